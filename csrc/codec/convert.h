@@ -1,0 +1,26 @@
+// Runs of values between the tensor's type and float32, and the division of an average.
+//
+// Pointers to values of a tensor's type may have any alignment. Input and output are the same
+// memory or do not overlap; the same only where the types are. Thread-safe. Errors: ConfigError
+// where CGX_CPU_LEVEL is bad.
+#pragma once
+
+#include <cstddef>
+
+#include "base/dtype.h"
+
+namespace cgx {
+
+/// y = float32(x), exact.
+void to_float(const void* x, DType dtype, size_t n, float* y);
+
+/// y = dtype(x), rounded to nearest even; too large becomes Inf, NaN stays NaN.
+void from_float(const float* x, DType dtype, size_t n, void* y);
+
+/// y += float32(x).
+void add_to_float(const void* x, DType dtype, size_t n, float* y);
+
+/// y /= divisor: true division, one rounding.
+void divide(float* y, size_t n, float divisor);
+
+}  // namespace cgx

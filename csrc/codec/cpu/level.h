@@ -1,0 +1,23 @@
+// Which SIMD level the codecs run on.
+//
+// The best one that the CPU has, unless the environment variable CGX_CPU_LEVEL (scalar, avx2,
+// avx512) pins another when the first loop runs. Results do not depend on it. Thread-safe.
+#pragma once
+
+#include <string>
+
+namespace cgx {
+
+/// Name of the level in force. Errors: ConfigError that names CGX_CPU_LEVEL, its value and what
+/// this CPU allows.
+std::string cpu_level();
+
+/// Pins another level for the whole process, at once; calls that are running finish on the old one.
+/// An empty name returns to the choice made by CGX_CPU_LEVEL and the CPU. Errors: ConfigError, and
+/// nothing has changed.
+void set_cpu_level(const std::string& name);
+
+/// Levels that this CPU can run, worst first, comma-separated.
+std::string cpu_levels();
+
+}  // namespace cgx

@@ -1,0 +1,304 @@
+// The loops of `maxmin` over the vector operations of one level. Included inside the level's
+// namespace, after its target pragma; so nothing of the standard library is used here (see
+// avx2.cc).
+//
+// Encoding makes two passes over a bucket, the second from the first-level cache: extremes, then
+// codes as bytes into a small tile; full tiles are packed to bits. So buckets need not start on
+// byte borders, or be multiples of anything.
+
+constexpr size_t kTile = 1024;
+/// Values that the second pass fetches ahead of itself, so that memory does not idle while it
+/// computes.
+constexpr size_t kPrefetch = 1024;
+
+static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
+
+struct Extremes {
+  float min;
+  float max;
+  bool finite;
+};
+
+/// Of n >= 1 values.
+template <typename T>
+static inline Extremes extremes(T type, const std::byte* x, size_t n) {
+  F low, high;
+  Nans found;
+  size_t i = 0;
+  if (n < kLanes) {
+    const F v = load_part(type, x, n);
+    low = high = blend_first(n, v, set(first_lane(v)));
+    found = nans(low, low);
+    return {reduce_min(low), reduce_max(low), !any(found)};
+  }
+  low = high = load(type, x);
+  found = nans(low, low);
+  F low2 = low, high2 = high;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    const F a = load(type, x + i * T::kBytes);
+    const F b = load(type, x + (i + kLanes) * T::kBytes);
+    const F c = load(type, x + (i + 2 * kLanes) * T::kBytes);
+    const F d = load(type, x + (i + 3 * kLanes) * T::kBytes);
+    low = min(low, min(a, b));
+    high = max(high, max(a, b));
+    low2 = min(low2, min(c, d));
+    high2 = max(high2, max(c, d));
+    found = either(found, either(nans(a, b), nans(c, d)));
+  }
+  for (; i < n; i += kLanes) {
+    // The last vector may overlap the one before: extremes do not mind.
+    const size_t at = smaller(i, n - kLanes);
+    const F a = load(type, x + at * T::kBytes);
+    low = min(low, a);
+    high = max(high, a);
+    found = either(found, nans(a, a));
+  }
+  return {reduce_min(min(low, low2)), reduce_max(max(high, high2)), !any(found)};
+}
+
+/// MaxMinScale in vectors.
+struct Scale {
+  F scale, offset, step;
+  I top;
+  explicit Scale(MaxMinScale s)
+      : scale(set(s.scale)),
+        offset(set(s.offset)),
+        step(set(s.step)),
+        top(set_int(static_cast<uint32_t>(s.top))) {}
+  F position(F x) const { return div(sub(mul(x, scale), offset), step); }
+};
+
+// A NaN becomes 0x80000000 in the conversions, which the minimum turns into top = 0.
+struct Nearest {
+  Nearest(RandomKey, uint32_t) {}
+  I round(F position, I top) { return min_unsigned(to_int_nearest(position), top); }
+};
+
+struct Stochastic {
+  I counter, low, high;
+  Stochastic(RandomKey key, uint32_t index)
+      : counter(add(set_int(index), iota())), low(set_int(key.low)), high(set_int(key.high)) {}
+  I round(F position, I top) {
+    I x = exclusive_or(counter, low);
+    counter = add(counter, set_int(kLanes));
+    x = exclusive_or(x, shift_right<16>(x));
+    x = mul_low(x, set_int(0x7feb352du));
+    x = exclusive_or(x, shift_right<15>(x));
+    x = mul_low(exclusive_or(x, high), set_int(0x846ca68bu));
+    x = exclusive_or(x, shift_right<16>(x));
+    const F u = mul(to_float(shift_right<8>(x)), set(0x1p-24f));
+    const I floor = to_int_truncated(position);
+    return min_unsigned(increment_where_greater(floor, sub(position, to_float(floor)), u), top);
+  }
+};
+
+/// Codes as bytes; up to kLanes - 1 bytes beyond codes[n - 1] are overwritten.
+template <typename T, typename R>
+static inline void quantize(T type, const std::byte* x, size_t n, const Scale& s, R rounding,
+                            uint8_t* codes) {
+  auto code = [&](size_t i) __attribute__((always_inline)) {
+    return rounding.round(s.position(load(type, x + i * T::kBytes)), s.top);
+  };
+  size_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    __builtin_prefetch(x + (i + kPrefetch) * T::kBytes);
+    if (4 * kLanes * T::kBytes > 64) __builtin_prefetch(x + (i + kPrefetch) * T::kBytes + 64);
+    if (4 * kLanes * T::kBytes > 128) {
+      __builtin_prefetch(x + (i + kPrefetch) * T::kBytes + 128);
+      __builtin_prefetch(x + (i + kPrefetch) * T::kBytes + 192);
+    }
+    const I a = code(i);
+    const I b = code(i + kLanes);
+    const I c = code(i + 2 * kLanes);
+    const I d = code(i + 3 * kLanes);
+    store_bytes(codes + i, a, b, c, d);
+  }
+  for (; i + kLanes <= n; i += kLanes) store_bytes(codes + i, code(i));
+  if (i < n) {
+    const F rest = load_part(type, x + i * T::kBytes, n - i);
+    store_bytes(codes + i, rounding.round(s.position(rest), s.top));
+  }
+}
+
+/// Collects codes and packs them.
+struct Sink {
+  std::byte* out;
+  std::byte* end;
+  int bits;
+  Pack pack;
+  size_t fill = 0;
+  alignas(64) uint8_t codes[kTile + kPackCodes + kLanes];
+
+  Sink(std::byte* begin, size_t n, int width)
+      : out(begin),
+        end(begin + (n * static_cast<size_t>(width) + 7) / 8),
+        bits(width),
+        pack(width % 8) {}
+
+  void flush() {
+    if (bits == 8) {
+      __builtin_memcpy(out, codes, fill);
+      out += fill;
+    } else {
+      // What follows the last code must be 0 in the last byte.
+      for (size_t i = 0; i < kPackCodes; ++i) codes[fill + i] = 0;
+      const size_t step = kPackCodes / 8 * static_cast<size_t>(bits);
+      size_t i = 0;
+      for (; i < fill && static_cast<size_t>(end - out) >= step + 16; i += kPackCodes) {
+        pack(codes + i, out);
+        out += step;
+      }
+      for (; i < fill; i += kPackCodes) {
+        std::byte part[kPackCodes + 16];
+        pack(codes + i, part);
+        const size_t bytes = smaller(step, static_cast<size_t>(end - out));
+        __builtin_memcpy(out, part, bytes);
+        out += bytes;
+      }
+    }
+    fill = 0;
+  }
+};
+
+template <typename T, typename R>
+static void encode_as(const MaxMinPart& part, const std::byte* x, RandomKey key, uint64_t index,
+                      std::byte* meta_out, std::byte* codes) {
+  const float levels = maxmin_levels(part.bits);
+  Sink sink(codes, part.n, part.bits);
+  for (size_t start = 0; start < part.n; start += part.bucket_size) {
+    const size_t n = smaller(part.bucket_size, part.n - start);
+    const std::byte* bucket = x + start * T::kBytes;
+    const Extremes e = extremes(T{}, bucket, n);
+    const MaxMinMeta meta = maxmin_meta(e.min, e.max, e.finite, levels);
+    __builtin_memcpy(meta_out, &meta, sizeof meta);
+    meta_out += sizeof meta;
+    const Scale scale(maxmin_scale(meta, levels));
+    for (size_t i = 0; i < n;) {
+      const uint64_t at = index + start + i;
+      const uint64_t same_key = (uint64_t{1} << 32) - static_cast<uint32_t>(at);
+      const size_t take = smaller(smaller(n - i, kTile - sink.fill), same_key);
+      const R rounding(block_key(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at));
+      quantize(T{}, bucket + i * T::kBytes, take, scale, rounding, sink.codes + sink.fill);
+      sink.fill += take;
+      i += take;
+      if (sink.fill == kTile) sink.flush();
+    }
+  }
+  sink.flush();
+}
+
+template <typename T>
+static void encode_rounding(const MaxMinPart& part, const std::byte* x, Rounding rounding,
+                            RandomKey key, uint64_t index, std::byte* meta, std::byte* codes) {
+  if (rounding == Rounding::kNearest) {
+    encode_as<T, Nearest>(part, x, key, index, meta, codes);
+  } else {
+    encode_as<T, Stochastic>(part, x, key, index, meta, codes);
+  }
+}
+
+static void maxmin_encode(const MaxMinPart& part, const std::byte* x, DType dtype,
+                          Rounding rounding, RandomKey key, uint64_t index, std::byte* meta,
+                          std::byte* codes) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return encode_rounding<Float32>(part, x, rounding, key, index, meta, codes);
+    case DType::kFloat16:
+      return encode_rounding<Float16>(part, x, rounding, key, index, meta, codes);
+    case DType::kBFloat16:
+      return encode_rounding<BFloat16>(part, x, rounding, key, index, meta, codes);
+  }
+}
+
+struct RegularValue {
+  F min, unit;
+  explicit RegularValue(MaxMinMeta meta) : min(set(meta.min)), unit(set(meta.unit)) {}
+  F operator()(I code) const { return add(min, mul(unit, to_float(code))); }
+};
+
+struct WideValue {
+  F half_min, unit;
+  explicit WideValue(MaxMinMeta meta) : half_min(set(0.5f * meta.min)), unit(set(-meta.unit)) {}
+  F operator()(I code) const {
+    const F half = add(half_min, mul(unit, to_float(code)));
+    return mul(set(2.0f), min(half, set(0x1.fffffep126f)));
+  }
+};
+
+/// One bucket, whose codes start `phase` bits into *in. Windows of 16 bytes are read where they fit
+/// before `end`.
+template <bool add_to, typename Value>
+static inline void decode_bucket(const std::byte* in, const std::byte* end, int bits, int phase,
+                                 size_t n, Value value, float* y) {
+  const Unpack unpack(bits, phase);
+  const size_t step = kLanes / 8 * static_cast<size_t>(bits);
+  const size_t left = static_cast<size_t>(end - in);
+  const size_t windows = left < 16 ? 0 : (left - 16) / step + 1;
+  const size_t fast = smaller(n / kLanes, windows) * kLanes;
+  std::byte* out = reinterpret_cast<std::byte*>(y);
+  size_t i = 0;
+  for (; i < fast; i += kLanes) {
+    const F v = value(unpack(in));
+    in += step;
+    std::byte* at = out + 4 * i;
+    store(Float32{}, at, add_to ? add(load(Float32{}, at), v) : v);
+  }
+  for (; i < n; i += kLanes) {
+    std::byte window[16] = {};
+    __builtin_memcpy(window, in, smaller(16, static_cast<size_t>(end - in)));
+    const F v = value(unpack(window));
+    std::byte* at = out + 4 * i;
+    if (n - i >= kLanes) {
+      in += step;
+      store(Float32{}, at, add_to ? add(load(Float32{}, at), v) : v);
+    } else {
+      store_part(Float32{}, at, n - i, add_to ? add(load_part(Float32{}, at, n - i), v) : v);
+    }
+  }
+}
+
+template <bool add_to>
+static void decode_as(const MaxMinPart& part, const std::byte* meta_in, const std::byte* codes,
+                      float* y) {
+  const size_t bits = static_cast<size_t>(part.bits);
+  const std::byte* end = codes + (part.n * bits + 7) / 8;
+  for (size_t start = 0; start < part.n; start += part.bucket_size) {
+    const size_t n = smaller(part.bucket_size, part.n - start);
+    MaxMinMeta meta;
+    __builtin_memcpy(&meta, meta_in, sizeof meta);
+    meta_in += sizeof meta;
+    const std::byte* in = codes + start * bits / 8;
+    const int phase = static_cast<int>(start * bits % 8);
+    if (meta.unit < 0.0f) {
+      decode_bucket<add_to>(in, end, part.bits, phase, n, WideValue(meta), y + start);
+    } else {
+      decode_bucket<add_to>(in, end, part.bits, phase, n, RegularValue(meta), y + start);
+    }
+  }
+}
+
+static void maxmin_decode(const MaxMinPart& part, const std::byte* meta, const std::byte* codes,
+                          float* y, bool add_to) {
+  if (add_to) {
+    decode_as<true>(part, meta, codes, y);
+  } else {
+    decode_as<false>(part, meta, codes, y);
+  }
+}
+
+static void scan(const std::byte* x, DType dtype, size_t n, float* low, float* high) {
+  Extremes e{};
+  switch (dtype) {
+    case DType::kFloat32:
+      e = extremes(Float32{}, x, n);
+      break;
+    case DType::kFloat16:
+      e = extremes(Float16{}, x, n);
+      break;
+    case DType::kBFloat16:
+      e = extremes(BFloat16{}, x, n);
+      break;
+  }
+  *low = e.min;
+  *high = e.max;
+}

@@ -1,0 +1,166 @@
+// Vector operations of the level avx2 (with F16C). Included inside the level's namespace, after its
+// target pragma.
+
+using F = __m256;
+using I = __m256i;
+constexpr size_t kLanes = 8;
+
+static inline I first(size_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+static inline F set(float x) { return _mm256_set1_ps(x); }
+static inline I set_int(uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+static inline I iota() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+static inline F add(F a, F b) { return _mm256_add_ps(a, b); }
+static inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+static inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+static inline F div(F a, F b) { return _mm256_div_ps(a, b); }
+static inline F min(F a, F b) { return _mm256_min_ps(a, b); }
+static inline F max(F a, F b) { return _mm256_max_ps(a, b); }
+static inline float first_lane(F a) { return _mm256_cvtss_f32(a); }
+static inline float reduce_min(F a) {
+  __m128 v = _mm_min_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  v = _mm_min_ps(v, _mm_movehl_ps(v, v));
+  return _mm_cvtss_f32(_mm_min_ss(v, _mm_movehdup_ps(v)));
+}
+static inline float reduce_max(F a) {
+  __m128 v = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+  return _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)));
+}
+
+static inline I add(I a, I b) { return _mm256_add_epi32(a, b); }
+static inline I mul_low(I a, I b) { return _mm256_mullo_epi32(a, b); }
+static inline I exclusive_or(I a, I b) { return _mm256_xor_si256(a, b); }
+static inline I and_(I a, I b) { return _mm256_and_si256(a, b); }
+static inline I min_unsigned(I a, I b) { return _mm256_min_epu32(a, b); }
+template <int count>
+static inline I shift_right(I a) {
+  return _mm256_srli_epi32(a, count);
+}
+static inline I shift_right(I a, I counts) { return _mm256_srlv_epi32(a, counts); }
+static inline I to_int_nearest(F a) { return _mm256_cvtps_epi32(a); }
+static inline I to_int_truncated(F a) { return _mm256_cvttps_epi32(a); }
+static inline F to_float(I a) { return _mm256_cvtepi32_ps(a); }
+static inline I bits_of(F a) { return _mm256_castps_si256(a); }
+/// 1 is added to a where x > y.
+static inline I increment_where_greater(I a, F x, F y) {
+  return _mm256_sub_epi32(a, bits_of(_mm256_cmp_ps(x, y, _CMP_GT_OQ)));
+}
+
+/// A set of lanes in which a NaN was met.
+using Nans = F;
+static inline Nans nans(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); }
+static inline Nans either(Nans a, Nans b) { return _mm256_or_ps(a, b); }
+static inline bool any(Nans a) { return _mm256_movemask_ps(a) != 0; }
+
+static inline F widen(Float16, __m128i bits) { return _mm256_cvtph_ps(bits); }
+static inline F widen(BFloat16, __m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+static inline F load(Float32, const std::byte* x) {
+  return _mm256_loadu_ps(reinterpret_cast<const float*>(x));
+}
+template <typename T>
+static inline F load(T type, const std::byte* x) {
+  return widen(type, _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+/// The first n < kLanes values; 0 in the other lanes. Touches no other memory.
+static inline F load_part(Float32, const std::byte* x, size_t n) {
+  return _mm256_maskload_ps(reinterpret_cast<const float*>(x), first(n));
+}
+template <typename T>
+static inline F load_part(T type, const std::byte* x, size_t n) {
+  alignas(16) uint16_t part[kLanes] = {};
+  __builtin_memcpy(part, x, 2 * n);
+  return widen(type, _mm_load_si128(reinterpret_cast<const __m128i*>(part)));
+}
+static inline F blend_first(size_t n, F a, F others) {
+  return _mm256_blendv_ps(others, a, _mm256_castsi256_ps(first(n)));
+}
+
+static inline __m128i narrow(Float16, F a) {
+  return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline __m128i narrow(BFloat16, F a) {
+  const I bits = bits_of(a);
+  const I high = shift_right<16>(bits);
+  const I odd = and_(high, set_int(1));
+  const I rounded = shift_right<16>(add(bits, add(odd, set_int(0x7fff))));
+  const I quiet = _mm256_or_si256(high, set_int(0x40));
+  const I chosen = _mm256_blendv_epi8(rounded, quiet, bits_of(nans(a, a)));
+  return _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1));
+}
+static inline void store(Float32, std::byte* y, F a) {
+  _mm256_storeu_ps(reinterpret_cast<float*>(y), a);
+}
+template <typename T>
+static inline void store(T type, std::byte* y, F a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(y), narrow(type, a));
+}
+static inline void store_part(Float32, std::byte* y, size_t n, F a) {
+  _mm256_maskstore_ps(reinterpret_cast<float*>(y), first(n), a);
+}
+template <typename T>
+static inline void store_part(T type, std::byte* y, size_t n, F a) {
+  alignas(16) uint16_t part[kLanes];
+  _mm_store_si128(reinterpret_cast<__m128i*>(part), narrow(type, a));
+  __builtin_memcpy(y, part, 2 * n);
+}
+
+/// 4 * kLanes dwords below 256 to bytes, in order.
+static inline void store_bytes(uint8_t* out, I a, I b, I c, I d) {
+  const I packed = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+  const I order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<I*>(out), _mm256_permutevar8x32_epi32(packed, order));
+}
+static inline void store_bytes(uint8_t* out, I a) {
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out), _mm_packus_epi16(words, words));
+}
+
+/// kLanes codes from the start of a window of 16 bytes.
+struct Unpack {
+  I shuffle, shift, mask;
+  Unpack(int bits, int phase)
+      : shuffle(_mm256_load_si256(reinterpret_cast<const I*>(kUnpack.of[bits][phase].shuffle))),
+        shift(_mm256_load_si256(reinterpret_cast<const I*>(kUnpack.of[bits][phase].shift))),
+        mask(set_int((1u << bits) - 1)) {}
+  I operator()(const std::byte* window) const {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(window));
+    const I spread = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), shuffle);
+    return and_(shift_right(spread, shift), mask);
+  }
+};
+
+/// 32 codes, a byte each, to 4 * bits bytes. Writes up to 16 bytes at once, in rising order.
+/// Codes and bytes of one step, and the bytes that it may touch.
+constexpr size_t kPackCodes = 32;
+struct Pack {
+  I pair, quad, squeeze, low;
+  __m128i shift;
+  size_t lane_bytes;
+  explicit Pack(int bits)
+      : pair(broadcast(kPack.of[bits].pair)),
+        quad(broadcast(kPack.of[bits].quad)),
+        squeeze(broadcast(kPack.of[bits].squeeze)),
+        low(_mm256_set1_epi64x(0xffffffff)),
+        shift(_mm_cvtsi32_si128(4 * bits)),
+        lane_bytes(2 * static_cast<size_t>(bits)) {}
+  static I broadcast(const void* table) {
+    return _mm256_broadcastsi128_si256(_mm_load_si128(static_cast<const __m128i*>(table)));
+  }
+  void operator()(const uint8_t* codes, std::byte* out) const {
+    const I bytes = _mm256_loadu_si256(reinterpret_cast<const I*>(codes));
+    const I dwords = _mm256_madd_epi16(_mm256_maddubs_epi16(pair, bytes), quad);
+    const I high = _mm256_sll_epi64(_mm256_srli_epi64(dwords, 32), shift);
+    const I packed = _mm256_shuffle_epi8(_mm256_or_si256(and_(dwords, low), high), squeeze);
+    store_lane(out, _mm256_castsi256_si128(packed));
+    store_lane(out + lane_bytes, _mm256_extracti128_si256(packed, 1));
+  }
+  static void store_lane(std::byte* out, __m128i lane) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), lane);
+  }
+};

@@ -1,0 +1,40 @@
+// Arithmetic that means the same on the host and in a CUDA kernel.
+//
+// Each function is one IEEE operation in float32, rounded to nearest even. On the device the
+// intrinsics keep the compiler from fusing a product and a sum; on the host the flag
+// -ffp-contract=off does (no level may fuse, or the bytes would depend on the machine).
+#pragma once
+
+#if !defined(__CUDACC_RTC__)
+#include <cstdint>
+#endif
+
+#if defined(__CUDACC__)
+#define CGX_HD __host__ __device__ __forceinline__
+#else
+#define CGX_HD inline
+#endif
+
+#if defined(__FAST_MATH__)
+#error "codecs need IEEE arithmetic: build without -ffast-math"
+#endif
+
+namespace cgx {
+
+#if defined(__CUDA_ARCH__)
+CGX_HD float rn_add(float a, float b) { return __fadd_rn(a, b); }
+CGX_HD float rn_sub(float a, float b) { return __fsub_rn(a, b); }
+CGX_HD float rn_mul(float a, float b) { return __fmul_rn(a, b); }
+CGX_HD float rn_div(float a, float b) { return __fdiv_rn(a, b); }
+CGX_HD uint32_t as_bits(float x) { return __float_as_uint(x); }
+CGX_HD float from_bits(uint32_t bits) { return __uint_as_float(bits); }
+#else
+CGX_HD float rn_add(float a, float b) { return a + b; }
+CGX_HD float rn_sub(float a, float b) { return a - b; }
+CGX_HD float rn_mul(float a, float b) { return a * b; }
+CGX_HD float rn_div(float a, float b) { return a / b; }
+CGX_HD uint32_t as_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+CGX_HD float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+#endif
+
+}  // namespace cgx

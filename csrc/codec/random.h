@@ -1,0 +1,67 @@
+// The counter-based generator of stochastic rounding: a pure function of (key, number of the
+// element).
+//
+// Nothing is stored between calls, so parts may be encoded in any order, by any thread, on any
+// device, and a run may be replayed. Not for cryptography.
+#pragma once
+
+#include "codec/host_device.h"
+
+#if !defined(__CUDACC_RTC__)
+#include "codec/codec.h"
+#endif
+
+namespace cgx {
+
+/// One step of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
+/// OOPSLA 2014): a bijection of 64 bits in which every bit of the input reaches every bit of the
+/// output.
+CGX_HD uint64_t splitmix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+/// Rounds of multiply and xor-shift with the constants of lowbias32 (Wellons, Prospecting for Hash
+/// Functions, 2018). `low` picks the order in which the counters are met; `high`, put between the
+/// rounds, keeps streams whose `low` differ in few bits from being permutations of each other.
+CGX_HD uint32_t random_bits(uint32_t counter, uint32_t low, uint32_t high) {
+  uint32_t x = counter ^ low;
+  x ^= x >> 16;
+  x *= 0x7feb352du;
+  x ^= x >> 15;
+  x ^= high;
+  x *= 0x846ca68bu;
+  return x ^ (x >> 16);
+}
+
+/// Uniform in {0, 1, ..., 2^24 - 1} * 2^-24, exact in float32.
+CGX_HD float random_unit(uint32_t bits) { return rn_mul(static_cast<float>(bits >> 8), 0x1p-24f); }
+
+#if !defined(__CUDACC_RTC__)
+/// Key of one encoding: different for every (seed, sequence number of the call, rank, stage of the
+/// reduction).
+inline RandomKey random_key(uint64_t seed, uint64_t sequence, int rank, int stage) {
+  uint64_t state = splitmix64(seed);
+  state = splitmix64(state ^ sequence);
+  state = splitmix64(state ^ (static_cast<uint64_t>(static_cast<uint32_t>(stage)) << 32) ^
+                     static_cast<uint32_t>(rank));
+  return {static_cast<uint32_t>(state), static_cast<uint32_t>(state >> 32)};
+}
+
+/// Key of the elements whose number has the high word `block`: the counter itself has 32 bits only.
+inline RandomKey block_key(RandomKey key, uint32_t block) {
+  if (block == 0) return key;
+  const uint64_t mixed = splitmix64(block);
+  return {key.low ^ static_cast<uint32_t>(mixed), key.high ^ static_cast<uint32_t>(mixed >> 32)};
+}
+
+/// random_unit() of element number `index` of a call.
+inline float random_of(RandomKey key, uint64_t index) {
+  const RandomKey k = block_key(key, static_cast<uint32_t>(index >> 32));
+  return random_unit(random_bits(static_cast<uint32_t>(index), k.low, k.high));
+}
+#endif
+
+}  // namespace cgx

@@ -1,0 +1,1 @@
+"""Tests of torch_cgx; the tree mirrors the source tree."""

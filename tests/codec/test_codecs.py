@@ -1,0 +1,171 @@
+"""torch_cgx.codecs: tensors of every shape, stride and type; errors that say what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests import oracle
+from tests.oracle import Spec
+from torch_cgx import codecs
+from torch_cgx.codecs import MaxMin
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0, 2), (7, 9), (2, 3, 4, 5)])
+def test_roundtrip_keeps_shape_and_dtype(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape).to(dtype)
+    y = MaxMin(bits=8, bucket_size=16).roundtrip(x)
+    assert y.shape == x.shape and y.dtype == dtype
+    if x.numel():
+        assert (x.float() - y.float()).abs().max() <= (x.max() - x.min()).float() / 500 + 0.02
+
+
+def test_encode_is_the_engine_s() -> None:
+    x = torch.randn(1000)
+    payload = MaxMin(3, 100).encode(x)
+    assert payload.dtype == torch.uint8 and payload.shape == (MaxMin(3, 100).encoded_bytes(1000),)
+    assert payload.numpy().tobytes() == oracle.encode(x.numpy(), Spec(3, 100))
+    codec = MaxMin(3, 100, "stochastic", seed=5)
+    payload = codec.encode(x, sequence=6, rank=7, index=8)
+    spec = Spec(3, 100, True, seed=5, sequence=6, rank=7, index=8)
+    assert payload.numpy().tobytes() == oracle.encode(x.numpy(), spec)
+    y = codec.roundtrip(x, sequence=6, rank=7, index=8)
+    assert y.numpy().tobytes() == oracle.decode(payload.numpy().tobytes(), 1000, spec).tobytes()
+
+
+def test_strides_views_and_autograd() -> None:
+    codec = MaxMin(4, 8)
+    x = torch.randn(12, 10)
+    for view in (
+        x.t(),
+        x[::2, 1:],
+        x[3],
+        x[:, 4],
+        x.flip(0),
+        x.expand(2, 12, 10),
+        torch._neg_view(x),
+    ):
+        plain = view.clone(memory_format=torch.contiguous_format)
+        assert torch.equal(codec.encode(view), codec.encode(plain))
+    weight = torch.nn.Parameter(x)
+    assert not codec.encode(weight).requires_grad
+    assert torch.equal(codec.roundtrip(weight), codec.roundtrip(x))
+    assert not codec.roundtrip(weight).requires_grad
+
+
+def test_decode_into_out() -> None:
+    codec = MaxMin(4, 32)
+    x = torch.randn(6, 8)
+    payload = codec.encode(x)
+    out = torch.zeros(8, 6).t()
+    assert codec.decode(payload, out) is out
+    assert torch.equal(out, codec.roundtrip(x))
+    weight = torch.nn.Parameter(torch.zeros(48))
+    codec.decode(payload, weight)
+    assert torch.equal(weight.detach(), codec.roundtrip(x).view(-1))
+    strided = torch.zeros(2 * payload.numel(), dtype=torch.uint8)[::2]
+    strided.copy_(payload)
+    assert torch.equal(codec.decode(strided, numel=48), codec.decode(payload, numel=48))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("skip", (False, True))
+def test_default_numel_is_the_largest_of_that_size(dtype: torch.dtype, skip: bool) -> None:
+    for bits in (1, 4, 7, 8):
+        for bucket_size in (1, 5, 16, 100):
+            codec = MaxMin(bits, bucket_size, skip_incomplete_buckets=skip)
+            largest = {codec.encoded_bytes(n, dtype): n for n in range(700)}
+            for size, n in largest.items():
+                if size < codec.encoded_bytes(500, dtype):
+                    assert (
+                        codec.decode(torch.zeros(size, dtype=torch.uint8), dtype=dtype).numel() == n
+                    )
+
+
+def test_payloads_of_a_wrong_size_are_refused() -> None:
+    codec = MaxMin(4, 512)
+    payload = codec.encode(torch.randn(1000))
+    for wrong, kwargs in (
+        (payload[:-1], {"numel": 1000}),
+        (payload, {"numel": 998}),
+        (payload, {"out": torch.zeros(1001)}),
+        (payload[:4], {}),
+        (payload, {"out": torch.zeros(1000), "numel": 999}),
+    ):
+        with pytest.raises(ValueError, match="allowed|no number of"):
+            codec.decode(wrong, **kwargs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({"bits": 0}, ValueError, "bits is 0, allowed: 1 to 8"),
+        ({"bits": 9}, ValueError, "bits is 9, allowed: 1 to 8"),
+        ({"bits": 4.0}, TypeError, "bits is 4.0"),
+        ({"bits": True}, TypeError, "bits is True"),
+        ({"bucket_size": 0}, ValueError, "bucket_size is 0, allowed: 1 to"),
+        ({"bucket_size": -3}, ValueError, "bucket_size is -3"),
+        ({"rounding": "up"}, ValueError, "rounding is 'up', allowed: nearest, stochastic"),
+        ({"seed": -1}, ValueError, "seed is -1, allowed: 0 to"),
+        ({"skip_incomplete_buckets": 1}, TypeError, "skip_incomplete_buckets is 1"),
+    ],
+)
+def test_bad_fields(fields: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        MaxMin(**fields)
+
+
+def test_bad_tensors() -> None:
+    codec = MaxMin()
+    for dtype in (torch.float64, torch.int32, torch.complex64, torch.bool):
+        with pytest.raises(TypeError, match=f"{dtype}, allowed: float32, float16, bfloat16"):
+            codec.encode(torch.zeros(3, dtype=dtype))
+    with pytest.raises(ValueError, match="device meta, allowed: cpu"):
+        codec.encode(torch.zeros(3, device="meta"))
+    with pytest.raises(TypeError, match="layout torch.sparse_coo"):
+        codec.encode(torch.zeros(3).to_sparse())
+    with pytest.raises(TypeError, match="list, allowed: a torch.Tensor"):
+        codec.encode([1.0])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="payload is torch.float32"):
+        codec.decode(torch.zeros(3))
+    for name in ("sequence", "rank", "index"):
+        with pytest.raises(ValueError, match=f"{name} is -1, allowed: 0 to"):
+            codec.encode(torch.zeros(3), **{name: -1})
+
+
+def test_engine_refuses_bad_specs_too() -> None:
+    from torch_cgx import _C
+
+    with pytest.raises(ValueError, match="bits is 9, allowed: 1 to 8"):
+        _C.codec_encoded_bytes("maxmin", 9, 1, "nearest", False, 0, 1, 0)
+    with pytest.raises(ValueError, match="bucket_size is 0, allowed: 1 to"):
+        _C.codec_encoded_bytes("maxmin", 1, 0, "nearest", False, 0, 1, 0)
+    with pytest.raises(ValueError, match="codec is 'nope', allowed: maxmin"):
+        _C.codec_encoded_bytes("nope", 1, 1, "nearest", False, 0, 1, 0)
+    with pytest.raises(ValueError, match="rounding is 'x', allowed: nearest, stochastic"):
+        _C.codec_encoded_bytes("maxmin", 1, 1, "x", False, 0, 1, 0)
+    with pytest.raises(ValueError, match="dtype code is 3"):
+        _C.codec_encoded_bytes("maxmin", 1, 1, "nearest", False, 0, 1, 3)
+    assert "maxmin" in _C.codec_names().split(",")
+
+
+def test_hashable_and_equal() -> None:
+    assert len({MaxMin(), MaxMin(4), MaxMin(4, 512), MaxMin(5)}) == 2
+
+
+def test_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "_factories", dict(codecs._factories))
+    assert "maxmin" in codecs.names()
+    assert codecs.make("maxmin", bits=3) == MaxMin(3)
+    assert isinstance(MaxMin(), codecs.Codec)
+    with pytest.raises(ValueError, match="codec is 'nope', allowed: maxmin"):
+        codecs.make("nope")
+    with pytest.raises(ValueError, match="codec name 'maxmin' is taken"):
+        codecs.register("maxmin", MaxMin)
+    codecs.register("two_bits", lambda: MaxMin(2))
+    assert "two_bits" in codecs.names() and codecs.make("two_bits") == MaxMin(2)

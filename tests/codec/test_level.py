@@ -1,0 +1,68 @@
+"""The choice of the SIMD level: by the CPU, by CGX_CPU_LEVEL, by the setter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.codec.conftest import LEVELS
+from torch_cgx import _C
+
+# A fresh process that loads the same extension, whatever it is called, with a bad value in the
+# environment.
+SCRIPT = """
+import importlib.util, os, sys import torch name, file = sys.argv[1:] spec =
+importlib.util.spec_from_file_location(name, file) module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module) try: module.codec_all_finite(0, 0, 0) except ValueError as error:
+print(error) os.environ["CGX_CPU_LEVEL"] = "scalar" print(module.cpu_level())
+"""
+
+
+@pytest.fixture(autouse=True)
+def restore() -> Iterator[None]:
+    yield
+    _C.set_cpu_level("")
+
+
+def test_the_first_loop_reads_the_environment() -> None:
+    command = [sys.executable, "-c", SCRIPT, _C.__name__.rpartition(".")[2], _C.__file__]
+    environment = os.environ | {"CGX_CPU_LEVEL": "sse9"}
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    error, level = result.stdout.splitlines()
+    assert error == f"CGX_CPU_LEVEL is 'sse9', allowed on this CPU: {','.join(LEVELS)}"
+    assert level == "scalar"
+
+
+def test_default_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LEVELS[0] == "scalar"
+    for value, expected in [
+        (None, LEVELS[-1]),
+        ("", LEVELS[-1]),
+        *zip(LEVELS, LEVELS, strict=True),
+    ]:
+        if value is None:
+            monkeypatch.delenv("CGX_CPU_LEVEL", raising=False)
+        else:
+            monkeypatch.setenv("CGX_CPU_LEVEL", value)
+        _C.set_cpu_level("")
+        assert _C.cpu_level() == expected
+    monkeypatch.setenv("CGX_CPU_LEVEL", "AVX2")
+    with pytest.raises(ValueError, match="CGX_CPU_LEVEL is 'AVX2', allowed on this CPU: scalar"):
+        _C.set_cpu_level("")
+    monkeypatch.undo()
+
+
+def test_setter() -> None:
+    before = _C.cpu_level()
+    with pytest.raises(ValueError, match="cpu level is 'neon9', allowed on this CPU: scalar"):
+        _C.set_cpu_level("neon9")
+    assert _C.cpu_level() == before
+    for name in LEVELS:
+        _C.set_cpu_level(name)
+        assert _C.cpu_level() == name
