@@ -1,0 +1,42 @@
+// The errors that break a group, as values: so that they can cross a process border and be thrown
+// again later.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+#include "base/error.h"
+
+namespace cgx {
+
+/// One value per subclass of Error. The numbers go into shared memory and rendezvous keys: append,
+/// never renumber.
+enum class FailureKind : uint32_t {
+  kError = 0,
+  kTimeout = 1,
+  kPeerLost = 2,
+  kAborted = 3,
+  kMismatch = 4,
+  kNonFinite = 5,
+  kResource = 6,
+};
+
+struct Failure {
+  FailureKind kind = FailureKind::kError;
+  std::string text;
+};
+
+/// Throws the subclass of Error that belongs to the kind (Error itself for a number that is not one
+/// of the above).
+[[noreturn]] void throw_failure(const Failure& failure);
+
+/// What `error` is as a value. Exceptions that are no Error of ours become kError and keep their
+/// text.
+Failure failure_of(const std::exception& error);
+
+/// One line that unpack_failure() turns into the same failure again.
+std::string pack_failure(const Failure& failure);
+Failure unpack_failure(const std::string& packed);
+
+}  // namespace cgx

@@ -1,0 +1,19 @@
+// Ranks as threads of one process: the test bench of every reducer and the base of the N-rank
+// simulator.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace cgx {
+
+/// One communicator per rank, over common heap memory that lives until the last of them is
+/// destroyed. Pages are touched when they are used, so a large group with large slots costs little
+/// until then. `slot_bytes` is capacity(). Errors: ConfigError (size or slot_bytes below 1),
+/// ResourceError (no address space).
+std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_t slot_bytes);
+
+}  // namespace cgx

@@ -1,0 +1,418 @@
+#include "comm/relay.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "comm/arguments.h"
+#include "comm/failure.h"
+#include "comm/futex.h"
+#include "comm/relay_memory.h"
+
+namespace cgx {
+namespace {
+
+constexpr size_t kFrame = sizeof(uint64_t);
+constexpr size_t kEager = kRelayEagerBytes;
+constexpr int kFirstTag = 0;
+constexpr int kRestTag = 1;
+constexpr size_t kMaxCapacity = size_t{1} << 47;  // sizes are added up without looking for overflow
+
+static_assert((kFrame + Communicator::kPayloadOffset) % 64 == 0,
+              "blocks are 64-byte aligned, messages follow the frame");
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Between two looks at transfers: first spin, then let others run, then sleep.
+void back_off(int round) {
+  if (round < 30) {
+    cpu_relax();
+  } else if (round < 130) {
+    sched_yield();
+  } else {
+    const timespec pause{0, 50000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+class Relay final : public Communicator {
+ public:
+  Relay(std::shared_ptr<PointToPoint> carrier, size_t capacity)
+      : carrier_(std::move(carrier)), capacity_(capacity), peers_(carrier_->size()) {}
+  ~Relay() override;
+
+  int rank() const override { return carrier_->rank(); }
+  int size() const override { return carrier_->size(); }
+  const char* name() const override { return carrier_->name(); }
+  size_t capacity() const override { return capacity_; }
+  size_t frame_bytes() const override { return kFrame; }
+
+  void expect(const std::vector<int>& peers) override;
+  void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
+            const Deadline& deadline) override;
+  std::byte* open_broadcast(size_t bytes, const Deadline& deadline) override;
+  void post(const Deadline& deadline) override;
+  Message receive(int peer, const Deadline& deadline) override;
+  void release(int peer) override;
+  void abort(const Failure& cause) override;
+
+ private:
+  struct Outgoing {
+    struct Part {
+      int peer;
+      size_t offset;
+      size_t bytes;
+    };
+    struct Send {
+      int peer;
+      std::unique_ptr<Pending> pending;
+    };
+    RelayBlock block;
+    std::vector<Part> parts;
+    std::vector<Send> sends;
+  };
+
+  // One incoming message. Two per peer, so that the next one travels while one is read.
+  struct Lane {
+    RelayBlock block;
+    std::unique_ptr<Pending> first;
+    std::unique_ptr<Pending> rest;  // null: the message came whole in the first frame
+    size_t bytes = 0;
+  };
+
+  // Numbers of messages: expected >= started >= measured >= taken >= released.
+  struct Peer {
+    Lane lanes[2];
+    uint64_t expected = 0;
+    uint64_t started = 0;   // receive of the first frame posted
+    uint64_t measured = 0;  // length known, receive of the rest posted
+    uint64_t taken = 0;     // shown to the reader
+    uint64_t released = 0;
+    Lane& lane(uint64_t number) { return lanes[number % 2]; }
+  };
+
+  void check_usable();
+  [[noreturn]] void fail(Failure failure);
+  /// Runs a step of the carrier; whatever it throws breaks the group.
+  template <typename Step>
+  auto guarded(int peer, const char* what, Step step);
+
+  void begin_exchange(const Deadline& deadline);
+  void advance(int peer);
+  void start_rests(const Deadline& deadline);
+  bool advance_others(int peer);
+  /// `blocker` moves the awaited transfer on and returns what it still waits for, null at its end.
+  template <typename Blocker>
+  void wait_for(int peer, const char* what, const Deadline& deadline, Blocker blocker);
+
+  std::shared_ptr<PointToPoint> carrier_;
+  size_t capacity_;
+  std::vector<Peer> peers_;
+  Outgoing outgoing_[2];
+  uint64_t exchange_ = 0;
+  bool open_ = false;
+  // Some libraries (gloo) learn only in wait() that a transfer has ended, so looking at done()
+  // would wait for ever. A carrier has to show once that it can tell before we rely on that.
+  bool tells_ = false;
+
+  std::atomic<bool> broken_{false};
+  std::mutex failure_mutex_;
+  std::optional<Failure> first_failure_;
+};
+
+Relay::~Relay() {
+  bool busy = false;
+  auto settle = [&busy](std::unique_ptr<Pending>& pending) {
+    busy = busy || (pending && !pending->done());
+    pending.reset();
+  };
+  for (Outgoing& out : outgoing_) {
+    for (Outgoing::Send& send : out.sends) settle(send.pending);
+  }
+  for (Peer& peer : peers_) {
+    for (Lane& lane : peer.lanes) {
+      settle(lane.first);
+      settle(lane.rest);
+    }
+  }
+  const bool sole_owner = carrier_.use_count() == 1;
+  carrier_.reset();
+  if (!busy || sole_owner) return;
+  for (Outgoing& out : outgoing_) out.block.abandon();
+  for (Peer& peer : peers_) {
+    for (Lane& lane : peer.lanes) lane.block.abandon();
+  }
+}
+
+void Relay::check_usable() {
+  if (!broken_.load(std::memory_order_acquire)) return;
+  std::lock_guard lock(failure_mutex_);
+  throw_failure(*first_failure_);
+}
+
+void Relay::fail(Failure failure) {
+  bool first = false;
+  {
+    std::lock_guard lock(failure_mutex_);
+    first = !first_failure_;
+    if (first) first_failure_ = std::move(failure);
+    failure = *first_failure_;
+  }
+  broken_.store(true, std::memory_order_release);
+  if (first) {
+    try {
+      carrier_->abort(failure.text);
+    } catch (const std::exception&) {
+      // The cause is what the caller must hear; a carrier that cannot even abort adds nothing to
+      // it.
+    }
+  }
+  throw_failure(failure);
+}
+
+void Relay::abort(const Failure& cause) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (!first_failure_) first_failure_ = cause;
+  }
+  broken_.store(true, std::memory_order_release);
+  carrier_->abort(cause.text);
+}
+
+template <typename Step>
+auto Relay::guarded(int peer, const char* what, Step step) {
+  const Deadline started;
+  try {
+    return step();
+  } catch (const std::exception& error) {
+    Failure failure = failure_of(error);
+    failure.text = str_of("rank ", rank(), " over ", name(), ", ", what, " rank ", peer, ", ",
+                          started.elapsed_seconds(), " s: ", failure.text);
+    fail(std::move(failure));
+  }
+}
+
+void Relay::expect(const std::vector<int>& peers) {
+  check_usable();
+  for (int peer : peers) check_peer(peer, rank(), size());
+  for (int peer : peers) {
+    ++peers_[peer].expected;
+    advance(peer);
+  }
+}
+
+// Posts receives as far as they are due. Never waits.
+void Relay::advance(int peer) {
+  Peer& in = peers_[peer];
+  while (in.started < in.expected && in.started - in.released < 2) {
+    Lane& lane = in.lane(in.started);
+    guarded(peer, "making room for a message from", [&] { lane.block.grow(kEager); });
+    lane.rest.reset();
+    lane.first = guarded(peer, "posting a receive from", [&] {
+      return carrier_->receive(peer, kFirstTag, lane.block.data(), kEager);
+    });
+    ++in.started;
+  }
+  while (in.measured < in.started) {
+    Lane& lane = in.lane(in.measured);
+    if (!lane.first->done()) break;
+    guarded(peer, "receiving from", [&] { lane.first->wait(Deadline()); });
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, lane.block.data(), kFrame);
+    if (bytes == 0 || bytes > capacity_) {
+      fail({FailureKind::kMismatch,
+            str_of("rank ", rank(), " over ", name(), ": rank ", peer, " announces a message of ",
+                   bytes, " bytes, allowed: 1 to ", capacity_)});
+    }
+    lane.bytes = bytes;
+    if (kFrame + bytes > kEager) {
+      guarded(peer, "making room for a message from",
+              [&] { lane.block.grow(kFrame + bytes, kEager); });
+      lane.rest = guarded(peer, "posting a receive from", [&] {
+        return carrier_->receive(peer, kRestTag, lane.block.data() + kEager,
+                                 kFrame + bytes - kEager);
+      });
+    }
+    ++in.measured;
+  }
+}
+
+// Moves the transfers of all but one peer on; whether looking again soon may move them further.
+bool Relay::advance_others(int peer) {
+  bool under_way = false;
+  for (int other = 0; other < size(); ++other) {
+    if (other == peer || other == rank()) continue;
+    Peer& in = peers_[other];
+    if (in.measured == in.started) continue;
+    tells_ = tells_ || in.lane(in.measured).first->done();
+    advance(other);
+    under_way = under_way || in.measured < in.started;
+  }
+  return under_way && tells_;
+}
+
+template <typename Blocker>
+void Relay::wait_for(int peer, const char* what, const Deadline& deadline, Blocker blocker) {
+  const Deadline started;
+  for (int round = 0;; ++round) {
+    check_usable();
+    const bool others = carrier_->can_poll() && advance_others(peer);
+    Pending* pending = blocker();
+    if (pending == nullptr) return;
+    if (deadline.expired()) {
+      fail({FailureKind::kTimeout,
+            str_of("rank ", rank(), " over ", name(), ", ", what, " rank ", peer, ", waited ",
+                   started.elapsed_seconds(), " s: deadline passed (set ",
+                   deadline.elapsed_seconds(), " s ago)")});
+    }
+    if (others) {
+      back_off(round);
+    } else {
+      guarded(peer, what, [&] { pending->wait(deadline); });
+    }
+  }
+}
+
+// Where nobody can see that a transfer has ended without waiting for it: waits for the first frames of all peers that are
+// to send, so that the rests of all of them travel at once.
+void Relay::start_rests(const Deadline& deadline) {
+  for (int peer = 0; peer < size(); ++peer) {
+    advance(peer);
+    Peer& in = peers_[peer];
+    while (in.measured < in.started) {
+      guarded(peer, "receiving from", [&] { in.lane(in.measured).first->wait(deadline); });
+      advance(peer);
+    }
+  }
+}
+
+void Relay::begin_exchange(const Deadline& deadline) {
+  // What was opened and not posted is forgotten: nobody has seen it.
+  open_ = false;
+  Outgoing& out = outgoing_[exchange_ % 2];
+  for (Outgoing::Send& send : out.sends) {
+    wait_for(send.peer, "sending to", deadline, [&]() -> Pending* {
+      advance(send.peer);
+      return send.pending->done() ? nullptr : send.pending.get();
+    });
+    guarded(send.peer, "sending to", [&] { send.pending->wait(deadline); });
+  }
+  out.sends.clear();
+  out.parts.clear();
+}
+
+void Relay::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
+                 const Deadline& deadline) {
+  check_usable();
+  check_exchange(bytes_to, rank(), size(), capacity_);
+  begin_exchange(deadline);
+  Outgoing& out = outgoing_[exchange_ % 2];
+  size_t total = 0;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (bytes_to[peer] == 0) continue;
+    out.parts.push_back({peer, total, bytes_to[peer]});
+    total += aligned(kFrame + bytes_to[peer]);
+  }
+  guarded(rank(), "making room for messages of", [&] { out.block.grow(total); });
+  buffers.assign(size(), nullptr);
+  for (const Outgoing::Part& part : out.parts)
+    buffers[part.peer] = out.block.data() + part.offset + kFrame;
+  open_ = true;
+}
+
+std::byte* Relay::open_broadcast(size_t bytes, const Deadline& deadline) {
+  check_usable();
+  check_broadcast(bytes, capacity_);
+  begin_exchange(deadline);
+  open_ = true;
+  if (bytes == 0) return nullptr;
+  Outgoing& out = outgoing_[exchange_ % 2];
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank()) out.parts.push_back({peer, 0, bytes});
+  }
+  guarded(rank(), "making room for messages of", [&] { out.block.grow(kFrame + bytes); });
+  return out.block.data() + kFrame;
+}
+
+void Relay::post(const Deadline& deadline) {
+  (void)deadline;
+  check_usable();
+  if (!open_) throw ConfigError(str_of("rank ", rank(), ": post() without open()"));
+  open_ = false;
+  Outgoing& out = outgoing_[exchange_ % 2];
+  if (out.parts.empty()) return;
+  for (const Outgoing::Part& part : out.parts) {
+    const uint64_t bytes = part.bytes;
+    std::memcpy(out.block.data() + part.offset, &bytes, kFrame);
+  }
+  auto send = [&](int peer, int tag, const std::byte* data, size_t bytes) {
+    guarded(peer, "sending to",
+            [&] { out.sends.push_back({peer, carrier_->send(peer, tag, data, bytes)}); });
+  };
+  // All first frames before any rest: small messages do not queue behind large ones.
+  for (const Outgoing::Part& part : out.parts) {
+    send(part.peer, kFirstTag, out.block.data() + part.offset,
+         std::min(kEager, kFrame + part.bytes));
+  }
+  for (const Outgoing::Part& part : out.parts) {
+    if (kFrame + part.bytes <= kEager) continue;
+    send(part.peer, kRestTag, out.block.data() + part.offset + kEager,
+         kFrame + part.bytes - kEager);
+  }
+  ++exchange_;
+}
+
+Message Relay::receive(int peer, const Deadline& deadline) {
+  check_usable();
+  check_peer(peer, rank(), size());
+  Peer& in = peers_[peer];
+  if (in.taken != in.released) {
+    throw ConfigError(
+        str_of("rank ", rank(), ": receive(", peer, ") before the release of its last message"));
+  }
+  const uint64_t number = in.taken;
+  in.expected = std::max(in.expected, number + 1);
+  Lane& lane = in.lane(number);
+  if (!carrier_->can_poll()) start_rests(deadline);
+  wait_for(peer, "receiving from", deadline, [&]() -> Pending* {
+    advance(peer);
+    if (in.measured <= number) return lane.first.get();
+    return lane.rest && !lane.rest->done() ? lane.rest.get() : nullptr;
+  });
+  if (lane.rest) guarded(peer, "receiving from", [&] { lane.rest->wait(deadline); });
+  in.taken = number + 1;
+  return {lane.block.data() + kFrame, lane.bytes};
+}
+
+void Relay::release(int peer) {
+  check_usable();
+  check_peer(peer, rank(), size());
+  Peer& in = peers_[peer];
+  if (in.taken == in.released) {
+    throw ConfigError(str_of("rank ", rank(), ": release(", peer, ") without receive(", peer, ")"));
+  }
+  in.released = in.taken;
+  advance(peer);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_relay_communicator(std::shared_ptr<PointToPoint> carrier,
+                                                      size_t capacity) {
+  if (capacity < 1 || capacity > kMaxCapacity) {
+    throw ConfigError(
+        str_of("capacity of a relay is ", capacity, " bytes, allowed: 1 to ", kMaxCapacity));
+  }
+  return std::make_unique<Relay>(std::move(carrier), capacity);
+}
+
+}  // namespace cgx

@@ -1,0 +1,177 @@
+#include "comm/shm.h"
+
+#include <chrono>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "comm/arguments.h"
+#include "comm/failure.h"
+#include "comm/process_token.h"
+#include "comm/shm_segment.h"
+#include "comm/slots.h"
+
+namespace cgx {
+namespace {
+
+// Keys of the rendezvous. Values are "ok" and an argument, or "error" and a packed failure.
+constexpr const char* kSegmentKey = "shm/segment";  // by rank 0: the segment's name
+constexpr const char* kStartKey = "shm/start";  // by rank 0: all have attached, the name is gone
+std::string attached_key(int rank) { return str_of("shm/attached/", rank); }
+
+class Shm final : public SlotExchange {
+ public:
+  Shm(std::shared_ptr<ShmSegment> segment, const SlotMemory& memory, int rank)
+      : SlotExchange(segment, memory, rank), segment_(std::move(segment)) {
+    segment_->hold_lock(rank);
+  }
+
+  const char* name() const override { return "shm"; }
+
+ protected:
+  bool peer_alive(int peer) override {
+    // Locks of our own process look free; ranks that are threads of it live as long as we do.
+    if (memory().rank(peer).process.load(std::memory_order_relaxed) == process_token()) return true;
+    return segment_->locked_elsewhere(peer);
+  }
+
+ private:
+  std::shared_ptr<ShmSegment> segment_;
+};
+
+// The other side of a set-up step: its argument, or its failure thrown here.
+std::string answer(Rendezvous& rendezvous, int rank, int of, const std::string& key,
+                   const char* what, const Deadline& deadline) {
+  const Deadline started;
+  std::string value;
+  try {
+    value = rendezvous.get(key, deadline);
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(str_of("rank ", rank, " waited ", started.elapsed_seconds(), " s for rank ",
+                              of, " to ", what, " (shared memory set-up): ", error.what()));
+  }
+  if (value.rfind("ok ", 0) == 0) return value.substr(3);
+  if (value.rfind("error ", 0) != 0) {
+    throw MismatchError(
+        str_of("rank ", rank, ": key ", key, " holds \"", value, "\", expected ok or error"));
+  }
+  Failure failure = unpack_failure(value.substr(6));
+  failure.text =
+      str_of("rank ", rank, ": set-up of shared memory failed on rank ", of, ": ", failure.text);
+  throw_failure(failure);
+}
+
+void tell(Rendezvous& rendezvous, const std::string& key, const std::exception& error) {
+  try {
+    rendezvous.set(key, "error " + pack_failure(failure_of(error)));
+  } catch (const std::exception&) {
+    // The others will find out at their deadline; the first error is the one to report here.
+  }
+}
+
+std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& layout,
+                                   const Deadline& deadline) {
+  std::shared_ptr<ShmSegment> segment;
+  bool announced = false;
+  try {
+    segment = ShmSegment::create(layout.total_bytes);
+    SlotMemory memory(segment->data(), layout);
+    memory.format();
+    auto comm = std::make_unique<Shm>(segment, memory, 0);
+    rendezvous.set(kSegmentKey, "ok " + segment->name());
+    announced = true;
+    // A little less than the others have, so that they still hear who is missing.
+    const Deadline sooner = Deadline::after(deadline.left() / 10 * 9);
+    for (int peer = 1; peer < layout.size; ++peer) {
+      answer(rendezvous, 0, peer, attached_key(peer), "attach", sooner);
+    }
+    segment->unlink();
+    rendezvous.set(kStartKey, "ok ");
+    return comm;
+  } catch (const std::exception& error) {
+    // In this order: who finds the name gone can look up why.
+    tell(rendezvous, announced ? kStartKey : kSegmentKey, error);
+    if (segment) segment->unlink();
+    throw;
+  }
+}
+
+void check_header(const ShmSegment& segment, int rank, const SlotLayout& layout) {
+  if (segment.bytes() < sizeof(SlotHeader)) {
+    throw MismatchError(str_of("rank ", rank, ": the segment has ", segment.bytes(),
+                               " bytes, expected ", layout.total_bytes));
+  }
+  const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(segment.data());
+  if (header.magic != kSlotMagic || header.version != kSlotVersion) {
+    throw MismatchError(str_of("rank ", rank, ": the segment of rank 0 has magic ", header.magic,
+                               " version ", header.version, ", expected ", kSlotMagic, " version ",
+                               kSlotVersion, ": do all ranks run the same torch_cgx?"));
+  }
+  if (header.size != static_cast<uint32_t>(layout.size) || header.slot_bytes != layout.slot_bytes ||
+      segment.bytes() != layout.total_bytes) {
+    throw MismatchError(str_of("rank 0 has world size ", header.size, " and slots of ",
+                               header.slot_bytes, " bytes in a segment of ", segment.bytes(),
+                               ", rank ", rank, " has world size ", layout.size, " and slots of ",
+                               layout.slot_bytes, " bytes in a segment of ", layout.total_bytes,
+                               ": CGX_SHM_SEGMENT_KB must be equal on all ranks"));
+  }
+}
+
+// Opens the segment of rank 0. If another rank has failed already, its name may be gone: then that
+// failure is the cause.
+std::shared_ptr<ShmSegment> open_announced(Rendezvous& rendezvous, int rank,
+                                           const Deadline& deadline) {
+  const std::string name = answer(rendezvous, rank, 0, kSegmentKey, "make a segment", deadline);
+  try {
+    return ShmSegment::open(name);
+  } catch (const ResourceError&) {
+    bool known = true;
+    try {
+      rendezvous.get(kStartKey, Deadline::after(std::chrono::milliseconds(50)));
+    } catch (const TimeoutError&) {
+      known = false;
+    }
+    if (known) answer(rendezvous, rank, 0, kStartKey, "see all ranks attached", deadline);
+    throw;
+  }
+}
+
+std::unique_ptr<Communicator> follow(Rendezvous& rendezvous, int rank, const SlotLayout& layout,
+                                     const Deadline& deadline) {
+  std::shared_ptr<ShmSegment> segment;
+  bool attached = false;
+  try {
+    segment = open_announced(rendezvous, rank, deadline);
+    check_header(*segment, rank, layout);
+    auto comm = std::make_unique<Shm>(segment, SlotMemory(segment->data(), layout), rank);
+    rendezvous.set(attached_key(rank), "ok ");
+    attached = true;
+    answer(rendezvous, rank, 0, kStartKey, "see all ranks attached", deadline);
+    return comm;
+  } catch (const std::exception& error) {
+    if (attached) {
+      segment->unlink();  // rank 0 does this too, unless it is the one that died
+    } else {
+      tell(rendezvous, attached_key(rank), error);  // rank 0 cleans up after it has told everybody
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_shm_communicator(Rendezvous& rendezvous, int rank, int size,
+                                                    size_t slot_bytes, const Deadline& deadline) {
+  check_rank(rank, size);
+  SlotLayout layout;
+  try {
+    layout = SlotLayout::make(size, slot_bytes);
+  } catch (const std::exception& error) {
+    tell(rendezvous, rank == 0 ? kSegmentKey : attached_key(rank), error);
+    throw;
+  }
+  return rank == 0 ? lead(rendezvous, layout, deadline)
+                   : follow(rendezvous, rank, layout, deadline);
+}
+
+}  // namespace cgx

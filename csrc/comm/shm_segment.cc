@@ -1,0 +1,200 @@
+#include "comm/shm_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "comm/process_token.h"
+
+namespace cgx {
+namespace {
+
+constexpr const char* kPrefix = "/cgx-";
+
+// Segments of this process by name. A forked child starts with the entries of its parent; names are
+// never used twice, so it never finds them.
+std::mutex registry_mutex;
+std::map<std::string, std::weak_ptr<ShmSegment>>& registry() {
+  static auto* segments = new std::map<std::string, std::weak_ptr<ShmSegment>>;
+  return *segments;
+}
+
+std::string unguessable_name() {
+  uint64_t random[2];
+  size_t have = 0;
+  while (have < sizeof random) {
+    const ssize_t got = getrandom(reinterpret_cast<char*>(random) + have, sizeof random - have, 0);
+    if (got < 0 && errno != EINTR) {
+      throw ResourceError(str_of("getrandom failed: ", std::strerror(errno)));
+    }
+    if (got > 0) have += static_cast<size_t>(got);
+  }
+  std::ostringstream name;
+  name << kPrefix << getpid() << '-' << std::hex << random[0] << random[1];
+  return name.str();
+}
+
+std::string mebibytes(size_t bytes) { return str_of((bytes + (1 << 20) - 1) >> 20, " MiB"); }
+
+[[noreturn]] void throw_no_room(size_t bytes, const std::string& cause) {
+  struct statvfs info{};
+  std::string available = "an unknown amount";
+  if (statvfs("/dev/shm", &info) == 0) {
+    available = mebibytes(static_cast<size_t>(info.f_bavail) * info.f_frsize);
+  }
+  throw ResourceError(
+      str_of("/dev/shm is too small: ", mebibytes(bytes), " (", bytes, " bytes) needed, ",
+             available, " free (", cause,
+             "). Give it more (docker run --shm-size=..., or remount /dev/shm with a "
+             "larger size) or make segments smaller with CGX_SHM_SEGMENT_KB"));
+}
+
+// Takes the pages now: a full /dev/shm must be an error here, not a SIGBUS in the middle of
+// training. In pieces, because a signal undoes the piece under way.
+void allocate_pages(int descriptor, size_t bytes) {
+  struct statvfs info{};
+  if (fstatvfs(descriptor, &info) == 0 && info.f_blocks != 0 &&
+      bytes / info.f_frsize >= static_cast<size_t>(info.f_bavail)) {
+    throw_no_room(bytes, "checked before allocation");
+  }
+  constexpr size_t kPiece = size_t{16} << 20;
+  for (size_t done = 0; done < bytes;) {
+    const size_t piece = std::min(kPiece, bytes - done);
+    const int error =
+        posix_fallocate(descriptor, static_cast<off_t>(done), static_cast<off_t>(piece));
+    if (error == EINTR) continue;
+    if (error != 0) throw_no_room(bytes, std::strerror(error));
+    done += piece;
+  }
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+struct flock byte_lock(int rank, short type) {
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+ShmSegment::ShmSegment(std::string name, int descriptor, size_t bytes)
+    : name_(std::move(name)), descriptor_(descriptor), bytes_(bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (memory == MAP_FAILED) {
+    const int error = errno;
+    close(descriptor);
+    throw ResourceError(
+        str_of("cannot map ", bytes, " bytes of /dev/shm", name_, ": ", std::strerror(error)));
+  }
+  data_ = static_cast<std::byte*>(memory);
+}
+
+ShmSegment::~ShmSegment() {
+  munmap(data_, bytes_);
+  close(descriptor_);
+}
+
+void ShmSegment::remember(const std::shared_ptr<ShmSegment>& segment) {
+  std::erase_if(registry(), [](const auto& entry) { return entry.second.expired(); });
+  registry()[segment->name()] = segment;
+}
+
+std::shared_ptr<ShmSegment> ShmSegment::create(size_t bytes) {
+  const std::string name = unguessable_name();
+  Descriptor descriptor(
+      shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (descriptor.get() < 0) {
+    throw ResourceError(str_of("cannot make /dev/shm", name, ": ", std::strerror(errno)));
+  }
+  try {
+    allocate_pages(descriptor.get(), bytes);
+    std::lock_guard lock(registry_mutex);
+    std::shared_ptr<ShmSegment> segment(new ShmSegment(name, descriptor.release(), bytes));
+    remember(segment);
+    return segment;
+  } catch (...) {
+    shm_unlink(name.c_str());
+    throw;
+  }
+}
+
+std::shared_ptr<ShmSegment> ShmSegment::open(const std::string& name) {
+  if (name.rfind(kPrefix, 0) != 0 || name.find('/', 1) != std::string::npos) {
+    throw MismatchError(str_of("segment name is \"", name, "\", expected ", kPrefix, "..."));
+  }
+  std::lock_guard lock(registry_mutex);
+  if (auto found = registry().find(name); found != registry().end()) {
+    if (auto segment = found->second.lock()) return segment;
+  }
+  Descriptor descriptor(shm_open(name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0));
+  if (descriptor.get() < 0) {
+    throw ResourceError(
+        str_of("cannot open /dev/shm", name, ": ", std::strerror(errno),
+               " (ranks of one group must see one /dev/shm: containers need a common --ipc)"));
+  }
+  struct stat info{};
+  if (fstat(descriptor.get(), &info) != 0) {
+    throw ResourceError(str_of("cannot look at /dev/shm", name, ": ", std::strerror(errno)));
+  }
+  if (info.st_uid != geteuid() || !S_ISREG(info.st_mode) || (info.st_mode & 077) != 0 ||
+      info.st_size <= 0) {
+    throw ResourceError(str_of("/dev/shm", name, " belongs to uid ", info.st_uid, " with mode ",
+                               std::oct, info.st_mode & 07777, std::dec, " and ", info.st_size,
+                               " bytes, expected uid ", geteuid(), ", mode 600"));
+  }
+  std::shared_ptr<ShmSegment> segment(
+      new ShmSegment(name, descriptor.release(), static_cast<size_t>(info.st_size)));
+  remember(segment);
+  return segment;
+}
+
+void ShmSegment::unlink() { shm_unlink(name_.c_str()); }
+
+void ShmSegment::hold_lock(int rank) {
+  struct flock lock = byte_lock(rank, F_WRLCK);
+  int result;
+  do {
+    result = fcntl(descriptor_, F_SETLK, &lock);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    throw ResourceError(str_of("cannot lock byte ", rank, " of /dev/shm", name_, ": ",
+                               std::strerror(errno), " (is another process using the same rank?)"));
+  }
+}
+
+bool ShmSegment::locked_elsewhere(int rank) const {
+  struct flock lock = byte_lock(rank, F_WRLCK);
+  if (fcntl(descriptor_, F_GETLK, &lock) != 0)
+    return true;  // not known: only the deadline ends the wait
+  return lock.l_type != F_UNLCK;
+}
+
+}  // namespace cgx

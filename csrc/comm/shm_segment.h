@@ -1,0 +1,53 @@
+// One file in /dev/shm, mapped by the ranks of a group: making, opening, checking, unlinking, and
+// life signs.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace cgx {
+
+/// A mapped segment. There is one object, with one descriptor, per process and segment, even where
+/// several ranks of a group live in the process: POSIX locks of a process vanish as soon as it
+/// closes any descriptor of the file. Thread-safety: all methods may be called concurrently.
+class ShmSegment {
+ public:
+  /// Makes a segment of `bytes` zeros, mode 0600, under a name nobody can guess. ResourceError says
+  /// what is missing and what to do, and leaves no file.
+  static std::shared_ptr<ShmSegment> create(size_t bytes);
+
+  /// Opens what create() made here or in another process. ResourceError where it cannot be reached
+  /// or belongs to another user.
+  static std::shared_ptr<ShmSegment> open(const std::string& name);
+
+  ~ShmSegment();
+  ShmSegment(const ShmSegment&) = delete;
+  ShmSegment& operator=(const ShmSegment&) = delete;
+
+  const std::string& name() const { return name_; }
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+  /// Removes the name; the memory stays until the last process has unmapped it. May be called by
+  /// anyone, repeatedly.
+  void unlink();
+
+  /// Locks byte `rank` of the file for this process. The kernel unlocks it when the process ends,
+  /// however it ends; a forked child does not inherit it.
+  void hold_lock(int rank);
+
+  /// Whether another process holds the lock of `rank`. Locks of this process look free.
+  bool locked_elsewhere(int rank) const;
+
+ private:
+  ShmSegment(std::string name, int descriptor, size_t bytes);
+  static void remember(const std::shared_ptr<ShmSegment>& segment);
+
+  std::string name_;
+  int descriptor_;
+  size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace cgx

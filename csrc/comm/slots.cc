@@ -1,0 +1,292 @@
+#include "comm/slots.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/arguments.h"
+#include "comm/futex.h"
+#include "comm/process_token.h"
+
+namespace cgx {
+namespace {
+
+constexpr size_t kFirstOffset = 64 - Communicator::kPayloadOffset % 64;
+
+// Spinning pays off only while the peer can run at the same time.
+int spin_limit_for(int size) {
+  cpu_set_t cores;
+  const int available = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+  return available == 1 ? 1 : size <= available ? 400 : 60;
+}
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+SlotExchange::SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory, int rank)
+    : owner_(std::move(owner)),
+      memory_(memory),
+      rank_(rank),
+      process_(process_token()),
+      spin_limit_(spin_limit_for(memory.layout().size)),
+      spins_(spin_limit_),
+      sent_(memory.layout().size, 0),
+      seen_(memory.layout().size) {
+  check_rank(rank, memory.layout().size);
+  memory_.rank(rank).process.store(process_, std::memory_order_relaxed);
+  memory_.rank(rank).presence.store(RankState::kHere, std::memory_order_release);
+}
+
+SlotExchange::~SlotExchange() {
+  // A forked child that cleans up its copy must not speak for its parent.
+  if (process_ != process_token()) return;
+  memory_.rank(rank_).presence.store(RankState::kLeft, std::memory_order_seq_cst);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_) ring(peer);
+  }
+}
+
+void SlotExchange::check_usable() {
+  if (process_ != process_token()) {
+    throw ConfigError(str_of("rank ", rank_,
+                             ": this communicator belongs to the parent process; a forked child "
+                             "cannot use it"));
+  }
+  if (!first_failure_) {
+    if (memory_.header().failure_state.load(std::memory_order_acquire) == SlotHeader::kNone) return;
+    first_failure_ = published_failure();
+  }
+  throw_failure(*first_failure_);
+}
+
+bool SlotExchange::publish(FailureKind kind, const std::string& text) {
+  SlotHeader& header = memory_.header();
+  uint32_t none = SlotHeader::kNone;
+  if (!header.failure_state.compare_exchange_strong(none, SlotHeader::kBeingWritten)) return false;
+  header.failure_kind = static_cast<uint32_t>(kind);
+  header.failure_rank = rank_;
+  header.failure_length = static_cast<uint32_t>(std::min(text.size(), sizeof header.failure_text));
+  std::memcpy(header.failure_text, text.data(), header.failure_length);
+  header.failure_state.store(SlotHeader::kWritten, std::memory_order_seq_cst);
+  for (int r = 0; r < size(); ++r) {
+    memory_.rank(r).bell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(memory_.rank(r).bell);
+  }
+  return true;
+}
+
+Failure SlotExchange::published_failure() const {
+  SlotHeader& header = memory_.header();
+  // The writer may have died half-way; then only the fact is known.
+  const Deadline patience = Deadline::after(std::chrono::milliseconds(100));
+  while (header.failure_state.load(std::memory_order_acquire) != SlotHeader::kWritten) {
+    if (patience.expired()) {
+      return {
+          FailureKind::kPeerLost,
+          str_of("rank ", rank_, ": another rank ended while it reported a failure of the group")};
+    }
+    sched_yield();
+  }
+  const size_t length = std::min<size_t>(header.failure_length, sizeof header.failure_text);
+  std::string text(header.failure_text, length);
+  const auto kind = static_cast<FailureKind>(header.failure_kind);
+  if (header.failure_rank == rank_) return {kind, text};
+  return {kind, str_of("rank ", rank_, " stopped after a failure on rank ", header.failure_rank,
+                       ": ", text)};
+}
+
+void SlotExchange::fail(FailureKind kind, const std::string& text) {
+  // Whoever came first has the cause; ours may be a consequence of it.
+  if (publish(kind, text)) {
+    first_failure_ = Failure{kind, text};
+  } else {
+    first_failure_ = published_failure();
+  }
+  throw_failure(*first_failure_);
+}
+
+void SlotExchange::abort(const Failure& cause) {
+  if (process_ != process_token()) return;  // a forked child must not end its parent's group
+  publish(cause.kind, cause.text);
+}
+
+void SlotExchange::ring(int peer) {
+  RankState& state = memory_.rank(peer);
+  // Sequentially consistent with the change made before and with the sleeper's "set sleeps_for,
+  // look again": one of the two sides sees the other.
+  if (state.sleeps_for.load(std::memory_order_seq_cst) != static_cast<uint32_t>(rank_) + 1) return;
+  state.bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(state.bell);
+}
+
+template <typename Ready>
+bool SlotExchange::spin(Ready ready) {
+  for (int i = 0; i < spins_; ++i) {
+    if (ready()) {
+      spins_ = std::min(spin_limit_, spins_ * 2);
+      return true;
+    }
+    cpu_relax();
+  }
+  spins_ = std::max(std::min(spin_limit_, 20), spins_ / 2);
+  return false;
+}
+
+template <typename Ready>
+void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline, Ready ready) {
+  if (ready() || spin(ready)) return;
+  RankState& me = memory_.rank(rank_);
+  const RankState& other = memory_.rank(peer);
+  auto looked = Deadline::Clock::now();
+  auto failed = [&] {
+    return memory_.header().failure_state.load(std::memory_order_seq_cst) != SlotHeader::kNone;
+  };
+  const auto since = looked;
+  auto story = [&](const char* end) {
+    const std::chrono::duration<double> waited = Deadline::Clock::now() - since;
+    return str_of("rank ", rank_, " waited ", waited.count(), " s for rank ", peer, " to ", what,
+                  ": ", end);
+  };
+  for (;;) {
+    const uint32_t bell = me.bell.load(std::memory_order_seq_cst);
+    me.sleeps_for.store(static_cast<uint32_t>(peer) + 1, std::memory_order_seq_cst);
+    const bool left = other.presence.load(std::memory_order_seq_cst) == RankState::kLeft;
+    if (!ready() && !failed() && !left) {
+      futex_wait(me.bell, bell, std::min<std::chrono::nanoseconds>(kWaitSlice, deadline.left()));
+    }
+    me.sleeps_for.store(0, std::memory_order_relaxed);
+
+    if (failed()) check_usable();
+    if (ready()) return;
+    // `left` was read before ready(): whatever the peer did before it left has been seen.
+    if (left) fail(FailureKind::kPeerLost, story("it has closed its communicator"));
+    const auto now = Deadline::Clock::now();
+    if (now - looked >= kWaitSlice / 2) {
+      looked = now;
+      if (!peer_alive(peer)) {
+        if (ready()) return;  // it did its part and died then
+        // A clean close gives the life sign back too, after it has said so.
+        if (other.presence.load(std::memory_order_seq_cst) == RankState::kLeft) continue;
+        fail(FailureKind::kPeerLost, story("its process has ended"));
+      }
+    }
+    if (deadline.expired()) {
+      fail(FailureKind::kTimeout,
+           story(str_of("deadline passed (set ", deadline.elapsed_seconds(), " s ago)").c_str()));
+    }
+  }
+}
+
+void SlotExchange::begin_exchange(const Deadline& deadline) {
+  // What was opened and not posted is forgotten: nobody has seen it.
+  open_ = false;
+  opened_.clear();
+  for (const Sent& sent : in_flight_[exchange_ % 2]) {
+    const PairSeen& seen = memory_.seen(sent.peer, rank_);
+    auto released = [&] { return seen.released.load(std::memory_order_seq_cst); };
+    wait_for(sent.peer, "release an earlier message", deadline,
+             [&] { return released() >= sent.number; });
+    if (released() > sent_[sent.peer]) {
+      fail(FailureKind::kMismatch,
+           str_of("rank ", rank_, ": rank ", sent.peer, " has released ", released(), " messages, ",
+                  sent_[sent.peer], " were sent to it: the shared memory is damaged"));
+    }
+  }
+  in_flight_[exchange_ % 2].clear();
+}
+
+void SlotExchange::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
+                        const Deadline& deadline) {
+  check_usable();
+  check_exchange(bytes_to, rank_, size(), capacity());
+  begin_exchange(deadline);
+  const size_t slot = (exchange_ % 2) * memory_.layout().stride;
+  buffers.assign(size(), nullptr);
+  size_t offset = slot + kFirstOffset;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (bytes_to[peer] == 0) continue;
+    buffers[peer] = memory_.slots(rank_) + offset;
+    opened_.push_back({peer, 0, offset, bytes_to[peer]});
+    offset += aligned(bytes_to[peer]);
+  }
+  open_ = true;
+}
+
+std::byte* SlotExchange::open_broadcast(size_t bytes, const Deadline& deadline) {
+  check_usable();
+  check_broadcast(bytes, capacity());
+  begin_exchange(deadline);
+  open_ = true;
+  if (bytes == 0) return nullptr;
+  const size_t offset = (exchange_ % 2) * memory_.layout().stride + kFirstOffset;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_) opened_.push_back({peer, 0, offset, bytes});
+  }
+  return memory_.slots(rank_) + offset;
+}
+
+void SlotExchange::post(const Deadline& deadline) {
+  (void)deadline;
+  check_usable();
+  if (!open_) throw ConfigError(str_of("rank ", rank_, ": post() without open()"));
+  open_ = false;
+  if (opened_.empty()) return;
+  for (Sent& sent : opened_) {
+    sent.number = ++sent_[sent.peer];
+    PairSent& pair = memory_.sent(rank_, sent.peer);
+    PairSent::Entry& entry = pair.ring[sent.number % 2];
+    entry.offset.store(sent.offset, std::memory_order_relaxed);
+    entry.bytes.store(sent.bytes, std::memory_order_relaxed);
+    pair.posted.store(sent.number, std::memory_order_seq_cst);
+    ring(sent.peer);
+  }
+  in_flight_[exchange_ % 2].swap(opened_);
+  opened_.clear();
+  ++exchange_;
+}
+
+Message SlotExchange::receive(int peer, const Deadline& deadline) {
+  check_usable();
+  check_peer(peer, rank_, size());
+  Seen& seen = seen_[peer];
+  if (seen.shown) {
+    throw ConfigError(
+        str_of("rank ", rank_, ": receive(", peer, ") before the release of its last message"));
+  }
+  const PairSent& pair = memory_.sent(peer, rank_);
+  const uint64_t number = seen.taken + 1;
+  auto posted = [&] { return pair.posted.load(std::memory_order_seq_cst); };
+  wait_for(peer, "send a message", deadline, [&] { return posted() >= number; });
+
+  const uint64_t available = posted();
+  const PairSent::Entry& entry = pair.ring[number % 2];
+  const uint64_t offset = entry.offset.load(std::memory_order_relaxed);
+  const uint64_t bytes = entry.bytes.load(std::memory_order_relaxed);
+  const uint64_t room = 2 * memory_.layout().stride;
+  if (available > number + 1 || bytes == 0 || bytes > capacity() || offset % 64 != kFirstOffset ||
+      offset > room || bytes > room - offset) {
+    fail(FailureKind::kMismatch,
+         str_of("rank ", rank_, ": message ", number, " of ", available, " from rank ", peer,
+                " has ", bytes, " bytes at offset ", offset, ", allowed: 1 to ", capacity(),
+                " bytes within ", room, ", at most ", kMaxInFlight,
+                " messages unread: the shared memory is damaged"));
+  }
+  seen = {number, true};
+  return {memory_.slots(peer) + offset, bytes};
+}
+
+void SlotExchange::release(int peer) {
+  check_usable();
+  check_peer(peer, rank_, size());
+  if (!seen_[peer].shown) {
+    throw ConfigError(str_of("rank ", rank_, ": release(", peer, ") without receive(", peer, ")"));
+  }
+  seen_[peer].shown = false;
+  memory_.seen(rank_, peer).released.store(seen_[peer].taken, std::memory_order_seq_cst);
+  ring(peer);
+}
+
+}  // namespace cgx

@@ -1,0 +1,105 @@
+// The exchange protocol over memory that all ranks see: the common part of the in-process and the
+// SHM carrier.
+//
+// Every rank owns two slots, one per exchange in flight, and writes its messages there; receivers
+// read them in place. A slot is used again when all receivers of its messages have released them.
+// Waiting is a short spin and then a sleep on a futex of the waiting rank; deadline, failures of
+// others and life signs of the peer are looked at every kWaitSlice.
+//
+// What is read from shared memory is checked before use: a peer that scribbles there causes a
+// MismatchError, not an overrun. Thread-safety: as Communicator says.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/failure.h"
+#include "comm/slot_memory.h"
+
+namespace cgx {
+
+class SlotExchange : public Communicator {
+ public:
+  /// Longest sleep between two looks at the deadline and at the peer.
+  static constexpr std::chrono::milliseconds kWaitSlice{50};
+
+  /// Marks this rank as gone: peers that wait for it get a PeerLostError at once.
+  ~SlotExchange() override;
+  SlotExchange(const SlotExchange&) = delete;
+  SlotExchange& operator=(const SlotExchange&) = delete;
+
+  int rank() const override { return rank_; }
+  int size() const override { return memory_.layout().size; }
+  size_t capacity() const override { return memory_.layout().slot_bytes; }
+
+  void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
+            const Deadline& deadline) override;
+  std::byte* open_broadcast(size_t bytes, const Deadline& deadline) override;
+  void post(const Deadline& deadline) override;
+  Message receive(int peer, const Deadline& deadline) override;
+  void release(int peer) override;
+  void abort(const Failure& cause) override;
+
+ protected:
+  /// `owner` keeps the memory alive for as long as this object needs it.
+  SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory, int rank);
+
+  /// Whether the process of `peer` still runs. Asked while waiting, about once per kWaitSlice.
+  /// "Yes" when in doubt.
+  virtual bool peer_alive(int peer) { return peer >= 0; }
+
+  const SlotMemory& memory() const { return memory_; }
+
+ private:
+  friend struct SlotExchangeTestAccess;
+
+  /// A message of the exchange that is open, or of one that is in flight.
+  struct Sent {
+    int peer;
+    uint64_t number;  // in its pair, from 1
+    uint64_t offset;
+    uint64_t bytes;
+  };
+
+  struct Seen {
+    uint64_t taken = 0;  // messages of the peer that were received
+    bool shown = false;  // the last of them is not released yet
+  };
+
+  /// Throws the first failure of the group, if there was one, and refuses to work in a forked
+  /// child.
+  void check_usable();
+  [[noreturn]] void fail(FailureKind kind, const std::string& text);
+  bool publish(FailureKind kind, const std::string& text);
+  Failure published_failure() const;
+
+  /// Waits until `ready` holds; `what` completes "rank 0 waited 1.2 s for ...".
+  template <typename Ready>
+  void wait_for(int peer, const char* what, const Deadline& deadline, Ready ready);
+  template <typename Ready>
+  bool spin(Ready ready);
+  void ring(int peer);
+  void begin_exchange(const Deadline& deadline);
+
+  std::shared_ptr<void> owner_;
+  SlotMemory memory_;
+  int rank_;
+  uint64_t process_;
+  int spin_limit_;
+  int spins_;
+
+  uint64_t exchange_ = 0;  // posted so far; the next one uses slot exchange_ % 2
+  bool open_ = false;
+  std::vector<Sent> opened_;
+  std::vector<Sent> in_flight_[2];
+  std::vector<uint64_t> sent_;  // messages to each peer so far
+  std::vector<Seen> seen_;
+  std::optional<Failure> first_failure_;
+};
+
+}  // namespace cgx

@@ -1,0 +1,28 @@
+// Random exchanges with checked contents: the acceptance test of a carrier.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace cgx {
+
+struct StressPlan {
+  int exchanges = 1000;
+  uint64_t seed = 0;
+  size_t max_bytes = 65536;  // of one message; capped so that an exchange fits into capacity()
+  double timeout_seconds = 60;
+};
+
+/// Runs the plan on one rank: sizes, receivers (some get nothing, some exchanges are broadcasts),
+/// order of receiving and contents follow from (seed, exchange, rank), so every rank must run the
+/// same plan. Returns the number of messages received and found right, byte by byte. Errors:
+/// MismatchError that names the first wrong byte; the carrier's own.
+uint64_t stress_rank(Communicator& comm, const StressPlan& plan);
+
+/// The same on every given communicator at once, one thread each. Returns the sum; throws the first
+/// error.
+uint64_t stress_group(const std::vector<Communicator*>& group, const StressPlan& plan);
+
+}  // namespace cgx
