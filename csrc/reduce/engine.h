@@ -1,0 +1,93 @@
+// The engine of one group: plans, reducers and statistics over one communicator.
+//
+// Thread-safety: plan_*() may be called from any thread; run() from one thread at a time; abort(), stats() from any.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/deadline.h"
+#include "comm/communicator.h"
+#include "reduce/plan.h"
+#include "reduce/reducer.h"
+#include "reduce/stats.h"
+
+namespace cgx {
+
+enum class Reduction : uint8_t { kAuto = 0, kOneShot = 1, kScatterReduceAllGather = 2 };
+
+struct EngineOptions {
+  Reduction reduction = Reduction::kAuto;
+  NonFinite nonfinite = NonFinite::kPropagate;
+};
+
+/// Which algorithm kAuto takes for a message of `bytes` encoded bytes: one-shot for two ranks (as many bytes as
+/// scatter-reduce-all-gather, half the roundings and half the latency) and for messages so small that a second exchange
+/// would cost more than the extra bytes.
+Algorithm choose_algorithm(Reduction reduction, size_t bytes, int size);
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<Communicator> comm, EngineOptions options);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const char* carrier() const { return comm_->name(); }
+
+  /// Cached by content. ConfigError if a bucket does not fit into a message.
+  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Segment>& segments, DType dtype);
+  std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
+                                          const std::shared_ptr<const Codec>& codec, DType dtype);
+
+  /// Runs a plan on host memory; all ranks run equal plans in the same order.
+  ///   all-reduce      input == output: plan.values values
+  ///   reduce-scatter  input plan.values values, output one shard
+  ///   all-gather      input one shard, output plan.values values
+  /// average: divides the fp32 sum by the number of ranks before it is rounded.
+  /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every later run() throws the
+  /// same).
+  void run(const Plan& plan, const void* input, void* output, bool average,
+           const Deadline& deadline);
+
+  void abort(const std::string& reason);
+
+  /// Calls so far: the sequence number of the next one (key of stochastic rounding).
+  uint64_t sequence() const { return sequence_; }
+  /// For the simulator: makes the next call number `sequence`.
+  void set_sequence(uint64_t sequence) { sequence_ = sequence; }
+
+  Stats& stats() { return stats_; }
+
+ private:
+  struct PlanKey {
+    Operation operation;
+    DType dtype;
+    std::vector<std::pair<size_t, std::shared_ptr<const Codec>>> segments;
+    bool operator==(const PlanKey&) const = default;
+  };
+  struct PlanKeyHash {
+    size_t operator()(const PlanKey& key) const;
+  };
+
+  template <typename Build>
+  std::shared_ptr<const Plan> cached(PlanKey key, const Build& build);
+
+  const std::unique_ptr<Communicator> comm_;
+  const EngineOptions options_;
+  const int rank_;
+  const int size_;
+  std::atomic<uint64_t> sequence_{0};
+  std::vector<float> scratch_;
+  Stats stats_;
+  std::optional<Failure> broken_;  // first cause; driving thread only
+
+  std::mutex plans_mutex_;
+  std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;
+};
+
+}  // namespace cgx

@@ -1,0 +1,92 @@
+#include "reduce/header.h"
+
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload_bytes,
+                          uint8_t flags) {
+  const Plan& plan = *call.plan;
+  MessageHeader header;
+  header.operation = static_cast<uint8_t>(plan.operation);
+  header.algorithm = static_cast<uint8_t>(plan.algorithm);
+  header.dtype = static_cast<uint8_t>(plan.dtype);
+  header.sequence = call.sequence;
+  header.round = static_cast<uint32_t>(round);
+  header.sender = static_cast<uint16_t>(call.rank);
+  header.flags = static_cast<uint8_t>(flags | (call.average ? MessageHeader::kAverage : 0));
+  if (const Segment* segment = plan.first_compressed()) {
+    header.bits = static_cast<uint8_t>(segment->codec->spec().bits);
+    header.bucket_size = static_cast<uint32_t>(segment->codec->spec().bucket_size);
+  }
+  header.segments = static_cast<uint32_t>(plan.segments.size());
+  header.plan_hash = plan.hash;
+  header.values = plan.values;
+  header.payload_bytes = payload_bytes;
+  return header;
+}
+
+std::string describe(const MessageHeader& h) {
+  std::string text = str_of(name_of(static_cast<Operation>(h.operation)),
+                            h.flags & MessageHeader::kAverage ? " AVG" : "", " number ", h.sequence,
+                            " of ", h.values, " ", name_of(static_cast<DType>(h.dtype)), " in ",
+                            h.segments, h.segments == 1 ? " segment, " : " segments, ");
+  if (h.bits == 0) {
+    text += "exact";
+  } else {
+    text += str_of("first codec ", static_cast<int>(h.bits), " bits, bucket_size ", h.bucket_size);
+  }
+  return text + str_of(", ", name_of(static_cast<Algorithm>(h.algorithm)), ", round ", h.round,
+                       ", ", h.payload_bytes, " payload bytes, plan ", std::hex, h.plan_hash);
+}
+
+}  // namespace
+
+void write_header(std::byte* message, const CallIdentity& call, size_t round, size_t payload_bytes,
+                  uint8_t flags) {
+  const MessageHeader header = make_header(call, round, payload_bytes, flags);
+  std::memcpy(message, &header, sizeof header);
+}
+
+uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
+                     size_t payload_bytes) {
+  const MessageHeader expected = make_header(call, round, payload_bytes, 0);
+  const std::string who = str_of("rank ", call.rank, ": message of rank ", sender);
+  if (message.bytes < sizeof(MessageHeader)) {
+    throw MismatchError(str_of(who, " has ", message.bytes, " bytes, less than the header's ",
+                               sizeof(MessageHeader)));
+  }
+  MessageHeader header;
+  std::memcpy(&header, message.data, sizeof header);
+  if (header.magic != MessageHeader::kMagic || header.version != MessageHeader::kVersion) {
+    throw MismatchError(str_of(who, " is not of wire format version ",
+                               static_cast<int>(MessageHeader::kVersion), " (magic ", std::hex,
+                               header.magic, std::dec, ", version ",
+                               static_cast<int>(header.version),
+                               "): ranks must run the same version of torch_cgx"));
+  }
+  const bool same = header.operation == expected.operation && header.dtype == expected.dtype &&
+                    header.algorithm == expected.algorithm && header.round == expected.round &&
+                    header.sequence == expected.sequence && header.values == expected.values &&
+                    header.plan_hash == expected.plan_hash &&
+                    (header.flags & MessageHeader::kAverage) ==
+                        (expected.flags & MessageHeader::kAverage);
+  if (!same) {
+    throw MismatchError(str_of("ranks disagree on the collective: rank ", call.rank, " runs ",
+                               describe(expected), "; rank ", sender, " runs ", describe(header)));
+  }
+  if (header.sender != sender || header.payload_bytes != payload_bytes ||
+      message.bytes != sizeof(MessageHeader) + payload_bytes) {
+    throw MismatchError(str_of(who, " was truncated or altered: expected sender ", sender, " and ",
+                               payload_bytes, " payload bytes, the header says ", header.sender,
+                               " and ", header.payload_bytes, ", the carrier delivered ",
+                               message.bytes - sizeof(MessageHeader)));
+  }
+  return header.flags;
+}
+
+}  // namespace cgx

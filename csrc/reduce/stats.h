@@ -1,0 +1,73 @@
+// Counters of what a group's engine did. Written by the thread that drives the engine, read by any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace cgx {
+
+/// One snapshot. Bytes count every message once per receiver, headers and framing included; seconds are wall time of the
+/// driving thread.
+struct StatsSnapshot {
+  uint64_t calls = 0;
+  uint64_t compressed_calls = 0;
+  uint64_t values = 0;
+  uint64_t bytes_raw = 0;  // size of the tensors handed in
+  uint64_t bytes_sent = 0;
+  uint64_t bytes_received = 0;
+  uint64_t messages_sent = 0;
+  double seconds_encode = 0;
+  double seconds_transfer = 0;  // waiting for peers, and copying where the carrier copies
+  double seconds_decode = 0;
+};
+
+class Stats {
+ public:
+  using Nanos = std::chrono::nanoseconds;
+
+  std::atomic<uint64_t> calls{0}, compressed_calls{0}, values{0}, bytes_raw{0};
+  std::atomic<uint64_t> bytes_sent{0}, bytes_received{0}, messages_sent{0};
+  std::atomic<int64_t> encode_ns{0}, transfer_ns{0}, decode_ns{0};
+
+  StatsSnapshot snapshot() const {
+    StatsSnapshot s;
+    s.calls = calls;
+    s.compressed_calls = compressed_calls;
+    s.values = values;
+    s.bytes_raw = bytes_raw;
+    s.bytes_sent = bytes_sent;
+    s.bytes_received = bytes_received;
+    s.messages_sent = messages_sent;
+    s.seconds_encode = static_cast<double>(encode_ns) * 1e-9;
+    s.seconds_transfer = static_cast<double>(transfer_ns) * 1e-9;
+    s.seconds_decode = static_cast<double>(decode_ns) * 1e-9;
+    return s;
+  }
+
+  void reset() {
+    calls = compressed_calls = values = bytes_raw = 0;
+    bytes_sent = bytes_received = messages_sent = 0;
+    encode_ns = transfer_ns = decode_ns = 0;
+  }
+};
+
+/// Adds the time of a scope to one of the counters above.
+class ScopedTimer {
+ public:
+  explicit ScopedTimer(std::atomic<int64_t>& counter)
+      : counter_(counter), start_(std::chrono::steady_clock::now()) {}
+  ~ScopedTimer() {
+    auto spent = std::chrono::steady_clock::now() - start_;
+    counter_.fetch_add(std::chrono::duration_cast<Stats::Nanos>(spent).count(),
+                       std::memory_order_relaxed);
+  }
+  ScopedTimer(const ScopedTimer&) = delete;
+  ScopedTimer& operator=(const ScopedTimer&) = delete;
+
+ private:
+  std::atomic<int64_t>& counter_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace cgx
