@@ -1,0 +1,19 @@
+// The engine's exceptions as Python classes.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "base/error.h"
+
+namespace cgx {
+
+/// Adds CgxError(RuntimeError) and its subclasses TimeoutError (also a built-in TimeoutError),
+/// PeerLostError, AbortedError, MismatchError, NonFiniteError and ResourceError to the module, and
+/// translates C++ exceptions thrown by its functions into them. ConfigError becomes ValueError.
+/// Call once, before other bindings.
+void register_errors(pybind11::module_& module);
+
+/// The Python class (borrowed) of an engine error; RuntimeError's subclass CgxError at least.
+PyObject* python_class_of(const Error& error);
+
+}  // namespace cgx

@@ -1,0 +1,209 @@
+#include "backend/bind_group.h"
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backend/bind_engine.h"
+#include "backend/process_group_cgx.h"
+#include "backend/python_error.h"
+#include "base/error.h"
+
+namespace py = pybind11;
+
+namespace cgx {
+namespace {
+
+using Options = ProcessGroupCGX::Options;
+using OptionsPtr = c10::intrusive_ptr<Options>;
+using Layers = std::vector<std::pair<int64_t, std::optional<CodecSpec>>>;
+using std::chrono::milliseconds;
+
+// The text that OptionFields takes for a Python value; TypeError for a wrong type, so that bits=4.0 is no silent 4.
+std::string text_of(const Setting& setting, const py::handle& value) {
+  const std::string type = py::str(py::type::handle_of(value).attr("__name__"));
+  const auto refuse = [&](const char* wanted) {
+    throw py::type_error(str_of("Options(", setting.name, "=", std::string(py::repr(value)),
+                                "): expected ", wanted, ", got ", type));
+  };
+  switch (setting.kind) {
+    case Setting::Kind::kInteger:
+      if (!py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value)) refuse("an int");
+      return py::str(value);
+    case Setting::Kind::kBoolean:
+      if (!py::isinstance<py::bool_>(value)) refuse("a bool");
+      return value.cast<bool>() ? "1" : "0";
+    case Setting::Kind::kList: {
+      if (py::isinstance<py::str>(value)) return py::str(value);
+      if (!py::isinstance<py::sequence>(value)) refuse("a str or a sequence of str");
+      std::string text;
+      for (const py::handle& item : value) {
+        text += (text.empty() ? "" : ",") + std::string(py::str(item));
+      }
+      return text.empty() ? "none" : text;
+    }
+    case Setting::Kind::kChoice:
+    case Setting::Kind::kText:
+      break;
+  }
+  if (!py::isinstance<py::str>(value)) refuse("a str");
+  return py::str(value);
+}
+
+py::object value_of(const Setting& setting, const std::string& text) {
+  switch (setting.kind) {
+    case Setting::Kind::kInteger:
+      return py::int_(std::stoll(text));
+    case Setting::Kind::kBoolean:
+      return py::bool_(text == "1");
+    default:
+      return py::str(text);
+  }
+}
+
+OptionsPtr make_options(const py::kwargs& kwargs) {
+  auto options = c10::make_intrusive<Options>();
+  for (const auto& [key, value] : kwargs) {
+    const Setting& known = setting(py::str(key));
+    if (!value.is_none()) options->fields.set(known.name, text_of(known, value));
+  }
+  return options;
+}
+
+py::dict given(const Options& options) {
+  py::dict out;
+  for (const auto& [name, text] : options.fields.all()) {
+    out[py::str(name)] = value_of(setting(name), text);
+  }
+  return out;
+}
+
+std::string repr(const Options& options) {
+  std::string text;
+  for (const auto& [name, value] : given(options)) {
+    text += (text.empty() ? "" : ", ") + std::string(py::str(name)) + "=" +
+            std::string(py::repr(value));
+  }
+  return "Options(" + text + ")";
+}
+
+OptionsPtr copy_of(const Options& options) {
+  auto copy = c10::make_intrusive<Options>();
+  copy->fields = options.fields;
+  copy->timeout = options.timeout;
+  copy->group_name = options.group_name;
+  copy->group_desc = options.group_desc;
+  copy->global_ranks_in_group = options.global_ranks_in_group;
+  return copy;
+}
+
+// The factory is called and destroyed on any thread.
+ProcessGroupCGX::InnerFactory wrap_factory(py::function factory) {
+  auto held = std::shared_ptr<py::function>(new py::function(std::move(factory)),
+                                            [](py::function* function) {
+                                              py::gil_scoped_acquire gil;
+                                              delete function;
+                                            });
+  return [held](const ProcessGroupCGX::StorePtr& store, int rank, int size, milliseconds timeout) {
+    py::gil_scoped_acquire gil;
+    return (*held)(store, rank, size, timeout).cast<ProcessGroupCGX::BackendPtr>();
+  };
+}
+
+c10::intrusive_ptr<ProcessGroupCGX> make_group(const ProcessGroupCGX::StorePtr& store, int rank,
+                                               int size, const OptionsPtr& options,
+                                               py::function make_inner, milliseconds timeout,
+                                               const std::string& group_name,
+                                               std::vector<uint64_t> global_ranks) {
+  OptionsPtr own = options ? copy_of(*options) : c10::make_intrusive<Options>();
+  own->timeout = timeout;
+  own->group_name = group_name;
+  own->global_ranks_in_group = std::move(global_ranks);
+  auto factory = wrap_factory(std::move(make_inner));
+  py::gil_scoped_release no_gil;
+  return c10::make_intrusive<ProcessGroupCGX>(store, rank, size, std::move(own),
+                                              std::move(factory));
+}
+
+c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
+                                                 const c10d::ReduceOp& op, const Layers& layers,
+                                                 milliseconds timeout) {
+  std::vector<LayerRequest> requests;
+  for (const auto& [numel, codec] : layers) requests.push_back({numel, codec});
+  py::gil_scoped_release no_gil;
+  return group.all_reduce_layers(tensor, op, requests, timeout);
+}
+
+py::dict stats_of(ProcessGroupCGX& group) {
+  Engine& engine = group.engine();
+  py::dict out = to_dict(engine.stats().snapshot());
+  out["carrier"] = engine.carrier();
+  out["sequence"] = engine.sequence();
+  return out;
+}
+
+}  // namespace
+
+void bind_group(py::module_& m) {
+  using NoGil = py::call_guard<py::gil_scoped_release>;
+  py::module_::import("torch.distributed");  // registers the base classes
+  register_python_error_translator();
+
+  py::class_<Options, OptionsPtr, c10d::Backend::Options> options(m, "Options");
+  options.def(py::init(&make_options))
+      .def("given", &given, "The settings that were given explicitly, by name.")
+      .def("__repr__", &repr)
+      .def("__eq__", [](const Options& a, const py::object& b) {
+        return py::isinstance<Options>(b) && a.fields == b.cast<const Options&>().fields;
+      })
+      .def("__hash__", [](const Options& o) { return py::hash(py::str(repr(o))); })
+      .def("__copy__", &copy_of)
+      .def("__deepcopy__", [](const Options& o, const py::dict&) { return copy_of(o); })
+      .def("__reduce__", [](const py::object& self) {
+        py::object rebuild = py::module_::import("torch_cgx._backend").attr("options_from_dict");
+        return py::make_tuple(rebuild, py::make_tuple(given(self.cast<const Options&>())));
+      });
+  for (const Setting& s : settings()) {
+    options.def_property_readonly(s.name, [&s](const Options& o) -> py::object {
+      auto text = o.fields.get(s.name);
+      return text ? value_of(s, *text) : py::object(py::none());
+    });
+  }
+
+  py::class_<ProcessGroupCGX, c10::intrusive_ptr<ProcessGroupCGX>, c10d::Backend>(
+      m, "ProcessGroupCGX")
+      .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"),
+           py::arg("options"), py::arg("make_inner"), py::arg("timeout"), py::arg("group_name"),
+           py::arg("global_ranks"))
+      .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
+           py::arg("layers"), py::arg("timeout") = c10d::kUnsetTimeout)
+      .def("reduce_scatter_codec", &ProcessGroupCGX::reduce_scatter_codec, py::arg("output"),
+           py::arg("input"), py::arg("op"), py::arg("codec"),
+           py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
+      .def("all_gather_codec", &ProcessGroupCGX::all_gather_codec, py::arg("output"),
+           py::arg("input"), py::arg("codec"), py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
+      .def("stats", &stats_of)
+      .def("reset_stats", [](ProcessGroupCGX& g) { g.engine().stats().reset(); })
+      .def_property_readonly("options",
+                             [](ProcessGroupCGX& g) {
+                               return c10::static_intrusive_pointer_cast<Options>(
+                                   g.getBackendOptions());
+                             })
+      .def("hosts", &ProcessGroupCGX::hosts)
+      .def("settings",
+           [](ProcessGroupCGX& g) {
+             py::dict out;
+             for (const Setting& s : settings()) {
+               out[s.name] = value_of(s, lookup(g.fields(), s));
+             }
+             return out;
+           })
+      .def("wait_for_pending_works", &ProcessGroupCGX::waitForPendingWorks, NoGil())
+      .def("split_group", &ProcessGroupCGX::split, py::arg("store"), py::arg("ranks"),
+           py::arg("options"), NoGil());
+}
+
+}  // namespace cgx

@@ -1,0 +1,145 @@
+#include "backend/c10d_adapters.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+class StoreRendezvous : public Rendezvous {
+ public:
+  explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    store_->set("cgx/" + key, std::vector<uint8_t>(value.begin(), value.end()));
+  }
+
+  std::string get(const std::string& key, const Deadline& deadline) override {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
+    try {
+      store_->wait({"cgx/" + key}, std::max(left, std::chrono::milliseconds(1)));
+    } catch (const std::exception& e) {
+      throw TimeoutError(str_of("waited ", deadline.elapsed_seconds(), " s for '", key,
+                                "' in the group's store: ", e.what()));
+    }
+    const std::vector<uint8_t> value = store_->get("cgx/" + key);
+    return std::string(value.begin(), value.end());
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Store> store_;
+};
+
+class WorkPending : public Pending {
+ public:
+  WorkPending(c10::intrusive_ptr<c10d::Work> work, std::string what)
+      : work_(std::move(work)), what_(std::move(what)) {}
+
+  bool done() override { return finished_; }
+
+  void wait(const Deadline& deadline) override {
+    if (finished_) return;
+    // Gloo takes 0 as "no timeout given".
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
+    bool aborted = false;
+    try {
+      aborted = !work_->wait(std::max(left, std::chrono::milliseconds(1)));
+    } catch (const std::exception& e) {
+      const std::string text = str_of(what_, ": ", e.what());
+      if (deadline.expired()) {
+        throw TimeoutError(str_of(text, " (after ", deadline.elapsed_seconds(), " s)"));
+      }
+      throw PeerLostError(text);
+    }
+    if (aborted) throw AbortedError(what_ + ": aborted");
+    finished_ = true;
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> work_;
+  const std::string what_;
+  bool finished_ = false;
+};
+
+class C10dPointToPoint : public PointToPoint {
+ public:
+  explicit C10dPointToPoint(c10::intrusive_ptr<c10d::Backend> inner)
+      : inner_(std::move(inner)), name_(inner_->getBackendName()) {}
+
+  int rank() const override { return inner_->getRank(); }
+  int size() const override { return inner_->getSize(); }
+  const char* name() const override { return name_.c_str(); }
+  bool can_poll() const override { return false; }
+
+  std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) override {
+    std::vector<at::Tensor> tensors = {view(const_cast<std::byte*>(data), bytes)};
+    return start(str_of("rank ", rank(), " sending ", bytes, " bytes to rank ", peer),
+                 [&] { return inner_->send(tensors, peer, tag); });
+  }
+
+  std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) override {
+    std::vector<at::Tensor> tensors = {view(data, bytes)};
+    return start(str_of("rank ", rank(), " receiving up to ", bytes, " bytes from rank ", peer),
+                 [&] { return inner_->recv(tensors, peer, tag); });
+  }
+
+  // ProcessGroupGloo has no abort() of its own; each of its works has.
+  void abort(const std::string& reason) override {
+    std::vector<c10::weak_intrusive_ptr<c10d::Work>> works;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (aborted_.empty()) aborted_ = reason.empty() ? "abort() was called" : reason;
+      works.swap(works_);
+    }
+    for (const auto& weak : works) {
+      try {
+        if (auto work = weak.lock()) work->abort();
+      } catch (const std::exception&) {
+        // That work has ended with an error already, which is all that is wanted here.
+      }
+    }
+  }
+
+ private:
+  static at::Tensor view(std::byte* data, size_t bytes) {
+    return at::from_blob(data, {static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
+  }
+
+  template <typename Start>
+  std::unique_ptr<Pending> start(std::string what, const Start& start) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!aborted_.empty()) throw AbortedError(str_of(what, ": ", aborted_));
+    try {
+      c10::intrusive_ptr<c10d::Work> work = start();
+      std::erase_if(works_, [](const auto& weak) { return weak.expired(); });
+      works_.emplace_back(work);
+      return std::make_unique<WorkPending>(std::move(work), std::move(what));
+    } catch (const std::exception& e) {
+      throw PeerLostError(str_of(what, ": ", e.what()));
+    }
+  }
+
+  const c10::intrusive_ptr<c10d::Backend> inner_;
+  const std::string name_;
+  std::mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<c10d::Work>> works_;  // those that abort() must end
+  std::string aborted_;                                     // its reason, once called
+};
+
+}  // namespace
+
+std::unique_ptr<Rendezvous> make_store_rendezvous(c10::intrusive_ptr<c10d::Store> store) {
+  return std::make_unique<StoreRendezvous>(std::move(store));
+}
+
+std::shared_ptr<PointToPoint> make_c10d_point_to_point(c10::intrusive_ptr<c10d::Backend> inner) {
+  return std::make_shared<C10dPointToPoint>(std::move(inner));
+}
+
+}  // namespace cgx

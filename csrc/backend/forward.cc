@@ -1,0 +1,212 @@
+// Collectives that are not compressible reductions: handed to the inner backend unchanged.
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+
+#include "backend/process_group_cgx.h"
+
+namespace cgx {
+namespace {
+
+using WorkPtr = ProcessGroupCGX::WorkPtr;
+using Tensors = ProcessGroupCGX::Tensors;
+
+// Types that Gloo moves as they are; all others are moved as bytes, which is the same to a data movement.
+bool gloo_moves(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kChar:
+    case at::kByte:
+    case at::kInt:
+    case at::kLong:
+    case at::kBool:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool needs_bytes(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_sparse() && !gloo_moves(tensor.scalar_type());
+}
+
+at::Tensor as_bytes(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_contiguous(), "cgx: a tensor of type ", tensor.scalar_type(),
+              " must be contiguous to be moved");
+  at::Tensor flat = tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+  return flat.view({-1}).view(at::kByte);
+}
+
+Tensors as_bytes(const Tensors& tensors) {
+  Tensors views;
+  views.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) views.push_back(as_bytes(tensor));
+  return views;
+}
+
+std::vector<Tensors> as_bytes(const std::vector<Tensors>& lists) {
+  std::vector<Tensors> views;
+  views.reserve(lists.size());
+  for (const Tensors& list : lists) views.push_back(as_bytes(list));
+  return views;
+}
+
+Tensors flatten(const std::vector<Tensors>& lists) {
+  Tensors all;
+  for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+// Runs a data movement on byte views where the type asks for it; the returned work shows the caller's tensors.
+template <typename Run>
+WorkPtr move(const at::Tensor& probe, c10d::OpType op, const Tensors& outputs, const Run& run) {
+  if (!needs_bytes(probe)) return run(false);
+  return c10::make_intrusive<ForwardedWork>(run(true), op, outputs);
+}
+
+const at::Tensor& first_of(const Tensors& tensors) {
+  TORCH_CHECK(!tensors.empty(), "cgx: the list of tensors is empty");
+  return tensors.front();
+}
+
+void check_reducible(const char* what, const Tensors& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_TYPE(!needs_bytes(tensor) || tensor.is_complex(), "cgx: ", what, " of a tensor of type ",
+                     tensor.scalar_type(),
+                     " is not supported; float32, float16, bfloat16, float64, int8, uint8, int32, ",
+                     "int64 and bool are (convert it first)");
+  }
+}
+
+}  // namespace
+
+WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  check_usable("all_reduce");
+  return track(inner_->allreduce(tensors, opts));
+}
+
+WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  check_usable("broadcast");
+  return track(move(first_of(tensors), c10d::OpType::BROADCAST, tensors, [&](bool bytes) {
+    Tensors views = bytes ? as_bytes(tensors) : tensors;
+    return inner_->broadcast(views, opts);
+  }));
+}
+
+WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  check_usable("reduce");
+  check_reducible("reduce", tensors);
+  return track(inner_->reduce(tensors, opts));
+}
+
+WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                   const c10d::AllgatherOptions& opts) {
+  check_usable("all_gather");
+  return track(
+      move(first_of(inputs), c10d::OpType::ALLGATHER, flatten(outputs), [&](bool bytes) {
+        auto out = bytes ? as_bytes(outputs) : outputs;
+        Tensors in = bytes ? as_bytes(inputs) : inputs;
+        return inner_->allgather(out, in, opts);
+      }));
+}
+
+WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
+                                            const c10d::AllgatherOptions& opts) {
+  return move(input, c10d::OpType::_ALLGATHER_BASE, {output}, [&](bool bytes) {
+    at::Tensor out = bytes ? as_bytes(output) : output;
+    at::Tensor in = bytes ? as_bytes(input) : input;
+    return inner_->_allgather_base(out, in, opts);
+  });
+}
+
+WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                             const c10d::AllgatherOptions& opts) {
+  check_usable("all_gather_coalesced");
+  return track(inner_->allgather_coalesced(outputs, inputs, opts));
+}
+
+WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                const c10d::GatherOptions& opts) {
+  check_usable("gather");
+  return track(move(first_of(inputs), c10d::OpType::GATHER, flatten(outputs), [&](bool bytes) {
+    auto out = bytes ? as_bytes(outputs) : outputs;
+    Tensors in = bytes ? as_bytes(inputs) : inputs;
+    return inner_->gather(out, in, opts);
+  }));
+}
+
+WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                 const c10d::ScatterOptions& opts) {
+  check_usable("scatter");
+  return track(move(first_of(outputs), c10d::OpType::SCATTER, outputs, [&](bool bytes) {
+    Tensors out = bytes ? as_bytes(outputs) : outputs;
+    auto in = bytes ? as_bytes(inputs) : inputs;
+    return inner_->scatter(out, in, opts);
+  }));
+}
+
+WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                        const c10d::ReduceScatterOptions& opts) {
+  check_usable("reduce_scatter");
+  check_reducible("reduce_scatter", outputs);
+  return track(inner_->reduce_scatter(outputs, inputs, opts));
+}
+
+WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                       std::vector<int64_t>& output_splits,
+                                       std::vector<int64_t>& input_splits,
+                                       const c10d::AllToAllOptions& opts) {
+  check_usable("all_to_all_single");
+  if (!needs_bytes(input)) {
+    return track(inner_->alltoall_base(output, input, output_splits, input_splits, opts));
+  }
+  // Splits count rows of the first dimension: keep it, and turn each row into bytes.
+  auto rows = [](const at::Tensor& tensor) {
+    TORCH_CHECK(tensor.is_contiguous(), "cgx: a tensor of type ", tensor.scalar_type(),
+                " must be contiguous to be moved");
+    const int64_t n = tensor.dim() == 0 ? 1 : tensor.size(0);
+    const int64_t width = n == 0 ? 0 : tensor.numel() / n * tensor.element_size();
+    return as_bytes(tensor).view({n, width});
+  };
+  at::Tensor out = rows(output), in = rows(input);
+  return track(c10::make_intrusive<ForwardedWork>(
+      inner_->alltoall_base(out, in, output_splits, input_splits, opts),
+      c10d::OpType::ALLTOALL_BASE, Tensors{output}));
+}
+
+WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
+                                  const c10d::AllToAllOptions& opts) {
+  check_usable("all_to_all");
+  return track(move(first_of(inputs), c10d::OpType::ALLTOALL, outputs, [&](bool bytes) {
+    Tensors out = bytes ? as_bytes(outputs) : outputs;
+    Tensors in = bytes ? as_bytes(inputs) : inputs;
+    return inner_->alltoall(out, in, opts);
+  }));
+}
+
+WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
+  check_usable("send");
+  Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
+  return track(inner_->send(views, peer, tag));
+}
+
+WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
+  check_usable("recv");
+  Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
+  return track(inner_->recv(views, peer, tag));
+}
+
+WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
+  check_usable("recv");
+  Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
+  return track(inner_->recvAnysource(views, tag));
+}
+
+WorkPtr ProcessGroupCGX::barrier(const c10d::BarrierOptions& opts) {
+  check_usable("barrier");
+  return track(inner_->barrier(opts));
+}
+
+}  // namespace cgx

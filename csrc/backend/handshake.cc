@@ -1,0 +1,92 @@
+#include "backend/handshake.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "backend/version.h"
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+constexpr char kHostKey[] = "host";
+
+std::string rank_key(int rank) { return str_of("handshake/", rank); }
+
+// One "name=value" line each; values hold no newline (only host_id is free text).
+std::string pack(const std::map<std::string, std::string>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) text += name + "=" + value + "\n";
+  return text;
+}
+
+std::map<std::string, std::string> unpack(const std::string& text) {
+  std::map<std::string, std::string> values;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find('=');
+    if (equals != std::string::npos) values[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return values;
+}
+
+// "rank 0, 2: 4; rank 1: 8"
+std::string by_value(const std::map<std::string, std::vector<int>>& ranks_of) {
+  std::string text;
+  for (const auto& [value, ranks] : ranks_of) {
+    text += text.empty() ? "rank" : "; rank";
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      text += str_of(i == 0 ? " " : ", ", ranks[i]);
+    }
+    text += ": '" + value + "'";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string host_identity(const std::string& host_id) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat shm = {};
+  const bool has_shm = stat("/dev/shm", &shm) == 0;
+  std::string id = str_of(boot, ":", has_shm ? shm.st_dev : 0, ":", has_shm ? shm.st_ino : 0);
+  for (char c : host_id) id += c == '\n' ? ' ' : c;
+  return id;
+}
+
+std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
+                                   const OptionFields& options, const std::string& host_id,
+                                   const Deadline& deadline) {
+  std::map<std::string, std::string> mine = compared_settings(options);
+  mine["torch_cgx version"] = kVersion;
+  mine[kHostKey] = host_identity(host_id);
+  rendezvous.set(rank_key(rank), pack(mine));
+
+  std::vector<std::string> hosts;
+  std::map<std::string, std::map<std::string, std::vector<int>>> ranks_of;  // setting -> value -> ranks
+  for (int p = 0; p < size; ++p) {
+    auto theirs = p == rank ? mine : unpack(rendezvous.get(rank_key(p), deadline));
+    hosts.push_back(theirs[kHostKey]);
+    theirs.erase(kHostKey);
+    for (const auto& [name, value] : mine) {
+      if (name != kHostKey) theirs.try_emplace(name, "(missing)");
+    }
+    for (const auto& [name, value] : theirs) ranks_of[name][value].push_back(p);
+  }
+  std::string differences;
+  for (const auto& [name, values] : ranks_of) {
+    if (values.size() > 1) differences += "\n  " + name + ": " + by_value(values);
+  }
+  if (!differences.empty()) {
+    throw MismatchError(
+        str_of("rank ", rank, " of ", size, ": the ranks of this group disagree on their configuration",
+               " (torch_cgx.Options or CGX_* variables):", differences));
+  }
+  return hosts;
+}
+
+}  // namespace cgx

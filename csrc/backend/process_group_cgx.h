@@ -1,0 +1,180 @@
+// The `cgx` backend of torch.distributed.
+//
+// SUM and AVG all-reduces of fp32, fp16 and bf16 tensors run on the engine, compressed where the configuration or the call
+// says so; so do reduce-scatters and all-gathers that are to be compressed. Everything else goes to the inner backend
+// (Gloo) unchanged and exact.
+//
+// Thread-safety: as c10d::Backend: collectives of one group are called from one thread at a time, in the same order on all
+// ranks; different groups are independent; abort(), shutdown() and stats may be called from any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "backend/settings.h"
+#include "backend/task_queue.h"
+#include "backend/work.h"
+#include "reduce/engine.h"
+
+namespace cgx {
+
+/// One layer of an explicit all-reduce: `codec` null means exact.
+struct LayerRequest {
+  int64_t numel = 0;
+  std::optional<CodecSpec> codec;
+};
+
+class ProcessGroupCGX : public c10d::Backend {
+ public:
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+  using StorePtr = c10::intrusive_ptr<c10d::Store>;
+  using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+  struct Options : c10d::Backend::Options {
+    Options() : c10d::Backend::Options("cgx") {}
+    OptionFields fields;
+  };
+
+  /// Makes an inner backend over the ranks of a store: (store, rank, size, timeout).
+  using InnerFactory =
+      std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds)>;
+
+  /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts, sets up the carrier.
+  ProcessGroupCGX(StorePtr store, int rank, int size, c10::intrusive_ptr<Options> options,
+                  InnerFactory make_inner);
+  ~ProcessGroupCGX() override;
+
+  // --- what torch asks about -------------------------------------------------------------------------------------
+  const std::string getBackendName() const override { return "cgx"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+  void setTimeout(std::chrono::milliseconds timeout) override;
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  void setSequenceNumberForGroup() override;
+  uint64_t getSequenceNumberForGroup() override;
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override;
+  c10d::ErrorType getError() override;
+  void abort() override;
+  void shutdown() override;
+  BackendPtr split(const StorePtr& store, const std::vector<int>& ranks,
+                   const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  void startCoalescing() override;
+  WorkPtr endCoalescing() override;
+
+  // --- reductions: engine or inner backend -------------------------------------------------------------------------
+  WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& opts) override;
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                          const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& opts) override;
+
+  // --- explicit calls of torch_cgx.* -------------------------------------------------------------------------------
+  /// Layers must add up to the tensor. A compressed layer of a tensor that the engine does not take is an error.
+  WorkPtr all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
+                            const std::vector<LayerRequest>& layers,
+                            std::chrono::milliseconds timeout);
+  /// `codec` empty: exact, whatever the group's configuration says.
+  WorkPtr reduce_scatter_codec(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
+                               const std::optional<CodecSpec>& codec,
+                               std::chrono::milliseconds timeout);
+  WorkPtr all_gather_codec(at::Tensor output, at::Tensor input,
+                           const std::optional<CodecSpec>& codec,
+                           std::chrono::milliseconds timeout);
+
+  Engine& engine() { return *engine_; }
+  const OptionFields& fields() const { return options_->fields; }
+  std::vector<std::string> hosts() const { return hosts_; }
+
+  // --- everything else: the inner backend (forward.cc) -------------------------------------------------------------
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
+  WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
+  WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& opts) override;
+  WorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::AllgatherOptions& opts) override;
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& opts) override;
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& opts) override;
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                        std::vector<int64_t>& input_splits,
+                        const c10d::AllToAllOptions& opts) override;
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
+  WorkPtr send(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recv(Tensors& tensors, int peer, int tag) override;
+  WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+
+ private:
+  using Body = std::function<void(const Deadline&)>;
+
+  std::unique_ptr<Communicator> make_carrier();
+  std::shared_ptr<const Codec> codec_for(bool collective_compresses, int64_t numel) const;
+  std::vector<Segment> segments_for(const at::Tensor& tensor) const;
+  std::vector<Segment> segments_of(const at::Tensor& tensor,
+                                   const std::vector<LayerRequest>& layers) const;
+  /// Exact inside the host where CGX_INTRA_COMPRESS=0 says so.
+  std::shared_ptr<const Codec> allowed_on_carrier(std::shared_ptr<const Codec> codec) const;
+
+  WorkPtr engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
+                            std::vector<std::vector<Segment>> segments,
+                            std::chrono::milliseconds timeout);
+  WorkPtr engine_reduce_scatter(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
+                                const std::shared_ptr<const Codec>& codec,
+                                std::chrono::milliseconds timeout);
+  WorkPtr engine_all_gather(at::Tensor output, at::Tensor input,
+                            const std::shared_ptr<const Codec>& codec,
+                            std::chrono::milliseconds timeout);
+  WorkPtr enqueue(c10d::OpType op, const char* title, const Tensors& inputs,
+                  const Tensors& outputs, std::chrono::milliseconds timeout, Body body);
+
+  WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
+                             const c10d::AllgatherOptions& opts);
+
+  /// Counts the call and, where torch is coalescing, keeps the work for endCoalescing().
+  WorkPtr track(WorkPtr work);
+  void check_usable(const char* what) const;
+
+  const StorePtr store_;
+  const c10::intrusive_ptr<Options> options_;
+  const GroupConfig config_;
+  const InnerFactory make_inner_;
+  BackendPtr inner_;
+  std::vector<std::string> hosts_;
+  bool on_one_host_ = true;
+  std::unique_ptr<Engine> engine_;
+
+  std::shared_ptr<TaskQueue> callbacks_;
+  std::unique_ptr<TaskQueue> worker_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  uint64_t sequence_ = 0;
+  c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
+  bool closed_ = false;
+  bool coalescing_ = false;
+  std::vector<WorkPtr> coalesced_;
+};
+
+/// The engine's type for a tensor it can reduce: fp32, fp16 or bf16, dense, on the CPU.
+std::optional<DType> engine_dtype(const at::Tensor& tensor);
+
+}  // namespace cgx

@@ -1,0 +1,47 @@
+#include "backend/python_error.h"
+
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <string>
+
+#include "backend/bind_errors.h"
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+struct EngineError : torch::PyTorchError {
+  EngineError(const std::string& text, PyObject* type) : torch::PyTorchError(text), type_(type) {}
+  PyObject* python_type() override { return type_; }
+
+ private:
+  PyObject* type_;  // lives as long as the interpreter
+};
+
+void translate(std::exception_ptr pointer) {
+  if (!pointer) return;
+  try {
+    std::rethrow_exception(pointer);
+  } catch (EngineError& error) {
+    PyErr_SetString(error.python_type(), error.what());
+  }
+}
+
+}  // namespace
+
+std::exception_ptr for_python(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return std::make_exception_ptr(EngineError(e.what(), python_class_of(e)));
+  } catch (...) {
+    return error;
+  }
+}
+
+void register_python_error_translator() {
+  pybind11::register_exception_translator(translate);
+}
+
+}  // namespace cgx

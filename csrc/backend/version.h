@@ -1,0 +1,8 @@
+#pragma once
+
+namespace cgx {
+
+/// Of the package and of its extension module; tests compare it with pyproject.toml.
+inline constexpr char kVersion[] = "0.1.0";
+
+}  // namespace cgx

@@ -1,0 +1,205 @@
+#include "backend/work.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
+#include <utility>
+
+namespace cgx {
+namespace {
+
+using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+// Devices whose streams a consumer must synchronise with. The CPU has none, and Future wants it left out.
+std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !tensor.device().is_cpu() &&
+        std::find(devices.begin(), devices.end(), tensor.device()) == devices.end()) {
+      devices.push_back(tensor.device());
+    }
+  }
+  return devices;
+}
+
+FuturePtr make_tensor_list_future(const std::vector<at::Tensor>& outputs) {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                  devices_of(outputs));
+}
+
+FuturePtr make_result_future() {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::AnyEnumType::get());
+}
+
+void settle(const FuturePtr& future, const std::exception_ptr& error,
+            const std::vector<at::Tensor>& outputs) {
+  if (error) {
+    future->setErrorIfNeeded(error);
+  } else {
+    future->markCompleted(c10::IValue(outputs));
+  }
+}
+
+}  // namespace
+
+EngineWork::EngineWork(int rank, c10d::OpType op, const char* title,
+                       const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
+                       uint64_t sequence, std::shared_ptr<TaskQueue> callbacks)
+    : Work(rank, op, title, inputs),
+      outputs_(std::move(outputs)),
+      sequence_(sequence),
+      callbacks_(std::move(callbacks)) {}
+
+void EngineWork::started() { start_ = Clock::now(); }
+
+void EngineWork::complete(std::exception_ptr error) {
+  end_ = Clock::now();
+  finish(error);  // wakes the waiters
+  FuturePtr future, result;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    settled_ = true;
+    future = future_;
+    result = future_result_;
+  }
+  if (!future && !result) return;
+  auto task = [error, future, result, outputs = outputs_] {
+    if (future) settle(future, error, outputs);
+    if (result) {
+      result->markCompleted(c10::IValue(static_cast<uint8_t>(
+          error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
+    }
+  };
+  // After shutdown nobody is left to run callbacks elsewhere; a future must still never stay open.
+  if (!callbacks_->submit(task)) task();
+}
+
+std::vector<at::Tensor> EngineWork::result() { return outputs_; }
+
+FuturePtr EngineWork::getFuture() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (future_) return future_;
+  future_ = make_tensor_list_future(outputs_);
+  if (!settled_) return future_;  // complete() will find it
+  const std::exception_ptr error = exception_;
+  lock.unlock();
+  settle(future_, error, outputs_);
+  return future_;
+}
+
+FuturePtr EngineWork::getFutureResult() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (future_result_) return future_result_;
+  future_result_ = make_result_future();
+  if (!settled_) return future_result_;
+  const bool failed = exception_ != nullptr;
+  lock.unlock();
+  future_result_->markCompleted(c10::IValue(static_cast<uint8_t>(
+      failed ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
+  return future_result_;
+}
+
+float EngineWork::getDuration() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(completed_, "cgx: getDuration() before the work has ended");
+  return std::chrono::duration<float, std::milli>(end_ - start_).count();
+}
+
+uint64_t EngineWork::getSequencenumber() const { return sequence_; }
+
+void EngineWork::abort() {
+  TORCH_CHECK(false, "cgx: a single work cannot be aborted; abort the process group");
+}
+
+ForwardedWork::ForwardedWork(c10::intrusive_ptr<c10d::Work> inner, c10d::OpType op,
+                             std::vector<at::Tensor> outputs)
+    : Work(-1, op), inner_(std::move(inner)), outputs_(std::move(outputs)) {}
+
+bool ForwardedWork::isCompleted() { return inner_->isCompleted(); }
+bool ForwardedWork::isSuccess() const { return inner_->isSuccess(); }
+std::exception_ptr ForwardedWork::exception() const { return inner_->exception(); }
+int ForwardedWork::sourceRank() const { return inner_->sourceRank(); }
+std::vector<at::Tensor> ForwardedWork::result() { return outputs_; }
+void ForwardedWork::synchronize() { inner_->synchronize(); }
+bool ForwardedWork::wait(std::chrono::milliseconds timeout) { return inner_->wait(timeout); }
+void ForwardedWork::abort() { inner_->abort(); }
+
+FuturePtr ForwardedWork::getFuture() {
+  return inner_->getFuture()->then(
+      [outputs = outputs_](c10::ivalue::Future& done) {
+        if (done.hasError()) std::rethrow_exception(done.exception_ptr());
+        return c10::IValue(outputs);
+      },
+      c10::ListType::create(c10::TensorType::get()));
+}
+
+FuturePtr ForwardedWork::getFutureResult() { return inner_->getFutureResult(); }
+float ForwardedWork::getDuration() const { return inner_->getDuration(); }
+uint64_t ForwardedWork::getSequencenumber() const { return inner_->getSequencenumber(); }
+
+GroupedWork::GroupedWork(std::vector<c10::intrusive_ptr<c10d::Work>> works,
+                         std::vector<at::Tensor> outputs)
+    : Work(-1, c10d::OpType::COALESCED), works_(std::move(works)), outputs_(std::move(outputs)) {}
+
+bool GroupedWork::isCompleted() {
+  for (const auto& work : works_) {
+    if (!work->isCompleted()) return false;
+  }
+  return true;
+}
+
+bool GroupedWork::isSuccess() const {
+  for (const auto& work : works_) {
+    if (!work->isSuccess()) return false;
+  }
+  return true;
+}
+
+std::exception_ptr GroupedWork::exception() const {
+  for (const auto& work : works_) {
+    if (auto error = work->exception()) return error;
+  }
+  return nullptr;
+}
+
+std::vector<at::Tensor> GroupedWork::result() { return outputs_; }
+
+void GroupedWork::synchronize() {
+  for (const auto& work : works_) work->synchronize();
+}
+
+bool GroupedWork::wait(std::chrono::milliseconds timeout) {
+  // All are waited for, also after an error: their tensors are in use until then.
+  std::exception_ptr first;
+  bool ok = true;
+  for (const auto& work : works_) {
+    try {
+      ok = work->wait(timeout) && ok;
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+  return ok;
+}
+
+void GroupedWork::abort() {
+  for (const auto& work : works_) work->abort();
+}
+
+FuturePtr GroupedWork::getFuture() {
+  c10::List<FuturePtr> futures(c10::FutureType::create(c10::ListType::ofTensors()));
+  for (const auto& work : works_) futures.push_back(work->getFuture());
+  return c10::collectAll(futures)->then(
+      [outputs = outputs_](c10::ivalue::Future& all) {
+        const c10::IValue value = all.value();
+        for (const c10::IValue& one : value.toListRef()) {
+          const auto future = one.toFuture();
+          if (future->hasError()) std::rethrow_exception(future->exception_ptr());
+        }
+        return c10::IValue(outputs);
+      },
+      c10::ListType::create(c10::TensorType::get()));
+}
+
+}  // namespace cgx

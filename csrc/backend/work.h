@@ -1,0 +1,93 @@
+// The c10d::Work of collectives that the engine runs, and helpers for works that wrap others.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "backend/task_queue.h"
+
+namespace cgx {
+
+/// Completed by the group's worker thread. wait() depends only on that thread; the future, made when first asked for, is
+/// completed on `callbacks`, so that a callback may launch collectives and wait for them.
+class EngineWork : public c10d::Work {
+ public:
+  EngineWork(int rank, c10d::OpType op, const char* title, const std::vector<at::Tensor>& inputs,
+             std::vector<at::Tensor> outputs, uint64_t sequence,
+             std::shared_ptr<TaskQueue> callbacks);
+
+  /// Called once. `error` null: success.
+  void complete(std::exception_ptr error);
+  void started();
+
+  std::vector<at::Tensor> result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  /// Milliseconds between start and end; error before the end.
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override;
+  void abort() override;
+
+  c10d::OpType op() const { return opType_; }
+  std::chrono::steady_clock::time_point start_time() const { return start_; }
+  std::chrono::steady_clock::time_point end_time() const { return end_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const std::vector<at::Tensor> outputs_;
+  const uint64_t sequence_;
+  const std::shared_ptr<TaskQueue> callbacks_;
+  Clock::time_point start_{}, end_{};
+  // Guarded by Work::mutex_.
+  c10::intrusive_ptr<c10::ivalue::Future> future_, future_result_;
+  bool settled_ = false;  // complete() has taken the futures that there were; later ones are complete when made
+};
+
+/// A work of the inner backend whose tensors were views (other dtypes as bytes): shows the caller's tensors instead.
+class ForwardedWork : public c10d::Work {
+ public:
+  ForwardedWork(c10::intrusive_ptr<c10d::Work> inner, c10d::OpType op,
+                std::vector<at::Tensor> outputs);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override;
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> inner_;
+  const std::vector<at::Tensor> outputs_;
+};
+
+/// Several works as one (coalesced operations): done when all are, waits for all, throws the first error.
+class GroupedWork : public c10d::Work {
+ public:
+  GroupedWork(std::vector<c10::intrusive_ptr<c10d::Work>> works, std::vector<at::Tensor> outputs);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  const std::vector<at::Tensor> outputs_;
+};
+
+}  // namespace cgx
