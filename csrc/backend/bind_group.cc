@@ -90,15 +90,8 @@ std::string repr(const Options& options) {
   return "Options(" + text + ")";
 }
 
-OptionsPtr copy_of(const Options& options) {
-  auto copy = c10::make_intrusive<Options>();
-  copy->fields = options.fields;
-  copy->timeout = options.timeout;
-  copy->group_name = options.group_name;
-  copy->group_desc = options.group_desc;
-  copy->global_ranks_in_group = options.global_ranks_in_group;
-  return copy;
-}
+// All fields, those too that only some versions of torch have.
+OptionsPtr copy_of(const Options& options) { return c10::make_intrusive<Options>(options); }
 
 // The factory is called and destroyed on any thread.
 ProcessGroupCGX::InnerFactory wrap_factory(py::function factory) {

@@ -1,8 +1,13 @@
 // Collectives that are not compressible reductions: handed to the inner backend unchanged.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "backend/process_group_cgx.h"
+#include "backend/torch_compat.h"
 
 namespace cgx {
 namespace {
@@ -154,13 +159,12 @@ WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& 
   return track(inner_->reduce_scatter(outputs, inputs, opts));
 }
 
-WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                       std::vector<int64_t>& output_splits,
-                                       std::vector<int64_t>& input_splits,
-                                       const c10d::AllToAllOptions& opts) {
-  check_usable("all_to_all_single");
+WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& input,
+                                            std::vector<int64_t>& output_splits,
+                                            std::vector<int64_t>& input_splits,
+                                            const c10d::AllToAllOptions& opts) {
   if (!needs_bytes(input)) {
-    return track(inner_->alltoall_base(output, input, output_splits, input_splits, opts));
+    return inner_->alltoall_base(output, input, output_splits, input_splits, opts);
   }
   // Splits count rows of the first dimension: keep it, and turn each row into bytes.
   auto rows = [](const at::Tensor& tensor) {
@@ -171,10 +175,20 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
     return as_bytes(tensor).view({n, width});
   };
   at::Tensor out = rows(output), in = rows(input);
-  return track(c10::make_intrusive<ForwardedWork>(
+  return c10::make_intrusive<ForwardedWork>(
       inner_->alltoall_base(out, in, output_splits, input_splits, opts),
-      c10d::OpType::ALLTOALL_BASE, Tensors{output}));
+      c10d::OpType::ALLTOALL_BASE, Tensors{output});
 }
+
+WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                       std::vector<int64_t>& output_splits,
+                                       std::vector<int64_t>& input_splits,
+                                       const c10d::AllToAllOptions& opts) {
+  check_usable("all_to_all_single");
+  return track(forward_all_to_all(output, input, output_splits, input_splits, opts));
+}
+
+#if CGX_TORCH_AT_LEAST(2, 12)
 
 WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
@@ -185,6 +199,50 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
     return inner_->alltoall(out, in, opts);
   }));
 }
+
+#else
+
+// Gloo has no all-to-all of lists before torch 2.12: here it is one of a single tensor, through a
+// buffer.
+WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
+                                  const c10d::AllToAllOptions& opts) {
+  check_usable("all_to_all");
+  const size_t ranks = static_cast<size_t>(size_);
+  TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "cgx: all_to_all of ",
+                    inputs.size(), " inputs and ", outputs.size(), " outputs on ", size_,
+                    " ranks; expected one of each per rank");
+  const auto splits_of = [](const Tensors& tensors) {
+    std::vector<int64_t> splits;
+    for (const at::Tensor& tensor : tensors) splits.push_back(tensor.numel());
+    return splits;
+  };
+  std::vector<int64_t> output_splits = splits_of(outputs), input_splits = splits_of(inputs);
+  const auto buffer_for = [](const std::vector<int64_t>& splits, const at::Tensor& like) {
+    return at::empty({std::accumulate(splits.begin(), splits.end(), int64_t{0})}, like.options());
+  };
+  at::Tensor out = buffer_for(output_splits, outputs.front());
+  at::Tensor in = buffer_for(input_splits, inputs.front());
+  {
+    at::AutoDispatchBelowADInplaceOrView no_autograd;
+    const Tensors parts = in.split_with_sizes(input_splits);
+    for (size_t i = 0; i < ranks; ++i) parts[i].copy_(inputs[i].reshape({-1}));
+  }
+  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order.
+  WorkPtr work = forward_all_to_all(out, in, output_splits, input_splits, opts);
+  return enqueue(c10d::OpType::ALLTOALL, "cgx:all_to_all", inputs, outputs, opts.timeout,
+                 [work, in, out, outputs, output_splits](const Deadline& deadline) {
+                   const auto left =
+                       std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
+                   // Gloo takes 0 as "no timeout given".
+                   work->wait(std::max(left, std::chrono::milliseconds(1)));
+                   const Tensors parts = out.split_with_sizes(output_splits);
+                   for (size_t i = 0; i < outputs.size(); ++i) {
+                     outputs[i].copy_(parts[i].view(outputs[i].sizes()));
+                   }
+                 });
+}
+
+#endif
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
   check_usable("send");

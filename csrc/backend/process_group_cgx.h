@@ -19,6 +19,7 @@
 
 #include "backend/settings.h"
 #include "backend/task_queue.h"
+#include "backend/torch_compat.h"
 #include "backend/work.h"
 #include "reduce/engine.h"
 
@@ -39,6 +40,12 @@ class ProcessGroupCGX : public c10d::Backend {
 
   struct Options : c10d::Backend::Options {
     Options() : c10d::Backend::Options("cgx") {}
+#if CGX_TORCH_AT_LEAST(2, 14)
+    // What torch gives to the children of a group; the base's copy would lose the fields.
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
+      return c10::make_intrusive<Options>(*this);
+    }
+#endif
     OptionFields fields;
   };
 
@@ -149,6 +156,10 @@ class ProcessGroupCGX : public c10d::Backend {
 
   WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
                              const c10d::AllgatherOptions& opts);
+  WorkPtr forward_all_to_all(at::Tensor& output, at::Tensor& input,
+                             std::vector<int64_t>& output_splits,
+                             std::vector<int64_t>& input_splits,
+                             const c10d::AllToAllOptions& opts);
 
   /// Counts the call and, where torch is coalescing, keeps the work for endCoalescing().
   WorkPtr track(WorkPtr work);

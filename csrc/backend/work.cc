@@ -54,14 +54,16 @@ void EngineWork::started() { start_ = Clock::now(); }
 
 void EngineWork::complete(std::exception_ptr error) {
   end_ = Clock::now();
-  finish(error);  // wakes the waiters
   FuturePtr future, result;
   {
+    // Before finish(): who asks for a future after wait() gets one that is done.
     std::lock_guard<std::mutex> lock(mutex_);
     settled_ = true;
+    error_ = error;
     future = future_;
     result = future_result_;
   }
+  finish(error);  // wakes the waiters
   if (!future && !result) return;
   auto task = [error, future, result, outputs = outputs_] {
     if (future) settle(future, error, outputs);
@@ -81,7 +83,7 @@ FuturePtr EngineWork::getFuture() {
   if (future_) return future_;
   future_ = make_tensor_list_future(outputs_);
   if (!settled_) return future_;  // complete() will find it
-  const std::exception_ptr error = exception_;
+  const std::exception_ptr error = error_;
   lock.unlock();
   settle(future_, error, outputs_);
   return future_;
@@ -92,7 +94,7 @@ FuturePtr EngineWork::getFutureResult() {
   if (future_result_) return future_result_;
   future_result_ = make_result_future();
   if (!settled_) return future_result_;
-  const bool failed = exception_ != nullptr;
+  const bool failed = error_ != nullptr;
   lock.unlock();
   future_result_->markCompleted(c10::IValue(static_cast<uint8_t>(
       failed ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));

@@ -44,6 +44,8 @@ class EngineWork : public c10d::Work {
   Clock::time_point start_{}, end_{};
   // Guarded by Work::mutex_.
   c10::intrusive_ptr<c10::ivalue::Future> future_, future_result_;
+  std::exception_ptr error_;  // of complete(), which says it before Work::exception_ does
+  std::exception_ptr error_;
   bool settled_ = false;  // complete() has taken the futures that there were; later ones are complete when made
 };
 

@@ -78,6 +78,10 @@ class Communicator {
   /// Sends what was opened. Does not wait for the receivers.
   virtual void post(const Deadline& deadline) = 0;
 
+  /// Waits until what was posted has left this rank, so that it arrives even if this rank's process ends next. Carriers
+  /// whose messages lie in memory that outlives the sender have nothing to do.
+  virtual void flush(const Deadline& deadline) { (void)deadline; }
+
   /// Waits for the next message from `peer`. It stays valid until release(peer). One message per peer is shown at a time.
   virtual Message receive(int peer, const Deadline& deadline) = 0;
 

@@ -160,6 +160,10 @@ class MockEndpoint final : public PointToPoint {
   int rank() const override { return rank_; }
   int size() const override { return state_->size; }
   const char* name() const override { return "mock"; }
+  bool can_poll() const override {
+    std::lock_guard lock(state_->mutex);
+    return !state_->lazy;
+  }
 
   std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) override {
     auto transfer = std::make_shared<Transfer>();

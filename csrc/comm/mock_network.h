@@ -23,7 +23,7 @@ class MockNetwork {
   /// Transfers end up to `longest` after both sides have met, in no particular order.
   void set_delay(std::chrono::microseconds longest, uint64_t seed);
 
-  /// done() stays false until wait() has returned, as in gloo.
+  /// done() stays false until wait() has returned, and can_poll() is false, as in gloo.
   void set_lazy(bool lazy);
 
   /// The next message with tag 0 that `rank` sends carries `length` in its first 8 bytes.

@@ -61,6 +61,7 @@ class Relay final : public Communicator {
             const Deadline& deadline) override;
   std::byte* open_broadcast(size_t bytes, const Deadline& deadline) override;
   void post(const Deadline& deadline) override;
+  void flush(const Deadline& deadline) override;
   Message receive(int peer, const Deadline& deadline) override;
   void release(int peer) override;
   void abort(const Failure& cause) override;
@@ -107,6 +108,7 @@ class Relay final : public Communicator {
   auto guarded(int peer, const char* what, Step step);
 
   void begin_exchange(const Deadline& deadline);
+  void finish_sends(Outgoing& out, const Deadline& deadline);
   void advance(int peer);
   void start_rests(const Deadline& deadline);
   bool advance_others(int peer);
@@ -295,10 +297,7 @@ void Relay::start_rests(const Deadline& deadline) {
   }
 }
 
-void Relay::begin_exchange(const Deadline& deadline) {
-  // What was opened and not posted is forgotten: nobody has seen it.
-  open_ = false;
-  Outgoing& out = outgoing_[exchange_ % 2];
+void Relay::finish_sends(Outgoing& out, const Deadline& deadline) {
   for (Outgoing::Send& send : out.sends) {
     wait_for(send.peer, "sending to", deadline, [&]() -> Pending* {
       advance(send.peer);
@@ -307,7 +306,19 @@ void Relay::begin_exchange(const Deadline& deadline) {
     guarded(send.peer, "sending to", [&] { send.pending->wait(deadline); });
   }
   out.sends.clear();
+}
+
+void Relay::begin_exchange(const Deadline& deadline) {
+  // What was opened and not posted is forgotten: nobody has seen it.
+  open_ = false;
+  Outgoing& out = outgoing_[exchange_ % 2];
+  finish_sends(out, deadline);
   out.parts.clear();
+}
+
+void Relay::flush(const Deadline& deadline) {
+  check_usable();
+  for (Outgoing& out : outgoing_) finish_sends(out, deadline);
 }
 
 void Relay::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,

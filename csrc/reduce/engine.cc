@@ -116,6 +116,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
         all_gather(call, input, output);
         break;
     }
+    comm_->flush(deadline);
     if (call.met_nonfinite) {
       throw NonFiniteError(
           context("a NaN or Inf was met on this or another rank (nonfinite='raise')"));

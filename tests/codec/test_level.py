@@ -15,10 +15,18 @@ from torch_cgx import _C
 # A fresh process that loads the same extension, whatever it is called, with a bad value in the
 # environment.
 SCRIPT = """
-import importlib.util, os, sys import torch name, file = sys.argv[1:] spec =
-importlib.util.spec_from_file_location(name, file) module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module) try: module.codec_all_finite(0, 0, 0) except ValueError as error:
-print(error) os.environ["CGX_CPU_LEVEL"] = "scalar" print(module.cpu_level())
+import importlib.util, os, sys
+import torch
+name, file = sys.argv[1:]
+spec = importlib.util.spec_from_file_location(name, file)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+try:
+    module.codec_all_finite(0, 0, 0)
+except ValueError as error:
+    print(error)
+os.environ["CGX_CPU_LEVEL"] = "scalar"
+print(module.cpu_level())
 """
 
 

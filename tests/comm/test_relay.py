@@ -94,12 +94,14 @@ def test_deadline(lazy: bool) -> None:
     _, (a, b, _c) = relays(3, lazy=lazy)
     a.expect([1, 2])
     start = time.monotonic()
-    with pytest.raises(_C.TimeoutError, match="rank 0 over mock, receiving from rank 2"):
+    with pytest.raises(
+        _C.TimeoutError, match=f"rank 0 over mock, receiving from rank {'[12]' if lazy else 2}"
+    ):
         a.receive(2, timeout=0.3)
     assert 0.25 < time.monotonic() - start < 1
-    with pytest.raises(_C.TimeoutError, match="receiving from rank 2"):
+    with pytest.raises(_C.TimeoutError, match="receiving from rank"):
         a.open([b"", b"", b""])
-    with pytest.raises(_C.AbortedError, match="receiving from rank 2"):
+    with pytest.raises(_C.AbortedError, match="receiving from rank"):
         b.receive(0)
 
 
@@ -111,7 +113,7 @@ def test_abort_from_another_thread(lazy: bool, others: bool) -> None:
     timer = threading.Timer(0.2, lambda: a.abort("enough"))
     timer.start()
     start = time.monotonic()
-    with pytest.raises(_C.AbortedError, match="rank 0 was aborted: enough"):
+    with pytest.raises(_C.AbortedError, match="^enough$"):
         a.receive(1, timeout=20)
     assert time.monotonic() - start < 1
     timer.join()

@@ -1,0 +1,80 @@
+# Everything runs inside .venv, which `make venv` creates; PYTHON chooses the interpreter that it is made from.
+# A second run of any target neither installs nor compiles again unless something changed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+
+BUILD_PACKAGES := torch numpy setuptools wheel ninja
+RUN_PACKAGES := scikit-learn matplotlib
+TEST_PACKAGES := pytest hypothesis
+LINT_PACKAGES := ruff mypy clang-format
+
+SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CXX_FILES = $(shell find csrc -name '*.cc' -o -name '*.h')
+
+.DEFAULT_GOAL := help
+.PHONY: help venv build demo test lint format bench clean
+
+help:  ## show this list
+	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 12
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else \
+	  f"torch_cgx needs Python 3.10 or newer; $(PYTHON) is {v[0]}.{v[1]} (choose another: make PYTHON=...)")'
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps. Packages: again when a pin changes. Build: again when a source changes.
+$(VENV)/.packages: constraints.txt | $(BIN)/python
+	@echo "Installing the packages that constraints.txt pins into $(VENV) ..."
+	@$(PIP) $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES)
+	@touch $@
+
+$(VENV)/.lint-packages: constraints.txt | $(BIN)/python
+	@$(PIP) $(LINT_PACKAGES)
+	@touch $@
+
+# The list of sources is kept, so that a file that was removed or added also counts as a change.
+$(VENV)/.sources: FORCE | $(BIN)/python
+	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
+
+$(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py pyproject.toml $(VENV)/.packages
+	@echo "Compiling torch_cgx._C into build/ (some minutes the first time) ..."
+	@$(PIP) --no-build-isolation --no-deps -e .
+	@touch $@
+
+.PHONY: FORCE
+FORCE:
+
+venv: $(VENV)/.packages  ## create .venv with the pinned packages
+
+build: $(VENV)/.built  ## compile the extension and install the package into .venv (editable)
+
+demo: build  ## train a small model at 32 and at 4 bits with two processes, and compare
+	$(BIN)/python examples/demo.py
+
+test: build  ## run all tests
+	$(BIN)/python -m pytest -q tests
+
+lint: $(VENV)/.packages $(VENV)/.lint-packages  ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+	$(BIN)/mypy
+
+format: $(VENV)/.lint-packages  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+bench: build  ## run all benchmarks, write benchmarks/results/ (minutes)
+	@mkdir -p benchmarks/results
+	@set -e; for script in $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)); do \
+	  name=benchmarks/results/$$(basename $$script .py); echo "== $$script"; \
+	  $(BIN)/python $$script --json $$name.json --plot $$name.png; done
+
+clean:  ## remove what was built (keeps .venv)
+	rm -rf build dist *.egg-info torch_cgx/_C*.so $(VENV)/.built .pytest_cache .mypy_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf

@@ -1,0 +1,13 @@
+"""What training scripts use: the communication hook of DistributedDataParallel and its per-layer
+policy.
+
+    from cgx_utils import CGXState, cgx_hook
+
+    model = DistributedDataParallel(model)
+    model.register_comm_hook(CGXState(None, compression_params={"bits": 4}), cgx_hook)
+"""
+
+from cgx_utils.hook import cgx_hook
+from cgx_utils.state import CGXState
+
+__all__ = ["CGXState", "cgx_hook"]

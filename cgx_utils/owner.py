@@ -1,0 +1,59 @@
+"""Finds the DistributedDataParallel instance behind a communication hook, which torch does not hand
+to it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+def find_owner(state: Any, parameters: Iterable[torch.Tensor]) -> DistributedDataParallel | None:
+    """The live DDP instance that `state` is registered with, or else the one that owns
+    `parameters`.
+
+    RuntimeError if the state is registered with two. Walks the garbage collector's objects (tens of
+    milliseconds): for new bucket layouts only.
+    """
+    instances = _instances()
+    owners = _registered_with(state, instances)
+    if len(owners) > 1:
+        del instances, owners
+        gc.collect()  # an instance that nobody uses any more may wait for the collector
+        instances = _instances()
+        owners = _registered_with(state, instances)
+    if len(owners) > 1:
+        raise RuntimeError(
+            f"one CGXState is registered with {len(owners)} DistributedDataParallel instances; it "
+            "belongs to one: make a CGXState for each"
+        )
+    if owners:
+        return owners[0]
+    # A hook that wraps cgx_hook may be registered with a state of its own.
+    wanted = {id(parameter) for parameter in parameters}
+    holders = [ddp for ddp in instances if wanted <= {id(p) for p in ddp.parameters()}]
+    return holders[0] if len(holders) == 1 else None
+
+
+def _registered_with(
+    state: Any, instances: list[DistributedDataParallel]
+) -> list[DistributedDataParallel]:
+    return [
+        ddp
+        for ddp in instances
+        if any(registered is state for _, registered in getattr(ddp, "_comm_hooks", ()))
+    ]
+
+
+def _instances() -> list[DistributedDataParallel]:
+    classes, found = [DistributedDataParallel], {DistributedDataParallel}
+    while classes:
+        new = [c for c in classes.pop().__subclasses__() if c not in found]
+        classes += new
+        found.update(new)
+    # type(), not isinstance(): the latter would run __class__ properties of foreign objects.
+    return [o for o in gc.get_objects() if type(o) in found]

@@ -1,0 +1,118 @@
+"""Which parameters are compressed, and how. Pure decisions: nothing here communicates."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Union
+
+import torch
+
+from torch_cgx import _config
+
+Filter = Union[Callable[[str, torch.nn.Parameter], bool], str, "re.Pattern[str]"]
+
+
+class Policy:
+    """The rules of one `CGXState`, in the order in which they are asked:
+
+    1. the first override whose regex is found in the parameter's name. With "bits" it decides alone
+       (above 8: exact), whatever the size; without, its other keys apply if the rules below let the
+       parameter be compressed;
+    2. size: fewer than `min_size` values are exact;
+    3. the filter, if there is one: what it does not name is exact. It takes the place of rule 4, so
+       it can also choose a vector;
+    4. without a filter: fewer than two dimensions (biases, norms) are exact.
+    """
+
+    def __init__(
+        self,
+        min_size: int,
+        params: Mapping[str, Any],
+        layer_filter: Any = None,
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    ):
+        self.min_size = min_size
+        self.params = dict(params)
+        self._callable, self._patterns = _parse_filter(layer_filter)
+        self._overrides = _parse_overrides(overrides)
+
+    @property
+    def needs_names(self) -> bool:
+        return self._callable is not None or bool(self._patterns) or bool(self._overrides)
+
+    def config_of(self, name: str | None, parameter: torch.Tensor) -> dict[str, Any] | None:
+        """The keys given for this parameter, {} where only defaults apply, or None: exact. `name`
+        as `needs_names`.
+        """
+        override = self._override(name) if name is not None else {}
+        if "bits" in override:
+            return {**self.params, **override}
+        if parameter.numel() < self.min_size or not self._chosen(name, parameter):
+            return None
+        return {**self.params, **override}
+
+    def warn_of_unused(self, names: Iterable[str]) -> None:
+        """Warns of each regex that is found in none of the model's parameter names: most likely a
+        typing error.
+        """
+        known = list(names)
+        for pattern in [*self._patterns, *self._overrides]:
+            if not any(pattern.search(name) for name in known):
+                warnings.warn(
+                    f"CGXState: the pattern {pattern.pattern!r} matches none of the model's "
+                    f"{len(known)} parameters: {', '.join(known[:3])}, ...",
+                    stacklevel=2,
+                )
+
+    def _override(self, name: str) -> dict[str, Any]:
+        for pattern, params in self._overrides.items():
+            if pattern.search(name):
+                return params
+        return {}
+
+    def _chosen(self, name: str | None, parameter: torch.Tensor) -> bool:
+        if self._callable is not None:
+            return bool(self._callable(name, parameter))
+        if self._patterns:
+            return any(pattern.search(name or "") for pattern in self._patterns)
+        return parameter.dim() > 1
+
+
+def _compile(pattern: Any, what: str) -> re.Pattern[str]:
+    if not isinstance(pattern, (str, re.Pattern)):
+        raise TypeError(f"{what} holds {pattern!r}, a {type(pattern).__name__}; allowed: regexes")
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{what}: {pattern!r} is not a regular expression: {error}") from None
+
+
+def _parse_filter(layer_filter: Any) -> tuple[Callable[..., bool] | None, list[re.Pattern[str]]]:
+    if layer_filter is None:
+        return None, []
+    if callable(layer_filter):
+        return layer_filter, []
+    if isinstance(layer_filter, (str, re.Pattern)):
+        return None, [_compile(layer_filter, "layer_filter")]
+    if isinstance(layer_filter, (list, tuple)) and layer_filter:
+        return None, [_compile(pattern, "layer_filter") for pattern in layer_filter]
+    raise TypeError(
+        f"layer_filter={layer_filter!r}; allowed: a callable (name, parameter) -> bool, a regex, "
+        "a list of at least one regex, None"
+    )
+
+
+def _parse_overrides(overrides: Any) -> dict[re.Pattern[str], dict[str, Any]]:
+    if overrides is None:
+        return {}
+    if not isinstance(overrides, Mapping):
+        raise TypeError(f"overrides={overrides!r}; allowed: a dict of regex: dict, None")
+    parsed = {}
+    for pattern, params in overrides.items():
+        where = f"overrides[{pattern!r}]"
+        if not isinstance(params, Mapping):
+            raise TypeError(f"{where}={params!r}; allowed: a dict of {', '.join(_config.KEYS)}")
+        parsed[_compile(pattern, "overrides")] = _config.check_dict(params, where)
+    return parsed

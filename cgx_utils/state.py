@@ -1,0 +1,208 @@
+"""The state of `cgx_hook`: the policy of one DistributedDataParallel instance, and its plans."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from cgx_utils.owner import find_owner
+from cgx_utils.policy import Policy
+from torch_cgx import _config
+
+if TYPE_CHECKING:
+    from torch_cgx._C import ProcessGroupCGX, Spec
+
+Plan = list[tuple[int, "Spec | None"]]
+
+_MOST_LAYOUTS = 1024  # a model has tens of buckets, and rebuilds them once
+
+
+class CGXState:
+    """What `cgx_hook` compresses, and how. One per DistributedDataParallel instance.
+
+    A gradient is compressed if its parameter has more than one dimension and at least
+    max(layer_min_size, CGX_COMPRESSION_MINIMAL_SIZE) values; biases, norms and small layers are
+    exact.
+
+    process_group: the group to reduce over (backend "cgx"); None: that of the DDP instance.
+    layer_min_size: in values.
+    compression_params: a dict of "bits" (1-8; above: exact), "bucket_size" (values) and, if need
+        be, "codec", "rounding", "seed", "skip_incomplete_buckets". What it leaves open comes from
+        the group's `torch_cgx.Options`, else from CGX_COMPRESSION_QUANTIZATION_BITS,
+        CGX_COMPRESSION_BUCKET_SIZE, ... as they are when the state is made, else: bits 32 (exact),
+        bucket_size 512.
+    layer_filter: a callable (name, parameter) -> bool, a regex or a list of regexes, searched for
+        in the parameter's name: only what it lets through may be compressed. It takes the place of
+        the rule of dimensions, not of the size.
+    overrides: {regex: params}, first match first. With "bits" it beats the rules above, sizes
+        included; without, it changes how a compressed layer is compressed.
+    named_parameters: `model.named_parameters()` or the model, for the names; by default they are
+        looked up in the DDP instance, without its "module." in front.
+
+    ValueError and TypeError name a bad key or value. Pickles without its process group, plans and
+    names: restored, it uses the DDP instance that it is registered with. Not thread-safe (DDP runs
+    one hook at a time).
+    """
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup | None = None,
+        layer_min_size: int = 1024,
+        compression_params: Mapping[str, Any] | None = None,
+        *,
+        layer_filter: Any = None,
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        named_parameters: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
+    ):
+        if isinstance(layer_min_size, bool) or not isinstance(layer_min_size, int):
+            raise TypeError(f"layer_min_size={layer_min_size!r} is not an integer")
+        if layer_min_size < 0:
+            raise ValueError(f"layer_min_size={layer_min_size}; allowed: integers >= 0")
+        if compression_params is not None and not isinstance(compression_params, Mapping):
+            raise TypeError(
+                f"compression_params={compression_params!r}; allowed: a dict of "
+                f"{', '.join(_config.KEYS)}, None"
+            )
+        params = _config.check_dict(compression_params or {}, "compression_params")
+        self.process_group = process_group
+        self._policy = Policy(
+            max(layer_min_size, _config.minimal_size()), params, layer_filter, overrides
+        )
+        self._environment = {
+            key: value
+            for key in _config.KEYS
+            if (value := _config.from_environment(key)) is not None
+        }
+        self._names = None if named_parameters is None else _names_of(named_parameters)
+        self._layouts: dict[Any, list[torch.Tensor]] = {}
+        self._plans: dict[Any, Plan] = {}
+        self._owner: weakref.ref[DistributedDataParallel] | None = None
+        self._checked_patterns = False
+
+    @property
+    def layer_min_size(self) -> int:
+        """Smallest number of values that is compressed, CGX_COMPRESSION_MINIMAL_SIZE included."""
+        return self._policy.min_size
+
+    @property
+    def compression_params(self) -> dict[str, Any]:
+        """A copy of what was given."""
+        return dict(self._policy.params)
+
+    def group_of(self, parameters: list[torch.Tensor]) -> dist.ProcessGroup:
+        """The process group to reduce the bucket of these parameters over."""
+        key = _content(parameters)
+        if key not in self._layouts:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+                self._plans.clear()
+            self._find_owner(parameters)  # a new layout may come from a second DDP instance
+            # Kept, so that no other object gets one of these ids.
+            self._layouts[key] = parameters
+        if self.process_group is not None:
+            return self.process_group
+        owner = self._known_owner()
+        if owner is not None:
+            return owner.process_group
+        return dist.distributed_c10d._get_default_group()
+
+    def plan(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
+        """The layers of a bucket, in its order: (number of values, codec or None for exact). Cached
+        by content; after `group_of` of the same bucket.
+
+        backend: its options hold for what the state does not say; the environment for what neither
+        says.
+        """
+        key = _content(parameters)
+        if key not in self._plans:
+            self._plans[key] = self._build(parameters, backend)
+        return self._plans[key]
+
+    def _build(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
+        fallback = {**backend.settings(), **self._environment, **backend.options.given()}
+        names = self._all_names() if self._policy.needs_names else None
+        layers: Plan = []
+        for parameter in parameters:
+            name = None
+            if names is not None:
+                if id(parameter) not in names:
+                    raise _no_names(f"a parameter of shape {tuple(parameter.shape)} is not in them")
+                name = names[id(parameter)]
+            config = self._policy.config_of(name, parameter)
+            spec = None if config is None else _config.spec_of(config, fallback)
+            if spec is None and layers and layers[-1][1] is None:
+                layers[-1] = (layers[-1][0] + parameter.numel(), None)
+            else:
+                layers.append((parameter.numel(), spec))
+        return layers
+
+    def _all_names(self) -> dict[int, str]:
+        """Parameter id -> name. The ids stay valid: the model or the given list keeps the
+        parameters.
+        """
+        if self._names is None:
+            owner = self._known_owner()
+            if owner is None:
+                raise _no_names("the DistributedDataParallel instance was not found")
+            pairs = {id(p): n for n, p in owner.module.named_parameters(remove_duplicate=False)}
+        else:
+            pairs = {id(p): n for n, p in self._names}
+        if not self._checked_patterns:
+            self._checked_patterns = True
+            self._policy.warn_of_unused(pairs.values())
+        return pairs
+
+    def _known_owner(self) -> DistributedDataParallel | None:
+        return None if self._owner is None else self._owner()
+
+    def _find_owner(self, parameters: list[torch.Tensor]) -> DistributedDataParallel | None:
+        owner = find_owner(self, parameters)
+        previous = self._known_owner()
+        if owner is not None and previous is not None and owner is not previous:
+            raise RuntimeError(
+                "this CGXState was used by another DistributedDataParallel instance before, "
+                "which is still in use; make a CGXState for each"
+            )
+        if owner is not None:
+            self._owner = weakref.ref(owner)
+        return owner
+
+    def __getstate__(self) -> dict[str, Any]:
+        dropped = {"process_group", "_layouts", "_plans", "_owner", "_names"}
+        return {key: value for key, value in self.__dict__.items() if key not in dropped}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, process_group=None, _names=None, _owner=None)
+        self.__dict__.update(_layouts={}, _plans={}, _checked_patterns=False)
+
+
+def _content(parameters: list[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    return tuple((id(parameter), parameter.numel()) for parameter in parameters)
+
+
+def _names_of(source: Any) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(source, DistributedDataParallel):
+        source = source.module
+    if isinstance(source, torch.nn.Module):
+        source = source.named_parameters(remove_duplicate=False)
+    pairs = list(source)
+    for pair in pairs:
+        ok = isinstance(pair, tuple) and len(pair) == 2
+        if not (ok and isinstance(pair[0], str) and isinstance(pair[1], torch.Tensor)):
+            raise TypeError(
+                f"named_parameters holds {type(pair).__name__}; allowed: a module, or "
+                "(name, parameter) pairs as model.named_parameters() gives"
+            )
+    return pairs
+
+
+def _no_names(why: str) -> RuntimeError:
+    return RuntimeError(
+        f"CGXState needs the parameters' names for its layer_filter or overrides, and {why}; "
+        "pass named_parameters=model.named_parameters()"
+    )

@@ -1,0 +1,204 @@
+"""Works and futures: asynchronous calls, callbacks that launch collectives, completion hooks, coalescing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled
+
+
+def returns_at_once(rank, world_size):
+    dist.barrier()
+    if rank == 1:
+        time.sleep(1.0)
+    tensor = torch.full((100_000,), float(rank + 1))
+    start = time.monotonic()
+    work = dist.all_reduce(tensor, async_op=True)
+    launch = time.monotonic() - start
+    done_early = work.is_completed()
+    work.wait()
+    waited = time.monotonic() - start
+    assert torch.all(tensor == 3)
+    if rank == 0:
+        assert launch < 0.5 and not done_early and waited > 0.5
+    assert work.is_completed() and work.is_success()
+    assert torch.equal(work.result()[0], tensor)
+
+
+def test_async_op_returns_before_the_transfer():
+    run_pooled(returns_at_once, 2)
+
+
+def many_in_flight(rank, world_size):
+    tensors = [torch.full((n,), float(rank + n)) for n in range(1, 200)]
+    works = [dist.all_reduce(t, async_op=True) for t in tensors]
+    for work in reversed(works):
+        work.wait()
+    for n, tensor in enumerate(tensors, 1):
+        assert torch.all(tensor == sum(r + n for r in range(world_size)))
+
+
+def test_many_calls_in_flight():
+    run_pooled(many_in_flight, 3)
+
+
+def callbacks(rank, world_size):
+    order = []
+
+    def nested(future):
+        (tensor,) = future.value()
+        order.append("first")
+        dist.all_reduce(tensor)  # waits, inside of a callback
+        order.append("second")
+        again = dist.all_reduce(tensor, async_op=True).get_future().wait()[0]
+        order.append("third")
+        return again
+
+    tensor = torch.full((1000,), 1.0)
+    future = dist.all_reduce(tensor, async_op=True).get_future().then(nested)
+    result = future.wait()
+    assert torch.all(result == world_size**3)
+    assert order == ["first", "second", "third"]
+
+    chain = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+    for _ in range(5):
+        chain = chain.then(lambda f: dist.all_reduce(f.value()[0], async_op=True).get_future().wait())
+    assert torch.all(chain.wait()[0] == world_size**6)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_callbacks_may_launch_collectives_and_wait(world_size):
+    run_pooled(callbacks, world_size)
+
+
+def futures(rank, world_size):
+    work = dist.all_reduce(torch.ones(10), async_op=True)
+    work.wait()
+    late = work.get_future()  # asked for after the end
+    assert late.done() and torch.all(late.value()[0] == world_size)
+    assert work.get_future().value()[0].data_ptr() == late.value()[0].data_ptr()
+    seen = []
+    late.add_done_callback(lambda f: seen.append(f.value()[0].sum().item()))
+    assert seen == [10 * world_size]
+    backend = torch_cgx._backend.backend_of()
+    raw = backend.all_reduce_layers(torch.ones(10), dist.ReduceOp.SUM, [(10, None)])
+    raw.wait()
+    assert raw._get_duration() >= 0
+
+
+def test_futures():
+    run_pooled(futures, 2)
+
+
+def failing_future(rank, world_size):
+    group = dist.new_group([0, 1], timeout=__import__("datetime").timedelta(seconds=1))
+    if rank == 0:
+        future = dist.all_reduce(torch.ones(10), group=group, async_op=True).get_future()
+        chained = future.then(lambda f: f.value()[0])
+        with pytest.raises(Exception, match="rank 0 waited"):
+            future.wait()
+        with pytest.raises(Exception, match="rank 0 waited"):
+            chained.wait()
+    else:
+        time.sleep(2)
+
+
+def test_an_error_reaches_the_future_and_what_is_chained_to_it():
+    run_pooled(failing_future, 2)
+
+
+def powersgd(rank, world_size):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for step in range(5):
+        torch.manual_seed(100 * step + rank)
+        model(torch.randn(8, 64)).square().mean().backward()
+    return model.module.weight.grad.sum().item()
+
+
+def test_chained_hooks_of_torch_work():
+    results = run_pooled(powersgd, 2)
+    assert results[0] == results[1]
+
+
+def destroyed_with_work_pending(rank, world_size):
+    group = dist.new_group([0, 1])
+    tensors = [torch.full((100_000,), 1.0) for _ in range(20)]
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group, async_op=True)
+    dist.destroy_process_group(group)
+    assert all(torch.all(t == 2) for t in tensors)
+
+
+def test_destroy_waits_for_what_is_under_way():
+    run_pooled(destroyed_with_work_pending, 2)
+
+
+def use_after_destroy(rank, world_size):
+    backend = torch_cgx._backend.backend_of(dist.new_group([0, 1]))
+    backend.shutdown()
+    with pytest.raises(RuntimeError, match="has been destroyed"):
+        backend.allreduce([torch.ones(10)])
+    with pytest.raises(RuntimeError, match="has been destroyed"):
+        backend.broadcast([torch.ones(10)])
+
+
+def test_calls_after_destroy_are_errors():
+    run_pooled(use_after_destroy, 2)
+
+
+def abort_unblocks(rank, world_size):
+    import threading
+
+    group = dist.new_group([0, 1])
+    backend = torch_cgx._backend.backend_of(group)
+    if rank == 1:
+        time.sleep(1.5)
+        return
+    threading.Timer(0.5, backend.abort).start()
+    start = time.monotonic()
+    with pytest.raises(torch_cgx.AbortedError, match="abort"):
+        dist.all_reduce(torch.ones(10), group=group)
+    assert time.monotonic() - start < 1.5
+
+
+@pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
+def test_abort_from_another_thread(carrier):
+    run_pooled(abort_unblocks, 2, env={"CGX_INNER_COMMUNICATOR_TYPE": carrier})
+
+
+def sequence_numbers(rank, world_size):
+    backend = torch_cgx._backend.backend_of()
+    before = backend._get_sequence_number_for_group()
+    dist.all_reduce(torch.ones(10))
+    dist.broadcast(torch.ones(10), 0)
+    return backend._get_sequence_number_for_group() - before
+
+
+def test_sequence_numbers_count_all_collectives():
+    assert run_pooled(sequence_numbers, 2) == [2, 2]
+
+
+def detail(rank, world_size):
+    tensor = torch.ones(100)
+    dist.all_reduce(tensor)
+    torch_cgx.all_reduce(tensor, config={"bits": 8})
+    assert torch.all(tensor == world_size**2)
+    return type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__
+
+
+def test_debug_detail_wraps_the_backend():
+    from tests.distributed import run_ranks
+
+    names = run_ranks(detail, 2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "ERROR"})
+    assert names == ["_ProcessGroupWrapper"] * 2

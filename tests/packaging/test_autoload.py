@@ -1,0 +1,176 @@
+"""Importing: what `import torch` costs with the package installed, and that the engine stays out
+until it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from tests.distributed import ROOT, run_pooled
+
+LIMIT_SECONDS = 0.005
+
+
+def _python(code, autoload="1", **env):
+    settings = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload,
+        **env,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=settings,
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# The time that the hand-over of `import torch` to this package takes, without the noise of torch's
+# own second.
+_TIME_OF_REGISTRATION = """
+import time, torch
+assert "torch_cgx" not in __import__("sys").modules
+start = time.perf_counter()
+import torch_cgx._autoload
+torch_cgx._autoload.register()
+print(time.perf_counter() - start)
+"""
+
+_TIME_OF_IMPORT = """
+import time
+start = time.process_time()
+import torch
+print(time.process_time() - start)
+"""
+
+
+def test_registration_takes_less_than_5_ms():
+    times = [float(_python(_TIME_OF_REGISTRATION, autoload="0")) for _ in range(5)]
+    assert statistics.median(times) < LIMIT_SECONDS, times
+
+
+@pytest.mark.slow
+def test_import_torch_is_not_slowed_by_autoload():
+    # Interleaved, so that a busy machine slows both alike; torch itself takes about a second.
+    on, off = [], []
+    for _ in range(7):
+        on.append(float(_python(_TIME_OF_IMPORT)))
+        off.append(float(_python(_TIME_OF_IMPORT, autoload="0")))
+    spread = max(statistics.quantiles(off)[2] - statistics.quantiles(off)[0], 0.01)
+    added = statistics.median(on) - statistics.median(off)
+    assert added < LIMIT_SECONDS + 2 * spread, (on, off)
+
+
+def test_entry_point_is_installed_and_loads():
+    points = importlib.metadata.entry_points(group="torch.backends")
+    assert "torch_cgx" in points.names, "the package is not installed: make build"
+    code = """
+import sys, torch
+import torch.distributed as dist
+print("torch_cgx" in sys.modules, "cgx" in dist.Backend.backend_list, "torch_cgx._C" in sys.modules)
+"""
+    assert _python(code) == "True True False"
+    assert _python(code, autoload="0") == "False False False"
+
+
+@pytest.mark.parametrize("autoload", ["0", "1"])
+@pytest.mark.parametrize("first", ["torch", "torch_cgx", "torch_cgx._autoload", "cgx_utils"])
+def test_any_order_of_imports_registers_once(first, autoload):
+    code = f"""
+import {first}
+import sys, torch, torch_cgx
+import torch.distributed as dist
+assert torch_cgx.__version__
+torch_cgx._autoload.register()
+print(dist.Backend.backend_list.count("cgx"), dist.Backend.backend_capability["cgx"],
+      "torch_cgx._C" in sys.modules)
+"""
+    assert _python(code, autoload=autoload) == "1 ['cpu', 'cuda'] False"
+
+
+def test_devices_keep_their_default_backends():
+    code = """
+import torch, torch_cgx
+import torch.distributed as dist
+default = dist.Backend.default_device_backend_map
+print(default["cpu"], default["cuda"], "c" in default)
+"""
+    assert _python(code) == "gloo nccl False"
+
+
+def test_without_torch_distributed_nothing_happens():
+    code = """
+import torch
+import torch.distributed as dist
+dist.is_available = lambda: False
+before = list(dist.Backend.backend_list)
+import torch_cgx
+assert dist.Backend.backend_list == before
+print("fine")
+"""
+    assert _python(code, autoload="0") == "fine"
+
+
+def test_engine_is_loaded_by_the_first_group():
+    code = """
+import sys, torch, torch_cgx
+import torch.distributed as dist
+before = "torch_cgx._C" in sys.modules
+dist.init_process_group("cgx", store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(3)
+dist.all_reduce(x)
+print(before, "torch_cgx._C" in sys.modules, x.tolist())
+dist.destroy_process_group()
+"""
+    assert _python(code) == "False True [1.0, 1.0, 1.0]"
+
+
+def test_versions_agree():
+    import torch_cgx
+    from torch_cgx import _C
+
+    text = (ROOT / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.*)"$', text, re.MULTILINE)
+    assert version is not None
+    assert torch_cgx.__version__ == version[1] == _C.__version__
+    assert importlib.metadata.version("torch_cgx") == version[1]
+
+
+def test_public_names_are_there():
+    import torch_cgx
+
+    for name in torch_cgx.__all__:
+        assert getattr(torch_cgx, name) is not None
+        assert name in dir(torch_cgx)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = torch_cgx.no_such_name
+    assert issubclass(torch_cgx.TimeoutError, (torch_cgx.CgxError, TimeoutError))
+    assert issubclass(torch_cgx.PeerLostError, torch_cgx.CgxError)
+
+
+def _wrong_options(rank, world_size):
+    import torch.distributed as dist
+
+    import torch_cgx  # noqa: F401
+
+    dist.init_process_group(
+        "cgx", store=dist.HashStore(), rank=0, world_size=1, pg_options={"bits": 4}
+    )
+
+
+def test_options_of_another_type_are_refused():
+    outcome = run_pooled(_wrong_options, 1, backend=None, check=False)[0]
+    assert "TypeError" in outcome.error and "dict" in outcome.error
+    assert "torch_cgx.Options" in outcome.error

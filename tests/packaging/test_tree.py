@@ -1,0 +1,152 @@
+"""The shape of the source tree: who may include torch, what the package ships, pins that fit each
+other.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.distributed import ROOT
+
+TORCH_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"](torch|ATen|c10)/', re.MULTILINE)
+
+
+def test_only_the_backend_includes_torch():
+    files = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".h", ".cc", ".cu", ".cuh"}]
+    assert len(files) > 20
+    found = {p.relative_to(ROOT / "csrc") for p in files if TORCH_INCLUDE.search(p.read_text())}
+    assert {p.parts[0] for p in found} == {"backend"}, sorted(map(str, found))
+
+
+def test_layers_include_downwards_only():
+    below = {
+        "base": {"base"},
+        "device": {"base", "device"},
+        "codec": {"base", "codec", "device"},
+        "comm": {"base", "comm", "device"},
+        "reduce": {"base", "codec", "comm", "device", "reduce"},
+    }
+    wrong = []
+    for room, allowed in below.items():
+        for path in (ROOT / "csrc" / room).rglob("*"):
+            if path.suffix not in {".h", ".cc", ".cu"}:
+                continue
+            for included in re.findall(r'^#include "([a-z_]+)/', path.read_text(), re.MULTILINE):
+                if included in {*below, "backend"} and included not in allowed:
+                    wrong.append(f"{path.relative_to(ROOT)} -> {included}")
+    assert not wrong
+
+
+def _setup_namespace(monkeypatch):
+    import setuptools
+
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    namespace = {"__file__": str(ROOT / "setup.py"), "__name__": "setup_under_test"}
+    exec(compile((ROOT / "setup.py").read_text(), "setup.py", "exec"), namespace)
+    return namespace
+
+
+def test_sources_are_all_but_the_separate_modules(monkeypatch):
+    found = _setup_namespace(monkeypatch)["sources"]()
+    assert "csrc/backend/module.cc" in found
+    assert not [p for p in found if {"mpi", "cuda"} & set(Path(p).parts)]
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.15.0", "1.13.1+cpu", "3.0.0"])
+def test_a_torch_out_of_range_is_named(monkeypatch, version):
+    check = _setup_namespace(monkeypatch)["check_torch"]
+    with pytest.raises(SystemExit, match=rf"2\.11 to 2\.14.*{re.escape(version)}"):
+        check(version)
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.14.2+cu130", "2.13.0a0+git123"])
+def test_a_torch_in_range_is_taken(monkeypatch, version):
+    assert _setup_namespace(monkeypatch)["check_torch"](version) is None
+
+
+def test_a_compiler_without_cxx20_is_named(monkeypatch, tmp_path):
+    check = _setup_namespace(monkeypatch)["check_compiler"]
+    old = tmp_path / "old-c++"
+    old.write_text("#!/bin/sh\necho 'unrecognized option -std=c++20' >&2\nexit 1\n")
+    old.chmod(0o755)
+    with pytest.raises(SystemExit, match=r"C\+\+20(.|\n)*old-c\+\+(.|\n)*unrecognized"):
+        check([str(old)])
+    with pytest.raises(SystemExit, match="does not start"):
+        check([str(tmp_path / "missing")])
+
+
+def test_a_build_without_torch_says_what_to_do(tmp_path):
+    blocker = tmp_path / "torch"
+    blocker.mkdir()
+    (blocker / "__init__.py").write_text("raise ImportError('no torch in this test')\n")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "setup.py"), "build_ext", f"--build-lib={tmp_path}"],
+        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "no torch in this test" in done.stderr and "--no-build-isolation" in done.stderr
+
+
+def test_everything_the_makefile_installs_is_pinned():
+    lines = re.findall(r"^\w+_PACKAGES := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    names = {name for line in lines for name in line.split()}
+    assert {"torch", "ninja", "pytest", "ruff"} <= names
+    constraints = (ROOT / "constraints.txt").read_text()
+    pinned = set(re.findall(r"^([\w.-]+)==", constraints, re.MULTILINE))
+    assert names <= pinned, names - pinned
+    # The pins of the dev extra are the same.
+    for name, version in re.findall(r'"(ruff|mypy|clang-format)==([\w.]+)"', _pyproject()):
+        assert f"{name}=={version}" in constraints
+
+
+def _pyproject():
+    return (ROOT / "pyproject.toml").read_text()
+
+
+def test_environment_table_is_the_backends_own():
+    from torch_cgx import _C, _config
+
+    table = {row["name"]: row for row in _C.settings()}
+    for name, (variable, default) in _config._SETTINGS.items():
+        assert table[name]["variable"] == variable
+        shown = str(int(default)) if isinstance(default, (bool, int)) else default
+        assert table[name]["default"] == shown
+    assert table["min_size"]["variable"] == _config._MINIMAL_SIZE
+    assert table["min_size"]["default"] == "16"
+
+
+def test_source_archive_is_complete(tmp_path):
+    command = ["egg_info", "--egg-base", str(tmp_path), "sdist", "--dist-dir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", *command], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(tmp_path / "torch_cgx-0.1.0.tar.gz") as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+        metadata = archive.extractfile("torch_cgx-0.1.0/PKG-INFO")
+        assert metadata is not None
+        text = metadata.read().decode()
+    for path in (ROOT / "csrc").rglob("*"):
+        if path.suffix in {".cc", ".h"}:
+            assert str(path.relative_to(ROOT)) in names
+    for package in ("torch_cgx", "cgx_utils"):
+        assert {f"{package}/__init__.py", f"{package}/py.typed"} <= names
+    assert {"LICENSE", "pyproject.toml", "setup.py", "torch_cgx/_C.pyi"} <= names
+    assert not [name for name in names if name.endswith((".so", ".pyc"))]
+    for line in (
+        "License-Expression: Apache-2.0",
+        "Requires-Python: >=3.10",
+        "Requires-Dist: torch<2.15,>=2.11",
+        "Requires-Dist: numpy",
+        *(f"Provides-Extra: {extra}" for extra in ("mpi", "cuda12", "cuda13", "test", "dev")),
+    ):
+        assert line in text.splitlines(), line

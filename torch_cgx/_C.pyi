@@ -1,0 +1,127 @@
+"""What the Python side uses of the extension module (csrc/backend/bind_*.cc)."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend, Store
+
+__version__: str
+
+class CgxError(RuntimeError): ...
+class TimeoutError(CgxError, TimeoutError): ...  # type: ignore[misc]
+class PeerLostError(CgxError): ...
+class AbortedError(CgxError): ...
+class MismatchError(CgxError): ...
+class NonFiniteError(CgxError): ...
+class ResourceError(CgxError): ...
+
+class Spec:
+    def __init__(
+        self,
+        *,
+        codec: str = "maxmin",
+        bits: int = 4,
+        bucket_size: int = 512,
+        rounding: str = "nearest",
+        seed: int = 0,
+        skip_incomplete_buckets: bool = False,
+    ) -> None: ...
+    @property
+    def codec(self) -> str: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def bucket_size(self) -> int: ...
+    @property
+    def rounding(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def skip_incomplete_buckets(self) -> bool: ...
+
+class Options(Backend.Options):
+    def __init__(
+        self,
+        *,
+        bits: int | None = None,
+        bucket_size: int | None = None,
+        skip_incomplete_buckets: bool | None = None,
+        min_size: int | None = None,
+        codec: str | None = None,
+        rounding: str | None = None,
+        seed: int | None = None,
+        nonfinite: str | None = None,
+        collectives: str | Sequence[str] | None = None,
+        inner_communicator: str | None = None,
+        cross_communicator: str | None = None,
+        inner_reduction: str | None = None,
+        cross_reduction: str | None = None,
+        intra_broadcast: bool | None = None,
+        intra_compress: bool | None = None,
+        fusion_buffer_mb: int | None = None,
+        shm_segment_kb: int | None = None,
+        host_id: str | None = None,
+    ) -> None: ...
+    def given(self) -> dict[str, Any]: ...
+
+_Layers = Sequence[tuple[int, Spec | None]]
+
+class ProcessGroupCGX(Backend):
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        options: Options | None,
+        make_inner: Callable[[Store, int, int, timedelta], Any],
+        timeout: timedelta,
+        group_name: str,
+        global_ranks: list[int],
+    ) -> None: ...
+    def all_reduce_layers(
+        self, tensor: torch.Tensor, op: Any, layers: _Layers, timeout: timedelta = ...
+    ) -> dist.Work: ...
+    def reduce_scatter_codec(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        op: Any,
+        codec: Spec | None,
+        timeout: timedelta = ...,
+    ) -> dist.Work: ...
+    def all_gather_codec(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        codec: Spec | None,
+        timeout: timedelta = ...,
+    ) -> dist.Work: ...
+    @property
+    def options(self) -> Options: ...
+    def stats(self) -> dict[str, Any]: ...
+    def reset_stats(self) -> None: ...
+    def hosts(self) -> list[str]: ...
+    def settings(self) -> dict[str, Any]: ...
+    def wait_for_pending_works(self) -> None: ...
+
+def settings() -> list[dict[str, Any]]: ...
+def simulate_all_reduce(
+    data: list[int],
+    dtype: int,
+    layers: _Layers,
+    average: bool,
+    algorithm: str,
+    raise_nonfinite: bool,
+    sequence: int,
+    slot_bytes: int,
+) -> dict[str, Any]: ...
+def register_layer(
+    bucket_idx: int, layer_idx: int, numel: int, bits: int = 0, bucket_size: int = 0
+) -> None: ...
+def set_quantization_bits(bucket_idx: int, layer_idx: int, bits: int) -> None: ...
+def set_quantization_bucket_size(bucket_idx: int, layer_idx: int, bucket_size: int) -> None: ...
+def clear_layers() -> None: ...
+def __getattr__(name: str) -> Any: ...  # codec and carrier functions on raw addresses

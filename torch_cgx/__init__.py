@@ -1,0 +1,117 @@
+"""torch_cgx: a torch.distributed backend that all-reduces gradients at 1-8 bits per value.
+
+    import torch.distributed as dist
+    dist.init_process_group("cgx")
+
+Importing this package registers the backend and loads nothing else: the engine (`torch_cgx._C`)
+comes with the first process group, or with the first use of a name below.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+# First, and before the registration: torch may be in the middle of its own import (which loads
+# `torch_cgx._autoload` through an entry point), or about to start it here and to come back to that
+# module; both ways end with one registration.
+import torch  # noqa: F401
+
+from torch_cgx._autoload import register as _register
+
+if TYPE_CHECKING:
+    from torch_cgx import codecs
+    from torch_cgx._C import (
+        AbortedError,
+        CgxError,
+        MismatchError,
+        NonFiniteError,
+        Options,
+        PeerLostError,
+        ResourceError,
+        TimeoutError,
+        clear_layers,
+        register_layer,
+        set_quantization_bits,
+        set_quantization_bucket_size,
+    )
+    from torch_cgx._collectives import (
+        all_gather_into_tensor,
+        all_reduce,
+        reduce_scatter_tensor,
+        reset_stats,
+        stats,
+    )
+    from torch_cgx._config import Layer
+    from torch_cgx._simulate import Simulation, simulate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbortedError",
+    "CgxError",
+    "Layer",
+    "MismatchError",
+    "NonFiniteError",
+    "Options",
+    "PeerLostError",
+    "ResourceError",
+    "Simulation",
+    "TimeoutError",
+    "__version__",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "clear_layers",
+    "codecs",
+    "reduce_scatter_tensor",
+    "register_layer",
+    "reset_stats",
+    "set_quantization_bits",
+    "set_quantization_bucket_size",
+    "simulate",
+    "stats",
+]
+
+_HOME = {
+    "torch_cgx._C": (
+        "AbortedError",
+        "CgxError",
+        "MismatchError",
+        "NonFiniteError",
+        "Options",
+        "PeerLostError",
+        "ResourceError",
+        "TimeoutError",
+        "clear_layers",
+        "register_layer",
+        "set_quantization_bits",
+        "set_quantization_bucket_size",
+    ),
+    "torch_cgx._collectives": (
+        "all_gather_into_tensor",
+        "all_reduce",
+        "reduce_scatter_tensor",
+        "reset_stats",
+        "stats",
+    ),
+    "torch_cgx._config": ("Layer",),
+    "torch_cgx._simulate": ("Simulation", "simulate"),
+}
+_LAZY = {name: module for module, names in _HOME.items() for name in names}
+
+_register()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    elif name == "codecs":
+        value = importlib.import_module("torch_cgx.codecs")
+    else:
+        raise AttributeError(f"module 'torch_cgx' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

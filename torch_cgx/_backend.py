@@ -1,0 +1,85 @@
+"""From torch's request for a process group to the engine, and from a process group back to its
+engine.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from torch_cgx import _C
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+
+def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
+    """The backend of one group; called by torch on every rank of it.
+
+    dist_opts: torch's DistributedBackendOptions. options: `pg_options` of init_process_group or
+    new_group, a `torch_cgx.Options` or None.
+    """
+    if options is not None and not isinstance(options, _C.Options):
+        raise TypeError(
+            f"pg_options of a cgx group is a {type(options).__qualname__}; "
+            "allowed: torch_cgx.Options, None"
+        )
+    return _C.ProcessGroupCGX(
+        store=dist_opts.store,
+        rank=dist_opts.group_rank,
+        size=dist_opts.group_size,
+        options=options,
+        make_inner=make_inner,
+        timeout=dist_opts.timeout,
+        group_name=dist_opts.group_id,
+        global_ranks=list(dist_opts.global_ranks_in_group),
+    )
+
+
+def options_from_dict(given: dict[str, Any]) -> _C.Options:
+    """Rebuilds pickled options."""
+    return _C.Options(**given)
+
+
+def make_inner(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    """The backend for everything that is not a compressed reduction. Collective over the ranks of
+    `store`.
+    """
+    if not dist.is_gloo_available():
+        raise RuntimeError(
+            "the cgx backend needs a torch that was built with Gloo; this one is not"
+        )
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
+def backend_of(
+    group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu"
+) -> _C.ProcessGroupCGX:
+    """The engine behind a process group (None: the default group) for tensors on `device`.
+
+    RuntimeError if there is no process group yet; ValueError, naming the backend, if it is another
+    one.
+    """
+    if group is None:
+        if not dist.is_initialized():
+            raise RuntimeError(
+                'there is no process group yet: dist.init_process_group("cgx") first'
+            )
+        group = dist.distributed_c10d._get_default_group()
+    device = torch.device(device)
+    try:
+        backend = group._get_backend(device)
+    except RuntimeError as error:
+        raise ValueError(f"the group has no backend for {device.type} tensors: {error}") from error
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking backend in front.
+    while hasattr(backend, "wrapped_pg"):
+        backend = backend.wrapped_pg
+    if not isinstance(backend, _C.ProcessGroupCGX):
+        raise ValueError(
+            f"the group's backend for {device.type} tensors is {backend.name()!r}; needed: 'cgx', "
+            'as in dist.init_process_group("cgx") or dist.new_group(backend="cgx")'
+        )
+    return backend

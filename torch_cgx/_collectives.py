@@ -1,0 +1,152 @@
+"""Collectives with a configuration per call, and the engine's counters.
+
+They work like their namesakes in torch.distributed: in place or into `output`, called by all ranks
+of the group in the same order with equal arguments, on tensors of equal shape and dtype. A
+disagreement is a MismatchError on all ranks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_cgx._backend import backend_of
+from torch_cgx._config import layers_of, spec_of
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: Any = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+    config: Any = None,
+    layers: Sequence[Any] | None = None,
+    async_op: bool = False,
+) -> dist.Work | None:
+    """All-reduces `tensor` in place; every rank gets the same bits.
+
+    tensor: contiguous; fp32, fp16 or bf16 where anything is compressed (sums are fp32). op: SUM or
+    AVG where anything is compressed; AVG divides the fp32 sum by the number of ranks. config: None
+    for the group's configuration, a dict of bits (1-8; above: exact), bucket_size, codec, rounding,
+    seed, skip_incomplete_buckets, a codec of `torch_cgx.codecs`, or `torch_cgx.Options`. layers:
+    (numel, config) pairs or `Layer`s in the tensor's order, with None for exact ones; not together
+    with `config`.
+
+    Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
+    anything is sent; CgxError and its subclasses tell of failures on the way.
+    """
+    if _not_a_member(group, "all_reduce"):
+        return None
+    if config is not None and layers is not None:
+        raise ValueError("all_reduce takes config or layers, not both")
+    _check_tensor("tensor", tensor)
+    backend = backend_of(group, tensor.device)
+    if config is None and layers is None:
+        return dist.all_reduce(tensor, op, group, async_op)
+    pairs = layers if layers is not None else [(tensor.numel(), config)]
+    plan = layers_of(pairs, tensor.numel(), backend.settings())
+    return _finish(backend.all_reduce_layers(tensor, op, plan), async_op)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: Any = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+    config: Any = None,
+    async_op: bool = False,
+) -> dist.Work | None:
+    """Reduces `input` over the ranks and leaves rank r's part of it, the r-th of world-size equal
+    ones, in `output`.
+
+    output: n values; input: n * world size, same dtype. The rest as in `all_reduce`.
+    """
+    if _not_a_member(group, "reduce_scatter_tensor"):
+        return None
+    _check_tensor("output", output)
+    _check_tensor("input", input)
+    backend = backend_of(group, input.device)
+    if config is None:
+        return dist.reduce_scatter_tensor(output, input, op, group, async_op)
+    spec = spec_of(config, backend.settings())
+    return _finish(backend.reduce_scatter_codec(output, input, op, spec), async_op)
+
+
+def all_gather_into_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    config: Any = None,
+    async_op: bool = False,
+) -> dist.Work | None:
+    """Gathers every rank's `input` into `output`, in rank order; with a config, the values are
+    quantized on the way.
+
+    input: n values; output: n * world size, same dtype. All ranks, the sender included, get the
+    same (decoded) values. The rest as in `all_reduce`.
+    """
+    if _not_a_member(group, "all_gather_into_tensor"):
+        return None
+    _check_tensor("output", output)
+    _check_tensor("input", input)
+    backend = backend_of(group, input.device)
+    if config is None:
+        return dist.all_gather_into_tensor(output, input, group, async_op)
+    spec = spec_of(config, backend.settings())
+    return _finish(backend.all_gather_codec(output, input, spec), async_op)
+
+
+def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
+    """This rank's counters of a group since it was made or reset.
+
+    calls, compressed_calls, values, messages_sent: numbers; bytes_raw (of the tensors handed in),
+    bytes_sent, bytes_received (over all peers, headers included): bytes; seconds_encode,
+    seconds_transfer, seconds_decode: seconds; carrier: its name; sequence: calls of the engine
+    since the group was made. What the inner backend carried (all that the engine does not reduce)
+    is not in them.
+    """
+    return dict(backend_of(group, _device_of(group)).stats())
+
+
+def reset_stats(group: dist.ProcessGroup | None = None) -> None:
+    """Sets the counters of `stats` to zero, on this rank."""
+    backend_of(group, _device_of(group)).reset_stats()
+
+
+def _device_of(group: dist.ProcessGroup | None) -> torch.device:
+    """A device whose backend is cgx ("cpu:gloo,cuda:cgx" has it for CUDA only); cpu if none is."""
+    if group is None and dist.is_initialized():
+        group = dist.distributed_c10d._get_default_group()
+    for device in [] if group is None else group._device_types:
+        try:
+            backend_of(group, device)
+        except ValueError:
+            continue
+        return device
+    return torch.device("cpu")
+
+
+def _finish(work: dist.Work, async_op: bool) -> dist.Work | None:
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
+def _not_a_member(group: Any, name: str) -> bool:
+    if group is not dist.GroupMember.NON_GROUP_MEMBER:
+        return False
+    warnings.warn(
+        f"torch_cgx.{name}: this rank is not in the given group; nothing done", stacklevel=3
+    )
+    return True
+
+
+def _check_tensor(name: str, tensor: Any) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}; allowed: torch.Tensor")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} is not contiguous (strides {tuple(tensor.stride())})")

@@ -1,0 +1,178 @@
+"""What a call or a layer asks for, checked and turned into the engine's `Spec` (None: exact).
+
+A configuration is given as a dict of the keys below, a codec of `torch_cgx.codecs`, a
+`torch_cgx.Options`, or None. What it leaves open is taken from the group's options, then from the
+environment, then from the defaults: the order that the backend itself uses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch_cgx import _C
+    from torch_cgx.codecs import MaxMin
+
+    Config = Mapping[str, Any] | _C.Options | _C.Spec | MaxMin
+
+EXACT_BITS = 32
+MAX_BITS = 8  # more are exact
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+# key -> (environment variable, default); the part of the backend's table (csrc/backend/settings.cc)
+# that a codec needs
+_SETTINGS: dict[str, tuple[str, Any]] = {
+    "bits": ("CGX_COMPRESSION_QUANTIZATION_BITS", EXACT_BITS),
+    "bucket_size": ("CGX_COMPRESSION_BUCKET_SIZE", 512),
+    "skip_incomplete_buckets": ("CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS", False),
+    "codec": ("CGX_COMPRESSION_TYPE", "maxmin"),
+    "rounding": ("CGX_COMPRESSION_ROUNDING", "nearest"),
+    "seed": ("CGX_COMPRESSION_SEED", 0),
+}
+_MINIMAL_SIZE = "CGX_COMPRESSION_MINIMAL_SIZE"
+_INTEGERS = {"bits": (1, EXACT_BITS), "bucket_size": (1, _INT32_MAX), "seed": (0, _INT64_MAX)}
+_ROUNDINGS = ("nearest", "stochastic")
+
+KEYS = tuple(_SETTINGS)
+
+
+class Layer(NamedTuple):
+    """A run of values of a tensor, in order, with a configuration of its own.
+
+    numel: number of values, >= 0. config: as in `all_reduce`; None: exact. bits above 8 are exact
+    too.
+    """
+
+    numel: int
+    config: Any = None
+
+
+def check(key: str, value: Any, where: str = "config") -> Any:
+    """The canonical value of one key. ValueError or TypeError names the key, the value and what is
+    allowed.
+    """
+    if key not in _SETTINGS:
+        raise ValueError(f"{where} has the unknown key {key!r}; allowed: {', '.join(KEYS)}")
+    if key in _INTEGERS:
+        low, high = _INTEGERS[key]
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"{where}: {key}={value!r} is not an integer; allowed: {low} to {high}")
+        if not low <= int(value) <= high:
+            raise ValueError(f"{where}: {key}={value!r} is out of range; allowed: {low} to {high}")
+        return int(value)
+    if key == "skip_incomplete_buckets":
+        if value not in (True, False):
+            raise TypeError(f"{where}: {key}={value!r}; allowed: True, False")
+        return bool(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{where}: {key}={value!r} is not a string")
+    if key == "rounding" and value not in _ROUNDINGS:
+        raise ValueError(f"{where}: {key}={value!r}; allowed: {', '.join(_ROUNDINGS)}")
+    if key == "codec":
+        from torch_cgx import codecs
+
+        if value not in codecs.names():
+            raise ValueError(f"{where}: {key}={value!r}; allowed: {', '.join(codecs.names())}")
+    return value
+
+
+def check_dict(config: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
+    """A copy with canonical values."""
+    return {key: check(key, value, where) for key, value in config.items()}
+
+
+def from_environment(key: str) -> Any:
+    """The value of the key's environment variable, or None where that is unset or empty."""
+    variable, _ = _SETTINGS[key]
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return None
+    if key in _INTEGERS:
+        return check(key, _integer(variable, text), variable)
+    if key == "skip_incomplete_buckets":
+        if text not in ("0", "1"):
+            raise ValueError(f"{variable}={text!r}; allowed: 0, 1")
+        return text == "1"
+    return check(key, text.lower(), variable)
+
+
+def defaults() -> dict[str, Any]:
+    """What holds for each key where there is no group to ask: the environment's value, or the
+    built-in one.
+    """
+    found = {key: from_environment(key) for key in KEYS}
+    return {key: _SETTINGS[key][1] if value is None else value for key, value in found.items()}
+
+
+def minimal_size() -> int:
+    """CGX_COMPRESSION_MINIMAL_SIZE in values: smaller tensors and layers are exact. Default 16."""
+    text = os.environ.get(_MINIMAL_SIZE, "").strip()
+    size = _integer(_MINIMAL_SIZE, text) if text else 16
+    if size < 0:
+        raise ValueError(f"{_MINIMAL_SIZE}={text!r}; allowed: integers >= 0")
+    return size
+
+
+def _integer(variable: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{variable}={text!r} is not an integer") from None
+
+
+def spec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Spec | None:
+    """The engine's codec for a configuration; None where that is exact (bits above 8, or `config`
+    None).
+
+    fallback: values of all keys, for what `config` leaves open (the group's `settings()`, or
+    `defaults()`).
+    """
+    from torch_cgx import _C
+
+    if config is None or isinstance(config, _C.Spec):
+        return config
+    if isinstance(config, _C.Options):
+        given = {key: value for key, value in config.given().items() if key in KEYS}
+    elif isinstance(config, Mapping):
+        given = check_dict(config)
+    else:
+        given = _fields_of_codec(config)
+    full = {key: given.get(key, fallback[key]) for key in KEYS}
+    return None if full["bits"] > MAX_BITS else _C.Spec(**full)
+
+
+def _fields_of_codec(config: Any) -> dict[str, Any]:
+    from torch_cgx import codecs
+
+    if isinstance(config, codecs.MaxMin):
+        fields = ("bits", "bucket_size", "rounding", "seed", "skip_incomplete_buckets")
+        return {"codec": "maxmin", **{name: getattr(config, name) for name in fields}}
+    raise TypeError(
+        f"config={config!r} is a {type(config).__name__}; allowed: a dict, a codec of "
+        "torch_cgx.codecs, torch_cgx.Options, None"
+    )
+
+
+def layers_of(
+    layers: Sequence[Any], total: int, fallback: Mapping[str, Any]
+) -> list[tuple[int, _C.Spec | None]]:
+    """Checks (numel, config) pairs or `Layer`s that have to add up to `total` values."""
+    result: list[tuple[int, _C.Spec | None]] = []
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, tuple) or len(layer) != 2:
+            raise TypeError(
+                f"layers[{number}]={layer!r}; allowed: (numel, config), torch_cgx.Layer"
+            )
+        numel, config = layer
+        if isinstance(numel, bool) or not isinstance(numel, int):
+            raise TypeError(f"layers[{number}]: numel={numel!r} is not an integer")
+        if numel < 0:
+            raise ValueError(f"layers[{number}]: numel={numel}; allowed: >= 0")
+        result.append((numel, spec_of(config, fallback)))
+    found = sum(numel for numel, _ in result)
+    if found != total:
+        raise ValueError(f"layers hold {found} values, but the tensor has {total}")
+    return result

@@ -1,0 +1,112 @@
+"""What n ranks would get from an all-reduce, worked out in one process by the engine itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_cgx import _C
+from torch_cgx._config import defaults, layers_of, spec_of
+
+_ALGORITHMS = ("auto", "oneshot", "sra")
+_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
+_SLOT_BYTES = 1 << 20  # of the simulated carrier; results do not depend on it, memory does
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+    """outputs: one tensor per rank, bit-identical to each other. error: "max_abs", the largest
+    |output - exact|, and "relative_l2", ||output - exact|| / ||exact||, against the float64 sum
+    (mean for AVG) of the inputs. bytes_sent: by rank, over all its receivers, headers included.
+    algorithm: what was used, "oneshot" or "sra".
+    """
+
+    outputs: list[torch.Tensor]
+    error: dict[str, float]
+    bytes_sent: list[int]
+    algorithm: str
+
+    @property
+    def result(self) -> torch.Tensor:
+        """The one result that all ranks have."""
+        return self.outputs[0]
+
+
+def simulate(
+    tensors: Sequence[torch.Tensor],
+    config: Any = None,
+    algorithm: str = "auto",
+    layers: Sequence[Any] | None = None,
+    op: Any = dist.ReduceOp.SUM,
+    sequence: int = 0,
+) -> Simulation:
+    """All-reduces tensors[r] of rank r among len(tensors) simulated ranks; the inputs stay as they
+    are.
+
+    tensors: CPU, fp32, fp16 or bf16, of equal shape and dtype, any number >= 1. config, layers: as
+    in `all_reduce`; with neither, the environment's configuration. algorithm: "auto" (as the
+    backend chooses), "oneshot" (one rounding) or "sra" (scatter-reduce-all-gather, two roundings).
+    op: SUM or AVG. sequence: number of the call in its group, which keys stochastic rounding.
+    """
+    tensors = list(tensors)
+    if not tensors:
+        raise ValueError("tensors is empty; allowed: one tensor per rank, at least one")
+    if algorithm.lower() not in _ALGORITHMS:
+        raise ValueError(f"algorithm={algorithm!r}; allowed: {', '.join(_ALGORITHMS)}")
+    if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        raise ValueError(f"op={op!r}; allowed: SUM, AVG")
+    first = tensors[0]
+    for rank, tensor in enumerate(tensors):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"tensors[{rank}] is on {tensor.device}; allowed: cpu")
+        if (tensor.shape, tensor.dtype) != (first.shape, first.dtype):
+            raise ValueError(
+                f"tensors[{rank}] is {tuple(tensor.shape)} {tensor.dtype}, but tensors[0] is "
+                f"{tuple(first.shape)} {first.dtype}"
+            )
+    if layers is not None and config is not None:
+        raise ValueError("simulate takes config or layers, not both")
+    if first.dtype not in _DTYPES:
+        raise TypeError(f"tensors are {first.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
+    fallback = defaults()
+    if layers is None:
+        plan = [(first.numel(), spec_of({} if config is None else config, fallback))]
+    else:
+        plan = layers_of(layers, first.numel(), fallback)
+    outputs = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
+    average = op == dist.ReduceOp.AVG
+    answer = _C.simulate_all_reduce(
+        data=[t.data_ptr() for t in outputs],
+        dtype=_DTYPES[first.dtype],
+        layers=plan,
+        average=average,
+        algorithm=algorithm.lower(),
+        raise_nonfinite=False,
+        sequence=sequence,
+        slot_bytes=_SLOT_BYTES,
+    )
+    return Simulation(
+        outputs=outputs,
+        error=_error(outputs[0], tensors, average),
+        bytes_sent=[one["bytes_sent"] for one in answer["stats"]],
+        algorithm=answer["algorithm"],
+    )
+
+
+def _error(result: torch.Tensor, inputs: list[torch.Tensor], average: bool) -> dict[str, float]:
+    if result.numel() == 0:
+        return {"max_abs": 0.0, "relative_l2": 0.0}
+    exact = torch.zeros(result.shape, dtype=torch.float64)
+    for tensor in inputs:
+        exact += tensor.detach()
+    if average:
+        exact /= len(inputs)
+    difference = result.double() - exact
+    norm = exact.norm().item()
+    distance = difference.norm().item()
+    relative = distance / norm if norm > 0 else (0.0 if distance == 0 else float("inf"))
+    return {"max_abs": difference.abs().max().item(), "relative_l2": relative}

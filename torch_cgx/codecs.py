@@ -1,0 +1,282 @@
+"""Codecs on tensors: what bytes a run of numbers becomes, and back.
+
+The same code as inside a collective, callable on its own::
+
+    codec = torch_cgx.codecs.MaxMin(bits=4, bucket_size=512)
+    payload = codec.encode(gradient)  # uint8, about numel * 4 / 8 bytes
+    restored = codec.decode(payload, numel=gradient.numel())
+    error = codec.roundtrip(gradient) - gradient
+
+Payloads depend on the arguments only: not on the machine, its SIMD level or the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+__all__ = ["Codec", "MaxMin", "make", "names", "register"]
+
+# DType of csrc/base/dtype.h.
+_DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_DTYPES_TEXT = "float32, float16, bfloat16"
+_MAX_BUCKET_SIZE = 1 << 40
+_ROUNDINGS = ("nearest", "stochastic")
+
+
+def _engine() -> Any:
+    """The extension module; imported late, so that this module can be read without it."""
+    from torch_cgx import _C
+
+    return _C
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """What every codec of this module offers; see :class:`MaxMin` for the meaning of the
+    methods."""
+
+    def encode(self, tensor: torch.Tensor) -> torch.Tensor: ...
+
+    def decode(
+        self,
+        payload: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        numel: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor: ...
+
+    def roundtrip(self, tensor: torch.Tensor) -> torch.Tensor: ...
+
+    def encoded_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int: ...
+
+
+def _check_int(field: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{field} is {value!r} ({type(value).__name__}), allowed: an int")
+    if not low <= value <= high:
+        raise ValueError(f"{field} is {value}, allowed: {low} to {high}")
+
+
+def _check_tensor(what: str, tensor: object) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{what} is a {type(tensor).__name__}, allowed: a torch.Tensor")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{what} has layout {tensor.layout}, allowed: torch.strided")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{what} is on device {tensor.device}, allowed: cpu")
+    return tensor.detach()
+
+
+def _dtype_code(what: str, dtype: torch.dtype) -> int:
+    if dtype not in _DTYPE_CODES:
+        raise TypeError(f"{what} is {dtype}, allowed: {_DTYPES_TEXT}")
+    return _DTYPE_CODES[dtype]
+
+
+@dataclass(frozen=True)
+class MaxMin:
+    """Uniform quantization between the minimum and the maximum of each bucket.
+
+    With ``levels = 2**bits - 1``: ``unit = (max - min) / levels``, ``q = round((x - min) / unit)``,
+    ``x^ = min + unit * q``, in float32 whatever the tensor's type. ``csrc/codec/maxmin.h`` states
+    the bounds: ``|x^ - x| <= unit / 2`` and a few float32 roundings with ``rounding="nearest"``. A
+    bucket of equal values is exact; a bucket with a NaN or an Inf comes back as NaN and touches no
+    other bucket.
+
+    Args:
+        bits: bits per value, 1 to 8.
+        bucket_size: values per bucket, 1 to 2**40. 8 bytes per bucket are sent besides the codes.
+        rounding: "nearest" (ties to even) or "stochastic" (unbiased).
+        seed: of stochastic rounding, 0 to 2**64 - 1.
+        skip_incomplete_buckets: the last ``numel % bucket_size`` values are sent raw, in the
+            tensor's type.
+
+    Raises:
+        ValueError, TypeError: name the field, its value and what is allowed.
+    """
+
+    bits: int = 4
+    bucket_size: int = 512
+    rounding: str = "nearest"
+    seed: int = 0
+    skip_incomplete_buckets: bool = False
+
+    def __post_init__(self) -> None:
+        _check_int("bits", self.bits, 1, 8)
+        _check_int("bucket_size", self.bucket_size, 1, _MAX_BUCKET_SIZE)
+        _check_int("seed", self.seed, 0, 2**64 - 1)
+        if self.rounding not in _ROUNDINGS:
+            raise ValueError(f"rounding is {self.rounding!r}, allowed: {', '.join(_ROUNDINGS)}")
+        if not isinstance(self.skip_incomplete_buckets, bool):
+            value = self.skip_incomplete_buckets
+            raise TypeError(f"skip_incomplete_buckets is {value!r}, allowed: True, False")
+
+    def _spec(self) -> tuple[str, int, int, str, bool, int]:
+        return (
+            "maxmin",
+            self.bits,
+            self.bucket_size,
+            self.rounding,
+            self.skip_incomplete_buckets,
+            self.seed,
+        )
+
+    def encoded_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int:
+        """Exact size in bytes of the payload of ``numel`` values of type ``dtype``."""
+        _check_int("numel", numel, 0, 2**60)
+        size: int = _engine().codec_encoded_bytes(*self._spec(), numel, _dtype_code("dtype", dtype))
+        return size
+
+    def encode(
+        self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
+    ) -> torch.Tensor:
+        """The payload of ``tensor``, a new uint8 tensor of shape ``(encoded_bytes(numel,
+        dtype),)``.
+
+        Args:
+            tensor: CPU, float32, float16 or bfloat16, any shape and strides; values are taken in
+                row-major order.
+            sequence: number of the call, 0 to 2**64 - 1; with ``rank`` and ``seed`` it is the key
+                of stochastic rounding. Without meaning for ``rounding="nearest"``.
+            rank: 0 to 2**31 - 1.
+            index: number of the first value within a longer run, 0 to 2**63 - 1: the counter of
+                stochastic rounding.
+
+        Raises:
+            TypeError: another dtype or layout.
+            ValueError: another device, or a number out of range.
+        """
+        x = _check_tensor("tensor", tensor)
+        code = _dtype_code("tensor.dtype", x.dtype)
+        _check_int("sequence", sequence, 0, 2**64 - 1)
+        _check_int("rank", rank, 0, 2**31 - 1)
+        _check_int("index", index, 0, 2**63 - 1)
+        # resolve_neg: a lazily negated view has other bytes than values.
+        x = x.resolve_neg().contiguous()
+        payload = torch.empty(self.encoded_bytes(x.numel(), x.dtype), dtype=torch.uint8)
+        _engine().codec_encode(
+            *self._spec(),
+            x.data_ptr(),
+            code,
+            x.numel(),
+            sequence,
+            rank,
+            payload.data_ptr(),
+            index=index,
+        )
+        return payload
+
+    def decode(
+        self,
+        payload: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        numel: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """The values of a payload.
+
+        Args:
+            payload: uint8, CPU, one dimension.
+            out: written and returned; its shape and dtype say what the payload holds. CPU, any
+                strides.
+            numel: how many values the payload holds. By default ``out.numel()``, and without
+                ``out`` the largest count whose payload has this size: lengths of less than a byte
+                apart share one, so state ``numel`` where the exact count matters.
+            dtype: type of the tensor that was encoded, and of the result; without meaning where
+                ``out`` is given.
+
+        Returns:
+            ``out``, or a new tensor of shape ``(numel,)``.
+
+        Raises:
+            TypeError: a wrong dtype or layout.
+            ValueError: a wrong device; a payload whose size does not fit the count.
+        """
+        data = _check_tensor("payload", payload)
+        if data.dtype != torch.uint8 or data.dim() != 1:
+            raise TypeError(
+                f"payload is {data.dtype} with {data.dim()} dimensions, "
+                "allowed: uint8 with 1 dimension"
+            )
+        data = data.contiguous()
+        if out is not None:
+            target = _check_tensor("out", out)
+            if numel is not None and numel != target.numel():
+                raise ValueError(f"numel is {numel}, allowed with this out: {target.numel()}")
+            dtype, numel = target.dtype, target.numel()
+        code = _dtype_code("out.dtype" if out is not None else "dtype", dtype)
+        if numel is None:
+            numel = self._largest_numel(data.numel(), dtype)
+        size = self.encoded_bytes(numel, dtype)
+        if size != data.numel():
+            raise ValueError(
+                f"payload has {data.numel()} bytes, allowed for {numel} values of {dtype}: {size}"
+            )
+        values = torch.empty(numel, dtype=torch.float32)
+        _engine().codec_decode(*self._spec(), data.data_ptr(), code, numel, values.data_ptr())
+        if dtype != torch.float32:
+            narrow = torch.empty(numel, dtype=dtype)
+            _engine().codec_convert(values.data_ptr(), 0, numel, narrow.data_ptr(), code)
+            values = narrow
+        if out is None:
+            return values
+        target.copy_(values.view(target.shape))
+        return out
+
+    def roundtrip(
+        self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
+    ) -> torch.Tensor:
+        """What a receiver sees of ``tensor``: a new tensor of the same shape and dtype. Arguments
+        as of encode()."""
+        payload = self.encode(tensor, sequence=sequence, rank=rank, index=index)
+        out = torch.empty(tensor.shape, dtype=tensor.dtype)
+        return self.decode(payload, out)
+
+    def _largest_numel(self, size: int, dtype: torch.dtype) -> int:
+        """The largest count whose payload has `size` bytes. ValueError where there is none."""
+        # Size of k whole buckets, or of k values, never falls with k: bisect.
+        unit = self.bucket_size if self.skip_incomplete_buckets else 1
+        low, high = 0, size * 8 // (self.bits * unit) + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.encoded_bytes(middle * unit, dtype) <= size:
+                low = middle
+            else:
+                high = middle
+        # With a raw rest, fewer buckets and more raw values may have the same size.
+        for buckets in range(low, -1, -1):
+            rest = size - self.encoded_bytes(buckets * unit, dtype)
+            values, odd = divmod(rest, dtype.itemsize)
+            if values >= unit:
+                break
+            if odd == 0:
+                return buckets * unit + values
+        raise ValueError(f"payload has {size} bytes, which no number of {dtype} values encodes to")
+
+
+_factories: dict[str, Callable[..., Codec]] = {"maxmin": MaxMin}
+
+
+def register(name: str, factory: Callable[..., Codec]) -> None:
+    """Adds a codec under a name that is not taken (ValueError otherwise)."""
+    if name in _factories:
+        raise ValueError(f"codec name {name!r} is taken, allowed: none of {', '.join(names())}")
+    _factories[name] = factory
+
+
+def names() -> tuple[str, ...]:
+    """Names that :func:`make` knows, sorted."""
+    return tuple(sorted(_factories))
+
+
+def make(name: str, **params: Any) -> Codec:
+    """The codec of that name: ``make("maxmin", bits=4)``. An unknown name is a ValueError."""
+    if name not in _factories:
+        raise ValueError(f"codec is {name!r}, allowed: {', '.join(names())}")
+    return _factories[name](**params)
