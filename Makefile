@@ -71,9 +71,10 @@ format: $(VENV)/.lint-packages  ## rewrite the sources in the project's style
 
 bench: build  ## run all benchmarks, write benchmarks/results/ (minutes)
 	@mkdir -p benchmarks/results
-	@set -e; for script in $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py)); do \
+	@set -e; for script in $(filter-out benchmarks/_% benchmarks/readme_table.py,$(wildcard benchmarks/*.py)); do \
 	  name=benchmarks/results/$$(basename $$script .py); echo "== $$script"; \
 	  $(BIN)/python $$script --json $$name.json --plot $$name.png; done
+	$(BIN)/python benchmarks/readme_table.py
 
 clean:  ## remove what was built (keeps .venv)
 	rm -rf build dist *.egg-info torch_cgx/_C*.so $(VENV)/.built .pytest_cache .mypy_cache .ruff_cache

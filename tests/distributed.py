@@ -403,3 +403,7 @@ def _process_group(job: _Job) -> Iterator[None]:
         _store = None
         if dist.is_initialized():
             dist.destroy_process_group()
+        # A failed init_process_group leaves torch's counter of group names as it is; the next group
+        # would get another name, and so other store keys, on this rank than on ranks that were not
+        # part of the failure.
+        dist.distributed_c10d._world.group_count = 0

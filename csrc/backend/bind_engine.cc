@@ -45,13 +45,15 @@ CodecSpec make_spec(const std::string& codec, int bits, int64_t bucket_size,
 }
 
 std::string repr(const CodecSpec& spec) {
-  return str_of("Spec(codec='", spec.name, "', bits=", spec.bits, ", bucket_size=",
-                spec.bucket_size, ", rounding='", text_of(spec.rounding), "', seed=", spec.seed,
+  return str_of("Spec(codec='", spec.name, "', bits=", spec.bits,
+                ", bucket_size=", spec.bucket_size, ", rounding='", text_of(spec.rounding),
+                "', seed=", spec.seed,
                 ", skip_incomplete_buckets=", spec.skip_incomplete_buckets ? "True" : "False", ")");
 }
 
 DType dtype_of(int code) {
-  if (code < 0 || code > 2) throw ConfigError(str_of("dtype code ", code, " is not one of 0, 1, 2"));
+  if (code < 0 || code > 2)
+    throw ConfigError(str_of("dtype code ", code, " is not one of 0, 1, 2"));
   return static_cast<DType>(code);
 }
 
@@ -123,7 +125,8 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
   return to_python(result);
 }
 
-// For tests and for the curious: what travels where. rounds -> chunks -> pieces (offset, count, payload, bytes, exact).
+// For tests and for the curious: what travels where. rounds -> chunks -> pieces (offset, count,
+// payload, bytes, exact).
 py::list describe_plan(const Layers& layers, int dtype, int size, const std::string& algorithm,
                        size_t capacity) {
   const std::vector<Segment> segments = segments_of(layers);
@@ -137,8 +140,8 @@ py::list describe_plan(const Layers& layers, int dtype, int size, const std::str
     for (const Chunk& chunk : round.chunks) {
       py::list pieces;
       for (const Piece& p : chunk.pieces) {
-        pieces.append(py::make_tuple(p.offset, p.count, p.payload, p.bytes,
-                                     p.codec == raw_codec().get()));
+        pieces.append(
+            py::make_tuple(p.offset, p.count, p.payload, p.bytes, p.codec == raw_codec().get()));
       }
       chunks.append(pieces);
     }
@@ -199,27 +202,31 @@ void bind_engine(py::module_& m) {
         py::arg("layers"), py::arg("average"), py::arg("algorithm"), py::arg("raise_nonfinite"),
         py::arg("sequence"), py::arg("slot_bytes"));
   m.def("simulate_shards", &simulate_shards_py, py::arg("operation"), py::arg("inputs"),
-        py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("spec"),
-        py::arg("average"), py::arg("raise_nonfinite"), py::arg("sequence"),
-        py::arg("slot_bytes"));
+        py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("spec"), py::arg("average"),
+        py::arg("raise_nonfinite"), py::arg("sequence"), py::arg("slot_bytes"));
 
   m.def("describe_plan", &describe_plan, py::arg("layers"), py::arg("dtype"), py::arg("size"),
         py::arg("algorithm"), py::arg("capacity"));
 
   LayerTable& table = LayerTable::instance();
-  m.def("register_layer", [&table](int64_t bucket_idx, int64_t layer_idx, int64_t numel,
-                                   int64_t bits, int64_t bucket_size) {
-    table.add(bucket_idx, layer_idx, numel, bits, bucket_size);
-  }, py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("numel"), py::arg("bits") = 0,
-     py::arg("bucket_size") = 0);
-  m.def("set_quantization_bits", [&table](int64_t bucket_idx, int64_t layer_idx, int64_t bits) {
-    table.set_bits(bucket_idx, layer_idx, bits);
-  }, py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("bits"));
-  m.def("set_quantization_bucket_size",
-        [&table](int64_t bucket_idx, int64_t layer_idx, int64_t bucket_size) {
-          table.set_bucket_size(bucket_idx, layer_idx, bucket_size);
-        },
-        py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("bucket_size"));
+  m.def(
+      "register_layer",
+      [&table](int64_t bucket_idx, int64_t layer_idx, int64_t numel, int64_t bits,
+               int64_t bucket_size) { table.add(bucket_idx, layer_idx, numel, bits, bucket_size); },
+      py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("numel"), py::arg("bits") = 0,
+      py::arg("bucket_size") = 0);
+  m.def(
+      "set_quantization_bits",
+      [&table](int64_t bucket_idx, int64_t layer_idx, int64_t bits) {
+        table.set_bits(bucket_idx, layer_idx, bits);
+      },
+      py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("bits"));
+  m.def(
+      "set_quantization_bucket_size",
+      [&table](int64_t bucket_idx, int64_t layer_idx, int64_t bucket_size) {
+        table.set_bucket_size(bucket_idx, layer_idx, bucket_size);
+      },
+      py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("bucket_size"));
   m.def("clear_layers", [&table] { table.clear(); });
   m.def("settings", &settings_py);
 }

@@ -10,7 +10,7 @@ namespace cgx {
 /// Spec, simulate_all_reduce, simulate_shards, register_layer and its companions, settings.
 void bind_engine(pybind11::module_& module);
 
-/// A snapshot as {"calls": ..., "bytes_sent": ...}; the keys are documented in docs/usage and torch_cgx.stats.
+/// A snapshot as {"calls": ..., "bytes_sent": ...}; the keys are documented at torch_cgx.stats.
 pybind11::dict to_dict(const StatsSnapshot& stats);
 
 }  // namespace cgx

@@ -22,7 +22,8 @@ using OptionsPtr = c10::intrusive_ptr<Options>;
 using Layers = std::vector<std::pair<int64_t, std::optional<CodecSpec>>>;
 using std::chrono::milliseconds;
 
-// The text that OptionFields takes for a Python value; TypeError for a wrong type, so that bits=4.0 is no silent 4.
+// The text that OptionFields takes for a Python value; TypeError for a wrong type, so that bits=4.0
+// is no silent 4.
 std::string text_of(const Setting& setting, const py::handle& value) {
   const std::string type = py::str(py::type::handle_of(value).attr("__name__"));
   const auto refuse = [&](const char* wanted) {
@@ -149,9 +150,10 @@ void bind_group(py::module_& m) {
   options.def(py::init(&make_options))
       .def("given", &given, "The settings that were given explicitly, by name.")
       .def("__repr__", &repr)
-      .def("__eq__", [](const Options& a, const py::object& b) {
-        return py::isinstance<Options>(b) && a.fields == b.cast<const Options&>().fields;
-      })
+      .def("__eq__",
+           [](const Options& a, const py::object& b) {
+             return py::isinstance<Options>(b) && a.fields == b.cast<const Options&>().fields;
+           })
       .def("__hash__", [](const Options& o) { return py::hash(py::str(repr(o))); })
       .def("__copy__", &copy_of)
       .def("__deepcopy__", [](const Options& o, const py::dict&) { return copy_of(o); })
@@ -166,8 +168,8 @@ void bind_group(py::module_& m) {
     });
   }
 
-  py::class_<ProcessGroupCGX, c10::intrusive_ptr<ProcessGroupCGX>, c10d::Backend>(
-      m, "ProcessGroupCGX")
+  py::class_<ProcessGroupCGX, c10::intrusive_ptr<ProcessGroupCGX>, c10d::Backend>(m,
+                                                                                  "ProcessGroupCGX")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("options"), py::arg("make_inner"), py::arg("timeout"), py::arg("group_name"),
            py::arg("global_ranks"))
@@ -180,11 +182,11 @@ void bind_group(py::module_& m) {
            py::arg("input"), py::arg("codec"), py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
       .def("stats", &stats_of)
       .def("reset_stats", [](ProcessGroupCGX& g) { g.engine().stats().reset(); })
-      .def_property_readonly("options",
-                             [](ProcessGroupCGX& g) {
-                               return c10::static_intrusive_pointer_cast<Options>(
-                                   g.getBackendOptions());
-                             })
+      .def_property_readonly(
+          "options",
+          [](ProcessGroupCGX& g) {
+            return c10::static_intrusive_pointer_cast<Options>(g.getBackendOptions());
+          })
       .def("hosts", &ProcessGroupCGX::hosts)
       .def("settings",
            [](ProcessGroupCGX& g) {

@@ -15,7 +15,8 @@ namespace {
 using WorkPtr = ProcessGroupCGX::WorkPtr;
 using Tensors = ProcessGroupCGX::Tensors;
 
-// Types that Gloo moves as they are; all others are moved as bytes, which is the same to a data movement.
+// Types that Gloo moves as they are; all others are moved as bytes, which is the same to a data
+// movement.
 bool gloo_moves(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -64,7 +65,8 @@ Tensors flatten(const std::vector<Tensors>& lists) {
   return all;
 }
 
-// Runs a data movement on byte views where the type asks for it; the returned work shows the caller's tensors.
+// Runs a data movement on byte views where the type asks for it; the returned work shows the
+// caller's tensors.
 template <typename Run>
 WorkPtr move(const at::Tensor& probe, c10d::OpType op, const Tensors& outputs, const Run& run) {
   if (!needs_bytes(probe)) return run(false);
@@ -78,8 +80,8 @@ const at::Tensor& first_of(const Tensors& tensors) {
 
 void check_reducible(const char* what, const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_TYPE(!needs_bytes(tensor) || tensor.is_complex(), "cgx: ", what, " of a tensor of type ",
-                     tensor.scalar_type(),
+    TORCH_CHECK_TYPE(!needs_bytes(tensor) || tensor.is_complex(), "cgx: ", what,
+                     " of a tensor of type ", tensor.scalar_type(),
                      " is not supported; float32, float16, bfloat16, float64, int8, uint8, int32, ",
                      "int64 and bool are (convert it first)");
   }
@@ -109,12 +111,11 @@ WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opt
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                    const c10d::AllgatherOptions& opts) {
   check_usable("all_gather");
-  return track(
-      move(first_of(inputs), c10d::OpType::ALLGATHER, flatten(outputs), [&](bool bytes) {
-        auto out = bytes ? as_bytes(outputs) : outputs;
-        Tensors in = bytes ? as_bytes(inputs) : inputs;
-        return inner_->allgather(out, in, opts);
-      }));
+  return track(move(first_of(inputs), c10d::OpType::ALLGATHER, flatten(outputs), [&](bool bytes) {
+    auto out = bytes ? as_bytes(outputs) : outputs;
+    Tensors in = bytes ? as_bytes(inputs) : inputs;
+    return inner_->allgather(out, in, opts);
+  }));
 }
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,

@@ -67,7 +67,8 @@ std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
   rendezvous.set(rank_key(rank), pack(mine));
 
   std::vector<std::string> hosts;
-  std::map<std::string, std::map<std::string, std::vector<int>>> ranks_of;  // setting -> value -> ranks
+  std::map<std::string, std::map<std::string, std::vector<int>>>
+      ranks_of;  // setting -> value -> ranks
   for (int p = 0; p < size; ++p) {
     auto theirs = p == rank ? mine : unpack(rendezvous.get(rank_key(p), deadline));
     hosts.push_back(theirs[kHostKey]);
@@ -82,9 +83,9 @@ std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
     if (values.size() > 1) differences += "\n  " + name + ": " + by_value(values);
   }
   if (!differences.empty()) {
-    throw MismatchError(
-        str_of("rank ", rank, " of ", size, ": the ranks of this group disagree on their configuration",
-               " (torch_cgx.Options or CGX_* variables):", differences));
+    throw MismatchError(str_of("rank ", rank, " of ", size,
+                               ": the ranks of this group disagree on their configuration",
+                               " (torch_cgx.Options or CGX_* variables):", differences));
   }
   return hosts;
 }

@@ -1,4 +1,5 @@
-// What the ranks of a new group tell each other: their configuration, which must be equal, and their host.
+// What the ranks of a new group tell each other: their configuration, which must be equal, and
+// their host.
 #pragma once
 
 #include <string>
@@ -10,11 +11,12 @@
 
 namespace cgx {
 
-/// Identity of the host as far as shared memory reaches: boot id, the /dev/shm that is mounted here, and CGX_HOST_ID.
+/// Identity of the host as far as shared memory reaches: boot id, the /dev/shm that is mounted
+/// here, and CGX_HOST_ID.
 std::string host_identity(const std::string& host_id);
 
-/// Compares the configurations of all ranks. MismatchError on every rank that names each differing setting, its values and
-/// the ranks that hold them. Returns every rank's host identity.
+/// Compares the configurations of all ranks. MismatchError on every rank that names each differing
+/// setting, its values and the ranks that hold them. Returns every rank's host identity.
 std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
                                    const OptionFields& options, const std::string& host_id,
                                    const Deadline& deadline);

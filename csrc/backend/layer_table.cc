@@ -8,7 +8,8 @@ namespace cgx {
 namespace {
 
 void check_bits(int64_t bits) {
-  if (bits > 32) throw ConfigError(str_of("bits=", bits, " is not allowed; 1-8, 9-32 (exact), or 0"));
+  if (bits > 32)
+    throw ConfigError(str_of("bits=", bits, " is not allowed; 1-8, 9-32 (exact), or 0"));
 }
 
 void check_bucket_size(int64_t bucket_size) {

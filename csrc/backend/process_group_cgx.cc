@@ -31,6 +31,13 @@ constexpr auto kShutdownGrace = std::chrono::seconds(10);
 // Slots of a group of one rank carry nothing.
 constexpr size_t kUnusedSlotBytes = 4096;
 
+const char* name_of(const c10d::ReduceOp& op) {
+  static constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                           "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
+  const auto index = static_cast<size_t>(op.op_);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
 bool is_sum(const c10d::ReduceOp& op) {
   return op.op_ == c10d::ReduceOp::SUM || op.op_ == c10d::ReduceOp::AVG;
 }
@@ -41,7 +48,8 @@ const at::Tensor& single(const char* what, const Tensors& tensors) {
   return tensors.front();
 }
 
-// Memory that the engine works on for a tensor: the tensor's own, or a dense copy where it has gaps.
+// Memory that the engine works on for a tensor: the tensor's own, or a dense copy where it has
+// gaps.
 at::Tensor dense(const char* what, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "cgx: ", what,
                     " of a tensor whose elements share memory (an expanded tensor); clone() it");
@@ -106,10 +114,12 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
 std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier() {
   if (size_ == 1) return std::move(make_in_process_group(1, kUnusedSlotBytes).front());
   const Deadline deadline = Deadline::after(options_->timeout);
-  const char* variable = on_one_host_ ? "CGX_INNER_COMMUNICATOR_TYPE" : "CGX_CROSS_COMMUNICATOR_TYPE";
+  const char* variable =
+      on_one_host_ ? "CGX_INNER_COMMUNICATOR_TYPE" : "CGX_CROSS_COMMUNICATOR_TYPE";
   if (!on_one_host_ && config_.intra_broadcast_given) {
     throw ConfigError(
-        "CGX_INTRA_BROADCAST=1: this group spans several hosts, and this version of torch_cgx reduces over "
+        "CGX_INTRA_BROADCAST=1: this group spans several hosts, and this version of torch_cgx "
+        "reduces over "
         "all ranks at one level; unset it");
   }
   switch (on_one_host_ ? config_.inner : config_.cross) {
@@ -137,11 +147,9 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier() {
 
 ProcessGroupCGX::~ProcessGroupCGX() { shutdown(); }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
-c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCGX::getBackendOptions() {
-  return options_;
-}
+c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCGX::getBackendOptions() { return options_; }
 
 void ProcessGroupCGX::setTimeout(milliseconds timeout) {
   options_->timeout = timeout;
@@ -214,7 +222,8 @@ ProcessGroupCGX::BackendPtr ProcessGroupCGX::split(
   auto own = c10::make_intrusive<Options>();
   own->timeout = options_->timeout;
   own->fields = options_->fields;
-  if (auto given = c10::dynamic_intrusive_pointer_cast<Options>(options)) own->fields = given->fields;
+  if (auto given = c10::dynamic_intrusive_pointer_cast<Options>(options))
+    own->fields = given->fields;
   if (options) {
     own->timeout = options->timeout;
     own->group_name = options->group_name;
@@ -251,7 +260,7 @@ WorkPtr ProcessGroupCGX::track(WorkPtr work) {
   return work;
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
 std::shared_ptr<const Codec> ProcessGroupCGX::allowed_on_carrier(
     std::shared_ptr<const Codec> codec) const {
@@ -272,13 +281,16 @@ std::vector<Segment> ProcessGroupCGX::segments_for(const at::Tensor& tensor) con
   }
   std::vector<Segment> segments;
   for (const RegisteredLayer& layer : *registered) {
+    if (!config_.compress_all_reduce) {
+      segments.push_back({static_cast<size_t>(layer.numel), raw_codec()});
+      continue;
+    }
     OptionFields fields = options_->fields;
     if (layer.bits > 0) fields.set("bits", std::to_string(layer.bits));
     if (layer.bucket_size > 0) fields.set("bucket_size", std::to_string(layer.bucket_size));
     const bool small = static_cast<size_t>(layer.numel) < config_.min_size;
     segments.push_back({static_cast<size_t>(layer.numel),
-                        small ? raw_codec()
-                              : allowed_on_carrier(resolve_codec(fields, config_))});
+                        small ? raw_codec() : allowed_on_carrier(resolve_codec(fields, config_))});
   }
   return segments;
 }
@@ -306,7 +318,8 @@ WorkPtr ProcessGroupCGX::enqueue(c10d::OpType op, const char* title, const Tenso
     std::lock_guard<std::mutex> lock(mutex_);
     sequence = sequence_;
   }
-  auto work = c10::make_intrusive<EngineWork>(rank_, op, title, inputs, outputs, sequence, callbacks_);
+  auto work =
+      c10::make_intrusive<EngineWork>(rank_, op, title, inputs, outputs, sequence, callbacks_);
   auto task = [this, work, timeout, body = std::move(body)] {
     std::exception_ptr error;
     work->started();
@@ -348,12 +361,14 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
   };
   std::vector<Item> items;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    // Plans are made here, on the caller's thread: a bad configuration is the caller's exception and breaks nothing.
+    // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
+    // and breaks nothing.
     items.push_back({tensors[i], dense("all_reduce", tensors[i]),
                      engine_->plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
   }
   const bool average = op.op_ == c10d::ReduceOp::AVG;
-  const auto type = tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
+  const auto type =
+      tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
   return enqueue(type, "cgx:all_reduce", tensors, tensors, timeout,
                  [this, items, average](const Deadline& deadline) {
                    for (const Item& item : items) {
@@ -398,19 +413,28 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                  });
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
 namespace {
 
 // A compressed call that the engine cannot serve must not silently become an exact one.
 void refuse_compression(const char* what, const at::Tensor& tensor, const c10d::ReduceOp* op) {
-  TORCH_CHECK_VALUE(false, "cgx: a compressed ", what, " was asked for a ", tensor.scalar_type(),
-                    " tensor on ", tensor.device(), op != nullptr && !is_sum(*op) ? " with an op other than SUM and AVG" : "",
-                    "; compressed are float32, float16 and bfloat16 CPU tensors under SUM and AVG. ",
-                    "Ask for 32 bits, or use an exact collective");
+  TORCH_CHECK_VALUE(
+      false, "cgx: a compressed ", what, " was asked for a ", tensor.scalar_type(), " tensor on ",
+      tensor.device(), " with the op ", op != nullptr ? name_of(*op) : "(none)",
+      "; compressed are float32, float16 and bfloat16 CPU tensors under SUM and AVG. ",
+      "Ask for 32 bits, or use an exact collective");
 }
 
 }  // namespace
+
+void ProcessGroupCGX::refuse_other_devices(const char* what, const at::Tensor& tensor,
+                                           const c10d::ReduceOp& op, bool compresses) const {
+  const auto type = tensor.scalar_type();
+  const bool compressible = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+  if (tensor.device().is_cpu() || !compressible || !is_sum(op)) return;
+  if (codec_for(compresses, tensor.numel()) != raw_codec()) refuse_compression(what, tensor, &op);
+}
 
 WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   check_usable("all_reduce");
@@ -418,6 +442,7 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
   if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
     return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)}, opts.timeout);
   }
+  refuse_other_devices("all_reduce", tensor, opts.reduceOp, config_.compress_all_reduce);
   TORCH_CHECK_TYPE(tensor.scalar_type() != at::kShort && tensor.scalar_type() != at::kUInt16 &&
                        !at::isFloat8Type(tensor.scalar_type()),
                    "cgx: all_reduce of a ", tensor.scalar_type(),
@@ -452,6 +477,7 @@ WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& in
       return engine_reduce_scatter(output, input, opts.reduceOp, codec, opts.timeout);
     }
   }
+  refuse_other_devices("reduce_scatter", output, opts.reduceOp, config_.compress_reduce_scatter);
   return track(inner_->_reduce_scatter_base(output, input, opts));
 }
 
@@ -473,6 +499,7 @@ WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
     auto codec = codec_for(config_.compress_all_gather, input.numel());
     if (codec != raw_codec()) return engine_all_gather(output, input, codec, opts.timeout);
   }
+  refuse_other_devices("all_gather", input, c10d::ReduceOp::SUM, config_.compress_all_gather);
   return track(forward_all_gather(output, input, opts));
 }
 
@@ -510,7 +537,8 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
                                               milliseconds timeout) {
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
-    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)), timeout);
+    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)),
+                                 timeout);
   }
   check_usable("reduce_scatter");
   c10d::ReduceScatterOptions opts;

@@ -1,11 +1,12 @@
 // The `cgx` backend of torch.distributed.
 //
-// SUM and AVG all-reduces of fp32, fp16 and bf16 tensors run on the engine, compressed where the configuration or the call
-// says so; so do reduce-scatters and all-gathers that are to be compressed. Everything else goes to the inner backend
-// (Gloo) unchanged and exact.
+// SUM and AVG all-reduces of fp32, fp16 and bf16 tensors run on the engine, compressed where the
+// configuration or the call says so; so do reduce-scatters and all-gathers that are to be
+// compressed. Everything else goes to the inner backend (Gloo) unchanged and exact.
 //
-// Thread-safety: as c10d::Backend: collectives of one group are called from one thread at a time, in the same order on all
-// ranks; different groups are independent; abort(), shutdown() and stats may be called from any thread.
+// Thread-safety: as c10d::Backend: collectives of one group are called from one thread at a time,
+// in the same order on all ranks; different groups are independent; abort(), shutdown() and stats
+// may be called from any thread.
 #pragma once
 
 #include <functional>
@@ -53,12 +54,13 @@ class ProcessGroupCGX : public c10d::Backend {
   using InnerFactory =
       std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds)>;
 
-  /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts, sets up the carrier.
+  /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts,
+  /// sets up the carrier.
   ProcessGroupCGX(StorePtr store, int rank, int size, c10::intrusive_ptr<Options> options,
                   InnerFactory make_inner);
   ~ProcessGroupCGX() override;
 
-  // --- what torch asks about -------------------------------------------------------------------------------------
+  // --- what torch asks about
   const std::string getBackendName() const override { return "cgx"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
@@ -78,7 +80,7 @@ class ProcessGroupCGX : public c10d::Backend {
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
-  // --- reductions: engine or inner backend -------------------------------------------------------------------------
+  // --- reductions: engine or inner backend
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;
@@ -91,8 +93,9 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                           const c10d::AllgatherOptions& opts) override;
 
-  // --- explicit calls of torch_cgx.* -------------------------------------------------------------------------------
-  /// Layers must add up to the tensor. A compressed layer of a tensor that the engine does not take is an error.
+  // --- explicit calls of torch_cgx.*
+  /// Layers must add up to the tensor. A compressed layer of a tensor that the engine does not take
+  /// is an error.
   WorkPtr all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
                             const std::vector<LayerRequest>& layers,
                             std::chrono::milliseconds timeout);
@@ -108,7 +111,7 @@ class ProcessGroupCGX : public c10d::Backend {
   const OptionFields& fields() const { return options_->fields; }
   std::vector<std::string> hosts() const { return hosts_; }
 
-  // --- everything else: the inner backend (forward.cc) -------------------------------------------------------------
+  // --- everything else: the inner backend (forward.cc)
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
@@ -151,15 +154,18 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr engine_all_gather(at::Tensor output, at::Tensor input,
                             const std::shared_ptr<const Codec>& codec,
                             std::chrono::milliseconds timeout);
-  WorkPtr enqueue(c10d::OpType op, const char* title, const Tensors& inputs,
-                  const Tensors& outputs, std::chrono::milliseconds timeout, Body body);
+  WorkPtr enqueue(c10d::OpType op, const char* title, const Tensors& inputs, const Tensors& outputs,
+                  std::chrono::milliseconds timeout, Body body);
 
+  /// A compressible call on a device that the engine does not serve is an error where the group
+  /// compresses it.
+  void refuse_other_devices(const char* what, const at::Tensor& tensor, const c10d::ReduceOp& op,
+                            bool compresses) const;
   WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
                              const c10d::AllgatherOptions& opts);
   WorkPtr forward_all_to_all(at::Tensor& output, at::Tensor& input,
                              std::vector<int64_t>& output_splits,
-                             std::vector<int64_t>& input_splits,
-                             const c10d::AllToAllOptions& opts);
+                             std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts);
 
   /// Counts the call and, where torch is coalescing, keeps the work for endCoalescing().
   WorkPtr track(WorkPtr work);

@@ -40,8 +40,6 @@ std::exception_ptr for_python(std::exception_ptr error) {
   }
 }
 
-void register_python_error_translator() {
-  pybind11::register_exception_translator(translate);
-}
+void register_python_error_translator() { pybind11::register_exception_translator(translate); }
 
 }  // namespace cgx

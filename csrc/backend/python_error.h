@@ -5,8 +5,9 @@
 
 namespace cgx {
 
-/// Work.wait() and Future.wait() are bound by torch, which knows the Python class only of its own kind of exceptions and
-/// makes RuntimeError of all others. Wraps an engine error (cgx::Error) accordingly; returns any other one as it is.
+/// Work.wait() and Future.wait() are bound by torch, which knows the Python class only of its own
+/// kind of exceptions and makes RuntimeError of all others. Wraps an engine error (cgx::Error)
+/// accordingly; returns any other one as it is.
 std::exception_ptr for_python(std::exception_ptr error);
 
 /// For places where torch does not translate itself.

@@ -63,8 +63,8 @@ std::string allowed(const Setting& setting) {
 
 [[noreturn]] void bad_value(const Setting& setting, const std::string& where,
                             const std::string& value) {
-  throw ConfigError(str_of(where, "='", value, "' is not allowed; ", setting.name,
-                           " takes ", allowed(setting)));
+  throw ConfigError(
+      str_of(where, "='", value, "' is not allowed; ", setting.name, " takes ", allowed(setting)));
 }
 
 // The choice that equals `value` whatever the case, or empty.
@@ -215,8 +215,8 @@ GroupConfig resolve_group(const OptionFields& options) {
   group.cross_reduction = get(options, "cross_reduction");
   group.fusion_buffer_bytes = static_cast<size_t>(get_integer(options, "fusion_buffer_mb")) << 20;
   group.shm_segment_bytes = static_cast<size_t>(get_integer(options, "shm_segment_kb")) << 10;
-  group.intra_broadcast_given = is_given(options, setting("intra_broadcast")) &&
-                                get(options, "intra_broadcast") == "1";
+  group.intra_broadcast_given =
+      is_given(options, setting("intra_broadcast")) && get(options, "intra_broadcast") == "1";
   group.intra_compress = get(options, "intra_compress") == "1";
   group.host_id = get(options, "host_id");
   for (const Setting& s : settings()) lookup(options, s);  // bad per-call values are refused early

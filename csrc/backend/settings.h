@@ -1,9 +1,10 @@
 // The configuration of a group: every option and its environment variable, in one table.
 //
-// A value is taken from torch_cgx.Options if given there, else from the environment, else the default. Bits, bucket size and
-// skip are looked up at each call on the caller's thread (old scripts change the variables between calls), all others when
-// the group is made. A bad value is a ConfigError that names the variable or option, the value and what is allowed.
-// Thread-safety: reading the environment races with setenv() of other threads, as getenv() does.
+// A value is taken from torch_cgx.Options if given there, else from the environment, else the
+// default. Bits, bucket size and skip are looked up at each call on the caller's thread (old
+// scripts change the variables between calls), all others when the group is made. A bad value is a
+// ConfigError that names the variable or option, the value and what is allowed. Thread-safety:
+// reading the environment races with setenv() of other threads, as getenv() does.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,8 @@
 
 namespace cgx {
 
-// Shared with the threads, so that one that outlives the queue (a task that destroys its own group) has what it needs.
+// Shared with the threads, so that one that outlives the queue (a task that destroys its own group)
+// has what it needs.
 struct TaskQueue::State {
   std::string name;
   size_t max_threads = 0;
@@ -52,8 +53,7 @@ bool TaskQueue::submit(Task task) {
   std::lock_guard<std::mutex> lock(state_->mutex);
   if (state_->closed) return false;
   state_->tasks.push_back(std::move(task));
-  const bool may_start =
-      state_->max_threads == 0 || state_->threads.size() < state_->max_threads;
+  const bool may_start = state_->max_threads == 0 || state_->threads.size() < state_->max_threads;
   if (state_->tasks.size() > state_->waiting && may_start) {
     state_->threads.emplace_back([state = state_] { run(state); });
   }
@@ -63,9 +63,8 @@ bool TaskQueue::submit(Task task) {
 
 bool TaskQueue::wait_idle(const Deadline& deadline) {
   std::unique_lock<std::mutex> lock(state_->mutex);
-  return state_->idle.wait_for(lock, deadline.left(), [&] {
-    return state_->running == 0 && state_->tasks.empty();
-  });
+  return state_->idle.wait_for(lock, deadline.left(),
+                               [&] { return state_->running == 0 && state_->tasks.empty(); });
 }
 
 void TaskQueue::close() {

@@ -1,4 +1,5 @@
-// Threads that run tasks: one thread for a group's collectives (order matters), as many as needed for callbacks.
+// Threads that run tasks: one thread for a group's collectives (order matters), as many as needed
+// for callbacks.
 #pragma once
 
 #include <condition_variable>
@@ -19,8 +20,9 @@ class TaskQueue {
  public:
   using Task = std::function<void()>;
 
-  /// max_threads 1: tasks run in the order of submission. 0: a thread for every task that would otherwise wait, so that a
-  /// task may block on another one (a callback that waits for a collective whose completion is a callback again).
+  /// max_threads 1: tasks run in the order of submission. 0: a thread for every task that would
+  /// otherwise wait, so that a task may block on another one (a callback that waits for a
+  /// collective whose completion is a callback again).
   TaskQueue(std::string name, size_t max_threads);
   ~TaskQueue();  // close()s and joins
 
@@ -30,8 +32,9 @@ class TaskQueue {
   /// Waits until no task is queued or running. False if the deadline passed first.
   bool wait_idle(const Deadline& deadline);
 
-  /// Runs what is queued, then ends the threads. No task may be waiting for something that only the caller can do.
-  /// A thread of the queue itself may call it: that thread is left to end on its own.
+  /// Runs what is queued, then ends the threads. No task may be waiting for something that only the
+  /// caller can do. A thread of the queue itself may call it: that thread is left to end on its
+  /// own.
   void close();
 
  private:

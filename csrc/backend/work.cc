@@ -10,7 +10,8 @@ namespace {
 
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
-// Devices whose streams a consumer must synchronise with. The CPU has none, and Future wants it left out.
+// Devices whose streams a consumer must synchronise with. The CPU has none, and Future wants it
+// left out.
 std::vector<c10::Device> devices_of(const std::vector<at::Tensor>& tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
@@ -68,8 +69,8 @@ void EngineWork::complete(std::exception_ptr error) {
   auto task = [error, future, result, outputs = outputs_] {
     if (future) settle(future, error, outputs);
     if (result) {
-      result->markCompleted(c10::IValue(static_cast<uint8_t>(
-          error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
+      result->markCompleted(c10::IValue(
+          static_cast<uint8_t>(error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
     }
   };
   // After shutdown nobody is left to run callbacks elsewhere; a future must still never stay open.
@@ -96,8 +97,8 @@ FuturePtr EngineWork::getFutureResult() {
   if (!settled_) return future_result_;
   const bool failed = error_ != nullptr;
   lock.unlock();
-  future_result_->markCompleted(c10::IValue(static_cast<uint8_t>(
-      failed ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
+  future_result_->markCompleted(c10::IValue(
+      static_cast<uint8_t>(failed ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
   return future_result_;
 }
 

@@ -11,8 +11,9 @@
 
 namespace cgx {
 
-/// Completed by the group's worker thread. wait() depends only on that thread; the future, made when first asked for, is
-/// completed on `callbacks`, so that a callback may launch collectives and wait for them.
+/// Completed by the group's worker thread. wait() depends only on that thread; the future, made
+/// when first asked for, is completed on `callbacks`, so that a callback may launch collectives and
+/// wait for them.
 class EngineWork : public c10d::Work {
  public:
   EngineWork(int rank, c10d::OpType op, const char* title, const std::vector<at::Tensor>& inputs,
@@ -46,10 +47,12 @@ class EngineWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_, future_result_;
   std::exception_ptr error_;  // of complete(), which says it before Work::exception_ does
   std::exception_ptr error_;
-  bool settled_ = false;  // complete() has taken the futures that there were; later ones are complete when made
+  bool settled_ =
+      false;  // complete() has taken the futures that there were; later ones are complete when made
 };
 
-/// A work of the inner backend whose tensors were views (other dtypes as bytes): shows the caller's tensors instead.
+/// A work of the inner backend whose tensors were views (other dtypes as bytes): shows the caller's
+/// tensors instead.
 class ForwardedWork : public c10d::Work {
  public:
   ForwardedWork(c10::intrusive_ptr<c10d::Work> inner, c10d::OpType op,
@@ -73,7 +76,8 @@ class ForwardedWork : public c10d::Work {
   const std::vector<at::Tensor> outputs_;
 };
 
-/// Several works as one (coalesced operations): done when all are, waits for all, throws the first error.
+/// Several works as one (coalesced operations): done when all are, waits for all, throws the first
+/// error.
 class GroupedWork : public c10d::Work {
  public:
   GroupedWork(std::vector<c10::intrusive_ptr<c10d::Work>> works, std::vector<at::Tensor> outputs);

@@ -5,8 +5,8 @@
 
 namespace cgx {
 
-/// Value type; safe to copy between threads. Default-constructed: never expires (used by tests only; every wait of the
-/// backend carries the group's or the call's timeout).
+/// Value type; safe to copy between threads. Default-constructed: never expires (used by tests
+/// only; every wait of the backend carries the group's or the call's timeout).
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;

@@ -7,8 +7,8 @@
 
 namespace cgx {
 
-/// Base of all errors that happen while ranks talk to each other. After one of these the group is broken: every later
-/// call on it fails at once with the first cause.
+/// Base of all errors that happen while ranks talk to each other. After one of these the group is
+/// broken: every later call on it fails at once with the first cause.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -50,7 +50,8 @@ class ResourceError : public Error {
   using Error::Error;
 };
 
-/// The caller's argument or an environment variable is wrong. Becomes ValueError in Python. The group stays usable.
+/// The caller's argument or an environment variable is wrong. Becomes ValueError in Python. The
+/// group stays usable.
 class ConfigError : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;

@@ -9,8 +9,9 @@
 
 namespace cgx {
 
-/// torch.set_flush_denormal(True) sets flush-to-zero on the calling thread; ranks that differ in it would compute
-/// different bits. Sets round-to-nearest without flushing, and restores the caller's mode.
+/// torch.set_flush_denormal(True) sets flush-to-zero on the calling thread; ranks that differ in it
+/// would compute different bits. Sets round-to-nearest without flushing, and restores the caller's
+/// mode.
 class FloatMode {
  public:
 #if defined(__x86_64__)

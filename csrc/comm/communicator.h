@@ -1,34 +1,44 @@
 // The contract between reducers and carriers: who moves bytes between the ranks of one group.
 //
-// A carrier moves opaque messages. It does not know what they mean; it does know how long each one is, and shows the
-// true length to the receiver, so that a disagreement is found by the reader of the message and is never an overrun.
+// A carrier moves opaque messages. It does not know what they mean; it does know how long each one
+// is, and shows the true length to the receiver, so that a disagreement is found by the reader of
+// the message and is never an overrun.
 //
 // Messages are sent in exchanges. In one exchange a rank sends at most one message to every peer:
 //
-//     comm.expect(peers);                       // these peers will send to me (a hint: receives may start)
-//     comm.open(bytes_to, buffers, deadline);   // borrow memory for my messages of the next exchange
+//     comm.expect(peers);                       // these peers will send to me (a hint: receives
+//     may start) comm.open(bytes_to, buffers, deadline);   // borrow memory for my messages of the
+//     next exchange
 //     ... write them ...
-//     comm.post();                              // hand them over; the memory is the carrier's again
-//     for each peer that sends to me, in any order:
+//     comm.post();                              // hand them over; the memory is the carrier's
+//     again for each peer that sends to me, in any order:
 //       Message m = comm.receive(peer, deadline);   // shown in place where the carrier can
 //       ... read it ...
 //       comm.release(peer);
 //
 // Contract
-// - Ordered pairs are FIFO: receive(p) shows the messages of p to me in the order in which p posted them. There is no
-//   matching by tag; sender and receiver both know from the plan which exchange carries a message for whom.
+// - Ordered pairs are FIFO: receive(p) shows the messages of p to me in the order in which p posted
+// them. There is no
+//   matching by tag; sender and receiver both know from the plan which exchange carries a message
+//   for whom.
 // - A message of 0 bytes is not sent: the receiver must not call receive() for it.
-// - At most kMaxInFlight exchanges may be posted by a rank before its peers have released the messages of the oldest one;
-//   open() waits for that. Every rank can post at least one exchange without any peer having received (no deadlock
-//   when all ranks post first and receive afterwards).
-// - All bytes of one exchange, over all receivers (a broadcast counts once), fit into capacity(); asking for more is a
+// - At most kMaxInFlight exchanges may be posted by a rank before its peers have released the
+// messages of the oldest one;
+//   open() waits for that. Every rank can post at least one exchange without any peer having
+//   received (no deadlock when all ranks post first and receive afterwards).
+// - All bytes of one exchange, over all receivers (a broadcast counts once), fit into capacity();
+// asking for more is a
 //   ConfigError.
-// - The sender may go on reading (not writing) the messages it posted until its next open() or open_broadcast().
+// - The sender may go on reading (not writing) the messages it posted until its next open() or
+// open_broadcast().
 // - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
-// - Every wait ends: at the deadline (TimeoutError), when a peer is gone (PeerLostError), or after abort() (AbortedError).
-//   Messages of errors name the rank that was waited for. After an error the communicator is broken: all calls throw
-//   the first cause, here and, as soon as the carrier can tell them, on the other ranks.
-// Thread-safety: one thread drives a communicator; abort() may be called from any thread at any time.
+// - Every wait ends: at the deadline (TimeoutError), when a peer is gone (PeerLostError), or after
+// abort() (AbortedError).
+//   Messages of errors name the rank that was waited for. After an error the communicator is
+//   broken: all calls throw the first cause, here and, as soon as the carrier can tell them, on the
+//   other ranks.
+// Thread-safety: one thread drives a communicator; abort() may be called from any thread at any
+// time.
 #pragma once
 
 #include <cstddef>
@@ -65,12 +75,15 @@ class Communicator {
   /// Bytes that the carrier itself adds to every message on the wire (0 for shared memory).
   virtual size_t frame_bytes() const { return 0; }
 
-  /// A hint that receive() will be called once for each of these peers; carriers that must post receives do it now.
+  /// A hint that receive() will be called once for each of these peers; carriers that must post
+  /// receives do it now. Only for messages that the peers send without waiting for anything that
+  /// this rank has yet to do: a carrier may wait for all of them in the first receive().
   virtual void expect(const std::vector<int>& peers) { (void)peers; }
 
-  /// Borrows memory for the next exchange: bytes_to[p] bytes for rank p, bytes_to[rank()] is 0. Fills buffers[p]
-  /// (nullptr where bytes_to[p] is 0).
-  virtual void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers, const Deadline& deadline) = 0;
+  /// Borrows memory for the next exchange: bytes_to[p] bytes for rank p, bytes_to[rank()] is 0.
+  /// Fills buffers[p] (nullptr where bytes_to[p] is 0).
+  virtual void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
+                    const Deadline& deadline) = 0;
 
   /// Borrows memory for an exchange in which every peer gets the same message.
   virtual std::byte* open_broadcast(size_t bytes, const Deadline& deadline) = 0;
@@ -78,17 +91,18 @@ class Communicator {
   /// Sends what was opened. Does not wait for the receivers.
   virtual void post(const Deadline& deadline) = 0;
 
-  /// Waits until what was posted has left this rank, so that it arrives even if this rank's process ends next. Carriers
-  /// whose messages lie in memory that outlives the sender have nothing to do.
+  /// Waits until what was posted has left this rank, so that it arrives even if this rank's process
+  /// ends next. Carriers whose messages lie in memory that outlives the sender have nothing to do.
   virtual void flush(const Deadline& deadline) { (void)deadline; }
 
-  /// Waits for the next message from `peer`. It stays valid until release(peer). One message per peer is shown at a time.
+  /// Waits for the next message from `peer`. It stays valid until release(peer). One message per
+  /// peer is shown at a time.
   virtual Message receive(int peer, const Deadline& deadline) = 0;
 
   virtual void release(int peer) = 0;
 
-  /// Unblocks every waiter, here and on the other ranks where the carrier can reach them: their errors are of the
-  /// cause's kind and carry its text.
+  /// Unblocks every waiter, here and on the other ranks where the carrier can reach them: their
+  /// errors are of the cause's kind and carry its text.
   virtual void abort(const Failure& cause) = 0;
 };
 

@@ -1,5 +1,6 @@
-// What a message library must offer to become a carrier: tagged sends and receives between pairs of ranks.
-// backend/ implements it over any c10d::Backend (ProcessGroupGloo); the MPI carrier over MPI_Isend/Irecv.
+// What a message library must offer to become a carrier: tagged sends and receives between pairs of
+// ranks. backend/ implements it over any c10d::Backend (ProcessGroupGloo); the MPI carrier over
+// MPI_Isend/Irecv.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +11,16 @@
 
 namespace cgx {
 
-/// A send or a receive under way. Destroying it before it has ended must be safe: the memory it was given stays alive
-/// until the PointToPoint itself is destroyed (the relay guarantees that).
+/// A send or a receive under way. Destroying it before it has ended must be safe: the memory it was
+/// given stays alive until the PointToPoint itself is destroyed (the relay guarantees that).
 class Pending {
  public:
   virtual ~Pending() = default;
-  /// Has it ended? Never blocks. Errors are thrown by wait(). Where can_poll() is false, only true after wait().
+  /// Has it ended? Never blocks. Errors are thrown by wait(). Where can_poll() is false, only true
+  /// after wait().
   virtual bool done() = 0;
-  /// Waits for the end; TimeoutError, PeerLostError or AbortedError otherwise. May be called again after success.
+  /// Waits for the end; TimeoutError, PeerLostError or AbortedError otherwise. May be called again
+  /// after success.
   virtual void wait(const Deadline& deadline) = 0;
 };
 
@@ -29,12 +32,14 @@ class PointToPoint {
   virtual int size() const = 0;
   /// "gloo", "mpi", ...
   virtual const char* name() const = 0;
-  /// Does Pending::done() become true without a wait()? ProcessGroupGloo's works learn only in wait() that they are done.
+  /// Does Pending::done() become true without a wait()? ProcessGroupGloo's works learn only in
+  /// wait() that they are done.
   virtual bool can_poll() const { return true; }
   /// `data` must stay valid and unchanged until the send has ended.
   virtual std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) = 0;
-  /// Receives the next message of `peer` with this tag. The message may be shorter than `bytes` (the library does not
-  /// tell); a longer one is undefined behaviour in some libraries, so the relay never lets it happen.
+  /// Receives the next message of `peer` with this tag. The message may be shorter than `bytes`
+  /// (the library does not tell); a longer one is undefined behaviour in some libraries, so the
+  /// relay never lets it happen.
   virtual std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) = 0;
   /// Makes every wait, here and where the library can reach them on the peers, end with an error.
   virtual void abort(const std::string& reason) = 0;

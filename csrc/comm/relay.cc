@@ -122,9 +122,6 @@ class Relay final : public Communicator {
   Outgoing outgoing_[2];
   uint64_t exchange_ = 0;
   bool open_ = false;
-  // Some libraries (gloo) learn only in wait() that a transfer has ended, so looking at done()
-  // would wait for ever. A carrier has to show once that it can tell before we rely on that.
-  bool tells_ = false;
 
   std::atomic<bool> broken_{false};
   std::mutex failure_mutex_;
@@ -255,11 +252,10 @@ bool Relay::advance_others(int peer) {
     if (other == peer || other == rank()) continue;
     Peer& in = peers_[other];
     if (in.measured == in.started) continue;
-    tells_ = tells_ || in.lane(in.measured).first->done();
     advance(other);
     under_way = under_way || in.measured < in.started;
   }
-  return under_way && tells_;
+  return under_way;
 }
 
 template <typename Blocker>
@@ -284,8 +280,8 @@ void Relay::wait_for(int peer, const char* what, const Deadline& deadline, Block
   }
 }
 
-// Where nobody can see that a transfer has ended without waiting for it: waits for the first frames of all peers that are
-// to send, so that the rests of all of them travel at once.
+// Where nobody can see that a transfer has ended without waiting for it: waits for the first frames
+// of all peers that are to send, so that the rests of all of them travel at once.
 void Relay::start_rests(const Deadline& deadline) {
   for (int peer = 0; peer < size(); ++peer) {
     advance(peer);

@@ -9,8 +9,9 @@
 namespace cgx {
 namespace {
 
-// With more than two ranks one-shot sends (N - 1) instead of 2 (N - 1) / N messages' worth of bytes, but saves an exchange;
-// below this many bytes leaving a rank the exchange is the larger cost (benchmarks/allreduce.py).
+// With more than two ranks one-shot sends (N - 1) instead of 2 (N - 1) / N messages' worth of
+// bytes, but saves an exchange; below this many bytes leaving a rank the exchange is the larger
+// cost (benchmarks/allreduce.py).
 constexpr size_t kOneShotBytes = 64 * 1024;
 
 // A script that reduces ever new shapes must not grow the cache for ever.
@@ -34,10 +35,7 @@ Algorithm choose_algorithm(Reduction reduction, size_t bytes, int size) {
 }
 
 Engine::Engine(std::unique_ptr<Communicator> comm, EngineOptions options)
-    : comm_(std::move(comm)),
-      options_(options),
-      rank_(comm_->rank()),
-      size_(comm_->size()) {}
+    : comm_(std::move(comm)), options_(options), rank_(comm_->rank()), size_(comm_->size()) {}
 
 size_t Engine::PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);

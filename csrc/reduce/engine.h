@@ -1,6 +1,7 @@
 // The engine of one group: plans, reducers and statistics over one communicator.
 //
-// Thread-safety: plan_*() may be called from any thread; run() from one thread at a time; abort(), stats() from any.
+// Thread-safety: plan_*() may be called from any thread; run() from one thread at a time; abort(),
+// stats() from any.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +27,9 @@ struct EngineOptions {
   NonFinite nonfinite = NonFinite::kPropagate;
 };
 
-/// Which algorithm kAuto takes for a message of `bytes` encoded bytes: one-shot for two ranks (as many bytes as
-/// scatter-reduce-all-gather, half the roundings and half the latency) and for messages so small that a second exchange
-/// would cost more than the extra bytes.
+/// Which algorithm kAuto takes for a message of `bytes` encoded bytes: one-shot for two ranks (as
+/// many bytes as scatter-reduce-all-gather, half the roundings and half the latency) and for
+/// messages so small that a second exchange would cost more than the extra bytes.
 Algorithm choose_algorithm(Reduction reduction, size_t bytes, int size);
 
 class Engine {
@@ -49,8 +50,8 @@ class Engine {
   ///   reduce-scatter  input plan.values values, output one shard
   ///   all-gather      input one shard, output plan.values values
   /// average: divides the fp32 sum by the number of ranks before it is rounded.
-  /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every later run() throws the
-  /// same).
+  /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
+  /// later run() throws the same).
   void run(const Plan& plan, const void* input, void* output, bool average,
            const Deadline& deadline);
 

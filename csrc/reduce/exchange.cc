@@ -24,8 +24,7 @@ void post(Call& call) {
 const std::byte* receive(Call& call, int peer, size_t round, const Chunk& chunk) {
   ScopedTimer timer(call.stats.transfer_ns);
   const Message message = call.comm.receive(peer, call.deadline);
-  const uint8_t flags =
-      check_header(message, call.identity, round, peer, chunk.payload_bytes);
+  const uint8_t flags = check_header(message, call.identity, round, peer, chunk.payload_bytes);
   call.stats.bytes_received += message.bytes + call.comm.frame_bytes();
   if (flags & MessageHeader::kNonFinite) call.met_nonfinite = true;
   return message.data + Communicator::kPayloadOffset;

@@ -1,4 +1,5 @@
-// Message handling shared by the reducers: headers, flags, statistics, receiving from several peers.
+// Message handling shared by the reducers: headers, flags, statistics, receiving from several
+// peers.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ std::byte* open_broadcast(Call& call, const Chunk& chunk);
 /// Writes the headers and posts what was opened.
 void post(Call& call);
 
-/// Waits for the message of `peer` that carries `chunk`, checks it, notes its flags; returns its payload.
+/// Waits for the message of `peer` that carries `chunk`, checks it, notes its flags; returns its
+/// payload.
 const std::byte* receive(Call& call, int peer, size_t round, const Chunk& chunk);
 
 void expect(Call& call, const std::vector<int>& peers);

@@ -63,18 +63,17 @@ uint8_t check_header(const Message& message, const CallIdentity& call, size_t ro
   MessageHeader header;
   std::memcpy(&header, message.data, sizeof header);
   if (header.magic != MessageHeader::kMagic || header.version != MessageHeader::kVersion) {
-    throw MismatchError(str_of(who, " is not of wire format version ",
-                               static_cast<int>(MessageHeader::kVersion), " (magic ", std::hex,
-                               header.magic, std::dec, ", version ",
-                               static_cast<int>(header.version),
-                               "): ranks must run the same version of torch_cgx"));
+    throw MismatchError(str_of(
+        who, " is not of wire format version ", static_cast<int>(MessageHeader::kVersion),
+        " (magic ", std::hex, header.magic, std::dec, ", version ",
+        static_cast<int>(header.version), "): ranks must run the same version of torch_cgx"));
   }
-  const bool same = header.operation == expected.operation && header.dtype == expected.dtype &&
-                    header.algorithm == expected.algorithm && header.round == expected.round &&
-                    header.sequence == expected.sequence && header.values == expected.values &&
-                    header.plan_hash == expected.plan_hash &&
-                    (header.flags & MessageHeader::kAverage) ==
-                        (expected.flags & MessageHeader::kAverage);
+  const bool same =
+      header.operation == expected.operation && header.dtype == expected.dtype &&
+      header.algorithm == expected.algorithm && header.round == expected.round &&
+      header.sequence == expected.sequence && header.values == expected.values &&
+      header.plan_hash == expected.plan_hash &&
+      (header.flags & MessageHeader::kAverage) == (expected.flags & MessageHeader::kAverage);
   if (!same) {
     throw MismatchError(str_of("ranks disagree on the collective: rank ", call.rank, " runs ",
                                describe(expected), "; rank ", sender, " runs ", describe(header)));

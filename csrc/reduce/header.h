@@ -1,7 +1,8 @@
 // The header that stands before every payload (docs/wire_format.md).
 //
-// A receiver compares it with what it expects itself: ranks that disagree on the operation, the sequence of calls, sizes,
-// types or codecs get a MismatchError that names both sides, and no byte of the payload is looked at.
+// A receiver compares it with what it expects itself: ranks that disagree on the operation, the
+// sequence of calls, sizes, types or codecs get a MismatchError that names both sides, and no byte
+// of the payload is looked at.
 #pragma once
 
 #include <cstddef>
@@ -43,11 +44,13 @@ struct CallIdentity {
   int rank = 0;
 };
 
-/// Writes the header of a message with `payload_bytes` bytes after it. `flags` are MessageHeader::Flags.
+/// Writes the header of a message with `payload_bytes` bytes after it. `flags` are
+/// MessageHeader::Flags.
 void write_header(std::byte* message, const CallIdentity& call, size_t round, size_t payload_bytes,
                   uint8_t flags);
 
-/// Checks a received message against the call; returns its flags. MismatchError that names both sides otherwise.
+/// Checks a received message against the call; returns its flags. MismatchError that names both
+/// sides otherwise.
 uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
                      size_t payload_bytes);
 

@@ -20,7 +20,8 @@ void one_shot(Call& call, void* data) {
 
     std::vector<const std::byte*> payloads(static_cast<size_t>(call.comm.size()));
     for (int p = 0; p < call.comm.size(); ++p) {
-      // The own message stays readable until the next open(): what the others decode is decoded here too.
+      // The own message stays readable until the next open(): what the others decode is decoded
+      // here too.
       payloads[static_cast<size_t>(p)] = p == rank ? own : receive(call, p, round, chunk);
     }
     sum_chunk(call, chunk, payloads, view, view, nullptr);

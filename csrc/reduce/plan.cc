@@ -33,10 +33,13 @@ void append(Chunk& chunk, const Run& run, DType dtype) {
   chunk.pieces.push_back(piece);
 }
 
-// The largest multiple of the granule whose encoding fits into `budget` bytes (0 if not even one does), at most `count`.
+// The largest multiple of the granule whose encoding fits into `budget` bytes (0 if not even one
+// does), at most `count`.
 size_t fitting(const Codec& codec, size_t count, size_t budget, DType dtype) {
   if (codec.encoded_bytes(count, dtype) <= budget) return count;
-  size_t low = 0, high = count / codec.granule();  // low fits, high + 1 granules do not (or are more than count)
+  size_t low = 0,
+         high = count /
+                codec.granule();  // low fits, high + 1 granules do not (or are more than count)
   while (low < high) {
     size_t middle = low + (high - low + 1) / 2;
     if (codec.encoded_bytes(middle * codec.granule(), dtype) <= budget) {
@@ -53,7 +56,8 @@ std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dty
   size_t total = 0;
   for (const Run& run : runs) total += run.codec->encoded_bytes(run.count, dtype);
   std::vector<Chunk> chunks(static_cast<size_t>(parts));
-  size_t next = 0, used = 0, done = 0;  // position: `used` values of runs[next]; `done` bytes given away
+  size_t next = 0, used = 0,
+         done = 0;  // position: `used` values of runs[next]; `done` bytes given away
   for (int part = 0; part < parts; ++part) {
     Chunk& chunk = chunks[static_cast<size_t>(part)];
     const size_t left = static_cast<size_t>(parts - part);
@@ -64,10 +68,12 @@ std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dty
       const size_t bytes = run.codec->encoded_bytes(rest, dtype);
       size_t take = rest;
       if (left > 1 && bytes > target) {
-        // Nearest granule border to the target, at least one granule so that every chunk makes progress.
+        // Nearest granule border to the target, at least one granule so that every chunk makes
+        // progress.
         const size_t granule = run.codec->granule();
         const double per_value = static_cast<double>(bytes) / static_cast<double>(rest);
-        const double granules = static_cast<double>(target) / per_value / static_cast<double>(granule);
+        const double granules =
+            static_cast<double>(target) / per_value / static_cast<double>(granule);
         size_t whole = static_cast<size_t>(granules + 0.5);
         if (whole == 0 && chunk.empty()) whole = 1;
         take = std::min(rest, whole * granule);
@@ -90,10 +96,11 @@ std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dty
 }
 
 [[noreturn]] void bucket_too_big(const Codec& codec, size_t budget) {
-  throw ConfigError(str_of("bucket_size ", codec.spec().bucket_size, " (", codec.describe(),
-                           "): one encoded bucket does not fit into a message of ", budget,
-                           " bytes; use a smaller bucket_size, or raise CGX_SHM_SEGMENT_KB (shared memory) or "
-                           "CGX_FUSION_BUFFER_SIZE_MB (other carriers)"));
+  throw ConfigError(
+      str_of("bucket_size ", codec.spec().bucket_size, " (", codec.describe(),
+             "): one encoded bucket does not fit into a message of ", budget,
+             " bytes; use a smaller bucket_size, or raise CGX_SHM_SEGMENT_KB (shared memory) or "
+             "CGX_FUSION_BUFFER_SIZE_MB (other carriers)"));
 }
 
 class Hasher {  // FNV-1a over the plan's content
@@ -126,7 +133,8 @@ void finish(Plan& plan) {
     hasher.add(segment.count).add_text(spec.name).add(spec.bits).add(spec.bucket_size);
     hasher.add(spec.rounding).add(spec.skip_incomplete_buckets).add(spec.seed);
   }
-  // Capacities differ between carriers and configurations; equal rounds are what ranks must agree on.
+  // Capacities differ between carriers and configurations; equal rounds are what ranks must agree
+  // on.
   hasher.add(plan.rounds.size());
   if (!plan.rounds.empty()) {
     for (const Chunk& chunk : plan.rounds.front().chunks) hasher.add(chunk.values);
@@ -190,9 +198,11 @@ std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType
   for (const Segment& segment : plan->segments) plan->values += segment.count;
   const int parts = algorithm == Algorithm::kOneShot ? 1 : size;
   if (size > 1) {
-    // What a round costs beyond its payload: a header per message, padding per piece; cutting a round into chunks can
-    // split each border's piece in two, whose encodings may be one byte and one padding longer than the whole's.
-    const size_t fixed = static_cast<size_t>(parts) * (Communicator::kPayloadOffset + 2 * kPieceAlignment);
+    // What a round costs beyond its payload: a header per message, padding per piece; cutting a
+    // round into chunks can split each border's piece in two, whose encodings may be one byte and
+    // one padding longer than the whole's.
+    const size_t fixed =
+        static_cast<size_t>(parts) * (Communicator::kPayloadOffset + 2 * kPieceAlignment);
     const size_t budget = capacity > fixed ? capacity - fixed : 0;
     std::vector<Run> runs;
     size_t used = 0, offset = 0;
@@ -236,7 +246,8 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
   plan->values = shard * static_cast<size_t>(size);
   plan->segments.assign(static_cast<size_t>(size), Segment{shard, codec});
   if (size > 1) {
-    // A reduce-scatter sends a message to every peer in one exchange, an all-gather the same one to all.
+    // A reduce-scatter sends a message to every peer in one exchange, an all-gather the same one to
+    // all.
     const size_t messages = operation == Operation::kReduceScatter ? static_cast<size_t>(size) : 1;
     const size_t per_message = capacity / messages;
     const size_t fixed = Communicator::kPayloadOffset + kPieceAlignment;

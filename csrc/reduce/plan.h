@@ -2,13 +2,13 @@
 //
 //   segments   the layers of the call, each with its codec (raw_codec() for exact ones)
 //   rounds     parts of the tensor small enough for one exchange of the carrier
-//   chunks     a round cut into one part per rank (or a single one, where everybody sends everything)
-//   pieces     the runs of one chunk: a piece belongs to one segment
+//   chunks     a round cut into one part per rank (or a single one, where everybody sends
+//   everything) pieces     the runs of one chunk: a piece belongs to one segment
 //
-// Cuts inside a segment fall on multiples of its codec's granule, counted from the segment's start, so the code of a value
-// depends neither on the number of ranks nor on the size of the rounds. A plan depends only on its arguments: equal on
-// all ranks, and cached by content.
-// Thread-safety: a built plan is immutable.
+// Cuts inside a segment fall on multiples of its codec's granule, counted from the segment's start,
+// so the code of a value depends neither on the number of ranks nor on the size of the rounds. A
+// plan depends only on its arguments: equal on all ranks, and cached by content. Thread-safety: a
+// built plan is immutable.
 #pragma once
 
 #include <cstddef>
@@ -72,17 +72,19 @@ struct Plan {
   const Segment* first_compressed() const;
 };
 
-/// All-reduce of the concatenated segments. `capacity` is the carrier's: bytes per exchange, over all receivers.
-/// ConfigError if a single bucket does not fit into an exchange.
+/// All-reduce of the concatenated segments. `capacity` is the carrier's: bytes per exchange, over
+/// all receivers. ConfigError if a single bucket does not fit into an exchange.
 std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType dtype, int size,
                                             Algorithm algorithm, size_t capacity);
 
-/// Reduce-scatter of `size` shards of `shard` values each, or all-gather into them. Every shard is a segment of its own.
+/// Reduce-scatter of `size` shards of `shard` values each, or all-gather into them. Every shard is
+/// a segment of its own.
 std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
                                         std::shared_ptr<const Codec> codec, DType dtype, int size,
                                         size_t capacity);
 
-/// Payload bytes of a message that carries all segments: what one rank sends to each other one in a one-shot reduction.
+/// Payload bytes of a message that carries all segments: what one rank sends to each other one in a
+/// one-shot reduction.
 size_t one_shot_payload_bytes(const std::vector<Segment>& segments, DType dtype);
 
 }  // namespace cgx

@@ -5,8 +5,9 @@
 namespace cgx {
 namespace {
 
-// Sends to every owner this rank's contribution to its chunk; returns the payloads of this rank's own chunk, by rank
-// (nullptr for this rank itself). The caller releases the peers when it has read them.
+// Sends to every owner this rank's contribution to its chunk; returns the payloads of this rank's
+// own chunk, by rank (nullptr for this rank itself). The caller releases the peers when it has read
+// them.
 std::vector<const std::byte*> scatter(Call& call, size_t round, const View& input,
                                       const std::vector<int>& peers) {
   const std::vector<Chunk>& chunks = call.plan.rounds[round].chunks;
@@ -71,8 +72,7 @@ void scatter_reduce_all_gather(Call& call, void* data) {
   const std::vector<int> peers = other_ranks(call);
   check_input(call, data, call.plan.values);
   for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
-    const Chunk& own =
-        call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
+    const Chunk& own = call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
     const std::vector<const std::byte*> payloads = scatter(call, round, view, peers);
     if (!own.empty()) {
       std::byte* message = open_broadcast(call, own);
@@ -93,8 +93,7 @@ void reduce_scatter(Call& call, const void* input, void* output) {
   const std::vector<int> peers = other_ranks(call);
   check_input(call, input, call.plan.values);
   for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
-    const Chunk& own =
-        call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
+    const Chunk& own = call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
     const std::vector<const std::byte*> payloads = scatter(call, round, in, peers);
     sum_chunk(call, own, payloads, in, out, nullptr);
     release(call, peers);
@@ -109,8 +108,7 @@ void all_gather(Call& call, const void* input, void* output) {
   const std::vector<int> peers = other_ranks(call);
   check_input(call, input, shard);
   for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
-    const Chunk& own =
-        call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
+    const Chunk& own = call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
     expect(call, peers);
     std::byte* message = open_broadcast(call, own);
     std::byte* payload = message + Communicator::kPayloadOffset;

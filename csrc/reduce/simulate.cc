@@ -14,8 +14,8 @@ namespace {
 
 using Body = std::function<void(Engine&, size_t rank, const Deadline&)>;
 
-// Ranks are threads of one process, so a minute without progress is a defect, not a slow network; big tensors on 64
-// threads still need their time.
+// Ranks are threads of one process, so a minute without progress is a defect, not a slow network;
+// big tensors on 64 threads still need their time.
 constexpr auto kTimeout = std::chrono::minutes(30);
 
 std::vector<StatsSnapshot> run_ranks(size_t size, EngineOptions options, uint64_t sequence,
@@ -56,9 +56,8 @@ SimulationResult simulate_all_reduce(const std::vector<void*>& data, DType dtype
                                      const std::vector<Segment>& segments, bool average,
                                      EngineOptions options, uint64_t sequence, size_t slot_bytes) {
   SimulationResult result;
-  result.algorithm =
-      choose_algorithm(options.reduction, one_shot_payload_bytes(segments, dtype),
-                       static_cast<int>(data.size()));
+  result.algorithm = choose_algorithm(options.reduction, one_shot_payload_bytes(segments, dtype),
+                                      static_cast<int>(data.size()));
   result.stats = run_ranks(data.size(), options, sequence, slot_bytes,
                            [&](Engine& engine, size_t rank, const Deadline& deadline) {
                              auto plan = engine.plan_all_reduce(segments, dtype);

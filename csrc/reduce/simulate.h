@@ -1,4 +1,5 @@
-// The result that N ranks would get, in one process: the real reducers over the in-process carrier, one thread per rank.
+// The result that N ranks would get, in one process: the real reducers over the in-process carrier,
+// one thread per rank.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@ struct SimulationResult {
   std::vector<StatsSnapshot> stats;  // by rank
 };
 
-/// All-reduces data[r] (the tensor of rank r) in place on data.size() ranks. `slot_bytes` is the carrier's message size (a
-/// result does not depend on it). `sequence` keys stochastic rounding. Throws what the ranks throw.
+/// All-reduces data[r] (the tensor of rank r) in place on data.size() ranks. `slot_bytes` is the
+/// carrier's message size (a result does not depend on it). `sequence` keys stochastic rounding.
+/// Throws what the ranks throw.
 SimulationResult simulate_all_reduce(const std::vector<void*>& data, DType dtype,
                                      const std::vector<Segment>& segments, bool average,
                                      EngineOptions options, uint64_t sequence, size_t slot_bytes);

@@ -10,7 +10,8 @@
 namespace cgx {
 namespace {
 
-// Values per block: 64 KiB of fp32, so that one block and its encodings stay in the second-level cache.
+// Values per block: 64 KiB of fp32, so that one block and its encodings stay in the second-level
+// cache.
 constexpr size_t kBlockValues = 16 * 1024;
 
 size_t block_values(const Codec& codec) {

@@ -1,4 +1,5 @@
-// Counters of what a group's engine did. Written by the thread that drives the engine, read by any thread.
+// Counters of what a group's engine did. Written by the thread that drives the engine, read by any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -7,8 +8,8 @@
 
 namespace cgx {
 
-/// One snapshot. Bytes count every message once per receiver, headers and framing included; seconds are wall time of the
-/// driving thread.
+/// One snapshot. Bytes count every message once per receiver, headers and framing included; seconds
+/// are wall time of the driving thread.
 struct StatsSnapshot {
   uint64_t calls = 0;
   uint64_t compressed_calls = 0;

@@ -1,4 +1,6 @@
-"""all_reduce on real processes, over shared memory and over Gloo: same bits on all ranks, and equal to the simulation."""
+"""all_reduce on real processes, over shared memory and over Gloo: same bits on all ranks, and equal
+to the simulation.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def data(rank: int, n: int, dtype: torch.dtype = torch.float32, seed: int = 0) -
 
 
 def digest(tensor: torch.Tensor) -> str:
-    return hashlib.sha256(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(
+        tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    ).hexdigest()
 
 
 def reduce_sizes(rank, world_size, sizes, dtype, configs, op):
@@ -52,7 +56,9 @@ def simulated(world_size, sizes, dtype, configs, op):
 
 def check(carrier, world_size, sizes, dtype, configs, op=dist.ReduceOp.SUM, timeout=120):
     env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier}
-    results = run_pooled(reduce_sizes, world_size, sizes, dtype, configs, op, env=env, timeout=timeout)
+    results = run_pooled(
+        reduce_sizes, world_size, sizes, dtype, configs, op, env=env, timeout=timeout
+    )
     assert all(r == results[0] for r in results), "ranks differ"
     assert results[0] == simulated(world_size, sizes, dtype, configs, op)
 
@@ -61,17 +67,31 @@ def check(carrier, world_size, sizes, dtype, configs, op=dist.ReduceOp.SUM, time
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_every_small_size(carrier, world_size):
     configs = [{"bits": 4, "bucket_size": 64}, {"bits": 32}]
-    check(carrier, world_size, [*range(0, 401), 511, 512, 513, 1025], torch.float32, configs)
+    check(carrier, world_size, [*range(401), 511, 512, 513, 1025], torch.float32, configs)
 
 
 @pytest.mark.parametrize("world_size", [7, 8, 9])
 def test_many_ranks(world_size):
     configs = [{"bits": 4, "bucket_size": 64}, {"bits": 32}, {"bits": 3, "bucket_size": 33}]
-    check("SHM", world_size, [0, 1, 5, 17, 100, 399, 4097, 30_001], torch.float32, configs, timeout=240)
+    check(
+        "SHM",
+        world_size,
+        [0, 1, 5, 17, 100, 399, 4097, 30_001],
+        torch.float32,
+        configs,
+        timeout=240,
+    )
 
 
 def test_many_ranks_over_gloo():
-    check("GLOO", 7, [0, 1, 100, 4097, 30_001], torch.float32, [{"bits": 4, "bucket_size": 64}], timeout=240)
+    check(
+        "GLOO",
+        7,
+        [0, 1, 100, 4097, 30_001],
+        torch.float32,
+        [{"bits": 4, "bucket_size": 64}],
+        timeout=240,
+    )
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -107,7 +127,8 @@ def reduce_huge(rank, world_size, n, bits):
 def test_more_than_two_to_the_26_values(bits):
     results = run_pooled(reduce_huge, 2, 2**26 + 3, bits, timeout=240)
     assert results[0] == results[1]
-    # A bucket of 512 values spans at most 1008 (times 1 for each rank's encoding): half a step each.
+    # A bucket of 512 values spans at most 1008 (times 1 for each rank's encoding): half a step
+    # each.
     bound = 0.0 if bits == 32 else 2 * (1008 / 15 / 2) * 1.001
     assert results[0][1] <= bound
 
@@ -191,7 +212,13 @@ def other_layouts(rank, world_size):
         copy = torch.empty_strided(view.shape, view.stride()).copy_(view)
         dist.all_reduce(copy)
         del exact
-        source = expected.t() if view.shape == (8, 8) else expected[:, ::2] if view.shape == (8, 4) else expected[1:, 3:5]
+        source = (
+            expected.t()
+            if view.shape == (8, 8)
+            else expected[:, ::2]
+            if view.shape == (8, 4)
+            else expected[1:, 3:5]
+        )
         assert torch.allclose(copy.double(), source, rtol=1e-6, atol=1e-6)
     scalar = torch.tensor(float(rank + 1))
     dist.all_reduce(scalar)

@@ -1,4 +1,6 @@
-"""Works and futures: asynchronous calls, callbacks that launch collectives, completion hooks, coalescing."""
+"""Works and futures: asynchronous calls, callbacks that launch collectives, completion hooks,
+coalescing.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def callbacks(rank, world_size):
 
     chain = dist.all_reduce(torch.ones(10), async_op=True).get_future()
     for _ in range(5):
-        chain = chain.then(lambda f: dist.all_reduce(f.value()[0], async_op=True).get_future().wait())
+        chain = chain.then(
+            lambda f: dist.all_reduce(f.value()[0], async_op=True).get_future().wait()
+        )
     assert torch.all(chain.wait()[0] == world_size**6)
 
 
@@ -200,5 +204,7 @@ def detail(rank, world_size):
 def test_debug_detail_wraps_the_backend():
     from tests.distributed import run_ranks
 
-    names = run_ranks(detail, 2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "ERROR"})
+    names = run_ranks(
+        detail, 2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    )
     assert names == ["_ProcessGroupWrapper"] * 2

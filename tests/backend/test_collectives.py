@@ -38,8 +38,12 @@ def pattern(rank: int, dtype: torch.dtype, shape=(5, 3)) -> torch.Tensor:
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(
-        a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8)
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and torch.equal(
+            a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8)
+        )
     )
 
 
@@ -55,7 +59,10 @@ def movements(rank, world_size):
             gathered = [torch.zeros_like(mine) for _ in everyone] if rank == root else None
             dist.gather(mine, gathered, dst=root)
             if gathered is not None:
-                assert all(same(a, b) for a, b in zip(gathered, everyone, strict=True)), ("gather", dtype)
+                assert all(same(a, b) for a, b in zip(gathered, everyone, strict=True)), (
+                    "gather",
+                    dtype,
+                )
 
             target = torch.zeros_like(mine)
             dist.scatter(target, everyone if rank == root else None, src=root)
@@ -66,17 +73,26 @@ def movements(rank, world_size):
 
         whole = torch.zeros((world_size * 5, 3), dtype=torch.uint8).to(dtype)
         dist.all_gather_into_tensor(whole, mine)
-        assert same(whole, torch.cat([x.view(torch.uint8) for x in everyone]).view(dtype)), ("into_tensor", dtype)
+        assert same(whole, torch.cat([x.view(torch.uint8) for x in everyone]).view(dtype)), (
+            "into_tensor",
+            dtype,
+        )
 
         received = [torch.zeros_like(mine) for _ in everyone]
         dist.all_to_all(received, [pattern(10 * rank + r, dtype) for r in range(world_size)])
-        assert all(same(received[r], pattern(10 * r + rank, dtype)) for r in range(world_size)), ("all_to_all", dtype)
+        assert all(same(received[r], pattern(10 * r + rank, dtype)) for r in range(world_size)), (
+            "all_to_all",
+            dtype,
+        )
 
         single = torch.zeros((world_size * 2, 3), dtype=torch.uint8).to(dtype)
         dist.all_to_all_single(single, pattern(rank, dtype, (world_size * 2, 3)))
         for r in range(world_size):
             sent = pattern(r, dtype, (world_size * 2, 3))[2 * rank : 2 * rank + 2]
-            assert same(single[2 * r : 2 * r + 2].clone(), sent.clone()), ("all_to_all_single", dtype)
+            assert same(single[2 * r : 2 * r + 2].clone(), sent.clone()), (
+                "all_to_all_single",
+                dtype,
+            )
 
         right, left = (rank + 1) % world_size, (rank - 1) % world_size
         box = torch.zeros_like(mine)
@@ -110,8 +126,12 @@ def uneven(rank, world_size):
     splits_out = [rank + 1] * world_size
     for dtype in (torch.float32, torch.int16):
         output = torch.zeros(sum(splits_out), dtype=dtype)
-        dist.all_to_all_single(output, torch.full((sum(splits_in),), rank + 1, dtype=dtype), splits_out, splits_in)
-        expected = torch.cat([torch.full((rank + 1,), r + 1, dtype=dtype) for r in range(world_size)])
+        dist.all_to_all_single(
+            output, torch.full((sum(splits_in),), rank + 1, dtype=dtype), splits_out, splits_in
+        )
+        expected = torch.cat(
+            [torch.full((rank + 1,), r + 1, dtype=dtype) for r in range(world_size)]
+        )
         assert torch.equal(output, expected)
     objects = [None] * world_size
     dist.all_gather_object(objects, {"rank": rank, "text": "x" * (rank * 100)})
@@ -137,12 +157,16 @@ def reductions(rank, world_size):
         if rank == 0:
             assert torch.all(tensor == total)
         output = torch.zeros(2, dtype=dtype)
-        dist.reduce_scatter(output, [torch.full((2,), (rank + 1) * (r + 1)).to(dtype) for r in range(world_size)])
+        dist.reduce_scatter(
+            output, [torch.full((2,), (rank + 1) * (r + 1)).to(dtype) for r in range(world_size)]
+        )
         assert torch.all(output == total * (rank + 1))
         dist.reduce_scatter_tensor(output, torch.arange(2 * world_size).to(dtype))
         assert torch.equal(output, world_size * torch.arange(2 * rank, 2 * rank + 2).to(dtype))
     output = torch.zeros(4)
-    dist.reduce_scatter_tensor(output, torch.full((4 * world_size,), float(rank + 1)), op=dist.ReduceOp.AVG)
+    dist.reduce_scatter_tensor(
+        output, torch.full((4 * world_size,), float(rank + 1)), op=dist.ReduceOp.AVG
+    )
     assert torch.allclose(output, torch.full((4,), total / world_size))
 
 
@@ -157,7 +181,9 @@ def functional(rank, world_size):
     assert torch.all(funcol.all_reduce(x, "sum", group) == total)
     assert torch.allclose(funcol.all_reduce(x, "avg", group), torch.tensor(total / world_size))
     gathered = funcol.all_gather_tensor(x, 0, group)
-    assert torch.equal(gathered, torch.arange(1, world_size + 1).float().repeat_interleave(8 * world_size))
+    assert torch.equal(
+        gathered, torch.arange(1, world_size + 1).float().repeat_interleave(8 * world_size)
+    )
     assert torch.all(funcol.reduce_scatter_tensor(x, "sum", 0, group) == total)
     a, b = funcol.all_reduce_coalesced([x, x.double()], "sum", group)
     assert torch.all(a == total) and torch.all(b == total) and b.dtype == torch.float64
@@ -165,7 +191,9 @@ def functional(rank, world_size):
     assert torch.equal(lists[1], 2 * lists[0])
     parts = funcol.reduce_scatter_tensor_coalesced([x, 2 * x], "sum", [0, 0], group)
     assert torch.all(parts[1] == 2 * total)
-    compiled = torch.compile(lambda t: funcol.all_reduce(t * 2, "sum", group) + 1, backend="aot_eager")
+    compiled = torch.compile(
+        lambda t: funcol.all_reduce(t * 2, "sum", group) + 1, backend="aot_eager"
+    )
     assert torch.all(compiled(x) == 2 * total + 1)
 
 
@@ -188,7 +216,9 @@ def coalescing(rank, world_size):
         for output, value in zip(outputs, inputs, strict=True):
             dist.all_gather_into_tensor(output, value)
     for output, value in zip(outputs, inputs, strict=True):
-        assert torch.equal(output, torch.arange(world_size).float().repeat_interleave(value.numel()))
+        assert torch.equal(
+            output, torch.arange(world_size).float().repeat_interleave(value.numel())
+        )
 
 
 def test_coalescing_manager():
@@ -197,7 +227,10 @@ def test_coalescing_manager():
 
 def shards(rank, world_size, dtype, bits):
     n = 5000
-    inputs = [torch.randn(n * world_size, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(world_size)]
+    inputs = [
+        torch.randn(n * world_size, generator=torch.Generator().manual_seed(r)).to(dtype)
+        for r in range(world_size)
+    ]
     exact = sum(x.double() for x in inputs)
     mine = exact[rank * n : (rank + 1) * n]
     output = torch.zeros(n, dtype=dtype)
@@ -225,7 +258,9 @@ def shards(rank, world_size, dtype, bits):
 
 
 @pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
-@pytest.mark.parametrize("dtype, bits", [(torch.float32, 4), (torch.float32, 8), (torch.bfloat16, 4), (torch.float16, 4)])
+@pytest.mark.parametrize(
+    "dtype, bits", [(torch.float32, 4), (torch.float32, 8), (torch.bfloat16, 4), (torch.float16, 4)]
+)
 def test_reduce_scatter_and_all_gather_compressed(carrier, dtype, bits):
     env = {"CGX_COMPRESSION_QUANTIZATION_BITS": str(bits), "CGX_INNER_COMMUNICATOR_TYPE": carrier}
     results = run_pooled(shards, 3, dtype, bits, env=env)

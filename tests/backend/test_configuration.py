@@ -1,4 +1,6 @@
-"""Options and environment: defaults, precedence, bad values, disagreement between ranks, layers registered by hand."""
+"""Options and environment: defaults, precedence, bad values, disagreement between ranks, layers
+registered by hand.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,17 @@ from torch_cgx import _C
 
 
 def test_options_are_values():
-    a = torch_cgx.Options(bits=4, bucket_size=128, rounding="stochastic", collectives=["all_gather", "all_reduce"])
-    b = torch_cgx.Options(bucket_size=128, bits=4, rounding="STOCHASTIC", collectives="all_reduce,all_gather")
+    a = torch_cgx.Options(
+        bits=4, bucket_size=128, rounding="stochastic", collectives=["all_gather", "all_reduce"]
+    )
+    b = torch_cgx.Options(
+        bucket_size=128, bits=4, rounding="STOCHASTIC", collectives="all_reduce,all_gather"
+    )
     assert a == b and hash(a) == hash(b) and a != torch_cgx.Options(bits=4)
     assert a.bits == 4 and a.min_size is None and a.collectives == "all_gather,all_reduce"
     assert copy.deepcopy(a) == a and pickle.loads(pickle.dumps(a)) == a
-    assert repr(a) == "Options(bits=4, bucket_size=128, collectives='all_gather,all_reduce', rounding='stochastic')"
+    shown = "bits=4, bucket_size=128, collectives='all_gather,all_reduce', rounding='stochastic'"
+    assert repr(a) == f"Options({shown})"
     assert torch_cgx.Options(bits=None) == torch_cgx.Options()
     assert isinstance(a, torch._C._distributed_c10d.Backend.Options)
 
@@ -45,7 +52,9 @@ def test_bad_options_name_option_value_and_what_is_allowed(bad, words):
         torch_cgx.Options(**bad)
 
 
-@pytest.mark.parametrize("bad", [{"bits": 4.0}, {"bits": "4"}, {"bits": True}, {"intra_compress": 1}, {"codec": 3}])
+@pytest.mark.parametrize(
+    "bad", [{"bits": 4.0}, {"bits": "4"}, {"bits": True}, {"intra_compress": 1}, {"codec": 3}]
+)
 def test_wrong_types_are_type_errors(bad):
     with pytest.raises(TypeError, match=next(iter(bad))):
         torch_cgx.Options(**bad)
@@ -53,7 +62,11 @@ def test_wrong_types_are_type_errors(bad):
 
 def make_world(rank, world_size, options=None, name="w"):
     dist.init_process_group(
-        "cgx", store=dist.PrefixStore(name, store()), rank=rank, world_size=world_size, pg_options=options
+        "cgx",
+        store=dist.PrefixStore(name, store()),
+        rank=rank,
+        world_size=world_size,
+        pg_options=options,
     )
     return torch_cgx._backend.backend_of()
 
@@ -80,7 +93,10 @@ def bad_environment(rank, world_size, variable, value):
     ],
 )
 def test_bad_variables_are_refused_when_the_group_is_made(variable, value):
-    assert run_pooled(bad_environment, 2, variable, value, backend=None, env={variable: value}) == [True, True]
+    assert run_pooled(bad_environment, 2, variable, value, backend=None, env={variable: value}) == [
+        True,
+        True,
+    ]
 
 
 def unavailable(rank, world_size, words):
@@ -122,7 +138,12 @@ def precedence(rank, world_size):
 
 
 def test_options_beat_variables_beat_defaults_and_per_call_settings_are_read_at_the_call():
-    run_pooled(precedence, 2, backend=None, env={"CGX_COMPRESSION_BUCKET_SIZE": "128", "CGX_COMPRESSION_QUANTIZATION_BITS": "2"})
+    run_pooled(
+        precedence,
+        2,
+        backend=None,
+        env={"CGX_COMPRESSION_BUCKET_SIZE": "128", "CGX_COMPRESSION_QUANTIZATION_BITS": "2"},
+    )
 
 
 def minimal_size(rank, world_size):
@@ -137,8 +158,20 @@ def minimal_size(rank, world_size):
 def test_minimal_size():
     bits = {"CGX_COMPRESSION_QUANTIZATION_BITS": "4"}
     assert run_pooled(minimal_size, 2, env=bits)[0] == [0, 1, 1, 1, 1]
-    assert run_pooled(minimal_size, 2, env=bits | {"CGX_COMPRESSION_MINIMAL_SIZE": "100"})[0] == [0, 0, 0, 1, 1]
-    assert run_pooled(minimal_size, 2, env=bits | {"CGX_COMPRESSION_MINIMAL_SIZE": "0"})[0] == [0, 1, 1, 1, 1]
+    assert run_pooled(minimal_size, 2, env=bits | {"CGX_COMPRESSION_MINIMAL_SIZE": "100"})[0] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
+    assert run_pooled(minimal_size, 2, env=bits | {"CGX_COMPRESSION_MINIMAL_SIZE": "0"})[0] == [
+        0,
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 def compressed(rank, world_size):
@@ -146,7 +179,14 @@ def compressed(rank, world_size):
     return torch_cgx.stats()["compressed_calls"]
 
 
-@pytest.mark.parametrize("env", [{"CGX_INTRA_COMPRESS": "0"}, {"CGX_COMPRESS_COLLECTIVES": "none"}, {"CGX_COMPRESSION_QUANTIZATION_BITS": "16"}])
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"CGX_INTRA_COMPRESS": "0"},
+        {"CGX_COMPRESS_COLLECTIVES": "none"},
+        {"CGX_COMPRESSION_QUANTIZATION_BITS": "16"},
+    ],
+)
 def test_switches_that_keep_a_call_exact(env):
     assert run_pooled(compressed, 2, env={"CGX_COMPRESSION_QUANTIZATION_BITS": "4"} | env) == [0, 0]
 
@@ -158,7 +198,11 @@ def disagreement(rank, world_size):
 
 
 def test_ranks_that_disagree_on_the_configuration_all_hear_both_sides():
-    env = [{"CGX_COMPRESSION_SEED": "1"}, {"CGX_COMPRESSION_SEED": "2"}, {"CGX_COMPRESSION_SEED": "1"}]
+    env = [
+        {"CGX_COMPRESSION_SEED": "1"},
+        {"CGX_COMPRESSION_SEED": "2"},
+        {"CGX_COMPRESSION_SEED": "1"},
+    ]
     for text in run_pooled(disagreement, 3, backend=None, env=env):
         assert "seed: rank 0, 2: '1'; rank 1: '2'" in text
 
@@ -175,7 +219,9 @@ def call_mismatch(rank, world_size, kind):
         elif kind == "op":
             dist.all_reduce(tensor, op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM)
         else:
-            torch_cgx.reduce_scatter_tensor(torch.zeros(500), tensor, config={"bits": 4}) if rank else dist.all_reduce(tensor)
+            torch_cgx.reduce_scatter_tensor(
+                torch.zeros(500), tensor, config={"bits": 4}
+            ) if rank else dist.all_reduce(tensor)
     with pytest.raises(torch_cgx.CgxError):  # and from now on at once
         dist.all_reduce(tensor)
     return str(info.value)
@@ -184,7 +230,9 @@ def call_mismatch(rank, world_size, kind):
 @pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
 @pytest.mark.parametrize("kind", ["bits", "size", "dtype", "op", "order"])
 def test_ranks_that_disagree_on_a_call_all_get_an_error(kind, carrier):
-    texts = run_pooled(call_mismatch, 2, kind, env={"CGX_INNER_COMMUNICATOR_TYPE": carrier}, timeout=30)
+    texts = run_pooled(
+        call_mismatch, 2, kind, env={"CGX_INNER_COMMUNICATOR_TYPE": carrier}, timeout=30
+    )
     assert any("rank 0 runs" in text and "rank 1 runs" in text for text in texts), texts
 
 
@@ -205,7 +253,10 @@ def old_script(rank, world_size):
     torch_cgx.register_layer(0, 0, 1000, 4, 64)
     torch_cgx.register_layer(0, 1, 24, 32, 0)
     exact = torch.randn(1024, generator=torch.Generator().manual_seed(rank))
-    others = sum(torch.randn(1024, generator=torch.Generator().manual_seed(r)).double() for r in range(world_size))
+    others = sum(
+        torch.randn(1024, generator=torch.Generator().manual_seed(r)).double()
+        for r in range(world_size)
+    )
 
     def errors():
         tensor = exact.clone()

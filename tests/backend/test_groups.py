@@ -1,4 +1,6 @@
-"""Sub-groups, overlapping groups, groups used from several threads, two jobs at once, destroy and make anew."""
+"""Sub-groups, overlapping groups, groups used from several threads, two jobs at once, destroy and
+make anew.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_new_group_of_any_subset(carrier):
 
 
 def overlapping(rank, world_size):
-    groups = {members: dist.new_group(list(members)) for members in [(0, 1), (1, 2), (0, 2), (0, 1, 2)]}
+    groups = {
+        members: dist.new_group(list(members)) for members in [(0, 1), (1, 2), (0, 2), (0, 1, 2)]
+    }
     for _ in range(20):
         works, results = [], []
         for members, group in groups.items():
@@ -96,7 +100,10 @@ def two_jobs(rank, world_size):
     job, rank_in_job = divmod(rank, 2)
     for attempt in range(3):
         dist.init_process_group(
-            "cgx", store=dist.PrefixStore(f"job{job}/{attempt}", store()), rank=rank_in_job, world_size=2
+            "cgx",
+            store=dist.PrefixStore(f"job{job}/{attempt}", store()),
+            rank=rank_in_job,
+            world_size=2,
         )
         for step in range(30):
             tensor = torch.full((10_000,), float(10 * job + rank_in_job + step))

@@ -1,7 +1,8 @@
-"""An independent model of the reducers in numpy: what every rank must get, from the plan's borders and the codec oracle.
+"""An independent model of the reducers in numpy: what every rank must get, from the plan's borders
+and the codec oracle.
 
-It follows docs/numerics.md, not the C++: fp32 sums in rank order, one rounding (one-shot) or two (scatter-reduce-all-gather,
-whose owner of a chunk adds its own values unrounded).
+It follows docs/numerics.md, not the C++: fp32 sums in rank order, one rounding (one-shot) or two
+(scatter-reduce-all-gather, whose owner of a chunk adds its own values unrounded).
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ def to_float32(tensor: torch.Tensor) -> np.ndarray:
     return tensor.float().numpy()
 
 
-def through_codec(values: np.ndarray, spec: _C.Spec | None, dtype: torch.dtype, *, source: np.ndarray) -> np.ndarray:
-    """fp32 values of one run after encode and decode. `source`: the same values as they were (for raw parts)."""
+def through_codec(
+    values: np.ndarray, spec: _C.Spec | None, dtype: torch.dtype, *, source: np.ndarray
+) -> np.ndarray:
+    """fp32 values of one run after encode and decode. `source`: the same values as they were (for
+    raw parts).
+    """
     if spec is None:
         return to_float32(torch.from_numpy(np.ascontiguousarray(values)).to(dtype))
     full = len(values)
@@ -72,4 +77,6 @@ def all_reduce(
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     integer = {4: torch.int32, 2: torch.int16}[a.element_size()]
-    return a.dtype == b.dtype and torch.equal(a.reshape(-1).view(integer), b.reshape(-1).view(integer))
+    return a.dtype == b.dtype and torch.equal(
+        a.reshape(-1).view(integer), b.reshape(-1).view(integer)
+    )

@@ -35,6 +35,8 @@ def run(
     return outputs, info
 
 
-def gaussian(ranks: int, n: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> list[torch.Tensor]:
+def gaussian(
+    ranks: int, n: int, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed * 1000 + n % 997)
     return [torch.randn(n, generator=generator).to(dtype) for _ in range(ranks)]

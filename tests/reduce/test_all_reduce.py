@@ -66,8 +66,11 @@ def test_raw_and_encoded_layers_in_one_message(algorithm, average, dtype):
 def test_result_does_not_depend_on_the_message_size(algorithm):
     spec = _C.Spec(bits=3, bucket_size=100)
     inputs = gaussian(2, 30_001)
-    results = [run(inputs, [(30_001, spec)], algorithm, slot_bytes=s)[0][0] for s in (4096, 16384, 1 << 20)]
-    # One-shot rounds every value once, wherever it travels; in SRA the owner, whose own values are not rounded, changes.
+    results = [
+        run(inputs, [(30_001, spec)], algorithm, slot_bytes=s)[0][0] for s in (4096, 16384, 1 << 20)
+    ]
+    # One-shot rounds every value once, wherever it travels; in SRA the owner, whose own values are
+    # not rounded, changes.
     if algorithm == "oneshot":
         assert all(model.same_bits(r, results[0]) for r in results)
 
@@ -155,7 +158,9 @@ def test_stochastic_rounding_replays_and_differs_between_calls(algorithm):
     assert model.same_bits(run(inputs, layers, algorithm, sequence=7)[0][0], first[0])
     assert not model.same_bits(run(inputs, layers, algorithm, sequence=8)[0][0], first[0])
     other_seed = _C.Spec(bits=2, bucket_size=64, rounding="stochastic", seed=4)
-    assert not model.same_bits(run(inputs, [(5000, other_seed)], algorithm, sequence=7)[0][0], first[0])
+    assert not model.same_bits(
+        run(inputs, [(5000, other_seed)], algorithm, sequence=7)[0][0], first[0]
+    )
 
 
 def test_stochastic_rounding_is_unbiased_over_calls():
@@ -163,7 +168,10 @@ def test_stochastic_rounding_is_unbiased_over_calls():
     inputs = gaussian(4, 4096)
     exact = sum(x.double() for x in inputs)
     calls = 300
-    mean = sum(run(inputs, [(4096, spec)], "sra", sequence=s)[0][0].double() for s in range(calls)) / calls
+    mean = (
+        sum(run(inputs, [(4096, spec)], "sra", sequence=s)[0][0].double() for s in range(calls))
+        / calls
+    )
     single = (run(inputs, [(4096, spec)], "sra")[0][0].double() - exact).norm()
     assert (mean - exact).norm() < 2 * single / calls**0.5
 
@@ -177,9 +185,13 @@ def test_bytes_sent_equal_the_formula(algorithm):
         if algorithm == "oneshot":
             expected = (ranks - 1) * (56 + -(-n // bucket) * 8 + -(-n * bits // 8))
         else:
-            (chunks,) = _C.describe_plan([(n, _C.Spec(bits=bits, bucket_size=bucket))], 0, ranks, algorithm, 1 << 20)
+            (chunks,) = _C.describe_plan(
+                [(n, _C.Spec(bits=bits, bucket_size=bucket))], 0, ranks, algorithm, 1 << 20
+            )
             sizes = [sum(p[3] for p in pieces) for pieces in chunks]
-            expected = sum(56 + s for r, s in enumerate(sizes) if r != rank) + (ranks - 1) * (56 + sizes[rank])
+            expected = sum(56 + s for r, s in enumerate(sizes) if r != rank) + (ranks - 1) * (
+                56 + sizes[rank]
+            )
         assert stats["bytes_sent"] == expected
         assert stats["bytes_raw"] == 4 * n
         assert stats["calls"] == stats["compressed_calls"] == 1

@@ -1,4 +1,6 @@
-"""Plans: every value travels once, borders fall on bucket borders, messages fit, sizes follow the formula."""
+"""Plans: every value travels once, borders fall on bucket borders, messages fit, sizes follow the
+formula.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ def check(layers, size, algorithm, capacity=CAPACITY, dtype=0):
             end = 0
             for offset, count, payload, nbytes, exact in pieces:
                 assert offset == position and count > 0
-                layer = max(i for i, start in enumerate(starts[:-1]) if start <= offset and layers[i][0] > 0)
+                layer = max(
+                    i for i, start in enumerate(starts[:-1]) if start <= offset and layers[i][0] > 0
+                )
                 numel, spec = layers[layer]
                 assert offset + count <= starts[layer] + numel
                 granule = 16 if spec is None else spec.bucket_size
                 assert (offset - starts[layer]) % granule == 0
                 assert exact == (spec is None)
-                expected = count * (4 if dtype == 0 else 2) if spec is None else payload_bytes(
-                    count, spec.bits, spec.bucket_size
+                expected = (
+                    count * (4 if dtype == 0 else 2)
+                    if spec is None
+                    else payload_bytes(count, spec.bits, spec.bucket_size)
                 )
                 assert nbytes == expected
                 assert payload % 16 == 0 and payload >= end and payload - end < 16
@@ -57,7 +63,14 @@ def test_every_size_is_covered_once(size, algorithm):
 @pytest.mark.parametrize("algorithm", ["oneshot", "sra"])
 def test_layers_keep_their_own_buckets(algorithm):
     spec = _C.Spec(bits=4, bucket_size=64)
-    layers = [(1000, spec), (10, None), (0, None), (7, spec), (50_000, _C.Spec(bits=2, bucket_size=512)), (33, None)]
+    layers = [
+        (1000, spec),
+        (10, None),
+        (0, None),
+        (7, spec),
+        (50_000, _C.Spec(bits=2, bucket_size=512)),
+        (33, None),
+    ]
     for size in (2, 3, 8):
         check(layers, size, algorithm)
         check(layers, size, algorithm, capacity=16384, dtype=1)
@@ -65,7 +78,9 @@ def test_layers_keep_their_own_buckets(algorithm):
 
 @pytest.mark.parametrize("algorithm", ["oneshot", "sra"])
 def test_small_messages_make_many_rounds(algorithm):
-    rounds = check([(300_000, _C.Spec(bits=4, bucket_size=64)), (10_000, None)], 3, algorithm, capacity=8192)
+    rounds = check(
+        [(300_000, _C.Spec(bits=4, bucket_size=64)), (10_000, None)], 3, algorithm, capacity=8192
+    )
     assert len(rounds) > 20
 
 
@@ -79,7 +94,9 @@ def test_chunks_are_balanced():
 
 def test_a_bucket_that_does_not_fit_is_refused_by_name():
     with pytest.raises(ValueError, match=r"bucket_size 1000000.*CGX_SHM_SEGMENT_KB"):
-        _C.describe_plan([(2_000_000, _C.Spec(bits=8, bucket_size=1_000_000))], 0, 2, "oneshot", 65536)
+        _C.describe_plan(
+            [(2_000_000, _C.Spec(bits=8, bucket_size=1_000_000))], 0, 2, "oneshot", 65536
+        )
 
 
 def test_one_shot_is_chosen_for_two_ranks_and_for_small_messages():

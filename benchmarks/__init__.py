@@ -1,0 +1,1 @@
+"""Benchmarks of torch_cgx; each measures its peers in the same run."""

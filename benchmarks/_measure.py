@@ -1,0 +1,160 @@
+"""The measuring loop of one rank.
+
+For every size, every method is verified once (which also warms it up: connections, buffers, plans),
+and then every repetition runs all methods one after another, so that a slow phase of the machine
+meets all of them. The order turns by one from repetition to repetition.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks._check import Reference, contribution, fingerprint
+from benchmarks._methods import STAGES, Method, Variant, make_methods, ring_bytes
+
+_TIMEOUT = timedelta(seconds=120)
+# Calls per sample: more where one is about as short as the skew with which ranks leave a barrier.
+_CALLS = ((16 << 10, 20), (256 << 10, 5))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all ranks measure. sizes: bytes of fp32."""
+
+    ranks: int
+    sizes: list[int]
+    repeats: int
+    variants: list[Variant] = field(default_factory=list)
+    bucket_size: int = 512
+    bf16: bool = True
+
+
+def calls_per_sample(nbytes: int, ranks: int) -> int:
+    """How often a method runs between two looks at the clock. A sum run again and again grows by
+    the number of ranks each time; it has to stay within fp32.
+    """
+    growth = math.floor(100 / math.log2(ranks))
+    return next((min(calls, growth) for limit, calls in _CALLS if nbytes <= limit), 1)
+
+
+def measure_rank(rank: int, job: Job, port: int, result: str) -> None:
+    """Runs one rank of `job`; rank 0 writes what was measured as JSON into the file `result`.
+
+    port: of a TCPStore on the loopback interface.
+    """
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_TIMEOUT)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=job.ranks, timeout=_TIMEOUT)
+    try:
+        methods = make_methods(job.variants, job.bucket_size, job.bf16)
+        measured = [_measure_size(rank, job, methods, nbytes) for nbytes in job.sizes]
+        if rank == 0:
+            Path(result).write_text(json.dumps(measured))
+    finally:
+        dist.destroy_process_group()
+
+
+def _measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dict[str, Any]:
+    x = contribution(rank, nbytes // 4)
+    y = torch.empty_like(x)
+    reference = Reference(job.ranks, x.numel(), job.bucket_size)
+    checks = [_verify(method, reference, x, y) for method in methods]
+
+    calls = calls_per_sample(nbytes, job.ranks)
+    times: list[list[float]] = [[] for _ in methods]
+    counted: list[list[dict[str, float]]] = [[] for _ in methods]
+    copies = []
+    for repetition in range(job.repeats):
+        copies.append(_copy_seconds(x, y, calls))
+        for turn in range(len(methods)):
+            i = (turn + repetition) % len(methods)
+            before = methods[i].counted()
+            times[i].append(_sample(methods[i], x, y, calls))
+            after = methods[i].counted()
+            counted[i].append({name: after[name] - before[name] for name in after})
+
+    mine = {"times": times, "copies": copies, "counted": counted}
+    gathered: list[Any] = [None] * job.ranks
+    dist.all_gather_object(gathered, mine)
+    rows = []
+    for i, method in enumerate(methods):
+        rows.append(
+            {
+                "method": method.name,
+                "carrier": method.carrier,
+                "bits": method.bits,
+                **checks[i],
+                "seconds": _slowest([per_rank["times"][i] for per_rank in gathered]),
+                **_per_call(method, [r["counted"][i] for r in gathered], job.ranks, nbytes),
+            }
+        )
+    copy = _slowest([per_rank["copies"] for per_rank in gathered])
+    return {"bytes": nbytes, "calls_per_sample": calls, "copy_seconds": copy, "rows": rows}
+
+
+def _verify(
+    method: Method, reference: Reference, x: torch.Tensor, y: torch.Tensor
+) -> dict[str, Any]:
+    y.copy_(x)
+    method.run(y)
+    inside, error = reference.compare(y, method.bound(reference), method.mean)
+    answers: list[Any] = [None] * reference.world_size
+    dist.all_gather_object(answers, (fingerprint(y), inside, error))
+    return {
+        "equal": len({answer[0] for answer in answers}) == 1,
+        "within_bound": all(answer[1] for answer in answers),
+        "relative_error": max(answer[2] for answer in answers),
+    }
+
+
+def _sample(method: Method, x: torch.Tensor, y: torch.Tensor, calls: int) -> float:
+    """Seconds per call on this rank, from the barrier to the end of the last call."""
+    y.copy_(x)
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(calls):
+        method.run(y)
+    return (time.perf_counter() - start) / calls
+
+
+def _copy_seconds(x: torch.Tensor, y: torch.Tensor, calls: int) -> float:
+    """Seconds per copy of the vector, while all other ranks copy theirs."""
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(calls):
+        y.copy_(x)
+    return (time.perf_counter() - start) / calls
+
+
+def _slowest(per_rank: list[list[float]]) -> list[float]:
+    return [max(samples) for samples in zip(*per_rank, strict=True)]
+
+
+def _per_call(
+    method: Method, counted: list[list[dict[str, float]]], ranks: int, nbytes: int
+) -> dict[str, Any]:
+    """Wire bytes (of the rank that sends most) and seconds by stage (mean over the ranks, median
+    over the repetitions), per call. counted: of every rank and repetition.
+    """
+    if not counted[0][0]:
+        sent = ring_bytes(ranks, method.bits, nbytes)
+        return {"wire_bytes": sent, "wire_source": method.wire_source, "stages": None}
+    sent = max(c["bytes_sent"] / c["calls"] for of_rank in counted for c in of_rank)
+    stages = {
+        stage: statistics.median(
+            statistics.fmean(c[f"seconds_{stage}"] / c["calls"] for c in repetition)
+            for repetition in zip(*counted, strict=True)
+        )
+        for stage in STAGES
+    }
+    return {"wire_bytes": sent, "wire_source": method.wire_source, "stages": stages}

@@ -1,0 +1,174 @@
+"""How fast all-reduces are: cgx on its carriers, against gloo and torch's 16-bit hooks.
+
+    python -m benchmarks.allreduce [--ranks 2] [--carrier shm gloo] [--sizes 4 64K 64M]
+        [--bits 32 8 4 2] [--repeats 15] [--quick] [--json FILE] [--plot FILE]
+
+Starts its own processes on this host. All methods are measured in the same run, one after another
+in every repetition, so the ratios hold although the absolute times are those of a busy machine. A
+time is the slowest rank's, from a barrier to the end; medians and the 10th and 90th percentile are
+reported. Every result is verified: equal bits on all ranks, no value off by more than the method
+may be. Ends with status 1 if one is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if not __package__:  # run as a file: the repository's root instead of this folder
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from benchmarks import _machine, _plot, _report
+from benchmarks._measure import Job, measure_rank
+from benchmarks._methods import Variant
+
+SIZES = [4**k for k in range(1, 14)]  # 4 B to 64 MiB
+QUICK_SIZES = [4, 4**6, 4**8, 4**10, 4**12]
+BITS = [1, 2, 3, 4, 5, 6, 7, 8, 32]
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+def parse_size(text: str) -> int:
+    """ "64K", "64KiB", "65536" -> 65536. ValueError unless it is a positive multiple of 4."""
+    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:I?B)?", text.strip().upper())
+    nbytes = int(match[1]) << _UNITS[match[2]] if match else 0
+    if nbytes < 4 or nbytes % 4:
+        raise argparse.ArgumentTypeError(
+            f"size {text!r}; allowed: positive multiples of 4 bytes, as 4, 64K, 16MiB"
+        )
+    return nbytes
+
+
+def _at_least(minimum: int, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = minimum - 1
+    if value < minimum:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: integers from {minimum}")
+    return value
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.allreduce",
+        description="Speed of all-reduces on this host, against gloo in the same run.",
+    )
+    parser.add_argument("--ranks", type=lambda t: _at_least(2, t), default=2, metavar="N")
+    parser.add_argument(
+        "--carrier", nargs="+", choices=["shm", "gloo"], default=["shm", "gloo"], help="of cgx"
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4, 64K, 64M"
+    )
+    parser.add_argument("--bits", nargs="+", type=int, choices=BITS, default=[32, 8, 4, 2])
+    parser.add_argument("--bucket-size", type=lambda t: _at_least(1, t), default=512, metavar="N")
+    parser.add_argument(
+        "--repeats", type=lambda t: _at_least(1, t), metavar="N", help="15; 5 with --quick"
+    )
+    parser.add_argument(
+        "--reduction",
+        nargs="+",
+        choices=["AUTO", "SRA", "ONESHOT"],
+        metavar="NAME",
+        help="compare reductions: AUTO SRA ONESHOT",
+    )
+    parser.add_argument(
+        "--segment-kb",
+        nargs="+",
+        type=lambda t: _at_least(16, t),
+        metavar="KB",
+        help="compare sizes of the shared-memory segment (CGX_SHM_SEGMENT_KB)",
+    )
+    parser.add_argument(
+        "--fusion-mb",
+        nargs="+",
+        type=lambda t: _at_least(1, t),
+        metavar="MB",
+        help="compare sizes of the gloo carrier's buffer (CGX_FUSION_BUFFER_SIZE_MB)",
+    )
+    parser.add_argument("--no-bf16", action="store_true", help="leave out torch's bf16 hook")
+    parser.add_argument("--quick", action="store_true", help="five sizes, five repetitions")
+    parser.add_argument("--json", metavar="FILE", help="write rows and facts of the machine")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture (needs matplotlib)")
+    return parser.parse_args(argv)
+
+
+def make_job(args: argparse.Namespace) -> Job:
+    variants = []
+    for carrier, bits, reduction in itertools.product(
+        dict.fromkeys(args.carrier), dict.fromkeys(args.bits), args.reduction or [None]
+    ):
+        if carrier == "shm":
+            segments = args.segment_kb or [None]
+            variants += [Variant(carrier, bits, reduction, segment_kb=kb) for kb in segments]
+        else:
+            buffers = args.fusion_mb or [None]
+            variants += [Variant(carrier, bits, reduction, fusion_mb=mb) for mb in buffers]
+    return Job(
+        ranks=args.ranks,
+        sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
+        repeats=args.repeats or (5 if args.quick else 15),
+        variants=variants,
+        bucket_size=args.bucket_size,
+        bf16=not args.no_bf16,
+    )
+
+
+def measure(job: Job) -> list[_report.Row]:
+    """Runs the job in processes of its own. A rank's exception is raised here, with its text."""
+    # One thread per rank, as torchrun does it; read when the processes import torch.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # The store is served here, so no port has to be guessed.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory(prefix="cgx-allreduce-") as folder:
+        result = Path(folder) / "measured.json"
+        spawn(measure_rank, args=(job, store.port, str(result)), nprocs=job.ranks)
+        measured = json.loads(result.read_text())
+    return _report.to_rows(measured, job.ranks)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = arguments(argv)
+    job = make_job(args)
+    start = time.monotonic()
+    facts = _machine.facts() | {
+        "ranks": job.ranks,
+        "threads": 1,
+        "repeats": job.repeats,
+        "bucket_size": job.bucket_size,
+    }
+    print(", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
+    if facts["cores"] is not None and job.ranks > facts["cores"]:
+        print(f"note: {job.ranks} ranks share {facts['cores']} cores")
+    rows = measure(job)
+    facts["seconds"] = round(time.monotonic() - start, 1)
+    print("Rates in GB/s of fp32; wire B: bytes sent per rank and call, ~: by formula")
+    for text in (_report.table(rows), _report.speedups(rows), _report.stages(rows)):
+        if text:
+            print(f"\n{text}")
+    print(f"\n{facts['seconds']} s in all")
+    if args.json:
+        document = {"benchmark": "allreduce", "machine": facts, "rows": rows}
+        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+    if args.plot:
+        title = f"all-reduce of fp32, {job.ranks} ranks on one host ({facts['cpu']})"
+        _plot.draw(rows, title, args.plot)
+    wrong = _report.failures(rows)
+    for line in wrong:
+        print(f"WRONG: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""The all-reduce benchmark: its bounds and rates by hand, and small runs of the real thing. Speeds
+are not tested.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from benchmarks import _check, _measure, _methods, _report, allreduce
+from tests.distributed import ROOT
+
+TINY = ["--sizes", "4", "5000", "64K", "--repeats", "2", "--no-bf16"]
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=170
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("allreduce")
+    files = ["--json", str(folder / "out.json"), "--plot", str(folder / "out.png")]
+    done = _run("-m", "benchmarks.allreduce", *TINY, "--bits", "32", "4", *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, json.loads((folder / "out.json").read_text()), folder / "out.png"
+
+
+def test_every_method_is_measured_at_every_size(finished):
+    _, document, _ = finished
+    names = {"gloo fp32", "fp16 hook"}
+    names |= {f"cgx {carrier} {bits}" for carrier in ("shm", "gloo") for bits in ("exact", "4 bit")}
+    found = {(row["method"], row["bytes"]) for row in document["rows"]}
+    assert found == {(name, size) for name in names for size in (4, 5000, 65536)}
+
+
+def test_results_are_verified_and_rates_fit_the_times(finished):
+    _, document, _ = finished
+    for row in document["rows"]:
+        assert row["equal"] and row["within_bound"]
+        assert 0 < row["seconds_p10"] <= row["seconds"] <= row["seconds_p90"]
+        assert row["algbw"] == pytest.approx(row["bytes"] / row["seconds"] / 1e9)
+        assert row["busbw"] == pytest.approx(row["algbw"])  # 2 (N - 1) / N of two ranks
+        assert row["of_roof"] == pytest.approx(row["algbw"] / row["roof"])
+        if row["method"] == "gloo fp32":
+            assert row["speedup"] == 1.0
+    # Four bits really went over the wire: a sum of exact ones errs less.
+    errors = {row["method"]: row["relative_error"] for row in document["rows"] if row["bytes"] > 4}
+    assert errors["cgx shm 4 bit"] > 0.01
+    assert errors["cgx shm exact"] < 1e-6
+    assert 1e-5 < errors["fp16 hook"] < 1e-2
+
+
+def test_wire_bytes_are_counted_for_cgx_and_computed_for_gloo(finished):
+    _, document, _ = finished
+    rows = {row["method"]: row for row in document["rows"] if row["bytes"] == 65536}
+    assert (rows["gloo fp32"]["wire_source"], rows["gloo fp32"]["wire_bytes"]) == ("formula", 65536)
+    assert rows["fp16 hook"]["wire_bytes"] == 32768
+    values, buckets = 16384, 32
+    for carrier in ("shm", "gloo"):
+        for name, payload in (("exact", 4 * values), ("4 bit", values // 2 + 8 * buckets)):
+            row = rows[f"cgx {carrier} {name}"]
+            assert row["wire_source"] == "measured"
+            assert payload < row["wire_bytes"] <= payload + 200
+            assert set(row["stages"]) == {"encode", "transfer", "decode"}
+            assert all(seconds > 0 for seconds in row["stages"].values())
+
+
+def test_machine_facts_table_and_picture(finished):
+    stdout, document, picture = finished
+    machine = document["machine"]
+    assert machine["torch"] == torch.__version__
+    assert machine["ranks"] == 2 and machine["repeats"] == 2 and machine["cores"] >= 1
+    assert machine["cpu"] and machine["kernel"] and machine["python"]
+    assert "Where the time goes at 64K" in stdout and "times gloo fp32" in stdout
+    assert "WRONG" not in stdout
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and picture.stat().st_size > 10_000
+
+
+def test_runs_as_a_file_with_three_ranks_and_both_reductions(tmp_path):
+    out = tmp_path / "out.json"
+    small = ["--ranks", "3", "--sizes", "8", "100K", "--repeats", "1", "--bits", "2"]
+    small += ["--carrier", "shm", "--reduction", "SRA", "ONESHOT", "--segment-kb", "64"]
+    done = _run("benchmarks/allreduce.py", *small, "--json", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {(r["method"], r["bytes"]): r for r in json.loads(out.read_text())["rows"]}
+    sra, once = (rows[f"cgx shm 2 bit {name} 64K", 102400] for name in ("SRA", "ONESHOT"))
+    # One-shot sends N - 1 vectors, SRA 2 (N - 1) / N of one.
+    assert once["wire_bytes"] / sra["wire_bytes"] == pytest.approx(1.5, rel=0.1)
+    assert sra["busbw"] == pytest.approx(sra["algbw"] * 4 / 3)
+
+
+def test_a_rank_that_fails_fails_the_benchmark():
+    # A bucket that does not fit into the shared memory is refused by the engine.
+    unfit = ["--sizes", "1M", "--bits", "4", "--bucket-size", "1000000", "--segment-kb", "16"]
+    done = _run("-m", "benchmarks.allreduce", "--carrier", "shm", "--repeats", "1", *unfit)
+    assert done.returncode == 1
+    assert "CGX_SHM_SEGMENT_KB" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--sizes", "6"], ["--sizes", "-4"], ["--ranks", "1"], ["--bits", "9"], ["--carrier", "tcp"]],
+)
+def test_bad_arguments_are_named(flags, capsys):
+    with pytest.raises(SystemExit) as caught:
+        allreduce.arguments(flags)
+    assert caught.value.code == 2
+    assert flags[1] in capsys.readouterr().err
+
+
+def test_sizes_are_read_with_binary_units():
+    read = [allreduce.parse_size(t) for t in ("4", "64K", "64KiB", "1m", "1G")]
+    assert read == [4, 65536, 65536, 1 << 20, 1 << 30]
+    with pytest.raises(argparse.ArgumentTypeError, match="allowed"):
+        allreduce.parse_size("0")
+    assert [_report.size_text(n) for n in (4, 65536, 1536, 1 << 26)] == ["4", "64K", "1.5K", "64M"]
+
+
+def test_the_maxmin_bound_is_that_of_the_formula():
+    reference = _check.Reference(world_size=2, numel=10, bucket_size=4)
+    x = [_check.contribution(rank, 10).double() for rank in range(2)]
+    parts = [slice(0, 4), slice(4, 8), slice(8, 10)]
+    ranges = torch.stack([sum(v[part].max() - v[part].min() for v in x) for part in parts])
+    torch.testing.assert_close(reference.ranges, ranges)
+    # 3 bits: 7 steps, of which half a step per rank may be lost; the fp32 terms are far smaller.
+    bound = reference.maxmin_bound(3, two_roundings=False)
+    torch.testing.assert_close(bound, ranges / 14, rtol=1e-4, atol=0)
+    assert (reference.maxmin_bound(3, two_roundings=True) > bound).all()
+
+
+@pytest.mark.parametrize("spoil", ["late value", "nan"])
+def test_a_wrong_value_is_found(spoil):
+    reference = _check.Reference(world_size=2, numel=1001, bucket_size=512)
+    right = _check.contribution(0, 1001) + _check.contribution(1, 1001)
+    bound = reference.maxmin_bound(8, two_roundings=False)
+    inside, error = reference.compare(right, bound, mean=False)
+    assert inside and error < 1e-6
+    assert not reference.compare(right, bound, mean=True)[0]
+    wrong = right.clone()
+    wrong[-1] += 1.0 if spoil == "late value" else float("nan")
+    assert not reference.compare(wrong, bound, mean=False)[0]
+    assert _check.fingerprint(wrong) != _check.fingerprint(right)
+
+
+def test_failures_name_method_and_size():
+    row = {"method": "cgx shm 4 bit", "bytes": 65536, "relative_error": 0.5}
+    assert _report.failures([{**row, "equal": True, "within_bound": True}]) == []
+    lines = _report.failures([{**row, "equal": False, "within_bound": False}])
+    assert len(lines) == 2 and all(line.startswith("cgx shm 4 bit at 64K") for line in lines)
+
+
+def test_speedup_is_the_median_of_pairs():
+    def one(method, seconds):
+        return {"method": method, "seconds": seconds}
+
+    # The second half of the run is ten times slower for everybody: pairs do not notice.
+    gloo, cgx = [2.0, 2.0, 20.0, 20.0, 20.0], [1.0, 1.0, 10.0, 10.0, 10.0]
+    measured = [
+        {"bytes": 4000, "calls_per_sample": 1, "copy_seconds": [1.0],
+         "rows": [one(_methods.GLOO, gloo), one("cgx", cgx)]}
+    ]  # fmt: skip
+    rows = _report.to_rows(measured, ranks=4)
+    assert [row["speedup"] for row in rows] == [1.0, 2.0]
+    assert rows[1]["seconds"] == 10.0
+    assert rows[1]["busbw"] == pytest.approx(4000 / 10 / 1e9 * 1.5)
+
+
+def test_repeated_sums_stay_within_fp32():
+    for ranks in (2, 4, 64):
+        assert ranks ** _measure.calls_per_sample(4, ranks) * 100 < torch.finfo(torch.float32).max
+    assert _measure.calls_per_sample(1 << 26, 2) == 1

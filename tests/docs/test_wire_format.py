@@ -1,0 +1,146 @@
+"""docs/wire_format.md against the bytes that ranks really exchange."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TEXT = (ROOT / "docs" / "wire_format.md").read_text()
+HEADER = struct.Struct("<4sBBBBQIHBBIIQQQ")
+EXAMPLE = [0.4, -1.0, 0.25, 2.0, 0.0, -0.75, 1.0, 1.45, 3.0, 3.0, 5.0, -6.0]
+LAYERS = [(10, {"bits": 4, "bucket_size": 8}), (2, None)]
+
+
+def _documented() -> bytes:
+    """The bytes of the document's example: the hexadecimal column of its table."""
+    table = TEXT.split("<!-- example -->")[1].split("<!-- /example -->")[0]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    return bytes.fromhex("".join(row[2].strip().strip("`") for row in rows))
+
+
+def _fnv(data: bytes) -> int:
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+def _hash(operation, algorithm, dtype, size, segments, first_round):
+    """The plan's hash as the document states it; segments: (count, name, bits, bucket_size,
+    rounding, skip, seed)."""
+    data = struct.pack("<5Q", operation, algorithm, dtype, size, len(segments))
+    for count, name, *numbers in segments:
+        data += struct.pack("<Q", count) + name.encode() + struct.pack("<Q", len(name))
+        data += struct.pack("<5Q", *numbers)
+    rounds = 1 if first_round else 0
+    return _fnv(data + struct.pack(f"<{1 + len(first_round)}Q", rounds, *first_round))
+
+
+def _mapped() -> dict[str, tuple[int, int]]:
+    """Inode -> addresses of the segments that this process maps; their names are gone by then."""
+    found = {}
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if "/dev/shm/cgx" in line and "(deleted)" in line:
+                addresses, *_, inode, _path, _deleted = line.split()
+                start, end = addresses.split("-")
+                found[inode] = (int(start, 16), int(end, 16))
+    return found
+
+
+def _contents(start: int, end: int) -> bytes:
+    found = b""
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(start)
+        while len(found) < end - start and (part := memory.read(end - start - len(found))):
+            found += part
+    return found
+
+
+def _messages(rank, world_size, algorithm):
+    before = _mapped()  # groups of other tests
+    # A fresh group: its segment holds nothing else.
+    options = torch_cgx.Options(inner_reduction=algorithm, shm_segment_kb=16)
+    group = dist.new_group(backend="cgx", pg_options=options)
+    x = torch.tensor(EXAMPLE)
+    torch_cgx.all_reduce(x if rank == 0 else torch.zeros(12), layers=LAYERS, group=group)
+    dist.barrier()
+    (segment,) = (where for inode, where in _mapped().items() if inode not in before)
+    memory = _contents(*segment)
+    dist.barrier()
+    messages = []
+    for match in re.finditer(b"CGX1", memory):
+        size = HEADER.unpack_from(memory, match.start())[-1]
+        messages.append(memory[match.start() : match.start() + HEADER.size + size])
+    return messages
+
+
+def test_example_is_what_a_rank_sends():
+    sent = run_pooled(_messages, 2, "ONESHOT")[0]
+    mine = [m for m in sent if HEADER.unpack_from(m)[7] == 0]
+    documented = _documented()
+    assert mine == [documented]
+    assert len(documented) == 96
+
+
+def test_header_and_hash_of_the_example():
+    fields = HEADER.unpack_from(_documented())
+    segments = [(10, "maxmin", 4, 8, 0, 0, 0), (2, "raw", 32, 1, 0, 0, 0)]
+    expected = _hash(1, 1, 0, 2, segments, [12])
+    assert fields == (b"CGX1", 1, 1, 1, 0, 0, 0, 0, 0, 4, 8, 2, expected, 12, 40)
+    assert HEADER.size == 56
+
+
+def test_messages_of_scatter_reduce_all_gather():
+    messages = run_pooled(_messages, 2, "SRA")[1]
+    seen = sorted((m[6], HEADER.unpack_from(m)[7], HEADER.unpack_from(m)[-1]) for m in messages)
+    # Two chunks: the first bucket with its 8 values (8 + 4 bytes), and the rest (8 + 1, raw at 16).
+    assert seen == [(2, 0, 12), (2, 0, 24), (2, 1, 12), (2, 1, 24)]
+
+
+def test_payload_of_the_example_decodes():
+    payload = _documented()[56:]
+    codec = torch_cgx.codecs.MaxMin(bits=4, bucket_size=8)
+    values = codec.decode(torch.tensor(list(payload[:21]), dtype=torch.uint8), numel=10)
+    unit = torch.tensor(3.0) / 15
+    codes = torch.tensor([7, 0, 6, 15, 5, 1, 10, 12.0])
+    assert torch.equal(values, torch.cat([-1 + unit * codes, torch.tensor([3.0, 3.0])]))
+    assert struct.unpack("<2f", payload[32:]) == (5.0, -6.0)
+
+
+def _formula(n, bits, bucket, skip, width):
+    coded = n // bucket * bucket if skip else n
+    return 8 * -(-coded // bucket) + -(-coded * bits // 8) + (n - coded) * width
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_formula_of_the_payload(bits, skip, dtype):
+    for bucket in (1, 3, 64, 512, 1000):
+        codec = torch_cgx.codecs.MaxMin(bits=bits, bucket_size=bucket, skip_incomplete_buckets=skip)
+        for n in (0, 1, 7, 8, 63, 511, 512, 513, 1000, 100_003):
+            assert codec.encoded_bytes(n, dtype) == _formula(n, bits, bucket, skip, dtype.itemsize)
+            assert codec.encode(torch.ones(n, dtype=dtype)).numel() == codec.encoded_bytes(n, dtype)
+
+
+def _bytes_sent(rank, world_size, carrier):
+    options = torch_cgx.Options(inner_communicator=carrier, inner_reduction="ONESHOT")
+    group = dist.new_group(backend="cgx", pg_options=options)
+    torch_cgx.all_reduce(torch.ones(5000), config={"bits": 3, "bucket_size": 512}, group=group)
+    return torch_cgx.stats(group)["bytes_sent"]
+
+
+@pytest.mark.parametrize("carrier, frame", [("SHM", 0), ("GLOO", 8)])
+def test_framing_of_the_carriers(carrier, frame):
+    size = 56 + _formula(5000, 3, 512, False, 4) + frame
+    assert run_pooled(_bytes_sent, 3, carrier) == [2 * size] * 3
