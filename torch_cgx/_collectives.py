@@ -108,7 +108,10 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     since the group was made. What the inner backend carried (all that the engine does not reduce)
     is not in them.
     """
-    return dict(backend_of(group, _device_of(group)).stats())
+    counters = dict(backend_of(group, _device_of(group)).stats())
+    whole = {key: value for key, value in counters.items() if key not in ("carrier", "sequence")}
+    counters["carriers"] = {counters["carrier"]: whole}
+    return counters
 
 
 def reset_stats(group: dist.ProcessGroup | None = None) -> None:

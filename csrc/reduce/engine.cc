@@ -12,7 +12,7 @@ namespace {
 // With more than two ranks one-shot sends (N - 1) instead of 2 (N - 1) / N messages' worth of
 // bytes, but saves an exchange; below this many bytes leaving a rank the exchange is the larger
 // cost (benchmarks/allreduce.py).
-constexpr size_t kOneShotBytes = 64 * 1024;
+constexpr size_t kOneShotBytes = 256 * 1024;
 
 // A script that reduces ever new shapes must not grow the cache for ever.
 constexpr size_t kMaxCachedPlans = 512;
