@@ -145,7 +145,13 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier() {
   throw ConfigError("unknown carrier");
 }
 
-ProcessGroupCGX::~ProcessGroupCGX() { shutdown(); }
+ProcessGroupCGX::~ProcessGroupCGX() {
+  shutdown();
+  // Gloo's destructor joins threads that want the lock, to drop the tensors of their last works.
+  ReleaseGilIfHeld no_gil;
+  engine_.reset();  // holds the carrier, which may be Gloo too
+  inner_.reset();
+}
 
 // ------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class EngineWork : public c10d::Work {
   // Guarded by Work::mutex_.
   c10::intrusive_ptr<c10::ivalue::Future> future_, future_result_;
   std::exception_ptr error_;  // of complete(), which says it before Work::exception_ does
-  bool settled_ = false;  // complete() has taken the futures that there were
+  bool settled_ = false;      // complete() has taken the futures that there were
 };
 
 /// A work of the inner backend whose tensors were views (other dtypes as bytes): shows the caller's

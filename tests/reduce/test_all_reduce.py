@@ -27,15 +27,16 @@ def check(inputs, layers, algorithm, average=False, slot_bytes=SLOT):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_all_small_sizes(ranks, algorithm):
-    step = 1 if ranks in (2, 3) else 13
-    for n in [*range(0, 401, step), 511, 512, 513, 1023, 1024, 1025]:
-        bits = n % 8 + 1
-        check(gaussian(ranks, n), [(n, _C.Spec(bits=bits, bucket_size=64))], algorithm)
+    dtypes = [torch.float32, torch.float16, torch.bfloat16]
+    for n in [*range(401), 511, 512, 513, 1023, 1024, 1025]:
+        bits, dtype = n % 8 + 1, dtypes[n // 8 % 3]
+        inputs = gaussian(ranks, n, dtype)
+        check(inputs, [(n, _C.Spec(bits=bits, bucket_size=64))], algorithm)
         if n % 4 == 0:
-            check(gaussian(ranks, n), [(n, None)], algorithm)
+            check(inputs, [(n, None)], algorithm)
 
 
-@pytest.mark.parametrize("bucket_size", [1, 2, 3, 7, 33, 64, 100, 512, 1000, 4096])
+@pytest.mark.parametrize("bucket_size", [1, 2, 3, 7, 33, 48, 63, 64, 65, 100, 512, 1000, 4096])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_all_widths_and_bucket_sizes(algorithm, bucket_size):
     for bits in range(1, 9):
