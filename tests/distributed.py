@@ -86,6 +86,7 @@ class _Job:
     rank: int
     world_size: int
     port: int
+    number: int  # of the call: calls share the server, each has its own keys
     backend: str | None
     timeout: float
     group_timeout: float
@@ -194,11 +195,14 @@ class RankPool:
     def __init__(self, env: Env = None):
         self._env = env
         self._workers: list[_Worker] = []
+        self._server: Any = None
+        self._calls = 0
 
     def close(self) -> None:
         for worker in self._workers:
             worker.kill()
         self._workers.clear()
+        self._server = None
 
     def run(
         self,
@@ -217,8 +221,10 @@ class RankPool:
 
         self._ready(world_size)
         # The parent serves the store: no port has to be guessed, and no rank's death takes it
-        # along.
-        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        # along. One server for all calls: torch takes 5 s to start every tenth or so.
+        if self._server is None:
+            self._server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._calls += 1
         call = pickle.dumps((fn, args))
         for rank, worker in enumerate(self._workers[:world_size]):
             worker.mark_log()
@@ -227,7 +233,8 @@ class RankPool:
                 path=list(sys.path),
                 rank=rank,
                 world_size=world_size,
-                port=server.port,
+                port=self._server.port,
+                number=self._calls,
                 backend=backend,
                 timeout=timeout,
                 group_timeout=0.7 * timeout if group_timeout is None else group_timeout,
@@ -235,7 +242,6 @@ class RankPool:
             )
             _send(worker.pipe, job)
         outcomes = self._collect(world_size, timeout, grace if check else timeout)
-        del server
         if not check:
             return list(outcomes)
         if any(o.error is not None for o in outcomes):
@@ -307,10 +313,11 @@ class RankPool:
 # ---- in the worker ----
 
 _store: Any = None
+_client: Any = None  # of the parent's server; one per process
 
 
 def store() -> Any:
-    """The store of the running call (a TCPStore client), for functions that make process groups of
+    """The store of the running call (its own keys of a TCPStore), for functions that make process groups of
     their own.
     """
     if _store is None:
@@ -371,7 +378,8 @@ def _environment(job: _Job) -> Iterator[None]:
         MASTER_PORT=str(job.port),
         # The store is served by the parent, as torchrun's agent does.
         TORCHELASTIC_USE_AGENT_STORE="True",
-        TORCHELASTIC_RESTART_COUNT="0",
+        # Keeps the keys of init_process_group("env://") apart from those of other calls.
+        TORCHELASTIC_RESTART_COUNT=str(job.number),
         **job.env,
     )
     try:
@@ -383,10 +391,12 @@ def _environment(job: _Job) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _process_group(job: _Job) -> Iterator[None]:
-    global _store
+    global _store, _client
     import torch.distributed as dist
 
-    _store = dist.TCPStore("127.0.0.1", job.port, is_master=False)
+    if _client is None:
+        _client = dist.TCPStore("127.0.0.1", job.port, is_master=False)
+    _store = dist.PrefixStore(f"call{job.number}", _client)
     try:
         if job.backend is not None:
             if job.backend.count("cgx"):
@@ -399,6 +409,9 @@ def _process_group(job: _Job) -> Iterator[None]:
                 timeout=datetime.timedelta(seconds=job.group_timeout),
             )
         yield
+    except BaseException:
+        _client = None  # a thread that the failed call left behind may be waiting in it
+        raise
     finally:
         _store = None
         if dist.is_initialized():

@@ -127,7 +127,8 @@ def test_more_than_two_to_the_26_values(bits):
     results = run_pooled(reduce_huge, 2, bits, timeout=240)
     simulation = torch_cgx.simulate([huge(0), huge(1)], {"bits": bits})
     assert results == [digest(simulation.result)] * 2
-    # A bucket of 512 values of rank r spans at most 1008 (r + 0.37): half a step each, and the rounding of fp32.
+    # A bucket of 512 values of rank r spans at most 1008 (r + 0.37): half a step each, and the
+    # rounding of fp32.
     spans = 1008 * (0.37 + 1.37)
     bound = 0.0 if bits == 32 else spans / 15 / 2
     assert simulation.error["max_abs"] <= bound + spans * 2.0**-23
