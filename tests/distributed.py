@@ -317,8 +317,8 @@ _client: Any = None  # of the parent's server; one per process
 
 
 def store() -> Any:
-    """The store of the running call (its own keys of a TCPStore), for functions that make process groups of
-    their own.
+    """The store of the running call (its own keys of a TCPStore), for functions that make process
+    groups of their own.
     """
     if _store is None:
         raise RuntimeError("store() is only there inside a function run by run_pooled or run_ranks")
