@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,7 @@ class CGXState:
         self._layouts: dict[Any, list[torch.Tensor]] = {}
         self._plans: dict[Any, Plan] = {}
         self._owner: weakref.ref[DistributedDataParallel] | None = None
+        self._holders = 0
         self._checked_patterns = False
 
     @property
@@ -97,11 +99,17 @@ class CGXState:
     def group_of(self, parameters: list[torch.Tensor]) -> dist.ProcessGroup:
         """The process group to reduce the bucket of these parameters over."""
         key = _content(parameters)
-        if key not in self._layouts:
-            if len(self._layouts) >= _MOST_LAYOUTS:
+        # A second DDP instance shows itself by a new layout, by the end of the first one, or, if it
+        # has the same parameters, only by holding this state too. Looking for it is slow.
+        gone = self._owner is not None and self._owner() is None
+        if key not in self._layouts or gone or sys.getrefcount(self) > self._holders:
+            if len(self._layouts) >= _MOST_LAYOUTS or gone:
                 self._layouts.clear()
                 self._plans.clear()
-            self._find_owner(parameters)  # a new layout may come from a second DDP instance
+            if gone:
+                self._owner = None
+            self._find_owner(parameters)
+            self._holders = max(self._holders, sys.getrefcount(self))
             # Kept, so that no other object gets one of these ids.
             self._layouts[key] = parameters
         if self.process_group is not None:
@@ -118,7 +126,7 @@ class CGXState:
         backend: its options hold for what the state does not say; the environment for what neither
         says.
         """
-        key = _content(parameters)
+        key = (_content(parameters), backend.serial)
         if key not in self._plans:
             self._plans[key] = self._build(parameters, backend)
         return self._plans[key]
@@ -178,7 +186,7 @@ class CGXState:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, process_group=None, _names=None, _owner=None)
-        self.__dict__.update(_layouts={}, _plans={}, _checked_patterns=False)
+        self.__dict__.update(_layouts={}, _plans={}, _holders=0, _checked_patterns=False)
 
 
 def _content(parameters: list[torch.Tensor]) -> tuple[tuple[int, int], ...]:

@@ -187,6 +187,7 @@ void bind_group(py::module_& m) {
           [](ProcessGroupCGX& g) {
             return c10::static_intrusive_pointer_cast<Options>(g.getBackendOptions());
           })
+      .def_property_readonly("serial", &ProcessGroupCGX::serial)
       .def("hosts", &ProcessGroupCGX::hosts)
       .def("settings",
            [](ProcessGroupCGX& g) {

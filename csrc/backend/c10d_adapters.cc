@@ -52,7 +52,8 @@ class WorkPending : public Pending {
       aborted = !work_->wait(std::max(left, std::chrono::milliseconds(1)));
     } catch (const std::exception& e) {
       const std::string text = str_of(what_, ": ", e.what());
-      if (deadline.expired()) {
+      // The wait was in whole milliseconds.
+      if (deadline.left() < std::chrono::milliseconds(2)) {
         throw TimeoutError(str_of(text, " (after ", deadline.elapsed_seconds(), " s)"));
       }
       throw PeerLostError(text);

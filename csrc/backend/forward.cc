@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "backend/process_group_cgx.h"
-#include "backend/torch_compat.h"
 
 namespace cgx {
 namespace {
@@ -130,7 +129,12 @@ WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& inpu
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const c10d::AllgatherOptions& opts) {
   check_usable("all_gather_coalesced");
-  return track(inner_->allgather_coalesced(outputs, inputs, opts));
+  return track(
+      move(first_of(inputs), c10d::OpType::ALLGATHER_COALESCED, flatten(outputs), [&](bool bytes) {
+        auto out = bytes ? as_bytes(outputs) : outputs;
+        Tensors in = bytes ? as_bytes(inputs) : inputs;
+        return inner_->allgather_coalesced(out, in, opts);
+      }));
 }
 
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -189,25 +193,18 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
   return track(forward_all_to_all(output, input, output_splits, input_splits, opts));
 }
 
-#if CGX_TORCH_AT_LEAST(2, 12)
-
+// CPU tensors go through one buffer, as an all-to-all of a single tensor: Gloo has none of lists
+// before torch 2.12, and one for equal sizes only after.
 WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
   check_usable("all_to_all");
-  return track(move(first_of(inputs), c10d::OpType::ALLTOALL, outputs, [&](bool bytes) {
-    Tensors out = bytes ? as_bytes(outputs) : outputs;
-    Tensors in = bytes ? as_bytes(inputs) : inputs;
-    return inner_->alltoall(out, in, opts);
-  }));
-}
-
-#else
-
-// Gloo has no all-to-all of lists before torch 2.12: here it is one of a single tensor, through a
-// buffer.
-WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
-                                  const c10d::AllToAllOptions& opts) {
-  check_usable("all_to_all");
+  if (!first_of(inputs).device().is_cpu()) {
+    return track(move(inputs.front(), c10d::OpType::ALLTOALL, outputs, [&](bool bytes) {
+      Tensors out = bytes ? as_bytes(outputs) : outputs;
+      Tensors in = bytes ? as_bytes(inputs) : inputs;
+      return inner_->alltoall(out, in, opts);
+    }));
+  }
   const size_t ranks = static_cast<size_t>(size_);
   TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "cgx: all_to_all of ",
                     inputs.size(), " inputs and ", outputs.size(), " outputs on ", size_,
@@ -228,22 +225,21 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
     const Tensors parts = in.split_with_sizes(input_splits);
     for (size_t i = 0; i < ranks; ++i) parts[i].copy_(inputs[i].reshape({-1}));
   }
-  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order.
+  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order. It takes
+  // the splits away.
   WorkPtr work = forward_all_to_all(out, in, output_splits, input_splits, opts);
   return enqueue(c10d::OpType::ALLTOALL, "cgx:all_to_all", inputs, outputs, opts.timeout,
-                 [work, in, out, outputs, output_splits](const Deadline& deadline) {
+                 [work, in, out, outputs, splits_of](const Deadline& deadline) {
                    const auto left =
                        std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
                    // Gloo takes 0 as "no timeout given".
                    work->wait(std::max(left, std::chrono::milliseconds(1)));
-                   const Tensors parts = out.split_with_sizes(output_splits);
+                   const Tensors parts = out.split_with_sizes(splits_of(outputs));
                    for (size_t i = 0; i < outputs.size(); ++i) {
                      outputs[i].copy_(parts[i].view(outputs[i].sizes()));
                    }
                  });
 }
-
-#endif
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
   check_usable("send");

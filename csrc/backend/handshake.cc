@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -13,6 +14,7 @@ namespace cgx {
 namespace {
 
 constexpr char kHostKey[] = "host";
+constexpr char kRefusedKey[] = "refused";
 
 std::string rank_key(int rank) { return str_of("handshake/", rank); }
 
@@ -58,6 +60,12 @@ std::string host_identity(const std::string& host_id) {
   return id;
 }
 
+void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why) {
+  std::string line = why;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  rendezvous.set(rank_key(rank), pack({{kRefusedKey, line}}));
+}
+
 std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
                                    const OptionFields& options, const std::string& host_id,
                                    const Deadline& deadline) {
@@ -71,6 +79,10 @@ std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
       ranks_of;  // setting -> value -> ranks
   for (int p = 0; p < size; ++p) {
     auto theirs = p == rank ? mine : unpack(rendezvous.get(rank_key(p), deadline));
+    if (theirs.count(kRefusedKey)) {
+      throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
+                                 " cannot take part in the group: ", theirs[kRefusedKey]));
+    }
     hosts.push_back(theirs[kHostKey]);
     theirs.erase(kHostKey);
     for (const auto& [name, value] : mine) {

@@ -15,6 +15,9 @@ namespace cgx {
 /// here, and CGX_HOST_ID.
 std::string host_identity(const std::string& host_id);
 
+/// Tells the others that this rank cannot take part, so that they need not wait for it.
+void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why);
+
 /// Compares the configurations of all ranks. MismatchError on every rank that names each differing
 /// setting, its values and the ranks that hold them. Returns every rank's host identity.
 std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,

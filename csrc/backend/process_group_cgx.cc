@@ -4,8 +4,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/InferenceMode.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
@@ -28,6 +30,9 @@ using std::chrono::milliseconds;
 
 // How long destroy waits for collectives that nobody waited for, before it aborts them.
 constexpr auto kShutdownGrace = std::chrono::seconds(10);
+// Callbacks that wait for each other need a thread each; more than this many are an error of the
+// program.
+constexpr size_t kMaxCallbackThreads = 64;
 // Slots of a group of one rank carry nothing.
 constexpr size_t kUnusedSlotBytes = 4096;
 
@@ -86,12 +91,38 @@ std::optional<DType> engine_dtype(const at::Tensor& tensor) {
   }
 }
 
+namespace {
+
+// A store outlives the groups made over it, and torchrun's serves all that one script makes, under
+// names that repeat after destroy_process_group(): every making gets keys of its own. Ranks make a
+// group equally often.
+c10::intrusive_ptr<c10d::Store> fresh_keys(const c10::intrusive_ptr<c10d::Store>& store, int rank) {
+  const int64_t making = store->add(str_of("cgx/making/", rank), 1);
+  return c10::make_intrusive<c10d::PrefixStore>(str_of("making", making), store);
+}
+
+GroupConfig resolve_or_refuse(const OptionFields& fields,
+                              const c10::intrusive_ptr<c10d::Store>& store, int rank) {
+  try {
+    return resolve_group(fields);
+  } catch (const ConfigError& e) {
+    refuse_handshake(*make_store_rendezvous(store), rank, e.what());
+    throw;
+  }
+}
+
+std::atomic<uint64_t> next_serial{0};
+
+}  // namespace
+
 ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
                                  c10::intrusive_ptr<Options> options, InnerFactory make_inner)
     : Backend(rank, size),
-      store_(std::move(store)),
+      serial_(next_serial++),
+      process_(getpid()),
+      store_(fresh_keys(store, rank)),
       options_(std::move(options)),
-      config_(resolve_group(options_->fields)),
+      config_(resolve_or_refuse(options_->fields, store_, rank)),
       make_inner_(std::move(make_inner)) {
   const Deadline deadline = Deadline::after(options_->timeout);
   auto rendezvous = make_store_rendezvous(store_);
@@ -106,7 +137,7 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
                          ? reduction_of("CGX_INNER_REDUCTION_TYPE", config_.inner_reduction)
                          : reduction_of("CGX_CROSS_REDUCTION_TYPE", config_.cross_reduction);
   engine_ = std::make_unique<Engine>(make_carrier(), engine);
-  callbacks_ = std::make_shared<TaskQueue>("cgx-callback", 0);
+  callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
   init();
 }
@@ -203,6 +234,13 @@ void ProcessGroupCGX::shutdown() {
     if (closed_) return;
     closed_ = true;
   }
+  if (process_ != getpid()) {
+    // A forked child has none of the threads, and must not speak for its parent.
+    (void)worker_.release();
+    (void)new std::shared_ptr<TaskQueue>(std::move(callbacks_));
+    (void)engine_.release();
+    return;
+  }
   ReleaseGilIfHeld no_gil;
   if (worker_) {
     if (!worker_->wait_idle(Deadline::after(kShutdownGrace))) {
@@ -210,14 +248,28 @@ void ProcessGroupCGX::shutdown() {
     }
     worker_->close();
     callbacks_->close();
+    engine_->close();
   }
   if (inner_) inner_->shutdown();
 }
 
 void ProcessGroupCGX::check_usable(const char* what) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  TORCH_CHECK(!closed_, "cgx: ", what, " on rank ", rank_,
-              ": the process group has been destroyed");
+  TORCH_CHECK(
+      process_ == getpid(), "cgx: ", what, " on rank ", rank_,
+      ": the process group belongs to the parent of this process; a forked child cannot use it");
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(!closed_, "cgx: ", what, " on rank ", rank_,
+                ": the process group has been destroyed");
+  }
+  if (auto failure = engine_->failure()) {
+    // The inner backend could go on, but its peers may be gone, or anywhere in the program.
+    try {
+      throw_failure(*failure);
+    } catch (...) {
+      std::rethrow_exception(for_python(std::current_exception()));
+    }
+  }
 }
 
 ProcessGroupCGX::BackendPtr ProcessGroupCGX::split(
@@ -344,13 +396,15 @@ WorkPtr ProcessGroupCGX::enqueue(c10d::OpType op, const char* title, const Tenso
       error_ = c10d::ErrorType::COMM_ERROR;
     }
     work->complete(error ? for_python(error) : nullptr);
-    if (onCompletionHook_) {
-      onCompletionHook_(std::make_shared<c10d::WorkInfo>(
-          work->op(), work->getSequencenumber(),
-          std::chrono::steady_clock::time_point(work->start_time()),
-          std::chrono::steady_clock::time_point(work->end_time()),
-          std::chrono::duration<float>(work->end_time() - work->start_time())));
-    }
+    if (onCompletionHook_) try {
+        onCompletionHook_(std::make_shared<c10d::WorkInfo>(
+            work->op(), work->getSequencenumber(),
+            std::chrono::steady_clock::time_point(work->start_time()),
+            std::chrono::steady_clock::time_point(work->end_time()),
+            std::chrono::duration<float>(work->end_time() - work->start_time())));
+      } catch (const std::exception& e) {
+        TORCH_WARN("cgx: the on-completion hook raised: ", e.what());
+      }
   };
   TORCH_CHECK(worker_->submit(std::move(task)), "cgx: ", title, " on rank ", rank_,
               ": the process group has been destroyed");
@@ -543,6 +597,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
                                               milliseconds timeout) {
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
+    if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
     return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)),
                                  timeout);
   }
@@ -558,6 +613,7 @@ WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
                                           milliseconds timeout) {
   if (codec) {
     if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
+    if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
     return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), timeout);
   }
   check_usable("all_gather");

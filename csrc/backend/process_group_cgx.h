@@ -9,6 +9,8 @@
 // may be called from any thread.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -108,6 +110,8 @@ class ProcessGroupCGX : public c10d::Backend {
                            std::chrono::milliseconds timeout);
 
   Engine& engine() { return *engine_; }
+  /// Differs between all groups of this process, also those that are gone.
+  uint64_t serial() const { return serial_; }
   const OptionFields& fields() const { return options_->fields; }
   std::vector<std::string> hosts() const { return hosts_; }
 
@@ -171,7 +175,9 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr track(WorkPtr work);
   void check_usable(const char* what) const;
 
-  const StorePtr store_;
+  const uint64_t serial_;
+  const pid_t process_;
+  const StorePtr store_;  // keys of this making of the group
   const c10::intrusive_ptr<Options> options_;
   const GroupConfig config_;
   const InnerFactory make_inner_;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <memory>
+#include <system_error>
 #include <utility>
 
 namespace cgx {
@@ -53,9 +54,17 @@ bool TaskQueue::submit(Task task) {
   std::lock_guard<std::mutex> lock(state_->mutex);
   if (state_->closed) return false;
   state_->tasks.push_back(std::move(task));
-  const bool may_start = state_->max_threads == 0 || state_->threads.size() < state_->max_threads;
+  const bool may_start = state_->threads.size() < state_->max_threads;
   if (state_->tasks.size() > state_->waiting && may_start) {
-    state_->threads.emplace_back([state = state_] { run(state); });
+    try {
+      state_->threads.emplace_back([state = state_] { run(state); });
+    } catch (const std::system_error&) {
+      // The machine has no more threads: those that there are will get to the task.
+      if (state_->threads.empty()) {
+        state_->tasks.pop_back();
+        return false;
+      }
+    }
   }
   state_->wake.notify_one();
   return true;

@@ -20,7 +20,7 @@ class TaskQueue {
  public:
   using Task = std::function<void()>;
 
-  /// max_threads 1: tasks run in the order of submission. 0: a thread for every task that would
+  /// max_threads 1: tasks run in the order of submission. More: a thread for every task that would
   /// otherwise wait, so that a task may block on another one (a callback that waits for a
   /// collective whose completion is a callback again).
   TaskQueue(std::string name, size_t max_threads);

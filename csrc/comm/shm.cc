@@ -81,7 +81,7 @@ std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& lay
     rendezvous.set(kSegmentKey, "ok " + segment->name());
     announced = true;
     // A little less than the others have, so that they still hear who is missing.
-    const Deadline sooner = Deadline::after(deadline.left() / 10 * 9);
+    const Deadline sooner = Deadline::after(deadline.left() / 4 * 3);
     for (int peer = 1; peer < layout.size; ++peer) {
       answer(rendezvous, 0, peer, attached_key(peer), "attach", sooner);
     }

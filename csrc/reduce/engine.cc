@@ -35,7 +35,11 @@ Algorithm choose_algorithm(Reduction reduction, size_t bytes, int size) {
 }
 
 Engine::Engine(std::unique_ptr<Communicator> comm, EngineOptions options)
-    : comm_(std::move(comm)), options_(options), rank_(comm_->rank()), size_(comm_->size()) {}
+    : comm_(std::move(comm)),
+      carrier_(comm_->name()),
+      options_(options),
+      rank_(comm_->rank()),
+      size_(comm_->size()) {}
 
 size_t Engine::PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);
@@ -82,7 +86,7 @@ std::shared_ptr<const Plan> Engine::plan_shards(Operation operation, size_t shar
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
                  const Deadline& deadline) {
-  if (broken_) throw_failure(*broken_);
+  if (auto broken = failure()) throw_failure(*broken);
   const uint64_t sequence = sequence_++;
   auto context = [&](const std::string& what) {
     return str_of("cgx ", name_of(plan.operation), " number ", sequence, " on rank ", rank_, " of ",
@@ -126,13 +130,29 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     Failure failure = failure_of(e);
     failure.text = context(failure.text);
     comm_->abort(failure);
-    broken_ = std::move(failure);
-    throw_failure(*broken_);
+    {
+      std::lock_guard<std::mutex> lock(state_mutex_);
+      broken_ = failure;
+    }
+    throw_failure(failure);
   }
 }
 
 void Engine::abort(const std::string& reason) {
-  comm_->abort({FailureKind::kAborted, str_of("rank ", rank_, " was aborted: ", reason)});
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  if (comm_) {
+    comm_->abort({FailureKind::kAborted, str_of("rank ", rank_, " was aborted: ", reason)});
+  }
+}
+
+void Engine::close() {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  comm_.reset();
+}
+
+std::optional<Failure> Engine::failure() const {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  return broken_;
 }
 
 }  // namespace cgx

@@ -38,7 +38,7 @@ class Engine {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const char* carrier() const { return comm_->name(); }
+  const std::string& carrier() const { return carrier_; }
 
   /// Cached by content. ConfigError if a bucket does not fit into a message.
   std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Segment>& segments, DType dtype);
@@ -56,6 +56,13 @@ class Engine {
            const Deadline& deadline);
 
   void abort(const std::string& reason);
+
+  /// Leaves the group: peers that still wait for this rank hear it at once. No run() may be under
+  /// way or follow.
+  void close();
+
+  /// Why the group is broken, if it is.
+  std::optional<Failure> failure() const;
 
   /// Calls so far: the sequence number of the next one (key of stochastic rounding).
   uint64_t sequence() const { return sequence_; }
@@ -78,14 +85,16 @@ class Engine {
   template <typename Build>
   std::shared_ptr<const Plan> cached(PlanKey key, const Build& build);
 
-  const std::unique_ptr<Communicator> comm_;
+  std::unique_ptr<Communicator> comm_;  // null after close()
+  const std::string carrier_;
   const EngineOptions options_;
   const int rank_;
   const int size_;
   std::atomic<uint64_t> sequence_{0};
   std::vector<float> scratch_;
   Stats stats_;
-  std::optional<Failure> broken_;  // first cause; driving thread only
+  mutable std::mutex state_mutex_;  // guards broken_, and comm_ against abort() during close()
+  std::optional<Failure> broken_;   // first cause
 
   std::mutex plans_mutex_;
   std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;

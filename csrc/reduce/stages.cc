@@ -90,15 +90,18 @@ void sum_chunk(Call& call, const Chunk& chunk, const std::vector<const std::byte
         }
       }
       if (call.identity.average) divide(sum, n, static_cast<float>(payloads.size()));
-      if (call.nonfinite == NonFinite::kRaise && !all_finite(sum, DType::kFloat32, n)) {
-        call.met_nonfinite = true;
-      }
       if (encoded != nullptr) {
         piece.codec->encode(sum, DType::kFloat32, dtype, piece.count, first, n, key, piece.offset,
                             encoded + piece.payload);
         piece.codec->decode(encoded + piece.payload, dtype, piece.count, first, n, sum, false);
       }
-      from_float(sum, dtype, n, output.at(piece.offset + first, dtype));
+      std::byte* out = output.at(piece.offset + first, dtype);
+      from_float(sum, dtype, n, out);
+      // What the caller gets: finite inputs may overflow in the sum, or when it is rounded to 16
+      // bits.
+      if (call.nonfinite == NonFinite::kRaise && !all_finite(out, dtype, n)) {
+        call.met_nonfinite = true;
+      }
     }
   }
 }

@@ -98,10 +98,10 @@ def test_groups_used_concurrently_from_threads(carrier):
 def two_jobs(rank, world_size):
     """Ranks 0, 1 are one job and ranks 2, 3 another: same ranks, same host, own stores."""
     job, rank_in_job = divmod(rank, 2)
-    for attempt in range(3):
+    for _ in range(3):  # the same keys of the store each time, as under torchrun
         dist.init_process_group(
             "cgx",
-            store=dist.PrefixStore(f"job{job}/{attempt}", store()),
+            store=dist.PrefixStore(f"job{job}", store()),
             rank=rank_in_job,
             world_size=2,
         )

@@ -5,11 +5,13 @@ equal bits everywhere.
 from __future__ import annotations
 
 import contextlib
+import gc
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import torch_cgx
 from cgx_utils import CGXState, cgx_hook
@@ -316,3 +318,33 @@ def _subgroup(rank, world_size):
 def test_group_of_the_ddp_instance_is_used():
     first, nothing, third = run_pooled(_subgroup, 3)
     assert nothing is None and first == third and first[1] >= 1
+
+
+def state_reused(rank, world_size):
+    torch.manual_seed(0)
+    module = torch.nn.Linear(64, 64, bias=False)
+    state = CGXState(None, layer_min_size=0, compression_params={"bits": 32})
+    x = torch.full((1, 64), 2.0 * (rank + 1))
+    groups = [dist.new_group([r]) for r in range(world_size)]
+
+    def gradient(ddp):
+        module.weight.grad = None
+        ddp(x).sum().backward()
+        return module.weight.grad[0, 0].item()
+
+    first = DistributedDataParallel(module)
+    first.register_comm_hook(state, cgx_hook)
+    assert gradient(first) == 3.0  # the mean of 2 and 4
+    second = DistributedDataParallel(module, process_group=groups[rank])
+    second.register_comm_hook(state, cgx_hook)
+    with pytest.raises(RuntimeError, match="make a CGXState for each"):
+        gradient(second)
+    del first, second
+    gc.collect()
+    third = DistributedDataParallel(module, process_group=groups[rank])
+    third.register_comm_hook(state, cgx_hook)
+    return gradient(third)
+
+
+def test_a_state_reused_for_another_instance_follows_it_or_is_refused():
+    assert run_pooled(state_reused, 2) == [2.0, 4.0]

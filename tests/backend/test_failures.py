@@ -1,0 +1,145 @@
+"""What must be an error, at once and on every rank, and must not crash, hang or be silent."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled, store
+
+
+def broken_group(rank, world_size):
+    group = dist.new_group([0, 1])
+    with pytest.raises(torch_cgx.MismatchError):
+        torch_cgx.all_reduce(torch.randn(1000), group=group, config={"bits": 4 + rank})
+    start = time.monotonic()
+    with pytest.raises(torch_cgx.MismatchError, match="ranks disagree"):
+        dist.barrier(group=group)
+    with pytest.raises(torch_cgx.MismatchError, match="ranks disagree"):
+        dist.broadcast(torch.ones(3, dtype=torch.float64), 0, group=group)
+    assert time.monotonic() - start < 2
+    dist.destroy_process_group(group)
+
+
+def test_after_an_error_every_later_call_fails_at_once_with_the_first_cause():
+    run_pooled(broken_group, 2)
+
+
+def early_close(rank, world_size):
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(10), group=group)
+    if rank == 0:
+        dist.destroy_process_group(group)  # and goes on holding it
+        time.sleep(1.5)
+        return 0.0
+    start = time.monotonic()
+    with pytest.raises(torch_cgx.PeerLostError, match="closed"):
+        dist.all_reduce(torch.ones(10), group=group)
+    return time.monotonic() - start
+
+
+def test_a_peer_that_destroyed_its_group_is_noticed_though_it_holds_the_object():
+    assert max(run_pooled(early_close, 2)) < 1.4
+
+
+def refusal(rank, world_size):
+    start = time.monotonic()
+    words = "cannot take part.*BITS='99'" if rank == 0 else "BITS='99' is not allowed"
+    with pytest.raises((torch_cgx.MismatchError, ValueError), match=words):
+        dist.init_process_group(
+            "cgx", store=dist.PrefixStore("g", store()), rank=rank, world_size=world_size
+        )
+    return time.monotonic() - start
+
+
+def test_a_bad_variable_on_one_rank_is_told_to_the_others():
+    env = [{}, {"CGX_COMPRESSION_QUANTIZATION_BITS": "99"}]
+    assert max(run_pooled(refusal, 2, backend=None, env=env)) < 10
+
+
+def other_devices(rank, world_size):
+    x = torch.randn(1000)
+    for config in ({"bits": 4},):
+        with pytest.raises(ValueError, match="meta"):
+            torch_cgx.reduce_scatter_tensor(torch.empty(500, device="meta"), x, config=config)
+        with pytest.raises(ValueError, match="meta"):
+            torch_cgx.all_gather_into_tensor(torch.empty(2000, device="meta"), x, config=config)
+    dist.all_reduce(x)
+
+
+def test_an_output_on_another_device_is_refused():
+    run_pooled(other_devices, 2)
+
+
+def raising_hook(rank, world_size):
+    def hook(info):
+        raise RuntimeError("from the hook")
+
+    dist.group.WORLD._register_on_completion_hook(hook)
+    tensor = torch.ones(100)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    return tensor[0].item()
+
+
+def test_a_completion_hook_that_raises_ends_nothing():
+    assert run_pooled(raising_hook, 2) == [8.0, 8.0]
+
+
+def overflow(rank, world_size):
+    options = torch_cgx.Options(nonfinite="raise")
+    group = dist.new_group([0, 1], pg_options=options)
+    with pytest.raises(torch_cgx.NonFiniteError):
+        dist.all_reduce(torch.full((100,), 60000.0, dtype=torch.float16), group=group)
+    tensor = torch.ones(100)
+    dist.all_reduce(tensor, group=group)  # the data's fault: the group goes on
+    assert torch.all(tensor == 2)
+
+
+def test_nonfinite_raise_sees_a_sum_that_only_float16_cannot_hold():
+    run_pooled(overflow, 2)
+
+
+def forked(rank, world_size):
+    dist.all_reduce(torch.ones(10))
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.all_reduce(torch.ones(10))
+            os.write(writer, b"no error")
+        except RuntimeError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    text = os.read(reader, 1000).decode()
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    assert torch.all(tensor == world_size)
+    return text
+
+
+def test_a_forked_child_cannot_use_its_parents_group():
+    assert all("forked child cannot use it" in text for text in run_pooled(forked, 2))
+
+
+def many_callbacks(rank, world_size):
+    import threading
+
+    futures = []
+    for _ in range(200):
+        future = dist.all_reduce(torch.ones(10), async_op=True).get_future()
+        futures.append(future.then(lambda f: time.sleep(0.02)))
+    for future in futures:
+        future.wait()
+    return sum(1 for _ in os.listdir("/proc/self/task")) - threading.active_count()
+
+
+def test_slow_callbacks_do_not_make_a_thread_each():
+    assert max(run_pooled(many_callbacks, 2)) < 100
