@@ -14,6 +14,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -44,6 +45,14 @@ def sources() -> list[str]:
 
 def headers() -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in (ROOT / "csrc").rglob("*.h"))
+
+
+def check_setuptools(version: str) -> None:
+    if int(version.split(".")[0]) < 77:  # reads the licence expression of pyproject.toml
+        sys.exit(
+            f"torch_cgx builds with setuptools 77 or newer; {version} is installed: "
+            'pip install "setuptools>=77"'
+        )
 
 
 def check_torch(version: str) -> None:
@@ -126,4 +135,5 @@ else:
     )
     command = Build
 
+check_setuptools(setuptools.__version__)
 setup(ext_modules=[extension], cmdclass={"build_ext": command})

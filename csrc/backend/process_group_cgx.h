@@ -82,7 +82,7 @@ class ProcessGroupCGX : public c10d::Backend {
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
-  // --- reductions: engine or inner backend
+  // --- reductions: engine or inner backend (reductions.cc)
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;

@@ -99,6 +99,11 @@ class Communicator {
   /// peer is shown at a time.
   virtual Message receive(int peer, const Deadline& deadline) = 0;
 
+  /// Waits for the beginning of the next message from `peer` and shows it: at least kPayloadOffset
+  /// bytes, or the whole of a shorter message. Does not take it: receive() follows. So a reader can
+  /// refuse a message of which the rest will never come.
+  virtual Message peek(int peer, const Deadline& deadline) = 0;
+
   virtual void release(int peer) = 0;
 
   /// Unblocks every waiter, here and on the other ranks where the carrier can reach them: their

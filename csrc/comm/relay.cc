@@ -63,6 +63,7 @@ class Relay final : public Communicator {
   void post(const Deadline& deadline) override;
   void flush(const Deadline& deadline) override;
   Message receive(int peer, const Deadline& deadline) override;
+  Message peek(int peer, const Deadline& deadline) override;
   void release(int peer) override;
   void abort(const Failure& cause) override;
 
@@ -398,6 +399,24 @@ Message Relay::receive(int peer, const Deadline& deadline) {
   if (lane.rest) guarded(peer, "receiving from", [&] { lane.rest->wait(deadline); });
   in.taken = number + 1;
   return {lane.block.data() + kFrame, lane.bytes};
+}
+
+Message Relay::peek(int peer, const Deadline& deadline) {
+  check_usable();
+  check_peer(peer, rank(), size());
+  Peer& in = peers_[peer];
+  if (in.taken != in.released) {
+    throw ConfigError(
+        str_of("rank ", rank(), ": peek(", peer, ") before the release of its last message"));
+  }
+  const uint64_t number = in.taken;
+  in.expected = std::max(in.expected, number + 1);
+  Lane& lane = in.lane(number);
+  wait_for(peer, "receiving from", deadline, [&]() -> Pending* {
+    advance(peer);
+    return in.measured <= number ? lane.first.get() : nullptr;
+  });
+  return {lane.block.data() + kFrame, std::min<size_t>(lane.bytes, kEager - kFrame)};
 }
 
 void Relay::release(int peer) {

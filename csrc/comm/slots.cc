@@ -278,6 +278,12 @@ Message SlotExchange::receive(int peer, const Deadline& deadline) {
   return {memory_.slots(peer) + offset, bytes};
 }
 
+Message SlotExchange::peek(int peer, const Deadline& deadline) {
+  const Message message = receive(peer, deadline);
+  seen_[peer] = {seen_[peer].taken - 1, false};
+  return message;
+}
+
 void SlotExchange::release(int peer) {
   check_usable();
   check_peer(peer, rank_, size());

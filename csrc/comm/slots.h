@@ -42,6 +42,7 @@ class SlotExchange : public Communicator {
   std::byte* open_broadcast(size_t bytes, const Deadline& deadline) override;
   void post(const Deadline& deadline) override;
   Message receive(int peer, const Deadline& deadline) override;
+  Message peek(int peer, const Deadline& deadline) override;
   void release(int peer) override;
   void abort(const Failure& cause) override;
 

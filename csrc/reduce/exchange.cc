@@ -23,6 +23,8 @@ void post(Call& call) {
 
 const std::byte* receive(Call& call, int peer, size_t round, const Chunk& chunk) {
   ScopedTimer timer(call.stats.transfer_ns);
+  // A peer in another call may stop before it has sent the rest of its message.
+  check_call(call.comm.peek(peer, call.deadline), call.identity, round, peer);
   const Message message = call.comm.receive(peer, call.deadline);
   const uint8_t flags = check_header(message, call.identity, round, peer, chunk.payload_bytes);
   call.stats.bytes_received += message.bytes + call.comm.frame_bytes();

@@ -41,7 +41,7 @@ std::string describe(const MessageHeader& h) {
     text += str_of("first codec ", static_cast<int>(h.bits), " bits, bucket_size ", h.bucket_size);
   }
   return text + str_of(", ", name_of(static_cast<Algorithm>(h.algorithm)), ", round ", h.round,
-                       ", ", h.payload_bytes, " payload bytes, plan ", std::hex, h.plan_hash);
+                       ", plan ", std::hex, h.plan_hash);
 }
 
 }  // namespace
@@ -52,9 +52,12 @@ void write_header(std::byte* message, const CallIdentity& call, size_t round, si
   std::memcpy(message, &header, sizeof header);
 }
 
-uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
-                     size_t payload_bytes) {
-  const MessageHeader expected = make_header(call, round, payload_bytes, 0);
+namespace {
+
+// The header of a message, if it belongs to the call.
+MessageHeader matching_header(const Message& message, const CallIdentity& call, size_t round,
+                              int sender) {
+  const MessageHeader expected = make_header(call, round, 0, 0);
   const std::string who = str_of("rank ", call.rank, ": message of rank ", sender);
   if (message.bytes < sizeof(MessageHeader)) {
     throw MismatchError(str_of(who, " has ", message.bytes, " bytes, less than the header's ",
@@ -78,6 +81,19 @@ uint8_t check_header(const Message& message, const CallIdentity& call, size_t ro
     throw MismatchError(str_of("ranks disagree on the collective: rank ", call.rank, " runs ",
                                describe(expected), "; rank ", sender, " runs ", describe(header)));
   }
+  return header;
+}
+
+}  // namespace
+
+void check_call(const Message& beginning, const CallIdentity& call, size_t round, int sender) {
+  matching_header(beginning, call, round, sender);
+}
+
+uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
+                     size_t payload_bytes) {
+  const MessageHeader header = matching_header(message, call, round, sender);
+  const std::string who = str_of("rank ", call.rank, ": message of rank ", sender);
   if (header.sender != sender || header.payload_bytes != payload_bytes ||
       message.bytes != sizeof(MessageHeader) + payload_bytes) {
     throw MismatchError(str_of(who, " was truncated or altered: expected sender ", sender, " and ",

@@ -49,6 +49,9 @@ struct CallIdentity {
 void write_header(std::byte* message, const CallIdentity& call, size_t round, size_t payload_bytes,
                   uint8_t flags);
 
+/// Checks the beginning of a message, before all of it has come: is the sender in the same call?
+void check_call(const Message& beginning, const CallIdentity& call, size_t round, int sender);
+
 /// Checks a received message against the call; returns its flags. MismatchError that names both
 /// sides otherwise.
 uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,

@@ -278,3 +278,30 @@ def test_all_gather_is_compressed_only_when_asked():
     assert run_pooled(gathers_when_told, 2, env=env) == [0, 0]
     env["CGX_COMPRESS_COLLECTIVES"] = "all_gather"
     assert run_pooled(gathers_when_told, 2, env=env) == [1, 1]
+
+
+def uneven_lists(rank, world_size):
+    for dtype in (torch.float32, torch.int16, torch.bool):
+        inputs = [pattern(10 * rank + r, dtype, (r + 1, 2)) for r in range(world_size)]
+        outputs = [torch.zeros((rank + 1, 2), dtype=torch.uint8).to(dtype) for _ in inputs]
+        dist.all_to_all(outputs, inputs)
+        for r, output in enumerate(outputs):
+            assert same(output, pattern(10 * r + rank, dtype, (rank + 1, 2))), (dtype, r)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_all_to_all_of_lists_of_uneven_tensors(world_size):
+    run_pooled(uneven_lists, world_size)
+
+
+def held_backends(rank, world_size):
+    for _ in range(10):
+        group = dist.new_group(list(range(world_size)))
+        backend = torch_cgx._backend.backend_of(group)
+        dist.all_reduce(torch.ones(100, dtype=torch.int64), group=group)
+        dist.destroy_process_group(group)
+        del backend, group  # the last reference goes in Python, with its lock held
+
+
+def test_the_last_reference_may_go_in_python():
+    run_pooled(held_backends, 2)

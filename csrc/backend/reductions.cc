@@ -1,0 +1,375 @@
+// Collectives that the engine serves: which codec a call gets, and the way to the worker thread.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <iterator>
+#include <utility>
+
+#include "backend/layer_table.h"
+#include "backend/process_group_cgx.h"
+#include "backend/python_error.h"
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+using WorkPtr = ProcessGroupCGX::WorkPtr;
+using Tensors = ProcessGroupCGX::Tensors;
+using std::chrono::milliseconds;
+
+const char* name_of(const c10d::ReduceOp& op) {
+  static constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                           "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
+  const auto index = static_cast<size_t>(op.op_);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+bool is_sum(const c10d::ReduceOp& op) {
+  return op.op_ == c10d::ReduceOp::SUM || op.op_ == c10d::ReduceOp::AVG;
+}
+
+const at::Tensor& single(const char* what, const Tensors& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "cgx: ", what, " takes one tensor per rank, got ",
+                    tensors.size());
+  return tensors.front();
+}
+
+// Memory that the engine works on for a tensor: the tensor's own, or a dense copy where it has
+// gaps.
+at::Tensor dense(const char* what, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "cgx: ", what,
+                    " of a tensor whose elements share memory (an expanded tensor); clone() it");
+  return tensor.is_contiguous() ? tensor : tensor.contiguous();
+}
+
+void check_shards(const char* what, const at::Tensor& whole, const at::Tensor& shard, int size) {
+  TORCH_CHECK_VALUE(whole.scalar_type() == shard.scalar_type(), "cgx: ", what, ": input is ",
+                    whole.scalar_type(), ", output is ", shard.scalar_type(),
+                    "; they must be equal");
+  TORCH_CHECK_VALUE(whole.numel() == shard.numel() * size, "cgx: ", what, " on ", size,
+                    " ranks: the larger tensor has ", whole.numel(), " values, the smaller one ",
+                    shard.numel(), "; expected ", size, " times as many");
+}
+
+// Work done outside of autograd, whatever mode the worker thread is in.
+struct NoAutograd {
+  at::AutoDispatchBelowADInplaceOrView below;
+};
+
+}  // namespace
+
+std::optional<DType> engine_dtype(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) return std::nullopt;
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::shared_ptr<const Codec> ProcessGroupCGX::allowed_on_carrier(
+    std::shared_ptr<const Codec> codec) const {
+  return on_one_host_ && !config_.intra_compress ? raw_codec() : codec;
+}
+
+std::shared_ptr<const Codec> ProcessGroupCGX::codec_for(bool collective_compresses,
+                                                        int64_t numel) const {
+  if (!collective_compresses || static_cast<size_t>(numel) < config_.min_size) return raw_codec();
+  return allowed_on_carrier(resolve_codec(options_->fields, config_));
+}
+
+std::vector<Segment> ProcessGroupCGX::segments_for(const at::Tensor& tensor) const {
+  const auto registered = LayerTable::instance().find(tensor.numel());
+  if (!registered) {
+    return {Segment{static_cast<size_t>(tensor.numel()),
+                    codec_for(config_.compress_all_reduce, tensor.numel())}};
+  }
+  std::vector<Segment> segments;
+  for (const RegisteredLayer& layer : *registered) {
+    if (!config_.compress_all_reduce) {
+      segments.push_back({static_cast<size_t>(layer.numel), raw_codec()});
+      continue;
+    }
+    OptionFields fields = options_->fields;
+    if (layer.bits > 0) fields.set("bits", std::to_string(layer.bits));
+    if (layer.bucket_size > 0) fields.set("bucket_size", std::to_string(layer.bucket_size));
+    const bool small = static_cast<size_t>(layer.numel) < config_.min_size;
+    segments.push_back({static_cast<size_t>(layer.numel),
+                        small ? raw_codec() : allowed_on_carrier(resolve_codec(fields, config_))});
+  }
+  return segments;
+}
+
+std::vector<Segment> ProcessGroupCGX::segments_of(const at::Tensor& tensor,
+                                                  const std::vector<LayerRequest>& layers) const {
+  std::vector<Segment> segments;
+  int64_t total = 0;
+  for (const LayerRequest& layer : layers) {
+    TORCH_CHECK_VALUE(layer.numel >= 0, "cgx: layers: a layer of ", layer.numel, " values");
+    total += layer.numel;
+    segments.push_back({static_cast<size_t>(layer.numel),
+                        layer.codec ? allowed_on_carrier(make_codec(*layer.codec)) : raw_codec()});
+  }
+  TORCH_CHECK_VALUE(total == tensor.numel(), "cgx: all_reduce of ", tensor.numel(),
+                    " values: the layers have ", total, " values in all");
+  return segments;
+}
+
+WorkPtr ProcessGroupCGX::enqueue(c10d::OpType op, const char* title, const Tensors& inputs,
+                                 const Tensors& outputs, milliseconds timeout, Body body) {
+  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
+  uint64_t sequence = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sequence = sequence_;
+  }
+  auto work =
+      c10::make_intrusive<EngineWork>(rank_, op, title, inputs, outputs, sequence, callbacks_);
+  auto task = [this, work, timeout, body = std::move(body)] {
+    std::exception_ptr error;
+    work->started();
+    try {
+      NoAutograd guard;
+      body(Deadline::after(timeout));
+    } catch (const NonFiniteError&) {
+      error = std::current_exception();  // the data's fault: the group goes on
+    } catch (const TimeoutError&) {
+      error = std::current_exception();
+      std::lock_guard<std::mutex> lock(mutex_);
+      error_ = c10d::ErrorType::TIMEOUT;
+    } catch (...) {
+      error = std::current_exception();
+      std::lock_guard<std::mutex> lock(mutex_);
+      error_ = c10d::ErrorType::COMM_ERROR;
+    }
+    work->complete(error ? for_python(error) : nullptr);
+    if (onCompletionHook_) try {
+        onCompletionHook_(std::make_shared<c10d::WorkInfo>(
+            work->op(), work->getSequencenumber(),
+            std::chrono::steady_clock::time_point(work->start_time()),
+            std::chrono::steady_clock::time_point(work->end_time()),
+            std::chrono::duration<float>(work->end_time() - work->start_time())));
+      } catch (const std::exception& e) {
+        TORCH_WARN("cgx: the on-completion hook raised: ", e.what());
+      }
+  };
+  TORCH_CHECK(worker_->submit(std::move(task)), "cgx: ", title, " on rank ", rank_,
+              ": the process group has been destroyed");
+  return track(work);
+}
+
+WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
+                                           std::vector<std::vector<Segment>> segments,
+                                           milliseconds timeout) {
+  check_usable("all_reduce");
+  struct Item {
+    at::Tensor tensor, memory;
+    std::shared_ptr<const Plan> plan;
+  };
+  std::vector<Item> items;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
+    // and breaks nothing.
+    items.push_back({tensors[i], dense("all_reduce", tensors[i]),
+                     engine_->plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
+  }
+  const bool average = op.op_ == c10d::ReduceOp::AVG;
+  const auto type =
+      tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
+  return enqueue(type, "cgx:all_reduce", tensors, tensors, timeout,
+                 [this, items, average](const Deadline& deadline) {
+                   for (const Item& item : items) {
+                     void* data = item.memory.data_ptr();
+                     engine_->run(*item.plan, data, data, average, deadline);
+                     if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
+                   }
+                 });
+}
+
+WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor input,
+                                               const c10d::ReduceOp& op,
+                                               const std::shared_ptr<const Codec>& codec,
+                                               milliseconds timeout) {
+  check_usable("reduce_scatter");
+  check_shards("reduce_scatter", input, output, size_);
+  const at::Tensor in = dense("reduce_scatter", input);
+  const at::Tensor out = dense("reduce_scatter", output);
+  auto plan = engine_->plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
+                                   codec, *engine_dtype(input));
+  const bool average = op.op_ == c10d::ReduceOp::AVG;
+  return enqueue(c10d::OpType::_REDUCE_SCATTER_BASE, "cgx:reduce_scatter", {input}, {output},
+                 timeout, [this, in, out, output, plan, average](const Deadline& deadline) {
+                   engine_->run(*plan, in.data_ptr(), out.data_ptr(), average, deadline);
+                   if (!out.is_same(output)) output.copy_(out);
+                 });
+}
+
+WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
+                                           const std::shared_ptr<const Codec>& codec,
+                                           milliseconds timeout) {
+  check_usable("all_gather");
+  check_shards("all_gather", output, input, size_);
+  const at::Tensor in = dense("all_gather", input);
+  const at::Tensor out = dense("all_gather", output);
+  auto plan = engine_->plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
+                                   *engine_dtype(input));
+  return enqueue(c10d::OpType::_ALLGATHER_BASE, "cgx:all_gather", {input}, {output}, timeout,
+                 [this, in, out, output, plan](const Deadline& deadline) {
+                   engine_->run(*plan, in.data_ptr(), out.data_ptr(), false, deadline);
+                   if (!out.is_same(output)) output.copy_(out);
+                 });
+}
+
+namespace {
+
+// A compressed call that the engine cannot serve must not silently become an exact one.
+void refuse_compression(const char* what, const at::Tensor& tensor, const c10d::ReduceOp* op) {
+  TORCH_CHECK_VALUE(
+      false, "cgx: a compressed ", what, " was asked for a ", tensor.scalar_type(), " tensor on ",
+      tensor.device(), " with the op ", op != nullptr ? name_of(*op) : "(none)",
+      "; compressed are float32, float16 and bfloat16 CPU tensors under SUM and AVG. ",
+      "Ask for 32 bits, or use an exact collective");
+}
+
+}  // namespace
+
+void ProcessGroupCGX::refuse_other_devices(const char* what, const at::Tensor& tensor,
+                                           const c10d::ReduceOp& op, bool compresses) const {
+  const auto type = tensor.scalar_type();
+  const bool compressible = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
+  if (tensor.device().is_cpu() || !compressible || !is_sum(op)) return;
+  if (codec_for(compresses, tensor.numel()) != raw_codec()) refuse_compression(what, tensor, &op);
+}
+
+WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  check_usable("all_reduce");
+  const at::Tensor& tensor = single("all_reduce", tensors);
+  if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
+    return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)}, opts.timeout);
+  }
+  refuse_other_devices("all_reduce", tensor, opts.reduceOp, config_.compress_all_reduce);
+  TORCH_CHECK_TYPE(tensor.scalar_type() != at::kShort && tensor.scalar_type() != at::kUInt16 &&
+                       !at::isFloat8Type(tensor.scalar_type()),
+                   "cgx: all_reduce of a ", tensor.scalar_type(),
+                   " tensor is not supported; convert it to int32, int64 or float32 first");
+  return track(inner_->allreduce(tensors, opts));
+}
+
+WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
+                                             const c10d::AllreduceCoalescedOptions& opts) {
+  check_usable("all_reduce_coalesced");
+  bool engine = is_sum(opts.reduceOp);
+  for (const at::Tensor& tensor : tensors) engine = engine && engine_dtype(tensor);
+  if (engine && !tensors.empty()) {
+    std::vector<std::vector<Segment>> segments;
+    for (const at::Tensor& tensor : tensors) segments.push_back(segments_for(tensor));
+    return engine_all_reduce(tensors, opts.reduceOp, std::move(segments), opts.timeout);
+  }
+  std::vector<WorkPtr> works;
+  for (const at::Tensor& tensor : tensors) {
+    Tensors one = {tensor};
+    works.push_back(allreduce(one, opts));
+  }
+  return c10::make_intrusive<GroupedWork>(std::move(works), tensors);
+}
+
+WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                              const c10d::ReduceScatterOptions& opts) {
+  check_usable("reduce_scatter");
+  if (is_sum(opts.reduceOp) && engine_dtype(input) && engine_dtype(output)) {
+    auto codec = codec_for(config_.compress_reduce_scatter, output.numel());
+    if (codec != raw_codec()) {
+      return engine_reduce_scatter(output, input, opts.reduceOp, codec, opts.timeout);
+    }
+  }
+  refuse_other_devices("reduce_scatter", output, opts.reduceOp, config_.compress_reduce_scatter);
+  return track(inner_->_reduce_scatter_base(output, input, opts));
+}
+
+WorkPtr ProcessGroupCGX::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                         const c10d::ReduceScatterOptions& opts) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "cgx: reduce_scatter of ", inputs.size(),
+                    " inputs into ", outputs.size(), " outputs");
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    works.push_back(_reduce_scatter_base(outputs[i], inputs[i], opts));
+  }
+  return c10::make_intrusive<GroupedWork>(std::move(works), outputs);
+}
+
+WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                         const c10d::AllgatherOptions& opts) {
+  check_usable("all_gather");
+  if (engine_dtype(input) && engine_dtype(output)) {
+    auto codec = codec_for(config_.compress_all_gather, input.numel());
+    if (codec != raw_codec()) return engine_all_gather(output, input, codec, opts.timeout);
+  }
+  refuse_other_devices("all_gather", input, c10d::ReduceOp::SUM, config_.compress_all_gather);
+  return track(forward_all_gather(output, input, opts));
+}
+
+WorkPtr ProcessGroupCGX::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                         const c10d::AllgatherOptions& opts) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "cgx: all_gather of ", inputs.size(),
+                    " inputs into ", outputs.size(), " outputs");
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    works.push_back(_allgather_base(outputs[i], inputs[i], opts));
+  }
+  return c10::make_intrusive<GroupedWork>(std::move(works), outputs);
+}
+
+WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
+                                           const std::vector<LayerRequest>& layers,
+                                           milliseconds timeout) {
+  std::vector<Segment> segments = segments_of(tensor, layers);
+  if (is_sum(op) && engine_dtype(tensor)) {
+    return engine_all_reduce({tensor}, op, {std::move(segments)}, timeout);
+  }
+  for (const LayerRequest& layer : layers) {
+    if (layer.codec) refuse_compression("all_reduce", tensor, &op);
+  }
+  c10d::AllreduceOptions opts;
+  opts.reduceOp = op;
+  opts.timeout = timeout;
+  Tensors tensors = {tensor};
+  return track(inner_->allreduce(tensors, opts));
+}
+
+WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor input,
+                                              const c10d::ReduceOp& op,
+                                              const std::optional<CodecSpec>& codec,
+                                              milliseconds timeout) {
+  if (codec) {
+    if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
+    if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
+    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)),
+                                 timeout);
+  }
+  check_usable("reduce_scatter");
+  c10d::ReduceScatterOptions opts;
+  opts.reduceOp = op;
+  opts.timeout = timeout;
+  return track(inner_->_reduce_scatter_base(output, input, opts));
+}
+
+WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
+                                          const std::optional<CodecSpec>& codec,
+                                          milliseconds timeout) {
+  if (codec) {
+    if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
+    if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
+    return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), timeout);
+  }
+  check_usable("all_gather");
+  c10d::AllgatherOptions opts;
+  opts.timeout = timeout;
+  return track(forward_all_gather(output, input, opts));
+}
+
+}  // namespace cgx
