@@ -60,8 +60,9 @@ class Options(Backend.Options):
         inner_reduction: str | None = None,
         cross_reduction: str | None = None,
         intra_broadcast: bool | None = None,
-        intra_compress: bool | None = None,
+        intra_compress: bool | str | None = None,
         fusion_buffer_mb: int | None = None,
+        segment_kb: int | None = None,
         shm_segment_kb: int | None = None,
         host_id: str | None = None,
     ) -> None: ...
@@ -77,6 +78,7 @@ class ProcessGroupCGX(Backend):
         size: int,
         options: Options | None,
         make_inner: Callable[[Store, int, int, timedelta], Any],
+        load_mpi: Callable[[], Any],
         timeout: timedelta,
         group_name: str,
         global_ranks: list[int],
@@ -110,15 +112,9 @@ class ProcessGroupCGX(Backend):
     def wait_for_pending_works(self) -> None: ...
 
 def settings() -> list[dict[str, Any]]: ...
+def settings_in_force(options: Options | None = None) -> dict[str, Any]: ...
 def simulate_all_reduce(
-    data: list[int],
-    dtype: int,
-    layers: _Layers,
-    average: bool,
-    algorithm: str,
-    raise_nonfinite: bool,
-    sequence: int,
-    slot_bytes: int,
+    data: list[int], dtype: int, layers: _Layers, average: bool, **group: Any
 ) -> dict[str, Any]: ...
 def register_layer(
     bucket_idx: int, layer_idx: int, numel: int, bits: int = 0, bucket_size: int = 0

@@ -33,6 +33,7 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
         size=dist_opts.group_size,
         options=options,
         make_inner=make_inner,
+        load_mpi=load_mpi,
         timeout=dist_opts.timeout,
         group_name=dist_opts.group_id,
         global_ranks=list(dist_opts.global_ranks_in_group),
@@ -53,6 +54,13 @@ def make_inner(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
             "the cgx backend needs a torch that was built with Gloo; this one is not"
         )
     return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
+def load_mpi() -> Any:
+    """The functions of the installed MPI, as a capsule; asked for by groups with an MPI carrier."""
+    from torch_cgx import _mpi_loader
+
+    return _mpi_loader.load()
 
 
 def backend_of(

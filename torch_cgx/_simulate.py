@@ -12,22 +12,23 @@ import torch.distributed as dist
 from torch_cgx import _C
 from torch_cgx._config import defaults, layers_of, spec_of
 
-_ALGORITHMS = ("auto", "oneshot", "sra")
+_ALGORITHMS = ("auto", "oneshot", "sra", "ring")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
-_SLOT_BYTES = 1 << 20  # of the simulated carrier; results do not depend on it, memory does
 
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
     """outputs: one tensor per rank, bit-identical to each other. error: "max_abs", the largest
     |output - exact|, and "relative_l2", ||output - exact|| / ||exact||, against the float64 sum
-    (mean for AVG) of the inputs. bytes_sent: by rank, over all its receivers, headers included.
-    algorithm: what was used, "oneshot" or "sra".
+    (mean for AVG) of the inputs. bytes_sent: by rank, over all its receivers, headers included;
+    bytes_sent_across: those of them that leave the rank's host. algorithm: what was used, across
+    hosts where there are several: "oneshot", "sra" or "ring".
     """
 
     outputs: list[torch.Tensor]
     error: dict[str, float]
     bytes_sent: list[int]
+    bytes_sent_across: list[int]
     algorithm: str
 
     @property
@@ -43,14 +44,20 @@ def simulate(
     layers: Sequence[Any] | None = None,
     op: Any = dist.ReduceOp.SUM,
     sequence: int = 0,
+    hosts: Sequence[Any] | None = None,
+    options: _C.Options | None = None,
 ) -> Simulation:
     """All-reduces tensors[r] of rank r among len(tensors) simulated ranks; the inputs stay as they
     are.
 
     tensors: CPU, fp32, fp16 or bf16, of equal shape and dtype, any number >= 1. config, layers: as
     in `all_reduce`; with neither, the environment's configuration. algorithm: "auto" (as the
-    backend chooses), "oneshot" (one rounding) or "sra" (scatter-reduce-all-gather, two roundings).
-    op: SUM or AVG. sequence: number of the call in its group, which keys stochastic rounding.
+    backend chooses), "oneshot" (one rounding), "sra" (scatter-reduce-all-gather, two roundings) or
+    "ring" (a rounding per rank); with several hosts it is that of the reduction across them. op:
+    SUM or AVG. sequence: number of the call in its group, which keys stochastic rounding. hosts:
+    the host of every rank, any hashable labels, as in [0, 0, 1, 1]; None: one host. options: the
+    group's, for what else its results depend on (segment_kb, shm_segment_kb, fusion_buffer_mb,
+    intra_broadcast, intra_compress, inner_communicator); else the environment's.
     """
     tensors = list(tensors)
     if not tensors:
@@ -85,16 +92,36 @@ def simulate(
         layers=plan,
         average=average,
         algorithm=algorithm.lower(),
-        raise_nonfinite=False,
         sequence=sequence,
-        slot_bytes=_SLOT_BYTES,
+        **_group(len(tensors), hosts, options),
     )
     return Simulation(
         outputs=outputs,
         error=_error(outputs[0], tensors, average),
         bytes_sent=[one["bytes_sent"] for one in answer["stats"]],
+        bytes_sent_across=[one["bytes_sent_across"] for one in answer["stats"]],
         algorithm=answer["algorithm"],
     )
+
+
+def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) -> dict[str, Any]:
+    """The engine's description of the simulated group."""
+    if hosts is None:
+        hosts = [0] * ranks
+    if len(hosts) != ranks:
+        raise ValueError(f"hosts names {len(hosts)} hosts; allowed: one per tensor, {ranks}")
+    labels = {host: f"host {number}" for number, host in enumerate(dict.fromkeys(hosts))}
+    settings = _C.settings_in_force(options)
+    compress = settings["intra_compress"]
+    over_shm = settings["inner_communicator"] == "SHM"
+    return {
+        "hosts": [labels[host] for host in hosts],
+        "leader_only": settings["intra_broadcast"],
+        "inner_exact": over_shm if compress == "AUTO" else not compress,
+        "slot_bytes": settings["shm_segment_kb"] << 10,
+        "segment_bytes": settings["segment_kb"] << 10,
+        "cross_bytes": settings["fusion_buffer_mb"] << 20,
+    }
 
 
 def _error(result: torch.Tensor, inputs: list[torch.Tensor], average: bool) -> dict[str, float]:

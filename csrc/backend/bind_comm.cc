@@ -147,9 +147,9 @@ std::unique_ptr<Handle> make_shm(py::function set, py::function get, int rank, i
   return std::make_unique<Handle>(std::move(comm));
 }
 
-Handles make_in_process(int size, size_t slot_bytes) {
+Handles make_in_process(int size, size_t slot_bytes, int slots) {
   Handles handles;
-  for (auto& comm : make_in_process_group(size, slot_bytes)) {
+  for (auto& comm : make_in_process_group(size, slot_bytes, slots)) {
     handles.push_back(std::make_unique<Handle>(std::move(comm)));
   }
   return handles;
@@ -165,7 +165,7 @@ Handles make_relays(MockNetwork& network, int size, size_t capacity) {
 }
 
 uint64_t stress(const std::vector<Handle*>& handles, int exchanges, uint64_t seed, size_t max_bytes,
-                double timeout) {
+                double timeout, int call_length) {
   std::vector<std::shared_ptr<Communicator>> held;
   std::vector<Communicator*> group;
   for (const Handle* handle : handles) {
@@ -173,7 +173,7 @@ uint64_t stress(const std::vector<Handle*>& handles, int exchanges, uint64_t see
     group.push_back(held.back().get());
   }
   py::gil_scoped_release released;
-  return stress_group(group, {exchanges, seed, max_bytes, timeout});
+  return stress_group(group, {exchanges, seed, max_bytes, timeout, call_length});
 }
 
 void bind_handle(py::module_& module) {
@@ -184,12 +184,29 @@ void bind_handle(py::module_& module) {
       .def_property_readonly("capacity", [](const Handle& self) { return self.get()->capacity(); })
       .def_property_readonly("frame_bytes",
                              [](const Handle& self) { return self.get()->frame_bytes(); })
-      .def("expect",
-           [](const Handle& self, const std::vector<int>& peers) {
-             std::shared_ptr<Communicator> comm = self.get();
-             py::gil_scoped_release released;
-             comm->expect(peers);
-           })
+      .def(
+          "expect",
+          [](const Handle& self, const std::vector<int>& peers, size_t bytes) {
+            std::shared_ptr<Communicator> comm = self.get();
+            py::gil_scoped_release released;
+            for (int peer : peers) comm->expect(peer, bytes);
+          },
+          py::arg("peers"), py::arg("bytes") = 0)
+      .def("begin_call", [](const Handle& self) { self.get()->begin_call(); })
+      .def_property_readonly("in_flight",
+                             [](const Handle& self) { return self.get()->in_flight(); })
+      .def(
+          "peek",
+          [](const Handle& self, int peer, double timeout) {
+            std::shared_ptr<Communicator> comm = self.get();
+            Message message;
+            {
+              py::gil_scoped_release released;
+              message = comm->peek(peer, deadline_of(timeout));
+            }
+            return py::bytes(reinterpret_cast<const char*>(message.data), message.bytes);
+          },
+          py::arg("peer"), py::arg("timeout") = 30.0)
       .def("open", &open_messages, py::arg("messages"), py::arg("timeout") = 30.0)
       .def("open_broadcast", &open_broadcast, py::arg("message"), py::arg("timeout") = 30.0)
       .def(
@@ -246,13 +263,14 @@ void bind_comm(py::module_& module) {
       .def("forge_length", &MockNetwork::forge_length)
       .def("fail_after", &MockNetwork::fail_after)
       .def_property_readonly("overruns", &MockNetwork::overruns);
-  module.def("_make_in_process_group", &make_in_process, py::arg("size"), py::arg("slot_bytes"));
+  module.def("_make_in_process_group", &make_in_process, py::arg("size"), py::arg("slot_bytes"),
+             py::arg("slots") = 2);
   module.def("_make_shm_communicator", &make_shm, py::arg("set"), py::arg("get"), py::arg("rank"),
              py::arg("size"), py::arg("slot_bytes"), py::arg("timeout") = 30.0);
   module.def("_make_relay_group", &make_relays, py::arg("network"), py::arg("size"),
              py::arg("capacity"));
   module.def("_comm_stress", &stress, py::arg("comms"), py::arg("exchanges"), py::arg("seed") = 0,
-             py::arg("max_bytes") = 65536, py::arg("timeout") = 60.0);
+             py::arg("max_bytes") = 65536, py::arg("timeout") = 60.0, py::arg("call_length") = 0);
 }
 
 }  // namespace cgx

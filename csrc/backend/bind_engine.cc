@@ -57,18 +57,50 @@ DType dtype_of(int code) {
   return static_cast<DType>(code);
 }
 
-EngineOptions engine_options(const std::string& algorithm, bool raise_nonfinite) {
-  EngineOptions options;
-  if (algorithm == "oneshot") {
-    options.reduction = Reduction::kOneShot;
-  } else if (algorithm == "sra") {
-    options.reduction = Reduction::kScatterReduceAllGather;
-  } else if (algorithm != "auto") {
-    throw ConfigError(
-        str_of("algorithm='", algorithm, "' is not allowed; one of auto, oneshot, sra"));
+Reduction reduction_of(const std::string& algorithm) {
+  if (algorithm == "auto") return Reduction::kAuto;
+  if (algorithm == "oneshot") return Reduction::kOneShot;
+  if (algorithm == "sra") return Reduction::kScatterReduceAllGather;
+  if (algorithm == "ring") return Reduction::kRing;
+  throw ConfigError(
+      str_of("algorithm='", algorithm, "' is not allowed; one of auto, oneshot, sra, ring"));
+}
+
+const char* text_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kOneShot:
+      return "oneshot";
+    case Algorithm::kScatterReduceAllGather:
+      return "sra";
+    case Algorithm::kRing:
+      return "ring";
   }
-  options.nonfinite = raise_nonfinite ? NonFinite::kRaise : NonFinite::kPropagate;
-  return options;
+  return "unknown";
+}
+
+// The keyword arguments that describe a simulated group.
+//   ranks or hosts   number of ranks, or the name of every rank's host
+//   slot_bytes       of an exchange inside a host
+//   segment_bytes, cross_bytes   of a message and of an exchange across hosts
+SimulatedGroup group_of(const py::dict& given) {
+  auto get = [&given](const char* key, auto fallback) {
+    return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;
+  };
+  const auto hosts = get("hosts", std::vector<std::string>{});
+  const auto ranks = get("ranks", 0);
+  SimulatedGroup group{
+      hosts.empty() ? Topology::one_host(ranks) : Topology(hosts, get("leader_only", false)), {}};
+  const Reduction reduction = reduction_of(get("algorithm", std::string("auto")));
+  const bool across = group.topology.host_count() > 1;
+  (across ? group.options.cross_reduction : group.options.inner_reduction) = reduction;
+  group.options.nonfinite =
+      get("raise_nonfinite", false) ? NonFinite::kRaise : NonFinite::kPropagate;
+  group.options.inner_exact = get("inner_exact", true);
+  group.options.inner.wanted = group.options.inner.most = get("slot_bytes", size_t{1} << 20);
+  group.options.segment_bytes = get("segment_bytes", size_t{512} << 10);
+  group.options.cross_bytes = get("cross_bytes", size_t{64} << 20);
+  group.sequence = get("sequence", uint64_t{0});
+  return group;
 }
 
 std::vector<Segment> segments_of(const Layers& layers) {
@@ -83,21 +115,21 @@ py::dict to_python(const SimulationResult& result) {
   py::list stats;
   for (const StatsSnapshot& one : result.stats) stats.append(to_dict(one));
   py::dict out;
-  out["algorithm"] = result.algorithm == Algorithm::kOneShot ? "oneshot" : "sra";
+  out["algorithm"] = text_of(result.algorithm);
   out["stats"] = stats;
   return out;
 }
 
 py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype, const Layers& layers,
-                                bool average, const std::string& algorithm, bool raise_nonfinite,
-                                uint64_t sequence, size_t slot_bytes) {
+                                bool average, const py::kwargs& group) {
   std::vector<void*> pointers;
   for (Address address : data) pointers.push_back(reinterpret_cast<void*>(address));
+  const SimulatedGroup simulated = group_of(group);
   SimulationResult result;
   {
     py::gil_scoped_release no_gil;
-    result = simulate_all_reduce(pointers, dtype_of(dtype), segments_of(layers), average,
-                                 engine_options(algorithm, raise_nonfinite), sequence, slot_bytes);
+    result =
+        simulate_all_reduce(simulated, pointers, dtype_of(dtype), segments_of(layers), average);
   }
   return to_python(result);
 }
@@ -105,7 +137,7 @@ py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype, con
 py::dict simulate_shards_py(const std::string& operation, const std::vector<Address>& inputs,
                             const std::vector<Address>& outputs, int dtype, size_t shard,
                             const std::optional<CodecSpec>& spec, bool average,
-                            bool raise_nonfinite, uint64_t sequence, size_t slot_bytes) {
+                            const py::kwargs& group) {
   if (operation != "reduce_scatter" && operation != "all_gather") {
     throw ConfigError(
         str_of("operation='", operation, "' is not one of reduce_scatter, all_gather"));
@@ -114,38 +146,44 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
   std::vector<void*> out;
   for (Address address : inputs) in.push_back(reinterpret_cast<const void*>(address));
   for (Address address : outputs) out.push_back(reinterpret_cast<void*>(address));
+  const SimulatedGroup simulated = group_of(group);
   SimulationResult result;
   {
     py::gil_scoped_release no_gil;
     result = simulate_shards(
+        simulated,
         operation == "reduce_scatter" ? Operation::kReduceScatter : Operation::kAllGather, in, out,
-        dtype_of(dtype), shard, spec ? make_codec(*spec) : raw_codec(), average,
-        engine_options("auto", raise_nonfinite), sequence, slot_bytes);
+        dtype_of(dtype), shard, spec ? make_codec(*spec) : raw_codec(), average);
   }
   return to_python(result);
 }
 
-// For tests and for the curious: what travels where. rounds -> chunks -> pieces (offset, count,
-// payload, bytes, exact).
-py::list describe_plan(const Layers& layers, int dtype, int size, const std::string& algorithm,
-                       size_t capacity) {
+// For tests and for the curious: what travels where. rounds -> shards -> chunks -> pieces (offset,
+// count, payload, bytes, exact).
+py::list describe_plan(const Layers& layers, int dtype, const py::kwargs& group) {
   const std::vector<Segment> segments = segments_of(layers);
-  const Algorithm chosen =
-      choose_algorithm(engine_options(algorithm, false).reduction,
-                       one_shot_payload_bytes(segments, dtype_of(dtype)), size);
-  auto plan = plan_all_reduce(segments, dtype_of(dtype), size, chosen, capacity);
+  const SimulatedGroup simulated = group_of(group);
+  const EngineOptions& options = simulated.options;
+  const Topology& topology = simulated.topology;
+  const Algorithm chosen = choose_algorithm(options, topology, segments, dtype_of(dtype));
+  auto plan =
+      plan_all_reduce(segments, dtype_of(dtype), chosen, plan_space(options, topology, chosen));
   py::list rounds;
   for (const Round& round : plan->rounds) {
-    py::list chunks;
-    for (const Chunk& chunk : round.chunks) {
-      py::list pieces;
-      for (const Piece& p : chunk.pieces) {
-        pieces.append(
-            py::make_tuple(p.offset, p.count, p.payload, p.bytes, p.codec == raw_codec().get()));
+    py::list shards;
+    for (const Shard& shard : round.shards) {
+      py::list chunks;
+      for (const Chunk& chunk : shard.chunks) {
+        py::list pieces;
+        for (const Piece& p : chunk.pieces) {
+          pieces.append(
+              py::make_tuple(p.offset, p.count, p.payload, p.bytes, p.codec == raw_codec().get()));
+        }
+        chunks.append(pieces);
       }
-      chunks.append(pieces);
+      shards.append(chunks);
     }
-    rounds.append(chunks);
+    rounds.append(shards);
   }
   return rounds;
 }
@@ -173,6 +211,7 @@ py::dict to_dict(const StatsSnapshot& stats) {
   out["values"] = stats.values;
   out["bytes_raw"] = stats.bytes_raw;
   out["bytes_sent"] = stats.bytes_sent;
+  out["bytes_sent_across"] = stats.bytes_sent_across;
   out["bytes_received"] = stats.bytes_received;
   out["messages_sent"] = stats.messages_sent;
   out["seconds_encode"] = stats.seconds_encode;
@@ -199,14 +238,11 @@ void bind_engine(py::module_& m) {
       .def("__repr__", &repr);
 
   m.def("simulate_all_reduce", &simulate_all_reduce_py, py::arg("data"), py::arg("dtype"),
-        py::arg("layers"), py::arg("average"), py::arg("algorithm"), py::arg("raise_nonfinite"),
-        py::arg("sequence"), py::arg("slot_bytes"));
+        py::arg("layers"), py::arg("average"));
   m.def("simulate_shards", &simulate_shards_py, py::arg("operation"), py::arg("inputs"),
-        py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("spec"), py::arg("average"),
-        py::arg("raise_nonfinite"), py::arg("sequence"), py::arg("slot_bytes"));
-
-  m.def("describe_plan", &describe_plan, py::arg("layers"), py::arg("dtype"), py::arg("size"),
-        py::arg("algorithm"), py::arg("capacity"));
+        py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("spec"),
+        py::arg("average"));
+  m.def("describe_plan", &describe_plan, py::arg("layers"), py::arg("dtype"));
 
   LayerTable& table = LayerTable::instance();
   m.def(

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/bind_engine.h"
+#include "backend/bind_mpi.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
 #include "base/error.h"
@@ -37,6 +38,10 @@ std::string text_of(const Setting& setting, const py::handle& value) {
     case Setting::Kind::kBoolean:
       if (!py::isinstance<py::bool_>(value)) refuse("a bool");
       return value.cast<bool>() ? "1" : "0";
+    case Setting::Kind::kSwitch:
+      if (py::isinstance<py::bool_>(value)) return value.cast<bool>() ? "1" : "0";
+      if (!py::isinstance<py::str>(value)) refuse("a bool or 'AUTO'");
+      return py::str(value);
     case Setting::Kind::kList: {
       if (py::isinstance<py::str>(value)) return py::str(value);
       if (!py::isinstance<py::sequence>(value)) refuse("a str or a sequence of str");
@@ -60,6 +65,8 @@ py::object value_of(const Setting& setting, const std::string& text) {
       return py::int_(std::stoll(text));
     case Setting::Kind::kBoolean:
       return py::bool_(text == "1");
+    case Setting::Kind::kSwitch:
+      return text == "AUTO" ? py::object(py::str(text)) : py::object(py::bool_(text == "1"));
     default:
       return py::str(text);
   }
@@ -91,6 +98,13 @@ std::string repr(const Options& options) {
   return "Options(" + text + ")";
 }
 
+// What holds for every setting: the option, else the environment's value, else the default.
+py::dict settings_in_force(const OptionFields& fields) {
+  py::dict out;
+  for (const Setting& s : settings()) out[s.name] = value_of(s, lookup(fields, s));
+  return out;
+}
+
 // All fields, those too that only some versions of torch have.
 OptionsPtr copy_of(const Options& options) { return c10::make_intrusive<Options>(options); }
 
@@ -107,19 +121,32 @@ ProcessGroupCGX::InnerFactory wrap_factory(py::function factory) {
   };
 }
 
+ProcessGroupCGX::MpiFactory wrap_mpi_loader(py::function loader) {
+  auto held = std::shared_ptr<py::function>(new py::function(std::move(loader)),
+                                            [](py::function* function) {
+                                              py::gil_scoped_acquire gil;
+                                              delete function;
+                                            });
+  return [held] {
+    py::gil_scoped_acquire gil;
+    return mpi_api_of((*held)());
+  };
+}
+
 c10::intrusive_ptr<ProcessGroupCGX> make_group(const ProcessGroupCGX::StorePtr& store, int rank,
                                                int size, const OptionsPtr& options,
-                                               py::function make_inner, milliseconds timeout,
-                                               const std::string& group_name,
+                                               py::function make_inner, py::function load_mpi,
+                                               milliseconds timeout, const std::string& group_name,
                                                std::vector<uint64_t> global_ranks) {
   OptionsPtr own = options ? copy_of(*options) : c10::make_intrusive<Options>();
   own->timeout = timeout;
   own->group_name = group_name;
   own->global_ranks_in_group = std::move(global_ranks);
   auto factory = wrap_factory(std::move(make_inner));
+  auto mpi = wrap_mpi_loader(std::move(load_mpi));
   py::gil_scoped_release no_gil;
-  return c10::make_intrusive<ProcessGroupCGX>(store, rank, size, std::move(own),
-                                              std::move(factory));
+  return c10::make_intrusive<ProcessGroupCGX>(store, rank, size, std::move(own), std::move(factory),
+                                              std::move(mpi));
 }
 
 c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
@@ -168,11 +195,18 @@ void bind_group(py::module_& m) {
     });
   }
 
+  m.def(
+      "settings_in_force",
+      [](const OptionsPtr& options) {
+        return settings_in_force(options ? options->fields : OptionFields());
+      },
+      py::arg("options") = py::none());
+
   py::class_<ProcessGroupCGX, c10::intrusive_ptr<ProcessGroupCGX>, c10d::Backend>(m,
                                                                                   "ProcessGroupCGX")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"),
-           py::arg("options"), py::arg("make_inner"), py::arg("timeout"), py::arg("group_name"),
-           py::arg("global_ranks"))
+           py::arg("options"), py::arg("make_inner"), py::arg("load_mpi"), py::arg("timeout"),
+           py::arg("group_name"), py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
            py::arg("layers"), py::arg("timeout") = c10d::kUnsetTimeout)
       .def("reduce_scatter_codec", &ProcessGroupCGX::reduce_scatter_codec, py::arg("output"),
@@ -189,14 +223,7 @@ void bind_group(py::module_& m) {
           })
       .def_property_readonly("serial", &ProcessGroupCGX::serial)
       .def("hosts", &ProcessGroupCGX::hosts)
-      .def("settings",
-           [](ProcessGroupCGX& g) {
-             py::dict out;
-             for (const Setting& s : settings()) {
-               out[s.name] = value_of(s, lookup(g.fields(), s));
-             }
-             return out;
-           })
+      .def("settings", [](ProcessGroupCGX& g) { return settings_in_force(g.fields()); })
       .def("wait_for_pending_works", &ProcessGroupCGX::waitForPendingWorks, NoGil())
       .def("split_group", &ProcessGroupCGX::split, py::arg("store"), py::arg("ranks"),
            py::arg("options"), NoGil());

@@ -6,6 +6,7 @@
 #include "backend/bind_engine.h"
 #include "backend/bind_errors.h"
 #include "backend/bind_group.h"
+#include "backend/bind_mpi.h"
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The engine of torch_cgx; use it through the torch_cgx package.";
@@ -14,4 +15,5 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_engine(m);
   cgx::bind_comm(m);
   cgx::bind_group(m);
+  cgx::bind_mpi(m);
 }

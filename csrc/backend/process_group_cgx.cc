@@ -13,6 +13,7 @@
 #include "backend/python_error.h"
 #include "base/error.h"
 #include "comm/in_process.h"
+#include "comm/mpi_point_to_point.h"
 #include "comm/relay.h"
 #include "comm/shm.h"
 
@@ -51,67 +52,106 @@ GroupConfig resolve_or_refuse(const OptionFields& fields,
 
 std::atomic<uint64_t> next_serial{0};
 
+const char* name_of(Carrier carrier) {
+  switch (carrier) {
+    case Carrier::kShm:
+      return "shm";
+    case Carrier::kGloo:
+      return "gloo";
+    case Carrier::kMpi:
+      return "mpi";
+    case Carrier::kNccl:
+      return "nccl";
+  }
+  return "unknown carrier";
+}
+
 }  // namespace
 
 ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
-                                 c10::intrusive_ptr<Options> options, InnerFactory make_inner)
+                                 c10::intrusive_ptr<Options> options, InnerFactory make_inner,
+                                 MpiFactory load_mpi)
     : Backend(rank, size),
       serial_(next_serial++),
       process_(getpid()),
       store_(fresh_keys(store, rank)),
       options_(std::move(options)),
       config_(resolve_or_refuse(options_->fields, store_, rank)),
-      make_inner_(std::move(make_inner)) {
+      make_inner_(std::move(make_inner)),
+      load_mpi_(std::move(load_mpi)) {
   const Deadline deadline = Deadline::after(options_->timeout);
   auto rendezvous = make_store_rendezvous(store_);
   // First, so that a disagreement is found before anything is built on it.
   hosts_ = handshake(*rendezvous, rank_, size_, options_->fields, config_.host_id, deadline);
-  for (const std::string& host : hosts_) on_one_host_ = on_one_host_ && host == hosts_.front();
+  const Topology topology(hosts_, config_.leader_only);
+  on_one_host_ = topology.host_count() == 1;
+  const EngineOptions engine = engine_options(config_, topology);
   inner_ = make_inner_(c10::make_intrusive<c10d::PrefixStore>("inner", store_), rank_, size_,
                        options_->timeout);
-  EngineOptions engine;
-  engine.nonfinite = config_.nonfinite;
-  engine.reduction = on_one_host_
-                         ? reduction_of("CGX_INNER_REDUCTION_TYPE", config_.inner_reduction)
-                         : reduction_of("CGX_CROSS_REDUCTION_TYPE", config_.cross_reduction);
-  engine_ = std::make_unique<Engine>(make_carrier(), engine);
+  try {
+    engine_ = std::make_unique<Engine>(make_carriers(topology), engine);
+  } catch (const std::exception& e) {
+    // Not every rank has every carrier: those without it would go on alone.
+    confirm(*rendezvous, rank_, size_, e.what(), deadline);
+    throw;
+  }
+  confirm(*rendezvous, rank_, size_, "", deadline);
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
   init();
 }
 
-std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier() {
+Carriers ProcessGroupCGX::make_carriers(const Topology& topology) {
+  Carriers carriers{topology, rank_, nullptr, nullptr, ""};
+  const int host = topology.host_of(rank_), local = topology.local_of(rank_);
+  const auto locals = static_cast<int>(topology.host(host).size());
+  if (on_one_host_ || locals > 1) {
+    carriers.inner = make_carrier(config_.inner, "CGX_INNER_COMMUNICATOR_TYPE",
+                                  str_of("host", host), local, locals);
+  }
+  if (!on_one_host_ && topology.in_team(rank_)) {
+    carriers.cross = make_carrier(config_.cross, "CGX_CROSS_COMMUNICATOR_TYPE",
+                                  str_of("team", local), host, topology.host_count());
+  }
+  if (size_ == 1) {
+    carriers.name = carriers.inner->name();
+    return carriers;
+  }
+  // The same on all ranks, also where a rank has only one of them.
+  if (on_one_host_ || topology.two_levels()) carriers.name = name_of(config_.inner);
+  if (topology.two_levels()) carriers.name += "+";
+  if (!on_one_host_) carriers.name += name_of(config_.cross);
+  return carriers;
+}
+
+std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier(Carrier kind, const char* variable,
+                                                            const std::string& keys, int rank,
+                                                            int size) {
   if (size_ == 1) return std::move(make_in_process_group(1, kUnusedSlotBytes).front());
   const Deadline deadline = Deadline::after(options_->timeout);
-  const char* variable =
-      on_one_host_ ? "CGX_INNER_COMMUNICATOR_TYPE" : "CGX_CROSS_COMMUNICATOR_TYPE";
-  if (!on_one_host_ && config_.intra_broadcast_given) {
-    throw ConfigError(
-        "CGX_INTRA_BROADCAST=1: this group spans several hosts, and this version of torch_cgx "
-        "reduces over "
-        "all ranks at one level; unset it");
-  }
-  switch (on_one_host_ ? config_.inner : config_.cross) {
-    case Carrier::kShm: {
-      auto rendezvous = make_store_rendezvous(store_);
-      return make_shm_communicator(*rendezvous, rank_, size_, config_.shm_segment_bytes, deadline);
-    }
-    case Carrier::kGloo: {
+  auto store = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
+  auto rendezvous = make_store_rendezvous(store);
+  switch (kind) {
+    case Carrier::kShm:
+      return make_shm_communicator(*rendezvous, rank, size, config_.shm_segment_bytes, deadline);
+    case Carrier::kGloo:
       // A backend of its own: its messages must not meet those of dist.send/recv in inner_.
-      auto store = c10::make_intrusive<c10d::PrefixStore>("carrier", store_);
       return make_relay_communicator(
-          make_c10d_point_to_point(make_inner_(store, rank_, size_, options_->timeout)),
-          config_.fusion_buffer_bytes);
-    }
+          make_c10d_point_to_point(make_inner_(store, rank, size, options_->timeout)),
+          relay_bytes());
     case Carrier::kMpi:
-      throw ConfigError(str_of(variable, "='MPI': this build of torch_cgx has no MPI carrier; use ",
-                               on_one_host_ ? "SHM or GLOO" : "GLOO"));
+      return make_relay_communicator(
+          mpi_point_to_point_from(load_mpi_(), *rendezvous, rank, size, deadline), relay_bytes());
     case Carrier::kNccl:
       throw ConfigError(str_of(variable, "='NCCL' carries CUDA tensors, which this version of ",
-                               "torch_cgx does not compress; use ",
-                               on_one_host_ ? "SHM or GLOO" : "GLOO"));
+                               "torch_cgx does not compress; use MPI, GLOO",
+                               on_one_host_ ? " or SHM" : ""));
   }
   throw ConfigError("unknown carrier");
+}
+
+size_t ProcessGroupCGX::relay_bytes() const {
+  return std::max(config_.fusion_buffer_bytes, config_.shm_segment_bytes);
 }
 
 ProcessGroupCGX::~ProcessGroupCGX() {
@@ -227,7 +267,7 @@ ProcessGroupCGX::BackendPtr ProcessGroupCGX::split(
   }
   return c10::make_intrusive<ProcessGroupCGX>(store, static_cast<int>(mine - ranks.begin()),
                                               static_cast<int>(ranks.size()), std::move(own),
-                                              make_inner_);
+                                              make_inner_, load_mpi_);
 }
 
 void ProcessGroupCGX::startCoalescing() {

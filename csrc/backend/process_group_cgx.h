@@ -55,11 +55,13 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Makes an inner backend over the ranks of a store: (store, rank, size, timeout).
   using InnerFactory =
       std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds)>;
+  /// The table of functions of the MPI that is installed (comm/mpi_api.h). Throws what is missing.
+  using MpiFactory = std::function<const void*()>;
 
   /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts,
   /// sets up the carrier.
   ProcessGroupCGX(StorePtr store, int rank, int size, c10::intrusive_ptr<Options> options,
-                  InnerFactory make_inner);
+                  InnerFactory make_inner, MpiFactory load_mpi);
   ~ProcessGroupCGX() override;
 
   // --- what torch asks about
@@ -141,7 +143,12 @@ class ProcessGroupCGX : public c10d::Backend {
  private:
   using Body = std::function<void(const Deadline&)>;
 
-  std::unique_ptr<Communicator> make_carrier();
+  /// Collective over the ranks that share `keys`.
+  std::unique_ptr<Communicator> make_carrier(Carrier kind, const char* variable,
+                                             const std::string& keys, int rank, int size);
+  Carriers make_carriers(const Topology& topology);
+  /// The largest exchange over a message library.
+  size_t relay_bytes() const;
   std::shared_ptr<const Codec> codec_for(bool collective_compresses, int64_t numel) const;
   std::vector<Segment> segments_for(const at::Tensor& tensor) const;
   std::vector<Segment> segments_of(const at::Tensor& tensor,
@@ -181,6 +188,7 @@ class ProcessGroupCGX : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const GroupConfig config_;
   const InnerFactory make_inner_;
+  const MpiFactory load_mpi_;
   BackendPtr inner_;
   std::vector<std::string> hosts_;
   bool on_one_host_ = true;

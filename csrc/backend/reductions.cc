@@ -74,7 +74,7 @@ std::optional<DType> engine_dtype(const at::Tensor& tensor) {
 
 std::shared_ptr<const Codec> ProcessGroupCGX::allowed_on_carrier(
     std::shared_ptr<const Codec> codec) const {
-  return on_one_host_ && !config_.intra_compress ? raw_codec() : codec;
+  return on_one_host_ && !config_.intra_compress.value_or(true) ? raw_codec() : codec;
 }
 
 std::shared_ptr<const Codec> ProcessGroupCGX::codec_for(bool collective_compresses,

@@ -51,6 +51,8 @@ std::string allowed(const Setting& setting) {
       return str_of("integers from ", setting.low, " to ", setting.high);
     case Kind::kBoolean:
       return "0 or 1";
+    case Kind::kSwitch:
+      return "0, 1 or AUTO";
     case Kind::kChoice:
       return "one of " + choices_of(setting);
     case Kind::kList:
@@ -91,6 +93,11 @@ std::string canonical(const Setting& setting, const std::string& where, const st
     case Kind::kBoolean:
       if (value != "0" && value != "1") bad_value(setting, where, raw);
       return value;
+    case Kind::kSwitch: {
+      std::string choice = match(value, "0,1,AUTO");
+      if (choice.empty()) bad_value(setting, where, raw);
+      return choice;
+    }
     case Kind::kChoice: {
       std::string choice = match(value, choices_of(setting));
       if (choice.empty()) bad_value(setting, where, raw);
@@ -137,6 +144,12 @@ Carrier carrier_of(const std::string& value) {
   return Carrier::kGloo;
 }
 
+Reduction reduction_of(const std::string& value) {
+  if (value == "SRA") return Reduction::kScatterReduceAllGather;
+  if (value == "ONESHOT") return Reduction::kOneShot;
+  return value == "RING" ? Reduction::kRing : Reduction::kAuto;
+}
+
 }  // namespace
 
 const std::vector<Setting>& settings() {
@@ -155,10 +168,11 @@ const std::vector<Setting>& settings() {
       {"cross_communicator", "CGX_CROSS_COMMUNICATOR_TYPE", Kind::kChoice, "GLOO", 0, 0, "MPI,NCCL,GLOO", false, true},
       {"inner_reduction", "CGX_INNER_REDUCTION_TYPE", Kind::kChoice, "AUTO", 0, 0, "AUTO,SRA,ONESHOT,RING", false, true},
       {"cross_reduction", "CGX_CROSS_REDUCTION_TYPE", Kind::kChoice, "AUTO", 0, 0, "AUTO,SRA,ONESHOT,RING", false, true},
-      {"intra_broadcast", "CGX_INTRA_BROADCAST", Kind::kBoolean, "1", 0, 1, "", false, true},
-      {"intra_compress", "CGX_INTRA_COMPRESS", Kind::kBoolean, "1", 0, 1, "", false, true},
+      {"intra_broadcast", "CGX_INTRA_BROADCAST", Kind::kBoolean, "0", 0, 1, "", false, true},
+      {"intra_compress", "CGX_INTRA_COMPRESS", Kind::kSwitch, "AUTO", 0, 0, "", false, true},
       {"fusion_buffer_mb", "CGX_FUSION_BUFFER_SIZE_MB", Kind::kInteger, "64", 1, 65536, "", false, true},
       {"shm_segment_kb", "CGX_SHM_SEGMENT_KB", Kind::kInteger, "1024", 16, 1048576, "", false, true},
+      {"segment_kb", "CGX_SEGMENT_KB", Kind::kInteger, "512", 1, 1048576, "", false, true},
       {"host_id", "CGX_HOST_ID", Kind::kText, "", 0, 0, "", false, false},
   };
   // clang-format on
@@ -189,10 +203,6 @@ std::string lookup(const OptionFields& options, const Setting& setting) {
   return setting.fallback;
 }
 
-bool is_given(const OptionFields& options, const Setting& setting) {
-  return options.get(setting.name).has_value() || from_environment(setting).has_value();
-}
-
 GroupConfig resolve_group(const OptionFields& options) {
   GroupConfig group;
   group.codec = get(options, "codec");
@@ -215,9 +225,10 @@ GroupConfig resolve_group(const OptionFields& options) {
   group.cross_reduction = get(options, "cross_reduction");
   group.fusion_buffer_bytes = static_cast<size_t>(get_integer(options, "fusion_buffer_mb")) << 20;
   group.shm_segment_bytes = static_cast<size_t>(get_integer(options, "shm_segment_kb")) << 10;
-  group.intra_broadcast_given =
-      is_given(options, setting("intra_broadcast")) && get(options, "intra_broadcast") == "1";
-  group.intra_compress = get(options, "intra_compress") == "1";
+  group.segment_bytes = static_cast<size_t>(get_integer(options, "segment_kb")) << 10;
+  group.leader_only = get(options, "intra_broadcast") == "1";
+  const std::string compress = get(options, "intra_compress");
+  if (compress != "AUTO") group.intra_compress = compress == "1";
   group.host_id = get(options, "host_id");
   for (const Setting& s : settings()) lookup(options, s);  // bad per-call values are refused early
   return group;
@@ -236,14 +247,31 @@ std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const Gr
   return make_codec(spec);
 }
 
-Reduction reduction_of(const std::string& variable, const std::string& value) {
-  if (value == "SRA") return Reduction::kScatterReduceAllGather;
-  if (value == "ONESHOT") return Reduction::kOneShot;
-  if (value == "RING") {
-    throw ConfigError(str_of(variable, "='RING': this version of torch_cgx has no ring reducer; ",
-                             "use AUTO, SRA or ONESHOT"));
+EngineOptions engine_options(const GroupConfig& group, const Topology& topology) {
+  EngineOptions options;
+  options.inner_reduction = reduction_of(group.inner_reduction);
+  options.cross_reduction = reduction_of(group.cross_reduction);
+  options.nonfinite = group.nonfinite;
+  // Equal rounds whatever the carrier: equal bits.
+  options.inner.wanted = group.shm_segment_bytes;
+  options.inner.most = group.inner == Carrier::kShm
+                           ? group.shm_segment_bytes
+                           : std::max(group.shm_segment_bytes, group.fusion_buffer_bytes);
+  options.segment_bytes = group.segment_bytes;
+  options.cross_bytes = group.fusion_buffer_bytes;
+  // Shared memory is faster than the codec; other carriers inside a host may not be.
+  options.inner_exact =
+      group.intra_compress ? !*group.intra_compress : group.inner == Carrier::kShm;
+  const bool halves = options.inner_reduction == Reduction::kAuto ||
+                      options.inner_reduction == Reduction::kScatterReduceAllGather;
+  if (topology.two_levels() && !halves) {
+    throw ConfigError(str_of(
+        "CGX_INNER_REDUCTION_TYPE='", group.inner_reduction, "': this group spans ",
+        topology.host_count(), " hosts with several ranks on one, whose ranks reduce-scatter ",
+        "before and all-gather after the reduction across hosts; that is AUTO or SRA, while ",
+        group.inner_reduction, " is for groups on one host (CGX_CROSS_REDUCTION_TYPE takes it)"));
   }
-  return Reduction::kAuto;
+  return options;
 }
 
 std::map<std::string, std::string> compared_settings(const OptionFields& options) {

@@ -19,7 +19,7 @@
 namespace cgx {
 
 struct Setting {
-  enum class Kind { kInteger, kBoolean, kChoice, kList, kText };
+  enum class Kind { kInteger, kBoolean, kSwitch, kChoice, kList, kText };  // kSwitch: 0, 1, AUTO
 
   const char* name;      // keyword of torch_cgx.Options
   const char* variable;  // environment variable
@@ -51,9 +51,6 @@ class OptionFields {
 /// Canonical text of one setting: option, else environment, else default.
 std::string lookup(const OptionFields& options, const Setting& setting);
 
-/// Was it given explicitly, as an option or in the environment?
-bool is_given(const OptionFields& options, const Setting& setting);
-
 enum class Carrier { kShm, kGloo, kMpi, kNccl };
 
 /// Settings of a group that do not change after it was made.
@@ -68,8 +65,9 @@ struct GroupConfig {
   std::string inner_reduction, cross_reduction;
   size_t fusion_buffer_bytes = 0;
   size_t shm_segment_bytes = 0;
-  bool intra_broadcast_given = false;
-  bool intra_compress = true;
+  size_t segment_bytes = 0;
+  bool leader_only = false;            // CGX_INTRA_BROADCAST
+  std::optional<bool> intra_compress;  // none: by the kind of group
   std::string host_id;
 };
 
@@ -78,8 +76,8 @@ GroupConfig resolve_group(const OptionFields& options);
 /// Codec of a call on the caller's thread; raw_codec() where bits > 8.
 std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const GroupConfig& group);
 
-/// "SRA" -> Reduction; ConfigError for what this version does not have.
-Reduction reduction_of(const std::string& variable, const std::string& value);
+/// What the engine of a group on these hosts is to do. ConfigError for an impossible choice.
+EngineOptions engine_options(const GroupConfig& group, const Topology& topology);
 
 /// key=value of all settings that ranks must agree on, for the handshake.
 std::map<std::string, std::string> compared_settings(const OptionFields& options);

@@ -6,37 +6,33 @@
 //
 // Messages are sent in exchanges. In one exchange a rank sends at most one message to every peer:
 //
-//     comm.expect(peers);                       // these peers will send to me (a hint: receives
-//     may start) comm.open(bytes_to, buffers, deadline);   // borrow memory for my messages of the
-//     next exchange
+//     comm.begin_call();                          // optional, see there
+//     comm.expect(peer, bytes);                   // a message will come (receives may start)
+//     comm.open(bytes_to, buffers, deadline);     // borrow memory for my next messages
 //     ... write them ...
-//     comm.post();                              // hand them over; the memory is the carrier's
+//     comm.post();                                // hand them over; the memory is the carrier's
 //     again for each peer that sends to me, in any order:
-//       Message m = comm.receive(peer, deadline);   // shown in place where the carrier can
+//       Message m = comm.receive(peer, deadline); // shown in place where the carrier can
 //       ... read it ...
 //       comm.release(peer);
 //
 // Contract
 // - Ordered pairs are FIFO: receive(p) shows the messages of p to me in the order in which p posted
-// them. There is no
-//   matching by tag; sender and receiver both know from the plan which exchange carries a message
-//   for whom.
+//   them. There is no matching by tag; sender and receiver both know from the plan which exchange
+//   carries a message for whom.
 // - A message of 0 bytes is not sent: the receiver must not call receive() for it.
-// - At most kMaxInFlight exchanges may be posted by a rank before its peers have released the
-// messages of the oldest one;
-//   open() waits for that. Every rank can post at least one exchange without any peer having
-//   received (no deadlock when all ranks post first and receive afterwards).
+// - A rank may post in_flight() exchanges (at least 2) before its peers have released the messages
+//   of the oldest one; open() waits for that. So ranks that all post first and receive afterwards
+//   do not block each other.
 // - All bytes of one exchange, over all receivers (a broadcast counts once), fit into capacity();
-// asking for more is a
-//   ConfigError.
-// - The sender may go on reading (not writing) the messages it posted until its next open() or
-// open_broadcast().
+//   asking for more is a ConfigError.
+// - The sender may go on reading (not writing) the messages it posted until it has opened
+//   in_flight() - 1 more exchanges and opens the next.
 // - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
 // - Every wait ends: at the deadline (TimeoutError), when a peer is gone (PeerLostError), or after
-// abort() (AbortedError).
-//   Messages of errors name the rank that was waited for. After an error the communicator is
-//   broken: all calls throw the first cause, here and, as soon as the carrier can tell them, on the
-//   other ranks.
+//   abort() (AbortedError). Messages of errors name the rank that was waited for. After an error
+//   the communicator is broken: all calls throw the first cause, here and, as soon as the carrier
+//   can tell them, on the other ranks.
 // Thread-safety: one thread drives a communicator; abort() may be called from any thread at any
 // time.
 #pragma once
@@ -59,7 +55,6 @@ class Communicator {
  public:
   /// Payloads start this many bytes into a message (the reducer's header stands before them).
   static constexpr size_t kPayloadOffset = 56;
-  static constexpr int kMaxInFlight = 2;
 
   virtual ~Communicator() = default;
 
@@ -72,13 +67,29 @@ class Communicator {
   /// Bytes that one exchange may carry.
   virtual size_t capacity() const = 0;
 
-  /// Bytes that the carrier itself adds to every message on the wire (0 for shared memory).
+  /// Exchanges that may be under way at once; at least 2.
+  virtual int in_flight() const { return 2; }
+
+  /// Does the length of a message travel with it? Carriers whose receivers must make room before a
+  /// message can come announce lengths; after begin_call() only that of the first one of each pair.
+  virtual bool announces() const { return false; }
+
+  /// Bytes that the carrier adds to an announced message on the wire (0 for shared memory).
   virtual size_t frame_bytes() const { return 0; }
 
-  /// A hint that receive() will be called once for each of these peers; carriers that must post
-  /// receives do it now. Only for messages that the peers send without waiting for anything that
-  /// this rank has yet to do: a carrier may wait for all of them in the first receive().
-  virtual void expect(const std::vector<int>& peers) { (void)peers; }
+  /// All ranks of the communicator begin a sequence of messages whose lengths they all know. From
+  /// here on only the first message of each ordered pair is announced; before the first
+  /// begin_call() all are.
+  virtual void begin_call() {}
+
+  /// The next message of `peer` that was not expected yet will have `bytes` bytes. A hint for
+  /// announced messages (0: not known); a duty for all others, in the order in which they come.
+  /// Precondition for those: the reader has looked at the first message of the call (peek) and
+  /// found that the sender is in the same call, and so agrees on all lengths.
+  virtual void expect(int peer, size_t bytes) {
+    (void)peer;
+    (void)bytes;
+  }
 
   /// Borrows memory for the next exchange: bytes_to[p] bytes for rank p, bytes_to[rank()] is 0.
   /// Fills buffers[p] (nullptr where bytes_to[p] is 0).

@@ -32,8 +32,9 @@ std::shared_ptr<void> allocate(size_t bytes) {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_t slot_bytes) {
-  const SlotLayout layout = SlotLayout::make(size, slot_bytes);
+std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_t slot_bytes,
+                                                                 int slots) {
+  const SlotLayout layout = SlotLayout::make(size, slot_bytes, slots);
   std::shared_ptr<void> owner = allocate(layout.total_bytes);
   SlotMemory memory(static_cast<std::byte*>(owner.get()), layout);
   memory.format();

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -25,6 +26,11 @@ constexpr size_t kFrame = sizeof(uint64_t);
 constexpr size_t kEager = kRelayEagerBytes;
 constexpr int kFirstTag = 0;
 constexpr int kRestTag = 1;
+constexpr int kAgreedTag = 2;
+constexpr int kInFlight = 4;
+// Messages of one peer that travel or are read at once: a pipelined reducer reads one while two
+// kinds of two later rounds are on their way.
+constexpr size_t kLanes = 6;
 constexpr size_t kMaxCapacity = size_t{1} << 47;  // sizes are added up without looking for overflow
 
 static_assert((kFrame + Communicator::kPayloadOffset) % 64 == 0,
@@ -54,9 +60,12 @@ class Relay final : public Communicator {
   int size() const override { return carrier_->size(); }
   const char* name() const override { return carrier_->name(); }
   size_t capacity() const override { return capacity_; }
+  int in_flight() const override { return kInFlight; }
+  bool announces() const override { return true; }
   size_t frame_bytes() const override { return kFrame; }
 
-  void expect(const std::vector<int>& peers) override;
+  void begin_call() override;
+  void expect(int peer, size_t bytes) override;
   void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
             const Deadline& deadline) override;
   std::byte* open_broadcast(size_t bytes, const Deadline& deadline) override;
@@ -83,23 +92,38 @@ class Relay final : public Communicator {
     std::vector<Send> sends;
   };
 
-  // One incoming message. Two per peer, so that the next one travels while one is read.
+  // One incoming message.
   struct Lane {
     RelayBlock block;
-    std::unique_ptr<Pending> first;
-    std::unique_ptr<Pending> rest;  // null: the message came whole in the first frame
+    bool announced = true;
+    std::unique_ptr<Pending> first;  // the first frame, or the whole of a message not announced
+    std::unique_ptr<Pending> rest;   // null: the message came whole in `first`
     size_t bytes = 0;
+
+    Pending* last() const { return rest ? rest.get() : first.get(); }
   };
 
-  // Numbers of messages: expected >= started >= measured >= taken >= released.
+  // What begin_call() resets.
+  struct InCall {
+    bool sent = false;
+    bool expected = false;
+  };
+
+  struct Expected {
+    size_t bytes;
+    bool announced;
+  };
+
+  // Numbers of messages: started >= measured >= taken >= released.
   struct Peer {
-    Lane lanes[2];
-    uint64_t expected = 0;
-    uint64_t started = 0;   // receive of the first frame posted
-    uint64_t measured = 0;  // length known, receive of the rest posted
-    uint64_t taken = 0;     // shown to the reader
+    Lane lanes[kLanes];
+    std::deque<Expected> expected;  // those that are not started
+    uint64_t started = 0;           // its receive is posted
+    uint64_t measured = 0;          // length known, receive of the rest posted
+    uint64_t taken = 0;             // shown to the reader
     uint64_t released = 0;
-    Lane& lane(uint64_t number) { return lanes[number % 2]; }
+    InCall call;
+    Lane& lane(uint64_t number) { return lanes[number % kLanes]; }
   };
 
   void check_usable();
@@ -110,6 +134,9 @@ class Relay final : public Communicator {
 
   void begin_exchange(const Deadline& deadline);
   void finish_sends(Outgoing& out, const Deadline& deadline);
+  /// Makes sure that the next message that the reader has not taken is expected.
+  void need_next(int peer);
+  void start_receive(int peer);
   void advance(int peer);
   void start_rests(const Deadline& deadline);
   bool advance_others(int peer);
@@ -120,9 +147,10 @@ class Relay final : public Communicator {
   std::shared_ptr<PointToPoint> carrier_;
   size_t capacity_;
   std::vector<Peer> peers_;
-  Outgoing outgoing_[2];
+  Outgoing outgoing_[kInFlight];
   uint64_t exchange_ = 0;
   bool open_ = false;
+  bool in_call_ = false;
 
   std::atomic<bool> broken_{false};
   std::mutex failure_mutex_;
@@ -201,29 +229,64 @@ auto Relay::guarded(int peer, const char* what, Step step) {
   }
 }
 
-void Relay::expect(const std::vector<int>& peers) {
+void Relay::begin_call() {
+  in_call_ = true;
+  for (Peer& peer : peers_) peer.call = InCall{};
+}
+
+void Relay::expect(int peer, size_t bytes) {
   check_usable();
-  for (int peer : peers) check_peer(peer, rank(), size());
-  for (int peer : peers) {
-    ++peers_[peer].expected;
-    advance(peer);
+  check_peer(peer, rank(), size());
+  Peer& in = peers_[peer];
+  const bool announced = !in_call_ || !in.call.expected;
+  if (!announced && (bytes == 0 || bytes > capacity_)) {
+    throw ConfigError(str_of("rank ", rank(), ": expect(", peer, ", ", bytes,
+                             "): within a call the length must be given, allowed: 1 to ",
+                             capacity_));
   }
+  in.call.expected = true;
+  in.expected.push_back({bytes, announced});
+  advance(peer);
+}
+
+void Relay::need_next(int peer) {
+  Peer& in = peers_[peer];
+  if (in.started > in.taken || !in.expected.empty()) return;
+  if (in_call_ && in.call.expected) {
+    throw ConfigError(
+        str_of("rank ", rank(), ": receive(", peer, ") of a message that was not expected"));
+  }
+  expect(peer, 0);
+}
+
+void Relay::start_receive(int peer) {
+  Peer& in = peers_[peer];
+  Lane& lane = in.lane(in.started);
+  lane.announced = in.expected.front().announced;
+  lane.bytes = lane.announced ? 0 : in.expected.front().bytes;
+  // Behind the place of a frame, so that payloads are aligned alike.
+  const size_t room = lane.announced ? kEager : kFrame + lane.bytes;
+  guarded(peer, "making room for a message from", [&] { lane.block.grow(room); });
+  lane.rest.reset();
+  lane.first = guarded(peer, "posting a receive from", [&] {
+    return lane.announced
+               ? carrier_->receive(peer, kFirstTag, lane.block.data(), kEager)
+               : carrier_->receive(peer, kAgreedTag, lane.block.data() + kFrame, lane.bytes);
+  });
+  in.expected.pop_front();
+  ++in.started;
 }
 
 // Posts receives as far as they are due. Never waits.
 void Relay::advance(int peer) {
   Peer& in = peers_[peer];
-  while (in.started < in.expected && in.started - in.released < 2) {
-    Lane& lane = in.lane(in.started);
-    guarded(peer, "making room for a message from", [&] { lane.block.grow(kEager); });
-    lane.rest.reset();
-    lane.first = guarded(peer, "posting a receive from", [&] {
-      return carrier_->receive(peer, kFirstTag, lane.block.data(), kEager);
-    });
-    ++in.started;
-  }
+  while (!in.expected.empty() && in.started - in.released < kLanes) start_receive(peer);
   while (in.measured < in.started) {
     Lane& lane = in.lane(in.measured);
+    if (!lane.announced) {
+      ++in.measured;
+      continue;
+    }
     if (!lane.first->done()) break;
     guarded(peer, "receiving from", [&] { lane.first->wait(Deadline()); });
     uint64_t bytes = 0;
@@ -308,7 +371,7 @@ void Relay::finish_sends(Outgoing& out, const Deadline& deadline) {
 void Relay::begin_exchange(const Deadline& deadline) {
   // What was opened and not posted is forgotten: nobody has seen it.
   open_ = false;
-  Outgoing& out = outgoing_[exchange_ % 2];
+  Outgoing& out = outgoing_[exchange_ % kInFlight];
   finish_sends(out, deadline);
   out.parts.clear();
 }
@@ -323,7 +386,7 @@ void Relay::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& b
   check_usable();
   check_exchange(bytes_to, rank(), size(), capacity_);
   begin_exchange(deadline);
-  Outgoing& out = outgoing_[exchange_ % 2];
+  Outgoing& out = outgoing_[exchange_ % kInFlight];
   size_t total = 0;
   for (int peer = 0; peer < size(); ++peer) {
     if (bytes_to[peer] == 0) continue;
@@ -343,7 +406,7 @@ std::byte* Relay::open_broadcast(size_t bytes, const Deadline& deadline) {
   begin_exchange(deadline);
   open_ = true;
   if (bytes == 0) return nullptr;
-  Outgoing& out = outgoing_[exchange_ % 2];
+  Outgoing& out = outgoing_[exchange_ % kInFlight];
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank()) out.parts.push_back({peer, 0, bytes});
   }
@@ -356,8 +419,11 @@ void Relay::post(const Deadline& deadline) {
   check_usable();
   if (!open_) throw ConfigError(str_of("rank ", rank(), ": post() without open()"));
   open_ = false;
-  Outgoing& out = outgoing_[exchange_ % 2];
+  Outgoing& out = outgoing_[exchange_ % kInFlight];
   if (out.parts.empty()) return;
+  auto announced = [&](const Outgoing::Part& part) {
+    return !in_call_ || !peers_[part.peer].call.sent;
+  };
   for (const Outgoing::Part& part : out.parts) {
     const uint64_t bytes = part.bytes;
     std::memcpy(out.block.data() + part.offset, &bytes, kFrame);
@@ -368,13 +434,18 @@ void Relay::post(const Deadline& deadline) {
   };
   // All first frames before any rest: small messages do not queue behind large ones.
   for (const Outgoing::Part& part : out.parts) {
+    if (!announced(part)) continue;
     send(part.peer, kFirstTag, out.block.data() + part.offset,
          std::min(kEager, kFrame + part.bytes));
   }
   for (const Outgoing::Part& part : out.parts) {
-    if (kFrame + part.bytes <= kEager) continue;
-    send(part.peer, kRestTag, out.block.data() + part.offset + kEager,
-         kFrame + part.bytes - kEager);
+    const std::byte* frame = out.block.data() + part.offset;
+    if (!announced(part)) {
+      send(part.peer, kAgreedTag, frame + kFrame, part.bytes);
+    } else if (kFrame + part.bytes > kEager) {
+      send(part.peer, kRestTag, frame + kEager, kFrame + part.bytes - kEager);
+    }
+    peers_[part.peer].call.sent = true;
   }
   ++exchange_;
 }
@@ -387,16 +458,16 @@ Message Relay::receive(int peer, const Deadline& deadline) {
     throw ConfigError(
         str_of("rank ", rank(), ": receive(", peer, ") before the release of its last message"));
   }
+  need_next(peer);
   const uint64_t number = in.taken;
-  in.expected = std::max(in.expected, number + 1);
   Lane& lane = in.lane(number);
   if (!carrier_->can_poll()) start_rests(deadline);
   wait_for(peer, "receiving from", deadline, [&]() -> Pending* {
     advance(peer);
     if (in.measured <= number) return lane.first.get();
-    return lane.rest && !lane.rest->done() ? lane.rest.get() : nullptr;
+    return lane.last()->done() ? nullptr : lane.last();
   });
-  if (lane.rest) guarded(peer, "receiving from", [&] { lane.rest->wait(deadline); });
+  guarded(peer, "receiving from", [&] { lane.last()->wait(deadline); });
   in.taken = number + 1;
   return {lane.block.data() + kFrame, lane.bytes};
 }
@@ -409,13 +480,15 @@ Message Relay::peek(int peer, const Deadline& deadline) {
     throw ConfigError(
         str_of("rank ", rank(), ": peek(", peer, ") before the release of its last message"));
   }
+  need_next(peer);
   const uint64_t number = in.taken;
-  in.expected = std::max(in.expected, number + 1);
   Lane& lane = in.lane(number);
   wait_for(peer, "receiving from", deadline, [&]() -> Pending* {
     advance(peer);
-    return in.measured <= number ? lane.first.get() : nullptr;
+    return in.measured <= number || !lane.first->done() ? lane.first.get() : nullptr;
   });
+  guarded(peer, "receiving from", [&] { lane.first->wait(deadline); });
+  if (!lane.announced) return {lane.block.data() + kFrame, lane.bytes};
   return {lane.block.data() + kFrame, std::min<size_t>(lane.bytes, kEager - kFrame)};
 }
 

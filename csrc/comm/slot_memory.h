@@ -1,8 +1,8 @@
 // What lies where in the memory of a slot exchange. Only offsets, never pointers: every rank maps
 // it elsewhere.
 //
-//   SlotHeader | RankState[size] | PairSent[size][size] | PairSeen[size][size] | page | slots: 2
-//   per rank, of `stride`
+//   SlotHeader | RankState[size] | PairSent[size][size] | PairSeen[size][size] | page | slots: some
+//   per rank, of `stride` each
 //
 // PairSent[s][r] is written by s alone, PairSeen[s][r] by r alone; each has a cache line of its
 // own. A message is found by its pair and its number in the pair (1, 2, ...), not by exchange: a
@@ -17,7 +17,9 @@ namespace cgx {
 
 inline constexpr size_t kCacheLine = 64;
 inline constexpr uint64_t kSlotMagic = 0x63677873'6c6f7473;  // "cgxslots"
-inline constexpr uint32_t kSlotVersion = 1;
+inline constexpr uint32_t kSlotVersion = 2;
+/// Exchanges that a rank can have under way.
+inline constexpr int kMaxSlots = 4;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
@@ -56,9 +58,8 @@ struct PairSent {
     std::atomic<uint64_t> offset;  // from the start of the sender's slots
     std::atomic<uint64_t> bytes;
   };
-  alignas(
-      kCacheLine) std::atomic<uint64_t> posted;  // messages so far; number k stands in ring[k % 2]
-  Entry ring[2];
+  alignas(kCacheLine) std::atomic<uint64_t> posted;  // so far; number k is in ring[k % slots]
+  Entry ring[kMaxSlots];
 };
 
 struct PairSeen {
@@ -68,14 +69,15 @@ struct PairSeen {
 /// Sizes and offsets of one group; the same numbers on every rank.
 struct SlotLayout {
   int size = 0;
+  int slots = 2;          // per rank
   size_t slot_bytes = 0;  // payload of one exchange
   size_t stride = 0;      // slot_bytes plus room to align one message per rank
   size_t data_offset = 0;
   size_t total_bytes = 0;
 
-  /// ConfigError for a size or slot_bytes below 1; ResourceError where the total does not fit into
-  /// an address space.
-  static SlotLayout make(int size, size_t slot_bytes);
+  /// ConfigError for a size or slot_bytes below 1, or slots outside of 2 to kMaxSlots;
+  /// ResourceError where the total does not fit into an address space.
+  static SlotLayout make(int size, size_t slot_bytes, int slots = 2);
 };
 
 /// Typed access to the memory; copies freely, owns nothing.
@@ -98,9 +100,10 @@ class SlotMemory {
     return reinterpret_cast<PairSeen*>(pairs() + sizeof(PairSent) * layout_.size *
                                                      layout_.size)[index(from, to)];
   }
-  /// Start of the two slots of a rank.
+  /// Start of the slots of a rank.
   std::byte* slots(int rank) const {
-    return base_ + layout_.data_offset + static_cast<size_t>(rank) * 2 * layout_.stride;
+    return base_ + layout_.data_offset +
+           static_cast<size_t>(rank) * static_cast<size_t>(layout_.slots) * layout_.stride;
   }
 
  private:

@@ -184,7 +184,8 @@ void SlotExchange::begin_exchange(const Deadline& deadline) {
   // What was opened and not posted is forgotten: nobody has seen it.
   open_ = false;
   opened_.clear();
-  for (const Sent& sent : in_flight_[exchange_ % 2]) {
+  std::vector<Sent>& before = in_flight_[slot()];
+  for (const Sent& sent : before) {
     const PairSeen& seen = memory_.seen(sent.peer, rank_);
     auto released = [&] { return seen.released.load(std::memory_order_seq_cst); };
     wait_for(sent.peer, "release an earlier message", deadline,
@@ -195,7 +196,7 @@ void SlotExchange::begin_exchange(const Deadline& deadline) {
                   sent_[sent.peer], " were sent to it: the shared memory is damaged"));
     }
   }
-  in_flight_[exchange_ % 2].clear();
+  before.clear();
 }
 
 void SlotExchange::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
@@ -203,9 +204,8 @@ void SlotExchange::open(const std::vector<size_t>& bytes_to, std::vector<std::by
   check_usable();
   check_exchange(bytes_to, rank_, size(), capacity());
   begin_exchange(deadline);
-  const size_t slot = (exchange_ % 2) * memory_.layout().stride;
   buffers.assign(size(), nullptr);
-  size_t offset = slot + kFirstOffset;
+  size_t offset = slot() * memory_.layout().stride + kFirstOffset;
   for (int peer = 0; peer < size(); ++peer) {
     if (bytes_to[peer] == 0) continue;
     buffers[peer] = memory_.slots(rank_) + offset;
@@ -221,7 +221,7 @@ std::byte* SlotExchange::open_broadcast(size_t bytes, const Deadline& deadline) 
   begin_exchange(deadline);
   open_ = true;
   if (bytes == 0) return nullptr;
-  const size_t offset = (exchange_ % 2) * memory_.layout().stride + kFirstOffset;
+  const size_t offset = slot() * memory_.layout().stride + kFirstOffset;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_) opened_.push_back({peer, 0, offset, bytes});
   }
@@ -234,16 +234,17 @@ void SlotExchange::post(const Deadline& deadline) {
   if (!open_) throw ConfigError(str_of("rank ", rank_, ": post() without open()"));
   open_ = false;
   if (opened_.empty()) return;
+  const auto slots = static_cast<uint64_t>(in_flight());
   for (Sent& sent : opened_) {
     sent.number = ++sent_[sent.peer];
     PairSent& pair = memory_.sent(rank_, sent.peer);
-    PairSent::Entry& entry = pair.ring[sent.number % 2];
+    PairSent::Entry& entry = pair.ring[sent.number % slots];
     entry.offset.store(sent.offset, std::memory_order_relaxed);
     entry.bytes.store(sent.bytes, std::memory_order_relaxed);
     pair.posted.store(sent.number, std::memory_order_seq_cst);
     ring(sent.peer);
   }
-  in_flight_[exchange_ % 2].swap(opened_);
+  in_flight_[slot()].swap(opened_);
   opened_.clear();
   ++exchange_;
 }
@@ -258,20 +259,21 @@ Message SlotExchange::receive(int peer, const Deadline& deadline) {
   }
   const PairSent& pair = memory_.sent(peer, rank_);
   const uint64_t number = seen.taken + 1;
+  const auto slots = static_cast<uint64_t>(in_flight());
   auto posted = [&] { return pair.posted.load(std::memory_order_seq_cst); };
   wait_for(peer, "send a message", deadline, [&] { return posted() >= number; });
 
   const uint64_t available = posted();
-  const PairSent::Entry& entry = pair.ring[number % 2];
+  const PairSent::Entry& entry = pair.ring[number % slots];
   const uint64_t offset = entry.offset.load(std::memory_order_relaxed);
   const uint64_t bytes = entry.bytes.load(std::memory_order_relaxed);
-  const uint64_t room = 2 * memory_.layout().stride;
-  if (available > number + 1 || bytes == 0 || bytes > capacity() || offset % 64 != kFirstOffset ||
-      offset > room || bytes > room - offset) {
+  const uint64_t room = slots * memory_.layout().stride;
+  if (available >= number + slots || bytes == 0 || bytes > capacity() ||
+      offset % 64 != kFirstOffset || offset > room || bytes > room - offset) {
     fail(FailureKind::kMismatch,
          str_of("rank ", rank_, ": message ", number, " of ", available, " from rank ", peer,
                 " has ", bytes, " bytes at offset ", offset, ", allowed: 1 to ", capacity(),
-                " bytes within ", room, ", at most ", kMaxInFlight,
+                " bytes within ", room, ", at most ", slots,
                 " messages unread: the shared memory is damaged"));
   }
   seen = {number, true};

@@ -1,7 +1,7 @@
 // The exchange protocol over memory that all ranks see: the common part of the in-process and the
 // SHM carrier.
 //
-// Every rank owns two slots, one per exchange in flight, and writes its messages there; receivers
+// Every rank owns some slots, one per exchange in flight, and writes its messages there; receivers
 // read them in place. A slot is used again when all receivers of its messages have released them.
 // Waiting is a short spin and then a sleep on a futex of the waiting rank; deadline, failures of
 // others and life signs of the peer are looked at every kWaitSlice.
@@ -36,6 +36,7 @@ class SlotExchange : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return memory_.layout().size; }
   size_t capacity() const override { return memory_.layout().slot_bytes; }
+  int in_flight() const override { return memory_.layout().slots; }
 
   void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
             const Deadline& deadline) override;
@@ -86,6 +87,8 @@ class SlotExchange : public Communicator {
   bool spin(Ready ready);
   void ring(int peer);
   void begin_exchange(const Deadline& deadline);
+  /// The one that the next exchange uses.
+  size_t slot() const { return exchange_ % static_cast<uint64_t>(memory_.layout().slots); }
 
   std::shared_ptr<void> owner_;
   SlotMemory memory_;
@@ -94,10 +97,10 @@ class SlotExchange : public Communicator {
   int spin_limit_;
   int spins_;
 
-  uint64_t exchange_ = 0;  // posted so far; the next one uses slot exchange_ % 2
+  uint64_t exchange_ = 0;  // posted so far; the next one uses slot()
   bool open_ = false;
   std::vector<Sent> opened_;
-  std::vector<Sent> in_flight_[2];
+  std::vector<Sent> in_flight_[kMaxSlots];
   std::vector<uint64_t> sent_;  // messages to each peer so far
   std::vector<Seen> seen_;
   std::optional<Failure> first_failure_;

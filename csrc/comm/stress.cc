@@ -88,12 +88,17 @@ class Runner {
             std::chrono::nanoseconds(static_cast<int64_t>(plan.timeout_seconds * 1e9)))) {}
 
   uint64_t run() {
-    // Sometimes two exchanges are posted before the first is received, as a pipelined reducer does.
+    // Often several exchanges are posted before the first is received, as a pipelined reducer does.
     int received = 0;
     for (int index = 0; index < plan_.exchanges; ++index) {
+      if (plan_.call_length > 0 && index % plan_.call_length == 0) {
+        while (received < index) receive(received++);
+        comm_.begin_call();
+        calls_.assign(comm_.size(), PeerInCall{});
+      }
       expect(index);
       send(index);
-      const int lag = static_cast<int>(mix(plan_.seed ^ 77, index) % 2);
+      const int lag = static_cast<int>(mix(plan_.seed ^ 77, index) % comm_.in_flight());
       while (received <= index - lag) receive(received++);
     }
     while (received < plan_.exchanges) receive(received++);
@@ -116,7 +121,36 @@ class Runner {
     return peers;
   }
 
-  void expect(int index) { comm_.expect(senders(index)); }
+  // Within a call, later messages are expected only when the first of the peer has been seen.
+  struct PeerInCall {
+    bool expected = false;
+    bool seen = false;
+    std::vector<size_t> held_back;
+  };
+
+  void expect(int index) {
+    for (int peer : senders(index)) {
+      const size_t bytes = exchange(index, peer).bytes_to[comm_.rank()];
+      if (calls_.empty()) {
+        comm_.expect(peer, 0);
+        continue;
+      }
+      PeerInCall& call = calls_[peer];
+      if (call.seen || !call.expected) {
+        comm_.expect(peer, bytes);
+      } else {
+        call.held_back.push_back(bytes);
+      }
+      call.expected = true;
+    }
+  }
+
+  void see_first(int peer) {
+    if (calls_.empty() || calls_[peer].seen) return;
+    comm_.peek(peer, deadline_);
+    calls_[peer].seen = true;
+    for (size_t bytes : calls_[peer].held_back) comm_.expect(peer, bytes);
+  }
 
   void send(int index) {
     const int me = comm_.rank();
@@ -142,6 +176,7 @@ class Runner {
     const int me = comm_.rank();
     for (int peer : senders(index)) {
       const Exchange sent = exchange(index, peer);
+      see_first(peer);
       const Message message = comm_.receive(peer, deadline_);
       check_alignment(message.data, me, "received");
       if (message.bytes != sent.bytes_to[me]) {
@@ -165,6 +200,7 @@ class Runner {
   StressPlan plan_;
   Deadline deadline_;
   std::vector<std::byte> expected_;
+  std::vector<PeerInCall> calls_;  // by peer; empty outside of calls
   uint64_t checked_ = 0;
 };
 

@@ -13,6 +13,7 @@ struct StressPlan {
   uint64_t seed = 0;
   size_t max_bytes = 65536;  // of one message; capped so that an exchange fits into capacity()
   double timeout_seconds = 60;
+  int call_length = 0;  // begin_call() after so many exchanges; 0: never
 };
 
 /// Runs the plan on one rank: sizes, receivers (some get nothing, some exchanges are broadcasts),

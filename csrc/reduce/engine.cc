@@ -1,10 +1,12 @@
 #include "reduce/engine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "base/float_mode.h"
+#include "reduce/two_levels.h"
 
 namespace cgx {
 namespace {
@@ -19,27 +21,54 @@ constexpr size_t kMaxCachedPlans = 512;
 
 }  // namespace
 
-Algorithm choose_algorithm(Reduction reduction, size_t bytes, int size) {
-  switch (reduction) {
+Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
+                           const std::vector<Segment>& segments, DType dtype) {
+  const bool across = topology.host_count() > 1;
+  switch (across ? options.cross_reduction : options.inner_reduction) {
     case Reduction::kOneShot:
       return Algorithm::kOneShot;
     case Reduction::kScatterReduceAllGather:
       return Algorithm::kScatterReduceAllGather;
+    case Reduction::kRing:
+      return Algorithm::kRing;
     case Reduction::kAuto:
       break;
   }
-  if (size <= 2) return Algorithm::kOneShot;
-  return bytes * static_cast<size_t>(size - 1) <= kOneShotBytes
-             ? Algorithm::kOneShot
-             : Algorithm::kScatterReduceAllGather;
+  const bool two_levels = topology.two_levels();
+  const auto team = static_cast<size_t>(two_levels ? topology.host_count() : topology.size());
+  const auto teams = static_cast<size_t>(two_levels ? topology.teams() : 1);
+  const size_t leaving = one_shot_payload_bytes(segments, dtype) / teams * (team - 1);
+  if (leaving <= kOneShotBytes) return Algorithm::kOneShot;
+  // One-shot leaves the contributions of all hosts to be handed on inside them, which costs more
+  // than it saves where they are not compressed.
+  bool compressed = false;
+  for (const Segment& segment : segments) compressed = compressed || segment.codec != raw_codec();
+  return team <= 2 && (compressed || !two_levels) ? Algorithm::kOneShot
+                                                  : Algorithm::kScatterReduceAllGather;
 }
 
-Engine::Engine(std::unique_ptr<Communicator> comm, EngineOptions options)
-    : comm_(std::move(comm)),
-      carrier_(comm_->name()),
+PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Algorithm algorithm) {
+  PlanSpace space{topology, options.inner, options.inner, options.inner_exact};
+  if (topology.host_count() == 1) return space;
+  const auto team =
+      static_cast<size_t>(topology.two_levels() ? topology.host_count() : topology.size());
+  const size_t messages = algorithm == Algorithm::kOneShot ? 1 : team;
+  space.cross.most = options.cross_bytes;
+  space.cross.wanted = std::min(options.cross_bytes, options.segment_bytes * messages);
+  return space;
+}
+
+Engine::Engine(Carriers carriers, EngineOptions options)
+    : carriers_(std::move(carriers)),
       options_(options),
-      rank_(comm_->rank()),
-      size_(comm_->size()) {}
+      rank_(carriers_.rank),
+      size_(carriers_.topology.size()) {
+  if (carriers_.cross && carriers_.cross->in_flight() < kCrossInFlight) {
+    throw ConfigError(str_of("the carrier ", carriers_.cross->name(), " takes ",
+                             carriers_.cross->in_flight(), " exchanges at once; between hosts ",
+                             kCrossInFlight, " are needed"));
+  }
+}
 
 size_t Engine::PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);
@@ -70,9 +99,9 @@ std::shared_ptr<const Plan> Engine::plan_all_reduce(const std::vector<Segment>& 
   key.segments.reserve(segments.size());
   for (const Segment& segment : segments) key.segments.emplace_back(segment.count, segment.codec);
   return cached(std::move(key), [&] {
-    const Algorithm algorithm =
-        choose_algorithm(options_.reduction, one_shot_payload_bytes(segments, dtype), size_);
-    return cgx::plan_all_reduce(segments, dtype, size_, algorithm, comm_->capacity());
+    const Algorithm algorithm = choose_algorithm(options_, topology(), segments, dtype);
+    return cgx::plan_all_reduce(segments, dtype, algorithm,
+                                plan_space(options_, topology(), algorithm));
   });
 }
 
@@ -80,8 +109,27 @@ std::shared_ptr<const Plan> Engine::plan_shards(Operation operation, size_t shar
                                                 const std::shared_ptr<const Codec>& codec,
                                                 DType dtype) {
   return cached(PlanKey{operation, dtype, {{shard, codec}}}, [&] {
-    return cgx::plan_shards(operation, shard, codec, dtype, size_, comm_->capacity());
+    // An all-gather sends one message to all.
+    const Algorithm shape = operation == Operation::kAllGather && !topology().two_levels()
+                                ? Algorithm::kOneShot
+                                : Algorithm::kScatterReduceAllGather;
+    return cgx::plan_shards(operation, shard, codec, dtype,
+                            plan_space(options_, topology(), shape));
   });
+}
+
+void Engine::dispatch(Call& call, const void* input, void* output) {
+  const bool two_levels = call.plan.two_levels;
+  switch (call.plan.operation) {
+    case Operation::kAllReduce:
+      return two_levels ? all_reduce_two_levels(call, output) : all_reduce(call, output);
+    case Operation::kReduceScatter:
+      return two_levels ? reduce_scatter_two_levels(call, input, output)
+                        : reduce_scatter(call, input, output);
+    case Operation::kAllGather:
+      return two_levels ? all_gather_two_levels(call, input, output)
+                        : all_gather(call, input, output);
+  }
 }
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
@@ -90,12 +138,20 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   const uint64_t sequence = sequence_++;
   auto context = [&](const std::string& what) {
     return str_of("cgx ", name_of(plan.operation), " number ", sequence, " on rank ", rank_, " of ",
-                  size_, " (", comm_->name(), "): ", what);
+                  size_, " (", carrier(), "): ", what);
   };
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
     CallIdentity identity{&plan, sequence, average, rank_};
-    Call call{*comm_, plan, identity, deadline, stats_, options_.nonfinite, scratch_};
+    Call call{{carriers_.inner.get(), carriers_.cross.get()},
+              topology(),
+              plan,
+              identity,
+              deadline,
+              stats_,
+              options_.nonfinite,
+              scratch_,
+              work_};
     stats_.calls += 1;
     stats_.compressed_calls += plan.compressed ? 1 : 0;
     stats_.values += plan.values;
@@ -103,22 +159,9 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
       std::memmove(output, input, plan.values * size_of(plan.dtype));
     }
-    switch (plan.operation) {
-      case Operation::kAllReduce:
-        if (plan.algorithm == Algorithm::kOneShot) {
-          one_shot(call, output);
-        } else {
-          scatter_reduce_all_gather(call, output);
-        }
-        break;
-      case Operation::kReduceScatter:
-        reduce_scatter(call, input, output);
-        break;
-      case Operation::kAllGather:
-        all_gather(call, input, output);
-        break;
-    }
-    comm_->flush(deadline);
+    dispatch(call, input, output);
+    if (carriers_.inner) carriers_.inner->flush(deadline);
+    if (carriers_.cross) carriers_.cross->flush(deadline);
     if (call.met_nonfinite) {
       throw NonFiniteError(
           context("a NaN or Inf was met on this or another rank (nonfinite='raise')"));
@@ -126,10 +169,10 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   } catch (const NonFiniteError&) {
     throw;
   } catch (const std::exception& e) {
-    // The kind of error is kept, the operation is added; the carrier tells the peers the same.
+    // The kind of error is kept, the operation is added; the carriers tell the peers the same.
     Failure failure = failure_of(e);
     failure.text = context(failure.text);
-    comm_->abort(failure);
+    abort_carriers(failure);
     {
       std::lock_guard<std::mutex> lock(state_mutex_);
       broken_ = failure;
@@ -138,16 +181,20 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   }
 }
 
+void Engine::abort_carriers(const Failure& cause) {
+  if (carriers_.inner) carriers_.inner->abort(cause);
+  if (carriers_.cross) carriers_.cross->abort(cause);
+}
+
 void Engine::abort(const std::string& reason) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (comm_) {
-    comm_->abort({FailureKind::kAborted, str_of("rank ", rank_, " was aborted: ", reason)});
-  }
+  abort_carriers({FailureKind::kAborted, str_of("rank ", rank_, " was aborted: ", reason)});
 }
 
 void Engine::close() {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  comm_.reset();
+  carriers_.inner.reset();
+  carriers_.cross.reset();
 }
 
 std::optional<Failure> Engine::failure() const {

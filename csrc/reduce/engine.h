@@ -1,4 +1,4 @@
-// The engine of one group: plans, reducers and statistics over one communicator.
+// The engine of one group: plans, reducers and statistics over its carriers.
 //
 // Thread-safety: plan_*() may be called from any thread; run() from one thread at a time; abort(),
 // stats() from any.
@@ -17,28 +17,54 @@
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 #include "reduce/stats.h"
+#include "reduce/topology.h"
 
 namespace cgx {
 
-enum class Reduction : uint8_t { kAuto = 0, kOneShot = 1, kScatterReduceAllGather = 2 };
+enum class Reduction : uint8_t { kAuto = 0, kOneShot = 1, kScatterReduceAllGather = 2, kRing = 3 };
 
+/// What all ranks of a group must agree on: plans follow from it.
 struct EngineOptions {
-  Reduction reduction = Reduction::kAuto;
+  /// On one host, and across hosts.
+  Reduction inner_reduction = Reduction::kAuto;
+  Reduction cross_reduction = Reduction::kAuto;
   NonFinite nonfinite = NonFinite::kPropagate;
+  /// With two levels: no codec inside hosts.
+  bool inner_exact = true;
+  /// Exchanges inside a host.
+  Budget inner;
+  /// Across hosts: bytes of a message that is aimed at, and of an exchange that is allowed.
+  size_t segment_bytes = 0;
+  size_t cross_bytes = 0;
 };
 
-/// Which algorithm kAuto takes for a message of `bytes` encoded bytes: one-shot for two ranks (as
-/// many bytes as scatter-reduce-all-gather, half the roundings and half the latency) and for
-/// messages so small that a second exchange would cost more than the extra bytes.
-Algorithm choose_algorithm(Reduction reduction, size_t bytes, int size);
+/// The carriers of one rank; see Links for which are there.
+struct Carriers {
+  Topology topology;
+  int rank = 0;
+  std::unique_ptr<Communicator> inner;
+  std::unique_ptr<Communicator> cross;
+  /// For errors and statistics: "shm", "shm+gloo".
+  std::string name;
+};
+
+/// Which algorithm the options take for an all-reduce of these segments. kAuto: one-shot for two
+/// ranks (as many bytes as scatter-reduce-all-gather, half the roundings and half the latency) and
+/// for messages so small that a second exchange would cost more than the extra bytes.
+Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
+                           const std::vector<Segment>& segments, DType dtype);
+
+/// The space that plans of the algorithm are made in.
+PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Algorithm algorithm);
 
 class Engine {
  public:
-  Engine(std::unique_ptr<Communicator> comm, EngineOptions options);
+  Engine(Carriers carriers, EngineOptions options);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const std::string& carrier() const { return carrier_; }
+  const std::string& carrier() const { return carriers_.name; }
+  const Topology& topology() const { return carriers_.topology; }
 
   /// Cached by content. ConfigError if a bucket does not fit into a message.
   std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Segment>& segments, DType dtype);
@@ -85,16 +111,20 @@ class Engine {
   template <typename Build>
   std::shared_ptr<const Plan> cached(PlanKey key, const Build& build);
 
-  std::unique_ptr<Communicator> comm_;  // null after close()
-  const std::string carrier_;
+  void dispatch(Call& call, const void* input, void* output);
+  void abort_carriers(const Failure& cause);
+
+  Carriers carriers_;  // its communicators are null after close()
   const EngineOptions options_;
   const int rank_;
   const int size_;
   std::atomic<uint64_t> sequence_{0};
   std::vector<float> scratch_;
+  WorkMemory work_;
   Stats stats_;
-  mutable std::mutex state_mutex_;  // guards broken_, and comm_ against abort() during close()
-  std::optional<Failure> broken_;   // first cause
+  mutable std::mutex
+      state_mutex_;  // guards broken_, and the carriers against abort() during close()
+  std::optional<Failure> broken_;  // first cause
 
   std::mutex plans_mutex_;
   std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;

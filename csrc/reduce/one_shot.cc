@@ -1,32 +1,52 @@
-#include "reduce/exchange.h"
-#include "reduce/reducer.h"
-#include "reduce/stages.h"
+#include <vector>
+
+#include "reduce/team_all_reduce.h"
 
 namespace cgx {
+namespace {
 
-void one_shot(Call& call, void* data) {
-  const int rank = call.comm.rank();
-  const View view{static_cast<std::byte*>(data), 0};
-  const std::vector<int> peers = other_ranks(call);
-  check_input(call, data, call.plan.values);
-  for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
-    const Chunk& chunk = call.plan.rounds[round].chunks.front();
-    expect(call, peers);
-    std::byte* message = open_broadcast(call, chunk);
-    std::byte* own = message + Communicator::kPayloadOffset;
-    encode_chunk(call, chunk, view, Stage::kContribution, own);
-    write_header(message, call.identity, round, chunk.payload_bytes, flags_of(call));
-    post(call);
+class OneShot final : public TeamAllReduce {
+ public:
+  OneShot(Call& call, Channel& channel) : call_(call), channel_(channel) {}
 
-    std::vector<const std::byte*> payloads(static_cast<size_t>(call.comm.size()));
-    for (int p = 0; p < call.comm.size(); ++p) {
-      // The own message stays readable until the next open(): what the others decode is decoded
-      // here too.
-      payloads[static_cast<size_t>(p)] = p == rank ? own : receive(call, p, round, chunk);
+  void announce(int stage, const Shard& shard) override {
+    if (stage != 1) return;
+    for (int p : channel_.peers()) {
+      channel_.will_receive(p, shard.chunks.front().payload_bytes, true);
     }
-    sum_chunk(call, chunk, payloads, view, view, nullptr);
-    for (int p : peers) call.comm.release(p);
   }
+
+  void run(int stage, const TeamRound& round) override {
+    const Chunk& chunk = round.shard->chunks.front();
+    if (chunk.empty()) return;
+    if (stage == 0) {
+      std::byte* message = channel_.open_broadcast(chunk.payload_bytes);
+      encode_chunk(call_, chunk, round.source, Stage::kContribution, message);
+      channel_.post(round.number);
+      own_[round.number % 2] = message;
+      return;
+    }
+    // The own message is still readable: what the others decode is decoded here too.
+    payloads_.assign(static_cast<size_t>(channel_.size()), own_[round.number % 2]);
+    for (int p : channel_.peers()) {
+      payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
+    }
+    sum_chunk(call_, chunk, {payloads_, {}, round.output, nullptr, call_.divisor()});
+    for (size_t i = 0; i < payloads_.size(); ++i) put_in_bundle(round, i, payloads_[i]);
+    for (int p : channel_.peers()) channel_.release(p);
+  }
+
+ private:
+  Call& call_;
+  Channel& channel_;
+  const std::byte* own_[2] = {};
+  std::vector<const std::byte*> payloads_;
+};
+
+}  // namespace
+
+std::unique_ptr<TeamAllReduce> make_one_shot(Call& call, Channel& channel) {
+  return std::make_unique<OneShot>(call, channel);
 }
 
 }  // namespace cgx

@@ -26,6 +26,7 @@ void append(Chunk& chunk, const Run& run, DType dtype) {
   piece.offset = run.offset;
   piece.count = run.count;
   piece.codec = run.codec;
+  piece.packed = chunk.values;
   piece.payload = align_piece(chunk.payload_bytes);
   piece.bytes = run.codec->encoded_bytes(run.count, dtype);
   chunk.payload_bytes = piece.payload + piece.bytes;
@@ -35,20 +36,18 @@ void append(Chunk& chunk, const Run& run, DType dtype) {
 
 // The largest multiple of the granule whose encoding fits into `budget` bytes (0 if not even one
 // does), at most `count`.
-size_t fitting(const Codec& codec, size_t count, size_t budget, DType dtype) {
+size_t fitting(const Codec& codec, size_t granule, size_t count, size_t budget, DType dtype) {
   if (codec.encoded_bytes(count, dtype) <= budget) return count;
-  size_t low = 0,
-         high = count /
-                codec.granule();  // low fits, high + 1 granules do not (or are more than count)
+  size_t low = 0, high = count / granule;  // low fits, high + 1 granules do not (or are too many)
   while (low < high) {
     size_t middle = low + (high - low + 1) / 2;
-    if (codec.encoded_bytes(middle * codec.granule(), dtype) <= budget) {
+    if (codec.encoded_bytes(middle * granule, dtype) <= budget) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
-  return low * codec.granule();
+  return low * granule;
 }
 
 // Cuts runs into `parts` consecutive chunks of about equal encoded size.
@@ -123,7 +122,7 @@ class Hasher {  // FNV-1a over the plan's content
   uint64_t hash_ = 0xcbf29ce484222325ULL;
 };
 
-void finish(Plan& plan) {
+void finish(Plan& plan, const PlanSpace& space) {
   Hasher hasher;
   hasher.add(plan.operation).add(plan.algorithm).add(plan.dtype).add(plan.size);
   hasher.add(plan.segments.size());
@@ -137,12 +136,227 @@ void finish(Plan& plan) {
   // on.
   hasher.add(plan.rounds.size());
   if (!plan.rounds.empty()) {
-    for (const Chunk& chunk : plan.rounds.front().chunks) hasher.add(chunk.values);
+    for (const Shard& shard : plan.rounds.front().shards) {
+      for (const Chunk& chunk : shard.chunks) hasher.add(chunk.values);
+    }
+  }
+  if (plan.two_levels) {
+    hasher.add(space.inner_exact).add(space.topology.teams());
+    for (int rank = 0; rank < plan.size; ++rank) hasher.add(space.topology.host_of(rank));
   }
   plan.hash = hasher.value();
 }
 
+std::shared_ptr<Plan> start_plan(Operation operation, Algorithm algorithm, DType dtype,
+                                 const PlanSpace& space) {
+  auto plan = std::make_shared<Plan>();
+  plan->operation = operation;
+  plan->algorithm = algorithm;
+  plan->dtype = dtype;
+  plan->size = space.topology.size();
+  plan->two_levels = space.topology.two_levels();
+  return plan;
+}
+
+const Codec* inner_codec(const Codec* codec, const PlanSpace& space) {
+  return space.inner_exact ? raw_codec().get() : codec;
+}
+
+// What a round costs beyond its payload, per chunk: a header, padding per piece; cutting a round
+// into chunks can split each border's piece in two, whose encodings may be one byte and one padding
+// longer than the whole's.
+constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kPieceAlignment;
+
+size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }
+
+// Cuts segments into rounds: collects runs until one of two budgets is full.
+class RoundCutter {
+ public:
+  struct Limits {
+    size_t cross;
+    size_t inner;  // bytes of the values as they travel inside hosts
+  };
+
+  RoundCutter(Plan& plan, const PlanSpace& space, Limits wanted, Limits most)
+      : plan_(plan), space_(space), wanted_(wanted), most_(most) {}
+
+  template <typename Close>
+  void cut(const Close& close) {
+    size_t offset = 0;
+    for (const Segment& segment : plan_.segments) {
+      for (size_t first = 0; first < segment.count;) {
+        const Codec& codec = *segment.codec;
+        const size_t rest = segment.count - first;
+        size_t take = room_for(codec, rest, wanted_);
+        if (take == 0 && runs_.empty()) {
+          // A bucket larger than a pipelined segment: alone in its round.
+          take = room_for(codec, std::min(rest, codec.granule()), most_);
+          if (take == 0) bucket_too_big(codec, less(most_.cross, kPieceAlignment));
+        }
+        if (take == 0) {
+          close_round(close);
+          continue;
+        }
+        runs_.push_back(Run{offset + first, take, &codec});
+        used_.cross += kPieceAlignment + codec.encoded_bytes(take, plan_.dtype);
+        used_.inner +=
+            kPieceAlignment + inner_codec(&codec, space_)->encoded_bytes(take, plan_.dtype);
+        first += take;
+        if (take < rest) close_round(close);
+      }
+      offset += segment.count;
+    }
+    close_round(close);
+  }
+
+ private:
+  size_t room_for(const Codec& codec, size_t count, const Limits& limits) const {
+    const size_t take = fitting(codec, codec.granule(), count,
+                                less(limits.cross, used_.cross + kPieceAlignment), plan_.dtype);
+    if (!plan_.two_levels) return take;
+    return fitting(*inner_codec(&codec, space_), codec.granule(), take,
+                   less(limits.inner, used_.inner + kPieceAlignment), plan_.dtype);
+  }
+
+  template <typename Close>
+  void close_round(const Close& close) {
+    if (!runs_.empty()) close(runs_);
+    runs_.clear();
+    used_ = {0, 0};
+  }
+
+  Plan& plan_;
+  const PlanSpace& space_;
+  const Limits wanted_, most_;
+  Limits used_{0, 0};
+  std::vector<Run> runs_;
+};
+
+std::vector<Run> runs_of(const Chunk& chunk) {
+  std::vector<Run> runs;
+  for (const Piece& piece : chunk.pieces) runs.push_back({piece.offset, piece.count, piece.codec});
+  return runs;
+}
+
+void append_inner(Shard& shard, const PlanSpace& space, DType dtype) {
+  for (const Chunk& chunk : shard.chunks) {
+    for (const Piece& piece : chunk.pieces) {
+      append(shard.inner, {piece.offset, piece.count, inner_codec(piece.codec, space)}, dtype);
+    }
+  }
+}
+
+// Cutting into shards and chunks is only about even: do all messages fit into what the carriers
+// take?
+bool fits(const Round& round, const PlanSpace& space) {
+  size_t scatter = 0;
+  for (const Shard& shard : round.shards) {
+    size_t exchange = 0, bundle = Communicator::kPayloadOffset;
+    for (const Chunk& chunk : shard.chunks) exchange += chunk.message_bytes();
+    bundle += bundle_bytes(shard, space.topology.host_count());
+    scatter += shard.inner.message_bytes();
+    if (exchange > space.cross.most || bundle > space.inner.most) return false;
+  }
+  return scatter <= space.inner.most;
+}
+
+void cut_one_level(Plan& plan, const PlanSpace& space) {
+  const int parts = plan.algorithm == Algorithm::kOneShot ? 1 : plan.size;
+  const size_t fixed = static_cast<size_t>(parts) * kChunkCost;
+  RoundCutter cutter(plan, space, {less(space.cross.wanted, fixed), 0},
+                     {less(space.cross.most, fixed), 0});
+  cutter.cut([&](const std::vector<Run>& runs) {
+    Round round;
+    round.shards.push_back({cut_evenly(runs, parts, plan.dtype), {}});
+    plan.rounds.push_back(std::move(round));
+  });
+}
+
+void cut_two_levels(Plan& plan, const PlanSpace& space) {
+  const bool one_shot = plan.algorithm == Algorithm::kOneShot;
+  const int hosts = space.topology.host_count(), teams = space.topology.teams();
+  const int parts = one_shot ? 1 : hosts;
+  // A one-shot bundle holds the contributions of all hosts.
+  const size_t copies = one_shot ? static_cast<size_t>(hosts) : 1;
+  const size_t fixed = static_cast<size_t>(parts * teams) * kChunkCost;
+  auto limits = [&](size_t cross, size_t inner, size_t shrink) {
+    const size_t inside = less(inner / shrink, fixed * copies);
+    const size_t across = less(cross * static_cast<size_t>(teams) / shrink, fixed);
+    return RoundCutter::Limits{std::min(across, inside / copies), inside};
+  };
+  for (size_t shrink = 1;; shrink *= 2) {
+    plan.rounds.clear();
+    bool good = true;
+    const auto most = limits(space.cross.most, space.inner.most, shrink);
+    RoundCutter cutter(plan, space, limits(space.cross.wanted, space.inner.wanted, shrink), most);
+    cutter.cut([&](const std::vector<Run>& runs) {
+      Round round;
+      for (const Chunk& part : cut_evenly(runs, teams, plan.dtype)) {
+        Shard shard{cut_evenly(runs_of(part), parts, plan.dtype), {}};
+        append_inner(shard, space, plan.dtype);
+        round.shards.push_back(std::move(shard));
+      }
+      good = good && fits(round, space);
+      plan.rounds.push_back(std::move(round));
+    });
+    if (good) return;  // ends: with nothing left to shrink, the cutter refuses the bucket
+  }
+}
+
+// Values per shard and round, of `shard` ones; `copies` messages of it share an exchange.
+size_t share(const Codec& codec, size_t granule, size_t left, const Budget& budget, size_t copies,
+             DType dtype) {
+  const size_t fixed = Communicator::kPayloadOffset + kPieceAlignment;
+  const size_t take = fitting(codec, granule, left, less(budget.wanted / copies, fixed), dtype);
+  if (take > 0) return take;
+  return fitting(codec, granule, std::min(left, granule), less(budget.most / copies, fixed), dtype);
+}
+
+Round shards_of_one_level(const Plan& plan, const Codec* codec, size_t shard, size_t first,
+                          size_t take) {
+  Shard all;
+  for (int rank = 0; rank < plan.size; ++rank) {
+    Chunk chunk;
+    append(chunk, Run{static_cast<size_t>(rank) * shard + first, take, codec}, plan.dtype);
+    all.chunks.push_back(std::move(chunk));
+  }
+  Round round;
+  round.shards.push_back(std::move(all));
+  return round;
+}
+
+Round shards_of_two_levels(const Plan& plan, const PlanSpace& space, const Codec* codec,
+                           size_t shard, size_t first, size_t take) {
+  const Topology& topology = space.topology;
+  Round round;
+  for (int team = 0; team < topology.teams(); ++team) {
+    Shard part;
+    for (int host = 0; host < topology.host_count(); ++host) {
+      Chunk chunk;
+      for (int rank : topology.host(host)) {
+        if (topology.team_of(rank) != team) continue;
+        append(chunk, Run{static_cast<size_t>(rank) * shard + first, take, codec}, plan.dtype);
+      }
+      part.chunks.push_back(std::move(chunk));
+    }
+    append_inner(part, space, plan.dtype);
+    round.shards.push_back(std::move(part));
+  }
+  return round;
+}
+
 }  // namespace
+
+size_t bundle_stride(const Chunk& chunk) { return (chunk.payload_bytes + 63) / 64 * 64; }
+
+size_t bundle_bytes(const Shard& shard, int hosts) {
+  if (shard.chunks.size() == 1) {
+    return bundle_stride(shard.chunks.front()) * static_cast<size_t>(hosts);
+  }
+  size_t bytes = 0;
+  for (const Chunk& chunk : shard.chunks) bytes += bundle_stride(chunk);
+  return bytes;
+}
 
 size_t Chunk::message_bytes() const {
   return empty() ? 0 : Communicator::kPayloadOffset + payload_bytes;
@@ -166,6 +380,8 @@ const char* name_of(Algorithm algorithm) {
       return "one-shot";
     case Algorithm::kScatterReduceAllGather:
       return "scatter-reduce-all-gather";
+    case Algorithm::kRing:
+      return "ring";
   }
   return "unknown algorithm";
 }
@@ -187,85 +403,44 @@ size_t one_shot_payload_bytes(const std::vector<Segment>& segments, DType dtype)
   return bytes;
 }
 
-std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType dtype, int size,
-                                            Algorithm algorithm, size_t capacity) {
-  auto plan = std::make_shared<Plan>();
-  plan->operation = Operation::kAllReduce;
-  plan->algorithm = algorithm;
-  plan->dtype = dtype;
-  plan->size = size;
+std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType dtype,
+                                            Algorithm algorithm, const PlanSpace& space) {
+  auto plan = start_plan(Operation::kAllReduce, algorithm, dtype, space);
   plan->segments = std::move(segments);
   for (const Segment& segment : plan->segments) plan->values += segment.count;
-  const int parts = algorithm == Algorithm::kOneShot ? 1 : size;
-  if (size > 1) {
-    // What a round costs beyond its payload: a header per message, padding per piece; cutting a
-    // round into chunks can split each border's piece in two, whose encodings may be one byte and
-    // one padding longer than the whole's.
-    const size_t fixed =
-        static_cast<size_t>(parts) * (Communicator::kPayloadOffset + 2 * kPieceAlignment);
-    const size_t budget = capacity > fixed ? capacity - fixed : 0;
-    std::vector<Run> runs;
-    size_t used = 0, offset = 0;
-    auto close_round = [&] {
-      if (!runs.empty()) plan->rounds.push_back(Round{cut_evenly(runs, parts, dtype)});
-      runs.clear();
-      used = 0;
-    };
-    for (const Segment& segment : plan->segments) {
-      size_t first = 0;
-      while (first < segment.count) {
-        const size_t rest = segment.count - first;
-        const size_t free = budget > used + kPieceAlignment ? budget - used - kPieceAlignment : 0;
-        const size_t take = fitting(*segment.codec, rest, free, dtype);
-        if (take == 0) {
-          if (runs.empty()) bucket_too_big(*segment.codec, free);
-          close_round();
-          continue;
-        }
-        runs.push_back(Run{offset + first, take, segment.codec.get()});
-        used += kPieceAlignment + segment.codec->encoded_bytes(take, dtype);
-        first += take;
-        if (take < rest) close_round();
-      }
-      offset += segment.count;
-    }
-    close_round();
+  if (plan->two_levels) {
+    cut_two_levels(*plan, space);
+  } else if (plan->size > 1) {
+    cut_one_level(*plan, space);
   }
-  finish(*plan);
+  finish(*plan, space);
   return plan;
 }
 
 std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
-                                        std::shared_ptr<const Codec> codec, DType dtype, int size,
-                                        size_t capacity) {
-  auto plan = std::make_shared<Plan>();
-  plan->operation = operation;
-  plan->algorithm = Algorithm::kScatterReduceAllGather;
-  plan->dtype = dtype;
-  plan->size = size;
-  plan->values = shard * static_cast<size_t>(size);
-  plan->segments.assign(static_cast<size_t>(size), Segment{shard, codec});
-  if (size > 1) {
-    // A reduce-scatter sends a message to every peer in one exchange, an all-gather the same one to
-    // all.
-    const size_t messages = operation == Operation::kReduceScatter ? static_cast<size_t>(size) : 1;
-    const size_t per_message = capacity / messages;
-    const size_t fixed = Communicator::kPayloadOffset + kPieceAlignment;
-    const size_t budget = per_message > fixed ? per_message - fixed : 0;
-    for (size_t first = 0; first < shard;) {
-      const size_t take = fitting(*codec, shard - first, budget, dtype);
-      if (take == 0) bucket_too_big(*codec, budget);
-      Round round;
-      for (int rank = 0; rank < size; ++rank) {
-        Chunk chunk;
-        append(chunk, Run{static_cast<size_t>(rank) * shard + first, take, codec.get()}, dtype);
-        round.chunks.push_back(std::move(chunk));
-      }
-      plan->rounds.push_back(std::move(round));
-      first += take;
+                                        std::shared_ptr<const Codec> codec, DType dtype,
+                                        const PlanSpace& space) {
+  auto plan = start_plan(operation, Algorithm::kScatterReduceAllGather, dtype, space);
+  const auto size = static_cast<size_t>(plan->size);
+  plan->values = shard * size;
+  plan->segments.assign(size, Segment{shard, codec});
+  // A reduce-scatter sends a message to every peer in one exchange, an all-gather the same one to
+  // all; inside hosts, and where ranks serve others, up to all shards travel at once.
+  const bool scatter = operation == Operation::kReduceScatter;
+  const size_t copies = scatter || plan->two_levels ? size : 1;
+  for (size_t first = 0; plan->size > 1 && first < shard;) {
+    size_t take = share(*codec, codec->granule(), shard - first, space.cross, copies, dtype);
+    if (plan->two_levels && take > 0) {
+      const Codec* inner = scatter ? inner_codec(codec.get(), space) : codec.get();
+      take = share(*inner, codec->granule(), take, space.inner, copies, dtype);
     }
+    if (take == 0) bucket_too_big(*codec, space.cross.most / copies);
+    plan->rounds.push_back(plan->two_levels
+                               ? shards_of_two_levels(*plan, space, codec.get(), shard, first, take)
+                               : shards_of_one_level(*plan, codec.get(), shard, first, take));
+    first += take;
   }
-  finish(*plan);
+  finish(*plan, space);
   return plan;
 }
 

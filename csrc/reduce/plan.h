@@ -1,9 +1,14 @@
 // The plan of one call: which values travel in which message, and where in it.
 //
 //   segments   the layers of the call, each with its codec (raw_codec() for exact ones)
-//   rounds     parts of the tensor small enough for one exchange of the carrier
-//   chunks     a round cut into one part per rank (or a single one, where everybody sends
-//   everything) pieces     the runs of one chunk: a piece belongs to one segment
+//   rounds     parts of the tensor small enough for one exchange of each carrier; a reducer has
+//              several of them under way
+//   shards     a round cut into one part per team of ranks that talk across hosts; one in a group
+//   of
+//              one level
+//   chunks     a shard cut into one part per rank of the team (or a single one, where everybody
+//              sends everything)
+//   pieces     the runs of one chunk: a piece belongs to one segment
 //
 // Cuts inside a segment fall on multiples of its codec's granule, counted from the segment's start,
 // so the code of a value depends neither on the number of ranks nor on the size of the rounds. A
@@ -18,6 +23,7 @@
 
 #include "base/dtype.h"
 #include "codec/codec.h"
+#include "reduce/topology.h"
 
 namespace cgx {
 
@@ -32,6 +38,7 @@ struct Piece {
   const Codec* codec = nullptr;
   size_t payload = 0;  // first byte in the message's payload, a multiple of kPieceAlignment
   size_t bytes = 0;
+  size_t packed = 0;  // values of the chunk's earlier pieces
 };
 
 struct Chunk {
@@ -44,18 +51,47 @@ struct Chunk {
   size_t message_bytes() const;
 };
 
-struct Round {
-  std::vector<Chunk> chunks;
+struct Shard {
+  std::vector<Chunk> chunks;  // what the ranks of a team send each other
+  /// With two levels: all values of the shard, in the order of the chunks, as the ranks of one host
+  /// send them to the team's member of that host.
+  Chunk inner;
 };
 
+struct Round {
+  std::vector<Shard> shards;  // by team
+};
+
+/// With two levels, a team's member gives the other ranks of its host the encoded result of a shard
+/// as a bundle: the payloads of its chunks (of a single chunk: that of every host), each at the
+/// next multiple of 64 bytes. bundle_stride: the room of one of them.
+size_t bundle_stride(const Chunk& chunk);
+size_t bundle_bytes(const Shard& shard, int hosts);
+
 enum class Operation : uint8_t { kAllReduce = 1, kReduceScatter = 2, kAllGather = 3 };
-enum class Algorithm : uint8_t { kOneShot = 1, kScatterReduceAllGather = 2 };
+enum class Algorithm : uint8_t { kOneShot = 1, kScatterReduceAllGather = 2, kRing = 3 };
 
 const char* name_of(Operation operation);
 const char* name_of(Algorithm algorithm);
 
 /// Pieces start at multiples of this many bytes, so that raw segments are aligned in the message.
 inline constexpr size_t kPieceAlignment = 16;
+
+/// Bytes of one exchange, headers included: `wanted` is aimed at (the size of the segments that are
+/// pipelined), `most` is what the carrier takes. A bucket that does not fit into `wanted` may use
+/// `most`.
+struct Budget {
+  size_t wanted = 0;
+  size_t most = 0;
+};
+
+/// What a plan depends on beyond the call itself.
+struct PlanSpace {
+  Topology topology;
+  Budget cross;             // messages of a team; of all ranks in a group of one level
+  Budget inner;             // messages inside a host, with two levels
+  bool inner_exact = true;  // with two levels: no codec inside hosts
+};
 
 struct Plan {
   Operation operation = Operation::kAllReduce;
@@ -66,22 +102,24 @@ struct Plan {
   size_t values = 0;              // of the tensor that is reduced or gathered into
   std::vector<Round> rounds;
   bool compressed = false;  // any segment that is not raw
+  bool two_levels = false;
   /// Equal on ranks that mean the same: covers all of the above, and no pointers.
   uint64_t hash = 0;
 
   const Segment* first_compressed() const;
 };
 
-/// All-reduce of the concatenated segments. `capacity` is the carrier's: bytes per exchange, over
-/// all receivers. ConfigError if a single bucket does not fit into an exchange.
-std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType dtype, int size,
-                                            Algorithm algorithm, size_t capacity);
+/// All-reduce of the concatenated segments. ConfigError if a single bucket does not fit into an
+/// exchange.
+std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType dtype,
+                                            Algorithm algorithm, const PlanSpace& space);
 
-/// Reduce-scatter of `size` shards of `shard` values each, or all-gather into them. Every shard is
-/// a segment of its own.
+/// Reduce-scatter of one shard of `shard` values per rank, or all-gather into them. Every rank's
+/// shard is a segment of its own. With two levels, shards[k].chunks[h] holds the values of the
+/// ranks that team k serves on host h.
 std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
-                                        std::shared_ptr<const Codec> codec, DType dtype, int size,
-                                        size_t capacity);
+                                        std::shared_ptr<const Codec> codec, DType dtype,
+                                        const PlanSpace& space);
 
 /// Payload bytes of a message that carries all segments: what one rank sends to each other one in a
 /// one-shot reduction.

@@ -1,13 +1,17 @@
-// Reducers: in what order the ranks of one communicator exchange and sum what a plan describes.
+// Reducers: in what order the ranks of a group exchange and sum what a plan describes.
 //
-// Sums are fp32, in rank order, so all ranks get identical bits, from run to run, on every carrier.
-// Where a rank sends an encoding of a value that it also keeps, it keeps the decoded bytes, as
-// everybody else does.
+// Sums are fp32, in a fixed order, so all ranks get identical bits, from run to run, on every
+// carrier. Where a rank sends an encoding of a value that it also keeps, it keeps the decoded
+// bytes, as everybody else does.
 //
-//   one_shot        every rank sends its encoded tensor to every other one; one rounding
+//   one_shot      every rank sends its encoded tensor to every other one; one rounding
 //   scatter_reduce_all_gather   the owner of a chunk sums it, encodes the sum and sends it to all;
-//   two roundings reduce_scatter  the first half of it; one rounding all_gather      the second
-//   half; one rounding
+//                 two roundings
+//   ring          partial sums travel around, and so does the result; N roundings
+//   reduce_scatter, all_gather  the halves of scatter_reduce_all_gather; one rounding
+//   two levels    the ranks of a host sum first, in fp32; teams of one rank per host then reduce
+//   one
+//                 shard each by one of the above, and pass its encoded bytes on inside the host
 #pragma once
 
 #include <cstddef>
@@ -18,35 +22,54 @@
 #include "reduce/header.h"
 #include "reduce/plan.h"
 #include "reduce/stats.h"
+#include "reduce/topology.h"
+#include "reduce/work_memory.h"
 
 namespace cgx {
 
 enum class NonFinite : uint8_t { kPropagate = 0, kRaise = 1 };
 
+/// Who carries what. One level: exactly one of the two, over all ranks of the group. Two levels:
+/// `inner` over the ranks of this host (null if there is only one), `cross` over this rank's team
+/// (null on ranks that are in none).
+struct Links {
+  Communicator* inner = nullptr;
+  Communicator* cross = nullptr;
+
+  Communicator& only() const { return inner != nullptr ? *inner : *cross; }
+};
+
 /// One call under way on one rank. Not shared between threads.
 struct Call {
-  Communicator& comm;
+  Links links;
+  const Topology& topology;
   const Plan& plan;
   CallIdentity identity;
   Deadline deadline;
   Stats& stats;
   NonFinite nonfinite = NonFinite::kPropagate;
-  /// fp32 scratch of at least scratch_values(plan) values, reused from call to call.
+  /// Reused from call to call.
   std::vector<float>& scratch;
+  WorkMemory& work;
   /// Set when a non-finite value was met on any rank, under NonFinite::kRaise only.
   bool met_nonfinite = false;
+
+  /// What sums over all ranks are divided by.
+  float divisor() const { return identity.average ? static_cast<float>(plan.size) : 1.0F; }
 };
 
 /// `data`: plan.values values of plan.dtype; input and output.
-void one_shot(Call& call, void* data);
-void scatter_reduce_all_gather(Call& call, void* data);
+void all_reduce(Call& call, void* data);
+void all_reduce_two_levels(Call& call, void* data);
 
 /// `input`: plan.values values; `output`: one shard (plan.values / size). They may overlap only if
 /// output is the rank's own shard of input.
 void reduce_scatter(Call& call, const void* input, void* output);
+void reduce_scatter_two_levels(Call& call, const void* input, void* output);
 
 /// `input`: one shard; `output`: plan.values values. They may overlap only if input is the rank's
 /// own shard of output.
 void all_gather(Call& call, const void* input, void* output);
+void all_gather_two_levels(Call& call, const void* input, void* output);
 
 }  // namespace cgx

@@ -1,123 +1,85 @@
-#include "reduce/exchange.h"
-#include "reduce/reducer.h"
-#include "reduce/stages.h"
+#include <vector>
+
+#include "reduce/team_all_reduce.h"
 
 namespace cgx {
 namespace {
 
-// Sends to every owner this rank's contribution to its chunk; returns the payloads of this rank's
-// own chunk, by rank (nullptr for this rank itself). The caller releases the peers when it has read
-// them.
-std::vector<const std::byte*> scatter(Call& call, size_t round, const View& input,
-                                      const std::vector<int>& peers) {
-  const std::vector<Chunk>& chunks = call.plan.rounds[round].chunks;
-  const Chunk& own = chunks[static_cast<size_t>(call.comm.rank())];
-  if (!own.empty()) expect(call, peers);
-  std::vector<size_t> bytes_to(chunks.size(), 0);
-  for (int p : peers) {
-    const auto to = static_cast<size_t>(p);
-    bytes_to[to] = chunks[to].message_bytes();
-    if (bytes_to[to] > 0) {
-      call.stats.bytes_sent += bytes_to[to] + call.comm.frame_bytes();
-      call.stats.messages_sent += 1;
+class ScatterReduceAllGather final : public TeamAllReduce {
+ public:
+  ScatterReduceAllGather(Call& call, Channel& channel) : call_(call), channel_(channel) {}
+
+  void announce(int stage, const Shard& shard) override {
+    for (int p : channel_.peers()) {
+      if (stage == 1) channel_.will_receive(p, own(shard).payload_bytes, true);
+      if (stage == 2) channel_.will_receive(p, chunk(shard, p).payload_bytes, false);
     }
   }
-  std::vector<std::byte*> messages;
-  {
-    ScopedTimer timer(call.stats.transfer_ns);
-    call.comm.open(bytes_to, messages, call.deadline);
-  }
-  for (int p : peers) {
-    const auto to = static_cast<size_t>(p);
-    if (chunks[to].empty()) continue;
-    encode_chunk(call, chunks[to], input, Stage::kContribution,
-                 messages[to] + Communicator::kPayloadOffset);
-    write_header(messages[to], call.identity, round, chunks[to].payload_bytes, flags_of(call));
-  }
-  post(call);
-  std::vector<const std::byte*> payloads(chunks.size(), nullptr);
-  if (!own.empty()) {
-    for (int p : peers) payloads[static_cast<size_t>(p)] = receive(call, p, round, own);
-  }
-  return payloads;
-}
 
-void release(Call& call, const std::vector<int>& peers) {
-  for (int p : peers) call.comm.release(p);
-}
-
-// Takes the chunks of all other owners into `output`.
-void gather(Call& call, size_t round, const View& output, const std::vector<int>& peers) {
-  const std::vector<Chunk>& chunks = call.plan.rounds[round].chunks;
-  for (int p : peers) {
-    const Chunk& chunk = chunks[static_cast<size_t>(p)];
-    if (chunk.empty()) continue;
-    decode_chunk(call, chunk, receive(call, p, round, chunk), output);
-    call.comm.release(p);
+  void run(int stage, const TeamRound& round) override {
+    if (stage == 0) scatter(round);
+    if (stage == 1) reduce(round);
+    if (stage == 2) gather(round);
   }
-}
 
-std::vector<int> owners(const Call& call, size_t round, const std::vector<int>& peers) {
-  std::vector<int> ranks;
-  for (int p : peers) {
-    if (!call.plan.rounds[round].chunks[static_cast<size_t>(p)].empty()) ranks.push_back(p);
+ private:
+  static const Chunk& chunk(const Shard& shard, int rank) {
+    return shard.chunks[static_cast<size_t>(rank)];
   }
-  return ranks;
-}
+  const Chunk& own(const Shard& shard) const { return chunk(shard, channel_.rank()); }
+
+  // Sends to every owner this rank's contribution to its chunk.
+  void scatter(const TeamRound& round) {
+    bytes_.assign(static_cast<size_t>(channel_.size()), 0);
+    for (int p : channel_.peers()) {
+      bytes_[static_cast<size_t>(p)] = chunk(*round.shard, p).payload_bytes;
+    }
+    const std::vector<std::byte*>& messages = channel_.open(bytes_);
+    for (int p : channel_.peers()) {
+      std::byte* message = messages[static_cast<size_t>(p)];
+      if (message == nullptr) continue;
+      encode_chunk(call_, chunk(*round.shard, p), round.source, Stage::kContribution, message);
+    }
+    channel_.post(round.number);
+  }
+
+  // Sums the own chunk and sends the sum to all.
+  void reduce(const TeamRound& round) {
+    const Chunk& mine = own(*round.shard);
+    if (mine.empty()) return;
+    payloads_.assign(static_cast<size_t>(channel_.size()), nullptr);  // nullptr: own values
+    for (int p : channel_.peers()) {
+      payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
+    }
+    std::byte* message = channel_.open_broadcast(mine.payload_bytes);
+    sum_chunk(call_, mine, {payloads_, round.source, round.output, message, call_.divisor()});
+    put_in_bundle(round, static_cast<size_t>(channel_.rank()), message);
+    for (int p : channel_.peers()) channel_.release(p);
+    channel_.post(round.number);
+  }
+
+  // Takes the sums of all other owners.
+  void gather(const TeamRound& round) {
+    for (int p : channel_.peers()) {
+      const Chunk& theirs = chunk(*round.shard, p);
+      if (theirs.empty()) continue;
+      const std::byte* payload = channel_.receive(p, round.number);
+      decode_chunk(call_, theirs, payload, round.output);
+      put_in_bundle(round, static_cast<size_t>(p), payload);
+      channel_.release(p);
+    }
+  }
+
+  Call& call_;
+  Channel& channel_;
+  std::vector<size_t> bytes_;
+  std::vector<const std::byte*> payloads_;
+};
 
 }  // namespace
 
-void scatter_reduce_all_gather(Call& call, void* data) {
-  const View view{static_cast<std::byte*>(data), 0};
-  const std::vector<int> peers = other_ranks(call);
-  check_input(call, data, call.plan.values);
-  for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
-    const Chunk& own = call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
-    const std::vector<const std::byte*> payloads = scatter(call, round, view, peers);
-    if (!own.empty()) {
-      std::byte* message = open_broadcast(call, own);
-      sum_chunk(call, own, payloads, view, view, message + Communicator::kPayloadOffset);
-      write_header(message, call.identity, round, own.payload_bytes, flags_of(call));
-      release(call, peers);
-      post(call);
-    }
-    expect(call, owners(call, round, peers));
-    gather(call, round, view, peers);
-  }
-}
-
-void reduce_scatter(Call& call, const void* input, void* output) {
-  const View in{static_cast<std::byte*>(const_cast<void*>(input)), 0};
-  const size_t shard = call.plan.values / static_cast<size_t>(call.comm.size());
-  const View out{static_cast<std::byte*>(output), shard * static_cast<size_t>(call.comm.rank())};
-  const std::vector<int> peers = other_ranks(call);
-  check_input(call, input, call.plan.values);
-  for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
-    const Chunk& own = call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
-    const std::vector<const std::byte*> payloads = scatter(call, round, in, peers);
-    sum_chunk(call, own, payloads, in, out, nullptr);
-    release(call, peers);
-  }
-}
-
-void all_gather(Call& call, const void* input, void* output) {
-  const size_t shard = call.plan.values / static_cast<size_t>(call.comm.size());
-  const View in{static_cast<std::byte*>(const_cast<void*>(input)),
-                shard * static_cast<size_t>(call.comm.rank())};
-  const View out{static_cast<std::byte*>(output), 0};
-  const std::vector<int> peers = other_ranks(call);
-  check_input(call, input, shard);
-  for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
-    const Chunk& own = call.plan.rounds[round].chunks[static_cast<size_t>(call.comm.rank())];
-    expect(call, peers);
-    std::byte* message = open_broadcast(call, own);
-    std::byte* payload = message + Communicator::kPayloadOffset;
-    encode_chunk(call, own, in, Stage::kContribution, payload);
-    write_header(message, call.identity, round, own.payload_bytes, flags_of(call));
-    decode_chunk(call, own, payload, out);
-    post(call);
-    gather(call, round, out, peers);
-  }
+std::unique_ptr<TeamAllReduce> make_scatter_reduce_all_gather(Call& call, Channel& channel) {
+  return std::make_unique<ScatterReduceAllGather>(call, channel);
 }
 
 }  // namespace cgx

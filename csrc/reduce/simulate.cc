@@ -7,7 +7,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/error.h"
 #include "comm/in_process.h"
+#include "reduce/two_levels.h"
 
 namespace cgx {
 namespace {
@@ -18,13 +20,40 @@ using Body = std::function<void(Engine&, size_t rank, const Deadline&)>;
 // big tensors on 64 threads still need their time.
 constexpr auto kTimeout = std::chrono::minutes(30);
 
-std::vector<StatsSnapshot> run_ranks(size_t size, EngineOptions options, uint64_t sequence,
-                                     size_t slot_bytes, const Body& body) {
-  auto comms = make_in_process_group(static_cast<int>(size), slot_bytes);
+// Gives the communicators of a new in-process group to the ranks that are its members.
+void connect(std::vector<Carriers>& carriers, const std::vector<int>& ranks,
+             std::unique_ptr<Communicator> Carriers::* link, size_t bytes, int slots) {
+  auto comms = make_in_process_group(static_cast<int>(ranks.size()), bytes, slots);
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    carriers[static_cast<size_t>(ranks[i])].*link = std::move(comms[i]);
+  }
+}
+
+std::vector<Carriers> make_carriers(const Topology& topology, const EngineOptions& options) {
+  std::vector<Carriers> carriers;
+  for (int rank = 0; rank < topology.size(); ++rank) {
+    carriers.push_back({topology, rank, nullptr, nullptr, "in-process"});
+  }
+  const bool across = topology.host_count() > 1;
+  for (int host = 0; host < topology.host_count(); ++host) {
+    if (across && topology.host(host).size() == 1) continue;
+    connect(carriers, topology.host(host), &Carriers::inner, options.inner.most, 2);
+  }
+  for (int team = 0; across && team < topology.teams(); ++team) {
+    connect(carriers, topology.team(team), &Carriers::cross, options.cross_bytes, kCrossInFlight);
+  }
+  return carriers;
+}
+
+std::vector<StatsSnapshot> run_ranks(const SimulatedGroup& group, size_t size, const Body& body) {
+  if (size != static_cast<size_t>(group.topology.size())) {
+    throw ConfigError(
+        str_of(size, " tensors for a group of ", group.topology.size(), " ranks; one per rank"));
+  }
   std::vector<std::unique_ptr<Engine>> engines;
-  for (auto& comm : comms) {
-    engines.push_back(std::make_unique<Engine>(std::move(comm), options));
-    engines.back()->set_sequence(sequence);
+  for (Carriers& carriers : make_carriers(group.topology, group.options)) {
+    engines.push_back(std::make_unique<Engine>(std::move(carriers), group.options));
+    engines.back()->set_sequence(group.sequence);
   }
   std::mutex mutex;
   std::exception_ptr first;  // the first to fail has the cause, the others only hear of it
@@ -39,7 +68,7 @@ std::vector<StatsSnapshot> run_ranks(size_t size, EngineOptions options, uint64_
           std::lock_guard<std::mutex> lock(mutex);
           if (!first) first = std::current_exception();
         }
-        engines[rank]->abort("another simulated rank failed");
+        for (auto& engine : engines) engine->abort("another simulated rank failed");
       }
     });
   }
@@ -52,31 +81,30 @@ std::vector<StatsSnapshot> run_ranks(size_t size, EngineOptions options, uint64_
 
 }  // namespace
 
-SimulationResult simulate_all_reduce(const std::vector<void*>& data, DType dtype,
-                                     const std::vector<Segment>& segments, bool average,
-                                     EngineOptions options, uint64_t sequence, size_t slot_bytes) {
+SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vector<void*>& data,
+                                     DType dtype, const std::vector<Segment>& segments,
+                                     bool average) {
   SimulationResult result;
-  result.algorithm = choose_algorithm(options.reduction, one_shot_payload_bytes(segments, dtype),
-                                      static_cast<int>(data.size()));
-  result.stats = run_ranks(data.size(), options, sequence, slot_bytes,
-                           [&](Engine& engine, size_t rank, const Deadline& deadline) {
-                             auto plan = engine.plan_all_reduce(segments, dtype);
-                             engine.run(*plan, data[rank], data[rank], average, deadline);
-                           });
+  result.algorithm = choose_algorithm(group.options, group.topology, segments, dtype);
+  result.stats =
+      run_ranks(group, data.size(), [&](Engine& engine, size_t rank, const Deadline& deadline) {
+        auto plan = engine.plan_all_reduce(segments, dtype);
+        engine.run(*plan, data[rank], data[rank], average, deadline);
+      });
   return result;
 }
 
-SimulationResult simulate_shards(Operation operation, const std::vector<const void*>& inputs,
+SimulationResult simulate_shards(const SimulatedGroup& group, Operation operation,
+                                 const std::vector<const void*>& inputs,
                                  const std::vector<void*>& outputs, DType dtype, size_t shard,
-                                 const std::shared_ptr<const Codec>& codec, bool average,
-                                 EngineOptions options, uint64_t sequence, size_t slot_bytes) {
+                                 const std::shared_ptr<const Codec>& codec, bool average) {
   SimulationResult result;
   result.algorithm = Algorithm::kScatterReduceAllGather;
-  result.stats = run_ranks(inputs.size(), options, sequence, slot_bytes,
-                           [&](Engine& engine, size_t rank, const Deadline& deadline) {
-                             auto plan = engine.plan_shards(operation, shard, codec, dtype);
-                             engine.run(*plan, inputs[rank], outputs[rank], average, deadline);
-                           });
+  result.stats =
+      run_ranks(group, inputs.size(), [&](Engine& engine, size_t rank, const Deadline& deadline) {
+        auto plan = engine.plan_shards(operation, shard, codec, dtype);
+        engine.run(*plan, inputs[rank], outputs[rank], average, deadline);
+      });
   return result;
 }
 

@@ -1,4 +1,4 @@
-// The result that N ranks would get, in one process: the real reducers over the in-process carrier,
+// The result that N ranks would get, in one process: the real reducers over in-process carriers,
 // one thread per rank.
 #pragma once
 
@@ -9,22 +9,29 @@
 
 namespace cgx {
 
+/// The group that is simulated. Results depend on all of it: where a host begins decides what is
+/// summed first, and the sizes of messages decide who owns which values.
+struct SimulatedGroup {
+  Topology topology;
+  EngineOptions options;
+  /// Of the first call; keys stochastic rounding.
+  uint64_t sequence = 0;
+};
+
 struct SimulationResult {
   Algorithm algorithm = Algorithm::kOneShot;
   std::vector<StatsSnapshot> stats;  // by rank
 };
 
-/// All-reduces data[r] (the tensor of rank r) in place on data.size() ranks. `slot_bytes` is the
-/// carrier's message size (a result does not depend on it). `sequence` keys stochastic rounding.
-/// Throws what the ranks throw.
-SimulationResult simulate_all_reduce(const std::vector<void*>& data, DType dtype,
-                                     const std::vector<Segment>& segments, bool average,
-                                     EngineOptions options, uint64_t sequence, size_t slot_bytes);
+/// All-reduces data[r] (the tensor of rank r) in place. Throws what the ranks throw.
+SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vector<void*>& data,
+                                     DType dtype, const std::vector<Segment>& segments,
+                                     bool average);
 
 /// Reduce-scatter (inputs: N shards, outputs: one) and all-gather (inputs: one shard, outputs: N).
-SimulationResult simulate_shards(Operation operation, const std::vector<const void*>& inputs,
+SimulationResult simulate_shards(const SimulatedGroup& group, Operation operation,
+                                 const std::vector<const void*>& inputs,
                                  const std::vector<void*>& outputs, DType dtype, size_t shard,
-                                 const std::shared_ptr<const Codec>& codec, bool average,
-                                 EngineOptions options, uint64_t sequence, size_t slot_bytes);
+                                 const std::shared_ptr<const Codec>& codec, bool average);
 
 }  // namespace cgx

@@ -29,15 +29,25 @@ float* scratch_of(Call& call, size_t values) {
   return call.scratch.data();
 }
 
+// sum += n values of `dtype` at x; `mine` is room for n values.
+void add_values(const std::byte* x, DType dtype, size_t n, float* sum, float* mine) {
+  if (dtype == DType::kFloat32) {
+    raw_codec()->decode(x, dtype, n, 0, n, sum, true);
+    return;
+  }
+  to_float(x, dtype, n, mine);
+  for (size_t i = 0; i < n; ++i) sum[i] += mine[i];
+}
+
 }  // namespace
 
 void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
                   std::byte* payload) {
   ScopedTimer timer(call.stats.encode_ns);
-  const DType dtype = call.plan.dtype;
   for (const Piece& piece : chunk.pieces) {
-    piece.codec->encode(input.at(piece.offset, dtype), dtype, dtype, piece.count, 0, piece.count,
-                        key_of(call, *piece.codec, stage), piece.offset, payload + piece.payload);
+    piece.codec->encode(input.at(piece, 0), input.dtype, call.plan.dtype, piece.count, 0,
+                        piece.count, key_of(call, *piece.codec, stage), piece.offset,
+                        payload + piece.payload);
   }
 }
 
@@ -46,9 +56,9 @@ void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, cons
   const DType dtype = call.plan.dtype;
   for (const Piece& piece : chunk.pieces) {
     const std::byte* in = payload + piece.payload;
-    if (dtype == DType::kFloat32) {
+    if (output.dtype == DType::kFloat32) {
       piece.codec->decode(in, dtype, piece.count, 0, piece.count,
-                          reinterpret_cast<float*>(output.at(piece.offset, dtype)), false);
+                          reinterpret_cast<float*>(output.at(piece, 0)), false);
       continue;
     }
     const size_t block = block_values(*piece.codec);
@@ -56,15 +66,15 @@ void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, cons
     for (size_t first = 0; first < piece.count; first += block) {
       const size_t n = std::min(block, piece.count - first);
       piece.codec->decode(in, dtype, piece.count, first, n, y, false);
-      from_float(y, dtype, n, output.at(piece.offset + first, dtype));
+      from_float(y, output.dtype, n, output.at(piece, first));
     }
   }
 }
 
-void sum_chunk(Call& call, const Chunk& chunk, const std::vector<const std::byte*>& payloads,
-               const View& own, const View& output, std::byte* encoded) {
+void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
   ScopedTimer timer(call.stats.decode_ns);
   const DType dtype = call.plan.dtype;
+  const bool look = wanted.final && call.nonfinite == NonFinite::kRaise;
   for (const Piece& piece : chunk.pieces) {
     const size_t block = block_values(*piece.codec);
     // Two blocks: the sum, and this rank's own values as fp32 where they are not.
@@ -73,36 +83,37 @@ void sum_chunk(Call& call, const Chunk& chunk, const std::vector<const std::byte
     const RandomKey key = key_of(call, *piece.codec, Stage::kSum);
     for (size_t first = 0; first < piece.count; first += block) {
       const size_t n = std::min(block, piece.count - first);
-      for (size_t p = 0; p < payloads.size(); ++p) {
-        if (payloads[p] != nullptr) {
-          piece.codec->decode(payloads[p] + piece.payload, dtype, piece.count, first, n, sum,
-                              p > 0);
-          continue;
-        }
-        const std::byte* x = own.at(piece.offset + first, dtype);
-        if (p == 0) {
-          to_float(x, dtype, n, sum);
-        } else if (dtype == DType::kFloat32) {
-          raw_codec()->decode(x, dtype, n, 0, n, sum, true);
+      bool started = false;
+      for (const std::byte* payload : wanted.payloads) {
+        if (payload != nullptr) {
+          piece.codec->decode(payload + piece.payload, dtype, piece.count, first, n, sum, started);
+        } else if (started) {
+          add_values(wanted.own.at(piece, first), wanted.own.dtype, n, sum, mine);
         } else {
-          to_float(x, dtype, n, mine);
-          for (size_t i = 0; i < n; ++i) sum[i] += mine[i];
+          to_float(wanted.own.at(piece, first), wanted.own.dtype, n, sum);
         }
+        started = true;
       }
-      if (call.identity.average) divide(sum, n, static_cast<float>(payloads.size()));
-      if (encoded != nullptr) {
+      if (wanted.divisor != 1) divide(sum, n, wanted.divisor);
+      const bool kept = wanted.output.base != nullptr;
+      if (wanted.encoded != nullptr) {
         piece.codec->encode(sum, DType::kFloat32, dtype, piece.count, first, n, key, piece.offset,
-                            encoded + piece.payload);
-        piece.codec->decode(encoded + piece.payload, dtype, piece.count, first, n, sum, false);
+                            wanted.encoded + piece.payload);
+        if (!kept) continue;
+        piece.codec->decode(wanted.encoded + piece.payload, dtype, piece.count, first, n, sum,
+                            false);
       }
-      std::byte* out = output.at(piece.offset + first, dtype);
-      from_float(sum, dtype, n, out);
-      // What the caller gets: finite inputs may overflow in the sum, or when it is rounded to 16
-      // bits.
-      if (call.nonfinite == NonFinite::kRaise && !all_finite(out, dtype, n)) {
-        call.met_nonfinite = true;
-      }
+      std::byte* out = wanted.output.at(piece, first);
+      from_float(sum, wanted.output.dtype, n, out);
+      // Finite inputs may overflow in the sum, or when it is rounded to 16 bits.
+      if (look && !all_finite(out, wanted.output.dtype, n)) call.met_nonfinite = true;
     }
+  }
+}
+
+void check_input(Call& call, const void* data, size_t values) {
+  if (call.nonfinite == NonFinite::kRaise && !all_finite(data, call.plan.dtype, values)) {
+    call.met_nonfinite = true;
   }
 }
 

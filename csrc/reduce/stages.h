@@ -1,4 +1,4 @@
-// The steps that reducers are made of: encode a chunk into a message, sum what all ranks sent,
+// The steps that reducers are made of: encode a chunk into a message, sum what several ranks sent,
 // decode a message. Work goes in blocks that stay in the cache: every value is touched by decode,
 // sum and encode while it is near.
 #pragma once
@@ -11,18 +11,22 @@
 
 namespace cgx {
 
-/// Which encoding of a call a random number belongs to; keeps the two roundings of one value
+/// Which encoding of a call a random number belongs to; keeps the roundings of one value
 /// independent.
-enum class Stage : int { kContribution = 0, kSum = 1 };
+enum class Stage : int { kContribution = 0, kSum = 1, kInner = 2 };
 
-/// Where the values of the call's tensor lie: value number v is at base + (v - first_value) *
-/// size_of(dtype).
+/// Where values of the call's tensor lie.
 struct View {
-  std::byte* base = nullptr;
-  size_t first_value = 0;
+  std::byte* base = nullptr;  // null: nowhere
+  size_t first_value = 0;     // the value at base, unless packed
+  DType dtype = DType::kFloat32;
+  /// The values of a chunk lie one behind the other, in the order of its pieces.
+  bool packed = false;
 
-  std::byte* at(size_t value, DType dtype) const {
-    return base + (value - first_value) * size_of(dtype);
+  /// Value number `value` of a piece.
+  std::byte* at(const Piece& piece, size_t value) const {
+    const size_t place = (packed ? piece.packed : piece.offset - first_value) + value;
+    return base + place * size_of(dtype);
   }
 };
 
@@ -30,16 +34,25 @@ struct View {
 void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
                   std::byte* payload);
 
-/// Decodes a message's payload to `output`.
+/// Decodes a message's payload to `output` (of the plan's dtype, or fp32).
 void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, const View& output);
 
-/// Sums a chunk over all ranks, in rank order, to `output`.
-///   payloads[p]  the payload of rank p; nullptr means: take the values of `own` (this rank's
-///   contribution, unrounded) encoded      if not null: the sum is encoded there and `output` gets
-///   the decoded bytes
-/// Divides by the number of ranks where the call averages. Sets call.met_nonfinite under
-/// NonFinite::kRaise.
-void sum_chunk(Call& call, const Chunk& chunk, const std::vector<const std::byte*>& payloads,
-               const View& own, const View& output, std::byte* encoded);
+struct Sum {
+  /// By summand, in order; nullptr: the values of `own`, unrounded.
+  const std::vector<const std::byte*>& payloads;
+  View own;
+  /// Gets the sum; what was encoded and decoded again if `encoded` is given. May be nowhere then.
+  View output;
+  std::byte* encoded = nullptr;
+  float divisor = 1;
+  /// Is it what the caller gets? Sums of finite values may overflow: looked for under kRaise.
+  bool final = true;
+};
+
+/// Sums a chunk over several ranks.
+void sum_chunk(Call& call, const Chunk& chunk, const Sum& sum);
+
+/// Under NonFinite::kRaise: looks for a NaN or Inf in this rank's input before anything is sent.
+void check_input(Call& call, const void* data, size_t values);
 
 }  // namespace cgx

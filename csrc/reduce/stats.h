@@ -16,6 +16,7 @@ struct StatsSnapshot {
   uint64_t values = 0;
   uint64_t bytes_raw = 0;  // size of the tensors handed in
   uint64_t bytes_sent = 0;
+  uint64_t bytes_sent_across = 0;  // of those, to other hosts
   uint64_t bytes_received = 0;
   uint64_t messages_sent = 0;
   double seconds_encode = 0;
@@ -28,7 +29,7 @@ class Stats {
   using Nanos = std::chrono::nanoseconds;
 
   std::atomic<uint64_t> calls{0}, compressed_calls{0}, values{0}, bytes_raw{0};
-  std::atomic<uint64_t> bytes_sent{0}, bytes_received{0}, messages_sent{0};
+  std::atomic<uint64_t> bytes_sent{0}, bytes_sent_across{0}, bytes_received{0}, messages_sent{0};
   std::atomic<int64_t> encode_ns{0}, transfer_ns{0}, decode_ns{0};
 
   StatsSnapshot snapshot() const {
@@ -38,6 +39,7 @@ class Stats {
     s.values = values;
     s.bytes_raw = bytes_raw;
     s.bytes_sent = bytes_sent;
+    s.bytes_sent_across = bytes_sent_across;
     s.bytes_received = bytes_received;
     s.messages_sent = messages_sent;
     s.seconds_encode = static_cast<double>(encode_ns) * 1e-9;
@@ -48,7 +50,7 @@ class Stats {
 
   void reset() {
     calls = compressed_calls = values = bytes_raw = 0;
-    bytes_sent = bytes_received = messages_sent = 0;
+    bytes_sent = bytes_sent_across = bytes_received = messages_sent = 0;
     encode_ns = transfer_ns = decode_ns = 0;
   }
 };

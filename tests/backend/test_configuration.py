@@ -108,13 +108,66 @@ def unavailable(rank, world_size, words):
 @pytest.mark.parametrize(
     "env, words",
     [
-        ({"CGX_INNER_COMMUNICATOR_TYPE": "MPI"}, "no MPI carrier; use SHM or GLOO"),
-        ({"CGX_INNER_COMMUNICATOR_TYPE": "NCCL"}, "NCCL.*use SHM or GLOO"),
-        ({"CGX_INNER_REDUCTION_TYPE": "RING"}, "no ring reducer"),
+        ({"CGX_INNER_COMMUNICATOR_TYPE": "NCCL"}, "NCCL.*use MPI, GLOO or SHM"),
     ],
 )
 def test_what_this_version_lacks_is_an_error_that_says_so(env, words):
     assert run_pooled(unavailable, 2, words, backend=None, env=env) == [True, True]
+
+
+def two_hosts(rank, world_size, words):
+    # Rank 1 needs no carrier between hosts: it hears from the others.
+    with pytest.raises((ValueError, torch_cgx.MismatchError), match=words):
+        make_world(rank, world_size)
+    return True
+
+
+@pytest.mark.parametrize(
+    "variables, words",
+    [
+        ({"CGX_CROSS_COMMUNICATOR_TYPE": "NCCL"}, "CGX_CROSS_COMMUNICATOR_TYPE='NCCL'.*MPI, GLOO"),
+        (
+            {"CGX_CROSS_COMMUNICATOR_TYPE": "SHM"},
+            "COMMUNICATOR_TYPE='SHM'.*MPI,NCCL,GLOO",
+        ),
+        ({"CGX_INNER_REDUCTION_TYPE": "RING"}, "CGX_INNER_REDUCTION_TYPE='RING'.*2 hosts"),
+        ({"CGX_INNER_REDUCTION_TYPE": "ONESHOT"}, "CGX_INNER_REDUCTION_TYPE='ONESHOT'.*2 hosts"),
+    ],
+)
+def test_impossible_choices_across_hosts_are_errors(variables, words):
+    env = [variables | {"CGX_HOST_ID": host} for host in "aab"]
+    assert run_pooled(two_hosts, 3, words, backend=None, env=env) == [True] * 3
+
+
+def carriers(rank, world_size):
+    tensor = torch.full((1000,), float(rank + 1))
+    dist.all_reduce(tensor)
+    assert torch.all(tensor == sum(range(1, world_size + 1)))
+    found = [torch_cgx.stats()["carrier"]]
+    for members in ([0, 1], [1, 2], [0, 2, 3]):
+        group = dist.new_group(members)
+        if rank in members:
+            tensor = torch.ones(100)
+            dist.all_reduce(tensor, group=group)
+            assert torch.all(tensor == len(members))
+            found.append(torch_cgx.stats(group)["carrier"])
+    return found
+
+
+def test_every_group_finds_its_own_hosts():
+    env = [{"CGX_HOST_ID": host} for host in "aabb"]
+    # Ranks 0, 1 share a host; 1, 2 do not; of 0, 2, 3 two do.
+    assert run_pooled(carriers, 4, env=env) == [
+        ["shm+gloo", "shm", "shm+gloo"],
+        ["shm+gloo", "shm", "gloo"],
+        ["shm+gloo", "gloo", "shm+gloo"],
+        ["shm+gloo", "shm+gloo"],
+    ]
+
+
+@pytest.mark.parametrize("given, value", [("auto", "AUTO"), (True, True), (False, False)])
+def test_intra_compress_takes_a_bool_or_auto(given, value):
+    assert torch_cgx.Options(intra_compress=given).intra_compress == value
 
 
 def precedence(rank, world_size):

@@ -23,9 +23,11 @@ def later(seconds: float, action: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
+@pytest.mark.parametrize("slots", [2, 3, 4])
 @pytest.mark.parametrize("size", range(1, 10))
-def test_random_exchanges(size: int) -> None:
-    group = _C._make_in_process_group(size, 40000)
+def test_random_exchanges(size: int, slots: int) -> None:
+    group = _C._make_in_process_group(size, 40000, slots)
+    assert all(comm.in_flight == slots for comm in group)
     checked = _C._comm_stress(group, exchanges=150, seed=size, max_bytes=40000)
     assert (checked > 0) == (size > 1)
 
@@ -34,6 +36,21 @@ def test_random_exchanges(size: int) -> None:
 def test_small_slots(slot_bytes: int) -> None:
     group = _C._make_in_process_group(9, slot_bytes)
     assert _C._comm_stress(group, exchanges=100, seed=3) > 1000
+
+
+@pytest.mark.parametrize("slots", [1, 5])
+def test_wrong_number_of_slots(slots: int) -> None:
+    with pytest.raises(ValueError, match=f"slots per rank is {slots}, allowed: 2 to 4"):
+        _C._make_in_process_group(2, 1000, slots)
+
+
+def test_peek_takes_nothing() -> None:
+    a, b = _C._make_in_process_group(2, 1000)
+    a.open([b"", b"text"])
+    a.post()
+    assert b.peek(0) == b.peek(0) == b"text"
+    assert b.receive(0) == b"text"
+    b.release(0)
 
 
 def test_large_group_is_cheap_until_used() -> None:

@@ -32,6 +32,69 @@ def test_random_exchanges(size: int, delay: int, lazy: bool) -> None:
     assert network.overruns == 0
 
 
+@pytest.mark.parametrize("call_length", [1, 3, 40])
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("delay", [0, 300])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_random_exchanges_in_calls(size: int, delay: int, lazy: bool, call_length: int) -> None:
+    network, group = relays(size, delay=delay, lazy=lazy)
+    seed = size + delay + call_length
+    checked = _C._comm_stress(
+        group, exchanges=40, seed=seed, max_bytes=60000, call_length=call_length
+    )
+    assert checked > 0
+    assert network.overruns == 0
+
+
+def test_only_the_first_message_of_a_call_is_announced() -> None:
+    network, (a, b) = relays(2)
+    texts = [bytes([i]) * n for i, n in enumerate([100, 40000, 7, 300000, 1])]
+    for _ in range(3):
+        a.begin_call()
+        b.begin_call()
+        b.expect([0], len(texts[0]))
+        for text in texts[:4]:
+            a.open([b"", text])
+            a.post()
+        assert b.peek(0) == texts[0]
+        for text in texts[1:]:
+            b.expect([0], len(text))
+        for number, text in enumerate(texts):
+            if number == 4:
+                a.open([b"", text])
+                a.post()
+            assert b.receive(0) == text
+            b.release(0)
+    assert network.overruns == 0
+
+
+def test_later_messages_of_a_call_must_be_expected_with_their_length() -> None:
+    _, (a, b) = relays(2)
+    for comm in (a, b):
+        comm.begin_call()
+    for text in (b"one", b"two"):
+        a.open([b"", text])
+        a.post()
+    assert b.receive(0) == b"one"
+    b.release(0)
+    with pytest.raises(ValueError, match=r"rank 1: receive\(0\).*not expected"):
+        b.receive(0)
+    with pytest.raises(ValueError, match=r"expect\(0, 0\).*allowed: 1 to 300000"):
+        b.expect([0])
+    b.expect([0], 3)
+    assert b.receive(0) == b"two"
+
+
+def test_peek_shows_the_beginning_and_takes_nothing() -> None:
+    _, (a, b) = relays(2)
+    text = bytes(i * 7 % 251 for i in range(50000))
+    a.open([b"", text])
+    a.post()
+    for _ in range(2):
+        assert b.peek(0) == text[: EAGER - 8]
+    assert b.receive(0) == text
+
+
 @pytest.mark.parametrize(
     "length", [1, 8, EAGER - 9, EAGER - 8, EAGER - 7, EAGER, EAGER + 1, 299999, 300000]
 )

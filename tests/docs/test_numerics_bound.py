@@ -45,7 +45,8 @@ def owners(n, config, dtype, ranks):
     """The owner of each value under scatter-reduce-all-gather, as the plan says."""
     layers = [(n, _C.Spec(**config))]
     owner = np.full(n, -1)
-    for chunks in _C.describe_plan(layers, CODES[dtype], ranks, "sra", CAPACITY):
+    plan = {"ranks": ranks, "algorithm": "sra", "slot_bytes": CAPACITY}
+    for (chunks,) in _C.describe_plan(layers, CODES[dtype], **plan):
         for rank, pieces in enumerate(chunks):
             for offset, count, *_ in pieces:
                 owner[offset : offset + count] = rank

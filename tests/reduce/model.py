@@ -1,11 +1,14 @@
 """An independent model of the reducers in numpy: what every rank must get, from the plan's borders
 and the codec oracle.
 
-It follows docs/numerics.md, not the C++: fp32 sums in rank order, one rounding (one-shot) or two
-(scatter-reduce-all-gather, whose owner of a chunk adds its own values unrounded).
+It follows docs/numerics.md, not the C++: fp32 sums in rank order, one rounding (one-shot), two
+(scatter-reduce-all-gather, whose owner of a chunk adds its own values unrounded) or one per rank
+(ring). With several ranks on a host, those sum first, and hosts take the place of ranks.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -37,42 +40,128 @@ def through_codec(
     return np.concatenate([decoded, rest]).astype(np.float32)
 
 
+Pieces = list[tuple[int, int, int, int, bool]]
+Group = dict[str, object]
+
+
+def hosts_of(group: Group, ranks: int) -> list[list[int]]:
+    """The ranks of every host, hosts in the order of their first rank."""
+    labels = group.get("hosts") or ["one"] * ranks
+    by_label: dict[object, list[int]] = {}
+    for rank, label in enumerate(labels):
+        by_label.setdefault(label, []).append(rank)
+    return list(by_label.values())
+
+
 def all_reduce(
     inputs: list[torch.Tensor],
     layers: list[tuple[int, _C.Spec | None]],
     algorithm: str,
-    capacity: int,
     average: bool = False,
+    **group: object,
 ) -> torch.Tensor:
-    """The result of all ranks, as a flat tensor of the inputs' dtype."""
+    """The result of all ranks, as a flat tensor of the inputs' dtype. group: as of `simulation.run`
+    ("hosts", "leader_only", "inner_exact" and the sizes of messages).
+    """
     dtype, size, n = inputs[0].dtype, len(inputs), inputs[0].numel()
     flat = [to_float32(x.reshape(-1)) for x in inputs]
     result = np.zeros(n, np.float32)
     if size == 1:
         return inputs[0].reshape(-1).clone()
-    owner_of: dict[tuple[int, int], int] = {}
-    for chunks in _C.describe_plan(layers, DTYPES[dtype], size, algorithm, capacity):
-        for owner, pieces in enumerate(chunks):
-            for offset, count, _, _, _ in pieces:
-                owner_of[(offset, count)] = owner
+    hosts = hosts_of(group, size)
+    two_levels = 1 < len(hosts) < size
     starts = np.cumsum([0] + [numel for numel, _ in layers])
-    divisor = np.float32(size)
-    with np.errstate(over="ignore", invalid="ignore"):
-        for (offset, count), owner in owner_of.items():
-            spec = layers[int(np.searchsorted(starts, offset, side="right")) - 1][1]
-            part = slice(offset, offset + count)
-            total = np.zeros(count, np.float32)
-            for rank in range(size):
-                mine = flat[rank][part]
-                if algorithm == "oneshot" or rank != owner:
-                    mine = through_codec(mine, spec, dtype, source=mine)
-                total = mine.copy() if rank == 0 else (total + mine).astype(np.float32)
-            if average:
-                total = (total / divisor).astype(np.float32)
-            if algorithm == "sra":
-                total = through_codec(total, spec, dtype, source=total)
-            result[part] = total
+    rounds = _C.describe_plan(layers, DTYPES[dtype], ranks=size, algorithm=algorithm, **group)
+    for shards in rounds:
+        for team, chunks in enumerate(shards):
+            for owner, pieces in enumerate(chunks):
+                for offset, count, *_ in pieces:
+                    layer = int(np.searchsorted(starts, offset, side="right")) - 1
+                    spec = layers[layer][1]
+                    part = slice(offset, offset + count)
+
+                    def code(x: np.ndarray, spec: _C.Spec | None = spec) -> np.ndarray:
+                        return through_codec(x, spec, dtype, source=x)
+
+                    own = [x[part] for x in flat]
+                    if two_levels:
+                        exact = bool(group.get("inner_exact", True))
+                        own = [host_sum(own, host, team, exact, code) for host in hosts]
+                    result[part] = team_sum(own, algorithm, owner, size if average else 1, code)
     return torch.from_numpy(result).to(dtype)
+
+
+Coder = Callable[[np.ndarray], np.ndarray]
+
+
+def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (a + b).astype(np.float32)
+
+
+def host_sum(
+    own: list[np.ndarray], host: list[int], team: int, exact: bool, code: Coder
+) -> np.ndarray:
+    """The sum over the ranks of a host, in the order of ranks; the team's member is never coded."""
+    total: np.ndarray | None = None
+    for local, rank in enumerate(host):
+        mine = own[rank] if exact or local == team else code(own[rank])
+        total = mine.copy() if total is None else add(total, mine)
+    assert total is not None
+    return total
+
+
+def team_sum(
+    own: list[np.ndarray], algorithm: str, owner: int, divisor: int, code: Coder
+) -> np.ndarray:
+    """The result for one piece, of which `owner` has the chunk."""
+    if algorithm == "ring":
+        total = code(own[owner])
+        for hop in range(1, len(own)):
+            total = add(total, own[(owner + hop) % len(own)])
+            if hop < len(own) - 1:
+                total = code(total)
+    else:
+        coded = [x if algorithm == "sra" and r == owner else code(x) for r, x in enumerate(own)]
+        total = coded[0].copy()
+        for x in coded[1:]:
+            total = add(total, x)
+    if divisor != 1:
+        total = (total / np.float32(divisor)).astype(np.float32)
+    return total if algorithm == "oneshot" else code(total)
+
+
+def reduce_scatter(
+    inputs: list[torch.Tensor], spec: _C.Spec | None, average: bool = False, **group: object
+) -> list[torch.Tensor]:
+    """What every rank gets: its shard of the sum. Every piece is coded alone, so `inputs` must be
+    small enough for one round, or `spec` have a bucket that divides the rounds.
+    """
+    dtype, size = inputs[0].dtype, len(inputs)
+    shard = inputs[0].numel() // size
+    hosts = hosts_of(group, size)
+    two_levels = 1 < len(hosts) < size
+    teams = 1 if group.get("leader_only") else min(len(host) for host in hosts)
+
+    def code(x: np.ndarray) -> np.ndarray:
+        return through_codec(x, spec, dtype, source=x)
+
+    results = []
+    for rank in range(size):
+        own = [to_float32(x[rank * shard : (rank + 1) * shard]) for x in inputs]
+        owner = rank
+        if two_levels:
+            owner, local = next((h, r.index(rank)) for h, r in enumerate(hosts) if rank in r)
+            exact = bool(group.get("inner_exact", True))
+            own = [host_sum(own, host, local % teams, exact, code) for host in hosts]
+        coded = [x if r == owner else code(x) for r, x in enumerate(own)]
+        total = coded[0].copy()
+        for x in coded[1:]:
+            total = add(total, x)
+        if average:
+            total = (total / np.float32(size)).astype(np.float32)
+        results.append(torch.from_numpy(total).to(dtype))
+    return results
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

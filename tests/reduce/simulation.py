@@ -16,21 +16,48 @@ def run(
     algorithm: str = "auto",
     *,
     average: bool = False,
-    slot_bytes: int = 1 << 20,
-    sequence: int = 0,
-    raise_nonfinite: bool = False,
+    **group: object,
 ) -> tuple[list[torch.Tensor], dict]:
-    """Outputs of all ranks and {"algorithm", "stats"}."""
+    """Outputs of all ranks and {"algorithm", "stats"}. group: hosts, slot_bytes, segment_bytes,
+    sequence ... of `_C.simulate_all_reduce`.
+    """
     outputs = [x.clone().contiguous() for x in inputs]
     info = _C.simulate_all_reduce(
         [x.data_ptr() for x in outputs],
         DTYPES[inputs[0].dtype],
         layers,
         average,
-        algorithm,
-        raise_nonfinite,
-        sequence,
-        slot_bytes,
+        ranks=len(inputs),
+        algorithm=algorithm,
+        **group,
+    )
+    return outputs, info
+
+
+def run_shards(
+    operation: str,
+    inputs: list[torch.Tensor],
+    spec: _C.Spec | None,
+    *,
+    average: bool = False,
+    **group: object,
+) -> tuple[list[torch.Tensor], dict]:
+    """Outputs of all ranks of a reduce-scatter or an all-gather, and {"stats"}."""
+    size = len(inputs)
+    scatter = operation == "reduce_scatter"
+    shard = inputs[0].numel() // size if scatter else inputs[0].numel()
+    outputs = [torch.full((shard if scatter else shard * size,), 7.0).to(inputs[0].dtype)] * size
+    outputs = [x.clone() for x in outputs]
+    info = _C.simulate_shards(
+        operation,
+        [x.data_ptr() for x in inputs],
+        [x.data_ptr() for x in outputs],
+        DTYPES[inputs[0].dtype],
+        shard,
+        spec,
+        average,
+        ranks=size,
+        **group,
     )
     return outputs, info
 

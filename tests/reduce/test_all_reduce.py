@@ -10,15 +10,16 @@ from tests.reduce.simulation import gaussian, run
 from torch_cgx import _C
 
 RANKS = [1, 2, 3, 4, 7, 8, 9]
-ALGORITHMS = ["oneshot", "sra"]
+ALGORITHMS = ["oneshot", "sra", "ring"]
 SLOT = 1 << 18
 
 
-def check(inputs, layers, algorithm, average=False, slot_bytes=SLOT):
-    outputs, info = run(inputs, layers, algorithm, average=average, slot_bytes=slot_bytes)
+def check(inputs, layers, algorithm, average=False, slot_bytes=SLOT, **group):
+    group["slot_bytes"] = slot_bytes
+    outputs, info = run(inputs, layers, algorithm, average=average, **group)
     for output in outputs[1:]:
         assert model.same_bits(output, outputs[0])
-    expected = model.all_reduce(inputs, layers, algorithm, slot_bytes, average)
+    expected = model.all_reduce(inputs, layers, algorithm, average, **group)
     assert model.same_bits(outputs[0], expected), (inputs[0].numel(), layers, algorithm)
     assert info["algorithm"] == algorithm
     return outputs[0]
@@ -186,13 +187,17 @@ def test_bytes_sent_equal_the_formula(algorithm):
         if algorithm == "oneshot":
             expected = (ranks - 1) * (56 + -(-n // bucket) * 8 + -(-n * bits // 8))
         else:
-            (chunks,) = _C.describe_plan(
-                [(n, _C.Spec(bits=bits, bucket_size=bucket))], 0, ranks, algorithm, 1 << 20
+            ((chunks,),) = _C.describe_plan(
+                [(n, _C.Spec(bits=bits, bucket_size=bucket))], 0, ranks=ranks, algorithm=algorithm
             )
             sizes = [sum(p[3] for p in pieces) for pieces in chunks]
-            expected = sum(56 + s for r, s in enumerate(sizes) if r != rank) + (ranks - 1) * (
-                56 + sizes[rank]
-            )
+            if algorithm == "ring":  # partial sums on N - 1 hops, results on N - 1
+                order = [*range(ranks), *range(ranks - 2)]
+                expected = sum(56 + sizes[(rank - hop) % ranks] for hop in order)
+            else:
+                expected = sum(56 + s for r, s in enumerate(sizes) if r != rank) + (ranks - 1) * (
+                    56 + sizes[rank]
+                )
         assert stats["bytes_sent"] == expected
         assert stats["bytes_raw"] == 4 * n
         assert stats["calls"] == stats["compressed_calls"] == 1

@@ -19,7 +19,12 @@ def payload_bytes(n: int, bits: int, bucket: int) -> int:
 
 def check(layers, size, algorithm, capacity=CAPACITY, dtype=0):
     starts = list(itertools.accumulate([numel for numel, _ in layers], initial=0))
-    rounds = _C.describe_plan(layers, dtype, size, algorithm, capacity)
+    rounds = [
+        shards[0]
+        for shards in _C.describe_plan(
+            layers, dtype, ranks=size, algorithm=algorithm, slot_bytes=capacity
+        )
+    ]
     position = 0
     for chunks in rounds:
         assert len(chunks) == (1 if algorithm == "oneshot" else size)
@@ -95,7 +100,7 @@ def test_chunks_are_balanced():
 def test_a_bucket_that_does_not_fit_is_refused_by_name():
     with pytest.raises(ValueError, match=r"bucket_size 1000000.*CGX_SHM_SEGMENT_KB"):
         _C.describe_plan(
-            [(2_000_000, _C.Spec(bits=8, bucket_size=1_000_000))], 0, 2, "oneshot", 65536
+            [(2_000_000, _C.Spec(bits=8, bucket_size=1_000_000))], 0, ranks=2, slot_bytes=65536
         )
 
 
@@ -103,7 +108,7 @@ def test_one_shot_is_chosen_for_two_ranks_and_for_small_messages():
     spec = _C.Spec(bits=4, bucket_size=512)
 
     def algorithm(n, size):
-        chunks = _C.describe_plan([(n, spec)], 0, size, "auto", CAPACITY)[0]
+        (chunks,) = _C.describe_plan([(n, spec)], 0, ranks=size, slot_bytes=CAPACITY)[0]
         return "oneshot" if len(chunks) == 1 else "sra"
 
     assert algorithm(10_000_000, 2) == "oneshot"

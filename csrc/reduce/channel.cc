@@ -1,0 +1,132 @@
+#include "reduce/channel.h"
+
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+size_t message_bytes(size_t payload_bytes) {
+  return payload_bytes == 0 ? 0 : Communicator::kPayloadOffset + payload_bytes;
+}
+
+}  // namespace
+
+Channel::Channel(Call& call, Communicator& comm, std::vector<int> members, bool across)
+    : call_(call),
+      comm_(comm),
+      members_(std::move(members)),
+      across_(across),
+      incoming_(static_cast<size_t>(comm.size())),
+      announced_(static_cast<size_t>(comm.size())) {
+  for (int p = 0; p < comm_.size(); ++p) {
+    if (p != comm_.rank()) peers_.push_back(p);
+  }
+}
+
+void Channel::will_receive(int peer, size_t payload_bytes, bool at_once) {
+  if (payload_bytes == 0) return;
+  Incoming& in = incoming_[static_cast<size_t>(peer)];
+  if (in.payloads.empty()) in.at_once = at_once;
+  in.payloads.push_back(payload_bytes);
+}
+
+void Channel::begin() {
+  comm_.begin_call();
+  for (int p : peers_) {
+    Incoming& in = incoming_[static_cast<size_t>(p)];
+    if (!in.at_once) continue;  // the carrier may wait for what it expects
+    comm_.expect(p, message_bytes(in.payloads.front()));
+    in.expected = true;
+  }
+}
+
+void Channel::count_sent(int peer, size_t payload_bytes) {
+  const auto to = static_cast<size_t>(peer);
+  const bool frame = !comm_.announces() || !announced_[to];
+  announced_[to] = true;
+  const size_t bytes = message_bytes(payload_bytes) + (frame ? comm_.frame_bytes() : 0);
+  call_.stats.bytes_sent += bytes;
+  if (across_) call_.stats.bytes_sent_across += bytes;
+  call_.stats.messages_sent += 1;
+}
+
+std::byte* Channel::open_broadcast(size_t payload_bytes) {
+  ScopedTimer timer(call_.stats.transfer_ns);
+  opened_.clear();
+  std::byte* message = comm_.open_broadcast(message_bytes(payload_bytes), call_.deadline);
+  if (payload_bytes == 0) return nullptr;
+  for (int p : peers_) count_sent(p, payload_bytes);
+  opened_.emplace_back(message, payload_bytes);
+  return message + Communicator::kPayloadOffset;
+}
+
+const std::vector<std::byte*>& Channel::open(const std::vector<size_t>& payload_bytes) {
+  ScopedTimer timer(call_.stats.transfer_ns);
+  opened_.clear();
+  bytes_to_.assign(payload_bytes.size(), 0);
+  for (int p : peers_) {
+    const auto to = static_cast<size_t>(p);
+    bytes_to_[to] = message_bytes(payload_bytes[to]);
+    if (bytes_to_[to] > 0) count_sent(p, payload_bytes[to]);
+  }
+  comm_.open(bytes_to_, buffers_, call_.deadline);
+  for (size_t p = 0; p < buffers_.size(); ++p) {
+    if (buffers_[p] == nullptr) continue;
+    opened_.emplace_back(buffers_[p], payload_bytes[p]);
+    buffers_[p] += Communicator::kPayloadOffset;
+  }
+  return buffers_;
+}
+
+void Channel::post(size_t round) {
+  ScopedTimer timer(call_.stats.transfer_ns);
+  const auto flags = static_cast<uint8_t>(call_.met_nonfinite ? MessageHeader::kNonFinite : 0);
+  for (const auto& [message, payload_bytes] : opened_) {
+    write_header(message, call_.identity, round, payload_bytes, flags);
+  }
+  comm_.post(call_.deadline);
+}
+
+void Channel::verify_first(int peer, size_t round) {
+  Incoming& in = incoming_[static_cast<size_t>(peer)];
+  if (in.verified) return;
+  if (!in.expected) comm_.expect(peer, message_bytes(in.payloads.front()));
+  in.expected = true;
+  // A peer in another call may stop before it has sent the rest of its message.
+  check_call(comm_.peek(peer, call_.deadline), call_.identity, round,
+             members_[static_cast<size_t>(peer)]);
+  in.verified = true;
+  for (size_t i = 1; i < in.payloads.size(); ++i) {
+    comm_.expect(peer, message_bytes(in.payloads[i]));
+  }
+}
+
+void Channel::greet() {
+  if (!comm_.announces()) return;
+  ScopedTimer timer(call_.stats.transfer_ns);
+  for (int p : peers_) {
+    if (incoming_[static_cast<size_t>(p)].at_once) verify_first(p, 0);
+  }
+}
+
+const std::byte* Channel::receive(int peer, size_t round) {
+  ScopedTimer timer(call_.stats.transfer_ns);
+  Incoming& in = incoming_[static_cast<size_t>(peer)];
+  if (in.received == in.payloads.size()) {
+    throw Error(str_of("rank ", call_.identity.rank, ": a message of rank ",
+                       members_[static_cast<size_t>(peer)], " was read that is not in the plan"));
+  }
+  verify_first(peer, round);
+  const Message message = comm_.receive(peer, call_.deadline);
+  const uint8_t flags = check_header(message, call_.identity, round,
+                                     members_[static_cast<size_t>(peer)], in.payloads[in.received]);
+  const bool frame = !comm_.announces() || in.received == 0;
+  call_.stats.bytes_received += message.bytes + (frame ? comm_.frame_bytes() : 0);
+  ++in.received;
+  if (flags & MessageHeader::kNonFinite) call_.met_nonfinite = true;
+  return message.data + Communicator::kPayloadOffset;
+}
+
+void Channel::release(int peer) { comm_.release(peer); }
+
+}  // namespace cgx

@@ -1,0 +1,82 @@
+// The messages of one call over one communicator: headers, their checks, flags, statistics, and the
+// order in which messages will come.
+//
+//     channel.will_receive(peer, bytes, at_once);  // for all messages of the call, in their order
+//     channel.begin();
+//     std::byte* payload = channel.open_broadcast(payload_bytes);
+//     ... write it ...
+//     channel.post(round);
+//     const std::byte* theirs = channel.receive(peer, round);
+//     ... read it ...
+//     channel.release(peer);
+//
+// Ranks are those of the communicator; errors name those of the group. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "reduce/reducer.h"
+
+namespace cgx {
+
+class Channel {
+ public:
+  /// members[r]: the rank in the group of the communicator's rank r. `across`: do its messages
+  /// leave the host?
+  Channel(Call& call, Communicator& comm, std::vector<int> members, bool across);
+
+  int rank() const { return comm_.rank(); }
+  int size() const { return comm_.size(); }
+  /// All ranks but this one.
+  const std::vector<int>& peers() const { return peers_; }
+  int in_flight() const { return comm_.in_flight(); }
+
+  /// The next message of `peer` after those named before; 0 bytes: none. at_once: the peer sends it
+  /// without waiting for anything but its own work (asked of the first message of each peer).
+  void will_receive(int peer, size_t payload_bytes, bool at_once);
+  /// After the last will_receive().
+  void begin();
+
+  /// Memory for the payload of a message to all peers; nullptr for 0 bytes.
+  std::byte* open_broadcast(size_t payload_bytes);
+  /// The same for messages of their own: payload_bytes[p] for peer p.
+  const std::vector<std::byte*>& open(const std::vector<size_t>& payload_bytes);
+  /// Writes the headers of what was opened and sends it.
+  void post(size_t round);
+
+  /// Where carriers announce the first message of a call: looks at that of every peer that sends
+  /// one at once, in round 0, so that the later ones can come while this rank is busy. To be called
+  /// when this rank has posted its own.
+  void greet();
+
+  /// Waits for the next message of `peer`, checks it, notes its flags; returns its payload, which
+  /// stays until release().
+  const std::byte* receive(int peer, size_t round);
+  void release(int peer);
+
+ private:
+  struct Incoming {
+    std::vector<size_t> payloads;  // of all messages of the call
+    size_t received = 0;
+    bool at_once = false;   // the first one
+    bool expected = false;  // the carrier knows of the first one
+    bool verified = false;  // the first one was looked at
+  };
+  void verify_first(int peer, size_t round);
+  void count_sent(int peer, size_t payload_bytes);
+
+  Call& call_;
+  Communicator& comm_;
+  const std::vector<int> members_;
+  const bool across_;
+  std::vector<int> peers_;
+  std::vector<Incoming> incoming_;
+  std::vector<bool> announced_;  // was anything sent to the peer in this call?
+  std::vector<std::pair<std::byte*, size_t>> opened_;
+  std::vector<std::byte*> buffers_;
+  std::vector<size_t> bytes_to_;
+};
+
+}  // namespace cgx

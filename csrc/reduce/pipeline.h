@@ -1,0 +1,41 @@
+// The order in which the stages of a call's rounds run: the same on all ranks, so that messages of
+// one pair are received in the order in which they are sent.
+#pragma once
+
+#include <cstddef>
+
+namespace cgx {
+
+/// Calls step(stage, round) for all stages of all rounds; the stages of a round in ascending order.
+///
+/// depth >= stages: staggered. Each step begins one round and moves every round under way on by one
+/// stage, the youngest first, so what was sent in one step travels until the next one.
+/// depth < stages: `depth` rounds go side by side; all of them pass a stage before the first of
+/// them enters the next.
+template <typename Step>
+void for_each_step(size_t rounds, int stages, size_t depth, Step step) {
+  const auto count = static_cast<size_t>(stages);
+  if (depth >= count) {
+    for (size_t time = 0; rounds > 0 && time < rounds + count - 1; ++time) {
+      for (size_t stage = 0; stage < count; ++stage) {
+        if (time >= stage && time - stage < rounds) step(static_cast<int>(stage), time - stage);
+      }
+    }
+    return;
+  }
+  for (size_t first = 0; first < rounds; first += depth) {
+    for (int stage = 0; stage < stages; ++stage) {
+      for (size_t round = first; round < rounds && round < first + depth; ++round) {
+        step(stage, round);
+      }
+    }
+  }
+}
+
+/// Rounds under way at once, at most.
+inline size_t live_rounds(int stages, size_t depth) {
+  const auto count = static_cast<size_t>(stages);
+  return depth >= count ? count : depth;
+}
+
+}  // namespace cgx

@@ -1,0 +1,274 @@
+"""What the ranks of tests/comm/test_mpi_jobs.py do: python -m tests.comm.mpi_jobs NAME FOLDER, started by
+mpirun. A job returns what the test looks at; it goes to FOLDER/result-RANK.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from torch_cgx import _C, _mpi_loader
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
+SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE", "1")))
+
+
+class Place:
+    """Where the ranks meet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = dist.FileStore(str(folder / "store"), -1)
+
+    def group(self, name: str, ranks: list[int] | None = None, **options: Any) -> Any:
+        """The endpoint of this rank in a new group of `ranks`."""
+        ranks = list(range(SIZE)) if ranks is None else ranks
+        store = dist.PrefixStore(name, self.store)
+        return _C._make_mpi_endpoint(
+            _mpi_loader.load(), store, ranks.index(RANK), len(ranks), **options
+        )
+
+    def meet(self, name: str) -> None:
+        """A barrier without MPI."""
+        self.store.set(f"{name}/{RANK}", "here")
+        self.store.wait([f"{name}/{rank}" for rank in range(SIZE)])
+
+
+def failure(call: Callable[[], Any]) -> str:
+    try:
+        return f"returned {call()!r}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def stress(place: Place) -> Any:
+    whole = place.group("whole").stress(200, 1, 200_000)
+    split = place.group("split", part_bytes=17_000).stress(100, 2, 300_000)
+    tiny = place.group("tiny").stress(500, 3, 64)
+    return [whole, split, tiny]
+
+
+MEMBERS = [[0, 1, 2, 3], [1, 2], [3, 1, 0], [2, 3], [0, 2, 1], [0, 1, 2, 3]]
+
+
+def overlapping_groups(place: Place) -> Any:
+    """Groups that share ranks, each used by a thread of its own."""
+    mine = [number for number, ranks in enumerate(MEMBERS) if RANK in ranks]
+    groups = {number: place.group(str(number), MEMBERS[number]) for number in mine}
+    return run_all(mine, lambda number: groups[number].stress(150, number, 100_000))
+
+
+def groups_made_by_threads(place: Place) -> Any:
+    """The same, the groups made by their threads, all at once."""
+    mine = [number for number, ranks in enumerate(MEMBERS) if RANK in ranks]
+
+    def run(number: int) -> int:
+        return place.group(str(number), MEMBERS[number]).stress(100, number, 100_000)
+
+    return run_all(mine, run)
+
+
+def run_all(numbers: list[int], run: Callable[[int], int]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+
+    def one(number: int) -> None:
+        try:
+            found[number] = run(number)
+        except Exception as error:
+            found[number] = f"{type(error).__name__}: {error}"
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in numbers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def many_groups(place: Place) -> Any:
+    """More groups than a library has communicators, each with a message left behind."""
+    count = int(os.environ["CGX_TEST_GROUPS"])
+    for number in range(count):
+        group = place.group(str(number))
+        peer = 1 - RANK
+        coming = group.receive(peer, 0, 8)
+        group.send(peer, 0, b"%8d" % number)
+        group.send(peer, 1, b"stale")
+        assert int(coming.wait()) == number
+        group.close()
+    return count
+
+
+def _sum_over_mpi4py() -> int:
+    from mpi4py import MPI
+
+    return int(MPI.COMM_WORLD.allreduce(RANK + 1))
+
+
+def mpi4py_before(place: Place) -> Any:
+    first = _sum_over_mpi4py()
+    checked = place.group("a").stress(50)
+    return [first, checked > 0, _sum_over_mpi4py()]
+
+
+def mpi4py_after(place: Place) -> Any:
+    group = place.group("a")
+    first = _sum_over_mpi4py()
+    checked = group.stress(50)
+    return [first, checked > 0, _sum_over_mpi4py()]
+
+
+def mpi4py_at_the_same_time(place: Place) -> Any:
+    group = place.group("a")
+    sums: list[int] = []
+    thread = threading.Thread(target=lambda: sums.extend(_sum_over_mpi4py() for _ in range(300)))
+    thread.start()
+    checked = group.stress(200)
+    thread.join()
+    return [set(sums) == {SIZE * (SIZE + 1) // 2}, checked > 0]
+
+
+def mpi4py_finalizes(place: Place) -> Any:
+    from mpi4py import MPI
+
+    group = place.group("a")
+    coming = group.receive(1 - RANK, 0, 10)
+    place.meet("all")
+    MPI.Finalize()
+    waited = failure(lambda: coming.wait(5))
+    sent = failure(lambda: group.send(1 - RANK, 0, b"x"))
+    coming.drop()
+    group.close()
+    return [waited, sent, failure(lambda: place.group("b"))]
+
+
+def low_thread_level(place: Place) -> Any:
+    import mpi4py
+
+    mpi4py.rc.thread_level = "serialized"
+    from mpi4py import MPI
+
+    assert MPI.Query_thread() == MPI.THREAD_SERIALIZED
+    return failure(lambda: place.group("a"))
+
+
+def deadline(place: Place) -> Any:
+    """Rank 0 waits in vain and gives up; the others learn of it."""
+    group = place.group("a")
+    start = time.monotonic()
+    if RANK == 0:
+        said = failure(lambda: group.receive(1, 0, 10).wait(0.5))
+        group.abort(said)
+    else:
+        said = failure(lambda: group.receive(0, 0, 10).wait(60))
+    return [said, time.monotonic() - start]
+
+
+def nobody_comes(place: Place) -> Any:
+    """Rank 1 takes part in everything but MPI_Comm_create_group."""
+    if RANK == 0:
+        start = time.monotonic()
+        said = failure(lambda: place.group("a", timeout=2))
+        took = time.monotonic() - start
+        place.store.set("over", "yes")
+        return [said, took]
+    import mpi4py.MPI as MPI
+
+    store = dist.PrefixStore("a", place.store)
+    library = MPI.Get_library_version().splitlines()[0].strip("\0")
+    job = os.environ.get("PMIX_NAMESPACE", "")
+    store.set("cgx/mpi/rank/1", f"\n{RANK}\n{SIZE}\n{library[:255]}\n{job}\n{1 << 30}\nx")
+    store.set("cgx/mpi/kept/1", "")
+    place.store.wait(["over"])
+    return None
+
+
+def init_of_some(place: Place) -> Any:
+    """Rank 2 does not use MPI at all."""
+    if RANK == 2:
+        place.store.wait(["over/0", "over/1"])
+        return None
+    said = failure(lambda: place.group("a", [0, 1], timeout=3))
+    place.store.set(f"over/{RANK}", "yes")
+    return said
+
+
+def left_pending(place: Place) -> Any:
+    """Ends with transfers under way, and nothing closed."""
+    group = place.group("a")
+    group.receive(1 - RANK, 0, 10)
+    group.send(1 - RANK, 1, bytes(5_000_000))
+    globals()["kept"] = [group.receive(1 - RANK, 2, 10), group]
+    return "at the end"
+
+
+def _break_after_meeting(place: Place) -> Any:
+    group = place.group("a")
+    place.meet("all")
+    if RANK == 1:
+        raise RuntimeError("rank one is unwell")
+    return failure(lambda: group.receive(1, 0, 10).wait(100))
+
+
+def exception(place: Place) -> Any:
+    return _break_after_meeting(place)
+
+
+def exception_under_mpi4py(place: Place) -> Any:
+    import mpi4py.MPI  # noqa: F401  (initialises)
+
+    return _break_after_meeting(place)
+
+
+def killed(place: Place) -> Any:
+    group = place.group("a")
+    place.meet("all")
+    if RANK == 1:
+        os.kill(os.getpid(), 9)
+    return failure(lambda: group.receive(1, 0, 10).wait(100))
+
+
+def idle(place: Place) -> Any:
+    """CPU time of two seconds with a receive that nobody waits for, and of two with none."""
+    group = place.group("a")
+    place.meet("all")
+    seconds = []
+    coming = group.receive(1 - RANK, 0, 1)
+    for _ in range(2):
+        before = time.process_time()
+        time.sleep(2)
+        seconds.append(time.process_time() - before)
+        if len(seconds) == 1:
+            group.send(1 - RANK, 0, b"x")
+            coming.wait()
+            time.sleep(1.5)
+    return seconds
+
+
+def forked(place: Place) -> Any:
+    group = place.group("a")
+    child = os.fork()
+    if child == 0:
+        said = failure(lambda: group.send(1 - RANK, 0, b"x"))
+        (place.folder / f"child-{RANK}").write_text(said)
+        sys.exit(0)  # with everything that runs at exit
+    os.waitpid(child, 0)
+    return [(place.folder / f"child-{RANK}").read_text(), group.stress(50)]
+
+
+def main() -> None:
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    result = globals()[name](Place(folder))
+    (folder / f"result-{RANK}").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

