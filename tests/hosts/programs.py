@@ -1,0 +1,237 @@
+"""What the ranks of a job on several hosts do; each checks its own results.
+
+    python -m tests.hosts.programs collectives|compressed|random|bytes [ARGUMENT]
+
+Prints "rank R of N: ... passed" at the end; an assertion ends the rank with an error before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.backend import test_collectives as exact
+from tests.backend.test_groups import overlapping, subsets
+from tests.reduce import model
+from torch_cgx._backend import backend_of
+
+SIZES = [0, 1, 15, 16, 17, 100, 511, 512, 513, 4097, 30_001]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def collectives(rank: int, size: int) -> None:
+    """Everything that is not compressed, as on one host; groups of all kinds."""
+    exact.movements(rank, size)
+    exact.uneven(rank, size)
+    exact.reductions(rank, size)
+    exact.coalescing(rank, size)
+    if size == 4:
+        subsets(rank, size)
+    overlapping(rank, size)
+
+
+def data(rank: int, n: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    return torch.randn(n, generator=generator).to(dtype)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def same_everywhere(text: str, group: dist.ProcessGroup | None = None) -> None:
+    everyone: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, text, group=group)
+    assert len(set(everyone)) == 1, everyone
+
+
+# Options of the groups that are compared with the simulation.
+GROUPS: list[dict[str, object]] = [
+    {},
+    {"segment_kb": 1, "shm_segment_kb": 16},
+    {"segment_kb": 2, "intra_broadcast": True},
+    {"cross_reduction": "SRA", "segment_kb": 4},
+    {"cross_reduction": "ONESHOT", "segment_kb": 4},
+    {"cross_reduction": "RING", "segment_kb": 4},
+    {"intra_compress": True},
+    {"inner_communicator": "GLOO", "segment_kb": 8},
+]
+ALGORITHMS = {"SRA": "sra", "ONESHOT": "oneshot", "RING": "ring"}
+
+
+def compressed(rank: int, size: int) -> None:
+    """Compressed reductions, bit for bit as simulated, in groups with all kinds of options."""
+    for number, fields in enumerate(GROUPS):
+        options = torch_cgx.Options(**fields)
+        group = dist.new_group(pg_options=options)
+        hosts = backend_of(group).hosts()
+        algorithm = ALGORITHMS.get(str(fields.get("cross_reduction")), "auto")
+        digests = []
+        for n in SIZES:
+            dtype, bits = DTYPES[n % 3], (n + number) % 8 + 1
+            inputs = [data(r, n, dtype, n) for r in range(size)]
+            for config in ({"bits": bits, "bucket_size": 64}, {"bits": 32}):
+                for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+                    mine = inputs[rank].clone()
+                    torch_cgx.all_reduce(mine, op=op, group=group, config=config)
+                    wanted = torch_cgx.simulate(
+                        inputs, config, algorithm, op=op, hosts=hosts, options=options
+                    ).result
+                    assert model.same_bits(mine, wanted), (fields, n, config, op)
+                    digests.append(digest(mine))
+        shards(rank, size, group, hosts, fields)
+        same_everywhere(" ".join(digests))
+        dist.destroy_process_group(group)
+
+
+def shards(
+    rank: int,
+    size: int,
+    group: dist.ProcessGroup,
+    hosts: list[str],
+    fields: dict[str, object],
+) -> None:
+    """Reduce-scatter and all-gather at 4 bits, against the numpy model."""
+    spec = torch_cgx._C.Spec(bits=4, bucket_size=64)
+    config = {"bits": 4, "bucket_size": 64}
+    inner_exact = not fields.get("intra_compress") and "inner_communicator" not in fields
+    told = {"hosts": hosts, "leader_only": bool(fields.get("intra_broadcast"))}
+    for shard in (1, 63, 64, 65, 1000, 5000):
+        inputs = [data(r, shard * size, torch.float32, shard) for r in range(size)]
+        output = torch.zeros(shard)
+        torch_cgx.reduce_scatter_tensor(output, inputs[rank], group=group, config=config)
+        wanted = model.reduce_scatter(inputs, spec, inner_exact=inner_exact, **told)[rank]
+        assert model.same_bits(output, wanted), ("reduce_scatter", fields, shard)
+        whole = torch.zeros(shard * size)
+        torch_cgx.all_gather_into_tensor(whole, output, group=group, config=config)
+        same_everywhere(digest(whole), group)
+        mine = model.through_codec(output.numpy(), spec, torch.float32, source=output.numpy())
+        part = whole[rank * shard : (rank + 1) * shard]
+        assert model.same_bits(part, torch.from_numpy(mine)), ("all_gather", fields, shard)
+
+
+def random_program(seed: int, rank: int, size: int) -> None:
+    """20 collectives on overlapping sub-groups; each agrees with gloo's on the same ranks."""
+    choose = random.Random(seed)
+    groups = []
+    for _ in range(2):
+        members = sorted(choose.sample(range(size), choose.randint(1, size)))
+        pair = [dist.new_group(members, backend=backend) for backend in ("cgx", "gloo")]
+        groups.append((members, *pair))
+    for _ in range(20):
+        members, ours, gloo = groups[choose.randrange(len(groups))]
+        kind = choose.choice(["all_reduce", "max", "compressed", "broadcast", "gather", "scatter"])
+        n = choose.choice([0, 1, 7, 64, 1000, 40_000])
+        dtype = choose.choice([torch.float32, torch.float64, torch.int64])
+        root, salt = choose.choice(members), choose.randrange(1000)
+        if rank in members:
+            one_collective(kind, n, dtype, root, salt, members, ours, gloo)
+    for members, ours, gloo in groups:
+        if rank in members:
+            dist.destroy_process_group(ours)
+            dist.destroy_process_group(gloo)
+
+
+def one_collective(
+    kind: str,
+    n: int,
+    dtype: torch.dtype,
+    root: int,
+    salt: int,
+    members: list[int],
+    ours: dist.ProcessGroup,
+    gloo: dist.ProcessGroup,
+) -> None:
+    rank = dist.get_rank()
+    # Whole numbers: sums are exact in every order.
+    x = ((torch.arange(n) * 31 + 7 * rank + salt) % 257 - 128).to(dtype)
+    results = []
+    for group in (ours, gloo):
+        y = x.clone()
+        if kind == "all_reduce":
+            dist.all_reduce(y, group=group)
+        elif kind == "max":
+            dist.all_reduce(y, op=dist.ReduceOp.MAX, group=group)
+        elif kind == "broadcast":
+            dist.broadcast(y, root, group=group)
+        elif kind == "gather":
+            parts = [torch.zeros_like(y) for _ in members]
+            dist.all_gather(parts, y, group=group)
+            y = torch.cat(parts)
+        elif kind == "scatter":
+            whole = torch.cat([y] * len(members))
+            dist.reduce_scatter_tensor(y, whole, group=group)
+        else:
+            y = x.float()
+            if group is ours:
+                torch_cgx.all_reduce(y, group=group, config={"bits": 8, "bucket_size": 64})
+            else:
+                dist.all_reduce(y, group=group)
+        results.append(y)
+    if kind == "compressed":
+        # Two roundings of values within +-128 per host, and of their sum, to 255 steps.
+        limit = 3 * len(members) * 256 / 255
+        assert (results[0] - results[1]).abs().max().item() <= limit if n else True
+    else:
+        assert torch.equal(*results), (kind, n, dtype, members)
+
+
+def random_programs(rank: int, size: int) -> None:
+    """The programs whose seeds are the arguments FIRST and COUNT."""
+    first, count = (int(text) for text in sys.argv[2:4])
+    for seed in range(first, first + count):
+        if rank == 0:
+            print(f"program with seed {seed}", flush=True)
+        random_program(seed, rank, size)
+
+
+def traffic(rank: int, size: int) -> None:
+    """Reduces VALUES fp32 values CALLS times at BITS, between two lines that name the moment."""
+    values, calls, bits = (int(text) for text in sys.argv[2:5])
+    tensor = torch.randn(values, generator=torch.Generator().manual_seed(rank))
+    torch_cgx.all_reduce(tensor.clone()[: 1 << 12], config={"bits": bits})
+    dist.barrier()
+    before = link_bytes()
+    for _ in range(calls):
+        torch_cgx.all_reduce(tensor.clone(), config={"bits": bits})
+    dist.barrier()
+    print(json.dumps({"rank": rank, "sent": link_bytes() - before}), flush=True)
+
+
+def link_bytes() -> int:
+    """Bytes that this host has sent so far, as its network device counts them."""
+    with open("/sys/class/net/eth0/statistics/tx_bytes") as file:
+        return int(file.read())
+
+
+PROGRAMS: dict[str, Callable[[int, int], None]] = {
+    "collectives": collectives,
+    "compressed": compressed,
+    "random": random_programs,
+    "traffic": traffic,
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("cgx")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    name = sys.argv[1]
+    carrier = os.environ.get("CGX_CROSS_COMMUNICATOR_TYPE", "GLOO").lower()
+    assert carrier in torch_cgx.stats()["carrier"], torch_cgx.stats()["carrier"]
+    PROGRAMS[name](rank, size)
+    dist.barrier()
+    dist.destroy_process_group()
+    print(f"rank {rank} of {size}: {name} passed", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Jobs on several hosts: right results, under every launcher and over every carrier between hosts.
+
+The ranks check themselves (tests/hosts/programs.py); here they are started.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+
+import pytest
+
+from tests.hosts.bed import hosts
+from tests.hosts.marks import mpi_installation, needs_hosts
+
+pytestmark = needs_hosts
+
+LAYOUTS = [(2, 2), (2, 1, 1), (1, 1, 1, 1)]
+RANDOM_PROGRAMS = 50
+
+
+def command(*arguments: str, python: str = sys.executable) -> list[str]:
+    return [python, "-m", "tests.hosts.programs", *arguments]
+
+
+def check_passed(output: str, name: str, size: int) -> None:
+    for rank in range(size):
+        assert f"rank {rank} of {size}: {name} passed" in output, output
+
+
+@pytest.mark.parametrize("program", ["collectives", "compressed"])
+@pytest.mark.parametrize("ranks", LAYOUTS, ids=str)
+def test_over_gloo(ranks, program):
+    with hosts(len(ranks), rate=None) as bed:
+        outputs = bed.run(command(program), ranks=ranks, timeout=240)
+        check_passed("\n".join(outputs), program, sum(ranks))
+
+
+def test_under_torchrun():
+    with hosts(2, rate=None) as bed:
+        outputs = bed.torchrun(command("compressed"), ranks=[2, 1], timeout=240)
+        check_passed("\n".join(outputs), "compressed", 3)
+
+
+@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
+@pytest.mark.parametrize("ranks", LAYOUTS, ids=str)
+def test_over_mpi_under_mpirun(kind, ranks):
+    prefix = mpi_installation(kind)
+    with hosts(len(ranks), rate=None) as bed:
+        for program in ("compressed", "collectives"):
+            output = bed.mpirun(
+                command(program, python=str(prefix / "bin" / "python")),
+                ranks=ranks,
+                mpirun=prefix / "bin" / "mpirun",
+                env={"CGX_CROSS_COMMUNICATOR_TYPE": "MPI"},
+                timeout=240,
+            )
+            check_passed(output, program, sum(ranks))
+
+
+@pytest.mark.parametrize("kind", ["openmpi", "mpich"])
+def test_over_gloo_under_mpirun(kind):
+    prefix = mpi_installation(kind)
+    with hosts(2, rate=None) as bed:
+        output = bed.mpirun(
+            command("compressed", python=str(prefix / "bin" / "python")),
+            ranks=[2, 1],
+            mpirun=prefix / "bin" / "mpirun",
+            timeout=240,
+        )
+        check_passed(output, "compressed", 3)
+
+
+def test_random_programs_on_overlapping_groups_agree_with_gloo():
+    first = random.randrange(1 << 30)
+    print(f"programs with the seeds {first} to {first + RANDOM_PROGRAMS - 1}")
+    with hosts(2, rate=None) as bed:
+        arguments = command("random", str(first), str(RANDOM_PROGRAMS))
+        outputs = bed.run(arguments, ranks=[2, 2], timeout=240)
+        check_passed("\n".join(outputs), "random", 4)
+
+
+VALUES = 1 << 24  # 64 MiB
+
+
+@pytest.mark.parametrize("bits", [4, 32])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_bytes_that_leave_a_host(count, bits):
+    """Two ranks a host, none of whose values may cross the wire twice."""
+    with hosts(count, rate=None) as bed:
+        outputs = bed.run(command("traffic", str(VALUES), "2", str(bits)), ranks=2, timeout=240)
+    ratio = 1 if bits == 32 else (bits + 64 / 512) / 32
+    expected = 2 * (count - 1) / count * 4 * VALUES * ratio
+    for host in range(count):
+        (line,) = [x for x in outputs[2 * host].splitlines() if x.startswith("{")]
+        per_call = json.loads(line)["sent"] / 2
+        print(f"host {host} of {count}, {bits} bits: {per_call / expected:.4f} of the formula")
+        # Headers, acknowledgements and the barriers are in the counters too.
+        assert 0.99 * expected < per_call < 1.05 * expected
