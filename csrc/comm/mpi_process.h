@@ -1,6 +1,7 @@
 // MPI as this process has it: started once, shared with the rest of the program, ended at exit.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -83,7 +84,7 @@ class MpiProcess {
   World world_;
 
   std::shared_timed_mutex calls_;  // shared: calls of MPI by other threads
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};
 
   std::mutex mutex_;
   std::condition_variable changed_;
