@@ -80,13 +80,13 @@ class C10dPointToPoint : public PointToPoint {
 
   std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) override {
     std::vector<at::Tensor> tensors = {view(const_cast<std::byte*>(data), bytes)};
-    return start(str_of("rank ", rank(), " sending ", bytes, " bytes to rank ", peer),
+    return start(str_of("sending ", bytes, " bytes"),
                  [&] { return inner_->send(tensors, peer, tag); });
   }
 
   std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) override {
     std::vector<at::Tensor> tensors = {view(data, bytes)};
-    return start(str_of("rank ", rank(), " receiving up to ", bytes, " bytes from rank ", peer),
+    return start(str_of("receiving up to ", bytes, " bytes"),
                  [&] { return inner_->recv(tensors, peer, tag); });
   }
 

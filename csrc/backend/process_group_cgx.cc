@@ -107,11 +107,11 @@ Carriers ProcessGroupCGX::make_carriers(const Topology& topology) {
   const auto locals = static_cast<int>(topology.host(host).size());
   if (on_one_host_ || locals > 1) {
     carriers.inner = make_carrier(config_.inner, "CGX_INNER_COMMUNICATOR_TYPE",
-                                  str_of("host", host), local, locals);
+                                  str_of("host", host), topology.host(host), local);
   }
   if (!on_one_host_ && topology.in_team(rank_)) {
     carriers.cross = make_carrier(config_.cross, "CGX_CROSS_COMMUNICATOR_TYPE",
-                                  str_of("team", local), host, topology.host_count());
+                                  str_of("team", local), topology.team(local), host);
   }
   if (size_ == 1) {
     carriers.name = carriers.inner->name();
@@ -125,9 +125,31 @@ Carriers ProcessGroupCGX::make_carriers(const Topology& topology) {
 }
 
 std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier(Carrier kind, const char* variable,
-                                                            const std::string& keys, int rank,
-                                                            int size) {
+                                                            const std::string& keys,
+                                                            const std::vector<int>& members,
+                                                            int rank) {
   if (size_ == 1) return std::move(make_in_process_group(1, kUnusedSlotBytes).front());
+  std::unique_ptr<Communicator> carrier;
+  try {
+    carrier = connect(kind, variable, keys, rank, static_cast<int>(members.size()));
+  } catch (const std::exception& e) {
+    if (static_cast<int>(members.size()) == size_) throw;
+    // Carriers count their own ranks.
+    Failure failure = failure_of(e);
+    std::string text;
+    for (size_t i = 0; i < members.size(); ++i) text += str_of(i == 0 ? "" : ", ", members[i]);
+    failure.text = str_of("carrier among the ranks ", text, " of the group, called 0 to ",
+                          members.size() - 1, " here: ", failure.text);
+    if (dynamic_cast<const ConfigError*>(&e) != nullptr) throw ConfigError(failure.text);
+    throw_failure(failure);
+  }
+  carrier->call_ranks(members);
+  return carrier;
+}
+
+std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char* variable,
+                                                       const std::string& keys, int rank,
+                                                       int size) {
   const Deadline deadline = Deadline::after(options_->timeout);
   auto store = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
   auto rendezvous = make_store_rendezvous(store);

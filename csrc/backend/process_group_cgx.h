@@ -143,9 +143,13 @@ class ProcessGroupCGX : public c10d::Backend {
  private:
   using Body = std::function<void(const Deadline&)>;
 
-  /// Collective over the ranks that share `keys`.
+  /// Collective over `members`, ranks of this group of which this one is number `rank`, and which
+  /// alone use `keys`.
   std::unique_ptr<Communicator> make_carrier(Carrier kind, const char* variable,
-                                             const std::string& keys, int rank, int size);
+                                             const std::string& keys,
+                                             const std::vector<int>& members, int rank);
+  std::unique_ptr<Communicator> connect(Carrier kind, const char* variable,
+                                        const std::string& keys, int rank, int size);
   Carriers make_carriers(const Topology& topology);
   /// The largest exchange over a message library.
   size_t relay_bytes() const;

@@ -39,6 +39,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.h"
@@ -60,6 +61,10 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+
+  /// What the ranks are called in errors: those of a sub-group by their rank in the whole group.
+  /// Before the first exchange; none: by their own numbers.
+  void call_ranks(std::vector<int> names) { names_ = std::move(names); }
 
   /// Short name for errors, logs and statistics: "shm", "gloo", "in-process".
   virtual const char* name() const = 0;
@@ -120,6 +125,15 @@ class Communicator {
   /// Unblocks every waiter, here and on the other ranks where the carrier can reach them: their
   /// errors are of the cause's kind and carry its text.
   virtual void abort(const Failure& cause) = 0;
+
+ protected:
+  /// For errors.
+  int called(int rank) const {
+    return static_cast<size_t>(rank) < names_.size() ? names_[static_cast<size_t>(rank)] : rank;
+  }
+
+ private:
+  std::vector<int> names_;
 };
 
 }  // namespace cgx

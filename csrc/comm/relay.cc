@@ -223,8 +223,8 @@ auto Relay::guarded(int peer, const char* what, Step step) {
     return step();
   } catch (const std::exception& error) {
     Failure failure = failure_of(error);
-    failure.text = str_of("rank ", rank(), " over ", name(), ", ", what, " rank ", peer, ", ",
-                          started.elapsed_seconds(), " s: ", failure.text);
+    failure.text = str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ",
+                          called(peer), ", ", started.elapsed_seconds(), " s: ", failure.text);
     fail(std::move(failure));
   }
 }
@@ -293,8 +293,8 @@ void Relay::advance(int peer) {
     std::memcpy(&bytes, lane.block.data(), kFrame);
     if (bytes == 0 || bytes > capacity_) {
       fail({FailureKind::kMismatch,
-            str_of("rank ", rank(), " over ", name(), ": rank ", peer, " announces a message of ",
-                   bytes, " bytes, allowed: 1 to ", capacity_)});
+            str_of("rank ", called(rank()), " over ", name(), ": rank ", called(peer),
+                   " announces a message of ", bytes, " bytes, allowed: 1 to ", capacity_)});
     }
     lane.bytes = bytes;
     if (kFrame + bytes > kEager) {
@@ -332,8 +332,8 @@ void Relay::wait_for(int peer, const char* what, const Deadline& deadline, Block
     if (pending == nullptr) return;
     if (deadline.expired()) {
       fail({FailureKind::kTimeout,
-            str_of("rank ", rank(), " over ", name(), ", ", what, " rank ", peer, ", waited ",
-                   started.elapsed_seconds(), " s: deadline passed (set ",
+            str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ", called(peer),
+                   ", waited ", started.elapsed_seconds(), " s: deadline passed (set ",
                    deadline.elapsed_seconds(), " s ago)")});
     }
     if (others) {

@@ -84,9 +84,9 @@ Failure SlotExchange::published_failure() const {
   const Deadline patience = Deadline::after(std::chrono::milliseconds(100));
   while (header.failure_state.load(std::memory_order_acquire) != SlotHeader::kWritten) {
     if (patience.expired()) {
-      return {
-          FailureKind::kPeerLost,
-          str_of("rank ", rank_, ": another rank ended while it reported a failure of the group")};
+      return {FailureKind::kPeerLost,
+              str_of("rank ", called(rank_),
+                     ": another rank ended while it reported a failure of the group")};
     }
     sched_yield();
   }
@@ -94,8 +94,8 @@ Failure SlotExchange::published_failure() const {
   std::string text(header.failure_text, length);
   const auto kind = static_cast<FailureKind>(header.failure_kind);
   if (header.failure_rank == rank_) return {kind, text};
-  return {kind, str_of("rank ", rank_, " stopped after a failure on rank ", header.failure_rank,
-                       ": ", text)};
+  return {kind, str_of("rank ", called(rank_), " stopped after a failure on rank ",
+                       called(header.failure_rank), ": ", text)};
 }
 
 void SlotExchange::fail(FailureKind kind, const std::string& text) {
@@ -147,8 +147,8 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
   const auto since = looked;
   auto story = [&](const char* end) {
     const std::chrono::duration<double> waited = Deadline::Clock::now() - since;
-    return str_of("rank ", rank_, " waited ", waited.count(), " s for rank ", peer, " to ", what,
-                  ": ", end);
+    return str_of("rank ", called(rank_), " waited ", waited.count(), " s for rank ", called(peer),
+                  " to ", what, ": ", end);
   };
   for (;;) {
     const uint32_t bell = me.bell.load(std::memory_order_seq_cst);
@@ -192,8 +192,9 @@ void SlotExchange::begin_exchange(const Deadline& deadline) {
              [&] { return released() >= sent.number; });
     if (released() > sent_[sent.peer]) {
       fail(FailureKind::kMismatch,
-           str_of("rank ", rank_, ": rank ", sent.peer, " has released ", released(), " messages, ",
-                  sent_[sent.peer], " were sent to it: the shared memory is damaged"));
+           str_of("rank ", called(rank_), ": rank ", called(sent.peer), " has released ",
+                  released(), " messages, ", sent_[sent.peer],
+                  " were sent to it: the shared memory is damaged"));
     }
   }
   before.clear();
@@ -271,9 +272,9 @@ Message SlotExchange::receive(int peer, const Deadline& deadline) {
   if (available >= number + slots || bytes == 0 || bytes > capacity() ||
       offset % 64 != kFirstOffset || offset > room || bytes > room - offset) {
     fail(FailureKind::kMismatch,
-         str_of("rank ", rank_, ": message ", number, " of ", available, " from rank ", peer,
-                " has ", bytes, " bytes at offset ", offset, ", allowed: 1 to ", capacity(),
-                " bytes within ", room, ", at most ", slots,
+         str_of("rank ", called(rank_), ": message ", number, " of ", available, " from rank ",
+                called(peer), " has ", bytes, " bytes at offset ", offset, ", allowed: 1 to ",
+                capacity(), " bytes within ", room, ", at most ", slots,
                 " messages unread: the shared memory is damaged"));
   }
   seen = {number, true};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 import pytest
@@ -143,3 +144,24 @@ def many_callbacks(rank, world_size):
 
 def test_slow_callbacks_do_not_make_a_thread_each():
     assert max(run_pooled(many_callbacks, 2)) < 100
+
+
+def late(rank, world_size):
+    if rank == 3:
+        time.sleep(4)
+        return ""
+    try:
+        torch_cgx.all_reduce(torch.ones(100_000), config={"bits": 4})
+    except torch_cgx.TimeoutError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_errors_of_two_levels_name_ranks_of_the_group():
+    env = [{"CGX_HOST_ID": host} for host in "aabb"]
+    outcomes = run_pooled(late, 4, env=env, group_timeout=1.5, check=False)
+    texts = [str(outcome.value) for outcome in outcomes]
+    # Rank 1 waits for its counterpart on the other host, 0 for its own or its neighbour, 2 for 3.
+    assert re.search(r"rank 0 .*rank [12]\b", texts[0]), texts
+    assert re.search(r"rank 1 .*rank 3\b", texts[1]), texts
+    assert re.search(r"rank 2 .*rank 3\b", texts[2]), texts
