@@ -156,9 +156,12 @@ def mpi_kind(mpicc: list[str]) -> str:
 
 def mpi_command(mpicc: list[str], kind: str) -> list[str]:
     """What builds the module of this kind, but for the name of the output."""
-    # Both wrappers know -show. The library is found at run time where it is now, or, in another
-    # environment, beside the packages.
-    words = shlex.split(run_mpicc([*mpicc, "-show"]))
+    # The library is found at run time where it is now (wrappers of both kinds know -show; others
+    # see to it themselves), or, in another environment, beside the packages.
+    try:
+        words = shlex.split(run_mpicc([*mpicc, "-show"]))
+    except MpiError:
+        words = []
     folders = [word[2:] for word in words if word.startswith("-L")]
     folders = [folder for folder in folders if list(Path(folder).glob("libmpi*.so*"))]
     includes = map(sysconfig.get_path, ("include", "platinclude"))

@@ -21,8 +21,10 @@ TITLES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # kind of library -> its nam
 # Set by the launchers of each kind for the processes that they start.
 _VARIABLES = {
     "openmpi": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    "mpich": ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "PMI_RANK", "PMI_FD"),
+    "mpich": ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 }
+# Set by others too (SLURM): they decide only between modules that are there.
+_HINTS = {"mpich": ("PMI_RANK", "PMI_FD")}
 _LIBRARIES = {  # file names of their libraries, as /proc/self/maps shows them
     "openmpi": re.compile(r"/libmpi\.so\.(40|20)\b"),
     "mpich": re.compile(r"/libmpi(ch|_abi|)\.so\.(12|0|1)\b"),
@@ -43,6 +45,7 @@ def load() -> Any:
     if _loaded is None:
         kind, why = _choose()
         module = _import(kind, why)
+        _check_same_library(module)
         atexit.register(_note_exit, module)
         _loaded = module
     return _loaded.api
@@ -63,6 +66,10 @@ def _choose() -> tuple[str, str]:
         if name is not None:
             return kind, f"its launcher has set {name}"
     kinds = built()
+    for kind, names in _HINTS.items():
+        name = next((name for name in names if name in os.environ), None)
+        if name is not None and kind in kinds:
+            return kind, f"its launcher has set {name}"
     if not kinds:
         return "openmpi", "it is the default"
     return kinds[0], "torch_cgx was built for it"
@@ -114,6 +121,19 @@ def _import(kind: str, why: str) -> ModuleType:
             f"package) where it was, or put its folder into LD_LIBRARY_PATH; if it is another "
             f"version now, {again}"
         ) from error
+
+
+def _check_same_library(module: Any) -> None:
+    """Two copies of a library in one process know nothing of each other."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or module.is_initialized():
+        return
+    version = mpi.Get_library_version().splitlines()[0].strip(chr(0))
+    raise RuntimeError(
+        f"mpi4py has initialised {version!r}, and torch_cgx has loaded another copy of MPI, "
+        f"{module.library_version()!r}, which is not initialised: install torch_cgx again with the "
+        "mpicc of the library that mpi4py uses"
+    )
 
 
 def _note_exit(module: Any) -> None:

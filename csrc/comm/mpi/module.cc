@@ -255,6 +255,13 @@ PyObject* py_library_version(PyObject*, PyObject*) {
   return PyUnicode_FromString(text);
 }
 
+PyObject* py_is_initialized(PyObject*, PyObject*) {
+  int initialized = 0;
+  int finalized = 0;
+  state(&initialized, &finalized);
+  return PyBool_FromLong(initialized);
+}
+
 PyObject* py_exit_in_error(PyObject*, PyObject*) {
   in_error = 1;
   Py_RETURN_NONE;
@@ -263,6 +270,8 @@ PyObject* py_exit_in_error(PyObject*, PyObject*) {
 PyMethodDef methods[] = {
     {"library_version", py_library_version, METH_NOARGS,
      "First line of MPI_Get_library_version(); works before MPI is initialised."},
+    {"is_initialized", py_is_initialized, METH_NOARGS,
+     "MPI_Initialized(), whoever has initialised it."},
     {"exit_in_error", py_exit_in_error, METH_NOARGS,
      "Notes that the interpreter ends because of an exception that nobody caught."},
     {nullptr, nullptr, 0, nullptr}};
