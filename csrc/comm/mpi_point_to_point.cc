@@ -38,6 +38,8 @@ struct Message {
   }
 };
 
+constexpr size_t kBulkBytes = 64 << 10;
+
 class MpiPending final : public Pending {
  public:
   MpiPending(MpiProcess& process, std::shared_ptr<MpiTransfer> transfer, const Message& message)
@@ -93,7 +95,7 @@ class MpiPending final : public Pending {
         round = 0;
         last = MpiProgress::Clock::now();
       } else if (!MpiProgress::stay_awake(round++)) {
-        const auto nap = MpiProgress::nap_after(MpiProgress::Clock::now() - last);
+        const auto nap = process_.progress().nap_after(MpiProgress::Clock::now() - last);
         channel.sleep(seen, std::min<std::chrono::nanoseconds>(deadline.left(), nap));
       }
     }
@@ -201,6 +203,7 @@ std::unique_ptr<Pending> MpiPointToPoint::start(int peer, int tag, std::byte* da
   transfer->channel = channel_;
   transfer->keep = shared_from_this();
   transfer->receiving = receiving;
+  transfer->bulk = bytes > kBulkBytes;
   try {
     process_.guarded([&] {
       std::vector<uint64_t> requests;

@@ -12,8 +12,9 @@
 namespace cgx {
 
 struct MpiOptions {
-  /// Longer messages travel in parts: counts of MPI are int. Equal on all ranks; 1 to 2^31 - 1.
-  size_t part_bytes = size_t{1} << 30;
+  /// Longer messages travel in parts: counts of MPI are int, and the end of a part tells that a
+  /// long message is on its way. Equal on all ranks; 1 to 2^31 - 1.
+  size_t part_bytes = size_t{4} << 20;
 };
 
 /// The ranks of a group, all of one MPI job, as `rank` sees them. Collective over `rendezvous`,

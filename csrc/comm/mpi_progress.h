@@ -1,6 +1,7 @@
 // Who tests the requests of MPI: MPI moves messages only while somebody calls it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -41,8 +42,9 @@ class MpiProgress {
   void stop();
 
   /// How long to sleep between two looks when nothing has happened for `idle`: a twentieth of it,
-  /// 50 us to 1 ms. A long wait costs little and ends with little delay.
-  static Clock::duration nap_after(Clock::duration idle);
+  /// 50 us to 1 ms, and 50 us as long as bulk messages may be moving without an end of a part. A
+  /// long wait costs little and ends with little delay.
+  Clock::duration nap_after(Clock::duration idle) const;
   /// What to do before that, in the n-th look since something has happened: spin, then let other
   /// threads run. False when it is time to nap.
   static bool stay_awake(int n);
@@ -81,6 +83,7 @@ class MpiProgress {
   Clock::time_point last_ = Clock::now();  // when something happened
   Clock::time_point helped_{};             // when help() was last called
   bool ended_ = false;
+  std::atomic<int> bulk_{0};  // entries of bulk messages
 };
 
 }  // namespace cgx

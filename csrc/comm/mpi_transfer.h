@@ -47,6 +47,8 @@ struct MpiTransfer {
   bool receiving = false;
   /// Nobody waits for it: it alone does not keep the progress thread at work.
   bool background = false;
+  /// So long that MPI moves it in pieces.
+  bool bulk = false;
   /// Runs on the progress thread when the message is there.
   std::function<void()> then;
 

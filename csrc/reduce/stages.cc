@@ -75,14 +75,22 @@ void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
   ScopedTimer timer(call.stats.decode_ns);
   const DType dtype = call.plan.dtype;
   const bool look = wanted.final && call.nonfinite == NonFinite::kRaise;
+  const bool kept = wanted.output.base != nullptr;
+  const bool as_float = kept && wanted.output.dtype == DType::kFloat32;
+  // The own values may lie where the output does: then they must be read before it is written.
+  const bool reads_own = std::find(wanted.payloads.begin() + 1, wanted.payloads.end(), nullptr) !=
+                         wanted.payloads.end();
+  const bool in_place = as_float && !reads_own;
   for (const Piece& piece : chunk.pieces) {
     const size_t block = block_values(*piece.codec);
     // Two blocks: the sum, and this rank's own values as fp32 where they are not.
-    float* sum = scratch_of(call, 2 * std::min(block, piece.count));
-    float* mine = sum + std::min(block, piece.count);
+    float* scratch = scratch_of(call, 2 * std::min(block, piece.count));
+    float* mine = scratch + std::min(block, piece.count);
     const RandomKey key = key_of(call, *piece.codec, Stage::kSum);
     for (size_t first = 0; first < piece.count; first += block) {
       const size_t n = std::min(block, piece.count - first);
+      std::byte* out = kept ? wanted.output.at(piece, first) : nullptr;
+      float* sum = in_place ? reinterpret_cast<float*>(out) : scratch;
       bool started = false;
       for (const std::byte* payload : wanted.payloads) {
         if (payload != nullptr) {
@@ -95,16 +103,17 @@ void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
         started = true;
       }
       if (wanted.divisor != 1) divide(sum, n, wanted.divisor);
-      const bool kept = wanted.output.base != nullptr;
       if (wanted.encoded != nullptr) {
         piece.codec->encode(sum, DType::kFloat32, dtype, piece.count, first, n, key, piece.offset,
                             wanted.encoded + piece.payload);
         if (!kept) continue;
+        if (as_float) sum = reinterpret_cast<float*>(out);
         piece.codec->decode(wanted.encoded + piece.payload, dtype, piece.count, first, n, sum,
                             false);
       }
-      std::byte* out = wanted.output.at(piece, first);
-      from_float(sum, wanted.output.dtype, n, out);
+      if (reinterpret_cast<std::byte*>(sum) != out) {
+        from_float(sum, wanted.output.dtype, n, out);
+      }
       // Finite inputs may overflow in the sum, or when it is rounded to 16 bits.
       if (look && !all_finite(out, wanted.output.dtype, n)) call.met_nonfinite = true;
     }

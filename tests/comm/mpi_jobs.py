@@ -189,7 +189,7 @@ def nobody_comes(place: Place) -> Any:
     store = dist.PrefixStore("a", place.store)
     library = MPI.Get_library_version().splitlines()[0].strip("\0")
     job = os.environ.get("PMIX_NAMESPACE", "")
-    store.set("cgx/mpi/rank/1", f"\n{RANK}\n{SIZE}\n{library[:255]}\n{job}\n{1 << 30}\nx")
+    store.set("cgx/mpi/rank/1", f"\n{RANK}\n{SIZE}\n{library[:255]}\n{job}\n{4 << 20}\nx")
     store.set("cgx/mpi/kept/1", "")
     place.store.wait(["over"])
     return None

@@ -63,9 +63,10 @@ struct World {
 };
 
 World* world = nullptr;
-// Requests that have not been seen to end, with the world they belong to.
-std::map<uint64_t, std::pair<World*, RequestPtr>> live;
-std::mutex live_mutex;
+// Requests that have not been seen to end, with the world they belong to. Never destroyed, as the
+// threads that test them live as long as the process.
+auto& live = *new std::map<uint64_t, std::pair<World*, RequestPtr>>;
+auto& live_mutex = *new std::mutex;
 uint64_t next_request = 1;
 
 void finish(Request& request, int error, int bytes, int cancelled = 0) {
