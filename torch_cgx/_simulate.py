@@ -113,12 +113,16 @@ def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) 
     labels = {host: f"host {number}" for number, host in enumerate(dict.fromkeys(hosts))}
     settings = _C.settings_in_force(options)
     compress = settings["intra_compress"]
+    slot_bytes = settings["shm_segment_kb"] << 10
     over_shm = settings["inner_communicator"] == "SHM"
     return {
         "hosts": [labels[host] for host in hosts],
         "leader_only": settings["intra_broadcast"],
         "inner_exact": over_shm if compress == "AUTO" else not compress,
-        "slot_bytes": settings["shm_segment_kb"] << 10,
+        "slot_bytes": slot_bytes,
+        "inner_bytes": slot_bytes
+        if over_shm
+        else max(slot_bytes, settings["fusion_buffer_mb"] << 20),
         "segment_bytes": settings["segment_kb"] << 10,
         "cross_bytes": settings["fusion_buffer_mb"] << 20,
     }

@@ -80,7 +80,7 @@ const char* text_of(Algorithm algorithm) {
 
 // The keyword arguments that describe a simulated group.
 //   ranks or hosts   number of ranks, or the name of every rank's host
-//   slot_bytes       of an exchange inside a host
+//   slot_bytes, inner_bytes      of an exchange inside a host: aimed at, and allowed
 //   segment_bytes, cross_bytes   of a message and of an exchange across hosts
 SimulatedGroup group_of(const py::dict& given) {
   auto get = [&given](const char* key, auto fallback) {
@@ -96,7 +96,8 @@ SimulatedGroup group_of(const py::dict& given) {
   group.options.nonfinite =
       get("raise_nonfinite", false) ? NonFinite::kRaise : NonFinite::kPropagate;
   group.options.inner_exact = get("inner_exact", true);
-  group.options.inner.wanted = group.options.inner.most = get("slot_bytes", size_t{1} << 20);
+  group.options.inner.wanted = get("slot_bytes", size_t{1} << 20);
+  group.options.inner.most = get("inner_bytes", group.options.inner.wanted);
   group.options.segment_bytes = get("segment_bytes", size_t{512} << 10);
   group.options.cross_bytes = get("cross_bytes", size_t{64} << 20);
   group.sequence = get("sequence", uint64_t{0});
@@ -163,11 +164,8 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
 py::list describe_plan(const Layers& layers, int dtype, const py::kwargs& group) {
   const std::vector<Segment> segments = segments_of(layers);
   const SimulatedGroup simulated = group_of(group);
-  const EngineOptions& options = simulated.options;
-  const Topology& topology = simulated.topology;
-  const Algorithm chosen = choose_algorithm(options, topology, segments, dtype_of(dtype));
   auto plan =
-      plan_all_reduce(segments, dtype_of(dtype), chosen, plan_space(options, topology, chosen));
+      make_all_reduce_plan(simulated.options, simulated.topology, segments, dtype_of(dtype));
   py::list rounds;
   for (const Round& round : plan->rounds) {
     py::list shards;

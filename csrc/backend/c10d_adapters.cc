@@ -68,6 +68,8 @@ class WorkPending : public Pending {
   bool finished_ = false;
 };
 
+constexpr int kNobodyUses = 7;  // a tag
+
 class C10dPointToPoint : public PointToPoint {
  public:
   explicit C10dPointToPoint(c10::intrusive_ptr<c10d::Backend> inner)
@@ -90,7 +92,9 @@ class C10dPointToPoint : public PointToPoint {
                  [&] { return inner_->recv(tensors, peer, tag); });
   }
 
-  // ProcessGroupGloo has no abort() of its own; each of its works has.
+  // ProcessGroupGloo has no abort() of its own; each of its works has. That ends waits here only:
+  // so that peers who wait for this rank, or for one that waits for it, hear of the end, the
+  // connections are closed too, which is what Gloo does after a wait that timed out.
   void abort(const std::string& reason) override {
     std::vector<c10::weak_intrusive_ptr<c10d::Work>> works;
     {
@@ -105,11 +109,24 @@ class C10dPointToPoint : public PointToPoint {
         // That work has ended with an error already, which is all that is wanted here.
       }
     }
+    close_connections();
   }
 
  private:
   static at::Tensor view(std::byte* data, size_t bytes) {
     return at::from_blob(data, {static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
+  }
+
+  void close_connections() {
+    if (inner_->getSize() < 2) return;
+    std::byte nothing{};
+    try {
+      std::vector<at::Tensor> tensors = {view(&nothing, 1)};
+      const int peer = (inner_->getRank() + 1) % inner_->getSize();
+      inner_->recv(tensors, peer, kNobodyUses)->wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      // It times out, or the connection is closed already.
+    }
   }
 
   template <typename Start>

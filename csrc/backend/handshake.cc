@@ -17,7 +17,6 @@ constexpr char kHostKey[] = "host";
 constexpr char kRefusedKey[] = "refused";
 
 std::string rank_key(int rank) { return str_of("handshake/", rank); }
-std::string made_key(int rank) { return str_of("made/", rank); }
 
 // One "name=value" line each; values hold no newline (only host_id is free text).
 std::string pack(const std::map<std::string, std::string>& values) {
@@ -103,13 +102,14 @@ std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
   return hosts;
 }
 
-void confirm(Rendezvous& rendezvous, int rank, int size, const std::string& failure,
-             const Deadline& deadline) {
-  rendezvous.set(made_key(rank), "made:" + failure);
+void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
+             const std::string& failure, const Deadline& deadline) {
+  auto key = [&part](int of) { return str_of("made/", part, "/", of); };
+  rendezvous.set(key(rank), "made:" + failure);
   if (!failure.empty()) return;  // its own cause is what this rank reports
   for (int p = 0; p < size; ++p) {
     if (p == rank) continue;
-    const std::string theirs = rendezvous.get(made_key(p), deadline).substr(sizeof("made:") - 1);
+    const std::string theirs = rendezvous.get(key(p), deadline).substr(sizeof("made:") - 1);
     if (!theirs.empty()) {
       throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
                                  " cannot take part in the group: ", theirs));

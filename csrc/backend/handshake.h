@@ -24,9 +24,9 @@ std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
                                    const OptionFields& options, const std::string& host_id,
                                    const Deadline& deadline);
 
-/// The end of making a group: tells the others whether this rank has set up its part (`failure` is
-/// empty then, else why not) and hears of them. MismatchError if another rank has failed.
-void confirm(Rendezvous& rendezvous, int rank, int size, const std::string& failure,
-             const Deadline& deadline);
+/// After a part of making a group, called `part`: tells the others whether this rank has set it up
+/// (`failure` is empty then, else why not) and hears of them. MismatchError if another rank failed.
+void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
+             const std::string& failure, const Deadline& deadline);
 
 }  // namespace cgx

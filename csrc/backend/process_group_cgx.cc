@@ -66,6 +66,14 @@ const char* name_of(Carrier carrier) {
   return "unknown carrier";
 }
 
+// The same on all ranks, also where a rank has only one of the carriers.
+std::string carrier_name(const GroupConfig& config, const Topology& topology) {
+  if (topology.size() == 1) return "in-process";
+  if (topology.host_count() == 1) return name_of(config.inner);
+  if (!topology.two_levels()) return name_of(config.cross);
+  return str_of(name_of(config.inner), "+", name_of(config.cross));
+}
+
 }  // namespace
 
 ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
@@ -88,40 +96,42 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   const EngineOptions engine = engine_options(config_, topology);
   inner_ = make_inner_(c10::make_intrusive<c10d::PrefixStore>("inner", store_), rank_, size_,
                        options_->timeout);
-  try {
-    engine_ = std::make_unique<Engine>(make_carriers(topology), engine);
-  } catch (const std::exception& e) {
-    // Not every rank has every carrier: those without it would go on alone.
-    confirm(*rendezvous, rank_, size_, e.what(), deadline);
-    throw;
-  }
-  confirm(*rendezvous, rank_, size_, "", deadline);
+  Carriers carriers{topology, rank_, nullptr, nullptr, carrier_name(config_, topology)};
+  // Those inside hosts first: the other hosts need not wait for one that cannot go on.
+  connect_level("inner", *rendezvous, [&] { connect_inner(carriers); });
+  connect_level("cross", *rendezvous, [&] { connect_cross(carriers); });
+  engine_ = std::make_unique<Engine>(std::move(carriers), engine);
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
   init();
 }
 
-Carriers ProcessGroupCGX::make_carriers(const Topology& topology) {
-  Carriers carriers{topology, rank_, nullptr, nullptr, ""};
-  const int host = topology.host_of(rank_), local = topology.local_of(rank_);
-  const auto locals = static_cast<int>(topology.host(host).size());
-  if (on_one_host_ || locals > 1) {
-    carriers.inner = make_carrier(config_.inner, "CGX_INNER_COMMUNICATOR_TYPE",
-                                  str_of("host", host), topology.host(host), local);
+template <typename Connect>
+void ProcessGroupCGX::connect_level(const char* level, Rendezvous& rendezvous, Connect connect) {
+  const Deadline deadline = Deadline::after(options_->timeout);
+  try {
+    connect();
+  } catch (const std::exception& e) {
+    // Not every rank has every carrier: those without it would go on alone.
+    confirm(rendezvous, level, rank_, size_, e.what(), deadline);
+    throw;
   }
-  if (!on_one_host_ && topology.in_team(rank_)) {
-    carriers.cross = make_carrier(config_.cross, "CGX_CROSS_COMMUNICATOR_TYPE",
-                                  str_of("team", local), topology.team(local), host);
-  }
-  if (size_ == 1) {
-    carriers.name = carriers.inner->name();
-    return carriers;
-  }
-  // The same on all ranks, also where a rank has only one of them.
-  if (on_one_host_ || topology.two_levels()) carriers.name = name_of(config_.inner);
-  if (topology.two_levels()) carriers.name += "+";
-  if (!on_one_host_) carriers.name += name_of(config_.cross);
-  return carriers;
+  confirm(rendezvous, level, rank_, size_, "", deadline);
+}
+
+void ProcessGroupCGX::connect_inner(Carriers& carriers) {
+  const int host = carriers.topology.host_of(rank_);
+  const std::vector<int>& members = carriers.topology.host(host);
+  if (!on_one_host_ && members.size() == 1) return;
+  carriers.inner = make_carrier(config_.inner, "CGX_INNER_COMMUNICATOR_TYPE", str_of("host", host),
+                                members, carriers.topology.local_of(rank_));
+}
+
+void ProcessGroupCGX::connect_cross(Carriers& carriers) {
+  if (on_one_host_ || !carriers.topology.in_team(rank_)) return;
+  const int team = carriers.topology.local_of(rank_);
+  carriers.cross = make_carrier(config_.cross, "CGX_CROSS_COMMUNICATOR_TYPE", str_of("team", team),
+                                carriers.topology.team(team), carriers.topology.host_of(rank_));
 }
 
 std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier(Carrier kind, const char* variable,

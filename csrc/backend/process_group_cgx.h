@@ -24,6 +24,7 @@
 #include "backend/task_queue.h"
 #include "backend/torch_compat.h"
 #include "backend/work.h"
+#include "comm/rendezvous.h"
 #include "reduce/engine.h"
 
 namespace cgx {
@@ -148,9 +149,12 @@ class ProcessGroupCGX : public c10d::Backend {
   std::unique_ptr<Communicator> make_carrier(Carrier kind, const char* variable,
                                              const std::string& keys,
                                              const std::vector<int>& members, int rank);
-  std::unique_ptr<Communicator> connect(Carrier kind, const char* variable,
-                                        const std::string& keys, int rank, int size);
-  Carriers make_carriers(const Topology& topology);
+  std::unique_ptr<Communicator> connect(Carrier kind, const char* variable, const std::string& keys,
+                                        int rank, int size);
+  template <typename Connect>
+  void connect_level(const char* level, Rendezvous& rendezvous, Connect connect);
+  void connect_inner(Carriers& carriers);
+  void connect_cross(Carriers& carriers);
   /// The largest exchange over a message library.
   size_t relay_bytes() const;
   std::shared_ptr<const Codec> codec_for(bool collective_compresses, int64_t numel) const;

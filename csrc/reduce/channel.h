@@ -34,7 +34,7 @@ class Channel {
   int in_flight() const { return comm_.in_flight(); }
 
   /// The next message of `peer` after those named before; 0 bytes: none. at_once: the peer sends it
-  /// without waiting for anything but its own work (asked of the first message of each peer).
+  /// in round 0 without waiting for anything but its own work (asked of the first message of each).
   void will_receive(int peer, size_t payload_bytes, bool at_once);
   /// After the last will_receive().
   void begin();

@@ -47,6 +47,9 @@ Algorithm choose_algorithm(const EngineOptions& options, const Topology& topolog
                                                   : Algorithm::kScatterReduceAllGather;
 }
 
+namespace {
+
+// The space that plans of the algorithm are made in.
 PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Algorithm algorithm) {
   PlanSpace space{topology, options.inner, options.inner, options.inner_exact};
   if (topology.host_count() == 1) return space;
@@ -56,6 +59,24 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
   space.cross.most = options.cross_bytes;
   space.cross.wanted = std::min(options.cross_bytes, options.segment_bytes * messages);
   return space;
+}
+
+}  // namespace
+
+std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
+                                                 const Topology& topology,
+                                                 const std::vector<Segment>& segments,
+                                                 DType dtype) {
+  const Algorithm algorithm = choose_algorithm(options, topology, segments, dtype);
+  const bool automatic = (topology.host_count() > 1 ? options.cross_reduction
+                                                    : options.inner_reduction) == Reduction::kAuto;
+  try {
+    return plan_all_reduce(segments, dtype, algorithm, plan_space(options, topology, algorithm));
+  } catch (const ConfigError&) {
+    if (!automatic || algorithm != Algorithm::kOneShot) throw;
+  }
+  const Algorithm other = Algorithm::kScatterReduceAllGather;
+  return plan_all_reduce(segments, dtype, other, plan_space(options, topology, other));
 }
 
 Engine::Engine(Carriers carriers, EngineOptions options)
@@ -98,11 +119,8 @@ std::shared_ptr<const Plan> Engine::plan_all_reduce(const std::vector<Segment>& 
   PlanKey key{Operation::kAllReduce, dtype, {}};
   key.segments.reserve(segments.size());
   for (const Segment& segment : segments) key.segments.emplace_back(segment.count, segment.codec);
-  return cached(std::move(key), [&] {
-    const Algorithm algorithm = choose_algorithm(options_, topology(), segments, dtype);
-    return cgx::plan_all_reduce(segments, dtype, algorithm,
-                                plan_space(options_, topology(), algorithm));
-  });
+  return cached(std::move(key),
+                [&] { return make_all_reduce_plan(options_, topology(), segments, dtype); });
 }
 
 std::shared_ptr<const Plan> Engine::plan_shards(Operation operation, size_t shard,

@@ -48,14 +48,19 @@ struct Carriers {
   std::string name;
 };
 
-/// Which algorithm the options take for an all-reduce of these segments. kAuto: one-shot for two
-/// ranks (as many bytes as scatter-reduce-all-gather, half the roundings and half the latency) and
-/// for messages so small that a second exchange would cost more than the extra bytes.
+/// Which algorithm the options take for an all-reduce of these segments, if it fits. kAuto:
+/// one-shot for two ranks (as many bytes as scatter-reduce-all-gather, half the roundings and half
+/// the latency) and for messages so small that a second exchange would cost more than the extra
+/// bytes.
 Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
                            const std::vector<Segment>& segments, DType dtype);
 
-/// The space that plans of the algorithm are made in.
-PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Algorithm algorithm);
+/// The plan of an all-reduce. Where kAuto would take an algorithm whose messages do not fit into a
+/// carrier, scatter-reduce-all-gather is tried. ConfigError if a bucket does not fit into a
+/// message.
+std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
+                                                 const Topology& topology,
+                                                 const std::vector<Segment>& segments, DType dtype);
 
 class Engine {
  public:

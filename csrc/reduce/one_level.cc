@@ -40,8 +40,9 @@ void all_reduce(Call& call, void* data) {
   const int stages = team_stages(call.plan.algorithm, channel.size());
   const size_t depth = team_depth(call.plan.algorithm, channel.size(), channel.in_flight());
   const size_t rounds = call.plan.rounds.size();
-  for_each_step(rounds, stages, depth,
-                [&](int stage, size_t round) { team->announce(stage, shard_of(call, round)); });
+  for_each_step(rounds, stages, depth, [&](int stage, size_t round) {
+    team->announce(stage, round, shard_of(call, round));
+  });
   channel.begin();
   const View view{static_cast<std::byte*>(data), 0, call.plan.dtype};
   for_each_step(rounds, stages, depth, [&](int stage, size_t round) {
@@ -63,7 +64,7 @@ void reduce_scatter(Call& call, const void* input, void* output) {
   };
   for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
     for (int p : channel.peers()) {
-      channel.will_receive(p, chunks(round)[rank].payload_bytes, true);
+      channel.will_receive(p, chunks(round)[rank].payload_bytes, round == 0);
     }
   }
   channel.begin();
@@ -103,7 +104,7 @@ void all_gather(Call& call, const void* input, void* output) {
   };
   for (size_t round = 0; round < call.plan.rounds.size(); ++round) {
     for (int p : channel.peers()) {
-      channel.will_receive(p, chunk(round, p).payload_bytes, true);
+      channel.will_receive(p, chunk(round, p).payload_bytes, round == 0);
     }
   }
   channel.begin();

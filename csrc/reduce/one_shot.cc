@@ -9,10 +9,10 @@ class OneShot final : public TeamAllReduce {
  public:
   OneShot(Call& call, Channel& channel) : call_(call), channel_(channel) {}
 
-  void announce(int stage, const Shard& shard) override {
+  void announce(int stage, size_t round, const Shard& shard) override {
     if (stage != 1) return;
     for (int p : channel_.peers()) {
-      channel_.will_receive(p, shard.chunks.front().payload_bytes, true);
+      channel_.will_receive(p, shard.chunks.front().payload_bytes, round == 0);
     }
   }
 

@@ -94,12 +94,15 @@ std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dty
   return chunks;
 }
 
-[[noreturn]] void bucket_too_big(const Codec& codec, size_t budget) {
-  throw ConfigError(
-      str_of("bucket_size ", codec.spec().bucket_size, " (", codec.describe(),
-             "): one encoded bucket does not fit into a message of ", budget,
-             " bytes; use a smaller bucket_size, or raise CGX_SHM_SEGMENT_KB (shared memory) or "
-             "CGX_FUSION_BUFFER_SIZE_MB (other carriers)"));
+// `codec` asked for the bucket; `as` is how it travels where it does not fit.
+[[noreturn]] void bucket_too_big(const Codec& codec, const Codec& as, size_t budget, DType dtype) {
+  const auto bucket = static_cast<size_t>(codec.spec().bucket_size);
+  throw ConfigError(str_of(
+      "bucket_size ", bucket, " (", codec.describe(), "): one bucket, ",
+      as.encoded_bytes(std::max(bucket, codec.granule()), dtype), " bytes ",
+      &as == raw_codec().get() ? "exact" : "encoded", ", does not fit into a message of ", budget,
+      " bytes; use a smaller bucket_size, or raise CGX_SHM_SEGMENT_KB (shared memory) or "
+      "CGX_FUSION_BUFFER_SIZE_MB (other carriers)"));
 }
 
 class Hasher {  // FNV-1a over the plan's content
@@ -191,7 +194,7 @@ class RoundCutter {
         if (take == 0 && runs_.empty()) {
           // A bucket larger than a pipelined segment: alone in its round.
           take = room_for(codec, std::min(rest, codec.granule()), most_);
-          if (take == 0) bucket_too_big(codec, less(most_.cross, kPieceAlignment));
+          if (take == 0) refuse(codec, std::min(rest, codec.granule()));
         }
         if (take == 0) {
           close_round(close);
@@ -216,6 +219,15 @@ class RoundCutter {
     if (!plan_.two_levels) return take;
     return fitting(*inner_codec(&codec, space_), codec.granule(), take,
                    less(limits.inner, used_.inner + kPieceAlignment), plan_.dtype);
+  }
+
+  [[noreturn]] void refuse(const Codec& codec, size_t count) const {
+    const size_t cross = less(most_.cross, kPieceAlignment);
+    if (codec.encoded_bytes(count, plan_.dtype) > cross) {
+      bucket_too_big(codec, codec, cross, plan_.dtype);
+    }
+    bucket_too_big(codec, *inner_codec(&codec, space_), less(most_.inner, kPieceAlignment),
+                   plan_.dtype);
   }
 
   template <typename Close>
@@ -430,11 +442,14 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
   const size_t copies = scatter || plan->two_levels ? size : 1;
   for (size_t first = 0; plan->size > 1 && first < shard;) {
     size_t take = share(*codec, codec->granule(), shard - first, space.cross, copies, dtype);
-    if (plan->two_levels && take > 0) {
-      const Codec* inner = scatter ? inner_codec(codec.get(), space) : codec.get();
-      take = share(*inner, codec->granule(), take, space.inner, copies, dtype);
+    if (take == 0) bucket_too_big(*codec, *codec, space.cross.most / copies, dtype);
+    if (plan->two_levels) {
+      // Inside hosts: contributions and results of a reduce-scatter, which are exact; shards of an
+      // all-gather as they were encoded.
+      const Codec& inner = scatter ? *raw_codec() : *codec;
+      take = share(inner, codec->granule(), take, space.inner, copies, dtype);
+      if (take == 0) bucket_too_big(*codec, inner, space.inner.most / copies, dtype);
     }
-    if (take == 0) bucket_too_big(*codec, space.cross.most / copies);
     plan->rounds.push_back(plan->two_levels
                                ? shards_of_two_levels(*plan, space, codec.get(), shard, first, take)
                                : shards_of_one_level(*plan, codec.get(), shard, first, take));

@@ -22,9 +22,9 @@ class Ring final : public TeamAllReduce {
         previous_((channel.rank() + channel.size() - 1) % channel.size()),
         bytes_(static_cast<size_t>(channel.size())) {}
 
-  void announce(int stage, const Shard& shard) override {
+  void announce(int stage, size_t round, const Shard& shard) override {
     if (stage == 0) return;
-    channel_.will_receive(previous_, chunk(shard, stage).payload_bytes, stage == 1);
+    channel_.will_receive(previous_, chunk(shard, stage).payload_bytes, stage == 1 && round == 0);
   }
 
   // N - 1 hops of partial sums, N - 1 of results, each received in the stage after it was sent.

@@ -9,9 +9,9 @@ class ScatterReduceAllGather final : public TeamAllReduce {
  public:
   ScatterReduceAllGather(Call& call, Channel& channel) : call_(call), channel_(channel) {}
 
-  void announce(int stage, const Shard& shard) override {
+  void announce(int stage, size_t round, const Shard& shard) override {
     for (int p : channel_.peers()) {
-      if (stage == 1) channel_.will_receive(p, own(shard).payload_bytes, true);
+      if (stage == 1) channel_.will_receive(p, own(shard).payload_bytes, round == 0);
       if (stage == 2) channel_.will_receive(p, chunk(shard, p).payload_bytes, false);
     }
   }

@@ -85,7 +85,8 @@ SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vec
                                      DType dtype, const std::vector<Segment>& segments,
                                      bool average) {
   SimulationResult result;
-  result.algorithm = choose_algorithm(group.options, group.topology, segments, dtype);
+  result.algorithm =
+      make_all_reduce_plan(group.options, group.topology, segments, dtype)->algorithm;
   result.stats =
       run_ranks(group, data.size(), [&](Engine& engine, size_t rank, const Deadline& deadline) {
         auto plan = engine.plan_all_reduce(segments, dtype);

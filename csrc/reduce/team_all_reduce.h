@@ -26,8 +26,8 @@ class TeamAllReduce {
  public:
   virtual ~TeamAllReduce() = default;
 
-  /// Tells the channel what run(stage) will receive.
-  virtual void announce(int stage, const Shard& shard) = 0;
+  /// Tells the channel what run(stage) of a round will receive.
+  virtual void announce(int stage, size_t round, const Shard& shard) = 0;
   /// After the last stage of a round, output and bundle are complete.
   virtual void run(int stage, const TeamRound& round) = 0;
 };

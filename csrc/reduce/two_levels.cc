@@ -25,7 +25,8 @@ void TwoLevels::begin() {
 
 void TwoLevels::announce_scatter(size_t number) {
   if (!inner || !member) return;
-  for (int p : locals) inner->will_receive(p, shard(number, local).inner.payload_bytes, true);
+  for (int p : locals)
+    inner->will_receive(p, shard(number, local).inner.payload_bytes, number == 0);
 }
 
 void TwoLevels::scatter_inside(size_t number, const View& input, const View& partial) {

@@ -35,7 +35,7 @@ class AllReduce {
  private:
   void announce(int stage, size_t number) {
     if (stage == 0) levels_.announce_scatter(number);
-    if (team_) team_->announce(stage, levels_.shard(number, levels_.local));
+    if (team_) team_->announce(stage, number, levels_.shard(number, levels_.local));
     if (stage == stages_ - 1 && levels_.inner) {
       for (int team : levels_.other_members) {
         levels_.inner->will_receive(team, bundle_bytes(levels_.shard(number, team), hosts_), false);

@@ -84,7 +84,7 @@ class ReduceScatter : private Shards {
     }
     if (levels_.member) {
       for (int p : levels_.cross->peers()) {
-        levels_.cross->will_receive(p, served(number).payload_bytes, true);
+        levels_.cross->will_receive(p, served(number).payload_bytes, number == 0);
       }
     } else {
       levels_.inner->will_receive(levels_.local % call_.topology.teams(), own_bytes(number), false);
@@ -194,13 +194,14 @@ class AllGather : private Shards {
   void announce(int stage, size_t number) {
     if (levels_.inner && stage == 0) {
       for (int p : levels_.locals) {
-        levels_.inner->will_receive(p, piece_of(number, p).bytes, true);
+        levels_.inner->will_receive(p, piece_of(number, p).bytes, number == 0);
       }
     }
     if (stage == 0) return;
     if (levels_.member) {
       for (int host : levels_.cross->peers()) {
-        levels_.cross->will_receive(host, chunk(number, levels_.local, host).payload_bytes, true);
+        levels_.cross->will_receive(host, chunk(number, levels_.local, host).payload_bytes,
+                                    number == 0);
       }
     }
     if (levels_.inner) {

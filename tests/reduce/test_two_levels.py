@@ -118,6 +118,37 @@ def test_all_gather(layout, dtype):
                 assert model.same_bits(output, expected), (shard, more)
 
 
+def test_a_refused_bucket_names_the_limit_that_it_meets():
+    layers = [(300_000, _C.Spec(bits=4, bucket_size=1 << 20))]
+    inside = r"4194304 bytes exact, does not fit into a message of 10\d\d\d\d\d bytes"
+    with pytest.raises(ValueError, match=inside):
+        run(gaussian(4, 300_000), layers, hosts=list("aabb"))
+    across = r"524296 bytes encoded, does not fit into a message of 65\d\d\d bytes"
+    with pytest.raises(ValueError, match=across):
+        run(gaussian(3, 300_000), layers, hosts=list("abc"), cross_bytes=1 << 16)
+
+
+def test_auto_takes_what_fits():
+    n = 400_000
+    layers = [(n, _C.Spec(bits=8, bucket_size=n))]
+    inputs = gaussian(24, n, torch.bfloat16)
+    hosts = [str(rank // 8) for rank in range(24)]
+    assert run(inputs, layers, "auto", hosts=hosts)[1]["algorithm"] == "sra"
+    with pytest.raises(ValueError, match="bucket_size 400000"):
+        run(inputs, layers, "oneshot", hosts=hosts)
+
+
+@pytest.mark.parametrize("hosts", ["aab", "aaab", "aaaab", "aabb"])
+def test_large_shards_with_a_compressed_inside(hosts):
+    inputs = gaussian(len(hosts), 150_000 * len(hosts))
+    spec = _C.Spec(bits=4, bucket_size=512)
+    group = {"hosts": list(hosts), "inner_exact": False, "leader_only": hosts == "aabb"}
+    outputs, _ = run_shards("reduce_scatter", inputs, spec, **group)
+    expected = model.reduce_scatter(inputs, spec, **group)
+    for output, wanted in zip(outputs, expected, strict=True):
+        assert (output - wanted).norm() / wanted.norm() < 0.01
+
+
 @pytest.mark.parametrize("operation", ["reduce_scatter", "all_gather"])
 def test_exact_shards(operation):
     for hosts in LAYOUTS.values():

@@ -1,0 +1,145 @@
+"""Groups on several hosts, played by CGX_HOST_ID on this one: plans with odd borders; failures that
+must reach ranks on other hosts.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled, store
+from tests.reduce import model
+from torch_cgx._backend import backend_of
+
+
+def on(hosts: str, **env: str) -> list[dict[str, str]]:
+    return [{"CGX_HOST_ID": host, **env} for host in hosts]
+
+
+def data(rank: int, n: int) -> torch.Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(rank))
+
+
+def reduce_layers(rank, world_size, layers, algorithm):
+    n = sum(numel for numel, _ in layers)
+    inputs = [data(r, n) for r in range(world_size)]
+    mine = inputs[rank].clone()
+    torch_cgx.all_reduce(mine, layers=layers)
+    wanted = torch_cgx.simulate(
+        inputs, layers=layers, algorithm=algorithm, hosts=backend_of().hosts()
+    ).result
+    return model.same_bits(mine, wanted)
+
+
+@pytest.mark.parametrize("reduction", ["SRA", "RING", "ONESHOT"])
+@pytest.mark.parametrize("hosts", ["abc", "abab", "aabb"])
+def test_chunks_that_are_empty_in_the_first_round_only(hosts, reduction):
+    layers = [(8192, {"bits": 8, "bucket_size": 8192}), (20_000, {"bits": 8, "bucket_size": 64})]
+    env = on(hosts, CGX_SEGMENT_KB="1", CGX_CROSS_REDUCTION_TYPE=reduction)
+    algorithm = {"SRA": "sra", "RING": "ring", "ONESHOT": "oneshot"}[reduction]
+    arguments = (reduce_layers, len(hosts), layers, algorithm)
+    assert run_pooled(*arguments, env=env, timeout=30) == [True] * len(hosts)
+
+
+@pytest.mark.parametrize(
+    "hosts, layers",
+    [
+        ("aabb", [(200_000, 1 << 18), (100_000, 1 << 18), (100_000, 1 << 18)]),
+        ("abc", [(4_000_000, 1 << 22), *[(600_000, 1 << 20)] * 6]),
+    ],
+)
+def test_layers_of_one_bucket(hosts, layers):
+    layers = [(numel, {"bits": 4, "bucket_size": bucket}) for numel, bucket in layers]
+    arguments = (reduce_layers, len(hosts), layers, "auto")
+    assert run_pooled(*arguments, env=on(hosts), timeout=30) == [True] * len(hosts)
+
+
+def scatter(rank, world_size):
+    shard = 600_000
+    inputs = [data(r, shard * world_size) for r in range(world_size)]
+    output = torch.empty(shard)
+    torch_cgx.reduce_scatter_tensor(output, inputs[rank], config={"bits": 8})
+    exact = sum(x[rank * shard : (rank + 1) * shard].double() for x in inputs)
+    return ((output.double() - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize("leader_only", ["0", "1"])
+@pytest.mark.parametrize("hosts", ["aaab", "aabb"])
+def test_reduce_scatter_with_a_compressed_inside(hosts, leader_only):
+    env = on(hosts, CGX_INTRA_COMPRESS="1", CGX_INTRA_BROADCAST=leader_only)
+    assert max(run_pooled(scatter, 4, env=env)) < 0.012
+
+
+def failing(rank, world_size, what):
+    """Seconds until this rank heard that rank 1 has failed, and what it heard."""
+    group = dist.new_group()
+    torch_cgx.all_reduce(torch.ones(5000), group=group, config={"bits": 4})
+    dist.barrier()
+    start = time.monotonic()
+    try:
+        if rank == 1 and what == "abort":
+            backend_of(group).abort()
+        size = 70_000 if rank == 1 and what == "size" else 100_000
+        torch_cgx.all_reduce(torch.ones(size), group=group, config={"bits": 4})
+    except torch_cgx.CgxError as error:
+        return time.monotonic() - start, f"{type(error).__name__}: {error}"
+    return time.monotonic() - start, "nothing was raised"
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aaabbc", "abcd"])
+@pytest.mark.parametrize("what", ["abort", "size"])
+def test_a_failure_reaches_all_hosts_while_the_failed_rank_lives_on(hosts, what):
+    results = run_pooled(failing, len(hosts), what, env=on(hosts), group_timeout=25)
+    for seconds, text in results:
+        assert "Error" in text, results
+        assert seconds < 5, results
+
+
+def killed(rank, world_size):
+    torch_cgx.all_reduce(torch.ones(5000), config={"bits": 4})
+    dist.barrier()
+    if rank == 0:
+        signal.raise_signal(signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(torch_cgx.CgxError):
+        torch_cgx.all_reduce(torch.ones(100_000), config={"bits": 4})
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aaabbc", "abcd"])
+def test_a_killed_rank_is_noticed_on_all_hosts(hosts):
+    outcomes = run_pooled(killed, len(hosts), env=on(hosts), group_timeout=25, check=False)
+    assert outcomes[0].exit_code == -signal.SIGKILL
+    for outcome in outcomes[1:]:
+        assert outcome.error is None, outcome.report()
+        assert outcome.value < 5, [o.value for o in outcomes]
+
+
+def without_shared_memory(rank, world_size):
+    if rank == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+    start = time.monotonic()
+    try:
+        dist.init_process_group(
+            "cgx", store=dist.PrefixStore("g", store()), rank=rank, world_size=world_size
+        )
+    except (torch_cgx.CgxError, ValueError) as error:
+        return time.monotonic() - start, str(error)
+    finally:
+        if rank == 0:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    return time.monotonic() - start, "nothing was raised"
+
+
+def test_a_host_without_shared_memory_is_told_to_the_others():
+    results = run_pooled(without_shared_memory, 4, backend=None, env=on("aabb"))
+    for seconds, text in results:
+        assert "/dev/shm" in text or "shared memory" in text, results
+        assert seconds < 10, results
