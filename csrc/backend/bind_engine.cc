@@ -12,7 +12,9 @@
 #include "backend/settings.h"
 #include "backend/version.h"
 #include "base/error.h"
+#include "reduce/pipeline.h"
 #include "reduce/simulate.h"
+#include "reduce/team_all_reduce.h"
 
 namespace py = pybind11;
 
@@ -240,6 +242,24 @@ void bind_engine(py::module_& m) {
   m.def("simulate_shards", &simulate_shards_py, py::arg("operation"), py::arg("inputs"),
         py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("spec"),
         py::arg("average"));
+  m.def(
+      "pipeline_steps",
+      [](size_t rounds, int stages, size_t depth) {
+        std::vector<std::pair<int, size_t>> steps;
+        for_each_step(rounds, stages, depth,
+                      [&](int stage, size_t round) { steps.emplace_back(stage, round); });
+        return steps;
+      },
+      py::arg("rounds"), py::arg("stages"), py::arg("depth"));
+  m.def(
+      "pipeline_depth",
+      [](const std::string& algorithm, int size, int in_flight) {
+        const Algorithm chosen = algorithm == "oneshot" ? Algorithm::kOneShot
+                                 : algorithm == "sra"   ? Algorithm::kScatterReduceAllGather
+                                                        : Algorithm::kRing;
+        return std::make_pair(team_stages(chosen, size), team_depth(chosen, size, in_flight));
+      },
+      py::arg("algorithm"), py::arg("size"), py::arg("in_flight"));
   m.def("describe_plan", &describe_plan, py::arg("layers"), py::arg("dtype"));
 
   LayerTable& table = LayerTable::instance();

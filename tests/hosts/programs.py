@@ -69,7 +69,10 @@ ALGORITHMS = {"SRA": "sra", "ONESHOT": "oneshot", "RING": "ring"}
 
 def compressed(rank: int, size: int) -> None:
     """Compressed reductions, bit for bit as simulated, in groups with all kinds of options."""
-    for number, fields in enumerate(GROUPS):
+    groups = list(GROUPS)
+    if os.environ.get("CGX_CROSS_COMMUNICATOR_TYPE") == "MPI":
+        groups.append({"inner_communicator": "MPI", "segment_kb": 8})
+    for number, fields in enumerate(groups):
         options = torch_cgx.Options(**fields)
         group = dist.new_group(pg_options=options)
         hosts = backend_of(group).hosts()

@@ -37,10 +37,11 @@ def test_over_gloo(ranks, program):
         check_passed("\n".join(outputs), program, sum(ranks))
 
 
-def test_under_torchrun():
-    with hosts(2, rate=None) as bed:
-        outputs = bed.torchrun(command("compressed"), ranks=[2, 1], timeout=240)
-        check_passed("\n".join(outputs), "compressed", 3)
+@pytest.mark.parametrize("ranks", LAYOUTS, ids=str)
+def test_under_torchrun(ranks):
+    with hosts(len(ranks), rate=None) as bed:
+        outputs = bed.torchrun(command("compressed"), ranks=ranks, timeout=240)
+        check_passed("\n".join(outputs), "compressed", sum(ranks))
 
 
 @pytest.mark.parametrize("kind", ["openmpi", "mpich"])
