@@ -583,9 +583,13 @@ KINDS = ["openmpi", "mpich"]
 
 def _prefix(kind):
     prefix = mpi_installation(kind)
-    for package in ("mpi4py", "torch"):
-        if not [*prefix.glob(f"lib/python*/site-packages/{package}")]:
-            pytest.skip(f"{prefix} has no {package}")
+    # An environment may take packages from another one.
+    look = "import importlib.util as u; print([n for n in ('mpi4py', 'torch') if not u.find_spec(n)])"
+    found = subprocess.run(
+        [prefix / "bin" / "python", "-c", look], capture_output=True, text=True, timeout=60
+    )
+    if found.stdout.strip() != "[]":
+        pytest.skip(f"{prefix} lacks {found.stdout.strip() or found.stderr}")
     return prefix
 
 
