@@ -68,6 +68,20 @@ Reduction reduction_of(const std::string& algorithm) {
       str_of("algorithm='", algorithm, "' is not allowed; one of auto, oneshot, sra, ring"));
 }
 
+Algorithm algorithm_of(const std::string& text) {
+  switch (reduction_of(text)) {
+    case Reduction::kOneShot:
+      return Algorithm::kOneShot;
+    case Reduction::kScatterReduceAllGather:
+      return Algorithm::kScatterReduceAllGather;
+    case Reduction::kRing:
+      return Algorithm::kRing;
+    case Reduction::kAuto:
+      break;
+  }
+  throw ConfigError(str_of("algorithm='", text, "' is not allowed; one of oneshot, sra, ring"));
+}
+
 const char* text_of(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::kOneShot:
@@ -254,9 +268,7 @@ void bind_engine(py::module_& m) {
   m.def(
       "pipeline_depth",
       [](const std::string& algorithm, int size, int in_flight) {
-        const Algorithm chosen = algorithm == "oneshot" ? Algorithm::kOneShot
-                                 : algorithm == "sra"   ? Algorithm::kScatterReduceAllGather
-                                                        : Algorithm::kRing;
+        const Algorithm chosen = algorithm_of(algorithm);
         return std::make_pair(team_stages(chosen, size), team_depth(chosen, size, in_flight));
       },
       py::arg("algorithm"), py::arg("size"), py::arg("in_flight"));

@@ -119,9 +119,8 @@ class C10dPointToPoint : public PointToPoint {
 
   void close_connections() {
     if (inner_->getSize() < 2) return;
-    std::byte nothing{};
     try {
-      std::vector<at::Tensor> tensors = {view(&nothing, 1)};
+      std::vector<at::Tensor> tensors = {view(&nothing_, 1)};
       const int peer = (inner_->getRank() + 1) % inner_->getSize();
       inner_->recv(tensors, peer, kNobodyUses)->wait(std::chrono::milliseconds(1));
     } catch (const std::exception&) {
@@ -148,6 +147,7 @@ class C10dPointToPoint : public PointToPoint {
   std::mutex mutex_;
   std::vector<c10::weak_intrusive_ptr<c10d::Work>> works_;  // those that abort() must end
   std::string aborted_;                                     // its reason, once called
+  std::byte nothing_{};                                     // room for a message that nobody sends
 };
 
 }  // namespace

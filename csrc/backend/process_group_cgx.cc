@@ -98,8 +98,10 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
                        options_->timeout);
   Carriers carriers{topology, rank_, nullptr, nullptr, carrier_name(config_, topology)};
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
-  connect_level("inner", *rendezvous, [&] { connect_inner(carriers); });
-  connect_level("cross", *rendezvous, [&] { connect_cross(carriers); });
+  if (on_one_host_ || topology.two_levels()) {
+    connect_level("inner", *rendezvous, [&] { connect_inner(carriers); });
+  }
+  if (!on_one_host_) connect_level("cross", *rendezvous, [&] { connect_cross(carriers); });
   engine_ = std::make_unique<Engine>(std::move(carriers), engine);
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);

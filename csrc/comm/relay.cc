@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -17,7 +16,7 @@
 #include "comm/arguments.h"
 #include "comm/failure.h"
 #include "comm/futex.h"
-#include "comm/relay_memory.h"
+#include "comm/relay_transfers.h"
 
 namespace cgx {
 namespace {
@@ -28,9 +27,6 @@ constexpr int kFirstTag = 0;
 constexpr int kRestTag = 1;
 constexpr int kAgreedTag = 2;
 constexpr int kInFlight = 4;
-// Messages of one peer that travel or are read at once: a pipelined reducer reads one while two
-// kinds of two later rounds are on their way.
-constexpr size_t kLanes = 6;
 constexpr size_t kMaxCapacity = size_t{1} << 47;  // sizes are added up without looking for overflow
 
 static_assert((kFrame + Communicator::kPayloadOffset) % 64 == 0,
@@ -49,6 +45,11 @@ void back_off(int round) {
     nanosleep(&pause, nullptr);
   }
 }
+
+using relay::kLanes;
+using relay::Lane;
+using relay::Outgoing;
+using relay::Peer;
 
 class Relay final : public Communicator {
  public:
@@ -77,55 +78,6 @@ class Relay final : public Communicator {
   void abort(const Failure& cause) override;
 
  private:
-  struct Outgoing {
-    struct Part {
-      int peer;
-      size_t offset;
-      size_t bytes;
-    };
-    struct Send {
-      int peer;
-      std::unique_ptr<Pending> pending;
-    };
-    RelayBlock block;
-    std::vector<Part> parts;
-    std::vector<Send> sends;
-  };
-
-  // One incoming message.
-  struct Lane {
-    RelayBlock block;
-    bool announced = true;
-    std::unique_ptr<Pending> first;  // the first frame, or the whole of a message not announced
-    std::unique_ptr<Pending> rest;   // null: the message came whole in `first`
-    size_t bytes = 0;
-
-    Pending* last() const { return rest ? rest.get() : first.get(); }
-  };
-
-  // What begin_call() resets.
-  struct InCall {
-    bool sent = false;
-    bool expected = false;
-  };
-
-  struct Expected {
-    size_t bytes;
-    bool announced;
-  };
-
-  // Numbers of messages: started >= measured >= taken >= released.
-  struct Peer {
-    Lane lanes[kLanes];
-    std::deque<Expected> expected;  // those that are not started
-    uint64_t started = 0;           // its receive is posted
-    uint64_t measured = 0;          // length known, receive of the rest posted
-    uint64_t taken = 0;             // shown to the reader
-    uint64_t released = 0;
-    InCall call;
-    Lane& lane(uint64_t number) { return lanes[number % kLanes]; }
-  };
-
   void check_usable();
   [[noreturn]] void fail(Failure failure);
   /// Runs a step of the carrier; whatever it throws breaks the group.
@@ -231,7 +183,7 @@ auto Relay::guarded(int peer, const char* what, Step step) {
 
 void Relay::begin_call() {
   in_call_ = true;
-  for (Peer& peer : peers_) peer.call = InCall{};
+  for (Peer& peer : peers_) peer.call = relay::InCall{};
 }
 
 void Relay::expect(int peer, size_t bytes) {

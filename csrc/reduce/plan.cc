@@ -5,94 +5,11 @@
 
 #include "base/error.h"
 #include "comm/communicator.h"
+#include "reduce/plan_cut.h"
+#include "reduce/plan_hash.h"
 
 namespace cgx {
 namespace {
-
-size_t align_piece(size_t bytes) {
-  return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
-}
-
-// A run that is not yet placed in a message.
-struct Run {
-  size_t offset;
-  size_t count;
-  const Codec* codec;
-};
-
-void append(Chunk& chunk, const Run& run, DType dtype) {
-  if (run.count == 0) return;
-  Piece piece;
-  piece.offset = run.offset;
-  piece.count = run.count;
-  piece.codec = run.codec;
-  piece.packed = chunk.values;
-  piece.payload = align_piece(chunk.payload_bytes);
-  piece.bytes = run.codec->encoded_bytes(run.count, dtype);
-  chunk.payload_bytes = piece.payload + piece.bytes;
-  chunk.values += run.count;
-  chunk.pieces.push_back(piece);
-}
-
-// The largest multiple of the granule whose encoding fits into `budget` bytes (0 if not even one
-// does), at most `count`.
-size_t fitting(const Codec& codec, size_t granule, size_t count, size_t budget, DType dtype) {
-  if (codec.encoded_bytes(count, dtype) <= budget) return count;
-  size_t low = 0, high = count / granule;  // low fits, high + 1 granules do not (or are too many)
-  while (low < high) {
-    size_t middle = low + (high - low + 1) / 2;
-    if (codec.encoded_bytes(middle * granule, dtype) <= budget) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low * granule;
-}
-
-// Cuts runs into `parts` consecutive chunks of about equal encoded size.
-std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dtype) {
-  size_t total = 0;
-  for (const Run& run : runs) total += run.codec->encoded_bytes(run.count, dtype);
-  std::vector<Chunk> chunks(static_cast<size_t>(parts));
-  size_t next = 0, used = 0,
-         done = 0;  // position: `used` values of runs[next]; `done` bytes given away
-  for (int part = 0; part < parts; ++part) {
-    Chunk& chunk = chunks[static_cast<size_t>(part)];
-    const size_t left = static_cast<size_t>(parts - part);
-    size_t target = done < total ? (total - done + left - 1) / left : 0;
-    while (next < runs.size() && (target > 0 || left == 1)) {
-      const Run& run = runs[next];
-      const size_t rest = run.count - used;
-      const size_t bytes = run.codec->encoded_bytes(rest, dtype);
-      size_t take = rest;
-      if (left > 1 && bytes > target) {
-        // Nearest granule border to the target, at least one granule so that every chunk makes
-        // progress.
-        const size_t granule = run.codec->granule();
-        const double per_value = static_cast<double>(bytes) / static_cast<double>(rest);
-        const double granules =
-            static_cast<double>(target) / per_value / static_cast<double>(granule);
-        size_t whole = static_cast<size_t>(granules + 0.5);
-        if (whole == 0 && chunk.empty()) whole = 1;
-        take = std::min(rest, whole * granule);
-      }
-      if (take == 0) break;
-      append(chunk, Run{run.offset + used, take, run.codec}, dtype);
-      const size_t spent = run.codec->encoded_bytes(take, dtype);
-      done += spent;
-      target -= std::min(target, spent);
-      used += take;
-      if (used == run.count) {
-        ++next;
-        used = 0;
-      } else {
-        break;
-      }
-    }
-  }
-  return chunks;
-}
 
 // `codec` asked for the bucket; `as` is how it travels where it does not fit.
 [[noreturn]] void bucket_too_big(const Codec& codec, const Codec& as, size_t budget, DType dtype) {
@@ -105,49 +22,11 @@ std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dty
       "CGX_FUSION_BUFFER_SIZE_MB (other carriers)"));
 }
 
-class Hasher {  // FNV-1a over the plan's content
- public:
-  template <typename T>
-  Hasher& add(const T& value) {
-    static_assert(std::is_integral_v<T> || std::is_enum_v<T>);
-    auto v = static_cast<uint64_t>(value);
-    for (int i = 0; i < 8; ++i, v >>= 8) byte(static_cast<unsigned char>(v));
-    return *this;
-  }
-  Hasher& add_text(const std::string& text) {
-    for (char c : text) byte(static_cast<unsigned char>(c));
-    return add(text.size());
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  void byte(unsigned char b) { hash_ = (hash_ ^ b) * 0x100000001b3ULL; }
-  uint64_t hash_ = 0xcbf29ce484222325ULL;
-};
-
 void finish(Plan& plan, const PlanSpace& space) {
-  Hasher hasher;
-  hasher.add(plan.operation).add(plan.algorithm).add(plan.dtype).add(plan.size);
-  hasher.add(plan.segments.size());
   for (const Segment& segment : plan.segments) {
     plan.compressed = plan.compressed || segment.codec != raw_codec();
-    const CodecSpec& spec = segment.codec->spec();
-    hasher.add(segment.count).add_text(spec.name).add(spec.bits).add(spec.bucket_size);
-    hasher.add(spec.rounding).add(spec.skip_incomplete_buckets).add(spec.seed);
   }
-  // Capacities differ between carriers and configurations; equal rounds are what ranks must agree
-  // on.
-  hasher.add(plan.rounds.size());
-  if (!plan.rounds.empty()) {
-    for (const Shard& shard : plan.rounds.front().shards) {
-      for (const Chunk& chunk : shard.chunks) hasher.add(chunk.values);
-    }
-  }
-  if (plan.two_levels) {
-    hasher.add(space.inner_exact).add(space.topology.teams());
-    for (int rank = 0; rank < plan.size; ++rank) hasher.add(space.topology.host_of(rank));
-  }
-  plan.hash = hasher.value();
+  plan.hash = plan_hash(plan, space);
 }
 
 std::shared_ptr<Plan> start_plan(Operation operation, Algorithm algorithm, DType dtype,

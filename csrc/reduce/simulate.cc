@@ -85,11 +85,10 @@ SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vec
                                      DType dtype, const std::vector<Segment>& segments,
                                      bool average) {
   SimulationResult result;
-  result.algorithm =
-      make_all_reduce_plan(group.options, group.topology, segments, dtype)->algorithm;
   result.stats =
       run_ranks(group, data.size(), [&](Engine& engine, size_t rank, const Deadline& deadline) {
         auto plan = engine.plan_all_reduce(segments, dtype);
+        if (rank == 0) result.algorithm = plan->algorithm;
         engine.run(*plan, data[rank], data[rank], average, deadline);
       });
   return result;
