@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         stats,
     )
     from torch_cgx._config import Layer
+    from torch_cgx._flight_record import dump_flight_record, flight_record
     from torch_cgx._simulate import Simulation, simulate
 
 __version__ = "0.1.0"
@@ -63,6 +64,8 @@ __all__ = [
     "all_reduce",
     "clear_layers",
     "codecs",
+    "dump_flight_record",
+    "flight_record",
     "reduce_scatter_tensor",
     "register_layer",
     "reset_stats",
@@ -95,6 +98,7 @@ _HOME = {
         "stats",
     ),
     "torch_cgx._config": ("Layer",),
+    "torch_cgx._flight_record": ("dump_flight_record", "flight_record"),
     "torch_cgx._simulate": ("Simulation", "simulate"),
 }
 _LAZY = {name: module for module, names in _HOME.items() for name in names}

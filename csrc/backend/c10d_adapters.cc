@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "backend/group_guard.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -68,8 +69,6 @@ class WorkPending : public Pending {
   bool finished_ = false;
 };
 
-constexpr int kNobodyUses = 7;  // a tag
-
 class C10dPointToPoint : public PointToPoint {
  public:
   explicit C10dPointToPoint(c10::intrusive_ptr<c10d::Backend> inner)
@@ -109,23 +108,12 @@ class C10dPointToPoint : public PointToPoint {
         // That work has ended with an error already, which is all that is wanted here.
       }
     }
-    close_connections();
+    close_connections(*inner_);
   }
 
  private:
   static at::Tensor view(std::byte* data, size_t bytes) {
     return at::from_blob(data, {static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte));
-  }
-
-  void close_connections() {
-    if (inner_->getSize() < 2) return;
-    try {
-      std::vector<at::Tensor> tensors = {view(&nothing_, 1)};
-      const int peer = (inner_->getRank() + 1) % inner_->getSize();
-      inner_->recv(tensors, peer, kNobodyUses)->wait(std::chrono::milliseconds(1));
-    } catch (const std::exception&) {
-      // It times out, or the connection is closed already.
-    }
   }
 
   template <typename Start>
@@ -147,7 +135,6 @@ class C10dPointToPoint : public PointToPoint {
   std::mutex mutex_;
   std::vector<c10::weak_intrusive_ptr<c10d::Work>> works_;  // those that abort() must end
   std::string aborted_;                                     // its reason, once called
-  std::byte nothing_{};                                     // room for a message that nobody sends
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 
 #include "backend/process_group_cgx.h"
 
@@ -13,6 +14,7 @@ namespace {
 
 using WorkPtr = ProcessGroupCGX::WorkPtr;
 using Tensors = ProcessGroupCGX::Tensors;
+using std::chrono::milliseconds;
 
 // Types that Gloo moves as they are; all others are moved as bytes, which is the same to a data
 // movement.
@@ -64,14 +66,6 @@ Tensors flatten(const std::vector<Tensors>& lists) {
   return all;
 }
 
-// Runs a data movement on byte views where the type asks for it; the returned work shows the
-// caller's tensors.
-template <typename Run>
-WorkPtr move(const at::Tensor& probe, c10d::OpType op, const Tensors& outputs, const Run& run) {
-  if (!needs_bytes(probe)) return run(false);
-  return c10::make_intrusive<ForwardedWork>(run(true), op, outputs);
-}
-
 const at::Tensor& first_of(const Tensors& tensors) {
   TORCH_CHECK(!tensors.empty(), "cgx: the list of tensors is empty");
   return tensors.front();
@@ -86,90 +80,162 @@ void check_reducible(const char* what, const Tensors& tensors) {
   }
 }
 
+int64_t values_of(const Tensors& tensors) {
+  int64_t values = 0;
+  for (const at::Tensor& tensor : tensors) values += tensor.numel();
+  return values;
+}
+
+CallShape shape_of(c10d::OpType op, const Tensors& tensors, int root = -1) {
+  return {op, std::nullopt, first_of(tensors).scalar_type(), values_of(tensors), root, false};
+}
+
+// Ranks may hold different numbers of values.
+CallShape uneven_shape_of(c10d::OpType op, const Tensors& tensors) {
+  CallShape shape = shape_of(op, tensors);
+  shape.values = 0;
+  return shape;
+}
+
 }  // namespace
 
+WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
+                                 const Tensors& outputs, milliseconds timeout, bool views,
+                                 const std::function<WorkPtr()>& run) {
+  check_usable(name_of(shape.op));
+  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
+  CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
+  WorkPtr inner;
+  try {
+    inner = run();
+  } catch (const std::runtime_error& e) {
+    // Gloo's own errors: a connection was closed. What it says of arguments is of other types.
+    record->finish(e.what());
+    guard_->rethrow(*record, e.what(), true);
+  } catch (...) {
+    guard_->withdraw(record);
+    throw;
+  }
+  record->start();
+  if (config_.log == LogLevel::kDebug) log_call(*record, "");
+  return track(c10::make_intrusive<ForwardedWork>(std::move(inner), std::move(record), guard_,
+                                                  views ? outputs : Tensors{}));
+}
+
 WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  check_usable("all_reduce");
-  return track(inner_->allreduce(tensors, opts));
+  CallShape shape = uneven_shape_of(c10d::OpType::ALLREDUCE, tensors);
+  shape.reduce = opts.reduceOp.op_;
+  return forward(shape, tensors, tensors, opts.timeout, false,
+                 [&] { return inner_->allreduce(tensors, opts); });
+}
+
+WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  if (first_of(tensors).is_sparse()) return allreduce_sparse(tensors, opts);
+  CallShape shape = shape_of(c10d::OpType::ALLREDUCE, tensors);
+  shape.reduce = opts.reduceOp.op_;
+  return forward(shape, tensors, tensors, opts.timeout, false,
+                 [&] { return inner_->allreduce(tensors, opts); });
+}
+
+WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
+                                                const c10d::ReduceScatterOptions& opts) {
+  CallShape shape = shape_of(c10d::OpType::_REDUCE_SCATTER_BASE, {output});
+  shape.reduce = opts.reduceOp.op_;
+  return forward(shape, {input}, {output}, opts.timeout, false,
+                 [&] { return inner_->_reduce_scatter_base(output, input, opts); });
 }
 
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  check_usable("broadcast");
-  return track(move(first_of(tensors), c10d::OpType::BROADCAST, tensors, [&](bool bytes) {
-    Tensors views = bytes ? as_bytes(tensors) : tensors;
-    return inner_->broadcast(views, opts);
-  }));
+  const bool bytes = needs_bytes(first_of(tensors));
+  return forward(shape_of(c10d::OpType::BROADCAST, tensors, static_cast<int>(opts.rootRank)),
+                 tensors, tensors, opts.timeout, bytes, [&] {
+                   Tensors views = bytes ? as_bytes(tensors) : tensors;
+                   return inner_->broadcast(views, opts);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  check_usable("reduce");
   check_reducible("reduce", tensors);
-  return track(inner_->reduce(tensors, opts));
+  CallShape shape = shape_of(c10d::OpType::REDUCE, tensors, static_cast<int>(opts.rootRank));
+  shape.reduce = opts.reduceOp.op_;
+  return forward(shape, tensors, tensors, opts.timeout, false,
+                 [&] { return inner_->reduce(tensors, opts); });
 }
 
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                    const c10d::AllgatherOptions& opts) {
-  check_usable("all_gather");
-  return track(move(first_of(inputs), c10d::OpType::ALLGATHER, flatten(outputs), [&](bool bytes) {
-    auto out = bytes ? as_bytes(outputs) : outputs;
-    Tensors in = bytes ? as_bytes(inputs) : inputs;
-    return inner_->allgather(out, in, opts);
-  }));
+  const bool bytes = needs_bytes(first_of(inputs));
+  return forward(shape_of(c10d::OpType::ALLGATHER, inputs), inputs, flatten(outputs), opts.timeout,
+                 bytes, [&] {
+                   auto out = bytes ? as_bytes(outputs) : outputs;
+                   Tensors in = bytes ? as_bytes(inputs) : inputs;
+                   return inner_->allgather(out, in, opts);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
                                             const c10d::AllgatherOptions& opts) {
-  return move(input, c10d::OpType::_ALLGATHER_BASE, {output}, [&](bool bytes) {
-    at::Tensor out = bytes ? as_bytes(output) : output;
-    at::Tensor in = bytes ? as_bytes(input) : input;
-    return inner_->_allgather_base(out, in, opts);
-  });
+  const bool bytes = needs_bytes(input);
+  return forward(shape_of(c10d::OpType::_ALLGATHER_BASE, {input}), {input}, {output}, opts.timeout,
+                 bytes, [&] {
+                   at::Tensor out = bytes ? as_bytes(output) : output;
+                   at::Tensor in = bytes ? as_bytes(input) : input;
+                   return inner_->_allgather_base(out, in, opts);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const c10d::AllgatherOptions& opts) {
-  check_usable("all_gather_coalesced");
-  return track(
-      move(first_of(inputs), c10d::OpType::ALLGATHER_COALESCED, flatten(outputs), [&](bool bytes) {
-        auto out = bytes ? as_bytes(outputs) : outputs;
-        Tensors in = bytes ? as_bytes(inputs) : inputs;
-        return inner_->allgather_coalesced(out, in, opts);
-      }));
+  const bool bytes = needs_bytes(first_of(inputs));
+  return forward(shape_of(c10d::OpType::ALLGATHER_COALESCED, inputs), inputs, flatten(outputs),
+                 opts.timeout, bytes, [&] {
+                   auto out = bytes ? as_bytes(outputs) : outputs;
+                   Tensors in = bytes ? as_bytes(inputs) : inputs;
+                   return inner_->allgather_coalesced(out, in, opts);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                 const c10d::GatherOptions& opts) {
-  check_usable("gather");
-  return track(move(first_of(inputs), c10d::OpType::GATHER, flatten(outputs), [&](bool bytes) {
-    auto out = bytes ? as_bytes(outputs) : outputs;
-    Tensors in = bytes ? as_bytes(inputs) : inputs;
-    return inner_->gather(out, in, opts);
-  }));
+  const bool bytes = needs_bytes(first_of(inputs));
+  return forward(shape_of(c10d::OpType::GATHER, inputs, static_cast<int>(opts.rootRank)), inputs,
+                 flatten(outputs), opts.timeout, bytes, [&] {
+                   auto out = bytes ? as_bytes(outputs) : outputs;
+                   Tensors in = bytes ? as_bytes(inputs) : inputs;
+                   return inner_->gather(out, in, opts);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                  const c10d::ScatterOptions& opts) {
-  check_usable("scatter");
-  return track(move(first_of(outputs), c10d::OpType::SCATTER, outputs, [&](bool bytes) {
-    Tensors out = bytes ? as_bytes(outputs) : outputs;
-    auto in = bytes ? as_bytes(inputs) : inputs;
-    return inner_->scatter(out, in, opts);
-  }));
+  const bool bytes = needs_bytes(first_of(outputs));
+  return forward(shape_of(c10d::OpType::SCATTER, outputs, static_cast<int>(opts.rootRank)),
+                 flatten(inputs), outputs, opts.timeout, bytes, [&] {
+                   Tensors out = bytes ? as_bytes(outputs) : outputs;
+                   auto in = bytes ? as_bytes(inputs) : inputs;
+                   return inner_->scatter(out, in, opts);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                         const c10d::ReduceScatterOptions& opts) {
-  check_usable("reduce_scatter");
   check_reducible("reduce_scatter", outputs);
-  return track(inner_->reduce_scatter(outputs, inputs, opts));
+  CallShape shape = shape_of(c10d::OpType::REDUCE_SCATTER, outputs);
+  shape.reduce = opts.reduceOp.op_;
+  return forward(shape, flatten(inputs), outputs, opts.timeout, false,
+                 [&] { return inner_->reduce_scatter(outputs, inputs, opts); });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& input,
                                             std::vector<int64_t>& output_splits,
                                             std::vector<int64_t>& input_splits,
                                             const c10d::AllToAllOptions& opts) {
+  // The numbers of values are the ranks' own.
+  const CallShape shape = uneven_shape_of(c10d::OpType::ALLTOALL_BASE, {input});
   if (!needs_bytes(input)) {
-    return inner_->alltoall_base(output, input, output_splits, input_splits, opts);
+    return forward(shape, {input}, {output}, opts.timeout, false, [&] {
+      return inner_->alltoall_base(output, input, output_splits, input_splits, opts);
+    });
   }
   // Splits count rows of the first dimension: keep it, and turn each row into bytes.
   auto rows = [](const at::Tensor& tensor) {
@@ -180,17 +246,15 @@ WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& inpu
     return as_bytes(tensor).view({n, width});
   };
   at::Tensor out = rows(output), in = rows(input);
-  return c10::make_intrusive<ForwardedWork>(
-      inner_->alltoall_base(out, in, output_splits, input_splits, opts),
-      c10d::OpType::ALLTOALL_BASE, Tensors{output});
+  return forward(shape, {input}, {output}, opts.timeout, true,
+                 [&] { return inner_->alltoall_base(out, in, output_splits, input_splits, opts); });
 }
 
 WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                                        std::vector<int64_t>& output_splits,
                                        std::vector<int64_t>& input_splits,
                                        const c10d::AllToAllOptions& opts) {
-  check_usable("all_to_all_single");
-  return track(forward_all_to_all(output, input, output_splits, input_splits, opts));
+  return forward_all_to_all(output, input, output_splits, input_splits, opts);
 }
 
 // CPU tensors go through one buffer, as an all-to-all of a single tensor: Gloo has none of lists
@@ -199,11 +263,13 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
   check_usable("all_to_all");
   if (!first_of(inputs).device().is_cpu()) {
-    return track(move(inputs.front(), c10d::OpType::ALLTOALL, outputs, [&](bool bytes) {
-      Tensors out = bytes ? as_bytes(outputs) : outputs;
-      Tensors in = bytes ? as_bytes(inputs) : inputs;
-      return inner_->alltoall(out, in, opts);
-    }));
+    const bool bytes = needs_bytes(inputs.front());
+    return forward(uneven_shape_of(c10d::OpType::ALLTOALL, inputs), inputs, outputs, opts.timeout,
+                   bytes, [&] {
+                     Tensors out = bytes ? as_bytes(outputs) : outputs;
+                     Tensors in = bytes ? as_bytes(inputs) : inputs;
+                     return inner_->alltoall(out, in, opts);
+                   });
   }
   const size_t ranks = static_cast<size_t>(size_);
   TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "cgx: all_to_all of ",
@@ -228,40 +294,50 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
   // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order. It takes
   // the splits away.
   WorkPtr work = forward_all_to_all(out, in, output_splits, input_splits, opts);
-  return enqueue(c10d::OpType::ALLTOALL, "cgx:all_to_all", inputs, outputs, opts.timeout,
-                 [work, in, out, outputs, splits_of](const Deadline& deadline) {
-                   const auto left =
-                       std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
-                   // Gloo takes 0 as "no timeout given".
-                   work->wait(std::max(left, std::chrono::milliseconds(1)));
-                   const Tensors parts = out.split_with_sizes(splits_of(outputs));
-                   for (size_t i = 0; i < outputs.size(); ++i) {
-                     outputs[i].copy_(parts[i].view(outputs[i].sizes()));
-                   }
-                 });
+  return enqueue(
+      uneven_shape_of(c10d::OpType::ALLTOALL, inputs), "cgx:all_to_all", inputs, outputs,
+      opts.timeout, "", [work, in, out, outputs, splits_of](const Deadline& deadline, CallRecord&) {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
+        // Gloo takes 0 as "no timeout given".
+        work->wait(std::max(left, std::chrono::milliseconds(1)));
+        const Tensors parts = out.split_with_sizes(splits_of(outputs));
+        for (size_t i = 0; i < outputs.size(); ++i) {
+          outputs[i].copy_(parts[i].view(outputs[i].sizes()));
+        }
+      });
 }
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
-  check_usable("send");
-  Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
-  return track(inner_->send(views, peer, tag));
+  const bool bytes = needs_bytes(first_of(tensors));
+  return forward(shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout,
+                 false, [&] {
+                   Tensors views = bytes ? as_bytes(tensors) : tensors;
+                   return inner_->send(views, peer, tag);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
-  check_usable("recv");
-  Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
-  return track(inner_->recv(views, peer, tag));
+  const bool bytes = needs_bytes(first_of(tensors));
+  return forward(shape_of(c10d::OpType::RECV, tensors, peer), {}, tensors, c10d::kUnsetTimeout,
+                 bytes, [&] {
+                   Tensors views = bytes ? as_bytes(tensors) : tensors;
+                   return inner_->recv(views, peer, tag);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
-  check_usable("recv");
-  Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
-  return track(inner_->recvAnysource(views, tag));
+  const bool bytes = needs_bytes(first_of(tensors));
+  return forward(shape_of(c10d::OpType::RECVANYSOURCE, tensors), {}, tensors, c10d::kUnsetTimeout,
+                 bytes, [&] {
+                   Tensors views = bytes ? as_bytes(tensors) : tensors;
+                   return inner_->recvAnysource(views, tag);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::barrier(const c10d::BarrierOptions& opts) {
-  check_usable("barrier");
-  return track(inner_->barrier(opts));
+  CallShape shape;
+  shape.op = c10d::OpType::BARRIER;
+  return forward(shape, {}, {}, opts.timeout, false, [&] { return inner_->barrier(opts); });
 }
 
 }  // namespace cgx

@@ -7,6 +7,8 @@
 #include "backend/bind_errors.h"
 #include "backend/bind_group.h"
 #include "backend/bind_mpi.h"
+#include "backend/bind_trouble.h"
+#include "backend/profiler_ranges.h"
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The engine of torch_cgx; use it through the torch_cgx package.";
@@ -16,4 +18,6 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_comm(m);
   cgx::bind_group(m);
   cgx::bind_mpi(m);
+  cgx::bind_trouble(m);
+  cgx::show_ranges_to_torch();
 }

@@ -12,6 +12,7 @@
 #include "backend/handshake.h"
 #include "backend/python_error.h"
 #include "base/error.h"
+#include "comm/faults.h"
 #include "comm/in_process.h"
 #include "comm/mpi_point_to_point.h"
 #include "comm/relay.h"
@@ -89,6 +90,10 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
       load_mpi_(std::move(load_mpi)) {
   const Deadline deadline = Deadline::after(options_->timeout);
   auto rendezvous = make_store_rendezvous(store_);
+  guard_ = std::make_shared<GroupGuard>(std::make_shared<const GroupLabel>(GroupLabel{
+                                            serial_, options_->group_name, options_->group_desc,
+                                            options_->global_ranks_in_group, rank_, size_}),
+                                        store_);
   // First, so that a disagreement is found before anything is built on it.
   hosts_ = handshake(*rendezvous, rank_, size_, options_->fields, config_.host_id, deadline);
   const Topology topology(hosts_, config_.leader_only);
@@ -102,9 +107,19 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
     connect_level("inner", *rendezvous, [&] { connect_inner(carriers); });
   }
   if (!on_one_host_) connect_level("cross", *rendezvous, [&] { connect_cross(carriers); });
-  engine_ = std::make_unique<Engine>(std::move(carriers), engine);
+  engine_ = std::make_unique<Engine>(
+      std::move(carriers), engine,
+      [guard = guard_](Failure failure) { return guard->explain(std::move(failure)); });
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
+  guard_->attach(engine_.get(), inner_);
+  if (config_.log >= LogLevel::kInfo) {
+    log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name, "': carrier ",
+                    engine_->carrier(), ", ", topology.host_count(),
+                    topology.host_count() == 1 ? " host" : " hosts", ", reductions inner ",
+                    config_.inner_reduction, ", cross ", config_.cross_reduction,
+                    ", everything else over gloo"));
+  }
   init();
 }
 
@@ -156,7 +171,7 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier(Carrier kind, const 
     throw_failure(failure);
   }
   carrier->call_ranks(members);
-  return carrier;
+  return FaultPlan::allowed() ? with_faults(std::move(carrier)) : std::move(carrier);
 }
 
 std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char* variable,
@@ -207,10 +222,7 @@ void ProcessGroupCGX::setSequenceNumberForGroup() {
   // Every rank counts its own calls from 0; equal programs count alike.
 }
 
-uint64_t ProcessGroupCGX::getSequenceNumberForGroup() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return sequence_;
-}
+uint64_t ProcessGroupCGX::getSequenceNumberForGroup() { return guard_->sequence(); }
 
 void ProcessGroupCGX::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
@@ -234,8 +246,8 @@ c10d::ErrorType ProcessGroupCGX::getError() {
 }
 
 void ProcessGroupCGX::abort() {
-  engine_->abort("abort() of the process group was called");
-  inner_->abort();
+  guard_->fail({FailureKind::kAborted,
+                str_of("rank ", rank_, " was aborted: abort() of the process group was called")});
 }
 
 void ProcessGroupCGX::shutdown() {
@@ -250,6 +262,7 @@ void ProcessGroupCGX::shutdown() {
     (void)new std::shared_ptr<TaskQueue>(std::move(callbacks_));
     (void)engine_.release();
     (void)inner_.release();
+    (void)new std::shared_ptr<GroupGuard>(std::move(guard_));
     return;
   }
   ReleaseGilIfHeld no_gil;
@@ -259,6 +272,7 @@ void ProcessGroupCGX::shutdown() {
     }
     worker_->close();
     callbacks_->close();
+    guard_->detach();
     engine_->close();
   }
   if (inner_) inner_->shutdown();
@@ -324,7 +338,6 @@ WorkPtr ProcessGroupCGX::endCoalescing() {
 
 WorkPtr ProcessGroupCGX::track(WorkPtr work) {
   std::lock_guard<std::mutex> lock(mutex_);
-  ++sequence_;
   if (coalescing_) coalesced_.push_back(work);
   return work;
 }

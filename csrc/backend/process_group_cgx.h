@@ -20,6 +20,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "backend/call_record.h"
+#include "backend/group_guard.h"
 #include "backend/settings.h"
 #include "backend/task_queue.h"
 #include "backend/torch_compat.h"
@@ -142,7 +144,7 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
  private:
-  using Body = std::function<void(const Deadline&)>;
+  using Body = std::function<void(const Deadline&, CallRecord&)>;
 
   /// Collective over `members`, ranks of this group of which this one is number `rank`, and which
   /// alone use `keys`.
@@ -164,29 +166,44 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Exact inside the host where CGX_INTRA_COMPRESS=0 says so.
   std::shared_ptr<const Codec> allowed_on_carrier(std::shared_ptr<const Codec> codec) const;
 
+  /// Why a call is compressed, or not; empty where nobody wants to know.
+  std::string why_codec(bool collective_compresses, const at::Tensor& tensor) const;
+  void log_call(const CallRecord& record, const std::string& why) const;
+
   WorkPtr engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
                             std::vector<std::vector<Segment>> segments,
-                            std::chrono::milliseconds timeout);
+                            std::chrono::milliseconds timeout, std::string why);
   WorkPtr engine_reduce_scatter(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
                                 const std::shared_ptr<const Codec>& codec,
-                                std::chrono::milliseconds timeout);
+                                std::chrono::milliseconds timeout, std::string why);
   WorkPtr engine_all_gather(at::Tensor output, at::Tensor input,
                             const std::shared_ptr<const Codec>& codec,
-                            std::chrono::milliseconds timeout);
-  WorkPtr enqueue(c10d::OpType op, const char* title, const Tensors& inputs, const Tensors& outputs,
-                  std::chrono::milliseconds timeout, Body body);
+                            std::chrono::milliseconds timeout, std::string why);
+  WorkPtr enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
+                  const Tensors& outputs, std::chrono::milliseconds timeout, std::string why,
+                  Body body);
+  /// On the worker's thread.
+  void run_plan(const std::shared_ptr<const Plan>& plan, const void* input, void* output,
+                bool average, const Deadline& deadline, CallRecord& record);
 
   /// A compressible call on a device that the engine does not serve is an error where the group
   /// compresses it.
   void refuse_other_devices(const char* what, const at::Tensor& tensor, const c10d::ReduceOp& op,
                             bool compresses) const;
+  /// Hands a call to the inner backend. `views`: the inner tensors are views of `outputs`.
+  WorkPtr forward(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
+                  std::chrono::milliseconds timeout, bool views,
+                  const std::function<WorkPtr()>& run);
+  WorkPtr forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts);
+  WorkPtr forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
+                                 const c10d::ReduceScatterOptions& opts);
   WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
                              const c10d::AllgatherOptions& opts);
   WorkPtr forward_all_to_all(at::Tensor& output, at::Tensor& input,
                              std::vector<int64_t>& output_splits,
                              std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts);
 
-  /// Counts the call and, where torch is coalescing, keeps the work for endCoalescing().
+  /// Where torch is coalescing, keeps the work for endCoalescing().
   WorkPtr track(WorkPtr work);
   void check_usable(const char* what) const;
 
@@ -200,13 +217,13 @@ class ProcessGroupCGX : public c10d::Backend {
   BackendPtr inner_;
   std::vector<std::string> hosts_;
   bool on_one_host_ = true;
+  std::shared_ptr<GroupGuard> guard_;  // works hold it too
   std::unique_ptr<Engine> engine_;
 
   std::shared_ptr<TaskQueue> callbacks_;
   std::unique_ptr<TaskQueue> worker_;
 
   mutable std::mutex mutex_;  // guards what follows
-  uint64_t sequence_ = 0;
   c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
   bool closed_ = false;
   bool coalescing_ = false;

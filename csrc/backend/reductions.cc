@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "backend/caller_context.h"
 #include "backend/layer_table.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
@@ -16,6 +17,9 @@ namespace {
 using WorkPtr = ProcessGroupCGX::WorkPtr;
 using Tensors = ProcessGroupCGX::Tensors;
 using std::chrono::milliseconds;
+
+// Why a call has the codec that it has.
+constexpr char kByTheCall[] = "the call says so";
 
 const char* name_of(const c10d::ReduceOp& op) {
   static constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
@@ -83,6 +87,33 @@ std::shared_ptr<const Codec> ProcessGroupCGX::codec_for(bool collective_compress
   return allowed_on_carrier(resolve_codec(options_->fields, config_));
 }
 
+std::string ProcessGroupCGX::why_codec(bool collective_compresses, const at::Tensor& tensor) const {
+  if (config_.log != LogLevel::kDebug) return "";
+  if (LayerTable::instance().find(tensor.numel())) return "by its registered layers";
+  if (!collective_compresses) return "exact: the option collectives leaves it out";
+  if (static_cast<size_t>(tensor.numel()) < config_.min_size) {
+    return str_of("exact: fewer values than min_size=", config_.min_size);
+  }
+  const int64_t bits = bits_in_force(options_->fields);
+  if (bits > 8) return str_of("exact: bits=", bits);
+  if (on_one_host_ && !config_.intra_compress.value_or(true)) return "exact: intra_compress=0";
+  return str_of("compressed: bits=", bits);
+}
+
+void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why) const {
+  const CallRecord::Progress now = record.progress();
+  std::string text = str_of(record.title(), ", group '", options_->group_name, "', ",
+                            describe(record.note()), ": ", now.way);
+  if (now.plan) {
+    text +=
+        str_of(", ", now.bytes_before, " bytes of values, ", now.bytes_after, " bytes sent, ",
+               now.milliseconds, " ms; codec: ", why,
+               "; algorithm: ", why_algorithm(engine_->options(), *now.plan, engine_->topology()));
+  }
+  if (!now.error.empty()) text += "; failed: " + now.error;
+  log_line(text);
+}
+
 std::vector<Segment> ProcessGroupCGX::segments_for(const at::Tensor& tensor) const {
   const auto registered = LayerTable::instance().find(tensor.numel());
   if (!registered) {
@@ -120,33 +151,37 @@ std::vector<Segment> ProcessGroupCGX::segments_of(const at::Tensor& tensor,
   return segments;
 }
 
-WorkPtr ProcessGroupCGX::enqueue(c10d::OpType op, const char* title, const Tensors& inputs,
-                                 const Tensors& outputs, milliseconds timeout, Body body) {
+WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
+                                 const Tensors& outputs, milliseconds timeout, std::string why,
+                                 Body body) {
   if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
-  uint64_t sequence = 0;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    sequence = sequence_;
-  }
-  auto work =
-      c10::make_intrusive<EngineWork>(rank_, op, title, inputs, outputs, sequence, callbacks_);
-  auto task = [this, work, timeout, body = std::move(body)] {
+  CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
+  auto work = c10::make_intrusive<EngineWork>(rank_, shape.op, title, inputs, outputs,
+                                              record->number, callbacks_);
+  auto task = [this, work, record, timeout, why = std::move(why), context = CallerContext(),
+               body = std::move(body)]() mutable {
     std::exception_ptr error;
+    std::string text;
     work->started();
-    try {
-      NoAutograd guard;
-      body(Deadline::after(timeout));
-    } catch (const NonFiniteError&) {
-      error = std::current_exception();  // the data's fault: the group goes on
-    } catch (const TimeoutError&) {
-      error = std::current_exception();
-      std::lock_guard<std::mutex> lock(mutex_);
-      error_ = c10d::ErrorType::TIMEOUT;
-    } catch (...) {
-      error = std::current_exception();
-      std::lock_guard<std::mutex> lock(mutex_);
-      error_ = c10d::ErrorType::COMM_ERROR;
+    record->start();
+    {
+      const auto as_the_caller = context.enter();
+      try {
+        NoAutograd guard;
+        body(Deadline::after(timeout), *record);
+      } catch (const NonFiniteError& e) {
+        error = std::current_exception();  // the data's fault: the group goes on
+        text = e.what();
+      } catch (const std::exception& e) {
+        error = std::current_exception();
+        text = e.what();
+        std::lock_guard<std::mutex> lock(mutex_);
+        error_ = dynamic_cast<const TimeoutError*>(&e) != nullptr ? c10d::ErrorType::TIMEOUT
+                                                                  : c10d::ErrorType::COMM_ERROR;
+      }
     }
+    record->finish(text);
+    if (config_.log == LogLevel::kDebug) log_call(*record, why);
     work->complete(error ? for_python(error) : nullptr);
     if (onCompletionHook_) try {
         onCompletionHook_(std::make_shared<c10d::WorkInfo>(
@@ -158,34 +193,49 @@ WorkPtr ProcessGroupCGX::enqueue(c10d::OpType op, const char* title, const Tenso
         TORCH_WARN("cgx: the on-completion hook raised: ", e.what());
       }
   };
-  TORCH_CHECK(worker_->submit(std::move(task)), "cgx: ", title, " on rank ", rank_,
-              ": the process group has been destroyed");
+  if (!worker_->submit(std::move(task))) {
+    guard_->withdraw(record);
+    TORCH_CHECK(false, "cgx: ", title, " on rank ", rank_,
+                ": the process group has been destroyed");
+  }
   return track(work);
+}
+
+void ProcessGroupCGX::run_plan(const std::shared_ptr<const Plan>& plan, const void* input,
+                               void* output, bool average, const Deadline& deadline,
+                               CallRecord& record) {
+  record.served_by(plan, engine_->carrier());
+  const uint64_t before = engine_->stats().bytes_sent;
+  engine_->run(*plan, input, output, average, deadline, record.number);
+  record.count_sent(engine_->stats().bytes_sent - before);
 }
 
 WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
                                            std::vector<std::vector<Segment>> segments,
-                                           milliseconds timeout) {
+                                           milliseconds timeout, std::string why) {
   check_usable("all_reduce");
   struct Item {
     at::Tensor tensor, memory;
     std::shared_ptr<const Plan> plan;
   };
   std::vector<Item> items;
+  int64_t values = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
     // and breaks nothing.
     items.push_back({tensors[i], dense("all_reduce", tensors[i]),
                      engine_->plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
+    values += tensors[i].numel();
   }
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
-  return enqueue(type, "cgx:all_reduce", tensors, tensors, timeout,
-                 [this, items, average](const Deadline& deadline) {
+  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true}, "cgx:all_reduce",
+                 tensors, tensors, timeout, std::move(why),
+                 [this, items, average](const Deadline& deadline, CallRecord& record) {
                    for (const Item& item : items) {
                      void* data = item.memory.data_ptr();
-                     engine_->run(*item.plan, data, data, average, deadline);
+                     run_plan(item.plan, data, data, average, deadline, record);
                      if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
                    }
                  });
@@ -194,7 +244,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
 WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor input,
                                                const c10d::ReduceOp& op,
                                                const std::shared_ptr<const Codec>& codec,
-                                               milliseconds timeout) {
+                                               milliseconds timeout, std::string why) {
   check_usable("reduce_scatter");
   check_shards("reduce_scatter", input, output, size_);
   const at::Tensor in = dense("reduce_scatter", input);
@@ -202,27 +252,31 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
   auto plan = engine_->plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
                                    codec, *engine_dtype(input));
   const bool average = op.op_ == c10d::ReduceOp::AVG;
-  return enqueue(c10d::OpType::_REDUCE_SCATTER_BASE, "cgx:reduce_scatter", {input}, {output},
-                 timeout, [this, in, out, output, plan, average](const Deadline& deadline) {
-                   engine_->run(*plan, in.data_ptr(), out.data_ptr(), average, deadline);
-                   if (!out.is_same(output)) output.copy_(out);
-                 });
+  return enqueue(
+      {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(), -1, true},
+      "cgx:reduce_scatter", {input}, {output}, timeout, std::move(why),
+      [this, in, out, output, plan, average](const Deadline& deadline, CallRecord& record) {
+        run_plan(plan, in.data_ptr(), out.data_ptr(), average, deadline, record);
+        if (!out.is_same(output)) output.copy_(out);
+      });
 }
 
 WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            const std::shared_ptr<const Codec>& codec,
-                                           milliseconds timeout) {
+                                           milliseconds timeout, std::string why) {
   check_usable("all_gather");
   check_shards("all_gather", output, input, size_);
   const at::Tensor in = dense("all_gather", input);
   const at::Tensor out = dense("all_gather", output);
   auto plan = engine_->plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
                                    *engine_dtype(input));
-  return enqueue(c10d::OpType::_ALLGATHER_BASE, "cgx:all_gather", {input}, {output}, timeout,
-                 [this, in, out, output, plan](const Deadline& deadline) {
-                   engine_->run(*plan, in.data_ptr(), out.data_ptr(), false, deadline);
-                   if (!out.is_same(output)) output.copy_(out);
-                 });
+  return enqueue(
+      {c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(), -1, true},
+      "cgx:all_gather", {input}, {output}, timeout, std::move(why),
+      [this, in, out, output, plan](const Deadline& deadline, CallRecord& record) {
+        run_plan(plan, in.data_ptr(), out.data_ptr(), false, deadline, record);
+        if (!out.is_same(output)) output.copy_(out);
+      });
 }
 
 namespace {
@@ -250,14 +304,15 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
   check_usable("all_reduce");
   const at::Tensor& tensor = single("all_reduce", tensors);
   if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
-    return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)}, opts.timeout);
+    return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)}, opts.timeout,
+                             why_codec(config_.compress_all_reduce, tensor));
   }
   refuse_other_devices("all_reduce", tensor, opts.reduceOp, config_.compress_all_reduce);
   TORCH_CHECK_TYPE(tensor.scalar_type() != at::kShort && tensor.scalar_type() != at::kUInt16 &&
                        !at::isFloat8Type(tensor.scalar_type()),
                    "cgx: all_reduce of a ", tensor.scalar_type(),
                    " tensor is not supported; convert it to int32, int64 or float32 first");
-  return track(inner_->allreduce(tensors, opts));
+  return forward_all_reduce(tensors, opts);
 }
 
 WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
@@ -268,7 +323,8 @@ WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
   if (engine && !tensors.empty()) {
     std::vector<std::vector<Segment>> segments;
     for (const at::Tensor& tensor : tensors) segments.push_back(segments_for(tensor));
-    return engine_all_reduce(tensors, opts.reduceOp, std::move(segments), opts.timeout);
+    return engine_all_reduce(tensors, opts.reduceOp, std::move(segments), opts.timeout,
+                             why_codec(config_.compress_all_reduce, tensors.front()));
   }
   std::vector<WorkPtr> works;
   for (const at::Tensor& tensor : tensors) {
@@ -284,11 +340,12 @@ WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& in
   if (is_sum(opts.reduceOp) && engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_reduce_scatter, output.numel());
     if (codec != raw_codec()) {
-      return engine_reduce_scatter(output, input, opts.reduceOp, codec, opts.timeout);
+      return engine_reduce_scatter(output, input, opts.reduceOp, codec, opts.timeout,
+                                   why_codec(true, output));
     }
   }
   refuse_other_devices("reduce_scatter", output, opts.reduceOp, config_.compress_reduce_scatter);
-  return track(inner_->_reduce_scatter_base(output, input, opts));
+  return forward_reduce_scatter(output, input, opts);
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -307,10 +364,12 @@ WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
   check_usable("all_gather");
   if (engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_all_gather, input.numel());
-    if (codec != raw_codec()) return engine_all_gather(output, input, codec, opts.timeout);
+    if (codec != raw_codec()) {
+      return engine_all_gather(output, input, codec, opts.timeout, why_codec(true, input));
+    }
   }
   refuse_other_devices("all_gather", input, c10d::ReduceOp::SUM, config_.compress_all_gather);
-  return track(forward_all_gather(output, input, opts));
+  return forward_all_gather(output, input, opts);
 }
 
 WorkPtr ProcessGroupCGX::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -329,7 +388,7 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
                                            milliseconds timeout) {
   std::vector<Segment> segments = segments_of(tensor, layers);
   if (is_sum(op) && engine_dtype(tensor)) {
-    return engine_all_reduce({tensor}, op, {std::move(segments)}, timeout);
+    return engine_all_reduce({tensor}, op, {std::move(segments)}, timeout, kByTheCall);
   }
   for (const LayerRequest& layer : layers) {
     if (layer.codec) refuse_compression("all_reduce", tensor, &op);
@@ -338,7 +397,7 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
   opts.reduceOp = op;
   opts.timeout = timeout;
   Tensors tensors = {tensor};
-  return track(inner_->allreduce(tensors, opts));
+  return forward_all_reduce(tensors, opts);
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor input,
@@ -348,14 +407,14 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
-    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)),
-                                 timeout);
+    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)), timeout,
+                                 kByTheCall);
   }
   check_usable("reduce_scatter");
   c10d::ReduceScatterOptions opts;
   opts.reduceOp = op;
   opts.timeout = timeout;
-  return track(inner_->_reduce_scatter_base(output, input, opts));
+  return forward_reduce_scatter(output, input, opts);
 }
 
 WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
@@ -364,12 +423,13 @@ WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
   if (codec) {
     if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
     if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
-    return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), timeout);
+    return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), timeout,
+                             kByTheCall);
   }
   check_usable("all_gather");
   c10d::AllgatherOptions opts;
   opts.timeout = timeout;
-  return track(forward_all_gather(output, input, opts));
+  return forward_all_gather(output, input, opts);
 }
 
 }  // namespace cgx

@@ -150,6 +150,12 @@ Reduction reduction_of(const std::string& value) {
   return value == "RING" ? Reduction::kRing : Reduction::kAuto;
 }
 
+LogLevel log_level_of(const std::string& value) {
+  if (value == "off") return LogLevel::kOff;
+  if (value == "info") return LogLevel::kInfo;
+  return value == "debug" ? LogLevel::kDebug : LogLevel::kWarn;
+}
+
 }  // namespace
 
 const std::vector<Setting>& settings() {
@@ -173,6 +179,8 @@ const std::vector<Setting>& settings() {
       {"fusion_buffer_mb", "CGX_FUSION_BUFFER_SIZE_MB", Kind::kInteger, "64", 1, 65536, "", false, true},
       {"shm_segment_kb", "CGX_SHM_SEGMENT_KB", Kind::kInteger, "1024", 16, 1048576, "", false, true},
       {"segment_kb", "CGX_SEGMENT_KB", Kind::kInteger, "512", 1, 1048576, "", false, true},
+      {"checksum", "CGX_CHECKSUM", Kind::kBoolean, "0", 0, 1, "", false, true},
+      {"log", "CGX_LOG", Kind::kChoice, "warn", 0, 0, "off,warn,info,debug", false, false},
       {"host_id", "CGX_HOST_ID", Kind::kText, "", 0, 0, "", false, false},
   };
   // clang-format on
@@ -229,13 +237,17 @@ GroupConfig resolve_group(const OptionFields& options) {
   group.leader_only = get(options, "intra_broadcast") == "1";
   const std::string compress = get(options, "intra_compress");
   if (compress != "AUTO") group.intra_compress = compress == "1";
+  group.checksum = get(options, "checksum") == "1";
+  group.log = log_level_of(get(options, "log"));
   group.host_id = get(options, "host_id");
   for (const Setting& s : settings()) lookup(options, s);  // bad per-call values are refused early
   return group;
 }
 
+int64_t bits_in_force(const OptionFields& options) { return get_integer(options, "bits"); }
+
 std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const GroupConfig& group) {
-  const int64_t bits = get_integer(options, "bits");
+  const int64_t bits = bits_in_force(options);
   if (bits > 8) return raw_codec();
   CodecSpec spec;
   spec.name = group.codec;
@@ -252,6 +264,7 @@ EngineOptions engine_options(const GroupConfig& group, const Topology& topology)
   options.inner_reduction = reduction_of(group.inner_reduction);
   options.cross_reduction = reduction_of(group.cross_reduction);
   options.nonfinite = group.nonfinite;
+  options.checksum = group.checksum;
   // Equal rounds whatever the carrier: equal bits.
   options.inner.wanted = group.shm_segment_bytes;
   options.inner.most = group.inner == Carrier::kShm

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "codec/codec.h"
 #include "reduce/engine.h"
 
@@ -68,10 +69,15 @@ struct GroupConfig {
   size_t segment_bytes = 0;
   bool leader_only = false;            // CGX_INTRA_BROADCAST
   std::optional<bool> intra_compress;  // none: by the kind of group
+  bool checksum = false;
+  LogLevel log = LogLevel::kWarn;
   std::string host_id;
 };
 
 GroupConfig resolve_group(const OptionFields& options);
+
+/// Bits of a call now, on the caller's thread.
+int64_t bits_in_force(const OptionFields& options);
 
 /// Codec of a call on the caller's thread; raw_codec() where bits > 8.
 std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const GroupConfig& group);

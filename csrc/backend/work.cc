@@ -114,31 +114,58 @@ void EngineWork::abort() {
   TORCH_CHECK(false, "cgx: a single work cannot be aborted; abort the process group");
 }
 
-ForwardedWork::ForwardedWork(c10::intrusive_ptr<c10d::Work> inner, c10d::OpType op,
-                             std::vector<at::Tensor> outputs)
-    : Work(-1, op), inner_(std::move(inner)), outputs_(std::move(outputs)) {}
+ForwardedWork::ForwardedWork(c10::intrusive_ptr<c10d::Work> inner, CallRecordPtr record,
+                             std::shared_ptr<GroupGuard> guard, std::vector<at::Tensor> outputs)
+    : Work(-1, record->shape.op),
+      inner_(std::move(inner)),
+      record_(std::move(record)),
+      guard_(std::move(guard)),
+      outputs_(std::move(outputs)) {
+  record_->watch_work(inner_);
+}
 
 bool ForwardedWork::isCompleted() { return inner_->isCompleted(); }
 bool ForwardedWork::isSuccess() const { return inner_->isSuccess(); }
 std::exception_ptr ForwardedWork::exception() const { return inner_->exception(); }
 int ForwardedWork::sourceRank() const { return inner_->sourceRank(); }
-std::vector<at::Tensor> ForwardedWork::result() { return outputs_; }
+std::vector<at::Tensor> ForwardedWork::result() {
+  return outputs_.empty() ? inner_->result() : outputs_;
+}
 void ForwardedWork::synchronize() { inner_->synchronize(); }
-bool ForwardedWork::wait(std::chrono::milliseconds timeout) { return inner_->wait(timeout); }
+
+bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
+  bool done = false;
+  try {
+    done = inner_->wait(timeout);
+  } catch (const std::exception& e) {
+    // A wait for a send or a receive that ran out has ended it: Gloo closes the connections then.
+    const bool ended = record_->shape.point_to_point() || inner_->isCompleted();
+    if (ended) record_->finish(e.what());
+    guard_->rethrow(*record_, e.what(), ended);
+  }
+  if (done) record_->finish("");
+  return done;
+}
+
 void ForwardedWork::abort() { inner_->abort(); }
 
 FuturePtr ForwardedWork::getFuture() {
   return inner_->getFuture()->then(
-      [outputs = outputs_](c10::ivalue::Future& done) {
-        if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-        return c10::IValue(outputs);
+      [record = record_, guard = guard_, outputs = outputs_](c10::ivalue::Future& done) {
+        if (done.hasError()) {
+          const std::string text = done.tryRetrieveErrorMessage();
+          record->finish(text);
+          guard->rethrow(*record, text, true);
+        }
+        record->finish("");
+        return outputs.empty() ? done.value() : c10::IValue(outputs);
       },
       c10::ListType::create(c10::TensorType::get()));
 }
 
 FuturePtr ForwardedWork::getFutureResult() { return inner_->getFutureResult(); }
 float ForwardedWork::getDuration() const { return inner_->getDuration(); }
-uint64_t ForwardedWork::getSequencenumber() const { return inner_->getSequencenumber(); }
+uint64_t ForwardedWork::getSequencenumber() const { return record_->number; }
 
 GroupedWork::GroupedWork(std::vector<c10::intrusive_ptr<c10d::Work>> works,
                          std::vector<at::Tensor> outputs)

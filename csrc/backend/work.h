@@ -7,6 +7,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "backend/call_record.h"
+#include "backend/group_guard.h"
 #include "backend/task_queue.h"
 
 namespace cgx {
@@ -49,12 +51,13 @@ class EngineWork : public c10d::Work {
   bool settled_ = false;      // complete() has taken the futures that there were
 };
 
-/// A work of the inner backend whose tensors were views (other dtypes as bytes): shows the caller's
-/// tensors instead.
+/// A work of the inner backend. Shows the caller's tensors (the inner one may have worked on views
+/// of other types), and throws the cause that the group's guard knows when the inner work fails.
 class ForwardedWork : public c10d::Work {
  public:
-  ForwardedWork(c10::intrusive_ptr<c10d::Work> inner, c10d::OpType op,
-                std::vector<at::Tensor> outputs);
+  /// `outputs` empty: those of the inner work.
+  ForwardedWork(c10::intrusive_ptr<c10d::Work> inner, CallRecordPtr record,
+                std::shared_ptr<GroupGuard> guard, std::vector<at::Tensor> outputs);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -71,6 +74,8 @@ class ForwardedWork : public c10d::Work {
 
  private:
   const c10::intrusive_ptr<c10d::Work> inner_;
+  const CallRecordPtr record_;
+  const std::shared_ptr<GroupGuard> guard_;
   const std::vector<at::Tensor> outputs_;
 };
 

@@ -38,11 +38,13 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.h"
+#include "comm/call_note.h"
 #include "comm/failure.h"
 
 namespace cgx {
@@ -125,6 +127,25 @@ class Communicator {
   /// Unblocks every waiter, here and on the other ranks where the carrier can reach them: their
   /// errors are of the cause's kind and carry its text.
   virtual void abort(const Failure& cause) = 0;
+
+  // The following may be called from any thread at any time; they never wait.
+
+  /// Why the communicator is broken, as far as this rank can know without waiting for a peer.
+  virtual std::optional<Failure> failure() { return std::nullopt; }
+
+  /// Says that this rank begins a collective, and returns what a peer said of the same number if
+  /// that differs. Of two ranks that disagree at least one is told. Carriers without shared memory
+  /// say and return nothing.
+  virtual std::optional<PeerNote> compare_call(const CallNote& note) {
+    (void)note;
+    return std::nullopt;
+  }
+
+  /// The call of that number was not made after all.
+  virtual void forget_call(uint64_t number) { (void)number; }
+
+  /// Peers whose process is known to have ended.
+  virtual std::vector<int> ended_peers() { return {}; }
 
  protected:
   /// For errors.

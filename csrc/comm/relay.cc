@@ -76,6 +76,7 @@ class Relay final : public Communicator {
   Message peek(int peer, const Deadline& deadline) override;
   void release(int peer) override;
   void abort(const Failure& cause) override;
+  std::optional<Failure> failure() override;
 
  private:
   void check_usable();
@@ -166,6 +167,12 @@ void Relay::abort(const Failure& cause) {
   }
   broken_.store(true, std::memory_order_release);
   carrier_->abort(cause.text);
+}
+
+std::optional<Failure> Relay::failure() {
+  if (!broken_.load(std::memory_order_acquire)) return std::nullopt;
+  std::lock_guard lock(failure_mutex_);
+  return first_failure_;
 }
 
 template <typename Step>

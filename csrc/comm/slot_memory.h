@@ -17,9 +17,11 @@ namespace cgx {
 
 inline constexpr size_t kCacheLine = 64;
 inline constexpr uint64_t kSlotMagic = 0x63677873'6c6f7473;  // "cgxslots"
-inline constexpr uint32_t kSlotVersion = 2;
+inline constexpr uint32_t kSlotVersion = 3;
 /// Exchanges that a rank can have under way.
 inline constexpr int kMaxSlots = 4;
+/// Collectives that a rank remembers to have begun: peers that lag further behind compare nothing.
+inline constexpr int kCallNotes = 64;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
@@ -51,6 +53,13 @@ struct RankState {
 
   alignas(kCacheLine) std::atomic<uint32_t> presence;
   std::atomic<uint64_t> process;  // process_token() of the rank
+
+  /// Collective k is in calls[k % kCallNotes]. `number` is 0 while the words are being written.
+  struct Call {
+    std::atomic<uint64_t> number;
+    std::atomic<uint64_t> words[2];
+  };
+  alignas(kCacheLine) Call calls[kCallNotes];
 };
 
 struct PairSent {

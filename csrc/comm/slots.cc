@@ -174,10 +174,75 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
       }
     }
     if (deadline.expired()) {
-      fail(FailureKind::kTimeout,
-           story(str_of("deadline passed (set ", deadline.elapsed_seconds(), " s ago)").c_str()));
+      fail(FailureKind::kTimeout, story(str_of("deadline passed (set ", deadline.elapsed_seconds(),
+                                               " s ago)", silent_ranks())
+                                            .c_str()));
     }
   }
+}
+
+void SlotExchange::begin_call() {
+  for (Seen& seen : seen_) seen.expected = seen.taken;
+}
+
+void SlotExchange::expect(int peer, size_t bytes) {
+  (void)bytes;  // shown with the message
+  check_peer(peer, rank_, size());
+  ++seen_[peer].expected;
+}
+
+std::string SlotExchange::silent_ranks() const {
+  std::string text;
+  int silent = 0;
+  for (int peer = 0; peer < size(); ++peer) {
+    const Seen& seen = seen_[peer];
+    if (peer == rank_ || seen.expected <= seen.taken) continue;
+    if (memory_.sent(peer, rank_).posted.load(std::memory_order_relaxed) > seen.taken) continue;
+    text += str_of(silent++ == 0 ? "" : ", ", called(peer));
+  }
+  return silent < 2 ? "" : str_of("; nothing came from the ranks ", text);
+}
+
+std::optional<Failure> SlotExchange::failure() {
+  if (memory_.header().failure_state.load(std::memory_order_acquire) == SlotHeader::kNone) {
+    return std::nullopt;
+  }
+  return published_failure();
+}
+
+std::optional<PeerNote> SlotExchange::compare_call(const CallNote& note) {
+  if (process_ != process_token()) return std::nullopt;
+  RankState::Call& mine = memory_.rank(rank_).calls[note.number % kCallNotes];
+  mine.number.store(0, std::memory_order_seq_cst);
+  for (int i = 0; i < 2; ++i) mine.words[i].store(note.words[i], std::memory_order_seq_cst);
+  // Sequentially consistent, as are the loads below: of two ranks that say something of the same
+  // number at once, at least one sees the other.
+  mine.number.store(note.number, std::memory_order_seq_cst);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    const RankState::Call& theirs = memory_.rank(peer).calls[note.number % kCallNotes];
+    CallNote other;
+    other.number = theirs.number.load(std::memory_order_seq_cst);
+    for (int i = 0; i < 2; ++i) other.words[i] = theirs.words[i].load(std::memory_order_seq_cst);
+    if (other.number != note.number || other == note) continue;
+    // Overwritten while it was read: the peer is far ahead, and has passed this number.
+    if (theirs.number.load(std::memory_order_seq_cst) != note.number) continue;
+    return PeerNote{called(peer), other};
+  }
+  return std::nullopt;
+}
+
+void SlotExchange::forget_call(uint64_t number) {
+  if (process_ != process_token()) return;
+  memory_.rank(rank_).calls[number % kCallNotes].number.store(0, std::memory_order_seq_cst);
+}
+
+std::vector<int> SlotExchange::ended_peers() {
+  std::vector<int> ended;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_ && !peer_alive(peer)) ended.push_back(called(peer));
+  }
+  return ended;
 }
 
 void SlotExchange::begin_exchange(const Deadline& deadline) {

@@ -46,6 +46,12 @@ class SlotExchange : public Communicator {
   Message peek(int peer, const Deadline& deadline) override;
   void release(int peer) override;
   void abort(const Failure& cause) override;
+  void begin_call() override;
+  void expect(int peer, size_t bytes) override;
+  std::optional<Failure> failure() override;
+  std::optional<PeerNote> compare_call(const CallNote& note) override;
+  void forget_call(uint64_t number) override;
+  std::vector<int> ended_peers() override;
 
  protected:
   /// `owner` keeps the memory alive for as long as this object needs it.
@@ -69,8 +75,9 @@ class SlotExchange : public Communicator {
   };
 
   struct Seen {
-    uint64_t taken = 0;  // messages of the peer that were received
-    bool shown = false;  // the last of them is not released yet
+    uint64_t taken = 0;     // messages of the peer that were received
+    bool shown = false;     // the last of them is not released yet
+    uint64_t expected = 0;  // messages that the reader knows will come, up to this number
   };
 
   /// Throws the first failure of the group, if there was one, and refuses to work in a forked
@@ -86,6 +93,8 @@ class SlotExchange : public Communicator {
   template <typename Ready>
   bool spin(Ready ready);
   void ring(int peer);
+  /// " (silent: rank 1, 3)": all ranks that owe this one a message, if they are more than one.
+  std::string silent_ranks() const;
   void begin_exchange(const Deadline& deadline);
   /// The one that the next exchange uses.
   size_t slot() const { return exchange_ % static_cast<uint64_t>(memory_.layout().slots); }

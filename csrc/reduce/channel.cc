@@ -1,15 +1,27 @@
 #include "reduce/channel.h"
 
+#include <cstring>
+#include <string>
+
+#include "base/crc32c.h"
 #include "base/error.h"
 
 namespace cgx {
 namespace {
 
-size_t message_bytes(size_t payload_bytes) {
-  return payload_bytes == 0 ? 0 : Communicator::kPayloadOffset + payload_bytes;
+// What stands after a payload under CGX_CHECKSUM=1: the CRC-32C of header and payload, twice.
+uint64_t checksum_of(const std::byte* message, size_t bytes) {
+  const uint64_t crc = crc32c(message, bytes);
+  return crc << 32 | crc;
 }
 
 }  // namespace
+
+size_t Channel::message_bytes(size_t payload_bytes) const {
+  if (payload_bytes == 0) return 0;
+  return Communicator::kPayloadOffset + payload_bytes +
+         (call_.identity.checksum ? kChecksumBytes : 0);
+}
 
 Channel::Channel(Call& call, Communicator& comm, std::vector<int> members, bool across)
     : call_(call),
@@ -51,7 +63,7 @@ void Channel::count_sent(int peer, size_t payload_bytes) {
 }
 
 std::byte* Channel::open_broadcast(size_t payload_bytes) {
-  ScopedTimer timer(call_.stats.transfer_ns);
+  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   opened_.clear();
   std::byte* message = comm_.open_broadcast(message_bytes(payload_bytes), call_.deadline);
   if (payload_bytes == 0) return nullptr;
@@ -61,7 +73,7 @@ std::byte* Channel::open_broadcast(size_t payload_bytes) {
 }
 
 const std::vector<std::byte*>& Channel::open(const std::vector<size_t>& payload_bytes) {
-  ScopedTimer timer(call_.stats.transfer_ns);
+  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   opened_.clear();
   bytes_to_.assign(payload_bytes.size(), 0);
   for (int p : peers_) {
@@ -79,10 +91,14 @@ const std::vector<std::byte*>& Channel::open(const std::vector<size_t>& payload_
 }
 
 void Channel::post(size_t round) {
-  ScopedTimer timer(call_.stats.transfer_ns);
+  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   const auto flags = static_cast<uint8_t>(call_.met_nonfinite ? MessageHeader::kNonFinite : 0);
   for (const auto& [message, payload_bytes] : opened_) {
     write_header(message, call_.identity, round, payload_bytes, flags);
+    if (!call_.identity.checksum) continue;
+    const size_t covered = Communicator::kPayloadOffset + payload_bytes;
+    const uint64_t sum = checksum_of(message, covered);
+    std::memcpy(message + covered, &sum, sizeof sum);
   }
   comm_.post(call_.deadline);
 }
@@ -103,25 +119,45 @@ void Channel::verify_first(int peer, size_t round) {
 
 void Channel::greet() {
   if (!comm_.announces()) return;
-  ScopedTimer timer(call_.stats.transfer_ns);
+  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   for (int p : peers_) {
     if (incoming_[static_cast<size_t>(p)].at_once) verify_first(p, 0);
   }
 }
 
+Message Channel::without_checksum(const Message& message, int peer) const {
+  if (!call_.identity.checksum) return message;
+  const std::string who = str_of("rank ", call_.identity.rank, ": message of rank ",
+                                 members_[static_cast<size_t>(peer)], ", ", message.bytes,
+                                 " bytes over ", comm_.name());
+  if (message.bytes < Communicator::kPayloadOffset + kChecksumBytes) {
+    throw MismatchError(str_of(who, ", was truncated: it has no room for header and checksum"));
+  }
+  const size_t covered = message.bytes - kChecksumBytes;
+  uint64_t told = 0;
+  std::memcpy(&told, message.data + covered, sizeof told);
+  const uint64_t found = checksum_of(message.data, covered);
+  if (told != found) {
+    throw MismatchError(str_of(who, ", was altered on its way: its checksum is ", std::hex, found,
+                               ", it was sent with ", told, " (CGX_CHECKSUM=1)"));
+  }
+  return {message.data, covered};
+}
+
 const std::byte* Channel::receive(int peer, size_t round) {
-  ScopedTimer timer(call_.stats.transfer_ns);
+  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   Incoming& in = incoming_[static_cast<size_t>(peer)];
   if (in.received == in.payloads.size()) {
     throw Error(str_of("rank ", call_.identity.rank, ": a message of rank ",
                        members_[static_cast<size_t>(peer)], " was read that is not in the plan"));
   }
   verify_first(peer, round);
-  const Message message = comm_.receive(peer, call_.deadline);
+  const Message whole = comm_.receive(peer, call_.deadline);
+  const Message message = without_checksum(whole, peer);
   const uint8_t flags = check_header(message, call_.identity, round,
                                      members_[static_cast<size_t>(peer)], in.payloads[in.received]);
   const bool frame = !comm_.announces() || in.received == 0;
-  call_.stats.bytes_received += message.bytes + (frame ? comm_.frame_bytes() : 0);
+  call_.stats.bytes_received += whole.bytes + (frame ? comm_.frame_bytes() : 0);
   ++in.received;
   if (flags & MessageHeader::kNonFinite) call_.met_nonfinite = true;
   return message.data + Communicator::kPayloadOffset;

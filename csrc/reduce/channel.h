@@ -64,6 +64,10 @@ class Channel {
     bool expected = false;  // the carrier knows of the first one
     bool verified = false;  // the first one was looked at
   };
+  /// On the wire; 0 for a message that is not sent.
+  size_t message_bytes(size_t payload_bytes) const;
+  /// MismatchError if the checksum is wrong.
+  Message without_checksum(const Message& message, int peer) const;
   void verify_first(int peer, size_t round);
   void count_sent(int peer, size_t payload_bytes);
 

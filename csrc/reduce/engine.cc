@@ -47,17 +47,40 @@ Algorithm choose_algorithm(const EngineOptions& options, const Topology& topolog
                                                   : Algorithm::kScatterReduceAllGather;
 }
 
+std::string why_algorithm(const EngineOptions& options, const Plan& plan,
+                          const Topology& topology) {
+  if (plan.operation != Operation::kAllReduce) return "the only way";
+  const bool across = topology.host_count() > 1;
+  const Reduction asked = across ? options.cross_reduction : options.inner_reduction;
+  const char* option = across ? "cross_reduction" : "inner_reduction";
+  if (asked != Reduction::kAuto) return str_of("asked for by ", option);
+  const size_t team =
+      static_cast<size_t>(topology.two_levels() ? topology.host_count() : topology.size());
+  if (plan.algorithm == Algorithm::kOneShot) {
+    return str_of(option, "=AUTO: ", team <= 2 ? "two sides, one rounding" : "a small message");
+  }
+  return str_of(option, "=AUTO: more than ", kOneShotBytes, " bytes would leave a rank at once");
+}
+
 namespace {
 
 // The space that plans of the algorithm are made in.
 PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Algorithm algorithm) {
   PlanSpace space{topology, options.inner, options.inner, options.inner_exact};
+  const auto make_room = [&](Budget& budget) {
+    if (!options.checksum) return;
+    const size_t sums = kChecksumBytes * static_cast<size_t>(topology.size());
+    for (size_t* bytes : {&budget.wanted, &budget.most}) *bytes -= std::min(*bytes, sums);
+  };
+  make_room(space.inner);
+  make_room(space.cross);
   if (topology.host_count() == 1) return space;
   const auto team =
       static_cast<size_t>(topology.two_levels() ? topology.host_count() : topology.size());
   const size_t messages = algorithm == Algorithm::kOneShot ? 1 : team;
   space.cross.most = options.cross_bytes;
   space.cross.wanted = std::min(options.cross_bytes, options.segment_bytes * messages);
+  make_room(space.cross);
   return space;
 }
 
@@ -79,8 +102,9 @@ std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
   return plan_all_reduce(segments, dtype, other, plan_space(options, topology, other));
 }
 
-Engine::Engine(Carriers carriers, EngineOptions options)
+Engine::Engine(Carriers carriers, EngineOptions options, Explain explain)
     : carriers_(std::move(carriers)),
+      explain_(std::move(explain)),
       options_(options),
       rank_(carriers_.rank),
       size_(carriers_.topology.size()) {
@@ -151,16 +175,17 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
 }
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
-                 const Deadline& deadline) {
+                 const Deadline& deadline, std::optional<uint64_t> number) {
   if (auto broken = failure()) throw_failure(*broken);
   const uint64_t sequence = sequence_++;
   auto context = [&](const std::string& what) {
-    return str_of("cgx ", name_of(plan.operation), " number ", sequence, " on rank ", rank_, " of ",
-                  size_, " (", carrier(), "): ", what);
+    return str_of("cgx ", name_of(plan.operation), " number ", number.value_or(sequence),
+                  " on rank ", rank_, " of ", size_, " (", carrier(), "), ",
+                  deadline.elapsed_seconds(), " s: ", what);
   };
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
-    CallIdentity identity{&plan, sequence, average, rank_};
+    CallIdentity identity{&plan, sequence, average, rank_, options_.checksum};
     Call call{{carriers_.inner.get(), carriers_.cross.get()},
               topology(),
               plan,
@@ -190,13 +215,17 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     // The kind of error is kept, the operation is added; the carriers tell the peers the same.
     Failure failure = failure_of(e);
     failure.text = context(failure.text);
+    if (explain_) failure = explain_(std::move(failure));
+    std::lock_guard<std::mutex> lock(state_mutex_);
+    failure = broken_by(failure);
     abort_carriers(failure);
-    {
-      std::lock_guard<std::mutex> lock(state_mutex_);
-      broken_ = failure;
-    }
     throw_failure(failure);
   }
+}
+
+Failure Engine::broken_by(const Failure& cause) {
+  if (!broken_) broken_ = cause;
+  return *broken_;
 }
 
 void Engine::abort_carriers(const Failure& cause) {
@@ -204,9 +233,13 @@ void Engine::abort_carriers(const Failure& cause) {
   if (carriers_.cross) carriers_.cross->abort(cause);
 }
 
-void Engine::abort(const std::string& reason) {
+void Engine::fail(const Failure& cause) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  abort_carriers({FailureKind::kAborted, str_of("rank ", rank_, " was aborted: ", reason)});
+  abort_carriers(broken_by(cause));
+}
+
+void Engine::abort(const std::string& reason) {
+  fail({FailureKind::kAborted, str_of("rank ", rank_, " was aborted: ", reason)});
 }
 
 void Engine::close() {
@@ -215,9 +248,40 @@ void Engine::close() {
   carriers_.cross.reset();
 }
 
-std::optional<Failure> Engine::failure() const {
+std::optional<Failure> Engine::failure() {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  return broken_;
+  if (broken_) return broken_;
+  for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+    if (comm == nullptr) continue;
+    // Not kept: a run() that is under way will tell more.
+    if (auto known = comm->failure()) return known;
+  }
+  return std::nullopt;
+}
+
+std::optional<PeerNote> Engine::compare_call(const CallNote& note) {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+    if (comm == nullptr) continue;
+    if (auto other = comm->compare_call(note)) return other;
+  }
+  return std::nullopt;
+}
+
+void Engine::forget_call(uint64_t number) {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  if (carriers_.inner) carriers_.inner->forget_call(number);
+  if (carriers_.cross) carriers_.cross->forget_call(number);
+}
+
+std::vector<int> Engine::ended_peers() {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  std::vector<int> ended;
+  for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+    if (comm == nullptr) continue;
+    for (int peer : comm->ended_peers()) ended.push_back(peer);
+  }
+  return ended;
 }
 
 }  // namespace cgx

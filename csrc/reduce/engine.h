@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,8 @@ struct EngineOptions {
   Reduction inner_reduction = Reduction::kAuto;
   Reduction cross_reduction = Reduction::kAuto;
   NonFinite nonfinite = NonFinite::kPropagate;
+  /// A checksum after every message.
+  bool checksum = false;
   /// With two levels: no codec inside hosts.
   bool inner_exact = true;
   /// Exchanges inside a host.
@@ -62,14 +65,22 @@ std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
                                                  const Topology& topology,
                                                  const std::vector<Segment>& segments, DType dtype);
 
+/// Told of the failure that breaks a group, before the carriers tell the peers; returns it with
+/// what else is known of its cause.
+using Explain = std::function<Failure(Failure)>;
+
+/// Why a plan has the algorithm that it has: for logs.
+std::string why_algorithm(const EngineOptions& options, const Plan& plan, const Topology& topology);
+
 class Engine {
  public:
-  Engine(Carriers carriers, EngineOptions options);
+  Engine(Carriers carriers, EngineOptions options, Explain explain = nullptr);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& carrier() const { return carriers_.name; }
   const Topology& topology() const { return carriers_.topology; }
+  const EngineOptions& options() const { return options_; }
 
   /// Cached by content. ConfigError if a bucket does not fit into a message.
   std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Segment>& segments, DType dtype);
@@ -81,19 +92,27 @@ class Engine {
   ///   reduce-scatter  input plan.values values, output one shard
   ///   all-gather      input one shard, output plan.values values
   /// average: divides the fp32 sum by the number of ranks before it is rounded.
+  /// number: of the call, for errors; none: the engine's own count.
   /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
   /// later run() throws the same).
   void run(const Plan& plan, const void* input, void* output, bool average,
-           const Deadline& deadline);
+           const Deadline& deadline, std::optional<uint64_t> number = std::nullopt);
 
+  /// Breaks the group, here and where the carriers can tell the peers. The first cause stays.
+  void fail(const Failure& cause);
   void abort(const std::string& reason);
+
+  /// As those of Communicator, over all carriers; ranks are the group's.
+  std::optional<PeerNote> compare_call(const CallNote& note);
+  void forget_call(uint64_t number);
+  std::vector<int> ended_peers();
 
   /// Leaves the group: peers that still wait for this rank hear it at once. No run() may be under
   /// way or follow.
   void close();
 
-  /// Why the group is broken, if it is.
-  std::optional<Failure> failure() const;
+  /// Why the group is broken, if it is, as far as this rank knows.
+  std::optional<Failure> failure();
 
   /// Calls so far: the sequence number of the next one (key of stochastic rounding).
   uint64_t sequence() const { return sequence_; }
@@ -118,8 +137,11 @@ class Engine {
 
   void dispatch(Call& call, const void* input, void* output);
   void abort_carriers(const Failure& cause);
+  /// Remembers the first cause, and returns it.
+  Failure broken_by(const Failure& cause);
 
   Carriers carriers_;  // its communicators are null after close()
+  const Explain explain_;
   const EngineOptions options_;
   const int rank_;
   const int size_;

@@ -36,12 +36,16 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == Communicator::kPayloadOffset);
 
+/// After the payload, where the group has checksums.
+inline constexpr size_t kChecksumBytes = 8;
+
 /// What one call expects of every message. Immutable during the call.
 struct CallIdentity {
   const Plan* plan = nullptr;
   uint64_t sequence = 0;
   bool average = false;
   int rank = 0;
+  bool checksum = false;  // after every payload
 };
 
 /// Writes the header of a message with `payload_bytes` bytes after it. `flags` are

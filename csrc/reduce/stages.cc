@@ -43,7 +43,7 @@ void add_values(const std::byte* x, DType dtype, size_t n, float* sum, float* mi
 
 void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
                   std::byte* payload) {
-  ScopedTimer timer(call.stats.encode_ns);
+  StageTimer timer(call.stats.encode_ns, "cgx:encode");
   for (const Piece& piece : chunk.pieces) {
     piece.codec->encode(input.at(piece, 0), input.dtype, call.plan.dtype, piece.count, 0,
                         piece.count, key_of(call, *piece.codec, stage), piece.offset,
@@ -52,7 +52,7 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
 }
 
 void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, const View& output) {
-  ScopedTimer timer(call.stats.decode_ns);
+  StageTimer timer(call.stats.decode_ns, "cgx:decode");
   const DType dtype = call.plan.dtype;
   for (const Piece& piece : chunk.pieces) {
     const std::byte* in = payload + piece.payload;
@@ -72,7 +72,7 @@ void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, cons
 }
 
 void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
-  ScopedTimer timer(call.stats.decode_ns);
+  StageTimer timer(call.stats.decode_ns, "cgx:decode");
   const DType dtype = call.plan.dtype;
   const bool look = wanted.final && call.nonfinite == NonFinite::kRaise;
   const bool kept = wanted.output.base != nullptr;

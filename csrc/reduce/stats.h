@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/trace.h"
+
 namespace cgx {
 
 /// One snapshot. Bytes count every message once per receiver, headers and framing included; seconds
@@ -55,20 +57,21 @@ class Stats {
   }
 };
 
-/// Adds the time of a scope to one of the counters above.
-class ScopedTimer {
+/// A stage of a call: adds its time to one of the counters above, and shows it to a profiler.
+class StageTimer {
  public:
-  explicit ScopedTimer(std::atomic<int64_t>& counter)
-      : counter_(counter), start_(std::chrono::steady_clock::now()) {}
-  ~ScopedTimer() {
+  StageTimer(std::atomic<int64_t>& counter, const char* name)
+      : range_(name), counter_(counter), start_(std::chrono::steady_clock::now()) {}
+  ~StageTimer() {
     auto spent = std::chrono::steady_clock::now() - start_;
     counter_.fetch_add(std::chrono::duration_cast<Stats::Nanos>(spent).count(),
                        std::memory_order_relaxed);
   }
-  ScopedTimer(const ScopedTimer&) = delete;
-  ScopedTimer& operator=(const ScopedTimer&) = delete;
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
 
  private:
+  TraceRange range_;
   std::atomic<int64_t>& counter_;
   std::chrono::steady_clock::time_point start_;
 };

@@ -1,0 +1,147 @@
+#include "backend/call_record.h"
+
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                        "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
+// In the first word of a note, from the lowest bit: operation, reduction, type, engine, root.
+constexpr int kReduceShift = 8, kTypeShift = 16, kEngineShift = 24, kRootShift = 32;
+constexpr uint64_t kByte = 0xff;
+constexpr uint64_t kNone = kByte;
+
+}  // namespace
+
+const char* name_of(c10d::OpType op) {
+  switch (op) {
+    case c10d::OpType::BROADCAST:
+      return "broadcast";
+    case c10d::OpType::ALLREDUCE:
+      return "all_reduce";
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return "all_reduce_coalesced";
+    case c10d::OpType::REDUCE:
+      return "reduce";
+    case c10d::OpType::ALLGATHER:
+      return "all_gather";
+    case c10d::OpType::_ALLGATHER_BASE:
+      return "all_gather_into_tensor";
+    case c10d::OpType::ALLGATHER_COALESCED:
+      return "all_gather_coalesced";
+    case c10d::OpType::GATHER:
+      return "gather";
+    case c10d::OpType::SCATTER:
+      return "scatter";
+    case c10d::OpType::REDUCE_SCATTER:
+      return "reduce_scatter";
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return "reduce_scatter_tensor";
+    case c10d::OpType::ALLTOALL_BASE:
+      return "all_to_all_single";
+    case c10d::OpType::ALLTOALL:
+      return "all_to_all";
+    case c10d::OpType::SEND:
+      return "send";
+    case c10d::OpType::RECV:
+    case c10d::OpType::RECVANYSOURCE:
+      return "recv";
+    case c10d::OpType::BARRIER:
+      return "barrier";
+    default:
+      return "collective";
+  }
+}
+
+CallNote note_of(const CallShape& shape, uint64_t number) {
+  const uint64_t reduce = shape.reduce ? static_cast<uint64_t>(*shape.reduce) & kByte : kNone;
+  CallNote note;
+  note.number = number;
+  note.words[0] = (static_cast<uint64_t>(shape.op) & kByte) | reduce << kReduceShift |
+                  (static_cast<uint64_t>(shape.dtype) & kByte) << kTypeShift |
+                  static_cast<uint64_t>(shape.engine) << kEngineShift |
+                  static_cast<uint64_t>(static_cast<uint32_t>(shape.root)) << kRootShift;
+  note.words[1] = static_cast<uint64_t>(shape.values);
+  return note;
+}
+
+std::string describe(const CallNote& note) {
+  const auto field = [&note](int shift) { return note.words[0] >> shift & kByte; };
+  const auto op = static_cast<c10d::OpType>(note.words[0] & kByte);
+  const auto root = static_cast<int32_t>(note.words[0] >> kRootShift);
+  std::string text = name_of(op);
+  if (op == c10d::OpType::BARRIER) return text;
+  const uint64_t reduce = field(kReduceShift);
+  if (reduce != kNone) {
+    text += str_of(" ", reduce < std::size(kReduceNames) ? kReduceNames[reduce] : "?");
+  }
+  text += str_of(" of ", note.words[1], " ",
+                 c10::toString(static_cast<at::ScalarType>(field(kTypeShift))));
+  if (root >= 0) text += str_of(op == c10d::OpType::SEND ? " to rank " : " from rank ", root);
+  return text + ((field(kEngineShift) & 1) != 0 ? " (cgx's own)" : " (the inner backend's)");
+}
+
+void CallRecord::start() {
+  State scheduled = State::kScheduled;
+  if (!state_.compare_exchange_strong(scheduled, State::kStarted)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  started_ = Clock::now();
+}
+
+void CallRecord::finish(const std::string& error) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (over()) return;
+  ended_ = Clock::now();
+  if (started_ == Clock::time_point{}) started_ = created;
+  error_ = error;
+  state_ = error.empty() ? State::kCompleted : State::kFailed;
+}
+
+void CallRecord::served_by(const std::shared_ptr<const Plan>& plan, const std::string& carrier) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  plan_ = plan;
+  carrier_ = carrier;
+  bytes_before_ += plan->values * size_of(plan->dtype);
+}
+
+void CallRecord::watch_work(const c10::intrusive_ptr<c10d::Work>& work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  work_ = c10::weak_intrusive_ptr<c10d::Work>(work);
+}
+
+c10::intrusive_ptr<c10d::Work> CallRecord::work() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return work_.lock();
+}
+
+std::string CallRecord::title() const {
+  return str_of("cgx ", name_of(shape.op), " number ", number, " on rank ", group->rank, " of ",
+                group->size);
+}
+
+CallRecord::Progress CallRecord::progress() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto unix_ns = [this](Clock::time_point at) -> int64_t {
+    if (at == Clock::time_point{}) return 0;
+    return created_unix_ns +
+           std::chrono::duration_cast<std::chrono::nanoseconds>(at - created).count();
+  };
+  std::string way = "gloo";
+  if (plan_) {
+    const Segment* first = plan_->first_compressed();
+    way = str_of(name_of(plan_->algorithm), " over ", carrier_, ", ",
+                 first != nullptr ? first->codec->describe() : "exact");
+    if (plan_->segments.size() > 1) way += str_of(", ", plan_->segments.size(), " segments");
+  }
+  return {state_,          unix_ns(started_),
+          unix_ns(ended_), std::chrono::duration<double, std::milli>(ended_ - started_).count(),
+          bytes_before_,   bytes_after_,
+          plan_,           way,
+          error_};
+}
+
+}  // namespace cgx

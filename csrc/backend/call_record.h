@@ -1,0 +1,109 @@
+// What one collective of one rank is and was: for the watch, for errors and for the flight record.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "comm/call_note.h"
+#include "reduce/plan.h"
+
+namespace cgx {
+
+/// What the ranks of a group must agree on.
+struct CallShape {
+  c10d::OpType op = c10d::OpType::UNKNOWN;
+  std::optional<c10d::ReduceOp::RedOpType> reduce;
+  at::ScalarType dtype = at::kFloat;
+  int64_t values = 0;   // 0 where ranks may differ, too
+  int root = -1;        // of collectives that have one; the peer of a send or a receive
+  bool engine = false;  // runs on the engine, not on the inner backend
+
+  bool point_to_point() const {
+    return op == c10d::OpType::SEND || op == c10d::OpType::RECV ||
+           op == c10d::OpType::RECVANYSOURCE;
+  }
+};
+
+/// "all_reduce", "broadcast", ...
+const char* name_of(c10d::OpType op);
+CallNote note_of(const CallShape& shape, uint64_t number);
+/// "all_reduce SUM of 1000 Float", "broadcast of 10 Long from rank 2".
+std::string describe(const CallNote& note);
+
+/// The group that a call belongs to, as errors and the flight record name it.
+struct GroupLabel {
+  uint64_t serial = 0;
+  std::string name;
+  std::string description;
+  std::vector<uint64_t> global_ranks;
+  int rank = 0;
+  int size = 1;
+};
+
+/// Thread-safe but for the constant fields, which are set before anybody else sees the record.
+class CallRecord {
+ public:
+  enum class State : uint8_t { kScheduled = 0, kStarted = 1, kCompleted = 2, kFailed = 3 };
+  using Clock = std::chrono::steady_clock;
+
+  std::shared_ptr<const GroupLabel> group;
+  CallShape shape;
+  uint64_t number = 0;  // among the collectives of the group, or among its sends and receives
+  std::chrono::milliseconds timeout{0};
+  Clock::time_point created{};
+  int64_t created_unix_ns = 0;
+  std::vector<std::vector<int64_t>> input_sizes, output_sizes;
+  std::vector<at::ScalarType> input_types, output_types;
+
+  void start();
+  /// `error` empty: success. Only the first call counts.
+  void finish(const std::string& error);
+  State state() const { return state_; }
+  bool over() const { return state_ >= State::kCompleted; }
+
+  /// Of a call on the engine: one of its plans, and the carriers.
+  void served_by(const std::shared_ptr<const Plan>& plan, const std::string& carrier);
+  void count_sent(uint64_t bytes) { bytes_after_ += bytes; }
+
+  void watch_work(const c10::intrusive_ptr<c10d::Work>& work);
+  /// The work, if it still exists.
+  c10::intrusive_ptr<c10d::Work> work() const;
+
+  /// "cgx broadcast number 5 on rank 0 of 3"
+  std::string title() const;
+  CallNote note() const { return note_of(shape, number); }
+
+  struct Progress {
+    State state;
+    int64_t started_unix_ns, ended_unix_ns;  // 0: not yet
+    double milliseconds;                     // from start to end
+    uint64_t bytes_before, bytes_after;      // of the values, and sent by this rank; engine only
+    std::shared_ptr<const Plan> plan;
+    std::string way, error;  // "one-shot over shm, maxmin bits=4 ..."
+  };
+  Progress progress() const;
+
+ private:
+  std::atomic<State> state_{State::kScheduled};
+  std::atomic<uint64_t> bytes_after_{0};
+  mutable std::mutex mutex_;  // guards what follows
+  Clock::time_point started_{}, ended_{};
+  std::shared_ptr<const Plan> plan_;  // the last of several
+  std::string carrier_, error_;
+  uint64_t bytes_before_ = 0;
+  c10::weak_intrusive_ptr<c10d::Work> work_{c10::intrusive_ptr<c10d::Work>()};
+};
+
+using CallRecordPtr = std::shared_ptr<CallRecord>;
+
+}  // namespace cgx

@@ -1,0 +1,141 @@
+#include "backend/failure_board.h"
+
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <sstream>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+constexpr char kFailureKey[] = "cgx/failure";
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+// The value that is there after the first of all ranks has set it.
+std::string first_of(c10d::Store& store, const std::string& key, const std::string& mine) {
+  const std::vector<uint8_t> value = store.compareSet(key, {}, bytes_of(mine));
+  return {value.begin(), value.end()};
+}
+
+std::string pack(int rank, const Failure& failure) {
+  return str_of(rank, ' ', pack_failure(failure));
+}
+
+FailureBoard::Posted unpack_posted(const std::string& text) {
+  const size_t space = text.find(' ');
+  return {std::atoi(text.c_str()),
+          unpack_failure(space == std::string::npos ? "" : text.substr(space + 1))};
+}
+
+std::string pack(int rank, const CallNote& note) {
+  return str_of(rank, ' ', note.words[0], ' ', note.words[1]);
+}
+
+PeerNote unpack_note(const std::string& text, uint64_t number) {
+  PeerNote peer;
+  peer.note.number = number;
+  std::istringstream(text) >> peer.rank >> peer.note.words[0] >> peer.note.words[1];
+  return peer;
+}
+
+std::optional<FailureBoard::Posted> look_up(c10d::Store& store) {
+  if (!store.check({kFailureKey})) return std::nullopt;
+  const std::vector<uint8_t> value = store.get(kFailureKey);
+  return unpack_posted({value.begin(), value.end()});
+}
+
+}  // namespace
+
+struct FailureBoard::State {
+  StorePtr store;
+  int rank;
+  std::mutex mutex;
+  bool comparing = false;
+  std::optional<Finding> found;
+
+  // `work` in a thread that is left alone when it takes too long.
+  template <typename T>
+  static std::optional<T> bounded(const std::shared_ptr<State>& state,
+                                  std::chrono::milliseconds patience,
+                                  std::function<std::optional<T>(State&)> work) {
+    auto promise = std::make_shared<std::promise<std::optional<T>>>();
+    std::future<std::optional<T>> answer = promise->get_future();
+    try {
+      std::thread([state, promise, work = std::move(work)] {
+        std::optional<T> value;
+        try {
+          value = work(*state);
+        } catch (const std::exception&) {
+          // The store is gone: then there is nothing to learn from it.
+        }
+        promise->set_value(std::move(value));
+      }).detach();
+    } catch (const std::system_error&) {
+      return std::nullopt;  // no thread to be had
+    }
+    if (answer.wait_for(patience) != std::future_status::ready) return std::nullopt;
+    return answer.get();
+  }
+};
+
+FailureBoard::FailureBoard(StorePtr store, int rank) : state_(std::make_shared<State>()) {
+  state_->store = std::move(store);
+  state_->rank = rank;
+}
+
+std::optional<FailureBoard::Posted> FailureBoard::post(const Failure& failure,
+                                                       std::chrono::milliseconds patience) {
+  return State::bounded<Posted>(state_, patience, [failure](State& state) -> std::optional<Posted> {
+    return unpack_posted(first_of(*state.store, kFailureKey, pack(state.rank, failure)));
+  });
+}
+
+std::optional<FailureBoard::Posted> FailureBoard::posted(std::chrono::milliseconds patience) {
+  return State::bounded<Posted>(state_, patience,
+                                [](State& state) { return look_up(*state.store); });
+}
+
+void FailureBoard::compare(std::vector<CallNote> notes) {
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->comparing) return;
+    state_->comparing = true;
+  }
+  const auto work = [notes = std::move(notes)](State& state) -> std::optional<bool> {
+    Finding finding;
+    try {
+      finding.failure = look_up(*state.store);
+      for (const CallNote& note : notes) {
+        const std::string key = str_of("cgx/call/", note.number);
+        const PeerNote first =
+            unpack_note(first_of(*state.store, key, pack(state.rank, note)), note.number);
+        if (first.note == note) continue;
+        finding.other = first;
+        finding.mine = note;
+        break;
+      }
+    } catch (const std::exception&) {
+      // As above; the next comparison tries again.
+    }
+    std::lock_guard<std::mutex> lock(state.mutex);
+    state.found = finding;
+    state.comparing = false;
+    return true;
+  };
+  State::bounded<bool>(state_, std::chrono::milliseconds(0), work);
+}
+
+std::optional<FailureBoard::Finding> FailureBoard::finding() {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  return std::exchange(state_->found, std::nullopt);
+}
+
+}  // namespace cgx

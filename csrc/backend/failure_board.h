@@ -1,0 +1,54 @@
+// Where the ranks of a group tell each other, through the group's store, what their carriers
+// cannot: the cause of a failure, and what a rank that got stuck is doing.
+//
+// Used only when something is wrong. The store may be what is wrong (its server died, or was
+// stopped), so every access runs in a thread of its own and is waited for with a limit.
+// Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "comm/call_note.h"
+#include "comm/failure.h"
+
+namespace cgx {
+
+class FailureBoard {
+ public:
+  FailureBoard(c10::intrusive_ptr<c10d::Store> store, int rank);
+
+  struct Posted {
+    int rank;
+    Failure failure;
+  };
+
+  /// Tells the failure of this rank, unless another rank was faster; returns the first one, or
+  /// nothing if the store did not answer within `patience`.
+  std::optional<Posted> post(const Failure& failure, std::chrono::milliseconds patience);
+
+  /// The first failure that was posted, if there is one.
+  std::optional<Posted> posted(std::chrono::milliseconds patience);
+
+  struct Finding {
+    std::optional<Posted> failure;
+    std::optional<PeerNote> other;  // a rank says something else of the same number
+    CallNote mine;                  // what this rank said
+  };
+
+  /// Starts to compare what this rank has been doing (newest last) with what the ranks that got
+  /// stuck before have said. Does nothing while an earlier comparison is under way.
+  void compare(std::vector<CallNote> notes);
+  /// What the last comparison found, once.
+  std::optional<Finding> finding();
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace cgx

@@ -1,0 +1,322 @@
+#include "backend/group_guard.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "backend/flight_record.h"
+#include "backend/python_error.h"
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long a store that may be dead is waited for.
+constexpr milliseconds kPatience{300};
+// How long a call may go on after a peer's process has ended: what the peer has sent before may
+// still be on its way.
+constexpr milliseconds kAfterPeerEnded{300};
+// Calls that a rank tells of once it is stuck: it may have passed the one that a peer is stuck in.
+constexpr size_t kRecent = 16;
+constexpr std::chrono::seconds kCompareAgain{5};
+constexpr int kNobodyUses = 7;  // a tag
+
+std::vector<std::vector<int64_t>> sizes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::vector<int64_t>> sizes;
+  for (const at::Tensor& t : tensors) {
+    sizes.push_back(t.layout() == at::kStrided ? t.sizes().vec() : std::vector<int64_t>{});
+  }
+  return sizes;
+}
+
+std::vector<at::ScalarType> types_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::ScalarType> types;
+  for (const at::Tensor& t : tensors) types.push_back(t.scalar_type());
+  return types;
+}
+
+[[noreturn]] void throw_for_python(const Failure& failure) {
+  try {
+    throw_failure(failure);
+  } catch (...) {
+    std::rethrow_exception(for_python(std::current_exception()));
+  }
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+void close_connections(c10d::Backend& gloo) {
+  if (gloo.getSize() < 2) return;
+  try {
+    std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
+    const int peer = (gloo.getRank() + 1) % gloo.getSize();
+    gloo.recv(nothing, peer, kNobodyUses)->wait(milliseconds(1));
+  } catch (const std::exception&) {
+    // It times out, or the connection is closed already.
+  }
+}
+
+GroupGuard::GroupGuard(std::shared_ptr<const GroupLabel> label,
+                       c10::intrusive_ptr<c10d::Store> store)
+    : label_(std::move(label)), board_(std::move(store), label_->rank) {}
+
+GroupGuard::~GroupGuard() = default;
+
+void GroupGuard::attach(Engine* engine, const BackendPtr& inner) {
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    engine_ = engine;
+    inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
+  }
+  if (label_->size > 1) Watch::add(this);
+}
+
+void GroupGuard::detach() {
+  if (label_->size > 1) Watch::remove(this);
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  engine_ = nullptr;
+  inner_.reset();
+}
+
+CallRecordPtr GroupGuard::begin(const CallShape& shape, const Tensors& inputs,
+                                const Tensors& outputs, milliseconds timeout) {
+  auto record = std::make_shared<CallRecord>();
+  record->group = label_;
+  record->shape = shape;
+  record->timeout = timeout;
+  record->created = Clock::now();
+  FlightRecord& flight = FlightRecord::instance();
+  if (flight.enabled()) {
+    record->created_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                  std::chrono::system_clock::now().time_since_epoch())
+                                  .count();
+    record->input_sizes = sizes_of(inputs);
+    record->input_types = types_of(inputs);
+    record->output_sizes = sizes_of(outputs);
+    record->output_types = types_of(outputs);
+  }
+  const bool collective = !shape.point_to_point();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    record->number = collective ? ++collectives_ : ++point_to_point_;
+    while (!calls_.empty() && calls_.front()->over()) calls_.pop_front();
+    calls_.push_back(record);
+    if (collective) {
+      recent_.push_back(record->note());
+      if (recent_.size() > kRecent) recent_.pop_front();
+    }
+  }
+  if (flight.enabled()) flight.add(record);
+  if (!collective) return record;
+  std::optional<PeerNote> other;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ != nullptr) other = engine_->compare_call(record->note());
+  }
+  if (!other) return record;
+  const Failure failure = {
+      FailureKind::kMismatch,
+      str_of(record->title(), ": ranks disagree on the collective: rank ", label_->rank, " runs ",
+             describe(record->note()), "; rank ", other->rank, " runs ", describe(other->note))};
+  record->finish(failure.text);
+  fail(failure);
+  throw_for_python(failure);
+}
+
+void GroupGuard::withdraw(const CallRecordPtr& record) {
+  record->finish("refused before anything was sent");
+  if (record->shape.point_to_point()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // Peers never hear of it; the next call gets its number.
+    if (record->number == collectives_) --collectives_;
+    if (!recent_.empty() && recent_.back().number == record->number) recent_.pop_back();
+  }
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  if (engine_ != nullptr) engine_->forget_call(record->number);
+}
+
+uint64_t GroupGuard::sequence() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return collectives_;
+}
+
+void GroupGuard::fail(const Failure& failure) {
+  board_.post(failure, kPatience);
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ != nullptr) engine_->fail(failure);
+  }
+  abort_inner(failure.text);
+}
+
+Failure GroupGuard::explain(Failure failure) {
+  const std::optional<FailureBoard::Posted> first = board_.post(failure, kPatience);
+  if (!first || first->rank == label_->rank) return failure;
+  // The cause, unless the carrier has told it already.
+  if (failure.text.find(first->failure.text) != std::string::npos) return failure;
+  if (failure.kind == FailureKind::kPeerLost) failure.kind = first->failure.kind;
+  failure.text += str_of("; rank ", first->rank, " had failed before: ", first->failure.text);
+  return failure;
+}
+
+// The kernel tells of the end of a process piece by piece: its connections may be closed before its
+// locks are free.
+std::string GroupGuard::ended_peers_text() {
+  std::vector<int> ended;
+  for (int attempt = 0; attempt < 5 && ended.empty(); ++attempt) {
+    if (attempt > 0) std::this_thread::sleep_for(milliseconds(40));
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ == nullptr) break;
+    ended = engine_->ended_peers();
+  }
+  std::string text;
+  for (int peer : ended) text += str_of(text.empty() ? "" : ", ", peer);
+  if (text.empty()) return text;
+  return str_of(ended.size() == 1 ? "the process of rank " : "the processes of ranks ", text,
+                ended.size() == 1 ? " has ended" : " have ended");
+}
+
+void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool ended) {
+  const std::string what =
+      str_of(record.title(), " (gloo), ", seconds_since(record.created), " s: ", text);
+  const bool late =
+      text.find("imed out") != std::string::npos || text.find("imeout") != std::string::npos;
+  if (!ended) throw_for_python({FailureKind::kTimeout, what});  // the collective goes on
+  std::optional<Failure> known;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ != nullptr) known = engine_->failure();
+  }
+  if (known) {
+    const bool own = known->text.find(record.title()) != std::string::npos;
+    throw_for_python({known->kind, own ? known->text : str_of(record.title(), ": ", known->text)});
+  }
+  Failure failure{late ? FailureKind::kTimeout : FailureKind::kPeerLost, what};
+  if (const std::string lost = ended_peers_text(); !lost.empty()) {
+    failure.kind = FailureKind::kPeerLost;
+    failure.text += "; " + lost;
+  }
+  failure = explain(std::move(failure));
+  fail(failure);
+  throw_for_python(failure);
+}
+
+std::vector<CallRecordPtr> GroupGuard::under_way() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(calls_, [](const CallRecordPtr& call) { return call->over(); });
+  return {calls_.begin(), calls_.end()};
+}
+
+void GroupGuard::abort_inner(const std::string& reason) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(inner_aborted_, true)) return;
+  }
+  BackendPtr inner;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    inner = inner_.lock();
+  }
+  if (!inner) return;
+  (void)reason;
+  for (const CallRecordPtr& call : under_way()) {
+    if (call->shape.engine) continue;
+    try {
+      if (auto work = call->work()) work->abort();
+    } catch (const std::exception&) {
+      // Gloo's collectives cannot be aborted, only lose their connections.
+    }
+  }
+  close_connections(*inner);
+}
+
+void GroupGuard::look() {
+  bool forwarded = false;
+  for (const CallRecordPtr& call : under_way()) {
+    if (call->shape.engine) continue;
+    // Gloo's sends and receives learn only in wait() that they are over.
+    const auto work = call->work();
+    if (!work || (!call->shape.point_to_point() && work->isCompleted())) {
+      call->finish(work && !work->isSuccess() ? "failed" : "");
+      continue;
+    }
+    forwarded = forwarded || !call->shape.point_to_point();
+  }
+  const std::vector<CallRecordPtr> calls = under_way();
+  if (calls.empty()) {
+    peer_ended_ = {};
+    return;
+  }
+  std::optional<Failure> broken;
+  std::vector<int> ended;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ == nullptr) return;
+    broken = engine_->failure();
+    if (!broken && forwarded) ended = engine_->ended_peers();
+  }
+  if (broken) return abort_inner(broken->text);
+  const auto now = Clock::now();
+  if (ended.empty()) {
+    peer_ended_ = {};
+  } else if (peer_ended_ == Clock::time_point{}) {
+    peer_ended_ = now;
+  } else if (now - peer_ended_ >= kAfterPeerEnded) {
+    for (const CallRecordPtr& call : calls) {
+      if (call->shape.engine || call->shape.point_to_point()) continue;
+      return fail({FailureKind::kPeerLost,
+                   str_of(call->title(), " (gloo) waited ", seconds_since(call->created),
+                          " s: ", ended_peers_text())});
+    }
+  }
+  compare_when_stuck(now);
+}
+
+void GroupGuard::compare_when_stuck(Clock::time_point now) {
+  if (const auto finding = board_.finding()) {
+    if (finding->failure && finding->failure->rank != label_->rank) {
+      const auto& [rank, failure] = *finding->failure;
+      return fail({failure.kind, str_of("rank ", rank, " failed: ", failure.text)});
+    }
+    if (finding->other) {
+      return fail(
+          {FailureKind::kMismatch,
+           str_of("rank ", label_->rank, " of ", label_->size,
+                  ": ranks disagree on collective number ", finding->mine.number,
+                  " of the group: rank ", label_->rank, " runs ", describe(finding->mine),
+                  "; rank ", finding->other->rank, " runs ", describe(finding->other->note))});
+    }
+  }
+  uint64_t stuck = 0;
+  std::vector<CallNote> notes;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const CallRecordPtr& call : calls_) {
+      if (call->over() || call->shape.point_to_point()) continue;
+      if (now - call->created < kStuckAfter) break;
+      stuck = call->number;
+      break;
+    }
+    if (stuck == 0) {
+      next_compare_ = {};
+      return;
+    }
+    if (now < next_compare_) return;
+    for (const CallNote& note : recent_) {
+      if (note.number <= stuck) notes.push_back(note);
+    }
+  }
+  next_compare_ = now + kCompareAgain;
+  board_.compare(std::move(notes));
+}
+
+}  // namespace cgx

@@ -1,0 +1,95 @@
+// What stands between a group's collectives and silence: counts them, compares them with those of
+// the peers, notices ended peers and stuck calls, and turns every failure, of the engine or of the
+// inner backend, into the first cause on all ranks.
+//
+// Three ways to learn of trouble, from fast to slow:
+// - at the call: what ranks of one host are about to do is compared in shared memory, before
+//   anything is sent (Communicator::compare_call);
+// - while waiting: carriers and the inner backend report what they see; the watch adds peers of
+//   this host that have ended, and failures published in shared memory;
+// - after kStuckAfter: ranks that got stuck compare through the store what they are doing.
+// Thread-safe.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "backend/call_record.h"
+#include "backend/failure_board.h"
+#include "backend/watch.h"
+#include "reduce/engine.h"
+
+namespace cgx {
+
+/// Makes a Gloo backend drop all its connections, so that every wait on them, here and on the
+/// peers, ends: what Gloo itself does after a wait that timed out. It has no other way.
+void close_connections(c10d::Backend& gloo);
+
+class GroupGuard final : public Watched {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+  static constexpr std::chrono::seconds kStuckAfter{2};
+
+  GroupGuard(std::shared_ptr<const GroupLabel> label, c10::intrusive_ptr<c10d::Store> store);
+  ~GroupGuard() override;
+
+  /// From here on the group is watched. Both must outlive detach().
+  void attach(Engine* engine, const BackendPtr& inner);
+  void detach();
+
+  /// A call begins. MismatchError, which breaks the group, if a peer is known to run another one.
+  CallRecordPtr begin(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
+                      std::chrono::milliseconds timeout);
+  /// The call has not reached any peer (its arguments were refused).
+  void withdraw(const CallRecordPtr& record);
+
+  /// Collectives that were begun.
+  uint64_t sequence() const;
+
+  /// Breaks the group on all ranks that can be reached.
+  void fail(const Failure& failure);
+
+  /// Adds to the engine's failure what other ranks have posted of its cause, and posts it.
+  Failure explain(Failure failure);
+
+  /// For works of the inner backend whose wait has thrown: throws the cause, as an exception for
+  /// Python. `ended`: has the call itself failed, not only this wait?
+  [[noreturn]] void rethrow(const CallRecord& record, const std::string& text, bool ended);
+
+  void look() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::string ended_peers_text();
+  void abort_inner(const std::string& reason);
+  void compare_when_stuck(Clock::time_point now);
+  std::vector<CallRecordPtr> under_way();
+
+  const std::shared_ptr<const GroupLabel> label_;
+  FailureBoard board_;
+
+  std::mutex attached_mutex_;  // guards these two; taken before mutex_
+  Engine* engine_ = nullptr;
+  c10::weak_intrusive_ptr<c10d::Backend> inner_{BackendPtr()};
+
+  mutable std::mutex mutex_;  // guards what follows
+  uint64_t collectives_ = 0, point_to_point_ = 0;
+  std::deque<CallRecordPtr> calls_;  // not known to be over
+  std::deque<CallNote> recent_;
+  bool inner_aborted_ = false;
+
+  // Of the watch's thread alone.
+  Clock::time_point peer_ended_{};
+  Clock::time_point next_compare_{};
+};
+
+}  // namespace cgx

@@ -1,0 +1,114 @@
+#include "comm/faults.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+std::atomic<bool> allowed_now{false};
+std::atomic<int64_t> taken{0};
+std::atomic<int64_t> at{-1};
+std::atomic<Fault> ordered{Fault::kNone};
+
+Fault next_fault() {
+  const int64_t step = taken++;
+  return step == at ? ordered.exchange(Fault::kNone) : Fault::kNone;
+}
+
+class Faulty final : public Communicator {
+ public:
+  explicit Faulty(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  const char* name() const override { return inner_->name(); }
+  size_t capacity() const override { return inner_->capacity(); }
+  int in_flight() const override { return inner_->in_flight(); }
+  bool announces() const override { return inner_->announces(); }
+  size_t frame_bytes() const override { return inner_->frame_bytes(); }
+  void begin_call() override { inner_->begin_call(); }
+  void expect(int peer, size_t bytes) override { inner_->expect(peer, bytes); }
+
+  void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
+            const Deadline& deadline) override {
+    step();
+    inner_->open(bytes_to, buffers, deadline);
+  }
+  std::byte* open_broadcast(size_t bytes, const Deadline& deadline) override {
+    step();
+    return inner_->open_broadcast(bytes, deadline);
+  }
+  void post(const Deadline& deadline) override {
+    step();
+    inner_->post(deadline);
+  }
+  void flush(const Deadline& deadline) override {
+    step();
+    inner_->flush(deadline);
+  }
+  Message receive(int peer, const Deadline& deadline) override {
+    const Fault fault = step();
+    Message message = inner_->receive(peer, deadline);
+    if (fault == Fault::kTruncate) --message.bytes;
+    if (fault != Fault::kAlter) return message;
+    // A copy: what is shown may be the sender's own memory.
+    altered_.assign(message.data, message.data + message.bytes);
+    altered_[altered_.size() - (altered_.size() - kPayloadOffset) / 2 - 1] ^= std::byte{1};
+    return {altered_.data(), altered_.size()};
+  }
+  Message peek(int peer, const Deadline& deadline) override {
+    step();
+    return inner_->peek(peer, deadline);
+  }
+  void release(int peer) override {
+    step();
+    inner_->release(peer);
+  }
+  void abort(const Failure& cause) override { inner_->abort(cause); }
+  std::optional<Failure> failure() override { return inner_->failure(); }
+  std::optional<PeerNote> compare_call(const CallNote& note) override {
+    return inner_->compare_call(note);
+  }
+  void forget_call(uint64_t number) override { inner_->forget_call(number); }
+  std::vector<int> ended_peers() override { return inner_->ended_peers(); }
+
+ private:
+  Fault step() {
+    const Fault fault = next_fault();
+    if (fault == Fault::kKill) kill(getpid(), SIGKILL);
+    if (fault == Fault::kStop) kill(getpid(), SIGSTOP);
+    if (fault == Fault::kError) throw Error("a fault was ordered");
+    return fault;
+  }
+
+  const std::unique_ptr<Communicator> inner_;
+  std::vector<std::byte> altered_;
+};
+
+}  // namespace
+
+void FaultPlan::allow(bool allow) { allowed_now = allow; }
+
+bool FaultPlan::allowed() { return allowed_now; }
+
+void FaultPlan::order(Fault fault, int64_t step) {
+  ordered = Fault::kNone;
+  taken = 0;
+  at = step;
+  ordered = fault;
+}
+
+int64_t FaultPlan::steps() { return taken; }
+
+std::unique_ptr<Communicator> with_faults(std::unique_ptr<Communicator> inner) {
+  return std::make_unique<Faulty>(std::move(inner));
+}
+
+}  // namespace cgx
