@@ -154,6 +154,32 @@ def mpi4py_finalizes(place: Place) -> Any:
     return [waited, sent, failure(lambda: place.group("b"))]
 
 
+def mpi4py_finalizes_amid_calls(place: Place) -> Any:
+    """Threads of this rank are inside MPI nearly all the time."""
+    from mpi4py import MPI
+
+    group = place.group("a")
+    said = []
+
+    def post() -> None:
+        posted = []
+        try:
+            while True:
+                posted.append(group.receive(1 - RANK, 0, 10))
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=post) for _ in range(2)]
+    place.meet("all")
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    MPI.Finalize()
+    for thread in threads:
+        thread.join()
+    return said
+
+
 def low_thread_level(place: Place) -> Any:
     import mpi4py
 
