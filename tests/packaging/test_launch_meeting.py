@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.calls import on_threads
 from torch_cgx import _launch_meeting as meeting
 from torch_cgx import _launch_mpi, _launch_net
 from torch_cgx._launch_env import LaunchError, find
@@ -169,20 +170,8 @@ def _words(monkeypatch, n, timeout=10.0):
 
 
 def _on_all(calls):
-    outcomes = [None] * len(calls)
-
-    def one(i):
-        try:
-            outcomes[i] = calls[i]()
-        except LaunchError as error:
-            outcomes[i] = str(error)
-
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    return outcomes
+    outcomes = on_threads(len(calls), lambda i: calls[i]())
+    return [str(one) if isinstance(one, LaunchError) else one for one in outcomes]
 
 
 def _meet(words, networks, **changes):
