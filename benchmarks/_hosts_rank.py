@@ -22,10 +22,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import torch_cgx
 from benchmarks import _measure
-from benchmarks._check import Reference, contribution
-from benchmarks._methods import COUNTERS, Gloo, Hook, Method
+from benchmarks._check import contribution
+from benchmarks._methods import CgxGroup, Gloo, Hook, Method
 from tests.hosts.network import read_own
 
 _TIMEOUT = timedelta(seconds=300)
@@ -68,30 +67,15 @@ class HostsJob:
         return HostsJob(variants=variants, **fields)
 
 
-class CgxOnHosts(Method):
-    """dist.all_reduce on a cgx group of all ranks."""
-
-    wire_source = "measured"
+class CgxOnHosts(CgxGroup):
+    """One across hosts. With exact sums inside them fewer values are rounded: the bound of two
+    roundings holds all the same.
+    """
 
     def __init__(self, variant: HostsVariant, bucket_size: int):
-        self.name = variant.name
-        self.bits = variant.bits
         options = {"bits": variant.bits, "bucket_size": bucket_size, **variant.options}
-        self.carrier = str(options.get("cross_communicator", "GLOO")).lower()
-        self._group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**options))
-
-    def run(self, x: torch.Tensor) -> None:
-        dist.all_reduce(x, group=self._group)
-
-    def bound(self, reference: Reference) -> torch.Tensor:
-        if self.bits > 8:
-            return reference.fp32_bound()
-        # With exact sums inside the hosts fewer values are rounded: the bound holds all the same.
-        return reference.maxmin_bound(self.bits, two_roundings=True)
-
-    def counted(self) -> dict[str, float]:
-        stats = torch_cgx.stats(self._group)
-        return {name: stats[name] for name in COUNTERS}
+        carrier = str(options.get("cross_communicator", "GLOO")).lower()
+        super().__init__(variant.name, carrier, options)
 
 
 def _measure_job(job: HostsJob) -> list[dict[str, Any]]:
@@ -107,7 +91,7 @@ def _measure_job(job: HostsJob) -> list[dict[str, Any]]:
     )
     measured = []
     for nbytes in job.sizes:
-        size = _measure._measure_size(rank, timing, methods, nbytes)
+        size = _measure.measure_size(rank, timing, methods, nbytes)
         x = contribution(rank, nbytes // 4)
         for row, method in zip(size["rows"], methods, strict=True):
             row["link_bytes_by_host"] = _link_bytes(method, x, reads)

@@ -57,3 +57,8 @@ def facts() -> dict[str, Any]:
         "revision": git_revision(),
         "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith("CGX_")},
     }
+
+
+def line(facts: dict[str, Any]) -> str:
+    """The facts for a terminal."""
+    return ", ".join(f"{key} {value}" for key, value in facts.items())

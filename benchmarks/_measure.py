@@ -57,14 +57,15 @@ def measure_rank(rank: int, job: Job, port: int, result: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=job.ranks, timeout=_TIMEOUT)
     try:
         methods = make_methods(job.variants, job.bucket_size, job.bf16)
-        measured = [_measure_size(rank, job, methods, nbytes) for nbytes in job.sizes]
+        measured = [measure_size(rank, job, methods, nbytes) for nbytes in job.sizes]
         if rank == 0:
             Path(result).write_text(json.dumps(measured))
     finally:
         dist.destroy_process_group()
 
 
-def _measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dict[str, Any]:
+def measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dict[str, Any]:
+    """Verifies and times the methods for one size. Collective; what all ranks measured."""
     x = contribution(rank, nbytes // 4)
     y = torch.empty_like(x)
     reference = Reference(job.ranks, x.numel(), job.bucket_size)

@@ -110,15 +110,38 @@ class Hook(Method):
         return reference.half_bound(self._dtype)
 
 
-class Cgx(Method):
-    """dist.all_reduce on a cgx group."""
+class CgxGroup(Method):
+    """dist.all_reduce on a cgx group of all ranks. options: of torch_cgx.Options."""
 
     wire_source = "measured"
 
+    def __init__(self, name: str, carrier: str, options: dict[str, Any]):
+        self.name = name
+        self.carrier = carrier
+        self.bits = options["bits"]
+        self._group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**options))
+
+    def run(self, x: torch.Tensor) -> None:
+        dist.all_reduce(x, group=self._group)
+
+    def bound(self, reference: Reference) -> torch.Tensor:
+        if self.bits > 8:
+            return reference.fp32_bound()
+        return reference.maxmin_bound(self.bits, two_roundings=self.two_roundings(reference))
+
+    def two_roundings(self, reference: Reference) -> bool:
+        """Whether a value may be rounded twice."""
+        return True
+
+    def counted(self) -> dict[str, float]:
+        stats = torch_cgx.stats(self._group)
+        return {name: stats[name] for name in COUNTERS}
+
+
+class Cgx(CgxGroup):
+    """One on this host."""
+
     def __init__(self, variant: Variant, bucket_size: int):
-        self.name = variant.name
-        self.carrier = variant.carrier
-        self.bits = variant.bits
         self._reduction = variant.reduction or "AUTO"
         options: dict[str, Any] = {
             "inner_communicator": variant.carrier.upper(),
@@ -130,22 +153,13 @@ class Cgx(Method):
             options["shm_segment_kb"] = variant.segment_kb
         if variant.fusion_mb:
             options["fusion_buffer_mb"] = variant.fusion_mb
-        self._group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**options))
+        super().__init__(variant.name, variant.carrier, options)
 
-    def run(self, x: torch.Tensor) -> None:
-        dist.all_reduce(x, group=self._group)
-
-    def bound(self, reference: Reference) -> torch.Tensor:
-        if self.bits > 8:
-            return reference.fp32_bound()
+    def two_roundings(self, reference: Reference) -> bool:
         once = self._reduction == "ONESHOT" or (
             self._reduction == "AUTO" and reference.world_size <= 2
         )
-        return reference.maxmin_bound(self.bits, two_roundings=not once)
-
-    def counted(self) -> dict[str, float]:
-        stats = torch_cgx.stats(self._group)
-        return {name: stats[name] for name in COUNTERS}
+        return not once
 
 
 def make_methods(variants: list[Variant], bucket_size: int, bf16: bool) -> list[Method]:

@@ -16,7 +16,6 @@ import argparse
 import itertools
 import json
 import os
-import re
 import sys
 import tempfile
 import time
@@ -29,34 +28,12 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks import _machine, _plot, _report
+from benchmarks._arguments import add_output_arguments, add_reduction_arguments, at_least
 from benchmarks._measure import Job, measure_rank
 from benchmarks._methods import Variant
 
 SIZES = [4**k for k in range(1, 14)]  # 4 B to 64 MiB
 QUICK_SIZES = [4, 4**6, 4**8, 4**10, 4**12]
-BITS = [1, 2, 3, 4, 5, 6, 7, 8, 32]
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
-
-
-def parse_size(text: str) -> int:
-    """ "64K", "64KiB", "65536" -> 65536. ValueError unless it is a positive multiple of 4."""
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:I?B)?", text.strip().upper())
-    nbytes = int(match[1]) << _UNITS[match[2]] if match else 0
-    if nbytes < 4 or nbytes % 4:
-        raise argparse.ArgumentTypeError(
-            f"size {text!r}; allowed: positive multiples of 4 bytes, as 4, 64K, 16MiB"
-        )
-    return nbytes
-
-
-def _at_least(minimum: int, text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = minimum - 1
-    if value < minimum:
-        raise argparse.ArgumentTypeError(f"{text!r}; allowed: integers from {minimum}")
-    return value
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -64,18 +41,11 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         prog="python -m benchmarks.allreduce",
         description="Speed of all-reduces on this host, against gloo in the same run.",
     )
-    parser.add_argument("--ranks", type=lambda t: _at_least(2, t), default=2, metavar="N")
+    parser.add_argument("--ranks", type=at_least(2), default=2, metavar="N")
     parser.add_argument(
         "--carrier", nargs="+", choices=["shm", "gloo"], default=["shm", "gloo"], help="of cgx"
     )
-    parser.add_argument(
-        "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4, 64K, 64M"
-    )
-    parser.add_argument("--bits", nargs="+", type=int, choices=BITS, default=[32, 8, 4, 2])
-    parser.add_argument("--bucket-size", type=lambda t: _at_least(1, t), default=512, metavar="N")
-    parser.add_argument(
-        "--repeats", type=lambda t: _at_least(1, t), metavar="N", help="15; 5 with --quick"
-    )
+    add_reduction_arguments(parser, "4, 64K, 64M")
     parser.add_argument(
         "--reduction",
         nargs="+",
@@ -86,21 +56,20 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--segment-kb",
         nargs="+",
-        type=lambda t: _at_least(16, t),
+        type=at_least(16),
         metavar="KB",
         help="compare sizes of the shared-memory segment (CGX_SHM_SEGMENT_KB)",
     )
     parser.add_argument(
         "--fusion-mb",
         nargs="+",
-        type=lambda t: _at_least(1, t),
+        type=at_least(1),
         metavar="MB",
         help="compare sizes of the gloo carrier's buffer (CGX_FUSION_BUFFER_SIZE_MB)",
     )
     parser.add_argument("--no-bf16", action="store_true", help="leave out torch's bf16 hook")
     parser.add_argument("--quick", action="store_true", help="five sizes, five repetitions")
-    parser.add_argument("--json", metavar="FILE", help="write rows and facts of the machine")
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture (needs matplotlib)")
+    add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -148,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
         "repeats": job.repeats,
         "bucket_size": job.bucket_size,
     }
-    print(", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
+    print(_machine.line(facts), flush=True)
     if facts["cores"] is not None and job.ranks > facts["cores"]:
         print(f"note: {job.ranks} ranks share {facts['cores']} cores")
     rows = measure(job)

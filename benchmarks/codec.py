@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # run as a file: the repository's root instead of this folder
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
 import torch
 
+from benchmarks import _machine
+from benchmarks._arguments import add_output_arguments, at_least
 from torch_cgx import _C  # type: ignore[attr-defined]
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -142,23 +146,6 @@ def measure(cases: list[Case], rounds: int) -> list[list[float]]:
     return rates
 
 
-def machine() -> dict[str, Any]:
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = [s for s in cpuinfo.read_text().splitlines() if s.startswith("model name")]
-        model = lines[0].split(":", 1)[1].strip() if lines else model
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        "levels": _C.cpu_levels(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
 def summarize(cases: list[Case], rates: list[list[float]]) -> list[dict[str, Any]]:
     medians = {
         case.name: statistics.median(r)
@@ -234,11 +221,12 @@ def plot(rows: list[dict[str, Any]], levels: list[str], file: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speed of the codecs on one core.")
     parser.add_argument("--quick", action="store_true", help="fewer widths, rounds and values")
-    parser.add_argument("--numel", type=int, help="values (default 2^24; 2^23 with --quick)")
-    parser.add_argument("--rounds", type=int, help="rounds (default 15; 5 with --quick)")
-    parser.add_argument("--bucket-size", type=int, default=512)
-    parser.add_argument("--json", metavar="FILE", help="write rows and facts of the machine")
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture (needs matplotlib)")
+    parser.add_argument(
+        "--numel", type=at_least(1), help="values (default 2^24; 2^23 with --quick)"
+    )
+    parser.add_argument("--rounds", type=at_least(1), help="rounds (default 15; 5 with --quick)")
+    parser.add_argument("--bucket-size", type=at_least(1), default=512)
+    add_output_arguments(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     levels = _C.cpu_levels().split(",")
@@ -246,8 +234,9 @@ def main() -> None:
     rounds = args.rounds or (5 if args.quick else 15)
     cases = make_cases(numel, levels, args.bucket_size, args.quick)
     rows = summarize(cases, measure(cases, rounds))
-    facts = machine() | {"numel": numel, "rounds": rounds, "bucket_size": args.bucket_size}
-    print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    facts = _machine.facts() | {"levels": levels, "numel": numel, "rounds": rounds}
+    facts["bucket_size"] = args.bucket_size
+    print(_machine.line(facts))
     print_table(rows)
     if args.json:
         Path(args.json).write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")

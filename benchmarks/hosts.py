@@ -28,26 +28,16 @@ from typing import Any
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import _hosts_report, _machine, _report
+from benchmarks import _hosts_report, _report
+from benchmarks._arguments import add_output_arguments, add_reduction_arguments, at_least
+from benchmarks._hosts_bed import link_facts, missing_hosts, rate
 from benchmarks._hosts_rank import HostsJob, HostsVariant
-from benchmarks.allreduce import BITS, _at_least, parse_size
-from tests.hosts.bed import hosts, hosts_available
-from tests.hosts.network import MTU, congestion_control, parse_rate
+from tests.hosts.bed import hosts
+from tests.hosts.network import parse_rate
 
 SIZES = [4**k for k in range(6, 14)]  # 4 KiB to 64 MiB
 QUICK_SIZES = [4**6, 4**8, 4**10, 4**11]
 _TIMEOUT = 3600.0  # seconds of one run; a collective that hangs is ended by its own
-
-
-def rate(text: str) -> str | None:
-    """A rate of links, or "none": as fast as this machine can."""
-    if text == "none":
-        return None
-    try:
-        parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}, or none") from None
-    return text
 
 
 def settings(text: str) -> dict[str, Any]:
@@ -63,10 +53,6 @@ def settings(text: str) -> dict[str, Any]:
     return found
 
 
-def _count(text: str) -> int:
-    return _at_least(1, text)
-
-
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.hosts",
@@ -75,20 +61,15 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--hosts",
         nargs="+",
-        type=lambda t: _at_least(2, t),
+        type=at_least(2),
         metavar="N",
         help="2 4; 2 with --quick",
     )
-    parser.add_argument("--ranks-per-host", nargs="+", type=_count, default=[1], metavar="N")
+    parser.add_argument("--ranks-per-host", nargs="+", type=at_least(1), default=[1], metavar="N")
     parser.add_argument(
         "--rates", nargs="+", type=rate, default=["1gbit"], metavar="RATE", help="200mbit, none"
     )
-    parser.add_argument(
-        "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4K, 64M"
-    )
-    parser.add_argument("--bits", nargs="+", type=int, choices=BITS, default=[32, 8, 4, 2])
-    parser.add_argument("--bucket-size", type=_count, default=512, metavar="N")
-    parser.add_argument("--repeats", type=_count, metavar="N", help="15; 5 with --quick")
+    add_reduction_arguments(parser, "4K, 64M")
     parser.add_argument(
         "--with",
         dest="settings",
@@ -104,8 +85,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="2 hosts, four sizes, five repetitions"
     )
-    parser.add_argument("--json", metavar="FILE", help="write rows and facts of the machine")
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture (needs matplotlib)")
+    add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -152,20 +132,11 @@ def measure(
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    missing = hosts_available()
-    if missing:
-        print(f"nothing measured: {missing}", file=sys.stderr)
-        return 0  # as where `make bench` runs everything that can be run
+    if missing_hosts():
+        return 0
     job = make_job(args)
     start = time.monotonic()
-    facts = _machine.facts() | {
-        "threads": 1,
-        "repeats": job.repeats,
-        "bucket_size": job.bucket_size,
-        "mtu": MTU,
-        "congestion_control": congestion_control() or "the kernel's default",
-    }
-    print(", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
+    facts = link_facts(repeats=job.repeats, bucket_size=job.bucket_size)
     runs = []
     wrong = []
     for number in args.hosts or ([2] if args.quick else [2, 4]):

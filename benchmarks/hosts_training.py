@@ -30,11 +30,9 @@ from typing import Any
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import _machine
-from benchmarks.allreduce import BITS, _at_least
-from benchmarks.hosts import rate
-from tests.hosts.bed import ROOT, Hosts, hosts, hosts_available
-from tests.hosts.network import congestion_control
+from benchmarks._arguments import BITS, add_output_arguments, at_least
+from benchmarks._hosts_bed import link_facts, missing_hosts, rate
+from tests.hosts.bed import ROOT, Hosts, hosts
 
 BASE = "gloo fp32"
 _TIMEOUT = 1200.0
@@ -67,24 +65,19 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         prog="python -m benchmarks.hosts_training",
         description="Time per training step between hosts, against gloo.",
     )
-    parser.add_argument("--hosts", type=lambda t: _at_least(2, t), default=2, metavar="N")
-    parser.add_argument(
-        "--ranks-per-host", nargs="+", type=lambda t: _at_least(1, t), default=[1], metavar="N"
-    )
+    parser.add_argument("--hosts", type=at_least(2), default=2, metavar="N")
+    parser.add_argument("--ranks-per-host", nargs="+", type=at_least(1), default=[1], metavar="N")
     parser.add_argument("--rate", type=rate, default="200mbit", help="of every link; or none")
     parser.add_argument("--bits", nargs="+", type=int, choices=BITS, default=[8, 4], help="of cgx")
     parser.add_argument(
-        "--runs", type=lambda t: _at_least(1, t), metavar="N", help="of each method: 3; --quick: 1"
+        "--runs", type=at_least(1), metavar="N", help="of each method: 3; --quick: 1"
     )
-    parser.add_argument(
-        "--steps", type=lambda t: _at_least(2, t), metavar="N", help="per run: 60; --quick: 8"
-    )
+    parser.add_argument("--steps", type=at_least(2), metavar="N", help="per run: 60; --quick: 8")
     parser.add_argument(
         "--options", default="", help="more arguments of the example, as one string"
     )
     parser.add_argument("--quick", action="store_true", help="one short run of each method")
-    parser.add_argument("--json", metavar="FILE", help="write rows, runs and facts of the machine")
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture (needs matplotlib)")
+    add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -217,16 +210,12 @@ def draw(document: dict[str, Any], file: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    missing = hosts_available()
-    if missing:
-        print(f"nothing measured: {missing}", file=sys.stderr)
-        return 0  # as where `make bench` runs everything that can be run
+    if missing_hosts():
+        return 0
     runs = args.runs or (1 if args.quick else 3)
     steps = args.steps or (8 if args.quick else 60)
     start = time.monotonic()
-    facts = _machine.facts() | {"threads": 1, "runs": runs, "steps": steps}
-    facts["congestion_control"] = congestion_control() or "the kernel's default"
-    print(", ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
+    facts = link_facts(runs=runs, steps=steps)
     groups = []
     for ranks in dict.fromkeys(args.ranks_per_host):
         rows, done = measure(args, ranks, runs, steps)

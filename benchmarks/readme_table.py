@@ -1,16 +1,18 @@
-"""Writes the measured speed-ups of benchmarks/allreduce.py into the README.
+"""Writes what the benchmarks of all-reduces and of training between hosts measured into the README.
 
     python benchmarks/readme_table.py [--check]
 
-Reads benchmarks/results/allreduce.json and replaces what stands between the marks `<!-- benchmark
--->` and `<!-- /benchmark -->` of README.md. With --check nothing is written, and the status is 1 if
-the README is not up to date.
+Reads allreduce.json, hosts.json and hosts_training.json in benchmarks/results/ and replaces what
+stands between the marks `<!-- benchmark NAME -->` and `<!-- /benchmark NAME -->` of README.md. With
+--check nothing is written, and the status is 1 if the README is not up to date.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -18,11 +20,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-RESULTS = ROOT / "benchmarks" / "results" / "allreduce.json"
-BEGIN, END = "<!-- benchmark -->\n", "<!-- /benchmark -->"
 BASE = "gloo fp32"
 LEAST = 4096  # bytes: below, latency alone is measured
 MOST_SIZES = 5  # columns
+LEAST_BETWEEN_HOSTS = 65536
+MOST_SIZES_BETWEEN_HOSTS = 6
+
+Row = dict[str, Any]
 
 
 def size_text(nbytes: int) -> str:
@@ -33,47 +37,142 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def choose(sizes: list[int]) -> list[int]:
-    """At most MOST_SIZES of the sizes from LEAST on, evenly spread, the largest included; all of
+def choose(sizes: list[int], least: int = LEAST, most: int = MOST_SIZES) -> list[int]:
+    """At most `most` of the sizes from `least` on, evenly spread, the largest included; all of
     them where none is so large."""
-    large = [size for size in sorted(set(sizes)) if size >= LEAST] or sorted(set(sizes))
-    if len(large) <= MOST_SIZES:
+    large = [size for size in sorted(set(sizes)) if size >= least] or sorted(set(sizes))
+    if len(large) <= most:
         return large
     last = len(large) - 1
-    return [large[round(i * last / (MOST_SIZES - 1))] for i in range(MOST_SIZES)]
+    return [large[round(i * last / (most - 1))] for i in range(most)]
 
 
 def table(document: dict[str, Any]) -> str:
-    """The text between the marks: a sentence on the machine, and methods by sizes.
+    """Of benchmarks/allreduce.py: a sentence on the machine, and methods by sizes.
 
     ValueError where the document holds no row to compare with.
     """
-    rows, facts = document["rows"], document["machine"]
-    methods = [name for name in dict.fromkeys(row["method"] for row in rows) if name != BASE]
-    base = {row["bytes"]: row["seconds"] for row in rows if row["method"] == BASE}
-    if not base or not methods:
-        raise ValueError(f"no rows of {BASE!r} and another method; found {methods}")
+    facts = document["machine"]
+    base, methods, found = _by_method(document["rows"])
     sizes = choose(list(base))
-    found = {(row["method"], row["bytes"]): row for row in rows}
     caption = (
         f"Times faster than `{BASE}`, median of {facts['repeats']} repetitions; {facts['ranks']} "
-        f"ranks on one host ({facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}), "
-        f"{facts['threads']} thread each. Above 1 is faster. `bytes`: sent per rank, relative to "
-        "the vector, at the largest size."
+        f"ranks on one host ({_machine(facts)}), {facts['threads']} thread each. Above 1 is "
+        "faster. `bytes`: sent per rank, relative to the vector, at the largest size."
     )
-    lines = [
-        textwrap.fill(caption, 118),
-        "",
-        "| fp32 vector of | " + " | ".join(map(size_text, sizes)) + " | bytes |",
-        "|---" * (len(sizes) + 2) + "|",
-        "| gloo fp32: time | " + " | ".join(_time(base[size]) for size in sizes) + " | |",
-    ]
+    lines = _head(caption, ["fp32 vector of", *map(size_text, sizes), "bytes"])
+    lines.append(_row("gloo fp32: time", [_time(base[size]["seconds"]) for size in sizes]) + " |")
     for name in methods:
         cells = [_speedup(found.get((name, size))) for size in sizes]
         sent = found.get((name, sizes[-1]))
-        share = f"{sent['wire_bytes'] / sizes[-1]:.3f}" if sent else ""
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {share} |")
+        cells.append(f"{sent['wire_bytes'] / sizes[-1]:.3f}" if sent else "")
+        lines.append(_row(name, cells))
     return "\n".join(lines) + "\n"
+
+
+def hosts_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/hosts.py: methods by sizes of the first run; then the largest size of each
+    other run. ValueError as in `table`.
+    """
+    facts = document["machine"]
+    first, *others = document["runs"]
+    base, methods, found = _by_method(first["rows"])
+    sizes = choose(list(base), LEAST_BETWEEN_HOSTS, MOST_SIZES_BETWEEN_HOSTS)
+    titles = [size_text(size) for size in sizes]
+    columns = [(base[size], {name: found.get((name, size)) for name in methods}) for size in sizes]
+    for run in others:
+        its_base, _, its_found = _by_method(run["rows"])
+        largest = max(its_base)
+        titles.append(f"{size_text(largest)}, {_difference(run, first)}")
+        rows = {name: its_found.get((name, largest)) for name in methods}
+        columns.append((its_base[largest], rows))
+    caption = (
+        f"Times faster than `{BASE}`, median of {facts['repeats']} repetitions; "
+        f"{_layout(first)}, links of {rate_text(first['rate'])} ({_machine(facts)})."
+    )
+    lines = _head(caption, ["fp32 vector of", *titles])
+    lines.append(_row("gloo fp32: time", [_time(row["seconds"]) for row, _ in columns]))
+    lines += [_row(name, [_speedup(rows[name]) for _, rows in columns]) for name in methods]
+    return "\n".join(lines) + "\n"
+
+
+def training_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/hosts_training.py: methods by layouts. ValueError if a layout has none."""
+    facts, groups = document["machine"], document["groups"]
+    if not groups or not all(group["rows"] for group in groups):
+        raise ValueError("no rows in the results of the training")
+    parameters = groups[0]["rows"][0]["gradient_bytes"] / 4
+    options = f" with `{document['options']}`" if document["options"] else ""
+    caption = (
+        f"`examples/train_gpt.py`{options}, {parameters / 1e6:.2f} million parameters, links of "
+        f"{rate_text(document['rate'])}: time per step, median of {facts['runs']} runs of "
+        f"{facts['steps']} steps, and bytes per step that leave a host, as its link counts them "
+        f"({_machine(facts)})."
+    )
+    heads = [[_layout({**group, "hosts": document["hosts"]}), "bytes/step"] for group in groups]
+    lines = _head(caption, ["time per step", *itertools.chain(*heads)])
+    for rows in zip(*(group["rows"] for group in groups), strict=True):
+        cells = []
+        for row in rows:
+            cells.append(f"{1e3 * row['step_seconds']:.0f} ms ({row['speedup']:.2f}x)")
+            cells.append(f"{row['link_bytes_per_step'] / 1e6:.2f} MB")
+        lines.append(_row(rows[0]["method"], cells))
+    return "\n".join(lines) + "\n"
+
+
+# The name in the marks and of the file of results, and what makes the text.
+TABLES = {"allreduce": table, "hosts": hosts_table, "hosts_training": training_table}
+
+
+def _by_method(
+    rows: list[Row],
+) -> tuple[dict[int, Row], list[str], dict[tuple[str, int], Row]]:
+    """Rows of gloo by bytes; the other methods; all rows by method and bytes."""
+    base = {row["bytes"]: row for row in rows if row["method"] == BASE}
+    methods = [name for name in dict.fromkeys(row["method"] for row in rows) if name != BASE]
+    if not base or not methods:
+        raise ValueError(f"no rows of {BASE!r} and another method; found {methods}")
+    return base, methods, {(row["method"], row["bytes"]): row for row in rows}
+
+
+def _head(caption: str, titles: list[str]) -> list[str]:
+    rule = "|---" * len(titles) + "|"
+    return [textwrap.fill(caption, 118), "", _row(titles[0], titles[1:]), rule]
+
+
+def _row(name: str, cells: list[str]) -> str:
+    return "| " + " | ".join([name, *cells]) + " |"
+
+
+def _machine(facts: dict[str, Any]) -> str:
+    return f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
+
+
+def _ranks(run: dict[str, Any]) -> str:
+    ranks = run["ranks_per_host"]
+    return f"{ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def _layout(run: dict[str, Any]) -> str:
+    return f"{run['hosts']} hosts x {_ranks(run)}"
+
+
+def _difference(run: dict[str, Any], first: dict[str, Any]) -> str:
+    """What a run has otherwise than the first, as a title."""
+    parts = [f"{run['hosts']} hosts"] if run["hosts"] != first["hosts"] else []
+    if run["ranks_per_host"] != first["ranks_per_host"]:
+        parts.append(f"{_ranks(run)} each")
+    if run["rate"] != first["rate"]:
+        parts.append(rate_text(run["rate"]))
+    return ", ".join(parts) or "again"
+
+
+def rate_text(rate: str | None) -> str:
+    """ "200mbit" -> "200 Mbit/s" """
+    if rate is None:
+        return "any speed"
+    match = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate)
+    return f"{match[1]} {match[2].upper()}bit/s" if match else rate
 
 
 def _time(seconds: float) -> str:
@@ -84,12 +183,30 @@ def _speedup(row: dict[str, Any] | None) -> str:
     return "" if row is None else f"{row['speedup']:.2f}"
 
 
-def insert(readme: str, text: str) -> str:
-    """`readme` with `text` between the marks. ValueError unless each mark is there once."""
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        raise ValueError(f"the README must hold {BEGIN.strip()} and {END} once each")
-    head, _, rest = readme.partition(BEGIN)
-    return head + BEGIN + text + END + rest.partition(END)[2]
+def insert(readme: str, name: str, text: str) -> str:
+    """`readme` with `text` between the marks of `name`. ValueError unless each mark is there
+    once.
+    """
+    begin, end = f"<!-- benchmark {name} -->\n", f"<!-- /benchmark {name} -->"
+    if readme.count(begin) != 1 or readme.count(end) != 1:
+        raise ValueError(f"the README must hold {begin.strip()} and {end} once each")
+    head, _, rest = readme.partition(begin)
+    return head + begin + text + end + rest.partition(end)[2]
+
+
+def results_of(name: str) -> Path:
+    return ROOT / "benchmarks" / "results" / f"{name}.json"
+
+
+def update(readme: str) -> str:
+    """`readme` with all tables. FileNotFoundError, with what to run, if results are not there."""
+    for name, make in TABLES.items():
+        results = results_of(name)
+        if not results.exists():
+            path = results.relative_to(ROOT)
+            raise FileNotFoundError(f"{path} is not there; run benchmarks/{name}.py --json first")
+        readme = insert(readme, name, make(json.loads(results.read_text())))
+    return readme
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -97,16 +214,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare only")
     args = parser.parse_args(argv)
-    if not RESULTS.exists():
-        print(f"{RESULTS.relative_to(ROOT)} is not there; run benchmarks/allreduce.py --json first")
-        return 1
     before = README.read_text()
-    after = insert(before, table(json.loads(RESULTS.read_text())))
+    try:
+        after = update(before)
+    except FileNotFoundError as error:
+        print(error)
+        return 1
     if args.check:
         print("up to date" if before == after else "README.md is not up to date")
         return int(before != after)
     README.write_text(after)
-    print(f"wrote the table of {RESULTS.relative_to(ROOT)} into README.md")
+    print(f"wrote the tables of {', '.join(TABLES)} into README.md")
     return 0
 
 

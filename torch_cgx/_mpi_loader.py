@@ -8,6 +8,7 @@ script uses it, has loaded.
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib
 import os
 import re
@@ -48,6 +49,7 @@ def load() -> Any:
         _check_same_library(module)
         atexit.register(_note_exit, module)
         _loaded = module
+    _stop_before_finalize(_loaded)
     return _loaded.api
 
 
@@ -134,6 +136,27 @@ def _check_same_library(module: Any) -> None:
         f"{module.library_version()!r}, which is not initialised: install torch_cgx again with the "
         "mpicc of the library that mpi4py uses"
     )
+
+
+def _stop_before_finalize(module: Any) -> None:
+    """Makes mpi4py's Finalize() end the engine's calls of MPI before it calls MPI_Finalize.
+
+    The engine has a hook in MPI_Finalize too, for other callers. But MPICH switches its locking off
+    before it runs hooks: a thread that is just inside MPI then leaves without unlocking, and
+    MPI_Finalize aborts where it destroys the mutex. At the exit of the interpreter, mpi4py's own
+    MPI_Finalize comes after the end of the engine.
+    """
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is None or hasattr(mpi.Finalize, "__wrapped__"):
+        return
+    finalize = mpi.Finalize
+
+    @functools.wraps(finalize)
+    def stop_and_finalize() -> None:
+        module.before_finalize()
+        finalize()
+
+    mpi.Finalize = stop_and_finalize
 
 
 def _note_exit(module: Any) -> None:

@@ -6,29 +6,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from benchmarks import _check, _measure, _methods, _report, allreduce
-from tests.distributed import ROOT
+from benchmarks import _arguments, _check, _measure, _methods, _report, allreduce
+from tests.benchmarks import runs
 
 TINY = ["--sizes", "4", "5000", "64K", "--repeats", "2", "--no-bf16"]
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=170
-    )
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("allreduce")
     files = ["--json", str(folder / "out.json"), "--plot", str(folder / "out.png")]
-    done = _run("-m", "benchmarks.allreduce", *TINY, "--bits", "32", "4", *files)
+    done = runs.python("-m", "benchmarks.allreduce", *TINY, "--bits", "32", "4", *files)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "out.json").read_text()), folder / "out.png"
 
@@ -88,7 +80,7 @@ def test_runs_as_a_file_with_three_ranks_and_both_reductions(tmp_path):
     out = tmp_path / "out.json"
     small = ["--ranks", "3", "--sizes", "8", "100K", "--repeats", "1", "--bits", "2"]
     small += ["--carrier", "shm", "--reduction", "SRA", "ONESHOT", "--segment-kb", "64"]
-    done = _run("benchmarks/allreduce.py", *small, "--json", str(out))
+    done = runs.python("benchmarks/allreduce.py", *small, "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {(r["method"], r["bytes"]): r for r in json.loads(out.read_text())["rows"]}
     sra, once = (rows[f"cgx shm 2 bit {name} 64K", 102400] for name in ("SRA", "ONESHOT"))
@@ -100,7 +92,7 @@ def test_runs_as_a_file_with_three_ranks_and_both_reductions(tmp_path):
 def test_a_rank_that_fails_fails_the_benchmark():
     # A bucket that does not fit into the shared memory is refused by the engine.
     unfit = ["--sizes", "1M", "--bits", "4", "--bucket-size", "1000000", "--segment-kb", "16"]
-    done = _run("-m", "benchmarks.allreduce", "--carrier", "shm", "--repeats", "1", *unfit)
+    done = runs.python("-m", "benchmarks.allreduce", "--carrier", "shm", "--repeats", "1", *unfit)
     assert done.returncode == 1
     assert "CGX_SHM_SEGMENT_KB" in done.stderr
 
@@ -117,10 +109,10 @@ def test_bad_arguments_are_named(flags, capsys):
 
 
 def test_sizes_are_read_with_binary_units():
-    read = [allreduce.parse_size(t) for t in ("4", "64K", "64KiB", "1m", "1G")]
+    read = [_arguments.parse_size(t) for t in ("4", "64K", "64KiB", "1m", "1G")]
     assert read == [4, 65536, 65536, 1 << 20, 1 << 30]
     with pytest.raises(argparse.ArgumentTypeError, match="allowed"):
-        allreduce.parse_size("0")
+        _arguments.parse_size("0")
     assert [_report.size_text(n) for n in (4, 65536, 1536, 1 << 26)] == ["4", "64K", "1.5K", "64M"]
 
 

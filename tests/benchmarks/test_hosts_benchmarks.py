@@ -6,20 +6,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 
 import pytest
 
-from benchmarks import _hosts_rank, _hosts_report, hosts, hosts_training
-from tests.distributed import ROOT
+from benchmarks import _hosts_bed, _hosts_rank, _hosts_report, hosts, hosts_training
+from tests.benchmarks import runs
 from tests.hosts.marks import needs_hosts
-
-
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=170
-    )
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +20,7 @@ def finished(tmp_path_factory):
     files = ["--json", str(folder / "out.json"), "--plot", str(folder / "out.png")]
     small = ["--hosts", "2", "--rates", "1gbit", "--sizes", "4K", "1M", "--repeats", "2"]
     small += ["--bits", "32", "4", "--with", "cross_reduction=SRA"]
-    done = _run("benchmarks/hosts.py", *small, *files)
+    done = runs.python("benchmarks/hosts.py", *small, *files)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "out.json").read_text()), folder / "out.png"
 
@@ -72,7 +64,7 @@ def test_training_between_hosts(tmp_path):
     files = ["--json", str(out), "--plot", str(picture)]
     small = ["--bits", "4", "--runs", "1", "--steps", "4"]
     small += ["--options", "--data-mb 0.3 --layers 1 --batch 4"]
-    done = _run("-m", "benchmarks.hosts_training", *small, *files)
+    done = runs.python("-m", "benchmarks.hosts_training", *small, *files)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(out.read_text())
     (group,) = document["groups"]
@@ -144,15 +136,15 @@ def test_bad_arguments_are_named(flags, capsys):
         hosts.arguments(flags)
     assert caught.value.code == 2
     assert flags[1] in capsys.readouterr().err
-    assert hosts.rate("none") is None and hosts.rate("1gbit") == "1gbit"
+    assert _hosts_bed.rate("none") is None and _hosts_bed.rate("1gbit") == "1gbit"
     with pytest.raises(argparse.ArgumentTypeError, match="or none"):
-        hosts.rate("1")
+        _hosts_bed.rate("1")
 
 
 def test_without_hosts_nothing_is_measured_and_said(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
+    monkeypatch.setattr(_hosts_bed, "hosts_available", lambda: "no wires today")
     for benchmark in (hosts, hosts_training):
-        monkeypatch.setattr(benchmark, "hosts_available", lambda: "no wires today")
         assert benchmark.main(["--quick", "--json", str(out)]) == 0
         assert "nothing measured: no wires today" in capsys.readouterr().err
     assert not out.exists()

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from tests.calls import failure, on_threads
 from torch_cgx import _C, _mpi_loader
 
 RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
@@ -44,13 +45,6 @@ class Place:
         """A barrier without MPI."""
         self.store.set(f"{name}/{RANK}", "here")
         self.store.wait([f"{name}/{rank}" for rank in range(SIZE)])
-
-
-def failure(call: Callable[[], Any]) -> str:
-    try:
-        return f"returned {call()!r}"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
 
 
 def stress(place: Place) -> Any:
@@ -81,20 +75,12 @@ def groups_made_by_threads(place: Place) -> Any:
 
 
 def run_all(numbers: list[int], run: Callable[[int], int]) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-
-    def one(number: int) -> None:
-        try:
-            found[number] = run(number)
-        except Exception as error:
-            found[number] = f"{type(error).__name__}: {error}"
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in numbers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    """What `run` returns for each, or its error in words, all at once."""
+    outcomes = on_threads(len(numbers), lambda i: run(numbers[i]))
+    return {
+        number: repr(one) if isinstance(one, Exception) else one
+        for number, one in zip(numbers, outcomes, strict=True)
+    }
 
 
 def many_groups(place: Place) -> Any:
@@ -152,6 +138,32 @@ def mpi4py_finalizes(place: Place) -> Any:
     coming.drop()
     group.close()
     return [waited, sent, failure(lambda: place.group("b"))]
+
+
+def mpi4py_finalizes_amid_calls(place: Place) -> Any:
+    """Threads of this rank are inside MPI nearly all the time."""
+    from mpi4py import MPI
+
+    group = place.group("a")
+    said = []
+
+    def post() -> None:
+        posted = []
+        try:
+            while True:
+                posted.append(group.receive(1 - RANK, 0, 10))
+        except Exception as error:
+            said.append(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=post) for _ in range(2)]
+    place.meet("all")
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    MPI.Finalize()
+    for thread in threads:
+        thread.join()
+    return said
 
 
 def low_thread_level(place: Place) -> Any:

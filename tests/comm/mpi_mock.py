@@ -8,14 +8,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
+from tests.calls import on_threads
 from tests.distributed import ROOT
 from torch_cgx import _C
 
@@ -101,21 +100,3 @@ class MockMpi:
             return _C._make_mpi_endpoint(self.tables[world[rank]], store, rank, size, **kw)
 
         return on_threads(size, make)
-
-
-def on_threads(size: int, call: Callable[[int], Any]) -> list[Any]:
-    """What call(0) ... call(size - 1) return or raise, all at once."""
-    outcomes: list[Any] = [None] * size
-
-    def run(index: int) -> None:
-        try:
-            outcomes[index] = call(index)
-        except Exception as error:
-            outcomes[index] = error
-
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes

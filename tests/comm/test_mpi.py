@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.comm.mpi_mock import OTHER, PEER_LOST, TRUNCATED, MockMpi, on_threads
+from tests.calls import on_threads
+from tests.comm.mpi_mock import OTHER, PEER_LOST, TRUNCATED, MockMpi
 from torch_cgx import _C
 
 NOTE = 512  # bytes of the news of an abort, for which every rank listens
@@ -327,14 +328,15 @@ def test_deadline_of_a_send(mock: MockMpi) -> None:
 
 def test_abort_ends_every_wait_and_reaches_the_peers(mock: MockMpi) -> None:
     group = mock.group(4)
-    waits = [group[0].receive(1, 0, 10), group[1].send(2, 0, text(LONG)), group[3].receive(2, 0, 9)]
+    waits = [group[0].receive(1, 0, 10), group[1].send(2, 0, text(LONG))]
+    waits += [group[2].receive(3, 0, 8), group[3].receive(2, 0, 9)]
     threading.Timer(0.2, lambda: group[0].abort("enough")).start()
     start = time.monotonic()
 
     def wait(index: int) -> None:
         waits[index].wait(timeout=20)
 
-    own, *others = on_threads(3, wait)
+    own, *others = on_threads(4, wait)
     assert time.monotonic() - start < 2
     assert isinstance(own, _C.AbortedError) and str(own).endswith("rank 1 (1): enough")
     for other in others:

@@ -129,6 +129,19 @@ def test_two_copies_of_mpi_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     _mpi_loader._check_same_library(module)
 
 
+def test_transfers_end_before_mpi4py_finalizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    mpi = mpi4py("MPICH Version: 5.0")
+    mpi.Finalize = lambda: done.append("Finalize")
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
+    module = types.SimpleNamespace(before_finalize=lambda: done.append("before"), api=None)
+    monkeypatch.setattr(_mpi_loader, "_loaded", module)
+    _mpi_loader.load()
+    _mpi_loader.load()
+    mpi.Finalize()
+    assert done == ["before", "Finalize"]
+
+
 def test_an_exception_at_the_end_is_noted() -> None:
     script = """
 import sys, types

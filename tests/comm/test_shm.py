@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.calls import on_threads
 from tests.comm.ranks import FileRendezvous, Outcome, Rank, run, segments, shm, stays_empty
 from torch_cgx import _C
 
@@ -234,17 +235,7 @@ def test_sigkill_of_all_leaves_nothing(tmp_path: pathlib.Path) -> None:
 
 def local_group(directory: str, size: int, slot_bytes: int = 65536) -> list[Any]:
     """All ranks in this process, as threads while they meet."""
-    comms: list[Any] = [None] * size
-
-    def make(rank: int) -> None:
-        comms[rank] = shm(directory, rank, size, slot_bytes)
-
-    threads = [threading.Thread(target=make, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return comms
+    return on_threads(size, lambda rank: shm(directory, rank, size, slot_bytes))
 
 
 def test_ranks_of_one_process(tmp_path: pathlib.Path) -> None:
@@ -253,16 +244,7 @@ def test_ranks_of_one_process(tmp_path: pathlib.Path) -> None:
 
 
 def hold_two_ranks(say: Say, directory: str) -> Any:
-    comms: list[Any] = [None, None]
-
-    def make(rank: int) -> None:
-        comms[rank] = shm(directory, rank, 3)
-
-    threads = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    comms = on_threads(2, lambda rank: shm(directory, rank, 3))
     comms[1].close()  # must not drop the life sign of rank 0
     say("closed")
     time.sleep(1)

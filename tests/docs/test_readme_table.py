@@ -1,8 +1,6 @@
-"""benchmarks/readme_table.py, and the README's table against the results in the tree."""
+"""benchmarks/readme_table.py, and the README's tables against the results in the tree."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
@@ -37,13 +35,70 @@ def test_sizes_are_spread_and_the_largest_is_there():
     assert readme_table.choose([8, 4]) == [4, 8]
 
 
+def _run(sizes, **changes):
+    return {"hosts": 2, "ranks_per_host": 1, "rate": "1gbit", **_document(sizes), **changes}
+
+
+def test_between_hosts_the_largest_size_of_other_runs_is_a_column():
+    first, other = _run([4096, 1 << 16, 1 << 20]), _run([64, 1 << 26], hosts=4, rate=None)
+    text = readme_table.hosts_table({"machine": MACHINE, "runs": [first, other]})
+    caption, rows = text.split("\n\n")
+    assert "2 hosts x 1 rank, links of 1 Gbit/s (a CPU, 2 cores," in caption.replace("\n", " ")
+    head, rule, base, row = rows.splitlines()
+    assert head == "| fp32 vector of | 64 KiB | 1 MiB | 64 MiB, 4 hosts, any speed |"
+    assert rule == "|---|---|---|---|"
+    assert base == "| gloo fp32: time | 66 us | 1.05 ms | 67.1 ms |"
+    assert row == "| cgx shm 4 bit | 2.04 | 2.04 | 2.04 |"
+    # A method or a size that a run lacks is an empty cell.
+    other["rows"] = [r for r in other["rows"] if r["method"] == "gloo fp32"] + [
+        {**other["rows"][-1], "method": "cgx 2 bit"}
+    ]
+    text = readme_table.hosts_table({"machine": MACHINE, "runs": [first, other]})
+    assert text.splitlines()[-1] == "| cgx shm 4 bit | 2.04 | 2.04 |  |"
+
+
+def _training(speedup, sent):
+    rows = [
+        {"method": "gloo fp32", "step_seconds": 0.2, "speedup": 1.0, "link_bytes_per_step": 4e6},
+        {"method": "cgx, 4 bits", "step_seconds": 0.2 / speedup, "speedup": speedup}
+        | {"link_bytes_per_step": sent},
+    ]
+    return [{**row, "gradient_bytes": 4_000_000} for row in rows]
+
+
+def test_training_has_two_columns_per_layout():
+    groups = [
+        {"ranks_per_host": 1, "rows": _training(2.0, 5e5)},
+        {"ranks_per_host": 2, "rows": _training(4.0, 6e5)},
+    ]
+    document = {"machine": {**MACHINE, "runs": 3, "steps": 60}, "groups": groups}
+    document |= {"hosts": 2, "rate": "200mbit", "options": ""}
+    caption, rows = readme_table.training_table(document).split("\n\n")
+    assert "1.00 million parameters, links of 200 Mbit/s: time per step, median of 3" in caption
+    assert rows.splitlines() == [
+        "| time per step | 2 hosts x 1 rank | bytes/step | 2 hosts x 2 ranks | bytes/step |",
+        "|---|---|---|---|---|",
+        "| gloo fp32 | 200 ms (1.00x) | 4.00 MB | 200 ms (1.00x) | 4.00 MB |",
+        "| cgx, 4 bits | 100 ms (2.00x) | 0.50 MB | 50 ms (4.00x) | 0.60 MB |",
+    ]
+    with pytest.raises(ValueError, match="no rows"):
+        readme_table.training_table({**document, "groups": []})
+
+
+def test_rates_in_words():
+    texts = map(readme_table.rate_text, ["200mbit", "1gbit", "2.5gbit", "800bit", None, "1mbps"])
+    assert list(texts) == [
+        "200 Mbit/s", "1 Gbit/s", "2.5 Gbit/s", "800 bit/s", "any speed", "1mbps"
+    ]  # fmt: skip
+
+
 def test_marks_must_be_there_once():
-    text = "a\n<!-- benchmark -->\nold\n<!-- /benchmark -->\nb\n"
-    new = "a\n<!-- benchmark -->\nnew\n<!-- /benchmark -->\nb\n"
-    assert readme_table.insert(text, "new\n") == new
-    for bad in ("no marks", text + text):
+    text = "a\n<!-- benchmark x -->\nold\n<!-- /benchmark x -->\nb\n"
+    new = "a\n<!-- benchmark x -->\nnew\n<!-- /benchmark x -->\nb\n"
+    assert readme_table.insert(text, "x", "new\n") == new
+    for bad in ("no marks", text + text, text.replace("x", "y")):
         with pytest.raises(ValueError, match="once each"):
-            readme_table.insert(bad, "new\n")
+            readme_table.insert(bad, "x", "new\n")
 
 
 def test_nothing_to_compare_with_is_an_error():
@@ -55,8 +110,11 @@ def test_nothing_to_compare_with_is_an_error():
 
 def test_the_readme_shows_the_results_in_the_tree():
     readme = readme_table.README.read_text()
-    if readme_table.RESULTS.exists():
-        text = readme_table.table(json.loads(readme_table.RESULTS.read_text()))
-        assert readme_table.insert(readme, text) == readme, "run python benchmarks/readme_table.py"
-    else:
-        assert "Not measured yet" in readme
+    assert readme_table.update(readme) == readme, "run python benchmarks/readme_table.py"
+
+
+def test_results_that_are_not_there_are_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(readme_table, "ROOT", tmp_path)
+    assert readme_table.main(["--check"]) == 1
+    said = capsys.readouterr().out
+    assert "allreduce.json is not there; run benchmarks/allreduce.py --json first" in said

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
+from tests.calls import failure
 from tests.distributed import run_pooled
 from torch_cgx import codecs
 
@@ -222,14 +223,6 @@ def test_bad_arguments_are_named(arguments, error, words):
         torch_cgx.simulate(*arguments)
 
 
-def _message(call):
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing raised"
-
-
 def _refused(rank, world_size):
     x = _input(rank)
     gloo = dist.new_group(backend="gloo")
@@ -251,7 +244,7 @@ def _refused(rank, world_size):
         "shape": lambda: torch_cgx.reduce_scatter_tensor(x, x, config=four),
         "stats": lambda: torch_cgx.stats(gloo),
     }
-    messages = {name: _message(call) for name, call in calls.items()}
+    messages = {name: failure(call) for name, call in calls.items()}
     y = torch.ones(N)
     torch_cgx.all_reduce(y, config=four)  # the group is as usable as before
     assert torch.all(y == world_size)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from tests.reduce.model import DTYPES
+from tests.reduce.model import DTYPES, all_reduce, same_bits
 from torch_cgx import _C
 
 Layers = list[tuple[int, "_C.Spec | None"]]
+
+# Encoded and exact ones, also empty and of one value, borders off the buckets'.
+MIXED_LAYERS: Layers = [
+    (700, _C.Spec(bits=4, bucket_size=64)),
+    (33, None),
+    (1, None),
+    (5000, _C.Spec(bits=2, bucket_size=512)),
+    (0, None),
+    (129, _C.Spec(bits=8, bucket_size=128, skip_incomplete_buckets=True)),
+]
 
 
 def run(
@@ -32,6 +42,23 @@ def run(
         **group,
     )
     return outputs, info
+
+
+def check(
+    inputs: list[torch.Tensor],
+    layers: Layers,
+    algorithm: str,
+    average: bool = False,
+    **group: object,
+) -> torch.Tensor:
+    """The output, which must be equal on all ranks and what the model says, to the bit."""
+    outputs, info = run(inputs, layers, algorithm, average=average, **group)
+    for output in outputs[1:]:
+        assert same_bits(output, outputs[0])
+    expected = all_reduce(inputs, layers, algorithm, average, **group)
+    assert same_bits(outputs[0], expected), (inputs[0].numel(), layers, algorithm, group)
+    assert info["algorithm"] == algorithm
+    return outputs[0]
 
 
 def run_shards(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.reduce import model
-from tests.reduce.simulation import gaussian, run
+from tests.reduce import model, simulation
+from tests.reduce.simulation import MIXED_LAYERS, gaussian, run
 from torch_cgx import _C
 
 RANKS = [1, 2, 3, 4, 7, 8, 9]
@@ -15,14 +15,7 @@ SLOT = 1 << 18
 
 
 def check(inputs, layers, algorithm, average=False, slot_bytes=SLOT, **group):
-    group["slot_bytes"] = slot_bytes
-    outputs, info = run(inputs, layers, algorithm, average=average, **group)
-    for output in outputs[1:]:
-        assert model.same_bits(output, outputs[0])
-    expected = model.all_reduce(inputs, layers, algorithm, average, **group)
-    assert model.same_bits(outputs[0], expected), (inputs[0].numel(), layers, algorithm)
-    assert info["algorithm"] == algorithm
-    return outputs[0]
+    return simulation.check(inputs, layers, algorithm, average, slot_bytes=slot_bytes, **group)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -49,19 +42,11 @@ def test_all_widths_and_bucket_sizes(algorithm, bucket_size):
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_raw_and_encoded_layers_in_one_message(algorithm, average, dtype):
-    layers = [
-        (700, _C.Spec(bits=4, bucket_size=64)),
-        (33, None),
-        (1, None),
-        (5000, _C.Spec(bits=2, bucket_size=512)),
-        (0, None),
-        (129, _C.Spec(bits=8, bucket_size=128, skip_incomplete_buckets=True)),
-    ]
-    n = sum(numel for numel, _ in layers)
+    n = sum(numel for numel, _ in MIXED_LAYERS)
     for ranks in (2, 3, 8):
         inputs = gaussian(ranks, n, dtype)
-        check(inputs, layers, algorithm, average)
-        check(inputs, layers, algorithm, average, slot_bytes=8192)
+        check(inputs, MIXED_LAYERS, algorithm, average)
+        check(inputs, MIXED_LAYERS, algorithm, average, slot_bytes=8192)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

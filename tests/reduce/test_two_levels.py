@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.reduce import model
-from tests.reduce.simulation import gaussian, run, run_shards
+from tests.reduce.simulation import MIXED_LAYERS, check, gaussian, run, run_shards
 from torch_cgx import _C
 
 # The host of every rank.
@@ -21,15 +21,6 @@ LAYOUTS = {
 ALGORITHMS = ["oneshot", "sra", "ring"]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TINY = {"segment_bytes": 1024, "slot_bytes": 16384}  # dozens of rounds for a few thousand values
-
-
-def check(inputs, layers, algorithm, average=False, **group):
-    outputs, info = run(inputs, layers, algorithm, average=average, **group)
-    for output in outputs[1:]:
-        assert model.same_bits(output, outputs[0])
-    expected = model.all_reduce(inputs, layers, algorithm, average, **group)
-    assert model.same_bits(outputs[0], expected), (inputs[0].numel(), layers, algorithm, group)
-    assert info["algorithm"] == algorithm
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -50,15 +41,7 @@ def test_all_small_sizes(layout, algorithm):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_many_rounds_under_way(layout, algorithm, average, dtype):
     hosts = list(LAYOUTS[layout])
-    layers = [
-        (700, _C.Spec(bits=4, bucket_size=64)),
-        (33, None),
-        (1, None),
-        (5000, _C.Spec(bits=2, bucket_size=512)),
-        (0, None),
-        (129, _C.Spec(bits=8, bucket_size=128, skip_incomplete_buckets=True)),
-        (3001, None),
-    ]
+    layers = [*MIXED_LAYERS, (3001, None)]
     n = sum(numel for numel, _ in layers)
     inputs = gaussian(len(hosts), n, dtype)
     for more in ({}, {"leader_only": True}, {"inner_exact": False}):

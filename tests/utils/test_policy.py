@@ -16,6 +16,7 @@ from torch import nn
 import torch_cgx
 from cgx_utils import CGXState, cgx_hook
 from cgx_utils.policy import Policy
+from tests.calls import failure
 from tests.distributed import run_pooled
 from tests.utils.training import batch, gradients, loss_of, make_model, wrap
 
@@ -196,37 +197,29 @@ def test_options_of_the_group_hold_where_the_state_says_nothing():
     assert all(2 <= levels <= 4 for levels in run_pooled(_group_options, 2))
 
 
-def _message(call):
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing raised"
-
-
 def _errors(rank, world_size):
     messages = {}
     gloo = dist.new_group(backend="gloo")
     model = wrap(make_model(), CGXState(gloo), process_group=gloo)
-    messages["gloo"] = _message(lambda: loss_of(model, batch(rank, 0)).backward())
+    messages["gloo"] = failure(lambda: loss_of(model, batch(rank, 0)).backward())
 
     shared = CGXState(None)
     one, other = wrap(make_model(), shared), wrap(make_model(), shared)
-    messages["shared"] = _message(lambda: loss_of(one, batch(rank, 0)).backward())
+    messages["shared"] = failure(lambda: loss_of(one, batch(rank, 0)).backward())
     assert other is not one
 
     later = CGXState(None)
     first = wrap(make_model(), later)
     loss_of(first, batch(rank, 0)).backward()
     second = wrap(make_model(), later)
-    messages["later"] = _message(lambda: loss_of(second, batch(rank, 0)).backward())
+    messages["later"] = failure(lambda: loss_of(second, batch(rank, 0)).backward())
 
     foreign = CGXState(None, layer_filter="a", named_parameters=make_model())
     unnamed = wrap(make_model(), foreign)
-    messages["foreign"] = _message(lambda: loss_of(unnamed, batch(rank, 0)).backward())
+    messages["foreign"] = failure(lambda: loss_of(unnamed, batch(rank, 0)).backward())
 
     wrong = wrap(make_model(), object())
-    messages["state"] = _message(lambda: loss_of(wrong, batch(rank, 0)).backward())
+    messages["state"] = failure(lambda: loss_of(wrong, batch(rank, 0)).backward())
     return messages
 
 
@@ -263,8 +256,8 @@ def _without_ddp(rank, world_size):
     short.buffer = lambda: torch.zeros(5)
     return (
         torch.equal(average, _Bucket(parameters).buffer()),
-        _message(lambda: cgx_hook(state, _Bucket(parameters))),
-        _message(lambda: cgx_hook(CGXState(None), short)),
+        failure(lambda: cgx_hook(state, _Bucket(parameters))),
+        failure(lambda: cgx_hook(CGXState(None), short)),
     )
 
 

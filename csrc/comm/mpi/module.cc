@@ -267,11 +267,20 @@ PyObject* py_exit_in_error(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* py_before_finalize(PyObject*, PyObject*) {
+  Py_BEGIN_ALLOW_THREADS;
+  run_finalize_hook(MPI_COMM_NULL, MPI_KEYVAL_INVALID, nullptr, nullptr);
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"library_version", py_library_version, METH_NOARGS,
      "First line of MPI_Get_library_version(); works before MPI is initialised."},
     {"is_initialized", py_is_initialized, METH_NOARGS,
      "MPI_Initialized(), whoever has initialised it."},
+    {"before_finalize", py_before_finalize, METH_NOARGS,
+     "What MPI_Finalize begins with: ends all transfers, and the engine's own thread."},
     {"exit_in_error", py_exit_in_error, METH_NOARGS,
      "Notes that the interpreter ends because of an exception that nobody caught."},
     {nullptr, nullptr, 0, nullptr}};
