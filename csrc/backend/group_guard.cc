@@ -190,7 +190,6 @@ void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool
       str_of(record.title(), " (gloo), ", seconds_since(record.created), " s: ", text);
   const bool late =
       text.find("imed out") != std::string::npos || text.find("imeout") != std::string::npos;
-  if (!ended) throw_for_python({FailureKind::kTimeout, what});  // the collective goes on
   std::optional<Failure> known;
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
@@ -200,6 +199,7 @@ void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool
     const bool own = known->text.find(record.title()) != std::string::npos;
     throw_for_python({known->kind, own ? known->text : str_of(record.title(), ": ", known->text)});
   }
+  if (!ended) throw_for_python({FailureKind::kTimeout, what});  // the collective goes on
   Failure failure{late ? FailureKind::kTimeout : FailureKind::kPeerLost, what};
   if (const std::string lost = ended_peers_text(); !lost.empty()) {
     failure.kind = FailureKind::kPeerLost;

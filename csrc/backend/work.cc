@@ -3,12 +3,16 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
+#include <string_view>
 #include <utility>
 
 namespace cgx {
 namespace {
 
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+
+// What c10d::Work::wait() says when its own time is up, while the collective goes on.
+constexpr std::string_view kWaitRanOut = "Operation timed out!";
 
 // Devices whose streams a consumer must synchronise with. The CPU has none, and Future wants it
 // left out.
@@ -139,7 +143,8 @@ bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
     done = inner_->wait(timeout);
   } catch (const std::exception& e) {
     // A wait for a send or a receive that ran out has ended it: Gloo closes the connections then.
-    const bool ended = record_->shape.point_to_point() || inner_->isCompleted();
+    const bool ended = record_->shape.point_to_point() || inner_->isCompleted() ||
+                       std::string_view(e.what()).find(kWaitRanOut) == std::string_view::npos;
     if (ended) record_->finish(e.what());
     guard_->rethrow(*record_, e.what(), ended);
   }

@@ -1,0 +1,205 @@
+"""Ranks that do different things: an error on every rank that names both sides, and no hang, whatever
+carried the calls.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled
+
+# On one host what ranks are about to do is compared in shared memory; elsewhere when they are stuck.
+ONE_HOST: dict[str, str] = {}
+OVER_GLOO = {"CGX_INNER_COMMUNICATOR_TYPE": "GLOO"}
+TWO_HOSTS = [{"CGX_HOST_ID": "a"}, {"CGX_HOST_ID": "b"}]
+AT_ONCE, STUCK = 2.0, 12.0  # seconds; the watch waits 2 s, and may miss the peer once
+
+
+def other_type(rank):
+    dist.all_reduce(torch.ones(100, dtype=torch.float64 if rank else torch.float32))
+
+
+def other_operation(rank):
+    if rank:
+        dist.all_reduce(torch.ones(100))
+    else:
+        dist.broadcast(torch.ones(100), 0)
+
+
+def other_reduction(rank):
+    dist.all_reduce(torch.ones(100), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
+
+
+def nothing_and_something(rank):
+    dist.all_reduce(torch.ones(100 * rank))
+    dist.all_reduce(torch.ones(100))
+
+
+def compressed_and_exact(rank):
+    config = {"bits": 4} if rank else None
+    torch_cgx.reduce_scatter_tensor(torch.ones(1000), torch.ones(2000), config=config)
+
+
+def other_bits(rank):
+    torch_cgx.all_reduce(torch.ones(1000), config={"bits": 4 + rank})
+
+
+def other_bucket_size(rank):
+    torch_cgx.all_reduce(torch.ones(1000), config={"bits": 4, "bucket_size": 64 << rank})
+
+
+def other_rounding(rank):
+    rounding = "stochastic" if rank else "nearest"
+    torch_cgx.all_reduce(torch.ones(1000), config={"bits": 4, "rounding": rounding})
+
+
+def other_size(rank):
+    dist.all_reduce(torch.ones(1000 + rank))
+
+
+def other_layers(rank):
+    config = {"bits": 4}
+    layers = [(500, config), (500, None)] if rank else [(500, None), (500, config)]
+    torch_cgx.all_reduce(torch.ones(1000), layers=layers)
+
+
+def other_root(rank):
+    dist.broadcast(torch.ones(100), rank)
+
+
+def other_size_inside(rank):
+    # Over plain gloo this ends the process of the rank that gets more than it asked for.
+    dist.all_reduce(torch.ones(100 + 10000 * rank, dtype=torch.int64))
+
+
+def one_call_ahead(rank):
+    if rank:
+        dist.barrier()
+    dist.all_reduce(torch.ones(100))
+    dist.barrier()
+
+
+EVERYWHERE = [
+    other_type,
+    other_operation,
+    other_reduction,
+    nothing_and_something,
+    compressed_and_exact,
+    other_bits,
+    other_bucket_size,
+    other_rounding,
+    other_size,
+    other_layers,
+    one_call_ahead,
+]
+# Two ranks in one collective of the inner backend with other sizes or roots: it alone sees them.
+SHARED_MEMORY = [*EVERYWHERE, other_root, other_size_inside]
+
+
+def disagree(rank, world_size, cases):
+    seen = []
+    for case in cases:
+        group = dist.new_group(list(range(world_size)))
+        default, dist.distributed_c10d.GroupMember.WORLD = dist.group.WORLD, group
+        start = time.monotonic()
+        try:
+            case(rank)
+            seen.append((case.__name__, 0.0, "no error"))
+        except torch_cgx.MismatchError as error:
+            seen.append((case.__name__, time.monotonic() - start, str(error)))
+        except Exception as error:
+            seen.append((case.__name__, time.monotonic() - start, f"{type(error)} {error}"))
+        finally:
+            dist.distributed_c10d.GroupMember.WORLD = default
+        start = time.monotonic()
+        with pytest.raises(torch_cgx.MismatchError):
+            dist.all_reduce(torch.ones(3), group=group)
+        assert time.monotonic() - start < 1
+        dist.destroy_process_group(group)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("env", "cases", "limit"),
+    [
+        pytest.param(ONE_HOST, SHARED_MEMORY, AT_ONCE, id="shm"),
+        pytest.param(OVER_GLOO, EVERYWHERE, STUCK, id="gloo"),
+        pytest.param(TWO_HOSTS, EVERYWHERE, STUCK, id="hosts"),
+    ],
+)
+def test_every_rank_hears_both_sides(env, cases, limit):
+    results = run_pooled(disagree, 2, cases, env=env, timeout=170, group_timeout=150)
+    for rank, seen in enumerate(results):
+        for name, seconds, text in seen:
+            where = f"{name} on rank {rank} after {seconds:.1f} s: {text}"
+            assert "rank 0" in text and "rank 1" in text, where
+            assert "disagree" in text, where
+            assert seconds < limit, where
+
+
+def spectators(rank, world_size):
+    """Ranks 0 and 2 agree, rank 1 does not."""
+    try:
+        if rank == 1:
+            dist.broadcast(torch.ones(10), 0)
+        else:
+            dist.all_reduce(torch.ones(10))
+    except torch_cgx.MismatchError as error:
+        return str(error)
+    return "no error"
+
+
+@pytest.mark.parametrize("hosts", ["aaa", "abb"])
+def test_those_who_agree_hear_it_too(hosts):
+    env = [{"CGX_HOST_ID": host} for host in hosts]
+    for text in run_pooled(spectators, 3, env=env, timeout=60):
+        assert "disagree" in text and "broadcast" in text and "all_reduce" in text
+
+
+def stale(rank, world_size):
+    """A program that is merely slow, or refused an argument, has not disagreed."""
+    for _ in range(3):
+        if rank == 0:
+            with pytest.raises((ValueError, RuntimeError)):
+                dist.all_gather([torch.ones(3)], torch.ones(3))  # one output for two ranks
+            time.sleep(0.01)
+        dist.all_reduce(torch.ones(100))
+        dist.barrier()
+    if rank == 0:
+        time.sleep(5)  # longer than the watch waits before it asks
+    x = torch.ones(10, dtype=torch.int64)
+    dist.all_reduce(x)
+    y = torch.ones(10)
+    if rank == 1:
+        time.sleep(5)
+    dist.all_reduce(y)
+    return x[0].item(), y[0].item()
+
+
+@pytest.mark.parametrize("env", [ONE_HOST, TWO_HOSTS], ids=["shm", "hosts"])
+def test_no_false_alarm(env):
+    assert run_pooled(stale, 2, env=env) == [(2, 2.0)] * 2
+
+
+def point_to_point(rank, world_size):
+    """Sends and receives are not counted among the collectives."""
+    x = torch.full((10,), float(rank))
+    if rank == 0:
+        dist.send(x, 1)
+        dist.send(x, 1)
+    elif rank == 1:
+        dist.recv(x, 0)
+        dist.recv(x, 0)
+    dist.all_reduce(x)
+    dist.all_reduce(x.double())
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    return backend._get_sequence_number_for_group()
+
+
+def test_sends_do_not_count():
+    assert run_pooled(point_to_point, 3) == [2, 2, 2]
