@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "backend/process_group_cgx.h"
+#include "backend/tensor_memory.h"
 
 namespace cgx {
 namespace {
@@ -77,6 +78,11 @@ const at::Tensor& first_of(const Tensors& tensors) {
   return tensors.front();
 }
 
+// Gloo looks at the first dimension of what it scatters, and takes for granted that there is one.
+at::Tensor with_dimension(const at::Tensor& tensor) {
+  return tensor.dim() == 0 ? tensor.view({1}) : tensor;
+}
+
 void check_reducible(const char* what, const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK_TYPE(!needs_bytes(tensor) || tensor.is_complex(), "cgx: ", what,
@@ -95,6 +101,7 @@ WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::Allreduc
 
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   check_usable("broadcast");
+  check_writable("broadcast", tensors);
   return track(move(first_of(tensors), c10d::OpType::BROADCAST, tensors, [&](bool bytes) {
     Tensors views = bytes ? as_bytes(tensors) : tensors;
     return inner_->broadcast(views, opts);
@@ -104,24 +111,29 @@ WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOption
 WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   check_usable("reduce");
   check_reducible("reduce", tensors);
+  check_writable("reduce", tensors);
   return track(inner_->reduce(tensors, opts));
 }
 
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                    const c10d::AllgatherOptions& opts) {
   check_usable("all_gather");
-  return track(move(first_of(inputs), c10d::OpType::ALLGATHER, flatten(outputs), [&](bool bytes) {
+  check_writable("all_gather", outputs);
+  const Tensors sent = readable(inputs);
+  return track(move(first_of(sent), c10d::OpType::ALLGATHER, flatten(outputs), [&](bool bytes) {
     auto out = bytes ? as_bytes(outputs) : outputs;
-    Tensors in = bytes ? as_bytes(inputs) : inputs;
+    Tensors in = bytes ? as_bytes(sent) : sent;
     return inner_->allgather(out, in, opts);
   }));
 }
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
                                             const c10d::AllgatherOptions& opts) {
-  return move(input, c10d::OpType::_ALLGATHER_BASE, {output}, [&](bool bytes) {
+  check_writable("all_gather", output);
+  const at::Tensor sent = readable(input);
+  return move(sent, c10d::OpType::_ALLGATHER_BASE, {output}, [&](bool bytes) {
     at::Tensor out = bytes ? as_bytes(output) : output;
-    at::Tensor in = bytes ? as_bytes(input) : input;
+    at::Tensor in = bytes ? as_bytes(sent) : sent;
     return inner_->_allgather_base(out, in, opts);
   });
 }
@@ -129,10 +141,12 @@ WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& inpu
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const c10d::AllgatherOptions& opts) {
   check_usable("all_gather_coalesced");
+  check_writable("all_gather_coalesced", outputs);
+  const Tensors sent = readable(inputs);
   return track(
-      move(first_of(inputs), c10d::OpType::ALLGATHER_COALESCED, flatten(outputs), [&](bool bytes) {
+      move(first_of(sent), c10d::OpType::ALLGATHER_COALESCED, flatten(outputs), [&](bool bytes) {
         auto out = bytes ? as_bytes(outputs) : outputs;
-        Tensors in = bytes ? as_bytes(inputs) : inputs;
+        Tensors in = bytes ? as_bytes(sent) : sent;
         return inner_->allgather_coalesced(out, in, opts);
       }));
 }
@@ -140,9 +154,11 @@ WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tens
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                 const c10d::GatherOptions& opts) {
   check_usable("gather");
-  return track(move(first_of(inputs), c10d::OpType::GATHER, flatten(outputs), [&](bool bytes) {
+  check_writable("gather", outputs);
+  const Tensors sent = readable(inputs);
+  return track(move(first_of(sent), c10d::OpType::GATHER, flatten(outputs), [&](bool bytes) {
     auto out = bytes ? as_bytes(outputs) : outputs;
-    Tensors in = bytes ? as_bytes(inputs) : inputs;
+    Tensors in = bytes ? as_bytes(sent) : sent;
     return inner_->gather(out, in, opts);
   }));
 }
@@ -150,9 +166,11 @@ WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
 WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                  const c10d::ScatterOptions& opts) {
   check_usable("scatter");
+  check_writable("scatter", outputs);
+  const std::vector<Tensors> sent = readable(inputs);
   return track(move(first_of(outputs), c10d::OpType::SCATTER, outputs, [&](bool bytes) {
     Tensors out = bytes ? as_bytes(outputs) : outputs;
-    auto in = bytes ? as_bytes(inputs) : inputs;
+    auto in = bytes ? as_bytes(sent) : sent;
     return inner_->scatter(out, in, opts);
   }));
 }
@@ -161,7 +179,17 @@ WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& 
                                         const c10d::ReduceScatterOptions& opts) {
   check_usable("reduce_scatter");
   check_reducible("reduce_scatter", outputs);
-  return track(inner_->reduce_scatter(outputs, inputs, opts));
+  check_writable("reduce_scatter", outputs);
+  std::vector<Tensors> sent = readable(inputs);
+  return track(inner_->reduce_scatter(outputs, sent, opts));
+}
+
+WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
+                                                const c10d::ReduceScatterOptions& opts) {
+  check_reducible("reduce_scatter", {input});
+  check_writable("reduce_scatter", output);
+  at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
+  return track(inner_->_reduce_scatter_base(out, in, opts));
 }
 
 WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& input,
@@ -190,7 +218,9 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                                        std::vector<int64_t>& input_splits,
                                        const c10d::AllToAllOptions& opts) {
   check_usable("all_to_all_single");
-  return track(forward_all_to_all(output, input, output_splits, input_splits, opts));
+  check_writable("all_to_all_single", output);
+  at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
+  return track(forward_all_to_all(out, in, output_splits, input_splits, opts));
 }
 
 // CPU tensors go through one buffer, as an all-to-all of a single tensor: Gloo has none of lists
@@ -198,6 +228,7 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
 WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
   check_usable("all_to_all");
+  check_writable("all_to_all", outputs);
   if (!first_of(inputs).device().is_cpu()) {
     return track(move(inputs.front(), c10d::OpType::ALLTOALL, outputs, [&](bool bytes) {
       Tensors out = bytes ? as_bytes(outputs) : outputs;
@@ -243,18 +274,21 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
   check_usable("send");
-  Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
+  const Tensors sent = readable(tensors);
+  Tensors views = needs_bytes(first_of(sent)) ? as_bytes(sent) : sent;
   return track(inner_->send(views, peer, tag));
 }
 
 WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
   check_usable("recv");
+  check_writable("recv", tensors);
   Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
   return track(inner_->recv(views, peer, tag));
 }
 
 WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
   check_usable("recv");
+  check_writable("recv", tensors);
   Tensors views = needs_bytes(first_of(tensors)) ? as_bytes(tensors) : tensors;
   return track(inner_->recvAnysource(views, tag));
 }

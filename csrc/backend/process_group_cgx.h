@@ -182,6 +182,8 @@ class ProcessGroupCGX : public c10d::Backend {
                             bool compresses) const;
   WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
                              const c10d::AllgatherOptions& opts);
+  WorkPtr forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
+                                 const c10d::ReduceScatterOptions& opts);
   WorkPtr forward_all_to_all(at::Tensor& output, at::Tensor& input,
                              std::vector<int64_t>& output_splits,
                              std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts);

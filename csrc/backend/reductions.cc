@@ -1,5 +1,4 @@
 // Collectives that the engine serves: which codec a call gets, and the way to the worker thread.
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <iterator>
@@ -8,6 +7,7 @@
 #include "backend/layer_table.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
+#include "backend/tensor_memory.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -34,12 +34,30 @@ const at::Tensor& single(const char* what, const Tensors& tensors) {
   return tensors.front();
 }
 
-// Memory that the engine works on for a tensor: the tensor's own, or a dense copy where it has
-// gaps.
-at::Tensor dense(const char* what, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "cgx: ", what,
-                    " of a tensor whose elements share memory (an expanded tensor); clone() it");
-  return tensor.is_contiguous() ? tensor : tensor.contiguous();
+// Memory that the engine reads for a tensor: the tensor's own, or a dense copy where that has gaps
+// or does not hold the values.
+at::Tensor dense(const at::Tensor& tensor) {
+  const at::Tensor plain = readable(tensor);
+  return plain.is_contiguous() ? plain : plain.contiguous();
+}
+
+// The same for a result: a copy has to be copied back.
+at::Tensor dense_result(const char* what, const at::Tensor& tensor) {
+  check_writable(what, tensor, /*lazy=*/false);
+  return dense(tensor);
+}
+
+// The input of a call that writes `output`: of its own where the two overlap, other than as `own`,
+// this rank's part of the larger one, which is read before it is written.
+at::Tensor apart(const at::Tensor& input, const at::Tensor& output, const void* own) {
+  const at::Tensor& smaller = input.numel() < output.numel() ? input : output;
+  if (!share_memory(input, output) || smaller.const_data_ptr() == own) return input;
+  return input.clone();
+}
+
+const void* part_of(const at::Tensor& whole, const at::Tensor& shard, int rank) {
+  return static_cast<const char*>(whole.const_data_ptr()) +
+         static_cast<size_t>(rank) * shard.nbytes();
 }
 
 void check_shards(const char* what, const at::Tensor& whole, const at::Tensor& shard, int size) {
@@ -175,7 +193,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
     // and breaks nothing.
-    items.push_back({tensors[i], dense("all_reduce", tensors[i]),
+    items.push_back({tensors[i], dense_result("all_reduce", tensors[i]),
                      engine_->plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
   }
   const bool average = op.op_ == c10d::ReduceOp::AVG;
@@ -197,8 +215,9 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
                                                milliseconds timeout) {
   check_usable("reduce_scatter");
   check_shards("reduce_scatter", input, output, size_);
-  const at::Tensor in = dense("reduce_scatter", input);
-  const at::Tensor out = dense("reduce_scatter", output);
+  const at::Tensor out = dense_result("reduce_scatter", output);
+  at::Tensor in = dense(input);
+  in = apart(in, out, part_of(in, out, rank_));
   auto plan = engine_->plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
                                    codec, *engine_dtype(input));
   const bool average = op.op_ == c10d::ReduceOp::AVG;
@@ -214,8 +233,9 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            milliseconds timeout) {
   check_usable("all_gather");
   check_shards("all_gather", output, input, size_);
-  const at::Tensor in = dense("all_gather", input);
-  const at::Tensor out = dense("all_gather", output);
+  const at::Tensor out = dense_result("all_gather", output);
+  at::Tensor in = dense(input);
+  in = apart(in, out, part_of(out, in, rank_));
   auto plan = engine_->plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
                                    *engine_dtype(input));
   return enqueue(c10d::OpType::_ALLGATHER_BASE, "cgx:all_gather", {input}, {output}, timeout,
@@ -253,10 +273,12 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
     return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)}, opts.timeout);
   }
   refuse_other_devices("all_reduce", tensor, opts.reduceOp, config_.compress_all_reduce);
-  TORCH_CHECK_TYPE(tensor.scalar_type() != at::kShort && tensor.scalar_type() != at::kUInt16 &&
-                       !at::isFloat8Type(tensor.scalar_type()),
-                   "cgx: all_reduce of a ", tensor.scalar_type(),
-                   " tensor is not supported; convert it to int32, int64 or float32 first");
+  const auto type = tensor.scalar_type();
+  TORCH_CHECK_TYPE(
+      type != at::kShort && !c10::isBarebonesUnsignedType(type) && !at::isFloat8Type(type),
+      "cgx: all_reduce of a ", type,
+      " tensor is not supported; convert it to int32, int64 or float32 first");
+  check_writable("all_reduce", tensors);
   return track(inner_->allreduce(tensors, opts));
 }
 
@@ -288,7 +310,7 @@ WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& in
     }
   }
   refuse_other_devices("reduce_scatter", output, opts.reduceOp, config_.compress_reduce_scatter);
-  return track(inner_->_reduce_scatter_base(output, input, opts));
+  return forward_reduce_scatter(output, input, opts);
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -338,6 +360,7 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
   opts.reduceOp = op;
   opts.timeout = timeout;
   Tensors tensors = {tensor};
+  check_writable("all_reduce", tensors);
   return track(inner_->allreduce(tensors, opts));
 }
 
@@ -355,7 +378,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
   c10d::ReduceScatterOptions opts;
   opts.reduceOp = op;
   opts.timeout = timeout;
-  return track(inner_->_reduce_scatter_base(output, input, opts));
+  return forward_reduce_scatter(output, input, opts);
 }
 
 WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
