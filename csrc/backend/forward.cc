@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "backend/process_group_cgx.h"
 #include "backend/tensor_memory.h"
@@ -78,6 +79,12 @@ const at::Tensor& first_of(const Tensors& tensors) {
   return tensors.front();
 }
 
+void wait_until(c10d::Work& work, const Deadline& deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
+  // Gloo takes 0 as "no timeout given".
+  work.wait(std::max(left, std::chrono::milliseconds(1)));
+}
+
 // Gloo looks at the first dimension of what it scatters, and takes for granted that there is one.
 at::Tensor with_dimension(const at::Tensor& tensor) {
   return tensor.dim() == 0 ? tensor.view({1}) : tensor;
@@ -99,20 +106,48 @@ WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::Allreduc
   return track(inner_->allreduce(tensors, opts));
 }
 
+WorkPtr ProcessGroupCGX::through_copies(c10d::OpType op, const char* title, const Tensors& tensors,
+                                        std::chrono::milliseconds timeout,
+                                        const std::function<WorkPtr(Tensors&)>& run) {
+  Tensors dense = readable(tensors);
+  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order.
+  WorkPtr work = run(dense);
+  const bool own = std::equal(dense.begin(), dense.end(), tensors.begin(),
+                              [](const auto& a, const auto& b) { return a.is_same(b); });
+  if (own) return track(work);
+  return enqueue(op, title, tensors, tensors, timeout,
+                 [work, dense, tensors](const Deadline& deadline) {
+                   wait_until(*work, deadline);
+                   for (size_t i = 0; i < tensors.size(); ++i) {
+                     if (!dense[i].is_same(tensors[i])) tensors[i].copy_(dense[i]);
+                   }
+                 });
+}
+
+WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  check_writable("all_reduce", tensors);
+  return through_copies(c10d::OpType::ALLREDUCE, "cgx:all_reduce", tensors, opts.timeout,
+                        [&](Tensors& dense) { return inner_->allreduce(dense, opts); });
+}
+
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   check_usable("broadcast");
   check_writable("broadcast", tensors);
-  return track(move(first_of(tensors), c10d::OpType::BROADCAST, tensors, [&](bool bytes) {
-    Tensors views = bytes ? as_bytes(tensors) : tensors;
-    return inner_->broadcast(views, opts);
-  }));
+  const auto run = [&](Tensors& dense) {
+    return move(first_of(dense), c10d::OpType::BROADCAST, dense, [&](bool bytes) {
+      Tensors views = bytes ? as_bytes(dense) : dense;
+      return inner_->broadcast(views, opts);
+    });
+  };
+  return through_copies(c10d::OpType::BROADCAST, "cgx:broadcast", tensors, opts.timeout, run);
 }
 
 WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   check_usable("reduce");
   check_reducible("reduce", tensors);
   check_writable("reduce", tensors);
-  return track(inner_->reduce(tensors, opts));
+  return through_copies(c10d::OpType::REDUCE, "cgx:reduce", tensors, opts.timeout,
+                        [&](Tensors& dense) { return inner_->reduce(dense, opts); });
 }
 
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -168,11 +203,14 @@ WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   check_usable("scatter");
   check_writable("scatter", outputs);
   const std::vector<Tensors> sent = readable(inputs);
-  return track(move(first_of(outputs), c10d::OpType::SCATTER, outputs, [&](bool bytes) {
-    Tensors out = bytes ? as_bytes(outputs) : outputs;
-    auto in = bytes ? as_bytes(sent) : sent;
-    return inner_->scatter(out, in, opts);
-  }));
+  const auto run = [&](Tensors& dense) {
+    return move(first_of(dense), c10d::OpType::SCATTER, dense, [&](bool bytes) {
+      Tensors out = bytes ? as_bytes(dense) : dense;
+      auto in = bytes ? as_bytes(sent) : sent;
+      return inner_->scatter(out, in, opts);
+    });
+  };
+  return through_copies(c10d::OpType::SCATTER, "cgx:scatter", outputs, opts.timeout, run);
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -219,6 +257,11 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllToAllOptions& opts) {
   check_usable("all_to_all_single");
   check_writable("all_to_all_single", output);
+  for (const auto& [tensor, splits] : {std::pair(output, output_splits), {input, input_splits}}) {
+    const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+    TORCH_CHECK_VALUE(!splits.empty() || rows % size_ == 0, "cgx: all_to_all_single of ", rows,
+                      " rows on ", size_, " ranks; expected a multiple, or split sizes");
+  }
   at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
   return track(forward_all_to_all(out, in, output_splits, input_splits, opts));
 }
@@ -261,10 +304,7 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
   WorkPtr work = forward_all_to_all(out, in, output_splits, input_splits, opts);
   return enqueue(c10d::OpType::ALLTOALL, "cgx:all_to_all", inputs, outputs, opts.timeout,
                  [work, in, out, outputs, splits_of](const Deadline& deadline) {
-                   const auto left =
-                       std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
-                   // Gloo takes 0 as "no timeout given".
-                   work->wait(std::max(left, std::chrono::milliseconds(1)));
+                   wait_until(*work, deadline);
                    const Tensors parts = out.split_with_sizes(splits_of(outputs));
                    for (size_t i = 0; i < outputs.size(); ++i) {
                      outputs[i].copy_(parts[i].view(outputs[i].sizes()));

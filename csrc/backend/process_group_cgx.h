@@ -182,6 +182,12 @@ class ProcessGroupCGX : public c10d::Backend {
                             bool compresses) const;
   WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
                              const c10d::AllgatherOptions& opts);
+  /// Runs a collective of the inner backend that writes `tensors`, on dense copies where they have
+  /// gaps.
+  WorkPtr through_copies(c10d::OpType op, const char* title, const Tensors& tensors,
+                         std::chrono::milliseconds timeout,
+                         const std::function<WorkPtr(Tensors&)>& run);
+  WorkPtr forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts);
   WorkPtr forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
                                  const c10d::ReduceScatterOptions& opts);
   WorkPtr forward_all_to_all(at::Tensor& output, at::Tensor& input,

@@ -34,17 +34,10 @@ const at::Tensor& single(const char* what, const Tensors& tensors) {
   return tensors.front();
 }
 
-// Memory that the engine reads for a tensor: the tensor's own, or a dense copy where that has gaps
-// or does not hold the values.
-at::Tensor dense(const at::Tensor& tensor) {
-  const at::Tensor plain = readable(tensor);
-  return plain.is_contiguous() ? plain : plain.contiguous();
-}
-
-// The same for a result: a copy has to be copied back.
-at::Tensor dense_result(const char* what, const at::Tensor& tensor) {
+// Memory that the engine writes for a tensor: the tensor's own, or a copy, to be copied back.
+at::Tensor dense(const char* what, const at::Tensor& tensor) {
   check_writable(what, tensor, /*lazy=*/false);
-  return dense(tensor);
+  return readable(tensor);
 }
 
 // The input of a call that writes `output`: of its own where the two overlap, other than as `own`,
@@ -193,7 +186,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
     // and breaks nothing.
-    items.push_back({tensors[i], dense_result("all_reduce", tensors[i]),
+    items.push_back({tensors[i], dense("all_reduce", tensors[i]),
                      engine_->plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
   }
   const bool average = op.op_ == c10d::ReduceOp::AVG;
@@ -215,8 +208,8 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
                                                milliseconds timeout) {
   check_usable("reduce_scatter");
   check_shards("reduce_scatter", input, output, size_);
-  const at::Tensor out = dense_result("reduce_scatter", output);
-  at::Tensor in = dense(input);
+  const at::Tensor out = dense("reduce_scatter", output);
+  at::Tensor in = readable(input);
   in = apart(in, out, part_of(in, out, rank_));
   auto plan = engine_->plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
                                    codec, *engine_dtype(input));
@@ -233,8 +226,8 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            milliseconds timeout) {
   check_usable("all_gather");
   check_shards("all_gather", output, input, size_);
-  const at::Tensor out = dense_result("all_gather", output);
-  at::Tensor in = dense(input);
+  const at::Tensor out = dense("all_gather", output);
+  at::Tensor in = readable(input);
   in = apart(in, out, part_of(out, in, rank_));
   auto plan = engine_->plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
                                    *engine_dtype(input));
@@ -278,8 +271,7 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
       type != at::kShort && !c10::isBarebonesUnsignedType(type) && !at::isFloat8Type(type),
       "cgx: all_reduce of a ", type,
       " tensor is not supported; convert it to int32, int64 or float32 first");
-  check_writable("all_reduce", tensors);
-  return track(inner_->allreduce(tensors, opts));
+  return forward_all_reduce(tensors, opts);
 }
 
 WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
@@ -360,8 +352,7 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
   opts.reduceOp = op;
   opts.timeout = timeout;
   Tensors tensors = {tensor};
-  check_writable("all_reduce", tensors);
-  return track(inner_->allreduce(tensors, opts));
+  return forward_all_reduce(tensors, opts);
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor input,

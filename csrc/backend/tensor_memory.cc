@@ -36,8 +36,7 @@ at::Tensor readable(const at::Tensor& tensor) {
   if (!has_strides(tensor)) return tensor;
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
-  const at::Tensor plain = tensor.resolve_conj().resolve_neg();
-  return elements_share_memory(plain) ? plain.contiguous() : plain;
+  return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
 std::vector<at::Tensor> readable(const std::vector<at::Tensor>& tensors) {

@@ -1,5 +1,6 @@
 // What the memory of a tensor must be like before a collective reads or writes it. Gloo looks at
-// none of it: it would write past the memory of an expanded tensor, or leave a lazy sign out.
+// none of it: it would write past the memory of an expanded tensor, take what lies in the gaps of a
+// strided one for its values, or leave a lazy sign out.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +9,9 @@
 
 namespace cgx {
 
-/// `tensor` itself if its memory holds its values one by one, else a copy that does: of an expanded
-/// tensor, of a lazily negated or conjugated view, of zeros that have no memory.
+/// `tensor` itself if its memory holds its values in order and nothing else, else a copy that does:
+/// of a strided or expanded tensor, of a lazily negated or conjugated view, of zeros that have no
+/// memory.
 at::Tensor readable(const at::Tensor& tensor);
 std::vector<at::Tensor> readable(const std::vector<at::Tensor>& tensors);
 std::vector<std::vector<at::Tensor>> readable(const std::vector<std::vector<at::Tensor>>& lists);
