@@ -105,7 +105,7 @@ def refuse(rank: int, size: int) -> int:
         whole, shard = torch.empty(N * size, dtype=dtype), torch.empty(N, dtype=dtype)
         told = {"group": group, "config": config}
         calls = [
-            lambda x=dirty.clone(), told=told: torch_cgx.all_reduce(x, **told),
+            lambda d=dirty, told=told: torch_cgx.all_reduce(d.clone(), **told),
             lambda w=whole, d=dirty, told=told: torch_cgx.all_gather_into_tensor(w, d, **told),
             lambda s=shard, d=dirty, told=told: torch_cgx.reduce_scatter_tensor(
                 s, d.repeat(size), **told
