@@ -69,6 +69,8 @@ class CGXState:
                 f"compression_params={compression_params!r}; allowed: a dict of "
                 f"{', '.join(_config.KEYS)}, None"
             )
+        if process_group is not None:
+            _check_group(process_group)
         params = _config.check_dict(compression_params or {}, "compression_params")
         self.process_group = process_group
         self._policy = Policy(
@@ -189,6 +191,12 @@ class CGXState:
         self.__dict__.update(_layouts={}, _plans={}, _holders=0, _checked_patterns=False)
 
 
+def _check_group(group: Any) -> None:
+    from torch_cgx._backend import check_group  # loads the engine
+
+    check_group(group, "process_group")
+
+
 def _content(parameters: list[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple((id(parameter), parameter.numel()) for parameter in parameters)
 
@@ -198,7 +206,7 @@ def _names_of(source: Any) -> list[tuple[str, torch.Tensor]]:
         source = source.module
     if isinstance(source, torch.nn.Module):
         source = source.named_parameters(remove_duplicate=False)
-    pairs = list(source)
+    pairs = list(source) if isinstance(source, Iterable) else [source]
     for pair in pairs:
         ok = isinstance(pair, tuple) and len(pair) == 2
         if not (ok and isinstance(pair[0], str) and isinstance(pair[1], torch.Tensor)):

@@ -63,6 +63,21 @@ def load_mpi() -> Any:
     return _mpi_loader.load()
 
 
+def check_group(group: Any, name: str = "group") -> None:
+    """TypeError for what is no process group."""
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(
+            f"{name}={group!r} is a {type(group).__name__}; allowed: a ProcessGroup (of "
+            "dist.new_group, or dist.group.WORLD), None"
+        )
+
+
+def check_op(op: Any) -> None:
+    """TypeError for what is no reduction."""
+    if not isinstance(op, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+        raise TypeError(f"op={op!r} is a {type(op).__name__}; allowed: torch.distributed.ReduceOp")
+
+
 def backend_of(
     group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu"
 ) -> _C.ProcessGroupCGX:
@@ -77,6 +92,7 @@ def backend_of(
                 'there is no process group yet: dist.init_process_group("cgx") first'
             )
         group = dist.distributed_c10d._get_default_group()
+    check_group(group)
     device = torch.device(device)
     try:
         backend = group._get_backend(device)

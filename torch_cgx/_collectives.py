@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_cgx._backend import backend_of
+from torch_cgx._backend import backend_of, check_group, check_op
 from torch_cgx._config import layers_of, spec_of
 
 
@@ -43,6 +43,7 @@ def all_reduce(
     if config is not None and layers is not None:
         raise ValueError("all_reduce takes config or layers, not both")
     _check_tensor("tensor", tensor)
+    check_op(op)
     backend = backend_of(group, tensor.device)
     if config is None and layers is None:
         return dist.all_reduce(tensor, op, group, async_op)
@@ -68,6 +69,7 @@ def reduce_scatter_tensor(
         return None
     _check_tensor("output", output)
     _check_tensor("input", input)
+    check_op(op)
     backend = backend_of(group, input.device)
     if config is None:
         return dist.reduce_scatter_tensor(output, input, op, group, async_op)
@@ -123,6 +125,8 @@ def _device_of(group: dist.ProcessGroup | None) -> torch.device:
     """A device whose backend is cgx ("cpu:gloo,cuda:cgx" has it for CUDA only); cpu if none is."""
     if group is None and dist.is_initialized():
         group = dist.distributed_c10d._get_default_group()
+    if group is not None:
+        check_group(group)
     for device in [] if group is None else group._device_types:
         try:
             backend_of(group, device)
@@ -151,5 +155,11 @@ def _not_a_member(group: Any, name: str) -> bool:
 def _check_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}; allowed: torch.Tensor")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        layout = "nested" if tensor.is_nested else tensor.layout
+        raise TypeError(f"{name} has the layout {layout}; allowed: torch.strided")
     if not tensor.is_contiguous():
-        raise ValueError(f"{name} is not contiguous (strides {tuple(tensor.stride())})")
+        raise ValueError(
+            f"{name} is not contiguous (strides {tuple(tensor.stride())}); allowed: a contiguous "
+            f"tensor, such as {name}.contiguous()"
+        )

@@ -8,7 +8,7 @@ environment, then from the defaults: the order that the backend itself uses.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -64,19 +64,25 @@ def check(key: str, value: Any, where: str = "config") -> Any:
             raise ValueError(f"{where}: {key}={value!r} is out of range; allowed: {low} to {high}")
         return int(value)
     if key == "skip_incomplete_buckets":
-        if value not in (True, False):
+        if not isinstance(value, (bool, int)) or value not in (0, 1):
             raise TypeError(f"{where}: {key}={value!r}; allowed: True, False")
         return bool(value)
     if not isinstance(value, str):
-        raise TypeError(f"{where}: {key}={value!r} is not a string")
+        raise TypeError(f"{where}: {key}={value!r} is not a string; allowed: {_texts_of(key)}")
     if key == "rounding" and value not in _ROUNDINGS:
         raise ValueError(f"{where}: {key}={value!r}; allowed: {', '.join(_ROUNDINGS)}")
     if key == "codec":
         from torch_cgx import codecs
 
         if value not in codecs.names():
-            raise ValueError(f"{where}: {key}={value!r}; allowed: {', '.join(codecs.names())}")
+            raise ValueError(f"{where}: {key}={value!r}; allowed: {_texts_of(key)}")
     return value
+
+
+def _texts_of(key: str) -> str:
+    from torch_cgx import codecs
+
+    return ", ".join(_ROUNDINGS if key == "rounding" else codecs.names())
 
 
 def check_dict(config: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
@@ -157,10 +163,12 @@ def _fields_of_codec(config: Any) -> dict[str, Any]:
 
 
 def layers_of(
-    layers: Sequence[Any], total: int, fallback: Mapping[str, Any]
+    layers: Iterable[Any], total: int, fallback: Mapping[str, Any]
 ) -> list[tuple[int, _C.Spec | None]]:
     """Checks (numel, config) pairs or `Layer`s that have to add up to `total` values."""
     result: list[tuple[int, _C.Spec | None]] = []
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise TypeError(f"layers={layers!r}; allowed: a list of (numel, config), None")
     for number, layer in enumerate(layers):
         if not isinstance(layer, tuple) or len(layer) != 2:
             raise TypeError(

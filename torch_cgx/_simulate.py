@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from torch_cgx import _C
+from torch_cgx._backend import check_op
 from torch_cgx._config import defaults, layers_of, spec_of
 
 _ALGORITHMS = ("auto", "oneshot", "sra", "ring")
@@ -59,32 +60,26 @@ def simulate(
     group's, for what else its results depend on (segment_kb, shm_segment_kb, fusion_buffer_mb,
     intra_broadcast, intra_compress, inner_communicator); else the environment's.
     """
-    tensors = list(tensors)
-    if not tensors:
-        raise ValueError("tensors is empty; allowed: one tensor per rank, at least one")
-    if algorithm.lower() not in _ALGORITHMS:
+    tensors = _checked(tensors)
+    if not isinstance(algorithm, str) or algorithm.lower() not in _ALGORITHMS:
         raise ValueError(f"algorithm={algorithm!r}; allowed: {', '.join(_ALGORITHMS)}")
+    check_op(op)
     if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
         raise ValueError(f"op={op!r}; allowed: SUM, AVG")
-    first = tensors[0]
-    for rank, tensor in enumerate(tensors):
-        if tensor.device.type != "cpu":
-            raise ValueError(f"tensors[{rank}] is on {tensor.device}; allowed: cpu")
-        if (tensor.shape, tensor.dtype) != (first.shape, first.dtype):
-            raise ValueError(
-                f"tensors[{rank}] is {tuple(tensor.shape)} {tensor.dtype}, but tensors[0] is "
-                f"{tuple(first.shape)} {first.dtype}"
-            )
+    if isinstance(sequence, bool) or not isinstance(sequence, int):
+        raise TypeError(f"sequence={sequence!r} is not an integer; allowed: 0 to 2**64 - 1")
+    if not 0 <= sequence < 2**64:
+        raise ValueError(f"sequence={sequence}; allowed: 0 to 2**64 - 1")
     if layers is not None and config is not None:
         raise ValueError("simulate takes config or layers, not both")
-    if first.dtype not in _DTYPES:
-        raise TypeError(f"tensors are {first.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
+    first = tensors[0]
     fallback = defaults()
     if layers is None:
         plan = [(first.numel(), spec_of({} if config is None else config, fallback))]
     else:
         plan = layers_of(layers, first.numel(), fallback)
-    outputs = [t.detach().clone(memory_format=torch.contiguous_format) for t in tensors]
+    # Not clone(): that of a lazily negated view is one too.
+    outputs = [torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for t in tensors]
     average = op == dist.ReduceOp.AVG
     answer = _C.simulate_all_reduce(
         data=[t.data_ptr() for t in outputs],
@@ -104,10 +99,40 @@ def simulate(
     )
 
 
+def _checked(tensors: Any) -> list[torch.Tensor]:
+    """The tensors of all ranks, alike."""
+    if isinstance(tensors, (str, bytes)) or not isinstance(tensors, Iterable):
+        raise TypeError(f"tensors={tensors!r}; allowed: a list of one torch.Tensor per rank")
+    tensors = list(tensors)
+    if not tensors:
+        raise ValueError("tensors is empty; allowed: one tensor per rank, at least one")
+    first = tensors[0]
+    for rank, tensor in enumerate(tensors):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"tensors[{rank}] is {tensor!r}; allowed: a torch.Tensor")
+        if tensor.is_nested or tensor.layout != torch.strided:
+            layout = "nested" if tensor.is_nested else tensor.layout
+            raise TypeError(f"tensors[{rank}] has the layout {layout}; allowed: torch.strided")
+        if tensor.device.type != "cpu":
+            raise ValueError(f"tensors[{rank}] is on {tensor.device}; allowed: cpu")
+        if (tensor.shape, tensor.dtype) != (first.shape, first.dtype):
+            raise ValueError(
+                f"tensors[{rank}] is {tuple(tensor.shape)} {tensor.dtype}, but tensors[0] is "
+                f"{tuple(first.shape)} {first.dtype}"
+            )
+    if first.dtype not in _DTYPES:
+        raise TypeError(f"tensors are {first.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
+    return tensors
+
+
 def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) -> dict[str, Any]:
     """The engine's description of the simulated group."""
     if hosts is None:
         hosts = [0] * ranks
+    if not isinstance(hosts, Sequence) or not all(isinstance(h, Hashable) for h in hosts):
+        raise TypeError(f"hosts={hosts!r}; allowed: a list of one hashable label per tensor, None")
+    if options is not None and not isinstance(options, _C.Options):
+        raise TypeError(f"options={options!r}; allowed: torch_cgx.Options, None")
     if len(hosts) != ranks:
         raise ValueError(f"hosts names {len(hosts)} hosts; allowed: one per tensor, {ranks}")
     labels = {host: f"host {number}" for number, host in enumerate(dict.fromkeys(hosts))}

@@ -69,11 +69,21 @@ def _check_tensor(what: str, tensor: object) -> torch.Tensor:
         raise TypeError(f"{what} has layout {tensor.layout}, allowed: torch.strided")
     if tensor.device.type != "cpu":
         raise ValueError(f"{what} is on device {tensor.device}, allowed: cpu")
+    if tensor.is_nested:
+        raise TypeError(f"{what} is nested, allowed: a tensor with one shape")
     return tensor.detach()
 
 
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy whose memory holds its values: a lazily negated view has others, lazy
+    zeros have none."""
+    if tensor.is_neg() or tensor._is_zerotensor():
+        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+    return tensor.contiguous()
+
+
 def _dtype_code(what: str, dtype: torch.dtype) -> int:
-    if dtype not in _DTYPE_CODES:
+    if not isinstance(dtype, torch.dtype) or dtype not in _DTYPE_CODES:
         raise TypeError(f"{what} is {dtype}, allowed: {_DTYPES_TEXT}")
     return _DTYPE_CODES[dtype]
 
@@ -156,8 +166,7 @@ class MaxMin:
         _check_int("sequence", sequence, 0, 2**64 - 1)
         _check_int("rank", rank, 0, 2**31 - 1)
         _check_int("index", index, 0, 2**63 - 1)
-        # resolve_neg: a lazily negated view has other bytes than values.
-        x = x.resolve_neg().contiguous()
+        x = _dense(x)
         payload = torch.empty(self.encoded_bytes(x.numel(), x.dtype), dtype=torch.uint8)
         _engine().codec_encode(
             *self._spec(),
@@ -204,7 +213,7 @@ class MaxMin:
                 f"payload is {data.dtype} with {data.dim()} dimensions, "
                 "allowed: uint8 with 1 dimension"
             )
-        data = data.contiguous()
+        data = _dense(data)
         if out is not None:
             target = _check_tensor("out", out)
             if numel is not None and numel != target.numel():
@@ -265,6 +274,10 @@ _factories: dict[str, Callable[..., Codec]] = {"maxmin": MaxMin}
 
 def register(name: str, factory: Callable[..., Codec]) -> None:
     """Adds a codec under a name that is not taken (ValueError otherwise)."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"codec name is {name!r}, allowed: a text that is not empty")
+    if not callable(factory):
+        raise TypeError(f"factory of codec {name!r} is {factory!r}, allowed: a callable")
     if name in _factories:
         raise ValueError(f"codec name {name!r} is taken, allowed: none of {', '.join(names())}")
     _factories[name] = factory
@@ -277,6 +290,6 @@ def names() -> tuple[str, ...]:
 
 def make(name: str, **params: Any) -> Codec:
     """The codec of that name: ``make("maxmin", bits=4)``. An unknown name is a ValueError."""
-    if name not in _factories:
+    if not isinstance(name, str) or name not in _factories:
         raise ValueError(f"codec is {name!r}, allowed: {', '.join(names())}")
     return _factories[name](**params)

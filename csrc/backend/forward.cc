@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "backend/process_group_cgx.h"
+#include "backend/tensor_memory.h"
 
 namespace cgx {
 namespace {
@@ -71,6 +73,48 @@ const at::Tensor& first_of(const Tensors& tensors) {
   return tensors.front();
 }
 
+void wait_until(c10d::Work& work, const Deadline& deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline.left());
+  // Gloo takes 0 as "no timeout given".
+  work.wait(std::max(left, milliseconds(1)));
+}
+
+// Gloo looks at the first dimension of what it scatters, and takes for granted that there is one.
+at::Tensor with_dimension(const at::Tensor& tensor) {
+  return tensor.dim() == 0 ? tensor.view({1}) : tensor;
+}
+
+// What Gloo refuses only after it was asked: by then the peers count on this rank.
+void check_list(const char* what, const char* list, size_t length, size_t expected) {
+  TORCH_CHECK_VALUE(length == expected, "cgx: ", what, ": the list of ", list, " has ", length,
+                    " tensors; expected ", expected, ", one per rank");
+}
+
+void check_lists(const char* what, const char* list, const std::vector<Tensors>& lists, int rank,
+                 int64_t root, int size) {
+  if (rank != root) {
+    TORCH_CHECK_VALUE(lists.empty() || lists.front().empty(), "cgx: ", what, ": rank ", rank,
+                      " gives ", list, ", which only the root, rank ", root, ", may");
+    return;
+  }
+  TORCH_CHECK_VALUE(lists.size() == 1, "cgx: ", what, ": expected one list of ", list);
+  check_list(what, list, lists.front().size(), static_cast<size_t>(size));
+}
+
+void check_alike(const char* what, const Tensors& tensors, const at::Tensor& like) {
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.scalar_type() == like.scalar_type() && tensor.numel() == like.numel(),
+                      "cgx: ", what, " of a tensor of ", like.numel(), " ", like.scalar_type(),
+                      " with one of ", tensor.numel(), " ", tensor.scalar_type(),
+                      " in the list; they must be alike");
+  }
+}
+
+void check_root(const char* what, int64_t root, int size) {
+  TORCH_CHECK_VALUE(root >= 0 && root < size, "cgx: ", what, ": root rank ", root,
+                    " is not in the group; allowed: 0 to ", size - 1);
+}
+
 void check_reducible(const char* what, const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK_TYPE(!needs_bytes(tensor) || tensor.is_complex(), "cgx: ", what,
@@ -122,6 +166,46 @@ WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
                                                   views ? outputs : Tensors{}));
 }
 
+WorkPtr ProcessGroupCGX::after(const char* title, const WorkPtr& work, const Tensors& outputs,
+                               milliseconds timeout, std::function<void()> finish) {
+  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
+  auto last = c10::make_intrusive<EngineWork>(rank_, work->retrieveOpType(), title, Tensors{},
+                                              outputs, work->getSequencenumber(), callbacks_);
+  auto task = [last, work, timeout, finish = std::move(finish)] {
+    std::exception_ptr error;
+    last->started();
+    try {
+      at::AutoDispatchBelowADInplaceOrView no_autograd;
+      wait_until(*work, Deadline::after(timeout));
+      finish();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    last->complete(error);
+  };
+  TORCH_CHECK(worker_->submit(std::move(task)), "cgx: ", title, " on rank ", rank_,
+              ": the process group has been destroyed");
+  return track(last);
+}
+
+WorkPtr ProcessGroupCGX::through_copies(const CallShape& shape, const char* title,
+                                        const Tensors& tensors, milliseconds timeout,
+                                        const std::function<WorkPtr(Tensors&)>& run) {
+  Tensors dense = readable(tensors);
+  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order.
+  const bool own = std::equal(dense.begin(), dense.end(), tensors.begin(),
+                              [](const auto& a, const auto& b) { return a.is_same(b); });
+  const bool views = needs_bytes(first_of(dense));
+  WorkPtr work =
+      forward(shape, tensors, tensors, timeout, views || !own, [&] { return run(dense); });
+  if (own) return work;
+  return after(title, work, tensors, timeout, [dense, tensors] {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!dense[i].is_same(tensors[i])) tensors[i].copy_(dense[i]);
+    }
+  });
+}
+
 WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   CallShape shape = uneven_shape_of(c10d::OpType::ALLREDUCE, tensors);
   shape.reduce = opts.reduceOp.op_;
@@ -131,99 +215,130 @@ WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::Allreduc
 
 WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (first_of(tensors).is_sparse()) return allreduce_sparse(tensors, opts);
+  check_writable("all_reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::ALLREDUCE, tensors);
   shape.reduce = opts.reduceOp.op_;
-  return forward(shape, tensors, tensors, opts.timeout, false,
-                 [&] { return inner_->allreduce(tensors, opts); });
+  return through_copies(shape, "cgx:all_reduce", tensors, opts.timeout,
+                        [&](Tensors& dense) { return inner_->allreduce(dense, opts); });
 }
 
 WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
                                                 const c10d::ReduceScatterOptions& opts) {
+  check_reducible("reduce_scatter", {input});
+  check_writable("reduce_scatter", output);
   CallShape shape = shape_of(c10d::OpType::_REDUCE_SCATTER_BASE, {output});
   shape.reduce = opts.reduceOp.op_;
-  return forward(shape, {input}, {output}, opts.timeout, false,
-                 [&] { return inner_->_reduce_scatter_base(output, input, opts); });
+  at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
+  return forward(shape, {input}, {output}, opts.timeout, true,
+                 [&] { return inner_->_reduce_scatter_base(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  const bool bytes = needs_bytes(first_of(tensors));
-  return forward(shape_of(c10d::OpType::BROADCAST, tensors, static_cast<int>(opts.rootRank)),
-                 tensors, tensors, opts.timeout, bytes, [&] {
-                   Tensors views = bytes ? as_bytes(tensors) : tensors;
-                   return inner_->broadcast(views, opts);
-                 });
+  check_root("broadcast", opts.rootRank, size_);
+  check_writable("broadcast", tensors);
+  return through_copies(shape_of(c10d::OpType::BROADCAST, tensors, static_cast<int>(opts.rootRank)),
+                        "cgx:broadcast", tensors, opts.timeout, [&](Tensors& dense) {
+                          Tensors views = needs_bytes(first_of(dense)) ? as_bytes(dense) : dense;
+                          return inner_->broadcast(views, opts);
+                        });
 }
 
 WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  check_root("reduce", opts.rootRank, size_);
   check_reducible("reduce", tensors);
+  check_writable("reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::REDUCE, tensors, static_cast<int>(opts.rootRank));
   shape.reduce = opts.reduceOp.op_;
-  return forward(shape, tensors, tensors, opts.timeout, false,
-                 [&] { return inner_->reduce(tensors, opts); });
+  return through_copies(shape, "cgx:reduce", tensors, opts.timeout,
+                        [&](Tensors& dense) { return inner_->reduce(dense, opts); });
 }
 
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                    const c10d::AllgatherOptions& opts) {
-  const bool bytes = needs_bytes(first_of(inputs));
+  TORCH_CHECK_VALUE(outputs.size() == 1, "cgx: all_gather: expected one list of outputs");
+  check_list("all_gather", "outputs", outputs.front().size(), static_cast<size_t>(size_));
+  check_alike("all_gather", outputs.front(), first_of(inputs));
+  check_writable("all_gather", outputs);
+  const Tensors sent = readable(inputs);
+  const bool bytes = needs_bytes(first_of(sent));
   return forward(shape_of(c10d::OpType::ALLGATHER, inputs), inputs, flatten(outputs), opts.timeout,
                  bytes, [&] {
                    auto out = bytes ? as_bytes(outputs) : outputs;
-                   Tensors in = bytes ? as_bytes(inputs) : inputs;
+                   Tensors in = bytes ? as_bytes(sent) : sent;
                    return inner_->allgather(out, in, opts);
                  });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
                                             const c10d::AllgatherOptions& opts) {
-  const bool bytes = needs_bytes(input);
+  check_writable("all_gather", output);
+  const at::Tensor sent = readable(input);
+  const bool bytes = needs_bytes(sent);
   return forward(shape_of(c10d::OpType::_ALLGATHER_BASE, {input}), {input}, {output}, opts.timeout,
                  bytes, [&] {
                    at::Tensor out = bytes ? as_bytes(output) : output;
-                   at::Tensor in = bytes ? as_bytes(input) : input;
+                   at::Tensor in = bytes ? as_bytes(sent) : sent;
                    return inner_->_allgather_base(out, in, opts);
                  });
 }
 
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const c10d::AllgatherOptions& opts) {
-  const bool bytes = needs_bytes(first_of(inputs));
+  check_writable("all_gather_coalesced", outputs);
+  const Tensors sent = readable(inputs);
+  const bool bytes = needs_bytes(first_of(sent));
   return forward(shape_of(c10d::OpType::ALLGATHER_COALESCED, inputs), inputs, flatten(outputs),
                  opts.timeout, bytes, [&] {
                    auto out = bytes ? as_bytes(outputs) : outputs;
-                   Tensors in = bytes ? as_bytes(inputs) : inputs;
+                   Tensors in = bytes ? as_bytes(sent) : sent;
                    return inner_->allgather_coalesced(out, in, opts);
                  });
 }
 
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                 const c10d::GatherOptions& opts) {
-  const bool bytes = needs_bytes(first_of(inputs));
+  check_root("gather", opts.rootRank, size_);
+  check_lists("gather", "outputs", outputs, rank_, opts.rootRank, size_);
+  check_alike("gather", flatten(outputs), first_of(inputs));
+  check_writable("gather", outputs);
+  const Tensors sent = readable(inputs);
+  const bool bytes = needs_bytes(first_of(sent));
   return forward(shape_of(c10d::OpType::GATHER, inputs, static_cast<int>(opts.rootRank)), inputs,
                  flatten(outputs), opts.timeout, bytes, [&] {
                    auto out = bytes ? as_bytes(outputs) : outputs;
-                   Tensors in = bytes ? as_bytes(inputs) : inputs;
+                   Tensors in = bytes ? as_bytes(sent) : sent;
                    return inner_->gather(out, in, opts);
                  });
 }
 
 WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                  const c10d::ScatterOptions& opts) {
-  const bool bytes = needs_bytes(first_of(outputs));
-  return forward(shape_of(c10d::OpType::SCATTER, outputs, static_cast<int>(opts.rootRank)),
-                 flatten(inputs), outputs, opts.timeout, bytes, [&] {
-                   Tensors out = bytes ? as_bytes(outputs) : outputs;
-                   auto in = bytes ? as_bytes(inputs) : inputs;
-                   return inner_->scatter(out, in, opts);
-                 });
+  check_root("scatter", opts.rootRank, size_);
+  check_lists("scatter", "inputs", inputs, rank_, opts.rootRank, size_);
+  check_alike("scatter", flatten(inputs), first_of(outputs));
+  check_writable("scatter", outputs);
+  const std::vector<Tensors> sent = readable(inputs);
+  return through_copies(shape_of(c10d::OpType::SCATTER, outputs, static_cast<int>(opts.rootRank)),
+                        "cgx:scatter", outputs, opts.timeout, [&](Tensors& dense) {
+                          const bool bytes = needs_bytes(first_of(dense));
+                          Tensors out = bytes ? as_bytes(dense) : dense;
+                          auto in = bytes ? as_bytes(sent) : sent;
+                          return inner_->scatter(out, in, opts);
+                        });
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                         const c10d::ReduceScatterOptions& opts) {
   check_reducible("reduce_scatter", outputs);
-  CallShape shape = shape_of(c10d::OpType::REDUCE_SCATTER, outputs);
+  check_writable("reduce_scatter", outputs);
+  TORCH_CHECK_VALUE(inputs.size() == 1, "cgx: reduce_scatter: expected one list of inputs");
+  check_list("reduce_scatter", "inputs", inputs.front().size(), static_cast<size_t>(size_));
+  // The parts may be of different lengths.
+  CallShape shape = uneven_shape_of(c10d::OpType::REDUCE_SCATTER, outputs);
   shape.reduce = opts.reduceOp.op_;
+  std::vector<Tensors> sent = readable(inputs);
   return forward(shape, flatten(inputs), outputs, opts.timeout, false,
-                 [&] { return inner_->reduce_scatter(outputs, inputs, opts); });
+                 [&] { return inner_->reduce_scatter(outputs, sent, opts); });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& input,
@@ -254,7 +369,14 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                                        std::vector<int64_t>& output_splits,
                                        std::vector<int64_t>& input_splits,
                                        const c10d::AllToAllOptions& opts) {
-  return forward_all_to_all(output, input, output_splits, input_splits, opts);
+  check_writable("all_to_all_single", output);
+  for (const auto& [tensor, splits] : {std::pair(output, output_splits), {input, input_splits}}) {
+    const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
+    TORCH_CHECK_VALUE(!splits.empty() || rows % size_ == 0, "cgx: all_to_all_single of ", rows,
+                      " rows on ", size_, " ranks; expected a multiple, or split sizes");
+  }
+  at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
+  return forward_all_to_all(out, in, output_splits, input_splits, opts);
 }
 
 // CPU tensors go through one buffer, as an all-to-all of a single tensor: Gloo has none of lists
@@ -262,6 +384,7 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
 WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
   check_usable("all_to_all");
+  check_writable("all_to_all", outputs);
   if (!first_of(inputs).device().is_cpu()) {
     const bool bytes = needs_bytes(inputs.front());
     return forward(uneven_shape_of(c10d::OpType::ALLTOALL, inputs), inputs, outputs, opts.timeout,
@@ -294,29 +417,26 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
   // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order. It takes
   // the splits away.
   WorkPtr work = forward_all_to_all(out, in, output_splits, input_splits, opts);
-  return enqueue(
-      uneven_shape_of(c10d::OpType::ALLTOALL, inputs), "cgx:all_to_all", inputs, outputs,
-      opts.timeout, "", [work, in, out, outputs, splits_of](const Deadline& deadline, CallRecord&) {
-        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
-        // Gloo takes 0 as "no timeout given".
-        work->wait(std::max(left, std::chrono::milliseconds(1)));
-        const Tensors parts = out.split_with_sizes(splits_of(outputs));
-        for (size_t i = 0; i < outputs.size(); ++i) {
-          outputs[i].copy_(parts[i].view(outputs[i].sizes()));
-        }
-      });
+  return after("cgx:all_to_all", work, outputs, opts.timeout, [in, out, outputs, splits_of] {
+    const Tensors parts = out.split_with_sizes(splits_of(outputs));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      outputs[i].copy_(parts[i].view(outputs[i].sizes()));
+    }
+  });
 }
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
-  const bool bytes = needs_bytes(first_of(tensors));
+  const Tensors sent = readable(tensors);
+  const bool bytes = needs_bytes(first_of(sent));
   return forward(shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout,
                  false, [&] {
-                   Tensors views = bytes ? as_bytes(tensors) : tensors;
+                   Tensors views = bytes ? as_bytes(sent) : sent;
                    return inner_->send(views, peer, tag);
                  });
 }
 
 WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
+  check_writable("recv", tensors);
   const bool bytes = needs_bytes(first_of(tensors));
   return forward(shape_of(c10d::OpType::RECV, tensors, peer), {}, tensors, c10d::kUnsetTimeout,
                  bytes, [&] {
@@ -326,6 +446,7 @@ WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
 }
 
 WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
+  check_writable("recv", tensors);
   const bool bytes = needs_bytes(first_of(tensors));
   return forward(shape_of(c10d::OpType::RECVANYSOURCE, tensors), {}, tensors, c10d::kUnsetTimeout,
                  bytes, [&] {

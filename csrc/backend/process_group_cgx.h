@@ -199,6 +199,14 @@ class ProcessGroupCGX : public c10d::Backend {
                                  const c10d::ReduceScatterOptions& opts);
   WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
                              const c10d::AllgatherOptions& opts);
+  /// A work that ends when `work` has ended and `finish`, on the worker's thread, has run.
+  WorkPtr after(const char* title, const WorkPtr& work, const Tensors& outputs,
+                std::chrono::milliseconds timeout, std::function<void()> finish);
+  /// Runs a collective of the inner backend that writes `tensors`, on dense copies where they have
+  /// gaps.
+  WorkPtr through_copies(const CallShape& shape, const char* title, const Tensors& tensors,
+                         std::chrono::milliseconds timeout,
+                         const std::function<WorkPtr(Tensors&)>& run);
   WorkPtr forward_all_to_all(at::Tensor& output, at::Tensor& input,
                              std::vector<int64_t>& output_splits,
                              std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts);

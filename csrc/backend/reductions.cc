@@ -1,5 +1,4 @@
 // Collectives that the engine serves: which codec a call gets, and the way to the worker thread.
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <iterator>
@@ -9,6 +8,7 @@
 #include "backend/layer_table.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
+#include "backend/tensor_memory.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -38,12 +38,23 @@ const at::Tensor& single(const char* what, const Tensors& tensors) {
   return tensors.front();
 }
 
-// Memory that the engine works on for a tensor: the tensor's own, or a dense copy where it has
-// gaps.
+// Memory that the engine writes for a tensor: the tensor's own, or a copy, to be copied back.
 at::Tensor dense(const char* what, const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "cgx: ", what,
-                    " of a tensor whose elements share memory (an expanded tensor); clone() it");
-  return tensor.is_contiguous() ? tensor : tensor.contiguous();
+  check_writable(what, tensor, /*lazy=*/false);
+  return readable(tensor);
+}
+
+// The input of a call that writes `output`: of its own where the two overlap, other than as `own`,
+// this rank's part of the larger one, which is read before it is written.
+at::Tensor apart(const at::Tensor& input, const at::Tensor& output, const void* own) {
+  const at::Tensor& smaller = input.numel() < output.numel() ? input : output;
+  if (!share_memory(input, output) || smaller.const_data_ptr() == own) return input;
+  return input.clone();
+}
+
+const void* part_of(const at::Tensor& whole, const at::Tensor& shard, int rank) {
+  return static_cast<const char*>(whole.const_data_ptr()) +
+         static_cast<size_t>(rank) * shard.nbytes();
 }
 
 void check_shards(const char* what, const at::Tensor& whole, const at::Tensor& shard, int size) {
@@ -247,8 +258,9 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
                                                milliseconds timeout, std::string why) {
   check_usable("reduce_scatter");
   check_shards("reduce_scatter", input, output, size_);
-  const at::Tensor in = dense("reduce_scatter", input);
   const at::Tensor out = dense("reduce_scatter", output);
+  at::Tensor in = readable(input);
+  in = apart(in, out, part_of(in, out, rank_));
   auto plan = engine_->plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
                                    codec, *engine_dtype(input));
   const bool average = op.op_ == c10d::ReduceOp::AVG;
@@ -266,8 +278,9 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            milliseconds timeout, std::string why) {
   check_usable("all_gather");
   check_shards("all_gather", output, input, size_);
-  const at::Tensor in = dense("all_gather", input);
   const at::Tensor out = dense("all_gather", output);
+  at::Tensor in = readable(input);
+  in = apart(in, out, part_of(out, in, rank_));
   auto plan = engine_->plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
                                    *engine_dtype(input));
   return enqueue(
@@ -308,10 +321,11 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
                              why_codec(config_.compress_all_reduce, tensor));
   }
   refuse_other_devices("all_reduce", tensor, opts.reduceOp, config_.compress_all_reduce);
-  TORCH_CHECK_TYPE(tensor.scalar_type() != at::kShort && tensor.scalar_type() != at::kUInt16 &&
-                       !at::isFloat8Type(tensor.scalar_type()),
-                   "cgx: all_reduce of a ", tensor.scalar_type(),
-                   " tensor is not supported; convert it to int32, int64 or float32 first");
+  const auto type = tensor.scalar_type();
+  TORCH_CHECK_TYPE(
+      type != at::kShort && !c10::isBarebonesUnsignedType(type) && !at::isFloat8Type(type),
+      "cgx: all_reduce of a ", type,
+      " tensor is not supported; convert it to int32, int64 or float32 first");
   return forward_all_reduce(tensors, opts);
 }
 

@@ -11,30 +11,11 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.distributed import run_pooled
+from tests.docs.bounds import DTYPES, ROUNDING, U, codec_bound
 from torch_cgx import _C
 
 N_VALUES = 700
-U = 2.0**-24
-ROUNDING = {torch.float32: (0.0, 0.0), torch.float16: (2.0**-11, 2.0**-25)}
-ROUNDING[torch.bfloat16] = (2.0**-8, 2.0**-134)
-CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 CAPACITY = 1 << 20  # of the simulated carrier
-
-
-def codec_bound(x, bits, bucket, stochastic, extra=0.0):
-    """E of the document for each value of the float64 array `x`; `extra` widens every bucket on
-    both sides (what the bucket's own values may be off)."""
-    extra = np.broadcast_to(extra, x.shape)
-    limits = np.empty_like(x)
-    for start in range(0, len(x), bucket):
-        part = slice(start, start + bucket)
-        slack = extra[part].max()
-        step = (x[part].max() - x[part].min() + 2 * slack) / (2**bits - 1)
-        if step < 2.0**-126:
-            step = np.ceil(step * 2.0**149) * 2.0**-149
-        largest = np.abs(x[part]).max() + slack
-        limits[part] = (step if stochastic else step / 2) + 12 * U * largest + 2.0**-148
-    return limits
 
 
 def gamma(k):
@@ -46,7 +27,7 @@ def owners(n, config, dtype, ranks):
     layers = [(n, _C.Spec(**config))]
     owner = np.full(n, -1)
     plan = {"ranks": ranks, "algorithm": "sra", "slot_bytes": CAPACITY}
-    for (chunks,) in _C.describe_plan(layers, CODES[dtype], **plan):
+    for (chunks,) in _C.describe_plan(layers, DTYPES[dtype], **plan):
         for rank, pieces in enumerate(chunks):
             for offset, count, *_ in pieces:
                 owner[offset : offset + count] = rank
@@ -128,7 +109,7 @@ FP32_KINDS = ["tiny", "borderline", "huge", "wide", "scales"]
 @pytest.mark.parametrize("algorithm", ["oneshot", "sra"])
 @pytest.mark.parametrize("kind", [*KINDS, *FP32_KINDS])
 def test_reducers_keep_the_bound(kind, algorithm):
-    dtypes = [torch.float32] if kind in FP32_KINDS else list(CODES)
+    dtypes = [torch.float32] if kind in FP32_KINDS else list(DTYPES)
     cases = itertools.product((2, 3, 8), (1, 4, 8), (7, 512), dtypes, (False, True))
     for seed, (ranks, bits, bucket, dtype, average) in enumerate(cases):
         for rounding in ("nearest", "stochastic"):
@@ -146,7 +127,7 @@ def test_the_bound_is_not_loose():
 
 @pytest.mark.parametrize("ranks", [1, 2, 9])
 @pytest.mark.parametrize("algorithm", ["oneshot", "sra"])
-@pytest.mark.parametrize("dtype", list(CODES))
+@pytest.mark.parametrize("dtype", list(DTYPES))
 def test_exact_sums_keep_their_bound(ranks, algorithm, dtype):
     generator = np.random.default_rng(ranks)
     x = make("scales" if dtype is torch.float32 else "gauss", generator, ranks, N_VALUES, 8, 512)

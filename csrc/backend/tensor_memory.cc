@@ -1,0 +1,81 @@
+#include "backend/tensor_memory.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace cgx {
+namespace {
+
+bool has_strides(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested();
+}
+
+// May two elements have one address? Sure of "no" for all views but those of torch.as_strided whose
+// elements interleave.
+bool elements_share_memory(const at::Tensor& tensor) {
+  if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) return false;
+  std::vector<std::pair<int64_t, int64_t>> dimensions;
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) > 1) dimensions.emplace_back(tensor.stride(d), tensor.size(d));
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t farthest = 0;  // element that the smaller dimensions reach
+  for (const auto& [stride, size] : dimensions) {
+    if (stride <= farthest) return true;
+    farthest += (size - 1) * stride;
+  }
+  return false;
+}
+
+}  // namespace
+
+at::Tensor readable(const at::Tensor& tensor) {
+  if (!has_strides(tensor)) return tensor;
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
+  return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+std::vector<at::Tensor> readable(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> plain;
+  for (const at::Tensor& tensor : tensors) plain.push_back(readable(tensor));
+  return plain;
+}
+
+std::vector<std::vector<at::Tensor>> readable(const std::vector<std::vector<at::Tensor>>& lists) {
+  std::vector<std::vector<at::Tensor>> plain;
+  for (const std::vector<at::Tensor>& list : lists) plain.push_back(readable(list));
+  return plain;
+}
+
+void check_writable(const char* what, const at::Tensor& tensor, bool lazy) {
+  if (!has_strides(tensor)) return;
+  TORCH_CHECK_VALUE(!tensor._is_zerotensor(), "cgx: ", what, " into a ", tensor.scalar_type(),
+                    " tensor of shape ", tensor.sizes(),
+                    " that has no memory (torch's lazy zeros); use torch.zeros");
+  TORCH_CHECK_VALUE(!elements_share_memory(tensor), "cgx: ", what, " into a tensor of shape ",
+                    tensor.sizes(), " and strides ", tensor.strides(),
+                    " whose elements share memory (an expanded tensor); clone() it");
+  TORCH_CHECK_VALUE(!lazy || !(tensor.is_neg() || tensor.is_conj()), "cgx: ", what,
+                    " into a lazily ", tensor.is_neg() ? "negated" : "conjugated",
+                    " view of shape ", tensor.sizes(), "; use its resolve_neg() or resolve_conj()");
+}
+
+void check_writable(const char* what, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) check_writable(what, tensor);
+}
+
+void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>& lists) {
+  for (const std::vector<at::Tensor>& list : lists) check_writable(what, list);
+}
+
+bool share_memory(const at::Tensor& a, const at::Tensor& b) {
+  const auto* first = static_cast<const char*>(a.const_data_ptr());
+  const auto* second = static_cast<const char*>(b.const_data_ptr());
+  return first < second + b.nbytes() && second < first + a.nbytes();
+}
+
+}  // namespace cgx

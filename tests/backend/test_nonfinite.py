@@ -1,0 +1,130 @@
+"""NaN and Inf on every way through the engine: they reach every rank, in their bucket and nowhere
+else, or raise on every rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled
+
+N, BUCKET = 640, 64
+VALUES = (float("nan"), float("inf"), -float("inf"))
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+CONFIGS = [
+    *({"bits": bits, "bucket_size": BUCKET} for bits in (1, 4, 8)),
+    {"bits": 4, "bucket_size": BUCKET, "rounding": "stochastic"},
+    {"bits": 4, "bucket_size": BUCKET * 3, "skip_incomplete_buckets": True},
+    {"bits": 32},
+]
+
+
+def hit_by(position: int, config: dict) -> slice:
+    """The values that one at `position` may take along."""
+    bucket = config.get("bucket_size", 1)
+    if config.get("skip_incomplete_buckets") and position >= N - N % bucket:
+        bucket = 1
+    start = position // bucket * bucket
+    return slice(start, start + bucket)
+
+
+def check(result: torch.Tensor, hit: slice, position: int, exact: bool, where: tuple) -> None:
+    bad = ~result.isfinite()
+    assert bad[position], (where, "the value is lost")
+    bad[hit] = False
+    assert not bad.any(), (where, "other buckets are touched")
+    if exact or hit.stop - hit.start == 1:
+        return
+    assert (~result[hit].isfinite()).all(), (where, "only a part of the bucket")
+
+
+def propagate(rank: int, size: int, reduction: str) -> str:
+    options = torch_cgx.Options(cross_reduction=reduction)
+    if len(set(torch_cgx._backend.backend_of().hosts())) == 1:
+        options = torch_cgx.Options(inner_reduction=reduction)
+    group = dist.new_group(pg_options=options)
+    texts = []
+    cases = itertools.product(VALUES, DTYPES, CONFIGS, range(size))
+    for number, (value, dtype, config, source) in enumerate(cases):
+        where = (value, dtype, config, source, reduction)
+        position = (number * 97) % N
+        clean = torch.randn(N, generator=torch.Generator().manual_seed(number + rank)).to(dtype)
+        dirty = clean.clone()
+        if rank == source:
+            dirty[position] = value
+        exact = config["bits"] == 32
+        hit = hit_by(position, config)
+
+        x = dirty.clone()
+        torch_cgx.all_reduce(x, group=group, config=config)
+        check(x, hit, position, exact, ("all_reduce", *where))
+        if exact:
+            assert torch.equal(x[hit].isnan(), torch.tensor([value]).isnan()), where
+        texts.append(x.view(torch.uint8).sum().item())
+
+        whole = torch.empty(N * size, dtype=dtype)
+        torch_cgx.all_gather_into_tensor(whole, dirty, group=group, config=config)
+        parts = whole.view(size, N)
+        check(parts[source], hit, position, exact, ("all_gather", *where))
+        assert all(parts[r].isfinite().all() for r in range(size) if r != source), where
+
+        shard = torch.empty(N, dtype=dtype)
+        torch_cgx.reduce_scatter_tensor(shard, dirty.repeat(size), group=group, config=config)
+        # The owner takes its own values, and those of its host, unrounded.
+        assert not shard[position].isfinite(), ("reduce_scatter", *where)
+        rest = ~shard.isfinite()
+        rest[hit] = False
+        assert not rest.any(), ("reduce_scatter", *where)
+    return str(texts)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "reduction"),
+    [("aaa", "ONESHOT"), ("aaa", "SRA"), ("aaa", "RING"), ("aab", "AUTO"), ("abc", "RING")],
+)
+def test_they_reach_every_rank_in_their_bucket_and_no_other(hosts, reduction):
+    env = [{"CGX_HOST_ID": host} for host in hosts]
+    results = run_pooled(propagate, len(hosts), reduction, env=env, timeout=90)
+    assert len(set(results)) == 1
+
+
+def refuse(rank: int, size: int) -> int:
+    group = dist.new_group(pg_options=torch_cgx.Options(nonfinite="raise"))
+    raised = 0
+    cases = itertools.product(VALUES, DTYPES, CONFIGS, range(size))
+    for number, (value, dtype, config, source) in enumerate(cases):
+        dirty = torch.ones(N, dtype=dtype)
+        if rank == source:
+            dirty[(number * 97) % N] = value
+        before = dirty.clone()
+        whole, shard = torch.empty(N * size, dtype=dtype), torch.empty(N, dtype=dtype)
+        told = {"group": group, "config": config}
+        calls = [
+            lambda d=dirty, told=told: torch_cgx.all_reduce(d.clone(), **told),
+            lambda w=whole, d=dirty, told=told: torch_cgx.all_gather_into_tensor(w, d, **told),
+            lambda s=shard, d=dirty, told=told: torch_cgx.reduce_scatter_tensor(
+                s, d.repeat(size), **told
+            ),
+        ]
+        # What the inner backend carries is not looked through.
+        for call in calls if config["bits"] < 32 else calls[:1]:
+            with pytest.raises(torch_cgx.NonFiniteError):
+                call()
+            raised += 1
+        assert torch.equal(dirty.nan_to_num(), before.nan_to_num()), "inputs stay"
+    x = torch.ones(N)
+    torch_cgx.all_reduce(x, group=group, config=CONFIGS[1])
+    assert torch.all(x == size), "the group goes on"
+    return raised
+
+
+@pytest.mark.parametrize("hosts", ["aa", "aab"])
+def test_they_raise_on_every_rank(hosts):
+    env = [{"CGX_HOST_ID": host} for host in hosts]
+    results = run_pooled(refuse, len(hosts), env=env, timeout=90)
+    assert set(results) == {len(VALUES) * len(DTYPES) * len(hosts) * (5 * 3 + 1)}

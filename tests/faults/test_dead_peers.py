@@ -1,0 +1,191 @@
+"""A rank that is killed, at every step of a collective: what the others hear, and how soon."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled
+from tests.faults.forked import Lost, Ranks, join
+
+VALUES = 30000
+ONE_HOST, ACROSS = 1.0, 5.0  # seconds in which the others must hear
+# A machine whose processors are all busy takes its time to run those that have heard.
+SLACK = 1.0
+
+LAYOUTS = {
+    "shm, one-shot": ("aaa", {"CGX_INNER_REDUCTION_TYPE": "ONESHOT"}),
+    "shm, sra": ("aaa", {"CGX_INNER_REDUCTION_TYPE": "SRA"}),
+    "shm, ring": ("aaa", {"CGX_INNER_REDUCTION_TYPE": "RING"}),
+    "gloo, sra": (
+        "aaa",
+        {"CGX_INNER_COMMUNICATOR_TYPE": "GLOO", "CGX_INNER_REDUCTION_TYPE": "SRA"},
+    ),
+    "hosts, sra": ("abb", {"CGX_CROSS_REDUCTION_TYPE": "SRA"}),
+}
+
+
+def variables(layout):
+    hosts, common = LAYOUTS[layout]
+    return [{**common, "CGX_HOST_ID": host} for host in hosts]
+
+
+def reduce_once(value):
+    x = torch.full((VALUES,), float(value))
+    torch_cgx.all_reduce(x, config={"bits": 4})
+    return x
+
+
+def survive(rank, world_size, store, victim, step):
+    """All-reduces; the victim kills itself at a step of its carriers. The others report when and
+    what they heard, and make a new group.
+    """
+    torch.set_num_threads(1)
+    from torch_cgx import _C
+
+    _C.allow_faults()
+    join(rank, world_size, store)
+    reduce_once(1)
+    dist.barrier()
+    if step is None:  # how many steps does a call have?
+        _C.order_fault("none")
+        reduce_once(1)
+        return _C.fault_steps()
+    if rank == victim:
+        _C.order_fault("kill", step)
+    cause = None
+    for _ in range(3):
+        try:
+            reduce_once(1)
+        except torch_cgx.CgxError as error:
+            cause = error
+            break
+    heard = time.monotonic()
+    if cause is None:
+        return "nothing heard"
+    start = time.monotonic()
+    for call in (reduce_once, lambda _: dist.barrier()):
+        with pytest.raises(type(cause)):
+            call(1)
+    later = time.monotonic() - start
+    start = time.monotonic()
+    dist.destroy_process_group()
+    destroyed = time.monotonic() - start
+    survivors = [r for r in range(world_size) if r != victim]
+    join(survivors.index(rank), len(survivors), store, name="again")
+    total = reduce_once(1)[0].item()
+    dist.destroy_process_group()
+    return type(cause).__name__, str(cause), heard, later, destroyed, total
+
+
+def kill_at_every_step(_rank, _world_size, layout, victims, stride):
+    worst, steps_seen = 0.0, 0
+    env = variables(layout)
+    limit = ONE_HOST if layout.startswith("shm") else ACROSS
+    for victim in victims:
+        with Ranks(3, survive, victim, None, env=env) as ranks:
+            steps = ranks.outcomes(timeout=40)[victim]
+        assert steps > 4
+        for step in range(0, steps, stride):
+            where = f"{layout}, rank {victim} killed at step {step} of {steps}"
+            with Ranks(3, survive, victim, step, env=env) as ranks:
+                died = ranks.wait_end(victim, 30)
+                outcomes = ranks.outcomes(timeout=40)
+            assert isinstance(outcomes[victim], Lost), where
+            for rank, outcome in enumerate(outcomes):
+                if rank == victim:
+                    continue
+                assert isinstance(outcome, tuple), f"{where}, rank {rank}: {outcome}"
+                kind, text, heard, later, destroyed, total = outcome
+                told = f"{where}, rank {rank}, {heard - died:.2f} s: {kind}: {text}"
+                assert kind == "PeerLostError", told
+                assert "all_reduce number" in text and f"on rank {rank} of 3" in text, told
+                assert f"rank {victim}" in text or "closed" in text, told
+                assert " s" in text, told
+                assert heard - died < limit + SLACK, told
+                assert later < 0.5 and destroyed < 5, told
+                assert total == 2.0, told
+                worst = max(worst, heard - died)
+            steps_seen += 1
+    return worst, steps_seen
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rank_killed_at_any_step(layout, record_property):
+    # The victim serves first chunks, or last ones; between hosts it leads a host, or follows in it.
+    victims, stride = ((1, 2), 2) if layout.startswith("shm") else ((0, 2), 5)
+    ((worst, steps),) = run_pooled(
+        kill_at_every_step, 1, layout, victims, stride, backend=None, timeout=170
+    )
+    assert steps >= 4
+    record_property("worst_seconds", worst)
+    print(f"{layout}: {steps} kills, the last rank heard after {worst:.2f} s at most")
+
+
+def forwarded(rank, world_size, store, victim, kind):
+    torch.set_num_threads(1)
+    join(rank, world_size, store)
+    x = torch.ones(1000)
+    dist.barrier()
+    if rank == victim:
+        os.kill(os.getpid(), 9)
+    try:
+        for _ in range(3):
+            if kind == "broadcast":
+                dist.broadcast(x, 0)
+            elif kind == "all_gather":
+                dist.all_gather([torch.empty(1000) for _ in range(world_size)], x)
+            elif kind == "int all_reduce":
+                dist.all_reduce(x.long())
+            elif kind == "barrier":
+                dist.barrier()
+            elif rank != victim:
+                other = (victim + 1) % world_size
+                dist.recv(x, victim) if rank == other else dist.barrier()
+    except torch_cgx.PeerLostError as error:
+        heard = time.monotonic()
+        start = time.monotonic()
+        with pytest.raises(torch_cgx.PeerLostError):
+            dist.all_reduce(x)
+        later = time.monotonic() - start
+        dist.destroy_process_group()
+        return str(error), heard, later
+    return "nothing heard"
+
+
+def kill_in_forwarded(_rank, _world_size, env, kinds):
+    worst = 0.0
+    for kind in kinds:
+        for victim in (0, 3):
+            with Ranks(4, forwarded, victim, kind, env=env) as ranks:
+                died = ranks.wait_end(victim, 30)
+                outcomes = ranks.outcomes(timeout=40)
+            for rank, outcome in enumerate(outcomes):
+                if rank == victim:
+                    continue
+                where = f"{kind}, rank {victim} killed, rank {rank}: {outcome}"
+                assert isinstance(outcome, tuple), where
+                text, heard, later = outcome
+                # On another host only the end of the connection is seen.
+                assert f"rank {victim}" in text or "onnection" in text, where
+                assert "number" in text and later < 0.5, where
+                worst = max(worst, heard - died)
+    return worst
+
+
+KINDS = ["broadcast", "all_gather", "int all_reduce", "barrier", "recv"]
+
+
+@pytest.mark.parametrize("hosts", ["aaaa", "aabb"])
+def test_a_rank_killed_in_collectives_of_the_inner_backend(hosts):
+    env = [{"CGX_HOST_ID": host} for host in hosts]
+    kinds = KINDS if hosts == "aaaa" else KINDS[:3]
+    (worst,) = run_pooled(kill_in_forwarded, 1, env, kinds, backend=None, timeout=120)
+    limit = ONE_HOST if hosts == "aaaa" else ACROSS
+    print(f"{hosts}: the last rank heard after {worst:.2f} s at most")
+    assert worst < limit + SLACK
