@@ -7,7 +7,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as dcp_state
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
+import torch_cgx
 from tests.compat.compare import compressed, over, same_as_gloo
 from tests.compat.training import Net, batch, learned, loss_of, train, values
 
@@ -116,6 +118,70 @@ def test_compressed_training_on_two_mesh_dimensions_converges():
     found = compressed(_trained, 4, {"hybrid": True}, 60)
     assert all(learned(losses) for losses, _ in found)
     _ranks_agree(found)
+
+
+class _Compressed(ReduceScatter):
+    """Compresses the gradients of the modules that it is set for, and nothing else."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def allocate(self, size, *, dtype, device):
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+        return torch_cgx.reduce_scatter_tensor(
+            output_tensor, input_tensor, op, group, config=self.config, async_op=async_op
+        )
+
+
+def _chosen(rank, world_size, steps):
+    model = _shard(world_size)
+    for block in model.blocks:
+        block.set_custom_reduce_scatter(_Compressed({"bits": 4, "bucket_size": 64}))
+    loss_of(model, batch(rank, 0)).backward()
+    first = values((name, p.grad.full_tensor()) for name, p in model.named_parameters())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = train(model, rank, steps, optimizer)
+    return losses, _whole(model), first, torch_cgx.stats()["compressed_calls"]
+
+
+def _first_gradients(rank, world_size):
+    model = _shard(world_size)
+    loss_of(model, batch(rank, 0)).backward()
+    return values((name, p.grad.full_tensor()) for name, p in model.named_parameters())
+
+
+def test_compression_of_chosen_modules():
+    found = [run.value for run in over("cgx", _chosen, 2, 60)]
+    assert all(learned(losses) for losses, *_ in found)
+    _ranks_agree(found)
+    exact = over("gloo", _first_gradients, 2)[0].value
+    for name, gradient in found[0][2].items():
+        assert torch.equal(gradient, exact[name]) is ("blocks" not in name), name
+    assert found[0][3] == 2 * 61
+
+
+def _replicas(rank, world_size, steps):
+    options = torch_cgx.Options(bits=4, bucket_size=64)
+    mesh = dist.init_device_mesh(
+        "cpu",
+        (2, 2),
+        mesh_dim_names=("replicate", "shard"),
+        backend_override={"replicate": ("cgx", options)},
+    )
+    model = fully_shard(Net(), mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = train(model, rank, steps, optimizer)
+    counts = [torch_cgx.stats(mesh.get_group(i))["compressed_calls"] for i in range(2)]
+    return losses, _whole(model), counts
+
+
+def test_compression_between_replicas_only():
+    found = [run.value for run in over("cgx", _replicas, 4, 60)]
+    assert all(learned(losses) for losses, *_ in found)
+    _ranks_agree(found)
+    assert all(counts == [60, 0] for *_, counts in found)
 
 
 def _outputs(rank, world_size):
