@@ -138,7 +138,8 @@ def _delayed(rank, world_size):
         param_to_hook_all_reduce=net.first.weight,
     )
     loss_of(model, batch(rank, 0)).backward()
-    time.sleep(0.5)  # torch launches this all-reduce and waits for it nowhere
+    dist.barrier()
+    time.sleep(1.0)  # torch launches this all-reduce and waits for it nowhere
     return gradients(net)
 
 

@@ -65,6 +65,17 @@ def test_hooks_that_torch_refuses_or_breaks_on_cpu_fail_alike():
     assert "NCCL" in errors["BF16_COMPRESS"] and "IndexError" in errors["QUANTIZE_PER_TENSOR"]
 
 
+def test_powersgd_of_several_buckets_is_told_apart():
+    """Its callbacks all-reduce in an order that is up to the threads of each rank. Gloo may hang;
+    here the ranks that meet with different tensors say so.
+    """
+    options = {"start_powerSGD_iter": 3, "bucket_cap_mb": 0.02}
+    outcomes = over("cgx", _named, 2, "POWER_SGD", options, check=False, timeout=60)
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    assert not any("no answer" in error or "the process ended" in error for error in errors)
+    assert not errors or any("ranks disagree" in error for error in errors), errors
+
+
 def _fused_optimizer(rank, world_size):
     model = DDP(Net(), bucket_cap_mb=0.02)
     model._register_fused_optim(torch.optim.SGD, lr=0.05)

@@ -65,6 +65,7 @@ def _check_end(folder):
     check_equal(dict(torch.load(folder / "end.pt")), expected, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_the_second_attempt_finishes(how, tmp_path):
     before = {name for name in os.listdir("/dev/shm") if name.startswith("cgx")}
@@ -84,6 +85,7 @@ def _free_port():
         return probe.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_two_agents_meet_again_through_the_c10d_rendezvous(tmp_path):
     """As on two hosts: the death of a rank of one agent restarts the ranks of both."""
     options = [
