@@ -50,15 +50,15 @@ inline bool contains(const std::string& text, const std::string& part) {
 
 }  // namespace cgx::native
 
-#define TEST(name)                                                            \
-  static void test_##name();                                                  \
+#define TEST(name)                                                                  \
+  static void test_##name();                                                        \
   static const ::cgx::native::Registration registration_##name(#name, test_##name); \
   static void test_##name()
 
-#define CHECK(condition, ...)                                                                 \
-  do {                                                                                        \
-    if (!(condition)) {                                                                       \
-      throw ::cgx::native::CheckFailed(                                                       \
+#define CHECK(condition, ...)                                                                      \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      throw ::cgx::native::CheckFailed(                                                            \
           ::cgx::str_of(__FILE__, ":", __LINE__, ": " #condition " " __VA_OPT__(, ) __VA_ARGS__)); \
-    }                                                                                         \
+    }                                                                                              \
   } while (false)

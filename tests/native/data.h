@@ -87,7 +87,8 @@ inline std::vector<std::byte> tensor_of(const std::vector<float>& x, DType dtype
 
 inline std::vector<float> values_of(const std::vector<std::byte>& tensor, DType dtype) {
   std::vector<float> x(tensor.size() / size_of(dtype));
-  for (size_t i = 0; i < x.size(); ++i) x[i] = load_value(tensor.data() + i * size_of(dtype), dtype);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = load_value(tensor.data() + i * size_of(dtype), dtype);
   return x;
 }
 

@@ -85,9 +85,8 @@ Estimate rounded(Estimate x, DType dtype) {
 }
 
 Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
-                             const std::vector<Segment>& segments, DType dtype,
-                             Algorithm algorithm, const Topology& topology, bool inner_exact,
-                             bool average) {
+                             const std::vector<Segment>& segments, DType dtype, Algorithm algorithm,
+                             const Topology& topology, bool inner_exact, bool average) {
   std::vector<Estimate> parts(inputs.begin(), inputs.end());
   const double divisor = average ? static_cast<double>(inputs.size()) : 1;
   if (parts.size() == 1) return parts.front();
@@ -132,8 +131,8 @@ void check_inside(const std::vector<float>& result, const Estimate& expected) {
   CHECK(result.size() == expected.value.size());
   for (size_t i = 0; i < result.size(); ++i) {
     const double error = std::abs(result[i] - expected.value[i]);
-    CHECK(error <= expected.error[i], "value ", i, " is ", result[i], ", exact ",
-          expected.value[i], " +- ", expected.error[i]);
+    CHECK(error <= expected.error[i], "value ", i, " is ", result[i], ", exact ", expected.value[i],
+          " +- ", expected.error[i]);
   }
 }
 

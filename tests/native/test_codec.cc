@@ -184,14 +184,14 @@ TEST(codec_extremes_of_float32) {
 
 TEST(codec_wrong_arguments_are_named) {
   CHECK(contains(error_of<ConfigError>([] { make_codec({.bits = 9}); }), "bits is 9"));
-  CHECK(contains(error_of<ConfigError>([] { make_codec({.bucket_size = 0}); }), "bucket_size is 0"));
+  CHECK(
+      contains(error_of<ConfigError>([] { make_codec({.bucket_size = 0}); }), "bucket_size is 0"));
   CHECK(contains(error_of<ConfigError>([] { make_codec({.name = "gzip"}); }), "'gzip'"));
   CHECK(contains(error_of<ConfigError>([] { set_cpu_level("mmx"); }), "'mmx'"));
   const auto codec = codec_of(4, 64, Rounding::kNearest, false);
   for (size_t first : {size_t{1}, size_t{192}, ~size_t{0}}) {
-    error_of<ConfigError>([&] {
-      codec->decode(nullptr, DType::kFloat32, 128, first, 64, nullptr, false);
-    });
+    error_of<ConfigError>(
+        [&] { codec->decode(nullptr, DType::kFloat32, 128, first, 64, nullptr, false); });
   }
 }
 

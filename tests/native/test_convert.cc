@@ -47,7 +47,8 @@ TEST(convert_random_floats) {
         CHECK(narrow[i] == expected, x[i]);
         const float value = load_value(reinterpret_cast<const std::byte*>(&expected), dtype);
         const float divided = (1.0f + value) / 3.0f;
-        CHECK(float_bits(sum[i]) == float_bits(divided) || (std::isnan(sum[i]) && std::isnan(divided)),
+        CHECK(float_bits(sum[i]) == float_bits(divided) ||
+                  (std::isnan(sum[i]) && std::isnan(divided)),
               x[i]);
       }
     }

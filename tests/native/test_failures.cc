@@ -23,8 +23,7 @@ TEST(failure_deadline) {
   for (Carrier carrier : kCarriers) {
     Group group = make_group(carrier, 3, 1000);
     const auto start = Clock::now();
-    const std::string text =
-        error_of<TimeoutError>([&] { group.ranks[0]->receive(2, soon(200)); });
+    const std::string text = error_of<TimeoutError>([&] { group.ranks[0]->receive(2, soon(200)); });
     CHECK(Clock::now() - start >= std::chrono::milliseconds(195));
     CHECK(contains(text, "rank 0") && contains(text, "2"), text);
     // Broken: here and on the others, with the first cause.

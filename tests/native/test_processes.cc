@@ -92,7 +92,8 @@ int segments_left(pid_t pid) {
   int left = 0;
   DIR* folder = opendir("/dev/shm");
   CHECK(folder != nullptr);
-  while (const dirent* entry = readdir(folder)) left += std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0;
+  while (const dirent* entry = readdir(folder))
+    left += std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0;
   closedir(folder);
   return left;
 }
@@ -176,18 +177,16 @@ TEST(process_set_up_fails_on_all_ranks) {
   // Other sizes of slots.
   auto rendezvous = local_rendezvous();
   run_ranks(3, [&](int rank) {
-    const std::string text = error_of<MismatchError>([&] {
-      make_shm_communicator(*rendezvous, rank, 3, rank == 2 ? 2000 : 1000, soon(20000));
-    });
+    const std::string text = error_of<MismatchError>(
+        [&] { make_shm_communicator(*rendezvous, rank, 3, rank == 2 ? 2000 : 1000, soon(20000)); });
     CHECK(contains(text, "CGX_SHM_SEGMENT_KB"), text);
   });
   CHECK(segments_left(getpid()) == 0);
   // A rank that does not come is named.
   auto lonely = local_rendezvous();
-  CHECK(contains(error_of<TimeoutError>([&] {
-                   make_shm_communicator(*lonely, 0, 2, 1000, soon(200));
-                 }),
-                 "rank 1"));
+  CHECK(contains(
+      error_of<TimeoutError>([&] { make_shm_communicator(*lonely, 0, 2, 1000, soon(200)); }),
+      "rank 1"));
   CHECK(segments_left(getpid()) == 0);
   // More than any /dev/shm has.
   error_of<ResourceError>([] { ShmSegment::create(size_t{1} << 50); });

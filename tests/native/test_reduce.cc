@@ -14,13 +14,8 @@ using Hosts = std::vector<std::string>;
 
 const std::vector<Hosts>& layouts() {
   static const std::vector<Hosts> all = {
-      {"a"},
-      {"a", "a"},
-      {"a", "a", "a", "a", "a"},
-      {"a", "b", "c"},
-      {"a", "a", "b"},
-      {"a", "b", "a", "b"},
-      {"a", "a", "b", "b", "b", "c"},
+      {"a"},           {"a", "a"},           {"a", "a", "a", "a", "a"},      {"a", "b", "c"},
+      {"a", "a", "b"}, {"a", "b", "a", "b"}, {"a", "a", "b", "b", "b", "c"},
   };
   return all;
 }
@@ -163,8 +158,9 @@ TEST(reduce_scatter_and_all_gather) {
       for (size_t shard : {1, 100, 1501}) {
         ++seed;
         const size_t size = hosts.size();
-        const auto codec = seed % 4 == 0 ? raw_codec()
-                                         : make_codec({"maxmin", 1 + static_cast<int>(seed % 8), 64});
+        const auto codec = seed % 4 == 0
+                               ? raw_codec()
+                               : make_codec({"maxmin", 1 + static_cast<int>(seed % 8), 64});
         const std::vector<Segment> whole(size, Segment{shard, codec});
         const Case test{hosts, Reduction::kAuto, dtype, whole, seed % 2 == 0, true, seed};
         EngineGroup engines = engines_for(test, Carrier::kInProcess, Carrier::kRelay);
