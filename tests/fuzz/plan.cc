@@ -35,26 +35,81 @@ class Checker {
   void check_round(const Round& round) {
     CHECK(round.shards.size() ==
           static_cast<size_t>(plan_.two_levels ? space_.topology.teams() : 1));
-    size_t inside = 0;
     for (const Shard& shard : round.shards) {
-      size_t across = 0, values = 0, longest = 0;
+      size_t values = 0;
       for (const Chunk& chunk : shard.chunks) {
         check_chunk(chunk, true);
-        across += chunk.message_bytes();
-        longest = std::max(longest, chunk.message_bytes());
         values += chunk.values;
       }
-      // An all-gather sends one chunk per exchange.
-      const bool gather = plan_.operation == Operation::kAllGather && !plan_.two_levels;
-      CHECK((gather ? longest : across) <= space_.cross.most, across, " bytes across");
-      if (!plan_.two_levels) continue;
-      check_chunk(shard.inner, false);
-      CHECK(shard.inner.values == values);
-      inside += shard.inner.message_bytes();
-      CHECK(Communicator::kPayloadOffset + bundle_bytes(shard, space_.topology.host_count()) <=
-            space_.inner.most);
+      if (plan_.two_levels) {
+        check_chunk(shard.inner, false);
+        CHECK(shard.inner.values == values);
+      }
+      check_across(shard);
+      for (int host = 0; plan_.two_levels && host < space_.topology.host_count(); ++host) {
+        if (space_.topology.host(host).size() > 1) check_handed_on(shard, host);
+      }
     }
-    CHECK(inside <= space_.inner.most, inside, " bytes inside");
+    if (plan_.two_levels && plan_.operation != Operation::kAllGather) check_scatter(round);
+  }
+
+  static void check_fits(size_t bytes, const Budget& budget, const char* what) {
+    CHECK(bytes <= budget.most, what, ": ", bytes, " bytes in an exchange of ", budget.most);
+  }
+
+  // What one rank sends to the others of its team (of the group, with one level) at once: a message
+  // to each, or the same one to all.
+  void check_across(const Shard& shard) {
+    size_t sum = 0, least = ~size_t{0}, longest = 0;
+    for (const Chunk& chunk : shard.chunks) {
+      sum += chunk.message_bytes();
+      least = std::min(least, chunk.message_bytes());
+      longest = std::max(longest, chunk.message_bytes());
+    }
+    const bool one = plan_.operation == Operation::kAllGather || shard.chunks.size() == 1 ||
+                     plan_.algorithm == Algorithm::kRing;
+    check_fits(one ? longest : sum - least, space_.cross, "across");
+  }
+
+  // What the member of a team gives the other ranks of its host.
+  void check_handed_on(const Shard& shard, int host) {
+    constexpr size_t kHeader = Communicator::kPayloadOffset;
+    const auto number = static_cast<size_t>(host);
+    if (plan_.operation == Operation::kAllReduce) {
+      check_fits(kHeader + bundle_bytes(shard, space_.topology.host_count()), space_.inner,
+                 "result");
+    } else if (plan_.operation == Operation::kReduceScatter) {
+      size_t bytes = 0;
+      for (const Piece& piece : shard.chunks[number].pieces) {
+        if (piece.packed > 0) bytes += kHeader + piece.count * size_of(plan_.dtype);
+      }
+      check_fits(bytes, space_.inner, "shards");
+    } else {
+      size_t foreign = kHeader;
+      for (size_t h = 0; h < shard.chunks.size(); ++h) {
+        if (h != number) foreign += bundle_stride(shard.chunks[h]);
+      }
+      check_fits(foreign, space_.inner, "shards of other hosts");
+      for (const Piece& piece : shard.chunks[number].pieces) {
+        check_fits(kHeader + piece.bytes, space_.inner, "own shard");
+      }
+    }
+  }
+
+  // What a rank sends to the members of all teams on its host; there need not be one among them
+  // that is itself.
+  void check_scatter(const Round& round) {
+    size_t sum = 0, least = ~size_t{0};
+    bool all_members = true;
+    for (int host = 0; host < space_.topology.host_count(); ++host) {
+      const auto ranks = space_.topology.host(host).size();
+      all_members = all_members && ranks <= static_cast<size_t>(space_.topology.teams());
+    }
+    for (const Shard& shard : round.shards) {
+      sum += shard.inner.message_bytes();
+      least = std::min(least, shard.inner.message_bytes());
+    }
+    check_fits(all_members ? sum - least : sum, space_.inner, "contributions inside");
   }
 
   // `own`: not the copy of the values for inside a host.
