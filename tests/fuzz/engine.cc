@@ -2,6 +2,7 @@
 
 #include <deque>
 
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "check.h"
 #include "specs.h"
@@ -64,9 +65,11 @@ class Scripted final : public Communicator {
 
 void fuzz_engine(const uint8_t* data, size_t size) {
   Input input(data, size);
-  const int ranks = 2 + static_cast<int>(input.below(2));
+  const uint8_t group = input.take<uint8_t>();
+  const int ranks = 2 + group % 2;
   const DType dtype = take_dtype(input);
   EngineOptions options;
+  options.checksum = (group & 128) != 0;
   options.inner_reduction = static_cast<Reduction>(input.below(4));
   options.inner = {2000 + input.below(18000), kCapacity};
   options.nonfinite = input.flip() ? NonFinite::kRaise : NonFinite::kPropagate;
@@ -92,9 +95,15 @@ void fuzz_engine(const uint8_t* data, size_t size) {
         size_t payload = chunks[which].payload_bytes;
         if (how & 2) payload = input.below(payload + 50);
         std::vector<std::byte> message(Communicator::kPayloadOffset + payload);
-        const CallIdentity sender{plan.get(), 0, average, peer};
+        const CallIdentity sender{plan.get(), 0, average, peer, options.checksum};
         write_header(message.data(), sender, round, payload, how & 4 ? 1 : 0);
         input.fill(message.data() + Communicator::kPayloadOffset, payload);
+        if (options.checksum) {
+          const uint64_t crc = crc32c(message.data(), message.size());
+          const uint64_t twice = crc << 32 | crc;
+          message.resize(message.size() + kChecksumBytes);
+          std::memcpy(message.data() + message.size() - kChecksumBytes, &twice, sizeof twice);
+        }
         if (how & 8) {
           for (size_t k = input.below(4); k > 0; --k) {
             message[input.below(Communicator::kPayloadOffset)] ^= input.take<std::byte>();

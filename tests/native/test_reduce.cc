@@ -1,5 +1,7 @@
 // The engine on all algorithms and host layouts: inside the float64 bound, equal bits on all ranks,
 // carriers and levels.
+#include <atomic>
+
 #include "check.h"
 #include "codec/cpu/level.h"
 #include "data.h"
@@ -61,6 +63,7 @@ struct Case {
 EngineGroup engines_for(const Case& test, Carrier inner, Carrier cross) {
   EngineOptions options = options_of(test.reduction, 9000, 3000, 30000);
   options.inner_exact = test.inner_exact;
+  options.checksum = test.seed % 9 == 1;
   return make_engines(test.hosts, options, inner, cross);
 }
 
@@ -298,6 +301,33 @@ TEST(reduce_a_rank_that_leaves_or_aborts) {
         });
       }
     }
+  }
+}
+
+TEST(reduce_watched_from_another_thread) {
+  // What a watchdog and the callers' threads ask while a collective runs.
+  for (const Hosts& hosts : {Hosts{"a", "a", "a"}, Hosts{"a", "a", "b"}}) {
+    const Case test{hosts, Reduction::kAuto, DType::kFloat32, {{2000, make_codec({})}}};
+    EngineGroup engines = engines_for(test, Carrier::kShm, Carrier::kRelay);
+    constexpr uint64_t kCalls = 40;
+    std::atomic<int> running{3};
+    run_ranks(6, [&](int thread) {
+      Engine& engine = *engines.ranks[static_cast<size_t>(thread % 3)];
+      if (thread < 3) {
+        std::vector<float> data(2000, 1.0f);
+        const auto plan = engine.plan_all_reduce(test.segments, test.dtype);
+        for (uint64_t call = 1; call <= kCalls; ++call) {
+          engine.run(*plan, data.data(), data.data(), true, patience());
+        }
+        --running;
+        return;
+      }
+      for (uint64_t call = 1; running > 0; ++call) {
+        CHECK(!engine.failure() && engine.ended_peers().empty());
+        if (call <= kCalls) CHECK(!engine.compare_call({call, {call * 3, 7}}));
+        engine.stats().snapshot();
+      }
+    });
   }
 }
 

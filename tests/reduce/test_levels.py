@@ -33,7 +33,10 @@ def everything(ranks: int, hosts: str) -> list[bytes]:
                 assert all(torch.equal(x, outputs[0]) for x in outputs)
                 found.append(outputs[0].view(torch.uint8).numpy().tobytes())
     shards, _ = run_shards(
-        "reduce_scatter", gaussian(ranks, ranks * 300), _C.Spec(bits=4, bucket_size=64), hosts=hosts
+        "reduce_scatter",
+        gaussian(ranks, ranks * 300),
+        _C.Spec(bits=4, bucket_size=64),
+        hosts=list(hosts),
     )
     found += [x.numpy().tobytes() for x in shards]
     return found
