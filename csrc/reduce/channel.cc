@@ -159,7 +159,15 @@ const std::byte* Channel::receive(int peer, size_t round) {
   const bool frame = !comm_.announces() || in.received == 0;
   call_.stats.bytes_received += whole.bytes + (frame ? comm_.frame_bytes() : 0);
   ++in.received;
-  if (flags & MessageHeader::kNonFinite) call_.met_nonfinite = true;
+  if (flags & MessageHeader::kNonFinite) {
+    if (call_.nonfinite == NonFinite::kPropagate) {
+      throw MismatchError(str_of("rank ", call_.identity.rank, ": message of rank ",
+                                 members_[static_cast<size_t>(peer)],
+                                 " says that a NaN or Inf was met, which ranks of a group with "
+                                 "nonfinite='propagate' do not say: it was altered"));
+    }
+    call_.met_nonfinite = true;
+  }
   return message.data + Communicator::kPayloadOffset;
 }
 

@@ -101,6 +101,10 @@ uint8_t check_header(const Message& message, const CallIdentity& call, size_t ro
                                " and ", header.payload_bytes, ", the carrier delivered ",
                                message.bytes - sizeof(MessageHeader)));
   }
+  if (header.flags & ~(MessageHeader::kNonFinite | MessageHeader::kAverage)) {
+    throw MismatchError(str_of(who, " was altered: it has unknown flags, ", std::hex,
+                               static_cast<int>(header.flags)));
+  }
   return header.flags;
 }
 

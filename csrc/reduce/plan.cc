@@ -323,11 +323,14 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
     size_t take = share(*codec, codec->granule(), shard - first, space.cross, copies, dtype);
     if (take == 0) bucket_too_big(*codec, *codec, space.cross.most / copies, dtype);
     if (plan->two_levels) {
-      // Inside hosts: contributions and results of a reduce-scatter, which are exact; shards of an
-      // all-gather as they were encoded.
-      const Codec& inner = scatter ? *raw_codec() : *codec;
-      take = share(inner, codec->granule(), take, space.inner, copies, dtype);
-      if (take == 0) bucket_too_big(*codec, inner, space.inner.most / copies, dtype);
+      // Inside hosts: contributions of a reduce-scatter as the group has them there, and its
+      // results, which are exact; shards of an all-gather as they were encoded.
+      const Codec* contributions = inner_codec(codec.get(), space);
+      for (const Codec* inner :
+           {scatter ? raw_codec().get() : codec.get(), scatter ? contributions : codec.get()}) {
+        take = share(*inner, codec->granule(), take, space.inner, copies, dtype);
+        if (take == 0) bucket_too_big(*codec, *inner, space.inner.most / copies, dtype);
+      }
     }
     plan->rounds.push_back(plan->two_levels
                                ? shards_of_two_levels(*plan, space, codec.get(), shard, first, take)

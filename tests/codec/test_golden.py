@@ -2,26 +2,64 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from typing import Any
 
 import numpy as np
+import torch
 
-from tests.codec.golden import FILE, spec_of
-from tests.codec.helpers import decode, encode
+from tests.codec.golden import FILE, inputs, spec_of
+from tests.codec.helpers import TORCH, decode, encode, tensor_bytes
 from tests.oracle import Spec
+from torch_cgx import _C, codecs
+
+GOLDEN = json.loads(FILE.read_text())
+NAMES = codecs.names()  # before tests that register others
+RAW = ("raw", 32, 1, "nearest", False, 0)
+
+
+def input_of(row: dict[str, Any]) -> torch.Tensor:
+    data = bytes.fromhex(GOLDEN["inputs"][row["input"]][str(row["dtype"])])
+    return torch.frombuffer(bytearray(data), dtype=TORCH[row["dtype"]])
+
+
+def run_raw(x: torch.Tensor, code: int) -> tuple[bytes, np.ndarray]:
+    payload = np.zeros(_C.codec_encoded_bytes(*RAW, x.numel(), code), np.uint8)
+    _C.codec_encode(*RAW, x.data_ptr(), code, x.numel(), 0, 0, payload.ctypes.data)
+    values = np.zeros(x.numel(), np.float32)
+    _C.codec_decode(*RAW, payload.ctypes.data, code, x.numel(), values.ctypes.data, False)
+    return payload.tobytes(), values
 
 
 def test_golden_vectors(level: str) -> None:
-    golden = json.loads(FILE.read_text())
-    assert len(golden["vectors"]) == 96
-    for row in golden["vectors"]:
-        x = np.frombuffer(bytes.fromhex(golden["inputs"][row["input"]]), np.float32).copy()
-        spec = spec_of(row["bits"], row["bucket_size"], row["stochastic"])
-        assert encode(x, spec).hex() == row["payload"], row
-        values = decode(bytes.fromhex(row["payload"]), len(x), spec)
+    for row in GOLDEN["vectors"]:
+        x = input_of(row)
+        if row["codec"] == "raw":
+            payload, values = run_raw(x, row["dtype"])
+            assert payload.hex() == row["payload"], row
+        else:
+            spec = spec_of(row["bits"], row["bucket_size"], row["stochastic"])
+            assert encode(x, spec, row["skip"]).hex() == row["payload"], row
+            given = bytes.fromhex(row["payload"])
+            values = decode(given, x.numel(), spec, row["skip"], row["dtype"])
         expected = np.frombuffer(bytes.fromhex(row["values"]), np.float32)
         # A NaN is a NaN: its payload bits are not part of the format.
         assert np.array_equal(values, expected, equal_nan=True), row
+
+
+def test_everything_is_in_the_vectors() -> None:
+    """Each codec; for maxmin each width, dtype and rounding, with and without a raw rest."""
+    rows = GOLDEN["vectors"]
+    assert {row["codec"] for row in rows} == {"raw", *NAMES}
+    assert {row["dtype"] for row in rows if row["codec"] == "raw"} == set(TORCH)
+    fields = ("bits", "dtype", "stochastic", "skip")
+    found = {tuple(row[f] for f in fields) for row in rows if row["codec"] == "maxmin"}
+    assert found == set(itertools.product(range(1, 9), TORCH, (False, True), (False, True)))
+    # And the inputs are those of the model.
+    for name, tensors in inputs().items():
+        for code, x in tensors.items():
+            assert GOLDEN["inputs"][name][str(code)] == tensor_bytes(x).tobytes().hex()
 
 
 def test_by_hand() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.codec.conftest import LEVELS
+from tests.codec.conftest import EVERY_LEVEL, LEVELS
 from torch_cgx import _C
 
 # A fresh process that loads the same extension, whatever it is called, with a bad value in the
@@ -31,7 +31,8 @@ print(module.cpu_level())
 
 
 @pytest.fixture(autouse=True)
-def restore() -> Iterator[None]:
+def level() -> Iterator[None]:
+    """These tests choose it themselves."""
     yield
     _C.set_cpu_level("")
 
@@ -45,6 +46,25 @@ def test_the_first_loop_reads_the_environment() -> None:
     error, level = result.stdout.splitlines()
     assert error == f"CGX_CPU_LEVEL is 'sse9', allowed on this CPU: {','.join(LEVELS)}"
     assert level == "scalar"
+
+
+def test_levels_are_known() -> None:
+    """A new one must be named in conftest.py, or no test would run on it."""
+    assert set(LEVELS) <= set(EVERY_LEVEL)
+
+
+def test_every_test_runs_on_every_level(request: pytest.FixtureRequest) -> None:
+    """Of those that were collected: `level` is not taken away by a fixture of the same name."""
+    mine = [item for item in request.session.items if item.path.parent == request.path.parent]
+    exempt = {item.nodeid for item in mine if item.path == request.path}
+    with_level: dict[str, set[str]] = {}
+    for item in mine:
+        assert isinstance(item, pytest.Function)
+        if item.nodeid not in exempt:
+            parameters = getattr(item, "callspec", None)
+            name = f"{item.path.name}::{item.originalname}"
+            with_level.setdefault(name, set()).add(parameters and parameters.params.get("level"))
+    assert {name for name, found in with_level.items() if found != set(EVERY_LEVEL)} == set()
 
 
 def test_default_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,11 @@
 #include "codec/maxmin.h"
 #include "codec/random.h"
 
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#else
 #pragma GCC target("avx2,f16c")
+#endif
 
 namespace cgx::cpu {
 namespace avx2 {
@@ -35,5 +39,9 @@ constexpr Kernels kKernels{"avx2",       maxmin_encode, maxmin_decode, all_finit
 const Kernels& avx2_kernels() { return avx2::kKernels; }
 
 }  // namespace cgx::cpu
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 
 #endif

@@ -20,7 +20,12 @@
 #include "codec/maxmin.h"
 #include "codec/random.h"
 
+#if defined(__clang__)
+#pragma clang attribute push( \
+    __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq"))), apply_to = function)
+#else
 #pragma GCC target("avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq")
+#endif
 
 namespace cgx::cpu {
 namespace avx512 {
@@ -41,5 +46,9 @@ constexpr Kernels kKernels{"avx512",     maxmin_encode, maxmin_decode, all_finit
 const Kernels& avx512_kernels() { return avx512::kKernels; }
 
 }  // namespace cgx::cpu
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 
 #endif

@@ -1,5 +1,9 @@
 #include "codec/cpu/level.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <atomic>
 #include <cstdlib>
 #include <vector>
@@ -12,13 +16,21 @@ namespace {
 
 using cpu::Kernels;
 
+#if defined(__x86_64__)
+// Not every compiler's __builtin_cpu_supports knows the name.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 // Worst first.
 const std::vector<const Kernels*>& available() {
   static const std::vector<const Kernels*> levels = [] {
     std::vector<const Kernels*> found{&cpu::scalar_kernels()};
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && has_f16c()) {
       found.push_back(&cpu::avx2_kernels());
       if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {

@@ -1,0 +1,189 @@
+#include "reduce/plan.h"
+
+#include <string>
+
+#include "base/error.h"
+#include "check.h"
+#include "comm/communicator.h"
+#include "specs.h"
+
+namespace cgx::native {
+namespace {
+
+class Checker {
+ public:
+  Checker(const Plan& plan, const PlanSpace& space)
+      : plan_(plan), space_(space), seen_(plan.values, 0) {
+    size_t start = 0;
+    for (const Segment& segment : plan.segments) {
+      for (size_t i = 0; i < segment.count; ++i) segment_of_.push_back(starts_.size());
+      starts_.push_back(start);
+      start += segment.count;
+    }
+    CHECK(start == plan.values);
+  }
+
+  void run() {
+    for (const Round& round : plan_.rounds) check_round(round);
+    for (size_t i = 0; i < seen_.size(); ++i) {
+      CHECK(seen_[i] == (plan_.size > 1 ? 1 : 0), "value ", i, " is in ", int{seen_[i]},
+            " messages");
+    }
+  }
+
+ private:
+  void check_round(const Round& round) {
+    CHECK(round.shards.size() ==
+          static_cast<size_t>(plan_.two_levels ? space_.topology.teams() : 1));
+    for (const Shard& shard : round.shards) {
+      size_t values = 0;
+      for (const Chunk& chunk : shard.chunks) {
+        check_chunk(chunk, true);
+        values += chunk.values;
+      }
+      if (plan_.two_levels) {
+        check_chunk(shard.inner, false);
+        CHECK(shard.inner.values == values);
+      }
+      check_across(shard);
+      for (int host = 0; plan_.two_levels && host < space_.topology.host_count(); ++host) {
+        if (space_.topology.host(host).size() > 1) check_handed_on(shard, host);
+      }
+    }
+    if (plan_.two_levels && plan_.operation != Operation::kAllGather) check_scatter(round);
+  }
+
+  static void check_fits(size_t bytes, const Budget& budget, const char* what) {
+    CHECK(bytes <= budget.most, what, ": ", bytes, " bytes in an exchange of ", budget.most);
+  }
+
+  // What one rank sends to the others of its team (of the group, with one level) at once: a message
+  // to each, or the same one to all.
+  void check_across(const Shard& shard) {
+    size_t sum = 0, least = ~size_t{0}, longest = 0;
+    for (const Chunk& chunk : shard.chunks) {
+      sum += chunk.message_bytes();
+      least = std::min(least, chunk.message_bytes());
+      longest = std::max(longest, chunk.message_bytes());
+    }
+    const bool one = plan_.operation == Operation::kAllGather || shard.chunks.size() == 1 ||
+                     plan_.algorithm == Algorithm::kRing;
+    check_fits(one ? longest : sum - least, space_.cross, "across");
+  }
+
+  // What the member of a team gives the other ranks of its host.
+  void check_handed_on(const Shard& shard, int host) {
+    constexpr size_t kHeader = Communicator::kPayloadOffset;
+    const auto number = static_cast<size_t>(host);
+    if (plan_.operation == Operation::kAllReduce) {
+      check_fits(kHeader + bundle_bytes(shard, space_.topology.host_count()), space_.inner,
+                 "result");
+    } else if (plan_.operation == Operation::kReduceScatter) {
+      size_t bytes = 0;
+      for (const Piece& piece : shard.chunks[number].pieces) {
+        if (piece.packed > 0) bytes += kHeader + piece.count * size_of(plan_.dtype);
+      }
+      check_fits(bytes, space_.inner, "shards");
+    } else {
+      size_t foreign = kHeader;
+      for (size_t h = 0; h < shard.chunks.size(); ++h) {
+        if (h != number) foreign += bundle_stride(shard.chunks[h]);
+      }
+      check_fits(foreign, space_.inner, "shards of other hosts");
+      for (const Piece& piece : shard.chunks[number].pieces) {
+        check_fits(kHeader + piece.bytes, space_.inner, "own shard");
+      }
+    }
+  }
+
+  // What a rank sends to the members of all teams on its host; there need not be one among them
+  // that is itself.
+  void check_scatter(const Round& round) {
+    size_t sum = 0, least = ~size_t{0};
+    bool all_members = true;
+    for (int host = 0; host < space_.topology.host_count(); ++host) {
+      const auto ranks = space_.topology.host(host).size();
+      all_members = all_members && ranks <= static_cast<size_t>(space_.topology.teams());
+    }
+    for (const Shard& shard : round.shards) {
+      sum += shard.inner.message_bytes();
+      least = std::min(least, shard.inner.message_bytes());
+    }
+    check_fits(all_members ? sum - least : sum, space_.inner, "contributions inside");
+  }
+
+  // `own`: not the copy of the values for inside a host.
+  void check_chunk(const Chunk& chunk, bool own) {
+    size_t end = 0, packed = 0;
+    for (const Piece& piece : chunk.pieces) {
+      CHECK(piece.count > 0 && piece.offset + piece.count <= plan_.values);
+      CHECK(piece.payload >= end && piece.payload % kPieceAlignment == 0);
+      CHECK(piece.packed == packed);
+      CHECK(piece.bytes == piece.codec->encoded_bytes(piece.count, plan_.dtype));
+      packed += piece.count;
+      end = piece.payload + piece.bytes;
+      const size_t segment = segment_of_[piece.offset];
+      const Codec& codec = *plan_.segments[segment].codec;
+      CHECK(segment_of_[piece.offset + piece.count - 1] == segment);
+      // Codes depend on buckets counted from the segment's start.
+      CHECK((piece.offset - starts_[segment]) % codec.granule() == 0);
+      CHECK(!own || piece.codec == &codec);
+      for (size_t i = 0; own && i < piece.count; ++i) ++seen_[piece.offset + i];
+    }
+    CHECK(chunk.values == packed && chunk.payload_bytes == end);
+  }
+
+  const Plan& plan_;
+  const PlanSpace& space_;
+  std::vector<size_t> starts_, segment_of_;
+  std::vector<uint8_t> seen_;
+};
+
+Topology take_topology(Input& input) {
+  std::vector<std::string> hosts(1 + input.below(7));
+  for (std::string& host : hosts) host = std::string(1, static_cast<char>('a' + input.below(4)));
+  return Topology(hosts, input.below(4) == 0);
+}
+
+Budget take_budget(Input& input) {
+  Budget budget;
+  budget.most = input.below(input.flip() ? 2000 : 100000);
+  budget.wanted = input.flip() ? budget.most : input.below(budget.most + 1);
+  return budget;
+}
+
+}  // namespace
+
+void fuzz_plan(const uint8_t* data, size_t size) {
+  Input input(data, size);
+  const PlanSpace space{take_topology(input), take_budget(input), take_budget(input), input.flip()};
+  const DType dtype = take_dtype(input);
+  const auto algorithm = static_cast<Algorithm>(1 + input.below(3));
+  const size_t kind = input.below(4);
+  const size_t shard = input.below(2000);
+  const auto codec = take_codec(input);
+  const auto segments = take_segments(input, 6, 6000);
+  auto build = [&] {
+    if (kind >= 2) return plan_all_reduce(segments, dtype, algorithm, space);
+    const auto operation = kind == 0 ? Operation::kReduceScatter : Operation::kAllGather;
+    return plan_shards(operation, shard, codec, dtype, space);
+  };
+  try {
+    const auto plan = build();
+    Checker(*plan, space).run();
+    CHECK(build()->hash == plan->hash);
+    if (kind >= 2 && !segments.empty()) {
+      // A rank that means something else has another hash.
+      auto others = segments;
+      others.back().codec = others.back().codec == raw_codec() ? make_codec({}) : raw_codec();
+      PlanSpace roomy = space;
+      roomy.cross.most += 1 << 20;
+      roomy.inner.most += 1 << 20;
+      CHECK(plan_all_reduce(others, dtype, algorithm, roomy)->hash != plan->hash);
+    }
+  } catch (const ConfigError& error) {
+    CHECK(contains(error.what(), "does not fit"), error.what());
+  }
+}
+
+}  // namespace cgx::native

@@ -1,0 +1,37 @@
+// Codecs, dtypes and segments as an input describes them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "codec/codec.h"
+#include "reduce/plan.h"
+#include "targets.h"
+
+namespace cgx::native {
+
+inline DType take_dtype(Input& input) { return static_cast<DType>(input.below(3)); }
+
+inline std::shared_ptr<const Codec> take_codec(Input& input) {
+  const uint8_t kind = input.take<uint8_t>();
+  if (kind % 8 == 7) return raw_codec();
+  CodecSpec spec;
+  spec.bits = 1 + kind % 8;
+  constexpr int64_t kBuckets[] = {1, 2, 3, 7, 33, 64, 100, 512, 1000};
+  const size_t choice = input.below(16);
+  spec.bucket_size = choice < 9 ? kBuckets[choice] : 1 + static_cast<int64_t>(input.below(5000));
+  spec.rounding = kind & 16 ? Rounding::kStochastic : Rounding::kNearest;
+  spec.skip_incomplete_buckets = (kind & 32) != 0;
+  return make_codec(spec);
+}
+
+inline std::vector<Segment> take_segments(Input& input, size_t most, size_t longest) {
+  std::vector<Segment> segments(input.below(most + 1));
+  for (Segment& segment : segments) {
+    segment.codec = take_codec(input);
+    segment.count = input.below(longest + 1);
+  }
+  return segments;
+}
+
+}  // namespace cgx::native

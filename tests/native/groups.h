@@ -1,0 +1,60 @@
+// Groups of ranks in this process, over every carrier that needs no library.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/mock_network.h"
+#include "comm/rendezvous.h"
+#include "reduce/engine.h"
+
+namespace cgx::native {
+
+enum class Carrier { kInProcess, kShm, kRelay, kLazyRelay };
+
+inline constexpr Carrier kCarriers[] = {Carrier::kInProcess, Carrier::kShm, Carrier::kRelay,
+                                        Carrier::kLazyRelay};
+
+/// Long enough for a machine that is busy and slowed down by a sanitizer.
+inline Deadline patience() { return Deadline::after(std::chrono::seconds(120)); }
+inline Deadline soon(int milliseconds) {
+  return Deadline::after(std::chrono::milliseconds(milliseconds));
+}
+
+/// body(rank) in a thread for every rank. Waits for all; throws the first failed CHECK, or else the
+/// first error.
+void run_ranks(int size, const std::function<void(int)>& body);
+
+/// A dictionary that threads share.
+std::shared_ptr<Rendezvous> local_rendezvous();
+
+struct Group {
+  std::shared_ptr<MockNetwork> network;  // of the relays
+  std::vector<std::unique_ptr<Communicator>> ranks;
+
+  std::vector<Communicator*> pointers() const;
+};
+
+/// `slots` is for Carrier::kInProcess; the other carriers have their own number.
+Group make_group(Carrier carrier, int size, size_t capacity, int slots = 2);
+
+/// Engines of all ranks, over `inner` inside hosts and `cross` between them (not SHM, which takes
+/// too few exchanges at once). hosts[r] labels the host of rank r.
+struct EngineGroup {
+  std::vector<std::unique_ptr<Engine>> ranks;
+  std::vector<std::shared_ptr<MockNetwork>> networks;
+
+  size_t size() const { return ranks.size(); }
+};
+EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions options,
+                         Carrier inner, Carrier cross);
+
+/// Messages of these sizes everywhere.
+EngineOptions options_of(Reduction reduction, size_t inner_bytes, size_t segment_bytes,
+                         size_t cross_bytes);
+
+}  // namespace cgx::native

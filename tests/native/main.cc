@@ -1,0 +1,61 @@
+// Runs the tests whose names begin with one of the arguments; all without arguments.
+//   --levels   prints the SIMD levels of this CPU instead
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "check.h"
+#include "codec/cpu/level.h"
+
+namespace cgx::native {
+
+std::vector<Test>& tests() {
+  static std::vector<Test> all;
+  return all;
+}
+
+namespace {
+
+bool wanted(const Test& test, int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    if (std::string(test.name).rfind(argv[i], 0) == 0) return true;
+  }
+  return argc == 1;
+}
+
+int run(int argc, char** argv) {
+  int passed = 0, failed = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  auto seconds = [](auto since) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+  };
+  for (const Test& test : tests()) {
+    if (!wanted(test, argc, argv)) continue;
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      test.body();
+      ++passed;
+      if (seconds(start) > 5) std::printf("  %s: %.1f s\n", test.name, seconds(start));
+    } catch (const std::exception& error) {
+      ++failed;
+      std::printf("FAILED %s: %s\n", test.name, error.what());
+    }
+    std::fflush(stdout);
+  }
+  std::printf("level %s: %d passed, %d failed in %.1f s\n", cpu_level().c_str(), passed, failed,
+              seconds(begin));
+  // A name that matches nothing is a mistake of whoever calls.
+  return failed == 0 && passed > 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace cgx::native
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--levels") == 0) {
+    std::printf("%s\n", cgx::cpu_levels().c_str());
+    return 0;
+  }
+  return cgx::native::run(argc, argv);
+}

@@ -1,0 +1,69 @@
+// Random exchanges with checked contents, over every carrier.
+#include <string>
+
+#include "check.h"
+#include "comm/stress.h"
+#include "groups.h"
+#include "slot_access.h"
+
+namespace cgx::native {
+
+TEST(exchange_random_messages) {
+  for (Carrier carrier : kCarriers) {
+    for (int size = 1; size <= 5; ++size) {
+      for (int call_length : {0, 7}) {
+        Group group = make_group(carrier, size, 40000, 2 + size % 3);
+        if (group.network) group.network->set_delay(std::chrono::microseconds(200), 5);
+        StressPlan plan;
+        plan.exchanges = 60;
+        plan.seed = static_cast<uint64_t>(size);
+        plan.max_bytes = 30000;
+        plan.timeout_seconds = 120;
+        plan.call_length = call_length;
+        const uint64_t checked = stress_group(group.pointers(), plan);
+        CHECK((checked > 0) == (size > 1), "size ", size);
+        if (group.network) CHECK(group.network->overruns() == 0);
+      }
+    }
+  }
+}
+
+TEST(exchange_after_the_counters_of_the_bells_wrap) {
+  for (Carrier carrier : {Carrier::kInProcess, Carrier::kShm}) {
+    Group group = make_group(carrier, 3, 4096);
+    for (Communicator* comm : group.pointers()) {
+      SlotExchangeTestAccess::set_bell(dynamic_cast<SlotExchange&>(*comm), 0xffffffffu);
+    }
+    StressPlan plan;
+    plan.exchanges = 200;
+    plan.max_bytes = 1000;
+    plan.timeout_seconds = 120;
+    CHECK(stress_group(group.pointers(), plan) > 0);
+  }
+}
+
+TEST(exchange_wrong_use_is_named) {
+  for (Carrier carrier : kCarriers) {
+    Group group = make_group(carrier, 2, 1000);
+    Communicator& comm = *group.ranks[0];
+    std::vector<std::byte*> buffers;
+    auto refused = [&](const std::vector<size_t>& bytes_to) {
+      return error_of<ConfigError>([&] { comm.open(bytes_to, buffers, patience()); });
+    };
+    CHECK(contains(refused({0}), "1 ranks"));
+    CHECK(contains(refused({1, 0}), "to itself"));
+    CHECK(contains(refused({0, 1001}), "1001"));
+    CHECK(contains(refused({0, ~size_t{0}}), "does not fit"));
+    error_of<ConfigError>([&] { comm.open_broadcast(1001, patience()); });
+    error_of<ConfigError>([&] { comm.post(patience()); });
+    error_of<ConfigError>([&] { comm.release(1); });
+    for (int peer : {-1, 0, 2}) error_of<ConfigError>([&] { comm.receive(peer, patience()); });
+    // Still usable.
+    StressPlan plan;
+    plan.exchanges = 10;
+    plan.max_bytes = 100;
+    CHECK(stress_group(group.pointers(), plan) > 0);
+  }
+}
+
+}  // namespace cgx::native

@@ -1,0 +1,62 @@
+// The relay over a library that lies, loses its peers, and is slow.
+#include "check.h"
+#include "comm/relay.h"
+#include "comm/stress.h"
+#include "groups.h"
+
+namespace cgx::native {
+
+TEST(relay_forged_lengths_are_refused) {
+  for (bool lazy : {false, true}) {
+    for (uint64_t length : {uint64_t{0}, uint64_t{1001}, uint64_t{1} << 40, ~uint64_t{0}}) {
+      Group group = make_group(lazy ? Carrier::kLazyRelay : Carrier::kRelay, 2, 1000);
+      group.network->forge_length(1, length);
+      group.ranks[1]->open_broadcast(10, patience());
+      group.ranks[1]->post(patience());
+      const std::string text =
+          error_of<MismatchError>([&] { group.ranks[0]->receive(1, patience()); });
+      CHECK(contains(text, "announces a message of"), text);
+      CHECK(group.network->overruns() == 0);
+    }
+  }
+}
+
+TEST(relay_connections_that_end_at_any_point) {
+  for (bool lazy : {false, true}) {
+    for (int operations = 0; operations < 40; operations += 3) {
+      Group group = make_group(lazy ? Carrier::kLazyRelay : Carrier::kRelay, 3, 60000);
+      group.network->fail_after(1, operations);
+      StressPlan plan;
+      plan.exchanges = 60;
+      plan.max_bytes = 20000;
+      plan.timeout_seconds = 60;
+      error_of<Error>([&] { stress_group(group.pointers(), plan); });
+      CHECK(group.network->overruns() == 0);
+      // Destroyed with transfers under way.
+    }
+  }
+}
+
+TEST(relay_messages_around_the_first_frame) {
+  const size_t frame = kRelayEagerBytes - 8;
+  Group group = make_group(Carrier::kRelay, 2, 4 * frame);
+  for (size_t bytes : {size_t{1}, frame - 1, frame, frame + 1, 2 * frame, 4 * frame}) {
+    run_ranks(2, [&](int rank) {
+      Communicator& comm = *group.ranks[static_cast<size_t>(rank)];
+      std::byte* memory = comm.open_broadcast(bytes, patience());
+      for (size_t i = 0; i < bytes; ++i) memory[i] = static_cast<std::byte>(i * 7 + bytes);
+      comm.post(patience());
+      const Message beginning = comm.peek(1 - rank, patience());
+      CHECK(beginning.bytes >= std::min(bytes, Communicator::kPayloadOffset));
+      const Message message = comm.receive(1 - rank, patience());
+      CHECK(message.bytes == bytes);
+      for (size_t i = 0; i < bytes; ++i) {
+        CHECK(message.data[i] == static_cast<std::byte>(i * 7 + bytes), i);
+      }
+      comm.release(1 - rank);
+      comm.flush(patience());
+    });
+  }
+}
+
+}  // namespace cgx::native
