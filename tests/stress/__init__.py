@@ -1,0 +1,1 @@
+"""Random groups, collectives, faults and restarts with exact accounting; `python -m tests.stress`."""
