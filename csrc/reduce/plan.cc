@@ -323,11 +323,16 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
     size_t take = share(*codec, codec->granule(), shard - first, space.cross, copies, dtype);
     if (take == 0) bucket_too_big(*codec, *codec, space.cross.most / copies, dtype);
     if (plan->two_levels) {
-      // Inside hosts: contributions and results of a reduce-scatter, which are exact; shards of an
-      // all-gather as they were encoded.
-      const Codec& inner = scatter ? *raw_codec() : *codec;
-      take = share(inner, codec->granule(), take, space.inner, copies, dtype);
-      if (take == 0) bucket_too_big(*codec, inner, space.inner.most / copies, dtype);
+      // Inside hosts: results of a reduce-scatter, which are exact, and contributions to it, which
+      // are encoded where the group says so (with few values to a bucket, that is the longer of the
+      // two); shards of an all-gather as they were encoded.
+      std::vector<const Codec*> inside;
+      if (scatter) inside.push_back(raw_codec().get());
+      if (!scatter || !space.inner_exact) inside.push_back(codec.get());
+      for (const Codec* inner : inside) {
+        take = share(*inner, codec->granule(), take, space.inner, copies, dtype);
+        if (take == 0) bucket_too_big(*codec, *inner, space.inner.most / copies, dtype);
+      }
     }
     plan->rounds.push_back(plan->two_levels
                                ? shards_of_two_levels(*plan, space, codec.get(), shard, first, take)

@@ -1,1 +1,1 @@
-"""Random groups, collectives, faults and restarts with exact accounting; `python -m tests.stress`."""
+"""Random groups, collectives, faults and restarts, with exact accounting: __main__.py."""

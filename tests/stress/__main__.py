@@ -1,4 +1,4 @@
-"""Stress: jobs of 2 to 6 ranks with random groups, collectives, faults and restarts on this machine.
+"""Stress: jobs of 2 to 6 ranks with random groups, collectives, faults and restarts on this host.
 
     python -m tests.stress --minutes 30 [--seed 1] [--lanes 2] [--episode 17]
 

@@ -1,4 +1,4 @@
-"""What each rank is doing right now, in memory that outlives it: written by ranks, read by the driver."""
+"""What each rank is doing right now, in memory that outlives it: ranks write, the driver reads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,5 @@ class Board:
         _FORMAT.pack_into(self._memory, at, *row)
 
     def read(self, slot: int) -> Place:
-        step, phase, call, started, since = _FORMAT.unpack_from(
-            self._memory, slot * _FORMAT.size
-        )
+        step, phase, call, started, since = _FORMAT.unpack_from(self._memory, slot * _FORMAT.size)
         return Place(step, PHASES[phase], call, started, since)

@@ -36,11 +36,8 @@ class Totals:
 
 def shared_memory(pids: set[int]) -> list[str]:
     """Segments in /dev/shm that these processes made."""
-    return [
-        name
-        for name in os.listdir("/dev/shm")
-        if name.startswith("cgx-") and name.split("-")[1].isdigit() and int(name.split("-")[1]) in pids
-    ]
+    makers = {f"cgx-{pid}" for pid in pids}
+    return [name for name in os.listdir("/dev/shm") if name.rpartition("-")[0] in makers]
 
 
 class Lane:

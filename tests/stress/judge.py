@@ -16,6 +16,7 @@ MARGIN = 2.0  # times that, on a machine with more ranks than cores
 CLOSING = 10.0  # a rank that leaves waits so long for calls that nobody has waited for
 SLACK = 4.0  # seconds by which a busy machine may miss a deadline
 SILENT = ("none", "pause", "storm")  # faults that nobody may notice
+KILLS = ("kill", "kill_two", "kill_all", "creation")
 
 
 @dataclasses.dataclass
@@ -42,7 +43,7 @@ def judge(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> Verdi
     for number, rank in enumerate(ranks):
         died = rank.report is None
         if died:
-            killed = number in times and episode.fault in ("kill", "kill_two", "kill_all", "creation")
+            killed = number in times and episode.fault in KILLS
             if not killed or rank.status != signal.SIGKILL:
                 cause = os.waitstatus_to_exitcode(rank.status) if rank.status is not None else "?"
                 say(f"rank {number} ended with status {cause}, which nothing explains")
@@ -86,23 +87,17 @@ def _judge_failure(
     if number in times and episode.fault != "abort":
         return  # it was stopped itself: its clock says nothing
     latency = failure.raised - max(failure.entered, min(times.values()))
-    # Who waits for a rank that lives, but waits in the making of a group for the dead one, has to
-    # wait as long as that does.
-    failures = [rank.report.failure for rank in ranks if rank.report is not None]
-    behind = any(f is not None and f.phase in ("init", "group") for f in failures)
-    what, limit = _limit(episode, failure, times, behind)
+    what, limit = _limit(episode, failure, times)
+    if latency > limit and _waited_for_others(episode, number, failure, ranks, limit):
+        what, limit = "departure", latency
     verdict.notices[what] = max(verdict.notices.get(what, 0.0), latency)
     if latency > limit:
         say(f"noticed ({what}) after {latency:.2f} s, allowed are {limit:.1f} s: {told}")
 
 
-def _limit(
-    episode: Episode, failure: Failure, times: dict[int, float], behind: bool
-) -> tuple[str, float]:
+def _limit(episode: Episode, failure: Failure, times: dict[int, float]) -> tuple[str, float]:
     if failure.phase in ("init", "group"):
         return "creation", CREATION_SECONDS + SLACK
-    if behind:
-        return "behind a creation", CREATION_SECONDS + SLACK
     if episode.fault == "stall":
         return "stall", SHORT_SECONDS + SLACK
     members = episode.groups_at(failure.step)[failure.group]
@@ -118,8 +113,23 @@ def _limit(
         carrier = "inner gloo"
     if set(times) & set(members):
         return f"{episode.fault if episode.fault == 'abort' else 'death'}, {carrier}", limit
-    # A member that left because of an error elsewhere: it may have had calls under way.
-    return f"departure, {carrier}", limit + CLOSING + SLACK
+    return f"departure, {carrier}", limit
+
+
+def _waited_for_others(
+    episode: Episode, number: int, failure: Failure, ranks: list[Rank], limit: float
+) -> bool:
+    """Whether it noticed while another member, which lived, was on its way out: a rank may wait for
+    that one alone, which may in turn have been making a group with the dead one (until that timed
+    out), or have been waiting in destroy for calls on another group (for CLOSING at most).
+    """
+    for other in episode.groups_at(failure.step).get(failure.group, ()):
+        report = ranks[other].report
+        if other == number or report is None or report.failure is None:
+            continue
+        if report.failure.raised <= failure.raised <= report.gone + limit:
+            return True
+    return False
 
 
 def _judge_digests(episode: Episode, ranks: list[Rank], say) -> None:  # type: ignore[no-untyped-def]

@@ -1,8 +1,8 @@
-"""The inputs of every call, which each rank can work out for all ranks, and what its result may be.
+"""The inputs of every call, which each rank can work out for all, and what its result may be.
 
-Written from docs/numerics.md in NumPy, independently of the engine: exact reductions against float64
-sums, compressed ones against the bound of the reducer. Where the algorithm is not known (AUTO) or has
-no closed bound (ring, compressed inside hosts), the bound adds one error per encoding.
+Written from docs/numerics.md in NumPy, independently of the engine: exact reductions against
+float64 sums, compressed ones against the bound of the reducer. Where the algorithm is not known
+(AUTO) or has no closed bound (ring, compressed inside hosts), it adds one error per encoding.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def slot_kb(settings: dict[str, Any]) -> int:
 
 
 def draw_settings(rng: random.Random, hosts: bool) -> dict[str, Any]:
-    """Options of a group: carrier, reducers, sizes of messages, and what it compresses by itself."""
+    """Options of a group: carrier, reducers, sizes of messages, what it compresses by itself."""
     settings: dict[str, Any] = {}
     settings["inner_communicator"] = rng.choice(("SHM", "SHM", "GLOO"))
     # Inside hosts that talk to others it is a reduce-scatter and an all-gather, always.
@@ -166,7 +166,8 @@ def draw_call(rng: random.Random, group: int, settings: dict[str, Any]) -> Call:
         left, layers = numel, []
         while left > 0 and len(layers) < 6:
             part = rng.randint(0, left)
-            layers.append((part, items(draw_config(rng, slot_kb(settings))) if rng.random() < 0.7 else None))
+            layer = items(draw_config(rng, slot_kb(settings))) if rng.random() < 0.7 else None
+            layers.append((part, layer))
             left -= part
         layers.append((left, items(draw_config(rng, slot_kb(settings)))))
         given["layers"] = tuple(layers)
@@ -190,12 +191,14 @@ def draw_steps(rng: random.Random, size: int, settings: dict[str, Any], hosts: b
         if pick < 0.22 and len(members) < 5:
             made += 1
             chosen = tuple(sorted(rng.sample(range(size), rng.randint(1, size))))
+            # torch names such a group after its ranks and the number of groups that a rank has.
+            same = len({sum(r in ranks for ranks in members.values()) for r in chosen}) == 1
+            local = same and rng.random() < 0.6
             members[made] = chosen
             own: dict[str, Any] = {}
             if rng.random() < 0.5:
                 own = draw_settings(rng, hosts)
             options[made] = {**settings, **own}
-            local = rng.random() < 0.5
             steps.append(Step("group", made, chosen, items(options[made]), local))
         elif pick < 0.3 and len(members) > 1:
             gone = rng.choice([group for group in members if group != WORLD])
@@ -207,7 +210,7 @@ def draw_steps(rng: random.Random, size: int, settings: dict[str, Any], hosts: b
                 group = rng.choice(list(members))
                 call = draw_call(rng, group, options[group])
                 if call.numel > budget:
-                    call = dataclasses.replace(call, kind="all_reduce", numel=17, layers=())
+                    call = Call(group, "all_reduce", 17, key=call.key)
                 budget -= call.numel
                 calls.append(call)
             order = list(range(len(calls)))

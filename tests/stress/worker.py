@@ -74,6 +74,7 @@ class Report:
     groups: int = 0
     signals: int = 0
     close_seconds: float = 0.0
+    gone: float = 0.0  # time.monotonic() when all its groups were destroyed
     left: dict[str, int] = dataclasses.field(default_factory=dict)
     rss_kb: int = 0
 
@@ -213,10 +214,12 @@ class _Rank:
                 found[variables[name]] = str(int(value) if isinstance(value, bool) else value)
         return found
 
-    def _at(self, step: int, phase: str, call: int = -1, group: int = -1, engine: bool = True) -> None:
-        started = step if phase in ("init", "group", "start") else self.board.read(self.slot).started
-        if phase == "init":
-            started = -1
+    def _at(
+        self, step: int, phase: str, call: int = -1, group: int = -1, engine: bool = True
+    ) -> None:
+        started = self.board.read(self.slot).started
+        if phase in ("init", "group", "start"):
+            started = step
         self.board.write(self.slot, step, phase, call, started)
         self.place = (step, call, phase, group, engine)
         self.entered = time.monotonic()
@@ -355,7 +358,9 @@ class _Rank:
         op = dist.ReduceOp.SUM if call.kind == "integers" else dist.ReduceOp.MAX
         return mine, dist.all_reduce(mine, op, handle, async_op=True)
 
-    def _check(self, step: int, index: int, call: Call, group: _Group, result: torch.Tensor) -> None:
+    def _check(
+        self, step: int, index: int, call: Call, group: _Group, result: torch.Tensor
+    ) -> None:
         if call.kind == "barrier":
             return
         if self.job.sabotage == "bits" and self.job.rank == 0 and result.numel() > 20:
@@ -394,7 +399,7 @@ class _Rank:
                     limit = oracle.codec_bound(x, spec) if size > 1 else 0 * x
                     relative, absolute = oracle.ROUNDING[dtype]
                     exact_way = spec["bits"] > 8 or size == 1
-                    limit = limit + (0.0 if exact_way else relative * abs(x) + absolute)
+                    limit = limit + (0.0 if exact_way else relative * (abs(x) + limit) + absolute)
                     ratio = max(ratio, oracle.worst(row, x, limit + 1e-300))
             else:
                 again = not shards
@@ -427,7 +432,9 @@ class _Rank:
     def _compare_with_simulation(
         self, call: Call, group: _Group, inputs: list[torch.Tensor], result: torch.Tensor
     ) -> str:
-        """Carriers must not change a bit of what the same engine gets without them. One rank looks."""
+        """Carriers must not change a bit of what the same engine gets without them. One rank of
+        the group looks.
+        """
         size = len(group.members)
         whole = call.kind in ("configured", "layers") and 0 < call.numel <= _SIMULATED
         if not whole or size == 1 or call.key % size != group.members.index(self.job.rank):
@@ -484,4 +491,5 @@ class _Rank:
         dist.distributed_c10d._world.group_count = 0
         with contextlib.suppress(AttributeError):
             sys.last_exc = None
-        self.report.close_seconds = time.monotonic() - start
+        self.report.gone = time.monotonic()
+        self.report.close_seconds = self.report.gone - start
