@@ -264,7 +264,7 @@ def test_closing_one_of_two_ranks_of_a_process(tmp_path: pathlib.Path) -> None:
 def test_no_leak_of_descriptors_or_mappings(tmp_path: pathlib.Path) -> None:
     def count() -> tuple[int, int]:
         with open("/proc/self/maps") as file:
-            maps = sum("cgx-" in line for line in file)
+            maps = sum("/dev/shm/" in line for line in file)
         return len(os.listdir("/proc/self/fd")), maps
 
     start = count()

@@ -19,7 +19,7 @@ from tests.stress import worker
 from tests.stress.board import Board
 
 
-def _fork(body: Callable[[socket.socket], None], log: int) -> tuple[int, socket.socket]:
+def fork(body: Callable[[socket.socket], None], log: int) -> tuple[int, socket.socket]:
     """A child that runs `body` with its end of a channel, and has no other descriptor of ours."""
     ours, theirs = socket.socketpair()
     parent = os.getpid()
@@ -49,7 +49,7 @@ class Process:
     def __init__(self, board: Board, slot: int):
         self.slot = slot
         self.log = tempfile.TemporaryFile()
-        self.pid, channel = _fork(lambda end: worker.serve(end, board, slot), self.log.fileno())
+        self.pid, channel = fork(lambda end: worker.serve(end, board, slot), self.log.fileno())
         self._channel = channel
         channel.setblocking(False)
         self._buffer = b""
@@ -119,7 +119,7 @@ class StoreServer:
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()
-        self.pid, self._channel = _fork(self._serve, self._log.fileno())
+        self.pid, self._channel = fork(self._serve, self._log.fileno())
         try:
             (self.port,) = struct.unpack("<I", self._channel.recv(4))
         except struct.error:
