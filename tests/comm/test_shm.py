@@ -350,6 +350,7 @@ import sys
 from tests.comm.ranks import shm
 comm = shm(sys.argv[1], int(sys.argv[2]), 3)
 assert comm.receive(0) == b"hello"
+comm.release(0)
 comm.open([b"yes", b"", b""])
 comm.post()
 comm.receive(0)
@@ -360,13 +361,11 @@ comm.receive(0)
 def test_ranks_of_other_pid_namespaces_attach_by_a_name_that_is_gone_afterwards(
     tmp_path: pathlib.Path,
 ) -> None:
-    """As containers with a common --ipc: they see nothing in /proc of the rank that has the file."""
+    """As containers with a common --ipc: their /proc does not have the rank that made the file."""
     before = segments()
     inside = ["unshare", "--fork", "--pid", "--mount-proc"]
     others = [
-        subprocess.Popen(
-            [*prefix, sys.executable, "-c", ATTACH, str(tmp_path), str(rank)], cwd=ROOT
-        )
+        subprocess.Popen([*prefix, sys.executable, "-c", ATTACH, tmp_path, str(rank)], cwd=ROOT)
         for rank, prefix in ((1, inside), (2, []))
     ]
     comm = shm(str(tmp_path), 0, 3)

@@ -21,6 +21,7 @@ from tests.stress.worker import Job, Report
 _EPISODE_SECONDS = 100.0  # nothing that a rank does may take longer
 _EPISODES_PER_STORE = 40
 _RANKS_PER_LANE = 16  # slots of the board: more than ranks, since processes are replaced
+_SHOWN = 30  # violations of one episode
 _TOLD = 3  # steps of a rank's program that a report shows
 
 
@@ -244,7 +245,7 @@ class Lane:
             f"{list(episode.victims)} at step {episode.at_step} (delay {episode.delay:.4f} s), "
             f"settings {dict(episode.settings)}, by environment: {episode.by_environment}, "
             f"abrupt: {episode.abrupt}, times {times}",
-            *(f"  {text[:3000]}" for text in violations[:8]),
+            *(f"  {text[:3000]}" for text in violations[:_SHOWN]),
         ]
         for number, rank in enumerate(ranks):
             place = rank.place

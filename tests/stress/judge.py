@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+from collections.abc import Callable
 
 from tests.stress.board import Place
 from tests.stress.program import CREATION_SECONDS, SHORT_SECONDS, Episode
@@ -20,6 +21,8 @@ CLOSING = 10.0  # a rank that leaves waits so long for calls that nobody has wai
 SLACK = 4.0  # seconds by which a busy machine may miss a deadline
 SILENT = ("none", "pause", "storm")  # faults that nobody may notice
 KILLS = ("kill", "kill_two", "kill_all", "creation")
+
+Say = Callable[[str], None]
 
 
 @dataclasses.dataclass
@@ -43,6 +46,7 @@ def judge(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> Verdi
     """times: when the fault was done to (or by) each rank, time.monotonic()."""
     verdict = Verdict()
     say = verdict.violations.append
+    _judge_digests(episode, ranks, say)
     for number, rank in enumerate(ranks):
         died = rank.report is None
         if died:
@@ -60,8 +64,7 @@ def judge(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> Verdi
             say(f"rank {number} took {rank.report.close_seconds:.1f} s to destroy its groups")
         if rank.report.left["segments"]:
             say(f"rank {number} still maps {rank.report.left['segments']} segments")
-    _judge_digests(episode, ranks, say)
-    _judge_absence(episode, ranks, times, say)
+    _judge_absence(episode, ranks, say)
     return verdict
 
 
@@ -137,7 +140,7 @@ def _waited_for_others(
     return False
 
 
-def _judge_digests(episode: Episode, ranks: list[Rank], say) -> None:  # type: ignore[no-untyped-def]
+def _judge_digests(episode: Episode, ranks: list[Rank], say: Say) -> None:
     seen: dict[tuple[int, int], dict[str, list[int]]] = {}
     for number, rank in enumerate(ranks):
         if rank.report is not None:
@@ -149,9 +152,7 @@ def _judge_digests(episode: Episode, ranks: list[Rank], say) -> None:  # type: i
             say(f"step {step}, call {call}: ranks hold different bits: {digests} ({what})")
 
 
-def _judge_absence(  # type: ignore[no-untyped-def]
-    episode: Episode, ranks: list[Rank], times: dict[int, float], say
-) -> None:
+def _judge_absence(episode: Episode, ranks: list[Rank], say: Say) -> None:
     """Nobody may have completed a call with a rank that never started it."""
     for number, rank in enumerate(ranks):
         if rank.report is None:

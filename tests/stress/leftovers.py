@@ -1,4 +1,6 @@
-"""What ranks leave behind that are killed all at once; `python -m tests.stress.leftovers PHASE TIMES`.
+"""What ranks leave behind that are killed all at once.
+
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python -m tests.stress.leftovers PHASE CARRIER TIMES
 
 PHASE: "calls" (in the middle of all-reduces) or "making" (of groups). Prints JSON: how often ranks
 were killed, and what of theirs was still there afterwards. A program of its own, because it forks.
@@ -16,9 +18,6 @@ import sys
 import tempfile
 import time
 from typing import Any
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_name] = "1"
 
 import torch
 import torch.distributed as dist
