@@ -94,8 +94,8 @@ def _judge_failure(
         return  # it was stopped itself: its clock says nothing
     latency = failure.raised - max(failure.entered, min(times.values()))
     what, limit = _limit(episode, failure, times)
-    if latency > limit and _waited_for_others(episode, number, failure, ranks, limit):
-        what, limit = "departure", latency
+    if latency > limit and _waited_for_others(number, failure, ranks, limit):
+        what, limit = "behind others", latency
     verdict.notices[what] = max(verdict.notices.get(what, 0.0), latency)
     if latency > limit:
         say(f"noticed ({what}) after {latency:.2f} s, allowed are {limit:.1f} s: {told}")
@@ -124,18 +124,17 @@ def _limit(episode: Episode, failure: Failure, times: dict[int, float]) -> tuple
     return f"departure, {carrier}", limit
 
 
-def _waited_for_others(
-    episode: Episode, number: int, failure: Failure, ranks: list[Rank], limit: float
-) -> bool:
-    """Whether it noticed while another member, which lived, was on its way out: a rank may wait for
-    that one alone, which may in turn have been making a group with the dead one (until that timed
-    out), or have been waiting in destroy for calls on another group (for CLOSING at most).
+def _waited_for_others(number: int, failure: Failure, ranks: list[Rank], limit: float) -> bool:
+    """Whether it noticed while another rank, which lived, was on its way out. It may have waited for
+    that one alone, or for one that waited for it: while that was making a group with the dead one
+    (until that timed out), or waited in destroy for calls on another group (for CLOSING at most).
     """
-    for other in episode.groups_at(failure.step).get(failure.group, ()):
-        report = ranks[other].report
-        if other == number or report is None or report.failure is None:
+    for other, rank in enumerate(ranks):
+        if other == number or rank.report is None or rank.report.failure is None:
             continue
-        if report.failure.raised <= failure.raised <= report.gone + limit:
+        cause = rank.report.failure
+        since = cause.entered if cause.phase in ("init", "group") else cause.raised
+        if since <= failure.raised <= rank.report.gone + limit:
             return True
     return False
 
