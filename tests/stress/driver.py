@@ -133,7 +133,8 @@ class Lane:
             for rank in ranks:
                 if rank.report is not None and rank.report.failure is not None:
                     failure = rank.report.failure
-                    print(f"  {rank.report.rank}: {failure.kind}: {failure.text}", flush=True)
+                    text = failure.text.partition("\n")[0]
+                    print(f"  {rank.report.rank}: {failure.kind}: {text}", flush=True)
 
     async def _follow(
         self, process: Process, rank: int, episode: Episode, first: asyncio.Event, times: Any
