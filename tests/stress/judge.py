@@ -126,8 +126,8 @@ def _limit(episode: Episode, failure: Failure, times: dict[int, float]) -> tuple
 
 def _waited_for_others(number: int, failure: Failure, ranks: list[Rank], limit: float) -> bool:
     """Whether it noticed while another rank, which lived, was on its way out. It may have waited
-    for that one, or for one that waited for it: while that was making a group with the dead one (until
-    that timed out), or waited in destroy for calls on another group (for CLOSING at most).
+    for that one, or for one that waited for it: while that was making a group with the dead one
+    (until that timed out), or waited in destroy for calls on another group (CLOSING at most).
     """
     for other, rank in enumerate(ranks):
         if other == number or rank.report is None or rank.report.failure is None:
