@@ -50,7 +50,7 @@ def leaking(rank, world_size, kept):
     grown = leaks.growth(samples, 1000)
     after = leaks.held()
     os.close(kept[-1])
-    return {"before": before, "after": after, "bytes": grown}
+    return {"before": before, "after": after, "bytes": grown, "rounds": 1000}
 
 
 def test_the_counts_see_a_leak():

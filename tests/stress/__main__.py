@@ -62,13 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     run = driver.Driver(plan)
     totals = run.run()
+    after = (_descriptors(), _threads())
+    if after != before[:2]:
+        totals.violations.append(f"descriptors and threads: {before[:2]} before, {after} after")
     found: dict[str, object] = {}
     if not given.no_leaks and not given.episode:
         found, complaints = leaks.measure(full=given.minutes >= 10)
         totals.violations += complaints
-    after = (_descriptors(), _threads())
-    if after != before[:2]:
-        totals.violations.append(f"descriptors and threads: {before[:2]} before, {after} after")
     # Files of others come and go as they like.
     segments = [n for n in set(os.listdir("/dev/shm")) - before[2] if n.startswith("cgx-")]
     mine = driver.shared_memory(run.pids)
