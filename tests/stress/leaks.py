@@ -94,6 +94,7 @@ def groups(rank: int, world_size: int, rounds: int) -> dict[str, Any]:
             group = dist.new_group(members)
             tensor = torch.full((100,), float(rank + number))
             dist.all_reduce(tensor, group=group)
+            dist.broadcast(torch.ones(3, dtype=torch.int64), 0, group=group)  # the inner backend's
             assert torch.all(tensor == sum(members) + number * world_size)
             dist.destroy_process_group(group)
 
