@@ -81,6 +81,12 @@ void GroupGuard::attach(Engine* engine, const BackendPtr& inner) {
 
 void GroupGuard::detach() {
   if (label_->size > 1) Watch::remove(this);
+  // Works that nobody has waited for: their records must not keep the inner backend (finish()).
+  for (const CallRecordPtr& call : under_way()) {
+    const auto work = call->work();
+    const bool done = !work || (work->isCompleted() && work->isSuccess());
+    call->finish(done ? "" : "the group was destroyed while this call was under way");
+  }
   std::lock_guard<std::mutex> lock(attached_mutex_);
   engine_ = nullptr;
   inner_.reset();

@@ -197,11 +197,18 @@ class Lane:
             if rank.report is None:
                 continue
             self.totals.rss_mb = max(self.totals.rss_mb, rank.report.rss_kb / 1024)
-            if process.held is None:
-                process.held = rank.report.left
+            # Gloo's event loop is one thread of the process, which may come later than the first
+            # episode: what it needs is the new measure then.
+            loops = rank.report.threads.count("gloo_tcp_loop")
+            first_loop = process.held is not None and loops == 1 and process.loops == 0
+            if process.held is None or (
+                first_loop and rank.report.left["threads"] == process.held["threads"] + 1
+            ):
+                process.held, process.loops = rank.report.left, loops
             elif any(rank.report.left[key] > process.held[key] for key in process.held):
                 found.append(
-                    f"rank {number} has {rank.report.left}, after its first episode {process.held}"
+                    f"rank {number} has {rank.report.left}, after its first episode "
+                    f"{process.held}; threads: {rank.report.threads}"
                 )
         left = shared_memory(self.pids)
         if left:

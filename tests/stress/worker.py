@@ -84,6 +84,7 @@ class Report:
     close_seconds: float = 0.0
     gone: float = 0.0  # time.monotonic() when all its groups were destroyed
     left: dict[str, int] = dataclasses.field(default_factory=dict)
+    threads: list[str] = dataclasses.field(default_factory=list)
     rss_kb: int = 0
 
 
@@ -149,6 +150,7 @@ def serve(channel: socket.socket, board: Board, slot: int) -> None:
         report.signals = caught[0] - before
         del rank
         report.left = _held()
+        report.threads = thread_names()
         report.rss_kb = _rss_kb()
         send(channel, report)
 
@@ -170,6 +172,14 @@ def _held() -> dict[str, int]:
         found = now
         time.sleep(0.02)
     return found
+
+
+def thread_names() -> list[str]:
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+            names.append(file.read().strip())
+    return sorted(names)
 
 
 def _rss_kb() -> int:
