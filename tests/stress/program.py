@@ -153,6 +153,9 @@ def draw_call(rng: random.Random, group: int, settings: dict[str, Any]) -> Call:
     config = draw_config(rng, slot_kb(settings))
     key = rng.getrandbits(48)
     numel = sizes(rng, settings, config["bucket_size"])
+    if settings.get("segment_kb", 512) < 16:
+        # Thousands of messages, of which each waits for a turn on a busy machine: slow, not stuck.
+        numel = min(numel, 1 << 14)
     if kind in FORWARDED:
         return Call(group, kind, min(numel, 1 << 17), key=key)
     dtype = rng.choice(DTYPES)
