@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test sanitize fuzz lint format bench clean
+.PHONY: help venv build build-mpi demo test sanitize fuzz stress lint format bench clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -92,6 +92,10 @@ sanitize:  ## native tests of the core under Address-, UndefinedBehavior- and Th
 FUZZ_SECONDS ?= 600
 fuzz:  ## libFuzzer on decoding, headers, plans, carriers, reducers; FUZZ_SECONDS=600 for each
 	@$(NATIVE) -C tests/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) run
+
+STRESS_MINUTES ?= 30
+stress: build  ## random groups, calls, kills and restarts for STRESS_MINUTES=30, every result checked
+	$(BIN)/python -m tests.stress --minutes $(STRESS_MINUTES) $(if $(STRESS_SEED),--seed $(STRESS_SEED))
 
 lint: $(VENV)/.packages $(VENV)/.lint-packages  ## check style and types
 	$(BIN)/ruff check .

@@ -93,8 +93,12 @@ void CallRecord::start() {
 }
 
 void CallRecord::finish(const std::string& error) {
+  // Even a weak pointer keeps a work from being destroyed, and with it Gloo's connections and their
+  // thread, while records live on in the flight recorder. Let go of it after the lock.
+  c10::weak_intrusive_ptr<c10d::Work> work{c10::intrusive_ptr<c10d::Work>()};
   std::lock_guard<std::mutex> lock(mutex_);
   if (over()) return;
+  std::swap(work, work_);
   ended_ = Clock::now();
   if (started_ == Clock::time_point{}) started_ = created;
   error_ = error;

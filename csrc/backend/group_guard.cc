@@ -20,6 +20,8 @@ constexpr milliseconds kPatience{300};
 // How long a call may go on after a peer's process has ended: what the peer has sent before may
 // still be on its way.
 constexpr milliseconds kAfterPeerEnded{300};
+// Without a byte in or out, an engine's call does not go on.
+constexpr milliseconds kNoProgress{800};
 // Calls that a rank tells of once it is stuck: it may have passed the one that a peer is stuck in.
 constexpr size_t kRecent = 16;
 constexpr std::chrono::seconds kCompareAgain{5};
@@ -81,6 +83,12 @@ void GroupGuard::attach(Engine* engine, const BackendPtr& inner) {
 
 void GroupGuard::detach() {
   if (label_->size > 1) Watch::remove(this);
+  // Works that nobody has waited for: their records must not keep the inner backend (finish()).
+  for (const CallRecordPtr& call : under_way()) {
+    const auto work = call->work();
+    const bool done = !work || (work->isCompleted() && work->isSuccess());
+    call->finish(done ? "" : "the group was destroyed while this call was under way");
+  }
   std::lock_guard<std::mutex> lock(attached_mutex_);
   engine_ = nullptr;
   inner_.reset();
@@ -155,7 +163,7 @@ void GroupGuard::fail(const Failure& failure) {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ != nullptr) engine_->fail(failure);
   }
-  abort_inner(failure.text);
+  abort_inner();
 }
 
 Failure GroupGuard::explain(Failure failure) {
@@ -216,7 +224,7 @@ std::vector<CallRecordPtr> GroupGuard::under_way() {
   return {calls_.begin(), calls_.end()};
 }
 
-void GroupGuard::abort_inner(const std::string& reason) {
+void GroupGuard::abort_inner() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(inner_aborted_, true)) return;
@@ -227,7 +235,6 @@ void GroupGuard::abort_inner(const std::string& reason) {
     inner = inner_.lock();
   }
   if (!inner) return;
-  (void)reason;
   for (const CallRecordPtr& call : under_way()) {
     if (call->shape.engine) continue;
     try {
@@ -240,16 +247,13 @@ void GroupGuard::abort_inner(const std::string& reason) {
 }
 
 void GroupGuard::look() {
-  bool forwarded = false;
   for (const CallRecordPtr& call : under_way()) {
     if (call->shape.engine) continue;
     // Gloo's sends and receives learn only in wait() that they are over.
     const auto work = call->work();
     if (!work || (!call->shape.point_to_point() && work->isCompleted())) {
       call->finish(work && !work->isSuccess() ? "failed" : "");
-      continue;
     }
-    forwarded = forwarded || !call->shape.point_to_point();
   }
   const std::vector<CallRecordPtr> calls = under_way();
   if (calls.empty()) {
@@ -258,24 +262,30 @@ void GroupGuard::look() {
   }
   std::optional<Failure> broken;
   std::vector<int> ended;
+  uint64_t progress = 0;
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ == nullptr) return;
     broken = engine_->failure();
-    if (!broken && forwarded) ended = engine_->ended_peers();
+    if (!broken) ended = engine_->ended_peers();
+    progress = engine_->stats().bytes_sent + engine_->stats().bytes_received;
   }
-  if (broken) return abort_inner(broken->text);
+  if (broken) return abort_inner();
   const auto now = Clock::now();
+  if (std::exchange(progress_, progress) != progress) progressed_ = now;
   if (ended.empty()) {
     peer_ended_ = {};
   } else if (peer_ended_ == Clock::time_point{}) {
     peer_ended_ = now;
   } else if (now - peer_ended_ >= kAfterPeerEnded) {
     for (const CallRecordPtr& call : calls) {
-      if (call->shape.engine || call->shape.point_to_point()) continue;
-      return fail({FailureKind::kPeerLost,
-                   str_of(call->title(), " (gloo) waited ", seconds_since(call->created),
-                          " s: ", ended_peers_text())});
+      if (call->shape.point_to_point()) continue;
+      // A carrier sees the end of the rank that it waits for; this one may wait for a rank that is
+      // alive, and itself stuck behind the one that has ended.
+      if (call->shape.engine && now - progressed_ < kNoProgress) continue;
+      return fail(
+          {FailureKind::kPeerLost, str_of(call->title(), " waited ", seconds_since(call->created),
+                                          " s: ", ended_peers_text())});
     }
   }
   compare_when_stuck(now);

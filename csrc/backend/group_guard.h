@@ -70,7 +70,7 @@ class GroupGuard final : public Watched {
   using Clock = std::chrono::steady_clock;
 
   std::string ended_peers_text();
-  void abort_inner(const std::string& reason);
+  void abort_inner();
   void compare_when_stuck(Clock::time_point now);
   std::vector<CallRecordPtr> under_way();
 
@@ -88,7 +88,8 @@ class GroupGuard final : public Watched {
   bool inner_aborted_ = false;
 
   // Of the watch's thread alone.
-  Clock::time_point peer_ended_{};
+  Clock::time_point peer_ended_{}, progressed_{};
+  uint64_t progress_ = 0;
   Clock::time_point next_compare_{};
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/c10d_adapters.h"
+#include "backend/flight_record.h"
 #include "backend/gil.h"
 #include "backend/handshake.h"
 #include "backend/python_error.h"
@@ -88,6 +89,7 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
       config_(resolve_or_refuse(options_->fields, store_, rank)),
       make_inner_(std::move(make_inner)),
       load_mpi_(std::move(load_mpi)) {
+  FlightRecord::instance();  // refuses a bad TORCH_FR_BUFFER_SIZE while nothing is under way
   const Deadline deadline = Deadline::after(options_->timeout);
   auto rendezvous = make_store_rendezvous(store_);
   guard_ = std::make_shared<GroupGuard>(std::make_shared<const GroupLabel>(GroupLabel{

@@ -148,7 +148,11 @@ bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
     if (ended) record_->finish(e.what());
     guard_->rethrow(*record_, e.what(), ended);
   }
-  if (done) record_->finish("");
+  if (!done) {  // what Gloo makes of an abort()
+    record_->finish("aborted");
+    guard_->rethrow(*record_, "aborted", true);
+  }
+  record_->finish("");
   return done;
 }
 

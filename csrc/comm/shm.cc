@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/arguments.h"
 #include "comm/failure.h"
@@ -15,9 +16,12 @@ namespace cgx {
 namespace {
 
 // Keys of the rendezvous. Values are "ok" and an argument, or "error" and a packed failure.
-constexpr const char* kSegmentKey = "shm/segment";  // by rank 0: the segment's name
-constexpr const char* kStartKey = "shm/start";  // by rank 0: all have attached, the name is gone
+constexpr const char* kSegmentKey = "shm/segment";  // by rank 0: the segment's address
+constexpr const char* kNameKey = "shm/name";        // by rank 0, to who cannot reach it without one
+constexpr const char* kStartKey = "shm/start";      // by rank 0: all have attached, no name is left
+constexpr const char* kNeedsName = "needs a name";
 std::string attached_key(int rank) { return str_of("shm/attached/", rank); }
+std::string named_key(int rank) { return str_of("shm/attached by name/", rank); }
 
 class Shm final : public SlotExchange {
  public:
@@ -78,18 +82,26 @@ std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& lay
     SlotMemory memory(segment->data(), layout);
     memory.format();
     auto comm = std::make_unique<Shm>(segment, memory, 0);
-    rendezvous.set(kSegmentKey, "ok " + segment->name());
+    rendezvous.set(kSegmentKey, "ok " + segment->address());
     announced = true;
     // A little less than the others have, so that they still hear who is missing.
     const Deadline sooner = Deadline::after(deadline.left() / 4 * 3);
+    std::vector<int> strangers;
     for (int peer = 1; peer < layout.size; ++peer) {
-      answer(rendezvous, 0, peer, attached_key(peer), "attach", sooner);
+      if (answer(rendezvous, 0, peer, attached_key(peer), "attach", sooner) != kNeedsName) continue;
+      if (strangers.empty()) {
+        segment->give_name();
+        rendezvous.set(kNameKey, "ok " + segment->address());
+      }
+      strangers.push_back(peer);
     }
+    for (int peer : strangers) answer(rendezvous, 0, peer, named_key(peer), "attach", sooner);
     segment->unlink();
     rendezvous.set(kStartKey, "ok ");
     return comm;
   } catch (const std::exception& error) {
     // In this order: who finds the name gone can look up why.
+    if (announced) tell(rendezvous, kNameKey, error);
     tell(rendezvous, announced ? kStartKey : kSegmentKey, error);
     if (segment) segment->unlink();
     throw;
@@ -117,13 +129,13 @@ void check_header(const ShmSegment& segment, int rank, const SlotLayout& layout)
   }
 }
 
-// Opens the segment of rank 0. If another rank has failed already, its name may be gone: then that
-// failure is the cause.
-std::shared_ptr<ShmSegment> open_announced(Rendezvous& rendezvous, int rank,
-                                           const Deadline& deadline) {
-  const std::string name = answer(rendezvous, rank, 0, kSegmentKey, "make a segment", deadline);
+// Opens what rank 0 has announced under `key`. If another rank has failed already, its name may be
+// gone: then that failure is the cause.
+std::shared_ptr<ShmSegment> open_announced(Rendezvous& rendezvous, int rank, const char* key,
+                                           const char* what, const Deadline& deadline) {
+  const std::string address = answer(rendezvous, rank, 0, key, what, deadline);
   try {
-    return ShmSegment::open(name);
+    return ShmSegment::open(address);
   } catch (const ResourceError&) {
     bool known = true;
     try {
@@ -139,12 +151,18 @@ std::shared_ptr<ShmSegment> open_announced(Rendezvous& rendezvous, int rank,
 std::unique_ptr<Communicator> follow(Rendezvous& rendezvous, int rank, const SlotLayout& layout,
                                      const Deadline& deadline) {
   std::shared_ptr<ShmSegment> segment;
+  std::string key = attached_key(rank);  // what rank 0 looks at next
   bool attached = false;
   try {
-    segment = open_announced(rendezvous, rank, deadline);
+    segment = open_announced(rendezvous, rank, kSegmentKey, "make a segment", deadline);
+    if (!segment) {
+      rendezvous.set(key, str_of("ok ", kNeedsName));
+      key = named_key(rank);
+      segment = open_announced(rendezvous, rank, kNameKey, "name its segment", deadline);
+    }
     check_header(*segment, rank, layout);
     auto comm = std::make_unique<Shm>(segment, SlotMemory(segment->data(), layout), rank);
-    rendezvous.set(attached_key(rank), "ok ");
+    rendezvous.set(key, "ok ");
     attached = true;
     answer(rendezvous, rank, 0, kStartKey, "see all ranks attached", deadline);
     return comm;
@@ -152,7 +170,7 @@ std::unique_ptr<Communicator> follow(Rendezvous& rendezvous, int rank, const Slo
     if (attached) {
       segment->unlink();  // rank 0 does this too, unless it is the one that died
     } else {
-      tell(rendezvous, attached_key(rank), error);  // rank 0 cleans up after it has told everybody
+      tell(rendezvous, key, error);  // rank 0 cleans up after it has told everybody
     }
     throw;
   }

@@ -9,8 +9,9 @@
 
 namespace cgx {
 
-/// Called by all ranks of the group; returns when all of them have attached. The name of the
-/// segment is gone by then: nothing is left in /dev/shm, however the processes end. Uses size * 2 *
+/// Called by all ranks of the group; returns when all of them have attached. The segment has no
+/// name then, and had none before unless ranks are in different PID namespaces (or the kernel has
+/// no unnamed files): nothing is left in /dev/shm, however the processes end. Uses size * 2 *
 /// slot_bytes of /dev/shm and a small control area. `slot_bytes` is capacity() and must be equal on
 /// all ranks.
 ///

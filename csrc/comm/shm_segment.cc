@@ -12,6 +12,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <utility>
 
 #include "base/error.h"
@@ -89,10 +90,25 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return value_; }
   int release() { return std::exchange(value_, -1); }
+  void reset(int value) {
+    if (value_ >= 0) close(value_);
+    value_ = value;
+  }
 
  private:
   int value_;
 };
+
+// A file that another process has open as `number`, if it is the one with this inode; else -1. The
+// number may mean something else in our PID namespace: nothing but that file is ever opened.
+int open_of_process(pid_t process, int number, dev_t device, ino_t inode) {
+  const std::string theirs = str_of("/proc/", process, "/fd/", number);
+  const Descriptor place(::open(theirs.c_str(), O_PATH | O_CLOEXEC));
+  struct stat info{};
+  if (place.get() < 0 || fstat(place.get(), &info) != 0) return -1;
+  if (!S_ISREG(info.st_mode) || info.st_dev != device || info.st_ino != inode) return -1;
+  return ::open(str_of("/proc/self/fd/", place.get()).c_str(), O_RDWR | O_CLOEXEC);
+}
 
 struct flock byte_lock(int rank, short type) {
   struct flock lock{};
@@ -105,8 +121,8 @@ struct flock byte_lock(int rank, short type) {
 
 }  // namespace
 
-ShmSegment::ShmSegment(std::string name, int descriptor, size_t bytes)
-    : name_(std::move(name)), descriptor_(descriptor), bytes_(bytes) {
+ShmSegment::ShmSegment(std::string name, int descriptor, size_t bytes, bool named)
+    : name_(std::move(name)), descriptor_(descriptor), bytes_(bytes), named_(named) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (memory == MAP_FAILED) {
     const int error = errno;
@@ -129,24 +145,41 @@ void ShmSegment::remember(const std::shared_ptr<ShmSegment>& segment) {
 
 std::shared_ptr<ShmSegment> ShmSegment::create(size_t bytes) {
   const std::string name = unguessable_name();
-  Descriptor descriptor(
-      shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  // A rank that is killed before all have attached would leave a name behind for good.
+  Descriptor descriptor(::open("/dev/shm", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600));
+  const bool named = descriptor.get() < 0;
+  if (named) {
+    descriptor.reset(
+        shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  }
   if (descriptor.get() < 0) {
     throw ResourceError(str_of("cannot make /dev/shm", name, ": ", std::strerror(errno)));
   }
   try {
     allocate_pages(descriptor.get(), bytes);
     std::lock_guard lock(registry_mutex);
-    std::shared_ptr<ShmSegment> segment(new ShmSegment(name, descriptor.release(), bytes));
+    std::shared_ptr<ShmSegment> segment(new ShmSegment(name, descriptor.release(), bytes, named));
     remember(segment);
     return segment;
   } catch (...) {
-    shm_unlink(name.c_str());
+    if (named) shm_unlink(name.c_str());
     throw;
   }
 }
 
-std::shared_ptr<ShmSegment> ShmSegment::open(const std::string& name) {
+std::string ShmSegment::address() const {
+  if (named_) return name_;
+  struct stat info{};
+  if (fstat(descriptor_, &info) != 0) {
+    throw ResourceError(str_of("cannot look at /dev/shm", name_, ": ", std::strerror(errno)));
+  }
+  return str_of(name_, ' ', getpid(), ' ', descriptor_, ' ', info.st_dev, ' ', info.st_ino);
+}
+
+std::shared_ptr<ShmSegment> ShmSegment::open(const std::string& address) {
+  std::istringstream words(address);
+  std::string name;
+  words >> name;
   if (name.rfind(kPrefix, 0) != 0 || name.find('/', 1) != std::string::npos) {
     throw MismatchError(str_of("segment name is \"", name, "\", expected ", kPrefix, "..."));
   }
@@ -154,8 +187,15 @@ std::shared_ptr<ShmSegment> ShmSegment::open(const std::string& name) {
   if (auto found = registry().find(name); found != registry().end()) {
     if (auto segment = found->second.lock()) return segment;
   }
-  Descriptor descriptor(shm_open(name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0));
+  pid_t process = 0;
+  int number = -1;
+  dev_t device = 0;
+  ino_t inode = 0;
+  const bool named = !(words >> process >> number >> device >> inode);
+  Descriptor descriptor(named ? shm_open(name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0)
+                              : open_of_process(process, number, device, inode));
   if (descriptor.get() < 0) {
+    if (!named) return nullptr;
     throw ResourceError(
         str_of("cannot open /dev/shm", name, ": ", std::strerror(errno),
                " (ranks of one group must see one /dev/shm: containers need a common --ipc)"));
@@ -171,9 +211,18 @@ std::shared_ptr<ShmSegment> ShmSegment::open(const std::string& name) {
                                " bytes, expected uid ", geteuid(), ", mode 600"));
   }
   std::shared_ptr<ShmSegment> segment(
-      new ShmSegment(name, descriptor.release(), static_cast<size_t>(info.st_size)));
+      new ShmSegment(name, descriptor.release(), static_cast<size_t>(info.st_size), named));
   remember(segment);
   return segment;
+}
+
+void ShmSegment::give_name() {
+  if (named_) return;
+  const std::string from = str_of("/proc/self/fd/", descriptor_), to = "/dev/shm" + name_;
+  if (linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    throw ResourceError(str_of("cannot make ", to, ": ", std::strerror(errno)));
+  }
+  named_ = true;
 }
 
 void ShmSegment::unlink() { shm_unlink(name_.c_str()); }

@@ -13,13 +13,21 @@ namespace cgx {
 /// closes any descriptor of the file. Thread-safety: all methods may be called concurrently.
 class ShmSegment {
  public:
-  /// Makes a segment of `bytes` zeros, mode 0600, under a name nobody can guess. ResourceError says
-  /// what is missing and what to do, and leaves no file.
+  /// Makes a segment of `bytes` zeros, mode 0600, that has no name in /dev/shm where the kernel can
+  /// do that, so that nothing is left however the process ends; else under a name nobody can guess.
+  /// ResourceError says what is missing and what to do, and leaves no file.
   static std::shared_ptr<ShmSegment> create(size_t bytes);
 
-  /// Opens what create() made here or in another process. ResourceError where it cannot be reached
-  /// or belongs to another user.
-  static std::shared_ptr<ShmSegment> open(const std::string& name);
+  /// Where other processes find it, for open().
+  std::string address() const;
+
+  /// Opens what create() made here or in another process. Null where it has no name and its
+  /// process is out of reach (another PID namespace): give_name() there, and open that.
+  /// ResourceError where it cannot be reached in any way or belongs to another user.
+  static std::shared_ptr<ShmSegment> open(const std::string& address);
+
+  /// Puts it into /dev/shm under name(), until unlink(); its address is the name from then on.
+  void give_name();
 
   ~ShmSegment();
   ShmSegment(const ShmSegment&) = delete;
@@ -29,8 +37,8 @@ class ShmSegment {
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  /// Removes the name; the memory stays until the last process has unmapped it. May be called by
-  /// anyone, repeatedly.
+  /// Removes the name, if there is one; the memory stays until the last process has unmapped it.
+  /// May be called by anyone, repeatedly.
   void unlink();
 
   /// Locks byte `rank` of the file for this process. The kernel unlocks it when the process ends,
@@ -41,12 +49,13 @@ class ShmSegment {
   bool locked_elsewhere(int rank) const;
 
  private:
-  ShmSegment(std::string name, int descriptor, size_t bytes);
+  ShmSegment(std::string name, int descriptor, size_t bytes, bool named);
   static void remember(const std::shared_ptr<ShmSegment>& segment);
 
   std::string name_;
   int descriptor_;
   size_t bytes_;
+  bool named_;
   std::byte* data_ = nullptr;
 };
 

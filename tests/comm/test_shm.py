@@ -6,6 +6,8 @@ import contextlib
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,8 @@ import pytest
 
 from tests.calls import on_threads
 from tests.comm.ranks import FileRendezvous, Outcome, Rank, run, segments, shm, stays_empty
+from tests.distributed import ROOT
+from tests.hosts.marks import needs_hosts
 from torch_cgx import _C
 
 Say = Callable[[Any], None]
@@ -264,7 +268,7 @@ def test_closing_one_of_two_ranks_of_a_process(tmp_path: pathlib.Path) -> None:
 def test_no_leak_of_descriptors_or_mappings(tmp_path: pathlib.Path) -> None:
     def count() -> tuple[int, int]:
         with open("/proc/self/maps") as file:
-            maps = sum("cgx-" in line for line in file)
+            maps = sum("/dev/shm/" in line for line in file)
         return len(os.listdir("/proc/self/fd")), maps
 
     start = count()
@@ -339,6 +343,42 @@ def test_missing_rank_is_named_to_all(tmp_path: pathlib.Path) -> None:
 def test_missing_leader_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(_C.TimeoutError, match="rank 1 waited .* for rank 0 to make a segment"):
         shm(str(tmp_path), 1, 2, timeout=0.3)
+
+
+ATTACH = """
+import sys
+from tests.comm.ranks import shm
+comm = shm(sys.argv[1], int(sys.argv[2]), 3)
+assert comm.receive(0) == b"hello"
+comm.release(0)
+comm.open([b"yes", b"", b""])
+comm.post()
+comm.receive(0)
+"""
+
+
+@needs_hosts
+def test_ranks_of_other_pid_namespaces_attach_by_a_name_that_is_gone_afterwards(
+    tmp_path: pathlib.Path,
+) -> None:
+    """As containers with a common --ipc: their /proc does not have the rank that made the file."""
+    before = segments()
+    inside = ["unshare", "--fork", "--pid", "--mount-proc"]
+    others = [
+        subprocess.Popen([*prefix, sys.executable, "-c", ATTACH, tmp_path, str(rank)], cwd=ROOT)
+        for rank, prefix in ((1, inside), (2, []))
+    ]
+    comm = shm(str(tmp_path), 0, 3)
+    assert segments() == before
+    assert (tmp_path / "shm_name").exists()  # it was needed: the address alone did not do
+    comm.open([b"", b"hello", b"hello"])
+    comm.post()
+    for rank in (1, 2):
+        assert comm.receive(rank) == b"yes"
+        comm.release(rank)
+    comm.open([b"", b"bye", b"bye"])
+    comm.post()
+    assert [other.wait(60) for other in others] == [0, 0]
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "/cgx-../x", "cgx-1", ""])

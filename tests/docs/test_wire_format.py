@@ -50,7 +50,7 @@ def _mapped() -> dict[str, tuple[int, int]]:
     found = {}
     with open("/proc/self/maps") as maps:
         for line in maps:
-            if "/dev/shm/cgx" in line and "(deleted)" in line:
+            if "/dev/shm/" in line and "(deleted)" in line:
                 addresses, *_, inode, _path, _deleted = line.split()
                 start, end = addresses.split("-")
                 found[inode] = (int(start, 16), int(end, 16))

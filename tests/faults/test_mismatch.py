@@ -1,5 +1,5 @@
-"""Ranks that do different things: an error on every rank that names both sides, and no hang, whatever
-carried the calls.
+"""Ranks that do different things: an error on every rank that names both sides, and no hang,
+whatever carried the calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.distributed import run_pooled
 
-# On one host what ranks are about to do is compared in shared memory; elsewhere when they are stuck.
+# On one host calls are compared in shared memory before they start; elsewhere when they are stuck.
 ONE_HOST: dict[str, str] = {}
 OVER_GLOO = {"CGX_INNER_COMMUNICATOR_TYPE": "GLOO"}
 TWO_HOSTS = [{"CGX_HOST_ID": "a"}, {"CGX_HOST_ID": "b"}]

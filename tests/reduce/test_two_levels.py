@@ -81,6 +81,21 @@ def test_reduce_scatter(layout, dtype):
                 assert model.same_bits(output, wanted), (shard, more)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bucket", [1, 3])
+def test_reduce_scatter_of_buckets_that_are_longer_encoded_than_exact(bucket, dtype):
+    hosts = list("acbc")
+    inputs = gaussian(4, 4 * 9000, dtype)
+    spec = _C.Spec(bits=3, bucket_size=bucket)
+    for leader_only in (False, True):
+        group = {"hosts": hosts, "slot_bytes": 17 << 10, "inner_exact": False}
+        group["leader_only"] = leader_only
+        outputs, _ = run_shards("reduce_scatter", inputs, spec, **group)
+        expected = model.reduce_scatter(inputs, spec, **group)
+        for output, wanted in zip(outputs, expected, strict=True):
+            assert model.same_bits(output, wanted)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_all_gather(layout, dtype):

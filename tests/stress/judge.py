@@ -1,0 +1,177 @@
+"""Whether all that happened in an episode has its cause, came in time, and left nothing out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Callable
+
+from tests.stress.board import Place
+from tests.stress.program import CREATION_SECONDS, SHORT_SECONDS, Episode
+from tests.stress.worker import Failure, Report
+
+# Seconds between the death of a rank and the error on another one: 1 on one host and 5 elsewhere,
+# and more on a machine with more ranks than cores. Less than the timeout of the groups, which must
+# not be what ends the wait.
+SAME_HOST, ELSEWHERE = 2.0, 7.5
+# Gloo tries five times to connect to a peer, and gives each time the whole timeout.
+MESH_TRIES = 5
+CLOSING = 10.0  # a rank that leaves waits so long for calls that nobody has waited for
+SLACK = 4.0  # seconds by which a busy machine may miss a deadline
+SILENT = ("none", "pause", "storm")  # faults that nobody may notice
+KILLS = ("kill", "kill_two", "kill_all", "creation")
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass
+class Rank:
+    """What is known of one rank at the end. report: None if the process has ended."""
+
+    report: Report | None
+    status: int | None
+    place: Place
+
+
+@dataclasses.dataclass
+class Verdict:
+    violations: list[str] = dataclasses.field(default_factory=list)
+    # what kind of notice -> seconds, worst of the episode
+    notices: dict[str, float] = dataclasses.field(default_factory=dict)
+    errors: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+def judge(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> Verdict:
+    """times: when the fault was done to (or by) each rank, time.monotonic()."""
+    verdict = Verdict()
+    say = verdict.violations.append
+    _judge_digests(episode, ranks, say)
+    for number, rank in enumerate(ranks):
+        died = rank.report is None
+        if died:
+            killed = number in times and episode.fault in KILLS
+            if not killed or rank.status != signal.SIGKILL:
+                cause = os.waitstatus_to_exitcode(rank.status) if rank.status is not None else "?"
+                say(f"rank {number} ended with status {cause}, which nothing explains")
+            continue
+        assert rank.report is not None
+        for text in rank.report.wrong:
+            say(f"rank {number}: {text}")
+        if rank.report.failure is not None:
+            _judge_failure(episode, number, rank.report.failure, ranks, times, verdict)
+        if rank.report.close_seconds > CLOSING + SLACK:
+            say(f"rank {number} took {rank.report.close_seconds:.1f} s to destroy its groups")
+        if rank.report.left["segments"]:
+            say(f"rank {number} still maps {rank.report.left['segments']} segments")
+    _judge_absence(episode, ranks, say)
+    return verdict
+
+
+def _judge_failure(
+    episode: Episode,
+    number: int,
+    failure: Failure,
+    ranks: list[Rank],
+    times: dict[int, float],
+    verdict: Verdict,
+) -> None:
+    say = verdict.violations.append
+    told = f"rank {number}, step {failure.step} ({failure.phase}): {failure.kind}: {failure.text}"
+    verdict.errors[failure.kind] = verdict.errors.get(failure.kind, 0) + 1
+    if episode.fault in SILENT or not times:
+        say(f"an error without a cause: {told}")
+        return
+    if failure.raised < min(times.values()):
+        say(f"an error before the fault: {told}")
+        return
+    if failure.phase not in ("init", "group", "destroy") and failure.engine:
+        if failure.kind not in ("TimeoutError", "PeerLostError", "AbortedError", "CgxError"):
+            say(f"an unexpected kind of error: {told}")
+        if not failure.text.strip():
+            say(f"an error without text: {told}")
+    if number in times and episode.fault != "abort":
+        return  # it was stopped itself: its clock says nothing
+    latency = failure.raised - max(failure.entered, min(times.values()))
+    what, limit = _limit(episode, failure, times)
+    if latency > limit and _waited_for_others(number, failure, ranks, limit):
+        what, limit = "behind others", latency
+    verdict.notices[what] = max(verdict.notices.get(what, 0.0), latency)
+    if latency > limit:
+        say(f"noticed ({what}) after {latency:.2f} s, allowed are {limit:.1f} s: {told}")
+
+
+def _limit(episode: Episode, failure: Failure, times: dict[int, float]) -> tuple[str, float]:
+    if failure.phase in ("init", "group"):
+        mesh = "connectFullMesh" in failure.text
+        what = "creation, Gloo's mesh" if mesh else "creation"
+        return what, CREATION_SECONDS * (MESH_TRIES if mesh else 1) + SLACK
+    if episode.fault == "stall":
+        return "stall", SHORT_SECONDS + SLACK
+    members = episode.groups_at(failure.step)[failure.group]
+    hosts = {episode.hosts[rank] for rank in members} if episode.hosts else {""}
+    settings = dict(episode.settings)
+    for step in episode.steps:
+        if step.kind == "group" and step.group == failure.group:
+            settings = dict(step.options)
+    shared = settings["inner_communicator"] == "SHM" and len(hosts) == 1 and failure.engine
+    carrier = "shm" if shared else "gloo" if len(hosts) == 1 or not failure.engine else "hosts"
+    limit = SAME_HOST if shared else ELSEWHERE
+    if not failure.engine:
+        carrier = "inner gloo"
+    if set(times) & set(members):
+        return f"{episode.fault if episode.fault == 'abort' else 'death'}, {carrier}", limit
+    return f"departure, {carrier}", limit
+
+
+def _waited_for_others(number: int, failure: Failure, ranks: list[Rank], limit: float) -> bool:
+    """Whether it noticed while another rank, which lived, was on its way out. It may have waited
+    for that one, or for one that waited for it: while that was making a group with the dead one
+    (until that timed out), or waited in destroy for calls on another group (CLOSING at most).
+    """
+    for other, rank in enumerate(ranks):
+        if other == number or rank.report is None or rank.report.failure is None:
+            continue
+        cause = rank.report.failure
+        since = cause.entered if cause.phase in ("init", "group") else cause.raised
+        if since <= failure.raised <= rank.report.gone + limit:
+            return True
+    return False
+
+
+def _judge_digests(episode: Episode, ranks: list[Rank], say: Say) -> None:
+    seen: dict[tuple[int, int], dict[str, list[int]]] = {}
+    for number, rank in enumerate(ranks):
+        if rank.report is not None:
+            for place, digest in rank.report.digests.items():
+                seen.setdefault(place, {}).setdefault(digest, []).append(number)
+    for (step, call), digests in seen.items():
+        if len(digests) > 1:
+            what = episode.steps[step].calls[call]
+            say(f"step {step}, call {call}: ranks hold different bits: {digests} ({what})")
+
+
+def _judge_absence(episode: Episode, ranks: list[Rank], say: Say) -> None:
+    """Nobody may have completed a call with a rank that never started it."""
+    for number, rank in enumerate(ranks):
+        if rank.report is None:
+            continue
+        failure = rank.report.failure
+        reached = len(episode.steps) if failure is None else failure.step
+        for step in range(reached):
+            mine = rank.report.completed.get(step, 0)
+            groups = episode.groups_at(step)
+            calls = [c for c in episode.steps[step].calls if number in groups[c.group]]
+            if mine != len(calls):
+                say(f"rank {number} completed {mine} of {len(calls)} calls of step {step}")
+                break
+            for call in calls:
+                # The root of a broadcast waits for nobody, nor does who has nothing to send.
+                if call.kind == "broadcast" or (call.numel == 0 and call.kind != "barrier"):
+                    continue
+                for other in groups[call.group]:
+                    if ranks[other].place.started < step:
+                        say(
+                            f"rank {number} completed step {step} on group {call.group} without "
+                            f"rank {other}, which got to step {ranks[other].place.started}"
+                        )

@@ -1,0 +1,140 @@
+"""Whether many collectives and many groups leave anything in a process: descriptors, threads,
+mapped segments, memory.
+
+Memory is the resident set after a collection, sampled as the loop goes; what counts is the median
+of the last quarter of the samples against that of the second: one-time growth is over by then, and
+a single odd sample does not matter.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import RankPool
+
+SAMPLES = 40
+# Bytes per call or group that are no leak. A page more or less in the allocator is 4096 / calls.
+PER_CALL = 24.0
+# torch's own bookkeeping of a destroyed group and the strings of its store stay below this.
+PER_GROUP = 2500.0
+# What all rounds of a loop together may grow by, however few they are.
+UNNOTICED = 1 << 20
+# calls, groups: the full counts, and those of a short run.
+COUNTS = {"SHM": ((100_000, 1000), (100_000, 80)), "GLOO": ((100_000, 1000), (4_000, 40))}
+
+
+def held() -> dict[str, int]:
+    gc.collect()
+    with open("/proc/self/maps") as maps:
+        segments = sum("/dev/shm/" in line for line in maps)
+    return {
+        "fds": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "segments": segments,
+    }
+
+
+def resident() -> int:
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def growth(samples: list[int], rounds: int) -> float:
+    """Bytes per round in the steady state, at least 0."""
+    quarter = len(samples) // 4
+    early = statistics.median(samples[quarter : 2 * quarter])
+    late = statistics.median(samples[-quarter:])
+    return max(0.0, late - early) * len(samples) / (rounds * 2 * quarter)
+
+
+def all_reduces(rank: int, world_size: int, calls: int) -> dict[str, Any]:
+    """Small ones on a group of their own, exact and compressed, one in ten with a future."""
+    dist.destroy_process_group(dist.new_group(list(range(world_size))))
+    before = held()
+    group = dist.new_group(list(range(world_size)))
+    tensor = torch.ones(64)
+    config = {"bits": 4, "bucket_size": 64}
+
+    def some(group: Any, count: int) -> None:
+        for number in range(count):
+            if number % 10 == 9:
+                work = dist.all_reduce(tensor, group=group, async_op=True)
+                work.get_future().wait()
+            elif number % 10 == 4:
+                torch_cgx.all_reduce(tensor, group=group, config=config)
+            else:
+                dist.all_reduce(tensor, group=group)
+            tensor.fill_(1)
+
+    some(group, max(1000, calls // 20))
+    samples = []
+    for _ in range(SAMPLES):
+        some(group, calls // SAMPLES)
+        samples.append(resident())
+    # The threads that run callbacks are started as needed, and end with the group.
+    dist.destroy_process_group(group)
+    del group
+    return {"before": before, "after": held(), "bytes": growth(samples, calls), "rounds": calls}
+
+
+def groups(rank: int, world_size: int, rounds: int) -> dict[str, Any]:
+    """Made, used, destroyed."""
+    members = list(range(world_size))
+
+    def some(count: int) -> None:
+        for number in range(count):
+            group = dist.new_group(members)
+            tensor = torch.full((100,), float(rank + number))
+            dist.all_reduce(tensor, group=group)
+            dist.broadcast(torch.ones(3, dtype=torch.int64), 0, group=group)  # the inner backend's
+            assert torch.all(tensor == sum(members) + number * world_size)
+            dist.destroy_process_group(group)
+
+    some(max(10, rounds // 20))
+    before, samples = held(), []
+    for _ in range(SAMPLES):
+        some(max(1, rounds // SAMPLES))
+        samples.append(resident())
+    return {"before": before, "after": held(), "bytes": growth(samples, rounds), "rounds": rounds}
+
+
+def complaints(what: str, results: list[dict[str, Any]], most: float) -> list[str]:
+    found = []
+    for rank, result in enumerate(results):
+        if any(result["after"][key] > result["before"][key] for key in result["before"]):
+            found.append(f"{what}, rank {rank}: {result['before']} before, {result['after']} after")
+        if result["bytes"] > max(most, UNNOTICED / result["rounds"]):
+            found.append(
+                f"{what}, rank {rank}: memory grows by {result['bytes']:.0f} bytes each time"
+            )
+    return found
+
+
+def measure(full: bool) -> tuple[dict[str, object], list[str]]:
+    """Both loops over both carriers: numbers for the summary, and what is wrong."""
+    summary: dict[str, object] = {}
+    wrong: list[str] = []
+    for carrier, counts in COUNTS.items():
+        calls, rounds = counts[0 if full else 1]
+        pool = RankPool()
+        try:
+            env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier}
+            for what, job, count, most in (
+                ("all-reduces", all_reduces, calls, PER_CALL),
+                ("groups", groups, rounds, PER_GROUP),
+            ):
+                results = pool.run(job, 2, count, timeout=1800.0, group_timeout=60.0, env=env)
+                name = f"{count} {what} over {carrier}"
+                wrong += complaints(name, results, most)
+                summary[name] = f"{max(r['bytes'] for r in results):.1f} bytes each"
+        finally:
+            pool.close()
+    return summary, wrong

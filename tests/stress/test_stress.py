@@ -1,0 +1,66 @@
+"""The stress program itself: a run passes, a seed replays, and what is wrong is seen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.distributed import ROOT
+from tests.stress import program
+
+
+def stress(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "tests.stress", "--no-leaks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_short_run_passes_and_counts():
+    status, output = stress("--seed", "5", "--episodes", "12", "--minutes", "2")
+    assert status == 0, output
+    summary, _ = json.JSONDecoder().raw_decode(output[output.index("{\n") :])
+    assert summary["seed"] == 5 and summary["violations"] == 0
+    assert sum(summary["episodes"].values()) == 12
+    assert summary["collectives"] > 100 and summary["compared"] > 50 and summary["kills"] > 0
+
+
+def quiet_episode(seed: int) -> int:
+    """One without a fault, in which several ranks compare something."""
+    for number in range(1000):
+        episode = program.draw(seed, number)
+        calls = [c for s in episode.steps for c in s.calls if c.group == 0 and c.numel > 100]
+        if episode.fault == "none" and episode.size == 2 and len(calls) > 3:
+            return number
+    raise AssertionError("no such episode")
+
+
+def test_a_wrong_value_is_found_and_told():
+    number = str(quiet_episode(1))
+    status, output = stress("--seed", "1", "--episode", number, "--sabotage", "bits")
+    assert status == 1
+    assert "ranks hold different bits" in output
+    assert "times what is allowed" in output or "not equal to the exact result" in output
+    assert f"--seed 1 --episode {number}" in output and "its last steps" in output
+
+
+def test_a_rank_that_ends_by_itself_is_found():
+    number = str(quiet_episode(1))
+    status, output = stress("--seed", "1", "--episode", number, "--sabotage", "exit")
+    assert status == 1
+    assert "rank 0 ended with status 3, which nothing explains" in output
+    assert "an error without a cause: rank 1" in output
+
+
+def test_a_seed_is_a_program():
+    assert program.draw(3, 14) == program.draw(3, 14)
+    assert program.draw(3, 14) != program.draw(3, 15) != program.draw(4, 15)
+    episodes = [program.draw(0, number) for number in range(400)]
+    assert {episode.fault for episode in episodes} == set(program.FAULTS)
+    kinds = {call.kind for e in episodes for step in e.steps for call in step.calls}
+    assert kinds == {*program.ENGINE, *program.FORWARDED}
+    assert all(2 <= episode.size <= 6 for episode in episodes)
+    assert max(c.numel for e in episodes for s in e.steps for c in s.calls) > program.LARGEST // 2

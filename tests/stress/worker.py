@@ -1,0 +1,517 @@
+"""A rank: lives through one episode after another as the driver tells it, and reports on each."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import datetime
+import faulthandler
+import gc
+import hashlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.stress import oracle
+from tests.stress.board import Board
+from tests.stress.program import (
+    CREATION_SECONDS,
+    ENGINE,
+    SHORT_SECONDS,
+    WORLD,
+    Call,
+    Episode,
+    draw,
+)
+from torch_cgx import _C, _backend
+
+_SIMULATED = 1 << 15  # values; larger calls are checked against the bound only
+_ALGORITHMS = {"AUTO": "auto", "SRA": "sra", "ONESHOT": "oneshot", "RING": "ring"}
+
+
+@dataclasses.dataclass
+class Job:
+    """One episode for one rank. port: of the store; prefix: of its keys."""
+
+    seed: int
+    number: int
+    rank: int
+    port: int
+    prefix: str
+    sabotage: str = ""
+
+
+@dataclasses.dataclass
+class Failure:
+    """An exception. `entered`, `raised`: time.monotonic() around the failing call."""
+
+    step: int
+    call: int
+    phase: str
+    group: int
+    engine: bool
+    kind: str
+    text: str
+    entered: float
+    raised: float
+
+
+@dataclasses.dataclass
+class Report:
+    rank: int
+    failure: Failure | None = None
+    completed: dict[int, int] = dataclasses.field(default_factory=dict)  # step -> calls
+    digests: dict[tuple[int, int], str] = dataclasses.field(default_factory=dict)
+    wrong: list[str] = dataclasses.field(default_factory=list)
+    collectives: int = 0
+    compressed: int = 0
+    simulated: int = 0
+    bytes: int = 0
+    groups: int = 0
+    signals: int = 0
+    close_seconds: float = 0.0
+    gone: float = 0.0  # time.monotonic() when all its groups were destroyed
+    left: dict[str, int] = dataclasses.field(default_factory=dict)
+    threads: list[str] = dataclasses.field(default_factory=list)
+    rss_kb: int = 0
+
+
+@dataclasses.dataclass
+class _Group:
+    handle: Any
+    members: tuple[int, ...]
+    settings: dict[str, Any]
+    way: oracle.Way
+    calls: int = 0
+
+
+_sending = threading.Lock()
+
+
+def send(channel: socket.socket, message: Any) -> None:
+    data = pickle.dumps(message)
+    with _sending:
+        channel.sendall(struct.pack("<I", len(data)) + data)
+
+
+def _receive(channel: socket.socket) -> Any:
+    def exactly(count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = channel.recv(count - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    (length,) = struct.unpack("<I", exactly(4))
+    return pickle.loads(exactly(length))
+
+
+def die_with_parent(parent: int) -> None:
+    """The kernel kills this process when the driver ends, however it ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def serve(channel: socket.socket, board: Board, slot: int) -> None:
+    """The life of a process: until its channel is closed."""
+    torch.set_num_threads(1)
+    # Two seconds before the driver gives up, and at its request.
+    faulthandler.register(signal.SIGUSR2, file=sys.stderr, all_threads=True)
+    caught = [0]
+
+    def count(*_: Any) -> None:
+        caught[0] += 1
+
+    for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGPROF):
+        signal.signal(number, count)
+    while True:
+        try:
+            job = _receive(channel)
+        except EOFError:
+            return
+        before = caught[0]
+        rank = _Rank(job, channel, board, slot)
+        report = rank.run()
+        report.signals = caught[0] - before
+        del rank
+        report.left = _held()
+        report.threads = thread_names()
+        report.rss_kb = _rss_kb()
+        send(channel, report)
+
+
+def _held() -> dict[str, int]:
+    """Threads, descriptors and mapped segments, once they have settled."""
+    found: dict[str, int] = {}
+    for _ in range(40):
+        gc.collect()
+        with open("/proc/self/maps") as maps:
+            segments = sum("/dev/shm/" in line for line in maps)
+        now = {
+            "threads": len(os.listdir("/proc/self/task")),
+            "fds": len(os.listdir("/proc/self/fd")),
+            "segments": segments,
+        }
+        if now == found:
+            break
+        found = now
+        time.sleep(0.02)
+    return found
+
+
+def thread_names() -> list[str]:
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+            names.append(file.read().strip())
+    return sorted(names)
+
+
+def _rss_kb() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 1024
+
+
+class _Rank:
+    """One rank in one episode."""
+
+    def __init__(self, job: Job, channel: socket.socket, board: Board, slot: int):
+        self.job = job
+        self.channel = channel
+        self.board = board
+        self.slot = slot
+        self.episode: Episode = draw(job.seed, job.number)
+        self.report = Report(job.rank)
+        self.groups: dict[int, _Group] = {}
+        self.settings = dict(self.episode.settings)
+        self.place = (-1, -1, "init", WORLD, False)
+        self.entered = 0.0
+
+    def run(self) -> Report:
+        environment = dict(os.environ)
+        try:
+            os.environ.update(self._environment())
+            try:
+                self._live()
+            except (torch_cgx.CgxError, dist.DistError, RuntimeError) as error:
+                self._failed(error)
+            except Exception:
+                # Nothing that a fault explains.
+                self.report.wrong.append(traceback.format_exc())
+                self._failed(sys.exc_info()[1])
+            self._close()
+        except Exception:
+            self.report.wrong.append("while closing: " + traceback.format_exc())
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
+        return self.report
+
+    def _environment(self) -> dict[str, str]:
+        found = {}
+        if self.episode.hosts is not None:
+            found["CGX_HOST_ID"] = self.episode.hosts[self.job.rank]
+        if self.episode.by_environment:
+            variables = {row["name"]: row["variable"] for row in _C.settings()}
+            for name, value in self.settings.items():
+                found[variables[name]] = str(int(value) if isinstance(value, bool) else value)
+        return found
+
+    def _at(
+        self, step: int, phase: str, call: int = -1, group: int = -1, engine: bool = True
+    ) -> None:
+        started = self.board.read(self.slot).started
+        if phase in ("init", "group", "start"):
+            started = step
+        self.board.write(self.slot, step, phase, call, started)
+        self.place = (step, call, phase, group, engine)
+        self.entered = time.monotonic()
+
+    def _failed(self, error: BaseException | None) -> None:
+        step, call, phase, group, engine = self.place
+        kind = type(error).__name__
+        self.report.failure = Failure(
+            step, call, phase, group, engine, kind, str(error), self.entered, time.monotonic()
+        )
+
+    def _live(self) -> None:
+        self._announce(-1)
+        self._at(-1, "init", group=WORLD)
+        client = dist.TCPStore("127.0.0.1", self.job.port, is_master=False)
+        options = None
+        if not self.episode.by_environment:
+            options = torch_cgx.Options(**self.settings)
+        dist.init_process_group(
+            "cgx",
+            store=dist.PrefixStore(self.job.prefix, client),
+            rank=self.job.rank,
+            world_size=self.episode.size,
+            timeout=datetime.timedelta(seconds=CREATION_SECONDS),
+            pg_options=options,
+        )
+        self._remember(WORLD, dist.group.WORLD, tuple(range(self.episode.size)))
+        for number, step in enumerate(self.episode.steps):
+            self._announce(number)
+            if step.kind == "group":
+                self._at(number, "group", group=step.group)
+                self._make(step)
+            elif step.kind == "destroy":
+                if step.group in self.groups:
+                    self._at(number, "destroy", group=step.group)
+                    dist.destroy_process_group(self.groups.pop(step.group).handle)
+            else:
+                self._burst(number, step)
+        self._at(len(self.episode.steps), "done")
+
+    def _announce(self, step: int) -> None:
+        """Tells the driver that the place of the fault is reached; does what a rank does itself."""
+        episode = self.episode
+        if step != episode.at_step or episode.fault == "none":
+            return
+        if episode.fault == "stall" and step >= 0:
+            for group in self.groups.values():
+                limit = datetime.timedelta(seconds=SHORT_SECONDS)
+                dist.distributed_c10d._set_pg_timeout(limit, group.handle)
+        if episode.fault == "storm" and self.job.rank == 0:
+            signal.setitimer(signal.ITIMER_PROF, 0.002, 0.002)
+        if episode.fault == "abort" and self.job.rank == episode.victims[0]:
+            threading.Thread(target=self._abort_later).start()
+        send(self.channel, ("at", step))
+
+    def _abort_later(self) -> None:
+        time.sleep(self.episode.delay)
+        group = self.groups.get(WORLD)
+        if group is None:
+            return
+        send(self.channel, ("aborting", time.monotonic()))
+        _backend.backend_of(group.handle).abort()
+
+    def _remember(self, number: int, handle: Any, members: tuple[int, ...]) -> None:
+        settings = _backend.backend_of(handle).settings()
+        labels = self.episode.hosts or ("one",) * self.episode.size
+        way = oracle.way_of(settings, [labels[rank] for rank in members])
+        self.groups[number] = _Group(handle, members, settings, way)
+        self.report.groups += 1
+
+    def _make(self, step: Any) -> None:
+        inside = self.job.rank in step.members
+        if step.local and not inside:
+            return
+        handle = dist.new_group(
+            list(step.members),
+            timeout=datetime.timedelta(seconds=CREATION_SECONDS),
+            pg_options=torch_cgx.Options(**dict(step.options)),
+            use_local_synchronization=step.local,
+        )
+        if inside:
+            self._remember(step.group, handle, step.members)
+            if self.episode.fault == "stall":
+                limit = datetime.timedelta(seconds=SHORT_SECONDS)
+                dist.distributed_c10d._set_pg_timeout(limit, handle)
+
+    def _burst(self, number: int, step: Any) -> None:
+        started: dict[int, tuple[Call, _Group, torch.Tensor, Any]] = {}
+        for index, call in enumerate(step.calls):
+            group = self.groups.get(call.group)
+            if group is None:
+                continue
+            self._at(number, "start", index, call.group)
+            started[index] = (call, group, *self._start(call, group))
+        for index in step.order:
+            if index not in started:
+                continue
+            call, group, result, work = started[index]
+            # Exact shards go to the inner backend, too.
+            shards = call.kind in ("reduce_scatter", "all_gather")
+            engine = call.kind in ENGINE and not (shards and dict(call.config or ())["bits"] > 8)
+            self._at(number, "wait", index, call.group, engine)
+            if work is not None:
+                work.wait()
+            self.report.completed[number] = self.report.completed.get(number, 0) + 1
+            self._at(number, "check", index, call.group)
+            self._check(number, index, call, group, result)
+
+    def _start(self, call: Call, group: _Group) -> tuple[torch.Tensor, Any]:
+        size, seed = len(group.members), self.job.seed
+        op = dist.ReduceOp.AVG if call.average else dist.ReduceOp.SUM
+        handle = group.handle
+        self.report.collectives += 1
+        if call.kind == "barrier":
+            return torch.empty(0), dist.barrier(group=handle, async_op=True)
+        shards = call.kind == "reduce_scatter"
+        mine = oracle.values(call, self.job.rank, call.numel * (size if shards else 1), seed)
+        self.report.bytes += mine.numel() * mine.element_size()
+        if call.kind == "all_reduce":
+            return mine, dist.all_reduce(mine, op, handle, async_op=True)
+        config = None if call.config is None else dict(call.config)
+        if call.kind == "configured":
+            return mine, torch_cgx.all_reduce(mine, op, handle, config, async_op=True)
+        if call.kind == "layers":
+            layers = [(n, None if c is None else dict(c)) for n, c in call.layers]
+            return mine, torch_cgx.all_reduce(mine, op, handle, layers=layers, async_op=True)
+        if call.kind == "reduce_scatter":
+            out = torch.empty(call.numel, dtype=mine.dtype)
+            return out, torch_cgx.reduce_scatter_tensor(out, mine, op, handle, config, True)
+        if call.kind in ("all_gather", "gather"):
+            out = torch.empty(call.numel * size, dtype=mine.dtype)
+            if call.kind == "gather":
+                return out, dist.all_gather_into_tensor(out, mine, handle, async_op=True)
+            return out, torch_cgx.all_gather_into_tensor(out, mine, handle, config, True)
+        if call.kind == "broadcast":
+            root = group.members[call.key % size]
+            return mine, dist.broadcast(mine, root, handle, async_op=True)
+        op = dist.ReduceOp.SUM if call.kind == "integers" else dist.ReduceOp.MAX
+        return mine, dist.all_reduce(mine, op, handle, async_op=True)
+
+    def _check(
+        self, step: int, index: int, call: Call, group: _Group, result: torch.Tensor
+    ) -> None:
+        if call.kind == "barrier":
+            return
+        if self.job.sabotage == "exit" and self.job.rank == 0:
+            os._exit(3)
+        if self.job.sabotage == "bits" and self.job.rank == 0 and result.numel() > 20:
+            result[result.numel() // 2] += 1
+        if call.kind != "reduce_scatter":
+            data = result.contiguous().view(torch.uint8).numpy()
+            self.report.digests[step, index] = hashlib.blake2b(data, digest_size=12).hexdigest()
+        complaint = self._complaint(call, group, result)
+        if complaint:
+            self.report.wrong.append(f"step {step}, call {index}: {complaint}")
+
+    def _complaint(self, call: Call, group: _Group, result: torch.Tensor) -> str:
+        size, seed = len(group.members), self.job.seed
+        shards = call.kind == "reduce_scatter"
+        numel = call.numel * (size if shards else 1)
+        inputs = [oracle.values(call, rank, numel, seed) for rank in group.members]
+        if call.kind in ("integers", "maximum", "broadcast", "gather"):
+            expected = {
+                "integers": lambda: torch.stack(inputs).sum(0),
+                "maximum": lambda: torch.stack(inputs).amax(0),
+                "broadcast": lambda: inputs[call.key % size],
+                "gather": lambda: torch.cat(inputs),
+            }[call.kind]()
+            return "" if torch.equal(result, expected) else "not equal to the exact result"
+        place = group.members.index(self.job.rank)
+        if shards:
+            mine = slice(place * call.numel, (place + 1) * call.numel)
+            inputs = [x[mine] for x in inputs]
+        dtype = result.dtype
+        for name, spec, start, stop in self._parts(call, group):
+            doubles = [x[start:stop].double().numpy() for x in inputs]
+            if call.kind == "all_gather":
+                found = result.view(size, -1)
+                ratio = 0.0
+                for row, x in zip(found, doubles, strict=True):
+                    limit = oracle.codec_bound(x, spec) if size > 1 else 0 * x
+                    relative, absolute = oracle.ROUNDING[dtype]
+                    exact_way = spec["bits"] > 8 or size == 1
+                    limit = limit + (0.0 if exact_way else relative * (abs(x) + limit) + absolute)
+                    ratio = max(ratio, oracle.worst(row, x, limit + 1e-300))
+            else:
+                again = not shards
+                way = group.way
+                exact, limit = oracle.sum_bound(doubles, spec, way, dtype, call.average, again)
+                ratio = oracle.worst(result[start:stop], exact, limit)
+            if ratio > 1:
+                return f"{name}: error is {ratio:.3g} times what is allowed ({call})"
+        return self._compare_with_simulation(call, group, inputs, result)
+
+    def _parts(self, call: Call, group: _Group) -> list[tuple[str, dict[str, Any], int, int]]:
+        """Layers with their full configuration."""
+
+        def full(config: Any) -> dict[str, Any]:
+            spec = {
+                key: dict(config or ()).get(key, group.settings[key])
+                for key in ("bits", "bucket_size", "rounding", "skip_incomplete_buckets")
+            }
+            return {**spec, "bits": 32} if config is None else spec
+
+        if call.kind == "layers":
+            parts, start = [], 0
+            for numel, config in call.layers:
+                parts.append((f"layer at {start}", full(config), start, start + numel))
+                start += numel
+            return parts
+        config = call.config if call.config is not None else ()
+        return [("tensor", full(config), 0, call.numel)]
+
+    def _compare_with_simulation(
+        self, call: Call, group: _Group, inputs: list[torch.Tensor], result: torch.Tensor
+    ) -> str:
+        """Carriers must not change a bit of what the same engine gets without them. One rank of
+        the group looks.
+        """
+        size = len(group.members)
+        whole = call.kind in ("configured", "layers") and 0 < call.numel <= _SIMULATED
+        if not whole or size == 1 or call.key % size != group.members.index(self.job.rank):
+            return ""
+        parts = self._parts(call, group)
+        if any(spec["rounding"] == "stochastic" and spec["bits"] <= 8 for _, spec, _, _ in parts):
+            return ""
+        several = len(set(group.way.hosts)) > 1 and self.episode.hosts is not None
+        labels = None
+        if several:
+            labels = [self.episode.hosts[rank] for rank in group.members]
+            several = len(set(labels)) > 1
+        if not several and group.settings["intra_compress"] in ("0", False):
+            return ""
+        algorithm = group.settings["cross_reduction" if several else "inner_reduction"]
+        options = {
+            key: group.settings[key]
+            for key in (
+                "shm_segment_kb", "fusion_buffer_mb", "segment_kb", "intra_broadcast",
+                "intra_compress", "inner_communicator",
+            )
+        }  # fmt: skip
+        keys = ("bits", "bucket_size", "rounding", "skip_incomplete_buckets")
+        layers = [
+            (stop - start, None if spec["bits"] > 8 else {key: spec[key] for key in keys})
+            for _, spec, start, stop in parts
+        ]
+        found = torch_cgx.simulate(
+            inputs,
+            layers=layers,
+            algorithm=_ALGORITHMS[algorithm],
+            op=dist.ReduceOp.AVG if call.average else dist.ReduceOp.SUM,
+            hosts=labels if several else None,
+            options=torch_cgx.Options(**options),
+        )
+        self.report.simulated += 1
+        same = torch.equal(found.result.view(torch.uint8), result.view(torch.uint8))
+        return "" if same else f"differs from the simulation ({call}, {group.settings})"
+
+    def _close(self) -> None:
+        start = time.monotonic()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if self.job.sabotage == "hang" and self.job.rank == 0:
+            threading.Event().wait()
+        step = self.place[0]
+        self.board.write(self.slot, step, "close", -1, self.board.read(self.slot).started)
+        if self.report.failure and self.episode.abrupt:
+            for group in self.groups.values():
+                _backend.backend_of(group.handle).abort()
+        self.groups.clear()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        # As in a process that starts anew: a failed making of the default group leaves its count.
+        dist.distributed_c10d._world.group_count = 0
+        with contextlib.suppress(AttributeError):
+            sys.last_exc = None
+        self.report.gone = time.monotonic()
+        self.report.close_seconds = self.report.gone - start
