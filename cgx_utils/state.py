@@ -61,7 +61,7 @@ class CGXState:
         named_parameters: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
     ):
         if isinstance(layer_min_size, bool) or not isinstance(layer_min_size, int):
-            raise TypeError(f"layer_min_size={layer_min_size!r} is not an integer")
+            raise TypeError(f"layer_min_size={layer_min_size!r}; allowed: integers >= 0")
         if layer_min_size < 0:
             raise ValueError(f"layer_min_size={layer_min_size}; allowed: integers >= 0")
         if compression_params is not None and not isinstance(compression_params, Mapping):
@@ -206,7 +206,7 @@ def _names_of(source: Any) -> list[tuple[str, torch.Tensor]]:
         source = source.module
     if isinstance(source, torch.nn.Module):
         source = source.named_parameters(remove_duplicate=False)
-    pairs = list(source) if isinstance(source, Iterable) else [source]
+    pairs = _config.list_of("named_parameters", source, "a module, (name, parameter) pairs, None")
     for pair in pairs:
         ok = isinstance(pair, tuple) and len(pair) == 2
         if not (ok and isinstance(pair[0], str) and isinstance(pair[1], torch.Tensor)):

@@ -7,6 +7,7 @@ environment, then from the defaults: the order that the backend itself uses.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,11 +59,17 @@ def check(key: str, value: Any, where: str = "config") -> Any:
         raise ValueError(f"{where} has the unknown key {key!r}; allowed: {', '.join(KEYS)}")
     if key in _INTEGERS:
         low, high = _INTEGERS[key]
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"{where}: {key}={value!r} is not an integer; allowed: {low} to {high}")
-        if not low <= int(value) <= high:
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            number = operator.index(value)
+        except TypeError:
+            raise TypeError(
+                f"{where}: {key}={value!r} is not an integer; allowed: {low} to {high}"
+            ) from None
+        if not low <= number <= high:
             raise ValueError(f"{where}: {key}={value!r} is out of range; allowed: {low} to {high}")
-        return int(value)
+        return number
     if key == "skip_incomplete_buckets":
         if not isinstance(value, (bool, int)) or value not in (0, 1):
             raise TypeError(f"{where}: {key}={value!r}; allowed: True, False")
@@ -129,6 +136,16 @@ def _integer(variable: str, text: str) -> int:
         raise ValueError(f"{variable}={text!r} is not an integer") from None
 
 
+def list_of(name: str, value: Any, allowed: str) -> list[Any]:
+    """The items of a sequence or iterable; TypeError for all else, texts included."""
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return list(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r}; allowed: {allowed}") from None
+
+
 def spec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Spec | None:
     """The engine's codec for a configuration; None where that is exact (bits above 8, or `config`
     None).
@@ -167,16 +184,14 @@ def layers_of(
 ) -> list[tuple[int, _C.Spec | None]]:
     """Checks (numel, config) pairs or `Layer`s that have to add up to `total` values."""
     result: list[tuple[int, _C.Spec | None]] = []
-    if isinstance(layers, str) or not isinstance(layers, Iterable):
-        raise TypeError(f"layers={layers!r}; allowed: a list of (numel, config), None")
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(list_of("layers", layers, "a list of (numel, config), None")):
         if not isinstance(layer, tuple) or len(layer) != 2:
             raise TypeError(
                 f"layers[{number}]={layer!r}; allowed: (numel, config), torch_cgx.Layer"
             )
         numel, config = layer
         if isinstance(numel, bool) or not isinstance(numel, int):
-            raise TypeError(f"layers[{number}]: numel={numel!r} is not an integer")
+            raise TypeError(f"layers[{number}]: numel={numel!r}; allowed: an int >= 0")
         if numel < 0:
             raise ValueError(f"layers[{number}]: numel={numel}; allowed: >= 0")
         result.append((numel, spec_of(config, fallback)))

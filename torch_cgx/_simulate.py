@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from torch_cgx import _C
 from torch_cgx._backend import check_op
-from torch_cgx._config import defaults, layers_of, spec_of
+from torch_cgx._config import defaults, layers_of, list_of, spec_of
 
 _ALGORITHMS = ("auto", "oneshot", "sra", "ring")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
@@ -101,9 +101,7 @@ def simulate(
 
 def _checked(tensors: Any) -> list[torch.Tensor]:
     """The tensors of all ranks, alike."""
-    if isinstance(tensors, (str, bytes)) or not isinstance(tensors, Iterable):
-        raise TypeError(f"tensors={tensors!r}; allowed: a list of one torch.Tensor per rank")
-    tensors = list(tensors)
+    tensors = list_of("tensors", tensors, "a list of one torch.Tensor per rank")
     if not tensors:
         raise ValueError("tensors is empty; allowed: one tensor per rank, at least one")
     first = tensors[0]

@@ -76,7 +76,14 @@ OptionsPtr make_options(const py::kwargs& kwargs) {
   auto options = c10::make_intrusive<Options>();
   for (const auto& [key, value] : kwargs) {
     const Setting& known = setting(py::str(key));
-    if (!value.is_none()) options->fields.set(known.name, text_of(known, value));
+    if (value.is_none()) continue;
+    const std::string text = text_of(known, value);
+    // The text of an exception would end there.
+    if (text.find('\0') != std::string::npos) {
+      throw ConfigError(str_of("Options(", known.name, "=", std::string(py::repr(value)),
+                               "): a text without NUL characters is allowed"));
+    }
+    options->fields.set(known.name, text);
   }
   return options;
 }

@@ -261,12 +261,10 @@ WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& input
   check_writable("all_gather", outputs);
   const Tensors sent = readable(inputs);
   const bool bytes = needs_bytes(first_of(sent));
+  auto out = bytes ? as_bytes(outputs) : outputs;
+  Tensors in = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::ALLGATHER, inputs), inputs, flatten(outputs), opts.timeout,
-                 bytes, [&] {
-                   auto out = bytes ? as_bytes(outputs) : outputs;
-                   Tensors in = bytes ? as_bytes(sent) : sent;
-                   return inner_->allgather(out, in, opts);
-                 });
+                 bytes, [&] { return inner_->allgather(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
@@ -274,12 +272,10 @@ WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& inpu
   check_writable("all_gather", output);
   const at::Tensor sent = readable(input);
   const bool bytes = needs_bytes(sent);
+  at::Tensor out = bytes ? as_bytes(output) : output;
+  at::Tensor in = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::_ALLGATHER_BASE, {input}), {input}, {output}, opts.timeout,
-                 bytes, [&] {
-                   at::Tensor out = bytes ? as_bytes(output) : output;
-                   at::Tensor in = bytes ? as_bytes(sent) : sent;
-                   return inner_->_allgather_base(out, in, opts);
-                 });
+                 bytes, [&] { return inner_->_allgather_base(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -287,12 +283,10 @@ WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tens
   check_writable("all_gather_coalesced", outputs);
   const Tensors sent = readable(inputs);
   const bool bytes = needs_bytes(first_of(sent));
+  auto out = bytes ? as_bytes(outputs) : outputs;
+  Tensors in = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::ALLGATHER_COALESCED, inputs), inputs, flatten(outputs),
-                 opts.timeout, bytes, [&] {
-                   auto out = bytes ? as_bytes(outputs) : outputs;
-                   Tensors in = bytes ? as_bytes(sent) : sent;
-                   return inner_->allgather_coalesced(out, in, opts);
-                 });
+                 opts.timeout, bytes, [&] { return inner_->allgather_coalesced(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -303,12 +297,11 @@ WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   check_writable("gather", outputs);
   const Tensors sent = readable(inputs);
   const bool bytes = needs_bytes(first_of(sent));
+  auto out = bytes ? as_bytes(outputs) : outputs;
+  Tensors in = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::GATHER, inputs, static_cast<int>(opts.rootRank)), inputs,
-                 flatten(outputs), opts.timeout, bytes, [&] {
-                   auto out = bytes ? as_bytes(outputs) : outputs;
-                   Tensors in = bytes ? as_bytes(sent) : sent;
-                   return inner_->gather(out, in, opts);
-                 });
+                 flatten(outputs), opts.timeout, bytes,
+                 [&] { return inner_->gather(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -387,12 +380,10 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
   check_writable("all_to_all", outputs);
   if (!first_of(inputs).device().is_cpu()) {
     const bool bytes = needs_bytes(inputs.front());
+    Tensors out = bytes ? as_bytes(outputs) : outputs;
+    Tensors in = bytes ? as_bytes(inputs) : inputs;
     return forward(uneven_shape_of(c10d::OpType::ALLTOALL, inputs), inputs, outputs, opts.timeout,
-                   bytes, [&] {
-                     Tensors out = bytes ? as_bytes(outputs) : outputs;
-                     Tensors in = bytes ? as_bytes(inputs) : inputs;
-                     return inner_->alltoall(out, in, opts);
-                   });
+                   bytes, [&] { return inner_->alltoall(out, in, opts); });
   }
   const size_t ranks = static_cast<size_t>(size_);
   TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "cgx: all_to_all of ",
@@ -428,31 +419,25 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
   const Tensors sent = readable(tensors);
   const bool bytes = needs_bytes(first_of(sent));
+  Tensors views = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout,
-                 false, [&] {
-                   Tensors views = bytes ? as_bytes(sent) : sent;
-                   return inner_->send(views, peer, tag);
-                 });
+                 false, [&] { return inner_->send(views, peer, tag); });
 }
 
 WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
   check_writable("recv", tensors);
   const bool bytes = needs_bytes(first_of(tensors));
+  Tensors views = bytes ? as_bytes(tensors) : tensors;
   return forward(shape_of(c10d::OpType::RECV, tensors, peer), {}, tensors, c10d::kUnsetTimeout,
-                 bytes, [&] {
-                   Tensors views = bytes ? as_bytes(tensors) : tensors;
-                   return inner_->recv(views, peer, tag);
-                 });
+                 bytes, [&] { return inner_->recv(views, peer, tag); });
 }
 
 WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
   check_writable("recv", tensors);
   const bool bytes = needs_bytes(first_of(tensors));
+  Tensors views = bytes ? as_bytes(tensors) : tensors;
   return forward(shape_of(c10d::OpType::RECVANYSOURCE, tensors), {}, tensors, c10d::kUnsetTimeout,
-                 bytes, [&] {
-                   Tensors views = bytes ? as_bytes(tensors) : tensors;
-                   return inner_->recvAnysource(views, tag);
-                 });
+                 bytes, [&] { return inner_->recvAnysource(views, tag); });
 }
 
 WorkPtr ProcessGroupCGX::barrier(const c10d::BarrierOptions& opts) {
