@@ -152,6 +152,19 @@ void GroupGuard::withdraw(const CallRecordPtr& record) {
   if (engine_ != nullptr) engine_->forget_call(record->number);
 }
 
+void GroupGuard::finish(CallRecord& record, const std::string& error) {
+  record.finish(error);
+  if (!error.empty() || record.shape.point_to_point()) return;
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  if (engine_ != nullptr) engine_->finish_call(record.number);
+}
+
+std::vector<int> GroupGuard::ended_peers(const CallRecord& call) {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  if (engine_ == nullptr) return {};
+  return engine_->ended_peers(call.shape.point_to_point() ? 0 : call.number);
+}
+
 uint64_t GroupGuard::sequence() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return collectives_;
@@ -178,13 +191,11 @@ Failure GroupGuard::explain(Failure failure) {
 
 // The kernel tells of the end of a process piece by piece: its connections may be closed before its
 // locks are free.
-std::string GroupGuard::ended_peers_text() {
+std::string GroupGuard::ended_peers_text(const CallRecord& call) {
   std::vector<int> ended;
   for (int attempt = 0; attempt < 5 && ended.empty(); ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(milliseconds(40));
-    std::lock_guard<std::mutex> lock(attached_mutex_);
-    if (engine_ == nullptr) break;
-    ended = engine_->ended_peers();
+    ended = ended_peers(call);
   }
   std::string text;
   for (int peer : ended) text += str_of(text.empty() ? "" : ", ", peer);
@@ -209,7 +220,7 @@ void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool
   }
   if (!ended) throw_for_python({FailureKind::kTimeout, what});  // the collective goes on
   Failure failure{late ? FailureKind::kTimeout : FailureKind::kPeerLost, what};
-  if (const std::string lost = ended_peers_text(); !lost.empty()) {
+  if (const std::string lost = ended_peers_text(record); !lost.empty()) {
     failure.kind = FailureKind::kPeerLost;
     failure.text += "; " + lost;
   }
@@ -252,7 +263,7 @@ void GroupGuard::look() {
     // Gloo's sends and receives learn only in wait() that they are over.
     const auto work = call->work();
     if (!work || (!call->shape.point_to_point() && work->isCompleted())) {
-      call->finish(work && !work->isSuccess() ? "failed" : "");
+      finish(*call, work && !work->isSuccess() ? "failed" : "");
     }
   }
   const std::vector<CallRecordPtr> calls = under_way();
@@ -261,32 +272,31 @@ void GroupGuard::look() {
     return;
   }
   std::optional<Failure> broken;
-  std::vector<int> ended;
   uint64_t progress = 0;
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ == nullptr) return;
     broken = engine_->failure();
-    if (!broken) ended = engine_->ended_peers();
     progress = engine_->stats().bytes_sent + engine_->stats().bytes_received;
   }
   if (broken) return abort_inner();
   const auto now = Clock::now();
   if (std::exchange(progress_, progress) != progress) progressed_ = now;
-  if (ended.empty()) {
-    peer_ended_ = {};
-  } else if (peer_ended_ == Clock::time_point{}) {
-    peer_ended_ = now;
-  } else if (now - peer_ended_ >= kAfterPeerEnded) {
-    for (const CallRecordPtr& call : calls) {
-      if (call->shape.point_to_point()) continue;
-      // A carrier sees the end of the rank that it waits for; this one may wait for a rank that is
-      // alive, and itself stuck behind the one that has ended.
-      if (call->shape.engine && now - progressed_ < kNoProgress) continue;
+  for (const CallRecordPtr& call : calls) {
+    if (call->shape.point_to_point()) continue;
+    if (ended_peers(*call).empty()) {
+      peer_ended_ = {};
+    } else if (peer_ended_ == Clock::time_point{}) {
+      peer_ended_ = now;
+    } else if (now - peer_ended_ >= kAfterPeerEnded &&
+               // A carrier sees the end of the rank that it waits for; this one may wait for a rank
+               // that is alive, and itself stuck behind the one that has ended.
+               (!call->shape.engine || now - progressed_ >= kNoProgress)) {
       return fail(
           {FailureKind::kPeerLost, str_of(call->title(), " waited ", seconds_since(call->created),
-                                          " s: ", ended_peers_text())});
+                                          " s: ", ended_peers_text(*call))});
     }
+    break;  // of the oldest collective: later ones may not have begun
   }
   compare_when_stuck(now);
 }

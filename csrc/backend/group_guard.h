@@ -51,6 +51,9 @@ class GroupGuard final : public Watched {
   /// The call has not reached any peer (its arguments were refused).
   void withdraw(const CallRecordPtr& record);
 
+  /// The call has ended; `error` empty: well.
+  void finish(CallRecord& record, const std::string& error);
+
   /// Collectives that were begun.
   uint64_t sequence() const;
 
@@ -69,7 +72,11 @@ class GroupGuard final : public Watched {
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::string ended_peers_text();
+  /// "the process of rank 2 has ended", or empty; those that had done their part of the call do not
+  /// count.
+  std::string ended_peers_text(const CallRecord& call);
+  std::vector<int> ended_peers(const CallRecord& call);
+
   void abort_inner();
   void compare_when_stuck(Clock::time_point now);
   std::vector<CallRecordPtr> under_way();

@@ -191,7 +191,7 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
                                                                   : c10d::ErrorType::COMM_ERROR;
       }
     }
-    record->finish(text);
+    guard_->finish(*record, text);
     if (config_.log == LogLevel::kDebug) log_call(*record, why);
     work->complete(error ? for_python(error) : nullptr);
     if (onCompletionHook_) try {

@@ -145,14 +145,14 @@ bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
     // A wait for a send or a receive that ran out has ended it: Gloo closes the connections then.
     const bool ended = record_->shape.point_to_point() || inner_->isCompleted() ||
                        std::string_view(e.what()).find(kWaitRanOut) == std::string_view::npos;
-    if (ended) record_->finish(e.what());
+    if (ended) guard_->finish(*record_, e.what());
     guard_->rethrow(*record_, e.what(), ended);
   }
   if (!done) {  // what Gloo makes of an abort()
-    record_->finish("aborted");
+    guard_->finish(*record_, "aborted");
     guard_->rethrow(*record_, "aborted", true);
   }
-  record_->finish("");
+  guard_->finish(*record_, "");
   return done;
 }
 
@@ -163,10 +163,10 @@ FuturePtr ForwardedWork::getFuture() {
       [record = record_, guard = guard_, outputs = outputs_](c10::ivalue::Future& done) {
         if (done.hasError()) {
           const std::string text = done.tryRetrieveErrorMessage();
-          record->finish(text);
+          guard->finish(*record, text);
           guard->rethrow(*record, text, true);
         }
-        record->finish("");
+        guard->finish(*record, "");
         return outputs.empty() ? done.value() : c10::IValue(outputs);
       },
       c10::ListType::create(c10::TensorType::get()));

@@ -144,8 +144,15 @@ class Communicator {
   /// The call of that number was not made after all.
   virtual void forget_call(uint64_t number) { (void)number; }
 
-  /// Peers whose process is known to have ended.
-  virtual std::vector<int> ended_peers() { return {}; }
+  /// This rank has done its part of the collective.
+  virtual void finish_call(uint64_t number) { (void)number; }
+
+  /// Peers whose process is known to have ended before it had done its part of the collective
+  /// (0: at all).
+  virtual std::vector<int> ended_peers(uint64_t number) {
+    (void)number;
+    return {};
+  }
 
  protected:
   /// For errors.

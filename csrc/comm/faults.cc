@@ -77,7 +77,8 @@ class Faulty final : public Communicator {
     return inner_->compare_call(note);
   }
   void forget_call(uint64_t number) override { inner_->forget_call(number); }
-  std::vector<int> ended_peers() override { return inner_->ended_peers(); }
+  void finish_call(uint64_t number) override { inner_->finish_call(number); }
+  std::vector<int> ended_peers(uint64_t number) override { return inner_->ended_peers(number); }
 
  private:
   Fault step() {

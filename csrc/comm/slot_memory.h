@@ -17,7 +17,7 @@ namespace cgx {
 
 inline constexpr size_t kCacheLine = 64;
 inline constexpr uint64_t kSlotMagic = 0x63677873'6c6f7473;  // "cgxslots"
-inline constexpr uint32_t kSlotVersion = 3;
+inline constexpr uint32_t kSlotVersion = 4;
 /// Exchanges that a rank can have under way.
 inline constexpr int kMaxSlots = 4;
 /// Collectives that a rank remembers to have begun: peers that lag further behind compare nothing.
@@ -58,6 +58,7 @@ struct RankState {
   struct Call {
     std::atomic<uint64_t> number;
     std::atomic<uint64_t> words[2];
+    std::atomic<uint64_t> finished;  // the number, once the rank has done its part
   };
   alignas(kCacheLine) Call calls[kCallNotes];
 };

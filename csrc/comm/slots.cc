@@ -237,10 +237,19 @@ void SlotExchange::forget_call(uint64_t number) {
   memory_.rank(rank_).calls[number % kCallNotes].number.store(0, std::memory_order_seq_cst);
 }
 
-std::vector<int> SlotExchange::ended_peers() {
+void SlotExchange::finish_call(uint64_t number) {
+  if (process_ != process_token()) return;
+  memory_.rank(rank_).calls[number % kCallNotes].finished.store(number, std::memory_order_release);
+}
+
+std::vector<int> SlotExchange::ended_peers(uint64_t number) {
   std::vector<int> ended;
   for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank_ && !peer_alive(peer)) ended.push_back(called(peer));
+    if (peer == rank_ || peer_alive(peer)) continue;
+    const auto& call = memory_.rank(peer).calls[number % kCallNotes];
+    // A later number: it went on from there.
+    if (number > 0 && call.finished.load(std::memory_order_acquire) >= number) continue;
+    ended.push_back(called(peer));
   }
   return ended;
 }

@@ -51,7 +51,8 @@ class SlotExchange : public Communicator {
   std::optional<Failure> failure() override;
   std::optional<PeerNote> compare_call(const CallNote& note) override;
   void forget_call(uint64_t number) override;
-  std::vector<int> ended_peers() override;
+  void finish_call(uint64_t number) override;
+  std::vector<int> ended_peers(uint64_t number) override;
 
  protected:
   /// `owner` keeps the memory alive for as long as this object needs it.

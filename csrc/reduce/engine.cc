@@ -274,12 +274,18 @@ void Engine::forget_call(uint64_t number) {
   if (carriers_.cross) carriers_.cross->forget_call(number);
 }
 
-std::vector<int> Engine::ended_peers() {
+void Engine::finish_call(uint64_t number) {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  if (carriers_.inner) carriers_.inner->finish_call(number);
+  if (carriers_.cross) carriers_.cross->finish_call(number);
+}
+
+std::vector<int> Engine::ended_peers(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
   std::vector<int> ended;
   for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
     if (comm == nullptr) continue;
-    for (int peer : comm->ended_peers()) ended.push_back(peer);
+    for (int peer : comm->ended_peers(number)) ended.push_back(peer);
   }
   return ended;
 }

@@ -105,7 +105,8 @@ class Engine {
   /// As those of Communicator, over all carriers; ranks are the group's.
   std::optional<PeerNote> compare_call(const CallNote& note);
   void forget_call(uint64_t number);
-  std::vector<int> ended_peers();
+  void finish_call(uint64_t number);
+  std::vector<int> ended_peers(uint64_t number);
 
   /// Leaves the group: peers that still wait for this rank hear it at once. No run() may be under
   /// way or follow.

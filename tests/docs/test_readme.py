@@ -42,7 +42,7 @@ def test_every_setting_is_in_the_table_and_nothing_else():
         for name, row in SETTINGS.items()
     }
     assert found == expected
-    assert [row["name"] for row in _C.settings() if not row["compared"]] == ["host_id"]
+    assert [row["name"] for row in _C.settings() if not row["compared"]] == ["log", "host_id"]
 
 
 def test_allowed_integers_are_those_of_the_code():

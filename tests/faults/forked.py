@@ -109,10 +109,12 @@ class Ranks:
         if pid:
             child.ended, child.status = time.monotonic(), status
 
-    def outcomes(self, timeout: float) -> list[Any]:
-        """What every child answered: its value, or an exception (`Lost` where it only ended)."""
+    def outcomes(self, timeout: float, but: int | None = None) -> list[Any]:
+        """What every child answered: its value, or an exception (`Lost` where it only ended). Rank
+        `but` is not waited for.
+        """
         deadline = time.monotonic() + timeout
-        waiting = {child.pipe: child for child in self.children}
+        waiting = {c.pipe: c for rank, c in enumerate(self.children) if rank != but}
         while waiting:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -126,7 +128,10 @@ class Ranks:
                     if child.status is None:
                         _, child.status = os.waitpid(child.pid, 0)
                         child.ended = time.monotonic()
-        return [self._outcome(child, child.pipe in waiting) for child in self.children]
+        return [
+            self._outcome(child, child.pipe in waiting or child.status is None)
+            for child in self.children
+        ]
 
     @staticmethod
     def _outcome(child: Child, hangs: bool) -> Any:

@@ -61,7 +61,7 @@ def stop_one(_rank, _world_size, env, call, wake):
             time.sleep(0.6 * TIMEOUT)
             ranks.send_signal(1, signal.SIGCONT)
             return ranks.outcomes(timeout=30)
-        return ranks.outcomes(timeout=TIMEOUT + 25)
+        return ranks.outcomes(timeout=TIMEOUT + 25, but=1)
 
 
 def stopped(pid):
@@ -78,7 +78,8 @@ def test_a_stopped_rank_is_an_error_at_the_deadline(layout, call):
         kind, text, seconds = outcomes[rank]
         told = f"rank {rank} after {seconds:.2f} s: {kind}: {text}"
         if call == "broadcast" and kind == "fine":
-            continue  # the root sends and goes on; a leaf has its value before the one that sleeps
+            # Its part is done, and its process has ended: no reason for the others to fail sooner.
+            continue
         assert kind == "TimeoutError", told
         assert f"on rank {rank} of 3" in text and call in text, told
         assert TIMEOUT - EARLY < seconds < TIMEOUT + LATE + SLACK, told

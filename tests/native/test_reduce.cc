@@ -323,7 +323,7 @@ TEST(reduce_watched_from_another_thread) {
         return;
       }
       for (uint64_t call = 1; running > 0; ++call) {
-        CHECK(!engine.failure() && engine.ended_peers().empty());
+        CHECK(!engine.failure() && engine.ended_peers(0).empty());
         if (call <= kCalls) CHECK(!engine.compare_call({call, {call * 3, 7}}));
         engine.stats().snapshot();
       }
