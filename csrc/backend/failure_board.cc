@@ -1,5 +1,8 @@
 #include "backend/failure_board.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <future>
@@ -16,6 +19,13 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr char kFailureKey[] = "cgx/failure";
+constexpr std::chrono::seconds kSilence{30};
+constexpr std::chrono::milliseconds kPatienceWithSilence{10};
+
+std::atomic<std::chrono::steady_clock::duration>& silent_until() {
+  static std::atomic<std::chrono::steady_clock::duration> until{};
+  return until;
+}
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -81,7 +91,13 @@ struct FailureBoard::State {
     } catch (const std::system_error&) {
       return std::nullopt;  // no thread to be had
     }
-    if (answer.wait_for(patience) != std::future_status::ready) return std::nullopt;
+    // Who has waited for a dead store once does not do so again for every group.
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    if (now < silent_until().load()) patience = std::min(patience, kPatienceWithSilence);
+    if (answer.wait_for(patience) != std::future_status::ready) {
+      if (patience.count() > 0) silent_until() = now + kSilence;
+      return std::nullopt;
+    }
     return answer.get();
   }
 };

@@ -1,8 +1,11 @@
 #include "backend/group_guard.h"
 
 #include <ATen/ops/empty.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <limits>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -25,7 +28,7 @@ constexpr milliseconds kNoProgress{800};
 // Calls that a rank tells of once it is stuck: it may have passed the one that a peer is stuck in.
 constexpr size_t kRecent = 16;
 constexpr std::chrono::seconds kCompareAgain{5};
-constexpr int kNobodyUses = 7;  // a tag
+constexpr int kNobodyUses = std::numeric_limits<int>::max();  // a tag
 
 std::vector<std::vector<int64_t>> sizes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<int64_t>> sizes;
@@ -56,19 +59,22 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 void close_connections(c10d::Backend& gloo) {
-  if (gloo.getSize() < 2) return;
-  try {
-    std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
-    const int peer = (gloo.getRank() + 1) % gloo.getSize();
-    gloo.recv(nothing, peer, kNobodyUses)->wait(milliseconds(1));
-  } catch (const std::exception&) {
-    // It times out, or the connection is closed already.
+  std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
+  for (int i = 1; i < gloo.getSize(); ++i) {
+    const int peer = (gloo.getRank() + i) % gloo.getSize();
+    try {
+      gloo.recv(nothing, peer, kNobodyUses)->wait(milliseconds(1));
+    } catch (const std::exception& e) {
+      // Where that one connection was closed already, the wait did not time out, and closed
+      // nothing.
+      if (std::string_view(e.what()).find("imed out") != std::string_view::npos) return;
+    }
   }
 }
 
 GroupGuard::GroupGuard(std::shared_ptr<const GroupLabel> label,
                        c10::intrusive_ptr<c10d::Store> store)
-    : label_(std::move(label)), board_(std::move(store), label_->rank) {}
+    : process_(getpid()), label_(std::move(label)), board_(std::move(store), label_->rank) {}
 
 GroupGuard::~GroupGuard() = default;
 
@@ -78,16 +84,16 @@ void GroupGuard::attach(Engine* engine, const BackendPtr& inner) {
     engine_ = engine;
     inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
   }
-  if (label_->size > 1) Watch::add(this);
+  Watch::add(this);
 }
 
 void GroupGuard::detach() {
-  if (label_->size > 1) Watch::remove(this);
+  Watch::remove(this);
   // Works that nobody has waited for: their records must not keep the inner backend (finish()).
   for (const CallRecordPtr& call : under_way()) {
     const auto work = call->work();
     const bool done = !work || (work->isCompleted() && work->isSuccess());
-    call->finish(done ? "" : "the group was destroyed while this call was under way");
+    finish(*call, done ? "" : "the group was destroyed while this call was under way");
   }
   std::lock_guard<std::mutex> lock(attached_mutex_);
   engine_ = nullptr;
@@ -171,11 +177,13 @@ uint64_t GroupGuard::sequence() const {
 }
 
 void GroupGuard::fail(const Failure& failure) {
-  board_.post(failure, kPatience);
+  if (process_ != getpid()) return;  // a forked child must not speak for its parent
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ != nullptr) engine_->fail(failure);
   }
+  // Before the connections are closed: who sees that looks for the cause.
+  board_.post(failure, kPatience);
   abort_inner();
 }
 
@@ -205,6 +213,8 @@ std::string GroupGuard::ended_peers_text(const CallRecord& call) {
 }
 
 void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool ended) {
+  TORCH_CHECK(process_ == getpid(), record.title(),
+              ": the work belongs to the parent of this process; a forked child cannot use it");
   const std::string what =
       str_of(record.title(), " (gloo), ", seconds_since(record.created), " s: ", text);
   const bool late =
@@ -236,23 +246,26 @@ std::vector<CallRecordPtr> GroupGuard::under_way() {
 }
 
 void GroupGuard::abort_inner() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (std::exchange(inner_aborted_, true)) return;
-  }
   BackendPtr inner;
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     inner = inner_.lock();
   }
   if (!inner) return;
+  bool waiting = false;
   for (const CallRecordPtr& call : under_way()) {
     if (call->shape.engine) continue;
+    waiting = true;
     try {
       if (auto work = call->work()) work->abort();
     } catch (const std::exception&) {
       // Gloo's collectives cannot be aborted, only lose their connections.
     }
+  }
+  // Once for the peers, and again, at every look, for as long as anybody here still waits.
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(inner_aborted_, true) && !waiting) return;
   }
   close_connections(*inner);
 }

@@ -11,6 +11,8 @@
 // Thread-safe.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -81,6 +83,7 @@ class GroupGuard final : public Watched {
   void compare_when_stuck(Clock::time_point now);
   std::vector<CallRecordPtr> under_way();
 
+  const pid_t process_;
   const std::shared_ptr<const GroupLabel> label_;
   FailureBoard board_;
 

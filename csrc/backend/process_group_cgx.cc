@@ -248,6 +248,7 @@ c10d::ErrorType ProcessGroupCGX::getError() {
 }
 
 void ProcessGroupCGX::abort() {
+  if (process_ != getpid()) return;  // a forked child must not end its parent's group
   guard_->fail({FailureKind::kAborted,
                 str_of("rank ", rank_, " was aborted: abort() of the process group was called")});
 }
@@ -322,7 +323,8 @@ ProcessGroupCGX::BackendPtr ProcessGroupCGX::split(
 
 void ProcessGroupCGX::startCoalescing() {
   std::lock_guard<std::mutex> lock(mutex_);
-  TORCH_CHECK(!coalescing_, "cgx: startCoalescing() inside of another one");
+  // An exception inside torch's coalescing manager ends it without endCoalescing().
+  coalesced_.clear();
   coalescing_ = true;
 }
 

@@ -6,6 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "backend/python_error.h"
+#include "base/error.h"
+
 namespace cgx {
 namespace {
 
@@ -46,6 +49,44 @@ void settle(const FuturePtr& future, const std::exception_ptr& error,
 }
 
 }  // namespace
+
+namespace {
+
+// Called while an exception of an inner work is handled.
+[[noreturn]] void rethrow_inner(GroupGuard& guard, CallRecord& record) {
+  try {
+    throw;
+  } catch (const c10::DistError& e) {
+    guard.finish(record, e.what_without_backtrace());
+    guard.rethrow(record, e.what_without_backtrace(), true);
+  } catch (const c10::Error& e) {
+    const std::string text = e.what_without_backtrace();
+    if (text.find(kWaitRanOut) != std::string::npos) {
+      // A wait for a send or a receive that ran out has ended it: Gloo closes the connections then.
+      const bool ended = record.shape.point_to_point();
+      if (ended) guard.finish(record, text);
+      guard.rethrow(record, text, ended);
+    }
+    guard.finish(record, text);
+    throw;  // torch's own: it does not know the type or the operation; the connections are fine
+  } catch (const std::exception& e) {
+    guard.finish(record, e.what());
+    guard.rethrow(record, e.what(), true);
+  }
+}
+
+}  // namespace
+
+bool EngineWork::wait(std::chrono::milliseconds timeout) {
+  try {
+    return Work::wait(timeout);
+  } catch (const c10::Error& e) {
+    if (std::string_view(e.what()).find(kWaitRanOut) == std::string_view::npos) throw;
+    std::rethrow_exception(for_python(std::make_exception_ptr(
+        TimeoutError(str_of("cgx ", name_of(opType_), " number ", sequence_, " on rank ", rank_,
+                            ": not done after a wait of ", timeout.count(), " ms; it goes on")))));
+  }
+}
 
 EngineWork::EngineWork(int rank, c10d::OpType op, const char* title,
                        const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
@@ -141,12 +182,8 @@ bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
   bool done = false;
   try {
     done = inner_->wait(timeout);
-  } catch (const std::exception& e) {
-    // A wait for a send or a receive that ran out has ended it: Gloo closes the connections then.
-    const bool ended = record_->shape.point_to_point() || inner_->isCompleted() ||
-                       std::string_view(e.what()).find(kWaitRanOut) == std::string_view::npos;
-    if (ended) guard_->finish(*record_, e.what());
-    guard_->rethrow(*record_, e.what(), ended);
+  } catch (...) {
+    rethrow_inner(*guard_, *record_);
   }
   if (!done) {  // what Gloo makes of an abort()
     guard_->finish(*record_, "aborted");
@@ -162,9 +199,11 @@ FuturePtr ForwardedWork::getFuture() {
   return inner_->getFuture()->then(
       [record = record_, guard = guard_, outputs = outputs_](c10::ivalue::Future& done) {
         if (done.hasError()) {
-          const std::string text = done.tryRetrieveErrorMessage();
-          guard->finish(*record, text);
-          guard->rethrow(*record, text, true);
+          try {
+            std::rethrow_exception(done.exception_ptr());
+          } catch (...) {
+            rethrow_inner(*guard, *record);
+          }
         }
         guard->finish(*record, "");
         return outputs.empty() ? done.value() : c10::IValue(outputs);

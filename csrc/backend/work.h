@@ -33,6 +33,8 @@ class EngineWork : public c10d::Work {
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
   void abort() override;
+  /// TimeoutError after `timeout`, while the collective goes on; else what the collective threw.
+  bool wait(std::chrono::milliseconds timeout) override;
 
   c10d::OpType op() const { return opType_; }
   std::chrono::steady_clock::time_point start_time() const { return start_; }
