@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from tests.distributed import run_pooled
+from tests.distributed import run_pooled, run_ranks
 
 # On one host calls are compared in shared memory before they start; elsewhere when they are stuck.
 ONE_HOST: dict[str, str] = {}
@@ -203,3 +203,18 @@ def point_to_point(rank, world_size):
 
 def test_sends_do_not_count():
     assert run_pooled(point_to_point, 3) == [2, 2, 2]
+
+
+def sizes_under_detail(rank, world_size):
+    start = time.monotonic()
+    with pytest.raises(RuntimeError) as caught:
+        other_size_inside(rank)
+    return time.monotonic() - start, str(caught.value)
+
+
+def test_detail_compares_sizes_between_hosts():
+    """What docs/reliability.md names as the remedy where no memory is shared."""
+    env = [{"TORCH_DISTRIBUTED_DEBUG": "DETAIL", **host} for host in TWO_HOSTS]
+    for seconds, text in run_ranks(sizes_under_detail, 2, env=env):
+        assert "100" in text and "10100" in text, text
+        assert seconds < AT_ONCE
