@@ -64,6 +64,7 @@ def test_all_functional_collectives(world_size):
 
 
 def _gradients(rank, world_size):
+    # Named: the default is the group that was there when torch.distributed.nn was imported.
     n, group = world_size, dist.group.WORLD
     weights = _data(10, 6 * n * n, 4)
     found = {}
@@ -71,19 +72,21 @@ def _gradients(rank, world_size):
         "all_gather": lambda x: funcol.all_gather_tensor_autograd(x, 0, group),
         "reduce_scatter": lambda x: funcol.reduce_scatter_tensor_autograd(x, "sum", 0, group),
         "all_to_all": lambda x: funcol.all_to_all_single_autograd(x, None, None, group),
-        "nn all_reduce": lambda x: dist_nn.all_reduce(x.clone()),
-        "nn broadcast": lambda x: dist_nn.broadcast(x.clone(), 0),
-        "nn reduce": lambda x: dist_nn.reduce(x.clone(), 0),
-        "nn all_gather": lambda x: torch.cat(dist_nn.all_gather(x)),
-        "nn gather": lambda x: torch.cat(dist_nn.gather(x, 0)),
-        "nn scatter": lambda x: dist_nn.scatter([x * r for r in range(n)], 0),
+        "nn all_reduce": lambda x: dist_nn.all_reduce(x.clone(), group=group),
+        "nn broadcast": lambda x: dist_nn.broadcast(x.clone(), 0, group),
+        "nn reduce": lambda x: dist_nn.reduce(x.clone(), 0, group=group),
+        "nn all_gather": lambda x: torch.cat(dist_nn.all_gather(x, group)),
+        "nn gather": lambda x: torch.cat(dist_nn.gather(x, 0, group)),
+        "nn scatter": lambda x: dist_nn.scatter([x * r for r in range(n)], 0, group),
         "nn reduce_scatter": lambda x: dist_nn.reduce_scatter(
-            torch.empty(6, 4), [p.contiguous() for p in x.chunk(n)]
+            torch.empty(6, 4), [p.contiguous() for p in x.chunk(n)], group=group
         ),
         "nn all_to_all": lambda x: torch.cat(
-            dist_nn.all_to_all([torch.empty(6, 4) for _ in range(n)], list(x.chunk(n)))
+            dist_nn.all_to_all([torch.empty(6, 4) for _ in range(n)], list(x.chunk(n)), group)
         ),
-        "nn all_to_all_single": lambda x: dist_nn.all_to_all_single(torch.empty_like(x), x),
+        "nn all_to_all_single": lambda x: dist_nn.all_to_all_single(
+            torch.empty_like(x), x, group=group
+        ),
     }.items():
         x = _data(rank, 6 * n, 4).requires_grad_(True)
         y = call(x)
