@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tests.reduce.model import hosts_of
 from torch_cgx import _C
 
 Doubles = npt.NDArray[np.float64]
@@ -114,13 +115,6 @@ def team_sum(own: list[Value], algorithm: str, owner: int, divisor: int, code: C
     if divisor > 1:
         total = divide(total, divisor)
     return total if algorithm == "oneshot" else code(total)
-
-
-def hosts_of(group: dict[str, Any], ranks: int) -> list[list[int]]:
-    by_label: dict[object, list[int]] = {}
-    for rank, label in enumerate(group.get("hosts") or ["one"] * ranks):
-        by_label.setdefault(label, []).append(rank)
-    return list(by_label.values())
 
 
 def all_reduce(

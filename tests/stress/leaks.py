@@ -8,8 +8,6 @@ a single odd sample does not matter.
 
 from __future__ import annotations
 
-import gc
-import os
 import statistics
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.distributed import RankPool
+from tests.stress.held import held, resident
 
 SAMPLES = 40
 # Bytes per call or group that are no leak. A page more or less in the allocator is 4096 / calls.
@@ -28,23 +27,6 @@ PER_GROUP = 2500.0
 UNNOTICED = 1 << 20
 # calls, groups: the full counts, and those of a short run.
 COUNTS = {"SHM": ((100_000, 1000), (100_000, 80)), "GLOO": ((100_000, 1000), (4_000, 40))}
-
-
-def held() -> dict[str, int]:
-    gc.collect()
-    with open("/proc/self/maps") as maps:
-        segments = sum("/dev/shm/" in line for line in maps)
-    return {
-        "fds": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
-        "segments": segments,
-    }
-
-
-def resident() -> int:
-    gc.collect()
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def growth(samples: list[int], rounds: int) -> float:

@@ -7,7 +7,6 @@ import ctypes
 import dataclasses
 import datetime
 import faulthandler
-import gc
 import hashlib
 import os
 import pickle
@@ -26,6 +25,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.stress import oracle
 from tests.stress.board import Board
+from tests.stress.held import resident, settled, thread_names
 from tests.stress.program import (
     CREATION_SECONDS,
     ENGINE,
@@ -149,42 +149,10 @@ def serve(channel: socket.socket, board: Board, slot: int) -> None:
         report = rank.run()
         report.signals = caught[0] - before
         del rank
-        report.left = _held()
+        report.left = settled()
         report.threads = thread_names()
-        report.rss_kb = _rss_kb()
+        report.rss_kb = resident() // 1024
         send(channel, report)
-
-
-def _held() -> dict[str, int]:
-    """Threads, descriptors and mapped segments, once they have settled."""
-    found: dict[str, int] = {}
-    for _ in range(40):
-        gc.collect()
-        with open("/proc/self/maps") as maps:
-            segments = sum("/dev/shm/" in line for line in maps)
-        now = {
-            "threads": len(os.listdir("/proc/self/task")),
-            "fds": len(os.listdir("/proc/self/fd")),
-            "segments": segments,
-        }
-        if now == found:
-            break
-        found = now
-        time.sleep(0.02)
-    return found
-
-
-def thread_names() -> list[str]:
-    names = []
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
-            names.append(file.read().strip())
-    return sorted(names)
-
-
-def _rss_kb() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 1024
 
 
 class _Rank:
