@@ -1,9 +1,12 @@
 #include "backend/process_group_cgx.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <string_view>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
@@ -66,6 +69,13 @@ const char* name_of(Carrier carrier) {
       return "nccl";
   }
   return "unknown carrier";
+}
+
+// Callbacks of forwarded works run on the threads of the inner backend, which names them.
+bool on_thread_of_gloo() {
+  char name[16] = {};
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  return std::string_view(name).starts_with("pt_gloo");
 }
 
 // The same on all ranks, also where a rank has only one of the carriers.
@@ -210,6 +220,10 @@ ProcessGroupCGX::~ProcessGroupCGX() {
   // Gloo's destructor joins threads that want the lock, to drop the tensors of their last works.
   ReleaseGilIfHeld no_gil;
   engine_.reset();  // holds the carrier, which may be Gloo too
+  if (on_thread_of_gloo()) {
+    // A callback held the last reference: a thread that joined itself would end the process.
+    std::thread([inner = std::move(inner_)]() mutable { inner.reset(); }).detach();
+  }
   inner_.reset();
 }
 

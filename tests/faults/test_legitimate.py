@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -167,6 +169,7 @@ def test_a_wait_that_runs_out_leaves_the_collective_alone():
 
 def alone(rank, world_size):
     def resident():
+        ctypes.CDLL(None).malloc_trim(0)  # freed pages between live ones count as the heap's
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4096
 
@@ -187,3 +190,40 @@ def alone(rank, world_size):
 def test_works_that_nobody_waits_for_are_let_go():
     (grown,) = run_pooled(alone, 1)
     assert grown < 120e6  # 240 MB if they were kept
+
+
+def last_reference(rank, world_size, store, call):
+    """A callback is the last to hold the group, on whichever thread it runs."""
+    join(rank, world_size, store)
+    x = torch.ones(4)
+    start = dist.all_reduce if call == "all_reduce" else dist.broadcast
+    work = start(x, **({} if call == "all_reduce" else {"src": 0}), async_op=True)
+    destroyed = threading.Event()
+    seen = []
+
+    def callback(future, group=dist.group.WORLD):
+        destroyed.wait(0.5)
+        time.sleep(0.2)
+        seen.append(group.size())
+        return future.value()
+
+    future = work.get_future().then(callback)
+    del callback, work
+    dist.destroy_process_group()
+    destroyed.set()
+    future.wait()
+    del future
+    time.sleep(0.3)  # the callback's thread lets go of the group
+    return seen, x[0].item()
+
+
+def hold_last(_rank, _world_size, call):
+    with Ranks(2, last_reference, call) as ranks:
+        return ranks.outcomes(timeout=30)
+
+
+@pytest.mark.parametrize("call", ["all_reduce", "broadcast"])
+def test_a_callback_may_hold_the_last_reference_to_its_group(call):
+    """Gloo itself ends the process: its thread joins itself."""
+    (outcomes,) = run_pooled(hold_last, 1, call, backend=None)
+    assert outcomes == [([2], 2.0 if call == "all_reduce" else 1.0)] * 2
