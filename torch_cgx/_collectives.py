@@ -49,7 +49,7 @@ def all_reduce(
         return dist.all_reduce(tensor, op, group, async_op)
     pairs = layers if layers is not None else [(tensor.numel(), config)]
     plan = layers_of(pairs, tensor.numel(), backend.settings())
-    return _finish(backend.all_reduce_layers(tensor, op, plan), async_op)
+    return _finish(backend.all_reduce_layers(tensor, op, plan, async_op), async_op)
 
 
 def reduce_scatter_tensor(
@@ -74,7 +74,7 @@ def reduce_scatter_tensor(
     if config is None:
         return dist.reduce_scatter_tensor(output, input, op, group, async_op)
     spec = spec_of(config, backend.settings())
-    return _finish(backend.reduce_scatter_codec(output, input, op, spec), async_op)
+    return _finish(backend.reduce_scatter_codec(output, input, op, spec, async_op), async_op)
 
 
 def all_gather_into_tensor(
@@ -98,7 +98,7 @@ def all_gather_into_tensor(
     if config is None:
         return dist.all_gather_into_tensor(output, input, group, async_op)
     spec = spec_of(config, backend.settings())
-    return _finish(backend.all_gather_codec(output, input, spec), async_op)
+    return _finish(backend.all_gather_codec(output, input, spec, async_op), async_op)
 
 
 def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:

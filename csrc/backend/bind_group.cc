@@ -158,11 +158,11 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(const ProcessGroupCGX::StorePtr& 
 
 c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
                                                  const c10d::ReduceOp& op, const Layers& layers,
-                                                 milliseconds timeout) {
+                                                 bool async_op, milliseconds timeout) {
   std::vector<LayerRequest> requests;
   for (const auto& [numel, codec] : layers) requests.push_back({numel, codec});
   py::gil_scoped_release no_gil;
-  return group.all_reduce_layers(tensor, op, requests, timeout);
+  return group.all_reduce_layers(tensor, op, requests, {timeout, async_op});
 }
 
 py::dict stats_of(ProcessGroupCGX& group) {
@@ -215,12 +215,24 @@ void bind_group(py::module_& m) {
            py::arg("options"), py::arg("make_inner"), py::arg("load_mpi"), py::arg("timeout"),
            py::arg("group_name"), py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
-           py::arg("layers"), py::arg("timeout") = c10d::kUnsetTimeout)
-      .def("reduce_scatter_codec", &ProcessGroupCGX::reduce_scatter_codec, py::arg("output"),
-           py::arg("input"), py::arg("op"), py::arg("codec"),
-           py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
-      .def("all_gather_codec", &ProcessGroupCGX::all_gather_codec, py::arg("output"),
-           py::arg("input"), py::arg("codec"), py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
+           py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout)
+      .def(
+          "reduce_scatter_codec",
+          [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
+             const c10d::ReduceOp& op, const std::optional<CodecSpec>& codec, bool async_op,
+             milliseconds timeout) {
+            return g.reduce_scatter_codec(output, input, op, codec, {timeout, async_op});
+          },
+          py::arg("output"), py::arg("input"), py::arg("op"), py::arg("codec"),
+          py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
+      .def(
+          "all_gather_codec",
+          [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
+             const std::optional<CodecSpec>& codec, bool async_op, milliseconds timeout) {
+            return g.all_gather_codec(output, input, codec, {timeout, async_op});
+          },
+          py::arg("output"), py::arg("input"), py::arg("codec"), py::arg("async_op") = true,
+          py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
       .def("stats", &stats_of)
       .def("reset_stats", [](ProcessGroupCGX& g) { g.engine().stats().reset(); })
       .def_property_readonly(

@@ -15,6 +15,7 @@
 #include "backend/gil.h"
 #include "backend/handshake.h"
 #include "backend/python_error.h"
+#include "backend/torch_threads.h"
 #include "base/error.h"
 #include "comm/faults.h"
 #include "comm/in_process.h"
@@ -122,6 +123,7 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   engine_ = std::make_unique<Engine>(
       std::move(carriers), engine,
       [guard = guard_](Failure failure) { return guard->explain(std::move(failure)); });
+  engine_->use(torch_threads());
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
   guard_->attach(engine_.get(), inner_);

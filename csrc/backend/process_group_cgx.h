@@ -37,6 +37,13 @@ struct LayerRequest {
   std::optional<CodecSpec> codec;
 };
 
+/// How the caller of a collective waits for it.
+struct Terms {
+  std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
+  /// False: the caller waits for the work at once, so its own thread may do it.
+  bool async = true;
+};
+
 class ProcessGroupCGX : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -104,15 +111,12 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Layers must add up to the tensor. A compressed layer of a tensor that the engine does not take
   /// is an error.
   WorkPtr all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
-                            const std::vector<LayerRequest>& layers,
-                            std::chrono::milliseconds timeout);
+                            const std::vector<LayerRequest>& layers, const Terms& terms);
   /// `codec` empty: exact, whatever the group's configuration says.
   WorkPtr reduce_scatter_codec(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
-                               const std::optional<CodecSpec>& codec,
-                               std::chrono::milliseconds timeout);
+                               const std::optional<CodecSpec>& codec, const Terms& terms);
   WorkPtr all_gather_codec(at::Tensor output, at::Tensor input,
-                           const std::optional<CodecSpec>& codec,
-                           std::chrono::milliseconds timeout);
+                           const std::optional<CodecSpec>& codec, const Terms& terms);
 
   Engine& engine() { return *engine_; }
   /// Differs between all groups of this process, also those that are gone.
@@ -171,17 +175,16 @@ class ProcessGroupCGX : public c10d::Backend {
   void log_call(const CallRecord& record, const std::string& why) const;
 
   WorkPtr engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
-                            std::vector<std::vector<Segment>> segments,
-                            std::chrono::milliseconds timeout, std::string why);
+                            std::vector<std::vector<Segment>> segments, const Terms& terms,
+                            std::string why);
   WorkPtr engine_reduce_scatter(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
-                                const std::shared_ptr<const Codec>& codec,
-                                std::chrono::milliseconds timeout, std::string why);
+                                const std::shared_ptr<const Codec>& codec, const Terms& terms,
+                                std::string why);
   WorkPtr engine_all_gather(at::Tensor output, at::Tensor input,
-                            const std::shared_ptr<const Codec>& codec,
-                            std::chrono::milliseconds timeout, std::string why);
+                            const std::shared_ptr<const Codec>& codec, const Terms& terms,
+                            std::string why);
   WorkPtr enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
-                  const Tensors& outputs, std::chrono::milliseconds timeout, std::string why,
-                  Body body);
+                  const Tensors& outputs, const Terms& terms, std::string why, Body body);
   /// On the worker's thread.
   void run_plan(const std::shared_ptr<const Plan>& plan, const void* input, void* output,
                 bool average, const Deadline& deadline, CallRecord& record);

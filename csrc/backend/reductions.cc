@@ -9,6 +9,7 @@
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
 #include "backend/tensor_memory.h"
+#include "backend/torch_threads.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -163,18 +164,21 @@ std::vector<Segment> ProcessGroupCGX::segments_of(const at::Tensor& tensor,
 }
 
 WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
-                                 const Tensors& outputs, milliseconds timeout, std::string why,
+                                 const Tensors& outputs, const Terms& terms, std::string why,
                                  Body body) {
-  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
+  const milliseconds timeout =
+      terms.timeout == c10d::kUnsetTimeout ? options_->timeout : terms.timeout;
   CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
   auto work = c10::make_intrusive<EngineWork>(rank_, shape.op, title, inputs, outputs,
                                               record->number, callbacks_);
-  auto task = [this, work, record, timeout, why = std::move(why), context = CallerContext(),
-               body = std::move(body)]() mutable {
+  TaskQueue::Task task = [this, work, record, timeout, why = std::move(why),
+                          context = CallerContext(), threads = intra_op_threads(),
+                          body = std::move(body)] {
     std::exception_ptr error;
     std::string text;
     work->started();
     record->start();
+    set_intra_op_threads(threads);
     {
       const auto as_the_caller = context.enter();
       try {
@@ -204,6 +208,8 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
         TORCH_WARN("cgx: the on-completion hook raised: ", e.what());
       }
   };
+  // Two switches of threads cost more than a small all-reduce.
+  if (!terms.async && worker_->run_here(task)) return track(work);
   if (!worker_->submit(std::move(task))) {
     guard_->withdraw(record);
     TORCH_CHECK(false, "cgx: ", title, " on rank ", rank_,
@@ -223,7 +229,7 @@ void ProcessGroupCGX::run_plan(const std::shared_ptr<const Plan>& plan, const vo
 
 WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
                                            std::vector<std::vector<Segment>> segments,
-                                           milliseconds timeout, std::string why) {
+                                           const Terms& terms, std::string why) {
   check_usable("all_reduce");
   struct Item {
     at::Tensor tensor, memory;
@@ -242,7 +248,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
   return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true}, "cgx:all_reduce",
-                 tensors, tensors, timeout, std::move(why),
+                 tensors, tensors, terms, std::move(why),
                  [this, items, average](const Deadline& deadline, CallRecord& record) {
                    for (const Item& item : items) {
                      void* data = item.memory.data_ptr();
@@ -255,7 +261,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
 WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor input,
                                                const c10d::ReduceOp& op,
                                                const std::shared_ptr<const Codec>& codec,
-                                               milliseconds timeout, std::string why) {
+                                               const Terms& terms, std::string why) {
   check_usable("reduce_scatter");
   check_shards("reduce_scatter", input, output, size_);
   const at::Tensor out = dense("reduce_scatter", output);
@@ -266,7 +272,7 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   return enqueue(
       {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(), -1, true},
-      "cgx:reduce_scatter", {input}, {output}, timeout, std::move(why),
+      "cgx:reduce_scatter", {input}, {output}, terms, std::move(why),
       [this, in, out, output, plan, average](const Deadline& deadline, CallRecord& record) {
         run_plan(plan, in.data_ptr(), out.data_ptr(), average, deadline, record);
         if (!out.is_same(output)) output.copy_(out);
@@ -275,7 +281,7 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
 
 WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            const std::shared_ptr<const Codec>& codec,
-                                           milliseconds timeout, std::string why) {
+                                           const Terms& terms, std::string why) {
   check_usable("all_gather");
   check_shards("all_gather", output, input, size_);
   const at::Tensor out = dense("all_gather", output);
@@ -285,7 +291,7 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                    *engine_dtype(input));
   return enqueue(
       {c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(), -1, true},
-      "cgx:all_gather", {input}, {output}, timeout, std::move(why),
+      "cgx:all_gather", {input}, {output}, terms, std::move(why),
       [this, in, out, output, plan](const Deadline& deadline, CallRecord& record) {
         run_plan(plan, in.data_ptr(), out.data_ptr(), false, deadline, record);
         if (!out.is_same(output)) output.copy_(out);
@@ -317,7 +323,8 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
   check_usable("all_reduce");
   const at::Tensor& tensor = single("all_reduce", tensors);
   if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
-    return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)}, opts.timeout,
+    return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)},
+                             {opts.timeout, opts.asyncOp},
                              why_codec(config_.compress_all_reduce, tensor));
   }
   refuse_other_devices("all_reduce", tensor, opts.reduceOp, config_.compress_all_reduce);
@@ -337,7 +344,8 @@ WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
   if (engine && !tensors.empty()) {
     std::vector<std::vector<Segment>> segments;
     for (const at::Tensor& tensor : tensors) segments.push_back(segments_for(tensor));
-    return engine_all_reduce(tensors, opts.reduceOp, std::move(segments), opts.timeout,
+    return engine_all_reduce(tensors, opts.reduceOp, std::move(segments),
+                             {opts.timeout, opts.asyncOp},
                              why_codec(config_.compress_all_reduce, tensors.front()));
   }
   std::vector<WorkPtr> works;
@@ -354,8 +362,8 @@ WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& in
   if (is_sum(opts.reduceOp) && engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_reduce_scatter, output.numel());
     if (codec != raw_codec()) {
-      return engine_reduce_scatter(output, input, opts.reduceOp, codec, opts.timeout,
-                                   why_codec(true, output));
+      return engine_reduce_scatter(output, input, opts.reduceOp, codec,
+                                   {opts.timeout, opts.asyncOp}, why_codec(true, output));
     }
   }
   refuse_other_devices("reduce_scatter", output, opts.reduceOp, config_.compress_reduce_scatter);
@@ -379,7 +387,8 @@ WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
   if (engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_all_gather, input.numel());
     if (codec != raw_codec()) {
-      return engine_all_gather(output, input, codec, opts.timeout, why_codec(true, input));
+      return engine_all_gather(output, input, codec, {opts.timeout, opts.asyncOp},
+                               why_codec(true, input));
     }
   }
   refuse_other_devices("all_gather", input, c10d::ReduceOp::SUM, config_.compress_all_gather);
@@ -399,17 +408,17 @@ WorkPtr ProcessGroupCGX::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
 
 WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
                                            const std::vector<LayerRequest>& layers,
-                                           milliseconds timeout) {
+                                           const Terms& terms) {
   std::vector<Segment> segments = segments_of(tensor, layers);
   if (is_sum(op) && engine_dtype(tensor)) {
-    return engine_all_reduce({tensor}, op, {std::move(segments)}, timeout, kByTheCall);
+    return engine_all_reduce({tensor}, op, {std::move(segments)}, terms, kByTheCall);
   }
   for (const LayerRequest& layer : layers) {
     if (layer.codec) refuse_compression("all_reduce", tensor, &op);
   }
   c10d::AllreduceOptions opts;
   opts.reduceOp = op;
-  opts.timeout = timeout;
+  opts.timeout = terms.timeout;
   Tensors tensors = {tensor};
   return forward_all_reduce(tensors, opts);
 }
@@ -417,32 +426,32 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
 WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor input,
                                               const c10d::ReduceOp& op,
                                               const std::optional<CodecSpec>& codec,
-                                              milliseconds timeout) {
+                                              const Terms& terms) {
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
-    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)), timeout,
+    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)), terms,
                                  kByTheCall);
   }
   check_usable("reduce_scatter");
   c10d::ReduceScatterOptions opts;
   opts.reduceOp = op;
-  opts.timeout = timeout;
+  opts.timeout = terms.timeout;
   return forward_reduce_scatter(output, input, opts);
 }
 
 WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
                                           const std::optional<CodecSpec>& codec,
-                                          milliseconds timeout) {
+                                          const Terms& terms) {
   if (codec) {
     if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
     if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
-    return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), timeout,
+    return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), terms,
                              kByTheCall);
   }
   check_usable("all_gather");
   c10d::AllgatherOptions opts;
-  opts.timeout = timeout;
+  opts.timeout = terms.timeout;
   return forward_all_gather(output, input, opts);
 }
 

@@ -18,9 +18,17 @@ struct TaskQueue::State {
   std::condition_variable idle;
   std::deque<Task> tasks;
   std::vector<std::thread> threads;
-  size_t waiting = 0;  // threads without a task
-  size_t running = 0;  // tasks being run
+  size_t waiting = 0;     // threads without a task
+  size_t running = 0;     // tasks being run
+  std::thread::id guest;  // of a thread that is not the queue's, inside run_here()
   bool closed = false;
+
+  // Tasks of a queue with one thread run one after the other, whoever runs them.
+  bool may_run() const { return !tasks.empty() && (max_threads > 1 || running == 0); }
+  void ended() {
+    --running;
+    if (running == 0 && tasks.empty()) idle.notify_all();
+  }
 };
 
 TaskQueue::TaskQueue(std::string name, size_t max_threads) : state_(std::make_shared<State>()) {
@@ -35,7 +43,8 @@ void TaskQueue::run(const std::shared_ptr<State>& state) {
   std::unique_lock<std::mutex> lock(state->mutex);
   while (true) {
     ++state->waiting;
-    state->wake.wait(lock, [&] { return state->closed || !state->tasks.empty(); });
+    state->wake.wait(lock,
+                     [&] { return state->may_run() || (state->closed && state->tasks.empty()); });
     --state->waiting;
     if (state->tasks.empty()) return;
     Task task = std::move(state->tasks.front());
@@ -45,9 +54,24 @@ void TaskQueue::run(const std::shared_ptr<State>& state) {
     task();
     task = nullptr;  // what the task holds (tensors, Python objects) goes before it counts as done
     lock.lock();
-    --state->running;
-    if (state->running == 0 && state->tasks.empty()) state->idle.notify_all();
+    state->ended();
   }
+}
+
+bool TaskQueue::run_here(const Task& task) {
+  const std::shared_ptr<State> state = state_;  // the task may destroy the queue
+  std::unique_lock<std::mutex> lock(state->mutex);
+  if (state->closed || state->running > 0 || !state->tasks.empty()) return false;
+  ++state->running;
+  state->guest = std::this_thread::get_id();
+  lock.unlock();
+  task();
+  lock.lock();
+  state->guest = {};
+  state->ended();
+  if (!state->tasks.empty()) state->wake.notify_one();
+  if (state->closed) state->idle.notify_all();
+  return true;
 }
 
 bool TaskQueue::submit(Task task) {
@@ -79,8 +103,11 @@ bool TaskQueue::wait_idle(const Deadline& deadline) {
 void TaskQueue::close() {
   std::vector<std::thread> threads;
   {
-    std::lock_guard<std::mutex> lock(state_->mutex);
+    std::unique_lock<std::mutex> lock(state_->mutex);
     state_->closed = true;
+    state_->idle.wait(lock, [&] {
+      return state_->guest == std::thread::id() || state_->guest == std::this_thread::get_id();
+    });
     threads.swap(state_->threads);
   }
   state_->wake.notify_all();

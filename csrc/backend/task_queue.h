@@ -29,12 +29,17 @@ class TaskQueue {
   /// Refused (returns false) after close().
   bool submit(Task task);
 
+  /// Runs a task on the calling thread, in its turn, if the queue has nothing else to do: false,
+  /// and nothing is done, if it has, or is closed. Only with max_threads 1. What is submitted
+  /// meanwhile runs afterwards.
+  bool run_here(const Task& task);
+
   /// Waits until no task is queued or running. False if the deadline passed first.
   bool wait_idle(const Deadline& deadline);
 
-  /// Runs what is queued, then ends the threads. No task may be waiting for something that only the
-  /// caller can do. A thread of the queue itself may call it: that thread is left to end on its
-  /// own.
+  /// Runs what is queued, then ends the threads, and waits for what runs elsewhere (run_here). No
+  /// task may be waiting for something that only the caller can do. A thread of the queue itself,
+  /// or a task, may call it: that thread is left to end on its own.
   void close();
 
  private:

@@ -20,6 +20,9 @@ void from_float(const float* x, DType dtype, size_t n, void* y);
 /// y += float32(x).
 void add_to_float(const void* x, DType dtype, size_t n, float* y);
 
+/// y = a + b; y may be a or b. The bits, also of NaN, do not depend on which.
+void add_pair(const float* a, const float* b, size_t n, float* y);
+
 /// y /= divisor: true division, one rounding.
 void divide(float* y, size_t n, float divisor);
 

@@ -15,12 +15,19 @@ namespace {
 
 constexpr size_t kFirstOffset = 64 - Communicator::kPayloadOffset % 64;
 
-// Spinning pays off only while the peer can run at the same time.
-int spin_limit_for(int size) {
+using std::chrono::nanoseconds;
+
+// A sleep and its wake-up cost some 50 us, by which the peer then waits longer in its turn; one
+// that does the same work in step comes within this. Spinning pays off only while the peer can run
+// at the same time.
+nanoseconds spin_limit_for(int size) {
   cpu_set_t cores;
   const int available = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  return available == 1 ? 1 : size <= available ? 400 : 60;
+  if (available == 1) return nanoseconds(0);
+  return std::chrono::microseconds(size <= available ? 300 : 1);
 }
+constexpr nanoseconds kLeastSpin{500};
+constexpr int kLooksPerClock = 16;
 
 size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -32,7 +39,7 @@ SlotExchange::SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory
       rank_(rank),
       process_(process_token()),
       spin_limit_(spin_limit_for(memory.layout().size)),
-      spins_(spin_limit_),
+      spin_(spin_limit_),
       sent_(memory.layout().size, 0),
       seen_(memory.layout().size) {
   check_rank(rank, memory.layout().size);
@@ -124,14 +131,18 @@ void SlotExchange::ring(int peer) {
 
 template <typename Ready>
 bool SlotExchange::spin(Ready ready) {
-  for (int i = 0; i < spins_; ++i) {
-    if (ready()) {
-      spins_ = std::min(spin_limit_, spins_ * 2);
-      return true;
+  // Waits that spinning did not end make the next ones shorter: it is for peers in step.
+  const auto start = Deadline::Clock::now();
+  do {
+    for (int i = 0; i < kLooksPerClock; ++i) {
+      if (ready()) {
+        spin_ = std::min(spin_limit_, spin_ * 2);
+        return true;
+      }
+      cpu_relax();
     }
-    cpu_relax();
-  }
-  spins_ = std::max(std::min(spin_limit_, 20), spins_ / 2);
+  } while (Deadline::Clock::now() - start < spin_);
+  spin_ = std::max(std::min(spin_limit_, kLeastSpin), spin_ / 2);
   return false;
 }
 

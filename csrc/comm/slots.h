@@ -104,8 +104,8 @@ class SlotExchange : public Communicator {
   SlotMemory memory_;
   int rank_;
   uint64_t process_;
-  int spin_limit_;
-  int spins_;
+  std::chrono::nanoseconds spin_limit_;
+  std::chrono::nanoseconds spin_;  // how long the next wait spins, at most
 
   uint64_t exchange_ = 0;  // posted so far; the next one uses slot()
   bool open_ = false;

@@ -194,7 +194,8 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
               stats_,
               options_.nonfinite,
               scratch_,
-              work_};
+              work_,
+              parallel_.get()};
     stats_.calls += 1;
     stats_.compressed_calls += plan.compressed ? 1 : 0;
     stats_.values += plan.values;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.h"
@@ -122,6 +123,9 @@ class Engine {
 
   Stats& stats() { return stats_; }
 
+  /// Threads for the codecs. Before the first run().
+  void use(std::unique_ptr<const Parallel> parallel) { parallel_ = std::move(parallel); }
+
  private:
   struct PlanKey {
     Operation operation;
@@ -149,6 +153,7 @@ class Engine {
   std::atomic<uint64_t> sequence_{0};
   std::vector<float> scratch_;
   WorkMemory work_;
+  std::unique_ptr<const Parallel> parallel_;
   Stats stats_;
   mutable std::mutex
       state_mutex_;  // guards broken_, and the carriers against abort() during close()

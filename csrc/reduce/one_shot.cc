@@ -31,7 +31,9 @@ class OneShot final : public TeamAllReduce {
     for (int p : channel_.peers()) {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
     }
-    sum_chunk(call_, chunk, {payloads_, {}, round.output, nullptr, call_.divisor()});
+    sum_chunk(call_, chunk,
+              {payloads_, round.source, round.output, nullptr, call_.divisor(),
+               /*final=*/true, channel_.rank()});
     for (size_t i = 0; i < payloads_.size(); ++i) put_in_bundle(round, i, payloads_[i]);
     for (int p : channel_.peers()) channel_.release(p);
   }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/parallel.h"
 #include "comm/communicator.h"
 #include "reduce/header.h"
 #include "reduce/plan.h"
@@ -51,6 +52,8 @@ struct Call {
   /// Reused from call to call.
   std::vector<float>& scratch;
   WorkMemory& work;
+  /// Null: the calling thread alone.
+  const Parallel* parallel = nullptr;
   /// Set when a non-finite value was met on any rank, under NonFinite::kRaise only.
   bool met_nonfinite = false;
 

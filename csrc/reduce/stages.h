@@ -40,6 +40,8 @@ void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, cons
 struct Sum {
   /// By summand, in order; nullptr: the values of `own`, unrounded.
   const std::vector<const std::byte*>& payloads;
+  /// This rank's values. Where it has a payload too, only of `own_index`: exact pieces are read
+  /// here, which saves the copy of values that lie where the sum will.
   View own;
   /// Gets the sum; what was encoded and decoded again if `encoded` is given. May be nowhere then.
   View output;
@@ -47,6 +49,8 @@ struct Sum {
   float divisor = 1;
   /// Is it what the caller gets? Sums of finite values may overflow: looked for under kRaise.
   bool final = true;
+  /// Which payload is this rank's own; -1: none is.
+  int own_index = -1;
 };
 
 /// Sums a chunk over several ranks.

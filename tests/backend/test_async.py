@@ -4,6 +4,9 @@ coalescing.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 import time
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from tests.distributed import run_pooled
+from tests.distributed import run_pooled, run_ranks
 
 
 def returns_at_once(rank, world_size):
@@ -208,3 +211,89 @@ def test_debug_detail_wraps_the_backend():
         detail, 2, env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     )
     assert names == ["_ProcessGroupWrapper"] * 2
+
+
+def own_threads():
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+            names.append(file.read().strip())
+    return sorted(names)
+
+
+def on_the_callers_thread(rank, world_size):
+    x = torch.full((1000,), float(rank + 1))
+    dist.all_reduce(x)
+    torch_cgx.all_reduce(x, config={"bits": 4})
+    before = own_threads().count("cgx-worker")
+    works = [dist.all_reduce(x.clone(), async_op=True) for _ in range(20)]
+    y = x.clone()
+    dist.all_reduce(y)  # in its turn, behind those that are under way
+    works.append(dist.all_reduce(y, async_op=True))
+    for work in works:
+        work.wait()
+    return before, own_threads().count("cgx-worker"), x[0].item(), y[0].item()
+
+
+def test_calls_that_are_waited_for_need_no_other_thread():
+    for before, after, x, y in run_pooled(on_the_callers_thread, 2):
+        assert (before, after) == (0, 1)
+        assert (x, y) == (6.0, 24.0)
+
+
+def ended_from_outside(rank, world_size, how):
+    """Rank 0 waits inside a call for rank 1, which never comes; another thread ends it."""
+    dist.barrier()
+    if rank == 1:
+        time.sleep(2.0)
+        return None
+    backend = torch_cgx._backend.backend_of()
+
+    def end():
+        time.sleep(0.5)
+        backend.abort() if how == "abort" else backend.shutdown()
+
+    thread = threading.Thread(target=end)
+    start = time.monotonic()
+    thread.start()
+    with pytest.raises(torch_cgx.CgxError):
+        dist.all_reduce(torch.ones(10))
+    waited = time.monotonic() - start
+    thread.join()
+    return waited
+
+
+@pytest.mark.parametrize(("how", "limit"), [("abort", 1.5), ("shutdown", 13.0)])
+def test_a_call_on_the_callers_thread_can_be_ended_by_another(how, limit):
+    """shutdown() gives calls that are under way 10 s; here the peer leaves before."""
+    outcomes = run_pooled(ended_from_outside, 2, how, group_timeout=30, check=False)
+    assert outcomes[0].error is None, outcomes[0].report()
+    assert 0.4 < outcomes[0].value < limit
+
+
+def split_over_threads(rank, world_size):
+    """Bits and counts of threads: /proc shows those that torch starts for a thread's loops."""
+    results = []
+    for bits in (32, 16, 4):
+        for dtype in (torch.float32, torch.bfloat16):
+            for async_op in (False, True):
+                same = []
+                for threads in (1, 3):
+                    torch.set_num_threads(threads)
+                    x = torch.randn(600_001, generator=torch.Generator().manual_seed(rank))
+                    x = x.to(dtype)
+                    before = len(own_threads())
+                    config = None if bits == 32 else {"bits": bits}
+                    work = torch_cgx.all_reduce(x, config=config, async_op=async_op)
+                    if work is not None:
+                        work.wait()
+                    same.append(x.view(torch.uint8))
+                    results.append((threads, len(own_threads()) - before))
+                assert torch.equal(*same), (bits, dtype, async_op)
+    torch.set_num_threads(1)
+    assert max(new for threads, new in results if threads == 1) <= 1  # the worker
+    assert max(new for threads, new in results if threads == 3) >= 2
+
+
+def test_large_buffers_are_split_over_torchs_threads():
+    run_ranks(split_over_threads, 2)

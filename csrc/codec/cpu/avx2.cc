@@ -31,7 +31,7 @@ namespace {
 #include "codec/cpu/elementwise-inl.h"
 
 constexpr Kernels kKernels{"avx2",       maxmin_encode, maxmin_decode, all_finite, values_to_float,
-                           add_to_float, from_float,    divide,        scan};
+                           add_to_float, from_float,    add_pair,      divide,     scan};
 
 }  // namespace
 }  // namespace avx2

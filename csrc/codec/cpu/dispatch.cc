@@ -29,6 +29,11 @@ void add_to_float(const void* x, DType dtype, size_t n, float* y) {
   cpu::kernels().add_to_float(bytes(x), dtype, n, y);
 }
 
+void add_pair(const float* a, const float* b, size_t n, float* y) {
+  FloatMode mode;
+  cpu::kernels().add_pair(a, b, n, y);
+}
+
 void divide(float* y, size_t n, float divisor) {
   FloatMode mode;
   cpu::kernels().divide(y, n, divisor);

@@ -88,6 +88,19 @@ static void from_float(const float* x, DType dtype, size_t n, std::byte* y) {
   }
 }
 
+static void add_pair(const float* a, const float* b, size_t n, float* y) {
+  const std::byte* x0 = reinterpret_cast<const std::byte*>(a);
+  const std::byte* x1 = reinterpret_cast<const std::byte*>(b);
+  std::byte* out = reinterpret_cast<std::byte*>(y);
+  const Float32 single;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    store(single, out + 4 * i, add(load(single, x0 + 4 * i), load(single, x1 + 4 * i)));
+  if (i == n) return;
+  store_part(single, out + 4 * i, n - i,
+             add(load_part(single, x0 + 4 * i, n - i), load_part(single, x1 + 4 * i, n - i)));
+}
+
 static void divide(float* y, size_t n, float divisor) {
   std::byte* out = reinterpret_cast<std::byte*>(y);
   const Float32 single;

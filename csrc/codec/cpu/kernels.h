@@ -30,6 +30,8 @@ struct Kernels {
   void (*to_float)(const std::byte* x, DType dtype, size_t n, float* y);
   void (*add_to_float)(const std::byte* x, DType dtype, size_t n, float* y);
   void (*from_float)(const float* x, DType dtype, size_t n, std::byte* y);
+  /// y = a + b; y may be a or b.
+  void (*add_pair)(const float* a, const float* b, size_t n, float* y);
   void (*divide)(float* y, size_t n, float divisor);
   /// Extremes of n >= 1 values, the roof of every encoder: what a benchmark compares with.
   void (*scan)(const std::byte* x, DType dtype, size_t n, float* min, float* max);

@@ -168,6 +168,10 @@ void from_float(const float* x, DType dtype, size_t n, std::byte* y) {
   });
 }
 
+void add_pair(const float* a, const float* b, size_t n, float* y) {
+  for (size_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+}
+
 void divide(float* y, size_t n, float divisor) {
   for (size_t i = 0; i < n; ++i) y[i] /= divisor;
 }
@@ -181,9 +185,9 @@ void scan(const std::byte* x, DType dtype, size_t n, float* min, float* max) {
 }  // namespace
 
 const Kernels& scalar_kernels() {
-  static constexpr Kernels kKernels{"scalar",   maxmin_encode, maxmin_decode,
-                                    all_finite, to_float,      add_to_float,
-                                    from_float, divide,        scan};
+  static constexpr Kernels kKernels{"scalar", maxmin_encode, maxmin_decode, all_finite,
+                                    to_float, add_to_float,  from_float,    add_pair,
+                                    divide,   scan};
   return kKernels;
 }
 
