@@ -246,7 +246,7 @@ def draw(document: dict[str, Any], file: str) -> None:
         axis.bar_label(bars, notes, padding=6, fontsize=9)
         allowed_ms = [row["model_ms"] for row in rows]
         edges = [bar.get_x() for bar in bars], [bar.get_x() + bar.get_width() for bar in bars]
-        axis.hlines(allowed_ms, *edges, colors="black", linestyles="--", label="allowed")
+        axis.hlines(allowed_ms, *edges, colors="#17becf", linewidth=2.5, label="allowed")
         axis.axhline(
             1e3 * group["compute"]["seconds"], color="grey", linestyle=":", label="compute only"
         )
