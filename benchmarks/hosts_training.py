@@ -11,6 +11,10 @@ the first ones, which warm up, do not count), and the median over the runs is re
 lowest and the highest. The frames that leave a host are counted on its link: those of a run, less
 those of a run of one step, over the other steps.
 
+Between them takes its turn the same training without communication (benchmarks/_compute_only.py).
+What it needs and what the link carries make the time that a step is allowed; the model is
+benchmarks/_step_model.py. Each row tells measured / allowed.
+
 All hosts share the cores of this machine, so the computation is slower than on hosts of their own,
 and the share of communication smaller.
 """
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import statistics
 import sys
@@ -32,9 +37,12 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 from benchmarks._arguments import BITS, add_output_arguments, at_least
 from benchmarks._hosts_bed import link_facts, missing_hosts, rate
+from benchmarks._step_model import Compute, compute_of, model
 from tests.hosts.bed import ROOT, Hosts, hosts
+from tests.hosts.network import parse_rate
 
 BASE = "gloo fp32"
+COMPUTE = "compute only"
 _TIMEOUT = 1200.0
 _COLORS = {32: "black", 16: "#7f7f7f", 8: "#2ca02c", 4: "#ff7f0e", 2: "#d62728"}
 
@@ -103,23 +111,62 @@ def train(
     }
 
 
-def measure(
-    args: argparse.Namespace, ranks: int, runs: int, steps: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows, one per method, and all runs that they are made from."""
+def compute(bed: Hosts, ranks: int, steps: int, options: list[str]) -> Compute:
+    """One run without communication."""
+    result = bed.folder / "compute.json"
+    command = [sys.executable, "-m", "benchmarks._compute_only", str(result), "train_gpt.py"]
+    command += ["--backend", "gloo", *options, "--steps", str(steps), "--no-progress"]
+    bed.run(command, ranks, timeout=_TIMEOUT)
+    files = [Path(f"{result}.{rank}") for rank in range(ranks * len(bed.names))]
+    return compute_of([json.loads(file.read_text()) for file in files])
+
+
+def measure(args: argparse.Namespace, ranks: int, runs: int, steps: int) -> dict[str, Any]:
+    """One group: rows, one per method, what computing alone takes, and all runs that they are made
+    from.
+    """
     done: list[dict[str, Any]] = []
+    alone: list[Compute] = []
     chosen = methods(args.bits)
+    options = shlex.split(args.options)
     with hosts(args.hosts, args.rate) as bed:
         for number in range(runs + 1):
+            if number:
+                alone.append(compute(bed, ranks, steps, options))
+                print(f"run {number}, {COMPUTE}: {1e3 * alone[-1].seconds:.1f} ms/step", flush=True)
             for turn in range(len(chosen)):
                 method = chosen[(turn + number) % len(chosen)]
                 # First of all a run of one step, which tells what a run sends beside its steps.
-                run = train(bed, method, ranks, steps if number else 1, shlex.split(args.options))
+                run = train(bed, method, ranks, steps if number else 1, options)
                 done.append(run)
                 if number:
                     milliseconds = 1e3 * run["step_seconds"]
                     print(f"run {number}, {method.name}: {milliseconds:.1f} ms/step", flush=True)
-    return [summary(one, done, args.hosts * ranks) for one in chosen], done
+    rows = [summary(one, done, args.hosts * ranks) for one in chosen]
+    typical = sorted(alone, key=lambda one: one.seconds)[(len(alone) - 1) // 2]
+    for row in rows:
+        row.update(allowed(row, typical, args.rate))
+    return {
+        "ranks_per_host": ranks,
+        "rows": rows,
+        "compute": typical.to_json(),
+        "compute_ms_by_run": [1e3 * one.seconds for one in alone],
+        "runs": done,
+    }
+
+
+def allowed(row: dict[str, Any], alone: Compute, rate: str | None) -> dict[str, float]:
+    """What the model allows the method of a row, in ms, and the measured time over it."""
+    bytes_per_second = parse_rate(rate) / 8 if rate else math.inf
+    serial, overlapped = model(alone, row["link_bytes_per_step"] / bytes_per_second)
+    measured = row["step_seconds"]
+    return {
+        "measured_ms": 1e3 * measured,
+        "model_ms": 1e3 * overlapped,
+        "model_serial_ms": 1e3 * serial,
+        "ratio": measured / overlapped,
+        "ratio_serial": measured / serial,
+    }
 
 
 def summary(method: TrainingMethod, done: list[dict[str, Any]], ranks: int) -> dict[str, Any]:
@@ -158,7 +205,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     width = max(len(row["method"]) for row in rows)
     lines = [
         f"{'method':<{width}} {'ms/step':>9} {'low - high':>17} {'vs gloo':>8} "
-        f"{'link B/step':>12} {'fewer':>7} {'val loss':>9}"
+        f"{'link B/step':>12} {'fewer':>7} {'val loss':>9} {'allowed':>9} {'over it':>8}"
     ]
     for row in rows:
         low, high = 1e3 * row["step_seconds_low"], 1e3 * row["step_seconds_high"]
@@ -166,14 +213,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"{row['method']:<{width}} {1e3 * row['step_seconds']:>9.1f} "
             f"{f'{low:.1f} - {high:.1f}':>17} {row['speedup']:>7.2f}x "
-            f"{row['link_bytes_per_step']:>12,.0f} {fewer:>6.2f}x {row['val_loss']:>9.4f}"
+            f"{row['link_bytes_per_step']:>12,.0f} {fewer:>6.2f}x {row['val_loss']:>9.4f} "
+            f"{row['model_ms']:>9.1f} {row['ratio']:>7.2f}x"
         )
     return "\n".join(lines)
 
 
 def draw(document: dict[str, Any], file: str) -> None:
-    """Writes the picture: bars of the time per step, with their range. ImportError without
-    matplotlib.
+    """Writes the picture: bars of the time per step, with their range and what is allowed.
+    ImportError without matplotlib.
     """
     import matplotlib
 
@@ -196,6 +244,13 @@ def draw(document: dict[str, Any], file: str) -> None:
             f"{row['speedup']:.2f}x\n{row['link_bytes_per_step'] / 1e6:.2f} MB/step" for row in rows
         ]
         axis.bar_label(bars, notes, padding=6, fontsize=9)
+        allowed_ms = [row["model_ms"] for row in rows]
+        edges = [bar.get_x() for bar in bars], [bar.get_x() + bar.get_width() for bar in bars]
+        axis.hlines(allowed_ms, *edges, colors="#17becf", linewidth=2.5, label="allowed")
+        axis.axhline(
+            1e3 * group["compute"]["seconds"], color="grey", linestyle=":", label="compute only"
+        )
+        axis.legend(loc="upper right", fontsize=9)
         axis.set_ylim(0, 1.3 * max(1e3 * row["step_seconds_high"] for row in rows))
         axis.set_ylabel("ms per training step")
         axis.set_title(f"{document['hosts']} hosts x {group['ranks_per_host']} rank(s)")
@@ -218,9 +273,9 @@ def main(argv: list[str] | None = None) -> int:
     facts = link_facts(runs=runs, steps=steps)
     groups = []
     for ranks in dict.fromkeys(args.ranks_per_host):
-        rows, done = measure(args, ranks, runs, steps)
-        groups.append({"ranks_per_host": ranks, "rows": rows, "runs": done})
-        print(f"\n{args.hosts} hosts x {ranks}, {args.rate or 'unshaped'}\n{table(rows)}\n")
+        groups.append(measure(args, ranks, runs, steps))
+        print(f"\n{args.hosts} hosts x {ranks}, {args.rate or 'unshaped'}")
+        print(f"{table(groups[-1]['rows'])}\n", flush=True)
     facts["seconds"] = round(time.monotonic() - start, 1)
     document = {
         "benchmark": "hosts_training",

@@ -103,19 +103,29 @@ def training_table(document: dict[str, Any]) -> str:
         raise ValueError("no rows in the results of the training")
     parameters = groups[0]["rows"][0]["gradient_bytes"] / 4
     options = f" with `{document['options']}`" if document["options"] else ""
+    modelled = all("model_ms" in row for group in groups for row in group["rows"])
     caption = (
         f"`examples/train_gpt.py`{options}, {parameters / 1e6:.2f} million parameters, links of "
         f"{rate_text(document['rate'])}: time per step, median of {facts['runs']} runs of "
         f"{facts['steps']} steps, and bytes per step that leave a host, as its link counts them "
         f"({_machine(facts)})."
     )
-    heads = [[_layout({**group, "hosts": document["hosts"]}), "bytes/step"] for group in groups]
+    columns = ["bytes/step"]
+    if modelled:
+        caption += (
+            " `allowed`: what computing alone takes in the same run and these bytes on the link, "
+            "with DDP's overlap (`benchmarks/_step_model.py`); the factor is measured / allowed."
+        )
+        columns.append("allowed")
+    heads = [[_layout({**group, "hosts": document["hosts"]}), *columns] for group in groups]
     lines = _head(caption, ["time per step", *itertools.chain(*heads)])
     for rows in zip(*(group["rows"] for group in groups), strict=True):
         cells = []
         for row in rows:
             cells.append(f"{1e3 * row['step_seconds']:.0f} ms ({row['speedup']:.2f}x)")
             cells.append(f"{row['link_bytes_per_step'] / 1e6:.2f} MB")
+            if modelled:
+                cells.append(f"{row['model_ms']:.0f} ms ({row['ratio']:.2f}x)")
         lines.append(_row(rows[0]["method"], cells))
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,14 @@ import json
 
 import pytest
 
-from benchmarks import _hosts_bed, _hosts_rank, _hosts_report, hosts, hosts_training
+from benchmarks import (
+    _hosts_bed,
+    _hosts_rank,
+    _hosts_report,
+    _step_model,
+    hosts,
+    hosts_training,
+)  # fmt: skip
 from tests.benchmarks import runs
 from tests.hosts.marks import needs_hosts
 
@@ -81,6 +88,45 @@ def test_training_between_hosts(tmp_path):
     assert base["link_bytes_per_step"] == pytest.approx(frames, rel=0.05)
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert len(group["runs"]) == 6 and "cgx, 4 bits" in done.stdout
+    # Computing alone is less than any step; all gradients went through its hook.
+    compute = group["compute"]
+    assert sum(compute["bucket_bytes"]) == base["gradient_bytes"]
+    assert 0 < compute["ready_seconds"][0] <= compute["ready_seconds"][-1] < compute["seconds"]
+    for row in group["rows"]:
+        wire = row["link_bytes_per_step"] / 25e6
+        assert row["model_serial_ms"] == pytest.approx(1e3 * (compute["seconds"] + wire))
+        assert 1e3 * compute["seconds"] < row["model_ms"] <= row["model_serial_ms"] + 1e-6
+        assert row["ratio"] == pytest.approx(row["measured_ms"] / row["model_ms"])
+    assert base["ratio"] > 0.9  # no method is faster than computing and its own bytes
+
+
+def test_the_model_of_a_step_by_hand():
+    # Two buckets, 1 and 3 MB, ready 40 and 80 ms into steps of 90 ms.
+    alone = _step_model.Compute(0.09, 0.09, [1_000_000, 3_000_000], [0.04, 0.08])
+    assert _step_model.model(alone, 0.0) == pytest.approx((0.09, 0.09))
+    # 16 ms of wire: the first 4 are hidden, 12 follow the backward pass.
+    assert _step_model.model(alone, 0.016) == pytest.approx((0.106, 0.08 + 0.012 + 0.01))
+    # 400 ms: the link never rests from 40 ms on.
+    assert _step_model.model(alone, 0.4) == pytest.approx((0.49, 0.04 + 0.4 + 0.01))
+
+
+def test_what_computing_takes_is_the_slowest_ranks():
+    def rank(*steps):
+        return {
+            "step_seconds": [seconds for seconds, _ in steps],
+            "buckets": [list(buckets) for _, buckets in steps],
+        }
+
+    # The first step has DDP's first layout, and does not count.
+    first = (9.0, [(40, 1.0)])
+    a = rank(first, (0.1, [(10, 0.05), (30, 0.09)]), (0.3, [(10, 0.05), (30, 0.09)]))
+    b = rank(first, (0.2, [(10, 0.07), (30, 0.08)]), (0.2, [(10, 0.05), (30, 0.11)]))
+    found = _step_model.compute_of([a, b])
+    assert (found.seconds, found.seconds_own) == pytest.approx((0.25, 0.2))
+    assert found.bucket_bytes == [10, 30]
+    assert found.ready_seconds == pytest.approx([0.06, 0.10])
+    with pytest.raises(ValueError, match="1 steps tell nothing"):
+        _step_model.compute_of([rank(first)])
 
 
 def test_expected_bytes_by_hand():

@@ -85,6 +85,16 @@ def test_training_has_two_columns_per_layout():
         readme_table.training_table({**document, "groups": []})
 
 
+def test_training_tells_what_is_allowed_where_that_was_measured():
+    rows = [{**row, "model_ms": 80.0, "ratio": 1.25} for row in _training(2.0, 5e5)]
+    document = {"machine": {**MACHINE, "runs": 3, "steps": 60}, "options": "--width 9"}
+    document |= {"groups": [{"ranks_per_host": 1, "rows": rows}], "hosts": 2, "rate": "200mbit"}
+    caption, lines = readme_table.training_table(document).split("\n\n")
+    assert "`allowed`: what computing alone takes" in caption
+    assert lines.splitlines()[0] == "| time per step | 2 hosts x 1 rank | bytes/step | allowed |"
+    assert lines.splitlines()[-1] == "| cgx, 4 bits | 100 ms (2.00x) | 0.50 MB | 80 ms (1.25x) |"
+
+
 def test_rates_in_words():
     texts = map(readme_table.rate_text, ["200mbit", "1gbit", "2.5gbit", "800bit", None, "1mbps"])
     assert list(texts) == [
