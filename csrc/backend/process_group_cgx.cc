@@ -122,6 +122,14 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   engine_ = std::make_unique<Engine>(
       std::move(carriers), engine,
       [guard = guard_](Failure failure) { return guard->explain(std::move(failure)); });
+  if (config_.autotune) {
+    Autotuner::Log log;
+    if (config_.log >= LogLevel::kInfo) {
+      log = [where = str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
+                            "': ")](const std::string& text) { log_line(where + text); };
+    }
+    autotuner_ = std::make_unique<Autotuner>(*engine_, nullptr, std::move(log));
+  }
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
   guard_->attach(engine_.get(), inner_);
@@ -219,6 +227,7 @@ ProcessGroupCGX::~ProcessGroupCGX() {
   shutdown();
   // Gloo's destructor joins threads that want the lock, to drop the tensors of their last works.
   ReleaseGilIfHeld no_gil;
+  autotuner_.reset();
   engine_.reset();  // holds the carrier, which may be Gloo too
   if (on_thread_of_gloo()) {
     // A callback held the last reference: a thread that joined itself would end the process.
@@ -277,6 +286,7 @@ void ProcessGroupCGX::shutdown() {
     // A forked child has none of the threads, and must not speak for its parent.
     (void)worker_.release();
     (void)new std::shared_ptr<TaskQueue>(std::move(callbacks_));
+    (void)autotuner_.release();
     (void)engine_.release();
     (void)inner_.release();
     (void)new std::shared_ptr<GroupGuard>(std::move(guard_));

@@ -27,6 +27,7 @@
 #include "backend/torch_compat.h"
 #include "backend/work.h"
 #include "comm/rendezvous.h"
+#include "reduce/autotuner.h"
 #include "reduce/engine.h"
 
 namespace cgx {
@@ -102,10 +103,10 @@ class ProcessGroupCGX : public c10d::Backend {
 
   // --- explicit calls of torch_cgx.*
   /// Layers must add up to the tensor. A compressed layer of a tensor that the engine does not take
-  /// is an error.
+  /// is an error. tunable: a policy, which the autotuner may give more bits, not a wish.
   WorkPtr all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
                             const std::vector<LayerRequest>& layers,
-                            std::chrono::milliseconds timeout);
+                            std::chrono::milliseconds timeout, bool tunable);
   /// `codec` empty: exact, whatever the group's configuration says.
   WorkPtr reduce_scatter_codec(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
                                const std::optional<CodecSpec>& codec,
@@ -115,6 +116,8 @@ class ProcessGroupCGX : public c10d::Backend {
                            std::chrono::milliseconds timeout);
 
   Engine& engine() { return *engine_; }
+  /// Null without CGX_AUTOTUNE.
+  Autotuner* autotuner() { return autotuner_.get(); }
   /// Differs between all groups of this process, also those that are gone.
   uint64_t serial() const { return serial_; }
   const OptionFields& fields() const { return options_->fields; }
@@ -144,6 +147,9 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
  private:
+  /// Who decides how many bits a call takes: the group's settings, which the autotuner may raise,
+  /// or the call.
+  enum class Bits : uint8_t { kTunable, kFixed };
   using Body = std::function<void(const Deadline&, CallRecord&)>;
 
   /// Collective over `members`, ranks of this group of which this one is number `rank`, and which
@@ -171,19 +177,19 @@ class ProcessGroupCGX : public c10d::Backend {
   void log_call(const CallRecord& record, const std::string& why) const;
 
   WorkPtr engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
-                            std::vector<std::vector<Segment>> segments,
+                            std::vector<std::vector<Segment>> segments, Bits bits,
                             std::chrono::milliseconds timeout, std::string why);
   WorkPtr engine_reduce_scatter(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
-                                const std::shared_ptr<const Codec>& codec,
+                                const std::shared_ptr<const Codec>& codec, Bits bits,
                                 std::chrono::milliseconds timeout, std::string why);
   WorkPtr engine_all_gather(at::Tensor output, at::Tensor input,
-                            const std::shared_ptr<const Codec>& codec,
+                            const std::shared_ptr<const Codec>& codec, Bits bits,
                             std::chrono::milliseconds timeout, std::string why);
   WorkPtr enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
                   const Tensors& outputs, std::chrono::milliseconds timeout, std::string why,
                   Body body);
   /// On the worker's thread.
-  void run_plan(const std::shared_ptr<const Plan>& plan, const void* input, void* output,
+  void run_plan(const std::shared_ptr<const Plan>& plan, Bits bits, const void* input, void* output,
                 bool average, const Deadline& deadline, CallRecord& record);
 
   /// A compressible call on a device that the engine does not serve is an error where the group
@@ -227,6 +233,7 @@ class ProcessGroupCGX : public c10d::Backend {
   bool on_one_host_ = true;
   std::shared_ptr<GroupGuard> guard_;  // works hold it too
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Autotuner> autotuner_;
 
   std::shared_ptr<TaskQueue> callbacks_;
   std::unique_ptr<TaskQueue> worker_;

@@ -118,7 +118,7 @@ void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why)
   if (now.plan) {
     text +=
         str_of(", ", now.bytes_before, " bytes of values, ", now.bytes_after, " bytes sent, ",
-               now.milliseconds, " ms; codec: ", why,
+               now.milliseconds, " ms; codec: ", why, now.tuning.empty() ? "" : "; ", now.tuning,
                "; algorithm: ", why_algorithm(engine_->options(), *now.plan, engine_->topology()));
   }
   if (!now.error.empty()) text += "; failed: " + now.error;
@@ -212,17 +212,27 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
   return track(work);
 }
 
-void ProcessGroupCGX::run_plan(const std::shared_ptr<const Plan>& plan, const void* input,
-                               void* output, bool average, const Deadline& deadline,
-                               CallRecord& record) {
-  record.served_by(plan, engine_->carrier());
+void ProcessGroupCGX::run_plan(const std::shared_ptr<const Plan>& plan, Bits bits,
+                               const void* input, void* output, bool average,
+                               const Deadline& deadline, CallRecord& record) {
+  Autotuner::Decision decision{plan};
+  if (autotuner_ && bits == Bits::kTunable) {
+    decision = autotuner_->decide(plan, deadline, record.number);
+    if (config_.log == LogLevel::kDebug) record.tuned(autotuner_->why(decision));
+  }
+  record.served_by(decision.plan, engine_->carrier());
   const uint64_t before = engine_->stats().bytes_sent;
-  engine_->run(*plan, input, output, average, deadline, record.number);
+  const auto start = std::chrono::steady_clock::now();
+  engine_->run(*decision.plan, input, output, average, deadline, record.number);
   record.count_sent(engine_->stats().bytes_sent - before);
+  if (decision.tuned != nullptr) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    autotuner_->ran(decision, spent.count());
+  }
 }
 
 WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
-                                           std::vector<std::vector<Segment>> segments,
+                                           std::vector<std::vector<Segment>> segments, Bits bits,
                                            milliseconds timeout, std::string why) {
   check_usable("all_reduce");
   struct Item {
@@ -243,10 +253,10 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
   return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true}, "cgx:all_reduce",
                  tensors, tensors, timeout, std::move(why),
-                 [this, items, average](const Deadline& deadline, CallRecord& record) {
+                 [this, items, bits, average](const Deadline& deadline, CallRecord& record) {
                    for (const Item& item : items) {
                      void* data = item.memory.data_ptr();
-                     run_plan(item.plan, data, data, average, deadline, record);
+                     run_plan(item.plan, bits, data, data, average, deadline, record);
                      if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
                    }
                  });
@@ -254,7 +264,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
 
 WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor input,
                                                const c10d::ReduceOp& op,
-                                               const std::shared_ptr<const Codec>& codec,
+                                               const std::shared_ptr<const Codec>& codec, Bits bits,
                                                milliseconds timeout, std::string why) {
   check_usable("reduce_scatter");
   check_shards("reduce_scatter", input, output, size_);
@@ -267,14 +277,14 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
   return enqueue(
       {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(), -1, true},
       "cgx:reduce_scatter", {input}, {output}, timeout, std::move(why),
-      [this, in, out, output, plan, average](const Deadline& deadline, CallRecord& record) {
-        run_plan(plan, in.data_ptr(), out.data_ptr(), average, deadline, record);
+      [this, in, out, output, plan, bits, average](const Deadline& deadline, CallRecord& record) {
+        run_plan(plan, bits, in.data_ptr(), out.data_ptr(), average, deadline, record);
         if (!out.is_same(output)) output.copy_(out);
       });
 }
 
 WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
-                                           const std::shared_ptr<const Codec>& codec,
+                                           const std::shared_ptr<const Codec>& codec, Bits bits,
                                            milliseconds timeout, std::string why) {
   check_usable("all_gather");
   check_shards("all_gather", output, input, size_);
@@ -286,8 +296,8 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
   return enqueue(
       {c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(), -1, true},
       "cgx:all_gather", {input}, {output}, timeout, std::move(why),
-      [this, in, out, output, plan](const Deadline& deadline, CallRecord& record) {
-        run_plan(plan, in.data_ptr(), out.data_ptr(), false, deadline, record);
+      [this, in, out, output, plan, bits](const Deadline& deadline, CallRecord& record) {
+        run_plan(plan, bits, in.data_ptr(), out.data_ptr(), false, deadline, record);
         if (!out.is_same(output)) output.copy_(out);
       });
 }
@@ -317,8 +327,8 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
   check_usable("all_reduce");
   const at::Tensor& tensor = single("all_reduce", tensors);
   if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
-    return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)}, opts.timeout,
-                             why_codec(config_.compress_all_reduce, tensor));
+    return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)}, Bits::kTunable,
+                             opts.timeout, why_codec(config_.compress_all_reduce, tensor));
   }
   refuse_other_devices("all_reduce", tensor, opts.reduceOp, config_.compress_all_reduce);
   const auto type = tensor.scalar_type();
@@ -337,8 +347,8 @@ WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
   if (engine && !tensors.empty()) {
     std::vector<std::vector<Segment>> segments;
     for (const at::Tensor& tensor : tensors) segments.push_back(segments_for(tensor));
-    return engine_all_reduce(tensors, opts.reduceOp, std::move(segments), opts.timeout,
-                             why_codec(config_.compress_all_reduce, tensors.front()));
+    return engine_all_reduce(tensors, opts.reduceOp, std::move(segments), Bits::kTunable,
+                             opts.timeout, why_codec(config_.compress_all_reduce, tensors.front()));
   }
   std::vector<WorkPtr> works;
   for (const at::Tensor& tensor : tensors) {
@@ -354,8 +364,8 @@ WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& in
   if (is_sum(opts.reduceOp) && engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_reduce_scatter, output.numel());
     if (codec != raw_codec()) {
-      return engine_reduce_scatter(output, input, opts.reduceOp, codec, opts.timeout,
-                                   why_codec(true, output));
+      return engine_reduce_scatter(output, input, opts.reduceOp, codec, Bits::kTunable,
+                                   opts.timeout, why_codec(true, output));
     }
   }
   refuse_other_devices("reduce_scatter", output, opts.reduceOp, config_.compress_reduce_scatter);
@@ -379,7 +389,8 @@ WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
   if (engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_all_gather, input.numel());
     if (codec != raw_codec()) {
-      return engine_all_gather(output, input, codec, opts.timeout, why_codec(true, input));
+      return engine_all_gather(output, input, codec, Bits::kTunable, opts.timeout,
+                               why_codec(true, input));
     }
   }
   refuse_other_devices("all_gather", input, c10d::ReduceOp::SUM, config_.compress_all_gather);
@@ -399,10 +410,11 @@ WorkPtr ProcessGroupCGX::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
 
 WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
                                            const std::vector<LayerRequest>& layers,
-                                           milliseconds timeout) {
+                                           milliseconds timeout, bool tunable) {
   std::vector<Segment> segments = segments_of(tensor, layers);
   if (is_sum(op) && engine_dtype(tensor)) {
-    return engine_all_reduce({tensor}, op, {std::move(segments)}, timeout, kByTheCall);
+    return engine_all_reduce({tensor}, op, {std::move(segments)},
+                             tunable ? Bits::kTunable : Bits::kFixed, timeout, kByTheCall);
   }
   for (const LayerRequest& layer : layers) {
     if (layer.codec) refuse_compression("all_reduce", tensor, &op);
@@ -421,8 +433,8 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
-    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)), timeout,
-                                 kByTheCall);
+    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)),
+                                 Bits::kFixed, timeout, kByTheCall);
   }
   check_usable("reduce_scatter");
   c10d::ReduceScatterOptions opts;
@@ -437,8 +449,8 @@ WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
   if (codec) {
     if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
     if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
-    return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), timeout,
-                             kByTheCall);
+    return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), Bits::kFixed,
+                             timeout, kByTheCall);
   }
   check_usable("all_gather");
   c10d::AllgatherOptions opts;

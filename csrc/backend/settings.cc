@@ -180,6 +180,7 @@ const std::vector<Setting>& settings() {
       {"shm_segment_kb", "CGX_SHM_SEGMENT_KB", Kind::kInteger, "1024", 16, 1048576, "", false, true},
       {"segment_kb", "CGX_SEGMENT_KB", Kind::kInteger, "512", 1, 1048576, "", false, true},
       {"checksum", "CGX_CHECKSUM", Kind::kBoolean, "0", 0, 1, "", false, true},
+      {"autotune", "CGX_AUTOTUNE", Kind::kBoolean, "0", 0, 1, "", false, true},
       {"log", "CGX_LOG", Kind::kChoice, "warn", 0, 0, "off,warn,info,debug", false, false},
       {"host_id", "CGX_HOST_ID", Kind::kText, "", 0, 0, "", false, false},
   };
@@ -238,6 +239,7 @@ GroupConfig resolve_group(const OptionFields& options) {
   const std::string compress = get(options, "intra_compress");
   if (compress != "AUTO") group.intra_compress = compress == "1";
   group.checksum = get(options, "checksum") == "1";
+  group.autotune = get(options, "autotune") == "1";
   group.log = log_level_of(get(options, "log"));
   group.host_id = get(options, "host_id");
   for (const Setting& s : settings()) lookup(options, s);  // bad per-call values are refused early

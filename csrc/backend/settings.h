@@ -70,6 +70,7 @@ struct GroupConfig {
   bool leader_only = false;            // CGX_INTRA_BROADCAST
   std::optional<bool> intra_compress;  // none: by the kind of group
   bool checksum = false;
+  bool autotune = false;
   LogLevel log = LogLevel::kWarn;
   std::string host_id;
 };
