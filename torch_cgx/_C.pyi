@@ -47,6 +47,7 @@ class Options(Backend.Options):
         self,
         *,
         bits: int | None = None,
+        half: str | None = None,
         bucket_size: int | None = None,
         skip_incomplete_buckets: bool | None = None,
         min_size: int | None = None,

@@ -30,10 +30,10 @@ def all_reduce(
 
     tensor: contiguous; fp32, fp16 or bf16 where anything is compressed (sums are fp32). op: SUM or
     AVG where anything is compressed; AVG divides the fp32 sum by the number of ranks. config: None
-    for the group's configuration, a dict of bits (1-8; above: exact), bucket_size, codec, rounding,
-    seed, skip_incomplete_buckets, a codec of `torch_cgx.codecs`, or `torch_cgx.Options`. layers:
-    (numel, config) pairs or `Layer`s in the tensor's order, with None for exact ones; not together
-    with `config`.
+    for the group's configuration, a dict of bits (1-8; 16: bf16 or fp16 on the wire; else exact),
+    half, bucket_size, codec, rounding, seed, skip_incomplete_buckets, a codec of
+    `torch_cgx.codecs`, or `torch_cgx.Options`. layers: (numel, config) pairs or `Layer`s in the
+    tensor's order, with None for exact ones; not together with `config`.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses tell of failures on the way.

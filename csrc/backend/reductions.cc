@@ -106,7 +106,7 @@ std::string ProcessGroupCGX::why_codec(bool collective_compresses, const at::Ten
     return str_of("exact: fewer values than min_size=", config_.min_size);
   }
   const int64_t bits = bits_in_force(options_->fields);
-  if (bits > 8) return str_of("exact: bits=", bits);
+  if (is_exact(bits)) return str_of("exact: bits=", bits);
   if (on_one_host_ && !config_.intra_compress.value_or(true)) return "exact: intra_compress=0";
   return str_of("compressed: bits=", bits);
 }

@@ -48,6 +48,10 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
     piece.codec->encode(input.at(piece, 0), input.dtype, call.plan.dtype, piece.count, 0,
                         piece.count, key_of(call, *piece.codec, stage), piece.offset,
                         payload + piece.payload);
+    if (call.nonfinite == NonFinite::kRaise &&
+        !piece.codec->holds_finite(payload + piece.payload, call.plan.dtype, piece.count)) {
+      call.met_nonfinite = true;
+    }
   }
 }
 
