@@ -128,7 +128,12 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
       log = [where = str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
                             "': ")](const std::string& text) { log_line(where + text); };
     }
-    autotuner_ = std::make_unique<Autotuner>(*engine_, nullptr, std::move(log));
+    // bf16, whatever the option half says: no finite value that the asked bits can carry may become
+    // infinite because of the tuner's choice.
+    CodecSpec half;
+    half.name = "bf16";
+    half.bits = 16;
+    autotuner_ = std::make_unique<Autotuner>(*engine_, make_codec(half), std::move(log));
   }
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
