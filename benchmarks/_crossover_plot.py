@@ -25,6 +25,8 @@ def draw(document: dict[str, Any], file: str) -> None:
         rows = run["rows"]
         sizes = [row["bytes"] for row in rows]
         color = "black" if run["rate"] == "shm" else colors(number / max(len(runs) - 1, 1))
+        if "@" in run["rate"]:
+            color = matplotlib.colormaps["autumn"](number / max(len(runs) - 1, 1))
         name = {"none": "unshaped", "shm": "one host (SHM)"}.get(run["rate"], run["rate"])
         style: dict[str, Any] = {"color": color, "linewidth": 1.4, "markersize": 4}
         for key, line in (("seconds", "-o"), ("predicted", ":")):

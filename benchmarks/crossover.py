@@ -1,14 +1,15 @@
 """Where compression begins to pay, and whether the autotuner knows: exact, 16 bits and 4 bits, by
 size and by rate of the link.
 
-    python -m benchmarks.crossover [--rates 200mbit 1gbit ... none shm] [--sizes 4K 16M] [--bits 4]
-        [--repeats 9] [--quick] [--json FILE] [--plot FILE]
+    python -m benchmarks.crossover [--rates 200mbit 1gbit ... none shm 10gbit@scalar]
+        [--sizes 4K 16M] [--bits 4] [--repeats 9] [--quick] [--json FILE] [--plot FILE]
 
 Two ranks, each on a host of its own (network namespaces, tests/hosts/bed.py: needs Linux, root,
-iproute2) whose links have the given rate, or with `shm` on one. All groups are measured in the same
-processes, one after another in every repetition; a time is the slowest rank's, and a speed-up the
-median of pairs. The autotuned group has met the size before and has made its choice. Every result
-is verified; status 1 if one is wrong.
+iproute2) whose links have the given rate, or with `shm` on one. `@scalar`, `@avx2` pin the codecs'
+instruction set (CGX_CPU_LEVEL): a slower CPU, for which links are fast sooner. All groups are
+measured in the same processes, one after another in every repetition; a time is the slowest
+rank's, and a speed-up the median of pairs. The autotuned group has met the size before and has made
+its choice. Every result is verified; status 1 if one is wrong.
 
 Crossovers are where the time of the asked bits equals the exact one's, between the sizes (or the
 rates) that were measured, on logarithmic scales; the predicted ones are those of the model that the
@@ -41,15 +42,19 @@ from tests.hosts.network import parse_rate
 
 SHM = "shm"
 RATES = ["200mbit", "1gbit", "2gbit", "5gbit", "10gbit", "none", SHM]
+RATES += [f"{rate}@scalar" for rate in ("1gbit", "2gbit", "5gbit", "10gbit")]
 SIZES = [4**k for k in range(6, 13)]  # 4 KiB to 16 MiB
 QUICK_RATES, QUICK_SIZES = ["1gbit", SHM], [4**7, 4**9, 4**11]
 _TIMEOUT = 300.0
 
 
 def rate(text: str) -> str:
-    """A rate of links, "none" or "shm"."""
-    if text != SHM:
-        rate_of_link(text)
+    """A rate of links, "none" or "shm", with or without "@" and a level of instructions."""
+    link, at, level = text.partition("@")
+    if bool(at) != bool(level):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a rate, or RATE@LEVEL")
+    if link != SHM:
+        rate_of_link(link)
     return text
 
 
@@ -72,12 +77,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def measure(job: CrossoverJob, link: str) -> dict[str, Any]:
     """Runs the job over one link. HostsFailed, with what the ranks wrote, if it fails."""
-    number, ranks = (1, 2) if link == SHM else (2, 1)
-    with hosts(number, None if link in (SHM, "none") else link) as bed:
+    rate, _, level = link.partition("@")
+    number, ranks = (1, 2) if rate == SHM else (2, 1)
+    env = {"CGX_CPU_LEVEL": level} if level else None
+    with hosts(number, None if rate in (SHM, "none") else rate) as bed:
         job_file, result = bed.folder / "job.json", bed.folder / "result.json"
         job_file.write_text(job.to_json())
         command = [sys.executable, "-m", "benchmarks._crossover_rank", str(job_file), str(result)]
-        bed.run(command, ranks, timeout=_TIMEOUT)
+        bed.run(command, ranks, env=env, timeout=_TIMEOUT)
         measured = json.loads(result.read_text())
     rows = [to_row(size) for size in measured.pop("sizes")]
     return {"rate": link, **measured, **crossovers(rows), "rows": rows}
@@ -133,11 +140,15 @@ def crossovers(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def crossover_rates(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def crossover_rates(runs: list[dict[str, Any]], level: str) -> list[dict[str, Any]]:
     """By size: the rate of the link, in bit/s, up to which the asked bits are faster than exact.
-    Only of links that have a rate.
+    Only of links that have a rate, and of runs at that level ("": the CPU's best).
     """
-    shaped = [(parse_rate(run["rate"]), run) for run in runs if run["rate"] not in (SHM, "none")]
+    shaped = []
+    for run in runs:
+        rate, _, its_level = run["rate"].partition("@")
+        if rate not in (SHM, "none") and its_level == level:
+            shaped.append((parse_rate(rate), run))
     shaped.sort(key=lambda pair: pair[0])
     found = []
     for i, row in enumerate(shaped[0][1]["rows"] if shaped else []):
@@ -195,7 +206,10 @@ def main(argv: list[str] | None = None) -> int:
         "machine": facts,
         "least_of_exact": slowest,
         "least_of_best": behind,
-        "crossover_rates": crossover_rates(runs),
+        "crossover_rates": {
+            level: crossover_rates(runs, level)
+            for level in dict.fromkeys(run["rate"].partition("@")[2] for run in runs)
+        },
         "runs": runs,
     }
     if args.json:

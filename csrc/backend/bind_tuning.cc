@@ -138,7 +138,8 @@ void bind_tuning(py::module_& m) {
       [](const py::dict& seconds) { return key_of(fastest(estimates_of(seconds))); },
       py::arg("seconds"));
 
-  m.attr("TUNING_SAMPLES") = std::make_pair(TunedClass::kShortSamples, TunedClass::kSamples);
+  m.attr("TUNING_SAMPLES") =
+      py::make_tuple(TunedClass::kMostSamples, TunedClass::kMoreSamples, TunedClass::kSamples);
   m.attr("TUNING_RECHECK_CALLS") = TunedClass::kRecheckCalls;
   py::class_<TunedClass>(m, "TunedClass", "The schedule of one class of messages; for tests.")
       .def(py::init([](const py::dict& predicted) { return TunedClass(estimates_of(predicted)); }),

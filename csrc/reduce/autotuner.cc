@@ -322,17 +322,25 @@ Autotuner::Decision Autotuner::decide(const std::shared_ptr<const Plan>& asked,
 
 Autotuner::Decision Autotuner::choose(const std::shared_ptr<const Plan>& asked,
                                       const Deadline& deadline, uint64_t number) {
-  const StageTimer timer(tuning_ns_, "cgx:autotune");
-  if (stale_) measure(*asked, deadline, number);
+  if (stale_) {
+    const StageTimer timer(tuning_ns_, "cgx:autotune");
+    measure(*asked, deadline, number);
+  }
   Known& message = known(asked, deadline, number);
   TunedClass& tuned = *message.tuned;
-  if (tuned.due()) renew(tuned, deadline, number);
+  if (tuned.due()) {
+    const StageTimer timer(tuning_ns_, "cgx:autotune");
+    renew(tuned, deadline, number);
+  }
   TunedClass::Turn turn;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     turn = tuned.next();
   }
-  if (turn.sampled) exchange({0}, deadline, number);  // all ranks begin together
+  if (turn.sampled) {
+    const StageTimer timer(tuning_ns_, "cgx:autotune");
+    exchange({0}, deadline, number);  // all ranks begin together
+  }
   return {message.plans[static_cast<size_t>(turn.choice)], turn.choice, turn.sampled, &tuned};
 }
 

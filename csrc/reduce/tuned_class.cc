@@ -25,7 +25,9 @@ void TunedClass::plan_trials() {
   for (double one : seconds) {
     if (one >= 0 && (least < 0 || one < least)) least = one;
   }
-  samples_each_ = least < kShortSeconds ? kShortSamples : kSamples;
+  samples_each_ = least < kShortestSeconds ? kMostSamples
+                  : least < kShortSeconds  ? kMoreSamples
+                                           : kSamples;
   trials_.clear();
   turn_ = 0;
   for (Choice choice : kAllChoices) {
@@ -43,7 +45,10 @@ TunedClass::Turn TunedClass::next() {
     plan_trials();
   }
   if (trials_.empty()) return {choice_, false};
-  return {trials_[turn_++ % trials_.size()], true};
+  // Another one goes first in every round: links save up while they are idle, and pay back later.
+  const size_t round = turn_ / trials_.size(), place = turn_ % trials_.size();
+  ++turn_;
+  return {trials_[(round + place) % trials_.size()], true};
 }
 
 void TunedClass::record(Choice choice, double seconds) {

@@ -24,8 +24,8 @@ namespace cgx {
 class TunedClass {
  public:
   /// Of each choice on trial: more where a call is short, and noise a larger part of it.
-  static constexpr size_t kSamples = 3, kShortSamples = 9;
-  static constexpr double kShortSeconds = 1e-3;
+  static constexpr size_t kSamples = 3, kMoreSamples = 5, kMostSamples = 9;
+  static constexpr double kShortSeconds = 20e-3, kShortestSeconds = 1e-3;
   static constexpr uint64_t kRecheckCalls = 256;
   static constexpr double kContested = 2;
 

@@ -40,7 +40,7 @@ def test_a_slow_link_keeps_the_asked_bits(ranks):
 
 def test_a_fast_link_gets_more_bits_than_a_slow_codec_is_worth():
     table = tables(None, 1, CGX_CPU_LEVEL="scalar")
-    assert table["classes"][0]["choice"] == "exact", table
+    assert table["classes"][0]["choice"] in ("exact", "half"), table
 
 
 def test_a_link_of_1_gbit_is_measured_in_no_time():
