@@ -51,12 +51,14 @@ def test_ratios_are_medians_of_pairs():
         "half": [3.0, 3.0, 3.0],
         "asked": [1.0, 1.0, 8.0],
         "tuned": [1.0, 2.0, 3.0],
+        "again": [1.0, 3.0, 3.0],
     }
     size = {"bytes": 4, "seconds": samples, "predicted": {"exact": 2, "asked": 1}}
     row = crossover.to_row(size)
-    assert row["seconds"] == {"exact": 3.0, "half": 3.0, "asked": 1.0, "tuned": 2.0}
+    assert row["seconds"] == {"exact": 3.0, "half": 3.0, "asked": 1.0, "tuned": 2.0, "again": 3.0}
     assert row["fastest"] == "asked" and row["predicted_fastest"] == "asked"
     assert row["of_exact"] == 2.0 and row["of_best"] == 1.0
+    assert row["noise"] == 2.0
 
 
 @pytest.mark.parametrize("bad", ["fast", "1gbit@", "@scalar", "shm@"])
