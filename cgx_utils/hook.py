@@ -20,7 +20,8 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
 
     The bucket's flat buffer is reduced in place: the sum in fp32, divided by the number of ranks
     before it is rounded to the buffer's dtype. Layers that `state` keeps exact travel in the same
-    messages. Buckets of other dtypes (float64, complex) are exact. Returns a future of the buffer.
+    messages. In a group with the option `autotune`, a bucket may go with more bits, where that is
+    faster. Buckets of other dtypes (float64, complex) are exact. Returns a future of the buffer.
 
     ValueError if the group's backend is not cgx or the state is not a CGXState; failures on the way
     (CgxError) come out of the backward pass.
@@ -46,7 +47,7 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
             f"bucket {bucket.index()} holds {buffer.numel()} values, but its {len(parameters)} "
             f"parameters have {planned}"
         )
-    work = backend.all_reduce_layers(buffer, dist.ReduceOp.AVG, layers)
+    work = backend.all_reduce_layers(buffer, dist.ReduceOp.AVG, layers, tunable=True)
     return work.get_future().then(_first)
 
 

@@ -18,8 +18,8 @@ class Policy:
     """The rules of one `CGXState`, in the order in which they are asked:
 
     1. the first override whose regex is found in the parameter's name. With "bits" it decides alone
-       (above 8: exact), whatever the size; without, its other keys apply if the rules below let the
-       parameter be compressed;
+       (above 8, but not 16: exact), whatever the size; without, its other keys apply if the rules
+       below let the parameter be compressed;
     2. size: fewer than `min_size` values are exact;
     3. the filter, if there is one: what it does not name is exact. It takes the place of rule 4, so
        it can also choose a vector;

@@ -32,8 +32,9 @@ class CGXState:
 
     process_group: the group to reduce over (backend "cgx"); None: that of the DDP instance.
     layer_min_size: in values.
-    compression_params: a dict of "bits" (1-8; above: exact), "bucket_size" (values) and, if need
-        be, "codec", "rounding", "seed", "skip_incomplete_buckets". What it leaves open comes from
+    compression_params: a dict of "bits" (1-8; 16: bf16 or fp16, as "half" says; others above 8:
+        exact), "bucket_size" (values) and, if need be, "codec", "rounding", "seed",
+        "skip_incomplete_buckets". What it leaves open comes from
         the group's `torch_cgx.Options`, else from CGX_COMPRESSION_QUANTIZATION_BITS,
         CGX_COMPRESSION_BUCKET_SIZE, ... as they are when the state is made, else: bits 32 (exact),
         bucket_size 512.

@@ -48,8 +48,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     group.add_argument(
         "--bits",
         type=int,
-        choices=[*range(1, 9), EXACT_BITS],
-        help="bits per gradient value, for cgx; 32 is exact (default: 4 with cgx, else 32)",
+        choices=[*range(1, 9), 16, EXACT_BITS],
+        help="bits per gradient value for cgx; 16 is bf16, 32 exact (default: 4 with cgx, else 32)",
     )
     group.add_argument("--bucket-size", type=int, default=512, help="values per bucket, for cgx")
     group.add_argument(

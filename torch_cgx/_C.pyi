@@ -47,6 +47,7 @@ class Options(Backend.Options):
         self,
         *,
         bits: int | None = None,
+        half: str | None = None,
         bucket_size: int | None = None,
         skip_incomplete_buckets: bool | None = None,
         min_size: int | None = None,
@@ -64,6 +65,7 @@ class Options(Backend.Options):
         fusion_buffer_mb: int | None = None,
         segment_kb: int | None = None,
         shm_segment_kb: int | None = None,
+        autotune: bool | None = None,
         host_id: str | None = None,
     ) -> None: ...
     def given(self) -> dict[str, Any]: ...
@@ -84,7 +86,13 @@ class ProcessGroupCGX(Backend):
         global_ranks: list[int],
     ) -> None: ...
     def all_reduce_layers(
-        self, tensor: torch.Tensor, op: Any, layers: _Layers, timeout: timedelta = ...
+        self,
+        tensor: torch.Tensor,
+        op: Any,
+        layers: _Layers,
+        timeout: timedelta = ...,
+        *,
+        tunable: bool = False,
     ) -> dist.Work: ...
     def reduce_scatter_codec(
         self,
@@ -104,6 +112,7 @@ class ProcessGroupCGX(Backend):
     @property
     def options(self) -> Options: ...
     def stats(self) -> dict[str, Any]: ...
+    def tuning(self) -> dict[str, Any] | None: ...
     def reset_stats(self) -> None: ...
     @property
     def serial(self) -> int: ...

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         reduce_scatter_tensor,
         reset_stats,
         stats,
+        tuning,
     )
     from torch_cgx._config import Layer
     from torch_cgx._flight_record import dump_flight_record, flight_record
@@ -73,6 +74,7 @@ __all__ = [
     "set_quantization_bucket_size",
     "simulate",
     "stats",
+    "tuning",
 ]
 
 _HOME = {
@@ -96,6 +98,7 @@ _HOME = {
         "reduce_scatter_tensor",
         "reset_stats",
         "stats",
+        "tuning",
     ),
     "torch_cgx._config": ("Layer",),
     "torch_cgx._flight_record": ("dump_flight_record", "flight_record"),

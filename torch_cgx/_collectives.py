@@ -30,10 +30,10 @@ def all_reduce(
 
     tensor: contiguous; fp32, fp16 or bf16 where anything is compressed (sums are fp32). op: SUM or
     AVG where anything is compressed; AVG divides the fp32 sum by the number of ranks. config: None
-    for the group's configuration, a dict of bits (1-8; above: exact), bucket_size, codec, rounding,
-    seed, skip_incomplete_buckets, a codec of `torch_cgx.codecs`, or `torch_cgx.Options`. layers:
-    (numel, config) pairs or `Layer`s in the tensor's order, with None for exact ones; not together
-    with `config`.
+    for the group's configuration, a dict of bits (1-8; 16: bf16 or fp16 on the wire; else exact),
+    half, bucket_size, codec, rounding, seed, skip_incomplete_buckets, a codec of
+    `torch_cgx.codecs`, or `torch_cgx.Options`. layers: (numel, config) pairs or `Layer`s in the
+    tensor's order, with None for exact ones; not together with `config`.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses tell of failures on the way.
@@ -107,13 +107,28 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     calls, compressed_calls, values, messages_sent: numbers; bytes_raw (of the tensors handed in),
     bytes_sent, bytes_received (over all peers, headers included): bytes; seconds_encode,
     seconds_transfer, seconds_decode: seconds; carrier: its name; sequence: calls of the engine
-    since the group was made. What the inner backend carried (all that the engine does not reduce)
+    since the group was made. In a group with the option `autotune`: tuned_exact, tuned_half,
+    tuned_asked, calls by what the autotuner took; bytes_sent_tuning, seconds_tuning, what measuring
+    cost, which is in none of the others; 0 elsewhere. What the inner backend carried (all that the engine does not reduce)
     is not in them.
     """
     counters = dict(backend_of(group, _device_of(group)).stats())
     whole = {key: value for key, value in counters.items() if key not in ("carrier", "sequence")}
     counters["carriers"] = {counters["carrier"]: whole}
     return counters
+
+
+def tuning(group: dist.ProcessGroup | None = None) -> dict[str, Any] | None:
+    """What the autotuner of a group knows; None without the option `autotune`.
+
+    measurements: how often link and codecs were measured, 0 before the first call that compresses;
+    seconds: that the last time took. link: latency (seconds per exchange), seconds_per_byte,
+    seconds_per_value. codecs: seconds per value of encode and decode, by codec. table: of fp32
+    all-reduces by bytes, predicted seconds of "exact", "half" (16 bits) and "asked", and the choice
+    that follows. classes: of the messages met so far, also seconds measured, calls, and renewals of
+    the choice. All numbers are the slowest rank's and, but for calls under way, equal on all ranks.
+    """
+    return backend_of(group, _device_of(group)).tuning()
 
 
 def reset_stats(group: dist.ProcessGroup | None = None) -> None:

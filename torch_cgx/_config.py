@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from torch_cgx import _C
-    from torch_cgx.codecs import MaxMin
+    from torch_cgx.codecs import Half, MaxMin
 
-    Config = Mapping[str, Any] | _C.Options | _C.Spec | MaxMin
+    Config = Mapping[str, Any] | _C.Options | _C.Spec | MaxMin | Half
 
 EXACT_BITS = 32
-MAX_BITS = 8  # more are exact
+HALF_BITS = 16
+MAX_BITS = 8  # more are exact, but for HALF_BITS
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
@@ -27,6 +28,7 @@ _INT64_MAX = 2**63 - 1
 # that a codec needs
 _SETTINGS: dict[str, tuple[str, Any]] = {
     "bits": ("CGX_COMPRESSION_QUANTIZATION_BITS", EXACT_BITS),
+    "half": ("CGX_HALF", "bf16"),
     "bucket_size": ("CGX_COMPRESSION_BUCKET_SIZE", 512),
     "skip_incomplete_buckets": ("CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS", False),
     "codec": ("CGX_COMPRESSION_TYPE", "maxmin"),
@@ -36,6 +38,7 @@ _SETTINGS: dict[str, tuple[str, Any]] = {
 _MINIMAL_SIZE = "CGX_COMPRESSION_MINIMAL_SIZE"
 _INTEGERS = {"bits": (1, EXACT_BITS), "bucket_size": (1, _INT32_MAX), "seed": (0, _INT64_MAX)}
 _ROUNDINGS = ("nearest", "stochastic")
+_HALVES = ("bf16", "fp16")
 
 KEYS = tuple(_SETTINGS)
 
@@ -43,8 +46,8 @@ KEYS = tuple(_SETTINGS)
 class Layer(NamedTuple):
     """A run of values of a tensor, in order, with a configuration of its own.
 
-    numel: number of values, >= 0. config: as in `all_reduce`; None: exact. bits above 8 are exact
-    too.
+    numel: number of values, >= 0. config: as in `all_reduce`; None: exact. bits above 8
+    are exact too, but for 16.
     """
 
     numel: int
@@ -76,20 +79,19 @@ def check(key: str, value: Any, where: str = "config") -> Any:
         return bool(value)
     if not isinstance(value, str):
         raise TypeError(f"{where}: {key}={value!r} is not a string; allowed: {_texts_of(key)}")
-    if key == "rounding" and value not in _ROUNDINGS:
-        raise ValueError(f"{where}: {key}={value!r}; allowed: {', '.join(_ROUNDINGS)}")
-    if key == "codec":
-        from torch_cgx import codecs
-
-        if value not in codecs.names():
-            raise ValueError(f"{where}: {key}={value!r}; allowed: {_texts_of(key)}")
+    if value not in _names_of(key):
+        raise ValueError(f"{where}: {key}={value!r}; allowed: {_texts_of(key)}")
     return value
 
 
-def _texts_of(key: str) -> str:
+def _names_of(key: str) -> tuple[str, ...]:
     from torch_cgx import codecs
 
-    return ", ".join(_ROUNDINGS if key == "rounding" else codecs.names())
+    return {"rounding": _ROUNDINGS, "half": _HALVES}.get(key) or codecs.names()
+
+
+def _texts_of(key: str) -> str:
+    return ", ".join(_names_of(key))
 
 
 def check_dict(config: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
@@ -147,8 +149,8 @@ def list_of(name: str, value: Any, allowed: str) -> list[Any]:
 
 
 def spec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Spec | None:
-    """The engine's codec for a configuration; None where that is exact (bits above 8, or `config`
-    None).
+    """The engine's codec for a configuration; None where that is exact (bits above 8 other than 16,
+    or `config` None).
 
     fallback: values of all keys, for what `config` leaves open (the group's `settings()`, or
     `defaults()`).
@@ -164,7 +166,13 @@ def spec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Spec | Non
     else:
         given = _fields_of_codec(config)
     full = {key: given.get(key, fallback[key]) for key in KEYS}
-    return None if full["bits"] > MAX_BITS else _C.Spec(**full)
+    half = full.pop("half")
+    if full["bits"] == HALF_BITS:
+        if full["codec"] == "maxmin":
+            full["codec"] = half
+    elif full["bits"] > MAX_BITS:
+        return None
+    return _C.Spec(**full)
 
 
 def _fields_of_codec(config: Any) -> dict[str, Any]:
@@ -173,6 +181,8 @@ def _fields_of_codec(config: Any) -> dict[str, Any]:
     if isinstance(config, codecs.MaxMin):
         fields = ("bits", "bucket_size", "rounding", "seed", "skip_incomplete_buckets")
         return {"codec": "maxmin", **{name: getattr(config, name) for name in fields}}
+    if isinstance(config, codecs.Half):
+        return {"codec": config.format, "bits": HALF_BITS}
     raise TypeError(
         f"config={config!r} is a {type(config).__name__}; allowed: a dict, a codec of "
         "torch_cgx.codecs, torch_cgx.Options, None"

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-__all__ = ["Codec", "MaxMin", "make", "names", "register"]
+__all__ = ["Codec", "Half", "MaxMin", "make", "names", "register"]
 
 # DType of csrc/base/dtype.h.
 _DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _DTYPES_TEXT = "float32, float16, bfloat16"
 _MAX_BUCKET_SIZE = 1 << 40
 _ROUNDINGS = ("nearest", "stochastic")
+_FORMATS = ("bf16", "fp16")
 
 
 def _engine() -> Any:
@@ -88,53 +90,16 @@ def _dtype_code(what: str, dtype: torch.dtype) -> int:
     return _DTYPE_CODES[dtype]
 
 
-@dataclass(frozen=True)
-class MaxMin:
-    """Uniform quantization between the minimum and the maximum of each bucket.
-
-    With ``levels = 2**bits - 1``: ``unit = (max - min) / levels``, ``q = round((x - min) / unit)``,
-    ``x^ = min + unit * q``, in float32 whatever the tensor's type. ``csrc/codec/maxmin.h`` states
-    the bounds: ``|x^ - x| <= unit / 2`` and a few float32 roundings with ``rounding="nearest"``. A
-    bucket of equal values is exact; a bucket with a NaN or an Inf comes back as NaN and touches no
-    other bucket.
-
-    Args:
-        bits: bits per value, 1 to 8.
-        bucket_size: values per bucket, 1 to 2**40. 8 bytes per bucket are sent besides the codes.
-        rounding: "nearest" (ties to even) or "stochastic" (unbiased).
-        seed: of stochastic rounding, 0 to 2**64 - 1.
-        skip_incomplete_buckets: the last ``numel % bucket_size`` values are sent raw, in the
-            tensor's type.
-
-    Raises:
-        ValueError, TypeError: name the field, its value and what is allowed.
-    """
-
-    bits: int = 4
-    bucket_size: int = 512
-    rounding: str = "nearest"
-    seed: int = 0
-    skip_incomplete_buckets: bool = False
-
-    def __post_init__(self) -> None:
-        _check_int("bits", self.bits, 1, 8)
-        _check_int("bucket_size", self.bucket_size, 1, _MAX_BUCKET_SIZE)
-        _check_int("seed", self.seed, 0, 2**64 - 1)
-        if self.rounding not in _ROUNDINGS:
-            raise ValueError(f"rounding is {self.rounding!r}, allowed: {', '.join(_ROUNDINGS)}")
-        if not isinstance(self.skip_incomplete_buckets, bool):
-            value = self.skip_incomplete_buckets
-            raise TypeError(f"skip_incomplete_buckets is {value!r}, allowed: True, False")
+class _EngineCodec:
+    """The methods of a codec of the engine, over what it says of itself."""
 
     def _spec(self) -> tuple[str, int, int, str, bool, int]:
-        return (
-            "maxmin",
-            self.bits,
-            self.bucket_size,
-            self.rounding,
-            self.skip_incomplete_buckets,
-            self.seed,
-        )
+        """(name, bits, bucket_size, rounding, skip_incomplete_buckets, seed)."""
+        raise NotImplementedError
+
+    def _largest_numel(self, size: int, dtype: torch.dtype) -> int:
+        """The largest count whose payload has `size` bytes. ValueError where there is none."""
+        raise NotImplementedError
 
     def encoded_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int:
         """Exact size in bytes of the payload of ``numel`` values of type ``dtype``."""
@@ -152,7 +117,7 @@ class MaxMin:
             tensor: CPU, float32, float16 or bfloat16, any shape and strides; values are taken in
                 row-major order.
             sequence: number of the call, 0 to 2**64 - 1; with ``rank`` and ``seed`` it is the key
-                of stochastic rounding. Without meaning for ``rounding="nearest"``.
+                of stochastic rounding. Without meaning for other rounding.
             rank: 0 to 2**31 - 1.
             index: number of the first value within a longer run, 0 to 2**63 - 1: the counter of
                 stochastic rounding.
@@ -247,6 +212,55 @@ class MaxMin:
         out = torch.empty(tensor.shape, dtype=tensor.dtype)
         return self.decode(payload, out)
 
+
+@dataclass(frozen=True)
+class MaxMin(_EngineCodec):
+    """Uniform quantization between the minimum and the maximum of each bucket.
+
+    With ``levels = 2**bits - 1``: ``unit = (max - min) / levels``, ``q = round((x - min) / unit)``,
+    ``x^ = min + unit * q``, in float32 whatever the tensor's type. ``csrc/codec/maxmin.h`` states
+    the bounds: ``|x^ - x| <= unit / 2`` and a few float32 roundings with ``rounding="nearest"``. A
+    bucket of equal values is exact; a bucket with a NaN or an Inf comes back as NaN and touches no
+    other bucket.
+
+    Args:
+        bits: bits per value, 1 to 8.
+        bucket_size: values per bucket, 1 to 2**40. 8 bytes per bucket are sent besides the codes.
+        rounding: "nearest" (ties to even) or "stochastic" (unbiased).
+        seed: of stochastic rounding, 0 to 2**64 - 1.
+        skip_incomplete_buckets: the last ``numel % bucket_size`` values are sent raw, in the
+            tensor's type.
+
+    Raises:
+        ValueError, TypeError: name the field, its value and what is allowed.
+    """
+
+    bits: int = 4
+    bucket_size: int = 512
+    rounding: str = "nearest"
+    seed: int = 0
+    skip_incomplete_buckets: bool = False
+
+    def __post_init__(self) -> None:
+        _check_int("bits", self.bits, 1, 8)
+        _check_int("bucket_size", self.bucket_size, 1, _MAX_BUCKET_SIZE)
+        _check_int("seed", self.seed, 0, 2**64 - 1)
+        if self.rounding not in _ROUNDINGS:
+            raise ValueError(f"rounding is {self.rounding!r}, allowed: {', '.join(_ROUNDINGS)}")
+        if not isinstance(self.skip_incomplete_buckets, bool):
+            value = self.skip_incomplete_buckets
+            raise TypeError(f"skip_incomplete_buckets is {value!r}, allowed: True, False")
+
+    def _spec(self) -> tuple[str, int, int, str, bool, int]:
+        return (
+            "maxmin",
+            self.bits,
+            self.bucket_size,
+            self.rounding,
+            self.skip_incomplete_buckets,
+            self.seed,
+        )
+
     def _largest_numel(self, size: int, dtype: torch.dtype) -> int:
         """The largest count whose payload has `size` bytes. ValueError where there is none."""
         # Size of k whole buckets, or of k values, never falls with k: bisect.
@@ -269,7 +283,42 @@ class MaxMin:
         raise ValueError(f"payload has {size} bytes, which no number of {dtype} values encodes to")
 
 
-_factories: dict[str, Callable[..., Codec]] = {"maxmin": MaxMin}
+@dataclass(frozen=True)
+class Half(_EngineCodec):
+    """float32 values rounded to 16 bits, ties to even: ``bits=16`` of a configuration.
+
+    Tensors of 16 bits are coded in their own type, exact, whatever the format.
+
+    Args:
+        format: "bf16" (float32's range, 8 bits of precision) or "fp16" (11 bits; values from 65520
+            on become infinite). Infinities and NaN stay what they are.
+
+    Raises:
+        ValueError, TypeError: name the field, its value and what is allowed.
+    """
+
+    format: str = "bf16"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.format, str):
+            kind = type(self.format).__name__
+            raise TypeError(f"format is {self.format!r} ({kind}), allowed: {', '.join(_FORMATS)}")
+        if self.format not in _FORMATS:
+            raise ValueError(f"format is {self.format!r}, allowed: {', '.join(_FORMATS)}")
+
+    def _spec(self) -> tuple[str, int, int, str, bool, int]:
+        return (self.format, 16, 1, "nearest", False, 0)
+
+    def _largest_numel(self, size: int, dtype: torch.dtype) -> int:
+        if size % 2:
+            raise ValueError(f"payload has {size} bytes, which no number of values encodes to")
+        return size // 2
+
+
+_factories: dict[str, Callable[..., Codec]] = {
+    "maxmin": MaxMin,
+    **{name: partial(Half, name) for name in _FORMATS},
+}
 
 
 def register(name: str, factory: Callable[..., Codec]) -> None:
@@ -289,7 +338,8 @@ def names() -> tuple[str, ...]:
 
 
 def make(name: str, **params: Any) -> Codec:
-    """The codec of that name: ``make("maxmin", bits=4)``. An unknown name is a ValueError."""
+    """The codec of that name: ``make("maxmin", bits=4)``, ``make("fp16")``. An unknown name is a
+    ValueError."""
     if not isinstance(name, str) or name not in _factories:
         raise ValueError(f"codec is {name!r}, allowed: {', '.join(names())}")
     return _factories[name](**params)

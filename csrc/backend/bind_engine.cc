@@ -42,8 +42,7 @@ CodecSpec make_spec(const std::string& codec, int bits, int64_t bucket_size,
   }
   spec.seed = seed;
   spec.skip_incomplete_buckets = skip;
-  make_codec(spec);  // refuses bad values by name
-  return spec;
+  return make_codec(spec)->spec();  // refuses bad values by name
 }
 
 std::string repr(const CodecSpec& spec) {

@@ -9,6 +9,7 @@
 
 #include "backend/bind_engine.h"
 #include "backend/bind_mpi.h"
+#include "backend/bind_tuning.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
 #include "base/error.h"
@@ -158,11 +159,13 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(const ProcessGroupCGX::StorePtr& 
 
 c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
                                                  const c10d::ReduceOp& op, const Layers& layers,
-                                                 bool async_op, milliseconds timeout) {
+                                                 bool async_op, milliseconds timeout,
+                                                 bool tunable) {
   std::vector<LayerRequest> requests;
   for (const auto& [numel, codec] : layers) requests.push_back({numel, codec});
   py::gil_scoped_release no_gil;
-  return group.all_reduce_layers(tensor, op, requests, {timeout, async_op});
+  return group.all_reduce_layers(tensor, op, requests,
+                                 {timeout, async_op, tunable ? Bits::kTunable : Bits::kFixed});
 }
 
 py::dict stats_of(ProcessGroupCGX& group) {
@@ -170,7 +173,30 @@ py::dict stats_of(ProcessGroupCGX& group) {
   py::dict out = to_dict(engine.stats().snapshot());
   out["carrier"] = engine.carrier();
   out["sequence"] = engine.sequence();
+  std::array<uint64_t, kChoices> calls{};
+  StatsSnapshot overhead;
+  double seconds = 0;
+  if (const Autotuner* tuner = group.autotuner()) {
+    calls = tuner->calls();
+    overhead = tuner->overhead().snapshot();
+    seconds = tuner->seconds();
+  }
+  out["tuned_exact"] = calls[static_cast<size_t>(Choice::kExact)];
+  out["tuned_half"] = calls[static_cast<size_t>(Choice::kHalf)];
+  out["tuned_asked"] = calls[static_cast<size_t>(Choice::kAsked)];
+  out["bytes_sent_tuning"] = overhead.bytes_sent;
+  out["seconds_tuning"] = seconds;
   return out;
+}
+
+py::object tuning_of(ProcessGroupCGX& group) {
+  const Autotuner* tuner = group.autotuner();
+  return tuner != nullptr ? py::object(to_dict(tuner->report())) : py::none();
+}
+
+void reset_stats(ProcessGroupCGX& group) {
+  group.engine().stats().reset();
+  if (Autotuner* tuner = group.autotuner()) tuner->reset_counters();
 }
 
 }  // namespace
@@ -215,7 +241,8 @@ void bind_group(py::module_& m) {
            py::arg("options"), py::arg("make_inner"), py::arg("load_mpi"), py::arg("timeout"),
            py::arg("group_name"), py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
-           py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout)
+           py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
+           py::kw_only(), py::arg("tunable") = false)
       .def(
           "reduce_scatter_codec",
           [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
@@ -234,7 +261,8 @@ void bind_group(py::module_& m) {
           py::arg("output"), py::arg("input"), py::arg("codec"), py::arg("async_op") = true,
           py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
       .def("stats", &stats_of)
-      .def("reset_stats", [](ProcessGroupCGX& g) { g.engine().stats().reset(); })
+      .def("tuning", &tuning_of)
+      .def("reset_stats", &reset_stats)
       .def_property_readonly(
           "options",
           [](ProcessGroupCGX& g) {

@@ -112,6 +112,11 @@ void CallRecord::served_by(const std::shared_ptr<const Plan>& plan, const std::s
   bytes_before_ += plan->values * size_of(plan->dtype);
 }
 
+void CallRecord::tuned(const std::string& why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  tuning_ = why;
+}
+
 void CallRecord::watch_work(const c10::intrusive_ptr<c10d::Work>& work) {
   std::lock_guard<std::mutex> lock(mutex_);
   work_ = c10::weak_intrusive_ptr<c10d::Work>(work);
@@ -145,7 +150,7 @@ CallRecord::Progress CallRecord::progress() const {
           unix_ns(ended_), std::chrono::duration<double, std::milli>(ended_ - started_).count(),
           bytes_before_,   bytes_after_,
           plan_,           way,
-          error_};
+          error_,          tuning_};
 }
 
 }  // namespace cgx

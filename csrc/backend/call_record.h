@@ -73,6 +73,8 @@ class CallRecord {
 
   /// Of a call on the engine: one of its plans, and the carriers.
   void served_by(const std::shared_ptr<const Plan>& plan, const std::string& carrier);
+  /// What the autotuner says of its choice.
+  void tuned(const std::string& why);
   void count_sent(uint64_t bytes) { bytes_after_ += bytes; }
 
   void watch_work(const c10::intrusive_ptr<c10d::Work>& work);
@@ -90,6 +92,7 @@ class CallRecord {
     uint64_t bytes_before, bytes_after;      // of the values, and sent by this rank; engine only
     std::shared_ptr<const Plan> plan;
     std::string way, error;  // "one-shot over shm, maxmin bits=4 ..."
+    std::string tuning;      // empty: nobody chose, or nobody wants to know
   };
   Progress progress() const;
 
@@ -99,7 +102,7 @@ class CallRecord {
   mutable std::mutex mutex_;  // guards what follows
   Clock::time_point started_{}, ended_{};
   std::shared_ptr<const Plan> plan_;  // the last of several
-  std::string carrier_, error_;
+  std::string carrier_, error_, tuning_;
   uint64_t bytes_before_ = 0;
   c10::weak_intrusive_ptr<c10d::Work> work_{c10::intrusive_ptr<c10d::Work>()};
 };

@@ -9,7 +9,8 @@ namespace {
 
 void check_bits(int64_t bits) {
   if (bits > 32)
-    throw ConfigError(str_of("bits=", bits, " is not allowed; 1-8, 9-32 (exact), or 0"));
+    throw ConfigError(
+        str_of("bits=", bits, " is not allowed; 1-8, 16, others up to 32 (exact), or 0"));
 }
 
 void check_bucket_size(int64_t bucket_size) {

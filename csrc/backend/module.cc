@@ -8,6 +8,7 @@
 #include "backend/bind_group.h"
 #include "backend/bind_mpi.h"
 #include "backend/bind_trouble.h"
+#include "backend/bind_tuning.h"
 #include "backend/profiler_ranges.h"
 
 PYBIND11_MODULE(_C, m) {
@@ -19,5 +20,6 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_group(m);
   cgx::bind_mpi(m);
   cgx::bind_trouble(m);
+  cgx::bind_tuning(m);
   cgx::show_ranges_to_torch();
 }

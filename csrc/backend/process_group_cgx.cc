@@ -124,6 +124,19 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
       std::move(carriers), engine,
       [guard = guard_](Failure failure) { return guard->explain(std::move(failure)); });
   engine_->use(torch_threads());
+  if (config_.autotune) {
+    Autotuner::Log log;
+    if (config_.log >= LogLevel::kInfo) {
+      log = [where = str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
+                            "': ")](const std::string& text) { log_line(where + text); };
+    }
+    // bf16, whatever the option half says: no finite value that the asked bits can carry may become
+    // infinite because of the tuner's choice.
+    CodecSpec half;
+    half.name = "bf16";
+    half.bits = 16;
+    autotuner_ = std::make_unique<Autotuner>(*engine_, make_codec(half), std::move(log));
+  }
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
   guard_->attach(engine_.get(), inner_);
@@ -221,6 +234,7 @@ ProcessGroupCGX::~ProcessGroupCGX() {
   shutdown();
   // Gloo's destructor joins threads that want the lock, to drop the tensors of their last works.
   ReleaseGilIfHeld no_gil;
+  autotuner_.reset();
   engine_.reset();  // holds the carrier, which may be Gloo too
   if (on_thread_of_gloo()) {
     // A callback held the last reference: a thread that joined itself would end the process.
@@ -279,6 +293,7 @@ void ProcessGroupCGX::shutdown() {
     // A forked child has none of the threads, and must not speak for its parent.
     (void)worker_.release();
     (void)new std::shared_ptr<TaskQueue>(std::move(callbacks_));
+    (void)autotuner_.release();
     (void)engine_.release();
     (void)inner_.release();
     (void)new std::shared_ptr<GroupGuard>(std::move(guard_));

@@ -27,6 +27,7 @@
 #include "backend/torch_compat.h"
 #include "backend/work.h"
 #include "comm/rendezvous.h"
+#include "reduce/autotuner.h"
 #include "reduce/engine.h"
 
 namespace cgx {
@@ -37,11 +38,16 @@ struct LayerRequest {
   std::optional<CodecSpec> codec;
 };
 
-/// How the caller of a collective waits for it.
+/// Who decides how many bits a call takes: the group's settings, or a policy, which the autotuner
+/// may raise, or the call.
+enum class Bits : uint8_t { kTunable, kFixed };
+
+/// How a collective is called.
 struct Terms {
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   /// False: the caller waits for the work at once, so its own thread may do it.
   bool async = true;
+  Bits bits = Bits::kFixed;
 };
 
 class ProcessGroupCGX : public c10d::Backend {
@@ -119,6 +125,8 @@ class ProcessGroupCGX : public c10d::Backend {
                            const std::optional<CodecSpec>& codec, const Terms& terms);
 
   Engine& engine() { return *engine_; }
+  /// Null without CGX_AUTOTUNE.
+  Autotuner* autotuner() { return autotuner_.get(); }
   /// Differs between all groups of this process, also those that are gone.
   uint64_t serial() const { return serial_; }
   const OptionFields& fields() const { return options_->fields; }
@@ -186,7 +194,7 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
                   const Tensors& outputs, const Terms& terms, std::string why, Body body);
   /// On the worker's thread.
-  void run_plan(const std::shared_ptr<const Plan>& plan, const void* input, void* output,
+  void run_plan(const std::shared_ptr<const Plan>& plan, Bits bits, const void* input, void* output,
                 bool average, const Deadline& deadline, CallRecord& record);
 
   /// A compressible call on a device that the engine does not serve is an error where the group
@@ -230,6 +238,7 @@ class ProcessGroupCGX : public c10d::Backend {
   bool on_one_host_ = true;
   std::shared_ptr<GroupGuard> guard_;  // works hold it too
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Autotuner> autotuner_;
 
   std::shared_ptr<TaskQueue> callbacks_;
   std::unique_ptr<TaskQueue> worker_;

@@ -107,7 +107,7 @@ std::string ProcessGroupCGX::why_codec(bool collective_compresses, const at::Ten
     return str_of("exact: fewer values than min_size=", config_.min_size);
   }
   const int64_t bits = bits_in_force(options_->fields);
-  if (bits > 8) return str_of("exact: bits=", bits);
+  if (is_exact(bits)) return str_of("exact: bits=", bits);
   if (on_one_host_ && !config_.intra_compress.value_or(true)) return "exact: intra_compress=0";
   return str_of("compressed: bits=", bits);
 }
@@ -119,7 +119,7 @@ void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why)
   if (now.plan) {
     text +=
         str_of(", ", now.bytes_before, " bytes of values, ", now.bytes_after, " bytes sent, ",
-               now.milliseconds, " ms; codec: ", why,
+               now.milliseconds, " ms; codec: ", why, now.tuning.empty() ? "" : "; ", now.tuning,
                "; algorithm: ", why_algorithm(engine_->options(), *now.plan, engine_->topology()));
   }
   if (!now.error.empty()) text += "; failed: " + now.error;
@@ -218,13 +218,23 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
   return track(work);
 }
 
-void ProcessGroupCGX::run_plan(const std::shared_ptr<const Plan>& plan, const void* input,
-                               void* output, bool average, const Deadline& deadline,
-                               CallRecord& record) {
-  record.served_by(plan, engine_->carrier());
+void ProcessGroupCGX::run_plan(const std::shared_ptr<const Plan>& plan, Bits bits,
+                               const void* input, void* output, bool average,
+                               const Deadline& deadline, CallRecord& record) {
+  Autotuner::Decision decision{plan};
+  if (autotuner_ && bits == Bits::kTunable) {
+    decision = autotuner_->decide(plan, deadline, record.number);
+    if (config_.log == LogLevel::kDebug) record.tuned(autotuner_->why(decision));
+  }
+  record.served_by(decision.plan, engine_->carrier());
   const uint64_t before = engine_->stats().bytes_sent;
-  engine_->run(*plan, input, output, average, deadline, record.number);
+  const auto start = std::chrono::steady_clock::now();
+  engine_->run(*decision.plan, input, output, average, deadline, record.number);
   record.count_sent(engine_->stats().bytes_sent - before);
+  if (decision.tuned != nullptr) {
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    autotuner_->ran(decision, spent.count());
+  }
 }
 
 WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
@@ -247,15 +257,16 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
-  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true}, "cgx:all_reduce",
-                 tensors, tensors, terms, std::move(why),
-                 [this, items, average](const Deadline& deadline, CallRecord& record) {
-                   for (const Item& item : items) {
-                     void* data = item.memory.data_ptr();
-                     run_plan(item.plan, data, data, average, deadline, record);
-                     if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
-                   }
-                 });
+  return enqueue(
+      {type, op.op_, tensors.front().scalar_type(), values, -1, true}, "cgx:all_reduce", tensors,
+      tensors, terms, std::move(why),
+      [this, items, bits = terms.bits, average](const Deadline& deadline, CallRecord& record) {
+        for (const Item& item : items) {
+          void* data = item.memory.data_ptr();
+          run_plan(item.plan, bits, data, data, average, deadline, record);
+          if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
+        }
+      });
 }
 
 WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor input,
@@ -273,8 +284,9 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
   return enqueue(
       {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(), -1, true},
       "cgx:reduce_scatter", {input}, {output}, terms, std::move(why),
-      [this, in, out, output, plan, average](const Deadline& deadline, CallRecord& record) {
-        run_plan(plan, in.data_ptr(), out.data_ptr(), average, deadline, record);
+      [this, in, out, output, plan, bits = terms.bits, average](const Deadline& deadline,
+                                                                CallRecord& record) {
+        run_plan(plan, bits, in.data_ptr(), out.data_ptr(), average, deadline, record);
         if (!out.is_same(output)) output.copy_(out);
       });
 }
@@ -292,8 +304,9 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
   return enqueue(
       {c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(), -1, true},
       "cgx:all_gather", {input}, {output}, terms, std::move(why),
-      [this, in, out, output, plan](const Deadline& deadline, CallRecord& record) {
-        run_plan(plan, in.data_ptr(), out.data_ptr(), false, deadline, record);
+      [this, in, out, output, plan, bits = terms.bits](const Deadline& deadline,
+                                                       CallRecord& record) {
+        run_plan(plan, bits, in.data_ptr(), out.data_ptr(), false, deadline, record);
         if (!out.is_same(output)) output.copy_(out);
       });
 }
@@ -324,7 +337,7 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
   const at::Tensor& tensor = single("all_reduce", tensors);
   if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
     return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)},
-                             {opts.timeout, opts.asyncOp},
+                             {opts.timeout, opts.asyncOp, Bits::kTunable},
                              why_codec(config_.compress_all_reduce, tensor));
   }
   refuse_other_devices("all_reduce", tensor, opts.reduceOp, config_.compress_all_reduce);
@@ -345,7 +358,7 @@ WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
     std::vector<std::vector<Segment>> segments;
     for (const at::Tensor& tensor : tensors) segments.push_back(segments_for(tensor));
     return engine_all_reduce(tensors, opts.reduceOp, std::move(segments),
-                             {opts.timeout, opts.asyncOp},
+                             {opts.timeout, opts.asyncOp, Bits::kTunable},
                              why_codec(config_.compress_all_reduce, tensors.front()));
   }
   std::vector<WorkPtr> works;
@@ -363,7 +376,8 @@ WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& in
     auto codec = codec_for(config_.compress_reduce_scatter, output.numel());
     if (codec != raw_codec()) {
       return engine_reduce_scatter(output, input, opts.reduceOp, codec,
-                                   {opts.timeout, opts.asyncOp}, why_codec(true, output));
+                                   {opts.timeout, opts.asyncOp, Bits::kTunable},
+                                   why_codec(true, output));
     }
   }
   refuse_other_devices("reduce_scatter", output, opts.reduceOp, config_.compress_reduce_scatter);
@@ -387,7 +401,7 @@ WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
   if (engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_all_gather, input.numel());
     if (codec != raw_codec()) {
-      return engine_all_gather(output, input, codec, {opts.timeout, opts.asyncOp},
+      return engine_all_gather(output, input, codec, {opts.timeout, opts.asyncOp, Bits::kTunable},
                                why_codec(true, input));
     }
   }

@@ -162,6 +162,7 @@ const std::vector<Setting>& settings() {
   // clang-format off
   static const std::vector<Setting> table = {
       {"bits", "CGX_COMPRESSION_QUANTIZATION_BITS", Kind::kInteger, "32", 1, 32, "", true, true},
+      {"half", "CGX_HALF", Kind::kChoice, "bf16", 0, 0, "bf16,fp16", true, true},
       {"bucket_size", "CGX_COMPRESSION_BUCKET_SIZE", Kind::kInteger, "512", 1, kMaxInt32, "", true, true},
       {"skip_incomplete_buckets", "CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS", Kind::kBoolean, "0", 0, 1, "", true, true},
       {"min_size", "CGX_COMPRESSION_MINIMAL_SIZE", Kind::kInteger, "16", 0, kMaxInt64, "", false, true},
@@ -180,6 +181,7 @@ const std::vector<Setting>& settings() {
       {"shm_segment_kb", "CGX_SHM_SEGMENT_KB", Kind::kInteger, "1024", 16, 1048576, "", false, true},
       {"segment_kb", "CGX_SEGMENT_KB", Kind::kInteger, "512", 1, 1048576, "", false, true},
       {"checksum", "CGX_CHECKSUM", Kind::kBoolean, "0", 0, 1, "", false, true},
+      {"autotune", "CGX_AUTOTUNE", Kind::kBoolean, "0", 0, 1, "", false, true},
       {"log", "CGX_LOG", Kind::kChoice, "warn", 0, 0, "off,warn,info,debug", false, false},
       {"host_id", "CGX_HOST_ID", Kind::kText, "", 0, 0, "", false, false},
   };
@@ -238,9 +240,11 @@ GroupConfig resolve_group(const OptionFields& options) {
   const std::string compress = get(options, "intra_compress");
   if (compress != "AUTO") group.intra_compress = compress == "1";
   group.checksum = get(options, "checksum") == "1";
+  group.autotune = get(options, "autotune") == "1";
   group.log = log_level_of(get(options, "log"));
   group.host_id = get(options, "host_id");
   for (const Setting& s : settings()) lookup(options, s);  // bad per-call values are refused early
+  resolve_codec(options, group);                           // and bits that the codec does not have
   return group;
 }
 
@@ -248,9 +252,9 @@ int64_t bits_in_force(const OptionFields& options) { return get_integer(options,
 
 std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const GroupConfig& group) {
   const int64_t bits = bits_in_force(options);
-  if (bits > 8) return raw_codec();
+  if (is_exact(bits)) return raw_codec();
   CodecSpec spec;
-  spec.name = group.codec;
+  spec.name = bits == 16 && group.codec == "maxmin" ? get(options, "half") : group.codec;
   spec.bits = static_cast<int>(bits);
   spec.bucket_size = get_integer(options, "bucket_size");
   spec.rounding = group.rounding;

@@ -70,6 +70,7 @@ struct GroupConfig {
   bool leader_only = false;            // CGX_INTRA_BROADCAST
   std::optional<bool> intra_compress;  // none: by the kind of group
   bool checksum = false;
+  bool autotune = false;
   LogLevel log = LogLevel::kWarn;
   std::string host_id;
 };
@@ -79,7 +80,10 @@ GroupConfig resolve_group(const OptionFields& options);
 /// Bits of a call now, on the caller's thread.
 int64_t bits_in_force(const OptionFields& options);
 
-/// Codec of a call on the caller's thread; raw_codec() where bits > 8.
+/// Whether so many bits mean values in the tensor's own type.
+constexpr bool is_exact(int64_t bits) { return bits > 8 && bits != 16; }
+
+/// Codec of a call on the caller's thread; raw_codec() where is_exact(bits).
 std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const GroupConfig& group);
 
 /// What the engine of a group on these hosts is to do. ConfigError for an impossible choice.

@@ -73,10 +73,18 @@ class Codec {
   /// set.
   virtual void decode(const std::byte* payload, DType dtype, size_t count, size_t first, size_t n,
                       float* y, bool add) const = 0;
+
+  /// Whether all values of a payload of `count` ones are finite, where finite input does not say
+  /// so: a codec whose range is smaller than float32's looks, others have no need to.
+  virtual bool holds_finite(const std::byte* payload, DType dtype, size_t count) const {
+    static_cast<void>(payload), static_cast<void>(dtype), static_cast<void>(count);
+    return true;
+  }
 };
 
 /// Makes the codec named spec.name, or throws ConfigError that names the bad field, its value and
-/// what is allowed. Codecs are cached: equal specs give the same object.
+/// what is allowed. Codecs are cached: equal specs give the same object. Its spec() leaves out what
+/// means nothing to it.
 std::shared_ptr<const Codec> make_codec(const CodecSpec& spec);
 
 /// The codec of segments that are not compressed: the bytes of the tensor's own type.

@@ -17,7 +17,8 @@ Key key_of(const CodecSpec& s) {
 
 struct Registry {
   std::mutex mutex;
-  std::map<std::string, CodecFactory> factories{{"maxmin", make_maxmin}};
+  std::map<std::string, CodecFactory> factories{
+      {"maxmin", make_maxmin}, {"bf16", make_half}, {"fp16", make_half}};
   std::map<Key, std::weak_ptr<const Codec>> codecs;
   // Keeps what was asked for lately, so that a caller that drops its codec between calls does not
   // remake it.

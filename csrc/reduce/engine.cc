@@ -175,14 +175,16 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
 }
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
-                 const Deadline& deadline, std::optional<uint64_t> number) {
+                 const Deadline& deadline, std::optional<uint64_t> number, Stats* errand) {
   if (auto broken = failure()) throw_failure(*broken);
   const uint64_t sequence = sequence_++;
   auto context = [&](const std::string& what) {
     return str_of("cgx ", name_of(plan.operation), " number ", number.value_or(sequence),
                   " on rank ", rank_, " of ", size_, " (", carrier(), "), ",
-                  deadline.elapsed_seconds(), " s: ", what);
+                  deadline.elapsed_seconds(), " s",
+                  errand != nullptr ? ", while the autotuner measured: " : ": ", what);
   };
+  Stats& stats = errand != nullptr ? *errand : stats_;
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
     CallIdentity identity{&plan, sequence, average, rank_, options_.checksum};
@@ -191,15 +193,15 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
               plan,
               identity,
               deadline,
-              stats_,
+              stats,
               options_.nonfinite,
               scratch_,
               work_,
               parallel_.get()};
-    stats_.calls += 1;
-    stats_.compressed_calls += plan.compressed ? 1 : 0;
-    stats_.values += plan.values;
-    stats_.bytes_raw += plan.values * size_of(plan.dtype);
+    stats.calls += 1;
+    stats.compressed_calls += plan.compressed ? 1 : 0;
+    stats.values += plan.values;
+    stats.bytes_raw += plan.values * size_of(plan.dtype);
     if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
       std::memmove(output, input, plan.values * size_of(plan.dtype));
     }

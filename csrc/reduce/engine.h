@@ -94,10 +94,13 @@ class Engine {
   ///   all-gather      input one shard, output plan.values values
   /// average: divides the fp32 sum by the number of ranks before it is rounded.
   /// number: of the call, for errors; none: the engine's own count.
+  /// errand: counts there instead of in stats(): an exchange of the group's own, on behalf of the
+  /// call with that number.
   /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
   /// later run() throws the same).
   void run(const Plan& plan, const void* input, void* output, bool average,
-           const Deadline& deadline, std::optional<uint64_t> number = std::nullopt);
+           const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
+           Stats* errand = nullptr);
 
   /// Breaks the group, here and where the carriers can tell the peers. The first cause stays.
   void fail(const Failure& cause);

@@ -20,8 +20,13 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
   header.sender = static_cast<uint16_t>(call.rank);
   header.flags = static_cast<uint8_t>(flags | (call.average ? MessageHeader::kAverage : 0));
   if (const Segment* segment = plan.first_compressed()) {
-    header.bits = static_cast<uint8_t>(segment->codec->spec().bits);
-    header.bucket_size = static_cast<uint32_t>(segment->codec->spec().bucket_size);
+    const CodecSpec& spec = segment->codec->spec();
+    header.bits = static_cast<uint8_t>(spec.bits);
+    // 16 bits have no buckets, but two formats.
+    header.bucket_size = static_cast<uint32_t>(
+        spec.bits == 16
+            ? static_cast<int64_t>(spec.name == "fp16" ? DType::kFloat16 : DType::kBFloat16)
+            : spec.bucket_size);
   }
   header.segments = static_cast<uint32_t>(plan.segments.size());
   header.plan_hash = plan.hash;
@@ -37,6 +42,8 @@ std::string describe(const MessageHeader& h) {
                             h.segments, h.segments == 1 ? " segment, " : " segments, ");
   if (h.bits == 0) {
     text += "exact";
+  } else if (h.bits == 16) {
+    text += str_of("first codec 16 bits, ", name_of(static_cast<DType>(h.bucket_size)));
   } else {
     text += str_of("first codec ", static_cast<int>(h.bits), " bits, bucket_size ", h.bucket_size);
   }

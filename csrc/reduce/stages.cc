@@ -190,6 +190,12 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
                                first, n, key_of(call, *piece.codec, stage), piece.offset,
                                payload + piece.payload);
          });
+  if (call.nonfinite != NonFinite::kRaise) return;
+  for (const Piece& piece : chunk.pieces) {
+    if (!piece.codec->holds_finite(payload + piece.payload, call.plan.dtype, piece.count)) {
+      call.met_nonfinite = true;
+    }
+  }
 }
 
 void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, const View& output) {

@@ -45,7 +45,7 @@ def tries(name: str, call: Callable[[Any], Any], words: str | None = None) -> li
 
 
 SETTINGS = [row["name"] for row in _C.settings()]
-CONFIG = ("bits", "bucket_size", "skip_incomplete_buckets", "codec", "rounding", "seed")
+CONFIG = ("bits", "half", "bucket_size", "skip_incomplete_buckets", "codec", "rounding", "seed")
 
 
 def test_options():
@@ -84,6 +84,7 @@ def test_codecs(monkeypatch):
     wrong = []
     for name in ("bits", "bucket_size", "rounding", "seed", "skip_incomplete_buckets"):
         wrong += tries(name, lambda v, n=name: codecs.MaxMin(**{n: v}))
+    wrong += tries("format", codecs.Half)
     for name in ("sequence", "rank", "index"):
         wrong += tries(name, lambda v, n=name: codec.encode(x, **{n: v}))
         wrong += tries(name, lambda v, n=name: codec.roundtrip(x, **{n: v}))

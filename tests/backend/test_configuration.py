@@ -237,7 +237,7 @@ def compressed(rank, world_size):
     [
         {"CGX_INTRA_COMPRESS": "0"},
         {"CGX_COMPRESS_COLLECTIVES": "none"},
-        {"CGX_COMPRESSION_QUANTIZATION_BITS": "16"},
+        {"CGX_COMPRESSION_QUANTIZATION_BITS": "12"},
     ],
 )
 def test_switches_that_keep_a_call_exact(env):

@@ -20,6 +20,8 @@ CONFIGS = [
     *({"bits": bits, "bucket_size": BUCKET} for bits in (1, 4, 8)),
     {"bits": 4, "bucket_size": BUCKET, "rounding": "stochastic"},
     {"bits": 4, "bucket_size": BUCKET * 3, "skip_incomplete_buckets": True},
+    {"bits": 16},
+    {"bits": 16, "half": "fp16"},
     {"bits": 32},
 ]
 
@@ -127,4 +129,4 @@ def refuse(rank: int, size: int) -> int:
 def test_they_raise_on_every_rank(hosts):
     env = [{"CGX_HOST_ID": host} for host in hosts]
     results = run_pooled(refuse, len(hosts), env=env, timeout=90)
-    assert set(results) == {len(VALUES) * len(DTYPES) * len(hosts) * (5 * 3 + 1)}
+    assert set(results) == {len(VALUES) * len(DTYPES) * len(hosts) * (7 * 3 + 1)}

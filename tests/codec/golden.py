@@ -21,6 +21,7 @@ from tests.oracle import Spec
 
 FILE = Path(__file__).with_name("golden.json")
 BUCKETS = (5, 16)
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def inputs() -> dict[str, dict[int, torch.Tensor]]:
@@ -47,6 +48,14 @@ def spec_of(bits: int, bucket_size: int, stochastic: bool) -> Spec:
     return Spec(bits, bucket_size, stochastic, seed=bits, sequence=2, rank=1, index=3)
 
 
+def narrowed(x: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
+    """To nearest even; a NaN becomes the quiet one of its sign, as the inputs' are."""
+    y = x.to(wire)
+    quiet = 0x7E00 if wire == torch.float16 else 0x7FC0
+    y.view(torch.int16)[x.isnan()] = quiet
+    return y
+
+
 def _row(name: str, code: int, codec: str, payload: bytes, values: bytes) -> dict[str, Any]:
     return {
         "input": name,
@@ -63,6 +72,11 @@ def vectors() -> list[dict[str, Any]]:
         for code, x in tensors.items():
             single = x.float().numpy()
             rows.append(_row(name, code, "raw", tensor_bytes(x).tobytes(), single.tobytes()))
+            for codec, wire in HALVES.items():
+                # Tensors of 16 bits travel as they are.
+                sent = narrowed(x, wire) if x.dtype == torch.float32 else x
+                values = sent.float().numpy().tobytes()
+                rows.append(_row(name, code, codec, tensor_bytes(sent).tobytes(), values))
             every = itertools.product(range(1, 9), BUCKETS, (False, True), (False, True))
             for bits, bucket_size, stochastic, skip in every:
                 spec = spec_of(bits, bucket_size, stochastic)

@@ -145,7 +145,7 @@ def test_engine_refuses_bad_specs_too() -> None:
         _C.codec_encoded_bytes("maxmin", 9, 1, "nearest", False, 0, 1, 0)
     with pytest.raises(ValueError, match="bucket_size is 0, allowed: 1 to"):
         _C.codec_encoded_bytes("maxmin", 1, 0, "nearest", False, 0, 1, 0)
-    with pytest.raises(ValueError, match="codec is 'nope', allowed: maxmin"):
+    with pytest.raises(ValueError, match="codec is 'nope', allowed: bf16, ?fp16, ?maxmin"):
         _C.codec_encoded_bytes("nope", 1, 1, "nearest", False, 0, 1, 0)
     with pytest.raises(ValueError, match="rounding is 'x', allowed: nearest, stochastic"):
         _C.codec_encoded_bytes("maxmin", 1, 1, "x", False, 0, 1, 0)
@@ -163,9 +163,42 @@ def test_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "maxmin" in codecs.names()
     assert codecs.make("maxmin", bits=3) == MaxMin(3)
     assert isinstance(MaxMin(), codecs.Codec)
-    with pytest.raises(ValueError, match="codec is 'nope', allowed: maxmin"):
+    with pytest.raises(ValueError, match="codec is 'nope', allowed: bf16, ?fp16, ?maxmin"):
         codecs.make("nope")
     with pytest.raises(ValueError, match="codec name 'maxmin' is taken"):
         codecs.register("maxmin", MaxMin)
     codecs.register("two_bits", lambda: MaxMin(2))
     assert "two_bits" in codecs.names() and codecs.make("two_bits") == MaxMin(2)
+
+
+@pytest.mark.parametrize("name", ("bf16", "fp16"))
+def test_16_bits_are_a_cast(name: str) -> None:
+    codec, wire = codecs.Half(name), {"bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    assert codecs.make(name) == codec and isinstance(codec, codecs.Codec)
+    x = torch.cat([torch.randn(1000) * 10.0**k for k in range(-12, 6)])
+    x[5], x[50], x[500] = torch.inf, -torch.inf, torch.nan
+    assert codec.encoded_bytes(1000) == codec.encoded_bytes(1000, torch.float16) == 2000
+    sent = codec.encode(x).view(wire)
+    assert sent[500].isnan()
+    sent[500] = torch.nan  # which one is not part of the format
+    x[500] = 0
+    expected = x.to(wire)
+    expected[500] = torch.nan
+    assert torch.equal(sent.view(torch.int16), expected.view(torch.int16))
+    assert torch.equal(
+        codec.roundtrip(x.view(10, -1)).view(-1).nan_to_num(), x.to(wire).float().nan_to_num()
+    )
+    for dtype in (torch.float16, torch.bfloat16):  # as they are
+        y = x.to(dtype)
+        assert torch.equal(codec.encode(y).view(torch.int16), y.view(torch.int16))
+        assert torch.equal(codec.roundtrip(y).view(torch.int16), y.view(torch.int16))
+    assert codec.decode(codec.encode(x)).numel() == x.numel()
+    with pytest.raises(ValueError, match="payload has 3 bytes"):
+        codec.decode(torch.zeros(3, dtype=torch.uint8))
+
+
+def test_bad_formats() -> None:
+    with pytest.raises(ValueError, match="format is 'fp8', allowed: bf16, fp16"):
+        codecs.Half("fp8")
+    with pytest.raises(TypeError, match="format is 16"):
+        codecs.Half(16)  # type: ignore[arg-type]

@@ -16,7 +16,12 @@ from torch_cgx import _C, codecs
 
 GOLDEN = json.loads(FILE.read_text())
 NAMES = codecs.names()  # before tests that register others
-RAW = ("raw", 32, 1, "nearest", False, 0)
+SPECS = {
+    "raw": ("raw", 32, 1, "nearest", False, 0),
+    # Of these, bucket size, rounding, skip and seed mean nothing.
+    "bf16": ("bf16", 16, 7, "stochastic", True, 3),
+    "fp16": ("fp16", 16, 512, "nearest", False, 0),
+}
 
 
 def input_of(row: dict[str, Any]) -> torch.Tensor:
@@ -24,19 +29,20 @@ def input_of(row: dict[str, Any]) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=TORCH[row["dtype"]])
 
 
-def run_raw(x: torch.Tensor, code: int) -> tuple[bytes, np.ndarray]:
-    payload = np.zeros(_C.codec_encoded_bytes(*RAW, x.numel(), code), np.uint8)
-    _C.codec_encode(*RAW, x.data_ptr(), code, x.numel(), 0, 0, payload.ctypes.data)
+def run_plain(codec: str, x: torch.Tensor, code: int) -> tuple[bytes, np.ndarray]:
+    spec = SPECS[codec]
+    payload = np.zeros(_C.codec_encoded_bytes(*spec, x.numel(), code), np.uint8)
+    _C.codec_encode(*spec, x.data_ptr(), code, x.numel(), 0, 0, payload.ctypes.data)
     values = np.zeros(x.numel(), np.float32)
-    _C.codec_decode(*RAW, payload.ctypes.data, code, x.numel(), values.ctypes.data, False)
+    _C.codec_decode(*spec, payload.ctypes.data, code, x.numel(), values.ctypes.data, False)
     return payload.tobytes(), values
 
 
 def test_golden_vectors(level: str) -> None:
     for row in GOLDEN["vectors"]:
         x = input_of(row)
-        if row["codec"] == "raw":
-            payload, values = run_raw(x, row["dtype"])
+        if row["codec"] in SPECS:
+            payload, values = run_plain(row["codec"], x, row["dtype"])
             assert payload.hex() == row["payload"], row
         else:
             spec = spec_of(row["bits"], row["bucket_size"], row["stochastic"])
@@ -49,10 +55,11 @@ def test_golden_vectors(level: str) -> None:
 
 
 def test_everything_is_in_the_vectors() -> None:
-    """Each codec; for maxmin each width, dtype and rounding, with and without a raw rest."""
+    """Each codec and dtype; for maxmin each width and rounding, with and without a raw rest."""
     rows = GOLDEN["vectors"]
     assert {row["codec"] for row in rows} == {"raw", *NAMES}
-    assert {row["dtype"] for row in rows if row["codec"] == "raw"} == set(TORCH)
+    for codec in SPECS:
+        assert {row["dtype"] for row in rows if row["codec"] == codec} == set(TORCH)
     fields = ("bits", "dtype", "stochastic", "skip")
     found = {tuple(row[f] for f in fields) for row in rows if row["codec"] == "maxmin"}
     assert found == set(itertools.product(range(1, 9), TORCH, (False, True), (False, True)))

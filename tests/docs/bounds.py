@@ -25,6 +25,7 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 # Rounding to a tensor's type: at most h |x| + t.
 ROUNDING = {torch.float32: (0.0, 0.0), torch.float16: (2.0**-11, 2.0**-25)}
 ROUNDING[torch.bfloat16] = (2.0**-8, 2.0**-134)
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +68,8 @@ def coded(a: Value, spec: _C.Spec | None, dtype: torch.dtype) -> Value:
     """What a receiver has of `a`, a run of whole buckets; spec None: raw, in the tensor's type."""
     if spec is None:
         return rounded(a, dtype)
+    if spec.bits == 16:
+        return rounded(a, HALVES[spec.codec] if dtype == torch.float32 else dtype)
     full = len(a.exact)
     if spec.skip_incomplete_buckets:
         full -= full % spec.bucket_size

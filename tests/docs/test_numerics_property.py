@@ -55,9 +55,17 @@ class Case:
     average: bool
     seed: int
     group: dict[str, Any]
+    half: str = "bf16"
+
+    @property
+    def narrowest(self) -> torch.dtype:
+        """The type with the smallest range that the values pass through."""
+        return torch.float16 if self.bits == 16 and self.half == "fp16" else self.dtype
 
     @property
     def spec(self) -> _C.Spec:
+        if self.bits == 16:
+            return _C.Spec(codec=self.half, bits=16)
         rounding = "stochastic" if self.stochastic else "nearest"
         return _C.Spec(bits=self.bits, bucket_size=self.bucket, rounding=rounding, seed=self.seed)
 
@@ -78,19 +86,20 @@ cases = st.builds(
     kind=st.sampled_from(KINDS),
     layout=st.sampled_from(LAYOUTS),
     n=st.one_of(st.integers(1, 40), st.integers(41, 900)),
-    bits=st.integers(1, 8),
+    bits=st.one_of(st.integers(1, 8), st.integers(1, 8), st.just(16)),
     bucket=st.sampled_from([1, 2, 7, 32, 64, 100, 512]),
     stochastic=st.booleans(),
     dtype=st.sampled_from(DTYPES),
     average=st.booleans(),
     seed=st.integers(0, 2**31),
     group=st.sampled_from(GROUPS),
+    half=st.sampled_from(["bf16", "fp16"]),
 )
 
 
 def grid(case: Case, generator: np.random.Generator, offset: float) -> np.ndarray:
     """Values between the levels of their bucket, `offset` of a step above the lower one."""
-    levels = 2**case.bits - 1
+    levels = 2 ** min(case.bits, 12) - 1  # fp16 holds the sums, and half of the values
     x = generator.integers(0, levels, case.n) + offset
     x[:: case.bucket], x[1 :: case.bucket] = 0, levels
     return x
@@ -117,7 +126,7 @@ def data(case: Case) -> list[torch.Tensor]:
     elif case.kind == "cancelling":
         x[-1] = -x[:-1].sum(0)
     # To the end of the type's range that is wanted; elsewhere to any part of it.
-    info = torch.finfo(case.dtype)
+    info = torch.finfo(case.narrowest)
     most = 0.9 * info.max / ranks / max(np.abs(x).max(), 1e-9)
     if case.kind == "subnormal":
         x *= info.smallest_normal * info.eps
@@ -125,7 +134,7 @@ def data(case: Case) -> list[torch.Tensor]:
         x *= most
     elif case.kind in ("ties", "worst"):
         pass
-    elif case.dtype == torch.float16:
+    elif case.narrowest == torch.float16:
         x *= min(2.0 ** generator.integers(-20, 10), most)
     else:
         x *= min(2.0 ** generator.integers(-120, 110), most)
@@ -212,6 +221,9 @@ def test_a_finer_codec_or_another_rounding_or_one_encoding_less_would_not_keep_i
     coarse = dataclasses.replace(case, stochastic=True)
     # Nearest is held to half a step: what was rounded at random breaks that on any data.
     assert found(coarse, "oneshot") <= 1 < found(coarse, "oneshot", stochastic=False)
+    # Formats of 16 bits: eight times finer, so bf16 breaks the bound of fp16.
+    half = worst("aaaa", bits=16)
+    assert found(half, "oneshot") <= 1 < found(half, "oneshot", half="fp16")
     # A second rounding is no part of one-shot's bound, a third none of that of SRA.
     two = dataclasses.replace(case, layout="aa", bits=1)
     assert found(two, "sra") <= 1

@@ -66,13 +66,13 @@ def _contents(start: int, end: int) -> bytes:
     return found
 
 
-def _messages(rank, world_size, algorithm):
+def _messages(rank, world_size, algorithm, layers=LAYERS):
     before = _mapped()  # groups of other tests
     # A fresh group: its segment holds nothing else.
     options = torch_cgx.Options(inner_reduction=algorithm, shm_segment_kb=16)
     group = dist.new_group(backend="cgx", pg_options=options)
     x = torch.tensor(EXAMPLE)
-    torch_cgx.all_reduce(x if rank == 0 else torch.zeros(12), layers=LAYERS, group=group)
+    torch_cgx.all_reduce(x if rank == 0 else torch.zeros(12), layers=layers, group=group)
     dist.barrier()
     (segment,) = (where for inode, where in _mapped().items() if inode not in before)
     memory = _contents(*segment)
@@ -98,6 +98,21 @@ def test_header_and_hash_of_the_example():
     expected = _hash(1, 1, 0, 2, segments, [12])
     assert fields == (b"CGX1", 1, 1, 1, 0, 0, 0, 0, 0, 4, 8, 2, expected, 12, 40)
     assert HEADER.size == 56
+
+
+@pytest.mark.parametrize(
+    "name, wire, code", [("fp16", torch.float16, 1), ("bf16", torch.bfloat16, 2)]
+)
+def test_message_of_16_bits(name, wire, code):
+    layers = [(10, {"bits": 16, "half": name, "bucket_size": 8}), (2, None)]
+    sent = run_pooled(_messages, 2, "ONESHOT", layers)[0]
+    (message,) = (m for m in sent if HEADER.unpack_from(m)[7] == 0)
+    segments = [(10, name, 16, 1, 0, 0, 0), (2, "raw", 32, 1, 0, 0, 0)]
+    fields = (16, code, 2, _hash(1, 1, 0, 2, segments, [12]), 12, 40)
+    assert HEADER.unpack_from(message)[-6:] == fields
+    values = torch.tensor(EXAMPLE[:10]).to(wire).view(torch.uint8)
+    assert message[56:76] == bytes(values.tolist())
+    assert struct.unpack("<2f", message[88:]) == (5.0, -6.0)
 
 
 def test_messages_of_scatter_reduce_all_gather():

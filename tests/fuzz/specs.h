@@ -15,6 +15,7 @@ inline DType take_dtype(Input& input) { return static_cast<DType>(input.below(3)
 inline std::shared_ptr<const Codec> take_codec(Input& input) {
   const uint8_t kind = input.take<uint8_t>();
   if (kind % 8 == 7) return raw_codec();
+  if ((kind & 0xc0) == 0xc0) return make_codec({kind & 8 ? "bf16" : "fp16", 16});
   CodecSpec spec;
   spec.bits = 1 + kind % 8;
   constexpr int64_t kBuckets[] = {1, 2, 3, 7, 33, 64, 100, 512, 1000};

@@ -1,6 +1,6 @@
 """What the ranks of a job on several hosts do; each checks its own results.
 
-    python -m tests.hosts.programs collectives|compressed|random|bytes [ARGUMENT]
+    python -m tests.hosts.programs collectives|compressed|random|traffic|tuned [ARGUMENT]
 
 Prints "rank R of N: ... passed" at the end; an assertion ends the rank with an error before.
 """
@@ -215,11 +215,20 @@ def link_bytes() -> int:
         return int(file.read())
 
 
+def tuned(rank: int, size: int) -> None:
+    """All-reduces of VALUES values at 4 bits; says what the autotuner makes of them."""
+    group = dist.new_group(pg_options=torch_cgx.Options(bits=4))
+    for _ in range(20):
+        dist.all_reduce(torch.ones(int(sys.argv[2])), group=group)
+    print(json.dumps(torch_cgx.tuning(group)), flush=True)
+
+
 PROGRAMS: dict[str, Callable[[int, int], None]] = {
     "collectives": collectives,
     "compressed": compressed,
     "random": random_programs,
     "traffic": traffic,
+    "tuned": tuned,
 }
 
 

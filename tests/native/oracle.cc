@@ -42,10 +42,13 @@ Estimate encoded(Estimate x, const std::vector<Segment>& segments, DType dtype) 
   size_t offset = 0;
   for (const Segment& segment : segments) {
     const size_t end = offset + segment.count;
+    const CodecSpec& spec = segment.codec->spec();
     if (segment.codec == raw_codec()) {
       narrow(x, offset, end, dtype);
+    } else if (spec.bits == 16) {
+      const DType wire = spec.name == "fp16" ? DType::kFloat16 : DType::kBFloat16;
+      narrow(x, offset, end, dtype == DType::kFloat32 ? wire : dtype);
     } else {
-      const CodecSpec& spec = segment.codec->spec();
       const auto bucket = static_cast<size_t>(spec.bucket_size);
       size_t first = offset;
       while (first < end && (end - first >= bucket || !spec.skip_incomplete_buckets)) {

@@ -89,6 +89,8 @@ std::shared_ptr<const Codec> codec_of(int bits, int64_t bucket, Rounding roundin
   return make_codec({"maxmin", bits, bucket, rounding, skip, 9});
 }
 
+std::shared_ptr<const Codec> half_codec(const char* name) { return make_codec({name, 16}); }
+
 }  // namespace
 
 TEST(codec_every_width_type_and_rounding) {
@@ -118,7 +120,9 @@ TEST(codec_every_small_size) {
         check({codec_of(bits, bucket, Rounding::kNearest, n % 2 == 0), dtype, tensor_of(x, dtype),
                n, n});
       }
-      check({raw_codec(), dtype, tensor_of(x, dtype), n, 0});
+      for (const auto& codec : {raw_codec(), half_codec("bf16"), half_codec("fp16")}) {
+        check({codec, dtype, tensor_of(x, dtype), n, 0});
+      }
     }
   }
 }
@@ -172,6 +176,45 @@ TEST(codec_nan_and_inf_stay_in_their_bucket) {
   }
 }
 
+TEST(codec_16_bits_keep_infinities_and_make_them_of_what_is_too_large) {
+  std::vector<float> x = values(1000, 0, 1);
+  x[3] = INFINITY, x[40] = -INFINITY, x[500] = std::nanf(""), x[999] = 65520, x[998] = 65504;
+  x[997] = -3.4028235e38f;
+  for (const char* name : {"bf16", "fp16"}) {
+    const auto codec = half_codec(name);
+    const Run run{codec, DType::kFloat32, tensor_of(x, DType::kFloat32), x.size(), 0};
+    const auto payload = encode(run, 0);
+    const auto y = decode(run, payload, 0, false);
+    const bool small = codec->spec().name == "fp16";
+    CHECK(y[3] == INFINITY && y[40] == -INFINITY && std::isnan(y[500]));
+    CHECK(std::isinf(y[999]) == small && y[997] == -INFINITY);
+    CHECK(small ? y[998] == 65504 : y[998] == 65536);
+    for (size_t i = 0; i < 900; ++i) CHECK(i == 3 || i == 40 || i == 500 || std::isfinite(y[i]));
+    CHECK(!codec->holds_finite(payload.data(), DType::kFloat32, x.size()));
+    CHECK(codec->holds_finite(payload.data() + 2, DType::kFloat32, 2));
+  }
+}
+
+TEST(codec_16_bits_in_parts_equal_the_whole) {
+  const auto x = values(1000, 0, 2);
+  for (const char* name : {"bf16", "fp16"}) {
+    const auto codec = half_codec(name);
+    const Run run{codec, DType::kFloat32, tensor_of(x, DType::kFloat32), x.size(), 0};
+    const auto whole = encode(run, 0);
+    std::vector<std::byte> payload(whole.size());
+    std::vector<float> y(x.size());
+    for (size_t first = 0; first < x.size(); first += 96) {
+      const size_t n = std::min<size_t>(96, x.size() - first);
+      codec->encode(x.data() + first, DType::kFloat32, DType::kFloat32, x.size(), first, n, {}, 0,
+                    payload.data());
+      codec->decode(payload.data(), DType::kFloat32, x.size(), first, n, y.data() + first, false);
+    }
+    CHECK(payload == whole && same_bits(y, decode(run, whole, 0, false)));
+    error_of<ConfigError>(
+        [&] { codec->decode(payload.data(), DType::kFloat32, 1000, 16, 16, nullptr, false); });
+  }
+}
+
 TEST(codec_extremes_of_float32) {
   for (int bits = 1; bits <= 8; ++bits) {
     const std::vector<float> x = {3.4028235e38f, -3.4028235e38f, 1e38f, 0, -1, 1e-45f, -0.0f, 7};
@@ -187,6 +230,7 @@ TEST(codec_wrong_arguments_are_named) {
   CHECK(
       contains(error_of<ConfigError>([] { make_codec({.bucket_size = 0}); }), "bucket_size is 0"));
   CHECK(contains(error_of<ConfigError>([] { make_codec({.name = "gzip"}); }), "'gzip'"));
+  CHECK(contains(error_of<ConfigError>([] { make_codec({"fp16", 4}); }), "bits is 4"));
   CHECK(contains(error_of<ConfigError>([] { set_cpu_level("mmx"); }), "'mmx'"));
   const auto codec = codec_of(4, 64, Rounding::kNearest, false);
   for (size_t first : {size_t{1}, size_t{192}, ~size_t{0}}) {

@@ -89,6 +89,10 @@ std::vector<Segment> segments_of(uint64_t seed) {
       segments.push_back({count, raw_codec()});
       continue;
     }
+    if (random(5) == 0) {
+      segments.push_back({count, make_codec({random(2) == 0 ? "bf16" : "fp16", 16})});
+      continue;
+    }
     const int64_t buckets[] = {1, 7, 64, 100, 512};
     segments.push_back(
         {count, make_codec({"maxmin", 1 + static_cast<int>(random(8)), buckets[random(5)],

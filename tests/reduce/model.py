@@ -29,7 +29,9 @@ def through_codec(
     """fp32 values of one run after encode and decode. `source`: the same values as they were (for
     raw parts).
     """
-    if spec is None:
+    if spec is None or spec.bits == 16:
+        if spec is not None and dtype == torch.float32:
+            dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[spec.codec]
         return to_float32(torch.from_numpy(np.ascontiguousarray(values)).to(dtype))
     full = len(values)
     if spec.skip_incomplete_buckets:

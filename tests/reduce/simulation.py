@@ -15,6 +15,8 @@ MIXED_LAYERS: Layers = [
     (33, None),
     (1, None),
     (5000, _C.Spec(bits=2, bucket_size=512)),
+    (1000, _C.Spec(codec="fp16", bits=16)),
+    (71, _C.Spec(codec="bf16", bits=16)),
     (0, None),
     (129, _C.Spec(bits=8, bucket_size=128, skip_incomplete_buckets=True)),
 ]

@@ -28,6 +28,7 @@ def test_all_small_sizes(ranks, algorithm):
         check(inputs, [(n, _C.Spec(bits=bits, bucket_size=64))], algorithm)
         if n % 4 == 0:
             check(inputs, [(n, None)], algorithm)
+            check(inputs, [(n, _C.Spec(codec=["bf16", "fp16"][n // 4 % 2], bits=16))], algorithm)
 
 
 @pytest.mark.parametrize("bucket_size", [1, 2, 3, 7, 33, 48, 63, 64, 65, 100, 512, 1000, 4096])

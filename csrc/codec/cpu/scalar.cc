@@ -163,8 +163,9 @@ void add_to_float(const std::byte* x, DType dtype, size_t n, float* y) {
 }
 
 void from_float(const float* x, DType dtype, size_t n, std::byte* y) {
+  const std::byte* in = reinterpret_cast<const std::byte*>(x);  // of any alignment
   with_dtype(dtype, [&]<DType type>() {
-    for (size_t i = 0; i < n; ++i) store<type>(y, i, x[i]);
+    for (size_t i = 0; i < n; ++i) store<type>(y, i, load<DType::kFloat32>(in, i));
   });
 }
 

@@ -1,0 +1,235 @@
+"""Where compression begins to pay, and whether the autotuner knows: exact, 16 bits and 4 bits, by
+size and by rate of the link.
+
+    python -m benchmarks.crossover [--rates 200mbit 1gbit ... none shm 10gbit@scalar]
+        [--sizes 4K 16M] [--bits 4] [--repeats 9] [--quick] [--json FILE] [--plot FILE]
+
+Two ranks, each on a host of its own (network namespaces, tests/hosts/bed.py: needs Linux, root,
+iproute2) whose links have the given rate, or with `shm` on one. `@scalar`, `@avx2` pin the codecs'
+instruction set (CGX_CPU_LEVEL): a slower CPU, for which links are fast sooner. All groups are
+measured in the same processes, one after another in every repetition; a time is the slowest
+rank's, and a speed-up the median of pairs. The autotuned group has met the size before and has made
+its choice. A second exact group is measured like it: what that gains or loses against the first is
+noise. Every result is verified; status 1 if one is wrong.
+
+Crossovers are where the time of the asked bits equals the exact one's, between the sizes (or the
+rates) that were measured, on logarithmic scales; the predicted ones are those of the model that the
+autotuner fitted, before it tried anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a file: the repository's root instead of this folder
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from benchmarks import _crossover_plot
+from benchmarks._arguments import add_output_arguments, at_least, parse_size
+from benchmarks._crossover_rank import METHODS, CrossoverJob
+from benchmarks._hosts_bed import link_facts, missing_hosts
+from benchmarks._hosts_bed import rate as rate_of_link
+from benchmarks._report import size_text, time_text
+from tests.hosts.bed import hosts
+from tests.hosts.network import parse_rate
+
+SHM = "shm"
+RATES = ["200mbit", "1gbit", "2gbit", "5gbit", "10gbit", "none", SHM]
+RATES += [f"{rate}@scalar" for rate in ("1gbit", "5gbit", "10gbit")]
+SIZES = [4**k for k in range(6, 13)]  # 4 KiB to 16 MiB
+QUICK_RATES, QUICK_SIZES = ["1gbit", SHM], [4**7, 4**9, 4**11]
+_TIMEOUT = 300.0
+
+
+def rate(text: str) -> str:
+    """A rate of links, "none" or "shm", with or without "@" and a level of instructions."""
+    link, at, level = text.partition("@")
+    if bool(at) != bool(level):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: a rate, or RATE@LEVEL")
+    if link != SHM:
+        rate_of_link(link)
+    return text
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.crossover",
+        description="Where exact, 16-bit and few-bit all-reduces cross, and the autotuner's view.",
+    )
+    parser.add_argument("--rates", nargs="+", type=rate, metavar="RATE", help="200mbit, none, shm")
+    parser.add_argument(
+        "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4K, 16M"
+    )
+    parser.add_argument("--bits", type=int, choices=range(1, 9), default=4)
+    parser.add_argument("--bucket-size", type=at_least(1), default=512, metavar="N")
+    parser.add_argument("--repeats", type=at_least(1), metavar="N", help="9; 3 with --quick")
+    parser.add_argument("--quick", action="store_true", help="two links, three sizes")
+    add_output_arguments(parser)
+    return parser.parse_args(argv)
+
+
+def measure(job: CrossoverJob, link: str) -> dict[str, Any]:
+    """Runs the job over one link. HostsFailed, with what the ranks wrote, if it fails."""
+    rate, _, level = link.partition("@")
+    number, ranks = (1, 2) if rate == SHM else (2, 1)
+    env = {"CGX_CPU_LEVEL": level} if level else None
+    with hosts(number, None if rate in (SHM, "none") else rate) as bed:
+        job_file, result = bed.folder / "job.json", bed.folder / "result.json"
+        job_file.write_text(job.to_json())
+        command = [sys.executable, "-m", "benchmarks._crossover_rank", str(job_file), str(result)]
+        bed.run(command, ranks, env=env, timeout=_TIMEOUT)
+        measured = json.loads(result.read_text())
+    rows = [to_row(size) for size in measured.pop("sizes")]
+    return {"rate": link, **measured, **crossovers(rows), "rows": rows}
+
+
+def to_row(size: dict[str, Any]) -> dict[str, Any]:
+    """Medians and ratios of one size. fastest: of the three that do not choose; of_best, of_exact:
+    how many times as fast as that, and as exact, the autotuned group is; noise: the same of a
+    second exact group.
+    """
+    samples = size.pop("seconds")
+    seconds = {name: statistics.median(samples[name]) for name in METHODS}
+    fixed = ["exact", "half", "asked"]
+    best = min(fixed, key=lambda name: seconds[name])
+    spread = {name: [min(samples[name]), max(samples[name])] for name in METHODS}
+
+    def times_as_fast(other: str, group: str = "tuned") -> float:
+        pairs = zip(samples[other], samples[group], strict=True)
+        return statistics.median(theirs / own for theirs, own in pairs)
+
+    return {
+        **size,
+        "seconds": seconds,
+        "spread": spread,
+        "fastest": best,
+        "predicted_fastest": min(size["predicted"], key=lambda name: size["predicted"][name]),
+        "of_best": times_as_fast(best),
+        "of_exact": times_as_fast("exact"),
+        "noise": times_as_fast("exact", "again"),
+    }
+
+
+def crossing(points: Sequence[tuple[float, float]]) -> float | None:
+    """Where the second coordinate passes 1 for the last time, upwards or downwards, on logarithmic
+    scales; None where it never does. points: by ascending first coordinate.
+    """
+    found = None
+    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+        if (y0 < 1) != (y1 < 1):
+            share = -math.log(y0) / (math.log(y1) - math.log(y0))
+            found = math.exp(math.log(x0) + share * (math.log(x1) - math.log(x0)))
+    return found
+
+
+def gains(rows: list[dict[str, Any]], key: str) -> list[tuple[float, float]]:
+    """(bytes, exact time / asked time) of every size."""
+    return [(row["bytes"], row[key]["exact"] / row[key]["asked"]) for row in rows]
+
+
+def crossovers(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sizes, in bytes, from which the asked bits are faster than exact."""
+    return {
+        "crossover_bytes": crossing(gains(rows, "seconds")),
+        "predicted_crossover_bytes": crossing(gains(rows, "predicted")),
+    }
+
+
+def crossover_rates(runs: list[dict[str, Any]], level: str) -> list[dict[str, Any]]:
+    """By size: the rate of the link, in bit/s, up to which the asked bits are faster than exact.
+    Only of links that have a rate, and of runs at that level ("": the CPU's best).
+    """
+    shaped = []
+    for run in runs:
+        rate, _, its_level = run["rate"].partition("@")
+        if rate not in (SHM, "none") and its_level == level:
+            shaped.append((parse_rate(rate), run))
+    shaped.sort(key=lambda pair: pair[0])
+    found = []
+    for i, row in enumerate(shaped[0][1]["rows"] if shaped else []):
+
+        def at(key: str, i: int = i) -> float | None:
+            return crossing([(rate, gains(run["rows"], key)[i][1]) for rate, run in shaped])
+
+        found.append(
+            {"bytes": row["bytes"], "measured": at("seconds"), "predicted": at("predicted")}
+        )
+    return found
+
+
+def table(run: dict[str, Any]) -> str:
+    """All sizes of one link."""
+    lines = [
+        f"{run['rate']} ({run['carrier']}), link and codecs measured in "
+        f"{time_text(run['tuning']['seconds'])}",
+        f"{'size':>6} {'exact':>9} {'16 bit':>9} {'asked':>9} {'tuned':>9}  {'fastest':<8}"
+        f"{'predicted':<10}{'chosen':<8}{'of best':>8} {'of exact':>8} "
+        f"{'noise':>6}",
+    ]
+    for row in run["rows"]:
+        times = " ".join(f"{time_text(row['seconds'][name]):>9}" for name in METHODS[:4])
+        lines.append(
+            f"{size_text(row['bytes']):>6} {times}  {row['fastest']:<8}"
+            f"{row['predicted_fastest']:<10}{row['choice']:<8}{row['of_best']:>7.2f}x "
+            f"{row['of_exact']:>7.2f}x {row['noise']:>5.2f}x{'' if row['right'] else '  WRONG'}"
+        )
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = arguments(argv)
+    if missing_hosts():
+        return 0
+    job = CrossoverJob(
+        sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
+        repeats=args.repeats or (3 if args.quick else 9),
+        bits=args.bits,
+        bucket_size=args.bucket_size,
+    )
+    start = time.monotonic()
+    facts = link_facts(repeats=job.repeats, bucket_size=job.bucket_size, bits=job.bits)
+    runs = []
+    for link in args.rates or (QUICK_RATES if args.quick else RATES):
+        runs.append(measure(job, link))
+        print(f"\n{table(runs[-1])}", flush=True)
+    rows = [row for run in runs for row in run["rows"]]
+    slowest = min(row["of_exact"] for row in rows)
+    behind = min(row["of_best"] for row in rows)
+    noise = min(row["noise"] for row in rows)
+    print(
+        f"\nautotuned: at least {slowest:.2f} times as fast as exact (another exact group: "
+        f"{noise:.2f}), {behind:.2f} as the best"
+    )
+    facts["seconds"] = round(time.monotonic() - start, 1)
+    document = {
+        "benchmark": "crossover",
+        "machine": facts,
+        "least_of_exact": slowest,
+        "least_of_best": behind,
+        "least_noise": noise,
+        "crossover_rates": {
+            level: crossover_rates(runs, level)
+            for level in dict.fromkeys(run["rate"].partition("@")[2] for run in runs)
+        },
+        "runs": runs,
+    }
+    if args.json:
+        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
+    if args.plot:
+        _crossover_plot.draw(document, args.plot)
+    wrong = [row for row in rows if not row["right"]]
+    for row in wrong:
+        print(f"WRONG: a result of {row['bytes']} bytes", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

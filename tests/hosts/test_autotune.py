@@ -1,0 +1,49 @@
+"""The autotuner between hosts: slow links keep the bits that were asked for, fast ones need not."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tests.hosts.bed import hosts
+from tests.hosts.marks import needs_hosts
+
+pytestmark = needs_hosts
+
+VALUES = 1 << 20
+
+
+def tables(rate, ranks, **env):
+    """What all ranks know after some all-reduces of 4 MiB at 4 bits."""
+    command = [sys.executable, "-m", "tests.hosts.programs", "tuned", str(VALUES)]
+    with hosts(2, rate=rate) as bed:
+        outputs = bed.run(command, ranks=ranks, env={"CGX_AUTOTUNE": "1", **env}, timeout=120)
+    found = [
+        json.loads(line) for text in outputs for line in text.splitlines() if line.startswith("{")
+    ]
+    assert len(found) == 2 * ranks and all(one == found[0] for one in found)
+    return found[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_slow_link_keeps_the_asked_bits(ranks):
+    table = tables("100mbit", ranks)
+    (row,) = table["classes"]
+    assert row["choice"] == "asked", table
+    assert 0.5e8 < 8 / table["link"]["seconds_per_byte"] * ranks < 2e8, table
+    # So clear that nothing else was even tried.
+    assert list(row["measured"]) == ["asked"], table
+    assert table["seconds"] < 1
+
+
+def test_a_fast_link_gets_more_bits_than_a_slow_codec_is_worth():
+    table = tables(None, 1, CGX_CPU_LEVEL="scalar")
+    assert table["classes"][0]["choice"] in ("exact", "half"), table
+
+
+def test_a_link_of_1_gbit_is_measured_in_no_time():
+    table = tables("1gbit", 1)
+    assert table["seconds"] < 0.3, table
+    assert table["classes"][0]["choice"] == "asked", table
