@@ -46,6 +46,11 @@ void Channel::begin() {
   comm_.begin_call();
   for (int p : peers_) {
     Incoming& in = incoming_[static_cast<size_t>(p)];
+    if (comm_.matches_lengths()) {
+      for (size_t payload : in.payloads) comm_.expect(p, message_bytes(payload));
+      in.expected = true;
+      continue;
+    }
     if (!in.at_once) continue;  // the carrier may wait for what it expects
     comm_.expect(p, message_bytes(in.payloads.front()));
     in.expected = true;
@@ -112,13 +117,14 @@ void Channel::verify_first(int peer, size_t round) {
   check_call(comm_.peek(peer, call_.deadline), call_.identity, round,
              members_[static_cast<size_t>(peer)]);
   in.verified = true;
+  if (comm_.matches_lengths()) return;
   for (size_t i = 1; i < in.payloads.size(); ++i) {
     comm_.expect(peer, message_bytes(in.payloads[i]));
   }
 }
 
 void Channel::greet() {
-  if (!comm_.announces()) return;
+  if (!comm_.announces() || comm_.matches_lengths()) return;
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   for (int p : peers_) {
     if (incoming_[static_cast<size_t>(p)].at_once) verify_first(p, 0);

@@ -46,9 +46,9 @@ class Channel {
   /// Writes the headers of what was opened and sends it.
   void post(size_t round);
 
-  /// Where carriers announce the first message of a call: looks at that of every peer that sends
-  /// one at once, in round 0, so that the later ones can come while this rank is busy. To be called
-  /// when this rank has posted its own.
+  /// Where later messages of a call may be expected only when the first one was looked at: looks
+  /// at that of every peer that sends one at once, in round 0, so that the later ones can come
+  /// while this rank is busy. To be called when this rank has posted its own.
   void greet();
 
   /// Waits for the next message of `peer`, checks it, notes its flags; returns its payload, which

@@ -205,6 +205,8 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     dispatch(call, input, output);
     if (carriers_.inner) carriers_.inner->flush(deadline);
     if (carriers_.cross) carriers_.cross->flush(deadline);
+    stats_.staging_bytes = (carriers_.inner ? carriers_.inner->staging_bytes() : 0) +
+                           (carriers_.cross ? carriers_.cross->staging_bytes() : 0);
     if (call.met_nonfinite) {
       throw NonFiniteError(
           context("a NaN or Inf was met on this or another rank (nonfinite='raise')"));
