@@ -106,7 +106,8 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
     calls, compressed_calls, values, messages_sent: numbers; bytes_raw (of the tensors handed in),
     bytes_sent, bytes_received (over all peers, headers included): bytes; seconds_encode,
-    seconds_transfer, seconds_decode: seconds; carrier: its name; sequence: calls of the engine
+    seconds_transfer, seconds_decode: seconds; staging_bytes: host memory that messages between
+    hosts (or over any carrier but shared memory) hold now, not a counter; carrier: its name; sequence: calls of the engine
     since the group was made. What the inner backend carried (all that the engine does not reduce)
     is not in them.
     """

@@ -228,6 +228,14 @@ void bind_handle(py::module_& module) {
             comm->post(deadline_of(timeout));
           },
           py::arg("timeout") = 30.0)
+      .def(
+          "flush",
+          [](const Handle& self, double timeout) {
+            std::shared_ptr<Communicator> comm = self.get();
+            py::gil_scoped_release released;
+            comm->flush(deadline_of(timeout));
+          },
+          py::arg("timeout") = 30.0)
       .def("receive", &receive, py::arg("peer"), py::arg("timeout") = 30.0)
       .def("release",
            [](const Handle& self, int peer) {

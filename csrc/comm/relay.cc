@@ -90,6 +90,8 @@ class Relay final : public Communicator {
   auto guarded(int peer, const char* what, Step step);
 
   Outgoing& begin_exchange(const Deadline& deadline);
+  /// The order of sends: if all ranks keep it, no two send to the same one at once.
+  int nth_peer(int step) const { return (rank() + step) % size(); }
   LengthClass class_of(size_t bytes, int tag_without) const {
     return classes_ ? length_class(bytes) : LengthClass{tag_without, bytes};
   }
@@ -387,7 +389,8 @@ void Relay::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& b
   check_exchange(bytes_to, rank(), size(), capacity_);
   Outgoing& out = begin_exchange(deadline);
   size_t total = 0;
-  for (int peer = 0; peer < size(); ++peer) {
+  for (int step = 1; step < size(); ++step) {
+    const int peer = nth_peer(step);
     if (bytes_to[peer] == 0) continue;
     out.parts.push_back({peer, total, bytes_to[peer]});
     total += aligned(kFrame + bytes_to[peer]);
@@ -405,9 +408,7 @@ std::byte* Relay::open_broadcast(size_t bytes, const Deadline& deadline) {
   Outgoing& out = begin_exchange(deadline);
   open_ = true;
   if (bytes == 0) return nullptr;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) out.parts.push_back({peer, 0, bytes});
-  }
+  for (int step = 1; step < size(); ++step) out.parts.push_back({nth_peer(step), 0, bytes});
   guarded(rank(), "making room for messages of", [&] { out.block = pool_.take(kFrame + bytes); });
   return out.block.data() + kFrame;
 }

@@ -30,9 +30,10 @@ Channel::Channel(Call& call, Communicator& comm, std::vector<int> members, bool 
       across_(across),
       incoming_(static_cast<size_t>(comm.size())),
       announced_(static_cast<size_t>(comm.size())) {
-  for (int p = 0; p < comm_.size(); ++p) {
-    if (p != comm_.rank()) peers_.push_back(p);
+  for (int step = 1; step < comm_.size(); ++step) {
+    peers_.push_back((comm_.rank() + step) % comm_.size());
   }
+  sources_.assign(peers_.rbegin(), peers_.rend());
 }
 
 void Channel::will_receive(int peer, size_t payload_bytes, bool at_once) {
@@ -44,7 +45,7 @@ void Channel::will_receive(int peer, size_t payload_bytes, bool at_once) {
 
 void Channel::begin() {
   comm_.begin_call();
-  for (int p : peers_) {
+  for (int p : sources_) {
     Incoming& in = incoming_[static_cast<size_t>(p)];
     if (comm_.matches_lengths()) {
       for (size_t payload : in.payloads) comm_.expect(p, message_bytes(payload));

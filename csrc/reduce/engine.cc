@@ -78,6 +78,7 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
   const auto team =
       static_cast<size_t>(topology.two_levels() ? topology.host_count() : topology.size());
   const size_t messages = algorithm == Algorithm::kOneShot ? 1 : team;
+  space.ramp = true;
   space.cross.most = options.cross_bytes;
   space.cross.wanted = std::min(options.cross_bytes, options.segment_bytes * messages);
   make_room(space.cross);
