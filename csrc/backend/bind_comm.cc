@@ -184,6 +184,8 @@ void bind_handle(py::module_& module) {
       .def_property_readonly("capacity", [](const Handle& self) { return self.get()->capacity(); })
       .def_property_readonly("frame_bytes",
                              [](const Handle& self) { return self.get()->frame_bytes(); })
+      .def_property_readonly("staging_bytes",
+                             [](const Handle& self) { return self.get()->staging_bytes(); })
       .def(
           "expect",
           [](const Handle& self, const std::vector<int>& peers, size_t bytes) {
@@ -226,6 +228,14 @@ void bind_handle(py::module_& module) {
             comm->post(deadline_of(timeout));
           },
           py::arg("timeout") = 30.0)
+      .def(
+          "flush",
+          [](const Handle& self, double timeout) {
+            std::shared_ptr<Communicator> comm = self.get();
+            py::gil_scoped_release released;
+            comm->flush(deadline_of(timeout));
+          },
+          py::arg("timeout") = 30.0)
       .def("receive", &receive, py::arg("peer"), py::arg("timeout") = 30.0)
       .def("release",
            [](const Handle& self, int peer) {
@@ -260,6 +270,7 @@ void bind_comm(py::module_& module) {
              self.set_delay(std::chrono::microseconds(microseconds), seed);
            })
       .def("set_lazy", &MockNetwork::set_lazy)
+      .def("set_tags", &MockNetwork::set_tags)
       .def("forge_length", &MockNetwork::forge_length)
       .def("fail_after", &MockNetwork::fail_after)
       .def_property_readonly("overruns", &MockNetwork::overruns);

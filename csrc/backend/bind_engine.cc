@@ -227,6 +227,7 @@ py::dict to_dict(const StatsSnapshot& stats) {
   out["bytes_sent_across"] = stats.bytes_sent_across;
   out["bytes_received"] = stats.bytes_received;
   out["messages_sent"] = stats.messages_sent;
+  out["staging_bytes"] = stats.staging_bytes;
   out["seconds_encode"] = stats.seconds_encode;
   out["seconds_transfer"] = stats.seconds_transfer;
   out["seconds_decode"] = stats.seconds_decode;

@@ -81,18 +81,29 @@ class Communicator {
   /// message can come announce lengths; after begin_call() only that of the first one of each pair.
   virtual bool announces() const { return false; }
 
+  /// Does a message that is longer than its reader believes never reach that belief's memory? Then
+  /// all messages of a call may be expected right after begin_call(), before the reader knows that
+  /// the sender is in the same call.
+  virtual bool matches_lengths() const { return false; }
+
   /// Bytes that the carrier adds to an announced message on the wire (0 for shared memory).
   virtual size_t frame_bytes() const { return 0; }
+
+  /// Host memory that this rank holds for messages, sent and received; 0 where that is memory which
+  /// ranks share. From any thread.
+  virtual size_t staging_bytes() const { return 0; }
 
   /// All ranks of the communicator begin a sequence of messages whose lengths they all know. From
   /// here on only the first message of each ordered pair is announced; before the first
   /// begin_call() all are.
   virtual void begin_call() {}
 
-  /// The next message of `peer` that was not expected yet will have `bytes` bytes. A hint for
-  /// announced messages (0: not known); a duty for all others, in the order in which they come.
-  /// Precondition for those: the reader has looked at the first message of the call (peek) and
-  /// found that the sender is in the same call, and so agrees on all lengths.
+  /// The next message of `peer` that was not expected yet will have `bytes` bytes. Not needed for
+  /// announced messages (0: not known), but where it is given in a call and matches_lengths(), a
+  /// message of another length is a MismatchError of receive(). A duty for all others, in the order
+  /// in which they come; precondition for those, unless matches_lengths(): the reader has looked at
+  /// the first message of the call (peek) and found that the sender is in the same call, and so
+  /// agrees on all lengths.
   virtual void expect(int peer, size_t bytes) {
     (void)peer;
     (void)bytes;

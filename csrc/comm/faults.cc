@@ -32,7 +32,9 @@ class Faulty final : public Communicator {
   size_t capacity() const override { return inner_->capacity(); }
   int in_flight() const override { return inner_->in_flight(); }
   bool announces() const override { return inner_->announces(); }
+  bool matches_lengths() const override { return inner_->matches_lengths(); }
   size_t frame_bytes() const override { return inner_->frame_bytes(); }
+  size_t staging_bytes() const override { return inner_->staging_bytes(); }
   void begin_call() override { inner_->begin_call(); }
   void expect(int peer, size_t bytes) override { inner_->expect(peer, bytes); }
 

@@ -61,6 +61,7 @@ struct MockNetwork::State {
   uint64_t random = 1;
   int overruns = 0;
   bool lazy = false;
+  int tags = 1 << 20;
 };
 
 void MockNetwork::State::meet(Queue& queue) {
@@ -164,6 +165,10 @@ class MockEndpoint final : public PointToPoint {
     std::lock_guard lock(state_->mutex);
     return !state_->lazy;
   }
+  int tags() const override {
+    std::lock_guard lock(state_->mutex);
+    return state_->tags;
+  }
 
   std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) override {
     auto transfer = std::make_shared<Transfer>();
@@ -189,6 +194,7 @@ class MockEndpoint final : public PointToPoint {
   std::unique_ptr<Pending> start(int peer, int tag, bool sending, TransferPtr transfer) {
     check_peer(peer, rank_, state_->size);
     std::lock_guard lock(state_->mutex);
+    if (tag < 0 || tag >= state_->tags) throw ConfigError(str_of("mock: tag ", tag));
     transfer->owner = rank_;
     transfer->peer = peer;
     int& left = state_->operations_left[rank_];
@@ -240,6 +246,11 @@ void MockNetwork::set_delay(std::chrono::microseconds longest, uint64_t seed) {
 void MockNetwork::set_lazy(bool lazy) {
   std::lock_guard lock(state_->mutex);
   state_->lazy = lazy;
+}
+
+void MockNetwork::set_tags(int tags) {
+  std::lock_guard lock(state_->mutex);
+  state_->tags = tags;
 }
 
 void MockNetwork::forge_length(int rank, uint64_t length) {

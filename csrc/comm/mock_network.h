@@ -26,6 +26,9 @@ class MockNetwork {
   /// done() stays false until wait() has returned, and can_poll() is false, as in gloo.
   void set_lazy(bool lazy);
 
+  /// How many tags it takes, before an endpoint is used: many, unless this says otherwise.
+  void set_tags(int tags);
+
   /// The next message with tag 0 that `rank` sends carries `length` in its first 8 bytes.
   void forge_length(int rank, uint64_t length);
 

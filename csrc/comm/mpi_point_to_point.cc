@@ -130,6 +130,7 @@ class MpiPointToPoint final : public PointToPoint,
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(group_.world_ranks.size()); }
   const char* name() const override { return "mpi"; }
+  int tags() const override { return kMpiUserTags; }
 
   std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) override {
     return start(peer, tag, const_cast<std::byte*>(data), bytes, false);

@@ -35,6 +35,9 @@ class PointToPoint {
   /// Does Pending::done() become true without a wait()? ProcessGroupGloo's works learn only in
   /// wait() that they are done.
   virtual bool can_poll() const { return true; }
+  /// Messages may have the tags 0 to tags() - 1, and receives of different tags never meet each
+  /// other's messages.
+  virtual int tags() const = 0;
   /// `data` must stay valid and unchanged until the send has ended.
   virtual std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) = 0;
   /// Receives the next message of `peer` with this tag. The message may be shorter than `bytes`

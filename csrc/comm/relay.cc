@@ -23,9 +23,6 @@ namespace {
 
 constexpr size_t kFrame = sizeof(uint64_t);
 constexpr size_t kEager = kRelayEagerBytes;
-constexpr int kFirstTag = 0;
-constexpr int kRestTag = 1;
-constexpr int kAgreedTag = 2;
 constexpr int kInFlight = 4;
 constexpr size_t kMaxCapacity = size_t{1} << 47;  // sizes are added up without looking for overflow
 
@@ -48,13 +45,18 @@ void back_off(int round) {
 
 using relay::kLanes;
 using relay::Lane;
+using relay::length_class;
+using relay::LengthClass;
 using relay::Outgoing;
 using relay::Peer;
 
 class Relay final : public Communicator {
  public:
   Relay(std::shared_ptr<PointToPoint> carrier, size_t capacity)
-      : carrier_(std::move(carrier)), capacity_(capacity), peers_(carrier_->size()) {}
+      : carrier_(std::move(carrier)),
+        capacity_(capacity),
+        classes_(carrier_->tags() >= relay::kTags),
+        peers_(carrier_->size()) {}
   ~Relay() override;
 
   int rank() const override { return carrier_->rank(); }
@@ -63,7 +65,9 @@ class Relay final : public Communicator {
   size_t capacity() const override { return capacity_; }
   int in_flight() const override { return kInFlight; }
   bool announces() const override { return true; }
+  bool matches_lengths() const override { return classes_; }
   size_t frame_bytes() const override { return kFrame; }
+  size_t staging_bytes() const override { return pool_.bytes(); }
 
   void begin_call() override;
   void expect(int peer, size_t bytes) override;
@@ -85,11 +89,17 @@ class Relay final : public Communicator {
   template <typename Step>
   auto guarded(int peer, const char* what, Step step);
 
-  void begin_exchange(const Deadline& deadline);
+  Outgoing& begin_exchange(const Deadline& deadline);
+  /// The order of sends: if all ranks keep it, no two send to the same one at once.
+  int nth_peer(int step) const { return (rank() + step) % size(); }
+  LengthClass class_of(size_t bytes, int tag_without) const {
+    return classes_ ? length_class(bytes) : LengthClass{tag_without, bytes};
+  }
   void finish_sends(Outgoing& out, const Deadline& deadline);
   /// Makes sure that the next message that the reader has not taken is expected.
   void need_next(int peer);
   void start_receive(int peer);
+  void measure(int peer, Lane& lane);
   void advance(int peer);
   void start_rests(const Deadline& deadline);
   bool advance_others(int peer);
@@ -99,6 +109,8 @@ class Relay final : public Communicator {
 
   std::shared_ptr<PointToPoint> carrier_;
   size_t capacity_;
+  const bool classes_;
+  RelayPool pool_;
   std::vector<Peer> peers_;
   Outgoing outgoing_[kInFlight];
   uint64_t exchange_ = 0;
@@ -191,6 +203,10 @@ auto Relay::guarded(int peer, const char* what, Step step) {
 void Relay::begin_call() {
   in_call_ = true;
   for (Peer& peer : peers_) peer.call = relay::InCall{};
+  // Nobody reads what was posted in the call before.
+  for (Outgoing& out : outgoing_) {
+    if (out.sends.empty()) pool_.give(std::move(out.block));
+  }
 }
 
 void Relay::expect(int peer, size_t bytes) {
@@ -198,13 +214,13 @@ void Relay::expect(int peer, size_t bytes) {
   check_peer(peer, rank(), size());
   Peer& in = peers_[peer];
   const bool announced = !in_call_ || !in.call.expected;
-  if (!announced && (bytes == 0 || bytes > capacity_)) {
+  if (in_call_ && (bytes > capacity_ || (!announced && bytes == 0))) {
     throw ConfigError(str_of("rank ", rank(), ": expect(", peer, ", ", bytes,
                              "): within a call the length must be given, allowed: 1 to ",
                              capacity_));
   }
   in.call.expected = true;
-  in.expected.push_back({bytes, announced});
+  in.expected.push_back({bytes, announced, announced && in_call_ && classes_ && bytes > 0});
   advance(peer);
 }
 
@@ -221,50 +237,74 @@ void Relay::need_next(int peer) {
 void Relay::start_receive(int peer) {
   Peer& in = peers_[peer];
   Lane& lane = in.lane(in.started);
-  lane.announced = in.expected.front().announced;
-  lane.bytes = lane.announced ? 0 : in.expected.front().bytes;
-  // Behind the place of a frame, so that payloads are aligned alike.
-  const size_t room = lane.announced ? kEager : kFrame + lane.bytes;
-  guarded(peer, "making room for a message from", [&] { lane.block.grow(room); });
-  lane.rest.reset();
-  lane.first = guarded(peer, "posting a receive from", [&] {
-    return lane.announced
-               ? carrier_->receive(peer, kFirstTag, lane.block.data(), kEager)
-               : carrier_->receive(peer, kAgreedTag, lane.block.data() + kFrame, lane.bytes);
-  });
+  const relay::Expected next = in.expected.front();
+  lane.announced = next.announced;
+  lane.promise = next.promised ? next.bytes : 0;
+  lane.bytes = next.announced ? 0 : next.bytes;
+  // What does not come with a first frame, and where it is put; payloads are aligned alike.
+  const size_t place = next.announced ? kEager : kFrame;
+  const bool has_rest = next.known() && kFrame + next.bytes > place;
+  LengthClass rest;
+  if (has_rest) rest = class_of(kFrame + next.bytes - place, relay::kAgreedTag);
+  guarded(peer, "making room for a message from",
+          [&] { lane.block = pool_.take(place + rest.room); });
+  auto receive = [&](int tag, size_t offset, size_t bytes) {
+    return guarded(peer, "posting a receive from",
+                   [&] { return carrier_->receive(peer, tag, lane.block.data() + offset, bytes); });
+  };
+  if (next.announced) {
+    lane.first = receive(relay::kFirstTag, 0, kEager);
+    if (has_rest) lane.rest = receive(rest.tag, kEager, rest.room);
+    if (!next.known()) ++in.unknown;
+  } else {
+    lane.first = receive(rest.tag, kFrame, rest.room);
+  }
   in.expected.pop_front();
   ++in.started;
+}
+
+// Looks at the length in a first frame that has come.
+void Relay::measure(int peer, Lane& lane) {
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, lane.block.data(), kFrame);
+  if (bytes == 0 || bytes > capacity_) {
+    fail({FailureKind::kMismatch,
+          str_of("rank ", called(rank()), " over ", name(), ": rank ", called(peer),
+                 " announces a message of ", bytes, " bytes, allowed: 1 to ", capacity_)});
+  }
+  lane.bytes = bytes;
+  if (lane.promise != 0) return;
+  --peers_[peer].unknown;
+  if (kFrame + bytes <= kEager) return;
+  const LengthClass rest = class_of(kFrame + bytes - kEager, relay::kRestTag);
+  guarded(peer, "making room for a message from",
+          [&] { pool_.grow(lane.block, kEager + rest.room, kEager); });
+  lane.rest = guarded(peer, "posting a receive from", [&] {
+    return carrier_->receive(peer, rest.tag, lane.block.data() + kEager, rest.room);
+  });
 }
 
 // Posts receives as far as they are due. Never waits.
 void Relay::advance(int peer) {
   Peer& in = peers_[peer];
-  while (!in.expected.empty() && in.started - in.released < kLanes) start_receive(peer);
-  while (in.measured < in.started) {
-    Lane& lane = in.lane(in.measured);
-    if (!lane.announced) {
+  for (;;) {
+    while (!in.expected.empty() && in.started - in.released < kLanes) {
+      // Receives of a class meet messages in their order: none may be posted before a rest whose
+      // class is not known yet.
+      if (in.unknown > 0 && in.expected.front().known()) break;
+      start_receive(peer);
+    }
+    const uint64_t before = in.unknown;
+    while (in.measured < in.started) {
+      Lane& lane = in.lane(in.measured);
+      if (lane.announced) {
+        if (!lane.first->done()) break;
+        guarded(peer, "receiving from", [&] { lane.first->wait(Deadline()); });
+        measure(peer, lane);
+      }
       ++in.measured;
-      continue;
     }
-    if (!lane.first->done()) break;
-    guarded(peer, "receiving from", [&] { lane.first->wait(Deadline()); });
-    uint64_t bytes = 0;
-    std::memcpy(&bytes, lane.block.data(), kFrame);
-    if (bytes == 0 || bytes > capacity_) {
-      fail({FailureKind::kMismatch,
-            str_of("rank ", called(rank()), " over ", name(), ": rank ", called(peer),
-                   " announces a message of ", bytes, " bytes, allowed: 1 to ", capacity_)});
-    }
-    lane.bytes = bytes;
-    if (kFrame + bytes > kEager) {
-      guarded(peer, "making room for a message from",
-              [&] { lane.block.grow(kFrame + bytes, kEager); });
-      lane.rest = guarded(peer, "posting a receive from", [&] {
-        return carrier_->receive(peer, kRestTag, lane.block.data() + kEager,
-                                 kFrame + bytes - kEager);
-      });
-    }
-    ++in.measured;
+    if (in.unknown == before) return;
   }
 }
 
@@ -304,12 +344,13 @@ void Relay::wait_for(int peer, const char* what, const Deadline& deadline, Block
 }
 
 // Where nobody can see that a transfer has ended without waiting for it: waits for the first frames
-// of all peers that are to send, so that the rests of all of them travel at once.
+// of all peers that are to send and have not promised a length, so that the rests of all of them
+// travel at once.
 void Relay::start_rests(const Deadline& deadline) {
   for (int peer = 0; peer < size(); ++peer) {
     advance(peer);
     Peer& in = peers_[peer];
-    while (in.measured < in.started) {
+    while (in.unknown > 0) {
       guarded(peer, "receiving from", [&] { in.lane(in.measured).first->wait(deadline); });
       advance(peer);
     }
@@ -327,12 +368,14 @@ void Relay::finish_sends(Outgoing& out, const Deadline& deadline) {
   out.sends.clear();
 }
 
-void Relay::begin_exchange(const Deadline& deadline) {
+Outgoing& Relay::begin_exchange(const Deadline& deadline) {
   // What was opened and not posted is forgotten: nobody has seen it.
   open_ = false;
   Outgoing& out = outgoing_[exchange_ % kInFlight];
   finish_sends(out, deadline);
   out.parts.clear();
+  pool_.give(std::move(out.block));
+  return out;
 }
 
 void Relay::flush(const Deadline& deadline) {
@@ -344,15 +387,15 @@ void Relay::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& b
                  const Deadline& deadline) {
   check_usable();
   check_exchange(bytes_to, rank(), size(), capacity_);
-  begin_exchange(deadline);
-  Outgoing& out = outgoing_[exchange_ % kInFlight];
+  Outgoing& out = begin_exchange(deadline);
   size_t total = 0;
-  for (int peer = 0; peer < size(); ++peer) {
+  for (int step = 1; step < size(); ++step) {
+    const int peer = nth_peer(step);
     if (bytes_to[peer] == 0) continue;
     out.parts.push_back({peer, total, bytes_to[peer]});
     total += aligned(kFrame + bytes_to[peer]);
   }
-  guarded(rank(), "making room for messages of", [&] { out.block.grow(total); });
+  guarded(rank(), "making room for messages of", [&] { out.block = pool_.take(total); });
   buffers.assign(size(), nullptr);
   for (const Outgoing::Part& part : out.parts)
     buffers[part.peer] = out.block.data() + part.offset + kFrame;
@@ -362,14 +405,11 @@ void Relay::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& b
 std::byte* Relay::open_broadcast(size_t bytes, const Deadline& deadline) {
   check_usable();
   check_broadcast(bytes, capacity_);
-  begin_exchange(deadline);
+  Outgoing& out = begin_exchange(deadline);
   open_ = true;
   if (bytes == 0) return nullptr;
-  Outgoing& out = outgoing_[exchange_ % kInFlight];
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer != rank()) out.parts.push_back({peer, 0, bytes});
-  }
-  guarded(rank(), "making room for messages of", [&] { out.block.grow(kFrame + bytes); });
+  for (int step = 1; step < size(); ++step) out.parts.push_back({nth_peer(step), 0, bytes});
+  guarded(rank(), "making room for messages of", [&] { out.block = pool_.take(kFrame + bytes); });
   return out.block.data() + kFrame;
 }
 
@@ -394,15 +434,16 @@ void Relay::post(const Deadline& deadline) {
   // All first frames before any rest: small messages do not queue behind large ones.
   for (const Outgoing::Part& part : out.parts) {
     if (!announced(part)) continue;
-    send(part.peer, kFirstTag, out.block.data() + part.offset,
+    send(part.peer, relay::kFirstTag, out.block.data() + part.offset,
          std::min(kEager, kFrame + part.bytes));
   }
   for (const Outgoing::Part& part : out.parts) {
     const std::byte* frame = out.block.data() + part.offset;
     if (!announced(part)) {
-      send(part.peer, kAgreedTag, frame + kFrame, part.bytes);
+      send(part.peer, class_of(part.bytes, relay::kAgreedTag).tag, frame + kFrame, part.bytes);
     } else if (kFrame + part.bytes > kEager) {
-      send(part.peer, kRestTag, frame + kEager, kFrame + part.bytes - kEager);
+      const size_t rest = kFrame + part.bytes - kEager;
+      send(part.peer, class_of(rest, relay::kRestTag).tag, frame + kEager, rest);
     }
     peers_[part.peer].call.sent = true;
   }
@@ -424,8 +465,13 @@ Message Relay::receive(int peer, const Deadline& deadline) {
   wait_for(peer, "receiving from", deadline, [&]() -> Pending* {
     advance(peer);
     if (in.measured <= number) return lane.first.get();
-    return lane.last()->done() ? nullptr : lane.last();
+    return lane.broken() || lane.last()->done() ? nullptr : lane.last();
   });
+  if (lane.broken()) {
+    fail({FailureKind::kMismatch,
+          str_of("rank ", called(rank()), " over ", name(), ": rank ", called(peer),
+                 " announces a message of ", lane.bytes, " bytes, expected were ", lane.promise)});
+  }
   guarded(peer, "receiving from", [&] { lane.last()->wait(deadline); });
   in.taken = number + 1;
   return {lane.block.data() + kFrame, lane.bytes};
@@ -458,6 +504,10 @@ void Relay::release(int peer) {
   if (in.taken == in.released) {
     throw ConfigError(str_of("rank ", rank(), ": release(", peer, ") without receive(", peer, ")"));
   }
+  Lane& lane = in.lane(in.released);
+  lane.first.reset();
+  lane.rest.reset();
+  pool_.give(std::move(lane.block));
   in.released = in.taken;
   advance(peer);
 }

@@ -13,11 +13,16 @@ namespace cgx {
 inline constexpr size_t kRelayEagerBytes = 16384;
 
 /// A communicator over `carrier`. An announced message travels as 8 bytes of length (native byte
-/// order) and its first kRelayEagerBytes - 8 bytes with tag 0, the rest, if there is one, with tag
-/// 1. So receivers learn the true length before they post a receive of that length: a length above
-/// `capacity` is a MismatchError, never an overrun. The other messages of a call (begin_call)
-/// travel as they are, with tag 2, and their receives are posted as soon as they are expected: they
-/// arrive while the reader is busy with earlier ones.
+/// order) and its first kRelayEagerBytes - 8 bytes with tag 0, then the rest, if there is one. So
+/// receivers learn the true length before they read: a length above `capacity` is a MismatchError.
+/// The other messages of a call (begin_call) travel as they are.
+///
+/// What is not a first frame carries a tag that tells its length to an eighth (relay_lengths.h),
+/// and is received with that much room: a rank that believes in another length never meets it, so
+/// there is no overrun, and all receives of a call are posted before anything has come. Messages of
+/// peers that agree need no round trip. Carriers with fewer tags use 1 for rests and 2 for messages
+/// that are not announced, and post the receives of a call when its first message has been looked
+/// at.
 ///
 /// post() needs no action of the receivers; open() waits until the sends of the exchange
 /// in_flight() before have ended. Everything that wait() and done() of Pending may touch stays

@@ -1,6 +1,7 @@
-// 64-byte aligned memory of the relay, grown on demand.
+// 64-byte aligned memory of the relay, used again from message to message.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -10,23 +11,35 @@
 #include <vector>
 
 #include "base/error.h"
+#include "comm/relay_lengths.h"
 
 namespace cgx {
 
 class RelayBlock {
  public:
+  RelayBlock() = default;
+  RelayBlock(RelayBlock&& other) noexcept
+      : data_(std::move(other.data_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  RelayBlock& operator=(RelayBlock&& other) noexcept {
+    data_ = std::move(other.data_);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
+
   std::byte* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
 
   /// Makes room for `bytes` and keeps the first `kept` ones. No transfer may be using the block.
   void grow(size_t bytes, size_t kept = 0) {
     if (bytes <= bytes_) return;
-    size_t rounded = bytes_ < 4096 ? 4096 : bytes_;
-    while (rounded < bytes) rounded += rounded / 2;
-    rounded = (rounded + 63) / 64 * 64;
+    const size_t rounded = (relay::length_class(bytes).room + 63) / 64 * 64;
+    if (kept == 0) data_.reset();
     std::unique_ptr<std::byte, Free> fresh(
         static_cast<std::byte*>(std::aligned_alloc(64, rounded)));
-    if (!fresh) throw ResourceError(str_of("cannot allocate ", rounded, " bytes for messages"));
+    if (!fresh) {
+      if (!data_) bytes_ = 0;
+      throw ResourceError(str_of("cannot allocate ", rounded, " bytes for messages"));
+    }
     if (kept != 0) std::memcpy(fresh.get(), data_.get(), kept);
     data_ = std::move(fresh);
     bytes_ = rounded;
@@ -48,6 +61,51 @@ class RelayBlock {
   };
   std::unique_ptr<std::byte, Free> data_;
   size_t bytes_ = 0;
+};
+
+/// All blocks of a relay. There are never more than were in use at once, and none is larger than
+/// the largest message needed. One thread takes and gives; bytes() may be called from any.
+class RelayPool {
+ public:
+  /// A block of at least `bytes` bytes: the smallest free one that has them, else the largest one,
+  /// grown.
+  RelayBlock take(size_t bytes) {
+    size_t best = 0;
+    for (size_t i = 1; i < free_.size(); ++i) {
+      const size_t has = free_[i].bytes(), had = free_[best].bytes();
+      if (has >= bytes ? had < bytes || has < had : has > had) best = i;
+    }
+    RelayBlock block;
+    if (!free_.empty()) {
+      block = std::move(free_[best]);
+      free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(best));
+    }
+    grow(block, bytes);
+    return block;
+  }
+
+  /// As RelayBlock::grow, of a block taken here.
+  void grow(RelayBlock& block, size_t bytes, size_t kept = 0) {
+    bytes_ -= block.bytes();
+    try {
+      block.grow(bytes, kept);
+    } catch (...) {
+      bytes_ += block.bytes();
+      throw;
+    }
+    bytes_ += block.bytes();
+  }
+
+  void give(RelayBlock&& block) {
+    if (block.bytes() > 0) free_.push_back(std::move(block));
+  }
+
+  /// Of all blocks, free or not.
+  size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  std::vector<RelayBlock> free_;
+  std::atomic<size_t> bytes_{0};
 };
 
 }  // namespace cgx

@@ -36,10 +36,13 @@ struct Outgoing {
 struct Lane {
   RelayBlock block;
   bool announced = true;
+  size_t promise = 0;  // of an announced one: the length that the reader believes in; 0: none
   std::unique_ptr<Pending> first;  // the first frame, or the whole of a message not announced
   std::unique_ptr<Pending> rest;   // null: the message came whole in `first`
   size_t bytes = 0;
 
+  /// There is a beginning to look at, but the rest will not come here.
+  bool broken() const { return promise != 0 && bytes != 0 && promise != bytes; }
   Pending* last() const { return rest ? rest.get() : first.get(); }
 };
 
@@ -49,10 +52,13 @@ struct InCall {
   bool expected = false;
 };
 
-/// A message that will come, and whether its length comes with it.
+/// A message that will come, and whether its length comes with it (and is known all the same).
 struct Expected {
   size_t bytes;
   bool announced;
+  bool promised;
+
+  bool known() const { return !announced || promised; }
 };
 
 /// What comes from one peer. Numbers of messages: started >= measured >= taken >= released.
@@ -63,6 +69,7 @@ struct Peer {
   uint64_t measured = 0;          // length known, receive of the rest posted
   uint64_t taken = 0;             // shown to the reader
   uint64_t released = 0;
+  uint64_t unknown = 0;  // announced ones without a promise that are started and not measured
   InCall call;
   Lane& lane(uint64_t number) { return lanes[number % kLanes]; }
 };

@@ -121,7 +121,8 @@ class Runner {
     return peers;
   }
 
-  // Within a call, later messages are expected only when the first of the peer has been seen.
+  // Within a call, later messages are expected only when the first of the peer has been seen, but
+  // for carriers that match lengths.
   struct PeerInCall {
     bool expected = false;
     bool seen = false;
@@ -136,7 +137,7 @@ class Runner {
         continue;
       }
       PeerInCall& call = calls_[peer];
-      if (call.seen || !call.expected) {
+      if (call.seen || !call.expected || comm_.matches_lengths()) {
         comm_.expect(peer, bytes);
       } else {
         call.held_back.push_back(bytes);

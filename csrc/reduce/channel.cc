@@ -30,9 +30,10 @@ Channel::Channel(Call& call, Communicator& comm, std::vector<int> members, bool 
       across_(across),
       incoming_(static_cast<size_t>(comm.size())),
       announced_(static_cast<size_t>(comm.size())) {
-  for (int p = 0; p < comm_.size(); ++p) {
-    if (p != comm_.rank()) peers_.push_back(p);
+  for (int step = 1; step < comm_.size(); ++step) {
+    peers_.push_back((comm_.rank() + step) % comm_.size());
   }
+  sources_.assign(peers_.rbegin(), peers_.rend());
 }
 
 void Channel::will_receive(int peer, size_t payload_bytes, bool at_once) {
@@ -44,8 +45,13 @@ void Channel::will_receive(int peer, size_t payload_bytes, bool at_once) {
 
 void Channel::begin() {
   comm_.begin_call();
-  for (int p : peers_) {
+  for (int p : sources_) {
     Incoming& in = incoming_[static_cast<size_t>(p)];
+    if (comm_.matches_lengths()) {
+      for (size_t payload : in.payloads) comm_.expect(p, message_bytes(payload));
+      in.expected = true;
+      continue;
+    }
     if (!in.at_once) continue;  // the carrier may wait for what it expects
     comm_.expect(p, message_bytes(in.payloads.front()));
     in.expected = true;
@@ -112,13 +118,14 @@ void Channel::verify_first(int peer, size_t round) {
   check_call(comm_.peek(peer, call_.deadline), call_.identity, round,
              members_[static_cast<size_t>(peer)]);
   in.verified = true;
+  if (comm_.matches_lengths()) return;
   for (size_t i = 1; i < in.payloads.size(); ++i) {
     comm_.expect(peer, message_bytes(in.payloads[i]));
   }
 }
 
 void Channel::greet() {
-  if (!comm_.announces()) return;
+  if (!comm_.announces() || comm_.matches_lengths()) return;
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   for (int p : peers_) {
     if (incoming_[static_cast<size_t>(p)].at_once) verify_first(p, 0);

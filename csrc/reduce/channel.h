@@ -29,8 +29,11 @@ class Channel {
 
   int rank() const { return comm_.rank(); }
   int size() const { return comm_.size(); }
-  /// All ranks but this one.
+  /// All ranks but this one, from the next one on: if all send in this order, no two send to the
+  /// same rank at once.
   const std::vector<int>& peers() const { return peers_; }
+  /// The same from the one before backwards: the order in which their messages come then.
+  const std::vector<int>& sources() const { return sources_; }
   int in_flight() const { return comm_.in_flight(); }
 
   /// The next message of `peer` after those named before; 0 bytes: none. at_once: the peer sends it
@@ -46,9 +49,9 @@ class Channel {
   /// Writes the headers of what was opened and sends it.
   void post(size_t round);
 
-  /// Where carriers announce the first message of a call: looks at that of every peer that sends
-  /// one at once, in round 0, so that the later ones can come while this rank is busy. To be called
-  /// when this rank has posted its own.
+  /// Where later messages of a call may be expected only when the first one was looked at: looks
+  /// at that of every peer that sends one at once, in round 0, so that the later ones can come
+  /// while this rank is busy. To be called when this rank has posted its own.
   void greet();
 
   /// Waits for the next message of `peer`, checks it, notes its flags; returns its payload, which
@@ -75,7 +78,7 @@ class Channel {
   Communicator& comm_;
   const std::vector<int> members_;
   const bool across_;
-  std::vector<int> peers_;
+  std::vector<int> peers_, sources_;
   std::vector<Incoming> incoming_;
   std::vector<bool> announced_;  // was anything sent to the peer in this call?
   std::vector<std::pair<std::byte*, size_t>> opened_;

@@ -78,6 +78,7 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
   const auto team =
       static_cast<size_t>(topology.two_levels() ? topology.host_count() : topology.size());
   const size_t messages = algorithm == Algorithm::kOneShot ? 1 : team;
+  space.ramp = true;
   space.cross.most = options.cross_bytes;
   space.cross.wanted = std::min(options.cross_bytes, options.segment_bytes * messages);
   make_room(space.cross);
@@ -208,6 +209,8 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     dispatch(call, input, output);
     if (carriers_.inner) carriers_.inner->flush(deadline);
     if (carriers_.cross) carriers_.cross->flush(deadline);
+    stats_.staging_bytes = (carriers_.inner ? carriers_.inner->staging_bytes() : 0) +
+                           (carriers_.cross ? carriers_.cross->staging_bytes() : 0);
     if (call.met_nonfinite) {
       throw NonFiniteError(
           context("a NaN or Inf was met on this or another rank (nonfinite='raise')"));

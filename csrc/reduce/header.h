@@ -15,7 +15,7 @@ namespace cgx {
 
 struct MessageHeader {
   static constexpr uint32_t kMagic = 0x31584743;  // "CGX1" in memory
-  static constexpr uint8_t kVersion = 1;
+  static constexpr uint8_t kVersion = 2;
   enum Flags : uint8_t { kNonFinite = 1, kAverage = 2 };
 
   uint32_t magic = kMagic;

@@ -85,7 +85,9 @@ void reduce_scatter(Call& call, const void* input, void* output) {
       },
       [&](size_t round) {
         payloads.assign(payloads.size(), nullptr);  // nullptr: own values
-        for (int p : channel.peers()) payloads[static_cast<size_t>(p)] = channel.receive(p, round);
+        for (int p : channel.sources()) {
+          payloads[static_cast<size_t>(p)] = channel.receive(p, round);
+        }
         sum_chunk(call, chunks(round)[rank], {payloads, in, out, nullptr, call.divisor()});
         for (int p : channel.peers()) channel.release(p);
       });
@@ -118,7 +120,7 @@ void all_gather(Call& call, const void* input, void* output) {
         channel.post(round);
       },
       [&](size_t round) {
-        for (int p : channel.peers()) {
+        for (int p : channel.sources()) {
           decode_chunk(call, chunk(round, p), channel.receive(p, round), out);
           channel.release(p);
         }

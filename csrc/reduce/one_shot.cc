@@ -28,7 +28,7 @@ class OneShot final : public TeamAllReduce {
     }
     // The own message is still readable: what the others decode is decoded here too.
     payloads_.assign(static_cast<size_t>(channel_.size()), own_[round.number % 2]);
-    for (int p : channel_.peers()) {
+    for (int p : channel_.sources()) {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
     }
     sum_chunk(call_, chunk,

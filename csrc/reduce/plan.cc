@@ -51,6 +51,11 @@ constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kPieceAlignment
 
 size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }
 
+// The first round has this part of what is aimed at, the next one twice as much, and so on; so have
+// the last ones, from the end. Smaller aims stay: their rounds cost more than they hide.
+constexpr size_t kRamp = 4;
+constexpr size_t kSmallestRamp = 64 * 1024;
+
 // Cuts segments into rounds: collects runs until one of two budgets is full.
 class RoundCutter {
  public:
@@ -60,7 +65,12 @@ class RoundCutter {
   };
 
   RoundCutter(Plan& plan, const PlanSpace& space, Limits wanted, Limits most)
-      : plan_(plan), space_(space), wanted_(wanted), most_(most) {}
+      : plan_(plan), space_(space), aim_(wanted), most_(most), wanted_(wanted) {
+    for (const Segment& segment : plan.segments) {
+      left_ += kPieceAlignment + segment.codec->encoded_bytes(segment.count, plan.dtype);
+    }
+    begin_round();
+  }
 
   template <typename Close>
   void cut(const Close& close) {
@@ -113,13 +123,29 @@ class RoundCutter {
   void close_round(const Close& close) {
     if (!runs_.empty()) close(runs_);
     runs_.clear();
+    left_ = less(left_, used_.cross);
     used_ = {0, 0};
+    ++rounds_;
+    begin_round();
+  }
+
+  void begin_round() {
+    if (!space_.ramp || aim_.cross < kSmallestRamp) return;
+    const size_t least = aim_.cross / kRamp;
+    const size_t up = rounds_ < 8 ? least << rounds_ : aim_.cross;
+    const size_t down = std::max(least, left_ / 2);
+    wanted_.cross = std::min({aim_.cross, up, down});
+    const double part = static_cast<double>(wanted_.cross) / static_cast<double>(aim_.cross);
+    wanted_.inner = static_cast<size_t>(part * static_cast<double>(aim_.inner));
   }
 
   Plan& plan_;
   const PlanSpace& space_;
-  const Limits wanted_, most_;
+  const Limits aim_, most_;
+  Limits wanted_;  // of this round
   Limits used_{0, 0};
+  size_t left_ = 0;  // encoded bytes that this round and later ones carry
+  size_t rounds_ = 0;
   std::vector<Run> runs_;
 };
 

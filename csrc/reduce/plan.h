@@ -91,6 +91,9 @@ struct PlanSpace {
   Budget cross;             // messages of a team; of all ranks in a group of one level
   Budget inner;             // messages inside a host, with two levels
   bool inner_exact = true;  // with two levels: no codec inside hosts
+  /// The first and the last rounds are smaller: the wire has work sooner, and less is left to do
+  /// when the last message has come.
+  bool ramp = false;
 };
 
 struct Plan {

@@ -48,7 +48,7 @@ class ScatterReduceAllGather final : public TeamAllReduce {
     const Chunk& mine = own(*round.shard);
     if (mine.empty()) return;
     payloads_.assign(static_cast<size_t>(channel_.size()), nullptr);  // nullptr: own values
-    for (int p : channel_.peers()) {
+    for (int p : channel_.sources()) {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
     }
     std::byte* message = channel_.open_broadcast(mine.payload_bytes);
@@ -60,7 +60,7 @@ class ScatterReduceAllGather final : public TeamAllReduce {
 
   // Takes the sums of all other owners.
   void gather(const TeamRound& round) {
-    for (int p : channel_.peers()) {
+    for (int p : channel_.sources()) {
       const Chunk& theirs = chunk(*round.shard, p);
       if (theirs.empty()) continue;
       const std::byte* payload = channel_.receive(p, round.number);

@@ -21,6 +21,7 @@ struct StatsSnapshot {
   uint64_t bytes_sent_across = 0;  // of those, to other hosts
   uint64_t bytes_received = 0;
   uint64_t messages_sent = 0;
+  uint64_t staging_bytes = 0;  // held after the last call: not a count
   double seconds_encode = 0;
   double seconds_transfer = 0;  // waiting for peers, and copying where the carrier copies
   double seconds_decode = 0;
@@ -32,6 +33,8 @@ class Stats {
 
   std::atomic<uint64_t> calls{0}, compressed_calls{0}, values{0}, bytes_raw{0};
   std::atomic<uint64_t> bytes_sent{0}, bytes_sent_across{0}, bytes_received{0}, messages_sent{0};
+  /// Host memory that carriers hold for messages, but for shared memory.
+  std::atomic<uint64_t> staging_bytes{0};
   std::atomic<int64_t> encode_ns{0}, transfer_ns{0}, decode_ns{0};
 
   StatsSnapshot snapshot() const {
@@ -44,6 +47,7 @@ class Stats {
     s.bytes_sent_across = bytes_sent_across;
     s.bytes_received = bytes_received;
     s.messages_sent = messages_sent;
+    s.staging_bytes = staging_bytes;
     s.seconds_encode = static_cast<double>(encode_ns) * 1e-9;
     s.seconds_transfer = static_cast<double>(transfer_ns) * 1e-9;
     s.seconds_decode = static_cast<double>(decode_ns) * 1e-9;

@@ -14,11 +14,12 @@ EAGER = 16384  # bytes of the first frame, 8 of which are the length
 
 
 def relays(
-    size: int, capacity: int = 300000, delay: int = 0, lazy: bool = False
+    size: int, capacity: int = 300000, delay: int = 0, lazy: bool = False, tags: int = 1 << 20
 ) -> tuple[Any, Any]:
     network = _C._MockNetwork(size)
     network.set_delay(delay, size)
     network.set_lazy(lazy)
+    network.set_tags(tags)
     return network, _C._make_relay_group(network, size, capacity)
 
 
@@ -32,12 +33,15 @@ def test_random_exchanges(size: int, delay: int, lazy: bool) -> None:
     assert network.overruns == 0
 
 
+@pytest.mark.parametrize("tags", [8, 1 << 20])
 @pytest.mark.parametrize("call_length", [1, 3, 40])
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("delay", [0, 300])
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_random_exchanges_in_calls(size: int, delay: int, lazy: bool, call_length: int) -> None:
-    network, group = relays(size, delay=delay, lazy=lazy)
+def test_random_exchanges_in_calls(
+    size: int, delay: int, lazy: bool, call_length: int, tags: int
+) -> None:
+    network, group = relays(size, delay=delay, lazy=lazy, tags=tags)
     seed = size + delay + call_length
     checked = _C._comm_stress(
         group, exchanges=40, seed=seed, max_bytes=60000, call_length=call_length
@@ -83,6 +87,66 @@ def test_later_messages_of_a_call_must_be_expected_with_their_length() -> None:
         b.expect([0])
     b.expect([0], 3)
     assert b.receive(0) == b"two"
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    "believed, sent", [(40000, 70000), (70000, 40000), (100, 70000), (70000, 5)]
+)
+def test_who_believes_in_another_length_sees_the_beginning_and_then_an_error(
+    believed: int, sent: int, lazy: bool
+) -> None:
+    network, (a, b) = relays(2, lazy=lazy)
+    texts = [bytes([1]) * sent, bytes([2]) * 20000]
+    for comm in (a, b):
+        comm.begin_call()
+    b.expect([0], believed)
+    b.expect([0], 90000)
+    for text in texts:
+        a.open([b"", text])
+        a.post()
+    assert b.peek(0) == texts[0][: EAGER - 8]
+    with pytest.raises(
+        _C.MismatchError, match=f"rank 0 announces a message of {sent} bytes, expected.*{believed}"
+    ):
+        b.receive(0)
+    assert network.overruns == 0
+
+
+def test_all_messages_of_a_call_travel_before_the_reader_looks() -> None:
+    """No round trip: what the sender has posted can leave it while the reader does nothing."""
+    _, (a, b) = relays(2)
+    texts = [bytes([i]) * n for i, n in enumerate([100000, 40000, 7])]
+    for comm in (a, b):
+        comm.begin_call()
+    for text in texts:
+        b.expect([0], len(text))
+    for text in texts:
+        a.open([b"", text])
+        a.post()
+    a.flush(timeout=5)
+    for text in texts:
+        assert b.receive(0) == text
+        b.release(0)
+
+
+def test_memory_is_that_of_the_most_messages_at_once() -> None:
+    _, (a, b) = relays(2)
+    held = set()
+    for length in [90000] * 20 + [100, 50000, 90000] * 7:
+        for comm in (a, b):
+            comm.begin_call()
+        b.expect([0], length)
+        a.open([b"", b"x" * length])
+        a.post()
+        assert len(b.receive(0)) == length
+        b.release(0)
+        a.flush()
+        held.add((a.staging_bytes, b.staging_bytes))
+    assert len(held) == 1
+    (sender, reader) = held.pop()
+    for bytes_held in (sender, reader):
+        assert 90000 <= bytes_held <= 90000 * 9 / 8 + EAGER + 64
 
 
 def test_peek_shows_the_beginning_and_takes_nothing() -> None:

@@ -96,7 +96,7 @@ def test_header_and_hash_of_the_example():
     fields = HEADER.unpack_from(_documented())
     segments = [(10, "maxmin", 4, 8, 0, 0, 0), (2, "raw", 32, 1, 0, 0, 0)]
     expected = _hash(1, 1, 0, 2, segments, [12])
-    assert fields == (b"CGX1", 1, 1, 1, 0, 0, 0, 0, 0, 4, 8, 2, expected, 12, 40)
+    assert fields == (b"CGX1", 2, 1, 1, 0, 0, 0, 0, 0, 4, 8, 2, expected, 12, 40)
     assert HEADER.size == 56
 
 

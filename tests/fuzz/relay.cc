@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "check.h"
 #include "comm/mock_network.h"
+#include "comm/relay_lengths.h"
 #include "targets.h"
 
 namespace cgx::native {
@@ -16,6 +17,11 @@ void fuzz_relay(const uint8_t* data, size_t size) {
   Input input(data, size);
   MockNetwork network(2);
   network.set_lazy(input.flip());
+  const bool classes = input.flip();
+  if (!classes) network.set_tags(8);
+  auto tag_of = [&](size_t bytes, int without) {
+    return classes ? relay::length_class(bytes).tag : without;
+  };
   auto comm = make_relay_communicator(network.endpoint(0), kCapacity);
   auto peer = network.endpoint(1);
   const Deadline now = Deadline::after(std::chrono::nanoseconds(0));
@@ -47,12 +53,14 @@ void fuzz_relay(const uint8_t* data, size_t size) {
           // A rest may be shorter than announced.
           if (announced + 8 > kRelayEagerBytes && announced <= kCapacity) {
             const size_t rest = announced + 8 - kRelayEagerBytes;
-            send(1, input.flip() ? rest : input.below(rest));
+            send(tag_of(rest, relay::kRestTag), input.flip() ? rest : input.below(rest));
           }
           break;
-        case 3:
-          send(2, input.below(100));
+        case 3: {
+          const size_t bytes = 1 + input.below(100);
+          send(tag_of(bytes, relay::kAgreedTag), bytes);
           break;
+        }
         case 4:
           comm->begin_call();
           break;

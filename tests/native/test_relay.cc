@@ -1,6 +1,7 @@
 // The relay over a library that lies, loses its peers, and is slow.
 #include "check.h"
 #include "comm/relay.h"
+#include "comm/relay_lengths.h"
 #include "comm/stress.h"
 #include "groups.h"
 
@@ -19,6 +20,22 @@ TEST(relay_forged_lengths_are_refused) {
       CHECK(group.network->overruns() == 0);
     }
   }
+}
+
+TEST(relay_classes_of_lengths_hold_their_lengths_and_have_tags_of_their_own) {
+  relay::LengthClass before = relay::length_class(1);
+  CHECK(before.tag >= relay::kClassTags && before.room == 1);
+  auto check = [&](size_t bytes) {
+    const relay::LengthClass found = relay::length_class(bytes);
+    CHECK(found.room >= bytes && found.tag < relay::kTags, bytes);
+    CHECK(found.room - bytes <= bytes / 8, bytes);
+    // Lengths ascend: a class is the one before, or has another, larger tag and more room.
+    CHECK((found.tag == before.tag) == (found.room == before.room), bytes);
+    CHECK(found.tag >= before.tag && found.room >= before.room, bytes);
+    before = found;
+  };
+  for (size_t bytes = 1; bytes < 20000; ++bytes) check(bytes);
+  for (size_t bytes = 20000; bytes < size_t{1} << 47; bytes += bytes / 61) check(bytes);
 }
 
 TEST(relay_connections_that_end_at_any_point) {

@@ -1,0 +1,34 @@
+// Classes of lengths: how a receive can be posted before the length of its message is known to be
+// right.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+
+namespace cgx::relay {
+
+/// Tags of a class; tags from 0 to kFirstTag are not of one.
+inline constexpr int kFirstTag = 0;   // the first frame of an announced message
+inline constexpr int kRestTag = 1;    // where there are no classes: the rest of it
+inline constexpr int kAgreedTag = 2;  // where there are no classes: a message not announced
+inline constexpr int kClassTags = 16;
+
+struct LengthClass {
+  int tag = 0;
+  size_t room = 0;  // the longest message of the class
+};
+
+/// The class of a length from 1 on: lengths are rounded up to 9 to 16 times a power of two, by less
+/// than an eighth. Sender and receiver take the tag from the length that each believes in, so a
+/// message never meets a receive with less room than it needs: what does not agree does not meet.
+inline LengthClass length_class(size_t bytes) {
+  const int width = std::bit_width(bytes - 1);
+  const int shift = width > 4 ? width - 4 : 0;
+  const size_t steps = ((bytes - 1) >> shift) + 1;
+  return {kClassTags + 16 * shift + static_cast<int>(steps), steps << shift};
+}
+
+/// More than the largest tag of any class.
+inline constexpr int kTags = kClassTags + 16 * 62;
+
+}  // namespace cgx::relay
