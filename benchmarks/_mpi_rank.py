@@ -1,6 +1,6 @@
 """One rank of benchmarks/allreduce.py, started by mpirun:
 
-    python -m benchmarks._mpi_rank JOB PORT RESULT
+python -m benchmarks._mpi_rank JOB PORT RESULT
 """
 
 from __future__ import annotations

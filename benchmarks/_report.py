@@ -104,7 +104,8 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         if row["bytes"] != last:
             last = row["bytes"]
-            lines.append(f"{size_text(last):>6}  roofs, GB/s: memcpy {_rate(row['roof'])}, y += x {_rate(row['add_roof'])}")
+            roofs = f"memcpy {_rate(row['roof'])}, y += x {_rate(row['add_roof'])}"
+            lines.append(f"{size_text(last):>6}  roofs, GB/s: {roofs}")
         mark = "" if row["wire_source"] == "measured" else "~"
         between = f"{time_text(row['seconds_p10'])} - {time_text(row['seconds_p90'])}"
         wrong = "" if row["equal"] and row["within_bound"] else "  WRONG"
