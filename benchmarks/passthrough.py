@@ -1,11 +1,12 @@
 """What it costs to go through cgx where cgx has nothing to do: other collectives, against gloo.
 
     python -m benchmarks.passthrough [--ranks 2] [--sizes 4 64K 16M] [--operations broadcast ...]
-        [--seconds 1.0] [--quick] [--json FILE] [--plot FILE]
+        [--seconds 1.2] [--quick] [--json FILE] [--plot FILE]
 
 cgx hands every collective that is no SUM or AVG of floats to a gloo group of its own. Each is
 measured on a cgx group and on a plain gloo group, in the same processes, in turns (gloo, cgx, cgx,
-gloo, ...), for about so many seconds per operation and size. A time is the slowest rank's. The
+gloo, ...), for about so many seconds per operation and size, in three rounds of new processes:
+which core a thread of gloo lands on decides a round's times. A time is the slowest rank's. The
 ratio is gloo's median over cgx's: 1 is as fast, below 1 slower. Single times of gloo scatter by a
 factor of ten, as its threads are woken soon or late, so the ratio's uncertainty is told beside it:
 the 10th and 90th percentile over resamples of the times. Sizes are of the vector of one rank; sends
@@ -15,6 +16,8 @@ go to the neighbour and back.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import json
 import math
 import os
@@ -146,28 +149,45 @@ OPERATIONS: dict[str, Make] = {
 
 @dataclass(frozen=True)
 class Job:
-    """What all ranks measure. sizes: bytes; seconds: of each operation and size."""
+    """What all ranks measure. sizes: bytes; seconds: of each operation and size, over all rounds;
+    cgx_first: of the two groups, which is made first.
+    """
 
     ranks: int
     sizes: list[int]
     operations: list[str]
     seconds: float
+    rounds: int = 3
+    cgx_first: bool = False
 
 
-def measure_rank(rank: int, job: Job, port: int, result: str) -> None:
-    """Runs one rank; rank 0 writes the samples as JSON. port: of a TCPStore on this host."""
+def measure_rank(rank: int, job: Job, port: int, result: str, number: int) -> None:
+    """Runs one rank; rank 0 writes the samples as JSON. port: of a TCPStore on this host;
+    number: of the round.
+    """
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_TIMEOUT)  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=job.ranks, timeout=_TIMEOUT)
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(f"round {number}", store),
+        rank=rank,
+        world_size=job.ranks,
+        timeout=_TIMEOUT,
+    )
     try:
-        gloo = dist.new_group(backend="gloo")
-        cgx = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=32))
+        groups = {}
+        for name in ("cgx", "gloo") if job.cgx_first else ("gloo", "cgx"):
+            options = torch_cgx.Options(bits=32) if name == "cgx" else None
+            groups[name] = dist.new_group(backend=name, pg_options=options)
         measured = []
         for name in job.operations:
             for nbytes in [0] if name == "barrier" else job.sizes:
                 make = OPERATIONS[name]
-                runs = [make(group, rank, job.ranks, nbytes // 4) for group in (gloo, cgx)]
-                samples = _measure(runs, job.seconds)
+                runs = [
+                    make(group, rank, job.ranks, nbytes // 4)
+                    for group in (groups["gloo"], groups["cgx"])
+                ]
+                samples = _measure(runs, job.seconds / job.rounds)
                 gathered: list[Any] = [None] * job.ranks
                 dist.all_gather_object(gathered, samples)
                 slowest = [
@@ -287,7 +307,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=at_least(2), default=2, metavar="N")
     parser.add_argument("--sizes", nargs="+", type=parse_size, metavar="SIZE", help="4 64K 16M")
     parser.add_argument("--operations", nargs="+", choices=list(OPERATIONS), metavar="NAME")
-    parser.add_argument("--seconds", type=float, help="of each operation and size: 2; --quick: 0.3")
+    parser.add_argument(
+        "--seconds", type=float, help="of each operation and size: 1.2; --quick: 0.2"
+    )
     parser.add_argument("--quick", action="store_true", help="shorter")
     add_output_arguments(parser)
     return parser.parse_args(argv)
@@ -297,10 +319,23 @@ def measure(job: Job) -> list[dict[str, Any]]:
     """Runs the job in processes of its own. A rank's exception is raised here, with its text."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    rounds = []
     with tempfile.TemporaryDirectory(prefix="cgx-passthrough-") as folder:
-        result = Path(folder) / "measured.json"
-        spawn(measure_rank, args=(job, store.port, str(result)), nprocs=job.ranks)
-        return to_rows(json.loads(result.read_text()))
+        for number in range(job.rounds):
+            result = Path(folder) / f"measured-{number}.json"
+            this = dataclasses.replace(job, cgx_first=number % 2 == 1)
+            spawn(measure_rank, args=(this, store.port, str(result), number), nprocs=job.ranks)
+            rounds.append(json.loads(result.read_text()))
+    return to_rows(pooled(rounds))
+
+
+def pooled(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The samples of all rounds as those of one."""
+    together = []
+    for same in zip(*rounds, strict=True):
+        samples = [list(itertools.chain(*(one["samples"][i] for one in same))) for i in range(2)]
+        together.append({**same[0], "samples": samples})
+    return together
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -309,10 +344,12 @@ def main(argv: list[str] | None = None) -> int:
         ranks=args.ranks,
         sizes=sorted(set(args.sizes or SIZES)),
         operations=args.operations or list(OPERATIONS),
-        seconds=args.seconds or (0.3 if args.quick else 2.0),
+        seconds=args.seconds or (0.2 if args.quick else 1.2),
+        rounds=1 if args.quick else 3,
     )
     start = time.monotonic()
-    facts = _machine.facts() | {"ranks": job.ranks, "threads": 1, "seconds_each": job.seconds}
+    facts = _machine.facts() | {"ranks": job.ranks, "threads": 1}
+    facts |= {"seconds_each": job.seconds, "rounds": job.rounds}
     print(_machine.line(facts), flush=True)
     rows = measure(job)
     facts["seconds"] = round(time.monotonic() - start, 1)

@@ -111,6 +111,14 @@ def test_the_ratio_through_cgx_and_its_uncertainty():
     assert low < ratio == 1.0 < high
 
 
+def test_rounds_are_pooled():
+    def one(samples):
+        return [{"operation": "barrier", "bytes": 0, "samples": samples}]
+
+    found = passthrough.pooled([one([[1.0], [2.0]]), one([[3.0, 4.0], [5.0, 6.0]])])
+    assert found == one([[1.0, 3.0, 4.0], [2.0, 5.0, 6.0]])
+
+
 def test_a_peer_is_compared_with_what_does_the_same():
     seconds = {"cgx encode 8": [1.0, 2.0, 1.0], "hivemind quantize 8": [10.0, 20.0, 30.0]}
     rows = {r["name"]: r for r in codec_peers.to_rows({"seconds": seconds}, 4_000_000_000)}
