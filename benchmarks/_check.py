@@ -72,6 +72,12 @@ class Reference:
         n = self.world_size
         return (n + 1) * (relative * self.peaks / n * (1 + n * relative) + floor) * _SLACK
 
+    def cast_bound(self, dtype: torch.dtype) -> torch.Tensor:
+        """Of an fp32 sum of contributions cast to `dtype`, cast once more, per bucket."""
+        relative, floor = HALF[dtype]
+        cast = relative * self.peaks + self.world_size * floor
+        return (cast + relative * (self.peaks + cast) + floor + self.fp32_bound()) * _SLACK
+
     def maxmin_bound(self, bits: int, two_roundings: bool) -> torch.Tensor:
         """Of a maxmin sum, per bucket (csrc/codec/maxmin.h): step / 2 + 12 2^-24 M per rounding,
         with step = range / (2^bits - 1). Every contribution is rounded once, and with

@@ -7,10 +7,12 @@ meets all of them. The order turns by one from repetition to repetition.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks._check import Reference, contribution, fingerprint
-from benchmarks._methods import STAGES, Method, Variant, make_methods, ring_bytes
+from benchmarks._methods import STAGES, Method, Variant, make_methods
 
 _TIMEOUT = timedelta(seconds=120)
 # Calls per sample: more where one is about as short as the skew with which ranks leave a barrier.
@@ -37,6 +39,15 @@ class Job:
     variants: list[Variant] = field(default_factory=list)
     bucket_size: int = 512
     bf16: bool = True
+    peers: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Job:
+        fields = json.loads(text)
+        return Job(**fields | {"variants": [Variant(**one) for one in fields["variants"]]})
 
 
 def calls_per_sample(nbytes: int, ranks: int) -> int:
@@ -56,7 +67,7 @@ def measure_rank(rank: int, job: Job, port: int, result: str) -> None:
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_TIMEOUT)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=job.ranks, timeout=_TIMEOUT)
     try:
-        methods = make_methods(job.variants, job.bucket_size, job.bf16)
+        methods = make_methods(job.variants, job.bucket_size, job.bf16, job.peers)
         measured = [measure_size(rank, job, methods, nbytes) for nbytes in job.sizes]
         if rank == 0:
             Path(result).write_text(json.dumps(measured))
@@ -75,8 +86,10 @@ def measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dic
     times: list[list[float]] = [[] for _ in methods]
     counted: list[list[dict[str, float]]] = [[] for _ in methods]
     copies = []
+    sums = []
     for repetition in range(job.repeats):
-        copies.append(_copy_seconds(x, y, calls))
+        copies.append(_roof_seconds(lambda: y.copy_(x), calls))
+        sums.append(_roof_seconds(lambda: y.add_(x), calls))
         for turn in range(len(methods)):
             i = (turn + repetition) % len(methods)
             before = methods[i].counted()
@@ -84,7 +97,7 @@ def measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dic
             after = methods[i].counted()
             counted[i].append({name: after[name] - before[name] for name in after})
 
-    mine = {"times": times, "copies": copies, "counted": counted}
+    mine = {"times": times, "copies": copies, "sums": sums, "counted": counted}
     gathered: list[Any] = [None] * job.ranks
     dist.all_gather_object(gathered, mine)
     rows = []
@@ -100,7 +113,14 @@ def measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dic
             }
         )
     copy = _slowest([per_rank["copies"] for per_rank in gathered])
-    return {"bytes": nbytes, "calls_per_sample": calls, "copy_seconds": copy, "rows": rows}
+    add = _slowest([per_rank["sums"] for per_rank in gathered])
+    return {
+        "bytes": nbytes,
+        "calls_per_sample": calls,
+        "copy_seconds": copy,
+        "add_seconds": add,
+        "rows": rows,
+    }
 
 
 def _verify(
@@ -128,12 +148,12 @@ def _sample(method: Method, x: torch.Tensor, y: torch.Tensor, calls: int) -> flo
     return (time.perf_counter() - start) / calls
 
 
-def _copy_seconds(x: torch.Tensor, y: torch.Tensor, calls: int) -> float:
-    """Seconds per copy of the vector, while all other ranks copy theirs."""
+def _roof_seconds(run: Callable[[], object], calls: int) -> float:
+    """Seconds per call of something on this rank's own memory, while all other ranks do it, too."""
     dist.barrier()
     start = time.perf_counter()
     for _ in range(calls):
-        y.copy_(x)
+        run()
     return (time.perf_counter() - start) / calls
 
 
@@ -148,7 +168,7 @@ def _per_call(
     over the repetitions), per call. counted: of every rank and repetition.
     """
     if not counted[0][0]:
-        sent = ring_bytes(ranks, method.bits, nbytes)
+        sent = method.wire_bytes(ranks, nbytes)
         return {"wire_bytes": sent, "wire_source": method.wire_source, "stages": None}
     sent = max(c["bytes_sent"] / c["calls"] for of_rank in counted for c in of_rank)
     stages = {

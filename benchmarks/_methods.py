@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,10 @@ class Method(ABC):
     @abstractmethod
     def bound(self, reference: Reference) -> torch.Tensor:
         """Largest allowed error per bucket."""
+
+    def wire_bytes(self, ranks: int, nbytes: int) -> float:
+        """Bytes that a rank sends for `nbytes` of fp32, where nobody counts them."""
+        return ring_bytes(ranks, self.bits, nbytes)
 
     def counted(self) -> dict[str, float]:
         """Counters since the group was made (see torch_cgx.stats), or nothing."""
@@ -125,6 +129,8 @@ class CgxGroup(Method):
         dist.all_reduce(x, group=self._group)
 
     def bound(self, reference: Reference) -> torch.Tensor:
+        if self.bits == 16:
+            return reference.cast_bound(torch.bfloat16)
         if self.bits > 8:
             return reference.fp32_bound()
         return reference.maxmin_bound(self.bits, two_roundings=self.two_roundings(reference))
@@ -162,13 +168,28 @@ class Cgx(CgxGroup):
         return not once
 
 
-def make_methods(variants: list[Variant], bucket_size: int, bf16: bool) -> list[Method]:
-    """Collective over all ranks: every method makes its groups here, in the same order."""
+def make_methods(
+    variants: list[Variant], bucket_size: int, bf16: bool, peers: Sequence[str] = ()
+) -> list[Method]:
+    """Collective over all ranks: every method makes its groups here, in the same order. peers:
+    names from `_peer_methods.PEERS`.
+    """
+    from benchmarks._peer_methods import PEERS
+
     methods: list[Method] = [Gloo(), Hook(torch.float16)]
     if bf16:
         methods.append(Hook(torch.bfloat16))
+    for peer in peers:
+        methods += PEERS[peer]()
     methods += [Cgx(variant, bucket_size) for variant in variants]
     return methods
+
+
+def sixteen_bits() -> bool:
+    """Whether this build has a 16-bit wire; without, more than 8 bits mean exact."""
+    numel = 4096
+    ranks = [torch.ones(numel), torch.ones(numel)]
+    return torch_cgx.simulate(ranks, {"bits": 16}).bytes_sent[0] < 3 * numel
 
 
 def ring_bytes(world_size: int, bits: int, nbytes: int) -> float:

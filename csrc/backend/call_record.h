@@ -50,6 +50,26 @@ struct GroupLabel {
   int size = 1;
 };
 
+/// Sizes and types of a call's tensors, in one allocation: the flight record keeps them of
+/// thousands of calls, and each call frees those of an old one.
+class TensorShapes {
+ public:
+  TensorShapes() = default;
+  TensorShapes(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
+
+  std::vector<std::vector<int64_t>> input_sizes() const { return sizes(0, inputs_); }
+  std::vector<std::vector<int64_t>> output_sizes() const { return sizes(inputs_, packed_.size()); }
+  std::vector<at::ScalarType> input_types() const { return types(0, inputs_); }
+  std::vector<at::ScalarType> output_types() const { return types(inputs_, packed_.size()); }
+
+ private:
+  std::vector<std::vector<int64_t>> sizes(size_t begin, size_t end) const;
+  std::vector<at::ScalarType> types(size_t begin, size_t end) const;
+
+  std::vector<int64_t> packed_;  // of each tensor: type, number of dimensions, sizes
+  size_t inputs_ = 0;            // where the outputs begin
+};
+
 /// Thread-safe but for the constant fields, which are set before anybody else sees the record.
 class CallRecord {
  public:
@@ -62,8 +82,7 @@ class CallRecord {
   std::chrono::milliseconds timeout{0};
   Clock::time_point created{};
   int64_t created_unix_ns = 0;
-  std::vector<std::vector<int64_t>> input_sizes, output_sizes;
-  std::vector<at::ScalarType> input_types, output_types;
+  TensorShapes shapes;
 
   void start();
   /// `error` empty: success. Only the first call counts.

@@ -30,20 +30,6 @@ constexpr size_t kRecent = 16;
 constexpr std::chrono::seconds kCompareAgain{5};
 constexpr int kNobodyUses = std::numeric_limits<int>::max();  // a tag
 
-std::vector<std::vector<int64_t>> sizes_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::vector<int64_t>> sizes;
-  for (const at::Tensor& t : tensors) {
-    sizes.push_back(t.layout() == at::kStrided ? t.sizes().vec() : std::vector<int64_t>{});
-  }
-  return sizes;
-}
-
-std::vector<at::ScalarType> types_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::ScalarType> types;
-  for (const at::Tensor& t : tensors) types.push_back(t.scalar_type());
-  return types;
-}
-
 [[noreturn]] void throw_for_python(const Failure& failure) {
   try {
     throw_failure(failure);
@@ -112,10 +98,7 @@ CallRecordPtr GroupGuard::begin(const CallShape& shape, const Tensors& inputs,
     record->created_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                                   std::chrono::system_clock::now().time_since_epoch())
                                   .count();
-    record->input_sizes = sizes_of(inputs);
-    record->input_types = types_of(inputs);
-    record->output_sizes = sizes_of(outputs);
-    record->output_types = types_of(outputs);
+    record->shapes = TensorShapes(inputs, outputs);
   }
   const bool collective = !shape.point_to_point();
   {

@@ -13,7 +13,7 @@ import torch
 from benchmarks import _arguments, _check, _measure, _methods, _report, allreduce
 from tests.benchmarks import runs
 
-TINY = ["--sizes", "4", "5000", "64K", "--repeats", "2", "--no-bf16"]
+TINY = ["--sizes", "4", "5000", "64K", "--repeats", "2", "--no-bf16", "--peers", "powersgd"]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
 
 def test_every_method_is_measured_at_every_size(finished):
     _, document, _ = finished
-    names = {"gloo fp32", "fp16 hook"}
+    names = {"gloo fp32", "fp16 hook", "PowerSGD rank 1", "PowerSGD rank 4"}
     names |= {f"cgx {carrier} {bits}" for carrier in ("shm", "gloo") for bits in ("exact", "4 bit")}
     found = {(row["method"], row["bytes"]) for row in document["rows"]}
     assert found == {(name, size) for name in names for size in (4, 5000, 65536)}
@@ -41,6 +41,7 @@ def test_results_are_verified_and_rates_fit_the_times(finished):
         assert row["algbw"] == pytest.approx(row["bytes"] / row["seconds"] / 1e9)
         assert row["busbw"] == pytest.approx(row["algbw"])  # 2 (N - 1) / N of two ranks
         assert row["of_roof"] == pytest.approx(row["algbw"] / row["roof"])
+        assert row["add_roof"] > 0
         if row["method"] == "gloo fp32":
             assert row["speedup"] == 1.0
     # Four bits really went over the wire: a sum of exact ones errs less.
@@ -55,6 +56,10 @@ def test_wire_bytes_are_counted_for_cgx_and_computed_for_gloo(finished):
     rows = {row["method"]: row for row in document["rows"] if row["bytes"] == 65536}
     assert (rows["gloo fp32"]["wire_source"], rows["gloo fp32"]["wire_bytes"]) == ("formula", 65536)
     assert rows["fp16 hook"]["wire_bytes"] == 32768
+    # A matrix of 128 x 128 as two factors of one column; at 5000 bytes there is nothing to gain.
+    assert rows["PowerSGD rank 1"]["wire_bytes"] == 4 * 256
+    small = [row for row in finished[1]["rows"] if row["bytes"] == 5000]
+    assert {r["wire_bytes"] for r in small if r["method"] == "PowerSGD rank 4"} == {5000}
     values, buckets = 16384, 32
     for carrier in ("shm", "gloo"):
         for name, payload in (("exact", 4 * values), ("4 bit", values // 2 + 8 * buckets)):
@@ -156,13 +161,14 @@ def test_speedup_is_the_median_of_pairs():
     # The second half of the run is ten times slower for everybody: pairs do not notice.
     gloo, cgx = [2.0, 2.0, 20.0, 20.0, 20.0], [1.0, 1.0, 10.0, 10.0, 10.0]
     measured = [
-        {"bytes": 4000, "calls_per_sample": 1, "copy_seconds": [1.0],
+        {"bytes": 4000, "calls_per_sample": 1, "copy_seconds": [1.0], "add_seconds": [2.0],
          "rows": [one(_methods.GLOO, gloo), one("cgx", cgx)]}
     ]  # fmt: skip
     rows = _report.to_rows(measured, ranks=4)
     assert [row["speedup"] for row in rows] == [1.0, 2.0]
     assert rows[1]["seconds"] == 10.0
     assert rows[1]["busbw"] == pytest.approx(4000 / 10 / 1e9 * 1.5)
+    assert rows[1]["roof"] == 2 * rows[1]["add_roof"]
 
 
 def test_repeated_sums_stay_within_fp32():

@@ -103,8 +103,8 @@ def test_rates_in_words():
 
 
 def test_marks_must_be_there_once():
-    text = "a\n<!-- benchmark x -->\nold\n<!-- /benchmark x -->\nb\n"
-    new = "a\n<!-- benchmark x -->\nnew\n<!-- /benchmark x -->\nb\n"
+    text = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
+    new = "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n"
     assert readme_table.insert(text, "x", "new\n") == new
     for bad in ("no marks", text + text, text.replace("x", "y")):
         with pytest.raises(ValueError, match="once each"):
@@ -123,8 +123,13 @@ def test_the_readme_shows_the_results_in_the_tree():
     assert readme_table.update(readme) == readme, "run python benchmarks/readme_table.py"
 
 
+def test_the_targets_show_the_results_in_the_tree():
+    page = readme_table.PERFORMANCE.read_text()
+    assert readme_table.update_performance(page) == page, "run python benchmarks/readme_table.py"
+
+
 def test_results_that_are_not_there_are_named(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(readme_table, "ROOT", tmp_path)
     assert readme_table.main(["--check"]) == 1
     said = capsys.readouterr().out
-    assert "allreduce.json is not there; run benchmarks/allreduce.py --json first" in said
+    assert "allreduce.json is not there; run python -m benchmarks all --commit-results" in said

@@ -1,0 +1,263 @@
+"""What was asked of the speed, and what the results in the tree say.
+
+    python -m benchmarks targets
+
+Reads benchmarks/results/*.json; a row whose results are not there says so. Every figure is a ratio
+of medians or a median of ratios within one run.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks._parts import RESULTS
+
+Row = dict[str, Any]
+MIB64 = 64 << 20
+
+
+class Missing(Exception):
+    """The results do not hold what a target needs; the text says what."""
+
+
+class Results:
+    """The documents in a folder, and look-ups in them. Missing where there is no such row."""
+
+    def __init__(self, documents: dict[str, Any]):
+        self._documents = documents
+
+    @staticmethod
+    def in_tree() -> Results:
+        return Results({f.stem: json.loads(f.read_text()) for f in sorted(RESULTS.glob("*.json"))})
+
+    def of(self, name: str) -> Any:
+        if name not in self._documents:
+            raise Missing(f"no {name}.json")
+        return self._documents[name]
+
+    def rows(self, name: str) -> list[Row]:
+        return list(self.of(name)["rows"])
+
+    def codec(self, name: str) -> Row:
+        """By name, at the best SIMD level."""
+        best = self.of("codec")["machine"]["levels"][-1]
+        return _one(
+            (r for r in self.rows("codec") if r["name"] == name and r["level"] == best),
+            f"codec.json has no {name!r}",
+        )
+
+    def reduced(self, method: str, nbytes: int) -> Row:
+        return _find(self.rows("allreduce"), method, nbytes, "allreduce.json")
+
+    def hosts(self, hosts: int, rate: str) -> list[Row]:
+        """Of the run with one rank per host at that rate."""
+        run = _one(
+            (
+                r
+                for r in self.of("hosts")["runs"]
+                if (r["hosts"], r["rate"], r["ranks_per_host"]) == (hosts, rate, 1)
+            ),
+            f"hosts.json has no run of {hosts} hosts at {rate}",
+        )
+        return list(run["rows"])
+
+
+def _one(found: Iterable[Row], otherwise: str) -> Row:
+    for row in found:
+        return row
+    raise Missing(otherwise)
+
+
+def _find(rows: list[Row], method: str, nbytes: int, where: str) -> Row:
+    return _one(
+        (row for row in rows if row["method"] == method and row["bytes"] == nbytes),
+        f"{where} has no {method!r} at {nbytes} bytes",
+    )
+
+
+@dataclass(frozen=True)
+class Target:
+    """`figure` is compared with `asked`: at least it, or at most with `at_most`. pattern: how a
+    figure is shown."""
+
+    what: str
+    against: str
+    asked: float
+    figure: Callable[[Results], float]
+    at_most: bool = False
+    unit: str = ""
+
+    def row(self, results: Results) -> list[str]:
+        asked = f"{'<=' if self.at_most else '>='} {self.asked:g}{self.unit}"
+        try:
+            figure = self.figure(results)
+        except Missing as why:
+            return [self.what, self.against, asked, f"not measured: {why}", ""]
+        # As it is shown: 0.951 of 0.95 must not look met at "0.95" and fail, nor the other way.
+        shown = float(f"{figure:.3g}")
+        met = shown <= self.asked if self.at_most else shown >= self.asked
+        return [self.what, self.against, asked, f"{shown:g}{self.unit}", "yes" if met else "**no**"]
+
+
+def _lowest_encode(r: Results) -> float:
+    return min(r.codec(f"encode fp32 {b} nearest")["of_roof"] for b in range(1, 9))
+
+
+def _even_encode(r: Results) -> float:
+    rates = [r.codec(f"encode fp32 {b} nearest")["gb_per_s"] for b in range(1, 9)]
+    return float(min(rates) / max(rates))
+
+
+def _lowest_add(r: Results) -> float:
+    return min(r.codec(f"decode+add {b}")["of_roof"] for b in range(1, 9))
+
+
+def _lowest_l2(r: Results) -> float:
+    best = r.of("codec")["machine"]["levels"][-1]
+    found = [
+        row["of_roof"]
+        for row in r.rows("codec")
+        if row["level"] == best
+        and row["of_roof"]
+        and row["name"].startswith("encode fp32")
+        and "nearest" in row["name"]
+        and "L2" in row["name"]
+    ]
+    if not found:
+        raise Missing("codec.json has no encoding from L2")
+    return float(min(found))
+
+
+def _stochastic(r: Results) -> float:
+    return min(
+        r.codec(f"encode fp32 {b} stochastic")["gb_per_s"]
+        / r.codec(f"encode fp32 {b} nearest")["gb_per_s"]
+        for b in range(1, 9)
+    )
+
+
+def _sixteen_bit_input(r: Results) -> float:
+    """Values per second: a 16-bit value is half as many bytes."""
+    return min(
+        2
+        * r.codec(f"encode {dtype} {b} nearest")["gb_per_s"]
+        / r.codec(f"encode fp32 {b} nearest")["gb_per_s"]
+        for dtype in ("fp16", "bf16")
+        for b in (4, 8)
+    )
+
+
+def _speedup(method: str, nbytes: int = MIB64) -> Callable[[Results], float]:
+    return lambda r: float(r.reduced(method, nbytes)["speedup"])
+
+
+def _deepspeed(r: Results) -> float:
+    exact = r.reduced("cgx shm exact", MIB64)["seconds"]
+    return float(r.reduced("DeepSpeed shm", MIB64)["seconds"] / exact)
+
+
+def _latency(r: Results) -> float:
+    return 1 / float(r.reduced("cgx shm exact", 16 << 10)["speedup"])
+
+
+def _between(hosts: int, rate: str, bits: int, nbytes: int = MIB64) -> Callable[[Results], float]:
+    def figure(r: Results) -> float:
+        rows = r.hosts(hosts, rate)
+        return float(_find(rows, f"cgx {bits} bit", nbytes, "hosts.json")["speedup"])
+
+    return figure
+
+
+def _against_fp16(hosts: int) -> Callable[[Results], float]:
+    def figure(r: Results) -> float:
+        rows = r.hosts(hosts, "1gbit")
+        fp16, cgx = (_find(rows, m, MIB64, "hosts.json") for m in ("fp16 hook", "cgx 4 bit"))
+        return float(fp16["seconds"] / cgx["seconds"])
+
+    return figure
+
+
+def _worst_between(r: Results) -> float:
+    rows = [row for row in r.hosts(2, "1gbit") if row["method"] == "cgx 4 bit"]
+    return float(min(row["speedup"] for row in rows))
+
+
+def _passthrough(r: Results) -> float:
+    return float(min(row["ratio"] for row in r.rows("passthrough")))
+
+
+def _passthrough_median(r: Results) -> float:
+    return float(statistics.median(row["ratio"] for row in r.rows("passthrough")))
+
+
+def _training(method: str) -> Callable[[Results], float]:
+    def figure(r: Results) -> float:
+        rows = r.of("hosts_training")["groups"][0]["rows"]
+        row = _one((row for row in rows if row["method"] == method), f"no {method!r}")
+        if "ratio" not in row:
+            raise Missing("hosts_training.json has no model")
+        return float(row["ratio"])
+
+    return figure
+
+
+def _hosts(hosts: int) -> list[Target]:
+    what = f"{hosts} hosts at 1 Gbit/s, 64 MiB"
+    gloo = "gloo fp32"
+    return [
+        Target(f"{what}, 4 bits", gloo, 7.2, _between(hosts, "1gbit", 4), unit="x"),
+        Target(f"{what}, 8 bits", gloo, 3.7, _between(hosts, "1gbit", 8), unit="x"),
+        Target(f"{what}, 2 bits", gloo, 12, _between(hosts, "1gbit", 2), unit="x"),
+        Target(f"{what}, 4 bits", "gloo + fp16 hook", 3.6, _against_fp16(hosts), unit="x"),
+    ]
+
+
+TARGETS = [
+    Target("encode fp32, 64 MiB, slowest of 1-8 bits", "min-max scan", 0.7, _lowest_encode),
+    Target("the same, slowest width", "fastest width", 0.8, _even_encode),
+    Target("decode and add, 64 MiB, slowest of 1-8 bits", "`y += x`", 0.8, _lowest_add),
+    Target("encode fp32, 256 KiB in L2, slowest", "min-max scan in L2", 0.45, _lowest_l2),
+    Target("stochastic rounding, 64 MiB, slowest", "nearest", 0.6, _stochastic),
+    Target("fp16 and bf16 input, values/s, slowest", "fp32 input", 1.0, _sixteen_bit_input),
+    Target(
+        "exact over SHM, 2 ranks, 64 MiB", "gloo fp32", 3.5, _speedup("cgx shm exact"), unit="x"
+    ),
+    Target("exact over SHM, 2 ranks, 64 MiB", "DeepSpeed's SHM op", 1.0, _deepspeed, unit="x"),
+    Target("exact over SHM, 2 ranks, 16 KiB, time", "gloo fp32", 0.15, _latency, True, "x"),
+    Target("4 bits over SHM, 2 ranks, 64 MiB", "gloo fp32", 3, _speedup("cgx shm 4 bit"), unit="x"),
+    *_hosts(2),
+    *_hosts(4),
+    Target(
+        "2 hosts at 10 Gbit/s, 64 MiB, 4 bits", "gloo fp32", 3, _between(2, "10gbit", 4), unit="x"
+    ),
+    Target(
+        "2 hosts at 1 Gbit/s, 64 KiB, 4 bits",
+        "gloo fp32",
+        1.5,
+        _between(2, "1gbit", 4, 64 << 10),
+        unit="x",
+    ),
+    Target("the same, slowest of all sizes", "gloo fp32", 0.95, _worst_between, unit="x"),
+    Target("collectives through cgx, slowest", "gloo alone", 0.97, _passthrough, unit="x"),
+    Target("the same, median of all", "gloo alone", 0.97, _passthrough_median, unit="x"),
+    Target(
+        "training step, 2 hosts at 200 Mbit/s, 4 bits",
+        "compute and wire, overlapped",
+        1.15,
+        _training("cgx, 4 bits"),
+        True,
+        "x",
+    ),
+]
+
+
+def table(results: Results | None = None) -> str:
+    """As Markdown."""
+    results = results or Results.in_tree()
+    lines = ["| what | against | asked | measured | met |", "|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(target.row(results)) + " |" for target in TARGETS]
+    return "\n".join(line.replace("|  |", "| |") for line in lines) + "\n"

@@ -1,0 +1,152 @@
+"""python -m benchmarks: its parts, what happens when one fails, and the table of targets."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+import pytest
+
+from benchmarks import __main__ as harness
+from benchmarks import _parts, _peer_methods, _peers, codec_peers, passthrough, targets
+
+TINY = {
+    "allreduce": ("--sizes", "8", "--repeats", "1", "--bits", "4", "--carrier", "shm", "--no-bf16")
+    + ("--peers",),
+    "passthrough": ("--operations", "broadcast", "barrier", "--sizes", "8", "--seconds", "0.02"),
+}
+
+
+@pytest.fixture
+def tiny_parts(monkeypatch):
+    """Two parts that run, one that fails, one that cannot run here."""
+    parts = {n: dataclasses.replace(_parts.PARTS[n], quick=a) for n, a in TINY.items()}
+    parts["wrong"] = _parts.Part(
+        "wrong", "passthrough", "bad sizes", "wrong", quick=("--sizes", "3")
+    )
+    parts["lost"] = _parts.Part("lost", "codec_peers", "no environment", "lost", quick=("--quick",))
+    monkeypatch.setattr(_parts, "PARTS", parts)
+    return parts
+
+
+def test_every_part_runs_and_failures_have_reasons(tiny_parts, tmp_path, capfd, monkeypatch):
+    if (_peers.environment("hivemind") / ".ready").exists():
+        del tiny_parts["lost"]
+    status = harness.main(["all", "--quick", "--out", str(tmp_path)])
+    said = capfd.readouterr().out
+    assert status == 1
+    lines = {line.split()[0]: line for line in said.splitlines()[-len(tiny_parts) :]}
+    assert set(lines) == set(tiny_parts)
+    assert " done " in lines["allreduce"] and " done " in lines["passthrough"]
+    assert " failed " in lines["wrong"] and "'3'" in lines["wrong"]
+    if "lost" in lines:
+        assert "not measured" in lines["lost"] and "make bench-peers" in lines["lost"]
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {f"{n}.{kind}" for n in TINY for kind in ("json", "png")}
+    rows = json.loads((tmp_path / "passthrough.json").read_text())["rows"]
+    assert [(r["operation"], r["bytes"]) for r in rows] == [("broadcast", 8), ("barrier", 0)]
+    assert all(0 < r["ratio_p10"] <= r["ratio_p90"] and r["cgx_seconds"] > 0 for r in rows)
+
+
+def test_results_of_this_revision_are_kept(tiny_parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(_parts._machine, "git_revision", lambda: "abc")
+    (tmp_path / "passthrough.json").write_text(json.dumps({"machine": {"revision": "abc"}}))
+    outcomes = harness.run(["passthrough"], True, tmp_path, resume=True)
+    assert [one.status for one in outcomes] == ["kept"]
+    monkeypatch.setattr(_parts._machine, "git_revision", lambda: "abd")
+    assert not _parts.kept(tiny_parts["passthrough"], tmp_path)
+
+
+def test_a_part_that_takes_too_long_is_ended_with_all_it_started():
+    part = dataclasses.replace(
+        _parts.PARTS["passthrough"], quick=("--operations", "barrier", "--seconds", "600")
+    )
+    start = time.monotonic()
+    outcome = _parts.run_part(part, quick=True, out=None, limit=1.0, drop=True)
+    assert (outcome.status, outcome.reason) == ("failed", "not done after 1 s")
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["nothing"], "nothing"),
+        (["all", "--quick", "--commit-results"], "not with --quick"),
+        (["all", "--commit-results", "--out", "x"], "not with --out"),
+        (["all", "--resume"], "--resume needs"),
+        (["codec", "check"], "stands alone"),
+    ],
+)
+def test_bad_arguments_are_named(flags, named, capsys):
+    with pytest.raises(SystemExit) as caught:
+        harness.arguments(flags)
+    assert caught.value.code == 2
+    assert named in capsys.readouterr().err
+
+
+def test_peers_that_are_not_there_say_how_to_get_them(monkeypatch, tmp_path):
+    monkeypatch.setattr(_peers, "ROOT", tmp_path)
+    monkeypatch.delenv("CGX_TEST_OPENMPI", raising=False)
+    for find, target in (
+        (_peers.deepspeed_op, "bench-peers"),
+        (_peers.hivemind_python, "bench-peers"),
+        (_peers.openmpi_mpirun, "build-mpi"),
+    ):
+        with pytest.raises(_peers.PeerMissing, match=f"make {target}"):
+            find()
+
+
+def test_the_matrix_of_powersgd_is_nearly_square():
+    shapes = {n: _peer_methods.matrix_shape(n) for n in (1, 1250, 16384, 1 << 24, 3 << 10)}
+    assert shapes[1] == (1, 1) and shapes[1250] == (2, 625)
+    assert shapes[16384] == (128, 128) and shapes[1 << 24] == (4096, 4096)
+    assert all(rows * columns == n for n, (rows, columns) in shapes.items())
+
+
+def test_the_ratio_through_cgx_and_its_uncertainty():
+    low, ratio, high = passthrough.ratio_of([2.0] * 50 + [9.0] * 2, [1.0] * 50)
+    assert (low, ratio, high) == (2.0, 2.0, 2.0)
+    low, ratio, high = passthrough.ratio_of([1.0, 3.0] * 20 + [2.0], [2.0] * 41)
+    assert low < ratio == 1.0 < high
+
+
+def test_rounds_are_pooled():
+    def one(samples):
+        return [{"operation": "barrier", "bytes": 0, "samples": samples}]
+
+    found = passthrough.pooled([one([[1.0], [2.0]]), one([[3.0, 4.0], [5.0, 6.0]])])
+    assert found == one([[1.0, 3.0, 4.0], [2.0, 5.0, 6.0]])
+
+
+def test_a_peer_is_compared_with_what_does_the_same():
+    seconds = {"cgx encode 8": [1.0, 2.0, 1.0], "hivemind quantize 8": [10.0, 20.0, 30.0]}
+    rows = {r["name"]: r for r in codec_peers.to_rows({"seconds": seconds}, 4_000_000_000)}
+    assert rows["cgx encode 8"]["ours"] is None and rows["cgx encode 8"]["gb_per_s"] == 4.0
+    assert rows["hivemind quantize 8"]["ours"] == 10.0
+
+
+def _results(speedup, deepspeed):
+    def row(method, **more):
+        return {"method": method, "bytes": 64 << 20, **more}
+
+    rows = [row("cgx shm exact", seconds=1.0, speedup=speedup)]
+    rows += [row("DeepSpeed shm", seconds=deepspeed)] if deepspeed else []
+    rows.append({"method": "cgx shm exact", "bytes": 16 << 10, "speedup": 8.0, "seconds": 1.0})
+    return targets.Results({"allreduce": {"rows": rows}})
+
+
+def test_targets_say_what_was_measured_and_whether_it_is_met():
+    found = {(t.what, t.against): t for t in targets.TARGETS}
+    exact = found["exact over SHM, 2 ranks, 64 MiB", "gloo fp32"]
+    assert exact.row(_results(3.5, None))[2:] == [">= 3.5x", "3.5x", "yes"]
+    assert exact.row(_results(3.49, None))[2:] == [">= 3.5x", "3.49x", "**no**"]
+    peer = found["exact over SHM, 2 ranks, 64 MiB", "DeepSpeed's SHM op"]
+    assert peer.row(_results(3.5, 1.2))[3:] == ["1.2x", "yes"]
+    said = peer.row(_results(3.5, None))
+    assert said[3].startswith("not measured: allreduce.json has no 'DeepSpeed shm'")
+    latency = found["exact over SHM, 2 ranks, 16 KiB, time", "gloo fp32"]
+    assert latency.row(_results(3.5, None))[2:] == ["<= 0.15x", "0.125x", "yes"]
+    empty = targets.table(targets.Results({})).splitlines()
+    assert len(empty) == 2 + len(targets.TARGETS)
+    assert all("not measured" in line for line in empty[2:])
