@@ -1,4 +1,4 @@
-"""How fast all-reduces between hosts are, at a given rate of their links, against gloo.
+r"""How fast all-reduces between hosts are, at a given rate of their links, against gloo.
 
     python -m benchmarks.hosts [--hosts 2 4] [--ranks-per-host 1] [--rates 1gbit] [--sizes 4K 64M]
         [--bits 32 8 4 2] [--with fusion_buffer_mb=4,...] [--repeats 15] [--quick]
@@ -10,6 +10,11 @@ every repetition, and every result is verified: equal bits on all ranks, no valu
 the method may be; status 1 if one is not. A time is the slowest rank's; medians, 10th and 90th
 percentile are reported. Then the frames that leave each host are counted on its link, over a
 batch of calls. `--with` compares further settings of cgx.
+
+    python -m benchmarks.hosts --hosts 2 4 --bits 32 4           # no size is slower than gloo
+    python -m benchmarks.hosts --hosts 2 --sizes 64M --bits 4 32 --with segment_kb=128 \
+        --with segment_kb=256 --with segment_kb=1024             # sizes of segments
+    python -m benchmarks.hosts --hosts 2 --rates 10gbit --sizes 64M   # bound by the CPU
 
 All hosts share the cores of this machine: a real host has its own, and encodes as fast as one rank
 does here only where there is a core for every rank.
@@ -35,7 +40,7 @@ from benchmarks._hosts_rank import HostsJob, HostsVariant
 from tests.hosts.bed import hosts
 from tests.hosts.network import parse_rate
 
-SIZES = [4**k for k in range(6, 14)]  # 4 KiB to 64 MiB
+SIZES = [4**k for k in (1, 3, *range(5, 14))]  # 4 bytes to 64 MiB
 QUICK_SIZES = [4**6, 4**8, 4**10, 4**11]
 _TIMEOUT = 3600.0  # seconds of one run; a collective that hangs is ended by its own
 

@@ -16,6 +16,7 @@
 #include "comm/arguments.h"
 #include "comm/failure.h"
 #include "comm/futex.h"
+#include "comm/relay_lengths.h"
 #include "comm/relay_transfers.h"
 
 namespace cgx {

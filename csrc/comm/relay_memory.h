@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/relay_lengths.h"
 
 namespace cgx {
 
@@ -32,7 +31,7 @@ class RelayBlock {
   /// Makes room for `bytes` and keeps the first `kept` ones. No transfer may be using the block.
   void grow(size_t bytes, size_t kept = 0) {
     if (bytes <= bytes_) return;
-    const size_t rounded = (relay::length_class(bytes).room + 63) / 64 * 64;
+    const size_t rounded = (bytes + 4095) / 4096 * 4096;
     if (kept == 0) data_.reset();
     std::unique_ptr<std::byte, Free> fresh(
         static_cast<std::byte*>(std::aligned_alloc(64, rounded)));

@@ -249,7 +249,9 @@ class AllGather : private Shards {
       std::byte* bundle = levels_.inner
                               ? levels_.inner->open_broadcast(foreign_bytes(number, levels_.local))
                               : nullptr;
-      for (int host : levels_.cross->peers()) {
+      // Ascending, as the bundle is read.
+      for (int host = 0; host < static_cast<int>(levels_.hosts); ++host) {
+        if (host == levels_.host) continue;
         const Chunk& theirs = chunk(number, levels_.local, host);
         const std::byte* payload = levels_.cross->receive(host, number);
         decode_chunk(call_, theirs, payload, output_);

@@ -143,3 +143,37 @@ def test_a_host_without_shared_memory_is_told_to_the_others():
     for seconds, text in results:
         assert "/dev/shm" in text or "shared memory" in text, results
         assert seconds < 10, results
+
+
+SEGMENT_KB = 64
+
+
+def held(rank, world_size, sizes):
+    """staging_bytes on a new group after 40 calls of each size, enough for every block to have
+    served every kind of message, and after ten more.
+    """
+    seen = []
+    for n in sizes:
+        group = dist.new_group()
+        held = []
+        for calls in (40, 10):
+            for _ in range(calls):
+                torch_cgx.all_reduce(torch.ones(n), group=group, config={"bits": 4})
+            held.append(torch_cgx.stats(group)["staging_bytes"])
+        seen.append(held)
+    return seen
+
+
+@pytest.mark.parametrize("hosts", ["ab", "abc", "abcd"])
+def test_memory_of_messages_is_bounded_and_does_not_grow(hosts):
+    sizes = [1, 3000, 100_000, 200_000, 300_000, 600_000, 1_000_000, 4_000_000]
+    env = on(hosts, CGX_SEGMENT_KB=str(SEGMENT_KB))
+    for of_rank in run_pooled(held, len(hosts), sizes, env=env, timeout=60):
+        for n, (first, second) in zip(sizes, of_rank, strict=True):
+            encoded = n // 2 + 8 * -(-n // 512)
+            segments = 2 * (SEGMENT_KB << 10) * (len(hosts) - 1)
+            assert 0 < first == second <= 3 * encoded + segments, (n, first, second)
+
+
+def test_shared_memory_needs_no_memory_for_messages():
+    assert run_pooled(held, 2, [100_000]) == [[[0, 0]]] * 2

@@ -146,7 +146,7 @@ def test_memory_is_that_of_the_most_messages_at_once() -> None:
     assert len(held) == 1
     (sender, reader) = held.pop()
     for bytes_held in (sender, reader):
-        assert 90000 <= bytes_held <= 90000 * 9 / 8 + EAGER + 64
+        assert 90000 <= bytes_held <= 90000 * 9 / 8 + EAGER + 4096
 
 
 def test_peek_shows_the_beginning_and_takes_nothing() -> None:
