@@ -109,8 +109,8 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     seconds_transfer, seconds_decode: seconds; carrier: its name; sequence: calls of the engine
     since the group was made. In a group with the option `autotune`: tuned_exact, tuned_half,
     tuned_asked, calls by what the autotuner took; bytes_sent_tuning, seconds_tuning, what measuring
-    cost, which is in none of the others; 0 elsewhere. What the inner backend carried (all that the engine does not reduce)
-    is not in them.
+    cost, which is in none of the others; 0 elsewhere. What the inner backend carried (all that the
+    engine does not reduce) is not in them.
     """
     counters = dict(backend_of(group, _device_of(group)).stats())
     whole = {key: value for key, value in counters.items() if key not in ("carrier", "sequence")}
