@@ -140,7 +140,7 @@ void bind_tuning(py::module_& m) {
 
   m.attr("TUNING_SAMPLES") =
       py::make_tuple(TunedClass::kMostSamples, TunedClass::kMoreSamples, TunedClass::kSamples);
-  m.attr("TUNING_RECHECK_CALLS") = TunedClass::kRecheckCalls;
+  m.attr("TUNING_CALLS_PER_TRIAL") = TunedClass::kCallsPerTrial;
   py::class_<TunedClass>(m, "TunedClass", "The schedule of one class of messages; for tests.")
       .def(py::init([](const py::dict& predicted) { return TunedClass(estimates_of(predicted)); }),
            py::arg("predicted"))

@@ -76,7 +76,9 @@ void TunedClass::renew(const std::array<float, kChoices>& slowest) {
     tried_[i] = true;
   }
   plan_trials();
-  if (trials_.empty()) next_check_ = calls_ + kRecheckCalls;
+  if (!trials_.empty()) return;
+  const auto tried = static_cast<uint64_t>(std::count(tried_.begin(), tried_.end(), true));
+  next_check_ = calls_ + kCallsPerTrial * tried * samples_each_;
 }
 
 }  // namespace cgx

@@ -8,8 +8,9 @@
 // Choices whose estimates lie within kContested of the best are tried in turns, a few calls each;
 // then the ranks exchange their medians, the slowest rank's replace the estimates, and those
 // that have come within reach are tried in their turn. A class that has settled is tried again
-// after kRecheckCalls calls. So what next() and due() say depends on the number of calls and on
-// what was exchanged, never on this rank's clock: it is the same on all ranks. Not thread-safe.
+// after kCallsPerTrial calls for each that was on trial. So what next() and due() say depends on
+// the number of calls and on what was exchanged, never on this rank's clock: it is the same on all
+// ranks. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -26,7 +27,8 @@ class TunedClass {
   /// Of each choice on trial: more where a call is short, and noise a larger part of it.
   static constexpr size_t kSamples = 3, kMoreSamples = 5, kMostSamples = 9;
   static constexpr double kShortSeconds = 20e-3, kShortestSeconds = 1e-3;
-  static constexpr uint64_t kRecheckCalls = 256;
+  /// Settled calls for every one on trial: trials cost a call's time at most, so a percent of all.
+  static constexpr uint64_t kCallsPerTrial = 100;
   static constexpr double kContested = 2;
 
   struct Turn {

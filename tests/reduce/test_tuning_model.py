@@ -198,12 +198,16 @@ def test_a_link_that_changes_changes_the_choice_at_the_next_check():
     slow = {"exact": 4.0, "half": 2.0, "asked": 0.5}
     assert drive(classes, fast, 100)[-1] == ("exact", False)
     assert classes[0].renewals == 1
-    taken = drive(classes, slow, _C.TUNING_RECHECK_CALLS + 20)
+    # All three were on trial.
+    taken = drive(classes, slow, _C.TUNING_CALLS_PER_TRIAL * 3 * LONG - 100)
+    assert not any(sampled for _, sampled in taken)
+    taken = drive(classes, slow, 20)
     assert taken[-1] == ("asked", False)
     assert {one.choice for one in classes} == {"asked"}
     # Exact was 8 times slower, and is not tried: that the link is fast again shows when it is
     # measured anew.
-    assert {one[0] for one in drive(classes, fast, _C.TUNING_RECHECK_CALLS + 20)} == {"asked"}
+    calls = 3 * LONG * _C.TUNING_CALLS_PER_TRIAL
+    assert {one[0] for one in drive(classes, fast, calls)} == {"asked"}
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -216,7 +220,7 @@ def test_ranks_agree_whatever_their_clocks_say(seed):
     classes = classes_of(predicted, ranks=choose.randint(2, 5))
     true_seconds = {c: 10 ** choose.uniform(-5, 1) for c in CHOICES}
     noise = lambda rank, choice: 10 ** choose.uniform(-1, 1)  # noqa: E731
-    taken = drive(classes, true_seconds, 600, noise)
+    taken = drive(classes, true_seconds, 3000, noise)
     assert {choice for choice, _ in taken} <= set(predicted)
     assert len({tuple(sorted(one.measured.items())) for one in classes}) == 1
 
