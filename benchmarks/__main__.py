@@ -15,6 +15,7 @@ parts that have results of this revision there are not run again. Status 1 if a 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def summary(outcomes: list[_parts.Outcome]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
+    # As an exception, which ends the part that runs, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     what = args.what[0]
     if what == "list":
         for part in _parts.PARTS.values():
