@@ -147,6 +147,27 @@ TEST(codec_next_to_every_border) {
   }
 }
 
+// Found by search: a / b is within 2^-47 of where rounding it decides between two codes.
+TEST(codec_closest_quotients_to_a_border) {
+  const uint32_t cases[][3] = {{13828093, 14638332, 271}, {11337731, 8835458, 399},
+                               {12058626, 16392194, 87},  {16384003, 16512004, 129},
+                               {11599869, 10263165, 453}, {13107198, 9113599, 89}};
+  for (const auto& [step, dividend, twice] : cases) {
+    const double b = std::ldexp(step, -23);
+    const double wanted = b * twice / 2;
+    const float a = static_cast<float>(std::ldexp(dividend, std::ilogb(wanted) - 23));
+    for (int bits = 5; bits <= 8; ++bits) {
+      const auto top = static_cast<float>(b * ((1 << bits) - 1));
+      std::vector<float> x = {0, top, a, std::nextafter(a, 0.0f), std::nextafter(a, top)};
+      if (a > top) continue;
+      for (Rounding rounding : {Rounding::kNearest, Rounding::kStochastic}) {
+        check({codec_of(bits, 512, rounding, false), DType::kFloat32, tensor_of(x, DType::kFloat32),
+               x.size(), 0});
+      }
+    }
+  }
+}
+
 TEST(codec_every_small_size) {
   for (size_t n = 0; n <= 300; ++n) {
     for (DType dtype : kDTypes) {
