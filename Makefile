@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test sanitize fuzz stress lint format bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo test sanitize cross fuzz stress lint format bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -88,6 +88,15 @@ NATIVE = $(MAKE) --no-print-directory -j$(shell nproc)
 sanitize:  ## native tests of the core under Address-, UndefinedBehavior- and ThreadSanitizer
 	@$(NATIVE) -C tests/native SANITIZE=address,undefined run
 	@$(NATIVE) -C tests/native SANITIZE=thread run
+
+CROSS_CXX := aarch64-linux-gnu-g++
+QEMU := qemu-aarch64-static
+cross:  ## compile the core for aarch64 and run the native tests of its codecs under qemu
+	@command -v $(CROSS_CXX) >/dev/null || { echo "make cross needs $(CROSS_CXX)" \
+	  "(Debian: apt-get install g++-aarch64-linux-gnu)" >&2; exit 1; }
+	@command -v $(QEMU) >/dev/null || { echo "make cross needs $(QEMU)" \
+	  "(Debian: apt-get install qemu-user-static)" >&2; exit 1; }
+	@$(NATIVE) -C tests/native SANITIZE= CROSS=aarch64-linux-gnu RUN=$(QEMU) ONLY="codec convert" run
 
 FUZZ_SECONDS ?= 600
 fuzz:  ## libFuzzer on decoding, headers, plans, carriers, reducers; FUZZ_SECONDS=600 for each

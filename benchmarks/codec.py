@@ -3,8 +3,10 @@
     python benchmarks/codec.py [--quick] [--json FILE] [--plot FILE]
 
 All rates are GB/s of the values (their own type; float32 for decoding), on one thread, from memory
-that does not fit the caches. Roofs measured in the same rounds: a min-max scan of the same type
-(encoding), y += x (decoding), memcpy, and torch's quantize_per_tensor after aminmax as the peer.
+that does not fit the caches, and for the rows "256 KiB" from the second-level cache, with its own
+roof. Roofs measured in the same rounds: a min-max scan of the same type (encoding), y += x
+(decoding), memcpy. Peers: torch's quantize_per_tensor with and without the search for its extremes,
+and torch's cast to 16 bits. Ratios that the project aims at are printed beside their targets.
 Every round runs all measurements once, so a slow phase of the machine meets all of them; the table
 shows medians, ratios to the roof, and the spread (interquartile range).
 """
@@ -16,7 +18,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,49 @@ class Case:
     size: int
     run: Callable[[], Any]
     roof: str = ""
+    calls: int = 1  # per sample
+    # The same call on one value, whose time is taken off: what Python costs.
+    empty: Callable[[], Any] | None = None
+
+
+# (what, row, row it is divided by, least ratio). Rates are GB/s, so 16-bit inputs that are as fast
+# in elements have half the rate.
+TARGETS = (
+    *(
+        (f"encode fp32, {b} bits / scan", f"encode fp32 {b} nearest", "scan fp32", 0.7)
+        for b in range(1, 9)
+    ),
+    *((f"decode+add, {b} bits / y += x", f"decode+add {b}", "y += x", 0.8) for b in range(1, 9)),
+    *(
+        (
+            f"encode, {b} bits, 256 KiB / scan",
+            f"encode fp32 {b} nearest, 256 KiB",
+            "scan fp32, 256 KiB",
+            0.45,
+        )
+        for b in range(1, 9)
+    ),
+    *(
+        (
+            f"stochastic / nearest, {b} bits",
+            f"encode fp32 {b} stochastic",
+            f"encode fp32 {b} nearest",
+            0.6,
+        )
+        for b in range(1, 9)
+    ),
+    *(
+        (
+            f"{t} / fp32 input, {b} bits, elements",
+            f"encode {t} {b} nearest",
+            f"encode fp32 {b} nearest",
+            0.5,
+        )
+        for t in ("fp16", "bf16")
+        for b in (4, 8)
+    ),
+)
+SMALL = 1 << 16  # values: 256 KiB of float32
 
 
 def spec(bits: int, rounding: str, bucket_size: int) -> tuple[str, int, int, str, bool, int]:
@@ -115,6 +160,15 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
         return torch.quantize_per_tensor(values, scale, round(-float(low) / scale), torch.quint8)
 
     cases.append(Case("torch quantize_per_tensor 8", best, 4 * numel, peer, "scan fp32"))
+    cases.append(
+        Case(
+            "torch quantize, extremes known",
+            best,
+            4 * numel,
+            lambda: torch.quantize_per_tensor(values, 0.04, 128, torch.quint8),
+            "scan fp32",
+        )
+    )
     widths = (1, 4, 8) if quick else range(1, 9)
     for bits in widths:
         encode(torch.float32, bits, "nearest", best)
@@ -124,10 +178,76 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
     for dtype in (torch.float16, torch.bfloat16):
         for bits in (4, 8):
             encode(dtype, bits, "nearest", best)
+    cases += half_cases(values, target, best)
+    cases += small_cases(values[:SMALL], widths, bucket_size, best)
     for level in levels[:-1]:
+        for dtype in (torch.float16, torch.bfloat16):
+            encode(dtype, 4, "nearest", level)
         encode(torch.float32, 4, "nearest", level)
         encode(torch.float32, 4, "stochastic", level)
         decode(4, True, level)
+    return cases
+
+
+def half_cases(values: torch.Tensor, target: torch.Tensor, level: str) -> list[Case]:
+    """bits=16: casts to the wire and sums from it, beside torch's."""
+    cases = []
+    n = values.numel()
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        s = (name, 16, 1, "nearest", False, 0)
+        wire = values.to(dtype)
+
+        def encode(s: Any = s, wire: torch.Tensor = wire) -> None:
+            _C.codec_encode(*s, values.data_ptr(), 0, n, 0, 0, wire.data_ptr())
+
+        def decode(s: Any = s, wire: torch.Tensor = wire) -> None:
+            _C.codec_decode(*s, wire.data_ptr(), 0, n, target.data_ptr(), True)
+
+        def cast(wire: torch.Tensor = wire) -> None:
+            wire.copy_(values)
+
+        def add(wire: torch.Tensor = wire) -> None:
+            target.add_(wire)
+
+        size = values.nbytes
+        cases += [
+            Case(f"encode {name} wire", level, size, encode, "scan fp32"),
+            Case(f"torch cast to {name}", level, size, cast, "scan fp32"),
+            Case(f"decode+add {name} wire", level, size, decode, "y += x"),
+            Case(f"torch add of {name}", level, size, add, "y += x"),
+        ]
+    return cases
+
+
+def small_cases(
+    values: torch.Tensor, widths: Iterable[int], bucket_size: int, level: str
+) -> list[Case]:
+    """Values that stay in the second-level cache; many calls per sample."""
+    n, calls = values.numel(), 100
+    target = torch.zeros(n)
+    cases: list[Case] = []
+
+    def case(name: str, roof: str, run: Callable[[int], Any]) -> None:
+        whole, empty = (lambda: run(n)), (lambda: run(1))
+        cases.append(Case(f"{name}, 256 KiB", level, 4 * n, whole, roof, calls, empty))
+
+    case("scan fp32", "", lambda count: _C.codec_scan(values.data_ptr(), 0, count))
+    case("y += x", "", lambda count: _C.codec_add(values.data_ptr(), 0, count, target.data_ptr()))
+    for bits in widths:
+        for rounding in ("nearest", "stochastic"):
+            s = spec(bits, rounding, bucket_size)
+            payload = torch.zeros(_C.codec_encoded_bytes(*s, n, 0), dtype=torch.uint8)
+
+            def encode(count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
+                _C.codec_encode(*s, values.data_ptr(), 0, count, 1, 0, payload.data_ptr())
+
+            case(f"encode fp32 {bits} {rounding}", "scan fp32, 256 KiB", encode)
+
+        def decode(count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
+            _C.codec_decode(*s, payload.data_ptr(), 0, count, target.data_ptr(), True)
+
+        encode(n)
+        case(f"decode+add {bits}", "y += x, 256 KiB", decode)
     return cases
 
 
@@ -138,8 +258,15 @@ def measure(cases: list[Case], rounds: int) -> list[list[float]]:
         for case, rate in zip(cases, rates, strict=True):
             _C.set_cpu_level(case.level)
             start = time.perf_counter()
-            case.run()
+            for _ in range(case.calls):
+                case.run()
             seconds = time.perf_counter() - start
+            if case.empty is not None:
+                start = time.perf_counter()
+                for _ in range(case.calls):
+                    case.empty()
+                seconds -= time.perf_counter() - start
+            seconds /= case.calls
             if turn > 0:  # the first round warms up
                 rate.append(case.size / seconds / 1e9)
     _C.set_cpu_level("")
@@ -180,6 +307,23 @@ def print_table(rows: list[dict[str, Any]]) -> None:
             f"{row['name']:<30} {row['level']:<7} {row['gb_per_s']:>7.2f} {spread:>13} "
             f"{share:>8}  {row['roof']}"
         )
+
+
+def against_targets(rows: list[dict[str, Any]], level: str) -> list[dict[str, Any]]:
+    """The ratios of TARGETS that were measured, on that level."""
+    rates = {row["name"]: row["gb_per_s"] for row in rows if row["level"] == level}
+    return [
+        {"ratio": what, "target": least, "measured": round(rates[row] / rates[by], 3)}
+        for what, row, by, least in TARGETS
+        if row in rates and by in rates
+    ]
+
+
+def print_targets(ratios: list[dict[str, Any]]) -> None:
+    print(f"\n{'ratio (GB/s by GB/s)':<38} {'target':>7} {'measured':>9}")
+    for row in ratios:
+        missed = "" if row["measured"] >= row["target"] else "  missed"
+        print(f"{row['ratio']:<38} {row['target']:>7.2f} {row['measured']:>9.2f}{missed}")
 
 
 def plot(rows: list[dict[str, Any]], levels: list[str], file: str) -> None:
@@ -238,8 +382,11 @@ def main() -> None:
     facts["bucket_size"] = args.bucket_size
     print(_machine.line(facts))
     print_table(rows)
+    ratios = against_targets(rows, levels[-1])
+    print_targets(ratios)
     if args.json:
-        Path(args.json).write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
+        report = {"machine": facts, "rows": rows, "targets": ratios}
+        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
     if args.plot:
         plot(rows, levels, args.plot)
 

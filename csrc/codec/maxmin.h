@@ -1,8 +1,8 @@
 // The formulas of the `maxmin` codec: uniform quantization between the extremes of each bucket.
 //
 // This is the only definition of its numerics. The scalar driver calls these functions; SIMD
-// drivers and kernels do the same operations in the same order and are compared with it bit for
-// bit. All arithmetic is float32, every operation rounded on its own (no fused multiply-add).
+// drivers and kernels give the same results, and are compared with it bit for bit. All arithmetic
+// is float32, every operation rounded on its own (no fused multiply-add).
 //
 // With levels = 2^bits - 1 and M = the largest |x| of the bucket:
 //   regular   unit = (max - min) / levels      q = rint((x - min) / unit)              x^ = min +

@@ -14,9 +14,8 @@ from torch_cgx import _C
 
 LEVELS = _C.cpu_levels().split(",")
 # All that this build could have.
-EVERY_LEVEL = (
-    ["scalar", "avx2", "avx512"] if platform.machine() in ("x86_64", "AMD64") else ["scalar"]
-)
+MACHINES = {"x86_64": ["avx2", "avx512"], "AMD64": ["avx2", "avx512"], "aarch64": ["neon"]}
+EVERY_LEVEL = ["scalar", *MACHINES.get(platform.machine(), [])]
 
 
 @pytest.fixture(params=EVERY_LEVEL, autouse=True)

@@ -111,6 +111,63 @@ TEST(codec_every_width_type_and_rounding) {
   }
 }
 
+// Where multiplying by a reciprocal could differ from dividing: steps of every significand, values
+// whose quotient is next to the border between two codes, as rounding sets it.
+TEST(codec_next_to_every_border) {
+  Random random(11);
+  const RandomKey key = random_key(1, 2, 3, 0);
+  for (int repeat = 0; repeat < 600; ++repeat) {
+    const int bits = 1 + repeat % 8;
+    const uint32_t levels = (1u << bits) - 1;
+    uint32_t significand = 0x800000 | static_cast<uint32_t>(random(0x800000));
+    // Close to multiples of 2^16, to powers of two, all ones.
+    const uint32_t off = static_cast<uint32_t>(random(21)) - 10;
+    if (repeat % 3 == 1) significand = (significand & ~0xffffu) + off;
+    if (repeat % 3 == 2)
+      significand = (repeat % 2 ? 0xffffff : 0x800000) - random(4) * (repeat % 2);
+    const int exponent = static_cast<int>(random(130)) - 65 - 23;
+    const double step = std::ldexp(static_cast<double>(significand), exponent);
+    const double low = repeat % 4 == 0 ? -std::ldexp(step, static_cast<int>(random(9))) : 0;
+    const float first = static_cast<float>(low), last = static_cast<float>(low + step * levels);
+    std::vector<float> x = {first, last};
+    while (x.size() < 512) {
+      const double u = random_of(key, x.size());
+      const double k = static_cast<double>(random(levels));
+      const double at = x.size() % 2 ? k + 0.5 : k + u;
+      float value = static_cast<float>(low + at * step);
+      for (uint64_t moves = random(4); moves > 0; --moves) {
+        value = std::nextafter(value, random(2) == 0 ? first : last);
+      }
+      x.push_back(value);
+    }
+    for (Rounding rounding : {Rounding::kNearest, Rounding::kStochastic}) {
+      check({codec_of(bits, 512, rounding, false), DType::kFloat32, tensor_of(x, DType::kFloat32),
+             x.size(), 0});
+    }
+  }
+}
+
+// Found by search: a / b is within 2^-47 of where rounding it decides between two codes.
+TEST(codec_closest_quotients_to_a_border) {
+  const uint32_t cases[][3] = {{13828093, 14638332, 271}, {11337731, 8835458, 399},
+                               {12058626, 16392194, 87},  {16384003, 16512004, 129},
+                               {11599869, 10263165, 453}, {13107198, 9113599, 89}};
+  for (const auto& [step, dividend, twice] : cases) {
+    const double b = std::ldexp(step, -23);
+    const double wanted = b * twice / 2;
+    const float a = static_cast<float>(std::ldexp(dividend, std::ilogb(wanted) - 23));
+    for (int bits = 5; bits <= 8; ++bits) {
+      const auto top = static_cast<float>(b * ((1 << bits) - 1));
+      std::vector<float> x = {0, top, a, std::nextafter(a, 0.0f), std::nextafter(a, top)};
+      if (a > top) continue;
+      for (Rounding rounding : {Rounding::kNearest, Rounding::kStochastic}) {
+        check({codec_of(bits, 512, rounding, false), DType::kFloat32, tensor_of(x, DType::kFloat32),
+               x.size(), 0});
+      }
+    }
+  }
+}
+
 TEST(codec_every_small_size) {
   for (size_t n = 0; n <= 300; ++n) {
     for (DType dtype : kDTypes) {

@@ -15,9 +15,9 @@
 #include "codec/random.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
-#pragma GCC target("avx2,f16c")
+#pragma GCC target("avx2,fma,f16c")
 #endif
 
 namespace cgx::cpu {

@@ -21,10 +21,11 @@
 #include "codec/random.h"
 
 #if defined(__clang__)
-#pragma clang attribute push( \
-    __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq"))), apply_to = function)
+#pragma clang attribute push(                                                    \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq"))), \
+    apply_to = function)
 #else
-#pragma GCC target("avx2,f16c,avx512f,avx512bw,avx512vl,avx512dq")
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq")
 #endif
 
 namespace cgx::cpu {

@@ -41,6 +41,8 @@ const Kernels& scalar_kernels();
 #if defined(__x86_64__)
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+#elif defined(__aarch64__)
+const Kernels& neon_kernels();
 #endif
 
 /// The loops of the level in force. Errors: ConfigError where CGX_CPU_LEVEL is bad.

@@ -30,13 +30,15 @@ const std::vector<const Kernels*>& available() {
     std::vector<const Kernels*> found{&cpu::scalar_kernels()};
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && has_f16c()) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
       found.push_back(&cpu::avx2_kernels());
       if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
         found.push_back(&cpu::avx512_kernels());
       }
     }
+#elif defined(__aarch64__)
+    found.push_back(&cpu::neon_kernels());
 #endif
     return found;
   }();

@@ -7,9 +7,14 @@
 // byte borders, or be multiples of anything.
 
 constexpr size_t kTile = 1024;
+/// Buckets whose extremes are found in one go, so that the long way from the last value to the meta
+/// (folding lanes, divisions) of one hides behind the next; no more values than the first-level
+/// cache keeps.
+constexpr size_t kGroup = 8;
+constexpr size_t kGroupValues = 2048;
 /// Values that the second pass fetches ahead of itself, so that memory does not idle while it
 /// computes.
-constexpr size_t kPrefetch = 1024;
+constexpr size_t kPrefetch = 2048;
 
 static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -56,48 +61,133 @@ static inline Extremes extremes(T type, const std::byte* x, size_t n) {
   return {reduce_min(min(low, low2)), reduce_max(max(high, high2)), !any(found)};
 }
 
-/// MaxMinScale in vectors.
-struct Scale {
-  F scale, offset, step;
-  I top;
-  explicit Scale(MaxMinScale s)
-      : scale(set(s.scale)),
-        offset(set(s.offset)),
-        step(set(s.step)),
-        top(set_int(static_cast<uint32_t>(s.top))) {}
-  F position(F x) const { return div(sub(mul(x, scale), offset), step); }
+// Positions on the scale of codes. A division costs as much as all else together, so buckets of
+// ordinary size multiply by the reciprocal, in two parts high + low = 1/step (1 + 2^-48). Proof
+// that no code differs from the formula's, which divides and rounds; B is the integer significand
+// of the step, in [2^23, 2^24), v = a / step exactly, a = x - min as rounded, and f(v) the code of
+// v:
+//
+// Nearest. v' = a high + RN(a low), before it is rounded, is within v 2^-46.9 of v. f steps only at
+// the middles m between a float k + 1/2 and a neighbour of it: m = (H 2^t +- 1) 2^e with H = 2k + 1
+// < 2^9 and the bracket in [2^24, 2^25), so t >= 16. In units of ulp(step) 2^e, a is a multiple of
+// 2^23, so a - step m is an integer D = -+B mod 2^16; it is not 0, for no quotient of floats is
+// such a middle. |v - m| / v is at least |D| 2^-49. So no step lies between v and v' if 8 <= B mod
+// 2^16 <= 2^16 - 8 or B mod 2^16 = 0.
+//
+// Stochastic. RN(v') = q is one of the two floats around v, so r = a - q step is exact, and RN(q +
+// r high) = RN(v) (Markstein; Handbook of Floating-Point Arithmetic, 2nd ed., theorem 4.10) unless
+// B = 2^24 - 1. What underflows is too small to matter: of v < 2^-24 only counts whether RN(v) > 0,
+// which holds for every a > 0 in the buckets that are let through, and for q.
+
+constexpr float kLeastStep = 0x1p-60f;
+
+static inline bool nearest_by_reciprocal(MaxMinMeta meta) {
+  const uint32_t low = as_bits(meta.unit) & 0xffffu;
+  const bool safe = low == 0 || (low >= 8 && low <= 0x10000u - 8);
+  return safe && meta.unit >= kLeastStep && meta.unit <= 0x1p60f;
+}
+
+static inline bool stochastic_by_reciprocal(MaxMinMeta meta) {
+  const bool safe = (as_bits(meta.unit) & 0x7fffffu) != 0x7fffffu;
+  const float magnitude = meta.min < 0.0f ? -meta.min : meta.min;
+  return safe && meta.unit >= kLeastStep && meta.unit <= 0x1p30f &&
+         (meta.unit <= 0.5f || magnitude >= kLeastStep);
+}
+
+struct Reciprocal {
+  float high, low;
+  explicit Reciprocal(float step) {
+    const double exact = 1.0 / static_cast<double>(step);
+    high = static_cast<float>(exact);
+    low = static_cast<float>(exact - static_cast<double>(high));
+  }
 };
 
-// A NaN becomes 0x80000000 in the conversions, which the minimum turns into top = 0.
+/// Any bucket. A NaN becomes 0x80000000 in the conversions, which the minimum turns into top = 0.
+struct AnyBucket {
+  F scale, offset, step;
+  I top;
+  AnyBucket(MaxMinMeta meta, float levels) {
+    const MaxMinScale s = maxmin_scale(meta, levels);
+    scale = set(s.scale), offset = set(s.offset), step = set(s.step);
+    top = set_int(static_cast<uint32_t>(s.top));
+  }
+  F position(F x) const { return div(sub(mul(x, scale), offset), step); }
+  I nearest(F x) const { return min_unsigned(to_int_nearest(position(x)), top); }
+  /// The random bits are the exclusive or of two words.
+  I stochastic(F x, I random, I other) const {
+    const I bits = exclusive_or(random, other);
+    const F u = mul(to_float(shift_right<8>(bits)), set(0x1p-24f));
+    const F p = position(x);
+    const I floor = to_int_truncated(p);
+    return min_unsigned(increment_where_greater(floor, sub(p, to_float(floor)), u), top);
+  }
+};
+
+/// nearest_by_reciprocal() ones. No position reaches top + 1/2.
+struct NearestBucket {
+  F offset, high, low;
+  NearestBucket(MaxMinMeta meta, float) : offset(set(meta.min)) {
+    const Reciprocal r(meta.unit);
+    high = set(r.high), low = set(r.low);
+  }
+  I nearest(F x) const {
+    const F a = sub(x, offset);
+    return to_int_nearest(fused_add(a, high, mul(a, low)));
+  }
+};
+
+/// stochastic_by_reciprocal() ones. Positions are multiplied by RoundUp::kScale, a power of two.
+struct StochasticBucket {
+  F offset, high, low, step;
+  RoundUp round_up;
+  StochasticBucket(MaxMinMeta meta, float levels)
+      : offset(set(meta.min)), step(set(meta.unit * (1.0f / RoundUp::kScale))), round_up(levels) {
+    const Reciprocal r(meta.unit);
+    high = set(r.high * RoundUp::kScale), low = set(r.low * RoundUp::kScale);
+  }
+  I stochastic(F x, I random, I other) const {
+    const F a = sub(x, offset);
+    const F q = fused_add(a, high, mul(a, low));
+    const F rest = fused_subtract_from(a, q, step);
+    return round_up(fused_add(rest, high, q), random, other);
+  }
+};
+
 struct Nearest {
+  using Bucket = NearestBucket;
+  static bool by_reciprocal(MaxMinMeta meta) { return nearest_by_reciprocal(meta); }
   Nearest(RandomKey, uint32_t) {}
-  I round(F position, I top) { return min_unsigned(to_int_nearest(position), top); }
+  template <typename Bucket>
+  I code(const Bucket& bucket, F x) {
+    return bucket.nearest(x);
+  }
 };
 
 struct Stochastic {
+  using Bucket = StochasticBucket;
+  static bool by_reciprocal(MaxMinMeta meta) { return stochastic_by_reciprocal(meta); }
   I counter, low, high;
   Stochastic(RandomKey key, uint32_t index)
       : counter(add(set_int(index), iota())), low(set_int(key.low)), high(set_int(key.high)) {}
-  I round(F position, I top) {
-    I x = exclusive_or(counter, low);
+  template <typename Bucket>
+  I code(const Bucket& bucket, F x) {
+    I bits = exclusive_or(counter, low);
     counter = add(counter, set_int(kLanes));
-    x = exclusive_or(x, shift_right<16>(x));
-    x = mul_low(x, set_int(0x7feb352du));
-    x = exclusive_or(x, shift_right<15>(x));
-    x = mul_low(exclusive_or(x, high), set_int(0x846ca68bu));
-    x = exclusive_or(x, shift_right<16>(x));
-    const F u = mul(to_float(shift_right<8>(x)), set(0x1p-24f));
-    const I floor = to_int_truncated(position);
-    return min_unsigned(increment_where_greater(floor, sub(position, to_float(floor)), u), top);
+    bits = exclusive_or(bits, shift_right<16>(bits));
+    bits = mul_low(bits, set_int(0x7feb352du));
+    bits = exclusive_or(bits, shift_right<15>(bits), high);
+    bits = mul_low(bits, set_int(0x846ca68bu));
+    return bucket.stochastic(x, bits, shift_right<16>(bits));
   }
 };
 
 /// Codes as bytes; up to kLanes - 1 bytes beyond codes[n - 1] are overwritten.
-template <typename T, typename R>
-static inline void quantize(T type, const std::byte* x, size_t n, const Scale& s, R rounding,
+template <typename T, typename Bucket, typename R>
+static inline void quantize(T type, const std::byte* x, size_t n, const Bucket& bucket, R rounding,
                             uint8_t* codes) {
   auto code = [&](size_t i) __attribute__((always_inline)) {
-    return rounding.round(s.position(load(type, x + i * T::kBytes)), s.top);
+    return rounding.code(bucket, load(type, x + i * T::kBytes));
   };
   size_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
@@ -116,7 +206,7 @@ static inline void quantize(T type, const std::byte* x, size_t n, const Scale& s
   for (; i + kLanes <= n; i += kLanes) store_bytes(codes + i, code(i));
   if (i < n) {
     const F rest = load_part(type, x + i * T::kBytes, n - i);
-    store_bytes(codes + i, rounding.round(s.position(rest), s.top));
+    store_bytes(codes + i, rounding.code(bucket, rest));
   }
 }
 
@@ -160,28 +250,49 @@ struct Sink {
   }
 };
 
+/// Codes of a bucket of n values, the first of which is number `index` of the call.
+template <typename T, typename R, typename Bucket>
+static inline void encode_bucket(const Bucket& bucket, const std::byte* x, size_t n, RandomKey key,
+                                 uint64_t index, Sink& sink) {
+  for (size_t i = 0; i < n;) {
+    const uint64_t at = index + i;
+    const uint64_t same_key = (uint64_t{1} << 32) - static_cast<uint32_t>(at);
+    const size_t take = smaller(smaller(n - i, kTile - sink.fill), same_key);
+    const R rounding(block_key(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at));
+    quantize(T{}, x + i * T::kBytes, take, bucket, rounding, sink.codes + sink.fill);
+    sink.fill += take;
+    i += take;
+    if (sink.fill == kTile) sink.flush();
+  }
+}
+
 template <typename T, typename R>
 static void encode_as(const MaxMinPart& part, const std::byte* x, RandomKey key, uint64_t index,
                       std::byte* meta_out, std::byte* codes) {
   const float levels = maxmin_levels(part.bits);
   Sink sink(codes, part.n, part.bits);
+  MaxMinMeta metas[kGroup];
+  size_t ready = 0, next = 0;  // metas
   for (size_t start = 0; start < part.n; start += part.bucket_size) {
+    if (next == ready) {
+      next = ready = 0;
+      for (size_t at = start; at < part.n && ready < kGroup; at += part.bucket_size) {
+        const size_t n = smaller(part.bucket_size, part.n - at);
+        if (ready > 0 && at + n - start > kGroupValues) break;
+        const Extremes e = extremes(T{}, x + at * T::kBytes, n);
+        metas[ready++] = maxmin_meta(e.min, e.max, e.finite, levels);
+      }
+      __builtin_memcpy(meta_out, metas, ready * sizeof(MaxMinMeta));
+      meta_out += ready * sizeof(MaxMinMeta);
+    }
+    const MaxMinMeta meta = metas[next++];
     const size_t n = smaller(part.bucket_size, part.n - start);
     const std::byte* bucket = x + start * T::kBytes;
-    const Extremes e = extremes(T{}, bucket, n);
-    const MaxMinMeta meta = maxmin_meta(e.min, e.max, e.finite, levels);
-    __builtin_memcpy(meta_out, &meta, sizeof meta);
-    meta_out += sizeof meta;
-    const Scale scale(maxmin_scale(meta, levels));
-    for (size_t i = 0; i < n;) {
-      const uint64_t at = index + start + i;
-      const uint64_t same_key = (uint64_t{1} << 32) - static_cast<uint32_t>(at);
-      const size_t take = smaller(smaller(n - i, kTile - sink.fill), same_key);
-      const R rounding(block_key(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at));
-      quantize(T{}, bucket + i * T::kBytes, take, scale, rounding, sink.codes + sink.fill);
-      sink.fill += take;
-      i += take;
-      if (sink.fill == kTile) sink.flush();
+    if (R::by_reciprocal(meta)) {
+      const typename R::Bucket fast(meta, levels);
+      encode_bucket<T, R>(fast, bucket, n, key, index + start, sink);
+    } else {
+      encode_bucket<T, R>(AnyBucket(meta, levels), bucket, n, key, index + start, sink);
     }
   }
   sink.flush();

@@ -17,6 +17,9 @@ static inline F add(F a, F b) { return _mm256_add_ps(a, b); }
 static inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
 static inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
 static inline F div(F a, F b) { return _mm256_div_ps(a, b); }
+/// a * b + c and c - a * b with one rounding.
+static inline F fused_add(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+static inline F fused_subtract_from(F c, F a, F b) { return _mm256_fnmadd_ps(a, b, c); }
 static inline F min(F a, F b) { return _mm256_min_ps(a, b); }
 static inline F max(F a, F b) { return _mm256_max_ps(a, b); }
 static inline float first_lane(F a) { return _mm256_cvtss_f32(a); }
@@ -34,6 +37,7 @@ static inline float reduce_max(F a) {
 static inline I add(I a, I b) { return _mm256_add_epi32(a, b); }
 static inline I mul_low(I a, I b) { return _mm256_mullo_epi32(a, b); }
 static inline I exclusive_or(I a, I b) { return _mm256_xor_si256(a, b); }
+static inline I exclusive_or(I a, I b, I c) { return exclusive_or(exclusive_or(a, b), c); }
 static inline I and_(I a, I b) { return _mm256_and_si256(a, b); }
 static inline I min_unsigned(I a, I b) { return _mm256_min_epu32(a, b); }
 template <int count>
@@ -49,6 +53,19 @@ static inline I bits_of(F a) { return _mm256_castps_si256(a); }
 static inline I increment_where_greater(I a, F x, F y) {
   return _mm256_sub_epi32(a, bits_of(_mm256_cmp_ps(x, y, _CMP_GT_OQ)));
 }
+
+/// The code of a position: its integer part, and 1 more where its fraction exceeds (bits >> 8)
+/// 2^-24, bits = random ^ other.
+struct RoundUp {
+  static constexpr float kScale = 1.0f;
+  I top;
+  explicit RoundUp(float levels) : top(set_int(static_cast<uint32_t>(levels))) {}
+  I operator()(F position, I random, I other) const {
+    const I floor = to_int_truncated(position);
+    const F u = mul(to_float(shift_right<8>(exclusive_or(random, other))), set(0x1p-24f));
+    return min_unsigned(increment_where_greater(floor, sub(position, to_float(floor)), u), top);
+  }
+};
 
 /// A set of lanes in which a NaN was met.
 using Nans = F;

@@ -16,6 +16,9 @@ static inline F add(F a, F b) { return _mm512_add_ps(a, b); }
 static inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
 static inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 static inline F div(F a, F b) { return _mm512_div_ps(a, b); }
+/// a * b + c and c - a * b with one rounding.
+static inline F fused_add(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+static inline F fused_subtract_from(F c, F a, F b) { return _mm512_fnmadd_ps(a, b, c); }
 static inline F min(F a, F b) { return _mm512_min_ps(a, b); }
 static inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 static inline float first_lane(F a) { return _mm512_cvtss_f32(a); }
@@ -25,6 +28,7 @@ static inline float reduce_max(F a) { return _mm512_reduce_max_ps(a); }
 static inline I add(I a, I b) { return _mm512_add_epi32(a, b); }
 static inline I mul_low(I a, I b) { return _mm512_mullo_epi32(a, b); }
 static inline I exclusive_or(I a, I b) { return _mm512_xor_si512(a, b); }
+static inline I exclusive_or(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
 static inline I and_(I a, I b) { return _mm512_and_si512(a, b); }
 static inline I min_unsigned(I a, I b) { return _mm512_min_epu32(a, b); }
 template <int count>
@@ -40,6 +44,21 @@ static inline I bits_of(F a) { return _mm512_castps_si512(a); }
 static inline I increment_where_greater(I a, F x, F y) {
   return _mm512_mask_add_epi32(a, _mm512_cmp_ps_mask(x, y, _CMP_GT_OQ), a, _mm512_set1_epi32(1));
 }
+
+/// The code of a position times 2^24: its integer part, and 1 more where its fraction exceeds
+/// (bits >> 8) 2^-24, bits = random ^ other. A position from 1 on is a multiple of 2^-23, a smaller
+/// one is rounded up to one of 2^-24, which changes no comparison; the sum carries where the
+/// fraction is larger.
+struct RoundUp {
+  static constexpr float kScale = 0x1p24f;
+  I top;
+  explicit RoundUp(float levels) : top(set_int(static_cast<uint32_t>(levels) << 24)) {}
+  I operator()(F position, I random, I other) const {
+    const I inverted = _mm512_ternarylogic_epi32(random, other, other, 0xc3);
+    const I fixed = _mm512_cvt_roundps_epu32(position, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    return shift_right<24>(add(min_unsigned(fixed, top), shift_right<8>(inverted)));
+  }
+};
 
 /// A set of lanes in which a NaN was met.
 using Nans = __mmask16;
