@@ -11,10 +11,7 @@ constexpr size_t kTile = 1024;
 /// (folding lanes, divisions) of one hides behind the next; no more values than the first-level
 /// cache keeps.
 constexpr size_t kGroup = 8;
-constexpr size_t kGroupValues = 2048;
-/// Values that the second pass fetches ahead of itself, so that memory does not idle while it
-/// computes.
-constexpr size_t kPrefetch = 2048;
+constexpr size_t kGroupValues = 1024;
 
 static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -191,12 +188,6 @@ static inline void quantize(T type, const std::byte* x, size_t n, const Bucket& 
   };
   size_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    __builtin_prefetch(x + (i + kPrefetch) * T::kBytes);
-    if (4 * kLanes * T::kBytes > 64) __builtin_prefetch(x + (i + kPrefetch) * T::kBytes + 64);
-    if (4 * kLanes * T::kBytes > 128) {
-      __builtin_prefetch(x + (i + kPrefetch) * T::kBytes + 128);
-      __builtin_prefetch(x + (i + kPrefetch) * T::kBytes + 192);
-    }
     const I a = code(i);
     const I b = code(i + kLanes);
     const I c = code(i + 2 * kLanes);

@@ -144,18 +144,34 @@ struct Pack {
   I pair, quad, squeeze, low;
   __m128i shift;
   size_t lane_bytes;
+  int width;
   explicit Pack(int bits)
       : pair(broadcast(kPack.of[bits].pair)),
         quad(broadcast(kPack.of[bits].quad)),
         squeeze(broadcast(kPack.of[bits].squeeze)),
         low(_mm512_set1_epi64(0xffffffff)),
         shift(_mm_cvtsi32_si128(4 * bits)),
-        lane_bytes(2 * static_cast<size_t>(bits)) {}
+        lane_bytes(2 * static_cast<size_t>(bits)),
+        width(bits) {}
   static I broadcast(const void* table) {
     return _mm512_broadcast_i32x4(_mm_load_si128(static_cast<const __m128i*>(table)));
   }
   void operator()(const uint8_t* codes, std::byte* out) const {
-    const I words = _mm512_maddubs_epi16(pair, _mm512_loadu_si512(codes));
+    const I bytes = _mm512_loadu_si512(codes);
+    // Widths that divide a byte need no shuffle.
+    if (width == 1) {
+      const __mmask64 mask = _mm512_test_epi8_mask(bytes, bytes);
+      __builtin_memcpy(out, &mask, sizeof mask);
+      return;
+    }
+    const I words = _mm512_maddubs_epi16(pair, bytes);
+    if (width == 4) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm512_cvtepi16_epi8(words));
+      return;
+    }
+    if (width == 2) {
+      return store_lane(out, _mm512_cvtepi32_epi8(_mm512_madd_epi16(words, quad)));
+    }
     const I dwords = _mm512_madd_epi16(words, quad);
     const I high = _mm512_sll_epi64(_mm512_srli_epi64(dwords, 32), shift);
     const I packed = _mm512_shuffle_epi8(_mm512_or_si512(and_(dwords, low), high), squeeze);
