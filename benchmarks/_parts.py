@@ -56,7 +56,14 @@ _ALL = (
         ("--mpirun", "auto", "--carrier", "shm", "--no-bf16", "--peers", "--quick"),
     ),
     Part("passthrough", "passthrough", "all other collectives, against gloo", "passthrough"),
-    Part("hosts", "hosts", "all-reduces between hosts", "hosts"),
+    Part("latency", "latency", "where a small all-reduce spends its time", "latency"),
+    Part(
+        "hosts",
+        "hosts",
+        "all-reduces between hosts",
+        "hosts",
+        ("--hosts", "2", "4", "--rates", "1gbit", "10gbit", "--repeats", "11"),
+    ),
     Part("crossover", "crossover", "the size from which compression pays", "crossover"),
     Part(
         "training",

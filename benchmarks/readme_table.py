@@ -4,7 +4,8 @@
 
 Reads the JSON files in benchmarks/results/ and replaces what stands between the marks
 `<!-- benchmark NAME -->` and `<!-- /benchmark NAME -->` of README.md, and between
-`<!-- targets -->` and `<!-- /targets -->` of docs/performance.md (benchmarks/targets.py). With
+`<!-- targets -->` and `<!-- /targets -->` of docs/performance.md (benchmarks/targets.py), and
+`<!-- latency -->`. With
 --check nothing is written, and the status is 1 if one of them is not up to date.
 """
 
@@ -227,8 +228,21 @@ def update(readme: str) -> str:
 
 
 def update_performance(page: str) -> str:
-    """docs/performance.md with the targets."""
-    return insert(page, "targets", targets.table())
+    """docs/performance.md with the targets and the latency budget."""
+    return insert(insert(page, "targets", targets.table()), "latency", latency_table())
+
+
+def latency_table() -> str:
+    """Microseconds by what a small all-reduce over shared memory spends them on."""
+    columns = ("whole", "alone", "encode", "transfer", "decode", "gloo")
+    lines = [
+        "| fp32 vector of | " + " | ".join(columns) + " |",
+        "|---|" + "---|" * len(columns),
+    ]
+    for row in targets.Results.in_tree().rows("latency"):
+        cells = " | ".join(f"{row[name] * 1e6:.1f}" for name in columns)
+        lines.append(f"| {size_text(row['bytes'])} | {cells} |")
+    return "\n".join(lines) + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -125,7 +125,7 @@ def _lowest_l2(r: Results) -> float:
         and row["of_roof"]
         and row["name"].startswith("encode fp32")
         and "nearest" in row["name"]
-        and "L2" in row["name"]
+        and row["name"].endswith("256 KiB")
     ]
     if not found:
         raise Missing("codec.json has no encoding from L2")

@@ -130,9 +130,8 @@ void SlotExchange::ring(int peer) {
 }
 
 template <typename Ready>
-bool SlotExchange::spin(Ready ready) {
+bool SlotExchange::spin(Ready ready, Deadline::Clock::time_point start) {
   // Waits that spinning did not end make the next ones shorter: it is for peers in step.
-  const auto start = Deadline::Clock::now();
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (ready()) {
@@ -148,14 +147,15 @@ bool SlotExchange::spin(Ready ready) {
 
 template <typename Ready>
 void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline, Ready ready) {
-  if (ready() || spin(ready)) return;
+  if (ready()) return;
+  const auto since = Deadline::Clock::now();
+  if (spin(ready, since)) return;
   RankState& me = memory_.rank(rank_);
   const RankState& other = memory_.rank(peer);
   auto looked = Deadline::Clock::now();
   auto failed = [&] {
     return memory_.header().failure_state.load(std::memory_order_seq_cst) != SlotHeader::kNone;
   };
-  const auto since = looked;
   auto story = [&](const char* end) {
     const std::chrono::duration<double> waited = Deadline::Clock::now() - since;
     return str_of("rank ", called(rank_), " waited ", waited.count(), " s for rank ", called(peer),

@@ -92,7 +92,7 @@ class SlotExchange : public Communicator {
   template <typename Ready>
   void wait_for(int peer, const char* what, const Deadline& deadline, Ready ready);
   template <typename Ready>
-  bool spin(Ready ready);
+  bool spin(Ready ready, Deadline::Clock::time_point start);
   void ring(int peer);
   /// " (silent: rank 1, 3)": all ranks that owe this one a message, if they are more than one.
   std::string silent_ranks() const;

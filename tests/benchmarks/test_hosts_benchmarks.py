@@ -170,7 +170,7 @@ def test_jobs_survive_the_way_to_the_ranks():
     ]
     assert job.variants[1].options == {"fusion_buffer_mb": 2, "codec": "maxmin"}
     assert _hosts_rank.HostsJob.from_json(job.to_json()) == job
-    assert hosts.arguments([]).hosts is None and len(hosts.SIZES) == 8
+    assert hosts.arguments([]).hosts is None and len(hosts.SIZES) == 11
 
 
 @pytest.mark.parametrize(

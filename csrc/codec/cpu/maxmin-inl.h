@@ -216,6 +216,14 @@ struct Sink {
         bits(width),
         pack(width % 8) {}
 
+  /// Where n codes may be written without a detour, and what the vectors overwrite behind them.
+  uint8_t* whole_bytes(size_t n) {
+    if (bits != 8 || fill != 0 || static_cast<size_t>(end - out) < n + kLanes) return nullptr;
+    uint8_t* at = reinterpret_cast<uint8_t*>(out);
+    out += n;
+    return at;
+  }
+
   void flush() {
     if (bits == 8) {
       __builtin_memcpy(out, codes, fill);
@@ -250,6 +258,11 @@ static inline void encode_bucket(const Bucket& bucket, const std::byte* x, size_
     const uint64_t same_key = (uint64_t{1} << 32) - static_cast<uint32_t>(at);
     const size_t take = smaller(smaller(n - i, kTile - sink.fill), same_key);
     const R rounding(block_key(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at));
+    if (uint8_t* bytes = sink.whole_bytes(take)) {
+      quantize(T{}, x + i * T::kBytes, take, bucket, rounding, bytes);
+      i += take;
+      continue;
+    }
     quantize(T{}, x + i * T::kBytes, take, bucket, rounding, sink.codes + sink.fill);
     sink.fill += take;
     i += take;
