@@ -4,13 +4,13 @@
         [--seconds 1.2] [--quick] [--json FILE] [--plot FILE]
 
 cgx hands every collective that is no SUM or AVG of floats to a gloo group of its own. Each is
-measured on a cgx group and on a plain gloo group, in the same processes, in turns (gloo, cgx, cgx,
-gloo, ...), for about so many seconds per operation and size, in three rounds of new processes:
-which core a thread of gloo lands on decides a round's times. A time is the slowest rank's. The
-ratio is gloo's median over cgx's: 1 is as fast, below 1 slower. Single times of gloo scatter by a
-factor of ten, as its threads are woken soon or late, so the ratio's uncertainty is told beside it:
-the 10th and 90th percentile over resamples of the times. Sizes are of the vector of one rank; sends
-go to the neighbour and back.
+measured on a cgx group and on two plain gloo groups, in the same processes, in turns, for about so
+many seconds per operation and size, in rounds of new processes that make the groups in all orders:
+which core a thread of gloo lands on decides a round's times, by up to 40 %. A time is the slowest
+rank's, and a round's ratio that of medians: the mean of gloo's two over cgx's. 1 is as fast, below
+1 slower. Told is the geometric mean over the rounds, between its 10th and 90th percentile over
+resamples of the rounds. The control is the same of one gloo group over the other: what that is off
+by is noise. Sizes are of the vector of one rank; sends go to the neighbour and back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TIMEOUT = timedelta(seconds=60)
 # Calls between two looks at the clock: about so long, so that the way out of the barrier is short
 # beside it.
 _SAMPLE_SECONDS, _MOST_CALLS = 2e-3, 16
-_LEAST_PAIRS, _MOST_PAIRS = 8, 1000
+_LEAST, _MOST = 6, 1000
 _RESAMPLES = 200
 
 Run = Callable[[], object]
@@ -147,18 +147,21 @@ OPERATIONS: dict[str, Make] = {
 }
 
 
+GROUPS = ("gloo", "cgx", "gloo again")
+
+
 @dataclass(frozen=True)
 class Job:
     """What all ranks measure. sizes: bytes; seconds: of each operation and size, over all rounds;
-    cgx_first: of the two groups, which is made first.
+    order: in which the groups are made.
     """
 
     ranks: int
     sizes: list[int]
     operations: list[str]
     seconds: float
-    rounds: int = 3
-    cgx_first: bool = False
+    rounds: int = 6
+    order: tuple[str, ...] = GROUPS
 
 
 def measure_rank(rank: int, job: Job, port: int, result: str, number: int) -> None:
@@ -176,25 +179,27 @@ def measure_rank(rank: int, job: Job, port: int, result: str, number: int) -> No
     )
     try:
         groups = {}
-        for name in ("cgx", "gloo") if job.cgx_first else ("gloo", "cgx"):
+        for name in job.order:
             options = torch_cgx.Options(bits=32) if name == "cgx" else None
-            groups[name] = dist.new_group(backend=name, pg_options=options)
+            groups[name] = dist.new_group(backend=name.split()[0], pg_options=options)
         measured = []
         for name in job.operations:
             for nbytes in [0] if name == "barrier" else job.sizes:
                 make = OPERATIONS[name]
                 runs = [
                     make(group, rank, job.ranks, nbytes // 4)
-                    for group in (groups["gloo"], groups["cgx"])
+                    for group in (groups[which] for which in GROUPS)
                 ]
                 samples = _measure(runs, job.seconds / job.rounds)
                 gathered: list[Any] = [None] * job.ranks
                 dist.all_gather_object(gathered, samples)
-                slowest = [
-                    [max(times) for times in zip(*(one[i] for one in gathered), strict=True)]
-                    for i in range(2)
-                ]
-                measured.append({"operation": name, "bytes": nbytes, "samples": slowest})
+                slowest = {
+                    which: statistics.median(
+                        max(times) for times in zip(*(one[i] for one in gathered), strict=True)
+                    )
+                    for i, which in enumerate(GROUPS)
+                }
+                measured.append({"operation": name, "bytes": nbytes, "seconds": slowest})
         if rank == 0:
             Path(result).write_text(json.dumps(measured))
     finally:
@@ -202,19 +207,20 @@ def measure_rank(rank: int, job: Job, port: int, result: str, number: int) -> No
 
 
 def _measure(runs: list[Run], seconds: float) -> list[list[float]]:
-    """Seconds per call of each of the two in turns: a, b, b, a. All ranks take equal numbers."""
+    """Seconds per call of each, in turns that rotate. All ranks take equal numbers."""
     for run in runs:
         _sample(run, 2)
     estimate = max(_sample(runs[0], 4), 1e-7)
     plan: list[Any] = [None]
     calls = math.ceil(min(max(_SAMPLE_SECONDS / estimate, 1), _MOST_CALLS))
-    pairs = math.ceil(min(max(seconds / (2 * calls * estimate), _LEAST_PAIRS), _MOST_PAIRS))
-    plan = [(calls, pairs)]
+    turns = math.ceil(min(max(seconds / (len(runs) * calls * estimate), _LEAST), _MOST))
+    plan = [(calls, turns)]
     dist.broadcast_object_list(plan)
-    calls, pairs = plan[0]
-    samples: list[list[float]] = [[], []]
-    for pair in range(pairs):
-        for i in (0, 1) if pair % 2 == 0 else (1, 0):
+    calls, turns = plan[0]
+    samples: list[list[float]] = [[] for _ in runs]
+    for turn in range(turns):
+        for k in range(len(runs)):
+            i = (turn + k) % len(runs)
             samples[i].append(_sample(runs[i], calls))
     return samples
 
@@ -227,34 +233,38 @@ def _sample(run: Run, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def ratio_of(gloo: list[float], cgx: list[float]) -> tuple[float, float, float]:
-    """gloo's median over cgx's: 10th percentile over resamples, of the times as they are, 90th."""
+def ratio_of(rounds: list[float]) -> tuple[float, float, float]:
+    """Of one ratio a round: 10th percentile of the geometric mean over resamples of the rounds, the
+    mean, 90th percentile.
+    """
     draw = random.Random(0)
-    resampled = [
-        statistics.median(draw.choices(gloo, k=len(gloo)))
-        / statistics.median(draw.choices(cgx, k=len(cgx)))
-        for _ in range(_RESAMPLES)
-    ]
-    low, _, high = spread(resampled)
-    return low, statistics.median(gloo) / statistics.median(cgx), high
+    means = [_mean(draw.choices(rounds, k=len(rounds))) for _ in range(_RESAMPLES)]
+    low, _, high = spread(means)
+    return low, _mean(rounds), high
 
 
-def to_rows(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per operation and size."""
+def _mean(ratios: list[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+def to_rows(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """One row per operation and size. rounds: what measure_rank wrote, of each."""
     rows = []
-    for one in measured:
-        gloo, cgx = one["samples"]
-        low, ratio, high = ratio_of(gloo, cgx)
+    for same in zip(*rounds, strict=True):
+        times = [one["seconds"] for one in same]
+        gloo = [math.sqrt(t["gloo"] * t["gloo again"]) for t in times]
+        low, ratio, high = ratio_of([g / t["cgx"] for g, t in zip(gloo, times, strict=True)])
         rows.append(
             {
-                "operation": one["operation"],
-                "bytes": one["bytes"],
+                "operation": same[0]["operation"],
+                "bytes": same[0]["bytes"],
                 "gloo_seconds": statistics.median(gloo),
-                "cgx_seconds": statistics.median(cgx),
+                "cgx_seconds": statistics.median(t["cgx"] for t in times),
                 "ratio": ratio,
                 "ratio_p10": low,
                 "ratio_p90": high,
-                "samples": len(gloo),
+                "control": _mean([t["gloo"] / t["gloo again"] for t in times]),
+                "rounds": len(times),
             }
         )
     return rows
@@ -263,14 +273,15 @@ def to_rows(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def table(rows: list[dict[str, Any]]) -> str:
     width = max(len(row["operation"]) for row in rows)
     lines = [
-        f"{'operation':<{width}} {'size':>6} {'gloo':>11} {'cgx':>11} {'gloo/cgx':>9} p10 - p90"
+        f"{'operation':<{width}} {'size':>6} {'gloo':>11} {'cgx':>11} {'gloo/cgx':>9} p10 - p90   "
+        "control"
     ]
     for row in rows:
         between = f"{row['ratio_p10']:.2f} - {row['ratio_p90']:.2f}"
         lines.append(
             f"{row['operation']:<{width}} {size_text(row['bytes']):>6} "
             f"{time_text(row['gloo_seconds']):>11} {time_text(row['cgx_seconds']):>11} "
-            f"{row['ratio']:>9.3f} {between}"
+            f"{row['ratio']:>9.3f} {between} {row['control']:>9.3f}"
         )
     return "\n".join(lines)
 
@@ -323,19 +334,11 @@ def measure(job: Job) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="cgx-passthrough-") as folder:
         for number in range(job.rounds):
             result = Path(folder) / f"measured-{number}.json"
-            this = dataclasses.replace(job, cgx_first=number % 2 == 1)
+            orders = list(itertools.permutations(GROUPS))
+            this = dataclasses.replace(job, order=orders[number % len(orders)])
             spawn(measure_rank, args=(this, store.port, str(result), number), nprocs=job.ranks)
             rounds.append(json.loads(result.read_text()))
-    return to_rows(pooled(rounds))
-
-
-def pooled(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The samples of all rounds as those of one."""
-    together = []
-    for same in zip(*rounds, strict=True):
-        samples = [list(itertools.chain(*(one["samples"][i] for one in same))) for i in range(2)]
-        together.append({**same[0], "samples": samples})
-    return together
+    return to_rows(rounds)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -345,7 +348,7 @@ def main(argv: list[str] | None = None) -> int:
         sizes=sorted(set(args.sizes or SIZES)),
         operations=args.operations or list(OPERATIONS),
         seconds=args.seconds or (0.2 if args.quick else 1.2),
-        rounds=1 if args.quick else 3,
+        rounds=1 if args.quick else 6,
     )
     start = time.monotonic()
     facts = _machine.facts() | {"ranks": job.ranks, "threads": 1}
@@ -355,7 +358,9 @@ def main(argv: list[str] | None = None) -> int:
     facts["seconds"] = round(time.monotonic() - start, 1)
     print(f"\n{table(rows)}\n")
     ratios = [row["ratio"] for row in rows]
+    controls = [row["control"] for row in rows]
     print(f"median of all {statistics.median(ratios):.3f}, lowest {min(ratios):.3f}")
+    print(f"control: {min(controls):.3f} to {max(controls):.3f}")
     print(f"{facts['seconds']} s in all")
     if args.json:
         document = {"benchmark": "passthrough", "machine": facts, "rows": rows}

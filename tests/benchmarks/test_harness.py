@@ -105,18 +105,20 @@ def test_the_matrix_of_powersgd_is_nearly_square():
 
 
 def test_the_ratio_through_cgx_and_its_uncertainty():
-    low, ratio, high = passthrough.ratio_of([2.0] * 50 + [9.0] * 2, [1.0] * 50)
-    assert (low, ratio, high) == (2.0, 2.0, 2.0)
-    low, ratio, high = passthrough.ratio_of([1.0, 3.0] * 20 + [2.0], [2.0] * 41)
-    assert low < ratio == 1.0 < high
+    assert passthrough.ratio_of([2.0] * 6) == (2.0, 2.0, 2.0)
+    low, ratio, high = passthrough.ratio_of([0.5, 2.0] * 20)
+    assert low < ratio < high and abs(ratio - 1.0) < 1e-9
 
 
-def test_rounds_are_pooled():
-    def one(samples):
-        return [{"operation": "barrier", "bytes": 0, "samples": samples}]
+def test_rounds_give_one_row_with_a_control():
+    def one(gloo, cgx, again):
+        seconds = {"gloo": gloo, "cgx": cgx, "gloo again": again}
+        return [{"operation": "barrier", "bytes": 0, "seconds": seconds}]
 
-    found = passthrough.pooled([one([[1.0], [2.0]]), one([[3.0, 4.0], [5.0, 6.0]])])
-    assert found == one([[1.0, 3.0, 4.0], [2.0, 5.0, 6.0]])
+    (row,) = passthrough.to_rows([one(1.0, 1.0, 4.0), one(4.0, 8.0, 1.0)])
+    assert abs(row["ratio"] - 0.5**0.5) < 1e-9  # of 2 and 1/4
+    assert abs(row["control"] - 1.0) < 1e-9  # of 1/4 and 4
+    assert row["gloo_seconds"] == 2.0 and row["cgx_seconds"] == 4.5 and row["rounds"] == 2
 
 
 def test_a_peer_is_compared_with_what_does_the_same():
