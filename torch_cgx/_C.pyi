@@ -90,6 +90,7 @@ class ProcessGroupCGX(Backend):
         tensor: torch.Tensor,
         op: Any,
         layers: _Layers,
+        async_op: bool = True,
         timeout: timedelta = ...,
         *,
         tunable: bool = False,
@@ -100,6 +101,7 @@ class ProcessGroupCGX(Backend):
         input: torch.Tensor,
         op: Any,
         codec: Spec | None,
+        async_op: bool = True,
         timeout: timedelta = ...,
     ) -> dist.Work: ...
     def all_gather_codec(
@@ -107,6 +109,7 @@ class ProcessGroupCGX(Backend):
         output: torch.Tensor,
         input: torch.Tensor,
         codec: Spec | None,
+        async_op: bool = True,
         timeout: timedelta = ...,
     ) -> dist.Work: ...
     @property
