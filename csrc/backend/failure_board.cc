@@ -21,6 +21,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr char kFailureKey[] = "cgx/failure";
 constexpr std::chrono::seconds kSilence{30};
 constexpr std::chrono::milliseconds kPatienceWithSilence{10};
+constexpr std::chrono::milliseconds kLookAgain{5};
 
 std::atomic<std::chrono::steady_clock::duration>& silent_until() {
   static std::atomic<std::chrono::steady_clock::duration> until{};
@@ -108,10 +109,17 @@ FailureBoard::FailureBoard(StorePtr store, int rank) : state_(std::make_shared<S
 }
 
 std::optional<FailureBoard::Posted> FailureBoard::post(const Failure& failure,
-                                                       std::chrono::milliseconds patience) {
-  return State::bounded<Posted>(state_, patience, [failure](State& state) -> std::optional<Posted> {
+                                                       std::chrono::milliseconds patience,
+                                                       std::chrono::milliseconds hesitation) {
+  const auto work = [failure, hesitation](State& state) -> std::optional<Posted> {
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start < hesitation) {
+      if (auto first = look_up(*state.store)) return first;
+      std::this_thread::sleep_for(kLookAgain);
+    }
     return unpack_posted(first_of(*state.store, kFailureKey, pack(state.rank, failure)));
-  });
+  };
+  return State::bounded<Posted>(state_, patience + hesitation, work);
 }
 
 std::optional<FailureBoard::Posted> FailureBoard::posted(std::chrono::milliseconds patience) {

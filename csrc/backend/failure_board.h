@@ -27,9 +27,10 @@ class FailureBoard {
     Failure failure;
   };
 
-  /// Tells the failure of this rank, unless another rank was faster; returns the first one, or
-  /// nothing if the store did not answer within `patience`.
-  std::optional<Posted> post(const Failure& failure, std::chrono::milliseconds patience);
+  /// Tells the failure of this rank, unless another rank was faster or is within `hesitation`;
+  /// returns the first one, or nothing if the store did not answer within `patience` more.
+  std::optional<Posted> post(const Failure& failure, std::chrono::milliseconds patience,
+                             std::chrono::milliseconds hesitation = {});
 
   /// The first failure that was posted, if there is one.
   std::optional<Posted> posted(std::chrono::milliseconds patience);

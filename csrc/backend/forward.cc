@@ -160,10 +160,11 @@ WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
     guard_->withdraw(record);
     throw;
   }
-  record->start();
+  auto work =
+      c10::make_intrusive<ForwardedWork>(inner, record, guard_, views ? outputs : Tensors{});
+  record->start();  // the watch looks at the work from here on
   if (config_.log == LogLevel::kDebug) log_call(*record, "");
-  return track(c10::make_intrusive<ForwardedWork>(std::move(inner), std::move(record), guard_,
-                                                  views ? outputs : Tensors{}));
+  return track(work);
 }
 
 WorkPtr ProcessGroupCGX::after(const char* title, const WorkPtr& work, const Tensors& outputs,

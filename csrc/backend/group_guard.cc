@@ -20,6 +20,9 @@ using std::chrono::milliseconds;
 
 // How long a store that may be dead is waited for.
 constexpr milliseconds kPatience{300};
+// A lost connection is seldom the cause: a peer that has failed closes its connections. How long it
+// may take to tell why.
+constexpr milliseconds kHesitation{150};
 // How long a call may go on after a peer's process has ended: what the peer has sent before may
 // still be on its way.
 constexpr milliseconds kAfterPeerEnded{300};
@@ -161,17 +164,19 @@ uint64_t GroupGuard::sequence() const {
 
 void GroupGuard::fail(const Failure& failure) {
   if (process_ != getpid()) return;  // a forked child must not speak for its parent
+  // Before the connections are closed: who sees that looks for the cause.
+  board_.post(failure, kPatience);
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ != nullptr) engine_->fail(failure);
   }
-  // Before the connections are closed: who sees that looks for the cause.
-  board_.post(failure, kPatience);
   abort_inner();
 }
 
 Failure GroupGuard::explain(Failure failure) {
-  const std::optional<FailureBoard::Posted> first = board_.post(failure, kPatience);
+  const bool symptom = failure.kind == FailureKind::kPeerLost;
+  const std::optional<FailureBoard::Posted> first =
+      board_.post(failure, kPatience, symptom ? kHesitation : milliseconds(0));
   if (!first || first->rank == label_->rank) return failure;
   // The cause, unless the carrier has told it already.
   if (failure.text.find(first->failure.text) != std::string::npos) return failure;
@@ -255,7 +260,8 @@ void GroupGuard::abort_inner() {
 
 void GroupGuard::look() {
   for (const CallRecordPtr& call : under_way()) {
-    if (call->shape.engine) continue;
+    // A call that has not started has no work yet: a large input may be copied first.
+    if (call->shape.engine || call->state() == CallRecord::State::kScheduled) continue;
     // Gloo's sends and receives learn only in wait() that they are over.
     const auto work = call->work();
     if (!work || (!call->shape.point_to_point() && work->isCompleted())) {

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +101,19 @@ class MockMpi:
             return _C._make_mpi_endpoint(self.tables[world[rank]], store, rank, size, **kw)
 
         return on_threads(size, make)
+
+
+NOTE = 512  # bytes of the news of an abort, for which every rank listens
+LONG = 50_000  # bytes; the mock holds messages of more than 4096 until their receive is there
+
+
+def text(length: int) -> bytes:
+    return bytes(i * 7 % 251 for i in range(length))
+
+
+def settle(mock: MockMpi, ranks: range, live: int) -> None:
+    """Waits until MPI has no more than `live` requests of each rank."""
+    end = time.monotonic() + 5
+    while any(mock.live(rank) > live for rank in ranks):
+        assert time.monotonic() < end, [mock.live(rank) for rank in ranks]
+        time.sleep(0.002)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from tests.distributed import run_pooled, run_ranks
+from tests.distributed import run_pooled, run_ranks, store
 
 # On one host calls are compared in shared memory before they start; elsewhere when they are stuck.
 ONE_HOST: dict[str, str] = {}
@@ -140,6 +140,79 @@ def test_every_rank_hears_both_sides(env, cases, limit):
             assert "rank 0" in text and "rank 1" in text, where
             assert "disagree" in text, where
             assert seconds < limit, where
+
+
+class SlowBoard(dist.Store):
+    """What rank 0 has to say of a failure takes its time, as on a busy host."""
+
+    def __init__(self, store, rank):
+        super().__init__()
+        self._store = store
+        self._rank = rank
+
+    def compare_set(self, key, expected, desired):
+        if self._rank == 0 and key.endswith("cgx/failure"):
+            time.sleep(0.1)
+        return self._store.compare_set(key, expected, desired)
+
+    def set(self, key, value):
+        self._store.set(key, value)
+
+    def get(self, key):
+        return self._store.get(key)
+
+    def add(self, key, value):
+        return self._store.add(key, value)
+
+    def check(self, keys):
+        return self._store.check(keys)
+
+    def delete_key(self, key):
+        return self._store.delete_key(key)
+
+    def wait(self, keys, *timeout):
+        self._store.wait(keys, *timeout)
+
+
+def rank_0_is_late(rank, world_size):
+    """Who came last finds the other stuck, and closes what the other waits for."""
+    board = SlowBoard(store(), rank)  # C++ does not keep the Python half of it
+    dist.init_process_group("cgx", store=board, rank=rank, world_size=world_size)
+    if rank == 0:
+        time.sleep(1)
+    config = {"bits": 4} if rank else None
+    try:
+        torch_cgx.reduce_scatter_tensor(torch.ones(1000), torch.ones(2000), config=config)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        dist.destroy_process_group()
+    return "no error"
+
+
+@pytest.mark.parametrize("env", [OVER_GLOO, TWO_HOSTS], ids=["gloo", "hosts"])
+def test_a_closed_connection_is_not_taken_for_the_cause(env):
+    for text in run_pooled(rank_0_is_late, 2, env=env, backend=None):
+        assert text.startswith("MismatchError") and "disagree" in text
+
+
+def slow_to_begin(rank, world_size):
+    try:
+        if rank:
+            dist.all_reduce(torch.ones(3))
+        else:
+            # Gloo copies the input before it starts, which takes longer than the watch's period.
+            n = 1 << 26
+            dist.reduce_scatter_tensor(torch.empty(n // 2), torch.ones(n))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+@pytest.mark.parametrize("env", [OVER_GLOO, TWO_HOSTS], ids=["gloo", "hosts"])
+def test_a_call_that_is_slow_to_begin_is_watched(env):
+    for text in run_pooled(slow_to_begin, 2, env=env):
+        assert text.startswith("MismatchError") and "disagree" in text
 
 
 def spectators(rank, world_size):

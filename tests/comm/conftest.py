@@ -1,0 +1,12 @@
+"""What the tests of the MPI carrier share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.comm.mpi_mock import MockMpi
+
+
+@pytest.fixture
+def mock() -> MockMpi:
+    return MockMpi()
