@@ -54,14 +54,13 @@ def uniform(spec: Spec, n: int) -> Floats:
         take = min(n - start, (1 << 32) - low)
         key = state ^ (splitmix64(block) if block else 0)
         x = np.arange(low, low + take, dtype=np.uint64).astype(np.uint32)
-        x ^= np.uint32(key & 0xFFFFFFFF)
-        x ^= x >> np.uint32(16)
+        x *= np.uint32(0x9E3779B9)
+        x += np.uint32(key & 0xFFFFFFFF)
+        x ^= (x >> np.uint32(16)) ^ np.uint32(key >> 32)
         x *= np.uint32(0x7FEB352D)
         x ^= x >> np.uint32(15)
-        x ^= np.uint32(key >> 32)
         x *= np.uint32(0x846CA68B)
-        x ^= x >> np.uint32(16)
-        u[start : start + take] = (x >> np.uint32(8)).astype(np.float32) * _F(2**-24)
+        u[start : start + take] = (~x >> np.uint32(8)).astype(np.float32) * _F(2**-24)
         start += take
     return u
 

@@ -23,21 +23,25 @@ CGX_HD uint64_t splitmix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Rounds of multiply and xor-shift with the constants of lowbias32 (Wellons, Prospecting for Hash
-/// Functions, 2018). `low` picks the order in which the counters are met; `high`, put between the
-/// rounds, keeps streams whose `low` differ in few bits from being permutations of each other.
+/// What a counter is multiplied by: 2^32 over the golden ratio, whose multiples spread evenly
+/// (Weyl). Next to each other they differ by a constant, so that vector code only adds.
+constexpr uint32_t kRandomStep = 0x9e3779b9u;
+
+/// A Weyl sequence that starts at `low`, mixed by rounds of xor-shift and multiply with the
+/// constants of lowbias32 (Wellons, Prospecting for Hash Functions, 2018). `high` keeps streams
+/// from being parts of each other. The last xor-shift of lowbias32 is left out: it changes the low
+/// half only, of which 8 bits are used.
 CGX_HD uint32_t random_bits(uint32_t counter, uint32_t low, uint32_t high) {
-  uint32_t x = counter ^ low;
-  x ^= x >> 16;
+  uint32_t x = low + counter * kRandomStep;
+  x ^= (x >> 16) ^ high;
   x *= 0x7feb352du;
   x ^= x >> 15;
-  x ^= high;
-  x *= 0x846ca68bu;
-  return x ^ (x >> 16);
+  return x * 0x846ca68bu;
 }
 
-/// Uniform in {0, 1, ..., 2^24 - 1} * 2^-24, exact in float32.
-CGX_HD float random_unit(uint32_t bits) { return rn_mul(static_cast<float>(bits >> 8), 0x1p-24f); }
+/// Uniform in {0, 1, ..., 2^24 - 1} * 2^-24, exact in float32, falling as the bits rise: so a
+/// fraction f exceeds it just where the sum of f 2^24 and (bits >> 8) carries.
+CGX_HD float random_unit(uint32_t bits) { return rn_mul(static_cast<float>(~bits >> 8), 0x1p-24f); }
 
 #if !defined(__CUDACC_RTC__)
 /// Key of one encoding: different for every (seed, sequence number of the call, rank, stage of the

@@ -85,13 +85,17 @@ def test_uniform_in_24_bits() -> None:
         for lag in (1, 2, 3, 4, 8, 16, 32, 64, 512, 4096):
             product = (u[lag:] - 0.5) * (u[:-lag] - 0.5)
             assert abs(product.mean()) < 5 / 12 / np.sqrt(len(product)), lag
+            pairs = np.histogram2d(u[lag:], u[:-lag], 64, ((0, 1), (0, 1)))[0]
+            expected = len(product) / 64**2
+            chi2 = ((pairs - expected) ** 2 / expected).sum()
+            assert abs(chi2 - 64**2) < 5 * np.sqrt(2 * 64**2), lag
 
 
 def test_engine_and_model_share_the_generator() -> None:
     for index in (0, 1, 2**32 - 1, 2**32, 3 * 2**32 + 5, 2**63):
         spec = Spec(seed=2**64 - 1, sequence=2**63, rank=7, stage=2, index=index)
         bits = _C.codec_random_bits(spec.seed, spec.sequence, spec.rank, spec.stage, index)
-        assert (bits >> 8) * 2.0**-24 == oracle.uniform(spec, 1)[0]
+        assert (~bits & 0xFFFFFFFF) // 2**8 * 2.0**-24 == oracle.uniform(spec, 1)[0]
 
 
 def test_same_key_same_bytes() -> None:

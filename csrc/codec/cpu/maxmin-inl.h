@@ -100,6 +100,12 @@ struct Reciprocal {
   }
 };
 
+/// random_unit() of each lane.
+static inline F unit_of(I bits) {
+  const I inverted = exclusive_or(bits, set_int(0xffffffffu));
+  return mul(to_float(shift_right<8>(inverted)), set(0x1p-24f));
+}
+
 /// Any bucket. A NaN becomes 0x80000000 in the conversions, which the minimum turns into top = 0.
 struct AnyBucket {
   F scale, offset, step;
@@ -111,10 +117,8 @@ struct AnyBucket {
   }
   F position(F x) const { return div(sub(mul(x, scale), offset), step); }
   I nearest(F x) const { return min_unsigned(to_int_nearest(position(x)), top); }
-  /// The random bits are the exclusive or of two words.
-  I stochastic(F x, I random, I other) const {
-    const I bits = exclusive_or(random, other);
-    const F u = mul(to_float(shift_right<8>(bits)), set(0x1p-24f));
+  I stochastic(F x, I bits) const {
+    const F u = unit_of(bits);
     const F p = position(x);
     const I floor = to_int_truncated(p);
     return min_unsigned(increment_where_greater(floor, sub(p, to_float(floor)), u), top);
@@ -143,11 +147,11 @@ struct StochasticBucket {
     const Reciprocal r(meta.unit);
     high = set(r.high * RoundUp::kScale), low = set(r.low * RoundUp::kScale);
   }
-  I stochastic(F x, I random, I other) const {
+  I stochastic(F x, I bits) const {
     const F a = sub(x, offset);
     const F q = fused_add(a, high, mul(a, low));
     const F rest = fused_subtract_from(a, q, step);
-    return round_up(fused_add(rest, high, q), random, other);
+    return round_up(fused_add(rest, high, q), bits);
   }
 };
 
@@ -164,18 +168,18 @@ struct Nearest {
 struct Stochastic {
   using Bucket = StochasticBucket;
   static bool by_reciprocal(MaxMinMeta meta) { return stochastic_by_reciprocal(meta); }
-  I counter, low, high;
+  I weyl, high;
   Stochastic(RandomKey key, uint32_t index)
-      : counter(add(set_int(index), iota())), low(set_int(key.low)), high(set_int(key.high)) {}
+      : weyl(add(set_int(key.low + index * kRandomStep), mul_low(iota(), set_int(kRandomStep)))),
+        high(set_int(key.high)) {}
   template <typename Bucket>
   I code(const Bucket& bucket, F x) {
-    I bits = exclusive_or(counter, low);
-    counter = add(counter, set_int(kLanes));
-    bits = exclusive_or(bits, shift_right<16>(bits));
+    I bits = exclusive_or(weyl, shift_right<16>(weyl), high);
+    weyl = add(weyl, set_int(static_cast<uint32_t>(kLanes) * kRandomStep));
     bits = mul_low(bits, set_int(0x7feb352du));
-    bits = exclusive_or(bits, shift_right<15>(bits), high);
+    bits = exclusive_or(bits, shift_right<15>(bits));
     bits = mul_low(bits, set_int(0x846ca68bu));
-    return bucket.stochastic(x, bits, shift_right<16>(bits));
+    return bucket.stochastic(x, bits);
   }
 };
 

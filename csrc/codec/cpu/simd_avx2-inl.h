@@ -54,16 +54,17 @@ static inline I increment_where_greater(I a, F x, F y) {
   return _mm256_sub_epi32(a, bits_of(_mm256_cmp_ps(x, y, _CMP_GT_OQ)));
 }
 
-/// The code of a position: its integer part, and 1 more where its fraction exceeds (bits >> 8)
-/// 2^-24, bits = random ^ other.
+static inline F unit_of(I bits);  // maxmin-inl.h
+
+/// The code of a position: its integer part, and 1 more where its fraction exceeds random_unit().
 struct RoundUp {
   static constexpr float kScale = 1.0f;
   I top;
   explicit RoundUp(float levels) : top(set_int(static_cast<uint32_t>(levels))) {}
-  I operator()(F position, I random, I other) const {
+  I operator()(F position, I bits) const {
     const I floor = to_int_truncated(position);
-    const F u = mul(to_float(shift_right<8>(exclusive_or(random, other))), set(0x1p-24f));
-    return min_unsigned(increment_where_greater(floor, sub(position, to_float(floor)), u), top);
+    const F fraction = sub(position, to_float(floor));
+    return min_unsigned(increment_where_greater(floor, fraction, unit_of(bits)), top);
   }
 };
 

@@ -46,17 +46,15 @@ static inline I increment_where_greater(I a, F x, F y) {
 }
 
 /// The code of a position times 2^24: its integer part, and 1 more where its fraction exceeds
-/// (bits >> 8) 2^-24, bits = random ^ other. A position from 1 on is a multiple of 2^-23, a smaller
-/// one is rounded up to one of 2^-24, which changes no comparison; the sum carries where the
-/// fraction is larger.
+/// random_unit(). A position from 1 on is a multiple of 2^-23, a smaller one is rounded up to one
+/// of 2^-24, which changes no comparison; the sum carries where the fraction is larger.
 struct RoundUp {
   static constexpr float kScale = 0x1p24f;
   I top;
   explicit RoundUp(float levels) : top(set_int(static_cast<uint32_t>(levels) << 24)) {}
-  I operator()(F position, I random, I other) const {
-    const I inverted = _mm512_ternarylogic_epi32(random, other, other, 0xc3);
+  I operator()(F position, I bits) const {
     const I fixed = _mm512_cvt_roundps_epu32(position, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    return shift_right<24>(add(min_unsigned(fixed, top), shift_right<8>(inverted)));
+    return shift_right<24>(add(min_unsigned(fixed, top), shift_right<8>(bits)));
   }
 };
 

@@ -61,15 +61,14 @@ static inline I increment_where_greater(I x, F p, F q) {
 }
 
 /// The code of a position times 2^24: its integer part, and 1 more where its fraction exceeds
-/// (bits >> 8) 2^-24, bits = random ^ other. As of avx512.
+/// random_unit(). As of avx512.
 struct RoundUp {
   static constexpr float kScale = 0x1p24f;
   I top;
   explicit RoundUp(float levels) : top(set_int(static_cast<uint32_t>(levels) << 24)) {}
-  I operator()(F position, I random, I other) const {
+  I operator()(F position, I bits) const {
     const I fixed = {vcvtpq_u32_f32(position.a), vcvtpq_u32_f32(position.b)};
-    const I inverted = exclusive_or(random, other, set_int(0xffffffffu));
-    return shift_right<24>(add(min_unsigned(fixed, top), shift_right<8>(inverted)));
+    return shift_right<24>(add(min_unsigned(fixed, top), shift_right<8>(bits)));
   }
 };
 
