@@ -95,6 +95,7 @@ def _measure_job(job: HostsJob) -> list[dict[str, Any]]:
         x = contribution(rank, nbytes // 4)
         for row, method in zip(size["rows"], methods, strict=True):
             row["link_bytes_by_host"] = _link_bytes(method, x, reads)
+            row["staging_bytes"] = method.staging_bytes()
         measured.append(size)
         if rank == 0:
             seconds = ", ".join(f"{r['method']} {min(r['seconds']):.4f}" for r in size["rows"])

@@ -64,6 +64,10 @@ class Method(ABC):
         """Counters since the group was made (see torch_cgx.stats), or nothing."""
         return {}
 
+    def staging_bytes(self) -> int | None:
+        """Host memory that messages between hosts hold now; None: nobody counts it."""
+        return None
+
 
 class Gloo(Method):
     """What a program without cgx does: dist.all_reduce on a gloo group of its own."""
@@ -142,6 +146,9 @@ class CgxGroup(Method):
     def counted(self) -> dict[str, float]:
         stats = torch_cgx.stats(self._group)
         return {name: stats[name] for name in COUNTERS}
+
+    def staging_bytes(self) -> int | None:
+        return int(torch_cgx.stats(self._group)["staging_bytes"])
 
 
 class Cgx(CgxGroup):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks._hosts_report import payload_bytes
 from benchmarks._parts import RESULTS
 
 Row = dict[str, Any]
@@ -194,6 +195,24 @@ def _passthrough_median(r: Results) -> float:
     return float(statistics.median(row["ratio"] for row in r.rows("passthrough")))
 
 
+SEGMENT = 512 << 10  # the default of segment_kb
+
+
+def _staging(r: Results) -> float:
+    """What messages hold over what they may: three encoded tensors and two segments a peer."""
+    shares = []
+    for run in r.of("hosts")["runs"]:
+        if run["ranks_per_host"] != 1:
+            continue
+        for bits in (2, 4, 8):
+            row = _find(run["rows"], f"cgx {bits} bit", MIB64, "hosts.json")
+            if "staging_bytes" not in row:
+                raise Missing("hosts.json has no staging_bytes")
+            allowed = 3 * payload_bytes(bits, MIB64, 512) + 2 * SEGMENT * (run["hosts"] - 1)
+            shares.append(row["staging_bytes"] / allowed)
+    return float(max(shares))
+
+
 def _training(method: str) -> Callable[[Results], float]:
     def figure(r: Results) -> float:
         rows = r.of("hosts_training")["groups"][0]["rows"]
@@ -249,6 +268,14 @@ TARGETS = [
         "compute and wire, overlapped",
         1.15,
         _training("cgx, 4 bits"),
+        True,
+        "x",
+    ),
+    Target(
+        "memory of messages between hosts, 64 MiB",
+        "3 encoded tensors + 2 segments a peer",
+        1,
+        _staging,
         True,
         "x",
     ),

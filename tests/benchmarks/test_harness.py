@@ -149,6 +149,17 @@ def test_targets_say_what_was_measured_and_whether_it_is_met():
     assert said[3].startswith("not measured: allreduce.json has no 'DeepSpeed shm'")
     latency = found["exact over SHM, 2 ranks, 16 KiB, time", "gloo fp32"]
     assert latency.row(_results(3.5, None))[2:] == ["<= 0.15x", "0.125x", "yes"]
+    # 4 bits of 64 MiB: 8 MiB of codes and 0.25 MiB of extremes.
+    of_bits = {2: 0, 4: 3 * (8 + 0.25) + 1, 8: 0}
+    rows = [
+        {"method": f"cgx {b} bit", "bytes": 64 << 20, "staging_bytes": n * 2**20}
+        for b, n in of_bits.items()
+    ]
+    runs = [{"hosts": 2, "rate": "1gbit", "ranks_per_host": 1, "rows": rows}]
+    memory = targets.TARGETS[-1]
+    assert memory.row(targets.Results({"hosts": {"runs": runs}}))[2:] == ["<= 1x", "1x", "yes"]
+    rows[1]["staging_bytes"] *= 1.01
+    assert memory.row(targets.Results({"hosts": {"runs": runs}}))[3:] == ["1.01x", "**no**"]
     empty = targets.table(targets.Results({})).splitlines()
     assert len(empty) == 2 + len(targets.TARGETS)
     assert all("not measured" in line for line in empty[2:])
