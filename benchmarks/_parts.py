@@ -62,7 +62,7 @@ _ALL = (
         "hosts",
         "all-reduces between hosts",
         "hosts",
-        ("--hosts", "2", "4", "--rates", "1gbit", "10gbit", "--repeats", "11"),
+        ("--hosts", "2", "4", "--rates", "1gbit", "10gbit", "--repeats", "11", *_BITS),
     ),
     Part("crossover", "crossover", "the size from which compression pays", "crossover"),
     Part(

@@ -173,11 +173,21 @@ def _between(hosts: int, rate: str, bits: int, nbytes: int = MIB64) -> Callable[
     return figure
 
 
-def _against_fp16(hosts: int) -> Callable[[Results], float]:
+def _against_fp16(hosts: int, bits: int) -> Callable[[Results], float]:
     def figure(r: Results) -> float:
         rows = r.hosts(hosts, "1gbit")
-        fp16, cgx = (_find(rows, m, MIB64, "hosts.json") for m in ("fp16 hook", "cgx 4 bit"))
+        fp16, cgx = (_find(rows, m, MIB64, "hosts.json") for m in ("fp16 hook", f"cgx {bits} bit"))
         return float(fp16["seconds"] / cgx["seconds"])
+
+    return figure
+
+
+def _sixteen_bits(carrier: str) -> Callable[[Results], float]:
+    """Against the faster of torch's two hooks of 16 bits."""
+
+    def figure(r: Results) -> float:
+        hooks = min(r.reduced(f"{name} hook", MIB64)["seconds"] for name in ("fp16", "bf16"))
+        return float(hooks / r.reduced(f"cgx {carrier} 16 bit", MIB64)["seconds"])
 
     return figure
 
@@ -231,7 +241,8 @@ def _hosts(hosts: int) -> list[Target]:
         Target(f"{what}, 4 bits", gloo, 7.2, _between(hosts, "1gbit", 4), unit="x"),
         Target(f"{what}, 8 bits", gloo, 3.7, _between(hosts, "1gbit", 8), unit="x"),
         Target(f"{what}, 2 bits", gloo, 12, _between(hosts, "1gbit", 2), unit="x"),
-        Target(f"{what}, 4 bits", "gloo + fp16 hook", 3.6, _against_fp16(hosts), unit="x"),
+        Target(f"{what}, 4 bits", "gloo + fp16 hook", 3.6, _against_fp16(hosts, 4), unit="x"),
+        Target(f"{what}, 16 bits", "gloo + fp16 hook", 1, _against_fp16(hosts, 16), unit="x"),
     ]
 
 
@@ -248,6 +259,10 @@ TARGETS = [
     Target("exact over SHM, 2 ranks, 64 MiB", "DeepSpeed's SHM op", 1.0, _deepspeed, unit="x"),
     Target("exact over SHM, 2 ranks, 16 KiB, time", "gloo fp32", 0.15, _latency, True, "x"),
     Target("4 bits over SHM, 2 ranks, 64 MiB", "gloo fp32", 3, _speedup("cgx shm 4 bit"), unit="x"),
+    *(
+        Target(f"16 bits over {where}, 2 ranks, 64 MiB", "gloo + 16-bit hook", 1, figure, unit="x")
+        for where, figure in (("SHM", _sixteen_bits("shm")), ("Gloo", _sixteen_bits("gloo")))
+    ),
     *_hosts(2),
     *_hosts(4),
     Target(
