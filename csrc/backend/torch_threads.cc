@@ -1,8 +1,9 @@
 #include "backend/torch_threads.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
-#include <ATen/ops/empty.h>
+#include <ATen/core/Tensor.h>
 
 namespace cgx {
 namespace {
@@ -12,10 +13,10 @@ class TorchThreads final : public Parallel {
   int threads() const override { return at::in_parallel_region() ? 1 : at::get_num_threads(); }
 
   // at::parallel_for is a template that works only in code compiled for the OpenMP that torch was
-  // built with; its loop over a tensor is compiled in torch. The tensor has an element a part.
+  // built with; its loop over a tensor is compiled in torch. The tensor has an element a part, and is
+  // made past the dispatcher: a TorchDispatchMode of the caller must not get hold of it.
   void run(size_t parts, const std::function<void(size_t)>& body) const override {
-    const at::Tensor numbers =
-        at::empty({static_cast<int64_t>(parts)}, at::TensorOptions(at::kByte));
+    const at::Tensor numbers = at::detail::empty_cpu({static_cast<int64_t>(parts)}, at::kByte);
     const char* first = static_cast<const char*>(numbers.const_data_ptr());
     at::TensorIterator loop =
         at::TensorIteratorConfig().check_all_same_dtype(false).add_input(numbers).build();

@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_cgx
 from tests.distributed import run_pooled, run_ranks
@@ -297,3 +298,22 @@ def split_over_threads(rank, world_size):
 
 def test_large_buffers_are_split_over_torchs_threads():
     run_ranks(split_over_threads, 2)
+
+
+class NoNewTensors(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert "empty" not in str(func), func
+        return func(*args, **(kwargs or {}))
+
+
+def below_a_mode(rank, world_size):
+    torch.set_num_threads(2)
+    x = torch.ones(1 << 19)
+    with NoNewTensors():
+        torch_cgx.all_reduce(x, config={"bits": 4})
+    torch.set_num_threads(1)
+    return x.min().item(), x.max().item()
+
+
+def test_modes_of_the_caller_do_not_reach_into_the_engine():
+    assert run_pooled(below_a_mode, 2) == [(2.0, 2.0)] * 2
