@@ -130,8 +130,8 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
       log = [where = str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
                             "': ")](const std::string& text) { log_line(where + text); };
     }
-    // bf16, whatever the option half says: no finite value that the asked bits can carry may become
-    // infinite because of the tuner's choice.
+    // bf16, whatever the option half says: values that the asked bits can carry must not become
+    // infinite because of the tuner's choice, but for those within a rounding of 2^128.
     CodecSpec half;
     half.name = "bf16";
     half.bits = 16;

@@ -65,12 +65,18 @@ bool TaskQueue::run_here(const Task& task) {
   ++state->running;
   state->guest = std::this_thread::get_id();
   lock.unlock();
+  // However the task ends: Python unwinds threads that want its lock while it shuts down.
+  struct Leave {
+    State& state;
+    ~Leave() {
+      std::lock_guard<std::mutex> again(state.mutex);
+      state.guest = {};
+      state.ended();
+      if (!state.tasks.empty()) state.wake.notify_one();
+      if (state.closed) state.idle.notify_all();
+    }
+  } const leave{*state};
   task();
-  lock.lock();
-  state->guest = {};
-  state->ended();
-  if (!state->tasks.empty()) state->wake.notify_one();
-  if (state->closed) state->idle.notify_all();
   return true;
 }
 

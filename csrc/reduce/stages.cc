@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/float_mode.h"
 #include "codec/convert.h"
 #include "codec/finite.h"
 #include "codec/random.h"
@@ -45,6 +46,7 @@ void spread(const Call& call, const Chunk& chunk, size_t parts, const Work& work
     return;
   }
   call.parallel->run(parts, [&](size_t part) {
+    FloatMode ieee;  // of this thread: a pool inherits the mode of whoever started it
     const size_t share = chunk.values / parts;
     const size_t from = share * part;
     const size_t to = part + 1 == parts ? chunk.values : from + share;

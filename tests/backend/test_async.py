@@ -8,10 +8,12 @@ import contextlib
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_cgx
 from tests.distributed import run_pooled, run_ranks
@@ -297,3 +299,45 @@ def split_over_threads(rank, world_size):
 
 def test_large_buffers_are_split_over_torchs_threads():
     run_ranks(split_over_threads, 2)
+
+
+class NoNewTensors(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert "empty" not in str(func), func
+        return func(*args, **(kwargs or {}))
+
+
+def below_a_mode(rank, world_size):
+    torch.set_num_threads(2)
+    x = torch.ones(1 << 19)
+    with NoNewTensors():
+        torch_cgx.all_reduce(x, config={"bits": 4})
+    torch.set_num_threads(1)
+    return x.min().item(), x.max().item()
+
+
+def test_modes_of_the_caller_do_not_reach_into_the_engine():
+    assert run_pooled(below_a_mode, 2) == [(2.0, 2.0)] * 2
+
+
+def of_a_new_thread():
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+def with_other_numbers_of_threads(rank, world_size):
+    """The worker takes the caller's number of threads; what new threads get stays as it was set."""
+    torch.set_num_threads(1)
+    if rank == 1:
+        time.sleep(0.5)
+    works = [dist.all_reduce(torch.ones(1 << 18), async_op=True)]
+    torch.set_num_threads(2)
+    works.append(dist.all_reduce(torch.ones(1 << 18), async_op=True))
+    torch.set_num_threads(1)  # rank 0: before the second call begins
+    for work in works:
+        work.wait()
+    return of_a_new_thread()
+
+
+def test_numbers_of_threads_of_calls_are_theirs_alone():
+    assert run_pooled(with_other_numbers_of_threads, 2) == [1, 1]

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from tests.distributed import run_pooled
+from tests.distributed import run_pooled, run_ranks
 from tests.docs.bounds import DTYPES, ROUNDING, U, codec_bound
 from torch_cgx import _C
 
@@ -192,3 +192,20 @@ def test_flushing_of_subnormals_changes_nothing():
     expected = torch_cgx.simulate(list(x), {"bits": 4, "bucket_size": 64}).result
     assert all(torch.equal(one, expected.view(torch.int32)) for one in found)
     assert expected.count_nonzero() > 400
+
+
+def _flushing_pool(rank, world_size, x):
+    """The threads that torch starts for this one's loops inherit its mode, and keep it."""
+    torch.set_num_threads(2)
+    torch.set_flush_denormal(rank == 1)
+    torch.ones(1 << 20).add_(1)
+    group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(inner_reduction="SRA"))
+    mine = x[rank].clone()
+    dist.all_reduce(mine, group=group)
+    return mine.view(torch.int16)
+
+
+def test_flushing_of_subnormals_on_threads_of_torch_changes_nothing():
+    x = torch.randint(1, 60, (2, 1 << 19), generator=torch.Generator().manual_seed(0))
+    found = run_ranks(_flushing_pool, 2, x.to(torch.int16).view(torch.bfloat16))
+    assert all(torch.equal(one, x.sum(0).to(torch.int16)) for one in found)
