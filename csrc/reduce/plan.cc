@@ -55,6 +55,9 @@ size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost :
 // the last ones, from the end. Smaller aims stay: their rounds cost more than they hide.
 constexpr size_t kRamp = 4;
 constexpr size_t kSmallestRamp = 64 * 1024;
+// A tensor of many rounds has some twice as large in the middle: half as many messages, for the
+// same share of it left at the ends.
+constexpr size_t kManyRounds = 16;
 
 // Cuts segments into rounds: collects runs until one of two budgets is full.
 class RoundCutter {
@@ -69,6 +72,8 @@ class RoundCutter {
     for (const Segment& segment : plan.segments) {
       left_ += kPieceAlignment + segment.codec->encoded_bytes(segment.count, plan.dtype);
     }
+    const bool stretch = !plan.two_levels && left_ / kManyRounds >= aim_.cross;
+    longest_ = stretch ? std::min(2 * aim_.cross, most_.cross) : aim_.cross;
     begin_round();
   }
 
@@ -132,9 +137,9 @@ class RoundCutter {
   void begin_round() {
     if (!space_.ramp || aim_.cross < kSmallestRamp) return;
     const size_t least = aim_.cross / kRamp;
-    const size_t up = rounds_ < 8 ? least << rounds_ : aim_.cross;
+    const size_t up = rounds_ < 8 ? least << rounds_ : longest_;
     const size_t down = std::max(least, left_ / 2);
-    wanted_.cross = std::min({aim_.cross, up, down});
+    wanted_.cross = std::min({longest_, up, down});
     const double part = static_cast<double>(wanted_.cross) / static_cast<double>(aim_.cross);
     wanted_.inner = static_cast<size_t>(part * static_cast<double>(aim_.inner));
   }
@@ -145,6 +150,7 @@ class RoundCutter {
   Limits wanted_;  // of this round
   Limits used_{0, 0};
   size_t left_ = 0;  // encoded bytes that this round and later ones carry
+  size_t longest_ = 0;
   size_t rounds_ = 0;
   std::vector<Run> runs_;
 };
