@@ -27,6 +27,8 @@ from benchmarks._methods import STAGES, Method, Variant, make_methods
 _TIMEOUT = timedelta(seconds=120)
 # Calls per sample: more where one is about as short as the skew with which ranks leave a barrier.
 _CALLS = ((16 << 10, 20), (256 << 10, 5))
+# Short calls vary most, and cost least to repeat.
+_SHORT, _MORE_REPEATS = 64 << 10, 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dic
     counted: list[list[dict[str, float]]] = [[] for _ in methods]
     copies = []
     sums = []
-    for repetition in range(job.repeats):
+    for repetition in range(job.repeats * (_MORE_REPEATS if nbytes <= _SHORT else 1)):
         copies.append(_roof_seconds(lambda: y.copy_(x), calls))
         sums.append(_roof_seconds(lambda: y.add_(x), calls))
         for turn in range(len(methods)):

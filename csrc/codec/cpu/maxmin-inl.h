@@ -115,6 +115,7 @@ struct AnyBucket {
     scale = set(s.scale), offset = set(s.offset), step = set(s.step);
     top = set_int(static_cast<uint32_t>(s.top));
   }
+  static I limit(I codes) { return codes; }
   F position(F x) const { return div(sub(mul(x, scale), offset), step); }
   I nearest(F x) const { return min_unsigned(to_int_nearest(position(x)), top); }
   I stochastic(F x, I bits) const {
@@ -132,6 +133,7 @@ struct NearestBucket {
     const Reciprocal r(meta.unit);
     high = set(r.high), low = set(r.low);
   }
+  static I limit(I codes) { return codes; }
   I nearest(F x) const {
     const F a = sub(x, offset);
     return to_int_nearest(fused_add(a, high, mul(a, low)));
@@ -139,14 +141,19 @@ struct NearestBucket {
 };
 
 /// stochastic_by_reciprocal() ones. Positions are multiplied by RoundUp::kScale, a power of two.
+/// full: of 8 bits.
+template <bool full>
 struct StochasticBucket {
   F offset, high, low, step;
-  RoundUp round_up;
+  RoundUp<full> round_up;
   StochasticBucket(MaxMinMeta meta, float levels)
-      : offset(set(meta.min)), step(set(meta.unit * (1.0f / RoundUp::kScale))), round_up(levels) {
+      : offset(set(meta.min)),
+        step(set(meta.unit * (1.0f / RoundUp<full>::kScale))),
+        round_up(levels) {
     const Reciprocal r(meta.unit);
-    high = set(r.high * RoundUp::kScale), low = set(r.low * RoundUp::kScale);
+    high = set(r.high * RoundUp<full>::kScale), low = set(r.low * RoundUp<full>::kScale);
   }
+  I limit(I codes) const { return round_up.limit(codes); }
   I stochastic(F x, I bits) const {
     const F a = sub(x, offset);
     const F q = fused_add(a, high, mul(a, low));
@@ -156,6 +163,7 @@ struct StochasticBucket {
 };
 
 struct Nearest {
+  template <bool full>
   using Bucket = NearestBucket;
   static bool by_reciprocal(MaxMinMeta meta) { return nearest_by_reciprocal(meta); }
   Nearest(RandomKey, uint32_t) {}
@@ -166,7 +174,8 @@ struct Nearest {
 };
 
 struct Stochastic {
-  using Bucket = StochasticBucket;
+  template <bool full>
+  using Bucket = StochasticBucket<full>;
   static bool by_reciprocal(MaxMinMeta meta) { return stochastic_by_reciprocal(meta); }
   I weyl, high;
   Stochastic(RandomKey key, uint32_t index)
@@ -196,12 +205,12 @@ static inline void quantize(T type, const std::byte* x, size_t n, const Bucket& 
     const I b = code(i + kLanes);
     const I c = code(i + 2 * kLanes);
     const I d = code(i + 3 * kLanes);
-    store_bytes(codes + i, a, b, c, d);
+    store_bytes(codes + i, a, b, c, d, bucket);
   }
-  for (; i + kLanes <= n; i += kLanes) store_bytes(codes + i, code(i));
+  for (; i + kLanes <= n; i += kLanes) store_bytes(codes + i, bucket.limit(code(i)));
   if (i < n) {
     const F rest = load_part(type, x + i * T::kBytes, n - i);
-    store_bytes(codes + i, rounding.code(bucket, rest));
+    store_bytes(codes + i, bucket.limit(rounding.code(bucket, rest)));
   }
 }
 
@@ -296,8 +305,11 @@ static void encode_as(const MaxMinPart& part, const std::byte* x, RandomKey key,
     const MaxMinMeta meta = metas[next++];
     const size_t n = smaller(part.bucket_size, part.n - start);
     const std::byte* bucket = x + start * T::kBytes;
-    if (R::by_reciprocal(meta)) {
-      const typename R::Bucket fast(meta, levels);
+    if (R::by_reciprocal(meta) && part.bits == 8) {
+      const typename R::template Bucket<true> fast(meta, levels);
+      encode_bucket<T, R>(fast, bucket, n, key, index + start, sink);
+    } else if (R::by_reciprocal(meta)) {
+      const typename R::template Bucket<false> fast(meta, levels);
       encode_bucket<T, R>(fast, bucket, n, key, index + start, sink);
     } else {
       encode_bucket<T, R>(AnyBucket(meta, levels), bucket, n, key, index + start, sink);

@@ -57,10 +57,12 @@ static inline I increment_where_greater(I a, F x, F y) {
 static inline F unit_of(I bits);  // maxmin-inl.h
 
 /// The code of a position: its integer part, and 1 more where its fraction exceeds random_unit().
+template <bool full>
 struct RoundUp {
   static constexpr float kScale = 1.0f;
   I top;
   explicit RoundUp(float levels) : top(set_int(static_cast<uint32_t>(levels))) {}
+  static I limit(I codes) { return codes; }
   I operator()(F position, I bits) const {
     const I floor = to_int_truncated(position);
     const F fraction = sub(position, to_float(floor));
@@ -129,7 +131,8 @@ static inline void store_part(T type, std::byte* y, size_t n, F a) {
 }
 
 /// 4 * kLanes dwords below 256 to bytes, in order.
-static inline void store_bytes(uint8_t* out, I a, I b, I c, I d) {
+template <typename Bucket>
+static inline void store_bytes(uint8_t* out, I a, I b, I c, I d, const Bucket&) {
   const I packed = _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
   const I order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   _mm256_storeu_si256(reinterpret_cast<I*>(out), _mm256_permutevar8x32_epi32(packed, order));

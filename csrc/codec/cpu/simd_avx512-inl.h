@@ -47,14 +47,21 @@ static inline I increment_where_greater(I a, F x, F y) {
 
 /// The code of a position times 2^24: its integer part, and 1 more where its fraction exceeds
 /// random_unit(). A position from 1 on is a multiple of 2^-23, a smaller one is rounded up to one
-/// of 2^-24, which changes no comparison; the sum carries where the fraction is larger.
+/// of 2^-24, which changes no comparison; the sum carries where the fraction is larger. A position
+/// may exceed the highest code by some 2^-16, which must not carry: with fewer than 8 bits that is
+/// mended later, by limit(), in 64 codes at once.
+template <bool full>
 struct RoundUp {
   static constexpr float kScale = 0x1p24f;
   I top;
-  explicit RoundUp(float levels) : top(set_int(static_cast<uint32_t>(levels) << 24)) {}
+  explicit RoundUp(float levels)
+      : top(full ? set_int(static_cast<uint32_t>(levels) << 24)
+                 : _mm512_set1_epi8(static_cast<char>(levels))) {}
+  /// Of codes, as bytes or as dwords.
+  I limit(I codes) const { return full ? codes : _mm512_min_epu8(codes, top); }
   I operator()(F position, I bits) const {
     const I fixed = _mm512_cvt_roundps_epu32(position, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    return shift_right<24>(add(min_unsigned(fixed, top), shift_right<8>(bits)));
+    return shift_right<24>(add(full ? min_unsigned(fixed, top) : fixed, shift_right<8>(bits)));
   }
 };
 
@@ -112,8 +119,10 @@ static inline void store_part(T type, std::byte* y, size_t n, F a) {
 }
 
 /// 4 * kLanes dwords below 256 to bytes, in order.
-static inline void store_bytes(uint8_t* out, I a, I b, I c, I d) {
-  const I packed = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+template <typename Bucket>
+static inline void store_bytes(uint8_t* out, I a, I b, I c, I d, const Bucket& bucket) {
+  const I low = _mm512_packs_epi32(a, b), high = _mm512_packs_epi32(c, d);
+  const I packed = bucket.limit(_mm512_packus_epi16(low, high));
   const I order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   _mm512_storeu_si512(out, _mm512_permutexvar_epi32(order, packed));
 }

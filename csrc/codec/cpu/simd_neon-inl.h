@@ -62,10 +62,12 @@ static inline I increment_where_greater(I x, F p, F q) {
 
 /// The code of a position times 2^24: its integer part, and 1 more where its fraction exceeds
 /// random_unit(). As of avx512.
+template <bool full>
 struct RoundUp {
   static constexpr float kScale = 0x1p24f;
   I top;
   explicit RoundUp(float levels) : top(set_int(static_cast<uint32_t>(levels) << 24)) {}
+  static I limit(I codes) { return codes; }
   I operator()(F position, I bits) const {
     const I fixed = {vcvtpq_u32_f32(position.a), vcvtpq_u32_f32(position.b)};
     return shift_right<24>(add(min_unsigned(fixed, top), shift_right<8>(bits)));
@@ -151,7 +153,8 @@ static inline uint8x8_t to_bytes(I x) {
   return vmovn_u16(vcombine_u16(vmovn_u32(x.a), vmovn_u32(x.b)));
 }
 static inline void store_bytes(uint8_t* out, I x) { vst1_u8(out, to_bytes(x)); }
-static inline void store_bytes(uint8_t* out, I p, I q, I r, I s) {
+template <typename Bucket>
+static inline void store_bytes(uint8_t* out, I p, I q, I r, I s, const Bucket&) {
   vst1q_u8(out, vcombine_u8(to_bytes(p), to_bytes(q)));
   vst1q_u8(out + 16, vcombine_u8(to_bytes(r), to_bytes(s)));
 }
