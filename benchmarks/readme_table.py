@@ -64,9 +64,9 @@ def table(document: dict[str, Any]) -> str:
     base, methods, found = _by_method(document["rows"])
     sizes = choose(list(base))
     caption = (
-        f"Times faster than `{BASE}`, median of {facts['repeats']} repetitions; {facts['ranks']} "
-        f"ranks on one host ({_machine(facts)}), {facts['threads']} thread each. Above 1 is "
-        "faster. `bytes`: sent per rank, relative to the vector, at the largest size."
+        f"Times faster than `{BASE}`, median of {facts['repeats']} repetitions (more of short "
+        f"calls); {facts['ranks']} ranks on one host ({_machine(facts)}), "
+        f"{facts['threads']} thread each. Above 1 is faster. `bytes`: sent per rank, relative to the vector, at the largest size."
     )
     lines = _head(caption, ["fp32 vector of", *map(size_text, sizes), "bytes"])
     lines.append(_row("gloo fp32: time", [_time(base[size]["seconds"]) for size in sizes]) + " |")
@@ -95,8 +95,8 @@ def hosts_table(document: dict[str, Any]) -> str:
         rows = {name: its_found.get((name, largest)) for name in methods}
         columns.append((its_base[largest], rows))
     caption = (
-        f"Times faster than `{BASE}`, median of {facts['repeats']} repetitions; "
-        f"{_layout(first)}, links of {rate_text(first['rate'])} ({_machine(facts)})."
+        f"Times faster than `{BASE}`, median of {facts['repeats']} repetitions (more of short "
+        f"calls); {_layout(first)}, links of {rate_text(first['rate'])} ({_machine(facts)})."
     )
     lines = _head(caption, ["fp32 vector of", *titles])
     lines.append(_row("gloo fp32: time", [_time(row["seconds"]) for row, _ in columns]))
