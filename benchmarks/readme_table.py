@@ -66,7 +66,8 @@ def table(document: dict[str, Any]) -> str:
     caption = (
         f"Times faster than `{BASE}`, median of {facts['repeats']} repetitions (more of short "
         f"calls); {facts['ranks']} ranks on one host ({_machine(facts)}), "
-        f"{facts['threads']} thread each. Above 1 is faster. `bytes`: sent per rank, relative to the vector, at the largest size."
+        f"{facts['threads']} thread each. Above 1 is faster. `bytes`: sent per rank, relative to "
+        "the vector, at the largest size."
     )
     lines = _head(caption, ["fp32 vector of", *map(size_text, sizes), "bytes"])
     lines.append(_row("gloo fp32: time", [_time(base[size]["seconds"]) for size in sizes]) + " |")
