@@ -1,11 +1,11 @@
-// Collectives that the engine serves: which codec a call gets, and the way to the worker thread.
+// Collectives that the engine serves, and their way to the thread that runs them. Which codec they
+// get: codec_choice.cc.
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <iterator>
 #include <utility>
 
 #include "backend/caller_context.h"
-#include "backend/layer_table.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
 #include "backend/tensor_memory.h"
@@ -88,30 +88,6 @@ std::optional<DType> engine_dtype(const at::Tensor& tensor) {
   }
 }
 
-std::shared_ptr<const Codec> ProcessGroupCGX::allowed_on_carrier(
-    std::shared_ptr<const Codec> codec) const {
-  return on_one_host_ && !config_.intra_compress.value_or(true) ? raw_codec() : codec;
-}
-
-std::shared_ptr<const Codec> ProcessGroupCGX::codec_for(bool collective_compresses,
-                                                        int64_t numel) const {
-  if (!collective_compresses || static_cast<size_t>(numel) < config_.min_size) return raw_codec();
-  return allowed_on_carrier(resolve_codec(options_->fields, config_));
-}
-
-std::string ProcessGroupCGX::why_codec(bool collective_compresses, const at::Tensor& tensor) const {
-  if (config_.log != LogLevel::kDebug) return "";
-  if (LayerTable::instance().find(tensor.numel())) return "by its registered layers";
-  if (!collective_compresses) return "exact: the option collectives leaves it out";
-  if (static_cast<size_t>(tensor.numel()) < config_.min_size) {
-    return str_of("exact: fewer values than min_size=", config_.min_size);
-  }
-  const int64_t bits = bits_in_force(options_->fields);
-  if (is_exact(bits)) return str_of("exact: bits=", bits);
-  if (on_one_host_ && !config_.intra_compress.value_or(true)) return "exact: intra_compress=0";
-  return str_of("compressed: bits=", bits);
-}
-
 void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why) const {
   const CallRecord::Progress now = record.progress();
   std::string text = str_of(record.title(), ", group '", options_->group_name, "', ",
@@ -124,43 +100,6 @@ void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why)
   }
   if (!now.error.empty()) text += "; failed: " + now.error;
   log_line(text);
-}
-
-std::vector<Segment> ProcessGroupCGX::segments_for(const at::Tensor& tensor) const {
-  const auto registered = LayerTable::instance().find(tensor.numel());
-  if (!registered) {
-    return {Segment{static_cast<size_t>(tensor.numel()),
-                    codec_for(config_.compress_all_reduce, tensor.numel())}};
-  }
-  std::vector<Segment> segments;
-  for (const RegisteredLayer& layer : *registered) {
-    if (!config_.compress_all_reduce) {
-      segments.push_back({static_cast<size_t>(layer.numel), raw_codec()});
-      continue;
-    }
-    OptionFields fields = options_->fields;
-    if (layer.bits > 0) fields.set("bits", std::to_string(layer.bits));
-    if (layer.bucket_size > 0) fields.set("bucket_size", std::to_string(layer.bucket_size));
-    const bool small = static_cast<size_t>(layer.numel) < config_.min_size;
-    segments.push_back({static_cast<size_t>(layer.numel),
-                        small ? raw_codec() : allowed_on_carrier(resolve_codec(fields, config_))});
-  }
-  return segments;
-}
-
-std::vector<Segment> ProcessGroupCGX::segments_of(const at::Tensor& tensor,
-                                                  const std::vector<LayerRequest>& layers) const {
-  std::vector<Segment> segments;
-  int64_t total = 0;
-  for (const LayerRequest& layer : layers) {
-    TORCH_CHECK_VALUE(layer.numel >= 0, "cgx: layers: a layer of ", layer.numel, " values");
-    total += layer.numel;
-    segments.push_back({static_cast<size_t>(layer.numel),
-                        layer.codec ? allowed_on_carrier(make_codec(*layer.codec)) : raw_codec()});
-  }
-  TORCH_CHECK_VALUE(total == tensor.numel(), "cgx: all_reduce of ", tensor.numel(),
-                    " values: the layers have ", total, " values in all");
-  return segments;
 }
 
 WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
