@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks import _stores
 from benchmarks._check import Reference, contribution, fingerprint
 from benchmarks._methods import STAGES, Method, Variant, make_methods
 
@@ -66,7 +67,7 @@ def measure_rank(rank: int, job: Job, port: int, result: str) -> None:
     port: of a TCPStore on the loopback interface.
     """
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_TIMEOUT)  # type: ignore[attr-defined]
+    store = _stores.join(port, _TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=job.ranks, timeout=_TIMEOUT)
     try:
         methods = make_methods(job.variants, job.bucket_size, job.bf16, job.peers)

@@ -28,10 +28,9 @@ from pathlib import Path
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from benchmarks import _machine, _mpi_rank, _peers, _plot, _report
+from benchmarks import _machine, _mpi_rank, _peers, _plot, _report, _stores
 from benchmarks._arguments import add_output_arguments, add_reduction_arguments, at_least
 from benchmarks._measure import Job, measure_rank
 from benchmarks._methods import Variant, sixteen_bits
@@ -133,7 +132,7 @@ def measure(job: Job, mpirun: Path | None = None) -> list[_report.Row]:
     # One thread per rank, as torchrun does it; read when the processes import torch.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # The store is served here, so no port has to be guessed.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    store = _stores.serve()
     with tempfile.TemporaryDirectory(prefix="cgx-allreduce-") as folder:
         result = Path(folder) / "measured.json"
         if mpirun:

@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 import torch_cgx
-from benchmarks import _machine
+from benchmarks import _machine, _stores
 from benchmarks._arguments import add_output_arguments, at_least
 from benchmarks._report import size_text
 
@@ -58,7 +58,7 @@ def _times(x: torch.Tensor, group: Any, calls: int) -> float:
 
 def _measure_rank(rank: int, port: int, calls: int, result: str) -> None:
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_TIMEOUT)  # type: ignore[attr-defined]
+    store = _stores.join(port, _TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=_TIMEOUT)
     both = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=32))
     ones = [dist.new_group([r], backend="cgx") for r in range(2)]
@@ -86,7 +86,7 @@ def _measure_rank(rank: int, port: int, calls: int, result: str) -> None:
 def measure(calls: int) -> list[dict[str, Any]]:
     """One row for each size: seconds by what they are spent on."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    store = _stores.serve()
     with tempfile.TemporaryDirectory(prefix="cgx-latency-") as folder:
         result = Path(folder) / "measured.json"
         spawn(_measure_rank, args=(store.port, calls, str(result)), nprocs=2)

@@ -40,7 +40,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 import torch_cgx
-from benchmarks import _machine
+from benchmarks import _machine, _stores
 from benchmarks._arguments import add_output_arguments, at_least, parse_size
 from benchmarks._report import size_text, spread, time_text
 
@@ -169,7 +169,7 @@ def measure_rank(rank: int, job: Job, port: int, result: str, number: int) -> No
     number: of the round.
     """
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=_TIMEOUT)  # type: ignore[attr-defined]
+    store = _stores.join(port, _TIMEOUT)
     dist.init_process_group(
         "gloo",
         store=dist.PrefixStore(f"round {number}", store),
@@ -329,7 +329,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def measure(job: Job) -> list[dict[str, Any]]:
     """Runs the job in processes of its own. A rank's exception is raised here, with its text."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    store = _stores.serve()
     rounds = []
     with tempfile.TemporaryDirectory(prefix="cgx-passthrough-") as folder:
         for number in range(job.rounds):
