@@ -6,14 +6,14 @@
 // host only.
 #pragma once
 
-#include <cstdint>
+#include "base/host_device.h"
 
 namespace cgx {
 
-inline uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
-inline float bits_float(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+CGX_HD uint32_t float_bits(float x) { return as_bits(x); }
+CGX_HD float bits_float(uint32_t bits) { return from_bits(bits); }
 
-inline float half_to_float(uint16_t half) {
+CGX_HD float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t exponent = (half >> 10) & 0x1f;
   const uint32_t mantissa = half & 0x3ff;
@@ -29,7 +29,7 @@ inline float half_to_float(uint16_t half) {
   return bits_float(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
-inline uint16_t float_to_half(float x) {
+CGX_HD uint16_t float_to_half(float x) {
   const uint32_t bits = float_bits(x);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
@@ -48,11 +48,11 @@ inline uint16_t float_to_half(float x) {
   return static_cast<uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
 }
 
-inline float bfloat16_to_float(uint16_t value) {
+CGX_HD float bfloat16_to_float(uint16_t value) {
   return bits_float(static_cast<uint32_t>(value) << 16);
 }
 
-inline uint16_t float_to_bfloat16(float x) {
+CGX_HD uint16_t float_to_bfloat16(float x) {
   const uint32_t bits = float_bits(x);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);

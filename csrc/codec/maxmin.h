@@ -21,7 +21,7 @@
 // zero of either sign counts as +0.
 #pragma once
 
-#include "codec/host_device.h"
+#include "base/host_device.h"
 
 namespace cgx {
 

@@ -5,7 +5,7 @@
 // device, and a run may be replayed. Not for cryptography.
 #pragma once
 
-#include "codec/host_device.h"
+#include "base/host_device.h"
 
 #if !defined(__CUDACC_RTC__)
 #include "codec/codec.h"

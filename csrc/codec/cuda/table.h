@@ -1,0 +1,38 @@
+// Builds the table of runs of a launch from the pieces of a plan. Host only.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "codec/codec.h"
+#include "codec/cuda/run.h"
+
+namespace cgx::gpu {
+
+class RunTable {
+ public:
+  /// A run of `count` values of a tensor of type `dtype`, coded by `codec`.
+  ///   value    number of its first value in the tensor
+  ///   index    counter of the generator there
+  ///   payload  byte of the message where its payload starts
+  ///   message  which of the launch's messages
+  /// ConfigError: no kernel knows the codec.
+  void add(const Codec& codec, DType dtype, uint64_t value, uint64_t count, uint64_t index,
+           uint64_t payload, uint32_t message);
+
+  const std::vector<CodecRun>& runs() const { return runs_; }
+  uint64_t tiles() const { return tiles_; }
+  /// Buckets whose meta has to be computed before their runs are encoded.
+  uint64_t wide_buckets() const { return wide_buckets_; }
+
+ private:
+  void add_maxmin(CodecRun run, uint64_t payload);
+  void add_raw(CodecRun run, DType wire, uint64_t payload);
+  void append(CodecRun run);
+
+  std::vector<CodecRun> runs_;
+  uint64_t tiles_ = 0;
+  uint64_t wide_buckets_ = 0;
+};
+
+}  // namespace cgx::gpu
