@@ -8,7 +8,7 @@
 #include "codec/codec.h"
 #include "codec/convert.h"
 #include "codec/cuda/stages.h"
-#include "codec/cuda/table.h"
+#include "codec/run_table.h"
 #include "data.h"
 
 namespace cgx::native {

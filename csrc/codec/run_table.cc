@@ -1,4 +1,4 @@
-#include "codec/cuda/table.h"
+#include "codec/run_table.h"
 
 #include <algorithm>
 #include <numeric>

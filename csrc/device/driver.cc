@@ -1,0 +1,140 @@
+#include "device/driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace cgx::device {
+namespace {
+
+struct Names {
+  const char* call;
+  const char* of[2];  // by Vendor
+};
+
+// clang-format off
+constexpr Names kNames[] = {
+#define CGX_NAME(name, cuda, hip, arguments) {#name, {cuda, hip}},
+    CGX_DRIVER_CALLS(CGX_NAME)
+#undef CGX_NAME
+};
+// clang-format on
+
+const char* name_of(const char* call, Vendor vendor) {
+  for (const Names& names : kNames) {
+    if (std::strcmp(names.call, call) == 0) return names.of[static_cast<int>(vendor)];
+  }
+  return call;
+}
+
+Vendor vendor_wanted() {
+  const char* text = std::getenv("CGX_CUDA");
+  if (text == nullptr || std::string_view(text) == "1") return Vendor::kCuda;
+  if (std::string_view(text) == "0") return Vendor::kHip;
+  throw ConfigError(str_of("CGX_CUDA is \"", text, "\", allowed: 1 (libcuda), 0 (libamdhip64)"));
+}
+
+struct Library {
+  const char* file;
+  const char* remedy;
+};
+
+Library library_of(Vendor vendor) {
+  if (vendor == Vendor::kCuda) {
+    return {"libcuda.so.1",
+            "it comes with NVIDIA's driver, not with CUDA or torch; in a container it takes the "
+            "NVIDIA container toolkit (docker run --gpus all)"};
+  }
+  return {"libamdhip64.so", "it comes with ROCm"};
+}
+
+template <typename F>
+void find(void* handle, const Library& library, const char* symbol, F& function) {
+  void* found = dlsym(handle, symbol);
+  if (found == nullptr) {
+    throw ResourceError(
+        str_of(library.file, " has no ", symbol, ": this driver is too old for torch_cgx"));
+  }
+  function = reinterpret_cast<F>(found);
+}
+
+std::string text_of(const Driver& driver, int result) {
+  void* handle = dlopen(driver.library.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) return "";
+  std::string text;
+  if (driver.vendor == Vendor::kCuda) {
+    using GetText = int (*)(int, const char**);
+    for (const char* symbol : {"cuGetErrorName", "cuGetErrorString"}) {
+      const char* part = nullptr;
+      auto get = reinterpret_cast<GetText>(dlsym(handle, symbol));
+      if (get == nullptr || get(result, &part) != kSuccess || part == nullptr) continue;
+      text += str_of(text.empty() ? "" : ": ", part);
+    }
+  } else {
+    using GetText = const char* (*)(int);
+    for (const char* symbol : {"hipGetErrorName", "hipGetErrorString"}) {
+      auto get = reinterpret_cast<GetText>(dlsym(handle, symbol));
+      if (get != nullptr) text += str_of(text.empty() ? "" : ": ", get(result));
+    }
+  }
+  dlclose(handle);
+  return text;
+}
+
+Driver open_driver(Vendor vendor) {
+  const Library library = library_of(vendor);
+  void* handle = dlopen(library.file, RTLD_NOW);
+  if (handle == nullptr) {
+    throw ResourceError(str_of("tensors on a GPU need ", library.file, ", which cannot be opened (",
+                               dlerror(), "): ", library.remedy));
+  }
+  Driver driver;
+  driver.vendor = vendor;
+  driver.library = library.file;
+  const int which = static_cast<int>(vendor);
+  const Names* names = kNames;
+#define CGX_FIND(name, cuda, hip, arguments) \
+  find(handle, library, (names++)->of[which], driver.name);
+  CGX_DRIVER_CALLS(CGX_FIND)
+#undef CGX_FIND
+  GPU(driver, init, 0);
+  int devices = 0;
+  GPU(driver, device_count, &devices);
+  if (devices == 0) throw ResourceError(str_of(library.file, " sees no device"));
+  return driver;
+}
+
+}  // namespace
+
+const Driver& Driver::get() {
+  static std::mutex mutex;
+  static const Driver* opened[2] = {};  // never closed: code of the library may run until the end
+  const Vendor vendor = vendor_wanted();
+  std::lock_guard<std::mutex> lock(mutex);
+  const Driver*& driver = opened[static_cast<int>(vendor)];
+  if (driver == nullptr) driver = new Driver(open_driver(vendor));
+  return *driver;
+}
+
+void Driver::check(int result, const char* call) const {
+  if (result == kSuccess) return;
+  const std::string text = text_of(*this, result);
+  throw ResourceError(str_of(name_of(call, vendor), " failed with ", result,
+                             text.empty() ? "" : " (", text, text.empty() ? "" : ")"));
+}
+
+InContext::InContext(const Driver& driver, Context context) : driver_(driver) {
+  GPU(driver, push_context, context);
+}
+
+InContext::~InContext() {
+  Context popped = nullptr;
+  driver_.pop_context(&popped);  // fails only where push_context() has
+}
+
+}  // namespace cgx::device
