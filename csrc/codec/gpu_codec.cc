@@ -1,0 +1,116 @@
+#include "codec/gpu_codec.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cgx::gpu {
+namespace {
+
+using device::Driver;
+
+constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+constexpr int kHipMultiprocessors = 63;
+// Of kThreads threads and some 29 KiB of shared memory each.
+constexpr unsigned kBlocksPerMultiprocessor = 6;
+
+device::Context current_context(const Driver& driver) {
+  device::Context context = nullptr;
+  GPU(driver, current_context, &context);
+  if (context == nullptr) {
+    throw ResourceError("no context of a GPU is current on this thread");
+  }
+  return context;
+}
+
+}  // namespace
+
+Kernels::Kernels(const Driver& driver, const void* image)
+    : driver_(driver), context_(current_context(driver)) {
+  int device = 0, multiprocessors = 0;
+  GPU(driver, context_device, &device);
+  const bool cuda = driver.vendor == device::Vendor::kCuda;
+  GPU(driver, device_attribute, &multiprocessors, cuda ? kMultiprocessors : kHipMultiprocessors,
+      device);
+  most_blocks_ = static_cast<unsigned>(std::max(multiprocessors, 1)) * kBlocksPerMultiprocessor;
+  GPU(driver, load_module, &module_, image);
+  GPU(driver, get_function, &encode_, module_, "cgx_encode");
+  GPU(driver, get_function, &decode_, module_, "cgx_decode");
+  GPU(driver, get_function, &sum_, module_, "cgx_sum");
+  GPU(driver, get_function, &wide_encode_, module_, "cgx_wide_encode");
+  GPU(driver, get_function, &wide_sum_, module_, "cgx_wide_sum");
+}
+
+Kernels::~Kernels() {
+  // In its own context, whatever is current here. Errors: the context is gone, and all with it.
+  if (driver_.push_context(context_) != device::kSuccess) return;
+  driver_.unload_module(module_);
+  device::Context popped = nullptr;
+  driver_.pop_context(&popped);
+}
+
+template <typename Call>
+void Kernels::launch(device::Function kernel, const Call& call, uint64_t work,
+                     device::Stream stream) const {
+  if (work == 0) return;
+  const auto blocks = static_cast<unsigned>(std::min<uint64_t>(work, most_blocks_));
+  void* arguments[] = {const_cast<Call*>(&call)};  // read before the driver returns
+  GPU(driver_, launch_kernel, kernel, blocks, 1, 1, kThreads, 1, 1, 0, stream, arguments, nullptr);
+}
+
+void Kernels::encode(const EncodeCall& call, device::Stream stream) const {
+  launch(wide_encode_, call, call.table.wide_buckets, stream);
+  launch(encode_, call, call.table.tiles, stream);
+}
+
+void Kernels::decode(const DecodeCall& call, device::Stream stream) const {
+  launch(decode_, call, call.table.tiles, stream);
+}
+
+void Kernels::sum(const SumCall& call, device::Stream stream) const {
+  if (call.encoded != nullptr) launch(wide_sum_, call, call.table.wide_buckets, stream);
+  launch(sum_, call, call.table.tiles, stream);
+}
+
+DeviceMemory::DeviceMemory(const Driver& driver, size_t bytes)
+    : driver_(&driver), context_(current_context(driver)) {
+  if (bytes == 0) return;  // the driver refuses it
+  GPU(driver, allocate, &memory_, bytes);
+  bytes_ = bytes;
+}
+
+void DeviceMemory::free() {
+  if (memory_ == 0) return;
+  if (driver_->push_context(context_) != device::kSuccess) return;  // gone with its context
+  driver_->free_memory(memory_);
+  device::Context popped = nullptr;
+  driver_->pop_context(&popped);
+  memory_ = 0;
+}
+
+DeviceMemory::~DeviceMemory() { free(); }
+
+DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
+
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  if (this == &other) return *this;
+  free();
+  driver_ = other.driver_;
+  context_ = other.context_;
+  memory_ = std::exchange(other.memory_, 0);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+DeviceTable::DeviceTable(const Driver& driver, const RunTable& table, device::Stream stream)
+    : runs_(table.runs()),
+      memory_(driver, runs_.size() * sizeof(CodecRun)),
+      tiles_(table.tiles()),
+      wide_buckets_(table.wide_buckets()) {
+  if (runs_.empty()) return;
+  GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(memory_.data()), runs_.data(),
+      memory_.bytes(), stream);
+}
+
+}  // namespace cgx::gpu

@@ -1,0 +1,441 @@
+// A driver of a GPU that is not there: libcuda.so.1 for tests of the host's side.
+//
+//   g++ -std=c++20 -O1 -g -fPIC -shared -ffp-contract=off -Icsrc tests/device/stub_driver.cc
+//       -o libcuda.so.1
+//
+// Streams run what is put on them in order, each on a thread of its own and after a while, as a
+// device does: what is not ordered by events goes wrong. "Device memory" is shared memory, so other
+// processes can open it (IPC). Kernels are the stages of csrc/codec/cuda, run by a loop. Every call
+// is written to the file named by STUB_DRIVER_LOG: its name, then its arguments; handles by number.
+// STUB_DRIVER_FAIL=NAME makes that call fail with 719. STUB_DRIVER_DELAY_US: before each task.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "codec/cuda/stages.h"
+
+namespace {
+
+using cgx::gpu::DecodeCall;
+using cgx::gpu::EncodeCall;
+using cgx::gpu::Shared;
+using cgx::gpu::SumCall;
+using cgx::gpu::Tile;
+
+constexpr int kSuccess = 0, kInvalid = 1, kNotReady = 600, kLaunchFailed = 719;
+
+std::string setting(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+// True where the call is to fail.
+template <typename... Args>
+bool called(const char* name, const Args&... args) {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  static FILE* log = setting("STUB_DRIVER_LOG").empty()
+                         ? nullptr
+                         : std::fopen(setting("STUB_DRIVER_LOG").c_str(), "a");
+  if (log != nullptr) {
+    std::fprintf(log, "%s", name);
+    (std::fprintf(log, " %lld", static_cast<long long>(args)), ...);
+    std::fprintf(log, "\n");
+    std::fflush(log);
+  }
+  return setting("STUB_DRIVER_FAIL") == name;
+}
+
+struct HostBlock {
+  template <typename Phase>
+  void phase(const Phase& run) {
+    for (uint32_t t = 0; t < cgx::gpu::kThreads; ++t) run(t);
+  }
+  void extremes(Shared& shared, const Tile& tile) {
+    const auto alone = [](cgx::gpu::Extremes&, uint32_t) {};
+    for (uint32_t t = 0; t < cgx::gpu::kThreads; ++t) {
+      cgx::gpu::extremes_phase(shared, tile, t, alone, 1, cgx::gpu::kThreads);
+    }
+  }
+};
+
+template <typename Call, typename Stage>
+std::function<void()> job(const void* argument, uint64_t (*count)(const Call&), Stage stage) {
+  const Call call = *static_cast<const Call*>(argument);
+  return [call, count, stage] {
+    auto shared = std::make_unique<Shared>();
+    HostBlock block;
+    for (uint64_t i = 0; i < count(call); ++i) stage(block, *shared, call, i);
+  };
+}
+
+template <typename Call>
+uint64_t tiles(const Call& call) {
+  return call.table.tiles;
+}
+template <typename Call>
+uint64_t wide(const Call& call) {
+  return call.table.wide_buckets;
+}
+
+struct Kernel {
+  const char* name;
+  std::function<void()> (*bind)(const void* argument);
+};
+const Kernel kKernels[] = {
+    {"cgx_encode",
+     [](const void* a) { return job<EncodeCall>(a, tiles, cgx::gpu::encode_stage<HostBlock>); }},
+    {"cgx_decode",
+     [](const void* a) { return job<DecodeCall>(a, tiles, cgx::gpu::decode_stage<HostBlock>); }},
+    {"cgx_sum",
+     [](const void* a) { return job<SumCall>(a, tiles, cgx::gpu::sum_stage<HostBlock>); }},
+    {"cgx_wide_encode",
+     [](const void* a) {
+       return job<EncodeCall>(a, wide, cgx::gpu::wide_encode_stage<HostBlock>);
+     }},
+    {"cgx_wide_sum",
+     [](const void* a) { return job<SumCall>(a, wide, cgx::gpu::wide_sum_stage<HostBlock>); }},
+};
+
+// Counts in shared memory, so that other processes can wait for them.
+struct EventState {
+  std::atomic<uint64_t> asked, done;
+};
+
+// A file in /dev/shm: device memory, or the state of an event.
+struct SharedFile {
+  char name[40];
+  void* data = nullptr;
+  size_t bytes = 0;
+
+  static SharedFile make(size_t bytes) {
+    static std::atomic<int> count{0};
+    SharedFile file;
+    std::snprintf(file.name, sizeof file.name, "/cgx-stub-%d-%d", getpid(), count++);
+    const int fd = shm_open(file.name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return {};
+    file.map(fd, bytes);
+    return file;
+  }
+  static SharedFile open(const char* name) {
+    SharedFile file;
+    std::snprintf(file.name, sizeof file.name, "%s", name);
+    const int fd = shm_open(name, O_RDWR, 0600);
+    struct stat facts;
+    if (fd < 0 || fstat(fd, &facts) != 0) return {};
+    file.map(fd, static_cast<size_t>(facts.st_size));
+    return file;
+  }
+  void map(int fd, size_t size) {
+    data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    bytes = size;
+    ::close(fd);
+  }
+  void release(bool own) {
+    munmap(data, bytes);
+    if (own) shm_unlink(name);
+  }
+};
+
+struct Event {
+  SharedFile file;
+  bool own;
+  int number;
+  EventState* state() const { return static_cast<EventState*>(file.data); }
+};
+
+class Stream {
+ public:
+  explicit Stream(int number) : number(number), thread_([this] { run(); }) {}
+  ~Stream() {
+    push(nullptr);
+    thread_.join();
+  }
+  void push(std::function<void()> task) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tasks_.push_back(std::move(task));
+    wake_.notify_one();
+  }
+  const int number;
+
+ private:
+  void run() {
+    const std::string delay = setting("STUB_DRIVER_DELAY_US");
+    const std::chrono::microseconds pause(delay.empty() ? 200 : std::stoi(delay));
+    while (true) {
+      std::function<void()> task;
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        wake_.wait(lock, [&] { return !tasks_.empty(); });
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      if (!task) return;
+      std::this_thread::sleep_for(pause);
+      task();
+    }
+  }
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  std::thread thread_;
+};
+
+struct Device {
+  std::mutex mutex;
+  std::map<void*, SharedFile> memory;  // own and opened ones, by address
+  std::map<Stream*, std::unique_ptr<Stream>> streams;
+  Stream* legacy = nullptr;
+  int handles = 0;
+
+  Stream* stream(void* handle) {
+    if (handle != nullptr) return static_cast<Stream*>(handle);
+    std::lock_guard<std::mutex> lock(mutex);
+    if (legacy == nullptr) legacy = new Stream(0);
+    return legacy;
+  }
+};
+Device& device() {
+  static auto* one = new Device;
+  return *one;
+}
+
+thread_local std::deque<void*> contexts;
+long long number_of(const void* handle) { return reinterpret_cast<long long>(handle); }
+
+int copy(const char* name, void* to, const void* from, size_t bytes, void* stream) {
+  Stream* on = device().stream(stream);
+  if (called(name, bytes, on->number)) return kLaunchFailed;
+  on->push([=] { std::memcpy(to, from, bytes); });
+  return kSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return called("cuInit") ? 100 : kSuccess; }
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return kSuccess;
+}
+int cuDeviceGetCount(int* count) {
+  const std::string wanted = setting("STUB_DRIVER_DEVICES");
+  *count = wanted.empty() ? 1 : std::stoi(wanted);
+  return kSuccess;
+}
+int cuDeviceGetAttribute(int* value, int, int) {
+  *value = 4;  // multiprocessors
+  return kSuccess;
+}
+int cuDeviceCanAccessPeer(int* can, int, int) {
+  *can = 1;
+  return kSuccess;
+}
+int cuCtxGetCurrent(void** context) {
+  *context = contexts.empty() ? nullptr : contexts.back();
+  return kSuccess;
+}
+int cuCtxPushCurrent_v2(void* context) {
+  if (called("cuCtxPushCurrent", number_of(context))) return kInvalid;
+  contexts.push_back(context);
+  return kSuccess;
+}
+int cuCtxPopCurrent_v2(void** context) {
+  called("cuCtxPopCurrent");
+  if (contexts.empty()) return 201;
+  *context = contexts.back();
+  contexts.pop_back();
+  return kSuccess;
+}
+int cuCtxGetDevice(int* number) {
+  *number = 0;
+  return contexts.empty() ? 201 : kSuccess;
+}
+int cuModuleLoadData(void** module, const void*) {
+  if (called("cuModuleLoadData")) return 218;
+  *module = contexts.empty() ? nullptr : &contexts;
+  return contexts.empty() ? 201 : kSuccess;
+}
+int cuModuleUnload(void*) { return called("cuModuleUnload") ? kInvalid : kSuccess; }
+int cuModuleGetFunction(void** function, void*, const char* name) {
+  for (const Kernel& kernel : kKernels) {
+    if (std::strcmp(kernel.name, name) != 0) continue;
+    *function = const_cast<Kernel*>(&kernel);
+    return kSuccess;
+  }
+  return 500;
+}
+int cuLaunchKernel(void* function, unsigned grid, unsigned, unsigned, unsigned threads, unsigned,
+                   unsigned, unsigned shared, void* stream, void** arguments, void**) {
+  const auto* kernel = static_cast<const Kernel*>(function);
+  Stream* on = device().stream(stream);
+  if (called("cuLaunchKernel", grid, threads, shared, on->number)) return kLaunchFailed;
+  if (called(kernel->name, on->number)) return kLaunchFailed;
+  on->push(kernel->bind(arguments[0]));
+  return kSuccess;
+}
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+  return copy("cuMemcpyAsync", reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes,
+              stream);
+}
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stream) {
+  return copy("cuMemcpyHtoDAsync", reinterpret_cast<void*>(to), from, bytes, stream);
+}
+int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
+  return copy("cuMemcpyDtoHAsync", to, reinterpret_cast<void*>(from), bytes, stream);
+}
+int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
+  if (called("cuMemAlloc", bytes)) return 2;
+  if (bytes == 0) return kInvalid;
+  const SharedFile file = SharedFile::make(bytes);
+  if (file.data == nullptr) return 2;
+  std::lock_guard<std::mutex> lock(device().mutex);
+  device().memory[file.data] = file;
+  *memory = reinterpret_cast<uint64_t>(file.data);
+  return kSuccess;
+}
+static int forget(uint64_t memory, bool own) {
+  std::lock_guard<std::mutex> lock(device().mutex);
+  auto found = device().memory.find(reinterpret_cast<void*>(memory));
+  if (found == device().memory.end()) return kInvalid;
+  found->second.release(own);
+  device().memory.erase(found);
+  return kSuccess;
+}
+int cuMemFree_v2(uint64_t memory) { return called("cuMemFree") ? kInvalid : forget(memory, true); }
+int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (called("cuMemHostAlloc", bytes)) return 2;
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  return kSuccess;
+}
+int cuMemFreeHost(void* memory) {
+  called("cuMemFreeHost");
+  std::free(memory);
+  return kSuccess;
+}
+int cuStreamCreateWithPriority(void** stream, unsigned flags, int) {
+  std::lock_guard<std::mutex> lock(device().mutex);
+  auto made = std::make_unique<Stream>(++device().handles);
+  if (called("cuStreamCreate", flags, made->number)) return kInvalid;
+  *stream = made.get();
+  device().streams[made.get()] = std::move(made);
+  return kSuccess;
+}
+int cuStreamDestroy_v2(void* stream) {
+  std::unique_ptr<Stream> gone;
+  std::lock_guard<std::mutex> lock(device().mutex);
+  auto found = device().streams.find(static_cast<Stream*>(stream));
+  if (found == device().streams.end()) return kInvalid;
+  gone = std::move(found->second);
+  device().streams.erase(found);
+  called("cuStreamDestroy", gone->number);
+  return kSuccess;
+}
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  Stream* on = device().stream(stream);
+  const auto* waited = static_cast<const Event*>(event);
+  if (called("cuStreamWaitEvent", on->number, waited->number)) return kInvalid;
+  EventState* state = waited->state();
+  const uint64_t number = state->asked;
+  on->push([=] {
+    while (state->done < number) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  });
+  return kSuccess;
+}
+int cuStreamIsCapturing(void*, int* status) {
+  *status = setting("STUB_DRIVER_CAPTURING").empty() ? 0 : 1;
+  return kSuccess;
+}
+int cuEventCreate(void** event, unsigned flags) {
+  const SharedFile file = SharedFile::make(sizeof(EventState));
+  if (file.data == nullptr) return 2;
+  std::lock_guard<std::mutex> lock(device().mutex);
+  auto* made = new Event{file, true, ++device().handles};
+  if (called("cuEventCreate", flags, made->number)) return kInvalid;
+  *event = made;
+  return kSuccess;
+}
+int cuEventDestroy_v2(void* event) {
+  auto* gone = static_cast<Event*>(event);
+  called("cuEventDestroy", gone->number);
+  gone->file.release(gone->own);
+  delete gone;
+  return kSuccess;
+}
+int cuEventRecord(void* event, void* stream) {
+  Stream* on = device().stream(stream);
+  const auto* recorded = static_cast<const Event*>(event);
+  if (called("cuEventRecord", recorded->number, on->number)) return kInvalid;
+  EventState* state = recorded->state();
+  const uint64_t number = ++state->asked;
+  on->push([=] { state->done = number; });
+  return kSuccess;
+}
+int cuEventQuery(void* event) {
+  const EventState* state = static_cast<const Event*>(event)->state();
+  return state->done >= state->asked ? kSuccess : kNotReady;
+}
+int cuIpcGetMemHandle(char* handle, uint64_t memory) {
+  std::lock_guard<std::mutex> lock(device().mutex);
+  auto found = device().memory.find(reinterpret_cast<void*>(memory));
+  if (called("cuIpcGetMemHandle") || found == device().memory.end()) return kInvalid;
+  std::memcpy(handle, found->second.name, sizeof found->second.name);
+  return kSuccess;
+}
+struct Handle {
+  char bytes[64];
+};
+int cuIpcOpenMemHandle_v2(uint64_t* memory, Handle handle, unsigned flags) {
+  if (called("cuIpcOpenMemHandle", flags)) return kInvalid;
+  const SharedFile file = SharedFile::open(handle.bytes);
+  if (file.data == nullptr) return kInvalid;
+  std::lock_guard<std::mutex> lock(device().mutex);
+  device().memory[file.data] = file;
+  *memory = reinterpret_cast<uint64_t>(file.data);
+  return kSuccess;
+}
+int cuIpcCloseMemHandle(uint64_t memory) {
+  called("cuIpcCloseMemHandle");
+  return forget(memory, false);
+}
+int cuIpcGetEventHandle(char* handle, void* event) {
+  const auto* mine = static_cast<const Event*>(event);
+  if (called("cuIpcGetEventHandle", mine->number)) return kInvalid;
+  std::memcpy(handle, mine->file.name, sizeof mine->file.name);
+  return kSuccess;
+}
+int cuIpcOpenEventHandle(void** event, Handle handle) {
+  const SharedFile file = SharedFile::open(handle.bytes);
+  if (file.data == nullptr) return kInvalid;
+  std::lock_guard<std::mutex> lock(device().mutex);
+  auto* made = new Event{file, false, ++device().handles};
+  called("cuIpcOpenEventHandle", made->number);
+  *event = made;
+  return kSuccess;
+}
+int cuGetErrorName(int error, const char** text) {
+  *text = error == kLaunchFailed ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_STUB";
+  return kSuccess;
+}
+int cuGetErrorString(int, const char** text) {
+  *text = "the stub was told to fail";
+  return kSuccess;
+}
+
+}  // extern "C"
