@@ -1,0 +1,105 @@
+// The launcher of the kernels, on the stub driver (tests/device): what one stream writes another
+// one reads behind an event, and a call that the driver refuses is an error with its name.
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "check.h"
+#include "codec/codec.h"
+#include "codec/gpu_codec.h"
+
+namespace cgx::native {
+namespace {
+
+using device::Driver;
+
+// A fake context: the stub takes any pointer.
+const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
+
+device::Stream new_stream(const Driver& driver) {
+  device::Stream stream = nullptr;
+  GPU(driver, create_stream, &stream, 1, 0);
+  return stream;
+}
+
+device::Event new_event(const Driver& driver) {
+  device::Event event = nullptr;
+  GPU(driver, create_event, &event, 2);
+  return event;
+}
+
+void wait(const Driver& driver, device::Event event) {
+  while (driver.query_event(event) == device::kNotReady) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+}  // namespace
+
+TEST(gpu_codec_on_two_streams) {
+  const Driver& driver = Driver::get();
+  const device::InContext in(driver, kContext);
+  const gpu::Kernels kernels(driver, "image");
+  const auto codec = make_codec({.bits = 4, .bucket_size = 64});
+  const size_t n = 10000;
+  std::vector<float> values(n), result(n), expected(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i * i % 1013) - 500.0f;
+  std::vector<std::byte> payload(codec->encoded_bytes(n, DType::kFloat32));
+  codec->encode(values.data(), DType::kFloat32, DType::kFloat32, n, 0, n, {}, 0, payload.data());
+  codec->decode(payload.data(), DType::kFloat32, n, 0, n, expected.data(), false);
+
+  gpu::RunTable table;
+  table.add(*codec, DType::kFloat32, 0, n, 0, 0, 0);
+  const device::Stream first = new_stream(driver), second = new_stream(driver);
+  const device::Event encoded = new_event(driver), done = new_event(driver);
+  const gpu::DeviceMemory x(driver, 4 * n), y(driver, 4 * n), message(driver, payload.size());
+  const gpu::DeviceMemory pointers(driver, sizeof(unsigned char*));
+  unsigned char* const address = message.data();
+  auto upload = [&](const gpu::DeviceMemory& to, const void* from) {
+    GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(to.data()), from,
+        to.bytes(), first);
+  };
+  upload(x, values.data());
+  upload(pointers, &address);
+  const gpu::DeviceTable on_device(driver, table, first);
+  auto* const messages = reinterpret_cast<unsigned char* const*>(pointers.data());
+  const gpu::Type fp32 = gpu::Type::kFloat32;
+  kernels.encode({on_device.view(), x.data(), messages, {}, fp32}, first);
+  GPU(driver, record_event, encoded, first);
+  GPU(driver, stream_wait_event, second, encoded, 0);
+  kernels.decode({on_device.view(), y.data(), messages, fp32, 0}, second);
+  GPU(driver, copy_to_host_async, result.data(), reinterpret_cast<device::Pointer>(y.data()), 4 * n,
+      second);
+  GPU(driver, record_event, done, second);
+  wait(driver, done);
+  CHECK(std::memcmp(message.data(), payload.data(), payload.size()) == 0, "payload");
+  CHECK(result == expected, "values");
+  for (device::Stream stream : {first, second}) GPU(driver, destroy_stream, stream);
+  for (device::Event event : {encoded, done}) GPU(driver, destroy_event, event);
+}
+
+TEST(gpu_codec_names_the_call_that_failed) {
+  const Driver& driver = Driver::get();
+  const device::InContext in(driver, kContext);
+  const gpu::Kernels kernels(driver, "image");
+  gpu::RunTable table;
+  table.add(*raw_codec(), DType::kFloat32, 0, 8, 0, 0, 0);
+  const gpu::DeviceTable on_device(driver, table, nullptr);
+  const device::Event copied = new_event(driver);
+  GPU(driver, record_event, copied, nullptr);
+  wait(driver, copied);  // the copy reads the table's memory
+  setenv("STUB_DRIVER_FAIL", "cuLaunchKernel", 1);
+  const std::string text = error_of<ResourceError>(
+      [&] { kernels.encode({on_device.view(), nullptr, nullptr, {}, {}}, nullptr); });
+  unsetenv("STUB_DRIVER_FAIL");
+  CHECK(contains(text, "cuLaunchKernel failed with 719 (CUDA_ERROR_LAUNCH_FAILED"), text);
+}
+
+TEST(gpu_codec_needs_a_context) {
+  const std::string text =
+      error_of<ResourceError>([] { gpu::Kernels kernels(Driver::get(), "image"); });
+  CHECK(contains(text, "no context"), text);
+}
+
+}  // namespace cgx::native
