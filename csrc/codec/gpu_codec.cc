@@ -40,6 +40,7 @@ Kernels::Kernels(const Driver& driver, const void* image)
   GPU(driver, get_function, &sum_, module_, "cgx_sum");
   GPU(driver, get_function, &wide_encode_, module_, "cgx_wide_encode");
   GPU(driver, get_function, &wide_sum_, module_, "cgx_wide_sum");
+  GPU(driver, get_function, &finite_, module_, "cgx_finite");
 }
 
 Kernels::~Kernels() {
@@ -71,6 +72,10 @@ void Kernels::decode(const DecodeCall& call, device::Stream stream) const {
 void Kernels::sum(const SumCall& call, device::Stream stream) const {
   if (call.encoded != nullptr) launch(wide_sum_, call, call.table.wide_buckets, stream);
   launch(sum_, call, call.table.tiles, stream);
+}
+
+void Kernels::finite(const FiniteCall& call, device::Stream stream) const {
+  launch(finite_, call, call.table.tiles, stream);
 }
 
 DeviceMemory::DeviceMemory(const Driver& driver, size_t bytes)

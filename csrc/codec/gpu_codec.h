@@ -25,6 +25,7 @@ class Kernels {
   void encode(const EncodeCall& call, device::Stream stream) const;
   void decode(const DecodeCall& call, device::Stream stream) const;
   void sum(const SumCall& call, device::Stream stream) const;
+  void finite(const FiniteCall& call, device::Stream stream) const;
 
  private:
   template <typename Call>
@@ -35,7 +36,7 @@ class Kernels {
   device::Context context_ = nullptr;
   device::Module module_ = nullptr;
   device::Function encode_ = nullptr, decode_ = nullptr, sum_ = nullptr;
-  device::Function wide_encode_ = nullptr, wide_sum_ = nullptr;
+  device::Function wide_encode_ = nullptr, wide_sum_ = nullptr, finite_ = nullptr;
   unsigned most_blocks_ = 1;
 };
 

@@ -33,6 +33,7 @@ namespace {
 
 using cgx::gpu::DecodeCall;
 using cgx::gpu::EncodeCall;
+using cgx::gpu::FiniteCall;
 using cgx::gpu::Shared;
 using cgx::gpu::SumCall;
 using cgx::gpu::Tile;
@@ -110,6 +111,8 @@ const Kernel kKernels[] = {
      }},
     {"cgx_wide_sum",
      [](const void* a) { return job<SumCall>(a, wide, cgx::gpu::wide_sum_stage<HostBlock>); }},
+    {"cgx_finite",
+     [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage<HostBlock>); }},
 };
 
 // Counts in shared memory, so that other processes can wait for them.
@@ -157,6 +160,10 @@ struct Event {
   bool own;
   int number;
   EventState* state() const { return static_cast<EventState*>(file.data); }
+  // Work that was put on a stream before the handle went may still use it: it is never unmapped.
+  void release() const {
+    if (own) shm_unlink(file.name);
+  }
 };
 
 class Stream {
@@ -374,7 +381,7 @@ int cuEventCreate(void** event, unsigned flags) {
 int cuEventDestroy_v2(void* event) {
   auto* gone = static_cast<Event*>(event);
   called("cuEventDestroy", gone->number);
-  gone->file.release(gone->own);
+  gone->release();
   delete gone;
   return kSuccess;
 }

@@ -54,21 +54,17 @@ TEST(gpu_codec_on_two_streams) {
   const device::Stream first = new_stream(driver), second = new_stream(driver);
   const device::Event encoded = new_event(driver), done = new_event(driver);
   const gpu::DeviceMemory x(driver, 4 * n), y(driver, 4 * n), message(driver, payload.size());
-  const gpu::DeviceMemory pointers(driver, sizeof(unsigned char*));
-  unsigned char* const address = message.data();
   auto upload = [&](const gpu::DeviceMemory& to, const void* from) {
     GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(to.data()), from,
         to.bytes(), first);
   };
   upload(x, values.data());
-  upload(pointers, &address);
   const gpu::DeviceTable on_device(driver, table, first);
-  auto* const messages = reinterpret_cast<unsigned char* const*>(pointers.data());
   const gpu::Type fp32 = gpu::Type::kFloat32;
-  kernels.encode({on_device.view(), x.data(), messages, {}, fp32}, first);
+  kernels.encode({on_device.view(), x.data(), {}, fp32, {message.data()}}, first);
   GPU(driver, record_event, encoded, first);
   GPU(driver, stream_wait_event, second, encoded, 0);
-  kernels.decode({on_device.view(), y.data(), messages, fp32, 0}, second);
+  kernels.decode({on_device.view(), y.data(), fp32, 0, {message.data()}}, second);
   GPU(driver, copy_to_host_async, result.data(), reinterpret_cast<device::Pointer>(y.data()), 4 * n,
       second);
   GPU(driver, record_event, done, second);
@@ -91,8 +87,9 @@ TEST(gpu_codec_names_the_call_that_failed) {
   wait(driver, copied);  // the copy reads the table's memory
   setenv("STUB_DRIVER_FAIL", "cuLaunchKernel", 1);
   const std::string text = error_of<ResourceError>(
-      [&] { kernels.encode({on_device.view(), nullptr, nullptr, {}, {}}, nullptr); });
+      [&] { kernels.encode({on_device.view(), nullptr, {}, {}, {}}, nullptr); });
   unsetenv("STUB_DRIVER_FAIL");
+  GPU(driver, destroy_event, copied);
   CHECK(contains(text, "cuLaunchKernel failed with 719 (CUDA_ERROR_LAUNCH_FAILED"), text);
 }
 

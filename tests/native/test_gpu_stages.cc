@@ -1,6 +1,7 @@
 // What a thread block does, run by a loop over its threads: the bytes and values of the codecs of
 // the CPU, for all codecs, types, sizes and borders. Barriers and warps are not tested here.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 
@@ -91,8 +92,8 @@ std::vector<std::byte> encode_on_block(const Case& c, size_t shift) {
   const gpu::RunTable table = c.table();
   Memory x(c.x.size(), shift), message(c.bytes());
   copy(x.data(), c.x.data(), c.x.size());
-  unsigned char* messages[] = {message.data()};
-  const gpu::EncodeCall call{view(table), x.data(), messages, {kKey.low, kKey.high}, c.type()};
+  const gpu::EncodeCall call{
+      view(table), x.data(), {kKey.low, kKey.high}, c.type(), {message.data()}};
   launch(call, table.wide_buckets(), gpu::wide_encode_stage<HostBlock>);
   launch(call, table.tiles(), gpu::encode_stage<HostBlock>);
   const auto* at = reinterpret_cast<const std::byte*>(message.data());
@@ -114,14 +115,13 @@ void check_decode(const Case& c) {
   const auto payload = encode_on_cpu(c, c.x);
   Memory message(payload.size());
   copy(message.data(), payload.data(), payload.size());
-  const unsigned char* messages[] = {message.data()};
   const gpu::RunTable table = c.table();
   for (const bool add : {false, true}) {
     std::vector<float> expected(c.n, 0.5f);
     c.codec->decode(payload.data(), c.dtype, c.n, 0, c.n, expected.data(), add);
     Memory y(4 * c.n, add ? 4 : 0);
     for (size_t i = 0; i < c.n; ++i) reinterpret_cast<float*>(y.data())[i] = 0.5f;
-    const gpu::DecodeCall call{view(table), y.data(), messages, gpu::Type::kFloat32, add};
+    const gpu::DecodeCall call{view(table), y.data(), gpu::Type::kFloat32, add, {message.data()}};
     launch(call, table.tiles(), gpu::decode_stage<HostBlock>);
     CHECK(equal(y.data(), expected.data(), 4 * c.n), name_of(c), ", add ", add);
   }
@@ -152,17 +152,16 @@ void check_sum(const Case& c) {
   from_float(part.data(), c.dtype, c.n, result.data());
 
   std::vector<Memory> messages;
-  const unsigned char* pointers[ranks];
   for (uint32_t r = 0; r < ranks; ++r) messages.emplace_back(c.bytes());
   for (uint32_t r = 0; r < ranks; ++r) {
     copy(messages[r].data(), payloads[r].data(), c.bytes());
-    pointers[r] = r == own ? nullptr : messages[r].data();
   }
   Memory x(c.x.size()), y(c.x.size()), out(c.bytes());
   copy(x.data(), inputs[own].data(), c.x.size());
   const gpu::RunTable table = c.table();
-  const gpu::SumCall call{view(table),           x.data(), pointers, out.data(), y.data(),
-                          {kKey.low, kKey.high}, 4.0f,     ranks,    c.type()};
+  gpu::SumCall call{view(table), x.data(), out.data(), y.data(), {kKey.low, kKey.high},
+                    4.0f,        ranks,    c.type(),   c.type(), {}};
+  for (uint32_t r = 0; r < ranks; ++r) call.payloads[r] = r == own ? nullptr : messages[r].data();
   launch(call, table.wide_buckets(), gpu::wide_sum_stage<HostBlock>);
   launch(call, table.tiles(), gpu::sum_stage<HostBlock>);
   CHECK(equal(out.data(), encoded.data(), c.bytes()), name_of(c), ", payload of the sum");
@@ -182,6 +181,16 @@ std::vector<std::byte> values(DType dtype, size_t n, uint64_t seed) {
   std::vector<std::byte> bytes(n * size_of(dtype));
   from_float(x.data(), dtype, n, bytes.data());
   return bytes;
+}
+
+bool finite_on_block(const Case& c) {
+  Memory x(c.x.size());
+  copy(x.data(), c.x.data(), c.x.size());
+  const gpu::RunTable table = c.table();
+  uint32_t met = 0;
+  launch(gpu::FiniteCall{view(table), x.data(), &met, c.type()}, table.tiles(),
+         gpu::finite_stage<HostBlock>);
+  return met == 0;
 }
 
 void check_all(const CodecSpec& spec, size_t n) {
@@ -238,6 +247,25 @@ TEST(gpu_stages_of_raw_values) {
       check_encode(c);
       check_decode(c);
       check_sum(c);
+    }
+  }
+}
+
+TEST(gpu_stages_find_values_that_are_not_finite) {
+  const size_t n = 5001;
+  for (const char* name : {"maxmin", "bf16", "fp16"}) {
+    for (const float bad : {1.0f, __builtin_nanf(""), __builtin_inff(), 65520.0f, 3.4e38f}) {
+      for (const size_t place : {size_t{0}, size_t{2047}, n - 1}) {
+        std::vector<float> x(n, -2.5f);
+        x[place] = bad;
+        Case c{make_codec({.name = name, .bits = name[0] == 'm' ? 4 : 16}), DType::kFloat32, n, {}};
+        c.x.resize(4 * n);
+        copy(c.x.data(), x.data(), c.x.size());
+        std::vector<float> there(n);
+        const auto payload = encode_on_cpu(c, c.x);
+        c.codec->decode(payload.data(), c.dtype, n, 0, n, there.data(), false);
+        CHECK(finite_on_block(c) == std::isfinite(there[place]), name_of(c), ", value ", bad);
+      }
     }
   }
 }

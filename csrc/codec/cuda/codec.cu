@@ -35,11 +35,18 @@ __device__ __forceinline__ void for_each(uint64_t n, const Stage& stage) {
 
 }  // namespace
 
-#define CGX_KERNEL(name, Call, count, stage)                                         \
-  extern "C" __global__ void __launch_bounds__(kThreads) name(const Call call) {     \
-    for_each(call.table.count, [&](ThreadBlock& block, Shared& shared, uint64_t i) { \
-      stage(block, shared, call, i);                                                 \
-    });                                                                              \
+// Arguments stay where the driver put them: no thread copies the lists of addresses.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define CGX_ARGUMENT const __grid_constant__
+#else
+#define CGX_ARGUMENT const
+#endif
+
+#define CGX_KERNEL(name, Call, count, stage)                                            \
+  extern "C" __global__ void __launch_bounds__(kThreads) name(CGX_ARGUMENT Call call) { \
+    for_each(call.table.count, [&](ThreadBlock& block, Shared& shared, uint64_t i) {    \
+      stage(block, shared, call, i);                                                    \
+    });                                                                                 \
   }
 
 CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage)
@@ -47,5 +54,6 @@ CGX_KERNEL(cgx_decode, DecodeCall, tiles, decode_stage)
 CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage)
 CGX_KERNEL(cgx_wide_encode, EncodeCall, wide_buckets, wide_encode_stage)
 CGX_KERNEL(cgx_wide_sum, SumCall, wide_buckets, wide_sum_stage)
+CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage)
 
 }  // namespace cgx::gpu

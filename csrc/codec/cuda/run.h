@@ -44,4 +44,7 @@ static_assert(sizeof(CodecRun) == 80, "the table is read by the device as it lie
 constexpr uint32_t kTile = 2048;
 constexpr uint32_t kThreads = 256;
 
+/// Messages of a launch: their addresses travel as arguments of the kernel, which have 4 KiB.
+constexpr uint32_t kMostMessages = 256;
+
 }  // namespace cgx::gpu

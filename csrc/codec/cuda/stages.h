@@ -18,17 +18,17 @@ struct Table {
 struct EncodeCall {
   Table table;
   const unsigned char* x;  // the call's tensor
-  unsigned char* const* messages;
   Key key;
   Type type;
+  unsigned char* messages[kMostMessages];
 };
 
 struct DecodeCall {
   Table table;
   unsigned char* y;
-  const unsigned char* const* messages;
   Type type;
   uint8_t add;  // y += value, of float32 only
+  const unsigned char* messages[kMostMessages];
 };
 
 /// The sum of `ranks` payloads of one chunk, in their order; null: this rank's own values, from x.
@@ -37,12 +37,22 @@ struct DecodeCall {
 struct SumCall {
   Table table;
   const unsigned char* x;
-  const unsigned char* const* payloads;
   unsigned char* encoded;
   unsigned char* y;
   Key key;
   float divisor;
   uint32_t ranks;
+  Type own;   // of x
+  Type type;  // of y
+  const unsigned char* payloads[kMostMessages];
+};
+
+/// Sets *met to 1 where a value of x is not finite, or is not once it is written in the type that
+/// its run has on the wire.
+struct FiniteCall {
+  Table table;
+  const unsigned char* x;
+  uint32_t* met;
   Type type;
 };
 
@@ -108,8 +118,8 @@ CGX_HD void sum_tile(Block& block, Shared& shared, const SumCall& call, const Ti
     if (call.payloads[r] != nullptr) {
       decode_tile(block, shared, tile, call.payloads[r], add);
     } else {
-      const unsigned char* own = call.x + tile.value_at(call.type);
-      block.phase([&](uint32_t t) { load_phase(shared, tile, own, call.type, add, t); });
+      const unsigned char* own = call.x + tile.value_at(call.own);
+      block.phase([&](uint32_t t) { load_phase(shared, tile, own, call.own, add, t); });
     }
   }
   if (call.divisor == 1.0f) return;
@@ -192,6 +202,17 @@ CGX_HD void sum_stage(Block& block, Shared& shared, const SumCall& call, uint64_
   if (call.y == nullptr) return;
   unsigned char* y = call.y + tile.value_at(call.type);
   block.phase([&](uint32_t t) { store_phase(shared, tile, y, call.type, t); });
+}
+
+template <typename Block>
+CGX_HD void finite_stage(Block& block, Shared& shared, const FiniteCall& call, uint64_t number) {
+  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  block.phase([&](uint32_t t) {
+    load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
+  });
+  block.phase([&](uint32_t t) {
+    if (!all_finite_phase(shared, tile, t)) *call.met = 1;
+  });
 }
 
 }  // namespace cgx::gpu

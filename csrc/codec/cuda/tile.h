@@ -29,9 +29,17 @@ struct Extremes {
   }
 };
 
+/// The values of a tile in shared memory: a word is left out after every eighth one, so that
+/// threads which work on groups of eight read from different banks.
+struct Values {
+  float words[kTile + kTile / 8];
+  CGX_HD float& operator[](uint32_t i) { return words[i + i / 8]; }
+  CGX_HD const float& operator[](uint32_t i) const { return words[i + i / 8]; }
+};
+
 /// What lies in a block's shared memory.
 struct Shared {
-  alignas(16) float values[kTile];
+  Values values;
   alignas(16) unsigned char codes[kTile + 16];
   MaxMinMeta meta[kTile];
   Extremes seen[kThreads];
@@ -132,9 +140,12 @@ CGX_HD void copy_bytes(unsigned char* to, const unsigned char* from, uint32_t by
   for (uint32_t i = done + t; i < bytes; i += kThreads) to[i] = from[i];
 }
 
-/// The values in 16 bytes, at values[0 .. 4) or [0 .. 8), or added to them.
-CGX_HD void put_vector(const Vector& vector, Type type, bool add, float* values) {
-  auto put = [&](uint32_t i, float x) { values[i] = add ? rn_add(values[i], x) : x; };
+/// The values in 16 bytes, at first + [0 .. 4) or [0 .. 8), or added to them.
+CGX_HD void put_vector(const Vector& vector, Type type, bool add, Values& values, uint32_t first) {
+  auto put = [&](uint32_t i, float x) {
+    float& y = values[first + i];
+    y = add ? rn_add(y, x) : x;
+  };
   if (type == Type::kFloat32) {
     for (uint32_t i = 0; i < 4; ++i) put(i, from_bits(vector.words[i]));
     return;
@@ -144,12 +155,12 @@ CGX_HD void put_vector(const Vector& vector, Type type, bool add, float* values)
     put(2 * i + 1, widen(vector.words[i] >> 16, type));
   }
 }
-CGX_HD Vector get_vector(const float* values, Type type) {
+CGX_HD Vector get_vector(const Values& values, uint32_t first, Type type) {
   Vector vector;
   for (uint32_t i = 0; i < 4; ++i) {
-    vector.words[i] = type == Type::kFloat32
-                          ? as_bits(values[i])
-                          : narrow(values[2 * i], type) | narrow(values[2 * i + 1], type) << 16;
+    vector.words[i] = type == Type::kFloat32 ? as_bits(values[first + i])
+                                             : narrow(values[first + 2 * i], type) |
+                                                   narrow(values[first + 2 * i + 1], type) << 16;
   }
   return vector;
 }
@@ -160,7 +171,7 @@ CGX_HD void load_phase(Shared& shared, const Tile& tile, const unsigned char* fr
   const uint32_t bytes = size_of(type), each = sizeof(Vector) / bytes;
   const uint32_t vectors = aligned(from) ? tile.n / each : 0;
   for (uint32_t v = t; v < vectors; v += kThreads) {
-    put_vector(reinterpret_cast<const Vector*>(from)[v], type, add, shared.values + v * each);
+    put_vector(reinterpret_cast<const Vector*>(from)[v], type, add, shared.values, v * each);
   }
   for (uint32_t i = vectors * each + t; i < tile.n; i += kThreads) {
     const float x = widen(load_word(from + i * bytes, bytes), type);
@@ -174,11 +185,22 @@ CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* t
   const uint32_t bytes = size_of(type), each = sizeof(Vector) / bytes;
   const uint32_t vectors = aligned(to) ? tile.n / each : 0;
   for (uint32_t v = t; v < vectors; v += kThreads) {
-    reinterpret_cast<Vector*>(to)[v] = get_vector(shared.values + v * each, type);
+    reinterpret_cast<Vector*>(to)[v] = get_vector(shared.values, v * each, type);
   }
   for (uint32_t i = vectors * each + t; i < tile.n; i += kThreads) {
     store_word(to + i * bytes, bytes, narrow(shared.values[i], type));
   }
+}
+
+/// Do the thread's values stay finite on the wire of the tile's run?
+CGX_HD bool all_finite_phase(const Shared& shared, const Tile& tile, uint32_t t) {
+  const Type wire = tile.run->kind == Kind::kRaw ? tile.run->wire : Type::kFloat32;
+  bool finite = true;
+  for (uint32_t i = t; i < tile.n; i += kThreads) {
+    const float x = widen(narrow(shared.values[i], wire), wire);
+    finite = finite && (as_bits(x) & 0x7f800000u) != 0x7f800000u;
+  }
+  return finite;
 }
 
 /// Threads that share a bucket: a power of two, at most a warp.
@@ -256,8 +278,10 @@ CGX_HD void quantize_phase(Shared& shared, const Tile& tile, Key key, uint32_t t
   for (uint32_t i = 8 * t; i < tile.n; i += 8 * kThreads) {
     uint64_t packed = 0;
     BucketOf at(tile, i);
+    MaxMinScale scale = maxmin_scale(shared.meta[at.bucket], levels);
+    uint32_t bucket = at.bucket;
     for (uint32_t k = 0; k < 8 && i + k < tile.n; ++k, at.next(tile)) {
-      const MaxMinScale scale = maxmin_scale(shared.meta[at.bucket], levels);
+      if (at.bucket != bucket) scale = maxmin_scale(shared.meta[bucket = at.bucket], levels);
       const float position = maxmin_position(shared.values[i + k], scale);
       uint32_t code = 0;
       if (run.stochastic) {
