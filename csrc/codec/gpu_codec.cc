@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/queue.h"
 
 namespace cgx::gpu {
 namespace {
@@ -15,19 +16,10 @@ constexpr int kHipMultiprocessors = 63;
 // Of kThreads threads and some 29 KiB of shared memory each.
 constexpr unsigned kBlocksPerMultiprocessor = 6;
 
-device::Context current_context(const Driver& driver) {
-  device::Context context = nullptr;
-  GPU(driver, current_context, &context);
-  if (context == nullptr) {
-    throw ResourceError("no context of a GPU is current on this thread");
-  }
-  return context;
-}
-
 }  // namespace
 
 Kernels::Kernels(const Driver& driver, const void* image)
-    : driver_(driver), context_(current_context(driver)) {
+    : driver_(driver), context_(device::current_context(driver)) {
   int device = 0, multiprocessors = 0;
   GPU(driver, context_device, &device);
   const bool cuda = driver.vendor == device::Vendor::kCuda;
@@ -79,7 +71,7 @@ void Kernels::finite(const FiniteCall& call, device::Stream stream) const {
 }
 
 DeviceMemory::DeviceMemory(const Driver& driver, size_t bytes)
-    : driver_(&driver), context_(current_context(driver)) {
+    : driver_(&driver), context_(device::current_context(driver)) {
   if (bytes == 0) return;  // the driver refuses it
   GPU(driver, allocate, &memory_, bytes);
   bytes_ = bytes;

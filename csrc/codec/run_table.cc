@@ -53,11 +53,12 @@ void RunTable::add_maxmin(CodecRun run, uint64_t payload) {
   append(run);
 }
 
-void RunTable::add(const Codec& codec, DType dtype, uint64_t value, uint64_t count, uint64_t index,
-                   uint64_t payload, uint32_t message) {
+void RunTable::add(const Codec& codec, DType dtype, uint64_t value, uint64_t sum, uint64_t count,
+                   uint64_t index, uint64_t payload, uint32_t message) {
   const CodecSpec& spec = codec.spec();
   CodecRun run{};
   run.value = value;
+  run.sum = sum;
   run.count = count;
   run.index = index;
   run.message = message;
@@ -80,6 +81,7 @@ void RunTable::add(const Codec& codec, DType dtype, uint64_t value, uint64_t cou
   if (rest == 0) return;
   CodecRun raw = run;
   raw.value += coded.count;
+  raw.sum += coded.count;
   raw.index += coded.count;
   raw.count = rest;
   const uint64_t bytes = codec.encoded_bytes(count, dtype) - rest * size_of(dtype);

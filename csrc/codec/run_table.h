@@ -12,13 +12,14 @@ namespace cgx::gpu {
 class RunTable {
  public:
   /// A run of `count` values of a tensor of type `dtype`, coded by `codec`.
-  ///   value    number of its first value in the tensor
+  ///   value    place of its first value in the tensor
+  ///   sum      place of its first value where sums go
   ///   index    counter of the generator there
   ///   payload  byte of the message where its payload starts
   ///   message  which of the launch's messages
   /// ConfigError: no kernel knows the codec.
-  void add(const Codec& codec, DType dtype, uint64_t value, uint64_t count, uint64_t index,
-           uint64_t payload, uint32_t message);
+  void add(const Codec& codec, DType dtype, uint64_t value, uint64_t sum, uint64_t count,
+           uint64_t index, uint64_t payload, uint32_t message);
 
   const std::vector<CodecRun>& runs() const { return runs_; }
   uint64_t tiles() const { return tiles_; }

@@ -29,6 +29,9 @@
 // - The sender may go on reading (not writing) the messages it posted until it has opened
 //   in_flight() - 1 more exchanges and opens the next.
 // - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
+// - Carriers of a GPU (on_device()) lend and show memory of the device; what is written there and
+//   read there is work on the carrier's stream. The first kPayloadOffset bytes of such a message lie
+//   in host memory: head_of() and Message::head.
 // - Every wait ends: at the deadline (TimeoutError), when a peer is gone (PeerLostError), or after
 //   abort() (AbortedError). Messages of errors name the rank that was waited for. After an error
 //   the communicator is broken: all calls throw the first cause, here and, as soon as the carrier
@@ -52,6 +55,10 @@ namespace cgx {
 struct Message {
   const std::byte* data = nullptr;
   size_t bytes = 0;
+  /// Where `data` is memory of a device: host memory with the first bytes.
+  const std::byte* shadow = nullptr;
+
+  const std::byte* head() const { return shadow != nullptr ? shadow : data; }
 };
 
 class Communicator {
@@ -88,6 +95,28 @@ class Communicator {
 
   /// Bytes that the carrier adds to an announced message on the wire (0 for shared memory).
   virtual size_t frame_bytes() const { return 0; }
+
+  /// Are messages in memory of a GPU?
+  virtual bool on_device() const { return false; }
+
+  /// Do heads travel? Without them nobody compares what ranks do, and peek() shows nothing.
+  virtual bool carries_heads() const { return true; }
+
+  /// Is every exchange one collective of all ranks? Then all ranks post equally often, also where
+  /// they send nothing, and number k of a call is the same for all; expect() is told of every
+  /// message of a call, in the order of the exchanges, also of those of 0 bytes.
+  virtual bool lockstep() const { return false; }
+
+  /// Where the first kPayloadOffset bytes of lent memory are to be written, between open() and
+  /// post(): host memory.
+  virtual std::byte* head_of(std::byte* message) { return message; }
+
+  /// Brings what was written into lent memory of a device to the host: all of the message is at
+  /// head_of() then. False where the carrier does not lead through host memory.
+  virtual bool fetch(const Deadline& deadline) {
+    (void)deadline;
+    return true;
+  }
 
   /// Host memory that this rank holds for messages, sent and received; 0 where that is memory which
   /// ranks share. From any thread.

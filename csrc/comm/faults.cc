@@ -35,6 +35,11 @@ class Faulty final : public Communicator {
   bool matches_lengths() const override { return inner_->matches_lengths(); }
   size_t frame_bytes() const override { return inner_->frame_bytes(); }
   size_t staging_bytes() const override { return inner_->staging_bytes(); }
+  bool on_device() const override { return inner_->on_device(); }
+  bool carries_heads() const override { return inner_->carries_heads(); }
+  bool lockstep() const override { return inner_->lockstep(); }
+  std::byte* head_of(std::byte* message) override { return inner_->head_of(message); }
+  bool fetch(const Deadline& deadline) override { return inner_->fetch(deadline); }
   void begin_call() override { inner_->begin_call(); }
   void expect(int peer, size_t bytes) override { inner_->expect(peer, bytes); }
 

@@ -37,7 +37,7 @@ Channel::Channel(Call& call, Communicator& comm, std::vector<int> members, bool 
 }
 
 void Channel::will_receive(int peer, size_t payload_bytes, bool at_once) {
-  if (payload_bytes == 0) return;
+  if (payload_bytes == 0 && !comm_.lockstep()) return;
   Incoming& in = incoming_[static_cast<size_t>(peer)];
   if (in.payloads.empty()) in.at_once = at_once;
   in.payloads.push_back(payload_bytes);
@@ -99,19 +99,32 @@ const std::vector<std::byte*>& Channel::open(const std::vector<size_t>& payload_
 void Channel::post(size_t round) {
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   const auto flags = static_cast<uint8_t>(call_.met_nonfinite ? MessageHeader::kNonFinite : 0);
+  if (call_.identity.checksum) comm_.fetch(call_.deadline);
   for (const auto& [message, payload_bytes] : opened_) {
-    write_header(message, call_.identity, round, payload_bytes, flags);
+    if (!comm_.carries_heads()) break;
+    std::byte* head = comm_.head_of(message);
+    write_header(head, call_.identity, round, payload_bytes, flags);
     if (!call_.identity.checksum) continue;
     const size_t covered = Communicator::kPayloadOffset + payload_bytes;
-    const uint64_t sum = checksum_of(message, covered);
-    std::memcpy(message + covered, &sum, sizeof sum);
+    const uint64_t sum = checksum_of(head, covered);
+    std::memcpy(head + covered, &sum, sizeof sum);
   }
   comm_.post(call_.deadline);
 }
 
+void Channel::post_nothing(size_t round, bool broadcast) {
+  if (!comm_.lockstep()) return;
+  if (broadcast) {
+    open_broadcast(0);
+  } else {
+    open(std::vector<size_t>(static_cast<size_t>(comm_.size())));
+  }
+  post(round);
+}
+
 void Channel::verify_first(int peer, size_t round) {
   Incoming& in = incoming_[static_cast<size_t>(peer)];
-  if (in.verified) return;
+  if (in.verified || !comm_.carries_heads()) return;
   if (!in.expected) comm_.expect(peer, message_bytes(in.payloads.front()));
   in.expected = true;
   // A peer in another call may stop before it has sent the rest of its message.
@@ -142,18 +155,19 @@ Message Channel::without_checksum(const Message& message, int peer) const {
   }
   const size_t covered = message.bytes - kChecksumBytes;
   uint64_t told = 0;
-  std::memcpy(&told, message.data + covered, sizeof told);
-  const uint64_t found = checksum_of(message.data, covered);
+  std::memcpy(&told, message.head() + covered, sizeof told);
+  const uint64_t found = checksum_of(message.head(), covered);
   if (told != found) {
     throw MismatchError(str_of(who, ", was altered on its way: its checksum is ", std::hex, found,
                                ", it was sent with ", told, " (CGX_CHECKSUM=1)"));
   }
-  return {message.data, covered};
+  return {message.data, covered, message.shadow};
 }
 
 const std::byte* Channel::receive(int peer, size_t round) {
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   Incoming& in = incoming_[static_cast<size_t>(peer)];
+  while (in.received < in.payloads.size() && in.payloads[in.received] == 0) ++in.received;
   if (in.received == in.payloads.size()) {
     throw Error(str_of("rank ", call_.identity.rank, ": a message of rank ",
                        members_[static_cast<size_t>(peer)], " was read that is not in the plan"));
@@ -161,8 +175,10 @@ const std::byte* Channel::receive(int peer, size_t round) {
   verify_first(peer, round);
   const Message whole = comm_.receive(peer, call_.deadline);
   const Message message = without_checksum(whole, peer);
-  const uint8_t flags = check_header(message, call_.identity, round,
-                                     members_[static_cast<size_t>(peer)], in.payloads[in.received]);
+  const uint8_t flags = comm_.carries_heads() ? check_header(message, call_.identity, round,
+                                                             members_[static_cast<size_t>(peer)],
+                                                             in.payloads[in.received])
+                                              : uint8_t{0};
   const bool frame = !comm_.announces() || in.received == 0;
   call_.stats.bytes_received += whole.bytes + (frame ? comm_.frame_bytes() : 0);
   ++in.received;

@@ -49,6 +49,10 @@ class Channel {
   /// Writes the headers of what was opened and sends it.
   void post(size_t round);
 
+  /// In place of open() or open_broadcast() and post() where this rank has nothing for an exchange
+  /// that others have messages in.
+  void post_nothing(size_t round, bool broadcast);
+
   /// Where later messages of a call may be expected only when the first one was looked at: looks
   /// at that of every peer that sends one at once, in round 0, so that the later ones can come
   /// while this rank is busy. To be called when this rank has posted its own.

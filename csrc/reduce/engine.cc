@@ -1,11 +1,12 @@
 #include "reduce/engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
 #include "base/float_mode.h"
+#include "reduce/device_stages.h"
+#include "reduce/stages.h"
 #include "reduce/two_levels.h"
 
 namespace cgx {
@@ -116,6 +117,18 @@ Engine::Engine(Carriers carriers, EngineOptions options, Explain explain)
   }
 }
 
+Engine::~Engine() = default;
+
+void Engine::use(std::unique_ptr<DeviceStages> device) {
+  for (const Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+    if (comm != nullptr && comm->size() > 1 && !comm->on_device()) {
+      throw ConfigError(str_of("the carrier ", comm->name(), " does not carry memory of a GPU"));
+    }
+  }
+  device_ = std::move(device);
+  work_ = WorkMemory([stages = device_.get()](size_t bytes) { return stages->allocate(bytes); });
+}
+
 size_t Engine::PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);
   for (const auto& [count, codec] : key.segments) {
@@ -198,13 +211,14 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
               options_.nonfinite,
               scratch_,
               work_,
-              parallel_.get()};
+              parallel_.get(),
+              device_.get()};
     stats.calls += 1;
     stats.compressed_calls += plan.compressed ? 1 : 0;
     stats.values += plan.values;
     stats.bytes_raw += plan.values * size_of(plan.dtype);
     if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
-      std::memmove(output, input, plan.values * size_of(plan.dtype));
+      copy_bytes(call, output, input, plan.values * size_of(plan.dtype));
     }
     dispatch(call, input, output);
     if (carriers_.inner) carriers_.inner->flush(deadline);

@@ -76,6 +76,7 @@ std::string why_algorithm(const EngineOptions& options, const Plan& plan, const 
 class Engine {
  public:
   Engine(Carriers carriers, EngineOptions options, Explain explain = nullptr);
+  ~Engine();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -129,6 +130,9 @@ class Engine {
   /// Threads for the codecs. Before the first run().
   void use(std::unique_ptr<const Parallel> parallel) { parallel_ = std::move(parallel); }
 
+  /// Tensors and carriers are those of a GPU. Before the first run().
+  void use(std::unique_ptr<DeviceStages> device);
+
  private:
   struct PlanKey {
     Operation operation;
@@ -157,6 +161,7 @@ class Engine {
   std::vector<float> scratch_;
   WorkMemory work_;
   std::unique_ptr<const Parallel> parallel_;
+  std::unique_ptr<DeviceStages> device_;
   Stats stats_;
   mutable std::mutex
       state_mutex_;  // guards broken_, and the carriers against abort() during close()

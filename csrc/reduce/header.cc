@@ -71,7 +71,7 @@ MessageHeader matching_header(const Message& message, const CallIdentity& call, 
                                sizeof(MessageHeader)));
   }
   MessageHeader header;
-  std::memcpy(&header, message.data, sizeof header);
+  std::memcpy(&header, message.head(), sizeof header);
   if (header.magic != MessageHeader::kMagic || header.version != MessageHeader::kVersion) {
     throw MismatchError(str_of(
         who, " is not of wire format version ", static_cast<int>(MessageHeader::kVersion),

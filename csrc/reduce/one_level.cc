@@ -70,6 +70,7 @@ void reduce_scatter(Call& call, const void* input, void* output) {
   channel.begin();
   std::vector<size_t> bytes(static_cast<size_t>(channel.size()));
   std::vector<const std::byte*> payloads(bytes.size());
+  std::vector<Outgoing> outgoing;
   send_and_receive(
       call, channel,
       [&](size_t round) {
@@ -77,10 +78,12 @@ void reduce_scatter(Call& call, const void* input, void* output) {
           bytes[static_cast<size_t>(p)] = chunks(round)[static_cast<size_t>(p)].payload_bytes;
         }
         const std::vector<std::byte*>& messages = channel.open(bytes);
+        outgoing.clear();
         for (int p : channel.peers()) {
           const auto to = static_cast<size_t>(p);
-          encode_chunk(call, chunks(round)[to], in, Stage::kContribution, messages[to]);
+          outgoing.push_back({&chunks(round)[to], messages[to]});
         }
+        encode_chunks(call, outgoing, in, Stage::kContribution);
         channel.post(round);
       },
       [&](size_t round) {

@@ -34,7 +34,7 @@ class OneShot final : public TeamAllReduce {
     sum_chunk(call_, chunk,
               {payloads_, round.source, round.output, nullptr, call_.divisor(),
                /*final=*/true, channel_.rank()});
-    for (size_t i = 0; i < payloads_.size(); ++i) put_in_bundle(round, i, payloads_[i]);
+    for (size_t i = 0; i < payloads_.size(); ++i) put_in_bundle(call_, round, i, payloads_[i]);
     for (int p : channel_.peers()) channel_.release(p);
   }
 

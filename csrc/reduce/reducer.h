@@ -28,6 +28,8 @@
 
 namespace cgx {
 
+class DeviceStages;
+
 enum class NonFinite : uint8_t { kPropagate = 0, kRaise = 1 };
 
 /// Who carries what. One level: exactly one of the two, over all ranks of the group. Two levels:
@@ -54,6 +56,8 @@ struct Call {
   WorkMemory& work;
   /// Null: the calling thread alone.
   const Parallel* parallel = nullptr;
+  /// Where tensors and messages are memory of a GPU; null: host memory.
+  DeviceStages* device = nullptr;
   /// Set when a non-finite value was met on any rank, under NonFinite::kRaise only.
   bool met_nonfinite = false;
 

@@ -5,7 +5,6 @@
 // encoded for the last time by the rank before c, and that encoding goes around unchanged. So a
 // value is rounded N times, and the error grows with the number of ranks; every rank ends with the
 // same bits.
-#include <cstring>
 #include <vector>
 
 #include "reduce/team_all_reduce.h"
@@ -24,16 +23,22 @@ class Ring final : public TeamAllReduce {
 
   void announce(int stage, size_t round, const Shard& shard) override {
     if (stage == 0) return;
-    channel_.will_receive(previous_, chunk(shard, stage).payload_bytes, stage == 1 && round == 0);
+    const size_t bytes = chunk(shard, stage).payload_bytes;
+    for (int p : channel_.peers()) {
+      channel_.will_receive(p, p == previous_ ? bytes : 0, stage == 1 && round == 0);
+    }
   }
 
   // N - 1 hops of partial sums, N - 1 of results, each received in the stage after it was sent.
   void run(int stage, const TeamRound& round) override {
     const Chunk& work = chunk(*round.shard, stage);
-    if (work.empty()) return;
     const int last_sum = channel_.size() - 1;
-    const std::byte* in = stage == 0 ? nullptr : channel_.receive(previous_, round.number);
     const bool last = stage == team_stages(Algorithm::kRing, channel_.size()) - 1;
+    if (work.empty()) {
+      if (!last) channel_.post_nothing(round.number, false);
+      return;
+    }
+    const std::byte* in = stage == 0 ? nullptr : channel_.receive(previous_, round.number);
     std::byte* out = !last ? open(work.payload_bytes) : nullptr;
     if (stage == 0) {
       encode_chunk(call_, work, round.source, Stage::kContribution, out);
@@ -43,11 +48,11 @@ class Ring final : public TeamAllReduce {
       sum_chunk(call_, work,
                 {payloads_, round.source, complete ? round.output : View{}, out,
                  complete ? call_.divisor() : 1.0F, complete});
-      if (complete) put_in_bundle(round, index(stage), out);
+      if (complete) put_in_bundle(call_, round, index(stage), out);
     } else {
       decode_chunk(call_, work, in, round.output);
-      if (out != nullptr) std::memcpy(out, in, work.payload_bytes);
-      put_in_bundle(round, index(stage), in);
+      if (out != nullptr) copy_bytes(call_, out, in, work.payload_bytes);
+      put_in_bundle(call_, round, index(stage), in);
     }
     if (in != nullptr) channel_.release(previous_);
     if (out != nullptr) channel_.post(round.number);

@@ -35,38 +35,49 @@ class ScatterReduceAllGather final : public TeamAllReduce {
       bytes_[static_cast<size_t>(p)] = chunk(*round.shard, p).payload_bytes;
     }
     const std::vector<std::byte*>& messages = channel_.open(bytes_);
+    outgoing_.clear();
     for (int p : channel_.peers()) {
       std::byte* message = messages[static_cast<size_t>(p)];
-      if (message == nullptr) continue;
-      encode_chunk(call_, chunk(*round.shard, p), round.source, Stage::kContribution, message);
+      if (message != nullptr) outgoing_.push_back({&chunk(*round.shard, p), message});
     }
+    encode_chunks(call_, outgoing_, round.source, Stage::kContribution);
     channel_.post(round.number);
   }
 
   // Sums the own chunk and sends the sum to all.
   void reduce(const TeamRound& round) {
     const Chunk& mine = own(*round.shard);
-    if (mine.empty()) return;
+    if (mine.empty()) return channel_.post_nothing(round.number, true);
     payloads_.assign(static_cast<size_t>(channel_.size()), nullptr);  // nullptr: own values
     for (int p : channel_.sources()) {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
     }
     std::byte* message = channel_.open_broadcast(mine.payload_bytes);
     sum_chunk(call_, mine, {payloads_, round.source, round.output, message, call_.divisor()});
-    put_in_bundle(round, static_cast<size_t>(channel_.rank()), message);
+    put_in_bundle(call_, round, static_cast<size_t>(channel_.rank()), message);
     for (int p : channel_.peers()) channel_.release(p);
     channel_.post(round.number);
   }
 
   // Takes the sums of all other owners.
   void gather(const TeamRound& round) {
+    // A GPU decodes all of them at once, the CPU while it waits for the next.
+    const bool at_once = call_.device != nullptr;
+    incoming_.clear();
     for (int p : channel_.sources()) {
       const Chunk& theirs = chunk(*round.shard, p);
       if (theirs.empty()) continue;
-      const std::byte* payload = channel_.receive(p, round.number);
-      decode_chunk(call_, theirs, payload, round.output);
-      put_in_bundle(round, static_cast<size_t>(p), payload);
+      incoming_.push_back({&theirs, channel_.receive(p, round.number)});
+      put_in_bundle(call_, round, static_cast<size_t>(p), incoming_.back().payload);
+      if (at_once) continue;
+      decode_chunks(call_, incoming_, round.output);
+      incoming_.clear();
       channel_.release(p);
+    }
+    if (!at_once) return;
+    decode_chunks(call_, incoming_, round.output);
+    for (int p : channel_.sources()) {
+      if (!chunk(*round.shard, p).empty()) channel_.release(p);
     }
   }
 
@@ -74,6 +85,8 @@ class ScatterReduceAllGather final : public TeamAllReduce {
   Channel& channel_;
   std::vector<size_t> bytes_;
   std::vector<const std::byte*> payloads_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<Incoming> incoming_;
 };
 
 }  // namespace

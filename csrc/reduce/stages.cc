@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "base/float_mode.h"
 #include "codec/convert.h"
 #include "codec/finite.h"
 #include "codec/random.h"
+#include "reduce/device_stages.h"
 
 namespace cgx {
 namespace {
@@ -18,11 +20,6 @@ constexpr size_t kBlockValues = 16 * 1024;
 size_t block_values(const Codec& codec) {
   const size_t block = codec.block();
   return block >= kBlockValues ? block : kBlockValues / block * block;
-}
-
-RandomKey key_of(const Call& call, const Codec& codec, Stage stage) {
-  return random_key(codec.spec().seed, call.identity.sequence, call.identity.rank,
-                    static_cast<int>(stage));
 }
 
 // Values that a thread gets, at least: below, waking it costs more than it does.
@@ -132,7 +129,8 @@ class Summing {
     if (wanted_.encoded != nullptr) {
       std::byte* encoded = wanted_.encoded + piece.payload;
       piece.codec->encode(sum, DType::kFloat32, dtype_, piece.count, first, n,
-                          key_of(call_, *piece.codec, Stage::kSum), piece.offset, encoded);
+                          key_of(call_, piece.codec->spec().seed, Stage::kSum), piece.offset,
+                          encoded);
       if (!kept_) return;
       if (as_float_) sum = reinterpret_cast<float*>(out);
       piece.codec->decode(encoded, dtype_, piece.count, first, n, sum, false);
@@ -183,14 +181,41 @@ class Summing {
 
 }  // namespace
 
+RandomKey key_of(const Call& call, uint64_t seed, Stage stage) {
+  return random_key(seed, call.identity.sequence, call.identity.rank, static_cast<int>(stage));
+}
+
+void encode_chunks(Call& call, const std::vector<Outgoing>& chunks, const View& input,
+                   Stage stage) {
+  if (call.device != nullptr) {
+    StageTimer timer(call.stats.encode_ns, "cgx:encode");
+    return call.device->encode(call, chunks, input, stage);
+  }
+  for (const Outgoing& out : chunks) encode_chunk(call, *out.chunk, input, stage, out.payload);
+}
+
+void decode_chunks(Call& call, const std::vector<Incoming>& chunks, const View& output) {
+  if (call.device != nullptr) {
+    StageTimer timer(call.stats.decode_ns, "cgx:decode");
+    return call.device->decode(call, chunks, output);
+  }
+  for (const Incoming& in : chunks) decode_chunk(call, *in.chunk, in.payload, output);
+}
+
+void copy_bytes(Call& call, void* to, const void* from, size_t bytes) {
+  if (call.device != nullptr) return call.device->copy(to, from, bytes);
+  if (bytes > 0) std::memmove(to, from, bytes);
+}
+
 void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
                   std::byte* payload) {
+  if (call.device != nullptr) return encode_chunks(call, {{&chunk, payload}}, input, stage);
   StageTimer timer(call.stats.encode_ns, "cgx:encode");
   spread(call, chunk, parts_of(call, chunk),
          [&](const Piece& piece, size_t first, size_t n, size_t) {
            piece.codec->encode(input.at(piece, first), input.dtype, call.plan.dtype, piece.count,
-                               first, n, key_of(call, *piece.codec, stage), piece.offset,
-                               payload + piece.payload);
+                               first, n, key_of(call, piece.codec->spec().seed, stage),
+                               piece.offset, payload + piece.payload);
          });
   if (call.nonfinite != NonFinite::kRaise) return;
   for (const Piece& piece : chunk.pieces) {
@@ -201,6 +226,7 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
 }
 
 void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, const View& output) {
+  if (call.device != nullptr) return decode_chunks(call, {{&chunk, payload}}, output);
   StageTimer timer(call.stats.decode_ns, "cgx:decode");
   const DType dtype = call.plan.dtype;
   const size_t parts = parts_of(call, chunk);
@@ -224,6 +250,7 @@ void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, cons
 
 void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
   StageTimer timer(call.stats.decode_ns, "cgx:decode");
+  if (call.device != nullptr) return call.device->sum(call, chunk, wanted);
   const size_t parts = parts_of(call, chunk);
   const Scratch scratch(call, chunk, parts, 2);
   Summing summing(call, wanted);
@@ -234,6 +261,7 @@ void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
 }
 
 void check_input(Call& call, const void* data, size_t values) {
+  if (call.device != nullptr) return call.device->check_input(call, data, values);
   if (call.nonfinite == NonFinite::kRaise && !all_finite(data, call.plan.dtype, values)) {
     call.met_nonfinite = true;
   }

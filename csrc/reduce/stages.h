@@ -15,6 +15,9 @@ namespace cgx {
 /// independent.
 enum class Stage : int { kContribution = 0, kSum = 1, kInner = 2 };
 
+/// Of the generator, for this rank's roundings in one stage of the call.
+RandomKey key_of(const Call& call, uint64_t seed, Stage stage);
+
 /// Where values of the call's tensor lie.
 struct View {
   std::byte* base = nullptr;  // null: nowhere
@@ -30,12 +33,27 @@ struct View {
   }
 };
 
-/// Encodes the values of a chunk into a message's payload.
+/// A chunk and the message that carries it.
+struct Outgoing {
+  const Chunk* chunk;
+  std::byte* payload;
+};
+struct Incoming {
+  const Chunk* chunk;
+  const std::byte* payload;
+};
+
+/// Encodes the values of chunks into their messages' payloads.
+void encode_chunks(Call& call, const std::vector<Outgoing>& chunks, const View& input, Stage stage);
 void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
                   std::byte* payload);
 
-/// Decodes a message's payload to `output` (of the plan's dtype, or fp32).
+/// Decodes messages' payloads to `output` (of the plan's dtype, or fp32).
+void decode_chunks(Call& call, const std::vector<Incoming>& chunks, const View& output);
 void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, const View& output);
+
+/// Bytes between the call's tensors, messages and work memory.
+void copy_bytes(Call& call, void* to, const void* from, size_t bytes);
 
 struct Sum {
   /// By summand, in order; nullptr: the values of `own`, unrounded.

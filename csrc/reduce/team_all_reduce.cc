@@ -1,7 +1,5 @@
 #include "reduce/team_all_reduce.h"
 
-#include <cstring>
-
 #include "base/error.h"
 
 namespace cgx {
@@ -45,7 +43,7 @@ size_t team_depth(Algorithm algorithm, int size, int in_flight) {
   return 1;
 }
 
-void put_in_bundle(const TeamRound& round, size_t index, const std::byte* payload) {
+void put_in_bundle(Call& call, const TeamRound& round, size_t index, const std::byte* payload) {
   if (round.bundle == nullptr) return;
   const std::vector<Chunk>& chunks = round.shard->chunks;
   size_t place = 0;
@@ -55,7 +53,7 @@ void put_in_bundle(const TeamRound& round, size_t index, const std::byte* payloa
     for (size_t i = 0; i < index; ++i) place += bundle_stride(chunks[i]);
   }
   const Chunk& chunk = chunks.size() == 1 ? chunks.front() : chunks[index];
-  std::memcpy(round.bundle + place, payload, chunk.payload_bytes);
+  copy_bytes(call, round.bundle + place, payload, chunk.payload_bytes);
 }
 
 }  // namespace cgx

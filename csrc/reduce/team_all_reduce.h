@@ -46,6 +46,6 @@ std::unique_ptr<TeamAllReduce> make_scatter_reduce_all_gather(Call& call, Channe
 std::unique_ptr<TeamAllReduce> make_ring(Call& call, Channel& channel);
 
 /// Copies the payload of a chunk to its place in a bundle.
-void put_in_bundle(const TeamRound& round, size_t index, const std::byte* payload);
+void put_in_bundle(Call& call, const TeamRound& round, size_t index, const std::byte* payload);
 
 }  // namespace cgx

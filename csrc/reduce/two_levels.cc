@@ -36,12 +36,12 @@ void TwoLevels::scatter_inside(size_t number, const View& input, const View& par
     bytes_[static_cast<size_t>(team)] = shard(number, team).inner.payload_bytes;
   }
   const std::vector<std::byte*>& messages = inner->open(bytes_);
+  outgoing_.clear();
   for (int team : other_members) {
     std::byte* message = messages[static_cast<size_t>(team)];
-    if (message != nullptr) {
-      encode_chunk(call_, shard(number, team).inner, input, Stage::kInner, message);
-    }
+    if (message != nullptr) outgoing_.push_back({&shard(number, team).inner, message});
   }
+  encode_chunks(call_, outgoing_, input, Stage::kInner);
   inner->post(number);
   if (!member || shard(number, local).inner.empty()) return;
   payloads_.assign(static_cast<size_t>(inner->size()), nullptr);  // nullptr: own values

@@ -47,6 +47,7 @@ class TwoLevels {
   Call& call_;
   std::vector<size_t> bytes_;
   std::vector<const std::byte*> payloads_;
+  std::vector<Outgoing> outgoing_;
 };
 
 }  // namespace cgx

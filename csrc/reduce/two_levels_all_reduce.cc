@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include "reduce/team_all_reduce.h"
 #include "reduce/two_levels.h"
 
@@ -69,7 +67,7 @@ class AllReduce {
     const size_t own =
         team_ ? bundle_bytes(levels_.shard(number, levels_.local), hosts_) : size_t{0};
     if (own > 0) {
-      std::memcpy(inner.open_broadcast(own), bundle(number), own);
+      copy_bytes(call_, inner.open_broadcast(own), bundle(number), own);
       inner.post(number);
     }
     for (int team : levels_.other_members) {

@@ -1,7 +1,5 @@
 // Reduce-scatter and all-gather over hosts of several ranks. Team k serves, on every host, the
 // ranks whose local number is k modulo the number of teams: their shards cross the wire once.
-#include <cstring>
-
 #include "reduce/two_levels.h"
 
 namespace cgx {
@@ -133,7 +131,7 @@ class ReduceScatter : private Shards {
     std::byte* out = output_ + first * size_of(dtype_);
     if (!levels_.member) {
       const int from = levels_.local % call_.topology.teams();
-      std::memcpy(out, levels_.inner->receive(from, number), own_bytes(number));
+      copy_bytes(call_, out, levels_.inner->receive(from, number), own_bytes(number));
       levels_.inner->release(from);
       return;
     }
@@ -157,7 +155,7 @@ class ReduceScatter : private Shards {
     for (const Piece& piece : mine.pieces) {
       const auto to = static_cast<size_t>(local_of(piece));
       if (static_cast<int>(to) == levels_.local) {
-        std::memcpy(out, result.at(piece, 0), piece.count * size_of(dtype_));
+        copy_bytes(call_, out, result.at(piece, 0), piece.count * size_of(dtype_));
       } else {
         bytes_[to] = piece.count * size_of(dtype_);
       }
@@ -166,7 +164,7 @@ class ReduceScatter : private Shards {
     const std::vector<std::byte*>& messages = levels_.inner->open(bytes_);
     for (const Piece& piece : mine.pieces) {
       const auto to = static_cast<size_t>(local_of(piece));
-      if (bytes_[to] > 0) std::memcpy(messages[to], result.at(piece, 0), bytes_[to]);
+      if (bytes_[to] > 0) copy_bytes(call_, messages[to], result.at(piece, 0), bytes_[to]);
     }
     levels_.inner->post(number);
   }
@@ -229,7 +227,7 @@ class AllGather : private Shards {
     encode_chunk(call_, own, input_, Stage::kContribution, encoded);
     decode_chunk(call_, own, encoded, output_);
     if (levels_.inner) {
-      if (message != nullptr) std::memcpy(message, encoded, own.payload_bytes);
+      if (message != nullptr) copy_bytes(call_, message, encoded, own.payload_bytes);
       levels_.inner->post(number);
     }
     for (int p : levels_.locals) {
@@ -237,7 +235,7 @@ class AllGather : private Shards {
       const std::byte* theirs = levels_.inner->receive(p, number);
       decode_chunk(call_, alone(piece), theirs, output_);
       if (message != nullptr && p % call_.topology.teams() == levels_.local) {
-        std::memcpy(message + piece.payload, theirs, piece.bytes);
+        copy_bytes(call_, message + piece.payload, theirs, piece.bytes);
       }
       levels_.inner->release(p);
     }
@@ -256,7 +254,7 @@ class AllGather : private Shards {
         const std::byte* payload = levels_.cross->receive(host, number);
         decode_chunk(call_, theirs, payload, output_);
         if (bundle != nullptr) {
-          std::memcpy(bundle, payload, theirs.payload_bytes);
+          copy_bytes(call_, bundle, payload, theirs.payload_bytes);
           bundle += bundle_stride(theirs);
         }
         levels_.cross->release(host);

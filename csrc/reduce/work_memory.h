@@ -1,8 +1,10 @@
-// Memory that a group's reductions use again from call to call, aligned to 64 bytes.
+// Memory that a group's reductions use again from call to call, aligned to 64 bytes: of the host,
+// or of a GPU.
 #pragma once
 
 #include <cstddef>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -12,27 +14,38 @@ namespace cgx {
 
 class WorkMemory {
  public:
+  using Memory = std::shared_ptr<std::byte>;
+  using Allocate = std::function<Memory(size_t bytes)>;
+
+  WorkMemory() : allocate_(&on_host) {}
+  explicit WorkMemory(Allocate allocate) : allocate_(std::move(allocate)) {}
+
   /// Block number `index`, of at least `bytes` bytes; its content is lost when it grows.
   std::byte* block(size_t index, size_t bytes) {
     if (index >= blocks_.size()) blocks_.resize(index + 1);
     Block& block = blocks_[index];
     if (block.bytes < bytes) {
       const size_t rounded = (bytes + 4095) / 4096 * 4096;
-      block.data.reset(static_cast<std::byte*>(std::aligned_alloc(64, rounded)));
-      block.bytes = block.data ? rounded : 0;
-      if (!block.data) throw ResourceError(str_of("cannot allocate ", rounded, " bytes"));
+      block.bytes = 0;
+      block.data = nullptr;
+      block.data = allocate_(rounded);
+      block.bytes = rounded;
     }
     return block.data.get();
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const { std::free(data); }
-  };
+  static Memory on_host(size_t bytes) {
+    auto* data = static_cast<std::byte*>(std::aligned_alloc(64, bytes));
+    if (data == nullptr) throw ResourceError(str_of("cannot allocate ", bytes, " bytes"));
+    return {data, [](std::byte* memory) { std::free(memory); }};
+  }
   struct Block {
-    std::unique_ptr<std::byte, Free> data;
+    Memory data;
     size_t bytes = 0;
   };
+
+  Allocate allocate_;
   std::vector<Block> blocks_;
 };
 

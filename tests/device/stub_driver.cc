@@ -137,7 +137,7 @@ struct SharedFile {
   }
   static SharedFile open(const char* name) {
     SharedFile file;
-    std::snprintf(file.name, sizeof file.name, "%s", name);
+    std::snprintf(file.name, sizeof file.name, "%.39s", name);
     const int fd = shm_open(name, O_RDWR, 0600);
     struct stat facts;
     if (fd < 0 || fstat(fd, &facts) != 0) return {};

@@ -50,7 +50,7 @@ TEST(gpu_codec_on_two_streams) {
   codec->decode(payload.data(), DType::kFloat32, n, 0, n, expected.data(), false);
 
   gpu::RunTable table;
-  table.add(*codec, DType::kFloat32, 0, n, 0, 0, 0);
+  table.add(*codec, DType::kFloat32, 0, 0, n, 0, 0, 0);
   const device::Stream first = new_stream(driver), second = new_stream(driver);
   const device::Event encoded = new_event(driver), done = new_event(driver);
   const gpu::DeviceMemory x(driver, 4 * n), y(driver, 4 * n), message(driver, payload.size());
@@ -80,7 +80,7 @@ TEST(gpu_codec_names_the_call_that_failed) {
   const device::InContext in(driver, kContext);
   const gpu::Kernels kernels(driver, "image");
   gpu::RunTable table;
-  table.add(*raw_codec(), DType::kFloat32, 0, 8, 0, 0, 0);
+  table.add(*raw_codec(), DType::kFloat32, 0, 0, 8, 0, 0, 0);
   const gpu::DeviceTable on_device(driver, table, nullptr);
   const device::Event copied = new_event(driver);
   GPU(driver, record_event, copied, nullptr);

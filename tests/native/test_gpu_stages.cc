@@ -61,7 +61,7 @@ struct Case {
   size_t bytes() const { return codec->encoded_bytes(n, dtype); }
   gpu::RunTable table() const {
     gpu::RunTable table;
-    table.add(*codec, dtype, 0, n, kIndex, 0, 0);
+    table.add(*codec, dtype, 0, 0, n, kIndex, 0, 0);
     return table;
   }
 };

@@ -23,7 +23,8 @@ enum class Kind : uint8_t {
 enum class Type : uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 struct alignas(8) CodecRun {
-  uint64_t value;       // number of the first value in the call's tensor
+  uint64_t value;       // place of the first value in the tensor that is read, or decoded to
+  uint64_t sum;         // place where its sum goes
   uint64_t count;       // values
   uint64_t index;       // counter of the generator at the first value
   uint64_t bucket;      // values
@@ -38,7 +39,7 @@ struct alignas(8) CodecRun {
   Type wire;  // of raw values
   uint8_t stochastic;
 };
-static_assert(sizeof(CodecRun) == 80, "the table is read by the device as it lies on the host");
+static_assert(sizeof(CodecRun) == 88, "the table is read by the device as it lies on the host");
 
 /// Values that a tile holds at most, and the threads that share its work.
 constexpr uint32_t kTile = 2048;

@@ -200,7 +200,7 @@ CGX_HD void sum_stage(Block& block, Shared& shared, const SumCall& call, uint64_
     }
   }
   if (call.y == nullptr) return;
-  unsigned char* y = call.y + tile.value_at(call.type);
+  unsigned char* y = call.y + tile.sum_at(call.type);
   block.phase([&](uint32_t t) { store_phase(shared, tile, y, call.type, t); });
 }
 

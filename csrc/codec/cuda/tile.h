@@ -57,6 +57,7 @@ struct Tile {
   CGX_HD uint64_t codes_at() const { return run->codes + first / 8 * run->bits; }
   /// Bytes from the start of a tensor, and of the message, to the first value.
   CGX_HD uint64_t value_at(Type type) const;
+  CGX_HD uint64_t sum_at(Type type) const;
   CGX_HD uint64_t raw_at() const;
 };
 
@@ -86,6 +87,7 @@ CGX_HD Tile tile_of(const CodecRun* runs, uint32_t n_runs, uint64_t number) {
 CGX_HD uint32_t size_of(Type type) { return type == Type::kFloat32 ? 4 : 2; }
 
 CGX_HD uint64_t Tile::value_at(Type type) const { return (run->value + first) * size_of(type); }
+CGX_HD uint64_t Tile::sum_at(Type type) const { return (run->sum + first) * size_of(type); }
 CGX_HD uint64_t Tile::raw_at() const { return run->codes + first * size_of(run->wire); }
 
 /// `bytes` (2 or 4) of any alignment: raw values behind codes start at any byte.

@@ -1,0 +1,413 @@
+// The engine on the memory of a (stub) GPU: the bits of the engine on the host, over every carrier
+// of a GPU, all algorithms and layouts of hosts.
+#include <barrier>
+#include <cstring>
+#include <memory>
+
+#include "check.h"
+#include "codec/gpu_codec.h"
+#include "comm/gpu_ipc.h"
+#include "comm/lockstep.h"
+#include "comm/staged.h"
+#include "data.h"
+#include "device/queue.h"
+#include "groups.h"
+#include "reduce/device_stages.h"
+#include "reduce/two_levels.h"
+
+namespace cgx::native {
+namespace {
+
+using device::Driver;
+using device::Queue;
+using Tensors = std::vector<std::vector<std::byte>>;
+using Hosts = std::vector<std::string>;
+
+// A fake context: the stub takes any pointer.
+const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
+
+// Every rank of the tests has its own stream.
+struct Gpu {
+  Gpu() : in(Driver::get(), kContext), queue(Driver::get(), new_stream()) {
+    kernels = std::make_unique<gpu::Kernels>(queue.driver(), "image");
+  }
+  ~Gpu() { Driver::get().destroy_stream(queue.stream()); }
+  static device::Stream new_stream() {
+    device::Stream stream = nullptr;
+    GPU(Driver::get(), create_stream, &stream, 1, 0);
+    return stream;
+  }
+  const device::InContext in;
+  const Queue queue;
+  std::unique_ptr<gpu::Kernels> kernels;
+};
+
+// Device memory with a tensor in it.
+class OnDevice {
+ public:
+  OnDevice(const Queue& queue, const std::vector<std::byte>& tensor)
+      : queue_(queue),
+        bytes_(tensor.size()),
+        memory_(device::allocate_device(queue.driver(), tensor.size())) {
+    if (bytes_ > 0) std::memcpy(memory_.get(), tensor.data(), bytes_);
+  }
+  ~OnDevice() { queue_.synchronize("the test", patience()); }
+  std::byte* data() const { return memory_.get(); }
+  std::vector<std::byte> read() const {
+    std::vector<std::byte> tensor(bytes_);
+    queue_.synchronize("the test", patience());
+    if (bytes_ > 0) std::memcpy(tensor.data(), memory_.get(), bytes_);
+    return tensor;
+  }
+
+ private:
+  const Queue& queue_;
+  const size_t bytes_;
+  const std::shared_ptr<std::byte> memory_;
+};
+
+// Collectives of threads: each waits for its stream, then all copy.
+class Threads {
+ public:
+  explicit Threads(int size) : meeting(size), from(static_cast<size_t>(size)) {}
+  std::barrier<> meeting;
+  struct Send {
+    const std::byte* data;
+    std::vector<size_t> bytes_to;
+  };
+  std::vector<Send> from;
+};
+
+class ThreadCollectives final : public ByteCollectives {
+ public:
+  ThreadCollectives(const Queue& queue, std::shared_ptr<Threads> all, int rank)
+      : queue_(queue), all_(std::move(all)), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(all_->from.size()); }
+  const char* name() const override { return "threads"; }
+  std::unique_ptr<Ticket> all_to_all(const std::byte* from, const std::vector<size_t>& bytes_to,
+                                     std::byte* to, const std::vector<size_t>& bytes_of,
+                                     const Deadline& deadline) override {
+    queue_.synchronize("the test", deadline);
+    all_->from[static_cast<size_t>(rank_)] = {from, bytes_to};
+    all_->meeting.arrive_and_wait();
+    for (size_t p = 0; p < bytes_of.size(); ++p) {
+      const Threads::Send& sent = all_->from[p];
+      const auto me = static_cast<size_t>(rank_);
+      CHECK(bytes_of[p] == sent.bytes_to[me], "rank ", rank_, " expects ", bytes_of[p],
+            " bytes of ", p, ", which sends ", sent.bytes_to[me]);
+      size_t skip = 0;
+      for (size_t q = 0; q < me; ++q) skip += sent.bytes_to[q];
+      queue_.copy(to, sent.data + skip, bytes_of[p]);
+      to += bytes_of[p];
+    }
+    queue_.synchronize("the test", deadline);
+    all_->meeting.arrive_and_wait();
+    return nullptr;
+  }
+  std::unique_ptr<Ticket> all_gather(const std::byte* from, size_t bytes, std::byte* to,
+                                     const Deadline& deadline) override {
+    queue_.synchronize("the test", deadline);
+    all_->from[static_cast<size_t>(rank_)] = {from, {bytes}};
+    all_->meeting.arrive_and_wait();
+    for (const Threads::Send& sent : all_->from) {
+      CHECK(sent.bytes_to.front() == bytes, "parts of ", bytes, " and ", sent.bytes_to.front());
+      queue_.copy(to, sent.data, bytes);
+      to += bytes;
+    }
+    queue_.synchronize("the test", deadline);
+    all_->meeting.arrive_and_wait();
+    return nullptr;
+  }
+  void abort() override {}
+
+ private:
+  const Queue& queue_;
+  const std::shared_ptr<Threads> all_;
+  const int rank_;
+};
+
+enum class Way { kStaged, kIpc, kLockstep };
+
+struct GpuGroup {
+  std::vector<std::unique_ptr<Gpu>> gpus;
+  std::vector<std::unique_ptr<Engine>> ranks;
+  std::vector<std::shared_ptr<MockNetwork>> networks;
+};
+
+std::vector<std::unique_ptr<Communicator>> carriers_of(GpuGroup& group, Way way,
+                                                       const std::vector<int>& members,
+                                                       size_t capacity, Carrier host) {
+  const auto size = static_cast<int>(members.size());
+  std::vector<std::unique_ptr<Communicator>> all(members.size());
+  auto queue = [&](int i) -> const Queue& {
+    return group.gpus[static_cast<size_t>(members[static_cast<size_t>(i)])]->queue;
+  };
+  if (way == Way::kLockstep) {
+    auto threads = std::make_shared<Threads>(size);
+    for (int i = 0; i < size; ++i) {
+      all[static_cast<size_t>(i)] = make_lockstep(
+          queue(i), std::make_unique<ThreadCollectives>(queue(i), threads, i), capacity);
+    }
+    return all;
+  }
+  Group made =
+      make_group(host, size, way == Way::kIpc ? size * kIpcControlBytes : capacity, kCrossInFlight);
+  if (made.network) group.networks.push_back(made.network);
+  auto rendezvous = local_rendezvous();
+  run_ranks(size, [&](int i) {
+    auto& mine = made.ranks[static_cast<size_t>(i)];
+    std::string why_not;
+    if (way == Way::kStaged) {
+      all[static_cast<size_t>(i)] = make_staged(queue(i), std::move(mine));
+    } else {
+      auto carrier = make_gpu_ipc(queue(i), mine, *rendezvous, capacity, patience(), why_not);
+      CHECK(carrier, why_not);
+      all[static_cast<size_t>(i)] = std::move(carrier);
+    }
+  });
+  return all;
+}
+
+GpuGroup make_gpus(const Hosts& hosts, const EngineOptions& options, Way inner, Way cross) {
+  const Topology topology(hosts);
+  GpuGroup group;
+  std::vector<Carriers> carriers;
+  for (int rank = 0; rank < topology.size(); ++rank) {
+    group.gpus.push_back(std::make_unique<Gpu>());
+    carriers.push_back({topology, rank, nullptr, nullptr, "native test"});
+  }
+  auto give = [&](const std::vector<int>& members, std::unique_ptr<Communicator> Carriers::* link,
+                  Way way, size_t bytes, Carrier host) {
+    auto made = carriers_of(group, way, members, bytes, host);
+    for (size_t i = 0; i < members.size(); ++i) {
+      made[i]->call_ranks(members);
+      carriers[static_cast<size_t>(members[i])].*link = std::move(made[i]);
+    }
+  };
+  const bool across = topology.host_count() > 1;
+  for (int host = 0; host < topology.host_count(); ++host) {
+    if (across && topology.host(host).size() == 1) continue;
+    give(topology.host(host), &Carriers::inner, inner, options.inner.most, Carrier::kInProcess);
+  }
+  for (int team = 0; across && team < topology.teams(); ++team) {
+    give(topology.team(team), &Carriers::cross, cross, options.cross_bytes, Carrier::kRelay);
+  }
+  for (size_t rank = 0; rank < carriers.size(); ++rank) {
+    Gpu& gpu = *group.gpus[rank];
+    auto engine = std::make_unique<Engine>(std::move(carriers[rank]), options);
+    engine->use(std::make_unique<DeviceStages>(gpu.queue, *gpu.kernels));
+    group.ranks.push_back(std::move(engine));
+  }
+  return group;
+}
+
+const std::vector<Hosts>& layouts() {
+  static const std::vector<Hosts> all = {
+      {"a"},           {"a", "a"},           {"a", "a", "a", "a", "a"},     {"a", "b", "c"},
+      {"a", "a", "b"}, {"a", "b", "a", "b"}, {"a", "a", "b", "b", "b", "c"}};
+  return all;
+}
+
+std::vector<Segment> segments_of(uint64_t seed) {
+  Random random(seed);
+  std::vector<Segment> segments;
+  const size_t layers = 1 + random(3);
+  for (size_t i = 0; i < layers; ++i) {
+    const size_t count = random(8) == 0 ? random(4) : 1 + random(2500);
+    const uint64_t kind = random(5);
+    if (kind == 0) {
+      segments.push_back({count, raw_codec()});
+    } else if (kind == 1) {
+      segments.push_back({count, make_codec({random(2) == 0 ? "bf16" : "fp16", 16})});
+    } else {
+      const int64_t buckets[] = {1, 7, 64, 100, 512};
+      segments.push_back(
+          {count, make_codec({"maxmin", 1 + static_cast<int>(random(8)), buckets[random(5)],
+                              random(2) == 0 ? Rounding::kNearest : Rounding::kStochastic,
+                              random(4) == 0, random(3)})});
+    }
+  }
+  return segments;
+}
+
+Tensors inputs_of(size_t ranks, size_t count, DType dtype, uint64_t seed) {
+  Tensors all;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    all.push_back(
+        tensor_of(values(count, static_cast<int>(seed % kPatterns), seed * 64 + rank), dtype));
+  }
+  return all;
+}
+
+// All-reduces twice, so that slots are used again.
+void check_all_reduce(const Hosts& hosts, Way inner, Way cross, Reduction reduction,
+                      uint64_t seed) {
+  const auto dtype = static_cast<DType>(seed % 3);
+  EngineOptions options = options_of(reduction, 9000, 3000, 30000);
+  options.inner_exact = seed % 2 == 0;
+  options.checksum = seed % 5 == 0 && inner == Way::kStaged && cross == Way::kStaged;
+  const std::vector<Segment> segments = segments_of(seed);
+  size_t count = 0;
+  for (const Segment& segment : segments) count += segment.count;
+  const Tensors inputs = inputs_of(hosts.size(), count, dtype, seed);
+  // The host's carriers take fewer exchanges at once; that changes no bits.
+  EngineGroup expected = make_engines(hosts, options, Carrier::kInProcess, Carrier::kRelay);
+  GpuGroup gpus = make_gpus(hosts, options, inner, cross);
+  run_ranks(static_cast<int>(hosts.size()), [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    const device::InContext here(Driver::get(), kContext);
+    std::vector<std::byte> on_host = inputs[r];
+    const OnDevice on_device(gpus.gpus[r]->queue, inputs[r]);
+    for (int turn = 0; turn < 2; ++turn) {
+      const auto plan = expected.ranks[r]->plan_all_reduce(segments, dtype);
+      const bool average = seed % 4 == 0;
+      expected.ranks[r]->run(*plan, on_host.data(), on_host.data(), average, patience());
+      const auto same = gpus.ranks[r]->plan_all_reduce(segments, dtype);
+      gpus.ranks[r]->run(*same, on_device.data(), on_device.data(), average, patience());
+    }
+    CHECK(on_device.read() == on_host, "rank ", rank, ", seed ", seed);
+  });
+}
+
+}  // namespace
+
+TEST(gpu_engine_over_pinned_memory) {
+  uint64_t seed = 0;
+  for (const Hosts& hosts : layouts()) {
+    for (Reduction reduction : {Reduction::kAuto, Reduction::kOneShot,
+                                Reduction::kScatterReduceAllGather, Reduction::kRing}) {
+      check_all_reduce(hosts, Way::kStaged, Way::kStaged, reduction, ++seed);
+    }
+  }
+}
+
+TEST(gpu_engine_over_ipc) {
+  uint64_t seed = 100;
+  for (const Hosts& hosts : layouts()) {
+    for (Reduction reduction :
+         {Reduction::kOneShot, Reduction::kScatterReduceAllGather, Reduction::kRing}) {
+      check_all_reduce(hosts, Way::kIpc, Way::kStaged, reduction, ++seed);
+    }
+  }
+}
+
+TEST(gpu_engine_in_lockstep) {
+  uint64_t seed = 200;
+  for (const Hosts& hosts : {Hosts{"a", "b"}, Hosts{"a", "b", "c", "d", "e"},
+                             Hosts{"a", "a", "b", "b"}, Hosts{"a", "a", "b", "b", "b", "c"}}) {
+    for (Reduction reduction :
+         {Reduction::kOneShot, Reduction::kScatterReduceAllGather, Reduction::kRing}) {
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        check_all_reduce(hosts, Way::kIpc, Way::kLockstep, reduction, ++seed);
+      }
+    }
+  }
+}
+
+TEST(gpu_engine_in_lockstep_with_empty_chunks) {
+  // Fewer buckets than ranks: some own nothing.
+  const std::vector<Segment> segments = {{100, make_codec({.bits = 4, .bucket_size = 64})}};
+  for (Reduction reduction : {Reduction::kScatterReduceAllGather, Reduction::kRing}) {
+    const EngineOptions options = options_of(reduction, 9000, 3000, 30000);
+    const Hosts hosts = {"a", "b", "c", "d"};
+    EngineGroup expected = make_engines(hosts, options, Carrier::kInProcess, Carrier::kRelay);
+    GpuGroup gpus = make_gpus(hosts, options, Way::kIpc, Way::kLockstep);
+    const Tensors inputs = inputs_of(4, 100, DType::kFloat32, 3);
+    run_ranks(4, [&](int rank) {
+      const auto r = static_cast<size_t>(rank);
+      const device::InContext here(Driver::get(), kContext);
+      std::vector<std::byte> on_host = inputs[r];
+      const OnDevice on_device(gpus.gpus[r]->queue, inputs[r]);
+      const auto plan = expected.ranks[r]->plan_all_reduce(segments, DType::kFloat32);
+      expected.ranks[r]->run(*plan, on_host.data(), on_host.data(), false, patience());
+      gpus.ranks[r]->run(*plan, on_device.data(), on_device.data(), false, patience());
+      CHECK(on_device.read() == on_host, "rank ", rank);
+    });
+  }
+}
+
+TEST(gpu_engine_scatters_and_gathers) {
+  uint64_t seed = 300;
+  for (const Hosts& hosts : layouts()) {
+    for (Way cross : {Way::kStaged, Way::kLockstep}) {
+      for (size_t shard : {1, 100, 1501}) {
+        const auto dtype = static_cast<DType>(++seed % 3);
+        const auto codec =
+            make_codec({"maxmin", 1 + static_cast<int>(seed % 8), seed % 5 == 0 ? 1 : 64});
+        const size_t size = hosts.size();
+        EngineOptions options = options_of(Reduction::kAuto, 9000, 3000, 30000);
+        options.inner_exact = seed % 2 == 0;
+        const Tensors inputs = inputs_of(size, shard * size, dtype, seed);
+        EngineGroup expected = make_engines(hosts, options, Carrier::kInProcess, Carrier::kRelay);
+        GpuGroup gpus = make_gpus(hosts, options, Way::kIpc, cross);
+        run_ranks(static_cast<int>(size), [&](int rank) {
+          const auto r = static_cast<size_t>(rank);
+          const device::InContext here(Driver::get(), kContext);
+          const size_t bytes = shard * size_of(dtype);
+          std::vector<std::byte> part(bytes), whole(bytes * size);
+          const Queue& queue = gpus.gpus[r]->queue;
+          const OnDevice input(queue, inputs[r]), scattered(queue, part), gathered(queue, whole);
+          for (int turn = 0; turn < 2; ++turn) {
+            const auto scatter =
+                expected.ranks[r]->plan_shards(Operation::kReduceScatter, shard, codec, dtype);
+            const auto gather =
+                expected.ranks[r]->plan_shards(Operation::kAllGather, shard, codec, dtype);
+            expected.ranks[r]->run(*scatter, inputs[r].data(), part.data(), true, patience());
+            expected.ranks[r]->run(*gather, part.data(), whole.data(), false, patience());
+            gpus.ranks[r]->run(*scatter, input.data(), scattered.data(), true, patience());
+            gpus.ranks[r]->run(*gather, scattered.data(), gathered.data(), false, patience());
+          }
+          CHECK(scattered.read() == part, "scatter, rank ", rank, ", seed ", seed);
+          CHECK(gathered.read() == whole, "gather, rank ", rank, ", seed ", seed);
+        });
+      }
+    }
+  }
+}
+
+TEST(gpu_engine_raises_on_nonfinite_values) {
+  for (Way way : {Way::kStaged, Way::kIpc}) {
+    for (const char* name : {"maxmin", "fp16"}) {
+      EngineOptions options = options_of(Reduction::kScatterReduceAllGather, 9000, 3000, 30000);
+      options.nonfinite = NonFinite::kRaise;
+      const std::vector<Segment> segments = {
+          {5000, make_codec({.name = name, .bits = name[0] == 'm' ? 4 : 16, .bucket_size = 64})}};
+      GpuGroup gpus = make_gpus({"a", "a", "a"}, options, way, Way::kStaged);
+      // Finite; a NaN; finite, but not in 16 bits.
+      for (const float bad : {1.0f, __builtin_nanf(""), 65520.0f}) {
+        std::atomic<int> raised{0};
+        run_ranks(3, [&](int rank) {
+          const auto r = static_cast<size_t>(rank);
+          const device::InContext here(Driver::get(), kContext);
+          std::vector<float> x(5000, 0.5f);
+          if (rank == 1) x[4321] = bad;
+          const OnDevice tensor(gpus.gpus[r]->queue, tensor_of(x, DType::kFloat32));
+          const auto plan = gpus.ranks[r]->plan_all_reduce(segments, DType::kFloat32);
+          try {
+            gpus.ranks[r]->run(*plan, tensor.data(), tensor.data(), false, patience());
+          } catch (const NonFiniteError&) {
+            ++raised;
+          }
+        });
+        const bool expected = !(bad == 1.0f || (bad == 65520.0f && name[0] == 'm'));
+        CHECK(raised == (expected ? 3 : 0), name, ", ", bad, ": ", raised.load(), " ranks raised");
+      }
+    }
+  }
+}
+
+TEST(gpu_engine_gives_up_at_its_deadline) {
+  for (Way way : {Way::kStaged, Way::kIpc}) {
+    EngineOptions options = options_of(Reduction::kOneShot, 9000, 3000, 30000);
+    GpuGroup gpus = make_gpus({"a", "a"}, options, way, Way::kStaged);
+    const device::InContext here(Driver::get(), kContext);
+    const OnDevice tensor(gpus.gpus[0]->queue, std::vector<std::byte>(400));
+    const auto plan = gpus.ranks[0]->plan_all_reduce({{100, raw_codec()}}, DType::kFloat32);
+    const std::string text = error_of<TimeoutError>(
+        [&] { gpus.ranks[0]->run(*plan, tensor.data(), tensor.data(), false, soon(300)); });
+    CHECK(contains(text, "rank 1"), text);
+  }
+}
+
+}  // namespace cgx::native
