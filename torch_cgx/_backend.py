@@ -33,7 +33,9 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
         size=dist_opts.group_size,
         options=options,
         make_inner=make_inner,
+        make_nccl=make_nccl if dist.is_nccl_available() else None,
         load_mpi=load_mpi,
+        load_kernels=load_kernels,
         timeout=dist_opts.timeout,
         group_name=dist_opts.group_id,
         global_ranks=list(dist_opts.global_ranks_in_group),
@@ -54,6 +56,24 @@ def make_inner(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
             "the cgx backend needs a torch that was built with Gloo; this one is not"
         )
     return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
+def make_nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    """The backend that carries CUDA tensors, and encoded bytes of CUDA tensors between hosts. Not
+    collective: NCCL connects at its first call.
+    """
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank, size, options)
+
+
+def load_kernels(major: int, minor: int) -> bytes:
+    """The kernels for GPUs of compute capability major.minor; asked for by groups whose CUDA
+    tensors are reduced.
+    """
+    from torch_cgx import _kernels
+
+    return _kernels.image(major, minor)
 
 
 def load_mpi() -> Any:

@@ -141,20 +141,36 @@ ProcessGroupCGX::MpiFactory wrap_mpi_loader(py::function loader) {
   };
 }
 
+GpuLane::LoadKernels wrap_kernel_loader(py::function loader) {
+  auto held = std::shared_ptr<py::function>(new py::function(std::move(loader)),
+                                            [](py::function* function) {
+                                              py::gil_scoped_acquire gil;
+                                              delete function;
+                                            });
+  return [held](int major, int minor) {
+    py::gil_scoped_acquire gil;
+    return (*held)(major, minor).cast<std::string>();
+  };
+}
+
 c10::intrusive_ptr<ProcessGroupCGX> make_group(const ProcessGroupCGX::StorePtr& store, int rank,
                                                int size, const OptionsPtr& options,
-                                               py::function make_inner, py::function load_mpi,
+                                               py::function make_inner, const py::object& make_nccl,
+                                               py::function load_mpi, py::function load_kernels,
                                                milliseconds timeout, const std::string& group_name,
                                                std::vector<uint64_t> global_ranks) {
   OptionsPtr own = options ? copy_of(*options) : c10::make_intrusive<Options>();
   own->timeout = timeout;
   own->group_name = group_name;
   own->global_ranks_in_group = std::move(global_ranks);
-  auto factory = wrap_factory(std::move(make_inner));
-  auto mpi = wrap_mpi_loader(std::move(load_mpi));
+  ProcessGroupCGX::Factories factories;
+  factories.inner = wrap_factory(std::move(make_inner));
+  if (!make_nccl.is_none()) factories.inner_nccl = wrap_factory(make_nccl.cast<py::function>());
+  factories.mpi = wrap_mpi_loader(std::move(load_mpi));
+  factories.kernels = wrap_kernel_loader(std::move(load_kernels));
   py::gil_scoped_release no_gil;
-  return c10::make_intrusive<ProcessGroupCGX>(store, rank, size, std::move(own), std::move(factory),
-                                              std::move(mpi));
+  return c10::make_intrusive<ProcessGroupCGX>(store, rank, size, std::move(own),
+                                              std::move(factories));
 }
 
 c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
@@ -168,11 +184,20 @@ c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const a
                                  {timeout, async_op, tunable ? Bits::kTunable : Bits::kFixed});
 }
 
+// Of both engines.
+StatsSnapshot all_stats(ProcessGroupCGX& group) {
+  StatsSnapshot all = group.engine().stats().snapshot();
+  if (Engine* gpu = group.gpu_engine()) all += gpu->stats().snapshot();
+  return all;
+}
+
 py::dict stats_of(ProcessGroupCGX& group) {
   Engine& engine = group.engine();
-  py::dict out = to_dict(engine.stats().snapshot());
+  py::dict out = to_dict(all_stats(group));
   out["carrier"] = engine.carrier();
-  out["sequence"] = engine.sequence();
+  Engine* gpu = group.gpu_engine();
+  out["cuda_carrier"] = gpu != nullptr ? py::object(py::str(gpu->carrier())) : py::none();
+  out["sequence"] = engine.sequence() + (gpu != nullptr ? gpu->sequence() : 0);
   std::array<uint64_t, kChoices> calls{};
   StatsSnapshot overhead;
   double seconds = 0;
@@ -196,6 +221,7 @@ py::object tuning_of(ProcessGroupCGX& group) {
 
 void reset_stats(ProcessGroupCGX& group) {
   group.engine().stats().reset();
+  if (Engine* gpu = group.gpu_engine()) gpu->stats().reset();
   if (Autotuner* tuner = group.autotuner()) tuner->reset_counters();
 }
 
@@ -238,8 +264,9 @@ void bind_group(py::module_& m) {
   py::class_<ProcessGroupCGX, c10::intrusive_ptr<ProcessGroupCGX>, c10d::Backend>(m,
                                                                                   "ProcessGroupCGX")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"),
-           py::arg("options"), py::arg("make_inner"), py::arg("load_mpi"), py::arg("timeout"),
-           py::arg("group_name"), py::arg("global_ranks"))
+           py::arg("options"), py::arg("make_inner"), py::arg("make_nccl"), py::arg("load_mpi"),
+           py::arg("load_kernels"), py::arg("timeout"), py::arg("group_name"),
+           py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
            py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
            py::kw_only(), py::arg("tunable") = false)

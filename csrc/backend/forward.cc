@@ -168,15 +168,22 @@ WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
 }
 
 WorkPtr ProcessGroupCGX::after(const char* title, const WorkPtr& work, const Tensors& outputs,
-                               milliseconds timeout, std::function<void()> finish) {
+                               const Tensors& copies, milliseconds timeout,
+                               std::function<void()> finish) {
   if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
+  Tensors memory = outputs;
+  memory.insert(memory.end(), copies.begin(), copies.end());
+  const bool on_gpu = first_of(memory).is_cuda();
+  auto gpu =
+      on_gpu ? std::make_shared<GpuCall>(side_stream(memory.front().device()), memory) : nullptr;
   auto last = c10::make_intrusive<EngineWork>(rank_, work->retrieveOpType(), title, Tensors{},
-                                              outputs, work->getSequencenumber(), callbacks_);
-  auto task = [last, work, timeout, finish = std::move(finish)] {
+                                              outputs, work->getSequencenumber(), callbacks_, gpu);
+  auto task = [last, work, timeout, gpu, finish = std::move(finish)] {
     std::exception_ptr error;
     last->started();
     try {
       at::AutoDispatchBelowADInplaceOrView no_autograd;
+      const GpuCall::Turn turn(gpu.get());
       wait_until(*work, Deadline::after(timeout));
       finish();
     } catch (...) {
@@ -200,7 +207,7 @@ WorkPtr ProcessGroupCGX::through_copies(const CallShape& shape, const char* titl
   WorkPtr work =
       forward(shape, tensors, tensors, timeout, views || !own, [&] { return run(dense); });
   if (own) return work;
-  return after(title, work, tensors, timeout, [dense, tensors] {
+  return after(title, work, tensors, dense, timeout, [dense, tensors] {
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (!dense[i].is_same(tensors[i])) tensors[i].copy_(dense[i]);
     }
@@ -211,7 +218,7 @@ WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::Allreduc
   CallShape shape = uneven_shape_of(c10d::OpType::ALLREDUCE, tensors);
   shape.reduce = opts.reduceOp.op_;
   return forward(shape, tensors, tensors, opts.timeout, false,
-                 [&] { return inner_->allreduce(tensors, opts); });
+                 [&] { return inner_for(first_of(tensors))->allreduce(tensors, opts); });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -219,8 +226,9 @@ WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::Allred
   check_writable("all_reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::ALLREDUCE, tensors);
   shape.reduce = opts.reduceOp.op_;
-  return through_copies(shape, "cgx:all_reduce", tensors, opts.timeout,
-                        [&](Tensors& dense) { return inner_->allreduce(dense, opts); });
+  return through_copies(shape, "cgx:all_reduce", tensors, opts.timeout, [&](Tensors& dense) {
+    return inner_for(first_of(dense))->allreduce(dense, opts);
+  });
 }
 
 WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
@@ -231,7 +239,7 @@ WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& 
   shape.reduce = opts.reduceOp.op_;
   at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
   return forward(shape, {input}, {output}, opts.timeout, true,
-                 [&] { return inner_->_reduce_scatter_base(out, in, opts); });
+                 [&] { return inner_for(out)->_reduce_scatter_base(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -240,7 +248,7 @@ WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOption
   return through_copies(shape_of(c10d::OpType::BROADCAST, tensors, static_cast<int>(opts.rootRank)),
                         "cgx:broadcast", tensors, opts.timeout, [&](Tensors& dense) {
                           Tensors views = needs_bytes(first_of(dense)) ? as_bytes(dense) : dense;
-                          return inner_->broadcast(views, opts);
+                          return inner_for(first_of(views))->broadcast(views, opts);
                         });
 }
 
@@ -250,8 +258,9 @@ WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opt
   check_writable("reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::REDUCE, tensors, static_cast<int>(opts.rootRank));
   shape.reduce = opts.reduceOp.op_;
-  return through_copies(shape, "cgx:reduce", tensors, opts.timeout,
-                        [&](Tensors& dense) { return inner_->reduce(dense, opts); });
+  return through_copies(shape, "cgx:reduce", tensors, opts.timeout, [&](Tensors& dense) {
+    return inner_for(first_of(dense))->reduce(dense, opts);
+  });
 }
 
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -265,7 +274,7 @@ WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& input
   auto out = bytes ? as_bytes(outputs) : outputs;
   Tensors in = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::ALLGATHER, inputs), inputs, flatten(outputs), opts.timeout,
-                 bytes, [&] { return inner_->allgather(out, in, opts); });
+                 bytes, [&] { return inner_for(first_of(in))->allgather(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
@@ -276,7 +285,7 @@ WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& inpu
   at::Tensor out = bytes ? as_bytes(output) : output;
   at::Tensor in = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::_ALLGATHER_BASE, {input}), {input}, {output}, opts.timeout,
-                 bytes, [&] { return inner_->_allgather_base(out, in, opts); });
+                 bytes, [&] { return inner_for(in)->_allgather_base(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -287,7 +296,8 @@ WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tens
   auto out = bytes ? as_bytes(outputs) : outputs;
   Tensors in = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::ALLGATHER_COALESCED, inputs), inputs, flatten(outputs),
-                 opts.timeout, bytes, [&] { return inner_->allgather_coalesced(out, in, opts); });
+                 opts.timeout, bytes,
+                 [&] { return inner_for(first_of(in))->allgather_coalesced(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -302,7 +312,7 @@ WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   Tensors in = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::GATHER, inputs, static_cast<int>(opts.rootRank)), inputs,
                  flatten(outputs), opts.timeout, bytes,
-                 [&] { return inner_->gather(out, in, opts); });
+                 [&] { return inner_for(first_of(in))->gather(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -317,7 +327,7 @@ WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                           const bool bytes = needs_bytes(first_of(dense));
                           Tensors out = bytes ? as_bytes(dense) : dense;
                           auto in = bytes ? as_bytes(sent) : sent;
-                          return inner_->scatter(out, in, opts);
+                          return inner_for(first_of(out))->scatter(out, in, opts);
                         });
 }
 
@@ -332,7 +342,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& 
   shape.reduce = opts.reduceOp.op_;
   std::vector<Tensors> sent = readable(inputs);
   return forward(shape, flatten(inputs), outputs, opts.timeout, false,
-                 [&] { return inner_->reduce_scatter(outputs, sent, opts); });
+                 [&] { return inner_for(first_of(outputs))->reduce_scatter(outputs, sent, opts); });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& input,
@@ -343,7 +353,7 @@ WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& inpu
   const CallShape shape = uneven_shape_of(c10d::OpType::ALLTOALL_BASE, {input});
   if (!needs_bytes(input)) {
     return forward(shape, {input}, {output}, opts.timeout, false, [&] {
-      return inner_->alltoall_base(output, input, output_splits, input_splits, opts);
+      return inner_for(output)->alltoall_base(output, input, output_splits, input_splits, opts);
     });
   }
   // Splits count rows of the first dimension: keep it, and turn each row into bytes.
@@ -355,8 +365,9 @@ WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& inpu
     return as_bytes(tensor).view({n, width});
   };
   at::Tensor out = rows(output), in = rows(input);
-  return forward(shape, {input}, {output}, opts.timeout, true,
-                 [&] { return inner_->alltoall_base(out, in, output_splits, input_splits, opts); });
+  return forward(shape, {input}, {output}, opts.timeout, true, [&] {
+    return inner_for(out)->alltoall_base(out, in, output_splits, input_splits, opts);
+  });
 }
 
 WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -384,7 +395,7 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
     Tensors out = bytes ? as_bytes(outputs) : outputs;
     Tensors in = bytes ? as_bytes(inputs) : inputs;
     return forward(uneven_shape_of(c10d::OpType::ALLTOALL, inputs), inputs, outputs, opts.timeout,
-                   bytes, [&] { return inner_->alltoall(out, in, opts); });
+                   bytes, [&] { return inner_for(first_of(out))->alltoall(out, in, opts); });
   }
   const size_t ranks = static_cast<size_t>(size_);
   TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "cgx: all_to_all of ",
@@ -409,12 +420,13 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
   // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order. It takes
   // the splits away.
   WorkPtr work = forward_all_to_all(out, in, output_splits, input_splits, opts);
-  return after("cgx:all_to_all", work, outputs, opts.timeout, [in, out, outputs, splits_of] {
-    const Tensors parts = out.split_with_sizes(splits_of(outputs));
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      outputs[i].copy_(parts[i].view(outputs[i].sizes()));
-    }
-  });
+  return after("cgx:all_to_all", work, outputs, {in, out}, opts.timeout,
+               [in, out, outputs, splits_of] {
+                 const Tensors parts = out.split_with_sizes(splits_of(outputs));
+                 for (size_t i = 0; i < outputs.size(); ++i) {
+                   outputs[i].copy_(parts[i].view(outputs[i].sizes()));
+                 }
+               });
 }
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
@@ -422,7 +434,7 @@ WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
   const bool bytes = needs_bytes(first_of(sent));
   Tensors views = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout,
-                 false, [&] { return inner_->send(views, peer, tag); });
+                 false, [&] { return inner_for(first_of(views))->send(views, peer, tag); });
 }
 
 WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
@@ -430,7 +442,7 @@ WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
   const bool bytes = needs_bytes(first_of(tensors));
   Tensors views = bytes ? as_bytes(tensors) : tensors;
   return forward(shape_of(c10d::OpType::RECV, tensors, peer), {}, tensors, c10d::kUnsetTimeout,
-                 bytes, [&] { return inner_->recv(views, peer, tag); });
+                 bytes, [&] { return inner_for(first_of(views))->recv(views, peer, tag); });
 }
 
 WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
@@ -438,7 +450,7 @@ WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
   const bool bytes = needs_bytes(first_of(tensors));
   Tensors views = bytes ? as_bytes(tensors) : tensors;
   return forward(shape_of(c10d::OpType::RECVANYSOURCE, tensors), {}, tensors, c10d::kUnsetTimeout,
-                 bytes, [&] { return inner_->recvAnysource(views, tag); });
+                 bytes, [&] { return inner_for(first_of(views))->recvAnysource(views, tag); });
 }
 
 WorkPtr ProcessGroupCGX::barrier(const c10d::BarrierOptions& opts) {

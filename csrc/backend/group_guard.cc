@@ -76,6 +76,16 @@ void GroupGuard::attach(Engine* engine, const BackendPtr& inner) {
   Watch::add(this);
 }
 
+void GroupGuard::attach_also(Engine* engine) {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  second_ = engine;
+}
+
+void GroupGuard::attach_also(const BackendPtr& inner) {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  second_inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
+}
+
 void GroupGuard::detach() {
   Watch::remove(this);
   // Works that nobody has waited for: their records must not keep the inner backend (finish()).
@@ -85,8 +95,9 @@ void GroupGuard::detach() {
     finish(*call, done ? "" : "the group was destroyed while this call was under way");
   }
   std::lock_guard<std::mutex> lock(attached_mutex_);
-  engine_ = nullptr;
+  engine_ = second_ = nullptr;
   inner_.reset();
+  second_inner_.reset();
 }
 
 CallRecordPtr GroupGuard::begin(const CallShape& shape, const Tensors& inputs,
@@ -168,7 +179,9 @@ void GroupGuard::fail(const Failure& failure) {
   board_.post(failure, kPatience);
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
-    if (engine_ != nullptr) engine_->fail(failure);
+    for (Engine* engine : {engine_, second_}) {
+      if (engine != nullptr) engine->fail(failure);
+    }
   }
   abort_inner();
 }
@@ -234,11 +247,18 @@ std::vector<CallRecordPtr> GroupGuard::under_way() {
 }
 
 void GroupGuard::abort_inner() {
-  BackendPtr inner;
+  BackendPtr inner, second;
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     inner = inner_.lock();
+    second = second_inner_.lock();
+    second_inner_.reset();  // once is enough
   }
+  if (second) try {
+      second->abort();
+    } catch (const std::exception&) {
+      // It has failed already: its own watchdog ends its waits.
+    }
   if (!inner) return;
   bool waiting = false;
   for (const CallRecordPtr& call : under_way()) {

@@ -45,6 +45,10 @@ class GroupGuard final : public Watched {
 
   /// From here on the group is watched. Both must outlive detach().
   void attach(Engine* engine, const BackendPtr& inner);
+  /// A second engine of the group (for the tensors of a GPU), which fails with it.
+  void attach_also(Engine* engine);
+  /// A second inner backend, for the tensors of a GPU, which is aborted with the first.
+  void attach_also(const BackendPtr& inner);
   void detach();
 
   /// A call begins. MismatchError, which breaks the group, if a peer is known to run another one.
@@ -89,7 +93,8 @@ class GroupGuard final : public Watched {
 
   std::mutex attached_mutex_;  // guards these two; taken before mutex_
   Engine* engine_ = nullptr;
-  c10::weak_intrusive_ptr<c10d::Backend> inner_{BackendPtr()};
+  Engine* second_ = nullptr;
+  c10::weak_intrusive_ptr<c10d::Backend> inner_{BackendPtr()}, second_inner_{BackendPtr()};
 
   mutable std::mutex mutex_;  // guards what follows
   uint64_t collectives_ = 0, point_to_point_ = 0;

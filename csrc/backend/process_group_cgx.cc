@@ -62,12 +62,11 @@ const char* name_of(Carrier carrier) {
   switch (carrier) {
     case Carrier::kShm:
       return "shm";
-    case Carrier::kGloo:
-      return "gloo";
     case Carrier::kMpi:
       return "mpi";
-    case Carrier::kNccl:
-      return "nccl";
+    case Carrier::kNccl:  // carries CUDA tensors; those of the host take Gloo beside it
+    case Carrier::kGloo:
+      return "gloo";
   }
   return "unknown carrier";
 }
@@ -90,16 +89,14 @@ std::string carrier_name(const GroupConfig& config, const Topology& topology) {
 }  // namespace
 
 ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
-                                 c10::intrusive_ptr<Options> options, InnerFactory make_inner,
-                                 MpiFactory load_mpi)
+                                 c10::intrusive_ptr<Options> options, Factories factories)
     : Backend(rank, size),
       serial_(next_serial++),
       process_(getpid()),
       store_(fresh_keys(store, rank)),
       options_(std::move(options)),
       config_(resolve_or_refuse(options_->fields, store_, rank)),
-      make_inner_(std::move(make_inner)),
-      load_mpi_(std::move(load_mpi)) {
+      factories_(std::move(factories)) {
   FlightRecord::instance();  // refuses a bad TORCH_FR_BUFFER_SIZE while nothing is under way
   const Deadline deadline = Deadline::after(options_->timeout);
   auto rendezvous = make_store_rendezvous(store_);
@@ -112,8 +109,8 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   const Topology topology(hosts_, config_.leader_only);
   on_one_host_ = topology.host_count() == 1;
   const EngineOptions engine = engine_options(config_, topology);
-  inner_ = make_inner_(c10::make_intrusive<c10d::PrefixStore>("inner", store_), rank_, size_,
-                       options_->timeout);
+  inner_ = factories_.inner(c10::make_intrusive<c10d::PrefixStore>("inner", store_), rank_, size_,
+                            options_->timeout);
   Carriers carriers{topology, rank_, nullptr, nullptr, carrier_name(config_, topology)};
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
   if (on_one_host_ || topology.two_levels()) {
@@ -150,8 +147,8 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   init();
 }
 
-template <typename Connect>
-void ProcessGroupCGX::connect_level(const char* level, Rendezvous& rendezvous, Connect connect) {
+void ProcessGroupCGX::connect_level(const char* level, Rendezvous& rendezvous,
+                                    const std::function<void()>& connect) {
   const Deadline deadline = Deadline::after(options_->timeout);
   try {
     connect();
@@ -185,7 +182,8 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier(Carrier kind, const 
   if (size_ == 1) return std::move(make_in_process_group(1, kUnusedSlotBytes).front());
   std::unique_ptr<Communicator> carrier;
   try {
-    carrier = connect(kind, variable, keys, rank, static_cast<int>(members.size()));
+    carrier = connect(kind, variable, keys, rank, static_cast<int>(members.size()),
+                      config_.shm_segment_bytes);
   } catch (const std::exception& e) {
     if (static_cast<int>(members.size()) == size_) throw;
     // Carriers count their own ranks.
@@ -202,26 +200,29 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier(Carrier kind, const 
 }
 
 std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char* variable,
-                                                       const std::string& keys, int rank,
-                                                       int size) {
+                                                       const std::string& keys, int rank, int size,
+                                                       size_t shm_bytes) {
   const Deadline deadline = Deadline::after(options_->timeout);
   auto store = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
   auto rendezvous = make_store_rendezvous(store);
   switch (kind) {
     case Carrier::kShm:
-      return make_shm_communicator(*rendezvous, rank, size, config_.shm_segment_bytes, deadline);
+      return make_shm_communicator(*rendezvous, rank, size, shm_bytes, deadline);
+    case Carrier::kNccl:
+      if (!factories_.inner_nccl) {
+        throw ConfigError(str_of(variable, "='NCCL' needs a torch that was built with NCCL, and ",
+                                 "this one is not; use MPI, GLOO", on_one_host_ ? " or SHM" : ""));
+      }
+      [[fallthrough]];  // carries CUDA tensors; those of the host take Gloo beside it
     case Carrier::kGloo:
       // A backend of its own: its messages must not meet those of dist.send/recv in inner_.
       return make_relay_communicator(
-          make_c10d_point_to_point(make_inner_(store, rank, size, options_->timeout)),
+          make_c10d_point_to_point(factories_.inner(store, rank, size, options_->timeout)),
           relay_bytes());
     case Carrier::kMpi:
       return make_relay_communicator(
-          mpi_point_to_point_from(load_mpi_(), *rendezvous, rank, size, deadline), relay_bytes());
-    case Carrier::kNccl:
-      throw ConfigError(str_of(variable, "='NCCL' carries CUDA tensors, which this version of ",
-                               "torch_cgx does not compress; use MPI, GLOO",
-                               on_one_host_ ? " or SHM" : ""));
+          mpi_point_to_point_from(factories_.mpi(), *rendezvous, rank, size, deadline),
+          relay_bytes());
   }
   throw ConfigError("unknown carrier");
 }
@@ -235,6 +236,7 @@ ProcessGroupCGX::~ProcessGroupCGX() {
   // Gloo's destructor joins threads that want the lock, to drop the tensors of their last works.
   ReleaseGilIfHeld no_gil;
   autotuner_.reset();
+  gpu_.reset();
   engine_.reset();  // holds the carrier, which may be Gloo too
   if (on_thread_of_gloo()) {
     // A callback held the last reference: a thread that joined itself would end the process.
@@ -248,6 +250,8 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupCGX::getBackendOptions() 
 void ProcessGroupCGX::setTimeout(milliseconds timeout) {
   options_->timeout = timeout;
   inner_->setTimeout(timeout);
+  std::lock_guard<std::mutex> lock(gpu_mutex_);
+  if (inner_gpu_) inner_gpu_->setTimeout(timeout);
 }
 
 void ProcessGroupCGX::setSequenceNumberForGroup() {
@@ -295,6 +299,8 @@ void ProcessGroupCGX::shutdown() {
     (void)new std::shared_ptr<TaskQueue>(std::move(callbacks_));
     (void)autotuner_.release();
     (void)engine_.release();
+    (void)gpu_.release();
+    (void)inner_gpu_.release();
     (void)inner_.release();
     (void)new std::shared_ptr<GroupGuard>(std::move(guard_));
     return;
@@ -302,13 +308,17 @@ void ProcessGroupCGX::shutdown() {
   ReleaseGilIfHeld no_gil;
   if (worker_) {
     if (!worker_->wait_idle(Deadline::after(kShutdownGrace))) {
-      engine_->abort("the process group was destroyed while this collective was under way");
+      const std::string why = "the process group was destroyed while this collective was under way";
+      engine_->abort(why);
+      if (gpu_) gpu_->engine().abort(why);
     }
     worker_->close();
     callbacks_->close();
     guard_->detach();
     engine_->close();
+    if (gpu_) gpu_->engine().close();
   }
+  if (inner_gpu_) inner_gpu_->shutdown();
   if (inner_) inner_->shutdown();
 }
 
@@ -349,7 +359,7 @@ ProcessGroupCGX::BackendPtr ProcessGroupCGX::split(
   }
   return c10::make_intrusive<ProcessGroupCGX>(store, static_cast<int>(mine - ranks.begin()),
                                               static_cast<int>(ranks.size()), std::move(own),
-                                              make_inner_, load_mpi_);
+                                              factories_);
 }
 
 void ProcessGroupCGX::startCoalescing() {

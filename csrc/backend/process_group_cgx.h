@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "backend/call_record.h"
+#include "backend/gpu_lane.h"
 #include "backend/group_guard.h"
 #include "backend/settings.h"
 #include "backend/task_queue.h"
@@ -73,11 +74,18 @@ class ProcessGroupCGX : public c10d::Backend {
       std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds)>;
   /// The table of functions of the MPI that is installed (comm/mpi_api.h). Throws what is missing.
   using MpiFactory = std::function<const void*()>;
+  /// What Python gives a group.
+  struct Factories {
+    InnerFactory inner;       // for tensors of the host: Gloo
+    InnerFactory inner_nccl;  // empty: this torch has no NCCL
+    MpiFactory mpi;
+    GpuLane::LoadKernels kernels;
+  };
 
   /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts,
   /// sets up the carrier.
   ProcessGroupCGX(StorePtr store, int rank, int size, c10::intrusive_ptr<Options> options,
-                  InnerFactory make_inner, MpiFactory load_mpi);
+                  Factories factories);
   ~ProcessGroupCGX() override;
 
   // --- what torch asks about
@@ -125,6 +133,8 @@ class ProcessGroupCGX : public c10d::Backend {
                            const std::optional<CodecSpec>& codec, const Terms& terms);
 
   Engine& engine() { return *engine_; }
+  /// Null before the first call on a GPU's tensors.
+  Engine* gpu_engine();
   /// Null without CGX_AUTOTUNE.
   Autotuner* autotuner() { return autotuner_.get(); }
   /// Differs between all groups of this process, also those that are gone.
@@ -164,9 +174,24 @@ class ProcessGroupCGX : public c10d::Backend {
                                              const std::string& keys,
                                              const std::vector<int>& members, int rank);
   std::unique_ptr<Communicator> connect(Carrier kind, const char* variable, const std::string& keys,
-                                        int rank, int size);
-  template <typename Connect>
-  void connect_level(const char* level, Rendezvous& rendezvous, Connect connect);
+                                        int rank, int size, size_t shm_bytes);
+  void connect_level(const char* level, Rendezvous& rendezvous,
+                     const std::function<void()>& connect);
+  /// Carriers and engine of the first GPU whose tensors are reduced. Collective.
+  GpuLane& gpu_lane(const at::Tensor& tensor);
+  std::unique_ptr<GpuLane> make_gpu_lane(c10::Device device);
+  std::unique_ptr<Communicator> make_gpu_carrier(Carrier kind, const std::string& keys,
+                                                 const std::vector<int>& members, int rank,
+                                                 const GpuLane& lane);
+  std::unique_ptr<Communicator> make_gpu_shm(const std::string& keys,
+                                             const std::vector<int>& members, int rank,
+                                             const GpuLane& lane);
+  /// The engine that serves a tensor.
+  Engine& engine_for(const at::Tensor& tensor);
+  /// The backend for what the engine does not reduce.
+  const BackendPtr& inner_for(const at::Tensor& tensor);
+  /// After a failure of one engine: the others, too.
+  void break_engines(const Failure& cause);
   void connect_inner(Carriers& carriers);
   void connect_cross(Carriers& carriers);
   /// The largest exchange over a message library.
@@ -191,11 +216,14 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr engine_all_gather(at::Tensor output, at::Tensor input,
                             const std::shared_ptr<const Codec>& codec, const Terms& terms,
                             std::string why);
+  /// memory: what the body uses, of one device.
   WorkPtr enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
-                  const Tensors& outputs, const Terms& terms, std::string why, Body body);
+                  const Tensors& outputs, const Tensors& memory, const Terms& terms,
+                  std::string why, Body body);
   /// On the worker's thread.
-  void run_plan(const std::shared_ptr<const Plan>& plan, Bits bits, const void* input, void* output,
-                bool average, const Deadline& deadline, CallRecord& record);
+  void run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
+                const void* input, void* output, bool average, const Deadline& deadline,
+                CallRecord& record);
 
   /// A compressible call on a device that the engine does not serve is an error where the group
   /// compresses it.
@@ -211,8 +239,10 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
                              const c10d::AllgatherOptions& opts);
   /// A work that ends when `work` has ended and `finish`, on the worker's thread, has run.
+  /// `copies`: what else it reads.
   WorkPtr after(const char* title, const WorkPtr& work, const Tensors& outputs,
-                std::chrono::milliseconds timeout, std::function<void()> finish);
+                const Tensors& copies, std::chrono::milliseconds timeout,
+                std::function<void()> finish);
   /// Runs a collective of the inner backend that writes `tensors`, on dense copies where they have
   /// gaps.
   WorkPtr through_copies(const CallShape& shape, const char* title, const Tensors& tensors,
@@ -231,14 +261,16 @@ class ProcessGroupCGX : public c10d::Backend {
   const StorePtr store_;  // keys of this making of the group
   const c10::intrusive_ptr<Options> options_;
   const GroupConfig config_;
-  const InnerFactory make_inner_;
-  const MpiFactory load_mpi_;
+  const Factories factories_;
   BackendPtr inner_;
   std::vector<std::string> hosts_;
   bool on_one_host_ = true;
   std::shared_ptr<GroupGuard> guard_;  // works hold it too
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Autotuner> autotuner_;
+  std::mutex gpu_mutex_;          // guards the making of the next two
+  std::unique_ptr<GpuLane> gpu_;  // null before the first call on a GPU's tensors
+  BackendPtr inner_gpu_;          // the same for what the engine does not reduce
 
   std::shared_ptr<TaskQueue> callbacks_;
   std::unique_ptr<TaskQueue> worker_;
@@ -250,7 +282,7 @@ class ProcessGroupCGX : public c10d::Backend {
   std::vector<WorkPtr> coalesced_;
 };
 
-/// The engine's type for a tensor it can reduce: fp32, fp16 or bf16, dense, on the CPU.
+/// The engine's type for a tensor it can reduce: fp32, fp16 or bf16, dense, on the CPU or a GPU.
 std::optional<DType> engine_dtype(const at::Tensor& tensor);
 
 }  // namespace cgx

@@ -67,6 +67,11 @@ void check_shards(const char* what, const at::Tensor& whole, const at::Tensor& s
                     shard.numel(), "; expected ", size, " times as many");
 }
 
+void check_same_device(const char* what, const at::Tensor& one, const at::Tensor& other) {
+  TORCH_CHECK_VALUE(one.device() == other.device(), "cgx: ", what, " of tensors on ", one.device(),
+                    " and ", other.device(), "; they must be on the same device");
+}
+
 // Work done outside of autograd, whatever mode the worker thread is in.
 struct NoAutograd {
   at::AutoDispatchBelowADInplaceOrView below;
@@ -75,7 +80,8 @@ struct NoAutograd {
 }  // namespace
 
 std::optional<DType> engine_dtype(const at::Tensor& tensor) {
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) return std::nullopt;
+  const bool device = tensor.device().is_cpu() || tensor.is_cuda();
+  if (!device || tensor.layout() != at::kStrided) return std::nullopt;
   switch (tensor.scalar_type()) {
     case at::kFloat:
       return DType::kFloat32;
@@ -103,14 +109,17 @@ void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why)
 }
 
 WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
-                                 const Tensors& outputs, const Terms& terms, std::string why,
-                                 Body body) {
+                                 const Tensors& outputs, const Tensors& memory, const Terms& terms,
+                                 std::string why, Body body) {
+  GpuLane* lane = memory.front().is_cuda() ? &gpu_lane(memory.front()) : nullptr;
+  if (lane != nullptr) lane->refuse_capture(title);
   const milliseconds timeout =
       terms.timeout == c10d::kUnsetTimeout ? options_->timeout : terms.timeout;
   CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
+  auto gpu = lane != nullptr ? std::make_shared<GpuCall>(lane->side(), memory) : nullptr;
   auto work = c10::make_intrusive<EngineWork>(rank_, shape.op, title, inputs, outputs,
-                                              record->number, callbacks_);
-  TaskQueue::Task task = [this, work, record, timeout, why = std::move(why),
+                                              record->number, callbacks_, gpu);
+  TaskQueue::Task task = [this, work, record, timeout, gpu, why = std::move(why),
                           context = CallerContext(), threads = intra_op_threads(),
                           body = std::move(body)] {
     std::exception_ptr error;
@@ -122,6 +131,7 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
       const auto as_the_caller = context.enter();
       try {
         NoAutograd guard;
+        const GpuCall::Turn turn(gpu.get());
         body(Deadline::after(timeout), *record);
       } catch (const NonFiniteError& e) {
         error = std::current_exception();  // the data's fault: the group goes on
@@ -129,6 +139,7 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
       } catch (const std::exception& e) {
         error = std::current_exception();
         text = e.what();
+        if (gpu_engine() != nullptr) break_engines(failure_of(e));
         std::lock_guard<std::mutex> lock(mutex_);
         error_ = dynamic_cast<const TimeoutError*>(&e) != nullptr ? c10d::ErrorType::TIMEOUT
                                                                   : c10d::ErrorType::COMM_ERROR;
@@ -147,6 +158,10 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
         TORCH_WARN("cgx: the on-completion hook raised: ", e.what());
       }
   };
+  if (lane != nullptr && lane->on_callers_thread()) {
+    task();
+    return track(work);
+  }
   // Two switches of threads cost more than a small all-reduce.
   if (!terms.async && worker_->run_here(task)) return track(work);
   if (!worker_->submit(std::move(task))) {
@@ -157,19 +172,19 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
   return track(work);
 }
 
-void ProcessGroupCGX::run_plan(const std::shared_ptr<const Plan>& plan, Bits bits,
+void ProcessGroupCGX::run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
                                const void* input, void* output, bool average,
                                const Deadline& deadline, CallRecord& record) {
   Autotuner::Decision decision{plan};
-  if (autotuner_ && bits == Bits::kTunable) {
+  if (autotuner_ && bits == Bits::kTunable && &engine == engine_.get()) {
     decision = autotuner_->decide(plan, deadline, record.number);
     if (config_.log == LogLevel::kDebug) record.tuned(autotuner_->why(decision));
   }
-  record.served_by(decision.plan, engine_->carrier());
-  const uint64_t before = engine_->stats().bytes_sent;
+  record.served_by(decision.plan, engine.carrier());
+  const uint64_t before = engine.stats().bytes_sent;
   const auto start = std::chrono::steady_clock::now();
-  engine_->run(*decision.plan, input, output, average, deadline, record.number);
-  record.count_sent(engine_->stats().bytes_sent - before);
+  engine.run(*decision.plan, input, output, average, deadline, record.number);
+  record.count_sent(engine.stats().bytes_sent - before);
   if (decision.tuned != nullptr) {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
     autotuner_->ran(decision, spent.count());
@@ -185,27 +200,31 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
     std::shared_ptr<const Plan> plan;
   };
   std::vector<Item> items;
+  Tensors memory;
   int64_t values = 0;
+  Engine& engine = engine_for(tensors.front());
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
     // and breaks nothing.
+    check_same_device("all_reduce", tensors.front(), tensors[i]);
     items.push_back({tensors[i], dense("all_reduce", tensors[i]),
-                     engine_->plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
+                     engine.plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
+    memory.insert(memory.end(), {items.back().memory, tensors[i]});
     values += tensors[i].numel();
   }
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
-  return enqueue(
-      {type, op.op_, tensors.front().scalar_type(), values, -1, true}, "cgx:all_reduce", tensors,
-      tensors, terms, std::move(why),
-      [this, items, bits = terms.bits, average](const Deadline& deadline, CallRecord& record) {
-        for (const Item& item : items) {
-          void* data = item.memory.data_ptr();
-          run_plan(item.plan, bits, data, data, average, deadline, record);
-          if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
-        }
-      });
+  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true}, "cgx:all_reduce",
+                 tensors, tensors, memory, terms, std::move(why),
+                 [this, &engine, items, bits = terms.bits, average](const Deadline& deadline,
+                                                                    CallRecord& record) {
+                   for (const Item& item : items) {
+                     void* data = item.memory.data_ptr();
+                     run_plan(engine, item.plan, bits, data, data, average, deadline, record);
+                     if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
+                   }
+                 });
 }
 
 WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor input,
@@ -214,18 +233,20 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
                                                const Terms& terms, std::string why) {
   check_usable("reduce_scatter");
   check_shards("reduce_scatter", input, output, size_);
+  check_same_device("reduce_scatter", input, output);
   const at::Tensor out = dense("reduce_scatter", output);
   at::Tensor in = readable(input);
   in = apart(in, out, part_of(in, out, rank_));
-  auto plan = engine_->plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
-                                   codec, *engine_dtype(input));
+  Engine& engine = engine_for(input);
+  auto plan = engine.plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
+                                 codec, *engine_dtype(input));
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   return enqueue(
       {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(), -1, true},
-      "cgx:reduce_scatter", {input}, {output}, terms, std::move(why),
-      [this, in, out, output, plan, bits = terms.bits, average](const Deadline& deadline,
-                                                                CallRecord& record) {
-        run_plan(plan, bits, in.data_ptr(), out.data_ptr(), average, deadline, record);
+      "cgx:reduce_scatter", {input}, {output}, {in, out, output}, terms, std::move(why),
+      [this, &engine, in, out, output, plan, bits = terms.bits, average](const Deadline& deadline,
+                                                                         CallRecord& record) {
+        run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), average, deadline, record);
         if (!out.is_same(output)) output.copy_(out);
       });
 }
@@ -235,17 +256,19 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            const Terms& terms, std::string why) {
   check_usable("all_gather");
   check_shards("all_gather", output, input, size_);
+  check_same_device("all_gather", input, output);
   const at::Tensor out = dense("all_gather", output);
   at::Tensor in = readable(input);
   in = apart(in, out, part_of(out, in, rank_));
-  auto plan = engine_->plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
-                                   *engine_dtype(input));
+  Engine& engine = engine_for(input);
+  auto plan = engine.plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
+                                 *engine_dtype(input));
   return enqueue(
       {c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(), -1, true},
-      "cgx:all_gather", {input}, {output}, terms, std::move(why),
-      [this, in, out, output, plan, bits = terms.bits](const Deadline& deadline,
-                                                       CallRecord& record) {
-        run_plan(plan, bits, in.data_ptr(), out.data_ptr(), false, deadline, record);
+      "cgx:all_gather", {input}, {output}, {in, out, output}, terms, std::move(why),
+      [this, &engine, in, out, output, plan, bits = terms.bits](const Deadline& deadline,
+                                                                CallRecord& record) {
+        run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), false, deadline, record);
         if (!out.is_same(output)) output.copy_(out);
       });
 }
@@ -257,7 +280,7 @@ void refuse_compression(const char* what, const at::Tensor& tensor, const c10d::
   TORCH_CHECK_VALUE(
       false, "cgx: a compressed ", what, " was asked for a ", tensor.scalar_type(), " tensor on ",
       tensor.device(), " with the op ", op != nullptr ? name_of(*op) : "(none)",
-      "; compressed are float32, float16 and bfloat16 CPU tensors under SUM and AVG. ",
+      "; compressed are float32, float16 and bfloat16 tensors on CPU or CUDA under SUM and AVG. ",
       "Ask for 32 bits, or use an exact collective");
 }
 
@@ -267,7 +290,7 @@ void ProcessGroupCGX::refuse_other_devices(const char* what, const at::Tensor& t
                                            const c10d::ReduceOp& op, bool compresses) const {
   const auto type = tensor.scalar_type();
   const bool compressible = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
-  if (tensor.device().is_cpu() || !compressible || !is_sum(op)) return;
+  if (tensor.device().is_cpu() || tensor.is_cuda() || !compressible || !is_sum(op)) return;
   if (codec_for(compresses, tensor.numel()) != raw_codec()) refuse_compression(what, tensor, &op);
 }
 

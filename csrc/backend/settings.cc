@@ -172,7 +172,8 @@ const std::vector<Setting>& settings() {
       {"nonfinite", "CGX_NONFINITE", Kind::kChoice, "propagate", 0, 0, "propagate,raise", false, true},
       {"collectives", "CGX_COMPRESS_COLLECTIVES", Kind::kList, "all_reduce,reduce_scatter", 0, 0, "all_reduce,reduce_scatter,all_gather", false, true},
       {"inner_communicator", "CGX_INNER_COMMUNICATOR_TYPE", Kind::kChoice, "SHM", 0, 0, "SHM,MPI,NCCL,GLOO", false, true},
-      {"cross_communicator", "CGX_CROSS_COMMUNICATOR_TYPE", Kind::kChoice, "GLOO", 0, 0, "MPI,NCCL,GLOO", false, true},
+      {"cross_communicator", "CGX_CROSS_COMMUNICATOR_TYPE", Kind::kChoice, "AUTO", 0, 0, "AUTO,MPI,NCCL,GLOO", false, true},
+      {"cuda_backend", "CGX_CUDA_BACKEND", Kind::kChoice, "AUTO", 0, 0, "AUTO,NCCL,GLOO", false, true},
       {"inner_reduction", "CGX_INNER_REDUCTION_TYPE", Kind::kChoice, "AUTO", 0, 0, "AUTO,SRA,ONESHOT,RING", false, true},
       {"cross_reduction", "CGX_CROSS_REDUCTION_TYPE", Kind::kChoice, "AUTO", 0, 0, "AUTO,SRA,ONESHOT,RING", false, true},
       {"intra_broadcast", "CGX_INTRA_BROADCAST", Kind::kBoolean, "0", 0, 1, "", false, true},
@@ -230,7 +231,10 @@ GroupConfig resolve_group(const OptionFields& options) {
   group.compress_reduce_scatter = listed("reduce_scatter");
   group.compress_all_gather = listed("all_gather");
   group.inner = carrier_of(get(options, "inner_communicator"));
-  group.cross = carrier_of(get(options, "cross_communicator"));
+  const std::string cross = get(options, "cross_communicator");
+  group.cross = carrier_of(cross);
+  group.cross_is_automatic = cross == "AUTO";
+  group.cuda_backend = get(options, "cuda_backend");
   group.inner_reduction = get(options, "inner_reduction");
   group.cross_reduction = get(options, "cross_reduction");
   group.fusion_buffer_bytes = static_cast<size_t>(get_integer(options, "fusion_buffer_mb")) << 20;

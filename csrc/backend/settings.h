@@ -63,6 +63,8 @@ struct GroupConfig {
   NonFinite nonfinite = NonFinite::kPropagate;
   bool compress_all_reduce = true, compress_reduce_scatter = true, compress_all_gather = false;
   Carrier inner = Carrier::kShm, cross = Carrier::kGloo;
+  bool cross_is_automatic = true;  // NCCL for CUDA tensors, where torch has it
+  std::string cuda_backend;        // for what the engine does not reduce
   std::string inner_reduction, cross_reduction;
   size_t fusion_buffer_bytes = 0;
   size_t shm_segment_bytes = 0;

@@ -39,8 +39,12 @@ FuturePtr make_result_future() {
   return c10::make_intrusive<c10::ivalue::Future>(c10::AnyEnumType::get());
 }
 
+// A future whose value is on a GPU stands for the work on the stream that is current when it is
+// completed.
 void settle(const FuturePtr& future, const std::exception_ptr& error,
-            const std::vector<at::Tensor>& outputs) {
+            const std::vector<at::Tensor>& outputs, const GpuCall* gpu) {
+  std::optional<c10::StreamGuard> on_side;
+  if (gpu != nullptr) on_side.emplace(gpu->side());
   if (error) {
     future->setErrorIfNeeded(error);
   } else {
@@ -79,7 +83,9 @@ namespace {
 
 bool EngineWork::wait(std::chrono::milliseconds timeout) {
   try {
-    return Work::wait(timeout);
+    const bool done = Work::wait(timeout);
+    synchronize();
+    return done;
   } catch (const c10::Error& e) {
     if (std::string_view(e.what()).find(kWaitRanOut) == std::string_view::npos) throw;
     std::rethrow_exception(for_python(std::make_exception_ptr(
@@ -90,11 +96,19 @@ bool EngineWork::wait(std::chrono::milliseconds timeout) {
 
 EngineWork::EngineWork(int rank, c10d::OpType op, const char* title,
                        const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-                       uint64_t sequence, std::shared_ptr<TaskQueue> callbacks)
+                       uint64_t sequence, std::shared_ptr<TaskQueue> callbacks,
+                       std::shared_ptr<GpuCall> gpu)
     : Work(rank, op, title, inputs),
       outputs_(std::move(outputs)),
       sequence_(sequence),
-      callbacks_(std::move(callbacks)) {}
+      callbacks_(std::move(callbacks)),
+      gpu_(std::move(gpu)) {}
+
+bool EngineWork::isCompleted() { return Work::isCompleted() && (!gpu_ || gpu_->query()); }
+
+void EngineWork::synchronize() {
+  if (gpu_) gpu_->make_stream_wait();
+}
 
 void EngineWork::started() { start_ = Clock::now(); }
 
@@ -111,8 +125,8 @@ void EngineWork::complete(std::exception_ptr error) {
   }
   finish(error);  // wakes the waiters
   if (!future && !result) return;
-  auto task = [error, future, result, outputs = outputs_] {
-    if (future) settle(future, error, outputs);
+  auto task = [error, future, result, outputs = outputs_, gpu = gpu_] {
+    if (future) settle(future, error, outputs, gpu.get());
     if (result) {
       result->markCompleted(c10::IValue(
           static_cast<uint8_t>(error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
@@ -131,7 +145,7 @@ FuturePtr EngineWork::getFuture() {
   if (!settled_) return future_;  // complete() will find it
   const std::exception_ptr error = error_;
   lock.unlock();
-  settle(future_, error, outputs_);
+  settle(future_, error, outputs_, gpu_.get());
   return future_;
 }
 

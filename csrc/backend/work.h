@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/call_record.h"
+#include "backend/gpu_lane.h"
 #include "backend/group_guard.h"
 #include "backend/task_queue.h"
 
@@ -20,15 +21,19 @@ class EngineWork : public c10d::Work {
  public:
   EngineWork(int rank, c10d::OpType op, const char* title, const std::vector<at::Tensor>& inputs,
              std::vector<at::Tensor> outputs, uint64_t sequence,
-             std::shared_ptr<TaskQueue> callbacks);
+             std::shared_ptr<TaskQueue> callbacks, std::shared_ptr<GpuCall> gpu = nullptr);
 
   /// Called once. `error` null: success.
   void complete(std::exception_ptr error);
   void started();
 
+  /// Of tensors of a GPU: done there, too.
+  bool isCompleted() override;
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  /// Makes the calling thread's current stream wait for tensors of a GPU.
+  void synchronize() override;
   /// Milliseconds between start and end; error before the end.
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
@@ -46,6 +51,7 @@ class EngineWork : public c10d::Work {
   const std::vector<at::Tensor> outputs_;
   const uint64_t sequence_;
   const std::shared_ptr<TaskQueue> callbacks_;
+  const std::shared_ptr<GpuCall> gpu_;  // null: tensors of the host
   Clock::time_point start_{}, end_{};
   // Guarded by Work::mutex_.
   c10::intrusive_ptr<c10::ivalue::Future> future_, future_result_;

@@ -30,8 +30,8 @@
 //   in_flight() - 1 more exchanges and opens the next.
 // - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
 // - Carriers of a GPU (on_device()) lend and show memory of the device; what is written there and
-//   read there is work on the carrier's stream. The first kPayloadOffset bytes of such a message lie
-//   in host memory: head_of() and Message::head.
+//   read there is work on the carrier's stream. The first kPayloadOffset bytes of such a message
+//   lie in host memory: head_of() and Message::head.
 // - Every wait ends: at the deadline (TimeoutError), when a peer is gone (PeerLostError), or after
 //   abort() (AbortedError). Messages of errors name the rank that was waited for. After an error
 //   the communicator is broken: all calls throw the first cause, here and, as soon as the carrier
@@ -111,12 +111,12 @@ class Communicator {
   /// post(): host memory.
   virtual std::byte* head_of(std::byte* message) { return message; }
 
-  /// Brings what was written into lent memory of a device to the host: all of the message is at
-  /// head_of() then. False where the carrier does not lead through host memory.
-  virtual bool fetch(const Deadline& deadline) {
-    (void)deadline;
-    return true;
-  }
+  /// Do messages pass through host memory, so that their bytes can be looked at?
+  virtual bool through_host() const { return true; }
+
+  /// Brings what was written into lent memory of a device to the host, where messages pass through
+  /// it: all of the message is at head_of() then.
+  virtual void fetch(const Deadline& deadline) { (void)deadline; }
 
   /// Host memory that this rank holds for messages, sent and received; 0 where that is memory which
   /// ranks share. From any thread.

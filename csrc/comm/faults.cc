@@ -39,7 +39,8 @@ class Faulty final : public Communicator {
   bool carries_heads() const override { return inner_->carries_heads(); }
   bool lockstep() const override { return inner_->lockstep(); }
   std::byte* head_of(std::byte* message) override { return inner_->head_of(message); }
-  bool fetch(const Deadline& deadline) override { return inner_->fetch(deadline); }
+  bool through_host() const override { return inner_->through_host(); }
+  void fetch(const Deadline& deadline) override { inner_->fetch(deadline); }
   void begin_call() override { inner_->begin_call(); }
   void expect(int peer, size_t bytes) override { inner_->expect(peer, bytes); }
 

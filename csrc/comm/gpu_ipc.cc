@@ -171,6 +171,7 @@ class GpuIpc final : public Communicator {
   size_t capacity() const override { return capacity_; }
   int in_flight() const override { return control_->in_flight(); }
   bool on_device() const override { return true; }
+  bool through_host() const override { return false; }
   void begin_call() override { control_->begin_call(); }
   void expect(int peer, size_t bytes) override {
     if (bytes > 0) control_->expect(peer, kIpcControlBytes);
@@ -214,11 +215,6 @@ class GpuIpc final : public Communicator {
       if (sent.message == message) return sent.head;
     }
     throw Error("head_of() of a message that is not open");
-  }
-
-  bool fetch(const Deadline& deadline) override {
-    (void)deadline;
-    return false;
   }
 
   void post(const Deadline& deadline) override {

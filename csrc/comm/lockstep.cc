@@ -64,10 +64,7 @@ class Lockstep final : public Communicator {
   bool on_device() const override { return true; }
   bool carries_heads() const override { return false; }
   bool lockstep() const override { return true; }
-  bool fetch(const Deadline& deadline) override {
-    (void)deadline;
-    return false;
-  }
+  bool through_host() const override { return false; }
 
   void begin_call() override {
     check_usable();

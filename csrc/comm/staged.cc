@@ -107,8 +107,8 @@ class Staged final : public Communicator {
     throw Error("head_of() of a message that is not open");
   }
 
-  bool fetch(const Deadline& deadline) override {
-    if (fetched_) return true;
+  void fetch(const Deadline& deadline) override {
+    if (fetched_) return;
     const device::InContext here(queue_.driver(), queue_.context());
     size_t all = 0;
     for (const Opened& opened : opened_) all += opened.bytes - kPayloadOffset;
@@ -127,7 +127,6 @@ class Staged final : public Communicator {
       at += bytes;
     }
     fetched_ = true;
-    return true;
   }
 
   void post(const Deadline& deadline) override {

@@ -25,6 +25,22 @@ struct StatsSnapshot {
   double seconds_encode = 0;
   double seconds_transfer = 0;  // waiting for peers, and copying where the carrier copies
   double seconds_decode = 0;
+
+  StatsSnapshot& operator+=(const StatsSnapshot& other) {
+    calls += other.calls;
+    compressed_calls += other.compressed_calls;
+    values += other.values;
+    bytes_raw += other.bytes_raw;
+    bytes_sent += other.bytes_sent;
+    bytes_sent_across += other.bytes_sent_across;
+    bytes_received += other.bytes_received;
+    messages_sent += other.messages_sent;
+    staging_bytes += other.staging_bytes;
+    seconds_encode += other.seconds_encode;
+    seconds_transfer += other.seconds_transfer;
+    seconds_decode += other.seconds_decode;
+    return *this;
+  }
 };
 
 class Stats {

@@ -1,0 +1,213 @@
+// How a group comes to its carriers for the tensors of a GPU: at the first call that needs them, as
+// torch's own backends do. All ranks are in that call.
+#include <unistd.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
+
+#include "backend/byte_collectives.h"
+#include "backend/c10d_adapters.h"
+#include "backend/handshake.h"
+#include "backend/process_group_cgx.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/gpu_ipc.h"
+#include "comm/in_process.h"
+#include "comm/staged.h"
+
+namespace cgx {
+namespace {
+
+// A GPU is done with a message of shared memory before its host has launched the next one: they are
+// this much larger.
+constexpr size_t kIpcFactor = 4;
+// What NCCL is given at once; smaller segments are for wires that a GPU outruns.
+constexpr size_t kLockstepSegment = size_t{4} << 20;
+constexpr size_t kUnusedSlotBytes = 4096;
+
+// The exchange that all ranks of the group can take inside their hosts. `mine`: 0 for a rank that
+// is alone on its host.
+size_t agree_on_room(Rendezvous& rendezvous, int rank, int size, size_t mine,
+                     const Deadline& deadline) {
+  rendezvous.set(str_of("gpu-room/", rank), std::to_string(mine));
+  size_t least = 0;
+  for (int r = 0; r < size; ++r) {
+    const size_t theirs = std::stoull(rendezvous.get(str_of("gpu-room/", r), deadline));
+    if (theirs > 0 && (least == 0 || theirs < least)) least = theirs;
+  }
+  return least;
+}
+
+bool any_carrier(const Carriers& carriers, bool (Communicator::*is)() const) {
+  return (carriers.inner && (*carriers.inner.*is)()) || (carriers.cross && (*carriers.cross.*is)());
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> ProcessGroupCGX::make_gpu_shm(const std::string& keys,
+                                                            const std::vector<int>& members,
+                                                            int rank, const GpuLane& lane) {
+  const int size = static_cast<int>(members.size());
+  const char* variable = "CGX_INNER_COMMUNICATOR_TYPE";
+  auto rendezvous =
+      make_store_rendezvous(c10::make_intrusive<c10d::PrefixStore>(keys + "/ipc", store_));
+  const size_t heads = std::max<size_t>(kIpcControlBytes * members.size(), kUnusedSlotBytes);
+  auto control = connect(Carrier::kShm, variable, keys + "/heads", rank, size, heads);
+  control->call_ranks(members);
+  std::string why_not;
+  auto carrier =
+      make_gpu_ipc(lane.queue(), control, *rendezvous, kIpcFactor * config_.shm_segment_bytes,
+                   Deadline::after(options_->timeout), why_not);
+  if (carrier) {
+    carrier->call_ranks(members);
+    return carrier;
+  }
+  if (config_.log >= LogLevel::kWarn && rank == 0) {
+    log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
+                    "': GPUs of this host do not reach each other's memory; their messages go "
+                    "through pinned host memory (",
+                    why_not, ")"));
+  }
+  return make_staged(lane.queue(), make_carrier(Carrier::kShm, variable, keys, members, rank));
+}
+
+std::unique_ptr<Communicator> ProcessGroupCGX::make_gpu_carrier(Carrier kind,
+                                                                const std::string& keys,
+                                                                const std::vector<int>& members,
+                                                                int rank, const GpuLane& lane) {
+  if (size_ == 1) return std::move(make_in_process_group(1, kUnusedSlotBytes).front());
+  if (kind == Carrier::kShm) return make_gpu_shm(keys, members, rank, lane);
+  const bool inside = keys.find("host") != std::string::npos;
+  const char* variable = inside ? "CGX_INNER_COMMUNICATOR_TYPE" : "CGX_CROSS_COMMUNICATOR_TYPE";
+  if (kind != Carrier::kNccl) {
+    return make_staged(lane.queue(), make_carrier(kind, variable, keys, members, rank));
+  }
+  if (!factories_.inner_nccl) {
+    throw ConfigError(str_of(variable, "='NCCL' needs a torch that was built with NCCL, and this ",
+                             "one is not; use MPI, GLOO or SHM"));
+  }
+  auto store = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
+  auto nccl =
+      factories_.inner_nccl(store, rank, static_cast<int>(members.size()), options_->timeout);
+  auto carrier = make_lockstep(
+      lane.queue(), make_byte_collectives(std::move(nccl), lane.side(), "nccl"), relay_bytes());
+  carrier->call_ranks(members);
+  return carrier;
+}
+
+std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
+  auto lane = std::make_unique<GpuLane>(device, factories_.kernels);
+  const Topology& topology = engine_->topology();
+  const bool two_levels = topology.two_levels();
+  Carrier cross = config_.cross;
+  if (config_.cross_is_automatic && factories_.inner_nccl) cross = Carrier::kNccl;
+  if (two_levels && config_.inner == Carrier::kNccl) {
+    throw ConfigError(
+        str_of("CGX_INNER_COMMUNICATOR_TYPE='NCCL' for CUDA tensors is for groups on "
+               "one host; this one spans ",
+               topology.host_count(), " with several ranks on one: use SHM"));
+  }
+  const int team = two_levels ? topology.host_count() : size_;
+  if (team > static_cast<int>(gpu::kMostMessages)) {
+    throw ConfigError(str_of("CUDA tensors are reduced among at most ", gpu::kMostMessages,
+                             " ranks (with several hosts: hosts) at once; here are ", team));
+  }
+  auto rendezvous = make_store_rendezvous(c10::make_intrusive<c10d::PrefixStore>("cuda", store_));
+  Carriers carriers{topology, rank_, nullptr, nullptr, ""};
+  size_t room = 0;
+  if (on_one_host_ || two_levels) {
+    connect_level("inner", *rendezvous, [&] {
+      const int host = topology.host_of(rank_);
+      const std::vector<int>& members = topology.host(host);
+      if (!on_one_host_ && members.size() == 1) return;
+      carriers.inner = make_gpu_carrier(config_.inner, str_of("cuda/host", host), members,
+                                        topology.local_of(rank_), *lane);
+      room = carriers.inner->capacity();
+    });
+    room = agree_on_room(*rendezvous, rank_, size_, room, Deadline::after(options_->timeout));
+  }
+  if (!on_one_host_) {
+    connect_level("cross", *rendezvous, [&] {
+      if (!topology.in_team(rank_)) return;
+      const int number = topology.local_of(rank_);
+      carriers.cross = make_gpu_carrier(cross, str_of("cuda/team", number), topology.team(number),
+                                        topology.host_of(rank_), *lane);
+    });
+  }
+  EngineOptions options = engine_options(config_, topology);
+  if (room > 0 && config_.inner == Carrier::kShm) options.inner = {room, room};
+  const bool lockstep = any_carrier(carriers, &Communicator::lockstep);
+  if (cross == Carrier::kNccl)
+    options.segment_bytes = std::max(options.segment_bytes, kLockstepSegment);
+  const bool nccl = on_one_host_ ? config_.inner == Carrier::kNccl : cross == Carrier::kNccl;
+  if (size_ > 1 && config_.checksum && (nccl || config_.inner == Carrier::kShm)) {
+    throw ConfigError(
+        "CGX_CHECKSUM=1 is for messages that pass through host memory; those of CUDA tensors do so "
+        "with CGX_INNER_COMMUNICATOR_TYPE and CGX_CROSS_COMMUNICATOR_TYPE MPI or GLOO");
+  }
+  if (size_ > 1 && nccl && config_.nonfinite == NonFinite::kRaise) {
+    throw ConfigError(
+        "nonfinite='raise' has the host look at the values, which calls over NCCL do not wait for; "
+        "use another communicator for CUDA tensors, or nonfinite='propagate'");
+  }
+  // As in carrier_name(), by what there is.
+  for (const Communicator* carrier : {carriers.inner.get(), carriers.cross.get()}) {
+    if (carrier == nullptr) continue;
+    carriers.name += str_of(carriers.name.empty() ? "" : "+", carrier->name());
+  }
+  auto engine = std::make_unique<Engine>(
+      std::move(carriers), options,
+      [guard = guard_](Failure failure) { return guard->explain(std::move(failure)); });
+  // With a level inside hosts the calling thread would wait for peers.
+  const bool on_caller = lockstep && !two_levels;
+  if (config_.log >= LogLevel::kInfo) {
+    log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
+                    "': ", device.str(), " over ", engine->carrier()));
+  }
+  lane->serve(std::move(engine), on_caller);
+  return lane;
+}
+
+GpuLane& ProcessGroupCGX::gpu_lane(const at::Tensor& tensor) {
+  std::lock_guard<std::mutex> lock(gpu_mutex_);
+  if (!gpu_) {
+    gpu_ = make_gpu_lane(tensor.device());
+    guard_->attach_also(&gpu_->engine());
+  }
+  TORCH_CHECK_VALUE(gpu_->device() == tensor.device(), "cgx: a tensor on ", tensor.device(),
+                    ", while rank ", rank_, " of this group works on ", gpu_->device(),
+                    ": a rank uses one GPU");
+  return *gpu_;
+}
+
+Engine* ProcessGroupCGX::gpu_engine() {
+  std::lock_guard<std::mutex> lock(gpu_mutex_);
+  return gpu_ ? &gpu_->engine() : nullptr;
+}
+
+Engine& ProcessGroupCGX::engine_for(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() ? *engine_ : gpu_lane(tensor).engine();
+}
+
+const ProcessGroupCGX::BackendPtr& ProcessGroupCGX::inner_for(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().is_cpu()) return inner_;
+  const std::string& wanted = config_.cuda_backend;
+  if (wanted == "GLOO" || (wanted == "AUTO" && !factories_.inner_nccl)) return inner_;
+  TORCH_CHECK_VALUE(factories_.inner_nccl, "cgx: CGX_CUDA_BACKEND='NCCL' needs a torch that was ",
+                    "built with NCCL, and this one is not; use GLOO");
+  std::lock_guard<std::mutex> lock(gpu_mutex_);
+  if (!inner_gpu_) {
+    inner_gpu_ = factories_.inner_nccl(c10::make_intrusive<c10d::PrefixStore>("inner-cuda", store_),
+                                       rank_, size_, options_->timeout);
+    guard_->attach_also(inner_gpu_);
+  }
+  return inner_gpu_;
+}
+
+void ProcessGroupCGX::break_engines(const Failure& cause) {
+  engine_->fail(cause);
+  if (Engine* gpu = gpu_engine()) gpu->fail(cause);
+}
+
+}  // namespace cgx
