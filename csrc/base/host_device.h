@@ -7,7 +7,7 @@
 
 // A compiler of kernels, be it nvcc, NVRTC or hipcc, sees none of what only the host needs.
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(__HIPCC__)
-#define CGX_KERNELS
+#define CGX_DEVICE_COMPILER
 #endif
 
 // NVRTC has no headers.
@@ -26,7 +26,7 @@ static_assert(sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "these types have 
 #include <hip/hip_runtime.h>
 #endif
 
-#if defined(CGX_KERNELS)
+#if defined(CGX_DEVICE_COMPILER)
 #define CGX_HD __host__ __device__ __forceinline__
 #else
 #define CGX_HD inline
