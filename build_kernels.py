@@ -234,7 +234,16 @@ def hip(argv: list[str]) -> None:
     print(f"torch_cgx: {HSACO.relative_to(ROOT)} for {archs} ({hipcc})")
 
 
+def main(argv: list[str]) -> None:
+    if argv and argv[0] == "hip" and len(argv) == 3:
+        hip(argv[1:])
+    elif not argv:
+        for name, path in build(ROOT / "build/kernels").items():
+            if path != HSACO:
+                shutil.copy2(path, HSACO.with_name(name))
+    else:
+        sys.exit(f"{__doc__}\n{hip.__doc__}\n`python build_kernels.py`: the rest, for CUDA.")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] != "hip":
-        sys.exit(hip.__doc__)
-    hip(sys.argv[2:])
+    main(sys.argv[1:])

@@ -58,7 +58,13 @@ def hip_image(arch: str) -> bytes:
 
 
 def _compiled(arch: int) -> bytes:
-    source = (_HERE / "_kernels.cu").read_bytes()
+    try:
+        source = (_HERE / "_kernels.cu").read_bytes()
+    except FileNotFoundError as error:
+        raise RuntimeError(
+            f"{error.filename} is not there: torch_cgx's build writes it (pip, or, into its source "
+            "tree, python build_kernels.py)"
+        ) from error
     nvrtc = _nvrtc()
     version = nvrtc.getVersion()
     # A GPU that this NVRTC does not know gets PTX, which its driver compiles.

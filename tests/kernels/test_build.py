@@ -207,3 +207,14 @@ def test_kernels_for_amd_are_packed_only_if_they_fit(
     assert "made from another source" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="make kernels-hip: .*failed"):
         build.hip([script(tmp_path / "hipcc", "exit 1"), "gfx90a"])
+
+
+def test_into_the_source_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build, "one_file", lambda: "the source\n")
+    nvcc(tmp_path / "path/nvcc")
+    build.main([])
+    assert (tmp_path / "_kernels.cu").read_text() == "the source\n"
+    assert "-fatbin" in (tmp_path / "_kernels.fatbin").read_text()
+    with pytest.raises(SystemExit, match="python build_kernels.py hip HIPCC ARCHS"):
+        build.main(["hip"])

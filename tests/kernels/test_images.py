@@ -228,6 +228,12 @@ def test_neither_fatbin_nor_nvrtc(
     assert ("cupy" if missing == "CuPy" else "libnvrtc.so.12 is not there") in text
 
 
+def test_a_package_that_was_not_built_whole(nvrtc: Nvrtc, tmp_path: Path) -> None:
+    (tmp_path / "package/_kernels.cu").unlink()
+    with pytest.raises(RuntimeError, match=r"_kernels\.cu is not there: .*build_kernels\.py"):
+        _kernels.image(9, 0)
+
+
 def test_kernels_for_amd(nvrtc: Nvrtc, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="without kernels for AMD.*make kernels-hip HIP_ARCHS=g"):
         _kernels.hip_image("gfx90a")
