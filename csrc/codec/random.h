@@ -7,7 +7,7 @@
 
 #include "base/host_device.h"
 
-#if !defined(__CUDACC_RTC__)
+#if !defined(CGX_DEVICE_COMPILER)
 #include "codec/codec.h"
 #endif
 
@@ -43,7 +43,7 @@ CGX_HD uint32_t random_bits(uint32_t counter, uint32_t low, uint32_t high) {
 /// fraction f exceeds it just where the sum of f 2^24 and (bits >> 8) carries.
 CGX_HD float random_unit(uint32_t bits) { return rn_mul(static_cast<float>(~bits >> 8), 0x1p-24f); }
 
-#if !defined(__CUDACC_RTC__)
+#if !defined(CGX_DEVICE_COMPILER)
 /// Key of one encoding: different for every (seed, sequence number of the call, rank, stage of the
 /// reduction).
 inline RandomKey random_key(uint64_t seed, uint64_t sequence, int rank, int stage) {

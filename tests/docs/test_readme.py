@@ -16,8 +16,9 @@ from torch_cgx import _C
 
 README = (ROOT / "README.md").read_text()
 SETTINGS = {row["option"]: row for row in table(marked(README, "settings"))}
-NOT_OPTIONS = {"CGX_CPU_LEVEL"}
+NOT_OPTIONS = {"CGX_CPU_LEVEL", "CGX_KERNELS"}
 BUILD_AND_TESTS = {
+    "CGX_CUDA_ARCHS",
     "CGX_MPI",
     "CGX_MPICC",
     "CGX_TEST_HOSTS",

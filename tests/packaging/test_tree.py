@@ -136,12 +136,19 @@ def test_source_archive_is_complete(tmp_path):
         assert metadata is not None
         text = metadata.read().decode()
     for path in (ROOT / "csrc").rglob("*"):
-        if path.suffix in {".cc", ".h"}:
+        if path.suffix in {".cc", ".h", ".cu"}:
             assert str(path.relative_to(ROOT)) in names
     for package in ("torch_cgx", "cgx_utils"):
         assert {f"{package}/__init__.py", f"{package}/py.typed"} <= names
-    assert {"LICENSE", "pyproject.toml", "setup.py", "torch_cgx/_C.pyi"} <= names
-    assert not [name for name in names if name.endswith((".so", ".pyc"))]
+    assert {
+        "LICENSE",
+        "pyproject.toml",
+        "setup.py",
+        "build_kernels.py",
+        "torch_cgx/_C.pyi",
+    } <= names
+    built = (".so", ".pyc", ".fatbin", ".hsaco", "_kernels.cu")
+    assert not [name for name in names if name.endswith(built)]
     for line in (
         "License-Expression: Apache-2.0",
         "Requires-Python: >=3.10",

@@ -5,6 +5,17 @@
 namespace cgx::gpu {
 namespace {
 
+/// The value of the thread whose number differs by `step`, less than 32, a power of two. All
+/// threads of a warp call it. (AMD's have 64, which work here as two of 32.)
+template <typename T>
+__device__ __forceinline__ T exchange(T value, uint32_t step) {
+#if defined(__HIPCC__)
+  return __shfl_xor(value, static_cast<int>(step), 32);
+#else
+  return __shfl_xor_sync(0xffffffffu, value, step);
+#endif
+}
+
 struct ThreadBlock {
   template <typename Phase>
   __device__ __forceinline__ void phase(const Phase& run) {
@@ -15,10 +26,8 @@ struct ThreadBlock {
   __device__ __forceinline__ void extremes(Shared& shared, const Tile& tile) {
     const auto fold = [](Extremes& e, uint32_t lanes) {
       for (uint32_t step = lanes / 2; step > 0; step /= 2) {
-        const Extremes other = {
-            __shfl_xor_sync(0xffffffffu, e.min, step), __shfl_xor_sync(0xffffffffu, e.max, step),
-            __shfl_xor_sync(0xffffffffu, static_cast<int>(e.finite), step) != 0};
-        e.join(other);
+        e.join({exchange(e.min, step), exchange(e.max, step),
+                exchange(static_cast<int>(e.finite), step) != 0});
       }
     };
     extremes_phase(shared, tile, threadIdx.x, fold, lanes_of(tile.run->bucket), kThreads);
@@ -36,17 +45,20 @@ __device__ __forceinline__ void for_each(uint64_t n, const Stage& stage) {
 }  // namespace
 
 // Arguments stay where the driver put them: no thread copies the lists of addresses.
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define CGX_ARGUMENT const __grid_constant__
+#if defined(__HIPCC__)
+#define CGX_ARGUMENT(Call) const Call
+#define CGX_CALL(Call) (*(const Call*)__builtin_amdgcn_kernarg_segment_ptr())
 #else
-#define CGX_ARGUMENT const
+#define CGX_ARGUMENT(Call) const __grid_constant__ Call
+#define CGX_CALL(Call) argument
 #endif
 
-#define CGX_KERNEL(name, Call, count, stage)                                            \
-  extern "C" __global__ void __launch_bounds__(kThreads) name(CGX_ARGUMENT Call call) { \
-    for_each(call.table.count, [&](ThreadBlock& block, Shared& shared, uint64_t i) {    \
-      stage(block, shared, call, i);                                                    \
-    });                                                                                 \
+#define CGX_KERNEL(name, Call, count, stage)                                                 \
+  extern "C" __global__ void __launch_bounds__(kThreads) name(CGX_ARGUMENT(Call) argument) { \
+    const Call& call = CGX_CALL(Call);                                                       \
+    for_each(call.table.count, [&](ThreadBlock& block, Shared& shared, uint64_t i) {         \
+      stage(block, shared, call, i);                                                         \
+    });                                                                                      \
   }
 
 CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage)

@@ -6,9 +6,7 @@
 // the host once per plan (codec/run_table.h), shared by host and device: no pointers of its own.
 #pragma once
 
-#if !defined(__CUDACC_RTC__)
-#include <cstdint>
-#endif
+#include "base/host_device.h"
 
 namespace cgx::gpu {
 

@@ -1,0 +1,249 @@
+"""Builds the GPU kernels of csrc/codec/cuda for setup.py: their source as one file, for compilers
+at run time, and, where there is an nvcc, a fatbin.
+
+nvcc is $CUDA_HOME/bin/nvcc if CUDA_HOME is set, else that of the PATH. CGX_CUDA_ARCHS lists the
+architectures: machine code for each, and PTX, which newer GPUs compile when they load it, for those
+with +PTX: "80+PTX;90". 0: no fatbin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = "codec/cuda/codec.cu"
+HSACO = ROOT / "torch_cgx/_kernels.hsaco"  # of `make kernels-hip`, and packed if it is there
+HIP_WORK = ROOT / "build/kernels-hip"
+FILES = ("_kernels.cu", "_kernels.fatbin", HSACO.name)
+DEFAULT_ARCHS = (80, 90, 100)
+# No fused multiply-add: the bits are those of the CPU. The rest of IEEE arithmetic is the default.
+FLAGS = ["-std=c++17", "-O3", "--fmad=false"]
+# As above, but in clang fusing is the default, and versions differ in the other two.
+HIP_FLAGS = [
+    *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-gpu-flush-denormals-to-zero"),
+    "-fhip-fp32-correctly-rounded-divide-sqrt",
+]
+
+
+class NvccError(Exception):
+    """An nvcc that cannot be used, with its output."""
+
+
+class Arch(NamedTuple):
+    number: int  # 10 * major + minor
+    ptx: bool
+
+    def __str__(self) -> str:
+        return f"{self.number}{'+PTX' if self.ptx else ''}"
+
+
+def one_file() -> str:
+    """The kernels with the project's headers in place of their includes, and without what stands in
+    `#if !defined(CGX_DEVICE_COMPILER)`: that is for the host.
+    """
+    lines = _inlined(SOURCE, set())
+    return "// Made by build_kernels.py from csrc/codec/cuda.\n" + "\n".join(lines) + "\n"
+
+
+def _inlined(name: str, seen: set[str]) -> list[str]:
+    out = [f'#line 1 "csrc/{name}"']
+    seen.add(name)
+    depth = 0  # of #if, inside a block for the host
+    for number, line in enumerate((ROOT / "csrc" / name).read_text().splitlines(), 1):
+        if depth or line == "#if !defined(CGX_DEVICE_COMPILER)":
+            depth += line.startswith("#if") - line.startswith("#endif")
+            if depth == 1 and line.startswith(("#else", "#elif")):
+                raise ValueError(f"{name}:{number}: a block for the host has no {line}")
+            out.append("")
+        elif included := re.match(r'#include "(.*)"', line):
+            if included[1] not in seen:
+                out += _inlined(included[1], seen)
+                out.append(f'#line {number + 1} "csrc/{name}"')
+            else:
+                out.append("")
+        else:
+            out.append("" if line == "#pragma once" else line)
+    return out
+
+
+def run(command: list[str]) -> str:
+    """Standard output and standard error together."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except OSError as error:
+        raise NvccError(f"{command[0]!r} does not start: {error}") from error
+    if done.returncode != 0:
+        raise NvccError(f"{shlex.join(command)!r} failed:\n{done.stdout}".rstrip())
+    return done.stdout
+
+
+def find_nvcc() -> str | None:
+    home = os.environ.get("CUDA_HOME", "").strip()
+    if home:
+        found = Path(home) / "bin/nvcc"
+        if found.exists():
+            return str(found)
+    return shutil.which("nvcc")
+
+
+def wanted_archs() -> list[Arch] | None:
+    """What CGX_CUDA_ARCHS asks for, without those named twice; [] for 0. None: it is not set."""
+    text = os.environ.get("CGX_CUDA_ARCHS", "").strip()
+    if not text:
+        return None
+    if text == "0":
+        return []
+    archs = []
+    for word in filter(None, re.split(r"[;,\s]+", text)):
+        found = re.fullmatch(r"([1-9]\d{1,2})(\+PTX)?", word, re.IGNORECASE)
+        if found is None:
+            sys.exit(
+                f"CGX_CUDA_ARCHS is {text!r}, in which {word!r} is no architecture; allowed: "
+                "numbers as 80, for PTX also 80+PTX, with ; or , between them, or 0 (no kernels "
+                "are built)"
+            )
+        archs.append(Arch(int(found[1]), found[2] is not None))
+    if not archs:
+        sys.exit(f"CGX_CUDA_ARCHS is {text!r}, allowed: architectures as 80;90+PTX, or 0")
+    return list(dict.fromkeys(archs))
+
+
+def known_archs(nvcc: str) -> list[int]:
+    known = re.findall(r"^sm_(\d+)$", run([nvcc, "--list-gpu-code"]), re.MULTILINE)
+    if not known:
+        raise NvccError(f"{nvcc!r} --list-gpu-code names no architecture")
+    return [int(number) for number in known]
+
+
+def choose_archs(nvcc: str) -> list[Arch]:
+    """What to build: as asked, or of the default what this nvcc knows. NvccError: what is asked for
+    it does not know.
+    """
+    known = known_archs(nvcc)
+    wanted = wanted_archs()
+    if wanted is not None:
+        unknown = [f"sm_{arch.number}" for arch in wanted if arch.number not in known]
+        if unknown:
+            allowed = ", ".join(map(str, sorted(known)))
+            raise NvccError(f"{nvcc!r} does not know {', '.join(unknown)}; it knows {allowed}")
+        return wanted
+    numbers = [number for number in DEFAULT_ARCHS if number in known]
+    dropped = [f"sm_{number}" for number in DEFAULT_ARCHS if number not in known]
+    if not numbers:
+        raise NvccError(f"{nvcc!r} knows none of {', '.join(dropped)}")
+    if dropped:
+        print(f"torch_cgx: {nvcc} does not know {', '.join(dropped)}: no kernels for it")
+    return [Arch(number, number == numbers[0]) for number in numbers]
+
+
+def fatbin_command(nvcc: str, archs: list[Arch], source: Path) -> list[str]:
+    """What compiles `source`, but for the name of the output."""
+    command = [nvcc, *FLAGS, "-fatbin"]
+    for number, ptx in archs:
+        kinds = f"[sm_{number},compute_{number}]" if ptx else f"sm_{number}"
+        command += ["-gencode", f"arch=compute_{number},code={kinds}"]
+    return [*command, str(source)]
+
+
+def write_source(work: Path) -> Path:
+    """_kernels.cu in the folder `work`; untouched if nothing has changed."""
+    path = work / "_kernels.cu"
+    text = one_file()
+    if not path.exists() or path.read_text() != text:
+        work.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return path
+
+
+def build_fatbin(nvcc: str, archs: list[Arch], source: Path) -> Path:
+    """Beside its source; made again only if something that it depends on has changed."""
+    command = fatbin_command(nvcc, archs, source)
+    fatbin, stamp = source.with_suffix(".fatbin"), source.with_suffix(".txt")
+    compiler = Path(nvcc).stat()
+    text = hashlib.sha256(source.read_bytes()).hexdigest()
+    stamped = f"{shlex.join(command)}\n{text} {compiler.st_size} {compiler.st_mtime_ns}\n"
+    if fatbin.exists() and stamp.exists() and stamp.read_text() == stamped:
+        return fatbin
+    run([*command, "-o", str(fatbin)])
+    stamp.write_text(stamped)
+    return fatbin
+
+
+def build(work: Path) -> dict[str, Path]:
+    """Files of the package, by name. An nvcc that cannot build them is a warning, or the end if
+    CGX_CUDA_ARCHS asks for something.
+    """
+    built = {"_kernels.cu": write_source(work)}
+    if hsaco := hip_image():
+        built[HSACO.name] = hsaco
+    asked = wanted_archs()
+    later = "CuPy's NVRTC compiles them on first use"
+    if asked == []:
+        print(f"torch_cgx: built without GPU kernels (CGX_CUDA_ARCHS=0); {later}")
+        return built
+    nvcc = find_nvcc()
+    try:
+        if nvcc is None:
+            if asked is None:
+                print(f"torch_cgx: built without GPU kernels (no nvcc found); {later}")
+                return built
+            raise NvccError("there is no nvcc in CUDA_HOME or on the PATH")
+        archs = choose_archs(nvcc)
+        built["_kernels.fatbin"] = build_fatbin(nvcc, archs, built["_kernels.cu"])
+        print(f"torch_cgx: GPU kernels for {', '.join(map(str, archs))} ({nvcc})")
+    except NvccError as error:
+        if asked is not None:
+            sys.exit(f"CGX_CUDA_ARCHS: {error}")
+        print(f"warning: torch_cgx is built without GPU kernels; {later}: {error}", file=sys.stderr)
+    return built
+
+
+def hip_image() -> Path | None:
+    """torch_cgx/_kernels.hsaco, if it was made from this source: another has other structures."""
+    stamp = HIP_WORK / "hsaco.txt"
+    if not HSACO.exists():
+        return None
+    if stamp.exists() and stamp.read_text() == one_file():
+        return HSACO
+    print(
+        f"warning: {HSACO.name} was made from another source and is left out: make kernels-hip",
+        file=sys.stderr,
+    )
+    return None
+
+
+def hip(argv: list[str]) -> None:
+    """`python build_kernels.py hip HIPCC ARCHS`: torch_cgx/_kernels.hsaco, for AMD's GPUs."""
+    hipcc, archs = argv
+    source = write_source(HIP_WORK)
+    targets = [f"--offload-arch={arch}" for arch in re.split(r"[;,\s]+", archs)]
+    command = [hipcc, *HIP_FLAGS, *targets, "--genco", "-Wall", "-Werror"]
+    try:
+        sys.stdout.write(run([*command, "-x", "hip", str(source), "-o", str(HSACO)]))
+    except NvccError as error:
+        sys.exit(f"make kernels-hip: {error}")
+    (HIP_WORK / "hsaco.txt").write_text(source.read_text())
+    print(f"torch_cgx: {HSACO.relative_to(ROOT)} for {archs} ({hipcc})")
+
+
+def main(argv: list[str]) -> None:
+    if argv and argv[0] == "hip" and len(argv) == 3:
+        hip(argv[1:])
+    elif not argv:
+        for name, path in build(ROOT / "build/kernels").items():
+            if path != HSACO:
+                shutil.copy2(path, HSACO.with_name(name))
+    else:
+        sys.exit(f"{__doc__}\n{hip.__doc__}\n`python build_kernels.py`: the rest, for CUDA.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,156 @@
+"""Compiles the GPU kernels for all architectures and says what they take: registers, shared memory,
+local memory. `make kernels` runs it.
+
+    python -m tests.kernels.resources          # fails on warnings, local memory, another table
+    python -m tests.kernels.resources --write  # writes the table of docs/gpu.md
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+import build_kernels as build  # noqa: E402
+
+del sys.path[0]
+
+DOCUMENT = ROOT / "docs/gpu.md"
+ARCH = 90  # of the table
+MARKS = re.compile(r"(?<=<!-- kernels -->\n).*?(?=<!-- /kernels -->\n)", re.DOTALL)
+STRICT = [
+    *("-Werror", "all-warnings"),
+    "-Xptxas=-v,--warning-as-error,--warn-on-spills,--warn-on-local-memory-usage",
+]
+REPORT = re.compile(
+    r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<arch>\d+)'\n"
+    r".*\n\s*(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads\n"
+    r".*Used (?P<registers>\d+) registers(?:.*?(?P<shared>\d+) bytes smem)?"
+)
+
+
+class Resources(NamedTuple):
+    """Of a kernel on an architecture; memory in bytes."""
+
+    name: str
+    arch: int
+    registers: int  # per thread
+    shared: int  # per block
+    local: int  # per thread: stack frame and spills
+
+
+def find_nvcc() -> str | None:
+    return build.find_nvcc()
+
+
+def release(nvcc: str) -> str:
+    """As 13.0."""
+    found = re.search(r"release ([\d.]+)", build.run([nvcc, "--version"]))
+    if found is None:
+        raise build.NvccError(f"{nvcc!r} --version names no release")
+    return found[1]
+
+
+def parse(report: str) -> list[Resources]:
+    """What ptxas -v has printed."""
+    return [
+        Resources(
+            *(found["name"], int(found["arch"]), int(found["registers"])),
+            int(found["shared"] or 0),
+            int(found["stack"]) + int(found["stores"]) + int(found["loads"]),
+        )
+        for found in REPORT.finditer(report)
+    ]
+
+
+def compile_all(nvcc: str, source: Path, archs: list[build.Arch] | None = None) -> list[Resources]:
+    """Every kernel on each of the default architectures. NvccError: an error or any warning."""
+    if archs is None:
+        numbers = build.DEFAULT_ARCHS
+        archs = [build.Arch(number, number == numbers[0]) for number in numbers]
+    output = source.with_suffix(".checked")
+    command = [*build.fatbin_command(nvcc, archs, source), *STRICT, "-o", str(output)]
+    found = parse(build.run(command))
+    names = set(re.findall(r"^CGX_KERNEL\((\w+)", source.read_text(), re.MULTILINE))
+    expected = {(name, arch.number) for name in names for arch in archs}
+    if not names or {(r.name, r.arch) for r in found} != expected:
+        raise build.NvccError(f"ptxas reports {found}, expected: {sorted(expected)}")
+    return found
+
+
+def ptx(nvcc: str, source: Path, arch: int = ARCH) -> str:
+    output = source.with_suffix(".ptx")
+    build.run([nvcc, *build.FLAGS, "-ptx", f"-arch=compute_{arch}", str(source), "-o", str(output)])
+    return output.read_text()
+
+
+def threads(text: str) -> dict[str, int]:
+    """The most threads of a block, of each kernel in this PTX."""
+    found = re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+)", text)
+    return {name: int(number) for name, number in found}
+
+
+def problems(found: list[Resources]) -> list[str]:
+    return [
+        f"{r.name} on sm_{r.arch}: {r.local} bytes of local memory (stack frame, spills)"
+        for r in found
+        if r.local
+    ]
+
+
+def table(nvcc_release: str, found: list[Resources], blocks: dict[str, int]) -> str:
+    lines = [
+        f"On sm_{ARCH}, as ptxas of CUDA {nvcc_release} says; no kernel uses local memory (no "
+        "spills, no stack).\n",
+        "| kernel | threads per block | registers per thread | shared memory per block, bytes |",
+        "|---|---|---|---|",
+    ]
+    for r in sorted(found):
+        if r.arch == ARCH:
+            lines.append(f"| `{r.name}` | {blocks[r.name]} | {r.registers} | {r.shared} |")
+    return "\n".join(lines) + "\n"
+
+
+def documented() -> str:
+    found = MARKS.findall(DOCUMENT.read_text())
+    if len(found) != 1:
+        raise ValueError(f"{DOCUMENT} has to hold <!-- kernels --> and <!-- /kernels --> once each")
+    return found[0]
+
+
+def main(argv: list[str]) -> int:
+    if argv not in ([], ["--write"]):
+        print(__doc__)
+        return 2
+    nvcc = find_nvcc()
+    if nvcc is None:
+        print("make kernels needs nvcc (the CUDA toolkit) in CUDA_HOME/bin or on the PATH")
+        return 1
+    with tempfile.TemporaryDirectory() as work:
+        source = build.write_source(Path(work))
+        try:
+            found = compile_all(nvcc, source)
+            version = release(nvcc)
+            text = table(version, found, threads(ptx(nvcc, source)))
+        except build.NvccError as error:
+            print(error)
+            return 1
+    print(text, end="")
+    failed = problems(found)
+    if argv:
+        DOCUMENT.write_text(MARKS.sub(lambda _: text, DOCUMENT.read_text()))
+    elif f"CUDA {version} " not in documented():
+        print(f"docs/gpu.md tells of another CUDA than {version}: its table is not compared")
+    elif documented() != text:
+        failed.append("docs/gpu.md has another table: python -m tests.kernels.resources --write")
+    print("\n".join(failed) if failed else f"{len(found)} kernels compiled, none with local memory")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

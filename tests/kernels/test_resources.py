@@ -1,0 +1,120 @@
+"""What compilers make of the kernels. Needs no GPU."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.kernels import resources
+from tests.kernels.resources import build
+
+NVCC = resources.find_nvcc()
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc (the CUDA toolkit)")
+HIPCC = shutil.which("hipcc")
+
+SPILLS = """
+#define CGX_KERNEL(name) extern "C" __global__ void name(float* x, int n)
+CGX_KERNEL(cgx_spills) {
+  float y[64];
+  for (int i = 0; i < 64; ++i) y[i] = x[i];
+  for (int i = 0; i < n; ++i) y[(i * 7) % 64] += y[i % 64];
+  for (int i = 0; i < 64; ++i) x[i] = y[i];
+}
+"""
+WARNS = """
+#define CGX_KERNEL(name) extern "C" __global__ void name(float* x)
+CGX_KERNEL(cgx_warns) {
+  int unused;
+  x[0] = 1;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build.write_source(tmp_path_factory.mktemp("kernels"))
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_all_architectures_and_the_documented_resources(source: Path) -> None:
+    assert NVCC is not None
+    known = build.known_archs(NVCC)
+    if missing := set(build.DEFAULT_ARCHS) - set(known):
+        pytest.skip(f"nvcc does not know {missing}")
+    found = resources.compile_all(NVCC, source)
+    assert len(found) == 6 * len(build.DEFAULT_ARCHS)
+    assert resources.problems(found) == []
+    text = resources.ptx(NVCC, source)
+    threads = re.findall(r"kThreads = (\d+);", (build.ROOT / "csrc/codec/cuda/run.h").read_text())
+    assert resources.threads(text) == {r.name: int(threads[0]) for r in found}
+    release = resources.release(NVCC)
+    if f"CUDA {release} " not in resources.documented():
+        pytest.skip(f"the table of docs/gpu.md is of another CUDA than {release}")
+    shown = resources.table(release, found, resources.threads(text))
+    assert resources.documented() == shown, "run python -m tests.kernels.resources --write"
+
+
+@needs_nvcc
+def test_nothing_is_fused(source: Path) -> None:
+    assert NVCC is not None
+    text = resources.ptx(NVCC, source)
+    assert text.count("mul.rn.f32") > 10 and text.count("div.rn.f32") > 5
+    fused = r"\b(?:fma|mad)\.[\w.]*f(?:32|64)|\.ftz|\.approx|div\.full"
+    assert not re.findall(fused, text)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("text", [SPILLS, WARNS], ids=["local memory", "warning"])
+def test_the_check_can_fail(tmp_path: Path, text: str) -> None:
+    assert NVCC is not None
+    bad = tmp_path / "bad.cu"
+    bad.write_text(text)
+    with pytest.raises(build.NvccError, match="failed:"):
+        resources.compile_all(NVCC, bad, [build.Arch(90, False)])
+
+
+def test_reports_of_ptxas_are_read() -> None:
+    report = (
+        "ptxas info    : Compiling entry function 'cgx_x' for 'sm_90'\n"
+        "ptxas info    : Function properties for cgx_x\n"
+        "    16 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n"
+        "ptxas info    : Used 44 registers, used 1 barriers, 308 bytes smem, 408 bytes cmem[0]\n"
+        "ptxas info    : Compiling entry function 'cgx_y' for 'sm_80'\n"
+        "ptxas info    : Function properties for cgx_y\n"
+        "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
+        "ptxas info    : Used 8 registers, 352 bytes cmem[0]\n"
+    )
+    found = resources.parse(report)
+    assert found == [("cgx_x", 90, 44, 308, 28), ("cgx_y", 80, 8, 0, 0)]
+    assert len(resources.problems(found)) == 1 and "cgx_x on sm_90" in resources.problems(found)[0]
+    assert resources.table("13.0", found, {"cgx_x": 256}).endswith("| `cgx_x` | 256 | 44 | 308 |\n")
+
+
+def hip(source: Path, output: Path, *flags: str) -> str:
+    command = [str(HIPCC), *build.HIP_FLAGS, "--offload-arch=gfx90a", "--cuda-device-only", "-S"]
+    done = subprocess.run(
+        [*command, *flags, "-x", "hip", str(source), "-o", str(output)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return output.read_text()
+
+
+@pytest.mark.skipif(HIPCC is None, reason="there is no hipcc")
+@pytest.mark.slow
+def test_amd(source: Path, tmp_path: Path) -> None:
+    """Operations of floats are single and IEEE's; no kernel copies its arguments, of 2 KiB."""
+    code = hip(source, tmp_path / "kernels.ll", "-emit-llvm")
+    assert len(re.findall(r"^define .*amdgpu_kernel void @cgx_", code, re.MULTILINE)) == 6
+    assert len(re.findall(r"\bf(?:mul|add|div) float", code)) > 50
+    assert not re.findall(r"llvm\.fma|\bf(?:mul|add|sub|div) \w+ float|!fpmath", code)
+    machine = hip(source, tmp_path / "kernels.s")
+    scratch = re.findall(r"\.amdhsa_private_segment_fixed_size (\d+)", machine)
+    assert len(scratch) == 6 and max(map(int, scratch)) < 64
+    assert re.findall(r"\.amdhsa_float_denorm_mode_32 (\d)", machine) == ["3"] * 6
