@@ -337,6 +337,43 @@ void CachingAllocator::release(void* address) {
   if (address != nullptr) allocator().give_back(address);
 }
 
+// Host memory that a copy may read or write when its turn on the stream comes.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (memory != nullptr) sizes_[memory] = bytes;
+    return {memory, memory, &release, Device(DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  bool owns(const void* address) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto next = sizes_.upper_bound(const_cast<void*>(address));
+    if (next == sizes_.begin()) return false;
+    --next;
+    return static_cast<const char*>(address) < static_cast<char*>(next->first) + next->second;
+  }
+
+ private:
+  static void release(void* memory);
+
+  std::mutex mutex_;
+  std::map<void*, size_t> sizes_;
+};
+PinnedAllocator& pinned() {
+  static auto* one = new PinnedAllocator;
+  return *one;
+}
+void PinnedAllocator::release(void* memory) {
+  std::lock_guard<std::mutex> lock(pinned().mutex_);
+  pinned().sizes_.erase(memory);
+  std::free(memory);
+}
+
 // ---- what c10's generic guards, streams and events call ----
 
 struct Guard final : public c10::impl::DeviceGuardImplInterface {
@@ -427,6 +464,8 @@ struct CUDAHooks final : public at::CUDAHooksInterface {
     return exchangeDevice(index);
   }
   void deviceSynchronize(DeviceIndex) const override { synchronize_all(); }
+  bool isPinnedPtr(const void* data) const override { return pinned().owns(data); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned(); }
 };
 
 // ---- operators ----
@@ -458,21 +497,18 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                                            c10::dtype_or_default(dtype));
 }
 
-at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool) {
+// Between device and host: done, for the host, when this returns. Only copies of pinned memory with
+// non_blocking run when their turn comes; they keep that memory.
+at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.is_same(from)) return to;
   const at::Tensor source = from.expand(to.sizes());
   if (to.numel() == 0) return to;
-  if (!to.is_cuda()) {  // to memory that is not pinned: done when this returns
-    const Stream stream = stream_of(from);
-    enqueue(stream, [=, view = on_host(source)] { at::Tensor(to).copy_(view); });
-    synchronize(stream);
-    return to;
-  }
-  // From the host: what is there now.
-  enqueue(stream_of(to),
-          [to = on_host(to), view = source.is_cuda() ? on_host(source) : source.clone()]() mutable {
-            to.copy_(view);
-          });
+  const at::Tensor& host = to.is_cuda() ? source : to;
+  const bool later = non_blocking && !host.is_cuda() && pinned().owns(host.data_ptr());
+  const at::Tensor view = source.is_cuda() ? on_host(source) : later ? source : source.clone();
+  const Stream stream = stream_of(to.is_cuda() ? to : from);
+  enqueue(stream, [to = to.is_cuda() ? on_host(to) : to, view]() mutable { to.copy_(view); });
+  if (!to.is_cuda() && !later) synchronize(stream);
   return to;
 }
 

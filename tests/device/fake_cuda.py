@@ -14,8 +14,9 @@
 
 torch's own interface works there: `device="cuda"`, `.to()`, autograd, `torch.Stream(device="cuda")`
 and `torch.Event`, `with stream:`, `tensor.record_stream()`, `torch.accelerator`, and the functions
-of `torch.cuda` that `load` replaces. Not there: `torch.cuda.Stream`, `torch.cuda.stream()`, pinned
-memory, generators (random tensors come from the CPU's), graphs.
+of `torch.cuda` that `load` replaces. Not there: `torch.cuda.Stream`, `torch.cuda.stream()`,
+generators (random tensors come from the CPU's), graphs. Gloo of a CPU build carries CUDA tensors,
+but its all_reduce and reduce_scatter crash on them.
 
 A process has it only if `load()` ran before torch was imported; `run` sees to that. The functions
 below `load` are for such a process. What streams do: see fake_cuda.cc.
@@ -219,6 +220,7 @@ def _patch_torch(module: Any) -> None:
         "set_device": set_device,
         "synchronize": synchronize,
         "current_stream": current_stream,
+        "get_device_capability": lambda device=None: (8, 0),
     }
     for name, function in replaced.items():
         setattr(torch.cuda, name, function)

@@ -119,6 +119,22 @@ def test_a_copy_from_the_host_takes_what_is_there_at_the_call():
     run(_snapshot)
 
 
+def _pinned(rank, world_size):
+    x, back = torch.ones(1000).pin_memory(), torch.zeros(1000).pin_memory()
+    assert x.is_pinned() and x[5:].is_pinned() and not torch.ones(1000).is_pinned()
+    with fake_cuda.held(torch.cuda.current_stream()):
+        y = x.to("cuda", non_blocking=True)
+        back.copy_(y, non_blocking=True)
+        x.fill_(2)
+        assert back.eq(0).all()
+    torch.cuda.synchronize()
+    assert y.cpu().eq(2).all() and back.eq(2).all()
+
+
+def test_copies_of_pinned_memory_can_come_later():
+    run(_pinned)
+
+
 # ---- streams and events ----
 
 
