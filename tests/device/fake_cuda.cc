@@ -41,9 +41,14 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
+
+// c10d::GlooAllreduceRegistry().
+extern "C" void* gloo_registry() __asm__("_ZN4c10d21GlooAllreduceRegistryEv");
 
 namespace {
 
@@ -629,6 +634,32 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_", TORCH_FN(op::set_empty));
 }
 
+// ---- Gloo ----
+
+// Gloo looks its all_reduce up by the device, and a CPU build has none for CUDA (it then crashes).
+// This one is the CPU's, on the device's memory, once the current stream has come to rest. Gloo's
+// headers are not installed: only what the types of the registry look like in memory counts, which
+// is the same for every pointer, and a Gloo AsyncWork begins with its base, Work.
+using GlooRegistry = c10::Registry<DeviceType, c10::intrusive_ptr<c10d::Work>,
+                                   std::shared_ptr<void>, std::vector<at::Tensor>&, c10d::ReduceOp,
+                                   uint32_t, uint64_t, std::chrono::milliseconds>;
+
+c10::intrusive_ptr<c10d::Work> gloo_all_reduce(std::shared_ptr<void> context,
+                                               std::vector<at::Tensor>& tensors, c10d::ReduceOp op,
+                                               uint32_t tag, uint64_t number,
+                                               std::chrono::milliseconds timeout) {
+  std::vector<at::Tensor> views;
+  for (const at::Tensor& tensor : tensors) {
+    synchronize(stream_of(tensor));
+    views.push_back(at::from_blob(
+        tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {},
+        at::TensorOptions().dtype(tensor.scalar_type())));
+  }
+  static auto* registry = reinterpret_cast<GlooRegistry*>(gloo_registry());
+  return registry->Create(DeviceType::CPU, std::move(context), views, std::move(op), tag, number,
+                          timeout);
+}
+
 // ---- for the tests alone ----
 
 // Holds streams until it is opened: order is then tested without a clock.
@@ -672,6 +703,9 @@ PYBIND11_MODULE(_fake_cuda, m) {
   TORCH_CHECK(at::detail::getCUDAHooks().hasCUDA(),
               "torch looked for CUDA before: load the "
               "fake device before torch");
+
+  auto* gloo = reinterpret_cast<GlooRegistry*>(gloo_registry());
+  if (!gloo->Has(DeviceType::CUDA)) gloo->Register(DeviceType::CUDA, &gloo_all_reduce);
 
   using Free = pybind11::call_guard<pybind11::gil_scoped_release>;
   m.def("device_count", &device_count);

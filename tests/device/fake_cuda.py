@@ -15,8 +15,7 @@
 torch's own interface works there: `device="cuda"`, `.to()`, autograd, `torch.Stream(device="cuda")`
 and `torch.Event`, `with stream:`, `tensor.record_stream()`, `torch.accelerator`, and the functions
 of `torch.cuda` that `load` replaces. Not there: `torch.cuda.Stream`, `torch.cuda.stream()`,
-generators (random tensors come from the CPU's), graphs. Gloo of a CPU build carries CUDA tensors,
-but its all_reduce and reduce_scatter crash on them.
+generators (random tensors come from the CPU's), graphs. Gloo carries its tensors.
 
 A process has it only if `load()` ran before torch was imported; `run` sees to that. The functions
 below `load` are for such a process. What streams do: see fake_cuda.cc.

@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.device import fake_cuda
 from tests.distributed import ROOT, store
@@ -318,6 +319,26 @@ def _future(rank, world_size):
 
 def test_a_future_orders_streams_and_records_its_tensors():
     run(_future)
+
+
+def _gloo(rank, world_size):
+    x = torch.full((1000,), 1.0 + rank, device="cuda")
+    for _ in range(3):  # on what the stream has not come to yet
+        x.add_(1)
+    total, first = x.clone(), x.clone()
+    dist.all_reduce(total)
+    dist.broadcast(first, 0)
+    parts = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(parts, x)
+    half = torch.empty(500, device="cuda")
+    dist.reduce_scatter_tensor(half, x)
+    total.mul_(2)
+    sums = [t.cpu().unique().tolist() for t in (total, first, *parts, half)]
+    assert sums == [[18.0], [4.0], [4.0], [5.0], [9.0]]
+
+
+def test_gloo_carries_tensors_of_the_device():
+    fake_cuda.run(_gloo, 2, backend="gloo")
 
 
 # ---- the driver beneath ----
