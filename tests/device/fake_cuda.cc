@@ -43,6 +43,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -634,7 +635,16 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("set_", TORCH_FN(op::set_empty));
 }
 
-// ---- Gloo ----
+// ---- what DistributedDataParallel and Gloo look up by the device ----
+
+// DDP's statistics; of the host's clock.
+struct HostTimer final : public c10d::Timer {
+  std::optional<int64_t> measureDifference(Event start, Event end) override {
+    const auto from = getTimestamp(start), to = getTimestamp(end);
+    if (!from || !to) return std::nullopt;
+    return *to - *from;
+  }
+};
 
 // Gloo looks its all_reduce up by the device, and a CPU build has none for CUDA (it then crashes).
 // This one is the CPU's, on the device's memory, once the current stream has come to rest. Gloo's
@@ -704,6 +714,8 @@ PYBIND11_MODULE(_fake_cuda, m) {
               "torch looked for CUDA before: load the "
               "fake device before torch");
 
+  c10d::TimerRegistry()->Register(
+      DeviceType::CUDA, [](Device) { return std::unique_ptr<c10d::Timer>(new HostTimer); });
   auto* gloo = reinterpret_cast<GlooRegistry*>(gloo_registry());
   if (!gloo->Has(DeviceType::CUDA)) gloo->Register(DeviceType::CUDA, &gloo_all_reduce);
 

@@ -341,6 +341,28 @@ def test_gloo_carries_tensors_of_the_device():
     fake_cuda.run(_gloo, 2, backend="gloo")
 
 
+def _ddp(rank, world_size, device, ids):
+    torch.manual_seed(rank)  # rank 0's parameters count
+    layers = [torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2)]
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(*layers).to(device), device_ids=ids
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(3):
+        model(torch.full((3, 4), 1.0 + rank + step, device=device)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().cpu().flatten() for p in model.parameters()]).tolist()
+
+
+def test_ddp_trains_as_on_the_cpu():
+    expected = fake_cuda.run(_ddp, 2, "cpu", None, backend="gloo")
+    for ids in [None, [0]]:
+        got = fake_cuda.run(_ddp, 2, "cuda", ids, backend="gloo")
+        assert got[0] == got[1]
+        np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-7)
+
+
 # ---- the driver beneath ----
 
 
