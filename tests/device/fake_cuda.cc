@@ -392,7 +392,11 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
   Device getDevice() const override { return {DeviceType::CUDA, current_device}; }
   void setDevice(Device device) const override { set_device(device.index()); }
   void uncheckedSetDevice(Device device) const noexcept override {
-    current_device = device.index();
+    try {
+      set_device(device.index());
+    } catch (const c10::Error&) {
+      // As its name says.
+    }
   }
   DeviceIndex deviceCount() const noexcept override {
     return static_cast<DeviceIndex>(device_count());
@@ -647,9 +651,10 @@ struct HostTimer final : public c10d::Timer {
 };
 
 // Gloo looks its all_reduce up by the device, and a CPU build has none for CUDA (it then crashes).
-// This one is the CPU's, on the device's memory, once the current stream has come to rest. Gloo's
-// headers are not installed: only what the types of the registry look like in memory counts, which
-// is the same for every pointer, and a Gloo AsyncWork begins with its base, Work.
+// This one is the CPU's, on the device's memory, once the current stream has come to rest; what its
+// future holds are tensors of the CPU on that memory. Gloo's headers are not installed: only what
+// the types of the registry look like in memory counts, which is the same for every pointer, and a
+// Gloo AsyncWork begins with its base, Work.
 using GlooRegistry = c10::Registry<DeviceType, c10::intrusive_ptr<c10d::Work>,
                                    std::shared_ptr<void>, std::vector<at::Tensor>&, c10d::ReduceOp,
                                    uint32_t, uint64_t, std::chrono::milliseconds>;

@@ -220,6 +220,7 @@ def _patch_torch(module: Any) -> None:
         "synchronize": synchronize,
         "current_stream": current_stream,
         "get_device_capability": lambda device=None: (8, 0),
+        "get_device_name": lambda device=None: "a fake CUDA device",
     }
     for name, function in replaced.items():
         setattr(torch.cuda, name, function)

@@ -396,11 +396,16 @@ def test_another_process_can_open_memory():
 
 
 def _devices(rank, world_size):
+    def driver_says():
+        number = ctypes.c_int(-1)
+        assert ctypes.CDLL("libcuda.so.1").cuCtxGetDevice(ctypes.byref(number)) == 0
+        return number.value
+
     x = torch.ones(3, device="cuda:1")
     with torch.accelerator.device_index(1):
-        assert torch.cuda.current_device() == 1
+        assert torch.cuda.current_device() == driver_says() == 1
         y = torch.ones(3, device="cuda")
-    assert torch.cuda.current_device() == 0 and torch.cuda.device_count() == 2
+    assert torch.cuda.current_device() == driver_says() == 0 and torch.cuda.device_count() == 2
     assert y.device == x.device == torch.device("cuda:1")
     return torch.equal(y.to("cuda:0").cpu(), x.cpu())
 
