@@ -145,14 +145,14 @@ def _receive(pipe: Connection) -> Any:
 class _Worker:
     """One process and the pipe to it."""
 
-    def __init__(self, env: dict[str, str]):
+    def __init__(self, env: dict[str, str], prelude: str):
         ours, theirs = socket.socketpair()
         self.log: IO[bytes] = tempfile.TemporaryFile()
         settings = {"OMP_NUM_THREADS": "1", **os.environ, **env, "PYTHONUNBUFFERED": "1"}
         settings["PYTHONPATH"] = os.pathsep.join(
             [str(ROOT), *filter(None, [settings.get("PYTHONPATH")])]
         )
-        code = f"from tests.distributed import _serve; _serve({theirs.fileno()})"
+        code = f"{prelude}\nfrom tests.distributed import _serve; _serve({theirs.fileno()})"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=[theirs.fileno()],
@@ -189,11 +189,12 @@ class _Worker:
 
 class RankPool:
     """Worker processes that run one function at a time; grown on demand, rebuilt after a death. Not
-    thread-safe.
+    thread-safe. `prelude`: Python that a worker runs first, before it imports torch.
     """
 
-    def __init__(self, env: Env = None):
+    def __init__(self, env: Env = None, prelude: str = ""):
         self._env = env
+        self._prelude = prelude
         self._workers: list[_Worker] = []
         self._server: Any = None
         self._calls = 0
@@ -252,9 +253,9 @@ class RankPool:
         for rank, worker in enumerate(self._workers):
             if worker.process.poll() is not None:
                 worker.kill()
-                self._workers[rank] = _Worker(_per_rank(self._env, rank))
+                self._workers[rank] = _Worker(_per_rank(self._env, rank), self._prelude)
         for rank in range(len(self._workers), world_size):
-            self._workers.append(_Worker(_per_rank(self._env, rank)))
+            self._workers.append(_Worker(_per_rank(self._env, rank), self._prelude))
         deadline = time.monotonic() + _START_SECONDS
         for rank, worker in enumerate(self._workers[:world_size]):
             _send(worker.pipe, "ready?")

@@ -7,7 +7,8 @@
 // device does: what is not ordered by events goes wrong. "Device memory" is shared memory, so other
 // processes can open it (IPC). Kernels are the stages of csrc/codec/cuda, run by a loop. Every call
 // is written to the file named by STUB_DRIVER_LOG: its name, then its arguments; handles by number.
-// STUB_DRIVER_FAIL=NAME makes that call fail with 719. STUB_DRIVER_DELAY_US: before each task.
+// STUB_DRIVER_FAIL=NAME makes that call fail with 719. STUB_DRIVER_DELAY_US: before each task;
+// stub_set_delay_us() changes it for the tasks to come. The legacy stream waits for no other one.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -120,38 +121,39 @@ struct EventState {
   std::atomic<uint64_t> asked, done;
 };
 
-// A file in /dev/shm: device memory, or the state of an event.
+// Memory that other processes open through this one's /proc entry: device memory, or the state of
+// an event. It has no name of its own, so nothing is left behind by a process that is killed.
 struct SharedFile {
-  char name[40];
+  char name[40] = "";  // what the owner opens to others
+  int fd = -1;         // the owner's
   void* data = nullptr;
   size_t bytes = 0;
 
   static SharedFile make(size_t bytes) {
-    static std::atomic<int> count{0};
     SharedFile file;
-    std::snprintf(file.name, sizeof file.name, "/cgx-stub-%d-%d", getpid(), count++);
-    const int fd = shm_open(file.name, O_CREAT | O_EXCL | O_RDWR, 0600);
-    if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return {};
-    file.map(fd, bytes);
+    file.fd = memfd_create("cgx-stub", MFD_CLOEXEC);
+    if (file.fd < 0 || ftruncate(file.fd, static_cast<off_t>(bytes)) != 0) return {};
+    std::snprintf(file.name, sizeof file.name, "/proc/%d/fd/%d", getpid(), file.fd);
+    file.map(file.fd, bytes);
     return file;
   }
   static SharedFile open(const char* name) {
     SharedFile file;
-    std::snprintf(file.name, sizeof file.name, "%.39s", name);
-    const int fd = shm_open(name, O_RDWR, 0600);
+    const int fd = ::open(name, O_RDWR | O_CLOEXEC);
     struct stat facts;
     if (fd < 0 || fstat(fd, &facts) != 0) return {};
     file.map(fd, static_cast<size_t>(facts.st_size));
+    ::close(fd);
     return file;
   }
   void map(int fd, size_t size) {
     data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) data = nullptr;
     bytes = size;
-    ::close(fd);
   }
   void release(bool own) {
     munmap(data, bytes);
-    if (own) shm_unlink(name);
+    if (own) ::close(fd);
   }
 };
 
@@ -162,9 +164,15 @@ struct Event {
   EventState* state() const { return static_cast<EventState*>(file.data); }
   // Work that was put on a stream before the handle went may still use it: it is never unmapped.
   void release() const {
-    if (own) shm_unlink(file.name);
+    if (own) ::close(file.fd);
   }
 };
+
+std::atomic<int>& delay_us() {
+  static std::atomic<int> pause{
+      setting("STUB_DRIVER_DELAY_US").empty() ? 200 : std::stoi(setting("STUB_DRIVER_DELAY_US"))};
+  return pause;
+}
 
 class Stream {
  public:
@@ -176,14 +184,23 @@ class Stream {
   void push(std::function<void()> task) {
     std::lock_guard<std::mutex> lock(mutex_);
     tasks_.push_back(std::move(task));
+    ++asked_;
     wake_.notify_one();
+  }
+  bool idle() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return done_ == asked_;
+  }
+  // For what was pushed until now.
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const uint64_t number = asked_;
+    ended_.wait(lock, [&] { return done_ >= number; });
   }
   const int number;
 
  private:
   void run() {
-    const std::string delay = setting("STUB_DRIVER_DELAY_US");
-    const std::chrono::microseconds pause(delay.empty() ? 200 : std::stoi(delay));
     while (true) {
       std::function<void()> task;
       {
@@ -193,13 +210,17 @@ class Stream {
         tasks_.pop_front();
       }
       if (!task) return;
-      std::this_thread::sleep_for(pause);
+      std::this_thread::sleep_for(std::chrono::microseconds(delay_us()));
       task();
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++done_;
+      ended_.notify_all();
     }
   }
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, ended_;
   std::deque<std::function<void()>> tasks_;
+  uint64_t asked_ = 0, done_ = 0;
   std::thread thread_;
 };
 
@@ -223,6 +244,7 @@ Device& device() {
 }
 
 thread_local std::deque<void*> contexts;
+char primary[16];  // a device's primary context is the address of its element
 long long number_of(const void* handle) { return reinterpret_cast<long long>(handle); }
 
 int copy(const char* name, void* to, const void* from, size_t bytes, void* stream) {
@@ -270,9 +292,24 @@ int cuCtxPopCurrent_v2(void** context) {
   contexts.pop_back();
   return kSuccess;
 }
+int cuCtxSetCurrent(void* context) {
+  if (!contexts.empty()) contexts.pop_back();
+  if (context != nullptr) contexts.push_back(context);
+  return kSuccess;
+}
+int cuDevicePrimaryCtxRetain(void** context, int number) {
+  int count = 0;
+  cuDeviceGetCount(&count);
+  if (number < 0 || number >= count || count > static_cast<int>(sizeof primary)) return 101;
+  *context = primary + number;
+  return kSuccess;
+}
 int cuCtxGetDevice(int* number) {
-  *number = 0;
-  return contexts.empty() ? 201 : kSuccess;
+  if (contexts.empty()) return 201;
+  auto* context = static_cast<char*>(contexts.back());
+  const bool known = context >= primary && context < primary + sizeof primary;
+  *number = known ? static_cast<int>(context - primary) : 0;
+  return kSuccess;
 }
 int cuModuleLoadData(void** module, const void*) {
   if (called("cuModuleLoadData")) return 218;
@@ -365,6 +402,18 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   });
   return kSuccess;
 }
+int cuStreamQuery(void* stream) { return device().stream(stream)->idle() ? kSuccess : kNotReady; }
+int cuStreamSynchronize(void* stream) {
+  device().stream(stream)->wait();
+  return kSuccess;
+}
+int cuLaunchHostFunc(void* stream, void (*function)(void*), void* argument) {
+  Stream* on = device().stream(stream);
+  if (called("cuLaunchHostFunc", on->number)) return kLaunchFailed;
+  on->push([=] { function(argument); });
+  return kSuccess;
+}
+void stub_set_delay_us(int us) { delay_us() = us; }
 int cuStreamIsCapturing(void*, int* status) {
   *status = setting("STUB_DRIVER_CAPTURING").empty() ? 0 : 1;
   return kSuccess;
@@ -392,6 +441,12 @@ int cuEventRecord(void* event, void* stream) {
   EventState* state = recorded->state();
   const uint64_t number = ++state->asked;
   on->push([=] { state->done = number; });
+  return kSuccess;
+}
+int cuEventSynchronize(void* event) {
+  const EventState* state = static_cast<const Event*>(event)->state();
+  const uint64_t number = state->asked;
+  while (state->done < number) std::this_thread::sleep_for(std::chrono::microseconds(50));
   return kSuccess;
 }
 int cuEventQuery(void* event) {

@@ -1,0 +1,449 @@
+"""The fake CUDA device does what torch's CUDA does, where tests of the backend rely on it."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.device import fake_cuda
+from tests.distributed import ROOT, store
+
+pytestmark = fake_cuda.needed
+
+
+def run(fn, *args, world_size=1):
+    return fake_cuda.run(fn, world_size, *args, backend=None)
+
+
+# ---- memory and copies ----
+
+
+def _round_trip(rank, world_size):
+    for dtype in [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool]:
+        x = torch.arange(-5, 19).reshape(2, 3, 4).to(dtype)
+        y = x.to("cuda")
+        assert y.device == torch.device("cuda:0") and y.is_cuda and y.dtype == dtype
+        assert torch.equal(y.cpu(), x) and torch.equal(y.clone().cpu(), x)
+        assert torch.equal(y, x.cuda())
+    assert torch.empty(0, device="cuda").cpu().shape == (0,)
+    assert torch.empty(3000, device="cuda").cpu().isnan().all()  # new memory is not zero
+
+
+def test_tensors_come_back_from_the_device():
+    run(_round_trip)
+
+
+def _strided(rank, world_size):
+    x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    y = torch.from_numpy(x).to("cuda")
+    view = y.transpose(0, 2)[1:, ::2]
+    expected = x.transpose(2, 1, 0)[1:, ::2]
+    assert not view.is_contiguous()
+    assert np.array_equal(view.cpu().numpy(), expected)
+    assert np.array_equal(view.contiguous().cpu().numpy(), expected)
+    assert view.contiguous().is_contiguous()
+    assert np.array_equal(view.half().cpu().numpy(), expected.astype(np.float16))
+    assert np.array_equal(y.view(12, 5)[3].cpu().numpy(), x.reshape(12, 5)[3])
+    assert np.array_equal(y.reshape(-1)[7:9].cpu().numpy(), [7, 8])
+    # Into a part, of another dtype, from the device and from the host.
+    into = torch.zeros(5, 4, 6, dtype=torch.float64, device="cuda")
+    into[:, :, ::2].copy_(y.transpose(0, 2))
+    into[:, :, 1::2] = torch.from_numpy(-x).transpose(0, 2)
+    wanted = np.zeros((5, 4, 6))
+    wanted[:, :, ::2] = x.transpose(2, 1, 0)
+    wanted[:, :, 1::2] = -x.transpose(2, 1, 0)
+    assert np.array_equal(into.cpu().numpy(), wanted)
+    row = torch.zeros(4, 3, device="cuda")
+    row.copy_(torch.tensor([1.0, 2.0, 3.0]))  # broadcast
+    assert row.cpu().tolist() == [[1.0, 2.0, 3.0]] * 4
+
+
+def test_copies_follow_strides_and_convert():
+    run(_strided)
+
+
+def _arithmetic(rank, world_size):
+    x = torch.arange(8.0)
+    y = x.to("cuda")
+    assert torch.equal((y + 2 * y).cpu(), x + 2 * x)  # on the CPU
+    y.add_(1).mul_(3).add_(x.to("cuda"), alpha=2).div_(4)  # on the stream
+    assert torch.equal(y.cpu(), ((x + 1) * 3 + 2 * x) / 4)
+    assert y.fill_(5).sum().item() == 40 and y.zero_().sum().item() == 0
+    assert torch.cat([y, y]).device == y.device
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        torch.ones(3, dtype=torch.int64, device="cuda").mul_(0.5)
+    grown = x.to("cuda").resize_(10)
+    assert torch.equal(grown.cpu()[:8], x)
+
+
+def test_operators_give_what_the_cpu_gives():
+    run(_arithmetic)
+
+
+def _backward(rank, world_size):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    x = torch.randn(3, 4)
+    model(x).square().sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    model.to("cuda")
+    with fake_cuda.new_stream():
+        model(x.to("cuda")).square().sum().backward()
+    torch.accelerator.synchronize()
+    for p, grad in zip(model.parameters(), expected, strict=True):
+        assert p.grad.is_cuda
+        torch.testing.assert_close(p.grad.cpu(), grad)
+
+
+def test_backward_of_a_model():
+    run(_backward)
+
+
+def _snapshot(rank, world_size):
+    x = torch.ones(1000)
+    with fake_cuda.held(torch.cuda.current_stream()) as gate:
+        y = x.to("cuda")
+        x.fill_(2)
+        gate.release()
+        assert y.cpu().eq(1).all()
+
+
+def test_a_copy_from_the_host_takes_what_is_there_at_the_call():
+    run(_snapshot)
+
+
+def _pinned(rank, world_size):
+    x, back = torch.ones(1000).pin_memory(), torch.zeros(1000).pin_memory()
+    assert x.is_pinned() and x[5:].is_pinned() and not torch.ones(1000).is_pinned()
+    with fake_cuda.held(torch.cuda.current_stream()):
+        y = x.to("cuda", non_blocking=True)
+        back.copy_(y, non_blocking=True)
+        x.fill_(2)
+        assert back.eq(0).all()
+    torch.cuda.synchronize()
+    assert y.cpu().eq(2).all() and back.eq(2).all()
+
+
+def test_copies_of_pinned_memory_can_come_later():
+    run(_pinned)
+
+
+# ---- streams and events ----
+
+
+def _order(rank, world_size):
+    producer, waits, does_not = (fake_cuda.new_stream() for _ in range(3))
+    x = torch.zeros(1000, device="cuda")
+    torch.accelerator.synchronize()
+    with fake_cuda.held(producer) as gate:
+        gate.await_reached(1)
+        with producer:
+            x.fill_(1)
+        event = torch.Event(device="cuda")
+        event.record(producer)
+        waits.wait_event(event)
+        with waits:
+            new = x.clone()
+        with does_not:
+            old = x.clone()
+        does_not.synchronize()
+        assert does_not.query() and not waits.query() and not producer.query()
+        assert not event.query()
+    event.synchronize()
+    assert event.query()
+    waits.synchronize()
+    assert waits.query()
+    with does_not:
+        assert old.cpu().eq(0).all()
+    with waits:
+        assert new.cpu().eq(1).all()
+
+
+def test_only_events_order_streams():
+    run(_order)
+
+
+def _delayed(rank, world_size):
+    x = torch.zeros(10, device="cuda")
+    torch.accelerator.synchronize()
+    side, other = fake_cuda.new_stream(), fake_cuda.new_stream()
+    fake_cuda.set_delay_us(0)
+    with other:
+        torch.zeros(1, device="cuda")
+    other.synchronize()
+    fake_cuda.set_delay_us(300_000)
+    with side:
+        x.fill_(1)
+    assert not side.query()
+    assert fake_cuda.peek(x).eq(0).all()
+    side.synchronize()
+    assert fake_cuda.peek(x).eq(1).all()
+    fake_cuda.set_delay_us(200)
+
+
+def test_tasks_are_delayed():
+    run(_delayed)
+
+
+def _streams(rank, world_size):
+    first = fake_cuda.new_stream()
+    assert first.native_handle != 0
+    assert len({fake_cuda.new_stream().stream_id for _ in range(31)} | {first.stream_id}) == 32
+    assert fake_cuda.new_stream() == first
+    assert torch.cuda.current_stream() == fake_cuda.default_stream()
+    seen = []
+    with first:
+        assert torch.cuda.current_stream() == first
+        thread = threading.Thread(target=lambda: seen.append(torch.cuda.current_stream()))
+        thread.start()
+        thread.join()
+    assert seen == [fake_cuda.default_stream()]  # the current stream is the thread's
+    assert torch.cuda.current_stream() == fake_cuda.default_stream()
+
+
+def test_streams_are_pooled_and_current_by_thread():
+    run(_streams)
+
+
+def _contexts(rank, world_size):
+    seen = []
+
+    def thread():
+        seen.append(fake_cuda.has_context())
+        fake_cuda.set_device(0)
+        seen.append(fake_cuda.has_context())
+        torch.Event(device="cuda").record(torch.cuda.current_stream())
+        seen.append(fake_cuda.has_context())
+
+    for lazy in [False, True]:
+        fake_cuda.set_lazy_contexts(lazy)
+        t = threading.Thread(target=thread)
+        t.start()
+        t.join()
+    fake_cuda.set_lazy_contexts(False)
+    return seen
+
+
+def test_a_context_is_current_once_a_device_was_set():
+    assert run(_contexts) == [[False, True, True, False, False, True]]
+
+
+# ---- the allocator ----
+
+
+def _reuse(rank, world_size, record):
+    fake_cuda.empty_cache()
+    side = fake_cuda.new_stream()
+    x = torch.ones(1000, device="cuda")
+    result = torch.zeros(1000, device="cuda")
+    torch.accelerator.synchronize()
+    before = fake_cuda.records(side)
+    with fake_cuda.held(side):
+        with side:
+            result.copy_(x)
+        if record:
+            x.record_stream(side)
+        address = x.data_ptr()
+        del x
+        y = torch.full((1000,), 7.0, device="cuda")
+        torch.cuda.current_stream().synchronize()
+        reused = y.data_ptr() == address
+    side.synchronize()
+    assert fake_cuda.records(side) - before == record
+    late = torch.empty(1000, device="cuda")
+    assert record == (late.data_ptr() == address)  # it is there again once the stream is done
+    return reused, result.cpu().unique().tolist()
+
+
+def test_memory_that_was_not_recorded_is_used_again_at_once():
+    assert run(_reuse, False) == [(True, [7.0])]
+
+
+def test_memory_that_was_recorded_waits_for_the_stream():
+    assert run(_reuse, True) == [(False, [1.0])]
+
+
+def _streams_of_memory(rank, world_size):
+    fake_cuda.empty_cache()
+    used = fake_cuda.blocks()
+    with fake_cuda.new_stream():
+        address = torch.empty(500, device="cuda").data_ptr()
+        assert fake_cuda.blocks() == used and fake_cuda.blocks(used=False) == 1
+        elsewhere = torch.empty(500, device="cuda").data_ptr()
+        assert elsewhere == address
+    x = torch.empty(500, device="cuda")
+    assert x.data_ptr() != address  # free for the stream that it was made on
+    assert fake_cuda.blocks() == used + 1
+    fake_cuda.empty_cache()
+    assert fake_cuda.blocks(used=False) == 0
+
+
+def test_free_memory_belongs_to_the_stream_it_was_made_on():
+    run(_streams_of_memory)
+
+
+# ---- what c10 builds on it ----
+
+
+def _future(rank, world_size):
+    producer, waits, does_not = (fake_cuda.new_stream() for _ in range(3))
+    x = torch.zeros(1000, device="cuda")
+    torch.accelerator.synchronize()
+    future = fake_cuda.future()
+    before = fake_cuda.records(waits)
+    with fake_cuda.held(producer):
+        with producer:
+            x.fill_(1)
+            future.mark_completed([x])
+        with waits:
+            future.wait()  # blocks the stream, not this thread
+            new = x.clone()
+        with does_not:
+            old = x.clone()
+        does_not.synchronize()
+        assert not waits.query()
+    with does_not:
+        assert old.cpu().eq(0).all()
+    with waits:
+        assert new.cpu().eq(1).all()
+    assert fake_cuda.records(waits) == before + 1
+
+
+def test_a_future_orders_streams_and_records_its_tensors():
+    run(_future)
+
+
+def _gloo(rank, world_size):
+    x = torch.full((1000,), 1.0 + rank, device="cuda")
+    for _ in range(3):  # on what the stream has not come to yet
+        x.add_(1)
+    total, first = x.clone(), x.clone()
+    dist.all_reduce(total)
+    dist.broadcast(first, 0)
+    parts = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(parts, x)
+    half = torch.empty(500, device="cuda")
+    dist.reduce_scatter_tensor(half, x)
+    total.mul_(2)
+    sums = [t.cpu().unique().tolist() for t in (total, first, *parts, half)]
+    assert sums == [[18.0], [4.0], [4.0], [5.0], [9.0]]
+
+
+def test_gloo_carries_tensors_of_the_device():
+    fake_cuda.run(_gloo, 2, backend="gloo")
+
+
+def _ddp(rank, world_size, device, ids):
+    torch.manual_seed(rank)  # rank 0's parameters count
+    layers = [torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2)]
+    model = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Sequential(*layers).to(device), device_ids=ids
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(3):
+        model(torch.full((3, 4), 1.0 + rank + step, device=device)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().cpu().flatten() for p in model.parameters()]).tolist()
+
+
+def test_ddp_trains_as_on_the_cpu():
+    expected = fake_cuda.run(_ddp, 2, "cpu", None, backend="gloo")
+    for ids in [None, [0]]:
+        got = fake_cuda.run(_ddp, 2, "cuda", ids, backend="gloo")
+        assert got[0] == got[1]
+        np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-7)
+
+
+# ---- the driver beneath ----
+
+
+def _share(rank, world_size):
+    driver = ctypes.CDLL("libcuda.so.1")
+    keys = store()
+    if rank == 0:
+        x = torch.arange(1000.0).to("cuda")
+        torch.accelerator.synchronize()
+        handle = ctypes.create_string_buffer(64)
+        assert driver.cuIpcGetMemHandle(handle, ctypes.c_uint64(x.data_ptr())) == 0
+        keys.set("memory", handle.raw)
+        keys.wait(["opened"])
+        return torch.equal(x.cpu(), torch.arange(1000.0) + 1)
+
+    class Handle(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 64)]
+
+    address = ctypes.c_uint64()
+    handle = Handle.from_buffer_copy(keys.get("memory"))
+    assert driver.cuIpcOpenMemHandle_v2(ctypes.byref(address), handle, 1) == 0
+    theirs = np.frombuffer((ctypes.c_float * 1000).from_address(address.value), np.float32)
+    right = bool((theirs == np.arange(1000)).all())
+    theirs += 1
+    keys.set("opened", "1")
+    return right
+
+
+def test_another_process_can_open_memory():
+    assert run(_share, world_size=2) == [True, True]
+
+
+def _devices(rank, world_size):
+    def driver_says():
+        number = ctypes.c_int(-1)
+        assert ctypes.CDLL("libcuda.so.1").cuCtxGetDevice(ctypes.byref(number)) == 0
+        return number.value
+
+    x = torch.ones(3, device="cuda:1")
+    with torch.accelerator.device_index(1):
+        assert torch.cuda.current_device() == driver_says() == 1
+        y = torch.ones(3, device="cuda")
+    assert torch.cuda.current_device() == driver_says() == 0 and torch.cuda.device_count() == 2
+    assert y.device == x.device == torch.device("cuda:1")
+    return torch.equal(y.to("cuda:0").cpu(), x.cpu())
+
+
+def test_two_devices():
+    env = {"STUB_DRIVER_DEVICES": "2"}
+    assert fake_cuda.run_fresh(_devices, 1, backend=None, env=env) == [True]
+
+
+# ---- where it cannot be had ----
+
+
+def _python(code):
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_it_is_loaded_before_torch_or_not_at_all():
+    code, error = _python("import torch; from tests.device.fake_cuda import load; load()")
+    assert code != 0 and "has to run before torch is imported" in error
+
+
+def test_another_driver_is_named(tmp_path):
+    other = tmp_path / "libcuda.so.1"
+    subprocess.run(
+        [fake_cuda.CXX, "-shared", "-fPIC", "-x", "c++", "/dev/null", "-o", other]
+        + ["-Wl,-soname,libcuda.so.1"],
+        check=True,
+    )
+    fake_cuda.build()
+    code, error = _python(
+        f"import ctypes; ctypes.CDLL({str(other)!r})\n"
+        "from tests.device.fake_cuda import load; load()"
+    )
+    assert code != 0 and "is not the stub driver" in error
+
+
+def test_without_the_device_torch_has_no_cuda():
+    code, error = _python("import torch; torch.ones(3, device='cuda')")
+    assert code != 0 and "not compiled with CUDA" in error
