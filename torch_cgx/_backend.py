@@ -4,6 +4,7 @@ engine.
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,9 @@ def load_kernels(major: int, minor: int) -> bytes:
     """
     from torch_cgx import _kernels
 
-    return _kernels.image(major, minor)
+    if os.environ.get("CGX_CUDA") != "0":
+        return _kernels.image(major, minor)
+    return _kernels.hip_image(torch.cuda.get_device_properties().gcnArchName)
 
 
 def load_mpi() -> Any:

@@ -36,7 +36,11 @@ struct Layout {
 
   size_t inbox(size_t sender, size_t slot) const { return (sender * slots + slot) * stride; }
   size_t outbox(size_t slot) const { return (size * slots + slot) * stride; }
-  size_t bytes() const { return (size + 1) * slots * stride; }
+  // Whole pages of the driver: others would be shown what else lies in the last one.
+  size_t bytes() const {
+    constexpr size_t kPage = size_t{2} << 20;
+    return ((size + 1) * slots * stride + kPage - 1) / kPage * kPage;
+  }
 };
 
 // What a rank shows the others: handles of its memory and events.

@@ -53,6 +53,7 @@ HERE = ROOT / "tests" / "device"
 BUILD = ROOT / "build" / "fake-cuda"
 STUB = BUILD / "libcuda.so.1"
 MODULE = BUILD / "_fake_cuda.so"
+NCCL = BUILD / "_fake_nccl.so"
 CXX = os.environ.get("CXX", "g++")
 
 
@@ -87,13 +88,14 @@ def build() -> None:
         )
         includes = [torch / "include", torch / "include/torch/csrc/api/include"]
         libraries = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]
-        _compile(
-            MODULE,
-            [HERE / "fake_cuda.cc"],
-            # Not optimised: it compiles in a third of the time.
-            [*flags, "-O0", *(f"-isystem{path}" for path in [*includes, _python_include()])],
-            [f"-L{torch / 'lib'}", *libraries, f"-Wl,-rpath,{torch / 'lib'}"],
-        )
+        for module in (MODULE, NCCL):
+            _compile(
+                module,
+                [(HERE / module.stem.removeprefix("_")).with_suffix(".cc")],
+                # Not optimised: it compiles in a third of the time.
+                [*flags, "-O0", *(f"-isystem{path}" for path in [*includes, _python_include()])],
+                [f"-L{torch / 'lib'}", *libraries, f"-Wl,-rpath,{torch / 'lib'}"],
+            )
 
 
 def environment(**settings: str) -> dict[str, str]:
@@ -162,6 +164,7 @@ def _compile(target: Path, sources: list[Path], before: list[str], after: list[s
 # ---- in a process that has the device ----
 
 _module: Any = None
+_nccl: Any = None
 
 
 def load() -> ModuleType:
@@ -176,16 +179,45 @@ def load() -> ModuleType:
     if not STUB.exists() or not MODULE.exists():
         raise RuntimeError("start this process with fake_cuda.environment(), which compiles")
     _check_driver()
-    loader = importlib.machinery.ExtensionFileLoader("_fake_cuda", str(MODULE))
-    spec = importlib.util.spec_from_file_location("_fake_cuda", MODULE, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    _module = module
+    _module = module = _import(MODULE)
     _patch_torch(module)
     # A task that runs while the process takes its libraries down may crash.
     atexit.register(module.settle, 1000)
     return module
+
+
+def _import(path: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(path.stem, str(path))
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def nccl() -> Iterator[None]:
+    """Groups of cgx that are made inside find a torch with NCCL: a backend that treats streams as
+    NCCL does (fake_nccl.cc).
+    """
+    import torch.distributed as dist
+
+    from torch_cgx import _backend
+
+    global _nccl
+    _nccl = _nccl or _import(NCCL)
+    fake = _nccl.FakeNccl
+    before = dist.is_nccl_available, _backend.make_nccl
+
+    def make(store: Any, rank: int, size: int, timeout: Any) -> Any:
+        return fake(dist.ProcessGroupGloo(store, rank, size, timeout))
+
+    dist.is_nccl_available = lambda: True
+    _backend.make_nccl = make
+    try:
+        yield
+    finally:
+        dist.is_nccl_available, _backend.make_nccl = before
 
 
 def _check_driver() -> None:

@@ -1,0 +1,147 @@
+"""Failures on CUDA tensors, on the fake device: what is missing is said, and nobody hangs."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.device import fake_cuda
+
+pytestmark = fake_cuda.needed
+
+SHM = {"CGX_INNER_COMMUNICATOR_TYPE": "SHM"}
+
+
+def reduce_once(rank, world_size):
+    tensor = torch.full((30_000,), rank + 1.0, device="cuda")
+    torch_cgx.all_reduce(tensor, config={"bits": 4})
+    return tensor.cpu().unique().tolist(), torch_cgx.stats()["cuda_carrier"]
+
+
+@pytest.mark.parametrize("call", ["cuIpcOpenMemHandle", "cuIpcGetMemHandle", "cuIpcGetEventHandle"])
+def test_gpus_that_do_not_reach_each_other_go_through_pinned_memory(call):
+    """On one rank is enough."""
+    results = fake_cuda.run_fresh(fail_one_call, 2, call, env={"CGX_LOG": "warn"})
+    assert results == [([3.0], "shm(pinned)")] * 2
+
+
+def fail_one_call(rank, world_size, call):
+    if rank == 1:
+        os.environ["STUB_DRIVER_FAIL"] = call
+    return reduce_once(rank, world_size)
+
+
+def refused_launch(rank, world_size):
+    tensor = torch.ones(3000, device="cuda")
+    dist.all_reduce(tensor)
+    if rank == 0:
+        os.environ["STUB_DRIVER_FAIL"] = "cuLaunchKernel"
+    error = torch_cgx.ResourceError if rank == 0 else torch_cgx.CgxError
+    with pytest.raises(error, match="cuLaunchKernel failed with 719"):
+        torch_cgx.all_reduce(tensor, config={"bits": 4})
+
+
+def test_a_call_that_the_driver_refuses_is_named_on_every_rank():
+    fake_cuda.run_fresh(refused_launch, 2, env=SHM)
+
+
+def lonely(rank, world_size):
+    group = dist.new_group(backend="cgx", timeout=datetime.timedelta(seconds=4))
+    tensor = torch.ones(3000, device="cuda")
+    dist.all_reduce(tensor, group=group)
+    dist.barrier()
+    if rank == 1:
+        time.sleep(6)
+        return True
+    start = time.monotonic()
+    with pytest.raises(torch_cgx.TimeoutError, match="rank 1"):
+        dist.all_reduce(tensor, group=group)
+    return time.monotonic() - start < 8
+
+
+@pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
+def test_a_peer_that_does_not_come(carrier):
+    env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier}
+    assert fake_cuda.run_fresh(lonely, 2, env=env, timeout=90) == [True, True]
+
+
+def orphaned(rank, world_size):
+    tensor = torch.ones(3000, device="cuda")
+    dist.all_reduce(tensor)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(torch_cgx.PeerLostError):
+        dist.all_reduce(tensor)
+    assert time.monotonic() - start < 10
+    return True
+
+
+def test_a_peer_that_dies():
+    outcomes = fake_cuda.run_fresh(orphaned, 2, env=SHM, check=False)
+    assert outcomes[0].value is True, outcomes[0]
+
+
+MISSING = """
+import torch_cgx._C as C
+try:
+    C.gpu_driver()
+except C.ResourceError as error:
+    print(error)
+"""
+
+
+def test_no_driver_is_an_error_that_says_how_to_get_one():
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", MISSING], capture_output=True, text=True, env=environment
+    )
+    if done.returncode == 0 and not done.stdout:
+        pytest.skip("this machine has a driver")
+    assert "libcuda.so.1" in done.stdout and "driver" in done.stdout, done
+
+
+def traced(rank, world_size):
+    tensor = torch.full((200_000,), 1.0, device="cuda")
+    dist.all_reduce(tensor)  # connects
+    torch_cgx.all_reduce(tensor, config={"bits": 4})
+    tensor.cpu()
+    log = os.environ["STUB_DRIVER_LOG"]
+    before = len(open(log).readlines())
+    torch_cgx.all_reduce(tensor, config={"bits": 4})
+    tensor.cpu()
+    return [line.split() for line in open(log).readlines()[before:]]
+
+
+def test_what_the_driver_is_asked_for(tmp_path):
+    """Launches per stage, all on one stream, and nothing that waits."""
+    log = tmp_path / "driver.log"
+    [calls] = fake_cuda.run_fresh(traced, 1, env={**SHM, "STUB_DRIVER_LOG": str(log)})
+    names = [call[0] for call in calls]
+    assert "cgx_encode" not in names  # nobody to send to
+    [calls, _] = fake_cuda.run_fresh(
+        traced_to_own_file, 2, str(tmp_path), env={**SHM, "CGX_INNER_REDUCTION_TYPE": "ONESHOT"}
+    )
+    names = [call[0] for call in calls]
+    assert names.count("cgx_encode") == 1 and names.count("cgx_sum") == 1
+    streams = {call[-1] for call in calls if call[0] in ("cgx_encode", "cgx_sum", "cuMemcpyAsync")}
+    assert len(streams) == 1 and streams != {"0"}
+    # The table of runs is there already, and memory is not asked for.
+    for name in ("cuMemAlloc", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuModuleLoadData"):
+        assert name not in names, name
+    order = [n for n in names if n in ("cgx_encode", "cgx_sum", "cuMemcpyAsync", "cuEventRecord")]
+    assert order.index("cgx_encode") < order.index("cuMemcpyAsync") < order.index("cgx_sum")
+
+
+def traced_to_own_file(rank, world_size, folder):
+    os.environ["STUB_DRIVER_LOG"] = f"{folder}/{rank}.log"
+    return traced(rank, world_size)

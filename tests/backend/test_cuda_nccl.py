@@ -1,0 +1,138 @@
+"""CUDA tensors over NCCL, and across hosts, on the fake device with a double of NCCL's backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.backend.test_all_reduce import data, digest
+from tests.device import fake_cuda
+
+pytestmark = fake_cuda.needed
+
+CONFIGS = [{"bits": 4, "bucket_size": 64}, {"bits": 32}, {"bits": 3, "bucket_size": 7}]
+SIZES = [0, 1, 2, 3, 15, 16, 17, 100, 400, 513, 4097, 70_001]
+
+
+def reduce_over(rank, world_size, hosts, settings, carrier):
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(host_id=str(hosts[rank]), **settings)
+        group = dist.new_group(backend="cgx", pg_options=options)
+        digests = []
+        for n in SIZES:
+            for config in CONFIGS:
+                tensor = data(rank, n, seed=n).to("cuda")
+                torch_cgx.all_reduce(tensor, config=config, group=group)
+                digests.append(digest(tensor.cpu()))
+        part = torch.empty(1000, device="cuda")
+        whole = data(rank, 1000 * world_size).to("cuda")
+        torch_cgx.reduce_scatter_tensor(part, whole, group=group, config={"bits": 8})
+        torch_cgx.all_gather_into_tensor(whole, part, group=group, config={"bits": 8})
+        digests.append(digest(whole.cpu()))
+        assert torch_cgx.stats(group)["cuda_carrier"] == carrier
+        dist.destroy_process_group(group)
+        return digests
+
+
+@pytest.mark.parametrize("algorithm", ["ONESHOT", "SRA", "RING"])
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_all_reduce_on_one_host(world_size, algorithm):
+    settings = {"inner_communicator": "NCCL", "inner_reduction": algorithm}
+    hosts = [0] * world_size
+    results = fake_cuda.run(reduce_over, world_size, hosts, settings, "nccl")
+    assert all(result == results[0] for result in results), "ranks differ"
+    options = torch_cgx.Options(inner_communicator="GLOO")
+    assert results[0][:-1] == simulated(hosts, options, algorithm.lower())
+
+
+@pytest.mark.parametrize(
+    ("hosts", "carrier"), [([0, 1, 2], "nccl"), ([0, 0, 1, 1], "cuda-ipc+nccl")]
+)
+def test_across_hosts(hosts, carrier):
+    """By default: shared memory inside hosts, NCCL between them."""
+    results = fake_cuda.run(reduce_over, len(hosts), hosts, {}, carrier)
+    assert all(result == results[0] for result in results), "ranks differ"
+    options = torch_cgx.Options(shm_segment_kb=4096, segment_kb=4096)
+    assert results[0][:-1] == simulated(hosts, options)
+
+
+def test_across_hosts_over_gloo():
+    hosts = [0, 0, 1, 1]
+    settings = {"cross_communicator": "GLOO"}
+    results = fake_cuda.run(reduce_over, 4, hosts, settings, "cuda-ipc+gloo(pinned)")
+    assert all(result == results[0] for result in results), "ranks differ"
+    options = torch_cgx.Options(shm_segment_kb=4096)
+    assert results[0][:-1] == simulated(hosts, options)
+
+
+def simulated(hosts, options, algorithm="auto"):
+    digests = []
+    for n in SIZES:
+        for config in CONFIGS:
+            inputs = [data(rank, n, seed=n) for rank in range(len(hosts))]
+            simulation = torch_cgx.simulate(inputs, config, algorithm, hosts=hosts, options=options)
+            digests.append(digest(simulation.result))
+    return digests
+
+
+def never_waits(rank, world_size):
+    """Rank 0 waits for its work before rank 1 has begun its own."""
+    store = dist.distributed_c10d._get_default_store()
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(inner_communicator="NCCL", bits=4)
+        group = dist.new_group(backend="cgx", pg_options=options)
+        warm = torch.ones(100, device="cuda")
+        dist.all_reduce(warm, group=group)  # connects
+        warm.cpu()
+        for turn in range(5):
+            tensor = torch.full((50_000,), rank + 1.0, device="cuda")
+            if rank == 1:
+                store.wait([f"rank 0 has waited {turn}"])
+            work = dist.all_reduce(tensor, group=group, async_op=True)
+            work.wait()
+            future = work.get_future()
+            if rank == 0:
+                assert not work.is_completed()
+                store.set(f"rank 0 has waited {turn}", "")
+            assert tensor.cpu().unique().tolist() == [3.0]
+            assert work.is_completed() and future.wait()[0].cpu()[0] == 3.0
+        dist.destroy_process_group(group)
+
+
+def test_no_thread_waits_for_a_peer():
+    fake_cuda.run(never_waits, 2)
+
+
+def everything_else(rank, world_size):
+    with fake_cuda.nccl():
+        group = dist.new_group(backend="cgx")
+        tensor = torch.full((7,), float(rank), device="cuda")
+        dist.broadcast(tensor, 1, group=group)
+        assert tensor.cpu().tolist() == [1.0] * 7
+        gaps = torch.full((4, 6), float(rank + 1), device="cuda")[:, ::2]
+        dist.all_reduce(gaps, dist.ReduceOp.MAX, group=group)  # by way of a dense copy
+        assert gaps.cpu().unique().tolist() == [2.0]
+        dist.destroy_process_group(group)
+
+
+def test_what_the_engine_does_not_reduce_goes_to_nccl():
+    fake_cuda.run(everything_else, 2)
+
+
+def refusals(rank, world_size):
+    with fake_cuda.nccl():
+        tensor = torch.ones(100, device="cuda")
+        for settings, text in [
+            ({"inner_communicator": "NCCL", "nonfinite": "raise"}, "nonfinite='raise'.*NCCL"),
+            ({"inner_communicator": "NCCL", "checksum": True}, "CGX_CHECKSUM=1"),
+        ]:
+            group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**settings))
+            with pytest.raises(ValueError, match=text):
+                dist.all_reduce(tensor, group=group)
+            dist.destroy_process_group(group)
+
+
+def test_what_cannot_be_had_over_nccl_is_refused():
+    fake_cuda.run(refusals, 2)
