@@ -58,6 +58,7 @@ class Options(Backend.Options):
         collectives: str | Sequence[str] | None = None,
         inner_communicator: str | None = None,
         cross_communicator: str | None = None,
+        cuda_backend: str | None = None,
         inner_reduction: str | None = None,
         cross_reduction: str | None = None,
         intra_broadcast: bool | None = None,
@@ -80,7 +81,9 @@ class ProcessGroupCGX(Backend):
         size: int,
         options: Options | None,
         make_inner: Callable[[Store, int, int, timedelta], Any],
+        make_nccl: Callable[[Store, int, int, timedelta], Any] | None,
         load_mpi: Callable[[], Any],
+        load_kernels: Callable[[int, int], bytes],
         timeout: timedelta,
         group_name: str,
         global_ranks: list[int],
@@ -123,6 +126,7 @@ class ProcessGroupCGX(Backend):
     def settings(self) -> dict[str, Any]: ...
     def wait_for_pending_works(self) -> None: ...
 
+def gpu_driver() -> dict[str, Any]: ...
 def settings() -> list[dict[str, Any]]: ...
 def settings_in_force(options: Options | None = None) -> dict[str, Any]: ...
 def simulate_all_reduce(

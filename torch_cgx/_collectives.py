@@ -108,14 +108,17 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     bytes_sent, bytes_received (over all peers, headers included): bytes; seconds_encode,
     seconds_transfer, seconds_decode: seconds; staging_bytes: host memory that messages between
     hosts (or over any carrier but shared memory) hold now, not a counter; carrier: its name;
+    cuda_carrier: that of CUDA tensors, None before their first call;
     sequence: calls of the engine since the group was made. In a group with the option `autotune`:
     tuned_exact, tuned_half, tuned_asked, calls by what the autotuner took; bytes_sent_tuning,
     seconds_tuning, what measuring cost, which is in none of the others; 0 elsewhere. What the inner
     backend carried (all that the engine does not reduce) is not in them.
     """
     counters = dict(backend_of(group, _device_of(group)).stats())
-    whole = {key: value for key, value in counters.items() if key not in ("carrier", "sequence")}
-    counters["carriers"] = {counters["carrier"]: whole}
+    names = ("carrier", "cuda_carrier", "sequence", "engines")
+    whole = {key: value for key, value in counters.items() if key not in names}
+    engines = counters.pop("engines")
+    counters["carriers"] = {name: {**whole, **counts} for name, counts in engines.items()}
     return counters
 
 

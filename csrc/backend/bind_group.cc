@@ -198,6 +198,14 @@ py::dict stats_of(ProcessGroupCGX& group) {
   out["carrier"] = engine.carrier();
   Engine* gpu = group.gpu_engine();
   out["cuda_carrier"] = gpu != nullptr ? py::object(py::str(gpu->carrier())) : py::none();
+  py::dict engines;
+  engines[py::str(engine.carrier())] = to_dict(engine.stats().snapshot());
+  if (gpu != nullptr && gpu->carrier() == engine.carrier()) {
+    engines[py::str(engine.carrier())] = to_dict(all_stats(group));
+  } else if (gpu != nullptr) {
+    engines[py::str(gpu->carrier())] = to_dict(gpu->stats().snapshot());
+  }
+  out["engines"] = engines;
   out["sequence"] = engine.sequence() + (gpu != nullptr ? gpu->sequence() : 0);
   std::array<uint64_t, kChoices> calls{};
   StatsSnapshot overhead;

@@ -16,7 +16,7 @@ from torch_cgx import _C
 
 README = (ROOT / "README.md").read_text()
 SETTINGS = {row["option"]: row for row in table(marked(README, "settings"))}
-NOT_OPTIONS = {"CGX_CPU_LEVEL", "CGX_KERNELS"}
+NOT_OPTIONS = {"CGX_CUDA", "CGX_CPU_LEVEL", "CGX_KERNELS"}
 BUILD_AND_TESTS = {
     "CGX_CUDA_ARCHS",
     "CGX_MPI",
@@ -66,7 +66,7 @@ def test_allowed_integers_are_those_of_the_code():
 
 def test_allowed_names_are_those_of_the_code():
     kinds = ("codec", "rounding", "nonfinite", "collectives", "inner_communicator")
-    kinds += ("cross_communicator", "inner_reduction", "cross_reduction")
+    kinds += ("cross_communicator", "inner_reduction", "cross_reduction", "cuda_backend")
     for name in kinds:
         with pytest.raises(ValueError) as refused:
             torch_cgx.Options(**{name: "something else"})
