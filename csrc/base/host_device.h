@@ -1,6 +1,7 @@
 // Arithmetic that means the same on the host and in a kernel for CUDA or HIP.
 //
-// Each function is one IEEE operation in float32, rounded to nearest even. On the device the
+// Each function is one IEEE operation in float32, rounded to nearest even (rn_fma: a b + c, rounded
+// once). On the device the
 // intrinsics keep the compiler from fusing a product and a sum; on the host, and in HIP, the flag
 // -ffp-contract=off does (no level may fuse, or the bytes would depend on the machine).
 #pragma once
@@ -43,6 +44,7 @@ CGX_HD float rn_add(float a, float b) { return __fadd_rn(a, b); }
 CGX_HD float rn_sub(float a, float b) { return __fsub_rn(a, b); }
 CGX_HD float rn_mul(float a, float b) { return __fmul_rn(a, b); }
 CGX_HD float rn_div(float a, float b) { return __fdiv_rn(a, b); }
+CGX_HD float rn_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __float_as_uint(x); }
 CGX_HD float from_bits(uint32_t bits) { return __uint_as_float(bits); }
 #else
@@ -50,6 +52,7 @@ CGX_HD float rn_add(float a, float b) { return a + b; }
 CGX_HD float rn_sub(float a, float b) { return a - b; }
 CGX_HD float rn_mul(float a, float b) { return a * b; }
 CGX_HD float rn_div(float a, float b) { return a / b; }
+CGX_HD float rn_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 CGX_HD float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 #endif

@@ -13,9 +13,6 @@ using device::Driver;
 
 constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kHipMultiprocessors = 63;
-// Of kThreads threads and some 29 KiB of shared memory each.
-constexpr unsigned kBlocksPerMultiprocessor = 6;
-
 }  // namespace
 
 Kernels::Kernels(const Driver& driver, const void* image)
@@ -25,7 +22,7 @@ Kernels::Kernels(const Driver& driver, const void* image)
   const bool cuda = driver.vendor == device::Vendor::kCuda;
   GPU(driver, device_attribute, &multiprocessors, cuda ? kMultiprocessors : kHipMultiprocessors,
       device);
-  most_blocks_ = static_cast<unsigned>(std::max(multiprocessors, 1)) * kBlocksPerMultiprocessor;
+  most_blocks_ = static_cast<unsigned>(std::max(multiprocessors, 1)) * kBlocks;
   GPU(driver, load_module, &module_, image);
   GPU(driver, get_function, &encode_, module_, "cgx_encode");
   GPU(driver, get_function, &decode_, module_, "cgx_decode");

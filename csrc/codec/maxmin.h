@@ -77,6 +77,32 @@ CGX_HD float maxmin_position(float x, MaxMinScale s) {
   return rn_div(rn_sub(rn_mul(x, s.scale), s.offset), s.step);
 }
 
+/// 1 / step as the sum of two floats, to about 48 bits.
+struct MaxMinReciprocal {
+  float high, low;
+};
+CGX_HD MaxMinReciprocal maxmin_reciprocal(float step) {
+  const double exact = 1.0 / static_cast<double>(step);
+  const float high = static_cast<float>(exact);
+  return {high, static_cast<float>(exact - static_cast<double>(high))};
+}
+
+/// Steps below it are divided by.
+constexpr float kMaxMinLeastStep = 0x1p-60f;
+
+/// Is the code of every value of the bucket, to nearest, that of maxmin_code_by_reciprocal()? Why
+/// just these: cpu/maxmin-inl.h.
+CGX_HD bool maxmin_by_reciprocal(MaxMinMeta meta) {
+  const uint32_t low = as_bits(meta.unit) & 0xffffu;
+  const bool safe = low == 0 || (low >= 8 && low <= 0x10000u - 8);
+  return safe && meta.unit >= kMaxMinLeastStep && meta.unit <= 0x1p60f;
+}
+CGX_HD uint32_t maxmin_code_by_reciprocal(float x, float min, MaxMinReciprocal r) {
+  const float a = rn_sub(x, min);
+  const float position = rn_fma(a, r.high, rn_mul(a, r.low));
+  return as_bits(rn_add(position, 0x1p23f)) & 0x1ffu;  // no position reaches top + 1/2
+}
+
 CGX_HD uint32_t maxmin_nearest(float position, float top) {
   if (!(position < top)) return static_cast<uint32_t>(top);
   // Adding 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
@@ -92,7 +118,8 @@ CGX_HD uint32_t maxmin_stochastic(float position, float top, float u) {
 }
 
 CGX_HD float maxmin_value(MaxMinMeta meta, uint32_t code) {
-  const float q = static_cast<float>(code);
+  // The float of an integer below 2^23, by one subtraction: GPUs convert slowly.
+  const float q = rn_sub(from_bits(0x4b000000u | code), 0x1p23f);
   if (meta.unit < 0.0f) {
     const float half = rn_add(rn_mul(meta.min, 0.5f), rn_mul(-meta.unit, q));
     return rn_mul(2.0f, half < 0x1.fffffep126f ? half : 0x1.fffffep126f);

@@ -50,6 +50,10 @@ void RunTable::add_maxmin(CodecRun run, uint64_t payload) {
   const uint64_t unit = run.bucket > kTile ? run.bucket : std::lcm(run.bucket, uint64_t{8});
   run.kind = unit > kTile ? Kind::kWide : Kind::kMaxMin;
   run.tile = unit > kTile ? kTile : kTile / unit * unit;
+  // Exact for places and buckets up to kTile: what is added to 2^22 / bucket, times the place,
+  // stays below one.
+  const auto narrow = static_cast<uint32_t>(std::min<uint64_t>(run.bucket, kTile));
+  if (run.bucket % kGroup == 0) run.inverse = ((1u << 22) + narrow - 1) / narrow;
   append(run);
 }
 

@@ -270,4 +270,38 @@ TEST(gpu_stages_find_values_that_are_not_finite) {
   }
 }
 
+TEST(gpu_stages_find_the_bucket_of_every_group) {
+  for (uint64_t bucket = gpu::kGroup; bucket <= gpu::kTile; bucket += gpu::kGroup) {
+    gpu::RunTable table;
+    table.add(*make_codec({.bits = 4, .bucket_size = static_cast<int64_t>(bucket)}),
+              DType::kFloat32, 0, 0, 3 * bucket, 0, 0, 0);
+    const CodecRun& run = table.runs().front();
+    const Tile tile = gpu::tile_of(&run, 1, 0);
+    for (uint32_t i = 0; i < run.tile; i += gpu::kGroup) {
+      CHECK(gpu::bucket_of_group(tile, i) == i / bucket, "bucket ", bucket, ", place ", i);
+    }
+  }
+}
+
+TEST(gpu_stages_with_groups_in_buckets_of_any_step) {
+  // Steps that are divided by, and steps whose reciprocal is used.
+  for (const int64_t bucket : {8, 24, 40, 200, 1000, 1024, 2048, 4096, 5000}) {
+    for (int bits = 1; bits <= 8; ++bits) {
+      const size_t n = 9000 + static_cast<size_t>(bits);
+      for (const float scale : {1.0f, 1e-30f, 1e30f, 0x1.000002p0f}) {
+        Case c{make_codec({.bits = bits, .bucket_size = bucket}), DType::kFloat32, n, {}};
+        c.x = values(DType::kFloat32, n, n + static_cast<size_t>(bucket));
+        auto* x = reinterpret_cast<float*>(c.x.data());
+        for (size_t i = 0; i < n; ++i) x[i] *= scale;
+        for (size_t i = 0; i + 1 < n; i += static_cast<size_t>(bucket)) {
+          x[i] = 0.0f;  // so that the step is nearly the scale
+          x[i + 1] = scale * static_cast<float>((1 << bits) - 1);
+        }
+        check_encode(c);
+        check_decode(c);
+      }
+    }
+  }
+}
+
 }  // namespace cgx::native

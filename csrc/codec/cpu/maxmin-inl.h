@@ -76,29 +76,12 @@ static inline Extremes extremes(T type, const std::byte* x, size_t n) {
 // B = 2^24 - 1. What underflows is too small to matter: of v < 2^-24 only counts whether RN(v) > 0,
 // which holds for every a > 0 in the buckets that are let through, and for q.
 
-constexpr float kLeastStep = 0x1p-60f;
-
-static inline bool nearest_by_reciprocal(MaxMinMeta meta) {
-  const uint32_t low = as_bits(meta.unit) & 0xffffu;
-  const bool safe = low == 0 || (low >= 8 && low <= 0x10000u - 8);
-  return safe && meta.unit >= kLeastStep && meta.unit <= 0x1p60f;
-}
-
 static inline bool stochastic_by_reciprocal(MaxMinMeta meta) {
   const bool safe = (as_bits(meta.unit) & 0x7fffffu) != 0x7fffffu;
   const float magnitude = meta.min < 0.0f ? -meta.min : meta.min;
-  return safe && meta.unit >= kLeastStep && meta.unit <= 0x1p30f &&
-         (meta.unit <= 0.5f || magnitude >= kLeastStep);
+  return safe && meta.unit >= kMaxMinLeastStep && meta.unit <= 0x1p30f &&
+         (meta.unit <= 0.5f || magnitude >= kMaxMinLeastStep);
 }
-
-struct Reciprocal {
-  float high, low;
-  explicit Reciprocal(float step) {
-    const double exact = 1.0 / static_cast<double>(step);
-    high = static_cast<float>(exact);
-    low = static_cast<float>(exact - static_cast<double>(high));
-  }
-};
 
 /// random_unit() of each lane.
 static inline F unit_of(I bits) {
@@ -126,11 +109,11 @@ struct AnyBucket {
   }
 };
 
-/// nearest_by_reciprocal() ones. No position reaches top + 1/2.
+/// maxmin_by_reciprocal() ones. No position reaches top + 1/2.
 struct NearestBucket {
   F offset, high, low;
   NearestBucket(MaxMinMeta meta, float) : offset(set(meta.min)) {
-    const Reciprocal r(meta.unit);
+    const MaxMinReciprocal r = maxmin_reciprocal(meta.unit);
     high = set(r.high), low = set(r.low);
   }
   static I limit(I codes) { return codes; }
@@ -150,7 +133,7 @@ struct StochasticBucket {
       : offset(set(meta.min)),
         step(set(meta.unit * (1.0f / RoundUp<full>::kScale))),
         round_up(levels) {
-    const Reciprocal r(meta.unit);
+    const MaxMinReciprocal r = maxmin_reciprocal(meta.unit);
     high = set(r.high * RoundUp<full>::kScale), low = set(r.low * RoundUp<full>::kScale);
   }
   I limit(I codes) const { return round_up.limit(codes); }
@@ -165,7 +148,7 @@ struct StochasticBucket {
 struct Nearest {
   template <bool full>
   using Bucket = NearestBucket;
-  static bool by_reciprocal(MaxMinMeta meta) { return nearest_by_reciprocal(meta); }
+  static bool by_reciprocal(MaxMinMeta meta) { return maxmin_by_reciprocal(meta); }
   Nearest(RandomKey, uint32_t) {}
   template <typename Bucket>
   I code(const Bucket& bucket, F x) {

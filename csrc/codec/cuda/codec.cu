@@ -53,19 +53,22 @@ __device__ __forceinline__ void for_each(uint64_t n, const Stage& stage) {
 #define CGX_CALL(Call) argument
 #endif
 
-#define CGX_KERNEL(name, Call, count, stage)                                                 \
-  extern "C" __global__ void __launch_bounds__(kThreads) name(CGX_ARGUMENT(Call) argument) { \
-    const Call& call = CGX_CALL(Call);                                                       \
-    for_each(call.table.count, [&](ThreadBlock& block, Shared& shared, uint64_t i) {         \
-      stage(block, shared, call, i);                                                         \
-    });                                                                                      \
+// `blocks`: on a multiprocessor at once. Fewer of those that sum whole buckets, which need more
+// registers.
+#define CGX_KERNEL(name, Call, count, stage, blocks)                                 \
+  extern "C" __global__ void __launch_bounds__(kThreads, blocks)                     \
+      name(CGX_ARGUMENT(Call) argument) {                                            \
+    const Call& call = CGX_CALL(Call);                                               \
+    for_each(call.table.count, [&](ThreadBlock& block, Shared& shared, uint64_t i) { \
+      stage(block, shared, call, i);                                                 \
+    });                                                                              \
   }
 
-CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage)
-CGX_KERNEL(cgx_decode, DecodeCall, tiles, decode_stage)
-CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage)
-CGX_KERNEL(cgx_wide_encode, EncodeCall, wide_buckets, wide_encode_stage)
-CGX_KERNEL(cgx_wide_sum, SumCall, wide_buckets, wide_sum_stage)
-CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage)
+CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage, kBlocks)
+CGX_KERNEL(cgx_decode, DecodeCall, tiles, decode_stage, kBlocks)
+CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage, kBlocks)
+CGX_KERNEL(cgx_wide_encode, EncodeCall, wide_buckets, wide_encode_stage, kBlocks)
+CGX_KERNEL(cgx_wide_sum, SumCall, wide_buckets, wide_sum_stage, kBlocks - 1)
+CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
 
 }  // namespace cgx::gpu

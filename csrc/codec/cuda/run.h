@@ -32,16 +32,25 @@ struct alignas(8) CodecRun {
   uint64_t first_wide;  // kWide: of all buckets of such runs
   uint64_t tile;        // values in each tile but the last; a multiple of 8
   uint32_t message;     // which of the launch's messages
+  uint32_t inverse;     // place * inverse >> 22 is the bucket of a place of a tile; see kGroup
   uint8_t bits;
   Kind kind;
   Type wire;  // of raw values
   uint8_t stochastic;
+  uint8_t unused[4];
 };
-static_assert(sizeof(CodecRun) == 88, "the table is read by the device as it lies on the host");
+static_assert(sizeof(CodecRun) == 96, "the table is read by the device as it lies on the host");
 
 /// Values that a tile holds at most, and the threads that share its work.
 constexpr uint32_t kTile = 2048;
 constexpr uint32_t kThreads = 256;
+/// Values that a thread codes at once. Where buckets are multiples of it, a group lies in one
+/// bucket and `inverse` is not 0.
+constexpr uint32_t kGroup = 8;
+static_assert(kTile == kGroup * kThreads);
+
+/// Blocks on a multiprocessor at once: as many as leave their threads 64 registers.
+constexpr uint32_t kBlocks = 4;
 
 /// Messages of a launch: their addresses travel as arguments of the kernel, which have 4 KiB.
 constexpr uint32_t kMostMessages = 256;
