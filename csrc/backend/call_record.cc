@@ -12,6 +12,7 @@ constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "
                                         "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
 // In the first word of a note, from the lowest bit: operation, reduction, type, engine, root.
 constexpr int kReduceShift = 8, kTypeShift = 16, kEngineShift = 24, kRootShift = 32;
+constexpr uint32_t kIsPlan = 0x80000000u, kPlan = 0x3fffffffu;
 constexpr uint64_t kByte = 0xff;
 constexpr uint64_t kNone = kByte;
 
@@ -59,12 +60,15 @@ const char* name_of(c10d::OpType op) {
 
 CallNote note_of(const CallShape& shape, uint64_t number) {
   const uint64_t reduce = shape.reduce ? static_cast<uint64_t>(*shape.reduce) & kByte : kNone;
+  // What has a plan has no root: the sign says which.
+  const uint32_t root = shape.plan == 0 ? static_cast<uint32_t>(shape.root)
+                                        : kIsPlan | (static_cast<uint32_t>(shape.plan) & kPlan);
   CallNote note;
   note.number = number;
   note.words[0] = (static_cast<uint64_t>(shape.op) & kByte) | reduce << kReduceShift |
                   (static_cast<uint64_t>(shape.dtype) & kByte) << kTypeShift |
                   static_cast<uint64_t>(shape.engine) << kEngineShift |
-                  static_cast<uint64_t>(static_cast<uint32_t>(shape.root)) << kRootShift;
+                  static_cast<uint64_t>(root) << kRootShift;
   note.words[1] = static_cast<uint64_t>(shape.values);
   return note;
 }
@@ -81,6 +85,7 @@ std::string describe(const CallNote& note) {
   }
   text += str_of(" of ", note.words[1], " ",
                  c10::toString(static_cast<at::ScalarType>(field(kTypeShift))));
+  if (root < -1) text += str_of(", plan ", std::hex, static_cast<uint32_t>(root) & kPlan);
   if (root >= 0) text += str_of(op == c10d::OpType::SEND ? " to rank " : " from rank ", root);
   return text + ((field(kEngineShift) & 1) != 0 ? " (cgx's own)" : " (the inner backend's)");
 }

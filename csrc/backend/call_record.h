@@ -27,6 +27,8 @@ struct CallShape {
   int64_t values = 0;   // 0 where ranks may differ, too
   int root = -1;        // of collectives that have one; the peer of a send or a receive
   bool engine = false;  // runs on the engine, not on the inner backend
+  /// Of the plans, where messages carry no heads that would tell them apart; 0 elsewhere.
+  uint64_t plan = 0;
 
   bool point_to_point() const {
     return op == c10d::OpType::SEND || op == c10d::OpType::RECV ||

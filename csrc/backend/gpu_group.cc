@@ -83,10 +83,7 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_gpu_carrier(Carrier kind,
   if (kind != Carrier::kNccl) {
     return make_staged(lane.queue(), make_carrier(kind, variable, keys, members, rank));
   }
-  if (!factories_.inner_nccl) {
-    throw ConfigError(str_of(variable, "='NCCL' needs a torch that was built with NCCL, and this ",
-                             "one is not; use MPI, GLOO or SHM"));
-  }
+  require_nccl(variable);
   auto store = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
   auto nccl =
       factories_.inner_nccl(store, rank, static_cast<int>(members.size()), options_->timeout);
@@ -165,7 +162,7 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
     log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
                     "': ", device.str(), " over ", engine->carrier()));
   }
-  lane->serve(std::move(engine), on_caller);
+  lane->serve(std::move(engine), lockstep, on_caller);
   return lane;
 }
 

@@ -77,10 +77,11 @@ GpuLane::GpuLane(c10::Device device, const LoadKernels& load) : side_(side_strea
 
 GpuLane::~GpuLane() = default;
 
-void GpuLane::serve(std::unique_ptr<Engine> engine, bool lockstep) {
+void GpuLane::serve(std::unique_ptr<Engine> engine, bool lockstep, bool on_callers_thread) {
   engine->use(std::make_unique<DeviceStages>(*queue_, *kernels_));
   engine_ = std::move(engine);
   lockstep_ = lockstep;
+  on_callers_thread_ = on_callers_thread;
 }
 
 void GpuLane::refuse_capture(const char* what) const {

@@ -75,10 +75,12 @@ class GpuLane {
   const c10::Stream& side() const { return side_; }
   const device::Queue& queue() const { return *queue_; }
 
-  /// `lockstep`: nothing in it waits on the host, so calls run on the caller's thread.
-  void serve(std::unique_ptr<Engine> engine, bool lockstep);
+  /// `lockstep`: messages have no heads. `on_callers_thread`: nothing in the engine waits on the
+  /// host.
+  void serve(std::unique_ptr<Engine> engine, bool lockstep, bool on_callers_thread);
   Engine& engine() const { return *engine_; }
-  bool on_callers_thread() const { return lockstep_; }
+  bool lockstep() const { return lockstep_; }
+  bool on_callers_thread() const { return on_callers_thread_; }
 
   /// RuntimeError while the caller's stream is captured into a graph.
   void refuse_capture(const char* what) const;
@@ -88,7 +90,7 @@ class GpuLane {
   std::unique_ptr<device::Queue> queue_;
   std::shared_ptr<const gpu::Kernels> kernels_;
   std::unique_ptr<Engine> engine_;
-  bool lockstep_ = false;
+  bool lockstep_ = false, on_callers_thread_ = false;
 };
 
 /// Kernels in the context of `queue`, loaded once per context while anybody uses them.

@@ -64,9 +64,10 @@ const char* name_of(Carrier carrier) {
       return "shm";
     case Carrier::kMpi:
       return "mpi";
-    case Carrier::kNccl:  // carries CUDA tensors; those of the host take Gloo beside it
     case Carrier::kGloo:
       return "gloo";
+    case Carrier::kNccl:
+      return "nccl";
   }
   return "unknown carrier";
 }
@@ -76,6 +77,13 @@ bool on_thread_of_gloo() {
   char name[16] = {};
   pthread_getname_np(pthread_self(), name, sizeof(name));
   return std::string_view(name).starts_with("pt_gloo");
+}
+
+// Of the tensors of the host: NCCL carries those of GPUs only.
+GroupConfig for_host(GroupConfig config) {
+  if (config.inner == Carrier::kNccl) config.inner = Carrier::kShm;
+  if (config.cross == Carrier::kNccl) config.cross = Carrier::kGloo;
+  return config;
 }
 
 // The same on all ranks, also where a rank has only one of the carriers.
@@ -108,10 +116,11 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   hosts_ = handshake(*rendezvous, rank_, size_, options_->fields, config_.host_id, deadline);
   const Topology topology(hosts_, config_.leader_only);
   on_one_host_ = topology.host_count() == 1;
-  const EngineOptions engine = engine_options(config_, topology);
+  const GroupConfig host = for_host(config_);
+  const EngineOptions engine = engine_options(host, topology);
   inner_ = factories_.inner(c10::make_intrusive<c10d::PrefixStore>("inner", store_), rank_, size_,
                             options_->timeout);
-  Carriers carriers{topology, rank_, nullptr, nullptr, carrier_name(config_, topology)};
+  Carriers carriers{topology, rank_, nullptr, nullptr, carrier_name(host, topology)};
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
   if (on_one_host_ || topology.two_levels()) {
     connect_level("inner", *rendezvous, [&] { connect_inner(carriers); });
@@ -163,15 +172,19 @@ void ProcessGroupCGX::connect_level(const char* level, Rendezvous& rendezvous,
 void ProcessGroupCGX::connect_inner(Carriers& carriers) {
   const int host = carriers.topology.host_of(rank_);
   const std::vector<int>& members = carriers.topology.host(host);
+  const char* variable = "CGX_INNER_COMMUNICATOR_TYPE";
+  if (config_.inner == Carrier::kNccl) require_nccl(variable);
   if (!on_one_host_ && members.size() == 1) return;
-  carriers.inner = make_carrier(config_.inner, "CGX_INNER_COMMUNICATOR_TYPE", str_of("host", host),
-                                members, carriers.topology.local_of(rank_));
+  carriers.inner = make_carrier(for_host(config_).inner, variable, str_of("host", host), members,
+                                carriers.topology.local_of(rank_));
 }
 
 void ProcessGroupCGX::connect_cross(Carriers& carriers) {
+  const char* variable = "CGX_CROSS_COMMUNICATOR_TYPE";
+  if (config_.cross == Carrier::kNccl) require_nccl(variable);
   if (on_one_host_ || !carriers.topology.in_team(rank_)) return;
   const int team = carriers.topology.local_of(rank_);
-  carriers.cross = make_carrier(config_.cross, "CGX_CROSS_COMMUNICATOR_TYPE", str_of("team", team),
+  carriers.cross = make_carrier(for_host(config_).cross, variable, str_of("team", team),
                                 carriers.topology.team(team), carriers.topology.host_of(rank_));
 }
 
@@ -208,12 +221,6 @@ std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char*
   switch (kind) {
     case Carrier::kShm:
       return make_shm_communicator(*rendezvous, rank, size, shm_bytes, deadline);
-    case Carrier::kNccl:
-      if (!factories_.inner_nccl) {
-        throw ConfigError(str_of(variable, "='NCCL' needs a torch that was built with NCCL, and ",
-                                 "this one is not; use MPI, GLOO", on_one_host_ ? " or SHM" : ""));
-      }
-      [[fallthrough]];  // carries CUDA tensors; those of the host take Gloo beside it
     case Carrier::kGloo:
       // A backend of its own: its messages must not meet those of dist.send/recv in inner_.
       return make_relay_communicator(
@@ -223,8 +230,16 @@ std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char*
       return make_relay_communicator(
           mpi_point_to_point_from(factories_.mpi(), *rendezvous, rank, size, deadline),
           relay_bytes());
+    case Carrier::kNccl:
+      break;  // carries no memory of the host
   }
   throw ConfigError("unknown carrier");
+}
+
+void ProcessGroupCGX::require_nccl(const char* variable) const {
+  if (factories_.inner_nccl) return;
+  throw ConfigError(str_of(variable, "='NCCL' needs a torch that was built with NCCL, and this one ",
+                           "is not; use MPI, GLOO", on_one_host_ ? " or SHM" : ""));
 }
 
 size_t ProcessGroupCGX::relay_bytes() const {

@@ -194,6 +194,8 @@ class ProcessGroupCGX : public c10d::Backend {
   void break_engines(const Failure& cause);
   void connect_inner(Carriers& carriers);
   void connect_cross(Carriers& carriers);
+  /// ConfigError where this torch has none.
+  void require_nccl(const char* variable) const;
   /// The largest exchange over a message library.
   size_t relay_bytes() const;
   std::shared_ptr<const Codec> codec_for(bool collective_compresses, int64_t numel) const;
@@ -217,9 +219,8 @@ class ProcessGroupCGX : public c10d::Backend {
                             const std::shared_ptr<const Codec>& codec, const Terms& terms,
                             std::string why);
   /// memory: what the body uses, of one device.
-  WorkPtr enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
-                  const Tensors& outputs, const Tensors& memory, const Terms& terms,
-                  std::string why, Body body);
+  WorkPtr enqueue(CallShape shape, const char* title, const Tensors& inputs, const Tensors& outputs,
+                  const Tensors& memory, const Terms& terms, std::string why, Body body);
   /// On the worker's thread.
   void run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
                 const void* input, void* output, bool average, const Deadline& deadline,

@@ -108,11 +108,12 @@ void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why)
   log_line(text);
 }
 
-WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, const Tensors& inputs,
+WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tensors& inputs,
                                  const Tensors& outputs, const Tensors& memory, const Terms& terms,
                                  std::string why, Body body) {
   GpuLane* lane = memory.front().is_cuda() ? &gpu_lane(memory.front()) : nullptr;
   if (lane != nullptr) lane->refuse_capture(title);
+  if (lane == nullptr || !lane->lockstep()) shape.plan = 0;  // the messages' heads tell
   const milliseconds timeout =
       terms.timeout == c10d::kUnsetTimeout ? options_->timeout : terms.timeout;
   CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
@@ -202,6 +203,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
   std::vector<Item> items;
   Tensors memory;
   int64_t values = 0;
+  uint64_t hash = 0;
   Engine& engine = engine_for(tensors.front());
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
@@ -211,12 +213,13 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
                      engine.plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
     memory.insert(memory.end(), {items.back().memory, tensors[i]});
     values += tensors[i].numel();
+    hash = hash * 31 + items.back().plan->hash;
   }
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
-  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true}, "cgx:all_reduce",
-                 tensors, tensors, memory, terms, std::move(why),
+  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true, hash},
+                 "cgx:all_reduce", tensors, tensors, memory, terms, std::move(why),
                  [this, &engine, items, bits = terms.bits, average](const Deadline& deadline,
                                                                     CallRecord& record) {
                    for (const Item& item : items) {
@@ -241,14 +244,15 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
   auto plan = engine.plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
                                  codec, *engine_dtype(input));
   const bool average = op.op_ == c10d::ReduceOp::AVG;
-  return enqueue(
-      {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(), -1, true},
-      "cgx:reduce_scatter", {input}, {output}, {in, out, output}, terms, std::move(why),
-      [this, &engine, in, out, output, plan, bits = terms.bits, average](const Deadline& deadline,
-                                                                         CallRecord& record) {
-        run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), average, deadline, record);
-        if (!out.is_same(output)) output.copy_(out);
-      });
+  return enqueue({c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(),
+                  -1, true, plan->hash},
+                 "cgx:reduce_scatter", {input}, {output}, {in, out, output}, terms, std::move(why),
+                 [this, &engine, in, out, output, plan, bits = terms.bits, average](
+                     const Deadline& deadline, CallRecord& record) {
+                   run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), average, deadline,
+                            record);
+                   if (!out.is_same(output)) output.copy_(out);
+                 });
 }
 
 WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
@@ -263,14 +267,15 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
   Engine& engine = engine_for(input);
   auto plan = engine.plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
                                  *engine_dtype(input));
-  return enqueue(
-      {c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(), -1, true},
-      "cgx:all_gather", {input}, {output}, {in, out, output}, terms, std::move(why),
-      [this, &engine, in, out, output, plan, bits = terms.bits](const Deadline& deadline,
-                                                                CallRecord& record) {
-        run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), false, deadline, record);
-        if (!out.is_same(output)) output.copy_(out);
-      });
+  return enqueue({c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(),
+                  -1, true, plan->hash},
+                 "cgx:all_gather", {input}, {output}, {in, out, output}, terms, std::move(why),
+                 [this, &engine, in, out, output, plan, bits = terms.bits](const Deadline& deadline,
+                                                                           CallRecord& record) {
+                   run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), false, deadline,
+                            record);
+                   if (!out.is_same(output)) output.copy_(out);
+                 });
 }
 
 namespace {

@@ -136,3 +136,27 @@ def refusals(rank, world_size):
 
 def test_what_cannot_be_had_over_nccl_is_refused():
     fake_cuda.run(refusals, 2)
+
+
+def other_bits(rank, world_size):
+    with fake_cuda.nccl():
+        group = dist.new_group(
+            backend="cgx", pg_options=torch_cgx.Options(inner_communicator="NCCL")
+        )
+        tensor = torch.ones(1000, device="cuda")
+        torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
+        torch.cuda.synchronize()
+        if rank == 1:  # so that there is something to compare with
+            dist.distributed_c10d._get_default_store().wait(["begun"])
+            with pytest.raises(torch_cgx.MismatchError, match="disagree.*plan.*plan"):
+                torch_cgx.all_reduce(tensor, group=group, config={"bits": 5})
+            return "told"
+        torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
+        dist.distributed_c10d._get_default_store().set("begun", "")
+        return None
+
+
+def test_ranks_of_a_host_with_other_bits_are_told():
+    """Messages over NCCL carry no heads; what ranks of a host are about to do is compared."""
+    outcomes = fake_cuda.run_fresh(other_bits, 2, check=False)
+    assert outcomes[1].value == "told", [(o.error, o.log) for o in outcomes]

@@ -181,6 +181,7 @@ def load() -> ModuleType:
     _check_driver()
     _module = module = _import(MODULE)
     _patch_torch(module)
+    _patch_kernels()
     # A task that runs while the process takes its libraries down may crash.
     atexit.register(module.settle, 1000)
     return module
@@ -227,6 +228,13 @@ def _check_driver() -> None:
             "libcuda.so.1 is already there and is not the stub driver: start this process with "
             "fake_cuda.environment()"
         )
+
+
+def _patch_kernels() -> None:
+    """The stub has the kernels in itself, and takes any image: none has to be built."""
+    from torch_cgx import _kernels
+
+    _kernels.image = lambda major, minor: b"the stub's own"
 
 
 def _patch_torch(module: Any) -> None:
