@@ -45,6 +45,7 @@ class Part:
 _BITS = ("--bits", "32", "16", "8", "4", "2")
 _ALL = (
     Part("codec", "codec", "codecs on one core, against the memory", "codec"),
+    Part("gpu-codec", "gpu_codec", "codecs on a GPU, against a copy in its memory", "gpu_codec"),
     Part("codec-peers", "codec_peers", "8-bit codecs of others", "codec_peers"),
     Part("allreduce", "allreduce", "all-reduces on one host", "allreduce", _BITS),
     Part(
