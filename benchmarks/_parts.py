@@ -56,6 +56,7 @@ _ALL = (
         ("--mpirun", "auto", "--carrier", "shm", "--no-bf16", "--peers", *_BITS),
         ("--mpirun", "auto", "--carrier", "shm", "--no-bf16", "--peers", "--quick"),
     ),
+    Part("gpu-allreduce", "gpu_allreduce", "all-reduces of two ranks on one GPU", "gpu_allreduce"),
     Part("passthrough", "passthrough", "all other collectives, against gloo", "passthrough"),
     Part("latency", "latency", "where a small all-reduce spends its time", "latency"),
     Part(

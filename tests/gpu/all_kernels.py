@@ -31,7 +31,9 @@ def codecs() -> None:
             x = cases.values(n, dtype)
             for bucket_size in (5, 512, 2049):
                 for bits, rounding in ((1, "nearest"), (3, "stochastic"), (8, "nearest")):
-                    cases.check(MaxMin(bits, bucket_size, rounding, 9, bits == 3), x, shift)
+                    codec = MaxMin(bits, bucket_size, rounding, 9, bits == 3)
+                    cases.check(codec, x, shift)
+                    codec.roundtrip(x.to("cuda"))  # in memory of exactly its size
             cases.check(Half("bf16"), x, shift)
     torch.cuda.synchronize()
 

@@ -14,7 +14,7 @@ HUGE = LARGE if ranks.FAKE else 2**26 + 3
 
 
 def _sizes(rank, world_size, dtype, bucket_size):
-    step = 101 if ranks.FAKE else 12
+    step = 101 if ranks.FAKE else 20
     cases.check_sizes(dtype, bucket_size, cases.sizes(step))
 
 
