@@ -31,7 +31,10 @@ def sizes(step: int) -> list[int]:
 
 
 def values(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Of several magnitudes, so that buckets differ."""
+    """Of several magnitudes, so that buckets differ; from 2^21 on they come again and again."""
+    if n > 1 << 21:
+        part = values((1 << 20) + 7, dtype)
+        return part.repeat(-(-n // part.numel()))[:n].clone()
     generator = torch.Generator().manual_seed(n)
     x = torch.randn(n, generator=generator)
     return x.mul_(torch.exp2(torch.arange(n).div(37, rounding_mode="floor") % 9 - 4)).to(dtype)

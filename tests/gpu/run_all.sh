@@ -6,7 +6,10 @@
 #
 #   OUT     where results go: build.log, tests.xml, tests.log, sanitizer.xml, sanitizer.log,
 #           gpu_codec.json, gpu_allreduce.json, summary.json (default: build/gpu)
-#   PYTHON  the interpreter that has torch (default: python3)
+#   PYTHON  the interpreter that has torch, pytest, setuptools and ninja (default: python3)
+#
+# A build takes minutes on few cores: where it ends first at its limit of 270 s, run the script
+# again, which goes on with what is compiled. --no-build takes what is there.
 #
 # Status 0 if everything was built, ran and passed. A speed that misses its target is no failure:
 # gpu_codec.json says so.
@@ -16,17 +19,22 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 python=${PYTHON:-python3}
 out=${OUT:-$PWD/build/gpu}
 mkdir -p "$out"
+# What an earlier run left would look like a result.
+rm -f "$out"/{build.log,tests.xml,tests.log,sanitizer.xml,sanitizer.log,summary.json} \
+  "$out"/gpu_{codec,allreduce}.json
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 TORCH_DEVICE_BACKEND_AUTOLOAD=0
 started=$SECONDS
 names=()
 codes=()
 
-# step NAME LIMIT_SECONDS COMMAND...: notes its status, and goes on.
+# note NAME STATUS
 note() {
   names+=("$1")
   codes+=("$2")
   echo "== $1: status $2, after $((SECONDS - started)) s in all"
 }
+
+# step NAME LIMIT_SECONDS COMMAND...: notes its status, and goes on.
 step() {
   local name=$1 limit=$2 code=0
   shift 2
