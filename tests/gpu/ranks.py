@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.device import fake_cuda
-from tests.distributed import RankPool
+from tests.distributed import RankPool, store
 
 WANTED = os.environ.get("CGX_TEST_GPU", "")
 FAKE = WANTED == "fake"
@@ -56,12 +56,24 @@ def run(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> 
     global _pool
     options = {"timeout": 120.0, **options, "env": _EVERYWHERE | options.get("env", {})}
     if FAKE:
+        if options["env"].get("CGX_INNER_COMMUNICATOR_TYPE") == "NCCL":
+            return fake_cuda.run(_with_nccl, world_size, fn, *args, **options | {"backend": None})
         return fake_cuda.run(fn, world_size, *args, **options)
     if _pool is None:
         env = [_NCCL | {"NCCL_HOSTID": f"cgx-test-{rank}"} for rank in range(MOST_RANKS)]
         _pool = RankPool(env, _PRELUDE)
         atexit.register(_pool.close)
     return _pool.run(fn, world_size, *args, **options)
+
+
+def _with_nccl(rank: int, world_size: int, fn: Callable[..., Any], *args: Any) -> Any:
+    """On the fake device, where a double stands in for NCCL's backend."""
+    import torch.distributed as dist
+
+    with fake_cuda.nccl():
+        group = dist.PrefixStore("group", store())
+        dist.init_process_group("cgx", store=group, rank=rank, world_size=world_size)
+        return fn(rank, world_size, *args)  # the group is destroyed by the worker
 
 
 def run_alone(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:

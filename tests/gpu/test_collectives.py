@@ -28,8 +28,7 @@ WAYS = {
         torch_cgx.Options(inner_communicator="GLOO"),
     ),
 }
-NCCL = pytest.param("NCCL", marks=ranks.real)
-EVERY_WAY = [pytest.param("SHM"), pytest.param("GLOO"), NCCL]
+EVERY_WAY = list(WAYS)
 SIZES = [0, 1, 15, 400, 65_537, 2**18 + 5 if ranks.FAKE else 2**22 + 5]
 CONFIGS = [
     {"bits": 4},
@@ -85,7 +84,6 @@ def test_sixteen_bit_tensors(way, dtype):
     _check(way, 2, [15, 400, 65_537], dtype, dist.ReduceOp.AVG)
 
 
-@ranks.real
 def test_all_reduce_of_four_over_nccl():
     _check("NCCL", 4, [15, 65_537], torch.float32, configs=CONFIGS[:2])
 
@@ -135,7 +133,6 @@ def test_reduce_scatter_and_all_gather(way, world_size):
             assert len(set(found)) == 1, "ranks differ"
 
 
-@ranks.real
 def test_reduce_scatter_and_all_gather_over_nccl():
     # Gloo serves the CPU's tensors there.
     env = WAYS["NCCL"][0]
