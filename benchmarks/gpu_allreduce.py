@@ -67,6 +67,7 @@ def measure_rank(rank: int, port: int, sizes: list[int], rounds: int, result: st
     """What one rank measures; rank 0 writes the rows into the file `result`."""
     torch.set_num_threads(1)
     torch.cuda.set_device(0)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = _stores.join(port, _TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=_TIMEOUT)
     # One GPU twice: each rank says that it is on a host of its own. Of no meaning for cgx.

@@ -24,8 +24,14 @@ WANTED = os.environ.get("CGX_TEST_GPU", "")
 FAKE = WANTED == "fake"
 MOST_RANKS = 4
 
-# Ranks of one GPU are, for NCCL, on hosts of their own: it refuses two that share one.
-_NCCL = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}
+# Of each process. Ranks of one GPU are, for NCCL, on hosts of their own (NCCL_HOSTID): it refuses
+# two that share one. The name of the machine need not resolve to an address.
+_PROCESS = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NET": "Socket",
+}
 # What does not compress goes over Gloo: NCCL is asked for by its own tests.
 _EVERYWHERE = {"CGX_CUDA_BACKEND": "GLOO"}
 # Loads the kernels of torch outside of any test's time limit.
@@ -60,7 +66,7 @@ def run(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> 
             return fake_cuda.run(_with_nccl, world_size, fn, *args, **options | {"backend": None})
         return fake_cuda.run(fn, world_size, *args, **options)
     if _pool is None:
-        env = [_NCCL | {"NCCL_HOSTID": f"cgx-test-{rank}"} for rank in range(MOST_RANKS)]
+        env = [_PROCESS | {"NCCL_HOSTID": f"cgx-test-{rank}"} for rank in range(MOST_RANKS)]
         _pool = RankPool(env, _PRELUDE)
         atexit.register(_pool.close)
     return _pool.run(fn, world_size, *args, **options)
