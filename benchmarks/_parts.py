@@ -45,6 +45,7 @@ class Part:
 _BITS = ("--bits", "32", "16", "8", "4", "2")
 _ALL = (
     Part("codec", "codec", "codecs on one core, against the memory", "codec"),
+    Part("gpu-codec", "gpu_codec", "codecs on a GPU, against a copy in its memory", "gpu_codec"),
     Part("codec-peers", "codec_peers", "8-bit codecs of others", "codec_peers"),
     Part("allreduce", "allreduce", "all-reduces on one host", "allreduce", _BITS),
     Part(
@@ -55,6 +56,7 @@ _ALL = (
         ("--mpirun", "auto", "--carrier", "shm", "--no-bf16", "--peers", *_BITS),
         ("--mpirun", "auto", "--carrier", "shm", "--no-bf16", "--peers", "--quick"),
     ),
+    Part("gpu-allreduce", "gpu_allreduce", "all-reduces of two ranks on one GPU", "gpu_allreduce"),
     Part("passthrough", "passthrough", "all other collectives, against gloo", "passthrough"),
     Part("latency", "latency", "where a small all-reduce spends its time", "latency"),
     Part(

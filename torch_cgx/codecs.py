@@ -7,7 +7,9 @@ The same code as inside a collective, callable on its own::
     restored = codec.decode(payload, numel=gradient.numel())
     error = codec.roundtrip(gradient) - gradient
 
-Payloads depend on the arguments only: not on the machine, its SIMD level or the number of threads.
+Payloads depend on the arguments only: not on the machine, its SIMD level or the number of threads,
+nor on whether the tensor is on the CPU or on a GPU. On a GPU everything goes on the current stream
+of the tensor's device, and the CPU waits for nothing; not inside `torch.cuda.graph` (RuntimeError).
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ _DTYPES_TEXT = "float32, float16, bfloat16"
 _MAX_BUCKET_SIZE = 1 << 40
 _ROUNDINGS = ("nearest", "stochastic")
 _FORMATS = ("bf16", "fp16")
+_DEVICES = ("cpu", "cuda")
+_ALIGNMENT = 16  # bytes; of a payload on a GPU, whose kernels read numbers of its first part
 
 
 def _engine() -> Any:
@@ -34,6 +38,12 @@ def _engine() -> Any:
     from torch_cgx import _C
 
     return _C
+
+
+def _load_kernels(major: int, minor: int) -> bytes:
+    from torch_cgx import _kernels
+
+    return _kernels.image(major, minor)
 
 
 @runtime_checkable
@@ -69,8 +79,8 @@ def _check_tensor(what: str, tensor: object) -> torch.Tensor:
         raise TypeError(f"{what} is a {type(tensor).__name__}, allowed: a torch.Tensor")
     if tensor.layout != torch.strided:
         raise TypeError(f"{what} has layout {tensor.layout}, allowed: torch.strided")
-    if tensor.device.type != "cpu":
-        raise ValueError(f"{what} is on device {tensor.device}, allowed: cpu")
+    if tensor.device.type not in _DEVICES:
+        raise ValueError(f"{what} is on device {tensor.device}, allowed: {', '.join(_DEVICES)}")
     if tensor.is_nested:
         raise TypeError(f"{what} is nested, allowed: a tensor with one shape")
     return tensor.detach()
@@ -80,8 +90,19 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy whose memory holds its values: a lazily negated view has others, lazy
     zeros have none."""
     if tensor.is_neg() or tensor._is_zerotensor():
-        return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
     return tensor.contiguous()
+
+
+def _aligned(payload: torch.Tensor) -> torch.Tensor:
+    return payload if payload.data_ptr() % _ALIGNMENT == 0 else payload.clone()
+
+
+def _can_take(out: torch.Tensor, payload: torch.Tensor) -> bool:
+    """Whether the payload can be decoded straight into the memory of `out`."""
+    if out.untyped_storage().data_ptr() == payload.untyped_storage().data_ptr():
+        return False
+    return out.is_contiguous() and not (out.is_neg() or out._is_zerotensor())
 
 
 def _dtype_code(what: str, dtype: torch.dtype) -> int:
@@ -114,8 +135,8 @@ class _EngineCodec:
         dtype),)``.
 
         Args:
-            tensor: CPU, float32, float16 or bfloat16, any shape and strides; values are taken in
-                row-major order.
+            tensor: on the CPU or a GPU, float32, float16 or bfloat16, any shape and strides; values
+                are taken in row-major order. The payload is on the same device.
             sequence: number of the call, 0 to 2**64 - 1; with ``rank`` and ``seed`` it is the key
                 of stochastic rounding. Without meaning for other rounding.
             rank: 0 to 2**31 - 1.
@@ -125,6 +146,7 @@ class _EngineCodec:
         Raises:
             TypeError: another dtype or layout.
             ValueError: another device, or a number out of range.
+            RuntimeError: on a GPU: its driver or kernels cannot be had, or a graph is captured.
         """
         x = _check_tensor("tensor", tensor)
         code = _dtype_code("tensor.dtype", x.dtype)
@@ -132,7 +154,13 @@ class _EngineCodec:
         _check_int("rank", rank, 0, 2**31 - 1)
         _check_int("index", index, 0, 2**63 - 1)
         x = _dense(x)
-        payload = torch.empty(self.encoded_bytes(x.numel(), x.dtype), dtype=torch.uint8)
+        size = self.encoded_bytes(x.numel(), x.dtype)
+        payload = torch.empty(size, dtype=torch.uint8, device=x.device)
+        if x.is_cuda:
+            _engine().gpu_codec_encode(
+                *self._spec(), x, payload, sequence, rank, _load_kernels, index=index
+            )
+            return payload
         _engine().codec_encode(
             *self._spec(),
             x.data_ptr(),
@@ -156,9 +184,9 @@ class _EngineCodec:
         """The values of a payload.
 
         Args:
-            payload: uint8, CPU, one dimension.
-            out: written and returned; its shape and dtype say what the payload holds. CPU, any
-                strides.
+            payload: uint8, on the CPU or a GPU, one dimension.
+            out: written and returned; its shape and dtype say what the payload holds. On the
+                payload's device, any strides.
             numel: how many values the payload holds. By default ``out.numel()``, and without
                 ``out`` the largest count whose payload has this size: lengths of less than a byte
                 apart share one, so state ``numel`` where the exact count matters.
@@ -166,11 +194,12 @@ class _EngineCodec:
                 ``out`` is given.
 
         Returns:
-            ``out``, or a new tensor of shape ``(numel,)``.
+            ``out``, or a new tensor of shape ``(numel,)`` on the payload's device.
 
         Raises:
             TypeError: a wrong dtype or layout.
             ValueError: a wrong device; a payload whose size does not fit the count.
+            RuntimeError: on a GPU: its driver or kernels cannot be had, or a graph is captured.
         """
         data = _check_tensor("payload", payload)
         if data.dtype != torch.uint8 or data.dim() != 1:
@@ -181,6 +210,10 @@ class _EngineCodec:
         data = _dense(data)
         if out is not None:
             target = _check_tensor("out", out)
+            if target.device != data.device:
+                raise ValueError(
+                    f"out is on device {target.device}, allowed: {data.device}, where payload is"
+                )
             if numel is not None and numel != target.numel():
                 raise ValueError(f"numel is {numel}, allowed with this out: {target.numel()}")
             dtype, numel = target.dtype, target.numel()
@@ -192,6 +225,17 @@ class _EngineCodec:
             raise ValueError(
                 f"payload has {data.numel()} bytes, allowed for {numel} values of {dtype}: {size}"
             )
+        if data.is_cuda:
+            direct = out is not None and _can_take(target, data)
+            values = target if direct else torch.empty(numel, dtype=dtype, device=data.device)
+            _engine().gpu_codec_decode(*self._spec(), _aligned(data), code, values, _load_kernels)
+            if out is None:
+                return values
+            if direct:  # as an operator of torch does, for autograd
+                torch.autograd.graph.increment_version(target)
+            else:
+                target.copy_(values.view(target.shape))
+            return out
         values = torch.empty(numel, dtype=torch.float32)
         _engine().codec_decode(*self._spec(), data.data_ptr(), code, numel, values.data_ptr())
         if dtype != torch.float32:
@@ -209,7 +253,7 @@ class _EngineCodec:
         """What a receiver sees of ``tensor``: a new tensor of the same shape and dtype. Arguments
         as of encode()."""
         payload = self.encode(tensor, sequence=sequence, rank=rank, index=index)
-        out = torch.empty(tensor.shape, dtype=tensor.dtype)
+        out = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return self.decode(payload, out)
 
 

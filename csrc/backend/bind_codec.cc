@@ -26,6 +26,8 @@ Rounding rounding_of(const std::string& name) {
   throw ConfigError(str_of("rounding is '", name, "', allowed: nearest, stochastic"));
 }
 
+}  // namespace
+
 DType dtype_of(int code) {
   if (code < 0 || code > 2) {
     throw ConfigError(
@@ -39,6 +41,8 @@ std::shared_ptr<const Codec> codec_of(const std::string& name, int bits, int64_t
   if (name == "raw") return raw_codec();
   return make_codec({name, bits, bucket_size, rounding_of(rounding), skip, seed});
 }
+
+namespace {
 
 template <typename T>
 T* at(uintptr_t address) {

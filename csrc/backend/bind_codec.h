@@ -3,7 +3,19 @@
 
 #include <pybind11/pybind11.h>
 
+#include <memory>
+#include <string>
+
+#include "codec/codec.h"
+
 namespace cgx {
+
+/// Of a number, as Python has it; ConfigError.
+DType dtype_of(int code);
+
+/// Of a codec as torch_cgx/codecs.py names it; ConfigError.
+std::shared_ptr<const Codec> codec_of(const std::string& name, int bits, int64_t bucket_size,
+                                      const std::string& rounding, bool skip, uint64_t seed);
 
 /// Adds codec_encode, codec_decode, codec_encoded_bytes, codec_info, codec_names, codec_convert,
 /// codec_all_finite, codec_scan, codec_add, cpu_level, set_cpu_level, cpu_levels. All release the

@@ -5,6 +5,7 @@
 #include "backend/bind_comm.h"
 #include "backend/bind_engine.h"
 #include "backend/bind_errors.h"
+#include "backend/bind_gpu.h"
 #include "backend/bind_group.h"
 #include "backend/bind_mpi.h"
 #include "backend/bind_trouble.h"
@@ -15,6 +16,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The engine of torch_cgx; use it through the torch_cgx package.";
   cgx::register_errors(m);
   cgx::bind_codec(m);
+  cgx::bind_gpu(m);
   cgx::bind_engine(m);
   cgx::bind_comm(m);
   cgx::bind_group(m);

@@ -21,6 +21,7 @@ BUILD_AND_TESTS = {
     "CGX_CUDA_ARCHS",
     "CGX_MPI",
     "CGX_MPICC",
+    "CGX_TEST_GPU",
     "CGX_TEST_HOSTS",
     "CGX_TEST_MPICH",
     "CGX_TEST_OPENMPI",

@@ -1,0 +1,143 @@
+"""What the codecs do on a CUDA device, against the CPU's codecs: the same cases for the fake device
+(tests/codec/test_gpu_codecs.py) and for a GPU (tests/gpu). Runs in a process that has the device.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from torch_cgx import _C, codecs
+from torch_cgx.codecs import Half, MaxMin
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+BITS = range(1, 9)
+BUCKETS = (1, 5, 64, 100, 512, 1000, 2048, 2049, 8192)
+TILE = 2048  # kTile of csrc/codec/cuda/run.h
+BORDERS = (511, 512, 513, 1000, 1023, 2047, 2048, 2049, 4095, 4096, 4097, 8192, 8193, 20_001)
+SHIFTS = (0, 1, 3, 8)  # values off the start of the memory, which is aligned to 16 bytes
+ROUNDINGS = ("nearest", "stochastic")
+WAYS = tuple(itertools.product(ROUNDINGS, (False, True)))  # rounding, skip_incomplete_buckets
+CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+GUARD = 64
+KEY = {"sequence": 5, "rank": 3, "index": 7}
+
+
+def sizes(step: int) -> list[int]:
+    """0 to 400, and what lies around the borders of buckets and tiles."""
+    return [*range(0, 401, step), *BORDERS]
+
+
+def values(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Of several magnitudes, so that buckets differ; from 2^21 on they come again and again."""
+    if n > 1 << 21:
+        part = values((1 << 20) + 7, dtype)
+        return part.repeat(-(-n // part.numel()))[:n].clone()
+    generator = torch.Generator().manual_seed(n)
+    x = torch.randn(n, generator=generator)
+    return x.mul_(torch.exp2(torch.arange(n).div(37, rounding_mode="floor") % 9 - 4)).to(dtype)
+
+
+def special(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """With NaN, infinities, zeros of both signs, the largest and the smallest numbers."""
+    x = values(n).to(dtype)
+    info = torch.finfo(dtype)
+    odd = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, info.max, -info.max, info.tiny]
+    odd += [info.smallest_normal / 2, -info.smallest_normal / 4, info.eps]
+    for k, value in enumerate(odd):
+        x[(k * 997 + 11) % n :: 9973] = value
+    x[n // 2 : n // 2 + 700] = 1.25  # constant buckets
+    x[n // 3 : n // 3 + 700] *= info.smallest_normal  # subnormal units
+    return x
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal bits; but any NaN is equal to any other: which one arithmetic gives is the device's."""
+    if a.dtype == torch.uint8:
+        return torch.equal(a, b)
+    ints = {4: torch.int32, 2: torch.int16}[a.element_size()]
+    return bool(((a.view(ints) == b.view(ints)) | (a.isnan() & b.isnan())).all())
+
+
+def on_device(x: torch.Tensor, device: str, shift: int = 0) -> torch.Tensor:
+    """A copy that starts `shift` values off the start of its memory."""
+    y = torch.empty(x.numel() + shift, dtype=x.dtype, device=device)[shift:]
+    y.copy_(x)
+    return y
+
+
+def guarded(
+    n: int, dtype: torch.dtype, device: str, shift: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory of a known pattern, and n values of it, `shift` behind an aligned place."""
+    memory = torch.full((n + shift + 2 * GUARD,), 77, dtype=dtype, device=device)
+    return memory, memory[GUARD + shift : GUARD + shift + n]
+
+
+def check_guards(memory: torch.Tensor, n: int, shift: int, what: object) -> None:
+    outside = memory.cpu().clone()
+    outside[GUARD + shift : GUARD + shift + n] = 77
+    assert (outside == 77).all(), f"{what}: wrote outside of its memory"
+
+
+def check(codec: codecs.Codec, x: torch.Tensor, shift: int, device: str = "cuda") -> None:
+    """Encodes, decodes and adds x, of the CPU, on the device; and compares every byte."""
+    n, code, spec = x.numel(), CODES[x.dtype], codec._spec()  # type: ignore[attr-defined]
+    what = (codec, x.dtype, n, shift)
+    wanted = codec.encode(x, **KEY)  # type: ignore[call-arg]
+    there = on_device(x, device, shift)
+    load = codecs._load_kernels
+
+    memory, sent = guarded(wanted.numel(), torch.uint8, device, 0)
+    key = (KEY["sequence"], KEY["rank"])
+    _C.gpu_codec_encode(*spec, there, sent, *key, load, index=KEY["index"])
+    assert torch.equal(sent.cpu(), wanted), (what, "encode")
+    check_guards(memory, wanted.numel(), 0, (what, "encode"))
+
+    memory, out = guarded(n, x.dtype, device, shift)
+    _C.gpu_codec_decode(*spec, sent, code, out, load)
+    assert same(out.cpu(), codec.decode(wanted, numel=n, dtype=x.dtype)), (what, "decode")
+    check_guards(memory, n, shift, (what, "decode"))
+
+    total = values(n)
+    memory, out = guarded(n, torch.float32, device, shift)
+    out.copy_(total)
+    _C.gpu_codec_decode(*spec, sent, code, out, load, add=True)
+    _C.codec_decode(*spec, wanted.data_ptr(), code, n, total.data_ptr(), True)
+    assert same(out.cpu(), total), (what, "decode+add")
+    check_guards(memory, n, shift, (what, "decode+add"))
+
+
+def check_sizes(
+    dtype: torch.dtype,
+    bucket_size: int,
+    of_sizes: Iterable[int],
+    ways: Iterable[tuple[str, bool]] = WAYS,
+    bits: Iterable[int] = BITS,
+    device: str = "cuda",
+) -> None:
+    """All widths at all sizes, in all ways; shifts take turns."""
+    shifts = itertools.cycle(SHIFTS)
+    for n in of_sizes:
+        x = values(n, dtype)
+        for (rounding, skip), width in itertools.product(ways, bits):
+            codec = MaxMin(width, bucket_size, rounding, 9, skip)
+            check(codec, x, next(shifts), device)
+
+
+def check_special(dtype: torch.dtype, device: str = "cuda") -> None:
+    """What is not finite, or nearly not."""
+    x = special(30_011, dtype)
+    for bucket_size, rounding in itertools.product((5, 64, 2049), ROUNDINGS):
+        for skip, bits in ((False, 1), (True, 4), (False, 8)):
+            check(MaxMin(bits, bucket_size, rounding, 9, skip), x, bits % 4, device)
+    for name in ("bf16", "fp16"):
+        check(Half(name), x, 1, device)
+
+
+def half_cases() -> Iterator[tuple[Half, torch.Tensor, int]]:
+    for name, dtype in itertools.product(("bf16", "fp16"), DTYPES):
+        for n, shift in itertools.product((0, 1, 7, 400, TILE + 1, 20_001), (0, 3)):
+            yield Half(name), values(n, dtype), shift

@@ -1,0 +1,313 @@
+"""torch_cgx.codecs on CUDA tensors, on the fake device: the bytes of the CPU, in the stream's
+order, without waiting. tests/gpu has the same on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from tests.codec import gpu_cases as cases
+from tests.device import fake_cuda
+from torch_cgx import _C, codecs
+from torch_cgx.codecs import Half, MaxMin
+
+pytestmark = fake_cuda.needed
+
+
+@pytest.fixture(autouse=True)
+def level():
+    """The workers' own: the CPU's levels are compared elsewhere."""
+
+
+def run(fn, *args, **options):
+    return fake_cuda.run(fn, 1, *args, backend=None, timeout=300, **options)[0]
+
+
+# ---- bytes ----
+
+
+def _sizes(rank, world_size, dtype, bucket_size, number):
+    # A fourth of the sizes and one way each, which differ from call to call: all are met.
+    step = cases.sizes(3)[number % 4 :: 4]
+    for k, way in enumerate(cases.WAYS):
+        cases.check_sizes(dtype, bucket_size, step[k::4], [way])
+
+
+@pytest.mark.parametrize("bucket_size", cases.BUCKETS)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_bytes_are_those_of_the_cpu(dtype, bucket_size):
+    number = cases.BUCKETS.index(bucket_size) + cases.DTYPES.index(dtype)
+    run(_sizes, dtype, bucket_size, number)
+
+
+def _every_size(rank, world_size):
+    cases.check_sizes(torch.float32, 64, range(401), [("stochastic", True)], bits=[3])
+
+
+def test_every_small_size():
+    run(_every_size)
+
+
+def _special(rank, world_size, dtype):
+    cases.check_special(dtype)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_nan_inf_and_extremes(dtype):
+    run(_special, dtype)
+
+
+def _half(rank, world_size):
+    for codec, x, shift in cases.half_cases():
+        cases.check(codec, x, shift)
+
+
+def test_sixteen_bits():
+    run(_half)
+
+
+# ---- the Python face ----
+
+
+def _face(rank, world_size):
+    codec = MaxMin(3, 100, "stochastic", seed=5)
+    x = cases.values(60 * 50)
+    for dtype in cases.DTYPES:
+        here = x.to(dtype).view(60, 50)
+        there = here.to("cuda")
+        sent = codec.encode(there, sequence=6, rank=7, index=8)
+        wanted = codec.encode(here, sequence=6, rank=7, index=8)
+        assert sent.device == there.device and sent.dtype == torch.uint8
+        assert torch.equal(sent.cpu(), wanted)
+        back = codec.decode(sent, numel=3000, dtype=dtype)
+        assert back.is_cuda and back.dtype == dtype and back.shape == (3000,)
+        assert torch.equal(back.cpu(), codec.decode(wanted, numel=3000, dtype=dtype))
+        trip = codec.roundtrip(there)
+        assert trip.is_cuda and trip.shape == there.shape
+        assert torch.equal(trip.cpu(), codec.roundtrip(here))
+        for view in (there.t(), there[::2, 1:], there[3], there[:, 4], there.flip(0)):
+            assert torch.equal(codec.encode(view).cpu(), codec.encode(view.cpu()))
+    weight = torch.nn.Parameter(x.to("cuda"))
+    assert not codec.encode(weight).requires_grad
+    assert codec.encode(torch.empty(0, device="cuda")).shape == (0,)
+    assert codec.decode(codec.encode(torch.empty(0, device="cuda")), numel=0).shape == (0,)
+
+
+def test_tensors_of_every_kind():
+    run(_face)
+
+
+def _into(rank, world_size):
+    codec = MaxMin(4, 32)
+    x = cases.values(48)
+    sent = codec.encode(x.to("cuda"))
+    out = torch.zeros(8, 6, device="cuda").t()
+    assert codec.decode(sent, out) is out
+    assert torch.equal(out.cpu(), codec.roundtrip(x).view(6, 8))
+    plain = torch.zeros(48, device="cuda")
+    version = plain._version
+    assert codec.decode(sent, plain) is plain and plain._version > version
+    assert torch.equal(plain.cpu(), codec.roundtrip(x))
+    weight = torch.nn.Parameter(torch.zeros(48, device="cuda"))
+    codec.decode(sent, weight)
+    assert torch.equal(weight.detach().cpu(), codec.roundtrip(x))
+    # A payload at any byte, or with gaps.
+    for shift in (1, 4, 8):
+        moved = torch.zeros(sent.numel() + shift, dtype=torch.uint8, device="cuda")[shift:]
+        moved.copy_(sent)
+        assert torch.equal(codec.decode(moved, numel=48).cpu(), codec.roundtrip(x))
+    gaps = torch.zeros(2 * sent.numel(), dtype=torch.uint8, device="cuda")[::2]
+    gaps.copy_(sent)
+    assert torch.equal(codec.decode(gaps, numel=48).cpu(), codec.roundtrip(x))
+    # In the memory that the payload lies in.
+    memory = torch.zeros(48, device="cuda")
+    within = memory.view(torch.uint8)[: sent.numel()]
+    within.copy_(sent)
+    codec.decode(within, memory)
+    assert torch.equal(memory.cpu(), codec.roundtrip(x))
+
+
+def test_decode_into_out():
+    run(_into)
+
+
+def _refused(rank, world_size):
+    codec = MaxMin(4, 32)
+    x = torch.ones(48, device="cuda")
+    sent = codec.encode(x)
+    texts = []
+    for call in (
+        lambda: codec.encode(x.double()),
+        lambda: codec.encode(x.to("meta")),
+        lambda: codec.decode(sent, torch.zeros(48)),
+        lambda: codec.decode(sent.cpu(), x),
+        lambda: codec.decode(sent[:-1], x),
+        lambda: codec.decode(x),
+    ):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call()
+        texts.append(f"{caught.type.__name__}: {caught.value}")
+    spec, load = codec._spec(), codecs._load_kernels
+    for call in (
+        lambda: _C.gpu_codec_encode(*spec, x.cpu(), sent, 0, 0, load),
+        lambda: _C.gpu_codec_encode(*spec, x, sent.cpu(), 0, 0, load),
+        lambda: _C.gpu_codec_encode(*spec, x, sent[1:], 0, 0, load),
+        lambda: _C.gpu_codec_encode(*spec, x.int(), sent, 0, 0, load),
+        lambda: _C.gpu_codec_encode(*spec, x.view(6, 8).t(), sent, 0, 0, load),
+        lambda: _C.gpu_codec_decode(*spec, sent, 0, x.half(), load),
+        lambda: _C.gpu_codec_decode(*spec, sent, 1, x.bfloat16(), load),
+        lambda: _C.gpu_codec_decode(*spec, sent, 1, x.half(), load, add=True),
+        lambda: _C.gpu_codec_decode("raw", 32, *spec[2:], x.view(torch.uint8)[4:], 0, x[1:], load),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        texts.append(str(caught.value))
+    return texts
+
+
+def test_errors_name_what_is_wrong():
+    assert run(_refused) == [
+        "TypeError: tensor.dtype is torch.float64, allowed: float32, float16, bfloat16",
+        "ValueError: tensor is on device meta, allowed: cpu, cuda",
+        "ValueError: out is on device cpu, allowed: cuda:0, where payload is",
+        "ValueError: out is on device cuda:0, allowed: cpu, where payload is",
+        "ValueError: payload has 39 bytes, allowed for 48 values of torch.float32: 40",
+        "TypeError: payload is torch.float32 with 1 dimensions, allowed: uint8 with 1 dimension",
+        "tensor is on cpu, allowed here: cuda",
+        "payload is on cpu, allowed: cuda:0, where tensor is",
+        "payload is 39 values of Byte, allowed: 40 of uint8",
+        "tensor is Int, allowed: float32, float16, bfloat16",
+        "tensor and payload have to be contiguous",
+        "out is float16, allowed for float32 values: float32",
+        "out is bfloat16, allowed for float16 values: float32, float16",
+        "out is float16, allowed for sums of float16 values: float32",
+        "payload is not aligned to 16 bytes",
+    ]
+
+
+# ---- streams ----
+
+
+def _streams(rank, world_size):
+    codec, x = MaxMin(4, 64), cases.values(10_000)
+    payload = codec.encode(x)
+    there, ones = x.to("cuda"), torch.ones(10_000, device="cuda")
+    torch.accelerator.synchronize()
+    side = fake_cuda.new_stream()
+    with fake_cuda.held(side):  # so no call may wait for what is on the stream
+        with side:
+            moved = there.clone()
+            moved.mul_(2)
+            sent = codec.encode(moved)
+            back = codec.decode(sent, numel=10_000)
+            moved.zero_()  # behind the encoding
+            codec.decode(sent, ones)
+        assert not side.query() and fake_cuda.peek(ones).eq(1).all()
+        # Another stream goes on meanwhile.
+        assert torch.equal(codec.encode(there).cpu(), payload)
+    side.synchronize()
+    with side:
+        assert torch.equal(sent.cpu(), codec.encode(2 * x))
+        assert torch.equal(back.cpu(), codec.roundtrip(2 * x))
+        assert torch.equal(ones.cpu(), back.cpu()) and moved.cpu().eq(0).all()
+
+
+def test_calls_go_on_the_current_stream_and_do_not_wait():
+    run(_streams)
+
+
+def _many(rank, world_size):
+    # Tables of runs are freed and taken again while the stream is behind.
+    fake_cuda.set_delay_us(200)
+    try:
+        side, results = fake_cuda.new_stream(), []
+        with side:
+            for n in range(1, 200):
+                x = cases.values(n)
+                codec = MaxMin(1 + n % 8, 1 + n % 50)
+                results.append((codec.roundtrip(x), codec.roundtrip(x.to("cuda"))))
+        side.synchronize()
+        with side:
+            assert all(torch.equal(wanted, got.cpu()) for wanted, got in results)
+    finally:
+        fake_cuda.set_delay_us(0)
+
+
+def test_a_stream_that_is_far_behind():
+    run(_many)
+
+
+def _leak(rank, world_size):
+    codec, x = MaxMin(4, 64), torch.ones(10_000, device="cuda")
+    codec.roundtrip(x)
+    torch.accelerator.synchronize()
+    used = fake_cuda.blocks()
+    for _ in range(50):
+        codec.roundtrip(x)
+    torch.accelerator.synchronize()
+    return fake_cuda.blocks() - used
+
+
+def test_memory_goes_back():
+    assert run(_leak) == 0
+
+
+def _lazy(rank, world_size):
+    import threading
+
+    codec, results = Half("bf16"), []
+    x = torch.ones(100, device="cuda")
+    fake_cuda.set_lazy_contexts(True)
+    try:
+        thread = threading.Thread(target=lambda: results.append(codec.roundtrip(x)))
+        thread.start()
+        thread.join()
+    finally:
+        fake_cuda.set_lazy_contexts(False)
+    return results[0].cpu().eq(1).all().item()
+
+
+def test_a_thread_without_a_context():
+    assert run(_lazy)
+
+
+def _captured(rank, world_size):
+    codec, x = MaxMin(), torch.ones(100, device="cuda")
+    sent = codec.encode(x)
+    texts = []
+    os.environ["STUB_DRIVER_CAPTURING"] = "1"  # the job's environment is undone
+    for call in (lambda: codec.encode(x), lambda: codec.decode(sent, numel=100)):
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        texts.append(str(caught.value))
+    return texts
+
+
+def test_not_in_the_capture_of_a_graph():
+    texts = run(_captured)
+    assert len(texts) == 2 and all("inside the capture of a CUDA graph" in text for text in texts)
+
+
+def _second_device(rank, world_size):
+    codec, x = MaxMin(4, 64), cases.values(1000)
+
+    def load(major, minor):
+        raise RuntimeError(f"no kernels for {major}.{minor}")
+
+    room = torch.empty(codec.encoded_bytes(1000), dtype=torch.uint8, device="cuda:1")
+    with pytest.raises(RuntimeError, match="no kernels for"):
+        _C.gpu_codec_encode(*codec._spec(), x.to("cuda:1"), room, 0, 0, load)
+    sent = codec.encode(x.to("cuda:1"))  # the current one is cuda:0
+    assert sent.device == torch.device("cuda:1") and torch.cuda.current_device() == 0
+    with pytest.raises(ValueError, match="out is on device cuda:0, allowed: cuda:1"):
+        codec.decode(sent, torch.zeros(1000, device="cuda"))
+    assert torch.equal(sent.cpu(), codec.encode(x))
+    return torch.equal(codec.decode(sent, numel=1000).cpu(), codec.roundtrip(x))
+
+
+def test_a_failed_load_and_another_device_than_the_current_one():
+    env = {"STUB_DRIVER_DEVICES": "2"}
+    assert fake_cuda.run_fresh(_second_device, 1, backend=None, env=env) == [True]

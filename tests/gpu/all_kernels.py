@@ -1,0 +1,92 @@
+"""Runs every kernel on small data, for a tool that watches: python -m tests.gpu.all_kernels
+
+Two ranks on one GPU. Memory comes straight from the driver, so that a byte too far is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+
+LIMIT = 400.0  # seconds
+SETTINGS = {
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+    "CGX_INNER_COMMUNICATOR_TYPE": "GLOO",
+    "CGX_CUDA_BACKEND": "GLOO",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def codecs() -> None:
+    """cgx_encode, cgx_wide_encode, cgx_decode."""
+    import torch
+
+    from tests.codec import gpu_cases as cases
+    from torch_cgx.codecs import Half, MaxMin
+
+    for dtype in cases.DTYPES:
+        for shift, n in ((0, 4096 + 7), (3, 5000)):
+            x = cases.values(n, dtype)
+            for bucket_size in (5, 512, 2049):
+                for bits, rounding in ((1, "nearest"), (3, "stochastic"), (8, "nearest")):
+                    codec = MaxMin(bits, bucket_size, rounding, 9, bits == 3)
+                    cases.check(codec, x, shift)
+                    codec.roundtrip(x.to("cuda"))  # in memory of exactly its size
+            cases.check(Half("bf16"), x, shift)
+    torch.cuda.synchronize()
+
+
+def reductions(rank: int, port: int) -> None:
+    """cgx_sum, cgx_wide_sum, cgx_finite, and the others on messages."""
+    import torch
+    import torch.distributed as dist
+
+    import torch_cgx
+    from tests.backend.test_all_reduce import data
+
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    options = torch_cgx.Options(inner_reduction="SRA", nonfinite="raise")
+    dist.init_process_group(
+        "cgx",
+        store=store,
+        rank=rank,
+        world_size=2,
+        pg_options=options,
+        timeout=timedelta(seconds=LIMIT),
+    )
+    for dtype in (torch.float32, torch.bfloat16):
+        for bucket_size in (64, 5000):
+            for n in (400, 10_007):
+                config = {"bits": 4, "bucket_size": bucket_size}
+                x = data(rank, n, dtype).to("cuda")
+                torch_cgx.all_reduce(x, config=config)
+                inputs = [data(r, n, dtype) for r in range(2)]
+                wanted = torch_cgx.simulate(inputs, config, "sra").result
+                assert torch.equal(x.cpu(), wanted), (dtype, bucket_size, n)
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    os.environ.update(SETTINGS)  # before torch is imported
+    if len(sys.argv) == 2:
+        reductions(1, int(sys.argv[1]))
+        return 0
+    import torch.distributed as dist
+
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    command = [sys.executable, "-m", "tests.gpu.all_kernels", str(server.port)]
+    other = subprocess.Popen(command)
+    try:
+        codecs()
+        reductions(0, server.port)
+        return abs(other.wait(LIMIT))
+    finally:
+        other.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Encode, decode and decode+add against the CPU's codecs, byte by byte."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.codec import gpu_cases as cases
+from tests.gpu import ranks
+from torch_cgx.codecs import Half, MaxMin
+
+LARGE = 2**20 + 3
+HUGE = LARGE if ranks.FAKE else 2**26 + 3
+
+
+def _sizes(rank, world_size, dtype, bucket_size):
+    step = 101 if ranks.FAKE else 20
+    cases.check_sizes(dtype, bucket_size, cases.sizes(step))
+
+
+@pytest.mark.parametrize("bucket_size", cases.BUCKETS)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_all_widths_and_ways(dtype, bucket_size):
+    ranks.run_alone(_sizes, dtype, bucket_size, timeout=300)
+
+
+def _every_size(rank, world_size):
+    for bucket_size in (5, 64):
+        cases.check_sizes(
+            torch.float32, bucket_size, range(401), [("stochastic", True)], bits=[3, 4]
+        )
+
+
+def test_every_small_size():
+    ranks.run_alone(_every_size, timeout=300)
+
+
+def _special(rank, world_size, dtype):
+    cases.check_special(dtype)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_nan_inf_and_extremes(dtype):
+    ranks.run_alone(_special, dtype)
+
+
+def _half(rank, world_size):
+    for codec, x, shift in cases.half_cases():
+        cases.check(codec, x, shift)
+
+
+def test_sixteen_bits():
+    ranks.run_alone(_half)
+
+
+def _large(rank, world_size, n, codecs, shift):
+    for dtype in (torch.float32, torch.bfloat16):
+        x = cases.values(n, dtype)
+        for codec in codecs:
+            cases.check(codec, x, shift)
+
+
+@pytest.mark.parametrize("shift", [0, 3])
+def test_more_tiles_than_blocks(shift):
+    codecs = [MaxMin(bits, bucket) for bits in (1, 3, 4, 8) for bucket in (64, 512, 2049)]
+    codecs += [MaxMin(4, 512, "stochastic", 9), MaxMin(8, 100_000), MaxMin(2, 1000, "nearest", 0)]
+    ranks.run_alone(_large, LARGE, [*codecs, Half("bf16"), Half("fp16")], shift, timeout=300)
+
+
+def test_more_than_two_to_the_26_values():
+    ranks.run_alone(_large, HUGE, [MaxMin(4), MaxMin(8, 512, "stochastic", 9)], 0, timeout=300)
+
+
+def _beyond(rank, world_size):
+    """Values whose places need more than 32 bits in bytes: the last part, against itself alone."""
+    n, last = 2**30 + 5 * 512, 5 * 512 + 512
+    x = torch.zeros(n, device="cuda")
+    x[-last:].copy_(cases.values(last))
+    codec = MaxMin(4, 512)
+    sent = codec.encode(x)
+    del x
+    back = codec.decode(sent, numel=n)
+    assert torch.equal(back[-last:].cpu(), codec.roundtrip(cases.values(last)))
+    assert back[:-last].eq(0).all()
+
+
+@ranks.real
+def test_more_than_four_gibibytes():
+    ranks.run_alone(_beyond)
+
+
+def _repeat(rank, world_size):
+    x = cases.values(LARGE).to("cuda")
+    for codec in (MaxMin(4), MaxMin(8, 2049), MaxMin(2, 64, "stochastic", 3)):
+        first = codec.encode(x, rank=1, sequence=2)
+        for _ in range(20):
+            assert torch.equal(codec.encode(x, rank=1, sequence=2), first)
+
+
+def test_bytes_are_the_same_from_run_to_run():
+    ranks.run_alone(_repeat)
