@@ -31,6 +31,9 @@ class GpuCall {
  public:
   /// Records the caller's current stream of the device; ties the memory of `tensors` to `side`.
   GpuCall(c10::Stream side, const std::vector<at::Tensor>& tensors);
+  ~GpuCall();
+  GpuCall(const GpuCall&) = delete;
+  GpuCall& operator=(const GpuCall&) = delete;
 
   /// While it lives, what the calling thread does goes to the side stream, behind what the caller
   /// had put on its own. When it ends, also by an exception, all of the call is there.
@@ -56,7 +59,7 @@ class GpuCall {
 
  private:
   const c10::Stream side_;
-  c10::Event ready_, done_;
+  std::optional<c10::Event> ready_, done_;  // but for the destructor always there
 };
 
 /// A stream of torch's pool; the context of the device is bound to the calling thread.

@@ -115,8 +115,9 @@ WorkPtr ProcessGroupCGX::enqueue(const CallShape& shape, const char* title, cons
   if (lane != nullptr) lane->refuse_capture(title);
   const milliseconds timeout =
       terms.timeout == c10d::kUnsetTimeout ? options_->timeout : terms.timeout;
-  CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
+  // Before begin(): a call that has begun must reach its end.
   auto gpu = lane != nullptr ? std::make_shared<GpuCall>(lane->side(), memory) : nullptr;
+  CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
   auto work = c10::make_intrusive<EngineWork>(rank_, shape.op, title, inputs, outputs,
                                               record->number, callbacks_, gpu);
   TaskQueue::Task task = [this, work, record, timeout, gpu, why = std::move(why),
