@@ -366,6 +366,7 @@ void ProcessGroupCGX::startCoalescing() {
   std::lock_guard<std::mutex> lock(mutex_);
   // An exception inside torch's coalescing manager ends it without endCoalescing().
   coalesced_.clear();
+  if (std::exchange(batch_begun_, false)) inner_gpu_->endCoalescing();
   coalescing_ = true;
 }
 
@@ -376,6 +377,9 @@ WorkPtr ProcessGroupCGX::endCoalescing() {
     TORCH_CHECK(coalescing_, "cgx: endCoalescing() without startCoalescing()");
     coalescing_ = false;
     works.swap(coalesced_);
+    if (std::exchange(batch_begun_, false)) {
+      if (WorkPtr batch = inner_gpu_->endCoalescing()) works.push_back(std::move(batch));
+    }
   }
   Tensors outputs;
   return c10::make_intrusive<GroupedWork>(std::move(works), std::move(outputs));
