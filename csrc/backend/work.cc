@@ -276,7 +276,7 @@ bool GroupedWork::isCompleted() {
 
 bool GroupedWork::isSuccess() const {
   for (const auto& work : works_) {
-    if (!work->isSuccess()) return false;
+    if (!succeeded(*work)) return false;
   }
   return true;
 }

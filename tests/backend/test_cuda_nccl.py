@@ -151,6 +151,7 @@ def crossing(rank, world_size):
             batch.append(dist.P2POp(dist.irecv, theirs, peer, group))
             for work in dist.batch_isend_irecv(batch):
                 work.wait()
+                assert work.is_success()
             assert theirs.cpu().unique().tolist() == [peer + 1.0]
         dist.destroy_process_group(group)
 
