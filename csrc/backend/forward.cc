@@ -156,6 +156,10 @@ WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
     // Gloo's own errors: a connection was closed. What it says of arguments is of other types.
     record->finish(e.what());
     guard_->rethrow(*record, e.what(), true);
+  } catch (const c10::DistError& e) {
+    // NCCL's: something may have been sent.
+    record->finish(e.what_without_backtrace());
+    guard_->rethrow(*record, e.what_without_backtrace(), true);
   } catch (...) {
     guard_->withdraw(record);
     throw;

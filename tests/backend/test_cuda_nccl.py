@@ -194,3 +194,20 @@ def destroyed(rank, world_size):
 def test_the_end_of_a_group_lets_its_last_calls_end():
     """NCCL's backend, destroyed without shutdown(), aborts them, and warns."""
     assert fake_cuda.run_fresh(destroyed, 2, timeout=60) == [0, 0]
+
+
+def failing(rank, world_size):
+    with fake_cuda.nccl():
+        group = dist.new_group(backend="cgx")
+        tensor = torch.ones(3, device="cuda")
+        dist.broadcast(tensor, 0, group=group)
+        fake_cuda.fail_nccl_once()
+        with pytest.raises(torch_cgx.CgxError, match="told to fail"):
+            dist.broadcast(tensor, 0, group=group)
+        with pytest.raises(torch_cgx.CgxError, match="told to fail"):
+            dist.all_reduce(torch.ones(3), group=group)  # the peers may be anywhere
+        dist.destroy_process_group(group)
+
+
+def test_an_error_of_nccl_ends_the_group():
+    fake_cuda.run_fresh(failing, 2, timeout=60)

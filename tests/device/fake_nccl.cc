@@ -75,6 +75,7 @@ class StreamWork final : public Work {
 };
 
 std::atomic<int> unclosed{0};
+std::atomic<bool> fails{false};  // the next call
 
 class FakeNccl final : public c10d::Backend {
  public:
@@ -178,6 +179,7 @@ class FakeNccl final : public c10d::Backend {
   // Tensors are kept until the work is done: as NCCL's backend does.
   WorkPtr run(c10d::OpType op, const Tensors& outputs, const Tensors& used,
               std::function<void()> body, bool asynchronous = true) {
+    if (fails.exchange(false)) C10_THROW_ERROR(DistBackendError, "fake NCCL: told to fail");
     for (const at::Tensor& tensor : used) {
       TORCH_CHECK(tensor.is_cuda() && tensor.is_contiguous(), "fake NCCL: ", tensor.device());
     }
@@ -216,5 +218,6 @@ PYBIND11_MODULE(_fake_nccl, m) {
       .def(pybind11::init([](const c10::intrusive_ptr<c10d::Backend>& gloo) {
         return c10::make_intrusive<FakeNccl>(gloo);
       }));
+  m.def("fail_once", [] { fails = true; });
   m.def("unclosed", [] { return unclosed.load(); });
 }
