@@ -4,6 +4,7 @@
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -40,6 +41,16 @@ class BackendBytes final : public ByteCollectives {
   BackendBytes(BackendPtr backend, c10::Stream stream, const char* name)
       : backend_(std::move(backend)), stream_(stream), name_(name) {}
 
+  // A backend that was not shut down aborts what is under way.
+  ~BackendBytes() override {
+    if (aborted_) return;
+    try {
+      backend_->shutdown();
+    } catch (const std::exception&) {
+      // It has failed already.
+    }
+  }
+
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }
   const char* name() const override { return name_; }
@@ -66,6 +77,7 @@ class BackendBytes final : public ByteCollectives {
   }
 
   void abort() override {
+    aborted_ = true;
     try {
       backend_->abort();
     } catch (const std::exception&) {
@@ -94,6 +106,7 @@ class BackendBytes final : public ByteCollectives {
   const BackendPtr backend_;
   const c10::Stream stream_;
   const char* const name_;
+  std::atomic<bool> aborted_{false};
 };
 
 }  // namespace

@@ -156,10 +156,15 @@ WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
     // Gloo's own errors: a connection was closed. What it says of arguments is of other types.
     record->finish(e.what());
     guard_->rethrow(*record, e.what(), true);
+  } catch (const c10::DistError& e) {
+    // NCCL's: something may have been sent.
+    record->finish(e.what_without_backtrace());
+    guard_->rethrow(*record, e.what_without_backtrace(), true);
   } catch (...) {
     guard_->withdraw(record);
     throw;
   }
+  if (!inner) inner = work_in_order(shape.op, outputs);
   auto work =
       c10::make_intrusive<ForwardedWork>(inner, record, guard_, views ? outputs : Tensors{});
   record->start();  // the watch looks at the work from here on
@@ -434,7 +439,7 @@ WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
   const bool bytes = needs_bytes(first_of(sent));
   Tensors views = bytes ? as_bytes(sent) : sent;
   return forward(shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout,
-                 false, [&] { return inner_for(first_of(views))->send(views, peer, tag); });
+                 false, [&] { return inner_for_batch(first_of(views))->send(views, peer, tag); });
 }
 
 WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
@@ -442,7 +447,7 @@ WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
   const bool bytes = needs_bytes(first_of(tensors));
   Tensors views = bytes ? as_bytes(tensors) : tensors;
   return forward(shape_of(c10d::OpType::RECV, tensors, peer), {}, tensors, c10d::kUnsetTimeout,
-                 bytes, [&] { return inner_for(first_of(views))->recv(views, peer, tag); });
+                 bytes, [&] { return inner_for_batch(first_of(views))->recv(views, peer, tag); });
 }
 
 WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {

@@ -39,6 +39,20 @@ size_t agree_on_room(Rendezvous& rendezvous, int rank, int size, size_t mine,
   return least;
 }
 
+// Which carrier AUTO means follows from it.
+void agree_on_nccl(Rendezvous& rendezvous, int rank, int size, bool mine,
+                   const Deadline& deadline) {
+  rendezvous.set(str_of("gpu-nccl/", rank), mine ? "1" : "0");
+  for (int r = 0; r < size; ++r) {
+    const bool theirs = rendezvous.get(str_of("gpu-nccl/", r), deadline) == "1";
+    if (theirs == mine) continue;
+    throw ConfigError(str_of("rank ", mine ? rank : r, " has a torch with NCCL, rank ",
+                             mine ? r : rank, " one without; for CUDA tensors set ",
+                             "CGX_CROSS_COMMUNICATOR_TYPE and CGX_CUDA_BACKEND to GLOO, or "
+                             "install equal versions"));
+  }
+}
+
 bool any_carrier(const Carriers& carriers, bool (Communicator::*is)() const) {
   return (carriers.inner && (*carriers.inner.*is)()) || (carriers.cross && (*carriers.cross.*is)());
 }
@@ -94,10 +108,20 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_gpu_carrier(Carrier kind,
 }
 
 std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
-  auto lane = std::make_unique<GpuLane>(device, factories_.kernels);
+  // A failed attempt leaves keys behind.
+  const std::string keys = str_of("cuda/", lanes_begun_++);
+  auto rendezvous = make_store_rendezvous(c10::make_intrusive<c10d::PrefixStore>(keys, store_));
+  std::unique_ptr<GpuLane> lane;
+  // Not every rank has a driver, or kernels: those without would be waited for.
+  connect_level("device", *rendezvous,
+                [&] { lane = std::make_unique<GpuLane>(device, factories_.kernels); });
   const Topology& topology = engine_->topology();
   const bool two_levels = topology.two_levels();
   Carrier cross = config_.cross;
+  if (config_.cross_is_automatic || config_.cuda_backend == "AUTO") {
+    agree_on_nccl(*rendezvous, rank_, size_, bool(factories_.inner_nccl),
+                  Deadline::after(options_->timeout));
+  }
   if (config_.cross_is_automatic && factories_.inner_nccl) cross = Carrier::kNccl;
   if (two_levels && config_.inner == Carrier::kNccl) {
     throw ConfigError(
@@ -110,7 +134,6 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
     throw ConfigError(str_of("CUDA tensors are reduced among at most ", gpu::kMostMessages,
                              " ranks (with several hosts: hosts) at once; here are ", team));
   }
-  auto rendezvous = make_store_rendezvous(c10::make_intrusive<c10d::PrefixStore>("cuda", store_));
   Carriers carriers{topology, rank_, nullptr, nullptr, ""};
   size_t room = 0;
   if (on_one_host_ || two_levels) {
@@ -118,7 +141,7 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
       const int host = topology.host_of(rank_);
       const std::vector<int>& members = topology.host(host);
       if (!on_one_host_ && members.size() == 1) return;
-      carriers.inner = make_gpu_carrier(config_.inner, str_of("cuda/host", host), members,
+      carriers.inner = make_gpu_carrier(config_.inner, str_of(keys, "/host", host), members,
                                         topology.local_of(rank_), *lane);
       room = carriers.inner->capacity();
     });
@@ -128,7 +151,7 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
     connect_level("cross", *rendezvous, [&] {
       if (!topology.in_team(rank_)) return;
       const int number = topology.local_of(rank_);
-      carriers.cross = make_gpu_carrier(cross, str_of("cuda/team", number), topology.team(number),
+      carriers.cross = make_gpu_carrier(cross, str_of(keys, "/team", number), topology.team(number),
                                         topology.host_of(rank_), *lane);
     });
   }
@@ -171,6 +194,7 @@ GpuLane& ProcessGroupCGX::gpu_lane(const at::Tensor& tensor) {
   if (!gpu_) {
     gpu_ = make_gpu_lane(tensor.device());
     guard_->attach_also(&gpu_->engine());
+    gpu_engine_ = &gpu_->engine();
   }
   TORCH_CHECK_VALUE(gpu_->device() == tensor.device(), "cgx: a tensor on ", tensor.device(),
                     ", while rank ", rank_, " of this group works on ", gpu_->device(),
@@ -178,10 +202,8 @@ GpuLane& ProcessGroupCGX::gpu_lane(const at::Tensor& tensor) {
   return *gpu_;
 }
 
-Engine* ProcessGroupCGX::gpu_engine() {
-  std::lock_guard<std::mutex> lock(gpu_mutex_);
-  return gpu_ ? &gpu_->engine() : nullptr;
-}
+// Callers may hold Python's lock.
+Engine* ProcessGroupCGX::gpu_engine() { return gpu_engine_; }
 
 Engine& ProcessGroupCGX::engine_for(const at::Tensor& tensor) {
   return tensor.device().is_cpu() ? *engine_ : gpu_lane(tensor).engine();
@@ -200,6 +222,16 @@ const ProcessGroupCGX::BackendPtr& ProcessGroupCGX::inner_for(const at::Tensor& 
     guard_->attach_also(inner_gpu_);
   }
   return inner_gpu_;
+}
+
+const ProcessGroupCGX::BackendPtr& ProcessGroupCGX::inner_for_batch(const at::Tensor& tensor) {
+  const BackendPtr& inner = inner_for(tensor);
+  if (inner == inner_) return inner;
+  std::lock_guard<std::mutex> lock(mutex_);
+  // NCCL runs sends and receives one after the other, so that those that cross wait for ever, but
+  // for those of one batch.
+  if (coalescing_ && !std::exchange(batch_begun_, true)) inner->startCoalescing();
+  return inner;
 }
 
 void ProcessGroupCGX::break_engines(const Failure& cause) {

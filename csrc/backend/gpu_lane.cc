@@ -38,25 +38,39 @@ c10::Stream side_stream(c10::Device device) {
 }
 
 GpuCall::GpuCall(c10::Stream side, const std::vector<at::Tensor>& tensors)
-    : side_(side), ready_(side.device_type()), done_(side.device_type()) {
+    : side_(side),
+      ready_(std::in_place, side.device_type()),
+      done_(std::in_place, side.device_type()) {
   const VirtualGuardImpl guard(side.device_type());
   const c10::DeviceGuard on(side.device());
-  ready_.record(guard.getStream(side.device()));
+  ready_->record(guard.getStream(side.device()));
   for (const at::Tensor& tensor : tensors) {
     guard.recordDataPtrOnStream(tensor.storage().data_ptr(), side_);
+  }
+}
+
+// Whoever destroys an event goes to its device and comes back, which would give a thread of ours
+// that never chose a device a context on the first one: hundreds of MiB there, by every process.
+GpuCall::~GpuCall() {
+  try {
+    const c10::DeviceGuard on(side_.device());
+    ready_.reset();
+    done_.reset();
+  } catch (const std::exception&) {
+    // The device is lost: the events go without its being current.
   }
 }
 
 GpuCall::Turn::Turn(GpuCall* call) : call_(call) {
   if (call_ == nullptr) return;
   on_side_.emplace(call_->side_);
-  call_->ready_.block(call_->side_);
+  call_->ready_->block(call_->side_);
 }
 
 GpuCall::Turn::~Turn() {
   if (call_ == nullptr) return;
   try {
-    call_->done_.record(call_->side_);
+    call_->done_->record(call_->side_);
   } catch (const std::exception& e) {
     TORCH_WARN("cgx: the end of a call could not be recorded on its stream: ", e.what());
   }
@@ -64,10 +78,10 @@ GpuCall::Turn::~Turn() {
 
 void GpuCall::make_stream_wait() const {
   const VirtualGuardImpl guard(side_.device_type());
-  done_.block(guard.getStream(side_.device()));
+  done_->block(guard.getStream(side_.device()));
 }
 
-bool GpuCall::query() const { return done_.query(); }
+bool GpuCall::query() const { return done_->query(); }
 
 GpuLane::GpuLane(c10::Device device, const LoadKernels& load) : side_(side_stream(device)) {
   const c10::DeviceGuard on(device);
@@ -84,13 +98,13 @@ void GpuLane::serve(std::unique_ptr<Engine> engine, bool lockstep, bool on_calle
   on_callers_thread_ = on_callers_thread;
 }
 
-void GpuLane::refuse_capture(const char* what) const {
-  const VirtualGuardImpl guard(side_.device_type());
+void refuse_capture(c10::Device device, const char* what) {
+  const VirtualGuardImpl guard(device.type());
+  const device::Stream stream = handle_of(guard.getStream(device));
   int capturing = 0;
-  const device::InContext here(queue_->driver(), queue_->context());
-  GPU(queue_->driver(), stream_is_capturing, handle_of(guard.getStream(side_.device())),
-      &capturing);
-  TORCH_CHECK(capturing == 0, "cgx: ", what,
+  // What the driver refuses (no context yet, another stream's capture) is no capture of this one.
+  const int result = Driver::get().stream_is_capturing(stream, &capturing);
+  TORCH_CHECK(result != device::kSuccess || capturing == 0, "cgx: ", what,
               " inside the capture of a CUDA graph is not supported: numbers of calls, deadlines "
               "and checks of the peers belong to one call and would not be replayed; make the call "
               "outside of torch.cuda.graph()");

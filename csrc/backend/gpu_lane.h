@@ -31,6 +31,9 @@ class GpuCall {
  public:
   /// Records the caller's current stream of the device; ties the memory of `tensors` to `side`.
   GpuCall(c10::Stream side, const std::vector<at::Tensor>& tensors);
+  ~GpuCall();
+  GpuCall(const GpuCall&) = delete;
+  GpuCall& operator=(const GpuCall&) = delete;
 
   /// While it lives, what the calling thread does goes to the side stream, behind what the caller
   /// had put on its own. When it ends, also by an exception, all of the call is there.
@@ -56,7 +59,7 @@ class GpuCall {
 
  private:
   const c10::Stream side_;
-  c10::Event ready_, done_;
+  std::optional<c10::Event> ready_, done_;  // but for the destructor always there
 };
 
 /// A stream of torch's pool; the context of the device is bound to the calling thread.
@@ -82,9 +85,6 @@ class GpuLane {
   bool lockstep() const { return lockstep_; }
   bool on_callers_thread() const { return on_callers_thread_; }
 
-  /// RuntimeError while the caller's stream is captured into a graph.
-  void refuse_capture(const char* what) const;
-
  private:
   c10::Stream side_;
   std::unique_ptr<device::Queue> queue_;
@@ -92,6 +92,9 @@ class GpuLane {
   std::unique_ptr<Engine> engine_;
   bool lockstep_ = false, on_callers_thread_ = false;
 };
+
+/// RuntimeError while the calling thread's stream of the device is captured into a graph.
+void refuse_capture(c10::Device device, const char* what);
 
 /// Kernels in the context of `queue`, loaded once per context while anybody uses them.
 std::shared_ptr<const gpu::Kernels> kernels_for(const device::Queue& queue,

@@ -11,6 +11,7 @@
 
 #include "backend/flight_record.h"
 #include "backend/python_error.h"
+#include "backend/work.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -91,7 +92,7 @@ void GroupGuard::detach() {
   // Works that nobody has waited for: their records must not keep the inner backend (finish()).
   for (const CallRecordPtr& call : under_way()) {
     const auto work = call->work();
-    const bool done = !work || (work->isCompleted() && work->isSuccess());
+    const bool done = !work || (work->isCompleted() && succeeded(*work));
     finish(*call, done ? "" : "the group was destroyed while this call was under way");
   }
   std::lock_guard<std::mutex> lock(attached_mutex_);
@@ -285,7 +286,7 @@ void GroupGuard::look() {
     // Gloo's sends and receives learn only in wait() that they are over.
     const auto work = call->work();
     if (!work || (!call->shape.point_to_point() && work->isCompleted())) {
-      finish(*call, work && !work->isSuccess() ? "failed" : "");
+      finish(*call, work && !succeeded(*work) ? "failed" : "");
     }
   }
   const std::vector<CallRecordPtr> calls = under_way();

@@ -238,7 +238,8 @@ std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char*
 
 void ProcessGroupCGX::require_nccl(const char* variable) const {
   if (factories_.inner_nccl) return;
-  throw ConfigError(str_of(variable, "='NCCL' needs a torch that was built with NCCL, and this one ",
+  throw ConfigError(str_of(variable,
+                           "='NCCL' needs a torch that was built with NCCL, and this one ",
                            "is not; use MPI, GLOO", on_one_host_ ? " or SHM" : ""));
 }
 
@@ -381,6 +382,7 @@ void ProcessGroupCGX::startCoalescing() {
   std::lock_guard<std::mutex> lock(mutex_);
   // An exception inside torch's coalescing manager ends it without endCoalescing().
   coalesced_.clear();
+  if (std::exchange(batch_begun_, false)) inner_gpu_->endCoalescing();
   coalescing_ = true;
 }
 
@@ -391,6 +393,9 @@ WorkPtr ProcessGroupCGX::endCoalescing() {
     TORCH_CHECK(coalescing_, "cgx: endCoalescing() without startCoalescing()");
     coalescing_ = false;
     works.swap(coalesced_);
+    if (std::exchange(batch_begun_, false)) {
+      if (WorkPtr batch = inner_gpu_->endCoalescing()) works.push_back(std::move(batch));
+    }
   }
   Tensors outputs;
   return c10::make_intrusive<GroupedWork>(std::move(works), std::move(outputs));

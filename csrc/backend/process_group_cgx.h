@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -190,6 +191,8 @@ class ProcessGroupCGX : public c10d::Backend {
   Engine& engine_for(const at::Tensor& tensor);
   /// The backend for what the engine does not reduce.
   const BackendPtr& inner_for(const at::Tensor& tensor);
+  /// The same for a send or a receive: one that torch is coalescing belongs to a batch there, too.
+  const BackendPtr& inner_for_batch(const at::Tensor& tensor);
   /// After a failure of one engine: the others, too.
   void break_engines(const Failure& cause);
   void connect_inner(Carriers& carriers);
@@ -269,9 +272,12 @@ class ProcessGroupCGX : public c10d::Backend {
   std::shared_ptr<GroupGuard> guard_;  // works hold it too
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Autotuner> autotuner_;
-  std::mutex gpu_mutex_;          // guards the making of the next two
+  std::mutex gpu_mutex_;          // guards the making of the next two; who holds it may wait for
+                                  // peers, and for Python's lock
   std::unique_ptr<GpuLane> gpu_;  // null before the first call on a GPU's tensors
   BackendPtr inner_gpu_;          // the same for what the engine does not reduce
+  int lanes_begun_ = 0;           // guarded by gpu_mutex_
+  std::atomic<Engine*> gpu_engine_{nullptr};
 
   std::shared_ptr<TaskQueue> callbacks_;
   std::unique_ptr<TaskQueue> worker_;
@@ -280,6 +286,7 @@ class ProcessGroupCGX : public c10d::Backend {
   c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
   bool closed_ = false;
   bool coalescing_ = false;
+  bool batch_begun_ = false;  // of inner_gpu_
   std::vector<WorkPtr> coalesced_;
 };
 

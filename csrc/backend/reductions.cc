@@ -112,12 +112,12 @@ WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tenso
                                  const Tensors& outputs, const Tensors& memory, const Terms& terms,
                                  std::string why, Body body) {
   GpuLane* lane = memory.front().is_cuda() ? &gpu_lane(memory.front()) : nullptr;
-  if (lane != nullptr) lane->refuse_capture(title);
   if (lane == nullptr || !lane->lockstep()) shape.plan = 0;  // the messages' heads tell
   const milliseconds timeout =
       terms.timeout == c10d::kUnsetTimeout ? options_->timeout : terms.timeout;
-  CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
+  // Before begin(): a call that has begun must reach its end.
   auto gpu = lane != nullptr ? std::make_shared<GpuCall>(lane->side(), memory) : nullptr;
+  CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
   auto work = c10::make_intrusive<EngineWork>(rank_, shape.op, title, inputs, outputs,
                                               record->number, callbacks_, gpu);
   TaskQueue::Task task = [this, work, record, timeout, gpu, why = std::move(why),
@@ -196,6 +196,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
                                            std::vector<std::vector<Segment>> segments,
                                            const Terms& terms, std::string why) {
   check_usable("all_reduce");
+  if (tensors.front().is_cuda()) refuse_capture(tensors.front().device(), "all_reduce");
   struct Item {
     at::Tensor tensor, memory;
     std::shared_ptr<const Plan> plan;
@@ -235,6 +236,7 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
                                                const std::shared_ptr<const Codec>& codec,
                                                const Terms& terms, std::string why) {
   check_usable("reduce_scatter");
+  if (input.is_cuda()) refuse_capture(input.device(), "reduce_scatter");
   check_shards("reduce_scatter", input, output, size_);
   check_same_device("reduce_scatter", input, output);
   const at::Tensor out = dense("reduce_scatter", output);
@@ -259,6 +261,7 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            const std::shared_ptr<const Codec>& codec,
                                            const Terms& terms, std::string why) {
   check_usable("all_gather");
+  if (input.is_cuda()) refuse_capture(input.device(), "all_gather");
   check_shards("all_gather", output, input, size_);
   check_same_device("all_gather", input, output);
   const at::Tensor out = dense("all_gather", output);

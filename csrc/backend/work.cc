@@ -94,6 +94,40 @@ bool EngineWork::wait(std::chrono::milliseconds timeout) {
   }
 }
 
+namespace {
+
+class WorkInOrder final : public c10d::Work {
+ public:
+  WorkInOrder(c10d::OpType op, std::vector<at::Tensor> tensors)
+      : Work(-1, op), tensors_(std::move(tensors)) {
+    future_ = make_tensor_list_future(tensors_);
+    future_->markCompleted(c10::IValue(tensors_));
+    finish();
+  }
+  // Not base's, which want a future of a work that ends later.
+  std::vector<at::Tensor> result() override { return tensors_; }
+  FuturePtr getFuture() override { return future_; }
+  void synchronize() override { future_->wait(); }  // for streams other than the caller's
+
+ private:
+  const std::vector<at::Tensor> tensors_;
+  FuturePtr future_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Work> work_in_order(c10d::OpType op, std::vector<at::Tensor> tensors) {
+  return c10::make_intrusive<WorkInOrder>(op, std::move(tensors));
+}
+
+bool succeeded(const c10d::Work& work) {
+  try {
+    return work.isSuccess();
+  } catch (const c10::NotImplementedError&) {
+    return work.exception() == nullptr;
+  }
+}
+
 EngineWork::EngineWork(int rank, c10d::OpType op, const char* title,
                        const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
                        uint64_t sequence, std::shared_ptr<TaskQueue> callbacks,
@@ -184,7 +218,7 @@ ForwardedWork::ForwardedWork(c10::intrusive_ptr<c10d::Work> inner, CallRecordPtr
 }
 
 bool ForwardedWork::isCompleted() { return inner_->isCompleted(); }
-bool ForwardedWork::isSuccess() const { return inner_->isSuccess(); }
+bool ForwardedWork::isSuccess() const { return succeeded(*inner_); }
 std::exception_ptr ForwardedWork::exception() const { return inner_->exception(); }
 int ForwardedWork::sourceRank() const { return inner_->sourceRank(); }
 std::vector<at::Tensor> ForwardedWork::result() {
@@ -242,7 +276,7 @@ bool GroupedWork::isCompleted() {
 
 bool GroupedWork::isSuccess() const {
   for (const auto& work : works_) {
-    if (!work->isSuccess()) return false;
+    if (!succeeded(*work)) return false;
   }
   return true;
 }

@@ -59,6 +59,13 @@ class EngineWork : public c10d::Work {
   bool settled_ = false;      // complete() has taken the futures that there were
 };
 
+/// What a backend that gave no work has put on the calling thread's current streams (NCCL's, where
+/// the call is not asynchronous): nothing is left to wait for. `tensors`: what it wrote.
+c10::intrusive_ptr<c10d::Work> work_in_order(c10d::OpType op, std::vector<at::Tensor> tensors);
+
+/// Did a work succeed, as far as it can tell? NCCL's know only whether they have failed.
+bool succeeded(const c10d::Work& work);
+
 /// A work of the inner backend. Shows the caller's tensors (the inner one may have worked on views
 /// of other types), and throws the cause that the group's guard knows when the inner work fails.
 class ForwardedWork : public c10d::Work {

@@ -1,6 +1,7 @@
 #include "comm/gpu_ipc.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@ using device::OwnEvent;
 using device::Queue;
 
 constexpr unsigned kLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS; HIP has the same
+constexpr std::chrono::milliseconds kGoodbye{500};
 // Payloads are aligned as the kernels want them: 64 bytes.
 constexpr size_t kShift = 64 - Communicator::kPayloadOffset;
 
@@ -161,11 +163,13 @@ class GpuIpc final : public Communicator {
         shown_(layout.size) {}
 
   ~GpuIpc() override {
-    // What the peers wrote for this rank it has read, if all went well, so nobody writes here any
-    // more; what this rank has put on its stream must not outlive the memory.
     try {
+      // What this rank has put on its stream must not outlive the memory.
       queue_.synchronize("the last messages of a group", Deadline::after(std::chrono::seconds(10)));
-    } catch (const std::exception&) {  // the context is gone, and its memory with it
+      shared_->peers.clear();
+      say_goodbye();
+    } catch (const std::exception&) {
+      // The context is gone, and its memory with it; or a peer is late, gone, or somewhere else.
     }
   }
 
@@ -241,6 +245,7 @@ class GpuIpc final : public Communicator {
 
   Message receive(int peer, const Deadline& deadline) override {
     const Message control = control_->receive(peer, deadline);
+    check_here(control, peer);
     Note note{};
     const std::string who = str_of("rank ", called(rank()), ": message of rank ", called(peer));
     if (control.bytes != kIpcControlBytes) {
@@ -261,6 +266,7 @@ class GpuIpc final : public Communicator {
 
   Message peek(int peer, const Deadline& deadline) override {
     const Message control = control_->peek(peer, deadline);
+    check_here(control, peer);
     return {nullptr, control.bytes, control.data};
   }
 
@@ -297,6 +303,27 @@ class GpuIpc final : public Communicator {
   // Where a message of the exchange lies at a peer.
   std::byte* inbox_at(size_t to) const {
     return peer(to).memory.data() + layout_.inbox(static_cast<size_t>(rank()), slot());
+  }
+
+  // Memory is to be freed after the peers have closed it: each says so when it has, with a message
+  // of a head alone. Peers that leave later are waited for a moment.
+  void say_goodbye() {
+    const Deadline soon = Deadline::after(kGoodbye);
+    std::byte* head = control_->open_broadcast(kPayloadOffset, soon);
+    std::memset(head, 0, kPayloadOffset);
+    control_->post(soon);
+    for (int p = 0; p < size(); ++p) {
+      if (p == rank()) continue;
+      control_->receive(p, soon);
+      control_->release(p);
+    }
+  }
+
+  // PeerLostError for a message that says goodbye.
+  void check_here(const Message& control, int peer) const {
+    if (control.bytes != kPayloadOffset) return;
+    throw PeerLostError(str_of("rank ", called(rank()), " waited for rank ", called(peer),
+                               " to send a message: it has closed its communicator"));
   }
 
   void check_room(size_t bytes) const {

@@ -28,9 +28,10 @@ namespace cgx {
 /// Room that a message needs in `control`.
 inline constexpr size_t kIpcControlBytes = Communicator::kPayloadOffset + 16;
 
-/// Collective. Each rank allocates in_flight() * size * capacity bytes of device memory. Null, on
-/// all ranks, where one of them cannot open another's memory: `why_not` says which and why, and
-/// `control` stays the caller's. `queue` outlives the result. TimeoutError: a rank is missing.
+/// Collective. Each rank allocates in_flight() * (size + 1) * capacity bytes of device memory.
+/// Null, on all ranks, where one of them cannot open another's memory: `why_not` says which and
+/// why, and `control` stays the caller's. `queue` outlives the result. TimeoutError: a rank is
+/// missing.
 std::unique_ptr<Communicator> make_gpu_ipc(const device::Queue& queue,
                                            std::unique_ptr<Communicator>& control,
                                            Rendezvous& rendezvous, size_t capacity,

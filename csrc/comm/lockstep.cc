@@ -50,6 +50,12 @@ class Lockstep final : public Communicator {
 
   ~Lockstep() override {
     try {
+      // What this rank had only to send, nobody has waited for.
+      if (!failure()) {
+        for (Slot& slot : slots_) {
+          if (slot.ticket) slot.ticket->wait();
+        }
+      }
       queue_.synchronize("the last messages of a group", Deadline::after(std::chrono::seconds(10)));
     } catch (const std::exception&) {  // the context is gone, and its memory with it
     }

@@ -11,7 +11,7 @@ namespace cgx {
 namespace {
 
 // A script that reduces ever new shapes must not fill the device.
-constexpr size_t kMostTables = 1024;
+constexpr size_t kMostTables = 16384;
 constexpr auto kGrace = std::chrono::seconds(10);
 
 gpu::Type type_of(DType dtype) { return static_cast<gpu::Type>(dtype); }

@@ -2,7 +2,8 @@
 //
 // Work goes to the group's stream; nothing here waits for the device, but under
 // NonFinite::kRaise, where the values have to be looked at before they are sent. Tables of runs are
-// made once and stay on the device, found again by their content.
+// made once and stay on the device, found again by their content; only when there are very many of
+// them is the stream waited for, and they are made anew.
 #pragma once
 
 #include <cstddef>

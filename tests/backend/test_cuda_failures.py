@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -15,6 +16,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.device import fake_cuda
+from torch_cgx import _backend
 
 pytestmark = fake_cuda.needed
 
@@ -145,3 +147,50 @@ def test_what_the_driver_is_asked_for(tmp_path):
 def traced_to_own_file(rank, world_size, folder):
     os.environ["STUB_DRIVER_LOG"] = f"{folder}/{rank}.log"
     return traced(rank, world_size)
+
+
+def without_kernels(rank, world_size):
+    load = _backend.load_kernels
+
+    def missing(major, minor):
+        raise RuntimeError("no kernels here")
+
+    if rank == 1:
+        _backend.load_kernels = missing
+    group = dist.new_group(backend="cgx")
+    tensor = torch.full((3000,), rank + 1.0, device="cuda")
+    start = time.monotonic()
+    with pytest.raises(Exception, match="no kernels here"):
+        dist.all_reduce(tensor, group=group)
+    assert time.monotonic() - start < 10
+    on_host = torch.ones(10)
+    dist.all_reduce(on_host, group=group)  # the group goes on
+    _backend.load_kernels = load
+    return on_host.tolist() == [2.0] * 10
+
+
+def test_a_rank_that_cannot_use_its_gpu_is_not_waited_for():
+    assert fake_cuda.run_fresh(without_kernels, 2, env=SHM, timeout=60) == [True, True]
+
+
+def stats_while_it_connects(rank, world_size):
+    loading, load = threading.Event(), _backend.load_kernels
+
+    def slow(major, minor):
+        loading.set()
+        time.sleep(0.5)  # lets other threads run
+        return load(major, minor)
+
+    _backend.load_kernels = slow
+    group = dist.new_group(backend="cgx")
+    tensor = torch.ones(3000, device="cuda")
+    thread = threading.Thread(target=dist.all_reduce, args=(tensor,), kwargs={"group": group})
+    thread.start()
+    assert loading.wait(10)
+    assert torch_cgx.stats(group)["cuda_carrier"] is None
+    thread.join()
+    assert torch_cgx.stats(group)["cuda_carrier"] == "cuda-ipc"
+
+
+def test_statistics_may_be_asked_for_while_the_gpu_is_made_ready():
+    fake_cuda.run_fresh(stats_while_it_connects, 2, env=SHM, timeout=60)

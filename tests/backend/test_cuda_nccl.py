@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -160,3 +162,76 @@ def test_ranks_of_a_host_with_other_bits_are_told():
     """Messages over NCCL carry no heads; what ranks of a host are about to do is compared."""
     outcomes = fake_cuda.run_fresh(other_bits, 2, check=False)
     assert outcomes[1].value == "told", [(o.error, o.log) for o in outcomes]
+
+
+def crossing(rank, world_size):
+    with fake_cuda.nccl():
+        group = dist.new_group(backend="cgx")
+        peer = 1 - rank
+        for n in (10, 100_000):
+            mine = torch.full((n,), rank + 1.0, device="cuda")
+            theirs = torch.zeros(n, device="cuda")
+            batch = [dist.P2POp(dist.isend, mine, peer, group)]
+            batch.append(dist.P2POp(dist.irecv, theirs, peer, group))
+            for work in dist.batch_isend_irecv(batch):
+                work.wait()
+                assert work.is_success()
+            assert theirs.cpu().unique().tolist() == [peer + 1.0]
+        dist.destroy_process_group(group)
+
+
+def test_batches_of_sends_and_receives_that_cross():
+    """NCCL runs them one after the other, unless it is told that they are a batch."""
+    fake_cuda.run_fresh(crossing, 2, timeout=60)
+
+
+def watched(rank, world_size):
+    with fake_cuda.nccl():
+        group = dist.new_group(backend="cgx")
+        tensor = torch.full((7,), float(rank), device="cuda")
+        work = dist.broadcast(tensor, 1, group=group, async_op=True)
+        time.sleep(1)  # the group's watch looks at the work
+        assert work.is_success()
+        work.wait()
+        assert tensor.cpu().tolist() == [1.0] * 7
+        dist.broadcast(tensor, 1, group=group, async_op=True)
+        dist.destroy_process_group(group)
+
+
+def test_works_that_do_not_know_whether_they_succeeded():
+    """Those of NCCL throw where isSuccess() is asked."""
+    fake_cuda.run_fresh(watched, 2, timeout=60)
+
+
+def destroyed(rank, world_size):
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(inner_communicator="NCCL")
+        group = dist.new_group(backend="cgx", pg_options=options)
+        tensor = torch.ones(3, device="cuda")
+        dist.all_reduce(tensor, group=group)
+        dist.broadcast(tensor, 0, group=group)
+        dist.destroy_process_group(group)
+        del group
+        return fake_cuda.unclosed_nccl()
+
+
+def test_the_end_of_a_group_lets_its_last_calls_end():
+    """NCCL's backend, destroyed without shutdown(), aborts them, and warns."""
+    assert fake_cuda.run_fresh(destroyed, 2, timeout=60) == [0, 0]
+
+
+def failing(rank, world_size):
+    with fake_cuda.nccl():
+        group = dist.new_group(backend="cgx")
+        tensor = torch.ones(3, device="cuda")
+        dist.broadcast(tensor, 0, group=group)
+        fake_cuda.fail_nccl_once()
+        with pytest.raises(torch_cgx.CgxError, match="told to fail"):
+            dist.broadcast(tensor, 0, group=group)
+        with pytest.raises(torch_cgx.CgxError, match="told to fail"):
+            dist.all_reduce(torch.ones(3), group=group)  # the peers may be anywhere
+        dist.destroy_process_group(group)
+
+
+def test_an_error_of_nccl_ends_the_group():
+    fake_cuda.run_fresh(failing, 2, timeout=60)

@@ -221,6 +221,16 @@ def nccl() -> Iterator[None]:
         dist.is_nccl_available, _backend.make_nccl = before
 
 
+def fail_nccl_once() -> None:
+    """The next call of a backend of `nccl` throws what NCCL's own errors are."""
+    _nccl.fail_once()
+
+
+def unclosed_nccl() -> int:
+    """Backends of `nccl` that were destroyed without shutdown() or abort()."""
+    return int(_nccl.unclosed())
+
+
 def _check_driver() -> None:
     ctypes.CDLL(str(STUB))
     if not hasattr(ctypes.CDLL("libcuda.so.1"), "stub_set_delay_us"):
