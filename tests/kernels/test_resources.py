@@ -59,10 +59,26 @@ def test_all_architectures_and_the_documented_resources(source: Path) -> None:
     assert resources.documented() == shown, "run python -m tests.kernels.resources --write"
 
 
+@pytest.fixture(scope="module")
+def unfused(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernels with a product and a sum where rn_fma() asks for one operation."""
+    text = source.read_text()
+    for name, plain in [
+        ("return __fmaf_rn(a, b, c);", "return __fadd_rn(__fmul_rn(a, b), c);"),
+        ("return __builtin_fmaf(a, b, c);", "return a * b + c;"),
+    ]:
+        assert text.count(name) == 1
+        text = text.replace(name, plain)
+    changed = tmp_path_factory.mktemp("unfused") / "kernels.cu"
+    changed.write_text(text)
+    return changed
+
+
 @needs_nvcc
-def test_nothing_is_fused(source: Path) -> None:
+def test_nothing_is_fused_but_what_asks_for_it(source: Path, unfused: Path) -> None:
     assert NVCC is not None
-    text = resources.ptx(NVCC, source)
+    assert "fma.rn.f32" in resources.ptx(NVCC, source)
+    text = resources.ptx(NVCC, unfused)
     assert text.count("mul.rn.f32") > 10 and text.count("div.rn.f32") > 5
     fused = r"\b(?:fma|mad)\.[\w.]*f(?:32|64)|\.ftz|\.approx|div\.full"
     assert not re.findall(fused, text)
@@ -108,9 +124,9 @@ def hip(source: Path, output: Path, *flags: str) -> str:
 
 @pytest.mark.skipif(HIPCC is None, reason="there is no hipcc")
 @pytest.mark.slow
-def test_amd(source: Path, tmp_path: Path) -> None:
+def test_amd(source: Path, unfused: Path, tmp_path: Path) -> None:
     """Operations of floats are single and IEEE's; no kernel copies its arguments, of 2 KiB."""
-    code = hip(source, tmp_path / "kernels.ll", "-emit-llvm")
+    code = hip(unfused, tmp_path / "kernels.ll", "-emit-llvm")
     assert len(re.findall(r"^define .*amdgpu_kernel void @cgx_", code, re.MULTILINE)) == 6
     assert len(re.findall(r"\bf(?:mul|add|div) float", code)) > 50
     assert not re.findall(r"llvm\.fma|\bf(?:mul|add|sub|div) \w+ float|!fpmath", code)
