@@ -53,8 +53,42 @@ void agree_on_nccl(Rendezvous& rendezvous, int rank, int size, bool mine,
   }
 }
 
-bool any_carrier(const Carriers& carriers, bool (Communicator::*is)() const) {
-  return (carriers.inner && (*carriers.inner.*is)()) || (carriers.cross && (*carriers.cross.*is)());
+// What the configuration asks for and CUDA tensors cannot have. `cross`: their carrier between
+// hosts.
+void refuse_impossible(const GroupConfig& config, const Topology& topology, Carrier cross) {
+  const bool two_levels = topology.two_levels(), on_one_host = topology.host_count() == 1;
+  if (two_levels && config.inner == Carrier::kNccl) {
+    throw ConfigError(
+        str_of("CGX_INNER_COMMUNICATOR_TYPE='NCCL' for CUDA tensors is for groups on "
+               "one host; this one spans ",
+               topology.host_count(), " with several ranks on one: use SHM"));
+  }
+  const int team = two_levels ? topology.host_count() : topology.size();
+  if (team > static_cast<int>(gpu::kMostMessages)) {
+    throw ConfigError(str_of("CUDA tensors are reduced among at most ", gpu::kMostMessages,
+                             " ranks (with several hosts: hosts) at once; here are ", team));
+  }
+  const bool nccl = (on_one_host ? config.inner : cross) == Carrier::kNccl;
+  const bool ipc = (on_one_host || two_levels) && config.inner == Carrier::kShm;
+  if (config.checksum && (nccl || ipc)) {
+    throw ConfigError(
+        "CGX_CHECKSUM=1 is for messages that pass through host memory; those of CUDA tensors do so "
+        "with CGX_INNER_COMMUNICATOR_TYPE and CGX_CROSS_COMMUNICATOR_TYPE MPI or GLOO");
+  }
+  if (nccl && config.nonfinite == NonFinite::kRaise) {
+    throw ConfigError(
+        "nonfinite='raise' has the host look at the values, which calls over NCCL do not wait for; "
+        "use another communicator for CUDA tensors, or nonfinite='propagate'");
+  }
+}
+
+// As carrier_name() of the host's, by what there is.
+std::string name_of(const Carriers& carriers) {
+  std::string name;
+  for (const Communicator* carrier : {carriers.inner.get(), carriers.cross.get()}) {
+    if (carrier != nullptr) name += str_of(name.empty() ? "" : "+", carrier->name());
+  }
+  return name;
 }
 
 }  // namespace
@@ -117,23 +151,12 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
                 [&] { lane = std::make_unique<GpuLane>(device, factories_.kernels); });
   const Topology& topology = engine_->topology();
   const bool two_levels = topology.two_levels();
-  Carrier cross = config_.cross;
+  const bool has_nccl = static_cast<bool>(factories_.inner_nccl);
   if (config_.cross_is_automatic || config_.cuda_backend == "AUTO") {
-    agree_on_nccl(*rendezvous, rank_, size_, bool(factories_.inner_nccl),
-                  Deadline::after(options_->timeout));
+    agree_on_nccl(*rendezvous, rank_, size_, has_nccl, Deadline::after(options_->timeout));
   }
-  if (config_.cross_is_automatic && factories_.inner_nccl) cross = Carrier::kNccl;
-  if (two_levels && config_.inner == Carrier::kNccl) {
-    throw ConfigError(
-        str_of("CGX_INNER_COMMUNICATOR_TYPE='NCCL' for CUDA tensors is for groups on "
-               "one host; this one spans ",
-               topology.host_count(), " with several ranks on one: use SHM"));
-  }
-  const int team = two_levels ? topology.host_count() : size_;
-  if (team > static_cast<int>(gpu::kMostMessages)) {
-    throw ConfigError(str_of("CUDA tensors are reduced among at most ", gpu::kMostMessages,
-                             " ranks (with several hosts: hosts) at once; here are ", team));
-  }
+  const Carrier cross = config_.cross_is_automatic && has_nccl ? Carrier::kNccl : config_.cross;
+  if (size_ > 1) refuse_impossible(config_, topology, cross);
   Carriers carriers{topology, rank_, nullptr, nullptr, ""};
   size_t room = 0;
   if (on_one_host_ || two_levels) {
@@ -157,25 +180,10 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
   }
   EngineOptions options = engine_options(config_, topology);
   if (room > 0 && config_.inner == Carrier::kShm) options.inner = {room, room};
-  const bool lockstep = any_carrier(carriers, &Communicator::lockstep);
-  if (cross == Carrier::kNccl)
-    options.segment_bytes = std::max(options.segment_bytes, kLockstepSegment);
-  const bool nccl = on_one_host_ ? config_.inner == Carrier::kNccl : cross == Carrier::kNccl;
-  if (size_ > 1 && config_.checksum && (nccl || config_.inner == Carrier::kShm)) {
-    throw ConfigError(
-        "CGX_CHECKSUM=1 is for messages that pass through host memory; those of CUDA tensors do so "
-        "with CGX_INNER_COMMUNICATOR_TYPE and CGX_CROSS_COMMUNICATOR_TYPE MPI or GLOO");
-  }
-  if (size_ > 1 && nccl && config_.nonfinite == NonFinite::kRaise) {
-    throw ConfigError(
-        "nonfinite='raise' has the host look at the values, which calls over NCCL do not wait for; "
-        "use another communicator for CUDA tensors, or nonfinite='propagate'");
-  }
-  // As in carrier_name(), by what there is.
-  for (const Communicator* carrier : {carriers.inner.get(), carriers.cross.get()}) {
-    if (carrier == nullptr) continue;
-    carriers.name += str_of(carriers.name.empty() ? "" : "+", carrier->name());
-  }
+  // The same on all ranks, also on those that have no carrier between hosts.
+  const bool lockstep = (on_one_host_ ? config_.inner : cross) == Carrier::kNccl;
+  if (lockstep) options.segment_bytes = std::max(options.segment_bytes, kLockstepSegment);
+  carriers.name = name_of(carriers);
   auto engine = std::make_unique<Engine>(
       std::move(carriers), options,
       [guard = guard_](Failure failure) { return guard->explain(std::move(failure)); });

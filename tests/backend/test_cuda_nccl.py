@@ -18,7 +18,7 @@ CONFIGS = [{"bits": 4, "bucket_size": 64}, {"bits": 32}, {"bits": 3, "bucket_siz
 SIZES = [0, 1, 2, 3, 15, 16, 17, 100, 400, 513, 4097, 70_001]
 
 
-def reduce_over(rank, world_size, hosts, settings, carrier):
+def reduce_over(rank, world_size, hosts, settings, carriers):
     with fake_cuda.nccl():
         options = torch_cgx.Options(host_id=str(hosts[rank]), **settings)
         group = dist.new_group(backend="cgx", pg_options=options)
@@ -33,7 +33,7 @@ def reduce_over(rank, world_size, hosts, settings, carrier):
         torch_cgx.reduce_scatter_tensor(part, whole, group=group, config={"bits": 8})
         torch_cgx.all_gather_into_tensor(whole, part, group=group, config={"bits": 8})
         digests.append(digest(whole.cpu()))
-        assert torch_cgx.stats(group)["cuda_carrier"] == carrier
+        assert torch_cgx.stats(group)["cuda_carrier"] == carriers[rank]
         dist.destroy_process_group(group)
         return digests
 
@@ -43,18 +43,24 @@ def reduce_over(rank, world_size, hosts, settings, carrier):
 def test_all_reduce_on_one_host(world_size, algorithm):
     settings = {"inner_communicator": "NCCL", "inner_reduction": algorithm}
     hosts = [0] * world_size
-    results = fake_cuda.run(reduce_over, world_size, hosts, settings, "nccl")
+    results = fake_cuda.run(reduce_over, world_size, hosts, settings, ["nccl"] * world_size)
     assert all(result == results[0] for result in results), "ranks differ"
     options = torch_cgx.Options(inner_communicator="GLOO")
     assert results[0][:-1] == simulated(hosts, options, algorithm.lower())
 
 
 @pytest.mark.parametrize(
-    ("hosts", "carrier"), [([0, 1, 2], "nccl"), ([0, 0, 1, 1], "cuda-ipc+nccl")]
+    ("hosts", "carriers"),
+    [
+        ([0, 1, 2], ["nccl"] * 3),
+        ([0, 0, 1, 1], ["cuda-ipc+nccl"] * 4),
+        # Two ranks of the first host talk to no other host.
+        ([0, 0, 0, 1], ["cuda-ipc+nccl", "cuda-ipc", "cuda-ipc", "nccl"]),
+    ],
 )
-def test_across_hosts(hosts, carrier):
+def test_across_hosts(hosts, carriers):
     """By default: shared memory inside hosts, NCCL between them."""
-    results = fake_cuda.run(reduce_over, len(hosts), hosts, {}, carrier)
+    results = fake_cuda.run(reduce_over, len(hosts), hosts, {}, carriers)
     assert all(result == results[0] for result in results), "ranks differ"
     options = torch_cgx.Options(shm_segment_kb=4096, segment_kb=4096)
     assert results[0][:-1] == simulated(hosts, options)
@@ -63,7 +69,7 @@ def test_across_hosts(hosts, carrier):
 def test_across_hosts_over_gloo():
     hosts = [0, 0, 1, 1]
     settings = {"cross_communicator": "GLOO"}
-    results = fake_cuda.run(reduce_over, 4, hosts, settings, "cuda-ipc+gloo(pinned)")
+    results = fake_cuda.run(reduce_over, 4, hosts, settings, ["cuda-ipc+gloo(pinned)"] * 4)
     assert all(result == results[0] for result in results), "ranks differ"
     options = torch_cgx.Options(shm_segment_kb=4096)
     assert results[0][:-1] == simulated(hosts, options)
