@@ -4,7 +4,8 @@
 // the host (tests/native/test_gpu_stages.cc). fold(e, lanes) joins what neighbouring threads saw.
 #pragma once
 
-#include "codec/cuda/tile.h"
+#include "codec/cuda/buckets.h"
+#include "codec/cuda/codes.h"
 
 namespace cgx::gpu {
 
