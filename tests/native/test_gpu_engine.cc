@@ -133,6 +133,14 @@ struct GpuGroup {
   std::vector<std::unique_ptr<Gpu>> gpus;
   std::vector<std::unique_ptr<Engine>> ranks;
   std::vector<std::shared_ptr<MockNetwork>> networks;
+
+  GpuGroup() = default;
+  GpuGroup(GpuGroup&&) = default;
+  // At once on all ranks, which wait for each other to close what they share.
+  ~GpuGroup() {
+    run_ranks(static_cast<int>(ranks.size()),
+              [&](int rank) { ranks[static_cast<size_t>(rank)].reset(); });
+  }
 };
 
 std::vector<std::unique_ptr<Communicator>> carriers_of(GpuGroup& group, Way way,
