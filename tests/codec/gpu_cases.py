@@ -1,5 +1,5 @@
 """What the codecs do on a CUDA device, against the CPU's codecs: the same cases for the fake device
-(tests/codec/test_gpu_codecs.py) and for a GPU (tests/gpu). Runs in a process that has the device.
+(tests/device/test_gpu_codecs.py) and for a GPU (tests/gpu). Runs in a process that has the device.
 """
 
 from __future__ import annotations

@@ -17,11 +17,6 @@ from torch_cgx.codecs import Half, MaxMin
 pytestmark = fake_cuda.needed
 
 
-@pytest.fixture(autouse=True)
-def level():
-    """The workers' own: the CPU's levels are compared elsewhere."""
-
-
 def run(fn, *args, **options):
     return fake_cuda.run(fn, 1, *args, backend=None, timeout=300, **options)[0]
 
