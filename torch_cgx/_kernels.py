@@ -1,26 +1,25 @@
 """The GPU kernels as an image that the driver loads.
 
-Built with the package by nvcc (`_kernels.fatbin`); where there was none, CuPy's NVRTC compiles the
-same source (`_kernels.cu`) for the GPU at hand, once: the result stays in a folder of the user's.
-Nothing here touches a GPU.
+Built with the package by nvcc (`_kernels.fatbin`), for AMD's GPUs by hipcc (`_kernels.hsaco`);
+where that was not done, CuPy's NVRTC, or hipRTC, compiles the same source (`_kernels.cu`) for the
+GPU at hand, once: the result stays in a folder of the user's. Nothing here touches a GPU.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import tempfile
-import warnings
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from torch_cgx._kernel_cache import cached
+
 _HERE = Path(__file__).parent
-_CHOICES = ("auto", "nvrtc")
 # As build_kernels.py gives nvcc: no fused multiply-add, the rest of IEEE arithmetic is the default.
 _FLAGS = ("--std=c++17", "--fmad=false")
-_TRAILER = hashlib.sha256().digest_size  # of a file in the cache: the hash of what precedes it
+# As build_kernels.py gives hipcc: nothing is fused, subnormal numbers are kept. That division is
+# rounded correctly is hipRTC's default, which has no option for it.
+_HIP_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-gpu-flush-denormals-to-zero")
 
 
 def image(major: int, minor: int) -> bytes:
@@ -30,41 +29,57 @@ def image(major: int, minor: int) -> bytes:
     RuntimeError: there is neither a fatbin nor CuPy, or NVRTC failed. ValueError: CGX_KERNELS is
     neither of `auto` and `nvrtc`.
     """
-    choice = os.environ.get("CGX_KERNELS", "").strip().lower() or "auto"
-    if choice not in _CHOICES:
-        raise ValueError(f"CGX_KERNELS is {choice!r}, allowed: {', '.join(_CHOICES)}")
     fatbin = _HERE / "_kernels.fatbin"
-    if choice == "auto" and fatbin.exists():
+    if _choice("nvrtc", "NVIDIA") == "auto" and fatbin.exists():
         return fatbin.read_bytes()
     return _compiled(10 * major + minor)
 
 
 def hip_image(arch: str) -> bytes:
-    """The kernels for an AMD GPU, as `gfx90a`; features behind a colon do not count.
+    """The kernels for an AMD GPU, as `gfx90a:sramecc+:xnack-`: a code object, or a bundle of them;
+    what hipModuleLoadData takes.
 
-    RuntimeError: they were not built, or not for this one.
+    RuntimeError: none was built for this GPU and there is no hipRTC, or it failed. ValueError:
+    CGX_KERNELS is neither of `auto` and `hiprtc`.
     """
-    arch = arch.partition(":")[0]
-    how = (
-        f"`make kernels-hip HIP_ARCHS={arch}` in torch_cgx's source (it needs hipcc), then install"
-    )
-    file = _HERE / "_kernels.hsaco"
-    if not file.exists():
-        raise RuntimeError(f"torch_cgx was built without kernels for AMD GPUs; to get them: {how}")
-    code = file.read_bytes()
-    if re.search(rf"amdgcn-amd-amdhsa--{re.escape(arch)}\b".encode(), code) is None:
-        raise RuntimeError(f"torch_cgx has kernels for AMD GPUs, but not for {arch}: {how}")
-    return code
+    from torch_cgx import _hiprtc
+
+    hsaco = _HERE / "_kernels.hsaco"
+    if _choice("hiprtc", "AMD") == "auto" and hsaco.exists():
+        code = hsaco.read_bytes()
+        # hipcc was told no features, so its code runs with any.
+        built = re.escape(arch.partition(":")[0])
+        if re.search(rf"amdgcn-amd-amdhsa--{built}\b".encode(), code):
+            return code
+    source = _source()
+    hiprtc = _hiprtc.load()
+    flags = (*_HIP_FLAGS, f"--gpu-architecture={arch}")
+    key = repr((hiprtc.version, flags)).encode() + source
+    return cached(arch.replace(":", "."), key, lambda: hiprtc.compile(source, flags))
 
 
-def _compiled(arch: int) -> bytes:
+def _choice(compiler: str, vendor: str) -> str:
+    allowed = ("auto", compiler)
+    choice = os.environ.get("CGX_KERNELS", "").strip().lower() or "auto"
+    if choice not in allowed:
+        raise ValueError(
+            f"CGX_KERNELS is {choice!r}, allowed: {', '.join(allowed)} (for {vendor}'s GPUs)"
+        )
+    return choice
+
+
+def _source() -> bytes:
     try:
-        source = (_HERE / "_kernels.cu").read_bytes()
+        return (_HERE / "_kernels.cu").read_bytes()
     except FileNotFoundError as error:
         raise RuntimeError(
             f"{error.filename} is not there: torch_cgx's build writes it (pip, or, into its source "
             "tree, python build_kernels.py)"
         ) from error
+
+
+def _compiled(arch: int) -> bytes:
+    source = _source()
     nvrtc = _nvrtc()
     version = nvrtc.getVersion()
     # A GPU that this NVRTC does not know gets PTX, which its driver compiles.
@@ -75,13 +90,12 @@ def _compiled(arch: int) -> bytes:
         )
     kind = "sm" if arch in known else "compute"
     flags = (*_FLAGS, f"--gpu-architecture={kind}_{max(known)}")
-    key = hashlib.sha256(repr((version, flags)).encode() + source).hexdigest()
-    file = _cache_folder() / f"{kind}_{max(known)}-{key}"
-    code = _read(file)
-    if code is None:
-        code = _compile(nvrtc, source.decode(), flags, ptx=kind == "compute")
-        _write(file, code)
-    return code
+    key = repr((version, flags)).encode() + source
+
+    def make() -> bytes:
+        return _compile(nvrtc, source.decode(), flags, ptx=kind == "compute")
+
+    return cached(f"{kind}_{max(known)}", key, make)
 
 
 def _nvrtc() -> Any:
@@ -114,51 +128,3 @@ def _compile(nvrtc: Any, source: str, flags: tuple[str, ...], ptx: bool) -> byte
         return (text.encode() if isinstance(text, str) else bytes(text)).rstrip(b"\0") + b"\0"
     finally:
         nvrtc.destroyProgram(program)
-
-
-def _cache_folder() -> Path:
-    """As the XDG Base Directory Specification has it, which lets only absolute paths count."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "torch_cgx"
-
-
-def _check_folder(folder: Path) -> None:
-    """OSError: others may write there, and so choose what runs."""
-    found = folder.stat()
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError("others may write there")
-
-
-def _read(file: Path) -> bytes | None:
-    """None where there is none, or what is there is not what was written."""
-    try:
-        _check_folder(file.parent)
-        code = file.read_bytes()
-    except OSError:
-        return None
-    code, hashed = code[:-_TRAILER], code[-_TRAILER:]
-    return code if hashlib.sha256(code).digest() == hashed else None
-
-
-def _write(file: Path, code: bytes) -> None:
-    try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_folder(file.parent)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(code + hashlib.sha256(code).digest())
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        _warn_once(
-            f"torch_cgx cannot keep its compiled GPU kernels in {file.parent} ({error}), so every "
-            "process compiles them anew; XDG_CACHE_HOME names another folder"
-        )
-
-
-@cache
-def _warn_once(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=2)

@@ -6,24 +6,31 @@
 // -ffp-contract=off does (no level may fuse, or the bytes would depend on the machine).
 #pragma once
 
-// A compiler of kernels, be it nvcc, NVRTC or hipcc, sees none of what only the host needs.
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__) || defined(__HIPCC__)
+// What compiles when the program runs has no headers, but what it brings along.
+#if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
+#define CGX_RUNTIME_COMPILER
+#endif
+
+// A compiler of kernels, be it nvcc, NVRTC, hipcc or hipRTC, sees none of what only the host needs.
+#if defined(CGX_RUNTIME_COMPILER) || defined(__CUDACC__) || defined(__HIPCC__)
 #define CGX_DEVICE_COMPILER
 #endif
 
-// NVRTC has no headers.
-#if defined(__CUDACC_RTC__)
+#if defined(CGX_RUNTIME_COMPILER)
+// Not in the global namespace, where some versions of hipRTC have theirs, of other types.
+namespace cgx {
 using uint8_t = unsigned char;
 using uint16_t = unsigned short;
 using uint32_t = unsigned int;
 using uint64_t = unsigned long;
 using uintptr_t = unsigned long;
 static_assert(sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "these types have these sizes");
+}  // namespace cgx
 #else
 #include <cstdint>
 #endif
 
-#if defined(__HIPCC__)
+#if defined(__HIPCC__) && !defined(CGX_RUNTIME_COMPILER)
 #include <hip/hip_runtime.h>
 #endif
 

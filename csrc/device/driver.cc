@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -40,25 +41,42 @@ Vendor vendor_wanted() {
 }
 
 struct Library {
-  const char* file;
+  std::vector<const char*> files;  // the first that opens
   const char* remedy;
 };
 
 Library library_of(Vendor vendor) {
   if (vendor == Vendor::kCuda) {
-    return {"libcuda.so.1",
+    return {{"libcuda.so.1"},
             "it comes with NVIDIA's driver, not with CUDA or torch; in a container it takes the "
             "NVIDIA container toolkit (docker run --gpus all)"};
   }
-  return {"libamdhip64.so", "it comes with ROCm"};
+  // Without a number it is there only with ROCm's development files; torch brings its own.
+  return {{"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"},
+          "it comes with ROCm"};
+}
+
+/// Sets `file` to the name that opened. One that the process has is taken before any other: two
+/// of them would not know each other's streams.
+void* open(const Library& library, std::string& file) {
+  std::string why;
+  for (const int flags : {RTLD_NOW | RTLD_NOLOAD, RTLD_NOW}) {
+    for (const char* name : library.files) {
+      file = name;
+      if (void* handle = dlopen(name, flags)) return handle;
+      const char* error = dlerror();
+      if (name == library.files.front() && error != nullptr) why = error;
+    }
+  }
+  throw ResourceError(str_of("tensors on a GPU need ", library.files.front(),
+                             ", which cannot be opened (", why, "): ", library.remedy));
 }
 
 template <typename F>
-void find(void* handle, const Library& library, const char* symbol, F& function) {
+void find(void* handle, const std::string& file, const char* symbol, F& function) {
   void* found = dlsym(handle, symbol);
   if (found == nullptr) {
-    throw ResourceError(
-        str_of(library.file, " has no ", symbol, ": this driver is too old for torch_cgx"));
+    throw ResourceError(str_of(file, " has no ", symbol, ": this driver is too old for torch_cgx"));
   }
   function = reinterpret_cast<F>(found);
 }
@@ -87,25 +105,19 @@ std::string text_of(const Driver& driver, int result) {
 }
 
 Driver open_driver(Vendor vendor) {
-  const Library library = library_of(vendor);
-  void* handle = dlopen(library.file, RTLD_NOW);
-  if (handle == nullptr) {
-    throw ResourceError(str_of("tensors on a GPU need ", library.file, ", which cannot be opened (",
-                               dlerror(), "): ", library.remedy));
-  }
   Driver driver;
   driver.vendor = vendor;
-  driver.library = library.file;
+  void* handle = open(library_of(vendor), driver.library);
   const int which = static_cast<int>(vendor);
   const Names* names = kNames;
 #define CGX_FIND(name, cuda, hip, arguments) \
-  find(handle, library, (names++)->of[which], driver.name);
+  find(handle, driver.library, (names++)->of[which], driver.name);
   CGX_DRIVER_CALLS(CGX_FIND)
 #undef CGX_FIND
   GPU(driver, init, 0);
   int devices = 0;
   GPU(driver, device_count, &devices);
-  if (devices == 0) throw ResourceError(str_of(library.file, " sees no device"));
+  if (devices == 0) throw ResourceError(str_of(driver.library, " sees no device"));
   return driver;
 }
 

@@ -1,8 +1,13 @@
-"""torch_cgx._kernels: which image is taken, and what becomes of those that NVRTC compiles."""
+"""torch_cgx._kernels: which image is taken, and what becomes of what NVRTC and hipRTC compile."""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
+import re
+import shutil
+import subprocess
 import sys
 import types
 import warnings
@@ -13,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.kernels.resources import build
-from torch_cgx import _kernels
+from torch_cgx import _hiprtc, _kernel_cache, _kernels
 
 
 class Nvrtc(types.ModuleType):
@@ -71,7 +76,7 @@ def nvrtc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Nvrtc:
     monkeypatch.setattr(_kernels, "_HERE", package)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CGX_KERNELS", raising=False)
-    _kernels._warn_once.cache_clear()
+    _kernel_cache._warn_once.cache_clear()
     return fake
 
 
@@ -172,7 +177,7 @@ def test_what_others_may_have_put_there_is_not_loaded(nvrtc: Nvrtc, tmp_path: Pa
     first = _kernels.image(9, 0)
     (file,) = cached(tmp_path)
     other = b"other code"
-    file.write_bytes(other + _kernels.hashlib.sha256(other).digest())
+    file.write_bytes(other + hashlib.sha256(other).digest())
     assert _kernels.image(9, 0) == other  # whose it is, is all that counts
     file.parent.chmod(0o770)
     with pytest.warns(RuntimeWarning, match="others may write there"):
@@ -195,9 +200,9 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/u")
     for base in ("", "relative/path"):
         monkeypatch.setenv("XDG_CACHE_HOME", base)
-        assert _kernels._cache_folder() == Path("/home/u/.cache/torch_cgx")
+        assert _kernel_cache.folder() == Path("/home/u/.cache/torch_cgx")
     monkeypatch.setenv("XDG_CACHE_HOME", "/scratch")
-    assert _kernels._cache_folder() == Path("/scratch/torch_cgx")
+    assert _kernel_cache.folder() == Path("/scratch/torch_cgx")
 
 
 def test_a_failed_compilation_shows_its_log(nvrtc: Nvrtc, tmp_path: Path) -> None:
@@ -234,35 +239,177 @@ def test_a_package_that_was_not_built_whole(nvrtc: Nvrtc, tmp_path: Path) -> Non
         _kernels.image(9, 0)
 
 
-def test_kernels_for_amd(nvrtc: Nvrtc, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="without kernels for AMD.*make kernels-hip HIP_ARCHS=g"):
-        _kernels.hip_image("gfx90a")
+class Hiprtc:
+    """As what _hiprtc.load() gives; what it compiles tells how."""
+
+    version = (9, 0)
+    compiled = 0
+
+    def compile(self, source: bytes, flags: tuple[str, ...]) -> bytes:
+        self.compiled += 1
+        return f"code {(source, flags)}".encode()
+
+
+def test_kernels_for_amd_that_were_built(
+    nvrtc: Nvrtc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hiprtc = Hiprtc()
+    monkeypatch.setattr(_hiprtc, "load", lambda: hiprtc)
     code = b"xx hipv4-amdgcn-amd-amdhsa--gfx90a yy"
     (tmp_path / "package/_kernels.hsaco").write_bytes(code)
     assert _kernels.hip_image("gfx90a:sramecc+:xnack-") == _kernels.hip_image("gfx90a") == code
-    for other in ("gfx942", "gfx90", "gfx90ab"):
-        with pytest.raises(RuntimeError, match=f"not for {other}: .*HIP_ARCHS={other}"):
-            _kernels.hip_image(other)
+    assert hiprtc.compiled == 0
+    for number, other in enumerate(("gfx942", "gfx90", "gfx90ab")):
+        assert f"--gpu-architecture={other}'".encode() in _kernels.hip_image(other)
+        assert hiprtc.compiled == number + 1
+    monkeypatch.setenv("CGX_KERNELS", "hiprtc")
+    assert _kernels.hip_image("gfx90a").startswith(b"code ")
+    for choice, image in (
+        ("nvrtc", _kernels.hip_image),
+        ("hiprtc", lambda _: _kernels.image(9, 0)),
+    ):
+        monkeypatch.setenv("CGX_KERNELS", choice)
+        with pytest.raises(ValueError, match=f"CGX_KERNELS is '{choice}', allowed: auto, .*rtc"):
+            image("gfx90a")
+
+
+def test_kernels_for_amd_are_compiled_once(
+    nvrtc: Nvrtc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hiprtc = Hiprtc()
+    monkeypatch.setattr(_hiprtc, "load", lambda: hiprtc)
+    first = _kernels.hip_image("gfx90a:xnack-")
+    assert b"// the source" in first and b"'-ffp-contract=off'" in first
+    assert b"'--gpu-architecture=gfx90a:xnack-'" in first
+    assert _kernels.hip_image("gfx90a:xnack-") == first and hiprtc.compiled == 1
+    (file,) = cached(tmp_path)
+    assert file.name.startswith("gfx90a.xnack--")
+    hiprtc.version = (9, 1)
+    _kernels.hip_image("gfx90a:xnack-")
+    (tmp_path / "package/_kernels.cu").write_text("// another source\n")
+    _kernels.hip_image("gfx90a:xnack-")
+    assert hiprtc.compiled == 3 == len(cached(tmp_path))
+
+
+def test_neither_kernels_for_amd_nor_hiprtc(nvrtc: Nvrtc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hiprtc, "_FILES", ["libno-such-hiprtc.so", "libc.so.6"])
+    with pytest.raises(
+        RuntimeError, match=r"does not load \(libhiprtc.*make kernels-hip HIP_ARCHS="
+    ):
+        _kernels.hip_image("gfx90a")
+
+
+def real_hiprtc() -> _hiprtc.Hiprtc:
+    try:
+        return _hiprtc.load()
+    except RuntimeError:
+        pytest.skip("there is no hipRTC (Debian: libamdhip64-5)")
+
+
+@pytest.fixture
+def kernels_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The real source, in a package that nothing was built for; the user's folder is empty."""
+    build.write_source(tmp_path)
+    monkeypatch.setattr(_kernels, "_HERE", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("CGX_KERNELS", raising=False)
+    return tmp_path
+
+
+NAMES = ("encode", "decode", "sum", "wide_encode", "wide_sum", "finite")
+
+
+def test_the_real_hiprtc_compiles_the_real_source(kernels_to_compile: Path) -> None:
+    real_hiprtc()
+    arch = "gfx90a:sramecc+:xnack-"
+    code = _kernels.hip_image(arch)
+    assert code.startswith(b"\x7fELF") and code == _kernels.hip_image(arch)
+    assert f"amdgcn-amd-amdhsa--{arch}".encode() in code
+    for name in NAMES:
+        assert f"cgx_{name}.kd\0".encode() in code
+    assert len(cached(kernels_to_compile)) == 1
+
+
+def arithmetic(code: Path) -> dict[str, int]:
+    """How often each instruction that fuses or divides stands in a code object."""
+    done = subprocess.run(
+        ["llvm-objdump-15", "--disassemble", "--mcpu=gfx90a", code],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, int] = {}
+    for name in re.findall(
+        r"^\s+(v_(?:pk_)?(?:fma|mad|mac|div|rcp)\w*)",
+        done.stdout,
+        re.MULTILINE,
+    ):
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def test_hiprtc_rounds_as_hipcc_does(kernels_to_compile: Path) -> None:
+    """Its options are not hipcc's: what they come to is compared."""
+    real_hiprtc()
+    for tool in ("hipcc", "llvm-objdump-15", "clang-offload-bundler-15"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"there is no {tool}")
+    bundle, hipcc, hiprtc = (kernels_to_compile / name for name in ("bundle", "hipcc", "hiprtc"))
+    source = str(kernels_to_compile / "_kernels.cu")
+    subprocess.run(
+        ["hipcc", *build.HIP_FLAGS, "--offload-arch=gfx90a", "--genco", "-x", "hip", source]
+        + ["-o", str(bundle)],
+        check=True,
+    )
+    subprocess.run(
+        ["clang-offload-bundler-15", "--unbundle", "--type=o", f"--input={bundle}"]
+        + ["--targets=hipv4-amdgcn-amd-amdhsa--gfx90a", f"--output={hipcc}"],
+        check=True,
+    )
+    hiprtc.write_bytes(_kernels.hip_image("gfx90a"))
+    found = arithmetic(hiprtc)
+    assert found == arithmetic(hipcc)
+    assert found["v_div_fixup_f32"] > 0
+
+
+def test_hiprtc_shows_its_log() -> None:
+    hiprtc = real_hiprtc()
+    with pytest.raises(RuntimeError) as refused:
+        hiprtc.compile(b"int f() { return no_such_thing; }", ("--gpu-architecture=gfx90a",))
+    text = str(refused.value)
+    assert "hiprtcCompileProgram of lib" in text and "HIPRTC_ERROR_COMPILATION" in text
+    assert "no_such_thing" in text and "\0" not in text
+
+
+def test_the_runtime_of_amd_has_what_is_called() -> None:
+    """By the names of the driver's second table."""
+    real_hiprtc()
+    names = re.findall(r'"(hip\w+)"', (build.ROOT / "csrc/device/driver.h").read_text())
+    assert len(names) > 30
+    for file in ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"):
+        try:
+            library = ctypes.CDLL(file)
+        except OSError:
+            continue
+        assert [name for name in names if not hasattr(library, name)] == []
+        return
+    pytest.skip("there is no libamdhip64")
 
 
 def test_the_real_nvrtc_compiles_the_real_source(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, kernels_to_compile: Path
 ) -> None:
     nvrtc = pytest.importorskip("cupy.cuda", reason="there is no CuPy (cupy-cuda12x)").nvrtc
     try:
         nvrtc.getVersion()
     except Exception as error:
         pytest.skip(f"CuPy finds no NVRTC: {error}")
-    build.write_source(tmp_path)
-    monkeypatch.setattr(_kernels, "_HERE", tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CGX_KERNELS", "nvrtc")
     for arch in (80, 90):
         code = _kernels.image(*divmod(arch, 10))
         assert code.startswith(b"\x7fELF") and code == _kernels.image(*divmod(arch, 10))
-        for name in ("encode", "decode", "sum", "wide_encode", "wide_sum", "finite"):
+        for name in NAMES:
             assert f".text.cgx_{name}\0".encode() in code
-    assert len(cached(tmp_path)) == 2
+    assert len(cached(kernels_to_compile)) == 2
     monkeypatch.setattr(nvrtc, "getSupportedArchs", lambda: (80, 90))
     text = _kernels.image(99, 0)
     assert text.endswith(b"\0") and b".target sm_90" in text and b"fma." not in text

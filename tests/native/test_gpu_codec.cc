@@ -1,5 +1,6 @@
-// The launcher of the kernels, on the stub driver (tests/device): what one stream writes another
-// one reads behind an event, and a call that the driver refuses is an error with its name.
+// The launcher of the kernels, on the stub driver (tests/device), under CUDA's names and HIP's:
+// what one stream writes another one reads behind an event, and a call that the driver refuses is
+// an error with its name.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -35,10 +36,18 @@ void wait(const Driver& driver, device::Event event) {
   }
 }
 
-}  // namespace
+/// The driver under each vendor's names.
+template <typename Test>
+void with_each_driver(const Test& test) {
+  for (const char* cuda : {"1", "0"}) {
+    setenv("CGX_CUDA", cuda, 1);
+    const Driver& driver = Driver::get();
+    unsetenv("CGX_CUDA");
+    test(driver);
+  }
+}
 
-TEST(gpu_codec_on_two_streams) {
-  const Driver& driver = Driver::get();
+void on_two_streams(const Driver& driver) {
   const device::InContext in(driver, kContext);
   const gpu::Kernels kernels(driver, "image");
   const auto codec = make_codec({.bits = 4, .bucket_size = 64});
@@ -75,8 +84,7 @@ TEST(gpu_codec_on_two_streams) {
   for (device::Event event : {encoded, done}) GPU(driver, destroy_event, event);
 }
 
-TEST(gpu_codec_names_the_call_that_failed) {
-  const Driver& driver = Driver::get();
+void names_the_call_that_failed(const Driver& driver) {
   const device::InContext in(driver, kContext);
   const gpu::Kernels kernels(driver, "image");
   gpu::RunTable table;
@@ -90,7 +98,26 @@ TEST(gpu_codec_names_the_call_that_failed) {
       [&] { kernels.encode({on_device.view(), nullptr, {}, {}, {}}, nullptr); });
   unsetenv("STUB_DRIVER_FAIL");
   GPU(driver, destroy_event, copied);
-  CHECK(contains(text, "cuLaunchKernel failed with 719 (CUDA_ERROR_LAUNCH_FAILED"), text);
+  const bool cuda = driver.vendor == device::Vendor::kCuda;
+  CHECK(contains(text, cuda ? "cuLaunchKernel failed with 719 (CUDA_ERROR_LAUNCH_FAILED"
+                            : "hipModuleLaunchKernel failed with 719"),
+        text);
+}
+
+}  // namespace
+
+TEST(gpu_codec_on_two_streams) { with_each_driver(on_two_streams); }
+
+TEST(gpu_codec_names_the_call_that_failed) { with_each_driver(names_the_call_that_failed); }
+
+TEST(gpu_driver_is_the_one_that_CGX_CUDA_names) {
+  std::vector<std::string> libraries;
+  with_each_driver([&](const Driver& driver) { libraries.push_back(driver.library); });
+  CHECK(libraries == (std::vector<std::string>{"libcuda.so.1", "libamdhip64.so"}), "libraries");
+  setenv("CGX_CUDA", "2", 1);
+  const std::string text = error_of<ConfigError>([] { Driver::get(); });
+  unsetenv("CGX_CUDA");
+  CHECK(contains(text, "CGX_CUDA is \"2\", allowed: 1 (libcuda), 0 (libamdhip64)"), text);
 }
 
 TEST(gpu_codec_needs_a_context) {

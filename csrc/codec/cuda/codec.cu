@@ -35,13 +35,6 @@ struct ThreadBlock {
   }
 };
 
-template <typename Stage>
-__device__ __forceinline__ void for_each(uint64_t n, const Stage& stage) {
-  __shared__ Shared shared;
-  ThreadBlock block;
-  for (uint64_t i = blockIdx.x; i < n; i += gridDim.x) stage(block, shared, i);
-}
-
 }  // namespace
 
 // Arguments stay where the driver put them: no thread copies the lists of addresses.
@@ -55,13 +48,15 @@ __device__ __forceinline__ void for_each(uint64_t n, const Stage& stage) {
 
 // `blocks`: on a multiprocessor at once. Fewer of those that sum whole buckets, which need more
 // registers.
-#define CGX_KERNEL(name, Call, count, stage, blocks)                                 \
-  extern "C" __global__ void __launch_bounds__(kThreads, blocks)                     \
-      name(CGX_ARGUMENT(Call) argument) {                                            \
-    const Call& call = CGX_CALL(Call);                                               \
-    for_each(call.table.count, [&](ThreadBlock& block, Shared& shared, uint64_t i) { \
-      stage(block, shared, call, i);                                                 \
-    });                                                                              \
+#define CGX_KERNEL(name, Call, count, stage, blocks)                      \
+  extern "C" __global__ void __launch_bounds__(kThreads, blocks)          \
+      name(CGX_ARGUMENT(Call) argument) {                                 \
+    __shared__ Shared shared;                                             \
+    const Call& call = CGX_CALL(Call);                                    \
+    ThreadBlock block;                                                    \
+    for (uint64_t i = blockIdx.x; i < call.table.count; i += gridDim.x) { \
+      stage(block, shared, call, i);                                      \
+    }                                                                     \
   }
 
 CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage, kBlocks)
