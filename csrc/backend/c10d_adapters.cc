@@ -6,6 +6,7 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "backend/group_guard.h"
@@ -16,13 +17,15 @@ namespace {
 
 class StoreRendezvous : public Rendezvous {
  public:
-  explicit StoreRendezvous(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  StoreRendezvous(c10::intrusive_ptr<c10d::Store> store, std::function<void()> look)
+      : store_(std::move(store)), look_(std::move(look)) {}
 
   void set(const std::string& key, const std::string& value) override {
     store_->set("cgx/" + key, std::vector<uint8_t>(value.begin(), value.end()));
   }
 
   std::string get(const std::string& key, const Deadline& deadline) override {
+    if (look_) look_until_there("cgx/" + key, deadline);
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
     try {
       store_->wait({"cgx/" + key}, std::max(left, std::chrono::milliseconds(1)));
@@ -35,7 +38,20 @@ class StoreRendezvous : public Rendezvous {
   }
 
  private:
+  // A client of the store that waits keeps its connection from all others of this process, also
+  // from those who would tell of a failure.
+  void look_until_there(const std::string& key, const Deadline& deadline) const {
+    auto pause = std::chrono::milliseconds(1);
+    while (!store_->check({key}) && deadline.left() > pause) {
+      look_();
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+  }
+
+  static constexpr std::chrono::milliseconds kLongestPause{32};
   const c10::intrusive_ptr<c10d::Store> store_;
+  const std::function<void()> look_;
 };
 
 class WorkPending : public Pending {
@@ -142,8 +158,9 @@ class C10dPointToPoint : public PointToPoint {
 
 }  // namespace
 
-std::unique_ptr<Rendezvous> make_store_rendezvous(c10::intrusive_ptr<c10d::Store> store) {
-  return std::make_unique<StoreRendezvous>(std::move(store));
+std::unique_ptr<Rendezvous> make_store_rendezvous(c10::intrusive_ptr<c10d::Store> store,
+                                                  std::function<void()> look) {
+  return std::make_unique<StoreRendezvous>(std::move(store), std::move(look));
 }
 
 std::shared_ptr<PointToPoint> make_c10d_point_to_point(c10::intrusive_ptr<c10d::Backend> inner) {

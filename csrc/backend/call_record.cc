@@ -10,8 +10,9 @@ namespace {
 
 constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
                                         "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
-// In the first word of a note, from the lowest bit: operation, reduction, type, engine, root.
-constexpr int kReduceShift = 8, kTypeShift = 16, kEngineShift = 24, kRootShift = 32;
+// In the first word of a note, from the lowest bit: operation, reduction, type, flags, root.
+constexpr int kReduceShift = 8, kTypeShift = 16, kFlagsShift = 24, kRootShift = 32;
+constexpr uint64_t kEngine = 1, kCuda = 2;
 constexpr uint32_t kIsPlan = 0x80000000u, kPlan = 0x3fffffffu;
 constexpr uint64_t kByte = 0xff;
 constexpr uint64_t kNone = kByte;
@@ -53,6 +54,8 @@ const char* name_of(c10d::OpType op) {
       return "recv";
     case c10d::OpType::BARRIER:
       return "barrier";
+    case kConnectGpus:
+      return "connection of GPUs";
     default:
       return "collective";
   }
@@ -63,12 +66,12 @@ CallNote note_of(const CallShape& shape, uint64_t number) {
   // What has a plan has no root: the sign says which.
   const uint32_t root = shape.plan == 0 ? static_cast<uint32_t>(shape.root)
                                         : kIsPlan | (static_cast<uint32_t>(shape.plan) & kPlan);
+  const uint64_t flags = (shape.engine ? kEngine : 0) | (shape.cuda ? kCuda : 0);
   CallNote note;
   note.number = number;
   note.words[0] = (static_cast<uint64_t>(shape.op) & kByte) | reduce << kReduceShift |
                   (static_cast<uint64_t>(shape.dtype) & kByte) << kTypeShift |
-                  static_cast<uint64_t>(shape.engine) << kEngineShift |
-                  static_cast<uint64_t>(root) << kRootShift;
+                  flags << kFlagsShift | static_cast<uint64_t>(root) << kRootShift;
   note.words[1] = static_cast<uint64_t>(shape.values);
   return note;
 }
@@ -79,15 +82,18 @@ std::string describe(const CallNote& note) {
   const auto root = static_cast<int32_t>(note.words[0] >> kRootShift);
   std::string text = name_of(op);
   if (op == c10d::OpType::BARRIER) return text;
+  if (op == kConnectGpus) return text + ", for the first collective on CUDA tensors";
   const uint64_t reduce = field(kReduceShift);
   if (reduce != kNone) {
     text += str_of(" ", reduce < std::size(kReduceNames) ? kReduceNames[reduce] : "?");
   }
   text += str_of(" of ", note.words[1], " ",
                  c10::toString(static_cast<at::ScalarType>(field(kTypeShift))));
+  const uint64_t flags = field(kFlagsShift);
+  if ((flags & kCuda) != 0) text += " on CUDA";
   if (root < -1) text += str_of(", plan ", std::hex, static_cast<uint32_t>(root) & kPlan);
   if (root >= 0) text += str_of(op == c10d::OpType::SEND ? " to rank " : " from rank ", root);
-  return text + ((field(kEngineShift) & 1) != 0 ? " (cgx's own)" : " (the inner backend's)");
+  return text + ((flags & kEngine) != 0 ? " (cgx's own)" : " (the inner backend's)");
 }
 
 TensorShapes::TensorShapes(const std::vector<at::Tensor>& inputs,

@@ -27,6 +27,7 @@ struct CallShape {
   int64_t values = 0;   // 0 where ranks may differ, too
   int root = -1;        // of collectives that have one; the peer of a send or a receive
   bool engine = false;  // runs on the engine, not on the inner backend
+  bool cuda = false;    // of tensors on a GPU
   /// Of the plans, where messages carry no heads that would tell them apart; 0 elsewhere.
   uint64_t plan = 0;
 
@@ -36,10 +37,13 @@ struct CallShape {
   }
 };
 
+/// The op of what comes before a group's first collective on CUDA tensors: see gpu_lane().
+constexpr c10d::OpType kConnectGpus = c10d::OpType::UNKNOWN;
+
 /// "all_reduce", "broadcast", ...
 const char* name_of(c10d::OpType op);
 CallNote note_of(const CallShape& shape, uint64_t number);
-/// "all_reduce SUM of 1000 Float", "broadcast of 10 Long from rank 2".
+/// "all_reduce SUM of 1000 Float", "broadcast of 10 Long on CUDA from rank 2".
 std::string describe(const CallNote& note);
 
 /// The group that a call belongs to, as errors and the flight record name it.

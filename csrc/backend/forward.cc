@@ -131,7 +131,10 @@ int64_t values_of(const Tensors& tensors) {
 }
 
 CallShape shape_of(c10d::OpType op, const Tensors& tensors, int root = -1) {
-  return {op, std::nullopt, first_of(tensors).scalar_type(), values_of(tensors), root, false};
+  const at::Tensor& first = first_of(tensors);
+  CallShape shape{op, std::nullopt, first.scalar_type(), values_of(tensors), root};
+  shape.cuda = first.is_cuda();
+  return shape;
 }
 
 // Ranks may hold different numbers of values.

@@ -10,6 +10,7 @@
 #include "backend/c10d_adapters.h"
 #include "backend/handshake.h"
 #include "backend/process_group_cgx.h"
+#include "backend/python_error.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/gpu_ipc.h"
@@ -98,8 +99,7 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_gpu_shm(const std::string& k
                                                             int rank, const GpuLane& lane) {
   const int size = static_cast<int>(members.size());
   const char* variable = "CGX_INNER_COMMUNICATOR_TYPE";
-  auto rendezvous =
-      make_store_rendezvous(c10::make_intrusive<c10d::PrefixStore>(keys + "/ipc", store_));
+  auto rendezvous = rendezvous_at(c10::make_intrusive<c10d::PrefixStore>(keys + "/ipc", store_));
   const size_t heads = std::max<size_t>(kIpcControlBytes * members.size(), kUnusedSlotBytes);
   auto control = connect(Carrier::kShm, variable, keys + "/heads", rank, size, heads);
   control->call_ranks(members);
@@ -144,7 +144,7 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_gpu_carrier(Carrier kind,
 std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
   // A failed attempt leaves keys behind.
   const std::string keys = str_of("cuda/", lanes_begun_++);
-  auto rendezvous = make_store_rendezvous(c10::make_intrusive<c10d::PrefixStore>(keys, store_));
+  auto rendezvous = rendezvous_at(c10::make_intrusive<c10d::PrefixStore>(keys, store_));
   std::unique_ptr<GpuLane> lane;
   // Not every rank has a driver, or kernels: those without would be waited for.
   connect_level("device", *rendezvous,
@@ -200,7 +200,19 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
 GpuLane& ProcessGroupCGX::gpu_lane(const at::Tensor& tensor) {
   std::lock_guard<std::mutex> lock(gpu_mutex_);
   if (!gpu_) {
-    gpu_ = make_gpu_lane(tensor.device());
+    // A collective of its own, so that ranks that are in another one, or have died, are found.
+    CallShape shape;
+    shape.op = kConnectGpus;
+    shape.engine = shape.cuda = true;
+    const CallRecordPtr record = guard_->begin(shape, {}, {}, options_->timeout);
+    record->start();
+    try {
+      gpu_ = make_gpu_lane(tensor.device());
+    } catch (const std::exception& e) {
+      guard_->finish(*record, e.what());
+      std::rethrow_exception(for_python(std::current_exception()));
+    }
+    guard_->finish(*record, "");
     guard_->attach_also(&gpu_->engine());
     gpu_engine_ = &gpu_->engine();
   }

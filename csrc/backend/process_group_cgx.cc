@@ -212,12 +212,19 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier(Carrier kind, const 
   return FaultPlan::allowed() ? with_faults(std::move(carrier)) : std::move(carrier);
 }
 
+std::unique_ptr<Rendezvous> ProcessGroupCGX::rendezvous_at(StorePtr store) {
+  if (!engine_) return make_store_rendezvous(std::move(store));  // nobody could have failed yet
+  return make_store_rendezvous(std::move(store), [this] {
+    if (const auto failure = engine_->failure()) throw_failure(*failure);
+  });
+}
+
 std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char* variable,
                                                        const std::string& keys, int rank, int size,
                                                        size_t shm_bytes) {
   const Deadline deadline = Deadline::after(options_->timeout);
   auto store = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
-  auto rendezvous = make_store_rendezvous(store);
+  auto rendezvous = rendezvous_at(store);
   switch (kind) {
     case Carrier::kShm:
       return make_shm_communicator(*rendezvous, rank, size, shm_bytes, deadline);

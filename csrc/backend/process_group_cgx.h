@@ -181,6 +181,8 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Carriers and engine of the first GPU whose tensors are reduced. Collective.
   GpuLane& gpu_lane(const at::Tensor& tensor);
   std::unique_ptr<GpuLane> make_gpu_lane(c10::Device device);
+  /// Whose waits end when the group fails.
+  std::unique_ptr<Rendezvous> rendezvous_at(StorePtr store);
   std::unique_ptr<Communicator> make_gpu_carrier(Carrier kind, const std::string& keys,
                                                  const std::vector<int>& members, int rank,
                                                  const GpuLane& lane);

@@ -112,6 +112,7 @@ WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tenso
                                  const Tensors& outputs, const Tensors& memory, const Terms& terms,
                                  std::string why, Body body) {
   GpuLane* lane = memory.front().is_cuda() ? &gpu_lane(memory.front()) : nullptr;
+  shape.cuda = lane != nullptr;
   if (lane == nullptr || !lane->lockstep()) shape.plan = 0;  // the messages' heads tell
   const milliseconds timeout =
       terms.timeout == c10d::kUnsetTimeout ? options_->timeout : terms.timeout;
@@ -219,7 +220,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
-  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true, hash},
+  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true, false, hash},
                  "cgx:all_reduce", tensors, tensors, memory, terms, std::move(why),
                  [this, &engine, items, bits = terms.bits, average](const Deadline& deadline,
                                                                     CallRecord& record) {
@@ -247,7 +248,7 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
                                  codec, *engine_dtype(input));
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   return enqueue({c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(),
-                  -1, true, plan->hash},
+                  -1, true, false, plan->hash},
                  "cgx:reduce_scatter", {input}, {output}, {in, out, output}, terms, std::move(why),
                  [this, &engine, in, out, output, plan, bits = terms.bits, average](
                      const Deadline& deadline, CallRecord& record) {
@@ -271,7 +272,7 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
   auto plan = engine.plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
                                  *engine_dtype(input));
   return enqueue({c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(),
-                  -1, true, plan->hash},
+                  -1, true, false, plan->hash},
                  "cgx:all_gather", {input}, {output}, {in, out, output}, terms, std::move(why),
                  [this, &engine, in, out, output, plan, bits = terms.bits](const Deadline& deadline,
                                                                            CallRecord& record) {

@@ -93,6 +93,47 @@ def test_a_peer_that_dies():
     assert outcomes[0].value is True, outcomes[0]
 
 
+def orphaned_at_the_first_call(rank, world_size):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(torch_cgx.PeerLostError):
+        dist.all_reduce(torch.ones(3000, device="cuda"))
+    assert time.monotonic() - start < 15
+    return True
+
+
+def test_a_peer_that_dies_before_its_first_call():
+    outcomes = fake_cuda.run_fresh(orphaned_at_the_first_call, 2, env=SHM, check=False)
+    assert outcomes[0].value is True, outcomes[0]
+
+
+def on_different_devices(rank, world_size, late, used_before, hosts):
+    host = "one" if hosts == 1 else f"of {rank}"
+    group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(host_id=host))
+    if used_before:
+        for device in ("cpu", "cuda"):
+            dist.all_reduce(torch.ones(10, device=device), group=group)
+    tensor = torch.ones(3000, device="cuda" if rank == 0 else "cpu")
+    if rank == late:
+        time.sleep(1)
+    start = time.monotonic()
+    with pytest.raises(torch_cgx.MismatchError, match="disagree") as refused:
+        dist.all_reduce(tensor, group=group)
+    assert time.monotonic() - start < 15
+    with pytest.raises(torch_cgx.CgxError):
+        dist.all_reduce(torch.ones(10), group=group)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("hosts, used_before", [(1, True), (1, False), (2, False)])
+def test_ranks_on_different_devices_are_told(hosts, late, used_before):
+    for text in fake_cuda.run_fresh(on_different_devices, 2, late, used_before, hosts, env=SHM):
+        assert "rank 0 runs" in text and "rank 1 runs all_reduce SUM of 3000 Float" in text, text
+        assert "CUDA" in text, text
+
+
 MISSING = """
 import torch_cgx._C as C
 try:
