@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
@@ -26,6 +27,8 @@ constexpr size_t kIpcFactor = 4;
 // What NCCL is given at once; smaller segments are for wires that a GPU outruns.
 constexpr size_t kLockstepSegment = size_t{4} << 20;
 constexpr size_t kUnusedSlotBytes = 4096;
+// A program whose layouts change with every call is trusted after so many.
+constexpr size_t kMostAgreedPlans = 1024;
 
 // The exchange that all ranks of the group can take inside their hosts. `mine`: 0 for a rank that
 // is alone on its host.
@@ -195,6 +198,34 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
   }
   lane->serve(std::move(engine), lockstep, on_caller);
   return lane;
+}
+
+void ProcessGroupCGX::agree_on_plan(const CallRecord& record, const Deadline& deadline) {
+  const uint64_t plan = record.shape.plan;
+  if (plan == 0 || on_one_host_) return;
+  std::lock_guard<std::mutex> lock(gpu_mutex_);
+  if (agreed_plans_.size() >= kMostAgreedPlans || !agreed_plans_.insert(plan).second) return;
+  const std::string keys = str_of("cuda-plan/", record.number);
+  auto rendezvous = rendezvous_at(c10::make_intrusive<c10d::PrefixStore>(keys, store_));
+  const CallNote mine = record.note();
+  const std::string text = str_of(mine.words[0], " ", mine.words[1], " ", plan);
+  // Rank 0 compares for all: one key for each to wait for.
+  std::string verdict;
+  if (rank_ == 0) {
+    for (int r = 1; r < size_ && verdict.empty(); ++r) {
+      const std::string theirs = rendezvous->get(std::to_string(r), deadline);
+      if (theirs == text) continue;
+      CallNote note = mine;
+      std::istringstream(theirs) >> note.words[0] >> note.words[1];
+      verdict = str_of("ranks disagree on the collective: rank 0 runs ", describe(mine), "; rank ",
+                       r, " runs ", describe(note));
+    }
+    rendezvous->set("verdict", "is:" + verdict);
+  } else {
+    rendezvous->set(std::to_string(rank_), text);
+    verdict = rendezvous->get("verdict", deadline).substr(sizeof("is:") - 1);
+  }
+  if (!verdict.empty()) throw MismatchError(str_of(record.title(), ": ", verdict));
 }
 
 GpuLane& ProcessGroupCGX::gpu_lane(const at::Tensor& tensor) {

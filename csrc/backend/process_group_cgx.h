@@ -19,6 +19,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unordered_set>
 #include <vector>
 
 #include "backend/call_record.h"
@@ -181,6 +182,9 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Carriers and engine of the first GPU whose tensors are reduced. Collective.
   GpuLane& gpu_lane(const at::Tensor& tensor);
   std::unique_ptr<GpuLane> make_gpu_lane(c10::Device device);
+  /// Before a call over messages without heads: MismatchError unless all ranks have the same plan.
+  /// Ranks of one host have compared it; those of several do so for each plan that is new.
+  void agree_on_plan(const CallRecord& record, const Deadline& deadline);
   /// Whose waits end when the group fails.
   std::unique_ptr<Rendezvous> rendezvous_at(StorePtr store);
   std::unique_ptr<Communicator> make_gpu_carrier(Carrier kind, const std::string& keys,
@@ -279,6 +283,7 @@ class ProcessGroupCGX : public c10d::Backend {
   std::unique_ptr<GpuLane> gpu_;  // null before the first call on a GPU's tensors
   BackendPtr inner_gpu_;          // the same for what the engine does not reduce
   int lanes_begun_ = 0;           // guarded by gpu_mutex_
+  std::unordered_set<uint64_t> agreed_plans_;  // the same
   std::atomic<Engine*> gpu_engine_{nullptr};
 
   std::shared_ptr<TaskQueue> callbacks_;

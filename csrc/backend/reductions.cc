@@ -134,7 +134,9 @@ WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tenso
       try {
         NoAutograd guard;
         const GpuCall::Turn turn(gpu.get());
-        body(Deadline::after(timeout), *record);
+        const Deadline deadline = Deadline::after(timeout);
+        agree_on_plan(*record, deadline);
+        body(deadline, *record);
       } catch (const NonFiniteError& e) {
         error = std::current_exception();  // the data's fault: the group goes on
         text = e.what();

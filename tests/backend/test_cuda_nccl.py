@@ -170,6 +170,31 @@ def test_ranks_of_a_host_with_other_bits_are_told():
     assert outcomes[1].value == "told", [(o.error, o.log) for o in outcomes]
 
 
+def other_bits_between_hosts(rank, world_size, hosts, first):
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(host_id=str(hosts[rank]))
+        group = dist.new_group(backend="cgx", pg_options=options)
+        tensor = torch.ones(1000, device="cuda")
+        if not first:
+            for bits in (4, 5, 4):
+                torch_cgx.all_reduce(tensor, group=group, config={"bits": bits})
+        sizes = (600, 400) if rank == world_size - 1 else (400, 600)
+        layers = [(n, {"bits": 4}) for n in sizes]
+        start = time.monotonic()
+        with pytest.raises(torch_cgx.MismatchError, match="disagree.*plan.*plan"):
+            torch_cgx.all_reduce(tensor, group=group, layers=layers)
+        assert time.monotonic() - start < 20
+        with pytest.raises(torch_cgx.CgxError):
+            torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("hosts", [[0, 1], [0, 1, 2], [0, 0, 1, 1]], ids=str)
+def test_ranks_of_different_hosts_with_other_layers_are_told(hosts, first):
+    """Their messages have equal lengths, and would be taken for each other."""
+    fake_cuda.run_fresh(other_bits_between_hosts, len(hosts), hosts, first)
+
+
 def crossing(rank, world_size):
     with fake_cuda.nccl():
         group = dist.new_group(backend="cgx")
