@@ -14,7 +14,7 @@ namespace cgx {
 namespace {
 
 // For the time of one call, whose arguments hold the function.
-GpuLane::LoadKernels loader_of(const py::function& load) {
+LoadKernels loader_of(const py::function& load) {
   return [&load](int major, int minor) {
     const py::gil_scoped_acquire gil;
     return load(major, minor).cast<std::string>();
@@ -24,7 +24,7 @@ GpuLane::LoadKernels loader_of(const py::function& load) {
 void encode(const std::string& name, int bits, int64_t bucket_size, const std::string& rounding,
             bool skip, uint64_t seed, const at::Tensor& x, const at::Tensor& payload,
             uint64_t sequence, int rank, const py::function& load, uint64_t index, int stage) {
-  const GpuLane::LoadKernels kernels = loader_of(load);
+  const LoadKernels kernels = loader_of(load);
   const py::gil_scoped_release no_gil;
   const auto codec = codec_of(name, bits, bucket_size, rounding, skip, seed);
   gpu_encode(*codec, x, payload, random_key(seed, sequence, rank, stage), index, kernels);
@@ -33,7 +33,7 @@ void encode(const std::string& name, int bits, int64_t bucket_size, const std::s
 void decode(const std::string& name, int bits, int64_t bucket_size, const std::string& rounding,
             bool skip, uint64_t seed, const at::Tensor& payload, int dtype, const at::Tensor& y,
             const py::function& load, bool add) {
-  const GpuLane::LoadKernels kernels = loader_of(load);
+  const LoadKernels kernels = loader_of(load);
   const py::gil_scoped_release no_gil;
   const auto codec = codec_of(name, bits, bucket_size, rounding, skip, seed);
   gpu_decode(*codec, payload, dtype_of(dtype), y, add, kernels);

@@ -117,13 +117,16 @@ py::dict settings_in_force(const OptionFields& fields) {
 // All fields, those too that only some versions of torch have.
 OptionsPtr copy_of(const Options& options) { return c10::make_intrusive<Options>(options); }
 
-// The factory is called and destroyed on any thread.
+// For what is called and destroyed on any thread.
+std::shared_ptr<py::function> hold(py::function function) {
+  return {new py::function(std::move(function)), [](py::function* held) {
+            py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
 ProcessGroupCGX::InnerFactory wrap_factory(py::function factory) {
-  auto held = std::shared_ptr<py::function>(new py::function(std::move(factory)),
-                                            [](py::function* function) {
-                                              py::gil_scoped_acquire gil;
-                                              delete function;
-                                            });
+  auto held = hold(std::move(factory));
   return [held](const ProcessGroupCGX::StorePtr& store, int rank, int size, milliseconds timeout) {
     py::gil_scoped_acquire gil;
     return (*held)(store, rank, size, timeout).cast<ProcessGroupCGX::BackendPtr>();
@@ -131,23 +134,15 @@ ProcessGroupCGX::InnerFactory wrap_factory(py::function factory) {
 }
 
 ProcessGroupCGX::MpiFactory wrap_mpi_loader(py::function loader) {
-  auto held = std::shared_ptr<py::function>(new py::function(std::move(loader)),
-                                            [](py::function* function) {
-                                              py::gil_scoped_acquire gil;
-                                              delete function;
-                                            });
+  auto held = hold(std::move(loader));
   return [held] {
     py::gil_scoped_acquire gil;
     return mpi_api_of((*held)());
   };
 }
 
-GpuLane::LoadKernels wrap_kernel_loader(py::function loader) {
-  auto held = std::shared_ptr<py::function>(new py::function(std::move(loader)),
-                                            [](py::function* function) {
-                                              py::gil_scoped_acquire gil;
-                                              delete function;
-                                            });
+LoadKernels wrap_kernel_loader(py::function loader) {
+  auto held = hold(std::move(loader));
   return [held](int major, int minor) {
     py::gil_scoped_acquire gil;
     return (*held)(major, minor).cast<std::string>();

@@ -2,19 +2,15 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstring>
-#include <map>
-#include <mutex>
+#include <optional>
 
+#include "backend/gpu_call.h"
 #include "base/error.h"
 
 namespace cgx {
 namespace {
-
-using c10::impl::VirtualGuardImpl;
-using device::Driver;
 
 constexpr uintptr_t kAlignment = 16;  // of payloads: the kernels read meta as it lies there
 
@@ -53,46 +49,19 @@ void check(const at::Tensor& values, const char* what, const at::Tensor& payload
   }
 }
 
-// Kernels in flight outlive every group: what is loaded here stays.
-const gpu::Kernels& kernels_of(const device::Queue& queue, const GpuLane::LoadKernels& load) {
-  static std::mutex mutex;
-  static auto* kept = new std::map<device::Context, std::shared_ptr<const gpu::Kernels>>;
-  {
-    std::lock_guard<std::mutex> lock(mutex);
-    const auto found = kept->find(queue.context());
-    if (found != kept->end()) return *found->second;
-  }
-  auto loaded = kernels_for(queue, load);
-  std::lock_guard<std::mutex> lock(mutex);
-  return *kept->emplace(queue.context(), std::move(loaded)).first->second;
-}
-
 // The device's current stream, with its context current.
 class Here {
  public:
-  explicit Here(c10::Device device)
-      : on_(device), stream_(VirtualGuardImpl(device.type()).getStream(device)) {
-    const Driver& driver = Driver::get();
-    device::Context context = nullptr;
-    GPU(driver, current_context, &context);
-    if (context == nullptr) {  // nothing on this thread has used the device yet; torch's events do
-      c10::Event binds(device.type());
-      binds.record(stream_);
-    }
-    queue_.emplace(driver, static_cast<device::Stream>(stream_.native_handle()));
-    int capturing = 0;
-    GPU(driver, stream_is_capturing, queue_->stream(), &capturing);
-    TORCH_CHECK(capturing == 0,
-                "cgx: a codec inside the capture of a CUDA graph is not supported: what it tells "
-                "its kernels belongs to one call and would not be replayed; call it outside of "
-                "torch.cuda.graph()");
+  explicit Here(c10::Device device) : on_(device) {
+    const c10::Stream stream = current_stream(device);
+    refuse_capture(stream, "a codec", "what it tells its kernels belongs to");
+    queue_.emplace(device::Driver::get(), handle_of(stream));
   }
 
   const device::Queue& queue() const { return *queue_; }
 
  private:
   const c10::DeviceGuard on_;
-  const c10::Stream stream_;
   std::optional<device::Queue> queue_;
 };
 
@@ -120,7 +89,7 @@ gpu::Type kernel_type(DType dtype) { return static_cast<gpu::Type>(dtype); }
 }  // namespace
 
 void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& payload, RandomKey key,
-                uint64_t index, const GpuLane::LoadKernels& load) {
+                uint64_t index, const LoadKernels& load) {
   const DType dtype = dtype_of(x, "tensor");
   const auto count = static_cast<size_t>(x.numel());
   check(x, "tensor", payload, codec.encoded_bytes(count, dtype));
@@ -128,7 +97,7 @@ void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& paylo
   if (count == 0) return;
   gpu::RunTable table;
   table.add(codec, dtype, 0, 0, count, index, 0, 0);
-  const gpu::Kernels& kernels = kernels_of(here.queue(), load);
+  const gpu::Kernels& kernels = kernels_for(here.queue(), load);
   const at::Tensor runs = upload(table, x.device());
   gpu::EncodeCall call{};
   call.table = view_of(table, runs);
@@ -140,7 +109,7 @@ void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& paylo
 }
 
 void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
-                bool add, const GpuLane::LoadKernels& load) {
+                bool add, const LoadKernels& load) {
   const DType dtype = dtype_of(y, "out");
   if (dtype != DType::kFloat32 && (add || dtype != wire)) {
     throw ConfigError(str_of("out is ", name_of(dtype), ", allowed for ", add ? "sums of " : "",
@@ -154,7 +123,7 @@ void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const
   if (count == 0) return;
   gpu::RunTable table;
   table.add(codec, wire, 0, 0, count, 0, 0, 0);
-  const gpu::Kernels& kernels = kernels_of(here.queue(), load);
+  const gpu::Kernels& kernels = kernels_for(here.queue(), load);
   const at::Tensor runs = upload(table, y.device());
   gpu::DecodeCall call{};
   call.table = view_of(table, runs);

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "backend/gpu_lane.h"
+#include "backend/gpu_kernels.h"
 #include "codec/codec.h"
 
 namespace cgx {
@@ -15,11 +15,11 @@ namespace cgx {
 /// ConfigError: tensors that are not so. ResourceError: no driver, or no kernels. RuntimeError:
 /// the stream is captured into a graph.
 void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& payload, RandomKey key,
-                uint64_t index, const GpuLane::LoadKernels& load);
+                uint64_t index, const LoadKernels& load);
 
 /// `wire`: type of the tensor that was encoded. `y`: float32, or of that type; contiguous; written,
 /// or added to, which only float32 can be. Errors as above.
 void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
-                bool add, const GpuLane::LoadKernels& load);
+                bool add, const LoadKernels& load);
 
 }  // namespace cgx

@@ -81,7 +81,7 @@ class ProcessGroupCGX : public c10d::Backend {
     InnerFactory inner;       // for tensors of the host: Gloo
     InnerFactory inner_nccl;  // empty: this torch has no NCCL
     MpiFactory mpi;
-    GpuLane::LoadKernels kernels;
+    LoadKernels kernels;
   };
 
   /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts,

@@ -1,11 +1,13 @@
 // Collectives that the engine serves, and their way to the thread that runs them. Which codec they
 // get: codec_choice.cc.
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <iterator>
 #include <utility>
 
 #include "backend/caller_context.h"
+#include "backend/gpu_call.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
 #include "backend/tensor_memory.h"
@@ -70,6 +72,13 @@ void check_shards(const char* what, const at::Tensor& whole, const at::Tensor& s
 void check_same_device(const char* what, const at::Tensor& one, const at::Tensor& other) {
   TORCH_CHECK_VALUE(one.device() == other.device(), "cgx: ", what, " of tensors on ", one.device(),
                     " and ", other.device(), "; they must be on the same device");
+}
+
+void refuse_in_capture(const char* what, const at::Tensor& tensor) {
+  if (!tensor.is_cuda()) return;
+  const c10::impl::VirtualGuardImpl guard(tensor.device().type());
+  refuse_capture(guard.getStream(tensor.device()), what,
+                 "numbers of calls, deadlines and checks of the peers belong to");
 }
 
 // Work done outside of autograd, whatever mode the worker thread is in.
@@ -199,7 +208,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
                                            std::vector<std::vector<Segment>> segments,
                                            const Terms& terms, std::string why) {
   check_usable("all_reduce");
-  if (tensors.front().is_cuda()) refuse_capture(tensors.front().device(), "all_reduce");
+  refuse_in_capture("all_reduce", tensors.front());
   struct Item {
     at::Tensor tensor, memory;
     std::shared_ptr<const Plan> plan;
@@ -239,7 +248,7 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
                                                const std::shared_ptr<const Codec>& codec,
                                                const Terms& terms, std::string why) {
   check_usable("reduce_scatter");
-  if (input.is_cuda()) refuse_capture(input.device(), "reduce_scatter");
+  refuse_in_capture("reduce_scatter", input);
   check_shards("reduce_scatter", input, output, size_);
   check_same_device("reduce_scatter", input, output);
   const at::Tensor out = dense("reduce_scatter", output);
@@ -264,7 +273,7 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            const std::shared_ptr<const Codec>& codec,
                                            const Terms& terms, std::string why) {
   check_usable("all_gather");
-  if (input.is_cuda()) refuse_capture(input.device(), "all_gather");
+  refuse_in_capture("all_gather", input);
   check_shards("all_gather", output, input, size_);
   check_same_device("all_gather", input, output);
   const at::Tensor out = dense("all_gather", output);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/call_record.h"
-#include "backend/gpu_lane.h"
+#include "backend/gpu_call.h"
 #include "backend/group_guard.h"
 #include "backend/task_queue.h"
 

@@ -33,11 +33,7 @@ Kernels::Kernels(const Driver& driver, const void* image)
 }
 
 Kernels::~Kernels() {
-  // In its own context, whatever is current here. Errors: the context is gone, and all with it.
-  if (driver_.push_context(context_) != device::kSuccess) return;
-  driver_.unload_module(module_);
-  device::Context popped = nullptr;
-  driver_.pop_context(&popped);
+  device::release_in(driver_, context_, [this] { driver_.unload_module(module_); });
 }
 
 template <typename Call>
@@ -67,44 +63,14 @@ void Kernels::finite(const FiniteCall& call, device::Stream stream) const {
   launch(finite_, call, call.table.tiles, stream);
 }
 
-DeviceMemory::DeviceMemory(const Driver& driver, size_t bytes)
-    : driver_(&driver), context_(device::current_context(driver)) {
-  if (bytes == 0) return;  // the driver refuses it
-  GPU(driver, allocate, &memory_, bytes);
-  bytes_ = bytes;
-}
-
-void DeviceMemory::free() {
-  if (memory_ == 0) return;
-  if (driver_->push_context(context_) != device::kSuccess) return;  // gone with its context
-  driver_->free_memory(memory_);
-  device::Context popped = nullptr;
-  driver_->pop_context(&popped);
-  memory_ = 0;
-}
-
-DeviceMemory::~DeviceMemory() { free(); }
-
-DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
-
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  if (this == &other) return *this;
-  free();
-  driver_ = other.driver_;
-  context_ = other.context_;
-  memory_ = std::exchange(other.memory_, 0);
-  bytes_ = std::exchange(other.bytes_, 0);
-  return *this;
-}
-
 DeviceTable::DeviceTable(const Driver& driver, const RunTable& table, device::Stream stream)
     : runs_(table.runs()),
-      memory_(driver, runs_.size() * sizeof(CodecRun)),
+      memory_(device::allocate_device(driver, runs_.size() * sizeof(CodecRun))),
       tiles_(table.tiles()),
       wide_buckets_(table.wide_buckets()) {
   if (runs_.empty()) return;
-  GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(memory_.data()), runs_.data(),
-      memory_.bytes(), stream);
+  GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(memory_.get()), runs_.data(),
+      runs_.size() * sizeof(CodecRun), stream);
 }
 
 }  // namespace cgx::gpu

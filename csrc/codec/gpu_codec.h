@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "codec/cuda/stages.h"
@@ -40,43 +41,20 @@ class Kernels {
   unsigned most_blocks_ = 1;
 };
 
-/// Memory of the device in the context that was current when it was made; freed there. Whoever
-/// frees it has waited for all work on it.
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  DeviceMemory(const device::Driver& driver, size_t bytes);
-  ~DeviceMemory();
-  DeviceMemory(DeviceMemory&& other) noexcept;
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-
-  unsigned char* data() const { return reinterpret_cast<unsigned char*>(memory_); }
-  size_t bytes() const { return bytes_; }
-
- private:
-  void free();
-
-  const device::Driver* driver_ = nullptr;
-  device::Context context_ = nullptr;
-  device::Pointer memory_ = 0;
-  size_t bytes_ = 0;
-};
-
 /// A table of runs on the device.
 class DeviceTable {
  public:
-  DeviceTable() = default;
   /// Copied on `stream`.
   DeviceTable(const device::Driver& driver, const RunTable& table, device::Stream stream);
 
   Table view() const {
-    return {reinterpret_cast<const CodecRun*>(memory_.data()), tiles_, wide_buckets_,
+    return {reinterpret_cast<const CodecRun*>(memory_.get()), tiles_, wide_buckets_,
             static_cast<uint32_t>(runs_.size())};
   }
 
  private:
   std::vector<CodecRun> runs_;  // stays: the copy reads it later
-  DeviceMemory memory_;
+  std::shared_ptr<std::byte> memory_;
   uint64_t tiles_ = 0, wide_buckets_ = 0;
 };
 

@@ -81,11 +81,9 @@ class Opened {
     GPU(queue.driver(), open_ipc_memory, &memory_, handle, kLazyPeerAccess);
   }
   ~Opened() {
-    if (memory_ == 0 || queue_->driver().push_context(queue_->context()) != device::kSuccess)
-      return;
-    queue_->driver().close_ipc_memory(memory_);
-    device::Context popped = nullptr;
-    queue_->driver().pop_context(&popped);
+    if (memory_ == 0) return;
+    const Driver& driver = queue_->driver();
+    device::release_in(driver, queue_->context(), [&] { driver.close_ipc_memory(memory_); });
   }
   Opened(Opened&& other) noexcept
       : queue_(other.queue_), memory_(std::exchange(other.memory_, 0)) {}
@@ -163,13 +161,13 @@ class GpuIpc final : public Communicator {
         shown_(layout.size) {}
 
   ~GpuIpc() override {
+    // What this rank has put on its stream must not outlive the memory.
+    if (!queue_.finish("the last messages of a group")) return;
     try {
-      // What this rank has put on its stream must not outlive the memory.
-      queue_.synchronize("the last messages of a group", Deadline::after(std::chrono::seconds(10)));
       shared_->peers.clear();
       say_goodbye();
     } catch (const std::exception&) {
-      // The context is gone, and its memory with it; or a peer is late, gone, or somewhere else.
+      // A peer is late, gone, or somewhere else.
     }
   }
 

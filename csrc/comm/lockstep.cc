@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/growing_memory.h"
 
 namespace cgx {
 namespace {
 
+using device::GrowingMemory;
 using device::Queue;
 
 constexpr size_t kSlots = 4;
@@ -19,25 +21,6 @@ size_t room_for(size_t message_bytes) {
   if (message_bytes == 0) return 0;
   return (message_bytes - Communicator::kPayloadOffset + 63) / 64 * 64;
 }
-
-// Grows; what was outgrown stays, since the stream may still use it.
-class Buffer {
- public:
-  std::byte* room(const Queue& queue, size_t bytes) {
-    if (bytes > bytes_) {
-      size_t room = 4096;
-      while (room < bytes) room *= 2;
-      bytes_ = 0;
-      memory_.push_back(device::allocate_device(queue.driver(), room));
-      bytes_ = room;
-    }
-    return memory_.empty() ? nullptr : memory_.back().get();
-  }
-
- private:
-  std::vector<std::shared_ptr<std::byte>> memory_;
-  size_t bytes_ = 0;
-};
 
 class Lockstep final : public Communicator {
  public:
@@ -51,14 +34,12 @@ class Lockstep final : public Communicator {
   ~Lockstep() override {
     try {
       // What this rank had only to send, nobody has waited for.
-      if (!failure()) {
-        for (Slot& slot : slots_) {
-          if (slot.ticket) slot.ticket->wait();
-        }
+      for (Slot& slot : slots_) {
+        if (slot.ticket && !failure()) slot.ticket->wait();
       }
-      queue_.synchronize("the last messages of a group", Deadline::after(std::chrono::seconds(10)));
-    } catch (const std::exception&) {  // the context is gone, and its memory with it
+    } catch (const std::exception&) {  // the library has failed; so has what it had on the stream
     }
+    queue_.finish("the last messages of a group");
   }
 
   int rank() const override { return library_->rank(); }
@@ -92,7 +73,7 @@ class Lockstep final : public Communicator {
       slot.bytes_to.push_back(room_for(bytes_to[p]));
       all += slot.bytes_to.back();
     }
-    std::byte* at = room(slot.sent, all);
+    std::byte* at = slot.sent.room(queue_, all);
     slot.from = at;
     buffers.assign(bytes_to.size(), nullptr);
     for (size_t p = 0; p < bytes_to.size(); ++p) {
@@ -110,7 +91,7 @@ class Lockstep final : public Communicator {
     size_t part = room_for(bytes);
     for (int p = 0; p < size(); ++p) part = std::max(part, coming(p));
     slot.part = part;
-    slot.from = room(slot.sent, part);
+    slot.from = slot.sent.room(queue_, part);
     return bytes > 0 ? slot.from - kPayloadOffset : nullptr;
   }
 
@@ -126,7 +107,7 @@ class Lockstep final : public Communicator {
       all += bytes_of.back();
     }
     if (slot.broadcast) all = slot.part * static_cast<size_t>(size());
-    slot.to = room(slot.received, all);
+    slot.to = slot.received.room(queue_, all);
     if (!slot.broadcast) {
       slot.ticket = library_->all_to_all(slot.from, slot.bytes_to, slot.to, bytes_of, deadline);
     } else if (slot.part > 0) {
@@ -171,7 +152,7 @@ class Lockstep final : public Communicator {
 
  private:
   struct Slot {
-    Buffer sent, received;
+    GrowingMemory sent{&device::allocate_device}, received{&device::allocate_device};
     bool broadcast = false;
     std::vector<size_t> bytes_to;
     size_t part = 0;  // of a broadcast
@@ -183,11 +164,6 @@ class Lockstep final : public Communicator {
 
   void check_usable() {
     if (auto known = failure()) throw_failure(*known);
-  }
-
-  std::byte* room(Buffer& buffer, size_t bytes) {
-    const device::InContext here(queue_.driver(), queue_.context());
-    return buffer.room(queue_, std::max<size_t>(bytes, 64));
   }
 
   // Room of what a peer sends in the exchange that is open.

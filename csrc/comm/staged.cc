@@ -8,41 +8,17 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/growing_memory.h"
 
 namespace cgx {
 namespace {
 
-using device::Driver;
+using device::GrowingMemory;
 using device::OwnEvent;
 using device::Queue;
 
 // Payloads are aligned as the kernels want them: 64 bytes.
 constexpr size_t kShift = 64 - Communicator::kPayloadOffset;
-
-// A block of memory that grows. What it had is kept until the group goes: work that was put on the
-// stream may still use it, and sizes double.
-class Block {
- public:
-  using Allocate = std::shared_ptr<std::byte> (*)(const Driver&, size_t);
-
-  std::byte* room(const Driver& driver, size_t bytes, Allocate allocate) {
-    if (bytes > bytes_) {
-      size_t room = 4096;
-      while (room < bytes) room *= 2;
-      if (memory_) outgrown_.push_back(std::move(memory_));
-      bytes_ = 0;
-      memory_ = allocate(driver, room);
-      bytes_ = room;
-    }
-    return memory_.get();
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  std::shared_ptr<std::byte> memory_;
-  std::vector<std::shared_ptr<std::byte>> outgrown_;
-  size_t bytes_ = 0;
-};
 
 class Staged final : public Communicator {
  public:
@@ -50,18 +26,13 @@ class Staged final : public Communicator {
       : queue_(queue),
         host_(std::move(host)),
         name_(std::string(host_->name()) + "(pinned)"),
-        sent_(static_cast<size_t>(host_->in_flight())),
+        sent_(static_cast<size_t>(host_->in_flight()), GrowingMemory(&device::allocate_device)),
         peers_(static_cast<size_t>(host_->size())) {
     const device::InContext here(queue_.driver(), queue_.context());
     for (Peer& peer : peers_) peer.copied = std::make_unique<OwnEvent>(queue_.driver());
   }
 
-  ~Staged() override {
-    try {
-      queue_.synchronize("the last copies of a group", Deadline::after(std::chrono::seconds(10)));
-    } catch (const std::exception&) {  // the context is gone, and its memory with it
-    }
-  }
+  ~Staged() override { queue_.finish("the last copies of a group"); }
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
@@ -144,9 +115,7 @@ class Staged final : public Communicator {
     // The copy of the message before may still read the pinned memory.
     if (from.copying) queue_.synchronize(*from.copied, "the GPU to take a message", deadline);
     std::byte* pinned = pin(from.pinned, bytes);
-    std::byte* memory =
-        from.device.room(queue_.driver(), rounded(message.bytes), &device::allocate_device) +
-        kShift;
+    std::byte* memory = from.device.room(queue_, rounded(message.bytes)) + kShift;
     std::memcpy(pinned, message.data + kPayloadOffset, bytes);
     queue_.to_device(memory + kPayloadOffset, pinned, bytes);
     queue_.record(*from.copied);
@@ -172,7 +141,7 @@ class Staged final : public Communicator {
     size_t bytes;
   };
   struct Peer {
-    Block device, pinned;
+    GrowingMemory device{&device::allocate_device}, pinned{&device::allocate_pinned};
     std::unique_ptr<OwnEvent> copied;
     bool copying = false;
   };
@@ -183,14 +152,12 @@ class Staged final : public Communicator {
     const device::InContext here(queue_.driver(), queue_.context());
     opened_.clear();
     fetched_ = false;
-    Block& block = sent_[exchange_++ % sent_.size()];
-    return block.room(queue_.driver(), std::max<size_t>(bytes, 64), &device::allocate_device);
+    return sent_[exchange_++ % sent_.size()].room(queue_, bytes);
   }
 
-  std::byte* pin(Block& block, size_t bytes) {
+  std::byte* pin(GrowingMemory& block, size_t bytes) {
     const size_t before = block.bytes();
-    std::byte* memory =
-        block.room(queue_.driver(), std::max<size_t>(bytes, 64), &device::allocate_pinned);
+    std::byte* memory = block.room(queue_, bytes);
     pinned_bytes_ += block.bytes() - before;
     return memory;
   }
@@ -198,9 +165,9 @@ class Staged final : public Communicator {
   const Queue& queue_;
   const std::unique_ptr<Communicator> host_;
   const std::string name_;
-  std::vector<Block> sent_;  // by exchange: a sender goes on reading what it has posted
+  std::vector<GrowingMemory> sent_;  // by exchange: a sender goes on reading what it has posted
   std::vector<Peer> peers_;
-  Block outgoing_;
+  GrowingMemory outgoing_{&device::allocate_pinned};
   std::vector<std::byte*> lent_;
   std::vector<Opened> opened_;
   bool fetched_ = false;

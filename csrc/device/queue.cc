@@ -1,8 +1,10 @@
 #include "device/queue.h"
 
-#include <chrono>
+#include <algorithm>
+#include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -16,19 +18,33 @@ constexpr unsigned kPortable = 1;      // CU_MEMHOSTALLOC_PORTABLE
 constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kNap{50};
 
-// For destructors: true if the context could be made current. Errors mean that it is gone, and with
-// it all that belonged to it.
-template <typename Work>
-void in_context(const Driver& driver, Context context, const Work& work) {
-  if (driver.push_context(context) != kSuccess) return;
-  work();
-  Context popped = nullptr;
-  driver.pop_context(&popped);
+// Contexts of streams that hang. Never emptied: there is no way back.
+std::mutex given_up_mutex;
+std::vector<Context>& given_up() {
+  static auto* contexts = new std::vector<Context>;
+  return *contexts;
+}
+
+bool is_given_up(Context context) {
+  std::lock_guard<std::mutex> lock(given_up_mutex);
+  return std::count(given_up().begin(), given_up().end(), context) > 0;
+}
+
+void give_up(Context context) {
+  std::lock_guard<std::mutex> lock(given_up_mutex);
+  given_up().push_back(context);
 }
 
 Pointer pointer(const void* memory) { return reinterpret_cast<Pointer>(memory); }
 
 }  // namespace
+
+void release_in(const Driver& driver, Context context, const std::function<void()>& destroy) {
+  if (is_given_up(context) || driver.push_context(context) != kSuccess) return;
+  destroy();
+  Context popped = nullptr;
+  driver.pop_context(&popped);
+}
 
 Context current_context(const Driver& driver) {
   Context context = nullptr;
@@ -51,7 +67,7 @@ OwnEvent::OwnEvent(const Driver& driver, const IpcEvent& handle)
 
 OwnEvent::~OwnEvent() {
   if (event_ == nullptr) return;
-  in_context(*driver_, context_, [&] { driver_->destroy_event(event_); });
+  release_in(*driver_, context_, [&] { driver_->destroy_event(event_); });
 }
 
 OwnEvent::OwnEvent(OwnEvent&& other) noexcept
@@ -116,13 +132,25 @@ void Queue::synchronize(const char* what, const Deadline& deadline) const {
   synchronize(event, what, deadline);
 }
 
+bool Queue::finish(const char* what) const noexcept {
+  if (is_given_up(context_)) return false;
+  try {
+    synchronize(what, Deadline::after(kGrace));
+    return true;
+  } catch (const TimeoutError&) {
+    give_up(context_);
+  } catch (const std::exception&) {  // the context is gone
+  }
+  return false;
+}
+
 std::shared_ptr<std::byte> allocate_pinned(const Driver& driver, size_t bytes) {
   if (bytes == 0) return nullptr;
   const Context context = current_context(driver);
   void* memory = nullptr;
   GPU(driver, allocate_pinned, &memory, bytes, kPortable);
   return {static_cast<std::byte*>(memory), [&driver, context](std::byte* old) {
-            in_context(driver, context, [&] { driver.free_pinned(old); });
+            release_in(driver, context, [&] { driver.free_pinned(old); });
           }};
 }
 
@@ -132,7 +160,7 @@ std::shared_ptr<std::byte> allocate_device(const Driver& driver, size_t bytes) {
   Pointer memory = 0;
   GPU(driver, allocate, &memory, bytes);
   return {reinterpret_cast<std::byte*>(memory), [&driver, context](std::byte* old) {
-            in_context(driver, context, [&] { driver.free_memory(pointer(old)); });
+            release_in(driver, context, [&] { driver.free_memory(pointer(old)); });
           }};
 }
 

@@ -4,6 +4,8 @@
 // Not thread-safe: one thread at a time puts work on it.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 
 #include "base/deadline.h"
@@ -51,12 +53,21 @@ class Queue {
   void synchronize(const OwnEvent& event, const char* what, const Deadline& deadline) const;
   /// ... until all that was put on the stream is done.
   void synchronize(const char* what, const Deadline& deadline) const;
+  /// The same for destructors of what the stream uses. False if the stream is not done after
+  /// kGrace, or its context is gone. What hangs (a peer that died may never do what an event stands
+  /// for) is given up with all that is in its context: to free it the driver would wait for ever.
+  bool finish(const char* what) const noexcept;
+  static constexpr std::chrono::seconds kGrace{10};
 
  private:
   const Driver& driver_;
   const Context context_;
   const Stream stream_;
 };
+
+/// Destroys what belongs to a context, with it current. Not if it is gone, and with it all that
+/// belonged to it, or given up.
+void release_in(const Driver& driver, Context context, const std::function<void()>& destroy);
 
 /// The context that is current on this thread; ResourceError if none is.
 Context current_context(const Driver& driver);

@@ -1,7 +1,6 @@
 #include "reduce/device_stages.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <utility>
 
@@ -12,7 +11,6 @@ namespace {
 
 // A script that reduces ever new shapes must not fill the device.
 constexpr size_t kMostTables = 16384;
-constexpr auto kGrace = std::chrono::seconds(10);
 
 gpu::Type type_of(DType dtype) { return static_cast<gpu::Type>(dtype); }
 
@@ -31,6 +29,16 @@ uint64_t place_in(const View& view, const Piece& piece) {
   return view.packed ? piece.packed : piece.offset;
 }
 
+// As many as a launch takes.
+template <typename Message, typename Launch>
+void in_parts(const std::vector<Message>& messages, const Launch& launch) {
+  for (size_t first = 0; first < messages.size(); first += gpu::kMostMessages) {
+    const size_t end = std::min<size_t>(messages.size(), first + gpu::kMostMessages);
+    launch(std::vector<Message>(messages.begin() + static_cast<ptrdiff_t>(first),
+                                messages.begin() + static_cast<ptrdiff_t>(end)));
+  }
+}
+
 gpu::Key kernel_key(RandomKey key) { return {key.low, key.high}; }
 
 }  // namespace
@@ -38,13 +46,7 @@ gpu::Key kernel_key(RandomKey key) { return {key.low, key.high}; }
 DeviceStages::DeviceStages(const device::Queue& queue, const gpu::Kernels& kernels)
     : queue_(queue), kernels_(kernels) {}
 
-DeviceStages::~DeviceStages() {
-  try {
-    queue_.synchronize("the last work of a group", Deadline::after(kGrace));
-  } catch (const std::exception&) {
-    // The context is gone, or hangs: whoever frees memory of it hears the same.
-  }
-}
+DeviceStages::~DeviceStages() { queue_.finish("the last work of a group"); }
 
 std::shared_ptr<std::byte> DeviceStages::allocate(size_t bytes) {
   const device::InContext here(queue_.driver(), queue_.context());
@@ -79,7 +81,8 @@ gpu::Table DeviceStages::on_device(const gpu::RunTable& table) {
   auto found = tables_.find(key);
   if (found == tables_.end()) {
     if (tables_.size() >= kMostTables) {
-      queue_.synchronize("work that uses old tables of runs", Deadline::after(kGrace));
+      queue_.synchronize("work that uses old tables of runs",
+                         Deadline::after(device::Queue::kGrace));
       tables_.clear();
     }
     gpu::DeviceTable made(queue_.driver(), table, queue_.stream());
@@ -91,10 +94,7 @@ gpu::Table DeviceStages::on_device(const gpu::RunTable& table) {
 void DeviceStages::encode(Call& call, const std::vector<Outgoing>& chunks, const View& input,
                           Stage stage) {
   const device::InContext here(queue_.driver(), queue_.context());
-  for (size_t first = 0; first < chunks.size(); first += gpu::kMostMessages) {
-    const size_t end = std::min<size_t>(chunks.size(), first + gpu::kMostMessages);
-    const std::vector<Outgoing> part(chunks.begin() + static_cast<ptrdiff_t>(first),
-                                     chunks.begin() + static_cast<ptrdiff_t>(end));
+  in_parts(chunks, [&](const std::vector<Outgoing>& part) {
     const auto place = [&](const Piece& piece) {
       return std::pair<uint64_t, uint64_t>{place_in(input, piece), 0};
     };
@@ -111,15 +111,12 @@ void DeviceStages::encode(Call& call, const std::vector<Outgoing>& chunks, const
         look_for_nonfinite(call, seeded.table, work.x, input.dtype);
       }
     }
-  }
+  });
 }
 
 void DeviceStages::decode(Call& call, const std::vector<Incoming>& chunks, const View& output) {
   const device::InContext here(queue_.driver(), queue_.context());
-  for (size_t first = 0; first < chunks.size(); first += gpu::kMostMessages) {
-    const size_t end = std::min<size_t>(chunks.size(), first + gpu::kMostMessages);
-    const std::vector<Incoming> part(chunks.begin() + static_cast<ptrdiff_t>(first),
-                                     chunks.begin() + static_cast<ptrdiff_t>(end));
+  in_parts(chunks, [&](const std::vector<Incoming>& part) {
     const auto place = [&](const Piece& piece) {
       return std::pair<uint64_t, uint64_t>{place_in(output, piece), 0};
     };
@@ -131,7 +128,7 @@ void DeviceStages::decode(Call& call, const std::vector<Incoming>& chunks, const
       for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
       kernels_.decode(work, queue_.stream());
     }
-  }
+  });
 }
 
 void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {

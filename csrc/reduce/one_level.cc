@@ -1,6 +1,7 @@
 // Reductions among ranks that are all alike: one host, or hosts of one rank each.
 #include <numeric>
 
+#include "reduce/arrivals.h"
 #include "reduce/channel.h"
 #include "reduce/pipeline.h"
 #include "reduce/reducer.h"
@@ -123,10 +124,9 @@ void all_gather(Call& call, const void* input, void* output) {
         channel.post(round);
       },
       [&](size_t round) {
-        for (int p : channel.sources()) {
-          decode_chunk(call, chunk(round, p), channel.receive(p, round), out);
-          channel.release(p);
-        }
+        decode_arrivals(
+            call, channel, channel.sources(), round, out,
+            [&](int p) -> const Chunk& { return chunk(round, p); }, [](int, const std::byte*) {});
       });
 }
 

@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "reduce/arrivals.h"
 #include "reduce/team_all_reduce.h"
 
 namespace cgx {
@@ -61,24 +62,12 @@ class ScatterReduceAllGather final : public TeamAllReduce {
 
   // Takes the sums of all other owners.
   void gather(const TeamRound& round) {
-    // A GPU decodes all of them at once, the CPU while it waits for the next.
-    const bool at_once = call_.device != nullptr;
-    incoming_.clear();
-    for (int p : channel_.sources()) {
-      const Chunk& theirs = chunk(*round.shard, p);
-      if (theirs.empty()) continue;
-      incoming_.push_back({&theirs, channel_.receive(p, round.number)});
-      put_in_bundle(call_, round, static_cast<size_t>(p), incoming_.back().payload);
-      if (at_once) continue;
-      decode_chunks(call_, incoming_, round.output);
-      incoming_.clear();
-      channel_.release(p);
-    }
-    if (!at_once) return;
-    decode_chunks(call_, incoming_, round.output);
-    for (int p : channel_.sources()) {
-      if (!chunk(*round.shard, p).empty()) channel_.release(p);
-    }
+    decode_arrivals(
+        call_, channel_, channel_.sources(), round.number, round.output,
+        [&](int p) -> const Chunk& { return chunk(*round.shard, p); },
+        [&](int p, const std::byte* payload) {
+          if (payload != nullptr) put_in_bundle(call_, round, static_cast<size_t>(p), payload);
+        });
   }
 
   Call& call_;
@@ -86,7 +75,6 @@ class ScatterReduceAllGather final : public TeamAllReduce {
   std::vector<size_t> bytes_;
   std::vector<const std::byte*> payloads_;
   std::vector<Outgoing> outgoing_;
-  std::vector<Incoming> incoming_;
 };
 
 }  // namespace

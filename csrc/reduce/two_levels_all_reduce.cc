@@ -87,10 +87,12 @@ class AllReduce {
       sum_chunk(call_, shard.chunks.front(), {payloads_, {}, data_, nullptr, call_.divisor()});
       return;
     }
+    bundled_.clear();
     for (const Chunk& chunk : shard.chunks) {
-      decode_chunk(call_, chunk, bundle, data_);
+      bundled_.push_back({&chunk, bundle});
       bundle += bundle_stride(chunk);
     }
+    decode_chunks(call_, bundled_, data_);
   }
 
   Call& call_;
@@ -101,6 +103,7 @@ class AllReduce {
   const size_t depth_, live_;
   std::unique_ptr<TeamAllReduce> team_;  // null on ranks that are in none
   std::vector<const std::byte*> payloads_;
+  std::vector<Incoming> bundled_;
 };
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Reduce-scatter and all-gather over hosts of several ranks. Team k serves, on every host, the
 // ranks whose local number is k modulo the number of teams: their shards cross the wire once.
+#include <algorithm>
+
+#include "reduce/arrivals.h"
 #include "reduce/two_levels.h"
 
 namespace cgx {
@@ -181,7 +184,11 @@ class AllGather : private Shards {
       : Shards(call),
         input_{static_cast<std::byte*>(const_cast<void*>(input)),
                shard_values_ * static_cast<size_t>(call.identity.rank), dtype_},
-        output_{static_cast<std::byte*>(output), 0, dtype_} {}
+        output_{static_cast<std::byte*>(output), 0, dtype_} {
+    for (int host = 0; host < static_cast<int>(levels_.hosts); ++host) {
+      if (host != levels_.host) other_hosts_.push_back(host);
+    }
+  }
 
   void run() {
     Shards::run([&](int stage, size_t number) { announce(stage, number); },
@@ -212,9 +219,7 @@ class AllGather : private Shards {
   // What a team brings from the other hosts: its chunks, one behind the other.
   size_t foreign_bytes(size_t number, int team) const {
     size_t bytes = 0;
-    for (int host = 0; host < static_cast<int>(levels_.hosts); ++host) {
-      if (host != levels_.host) bytes += bundle_stride(chunk(number, team, host));
-    }
+    for (int host : other_hosts_) bytes += bundle_stride(chunk(number, team, host));
     return bytes;
   }
 
@@ -230,16 +235,27 @@ class AllGather : private Shards {
       if (message != nullptr) copy_bytes(call_, message, encoded, own.payload_bytes);
       levels_.inner->post(number);
     }
-    for (int p : levels_.locals) {
-      const Piece& piece = piece_of(number, p);
-      const std::byte* theirs = levels_.inner->receive(p, number);
-      decode_chunk(call_, alone(piece), theirs, output_);
-      if (message != nullptr && p % call_.topology.teams() == levels_.local) {
-        copy_bytes(call_, message + piece.payload, theirs, piece.bytes);
-      }
-      levels_.inner->release(p);
-    }
+    if (levels_.inner) take_locals(number, message);
     if (message != nullptr) levels_.cross->post(number);
+  }
+
+  // What the other ranks of this host send; `message` gets that of those whom this one's team
+  // serves.
+  void take_locals(size_t number, std::byte* message) {
+    alone_.clear();
+    for (int p : levels_.locals) alone_.push_back(alone(piece_of(number, p)));
+    decode_arrivals(
+        call_, *levels_.inner, levels_.locals, number, output_,
+        [&](int p) -> const Chunk& {
+          const auto at = std::find(levels_.locals.begin(), levels_.locals.end(), p);
+          return alone_[static_cast<size_t>(at - levels_.locals.begin())];
+        },
+        [&](int p, const std::byte* theirs) {
+          if (message == nullptr || theirs == nullptr) return;
+          if (p % call_.topology.teams() != levels_.local) return;
+          const Piece& piece = piece_of(number, p);
+          copy_bytes(call_, message + piece.payload, theirs, piece.bytes);
+        });
   }
 
   void receive(size_t number) {
@@ -247,33 +263,35 @@ class AllGather : private Shards {
       std::byte* bundle = levels_.inner
                               ? levels_.inner->open_broadcast(foreign_bytes(number, levels_.local))
                               : nullptr;
-      // Ascending, as the bundle is read.
-      for (int host = 0; host < static_cast<int>(levels_.hosts); ++host) {
-        if (host == levels_.host) continue;
-        const Chunk& theirs = chunk(number, levels_.local, host);
-        const std::byte* payload = levels_.cross->receive(host, number);
-        decode_chunk(call_, theirs, payload, output_);
-        if (bundle != nullptr) {
-          copy_bytes(call_, bundle, payload, theirs.payload_bytes);
-          bundle += bundle_stride(theirs);
-        }
-        levels_.cross->release(host);
-      }
+      decode_arrivals(
+          call_, *levels_.cross, other_hosts_, number, output_,
+          [&](int host) -> const Chunk& { return chunk(number, levels_.local, host); },
+          [&](int host, const std::byte* payload) {
+            if (bundle == nullptr || payload == nullptr) return;
+            const Chunk& theirs = chunk(number, levels_.local, host);
+            copy_bytes(call_, bundle, payload, theirs.payload_bytes);
+            bundle += bundle_stride(theirs);
+          });
       if (levels_.inner) levels_.inner->post(number);
     }
     for (int team : levels_.other_members) {
       const std::byte* bundle = levels_.inner->receive(team, number);
-      for (int host = 0; host < static_cast<int>(levels_.hosts); ++host) {
-        if (host == levels_.host) continue;
-        decode_chunk(call_, chunk(number, team, host), bundle, output_);
-        bundle += bundle_stride(chunk(number, team, host));
+      bundled_.clear();
+      for (int host : other_hosts_) {
+        const Chunk& theirs = chunk(number, team, host);
+        bundled_.push_back({&theirs, bundle});
+        bundle += bundle_stride(theirs);
       }
+      decode_chunks(call_, bundled_, output_);
       levels_.inner->release(team);
     }
   }
 
   const View input_;
   const View output_;
+  std::vector<int> other_hosts_;   // ascending, as bundles have them
+  std::vector<Chunk> alone_;       // of the locals
+  std::vector<Incoming> bundled_;  // by other host
 };
 
 }  // namespace

@@ -96,6 +96,7 @@ def _backward(rank, world_size):
     expected = [p.grad.clone() for p in model.parameters()]
     model.zero_grad(set_to_none=True)
     model.to("cuda")
+    torch.accelerator.synchronize()  # the device is behind, also with a copy of pageable memory
     with fake_cuda.new_stream():
         model(x.to("cuda")).square().sum().backward()
     torch.accelerator.synchronize()

@@ -9,6 +9,7 @@
 #include "check.h"
 #include "codec/codec.h"
 #include "codec/gpu_codec.h"
+#include "device/queue.h"
 
 namespace cgx::native {
 namespace {
@@ -62,23 +63,24 @@ void on_two_streams(const Driver& driver) {
   table.add(*codec, DType::kFloat32, 0, 0, n, 0, 0, 0);
   const device::Stream first = new_stream(driver), second = new_stream(driver);
   const device::Event encoded = new_event(driver), done = new_event(driver);
-  const gpu::DeviceMemory x(driver, 4 * n), y(driver, 4 * n), message(driver, payload.size());
-  auto upload = [&](const gpu::DeviceMemory& to, const void* from) {
-    GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(to.data()), from,
-        to.bytes(), first);
+  const auto x = device::allocate_device(driver, 4 * n), y = device::allocate_device(driver, 4 * n);
+  const auto message = device::allocate_device(driver, payload.size());
+  const auto bytes = [](const auto& memory) {
+    return reinterpret_cast<unsigned char*>(memory.get());
   };
-  upload(x, values.data());
+  GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(x.get()), values.data(),
+      4 * n, first);
   const gpu::DeviceTable on_device(driver, table, first);
   const gpu::Type fp32 = gpu::Type::kFloat32;
-  kernels.encode({on_device.view(), x.data(), {}, fp32, {message.data()}}, first);
+  kernels.encode({on_device.view(), bytes(x), {}, fp32, {bytes(message)}}, first);
   GPU(driver, record_event, encoded, first);
   GPU(driver, stream_wait_event, second, encoded, 0);
-  kernels.decode({on_device.view(), y.data(), fp32, 0, {message.data()}}, second);
-  GPU(driver, copy_to_host_async, result.data(), reinterpret_cast<device::Pointer>(y.data()), 4 * n,
+  kernels.decode({on_device.view(), bytes(y), fp32, 0, {bytes(message)}}, second);
+  GPU(driver, copy_to_host_async, result.data(), reinterpret_cast<device::Pointer>(y.get()), 4 * n,
       second);
   GPU(driver, record_event, done, second);
   wait(driver, done);
-  CHECK(std::memcmp(message.data(), payload.data(), payload.size()) == 0, "payload");
+  CHECK(std::memcmp(message.get(), payload.data(), payload.size()) == 0, "payload");
   CHECK(result == expected, "values");
   for (device::Stream stream : {first, second}) GPU(driver, destroy_stream, stream);
   for (device::Event event : {encoded, done}) GPU(driver, destroy_event, event);

@@ -44,7 +44,7 @@ def _environment(**changes):
     return env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **changes}
 
 
-def _mpirun(kind, ranks, *command, python=None, timeout=90, **changes):
+def mpirun(kind, ranks, *command, python=None, timeout=90, **changes):
     prefix = _prefix(kind)
     line = [str(prefix / "bin" / "mpirun"), "-np", str(ranks)]
     if kind == "openmpi":
@@ -88,7 +88,7 @@ def installed(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_script_runs_unchanged(kind, installed):
     script, env = installed
-    done = _mpirun(kind, 3, script, "cgx", "gloo", "cgx", **env)
+    done = mpirun(kind, 3, script, "cgx", "gloo", "cgx", **env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
     assert lines == [
@@ -103,7 +103,7 @@ def test_a_meeting_point_that_is_set_needs_no_mpi(kind, installed):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    done = _mpirun(kind, 2, script, "gloo", **env)
+    done = mpirun(kind, 2, script, "gloo", **env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
     assert lines == [f"rank {r}: [3.0] ['{r}', '2', '2', 'localhost'] False" for r in range(2)]
@@ -126,19 +126,19 @@ MPI.COMM_WORLD.Barrier()  # nothing but an abort ends this
 def test_a_failing_rank_ends_the_job(kind, how, status, tmp_path):
     script = tmp_path / "fail.py"
     script.write_text(_FAIL)
-    done = _mpirun(kind, 2, script, how, timeout=60)
+    done = mpirun(kind, 2, script, how, timeout=60)
     assert done.returncode == status, done.stdout + done.stderr
     assert how == "exit" or "ValueError: the reason" in done.stderr
 
 
 def test_ranks_with_the_same_number_are_told():
-    done = _mpirun("mpich", 2, "-m", "torch_cgx.launch", RANK="0")
+    done = mpirun("mpich", 2, "-m", "torch_cgx.launch", RANK="0")
     assert done.returncode != 0
     assert "MPI ranks [0, 1] all have RANK 0" in done.stderr
 
 
 def test_mpi4py_of_another_mpi_is_told():
-    done = _mpirun("mpich", 2, "-m", "torch_cgx.launch", python=_prefix("openmpi"))
+    done = mpirun("mpich", 2, "-m", "torch_cgx.launch", python=_prefix("openmpi"))
     assert done.returncode != 0
     assert "started 2 ranks, but mpi4py sees a world of 1" in done.stderr
     assert "another MPI (Open MPI v" in done.stderr
@@ -148,7 +148,7 @@ def test_mpi4py_of_another_mpi_is_told():
 @pytest.mark.parametrize("kind", KINDS)
 def test_examples_run_under_mpirun(kind):
     script = ROOT / "examples" / "train_gpt.py"
-    done = _mpirun(kind, 2, script, "--backend", "cgx", "--steps", 2, "--data-mb", 0.2)
+    done = mpirun(kind, 2, script, "--backend", "cgx", "--steps", 2, "--data-mb", 0.2)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "backend cgx, 4 bits, 2 ranks, 2 steps" in done.stdout
 
