@@ -507,9 +507,9 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
                                            c10::dtype_or_default(dtype));
 }
 
-// Between device and host: done, for the host, when this returns (torch waits for the device's end of
-// it, too). Only copies of pinned memory with non_blocking run when their turn comes; they keep that
-// memory.
+// Between device and host: done, for the host, when this returns (torch waits for the device's end
+// of it, too). Only copies of pinned memory with non_blocking run when their turn comes; they keep
+// that memory.
 at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.is_same(from)) return to;
   const at::Tensor source = from.expand(to.sizes());

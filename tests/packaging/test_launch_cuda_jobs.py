@@ -23,9 +23,10 @@ rank = launch.setup().rank
 options = torch_cgx.Options(host_id=f"host {hosts[rank]}")
 dist.init_process_group("cgx", pg_options=options)
 same = []
+ranks = range(len(hosts))
 for n in (1, 100, 511, 513, 5000, 70_001):
     for config in ({"bits": 4, "bucket_size": 64}, {"bits": 32}):
-        inputs = [torch.sin(torch.arange(float(n)) * (r + 0.3)) * (r + 1) for r in range(len(hosts))]
+        inputs = [torch.sin(torch.arange(float(n)) * (r + 0.3)) * (r + 1) for r in ranks]
         tensor = inputs[rank].to("cuda")
         torch_cgx.all_reduce(tensor, config=config)
         wanted = torch_cgx.simulate(inputs, config, hosts=hosts)
