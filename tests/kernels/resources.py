@@ -34,6 +34,22 @@ REPORT = re.compile(
 )
 
 
+# Instructions of PTX that round otherwise than IEEE operations one by one.
+FUSED = re.compile(r"\b(?:fma|mad)\.[\w.]*f(?:32|64)|\.ftz|\.approx|div\.full")
+
+
+def without_fma(source: str) -> str:
+    """The kernels with a product and a sum where rn_fma() asks for one operation."""
+    for name, plain in [
+        ("return __fmaf_rn(a, b, c);", "return __fadd_rn(__fmul_rn(a, b), c);"),
+        ("return __builtin_fmaf(a, b, c);", "return a * b + c;"),
+    ]:
+        if source.count(name) != 1:
+            raise ValueError(f"{name!r} stands {source.count(name)} times in the kernels, not once")
+        source = source.replace(name, plain)
+    return source
+
+
 class Resources(NamedTuple):
     """Of a kernel on an architecture; memory in bytes."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.kernels import resources
 from tests.kernels.resources import build
 from torch_cgx import _hiprtc, _kernel_cache, _kernels
 
@@ -399,7 +400,7 @@ def test_the_runtime_of_amd_has_what_is_called() -> None:
 def test_the_real_nvrtc_compiles_the_real_source(
     monkeypatch: pytest.MonkeyPatch, kernels_to_compile: Path
 ) -> None:
-    nvrtc = pytest.importorskip("cupy.cuda", reason="there is no CuPy (cupy-cuda12x)").nvrtc
+    nvrtc = pytest.importorskip("cupy.cuda", reason="there is no CuPy (make kernels-nvrtc)").nvrtc
     try:
         nvrtc.getVersion()
     except Exception as error:
@@ -412,4 +413,8 @@ def test_the_real_nvrtc_compiles_the_real_source(
     assert len(cached(kernels_to_compile)) == 2
     monkeypatch.setattr(nvrtc, "getSupportedArchs", lambda: (80, 90))
     text = _kernels.image(99, 0)
-    assert text.endswith(b"\0") and b".target sm_90" in text and b"fma." not in text
+    assert text.endswith(b"\0") and b".target sm_90" in text and b"fma.rn.f32" in text
+    source = kernels_to_compile / "_kernels.cu"
+    source.write_text(resources.without_fma(source.read_text()))
+    text = _kernels.image(99, 0)
+    assert b"mul.rn.f32" in text and not resources.FUSED.findall(text.decode())

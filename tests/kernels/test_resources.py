@@ -61,16 +61,8 @@ def test_all_architectures_and_the_documented_resources(source: Path) -> None:
 
 @pytest.fixture(scope="module")
 def unfused(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernels with a product and a sum where rn_fma() asks for one operation."""
-    text = source.read_text()
-    for name, plain in [
-        ("return __fmaf_rn(a, b, c);", "return __fadd_rn(__fmul_rn(a, b), c);"),
-        ("return __builtin_fmaf(a, b, c);", "return a * b + c;"),
-    ]:
-        assert text.count(name) == 1
-        text = text.replace(name, plain)
     changed = tmp_path_factory.mktemp("unfused") / "kernels.cu"
-    changed.write_text(text)
+    changed.write_text(resources.without_fma(source.read_text()))
     return changed
 
 
@@ -80,8 +72,7 @@ def test_nothing_is_fused_but_what_asks_for_it(source: Path, unfused: Path) -> N
     assert "fma.rn.f32" in resources.ptx(NVCC, source)
     text = resources.ptx(NVCC, unfused)
     assert text.count("mul.rn.f32") > 10 and text.count("div.rn.f32") > 5
-    fused = r"\b(?:fma|mad)\.[\w.]*f(?:32|64)|\.ftz|\.approx|div\.full"
-    assert not re.findall(fused, text)
+    assert not resources.FUSED.findall(text)
 
 
 @needs_nvcc
