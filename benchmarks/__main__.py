@@ -70,8 +70,6 @@ def summary(outcomes: list[_parts.Outcome]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    # As an exception, which ends the part that runs, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     what = args.what[0]
     if what == "list":
         for part in _parts.PARTS.values():
@@ -97,4 +95,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # As an exception, which ends the part that runs, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

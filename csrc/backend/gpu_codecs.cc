@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "backend/gpu_call.h"
+#include "backend/tensor_memory.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -15,17 +16,9 @@ namespace {
 constexpr uintptr_t kAlignment = 16;  // of payloads: the kernels read meta as it lies there
 
 DType dtype_of(const at::Tensor& tensor, const char* what) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    default:
-      throw ConfigError(str_of(what, " is ", c10::toString(tensor.scalar_type()),
-                               ", allowed: float32, float16, bfloat16"));
-  }
+  if (const auto type = codec_type(tensor.scalar_type())) return *type;
+  throw ConfigError(str_of(what, " is ", c10::toString(tensor.scalar_type()),
+                           ", allowed: float32, float16, bfloat16"));
 }
 
 void check(const at::Tensor& values, const char* what, const at::Tensor& payload, size_t bytes) {

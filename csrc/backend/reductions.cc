@@ -91,16 +91,7 @@ struct NoAutograd {
 std::optional<DType> engine_dtype(const at::Tensor& tensor) {
   const bool device = tensor.device().is_cpu() || tensor.is_cuda();
   if (!device || tensor.layout() != at::kStrided) return std::nullopt;
-  switch (tensor.scalar_type()) {
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    default:
-      return std::nullopt;
-  }
+  return codec_type(tensor.scalar_type());
 }
 
 void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why) const {

@@ -72,6 +72,19 @@ void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>
   for (const std::vector<at::Tensor>& list : lists) check_writable(what, list);
 }
 
+std::optional<DType> codec_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
 bool share_memory(const at::Tensor& a, const at::Tensor& b) {
   const auto* first = static_cast<const char*>(a.const_data_ptr());
   const auto* second = static_cast<const char*>(b.const_data_ptr());

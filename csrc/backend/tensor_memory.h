@@ -5,7 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
+
+#include "base/dtype.h"
 
 namespace cgx {
 
@@ -21,6 +24,9 @@ std::vector<std::vector<at::Tensor>> readable(const std::vector<std::vector<at::
 void check_writable(const char* what, const at::Tensor& tensor, bool lazy = true);
 void check_writable(const char* what, const std::vector<at::Tensor>& tensors);
 void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>& lists);
+
+/// The type as codecs know it; none for those that they do not take.
+std::optional<DType> codec_type(at::ScalarType type);
 
 /// Do the two tensors, both dense, have bytes in common?
 bool share_memory(const at::Tensor& a, const at::Tensor& b);

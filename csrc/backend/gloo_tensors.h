@@ -1,0 +1,36 @@
+// Tensors as Gloo takes them, and what it has to be spared.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace cgx {
+
+/// Is it of a type that Gloo does not move? As bytes it does, which is the same to a data movement.
+bool needs_bytes(const at::Tensor& tensor);
+/// Views of the same memory, flat.
+at::Tensor as_bytes(const at::Tensor& tensor);
+std::vector<at::Tensor> as_bytes(const std::vector<at::Tensor>& tensors);
+std::vector<std::vector<at::Tensor>> as_bytes(const std::vector<std::vector<at::Tensor>>& lists);
+
+std::vector<at::Tensor> flatten(const std::vector<std::vector<at::Tensor>>& lists);
+
+/// Gloo looks at the first dimension of what it scatters, and takes for granted that there is one.
+at::Tensor with_dimension(const at::Tensor& tensor);
+
+// What Gloo refuses only after it was asked: by then the peers count on this rank. ValueError, or
+// TypeError, naming the collective `what`.
+
+/// One tensor per rank.
+void check_list(const char* what, const char* list, size_t length, size_t expected);
+/// On the root one list of one tensor per rank, elsewhere nothing.
+void check_lists(const char* what, const char* list,
+                 const std::vector<std::vector<at::Tensor>>& lists, int rank, int64_t root,
+                 int size);
+void check_alike(const char* what, const std::vector<at::Tensor>& tensors, const at::Tensor& like);
+void check_root(const char* what, int64_t root, int size);
+/// Of a type that Gloo reduces.
+void check_reducible(const char* what, const std::vector<at::Tensor>& tensors);
+
+}  // namespace cgx
