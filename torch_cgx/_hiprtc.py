@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from typing import Any
 
@@ -69,11 +70,13 @@ class Hiprtc:
 
 def load() -> Hiprtc:
     """RuntimeError that says how to get it where there is none."""
-    for file in _FILES:
-        try:
-            return Hiprtc(ctypes.CDLL(file), file)
-        except (OSError, AttributeError):
-            continue  # not there, or the runtime of a version that has hipRTC apart
+    # What the process has (torch brings its own) comes first, as where the driver is opened.
+    for mode in (os.RTLD_NOW | os.RTLD_NOLOAD, os.RTLD_NOW):
+        for file in _FILES:
+            try:
+                return Hiprtc(ctypes.CDLL(file, mode=mode), file)
+            except (OSError, AttributeError):
+                continue  # not there, or the runtime of a version that has hipRTC apart
     raise RuntimeError(
         "torch_cgx has no kernels for this GPU of AMD's, and hipRTC, which could compile them now, "
         "does not load (libhiprtc.so, or libamdhip64.so of older versions). Either install ROCm's "

@@ -41,9 +41,9 @@ def _engine() -> Any:
 
 
 def _load_kernels(major: int, minor: int) -> bytes:
-    from torch_cgx import _kernels
+    from torch_cgx import _backend
 
-    return _kernels.image(major, minor)
+    return _backend.load_kernels(major, minor)
 
 
 @runtime_checkable

@@ -42,14 +42,26 @@ class StoreRendezvous : public Rendezvous {
   // from those who would tell of a failure.
   void look_until_there(const std::string& key, const Deadline& deadline) const {
     auto pause = std::chrono::milliseconds(1);
-    while (!store_->check({key}) && deadline.left() > pause) {
+    while (!is_there(key) && deadline.left() > pause) {
       look_();
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);
     }
   }
 
-  static constexpr std::chrono::milliseconds kLongestPause{32};
+  bool is_there(const std::string& key) const {
+    try {
+      return store_->check({key});
+    } catch (const std::exception& e) {
+      // Whoever served the store may have died: the group's watch finds that and says it better.
+      const Deadline patience = Deadline::after(kPatience);
+      for (; !patience.expired(); std::this_thread::sleep_for(kLongestPause)) look_();
+      throw PeerLostError(
+          str_of("the group's store failed while '", key, "' was waited for: ", e.what()));
+    }
+  }
+
+  static constexpr std::chrono::milliseconds kLongestPause{32}, kPatience{1500};
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::function<void()> look_;
 };

@@ -19,6 +19,7 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr char kFailureKey[] = "cgx/failure";
+constexpr char kAskedKey[] = "cgx/asked";
 constexpr std::chrono::seconds kSilence{30};
 constexpr std::chrono::milliseconds kPatienceWithSilence{10};
 constexpr std::chrono::milliseconds kLookAgain{5};
@@ -71,6 +72,17 @@ struct FailureBoard::State {
   std::mutex mutex;
   bool comparing = false;
   std::optional<Finding> found;
+
+  void compare(const std::vector<CallNote>& notes, Finding& finding) {
+    for (const CallNote& note : notes) {
+      const std::string key = str_of("cgx/call/", note.number);
+      const PeerNote first = unpack_note(first_of(*store, key, pack(rank, note)), note.number);
+      if (first.note == note) continue;
+      finding.other = first;
+      finding.mine = note;
+      return;
+    }
+  }
 
   // `work` in a thread that is left alone when it takes too long.
   template <typename T>
@@ -127,25 +139,17 @@ std::optional<FailureBoard::Posted> FailureBoard::posted(std::chrono::millisecon
                                 [](State& state) { return look_up(*state.store); });
 }
 
-void FailureBoard::compare(std::vector<CallNote> notes) {
+void FailureBoard::start(std::function<void(State&, Finding&)> work) {
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
     if (state_->comparing) return;
     state_->comparing = true;
   }
-  const auto work = [notes = std::move(notes)](State& state) -> std::optional<bool> {
+  const auto run = [work = std::move(work)](State& state) -> std::optional<bool> {
     Finding finding;
     try {
       finding.failure = look_up(*state.store);
-      for (const CallNote& note : notes) {
-        const std::string key = str_of("cgx/call/", note.number);
-        const PeerNote first =
-            unpack_note(first_of(*state.store, key, pack(state.rank, note)), note.number);
-        if (first.note == note) continue;
-        finding.other = first;
-        finding.mine = note;
-        break;
-      }
+      work(state, finding);
     } catch (const std::exception&) {
       // As above; the next comparison tries again.
     }
@@ -154,7 +158,26 @@ void FailureBoard::compare(std::vector<CallNote> notes) {
     state.comparing = false;
     return true;
   };
-  State::bounded<bool>(state_, std::chrono::milliseconds(0), work);
+  State::bounded<bool>(state_, std::chrono::milliseconds(0), run);
+}
+
+void FailureBoard::compare(std::vector<CallNote> notes, uint64_t ask) {
+  start([notes = std::move(notes), ask](State& state, Finding& finding) {
+    state.compare(notes, finding);
+    if (ask != 0) state.store->set(kAskedKey, bytes_of(std::to_string(ask)));
+  });
+}
+
+void FailureBoard::answer(std::vector<CallNote> notes) {
+  start([notes = std::move(notes)](State& state, Finding& finding) {
+    if (!state.store->check({kAskedKey})) return;
+    const std::vector<uint8_t> text = state.store->get(kAskedKey);
+    const uint64_t asked =
+        std::strtoull(std::string(text.begin(), text.end()).c_str(), nullptr, 10);
+    for (const CallNote& note : notes) {
+      if (note.number == asked) return state.compare({note}, finding);
+    }
+  });
 }
 
 std::optional<FailureBoard::Finding> FailureBoard::finding() {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,13 +43,18 @@ class FailureBoard {
   };
 
   /// Starts to compare what this rank has been doing (newest last) with what the ranks that got
-  /// stuck before have said. Does nothing while an earlier comparison is under way.
-  void compare(std::vector<CallNote> notes);
+  /// stuck before have said. Does nothing while an earlier comparison is under way. `ask`: a number
+  /// of a call that ranks which are not stuck shall tell of, too, by answer(); 0: none.
+  void compare(std::vector<CallNote> notes, uint64_t ask = 0);
+  /// The same for what another rank has asked for, if it is among the notes.
+  void answer(std::vector<CallNote> notes);
   /// What the last comparison found, once.
   std::optional<Finding> finding();
 
  private:
   struct State;
+  /// Runs `work` on a Finding, in a thread of its own; does nothing while one runs.
+  void start(std::function<void(State&, Finding&)> work);
   const std::shared_ptr<State> state_;
 };
 

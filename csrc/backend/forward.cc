@@ -57,7 +57,10 @@ WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
                                  const std::function<WorkPtr()>& run) {
   check_usable(name_of(shape.op));
   if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
-  CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
+  CallShape said = shape;
+  // Gloo moves both: a root may have its values on the host, and its peers theirs on a GPU.
+  said.cuda = shape.cuda && gpu_has_nccl();
+  CallRecordPtr record = guard_->begin(said, inputs, outputs, timeout);
   WorkPtr inner;
   try {
     inner = run();

@@ -196,36 +196,56 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
     log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
                     "': ", device.str(), " over ", engine->carrier()));
   }
+  if (lockstep && !on_one_host_) guard_->answer_always();
   lane->serve(std::move(engine), lockstep, on_caller);
   return lane;
 }
 
-void ProcessGroupCGX::agree_on_plan(const CallRecord& record, const Deadline& deadline) {
-  const uint64_t plan = record.shape.plan;
-  if (plan == 0 || on_one_host_) return;
-  std::lock_guard<std::mutex> lock(gpu_mutex_);
-  if (agreed_plans_.size() >= kMostAgreedPlans || !agreed_plans_.insert(plan).second) return;
-  const std::string keys = str_of("cuda-plan/", record.number);
+// Rank 0 compares for all: one key for each to wait for. A rank that has used the plan before takes
+// no part, and is asked by those who wait in vain (GroupGuard::answer_always).
+std::string ProcessGroupCGX::compare_plans(const CallNote& mine, const std::string& text,
+                                           const Deadline& deadline) {
+  const std::string keys = str_of("cuda-plan/", mine.number);
   auto rendezvous = rendezvous_at(c10::make_intrusive<c10d::PrefixStore>(keys, store_));
-  const CallNote mine = record.note();
-  const std::string text = str_of(mine.words[0], " ", mine.words[1], " ", plan);
-  // Rank 0 compares for all: one key for each to wait for.
-  std::string verdict;
-  if (rank_ == 0) {
-    for (int r = 1; r < size_ && verdict.empty(); ++r) {
-      const std::string theirs = rendezvous->get(std::to_string(r), deadline);
-      if (theirs == text) continue;
-      CallNote note = mine;
-      std::istringstream(theirs) >> note.words[0] >> note.words[1];
-      verdict = str_of("ranks disagree on the collective: rank 0 runs ", describe(mine), "; rank ",
-                       r, " runs ", describe(note));
-    }
-    rendezvous->set("verdict", "is:" + verdict);
-  } else {
+  if (rank_ != 0) {
     rendezvous->set(std::to_string(rank_), text);
-    verdict = rendezvous->get("verdict", deadline).substr(sizeof("is:") - 1);
+    return rendezvous->get("verdict", deadline).substr(sizeof("is:") - 1);
   }
-  if (!verdict.empty()) throw MismatchError(str_of(record.title(), ": ", verdict));
+  std::string verdict;
+  for (int r = 1; r < size_ && verdict.empty(); ++r) {
+    const std::string theirs = rendezvous->get(std::to_string(r), deadline);
+    if (theirs == text) continue;
+    CallNote note = mine;
+    std::istringstream(theirs) >> note.words[0] >> note.words[1];
+    verdict = str_of("ranks disagree on the collective: rank 0 runs ", describe(mine), "; rank ", r,
+                     " runs ", describe(note));
+  }
+  rendezvous->set("verdict", "is:" + verdict);
+  return verdict;
+}
+
+void ProcessGroupCGX::agree_on_plan(const CallRecord& record, const Deadline& deadline) {
+  if (record.shape.plan == 0 || on_one_host_) return;
+  const CallNote mine = record.note();
+  const std::string text = str_of(mine.words[0], " ", mine.words[1], " ", record.shape.plan);
+  {
+    std::lock_guard<std::mutex> lock(agreed_mutex_);
+    if (agreed_.size() >= kMostAgreedPlans || !agreed_.insert(text).second) return;
+  }
+  Failure failure;
+  try {
+    const std::string verdict = compare_plans(mine, text, deadline);
+    if (verdict.empty()) return;
+    failure = {FailureKind::kMismatch, verdict};
+  } catch (const std::exception& e) {
+    failure = failure_of(e);
+  }
+  if (failure.text.find(record.title()) == std::string::npos) {
+    failure.text = str_of(record.title(), ": ", failure.text);
+  }
+  failure = guard_->explain(std::move(failure));
+  guard_->fail(failure);
+  throw_failure(failure);
 }
 
 GpuLane& ProcessGroupCGX::gpu_lane(const at::Tensor& tensor) {
@@ -260,10 +280,14 @@ Engine& ProcessGroupCGX::engine_for(const at::Tensor& tensor) {
   return tensor.device().is_cpu() ? *engine_ : gpu_lane(tensor).engine();
 }
 
+bool ProcessGroupCGX::gpu_has_nccl() const {
+  const std::string& wanted = config_.cuda_backend;
+  return wanted == "NCCL" || (wanted == "AUTO" && factories_.inner_nccl);
+}
+
 const ProcessGroupCGX::BackendPtr& ProcessGroupCGX::inner_for(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.device().is_cpu()) return inner_;
-  const std::string& wanted = config_.cuda_backend;
-  if (wanted == "GLOO" || (wanted == "AUTO" && !factories_.inner_nccl)) return inner_;
+  if (!gpu_has_nccl()) return inner_;
   TORCH_CHECK_VALUE(factories_.inner_nccl, "cgx: CGX_CUDA_BACKEND='NCCL' needs a torch that was ",
                     "built with NCCL, and this one is not; use GLOO");
   std::lock_guard<std::mutex> lock(gpu_mutex_);

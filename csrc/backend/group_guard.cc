@@ -31,7 +31,9 @@ constexpr milliseconds kAfterPeerEnded{300};
 constexpr milliseconds kNoProgress{800};
 // Calls that a rank tells of once it is stuck: it may have passed the one that a peer is stuck in.
 constexpr size_t kRecent = 16;
+constexpr size_t kRecentToAnswer = 4096;
 constexpr std::chrono::seconds kCompareAgain{5};
+constexpr std::chrono::seconds kAnswerAgain{2};
 constexpr int kNobodyUses = std::numeric_limits<int>::max();  // a tag
 
 [[noreturn]] void throw_for_python(const Failure& failure) {
@@ -87,6 +89,11 @@ void GroupGuard::attach_also(const BackendPtr& inner) {
   second_inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
 }
 
+void GroupGuard::answer_always() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  answers_ = true;
+}
+
 void GroupGuard::detach() {
   Watch::remove(this);
   // Works that nobody has waited for: their records must not keep the inner backend (finish()).
@@ -123,7 +130,7 @@ CallRecordPtr GroupGuard::begin(const CallShape& shape, const Tensors& inputs,
     calls_.push_back(record);
     if (collective) {
       recent_.push_back(record->note());
-      if (recent_.size() > kRecent) recent_.pop_front();
+      if (recent_.size() > (answers_ ? kRecentToAnswer : kRecent)) recent_.pop_front();
     }
   }
   if (flight.enabled()) flight.add(record);
@@ -292,7 +299,7 @@ void GroupGuard::look() {
   const std::vector<CallRecordPtr> calls = under_way();
   if (calls.empty()) {
     peer_ended_ = {};
-    return;
+    return answer_when_asked(Clock::now());
   }
   std::optional<Failure> broken;
   uint64_t progress = 0;
@@ -324,25 +331,46 @@ void GroupGuard::look() {
   compare_when_stuck(now);
 }
 
-void GroupGuard::compare_when_stuck(Clock::time_point now) {
-  if (const auto finding = board_.finding()) {
-    if (finding->failure && finding->failure->rank != label_->rank) {
-      const auto& [rank, failure] = *finding->failure;
-      return fail({failure.kind, str_of("rank ", rank, " failed: ", failure.text)});
-    }
-    if (finding->other) {
-      return fail(
-          {FailureKind::kMismatch,
-           str_of("rank ", label_->rank, " of ", label_->size,
-                  ": ranks disagree on collective number ", finding->mine.number,
-                  " of the group: rank ", label_->rank, " runs ", describe(finding->mine),
-                  "; rank ", finding->other->rank, " runs ", describe(finding->other->note))});
-    }
+bool GroupGuard::act_on_finding() {
+  const auto finding = board_.finding();
+  if (!finding) return false;
+  if (finding->failure && finding->failure->rank != label_->rank) {
+    const auto& [rank, failure] = *finding->failure;
+    fail({failure.kind, str_of("rank ", rank, " failed: ", failure.text)});
+    return true;
   }
-  uint64_t stuck = 0;
+  if (!finding->other) return false;
+  fail({FailureKind::kMismatch,
+        str_of("rank ", label_->rank, " of ", label_->size,
+               ": ranks disagree on collective number ", finding->mine.number,
+               " of the group: rank ", label_->rank, " runs ", describe(finding->mine), "; rank ",
+               finding->other->rank, " runs ", describe(finding->other->note))});
+  return true;
+}
+
+void GroupGuard::answer_when_asked(Clock::time_point now) {
   std::vector<CallNote> notes;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (!answers_ || now < next_answer_) return;
+    notes.assign(recent_.begin(), recent_.end());
+  }
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ == nullptr || engine_->failure()) return;
+  }
+  next_answer_ = now + kAnswerAgain;
+  if (!act_on_finding()) board_.answer(std::move(notes));
+}
+
+void GroupGuard::compare_when_stuck(Clock::time_point now) {
+  if (act_on_finding()) return;
+  uint64_t stuck = 0;
+  bool asks = false;
+  std::vector<CallNote> notes;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    asks = answers_;
     for (const CallRecordPtr& call : calls_) {
       if (call->over() || call->shape.point_to_point()) continue;
       if (now - call->created < kStuckAfter) break;
@@ -357,9 +385,10 @@ void GroupGuard::compare_when_stuck(Clock::time_point now) {
     for (const CallNote& note : recent_) {
       if (note.number <= stuck) notes.push_back(note);
     }
+    if (notes.size() > kRecent) notes.erase(notes.begin(), notes.end() - kRecent);
   }
   next_compare_ = now + kCompareAgain;
-  board_.compare(std::move(notes));
+  board_.compare(std::move(notes), asks ? stuck : 0);
 }
 
 }  // namespace cgx

@@ -57,6 +57,9 @@ class GroupGuard final : public Watched {
   /// The call has not reached any peer (its arguments were refused).
   void withdraw(const CallRecordPtr& record);
 
+  /// From here on this rank tells what it has run to ranks that are stuck, also while it is not:
+  /// its calls may end before the peers have begun theirs (NCCL between hosts).
+  void answer_always();
   /// The call has ended; `error` empty: well.
   void finish(CallRecord& record, const std::string& error);
 
@@ -84,7 +87,10 @@ class GroupGuard final : public Watched {
   std::vector<int> ended_peers(const CallRecord& call);
 
   void abort_inner();
+  /// True if a comparison has found something, by which the group is broken now.
+  bool act_on_finding();
   void compare_when_stuck(Clock::time_point now);
+  void answer_when_asked(Clock::time_point now);
   std::vector<CallRecordPtr> under_way();
 
   const pid_t process_;
@@ -100,12 +106,13 @@ class GroupGuard final : public Watched {
   uint64_t collectives_ = 0, point_to_point_ = 0;
   std::deque<CallRecordPtr> calls_;  // not known to be over
   std::deque<CallNote> recent_;
+  bool answers_ = false;
   bool inner_aborted_ = false;
 
   // Of the watch's thread alone.
   Clock::time_point peer_ended_{}, progressed_{};
   uint64_t progress_ = 0;
-  Clock::time_point next_compare_{};
+  Clock::time_point next_compare_{}, next_answer_{};
 };
 
 }  // namespace cgx

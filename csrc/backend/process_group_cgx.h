@@ -185,6 +185,9 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Before a call over messages without heads: MismatchError unless all ranks have the same plan.
   /// Ranks of one host have compared it; those of several do so for each plan that is new.
   void agree_on_plan(const CallRecord& record, const Deadline& deadline);
+  /// Empty, or how ranks differ.
+  std::string compare_plans(const CallNote& mine, const std::string& text,
+                            const Deadline& deadline);
   /// Whose waits end when the group fails.
   std::unique_ptr<Rendezvous> rendezvous_at(StorePtr store);
   std::unique_ptr<Communicator> make_gpu_carrier(Carrier kind, const std::string& keys,
@@ -195,6 +198,8 @@ class ProcessGroupCGX : public c10d::Backend {
                                              const GpuLane& lane);
   /// The engine that serves a tensor.
   Engine& engine_for(const at::Tensor& tensor);
+  /// Does NCCL carry what the engine does not reduce of CUDA tensors?
+  bool gpu_has_nccl() const;
   /// The backend for what the engine does not reduce.
   const BackendPtr& inner_for(const at::Tensor& tensor);
   /// The same for a send or a receive: one that torch is coalescing belongs to a batch there, too.
@@ -283,7 +288,8 @@ class ProcessGroupCGX : public c10d::Backend {
   std::unique_ptr<GpuLane> gpu_;  // null before the first call on a GPU's tensors
   BackendPtr inner_gpu_;          // the same for what the engine does not reduce
   int lanes_begun_ = 0;           // guarded by gpu_mutex_
-  std::unordered_set<uint64_t> agreed_plans_;  // the same
+  std::mutex agreed_mutex_;       // guards the next
+  std::unordered_set<std::string> agreed_;  // what ranks have agreed on: see agree_on_plan()
   std::atomic<Engine*> gpu_engine_{nullptr};
 
   std::shared_ptr<TaskQueue> callbacks_;

@@ -18,21 +18,31 @@ constexpr unsigned kPortable = 1;      // CU_MEMHOSTALLOC_PORTABLE
 constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kNap{50};
 
-// Contexts of streams that hang. Never emptied: there is no way back.
-std::mutex given_up_mutex;
-std::vector<Context>& given_up() {
-  static auto* contexts = new std::vector<Context>;
-  return *contexts;
+// What was put on streams that hang, by an event behind it. Contexts are asked again: what was only
+// slow is done at last.
+struct Hanging {
+  const Driver* driver;
+  Context context;
+  Event behind;
+};
+std::mutex hanging_mutex;
+std::vector<Hanging>& hanging() {
+  static auto* all = new std::vector<Hanging>;
+  return *all;
 }
 
-bool is_given_up(Context context) {
-  std::lock_guard<std::mutex> lock(given_up_mutex);
-  return std::count(given_up().begin(), given_up().end(), context) > 0;
-}
-
-void give_up(Context context) {
-  std::lock_guard<std::mutex> lock(given_up_mutex);
-  given_up().push_back(context);
+bool hangs(Context context) {
+  std::lock_guard<std::mutex> lock(hanging_mutex);
+  std::erase_if(hanging(), [](const Hanging& one) {
+    if (one.driver->push_context(one.context) != kSuccess) return true;
+    const bool done = one.driver->query_event(one.behind) != kNotReady;
+    if (done) one.driver->destroy_event(one.behind);
+    Context popped = nullptr;
+    one.driver->pop_context(&popped);
+    return done;
+  });
+  return std::any_of(hanging().begin(), hanging().end(),
+                     [context](const Hanging& one) { return one.context == context; });
 }
 
 Pointer pointer(const void* memory) { return reinterpret_cast<Pointer>(memory); }
@@ -40,7 +50,7 @@ Pointer pointer(const void* memory) { return reinterpret_cast<Pointer>(memory); 
 }  // namespace
 
 void release_in(const Driver& driver, Context context, const std::function<void()>& destroy) {
-  if (is_given_up(context) || driver.push_context(context) != kSuccess) return;
+  if (hangs(context) || driver.push_context(context) != kSuccess) return;
   destroy();
   Context popped = nullptr;
   driver.pop_context(&popped);
@@ -133,12 +143,18 @@ void Queue::synchronize(const char* what, const Deadline& deadline) const {
 }
 
 bool Queue::finish(const char* what) const noexcept {
-  if (is_given_up(context_)) return false;
+  if (hangs(context_)) return false;
   try {
-    synchronize(what, Deadline::after(kGrace));
-    return true;
-  } catch (const TimeoutError&) {
-    give_up(context_);
+    const InContext here(driver_, context_);
+    OwnEvent behind(driver_);
+    record(behind);
+    try {
+      synchronize(behind, what, Deadline::after(kGrace));
+      return true;
+    } catch (const TimeoutError&) {
+      std::lock_guard<std::mutex> lock(hanging_mutex);
+      hanging().push_back({&driver_, context_, behind.release()});
+    }
   } catch (const std::exception&) {  // the context is gone
   }
   return false;

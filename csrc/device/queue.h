@@ -7,6 +7,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "base/deadline.h"
 #include "device/driver.h"
@@ -25,6 +26,8 @@ class OwnEvent {
   OwnEvent& operator=(OwnEvent&& other) = delete;
 
   Event get() const { return event_; }
+  /// Whoever calls this destroys it.
+  Event release() { return std::exchange(event_, nullptr); }
 
  private:
   const Driver* driver_;
@@ -54,8 +57,8 @@ class Queue {
   /// ... until all that was put on the stream is done.
   void synchronize(const char* what, const Deadline& deadline) const;
   /// The same for destructors of what the stream uses. False if the stream is not done after
-  /// kGrace, or its context is gone. What hangs (a peer that died may never do what an event stands
-  /// for) is given up with all that is in its context: to free it the driver would wait for ever.
+  /// kGrace, or its context is gone. While a stream hangs (a peer that died may never do what an
+  /// event stands for), nothing of its context is freed: the driver would wait for ever.
   bool finish(const char* what) const noexcept;
   static constexpr std::chrono::seconds kGrace{10};
 
@@ -66,7 +69,7 @@ class Queue {
 };
 
 /// Destroys what belongs to a context, with it current. Not if it is gone, and with it all that
-/// belonged to it, or given up.
+/// belonged to it, nor while a stream of it hangs.
 void release_in(const Driver& driver, Context context, const std::function<void()>& destroy);
 
 /// The context that is current on this thread; ResourceError if none is.

@@ -170,29 +170,104 @@ def test_ranks_of_a_host_with_other_bits_are_told():
     assert outcomes[1].value == "told", [(o.error, o.log) for o in outcomes]
 
 
-def other_bits_between_hosts(rank, world_size, hosts, first):
+def go_on(group):
+    """Of a rank that has done its part without waiting for anybody: it hears of the others' trouble
+    while it does nothing, and is told by its next call.
+    """
+    time.sleep(8)
+    dist.all_reduce(torch.ones(1), group=group)
+
+
+def other_layers(rank, world_size, hosts, known):
+    """`known`: the ranks that have run with their layers before; the others have not."""
     with fake_cuda.nccl():
         options = torch_cgx.Options(host_id=str(hosts[rank]))
         group = dist.new_group(backend="cgx", pg_options=options)
         tensor = torch.ones(1000, device="cuda")
-        if not first:
-            for bits in (4, 5, 4):
-                torch_cgx.all_reduce(tensor, group=group, config={"bits": bits})
-        sizes = (600, 400) if rank == world_size - 1 else (400, 600)
-        layers = [(n, {"bits": 4}) for n in sizes]
+        shared = [(n, {"bits": 4}) for n in (400, 600)]
+        if known:
+            for layers in (shared, [(1000, {"bits": 5})], shared):
+                torch_cgx.all_reduce(tensor, group=group, layers=layers)
+        last = rank == world_size - 1
         start = time.monotonic()
-        with pytest.raises(torch_cgx.MismatchError, match="disagree.*plan.*plan"):
-            torch_cgx.all_reduce(tensor, group=group, layers=layers)
+        with pytest.raises(torch_cgx.MismatchError, match="disagree.*plan.*plan") as told:
+            torch_cgx.all_reduce(
+                tensor, group=group, layers=shared[::-1] if last else shared, async_op=True
+            ).wait()
+            go_on(group)
         assert time.monotonic() - start < 20
         with pytest.raises(torch_cgx.CgxError):
             torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
+        return str(told.value)
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known-to-the-others"])
 @pytest.mark.parametrize("hosts", [[0, 1], [0, 1, 2], [0, 0, 1, 1]], ids=str)
-def test_ranks_of_different_hosts_with_other_layers_are_told(hosts, first):
+def test_ranks_of_different_hosts_with_other_layers_are_told(hosts, known):
     """Their messages have equal lengths, and would be taken for each other."""
-    fake_cuda.run_fresh(other_bits_between_hosts, len(hosts), hosts, first)
+    for text in fake_cuda.run_fresh(other_layers, len(hosts), hosts, known):
+        assert "all_reduce SUM of 1000 Float on CUDA, plan" in text, text
+
+
+def mean_or_sum(rank, world_size):
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(host_id=str(rank))
+        group = dist.new_group(backend="cgx", pg_options=options)
+        tensor = torch.ones(1000, device="cuda")
+        torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})  # the same plan
+        with pytest.raises(torch_cgx.MismatchError, match="disagree"):
+            op = dist.ReduceOp.AVG if rank == 0 else dist.ReduceOp.SUM
+            torch_cgx.all_reduce(tensor, op, group=group, config={"bits": 4})
+            go_on(group)
+
+
+def on_the_host_or_not(rank, world_size):
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(host_id=str(rank))
+        group = dist.new_group(backend="cgx", pg_options=options)
+        tensor = torch.ones(1000, device="cuda")
+        torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
+        start = time.monotonic()
+        with pytest.raises(torch_cgx.MismatchError, match="disagree.*on CUDA"):
+            if rank == 0:
+                torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})  # waits for nobody
+                go_on(group)
+            torch_cgx.all_reduce(tensor.cpu(), group=group)
+        assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("job", [mean_or_sum, on_the_host_or_not])
+def test_other_disagreements_between_hosts_are_told(job):
+    fake_cuda.run_fresh(job, 2)
+
+
+def read_before_the_sum(rank, world_size):
+    """Rank 1 receives before it joins the sum that rank 0 has begun, with a plan that is new."""
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(host_id=str(rank // 2))
+        group = dist.new_group(backend="cgx", pg_options=options)
+        x, y = (
+            torch.full((5000,), 1.0, device="cuda"),
+            torch.full((10,), float(rank), device="cuda"),
+        )
+        dist.broadcast(y, 0, group=group)  # makes what carries sends
+        y.fill_(float(rank))
+        torch_cgx.all_reduce(torch.ones(10, device="cuda"), group=group)
+        if rank == 0:
+            work = torch_cgx.all_reduce(x, group=group, config={"bits": 4}, async_op=True)
+            dist.send(y + 1, 1, group=group)
+            work.wait()
+        else:
+            if rank == 1:
+                dist.recv(y, 0, group=group)
+                assert y.cpu().tolist() == [1.0] * 10
+            torch_cgx.all_reduce(x, group=group, config={"bits": 4})
+        assert x.cpu().unique().tolist() == [float(world_size)]
+        dist.destroy_process_group(group)
+
+
+def test_a_new_plan_holds_up_no_other_call():
+    fake_cuda.run_fresh(read_before_the_sum, 4, timeout=60)
 
 
 def crossing(rank, world_size):

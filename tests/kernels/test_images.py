@@ -19,7 +19,7 @@ import pytest
 
 from tests.kernels import resources
 from tests.kernels.resources import build
-from torch_cgx import _hiprtc, _kernel_cache, _kernels
+from torch_cgx import _backend, _hiprtc, _kernel_cache, _kernels, codecs
 
 
 class Nvrtc(types.ModuleType):
@@ -290,6 +290,19 @@ def test_kernels_for_amd_are_compiled_once(
     (tmp_path / "package/_kernels.cu").write_text("// another source\n")
     _kernels.hip_image("gfx90a:xnack-")
     assert hiprtc.compiled == 3 == len(cached(tmp_path))
+
+
+def test_groups_and_codecs_load_those_of_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = types.SimpleNamespace(gcnArchName="gfx90a:xnack-")
+    monkeypatch.setattr(_backend.torch.cuda, "get_device_properties", lambda: properties)
+    monkeypatch.setattr(_kernels, "image", lambda major, minor: f"cuda {major}.{minor}")
+    monkeypatch.setattr(_kernels, "hip_image", lambda arch: f"hip {arch}")
+    for choice, image in ((None, "cuda 9.0"), ("1", "cuda 9.0"), ("0", "hip gfx90a:xnack-")):
+        if choice is None:
+            monkeypatch.delenv("CGX_CUDA", raising=False)
+        else:
+            monkeypatch.setenv("CGX_CUDA", choice)
+        assert _backend.load_kernels(9, 0) == codecs._load_kernels(9, 0) == image
 
 
 def test_neither_kernels_for_amd_nor_hiprtc(nvrtc: Nvrtc, monkeypatch: pytest.MonkeyPatch) -> None:
