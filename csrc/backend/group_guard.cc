@@ -377,15 +377,15 @@ void GroupGuard::compare_when_stuck(Clock::time_point now) {
       stuck = call->number;
       break;
     }
-    if (stuck == 0) {
-      next_compare_ = {};
-      return;
-    }
-    if (now < next_compare_) return;
+    if (stuck != 0 && now < next_compare_) return;
     for (const CallNote& note : recent_) {
       if (note.number <= stuck) notes.push_back(note);
     }
     if (notes.size() > kRecent) notes.erase(notes.begin(), notes.end() - kRecent);
+  }
+  if (stuck == 0) {  // a receive may be under way for long, and says nothing of the collectives
+    next_compare_ = {};
+    return answer_when_asked(now);
   }
   next_compare_ = now + kCompareAgain;
   board_.compare(std::move(notes), asks ? stuck : 0);

@@ -236,7 +236,24 @@ def on_the_host_or_not(rank, world_size):
         assert time.monotonic() - start < 20
 
 
-@pytest.mark.parametrize("job", [mean_or_sum, on_the_host_or_not])
+def while_a_receive_is_under_way(rank, world_size):
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(host_id=str(rank))
+        group = dist.new_group(backend="cgx", pg_options=options)
+        tensor = torch.ones(1000, device="cuda")
+        torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
+        if rank == 0:
+            torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})  # waits for nobody
+            never = dist.irecv(torch.ones(1), 1, group=group)
+            time.sleep(20)
+            assert never is not None
+        start = time.monotonic()
+        with pytest.raises(torch_cgx.MismatchError, match="disagree.*on CUDA"):
+            torch_cgx.all_reduce(tensor.cpu(), group=group)
+        assert time.monotonic() - start < 18  # before rank 0 does anything else
+
+
+@pytest.mark.parametrize("job", [mean_or_sum, on_the_host_or_not, while_a_receive_is_under_way])
 def test_other_disagreements_between_hosts_are_told(job):
     fake_cuda.run_fresh(job, 2)
 
