@@ -94,6 +94,22 @@ def check_torch(version: str) -> None:
         sys.exit(f"torch_cgx builds against torch {first} to {last}; torch {version} is installed")
 
 
+def no_torch(cause: str, site_packages: str) -> str:
+    """What to do where torch cannot be imported; `site_packages`: of the interpreter, without what
+    an isolated build puts in front of it.
+    """
+    install = "pip install --no-build-isolation torch_cgx (or '.', in its source)"
+    if (Path(site_packages) / "torch").is_dir():
+        return (
+            f"torch is installed in {site_packages}, but this build cannot import it ({cause}): by "
+            f"default, pip builds in an isolated environment, which hides it. Type: {install}"
+        )
+    return (
+        f"torch_cgx is built against the torch that it will run with, and there is none in "
+        f"{site_packages} ({cause}). Install torch first, then type: {install}"
+    )
+
+
 def check_compiler(command: list[str]) -> None:
     try:
         probe = subprocess.run(
@@ -241,11 +257,7 @@ except ImportError as error:
         """Metadata and source archives can be made without torch; a build cannot."""
 
         def run(self) -> None:
-            sys.exit(
-                f"torch_cgx is built against an installed torch, and there is none here ({cause}). "
-                "Install torch first, then: pip install --no-build-isolation torch_cgx (or '.', in "
-                "its source)"
-            )
+            sys.exit(no_torch(cause, sysconfig.get_path("purelib")))
 
     extension = Extension("torch_cgx._C", sources())
     command: type[build_ext] = NoTorch

@@ -101,6 +101,11 @@ def simulate(
 
 def _checked(tensors: Any) -> list[torch.Tensor]:
     """The tensors of all ranks, alike."""
+    if isinstance(tensors, torch.Tensor):  # which is a sequence, too: of its rows
+        raise TypeError(
+            f"tensors is one tensor of shape {tuple(tensors.shape)}; allowed: a list of one tensor "
+            "per rank, as in [tensor] * 8, or list(tensor) for a rank per row"
+        )
     tensors = list_of("tensors", tensors, "a list of one torch.Tensor per rank")
     if not tensors:
         raise ValueError("tensors is empty; allowed: one tensor per rank, at least one")

@@ -75,6 +75,9 @@ def test_simulate():
     wrong += tries("tensors", torch_cgx.simulate)
     wrong += tries("tensors", lambda v: torch_cgx.simulate([v, v]))
     assert not wrong, "\n".join(wrong)
+    # A tensor is a sequence, too: its values were taken for ranks.
+    with pytest.raises(TypeError, match=r"one tensor of shape \(10000,\); allowed: a list of one"):
+        torch_cgx.simulate(torch.ones(10_000))
 
 
 def test_codecs(monkeypatch):

@@ -94,6 +94,17 @@ def test_a_build_without_torch_says_what_to_do(tmp_path):
     )
     assert done.returncode != 0
     assert "no torch in this test" in done.stderr and "--no-build-isolation" in done.stderr
+    # The interpreter has one, which the build does not see: as in an isolated build.
+    assert "torch is installed in" in done.stderr and "isolated" in done.stderr
+
+
+def test_a_build_where_torch_is_not_installed_says_so(monkeypatch, tmp_path):
+    no_torch = _setup_namespace(monkeypatch)["no_torch"]
+    text = no_torch("No module named 'torch'", str(tmp_path))
+    assert "Install torch first" in text and "is installed" not in text
+    (tmp_path / "torch").mkdir()
+    text = no_torch("No module named 'torch'", str(tmp_path))
+    assert f"torch is installed in {tmp_path}" in text and "Install torch" not in text
 
 
 def test_everything_the_makefile_installs_is_pinned():
