@@ -5,6 +5,7 @@
 #include "backend/bind_comm.h"
 #include "backend/bind_engine.h"
 #include "backend/bind_errors.h"
+#include "backend/bind_future.h"
 #include "backend/bind_gpu.h"
 #include "backend/bind_group.h"
 #include "backend/bind_mpi.h"
@@ -20,6 +21,7 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_engine(m);
   cgx::bind_comm(m);
   cgx::bind_group(m);
+  cgx::bind_future(m);
   cgx::bind_mpi(m);
   cgx::bind_trouble(m);
   cgx::bind_tuning(m);

@@ -1,6 +1,7 @@
 #include "reduce/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +17,21 @@ namespace {
 // bytes, but saves an exchange; below this many bytes leaving a rank the exchange is the larger
 // cost (benchmarks/allreduce.py).
 constexpr size_t kOneShotBytes = 256 * 1024;
+
+// How long an error may take to find its cause (Explain), at most: the peers are asked for it.
+constexpr std::chrono::seconds kExplains{1};
+
+// True while it lives.
+class Running {
+ public:
+  explicit Running(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+  ~Running() { flag_ = false; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
 
 // A script that reduces ever new shapes must not grow the cache for ever.
 constexpr size_t kMaxCachedPlans = 512;
@@ -199,6 +215,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
                   errand != nullptr ? ", while the autotuner measured: " : ": ", what);
   };
   Stats& stats = errand != nullptr ? *errand : stats_;
+  const Running running(running_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
     CallIdentity identity{&plan, sequence, average, rank_, options_.checksum};
@@ -238,6 +255,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     if (explain_) failure = explain_(std::move(failure));
     std::lock_guard<std::mutex> lock(state_mutex_);
     failure = broken_by(failure);
+    explained_.notify_all();
     abort_carriers(failure);
     throw_failure(failure);
   }
@@ -270,6 +288,10 @@ void Engine::close() {
 
 std::optional<Failure> Engine::failure() {
   std::lock_guard<std::mutex> lock(state_mutex_);
+  return known_failure();
+}
+
+std::optional<Failure> Engine::known_failure() {
   if (broken_) return broken_;
   for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
     if (comm == nullptr) continue;
@@ -277,6 +299,14 @@ std::optional<Failure> Engine::failure() {
     if (auto known = comm->failure()) return known;
   }
   return std::nullopt;
+}
+
+std::optional<Failure> Engine::first_cause() {
+  std::unique_lock<std::mutex> lock(state_mutex_);
+  if (!broken_ && running_ && known_failure()) {
+    explained_.wait_for(lock, kExplains, [this] { return broken_ || !running_; });
+  }
+  return known_failure();
 }
 
 std::optional<PeerNote> Engine::compare_call(const CallNote& note) {

@@ -4,6 +4,8 @@
 // stats() from any.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -117,8 +119,10 @@ class Engine {
   /// way or follow.
   void close();
 
-  /// Why the group is broken, if it is, as far as this rank knows.
+  /// Why the group is broken, if it is, as far as this rank knows. Never waits.
   std::optional<Failure> failure();
+  /// The same for errors of later calls: where a run() is just about to find out the cause, that.
+  std::optional<Failure> first_cause();
 
   /// Calls so far: the sequence number of the next one (key of stochastic rounding).
   uint64_t sequence() const { return sequence_; }
@@ -151,6 +155,8 @@ class Engine {
   void abort_carriers(const Failure& cause);
   /// Remembers the first cause, and returns it.
   Failure broken_by(const Failure& cause);
+  /// As failure(), under the lock.
+  std::optional<Failure> known_failure();
 
   Carriers carriers_;  // its communicators are null after close()
   const Explain explain_;
@@ -166,6 +172,8 @@ class Engine {
   mutable std::mutex
       state_mutex_;  // guards broken_, and the carriers against abort() during close()
   std::optional<Failure> broken_;  // first cause
+  std::atomic<bool> running_{false};
+  std::condition_variable explained_;  // a run() has set broken_
 
   std::mutex plans_mutex_;
   std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;
