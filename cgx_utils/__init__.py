@@ -4,7 +4,7 @@ policy.
     from cgx_utils import CGXState, cgx_hook
 
     model = DistributedDataParallel(model)
-    model.register_comm_hook(CGXState(None, compression_params={"bits": 4}), cgx_hook)
+    model.register_comm_hook(CGXState(), cgx_hook)
 """
 
 from cgx_utils.hook import cgx_hook

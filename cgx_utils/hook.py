@@ -3,15 +3,15 @@
 # No `from __future__ import annotations`: register_comm_hook() compares the annotations of the hook
 # as objects.
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from cgx_utils.state import CGXState
+from torch_cgx._warnings import warn
 
 _ENGINE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_warned_of_sparse = False
 
 
 def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -21,13 +21,19 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
     The bucket's flat buffer is reduced in place: the sum in fp32, divided by the number of ranks
     before it is rounded to the buffer's dtype. Layers that `state` keeps exact travel in the same
     messages. In a group with the option `autotune`, a bucket may go with more bits, where that is
-    faster. Buckets of other dtypes (float64, complex) are exact. Returns a future of the buffer.
+    faster. Buckets of other dtypes (float64, complex) and sparse gradients are exact. Returns a
+    future of the buffer.
 
-    ValueError if the group's backend is not cgx or the state is not a CGXState; failures on the way
-    (CgxError) come out of the backward pass.
+    ValueError if the group's backend is not cgx, TypeError if the state is not a CGXState. Failures
+    on the way (PeerLostError, TimeoutError, MismatchError, other CgxErrors) come out of the
+    backward pass under their own types.
     """
     if not isinstance(state, CGXState):
-        raise TypeError(f"cgx_hook was registered with a {type(state).__name__}; allowed: CGXState")
+        raise TypeError(
+            f"cgx_hook was registered with a {type(state).__name__}; allowed: CGXState, as in "
+            "register_comm_hook(CGXState(), cgx_hook)"
+        )
+    from torch_cgx import _C
     from torch_cgx._backend import backend_of
 
     buffer = bucket.buffer()
@@ -37,19 +43,33 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
         backend = backend_of(group, buffer.device)
     except ValueError as error:
         raise ValueError(f"cgx_hook reduces over a cgx group only: {error}") from None
-    if buffer.dtype not in _ENGINE_DTYPES:
+    exact = _why_exact(buffer)
+    if exact:
+        state.keep_exact(parameters, exact)
         work = dist.all_reduce(buffer.div_(group.size()), group=group, async_op=True)
-        return work.get_future().then(_first)
-    layers = state.plan(parameters, backend)
-    planned = sum(numel for numel, _ in layers)
-    if planned != buffer.numel():
-        raise RuntimeError(
-            f"bucket {bucket.index()} holds {buffer.numel()} values, but its {len(parameters)} "
-            f"parameters have {planned}"
-        )
-    work = backend.all_reduce_layers(buffer, dist.ReduceOp.AVG, layers, tunable=True)
-    return work.get_future().then(_first)
+    else:
+        layers = state.plan(parameters, backend)
+        planned = sum(numel for numel, _ in layers)
+        if planned != buffer.numel():
+            raise RuntimeError(
+                f"bucket {bucket.index()} holds {buffer.numel()} values, but its {len(parameters)} "
+                f"parameters have {planned}"
+            )
+        work = backend.all_reduce_layers(buffer, dist.ReduceOp.AVG, layers, tunable=True)
+    if bucket.is_last():
+        state.end_step(backend)
+    return _C.tensor_future(work, buffer)
 
 
-def _first(future: torch.futures.Future[Any]) -> torch.Tensor:
-    return future.value()[0]
+def _why_exact(buffer: torch.Tensor) -> str:
+    """Why the engine does not reduce a bucket; empty where it does."""
+    global _warned_of_sparse
+    if buffer.layout != torch.strided:
+        if not _warned_of_sparse:
+            _warned_of_sparse = True
+            warn(
+                f"cgx_hook: a bucket of shape {tuple(buffer.shape)} has {buffer.layout} gradients, "
+                "which are reduced exactly; a layer without sparse=True is compressed"
+            )
+        return "sparse gradients"
+    return "" if buffer.dtype in _ENGINE_DTYPES else f"dtype {buffer.dtype}"

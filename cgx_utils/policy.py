@@ -46,12 +46,35 @@ class Policy:
         """The keys given for this parameter, {} where only defaults apply, or None: exact. `name`
         as `needs_names`.
         """
+        return self.decide(name, parameter)[0]
+
+    def decide(
+        self, name: str | None, parameter: torch.Tensor
+    ) -> tuple[dict[str, Any] | None, str]:
+        """`config_of`, and which rule says so: of an exact parameter the one that keeps it exact,
+        of another one the place of its number of bits (empty: it has none).
+        """
         override = self._override(name) if name is not None else {}
         if "bits" in override:
-            return {**self.params, **override}
-        if parameter.numel() < self.min_size or not self._chosen(name, parameter):
-            return None
-        return {**self.params, **override}
+            return {**self.params, **override}, "overrides"
+        if parameter.numel() < self.min_size:
+            return None, f"layer_min_size={self.min_size} (fewer values)"
+        if not self._chosen(name, parameter):
+            filtered = self._callable is not None or bool(self._patterns)
+            return None, "layer_filter" if filtered else "fewer than two dimensions"
+        return {**self.params, **override}, "compression_params" if "bits" in self.params else ""
+
+    def describe_rules(self) -> str:
+        """ ", layer_filter=..., overrides=..." of those there are."""
+        text = ""
+        if self._callable is not None:
+            text += f", layer_filter={getattr(self._callable, '__qualname__', self._callable)}"
+        if self._patterns:
+            text += f", layer_filter={[pattern.pattern for pattern in self._patterns]}"
+        if self._overrides:
+            found = {pattern.pattern: params for pattern, params in self._overrides.items()}
+            text += f", overrides={found}"
+        return text
 
     def warn_of_unused(self, names: Iterable[str]) -> None:
         """Warns of each regex that is found in none of the model's parameter names: most likely a

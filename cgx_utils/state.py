@@ -11,9 +11,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from cgx_utils.defaults import Defaults
 from cgx_utils.owner import find_owner
 from cgx_utils.policy import Policy
+from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config
+from torch_cgx._warnings import warn
 
 if TYPE_CHECKING:
     from torch_cgx._C import ProcessGroupCGX, Spec
@@ -32,11 +35,11 @@ class CGXState:
 
     process_group: the group to reduce over (backend "cgx"); None: that of the DDP instance.
     layer_min_size: in values.
-    compression_params: a dict of "bits" (1-8; 16: bf16 or fp16, as "half" says; others above 8:
-        exact), "bucket_size" (values) and, if need be, "codec", "rounding", "seed",
-        "skip_incomplete_buckets". What it leaves open comes from
-        the group's `torch_cgx.Options`, else from CGX_COMPRESSION_QUANTIZATION_BITS,
-        CGX_COMPRESSION_BUCKET_SIZE, ... as they are when the state is made, else: bits 32 (exact),
+    compression_params: a dict of "bits" (1-8; 16: bf16 or fp16, as "half" says; 32: exact, as all
+        others above 8, which are warned of), "bucket_size" (values) and, if need be, "codec",
+        "rounding", "seed", "skip_incomplete_buckets". What it leaves open comes from the group's
+        `torch_cgx.Options`, else from CGX_COMPRESSION_QUANTIZATION_BITS,
+        CGX_COMPRESSION_BUCKET_SIZE, ... as they are when the state is made, else: bits 4,
         bucket_size 512.
     layer_filter: a callable (name, parameter) -> bool, a regex or a list of regexes, searched for
         in the parameter's name: only what it lets through may be compressed. It takes the place of
@@ -45,6 +48,9 @@ class CGXState:
         included; without, it changes how a compressed layer is compressed.
     named_parameters: `model.named_parameters()` or the model, for the names; by default they are
         looked up in the DDP instance, without its "module." in front.
+
+    After the first step, rank 0 of the group writes a line on stderr that says what is compressed
+    (unless the group's option `log` is off), or a warning that nothing is, and why.
 
     ValueError and TypeError name a bad key or value. Pickles without its process group, plans and
     names: restored, it uses the DDP instance that it is registered with. Not thread-safe (DDP runs
@@ -77,14 +83,12 @@ class CGXState:
         self._policy = Policy(
             max(layer_min_size, _config.minimal_size()), params, layer_filter, overrides
         )
-        self._environment = {
-            key: value
-            for key in _config.KEYS
-            if (value := _config.from_environment(key)) is not None
-        }
+        self._defaults = Defaults()
         self._names = None if named_parameters is None else _names_of(named_parameters)
         self._layouts: dict[Any, list[torch.Tensor]] = {}
         self._plans: dict[Any, Plan] = {}
+        self._choices: dict[int, Choice] = {}  # of parameters, by id, in the first step
+        self._summary: Summary | None = None
         self._owner: weakref.ref[DistributedDataParallel] | None = None
         self._holders = 0
         self._checked_patterns = False
@@ -98,6 +102,22 @@ class CGXState:
     def compression_params(self) -> dict[str, Any]:
         """A copy of what was given."""
         return dict(self._policy.params)
+
+    def __repr__(self) -> str:
+        """With what the defaults are where there is no group to ask yet."""
+        from torch_cgx import _C
+
+        shown = {
+            "bits": self._defaults.bits(),
+            "bucket_size": self._defaults.bucket_size(),
+            "codec": "maxmin",
+            **self._policy.params,
+            "layer_min_size": self.layer_min_size,
+        }
+        text = ", ".join(f"{key}={value!r}" for key, value in shown.items())
+        rules = f"{text}{self._policy.describe_rules()}"
+        found = "" if self._summary is None else f"{self._summary}; "
+        return f"CGXState({rules}; {found}torch_cgx {_C.__version__}, {_C.cpu_level()})"
 
     def group_of(self, parameters: list[torch.Tensor]) -> dist.ProcessGroup:
         """The process group to reduce the bucket of these parameters over."""
@@ -134,8 +154,27 @@ class CGXState:
             self._plans[key] = self._build(parameters, backend)
         return self._plans[key]
 
+    def keep_exact(self, parameters: list[torch.Tensor], why: str) -> None:
+        """Notes, for the summary, that the hook reduced these parameters without a plan."""
+        if self._summary is None:
+            for parameter in parameters:
+                numel, dtype = parameter.numel(), parameter.dtype
+                self._choices[id(parameter)] = Choice(numel, dtype, None, why)
+
+    def end_step(self, backend: ProcessGroupCGX) -> None:
+        """The last bucket of a step is on its way: says after the first one what is compressed."""
+        if self._summary is not None:
+            return
+        self._summary = Summary(self._choices.values(), backend.stats()["carrier"])
+        self._choices = {}
+        if backend.rank() != 0:
+            return
+        if not self._summary.compresses:
+            warn(f"cgx: {self._summary}")
+        elif backend.settings()["log"] != "off":
+            print(f"cgx: {self._summary}", file=sys.stderr, flush=True)
+
     def _build(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
-        fallback = {**backend.settings(), **self._environment, **backend.options.given()}
         names = self._all_names() if self._policy.needs_names else None
         layers: Plan = []
         for parameter in parameters:
@@ -144,13 +183,31 @@ class CGXState:
                 if id(parameter) not in names:
                     raise _no_names(f"a parameter of shape {tuple(parameter.shape)} is not in them")
                 name = names[id(parameter)]
-            config = self._policy.config_of(name, parameter)
-            spec = None if config is None else _config.spec_of(config, fallback)
+            choice = self._choose(name, parameter, backend)
+            if self._summary is None:
+                self._choices[id(parameter)] = choice
+            spec = choice.spec
             if spec is None and layers and layers[-1][1] is None:
                 layers[-1] = (layers[-1][0] + parameter.numel(), None)
             else:
                 layers.append((parameter.numel(), spec))
         return layers
+
+    def _choose(
+        self, name: str | None, parameter: torch.Tensor, backend: ProcessGroupCGX
+    ) -> Choice:
+        numel, dtype = parameter.numel(), parameter.dtype
+        config, why = self._policy.decide(name, parameter)
+        if config is None:
+            return Choice(numel, dtype, None, why)
+        full = self._defaults.values(config, backend)
+        spec = _config.spec_of(full, full)
+        if spec is None:
+            origin = why or self._defaults.origin("bits", backend)
+            return Choice(numel, dtype, None, f"bits={full['bits']} in {origin}")
+        if backend.settings()["intra_compress"] is False and len(set(backend.hosts())) == 1:
+            return Choice(numel, dtype, None, "intra_compress=0, which keeps one host exact")
+        return Choice(numel, dtype, spec)
 
     def _all_names(self) -> dict[int, str]:
         """Parameter id -> name. The ids stay valid: the model or the given list keeps the
@@ -185,11 +242,13 @@ class CGXState:
 
     def __getstate__(self) -> dict[str, Any]:
         dropped = {"process_group", "_layouts", "_plans", "_owner", "_names"}
+        dropped |= {"_choices", "_summary"}
         return {key: value for key, value in self.__dict__.items() if key not in dropped}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, process_group=None, _names=None, _owner=None)
         self.__dict__.update(_layouts={}, _plans={}, _holders=0, _checked_patterns=False)
+        self.__dict__.update(_choices={}, _summary=None)
 
 
 def _check_group(group: Any) -> None:

@@ -4,6 +4,7 @@ engine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from torch_cgx import _C
+from torch_cgx import _C, _config, _environment
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -28,6 +29,10 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
             f"pg_options of a cgx group is a {type(options).__qualname__}; "
             "allowed: torch_cgx.Options, None"
         )
+    ranks = dist_opts.global_ranks_in_group  # empty: of the default group
+    rank = ranks[dist_opts.group_rank] if ranks else dist_opts.group_rank
+    _environment.warn_once_of_unknown(os.environ, rank)
+    _warn_of_exact(options)
     return _C.ProcessGroupCGX(
         store=dist_opts.store,
         rank=dist_opts.group_rank,
@@ -41,6 +46,15 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
         group_name=dist_opts.group_id,
         global_ranks=list(dist_opts.global_ranks_in_group),
     )
+
+
+def _warn_of_exact(options: _C.Options | None) -> None:
+    given = {} if options is None else options.given()
+    if "bits" in given:
+        _config.warn_of_exact(given["bits"], "Options")
+        return
+    with contextlib.suppress(ValueError):  # the engine refuses it, and tells the other ranks
+        _config.from_environment("bits")
 
 
 def options_from_dict(given: dict[str, Any]) -> _C.Options:

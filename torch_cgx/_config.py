@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch_cgx._warnings import warn
+
 if TYPE_CHECKING:
     from torch_cgx import _C
     from torch_cgx.codecs import Half, MaxMin
@@ -38,7 +40,7 @@ _SETTINGS: dict[str, tuple[str, Any]] = {
 _MINIMAL_SIZE = "CGX_COMPRESSION_MINIMAL_SIZE"
 _INTEGERS = {"bits": (1, EXACT_BITS), "bucket_size": (1, _INT32_MAX), "seed": (0, _INT64_MAX)}
 _ROUNDINGS = ("nearest", "stochastic")
-_HALVES = ("bf16", "fp16")
+HALVES = ("bf16", "fp16")
 
 KEYS = tuple(_SETTINGS)
 
@@ -72,6 +74,8 @@ def check(key: str, value: Any, where: str = "config") -> Any:
             ) from None
         if not low <= number <= high:
             raise ValueError(f"{where}: {key}={value!r} is out of range; allowed: {low} to {high}")
+        if key == "bits":
+            warn_of_exact(number, where)
         return number
     if key == "skip_incomplete_buckets":
         if not isinstance(value, (bool, int)) or value not in (0, 1):
@@ -84,10 +88,24 @@ def check(key: str, value: Any, where: str = "config") -> Any:
     return value
 
 
+def is_exact(bits: int) -> bool:
+    """Whether so many bits mean values in the tensor's own type."""
+    return bits > MAX_BITS and bits != HALF_BITS
+
+
+def warn_of_exact(bits: int, where: str) -> None:
+    """Warns of numbers of bits that look like compression, and are none."""
+    if is_exact(bits) and bits != EXACT_BITS:
+        warn(
+            f"cgx: {where}: bits={bits} means exact, nothing is compressed; 1 to {MAX_BITS} and "
+            f"{HALF_BITS} compress, {EXACT_BITS} is exact without this warning"
+        )
+
+
 def _names_of(key: str) -> tuple[str, ...]:
     from torch_cgx import codecs
 
-    return {"rounding": _ROUNDINGS, "half": _HALVES}.get(key) or codecs.names()
+    return {"rounding": _ROUNDINGS, "half": HALVES}.get(key) or codecs.names()
 
 
 def _texts_of(key: str) -> str:
@@ -112,6 +130,11 @@ def from_environment(key: str) -> Any:
             raise ValueError(f"{variable}={text!r}; allowed: 0, 1")
         return text == "1"
     return check(key, text.lower(), variable)
+
+
+def variable_of(key: str) -> str:
+    """The environment variable of a key."""
+    return _SETTINGS[key][0]
 
 
 def defaults() -> dict[str, Any]:
@@ -170,7 +193,7 @@ def spec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Spec | Non
     if full["bits"] == HALF_BITS:
         if full["codec"] == "maxmin":
             full["codec"] = half
-    elif full["bits"] > MAX_BITS:
+    elif is_exact(full["bits"]):
         return None
     return _C.Spec(**full)
 

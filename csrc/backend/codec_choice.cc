@@ -2,6 +2,7 @@
 // carrier.
 #include "backend/layer_table.h"
 #include "backend/process_group_cgx.h"
+#include "backend/python_error.h"
 
 namespace cgx {
 
@@ -49,6 +50,16 @@ std::vector<Segment> ProcessGroupCGX::segments_for(const at::Tensor& tensor) con
                         small ? raw_codec() : allowed_on_carrier(resolve_codec(fields, config_))});
   }
   return segments;
+}
+
+void ProcessGroupCGX::notice(const char* what, const at::Tensor& tensor,
+                             const std::vector<Segment>& segments) {
+  if (LayerTable::instance().find(tensor.numel())) return notices_.explicit_call();
+  bool compressed = false;
+  for (const Segment& segment : segments) compressed = compressed || segment.codec != raw_codec();
+  const std::string text =
+      notices_.reduction(what, static_cast<size_t>(tensor.numel()), tensor.nbytes(), compressed);
+  if (!text.empty()) warn_in_python(text);
 }
 
 std::vector<Segment> ProcessGroupCGX::segments_of(const at::Tensor& tensor,

@@ -16,7 +16,9 @@
 #include "backend/handshake.h"
 #include "backend/python_error.h"
 #include "backend/torch_threads.h"
+#include "backend/version.h"
 #include "base/error.h"
+#include "codec/cpu/level.h"
 #include "comm/faults.h"
 #include "comm/in_process.h"
 #include "comm/mpi_point_to_point.h"
@@ -79,6 +81,13 @@ bool on_thread_of_gloo() {
   return std::string_view(name).starts_with("pt_gloo");
 }
 
+// What the group's settings make of a reduction, as long as they stay as they are: for logs.
+std::string group_codec(const OptionFields& options, const GroupConfig& config) {
+  const auto codec = resolve_codec(options, config);
+  if (codec != raw_codec()) return codec->describe();
+  return str_of("exact (bits=", bits_in_force(options), ')');
+}
+
 // Of the tensors of the host: NCCL carries those of GPUs only.
 GroupConfig for_host(GroupConfig config) {
   if (config.inner == Carrier::kNccl) config.inner = Carrier::kShm;
@@ -104,6 +113,7 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
       store_(fresh_keys(store, rank)),
       options_(std::move(options)),
       config_(resolve_or_refuse(options_->fields, store_, rank)),
+      notices_(options_->fields, rank == 0 && config_.log >= LogLevel::kWarn),
       factories_(std::move(factories)) {
   FlightRecord::instance();  // refuses a bad TORCH_FR_BUFFER_SIZE while nothing is under way
   const Deadline deadline = Deadline::after(options_->timeout);
@@ -147,11 +157,12 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
   guard_->attach(engine_.get(), inner_);
   if (config_.log >= LogLevel::kInfo) {
-    log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name, "': carrier ",
-                    engine_->carrier(), ", ", topology.host_count(),
-                    topology.host_count() == 1 ? " host" : " hosts", ", reductions inner ",
-                    config_.inner_reduction, ", cross ", config_.cross_reduction,
-                    ", everything else over gloo"));
+    log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
+                    "': torch_cgx ", kVersion, ", SIMD level ", cpu_level(), ", ",
+                    group_codec(options_->fields, config_), "; carrier ", engine_->carrier(), ", ",
+                    topology.host_count(), topology.host_count() == 1 ? " host" : " hosts",
+                    ", reductions inner ", config_.inner_reduction, ", cross ",
+                    config_.cross_reduction, ", everything else over gloo"));
   }
   init();
 }
@@ -354,7 +365,7 @@ void ProcessGroupCGX::check_usable(const char* what) const {
     TORCH_CHECK(!closed_, "cgx: ", what, " on rank ", rank_,
                 ": the process group has been destroyed");
   }
-  if (auto failure = engine_->failure()) {
+  if (auto failure = engine_->first_cause()) {
     // The inner backend could go on, but its peers may be gone, or anywhere in the program.
     try {
       throw_failure(*failure);

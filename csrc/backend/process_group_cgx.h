@@ -25,6 +25,7 @@
 #include "backend/call_record.h"
 #include "backend/gpu_lane.h"
 #include "backend/group_guard.h"
+#include "backend/notices.h"
 #include "backend/settings.h"
 #include "backend/task_queue.h"
 #include "backend/torch_compat.h"
@@ -214,6 +215,8 @@ class ProcessGroupCGX : public c10d::Backend {
   size_t relay_bytes() const;
   std::shared_ptr<const Codec> codec_for(bool collective_compresses, int64_t numel) const;
   std::vector<Segment> segments_for(const at::Tensor& tensor) const;
+  /// Of a reduction without a configuration of its own, which `codecs` are the group's choice for.
+  void notice(const char* what, const at::Tensor& tensor, const std::vector<Segment>& segments);
   std::vector<Segment> segments_of(const at::Tensor& tensor,
                                    const std::vector<LayerRequest>& layers) const;
   /// Exact inside the host where CGX_INTRA_COMPRESS=0 says so.
@@ -276,6 +279,7 @@ class ProcessGroupCGX : public c10d::Backend {
   const StorePtr store_;  // keys of this making of the group
   const c10::intrusive_ptr<Options> options_;
   const GroupConfig config_;
+  Notices notices_;
   const Factories factories_;
   BackendPtr inner_;
   std::vector<std::string> hosts_;

@@ -40,6 +40,11 @@ std::exception_ptr for_python(std::exception_ptr error) {
   }
 }
 
+void warn_in_python(const std::string& text) {
+  const pybind11::gil_scoped_acquire gil;
+  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) throw pybind11::error_already_set();
+}
+
 void register_python_error_translator() { pybind11::register_exception_translator(translate); }
 
 }  // namespace cgx

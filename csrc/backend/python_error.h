@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <string>
 
 namespace cgx {
 
@@ -9,6 +10,10 @@ namespace cgx {
 /// kind of exceptions and makes RuntimeError of all others. Wraps an engine error (cgx::Error)
 /// accordingly; returns any other one as it is.
 std::exception_ptr for_python(std::exception_ptr error);
+
+/// A UserWarning of the calling program; throws where its filters make an error of it. Takes
+/// Python's lock.
+void warn_in_python(const std::string& text);
 
 /// For places where torch does not translate itself.
 void register_python_error_translator();

@@ -309,7 +309,9 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
   check_usable("all_reduce");
   const at::Tensor& tensor = single("all_reduce", tensors);
   if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
-    return engine_all_reduce(tensors, opts.reduceOp, {segments_for(tensor)},
+    std::vector<Segment> segments = segments_for(tensor);
+    notice("all_reduce", tensor, segments);
+    return engine_all_reduce(tensors, opts.reduceOp, {std::move(segments)},
                              {opts.timeout, opts.asyncOp, Bits::kTunable},
                              why_codec(config_.compress_all_reduce, tensor));
   }
@@ -329,7 +331,10 @@ WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
   for (const at::Tensor& tensor : tensors) engine = engine && engine_dtype(tensor);
   if (engine && !tensors.empty()) {
     std::vector<std::vector<Segment>> segments;
-    for (const at::Tensor& tensor : tensors) segments.push_back(segments_for(tensor));
+    for (const at::Tensor& tensor : tensors) {
+      segments.push_back(segments_for(tensor));
+      notice("all_reduce", tensor, segments.back());
+    }
     return engine_all_reduce(tensors, opts.reduceOp, std::move(segments),
                              {opts.timeout, opts.asyncOp, Bits::kTunable},
                              why_codec(config_.compress_all_reduce, tensors.front()));
@@ -347,6 +352,7 @@ WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& in
   check_usable("reduce_scatter");
   if (is_sum(opts.reduceOp) && engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_reduce_scatter, output.numel());
+    notice("reduce_scatter", output, {{static_cast<size_t>(output.numel()), codec}});
     if (codec != raw_codec()) {
       return engine_reduce_scatter(output, input, opts.reduceOp, codec,
                                    {opts.timeout, opts.asyncOp, Bits::kTunable},
@@ -397,6 +403,7 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
                                            const std::vector<LayerRequest>& layers,
                                            const Terms& terms) {
   std::vector<Segment> segments = segments_of(tensor, layers);
+  notices_.explicit_call();
   if (is_sum(op) && engine_dtype(tensor)) {
     return engine_all_reduce({tensor}, op, {std::move(segments)}, terms, kByTheCall);
   }
@@ -414,6 +421,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
                                               const c10d::ReduceOp& op,
                                               const std::optional<CodecSpec>& codec,
                                               const Terms& terms) {
+  notices_.explicit_call();
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);

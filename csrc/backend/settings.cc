@@ -214,6 +214,10 @@ std::string lookup(const OptionFields& options, const Setting& setting) {
   return setting.fallback;
 }
 
+bool is_given(const OptionFields& options, const char* name) {
+  return options.get(name) || from_environment(setting(name));
+}
+
 GroupConfig resolve_group(const OptionFields& options) {
   GroupConfig group;
   group.codec = get(options, "codec");

@@ -52,6 +52,9 @@ class OptionFields {
 /// Canonical text of one setting: option, else environment, else default.
 std::string lookup(const OptionFields& options, const Setting& setting);
 
+/// Whether an option or its environment variable says it, so that it is not the default.
+bool is_given(const OptionFields& options, const char* name);
+
 enum class Carrier { kShm, kGloo, kMpi, kNccl };
 
 /// Settings of a group that do not change after it was made.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import warnings
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_cgx
-from cgx_utils import CGXState, cgx_hook
+from cgx_utils import CGXState, cgx_hook, hook
 from tests.distributed import run_pooled
 from tests.utils.training import (
     batch,
@@ -348,3 +349,45 @@ def state_reused(rank, world_size):
 
 def test_a_state_reused_for_another_instance_follows_it_or_is_refused():
     assert run_pooled(state_reused, 2) == [2.0, 4.0]
+
+
+class _Words(nn.Module):
+    """An embedding with sparse gradients before layers with dense ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(200, 64, sparse=True)
+        self.rest = make_model()
+
+    def forward(self, words):
+        return self.rest(self.words(words))
+
+
+def _sparse(rank, world_size):
+    hook._warned_of_sparse = False  # a process of the pool has seen other tests
+    torch.manual_seed(0)
+    plain = dist.new_group(backend="gloo")
+    models = [DistributedDataParallel(_Words(), process_group=g) for g in (None, plain)]
+    models[1].load_state_dict(models[0].state_dict())
+    models[0].register_comm_hook(_state(), cgx_hook)
+    generator = torch.Generator().manual_seed(rank)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(3):
+            words = torch.randint(0, 50 * (rank + 1), (16,), generator=generator)
+            for model in models:
+                model.zero_grad()
+                model(words).square().mean().backward()
+            found, wanted = (model.module.words.weight.grad for model in models)
+            assert found.is_sparse and wanted.is_sparse
+            assert torch.equal(found.to_dense(), wanted.to_dense()), step
+    told = [str(w.message) for w in caught if "sparse" in str(w.message)]
+    return told, digest(gradients(models[0].module.rest)), torch_cgx.stats()["compressed_calls"]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_sparse_gradients_are_exact_and_told_once(world_size):
+    results = run_pooled(_sparse, world_size)
+    assert len({digests for _, digests, _ in results}) == 1
+    assert all(calls >= 3 for _, _, calls in results)
+    assert all(len(told) == 1 and "reduced exactly" in told[0] for told, _, _ in results)

@@ -1,0 +1,57 @@
+"""What holds where a `CGXState` leaves something open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch_cgx import _config
+
+if TYPE_CHECKING:
+    from torch_cgx._C import ProcessGroupCGX
+
+BITS = 4  # whoever registers the hook wants its gradients compressed
+
+
+class Defaults:
+    """The group's options, else the environment as it was when the state was made, else the
+    built-in values. These are the backend's, except for the number of bits: 4, or 16 with the
+    codecs bf16 and fp16.
+    """
+
+    def __init__(self) -> None:
+        self._environment = {
+            key: value
+            for key in _config.KEYS
+            if (value := _config.from_environment(key)) is not None
+        }
+
+    def values(self, given: Mapping[str, Any], backend: ProcessGroupCGX) -> dict[str, Any]:
+        """All keys of a layer's configuration, of which `given` are asked for."""
+        found = {
+            **backend.settings(),
+            **self._environment,
+            **backend.options.given(),
+            **given,
+        }
+        if "bits" not in given and not self.origin("bits", backend):
+            found["bits"] = _config.HALF_BITS if found["codec"] in _config.HALVES else BITS
+        return {key: found[key] for key in _config.KEYS}
+
+    def origin(self, key: str, backend: ProcessGroupCGX) -> str:
+        """Where the value of a key comes from that the state does not give; empty: it is built
+        in.
+        """
+        if key in backend.options.given():
+            return "the group's Options"
+        if key in self._environment or _config.from_environment(key) is not None:
+            return _config.variable_of(key)
+        return ""
+
+    def bits(self) -> int:
+        """Where there is no group to ask."""
+        return int(self._environment.get("bits", BITS))
+
+    def bucket_size(self) -> int:
+        """Where there is no group to ask."""
+        return int(self._environment.get("bucket_size", _config.defaults()["bucket_size"]))

@@ -1,0 +1,117 @@
+"""What a `CGXState` compresses, in a line: shown once, after its first step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch_cgx._C import Spec
+
+_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is done with the gradient of one parameter. spec: its codec, None: exact. why: the rule
+    that keeps it exact, empty where it is compressed.
+    """
+
+    numel: int
+    dtype: torch.dtype
+    spec: Spec | None
+    why: str = ""
+
+    @property
+    def raw_bytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    def sent_bytes(self) -> int:
+        """Of one encoding, without headers."""
+        if self.spec is None:
+            return self.raw_bytes
+        from torch_cgx import _C
+
+        spec = self.spec
+        size: int = _C.codec_encoded_bytes(
+            spec.codec,
+            spec.bits,
+            spec.bucket_size,
+            spec.rounding,
+            spec.skip_incomplete_buckets,
+            spec.seed,
+            self.numel,
+            _DTYPES[self.dtype],
+        )
+        return size
+
+
+class Summary:
+    """Of all parameters that took part in a step."""
+
+    def __init__(self, choices: Iterable[Choice], communicator: str):
+        self._choices = list(choices)
+        self._communicator = communicator
+
+    @property
+    def compresses(self) -> bool:
+        return any(choice.spec is not None for choice in self._choices)
+
+    def __str__(self) -> str:
+        """As in "compressing 26 of 54 parameters, 98.2 % of 1.84 M values, maxmin 4 bits; 7.5x
+        fewer bytes; shm".
+        """
+        every = self._choices
+        values = sum(choice.numel for choice in every)
+        if not self.compresses:
+            return (
+                f"nothing is compressed, all {len(every)} parameters ({_count(values)} values) are "
+                f"exact: {_rules(choice.why for choice in every)}; {self._communicator}"
+            )
+        chosen = [choice for choice in every if choice.spec is not None]
+        share = 100 * sum(choice.numel for choice in chosen) / values
+        raw = sum(choice.raw_bytes for choice in every)
+        ratio = raw / sum(choice.sent_bytes() for choice in every)
+        return (
+            f"compressing {len(chosen)} of {len(every)} parameters, {share:.1f} % of "
+            f"{_count(values)} values, {_codecs(chosen)}; {ratio:.1f}x fewer bytes; "
+            f"{self._communicator}"
+        )
+
+
+def describe(spec: Spec) -> str:
+    """As in "maxmin 4 bits"."""
+    return f"{spec.codec} {spec.bits} bits"
+
+
+def _codecs(choices: list[Choice]) -> str:
+    """By number of values; with the number of parameters where there are several."""
+    values: Counter[str] = Counter()
+    parameters: Counter[str] = Counter()
+    for choice in choices:
+        assert choice.spec is not None
+        name = describe(choice.spec)
+        values[name] += choice.numel
+        parameters[name] += 1
+    if len(values) == 1:
+        return next(iter(values))
+    return ", ".join(f"{name} ({parameters[name]} of them)" for name, _ in values.most_common())
+
+
+def _rules(reasons: Iterable[str]) -> str:
+    counts = Counter(reasons).most_common()
+    if len(counts) == 1:
+        return counts[0][0]
+    return ", ".join(f"{number} by {why}" for why, number in counts)
+
+
+def _count(number: int) -> str:
+    """As in 640, 18.4 k, 1.84 M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)

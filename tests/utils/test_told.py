@@ -1,0 +1,307 @@
+"""Nobody trains uncompressed without being told: what a state compresses, and what does not."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import torch_cgx
+from cgx_utils import CGXState, cgx_hook
+from tests.distributed import run_pooled, run_ranks
+from tests.utils.training import batch, gradients, loss_of, make_model, wrap
+from torch_cgx import _C, _environment
+
+NOT_BITS = [9, 12, 15, 17, 24, 31]
+
+
+@contextlib.contextmanager
+def heard():
+    """Warnings of this project and lines on stderr, as they come."""
+    lines: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with contextlib.redirect_stderr(io.StringIO()) as stream:
+            yield lines
+    texts = [str(warning.message) for warning in caught]
+    lines += [f"warning: {text}" for text in texts if "cgx" in text.lower()]
+    lines += [line for line in stream.getvalue().splitlines() if line.startswith("cgx: ")]
+
+
+def _step(model, rank=0, step=0):
+    model.zero_grad()
+    loss_of(model, batch(rank, step)).backward()
+
+
+def _told(rank, world_size, params, options, group_options):
+    """What two steps say, and how many values the first bucket of first.weight has."""
+    group = None
+    if group_options is not None:
+        group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**group_options))
+    with heard() as lines:
+        state = CGXState(None, compression_params=params, **options)
+        model = wrap(make_model(), state, process_group=group)
+        # The same data everywhere: the mean of equal decoded values is one of the levels.
+        _step(model)
+        _step(model)
+    return gradients(model)["first.weight"].flatten()[:64].unique().numel(), lines, repr(state)
+
+
+def told(params=None, options=None, group_options=None, **run):
+    """The same of rank 0; the other one has to be silent."""
+    (levels, lines, text), (_, others, _) = run_pooled(
+        _told, 2, params, options or {}, group_options, **run
+    )
+    assert [line for line in others if not line.startswith("warning: CGXState")] == []
+    return levels, lines, text
+
+
+def test_a_state_without_bits_compresses():
+    levels, lines, _ = told()
+    assert 8 <= levels <= 16
+    assert lines == [
+        "cgx: compressing 2 of 7 parameters, 90.6 % of 11.3 k values, maxmin 4 bits; "
+        "4.7x fewer bytes; shm"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "env", "most", "words"),
+    [
+        ({"bits": 2}, None, {}, 4, "maxmin 2 bits"),
+        (None, {"bits": 2}, {}, 4, "maxmin 2 bits"),
+        (None, None, {"CGX_COMPRESSION_QUANTIZATION_BITS": "2"}, 4, "maxmin 2 bits"),
+        ({"bits": 16}, None, {}, 64, "bf16 16 bits; 1.8x"),
+        ({"codec": "fp16"}, None, {}, 64, "fp16 16 bits; 1.8x"),
+        ({"bits": 3}, {"bits": 32}, {"CGX_COMPRESSION_QUANTIZATION_BITS": "8"}, 8, "maxmin 3 bits"),
+    ],
+)
+def test_bits_from_wherever_they_come(params, options, env, most, words):
+    levels, lines, text = told(params, {}, options, env=env)
+    assert levels <= most
+    assert len(lines) == 1 and words in lines[0], lines
+    assert words.partition(";")[0] in text
+
+
+def test_several_codecs_in_one_line():
+    overrides = {"second": {"bits": 8}, "small.weight": {"bits": 2}}
+    _, (line,), text = told({"bits": 4}, {"overrides": overrides})
+    assert "compressing 3 of 7 parameters" in line
+    assert "maxmin 4 bits (1 of them), maxmin 8 bits (1 of them), maxmin 2 bits (1 of them)" in line
+    assert "overrides={'second': {'bits': 8}" in text
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "group_options", "env", "rule"),
+    [
+        ({"bits": 32}, {}, None, {}, "bits=32 in compression_params"),
+        (None, {}, {"bits": 32}, {}, "bits=32 in the group's Options"),
+        (
+            None,
+            {},
+            None,
+            {"CGX_COMPRESSION_QUANTIZATION_BITS": "32"},
+            "bits=32 in CGX_COMPRESSION_QUANTIZATION_BITS",
+        ),
+        (None, {"layer_min_size": 10_000}, None, {}, "layer_min_size=10000 (fewer values)"),
+        (None, {"layer_filter": lambda *_: False}, None, {}, "by layer_filter"),
+        (None, {"overrides": {".": {"bits": 32}}}, None, {}, "bits=32 in overrides"),
+        (None, {}, None, {"CGX_INTRA_COMPRESS": "0"}, "intra_compress=0"),
+    ],
+)
+def test_nothing_compressed_is_a_warning_with_the_rule(params, options, group_options, env, rule):
+    if "layer_filter" in options:  # a lambda does not travel
+        options = {"layer_filter": "^none of them$"}
+    levels, lines, _ = told(params, options, group_options, env=env)
+    assert levels > 32
+    lines = [line for line in lines if "matches none" not in line]
+    assert len(lines) == 1 and lines[0].startswith("warning: cgx: nothing is compressed"), lines
+    assert "all 7 parameters (11.3 k values) are exact" in lines[0] and rule in lines[0], lines
+
+
+def test_the_line_can_be_switched_off():
+    assert told({"bits": 4}, env={"CGX_LOG": "off"})[1] == []
+
+
+def _other_types(rank, world_size):
+    with heard() as lines:
+        for model in (make_model().double(), nn.Embedding(100, 64, sparse=True)):
+            wrapped = wrap(model, CGXState())
+            if isinstance(model, nn.Embedding):
+                wrapped(torch.tensor([rank, 3])).sum().backward()
+            else:
+                _step(wrapped)
+    return lines
+
+
+def test_types_that_are_never_compressed_are_told():
+    first, second = run_pooled(_other_types, 2)
+    assert "are exact: dtype torch.float64; shm" in first[0]
+    # A process is told once that sparse gradients are exact, whatever its rank.
+    assert any("are exact: sparse gradients; shm" in line for line in first), first
+    assert not any("nothing" in line for line in second)
+
+
+@pytest.mark.parametrize("bits", NOT_BITS)
+def test_bits_that_mean_exact_are_warned_of(bits, monkeypatch):
+    exact = f"bits={bits} means exact"
+    with pytest.warns(UserWarning, match=f"compression_params: {exact}") as caught:
+        CGXState(None, compression_params={"bits": bits})
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=rf"overrides\['a'\]: {exact}"):
+        CGXState(None, overrides={"a": {"bits": bits}})
+    with pytest.warns(UserWarning, match=exact):
+        torch_cgx.simulate([torch.ones(64)] * 2, {"bits": bits})
+    monkeypatch.setenv("CGX_COMPRESSION_QUANTIZATION_BITS", str(bits))
+    with pytest.warns(UserWarning, match=f"CGX_COMPRESSION_QUANTIZATION_BITS: {exact}"):
+        CGXState(None)
+
+
+@pytest.mark.parametrize("bits", [1, 8, 16, 32])
+def test_other_bits_are_not(bits, monkeypatch):
+    monkeypatch.setenv("CGX_COMPRESSION_QUANTIZATION_BITS", str(bits))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CGXState(None, compression_params={"bits": bits})
+        torch_cgx.simulate([torch.ones(64)] * 2, {"bits": bits})
+
+
+def _group_of_12_bits(rank, world_size):
+    with heard() as by_options:
+        dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=12))
+    os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"] = "13"
+    with heard() as by_environment:
+        dist.new_group(backend="cgx")
+    del os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"]
+    return by_options, by_environment
+
+
+def test_groups_whose_bits_mean_exact_are_warned_of():
+    for by_options, by_environment in run_pooled(_group_of_12_bits, 2):
+        assert "Options: bits=12 means exact" in by_options[0]
+        assert "CGX_COMPRESSION_QUANTIZATION_BITS: bits=13 means exact" in by_environment[0]
+
+
+def test_repr_says_what_holds():
+    text = repr(CGXState(None, 2000, {"bits": 3, "bucket_size": 64}, layer_filter="body"))
+    assert text.startswith("CGXState(bits=3, bucket_size=64, codec='maxmin', layer_min_size=2000")
+    assert "layer_filter=['body']" in text
+    assert f"torch_cgx {_C.__version__}, {_C.cpu_level()})" in text
+    assert "bits=4, bucket_size=512" in repr(CGXState())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("CGX_BITS", "did you mean CGX_COMPRESSION_QUANTIZATION_BITS?"),
+        ("CGX_COMPRESSION_QUANTIZATION_BIT", "did you mean CGX_COMPRESSION_QUANTIZATION_BITS?"),
+        ("CGX_COMPRESSION_BITS", "did you mean CGX_COMPRESSION_QUANTIZATION_BITS?"),
+        ("CGX_BUCKETSIZE", "did you mean CGX_COMPRESSION_BUCKET_SIZE?"),
+        ("CGX_CHECKSUMS", "did you mean CGX_CHECKSUM?"),
+        ("CGX_CPU_LEVL", "did you mean CGX_CPU_LEVEL?"),
+        ("CGX_FAVOURITE_COLOUR", "the README lists all variables"),
+        ("CGX_COMPRESSION_FAKE_RATIO", "belonged to the old torch_cgx: there is no replacement"),
+        ("CGX_DEBUG_ALL_TO_ALL_REDUCTION", "CGX_INNER_REDUCTION_TYPE=ONESHOT"),
+    ],
+)
+def test_unknown_variables_get_advice(name, words):
+    (text,) = _environment.complaints([name, "PATH"])
+    assert name in text and words in text
+
+
+def test_known_variables_get_none():
+    known = [row["variable"] for row in _C.settings()] + [*_environment.OTHERS, "CGX_TEST_HOSTS"]
+    assert _environment.complaints(known) == []
+
+
+ODD = {"CGX_BITS": "4", "CGX_COMPRESSION_QUANTIZATION_BITS": "4"}
+
+
+def _once_a_process(rank, world_size):
+    """In processes of its own: what is told once."""
+    found = {}
+    with heard() as found["groups"]:
+        dist.new_group(backend="cgx")
+        dist.new_group(backend="cgx")
+    with heard() as found["min_size given"]:
+        options = torch_cgx.Options(min_size=16)
+        group = dist.new_group(backend="cgx", pg_options=options)
+        dist.all_reduce(torch.ones(100), group=group)
+    with heard() as found["large, exact, explicit"]:
+        dist.all_reduce(torch.ones(1024))
+        dist.all_reduce(torch.ones(15))
+        torch_cgx.all_reduce(torch.ones(100), config={"bits": 4})
+    with heard() as found["small"]:
+        dist.all_reduce(torch.ones(10, 10))
+        dist.all_reduce(torch.ones(10, 10))
+    del os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"]
+    with heard() as found["bits given"]:
+        exact = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=32))
+        for _ in range(20):
+            dist.all_reduce(torch.ones(1 << 14), group=exact)
+    group = dist.new_group(backend="cgx")
+    with heard() as found["9 of 64 KiB"]:
+        for _ in range(9):
+            dist.all_reduce(torch.ones(1 << 14), group=group)
+        for _ in range(20):
+            dist.all_reduce(torch.ones(1000), group=group)
+    # As where a trainer does not register the hook that it was given.
+    with heard() as found["a model without its hook"]:
+        state = CGXState(group)
+        model = DistributedDataParallel(nn.Linear(256, 256), process_group=group)
+        for _ in range(3):
+            model(torch.ones(1, 256)).sum().backward()
+        assert isinstance(state, CGXState)
+    return found
+
+
+def test_what_is_told_once_a_process():
+    first, second = run_ranks(_once_a_process, 2, env=ODD)
+    # On the first rank of a host, when the first group is made (by the harness, before `heard`).
+    assert first["groups"] == second["groups"] == []
+    for found in (first, second):
+        assert found["min_size given"] == found["large, exact, explicit"] == []
+        assert found["bits given"] == found["9 of 64 KiB"] == []
+        (small,) = found["small"]
+        for word in (
+            "all_reduce of 100 values",
+            "4 bits",
+            "CGX_COMPRESSION_MINIMAL_SIZE",
+            "CGXState",
+        ):
+            assert word in small, small
+    (told_once,) = first["a model without its hook"]
+    assert "nothing is compressed" in told_once and "cgx_utils.cgx_hook" in told_once
+    assert second["a model without its hook"] == []
+
+
+def _complaint(rank, world_size):
+    with heard() as lines:
+        dist.init_process_group("cgx")
+        dist.new_group(backend="cgx")
+    dist.destroy_process_group()
+    return lines
+
+
+def test_an_unknown_variable_is_told_on_the_first_rank_of_a_host():
+    first, second = run_ranks(_complaint, 2, env={"CGX_BITS": "4"}, backend=None)
+    assert len(first) == 1 and "CGX_BITS" in first[0] and "QUANTIZATION_BITS" in first[0]
+    assert second == []
+
+
+def _hook_without_a_state(rank, world_size):
+    model = DistributedDataParallel(make_model())
+    model.register_comm_hook(None, cgx_hook)
+    with pytest.raises(TypeError, match=r"NoneType; allowed: CGXState, as in .*CGXState\(\)"):
+        _step(model)
+
+
+def test_a_hook_without_a_state_says_what_to_give():
+    run_pooled(_hook_without_a_state, 2)
