@@ -9,14 +9,17 @@ constexpr size_t kSmallValues = 1024;
 constexpr size_t kLargeBytes = 64 << 10;
 constexpr int kManyCalls = 10;
 
-std::atomic<bool> small_told{false}, exact_told{false};
+std::atomic<bool> small_told{false}, exact_told{false}, somebody_chose{false};
 
 }  // namespace
 
+void Notices::explicit_call() { somebody_chose = true; }
+
 std::string Notices::reduction(const char* what, size_t values, size_t bytes, bool compressed) {
   if (compressed) {
-    explicit_ = true;
-    if (values >= kSmallValues || is_given(options_, "min_size") || small_told.exchange(true)) {
+    somebody_chose = true;
+    if (values >= kSmallValues || small_told || is_given(options_, "min_size") ||
+        small_told.exchange(true)) {
       return "";
     }
     return str_of(
@@ -25,7 +28,7 @@ std::string Notices::reduction(const char* what, size_t values, size_t bytes, bo
         setting("bits").variable, "). To keep small ones exact, set ", setting("min_size").variable,
         " to a number of values; to compress gradients alone, give the bits to CGXState instead");
   }
-  if (explicit_ || !speaks_ || bytes < kLargeBytes || is_given(options_, "bits")) return "";
+  if (somebody_chose || !speaks_ || bytes < kLargeBytes || is_given(options_, "bits")) return "";
   if (++exact_ < kManyCalls || exact_told.exchange(true)) return "";
   return str_of("cgx: nothing is compressed: ", kManyCalls, " reductions of ", kLargeBytes >> 10,
                 " KiB and more were exact, since neither a hook nor the group says how many bits ",

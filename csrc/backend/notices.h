@@ -20,17 +20,17 @@ class Notices {
   /// compressed: whether they compress it. Returns a warning, or an empty text:
   ///   - once per process, where they compress fewer than 1024 values, which are more likely a
   ///     metric than a gradient, and nobody has set min_size;
-  ///   - once per process, where nobody has set the bits or called anything that compresses, and
-  ///     many large reductions were exact: a hook that was not registered looks like that.
+  ///   - once per process, where nobody has set the bits, or called anything that compresses in
+  ///     any group, and many large reductions were exact: a hook that was not registered looks
+  ///     like that.
   std::string reduction(const char* what, size_t values, size_t bytes, bool compressed);
 
-  /// A call that names its configuration.
-  void explicit_call() { explicit_ = true; }
+  /// A call that names its configuration, in any group of this process.
+  static void explicit_call();
 
  private:
   const OptionFields& options_;
   const bool speaks_;
-  std::atomic<bool> explicit_{false};
   std::atomic<int> exact_{0};
 };
 

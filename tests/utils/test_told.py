@@ -241,7 +241,12 @@ def _once_a_process(rank, world_size):
     with heard() as found["small"]:
         dist.all_reduce(torch.ones(10, 10))
         dist.all_reduce(torch.ones(10, 10))
-    del os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"]
+    return found
+
+
+def _never_compressed(rank, world_size):
+    """In processes of its own, where nothing has been compressed before."""
+    found = {}
     with heard() as found["bits given"]:
         exact = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=32))
         for _ in range(20):
@@ -268,7 +273,6 @@ def test_what_is_told_once_a_process():
     assert first["groups"] == second["groups"] == []
     for found in (first, second):
         assert found["min_size given"] == found["large, exact, explicit"] == []
-        assert found["bits given"] == found["9 of 64 KiB"] == []
         (small,) = found["small"]
         for word in (
             "all_reduce of 100 values",
@@ -277,6 +281,12 @@ def test_what_is_told_once_a_process():
             "CGXState",
         ):
             assert word in small, small
+
+
+def test_a_program_that_compresses_nothing_is_told():
+    first, second = run_ranks(_never_compressed, 2)
+    for found in (first, second):
+        assert found["bits given"] == found["9 of 64 KiB"] == []
     (told_once,) = first["a model without its hook"]
     assert "nothing is compressed" in told_once and "cgx_utils.cgx_hook" in told_once
     assert second["a model without its hook"] == []
