@@ -28,6 +28,8 @@ def _train(rank, world_size, store, kind):
 
 
 def _all_kinds(_rank, _world_size, layout):
+    import torch._dynamo  # noqa: F401  DistributedDataParallel does, for seconds: once, not in each
+
     hosts_of, common = LAYOUTS[layout]
     env = [{**common, "CGX_HOST_ID": host} for host in hosts_of]
     found = []
