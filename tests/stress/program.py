@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Mapping
 from typing import Any
 
 LARGEST = 1 << 20
@@ -183,9 +184,19 @@ def items(settings: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(settings.items())
 
 
+def local_name(ranks: tuple[int, ...], members: Mapping[int, tuple[int, ...]]) -> str | None:
+    """What torch calls a group that only `ranks` take part in making, while the groups `members`
+    exist: it hashes the ranks, and the number of groups that the process is in. None: they would
+    not agree.
+    """
+    counts = {sum(rank in group for group in members.values()) for rank in ranks}
+    return f"{ranks}, {counts.pop()}" if len(counts) == 1 else None
+
+
 def draw_steps(rng: random.Random, size: int, settings: dict[str, Any], hosts: bool) -> list[Step]:
     """The last step is a small exact all-reduce of all ranks: who passes it has missed nobody."""
     members = {WORLD: tuple(range(size))}
+    names: dict[int, str] = {}  # of the local groups
     options = {WORLD: settings}
     steps: list[Step] = []
     made, budget = WORLD, 3 << 20
@@ -194,9 +205,12 @@ def draw_steps(rng: random.Random, size: int, settings: dict[str, Any], hosts: b
         if pick < 0.22 and len(members) < 5:
             made += 1
             chosen = tuple(sorted(rng.sample(range(size), rng.randint(1, size))))
-            # torch names such a group after its ranks and the number of groups that a rank has.
-            same = len({sum(r in ranks for ranks in members.values()) for r in chosen}) == 1
-            local = same and rng.random() < 0.6
+            # After a group was destroyed torch may come to the name of one that is still there,
+            # and refuses to make it, whatever the backend: such a group is made by all ranks.
+            name = local_name(chosen, members)
+            local = name is not None and rng.random() < 0.6 and name not in names.values()
+            if local:
+                names[made] = str(name)
             members[made] = chosen
             own: dict[str, Any] = {}
             if rng.random() < 0.5:
@@ -206,6 +220,7 @@ def draw_steps(rng: random.Random, size: int, settings: dict[str, Any], hosts: b
         elif pick < 0.3 and len(members) > 1:
             gone = rng.choice([group for group in members if group != WORLD])
             members.pop(gone)
+            names.pop(gone, None)
             steps.append(Step("destroy", gone))
         else:
             calls: list[Call] = []

@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 
-from tests.distributed import ROOT
+from tests.distributed import ROOT, run_pooled
 from tests.stress import program
 
 
@@ -64,3 +65,38 @@ def test_a_seed_is_a_program():
     assert kinds == {*program.ENGINE, *program.FORWARDED}
     assert all(2 <= episode.size <= 6 for episode in episodes)
     assert max(c.numel for e in episodes for s in e.steps for c in s.calls) > program.LARGEST // 2
+
+
+def torch_refuses(rank: int, world_size: int, backend: str) -> str:
+    """Two groups of rank 0 alone, made by it alone, with a destroyed one in between."""
+    other = dist.new_group([0], backend=backend)
+    dist.new_group([0], backend=backend, use_local_synchronization=True)
+    dist.destroy_process_group(other)
+    with pytest.raises(ValueError) as refused:
+        dist.new_group([0], backend=backend, use_local_synchronization=True)
+    return str(refused.value)
+
+
+def test_no_local_group_is_drawn_whose_name_torch_has_given_to_another_one():
+    """A rule of torch's, which is the same for its own backends: two groups of one life must not
+    have the same ranks, made while their ranks were in equally many groups.
+    """
+    for backend in ("gloo", "cgx"):
+        assert "already been created" in run_pooled(torch_refuses, 1, backend)[0], backend
+    refused = 0
+    for number in range(400):
+        episode = program.draw(20261122, number)
+        live = {program.WORLD: (tuple(range(episode.size)), 0, False)}
+        for step in episode.steps:
+            if step.kind == "destroy":
+                live.pop(step.group)
+            if step.kind != "group":
+                continue
+            counts = [sum(r in m for m, _, _ in live.values()) for r in step.members]
+            mine = (step.members, counts[0], True)
+            taken = mine in live.values()
+            if step.local:
+                assert len(set(counts)) == 1 and not taken, (number, step)
+            refused += taken
+            live[step.group] = (*mine[:2], step.local)
+    assert refused > 0  # the rule was needed
