@@ -70,7 +70,7 @@ struct FailureBoard::State {
   StorePtr store;
   int rank;
   std::mutex mutex;
-  bool comparing = false;
+  bool looking = false;
   std::optional<Finding> found;
 
   void compare(const std::vector<CallNote>& notes, Finding& finding) {
@@ -84,6 +84,16 @@ struct FailureBoard::State {
     }
   }
 
+  // In a thread of its own; false: there is none to be had.
+  static bool launch(std::function<void()> work) {
+    try {
+      std::thread(std::move(work)).detach();
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+
   // `work` in a thread that is left alone when it takes too long.
   template <typename T>
   static std::optional<T> bounded(const std::shared_ptr<State>& state,
@@ -91,24 +101,21 @@ struct FailureBoard::State {
                                   std::function<std::optional<T>(State&)> work) {
     auto promise = std::make_shared<std::promise<std::optional<T>>>();
     std::future<std::optional<T>> answer = promise->get_future();
-    try {
-      std::thread([state, promise, work = std::move(work)] {
-        std::optional<T> value;
-        try {
-          value = work(*state);
-        } catch (const std::exception&) {
-          // The store is gone: then there is nothing to learn from it.
-        }
-        promise->set_value(std::move(value));
-      }).detach();
-    } catch (const std::system_error&) {
-      return std::nullopt;  // no thread to be had
-    }
+    const bool runs = launch([state, promise, work = std::move(work)] {
+      std::optional<T> value;
+      try {
+        value = work(*state);
+      } catch (const std::exception&) {
+        // The store is gone: then there is nothing to learn from it.
+      }
+      promise->set_value(std::move(value));
+    });
+    if (!runs) return std::nullopt;
     // Who has waited for a dead store once does not do so again for every group.
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     if (now < silent_until().load()) patience = std::min(patience, kPatienceWithSilence);
     if (answer.wait_for(patience) != std::future_status::ready) {
-      if (patience.count() > 0) silent_until() = now + kSilence;
+      silent_until() = now + kSilence;
       return std::nullopt;
     }
     return answer.get();
@@ -134,42 +141,43 @@ std::optional<FailureBoard::Posted> FailureBoard::post(const Failure& failure,
   return State::bounded<Posted>(state_, patience + hesitation, work);
 }
 
-std::optional<FailureBoard::Posted> FailureBoard::posted(std::chrono::milliseconds patience) {
-  return State::bounded<Posted>(state_, patience,
-                                [](State& state) { return look_up(*state.store); });
-}
-
-void FailureBoard::start(std::function<void(State&, Finding&)> work) {
+bool FailureBoard::start(std::function<void(State&, Finding&)> work) {
   {
     std::lock_guard<std::mutex> lock(state_->mutex);
-    if (state_->comparing) return;
-    state_->comparing = true;
+    if (state_->looking) return false;
+    state_->looking = true;
   }
-  const auto run = [work = std::move(work)](State& state) -> std::optional<bool> {
+  const bool runs = State::launch([state = state_, work = std::move(work)] {
     Finding finding;
     try {
-      finding.failure = look_up(*state.store);
-      work(state, finding);
+      finding.failure = look_up(*state->store);
+      work(*state, finding);
     } catch (const std::exception&) {
-      // As above; the next comparison tries again.
+      // As above; the next one tries again.
     }
-    std::lock_guard<std::mutex> lock(state.mutex);
-    state.found = finding;
-    state.comparing = false;
-    return true;
-  };
-  State::bounded<bool>(state_, std::chrono::milliseconds(0), run);
+    std::lock_guard<std::mutex> lock(state->mutex);
+    state->found = finding;
+    state->looking = false;
+  });
+  if (runs) return true;
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->looking = false;
+  return false;
 }
 
-void FailureBoard::compare(std::vector<CallNote> notes, uint64_t ask) {
-  start([notes = std::move(notes), ask](State& state, Finding& finding) {
+bool FailureBoard::listen() {
+  return start([](State&, Finding&) {});
+}
+
+bool FailureBoard::compare(std::vector<CallNote> notes, uint64_t ask) {
+  return start([notes = std::move(notes), ask](State& state, Finding& finding) {
     state.compare(notes, finding);
     if (ask != 0) state.store->set(kAskedKey, bytes_of(std::to_string(ask)));
   });
 }
 
-void FailureBoard::answer(std::vector<CallNote> notes) {
-  start([notes = std::move(notes)](State& state, Finding& finding) {
+bool FailureBoard::answer(std::vector<CallNote> notes) {
+  return start([notes = std::move(notes)](State& state, Finding& finding) {
     if (!state.store->check({kAskedKey})) return;
     const std::vector<uint8_t> text = state.store->get(kAskedKey);
     const uint64_t asked =

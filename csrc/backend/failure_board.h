@@ -33,28 +33,30 @@ class FailureBoard {
   std::optional<Posted> post(const Failure& failure, std::chrono::milliseconds patience,
                              std::chrono::milliseconds hesitation = {});
 
-  /// The first failure that was posted, if there is one.
-  std::optional<Posted> posted(std::chrono::milliseconds patience);
-
   struct Finding {
     std::optional<Posted> failure;
     std::optional<PeerNote> other;  // a rank says something else of the same number
     CallNote mine;                  // what this rank said
   };
 
+  // Each of these three looks for a failure, too, and returns false, having done nothing, while an
+  // earlier one is under way.
+
+  /// Starts to look whether another rank has posted a failure.
+  bool listen();
   /// Starts to compare what this rank has been doing (newest last) with what the ranks that got
-  /// stuck before have said. Does nothing while an earlier comparison is under way. `ask`: a number
-  /// of a call that ranks which are not stuck shall tell of, too, by answer(); 0: none.
-  void compare(std::vector<CallNote> notes, uint64_t ask = 0);
+  /// stuck before have said. `ask`: a number of a call that ranks which are not stuck shall tell of,
+  /// too, by answer(); 0: none.
+  bool compare(std::vector<CallNote> notes, uint64_t ask = 0);
   /// The same for what another rank has asked for, if it is among the notes.
-  void answer(std::vector<CallNote> notes);
-  /// What the last comparison found, once.
+  bool answer(std::vector<CallNote> notes);
+  /// What the last of them found, once.
   std::optional<Finding> finding();
 
  private:
   struct State;
-  /// Runs `work` on a Finding, in a thread of its own; does nothing while one runs.
-  void start(std::function<void(State&, Finding&)> work);
+  /// Runs `work` on a Finding, in a thread of its own; not while one runs.
+  bool start(std::function<void(State&, Finding&)> work);
   const std::shared_ptr<State> state_;
 };
 

@@ -24,11 +24,10 @@ constexpr milliseconds kPatience{300};
 // A lost connection is seldom the cause: a peer that has failed closes its connections. How long it
 // may take to tell why.
 constexpr milliseconds kHesitation{150};
-// How long a call may go on after a peer's process has ended: what the peer has sent before may
-// still be on its way.
-constexpr milliseconds kAfterPeerEnded{300};
-// Without a byte in or out, an engine's call does not go on.
-constexpr milliseconds kNoProgress{800};
+// A call in which nothing has moved for so long looks into the store, so often; all ranks of a large
+// group together not more often than the store can bear.
+constexpr milliseconds kListenAfter{200};
+constexpr std::chrono::microseconds kListenShare{200};
 // Calls that a rank tells of once it is stuck: it may have passed the one that a peer is stuck in.
 constexpr size_t kRecent = 16;
 constexpr size_t kRecentToAnswer = 4096;
@@ -194,10 +193,22 @@ void GroupGuard::fail(const Failure& failure) {
   abort_inner();
 }
 
+Engine::Sight GroupGuard::sight_of_ends() {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  Engine::Sight least = engine_ != nullptr ? engine_->sight_of_ends() : Engine::Sight::kNone;
+  if (second_ != nullptr) least = std::min(least, second_->sight_of_ends());
+  return least;
+}
+
 Failure GroupGuard::explain(Failure failure) {
+  // Carriers that see the end of a process say that; others only see a connection lost.
   const bool symptom = failure.kind == FailureKind::kPeerLost;
+  return explain(std::move(failure), symptom && sight_of_ends() != Engine::Sight::kAll);
+}
+
+Failure GroupGuard::explain(Failure failure, bool hesitate) {
   const std::optional<FailureBoard::Posted> first =
-      board_.post(failure, kPatience, symptom ? kHesitation : milliseconds(0));
+      board_.post(failure, kPatience, hesitate ? kHesitation : milliseconds(0));
   if (!first || first->rank == label_->rank) return failure;
   // The cause, unless the carrier has told it already.
   if (failure.text.find(first->failure.text) != std::string::npos) return failure;
@@ -210,7 +221,8 @@ Failure GroupGuard::explain(Failure failure) {
 // locks are free.
 std::string GroupGuard::ended_peers_text(const CallRecord& call) {
   std::vector<int> ended;
-  for (int attempt = 0; attempt < 5 && ended.empty(); ++attempt) {
+  const int attempts = sight_of_ends() == Engine::Sight::kNone ? 0 : 5;
+  for (int attempt = 0; attempt < attempts && ended.empty(); ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(milliseconds(40));
     ended = ended_peers(call);
   }
@@ -239,11 +251,12 @@ void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool
   }
   if (!ended) throw_for_python({FailureKind::kTimeout, what});  // the collective goes on
   Failure failure{late ? FailureKind::kTimeout : FailureKind::kPeerLost, what};
-  if (const std::string lost = ended_peers_text(record); !lost.empty()) {
+  const std::string lost = ended_peers_text(record);
+  if (!lost.empty()) {
     failure.kind = FailureKind::kPeerLost;
     failure.text += "; " + lost;
   }
-  failure = explain(std::move(failure));
+  failure = explain(std::move(failure), lost.empty() && failure.kind == FailureKind::kPeerLost);
   fail(failure);
   throw_for_python(failure);
 }
@@ -298,45 +311,50 @@ void GroupGuard::look() {
   }
   const std::vector<CallRecordPtr> calls = under_way();
   if (calls.empty()) {
-    peer_ended_ = {};
+    patience_.rest();
     return answer_when_asked(Clock::now());
   }
   std::optional<Failure> broken;
-  uint64_t progress = 0;
+  uint64_t moved = 0;
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ == nullptr) return;
     broken = engine_->failure();
-    progress = engine_->stats().bytes_sent + engine_->stats().bytes_received;
+    moved = engine_->stats().bytes_sent + engine_->stats().bytes_received;
   }
   if (broken) return abort_inner();
   const auto now = Clock::now();
-  if (std::exchange(progress_, progress) != progress) progressed_ = now;
+  patience_.look(now, moved);
   for (const CallRecordPtr& call : calls) {
     if (call->shape.point_to_point()) continue;
-    if (ended_peers(*call).empty()) {
-      peer_ended_ = {};
-    } else if (peer_ended_ == Clock::time_point{}) {
-      peer_ended_ = now;
-    } else if (now - peer_ended_ >= kAfterPeerEnded &&
-               // A carrier sees the end of the rank that it waits for; this one may wait for a rank
-               // that is alive, and itself stuck behind the one that has ended.
-               (!call->shape.engine || now - progressed_ >= kNoProgress)) {
+    if (patience_.exhausted(now, !ended_peers(*call).empty(), call->shape.engine)) {
       return fail(
           {FailureKind::kPeerLost, str_of(call->title(), " waited ", seconds_since(call->created),
                                           " s: ", ended_peers_text(*call))});
     }
+    if (act_on_finding(call.get())) return;
+    listen_when_quiet(*call, now);
     break;  // of the oldest collective: later ones may not have begun
   }
   compare_when_stuck(now);
 }
 
-bool GroupGuard::act_on_finding() {
+void GroupGuard::listen_when_quiet(const CallRecord& oldest, Clock::time_point now) {
+  if (now < next_listen_ || now - oldest.created < kListenAfter) return;
+  if (!patience_.quiet(now, kListenAfter)) return;
+  const auto pause = std::max<Clock::duration>(kListenAfter, label_->size * kListenShare);
+  if (board_.listen()) next_listen_ = now + pause;
+}
+
+bool GroupGuard::act_on_finding(const CallRecord* oldest) {
   const auto finding = board_.finding();
   if (!finding) return false;
   if (finding->failure && finding->failure->rank != label_->rank) {
     const auto& [rank, failure] = *finding->failure;
-    fail({failure.kind, str_of("rank ", rank, " failed: ", failure.text)});
+    const std::string waiting =
+        oldest == nullptr ? ""
+                          : str_of(oldest->title(), ", ", seconds_since(oldest->created), " s: ");
+    fail({failure.kind, str_of(waiting, "rank ", rank, " failed: ", failure.text)});
     return true;
   }
   if (!finding->other) return false;
@@ -359,8 +377,8 @@ void GroupGuard::answer_when_asked(Clock::time_point now) {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ == nullptr || engine_->failure()) return;
   }
-  next_answer_ = now + kAnswerAgain;
-  if (!act_on_finding()) board_.answer(std::move(notes));
+  if (act_on_finding()) return;
+  if (board_.answer(std::move(notes))) next_answer_ = now + kAnswerAgain;
 }
 
 void GroupGuard::compare_when_stuck(Clock::time_point now) {
@@ -387,8 +405,7 @@ void GroupGuard::compare_when_stuck(Clock::time_point now) {
     next_compare_ = {};
     return answer_when_asked(now);
   }
-  next_compare_ = now + kCompareAgain;
-  board_.compare(std::move(notes), asks ? stuck : 0);
+  if (board_.compare(std::move(notes), asks ? stuck : 0)) next_compare_ = now + kCompareAgain;
 }
 
 }  // namespace cgx

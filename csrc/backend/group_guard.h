@@ -6,7 +6,9 @@
 // - at the call: what ranks of one host are about to do is compared in shared memory, before
 //   anything is sent (Communicator::compare_call);
 // - while waiting: carriers and the inner backend report what they see; the watch adds peers of
-//   this host that have ended, and failures published in shared memory;
+//   this host that have ended, failures published in shared memory and, where nothing moves,
+//   failures posted in the store: who waits for a live peer hears of a dead one from those who
+//   waited for that;
 // - after kStuckAfter: ranks that got stuck compare through the store what they are doing.
 // Thread-safe.
 #pragma once
@@ -21,6 +23,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "backend/call_patience.h"
 #include "backend/call_record.h"
 #include "backend/failure_board.h"
 #include "backend/watch.h"
@@ -85,11 +88,17 @@ class GroupGuard final : public Watched {
   /// count.
   std::string ended_peers_text(const CallRecord& call);
   std::vector<int> ended_peers(const CallRecord& call);
+  Engine::Sight sight_of_ends();
+  /// hesitate: the cause of the failure may be about to be posted by another rank.
+  Failure explain(Failure failure, bool hesitate);
 
   void abort_inner();
-  /// True if a comparison has found something, by which the group is broken now.
-  bool act_on_finding();
+  /// True if a look into the store has found something, by which the group is broken now. `oldest`:
+  /// the call that waits.
+  bool act_on_finding(const CallRecord* oldest = nullptr);
   void compare_when_stuck(Clock::time_point now);
+  /// Looks into the store if nothing has moved for a while.
+  void listen_when_quiet(const CallRecord& oldest, Clock::time_point now);
   void answer_when_asked(Clock::time_point now);
   std::vector<CallRecordPtr> under_way();
 
@@ -110,9 +119,8 @@ class GroupGuard final : public Watched {
   bool inner_aborted_ = false;
 
   // Of the watch's thread alone.
-  Clock::time_point peer_ended_{}, progressed_{};
-  uint64_t progress_ = 0;
-  Clock::time_point next_compare_{}, next_answer_{};
+  CallPatience patience_;
+  Clock::time_point next_compare_{}, next_answer_{}, next_listen_{};
 };
 
 }  // namespace cgx

@@ -1,4 +1,4 @@
-// One thread per process that looks, five times a second, at every group that has collectives under
+// One thread per process that looks, ten times a second, at every group that has collectives under
 // way: whether a peer has ended, whether a collective is stuck.
 #pragma once
 
@@ -15,7 +15,7 @@ class Watched {
 
 class Watch {
  public:
-  static constexpr std::chrono::milliseconds kPeriod{200};
+  static constexpr std::chrono::milliseconds kPeriod{100};
 
   static void add(Watched* watched);
   /// Waits for the end of a look() that is under way.

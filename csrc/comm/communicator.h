@@ -187,6 +187,9 @@ class Communicator {
   /// This rank has done its part of the collective.
   virtual void finish_call(uint64_t number) { (void)number; }
 
+  /// Does ended_peers() know the end of every peer?
+  virtual bool sees_ended() const { return false; }
+
   /// Peers whose process is known to have ended before it had done its part of the collective
   /// (0: at all).
   virtual std::vector<int> ended_peers(uint64_t number) {

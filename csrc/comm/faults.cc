@@ -86,6 +86,7 @@ class Faulty final : public Communicator {
   }
   void forget_call(uint64_t number) override { inner_->forget_call(number); }
   void finish_call(uint64_t number) override { inner_->finish_call(number); }
+  bool sees_ended() const override { return inner_->sees_ended(); }
   std::vector<int> ended_peers(uint64_t number) override { return inner_->ended_peers(number); }
 
  private:

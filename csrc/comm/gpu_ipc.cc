@@ -282,6 +282,7 @@ class GpuIpc final : public Communicator {
   }
   void forget_call(uint64_t number) override { control_->forget_call(number); }
   void finish_call(uint64_t number) override { control_->finish_call(number); }
+  bool sees_ended() const override { return control_->sees_ended(); }
   std::vector<int> ended_peers(uint64_t number) override { return control_->ended_peers(number); }
 
  private:

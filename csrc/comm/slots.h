@@ -52,6 +52,7 @@ class SlotExchange : public Communicator {
   std::optional<PeerNote> compare_call(const CallNote& note) override;
   void forget_call(uint64_t number) override;
   void finish_call(uint64_t number) override;
+  bool sees_ended() const override { return true; }
   std::vector<int> ended_peers(uint64_t number) override;
 
  protected:

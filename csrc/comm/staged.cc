@@ -132,6 +132,7 @@ class Staged final : public Communicator {
   }
   void forget_call(uint64_t number) override { host_->forget_call(number); }
   void finish_call(uint64_t number) override { host_->finish_call(number); }
+  bool sees_ended() const override { return host_->sees_ended(); }
   std::vector<int> ended_peers(uint64_t number) override { return host_->ended_peers(number); }
 
  private:

@@ -330,6 +330,19 @@ void Engine::finish_call(uint64_t number) {
   if (carriers_.cross) carriers_.cross->finish_call(number);
 }
 
+Engine::Sight Engine::sight_of_ends() {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  int carriers = 0, seeing = 0;
+  for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+    if (comm == nullptr) continue;
+    ++carriers;
+    seeing += comm->sees_ended() ? 1 : 0;
+  }
+  // A rank may have no carrier to those that are not on its host.
+  const bool all = carriers == seeing && topology().host_count() == 1;
+  return seeing == 0 ? Sight::kNone : all ? Sight::kAll : Sight::kSome;
+}
+
 std::vector<int> Engine::ended_peers(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
   std::vector<int> ended;

@@ -115,6 +115,10 @@ class Engine {
   void finish_call(uint64_t number);
   std::vector<int> ended_peers(uint64_t number);
 
+  /// Whose end ended_peers() knows: of some peers (those of this host), of all.
+  enum class Sight : uint8_t { kNone, kSome, kAll };
+  Sight sight_of_ends();
+
   /// Leaves the group: peers that still wait for this rank hear it at once. No run() may be under
   /// way or follow.
   void close();

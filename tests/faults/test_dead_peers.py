@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
 
@@ -189,3 +190,61 @@ def test_a_rank_killed_in_collectives_of_the_inner_backend(hosts):
     limit = ONE_HOST if hosts == "aaaa" else ACROSS
     print(f"{hosts}: the last rank heard after {worst:.2f} s at most")
     assert worst < limit + SLACK
+
+
+def elsewhere(rank, world_size, store, victim, absent):
+    """`absent` lives and does not come; a rank that waits for it hears of the victim all the same."""
+    torch.set_num_threads(1)
+    join(rank, world_size, store)
+    reduce_once(1)
+    dist.barrier()
+    if rank == victim:
+        os.kill(os.getpid(), 9)
+    others = [r for r in range(world_size) if r not in (victim, absent)]
+    if rank == absent:
+        store.wait([f"heard/{r}" for r in others], datetime.timedelta(seconds=20))
+        return None
+    try:
+        reduce_once(1)
+    except torch_cgx.PeerLostError as error:
+        return str(error), time.monotonic()
+    finally:
+        store.set(f"heard/{rank}", "")
+    return "nothing heard"
+
+
+def kill_elsewhere(_rank, _world_size, hosts, common, victim, absent):
+    env = [{**common, "CGX_HOST_ID": host} for host in hosts]
+    with Ranks(4, elsewhere, victim, absent, env=env) as ranks:
+        died = ranks.wait_end(victim, 30)
+        outcomes = ranks.outcomes(timeout=40)
+    heard = {}
+    for rank, outcome in enumerate(outcomes):
+        if rank not in (victim, absent):
+            assert isinstance(outcome, tuple), f"rank {rank}: {outcome}"
+            heard[rank] = outcome[1] - died
+    return heard
+
+
+@pytest.mark.parametrize(
+    "hosts, carrier, reduction, victim, absent",
+    [
+        # Nobody waits for the victim: only its end is there to be seen.
+        ("aaaa", "SHM", "RING", 3, 0),
+        # One rank waits for the victim, and another one, or all that it talks to, for `absent`.
+        ("aaaa", "GLOO", "SRA", 2, 0),
+        ("abab", "GLOO", "SRA", 3, 0),
+    ],
+)
+def test_a_rank_that_waits_for_a_live_one_hears_of_a_dead_one(
+    hosts, carrier, reduction, victim, absent
+):
+    common = {
+        "CGX_INNER_COMMUNICATOR_TYPE": carrier,
+        f"CGX_{'INNER' if hosts == 'aaaa' else 'CROSS'}_REDUCTION_TYPE": reduction,
+    }
+    (heard,) = run_pooled(
+        kill_elsewhere, 1, hosts, common, victim, absent, backend=None, timeout=90
+    )
+    print(f"{hosts} over {carrier}: {heard}")
+    assert len(heard) == 2 and max(heard.values()) < ONE_HOST + SLACK / 2, heard
