@@ -96,6 +96,7 @@ const char* text_of(Algorithm algorithm) {
 // The keyword arguments that describe a simulated group.
 //   ranks or hosts   number of ranks, or the name of every rank's host
 //   slot_bytes, inner_bytes      of an exchange inside a host: aimed at, and allowed
+//   inner_limit                  of one that holds a single bucket
 //   segment_bytes, cross_bytes   of a message and of an exchange across hosts
 SimulatedGroup group_of(const py::dict& given) {
   auto get = [&given](const char* key, auto fallback) {
@@ -113,6 +114,7 @@ SimulatedGroup group_of(const py::dict& given) {
   group.options.inner_exact = get("inner_exact", true);
   group.options.inner.wanted = get("slot_bytes", size_t{1} << 20);
   group.options.inner.most = get("inner_bytes", group.options.inner.wanted);
+  group.options.inner.limit = get("inner_limit", kNoLimit);
   group.options.segment_bytes = get("segment_bytes", size_t{512} << 10);
   group.options.cross_bytes = get("cross_bytes", size_t{64} << 20);
   group.sequence = get("sequence", uint64_t{0});

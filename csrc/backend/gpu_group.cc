@@ -30,17 +30,49 @@ constexpr size_t kUnusedSlotBytes = 4096;
 // A program whose layouts change with every call is trusted after so many.
 constexpr size_t kMostAgreedPlans = 1024;
 
-// The exchange that all ranks of the group can take inside their hosts. `mine`: 0 for a rank that
-// is alone on its host.
-size_t agree_on_room(Rendezvous& rendezvous, int rank, int size, size_t mine,
+// The exchanges that all ranks of the group can take inside their hosts. `mine`: null on a rank
+// that is alone on its host.
+Budget agree_on_room(Rendezvous& rendezvous, int rank, int size, const Communicator* mine,
                      const Deadline& deadline) {
-  rendezvous.set(str_of("gpu-room/", rank), std::to_string(mine));
-  size_t least = 0;
+  const size_t capacity = mine != nullptr ? mine->capacity() : kNoLimit;
+  const size_t longest = mine != nullptr ? mine->longest() : kNoLimit;
+  rendezvous.set(str_of("gpu-room/", rank), str_of(capacity, " ", longest));
+  Budget least{kNoLimit, kNoLimit, kNoLimit};
   for (int r = 0; r < size; ++r) {
-    const size_t theirs = std::stoull(rendezvous.get(str_of("gpu-room/", r), deadline));
-    if (theirs > 0 && (least == 0 || theirs < least)) least = theirs;
+    size_t room = 0, limit = 0;
+    std::istringstream(rendezvous.get(str_of("gpu-room/", r), deadline)) >> room >> limit;
+    least = {std::min(least.wanted, room), std::min(least.most, room),
+             std::min(least.limit, limit)};
   }
   return least;
+}
+
+// Why messages between GPUs, of `capacity` bytes, are too short for a bucket of the group's own
+// configuration; empty: they are not.
+std::string too_short(size_t capacity, EngineOptions options, const Topology& topology,
+                      const std::shared_ptr<const Codec>& codec) {
+  options.inner = {capacity, capacity, capacity};
+  const size_t bucket = codec->granule();
+  try {
+    make_all_reduce_plan(options, topology, {{bucket, codec}}, DType::kFloat32);
+    for (Operation operation : {Operation::kReduceScatter, Operation::kAllGather}) {
+      make_shards_plan(options, topology, operation, bucket, codec, DType::kFloat32);
+    }
+    return "";
+  } catch (const ConfigError& e) {
+    return e.what();
+  }
+}
+
+// What the group's bits and bucket size make of a call; where it has no bits, those of calls that
+// have some.
+std::shared_ptr<const Codec> usual_codec(const OptionFields& options, const GroupConfig& config) {
+  auto codec = resolve_codec(options, config);
+  if (codec != raw_codec()) return codec;
+  CodecSpec spec;
+  spec.bits = 8;
+  spec.bucket_size = std::stoll(lookup(options, setting("bucket_size")));
+  return make_codec(spec);
 }
 
 // Which carrier AUTO means follows from it.
@@ -106,19 +138,22 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_gpu_shm(const std::string& k
   const size_t heads = std::max<size_t>(kIpcControlBytes * members.size(), kUnusedSlotBytes);
   auto control = connect(Carrier::kShm, variable, keys + "/heads", rank, size, heads);
   control->call_ranks(members);
-  std::string why_not;
-  auto carrier =
-      make_gpu_ipc(lane.queue(), control, *rendezvous, kIpcFactor * config_.shm_segment_bytes,
-                   Deadline::after(options_->timeout), why_not);
-  if (carrier) {
-    carrier->call_ranks(members);
-    return carrier;
+  const size_t capacity = kIpcFactor * config_.shm_segment_bytes;
+  const Topology& topology = engine_->topology();
+  std::string why_not = too_short(capacity, engine_options(config_, topology), topology,
+                                  usual_codec(options_->fields, config_));
+  if (why_not.empty()) {
+    auto carrier = make_gpu_ipc(lane.queue(), control, *rendezvous, capacity,
+                                Deadline::after(options_->timeout), why_not);
+    if (carrier) {
+      carrier->call_ranks(members);
+      return carrier;
+    }
+    why_not = "GPUs of this host do not reach each other's memory: " + why_not;
   }
   if (config_.log >= LogLevel::kWarn && rank == 0) {
     log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
-                    "': GPUs of this host do not reach each other's memory; their messages go "
-                    "through pinned host memory (",
-                    why_not, ")"));
+                    "': messages of CUDA tensors go through pinned host memory; ", why_not));
   }
   return make_staged(lane.queue(), make_carrier(Carrier::kShm, variable, keys, members, rank));
 }
@@ -161,7 +196,7 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
   const Carrier cross = config_.cross_is_automatic && has_nccl ? Carrier::kNccl : config_.cross;
   if (size_ > 1) refuse_impossible(config_, topology, cross);
   Carriers carriers{topology, rank_, nullptr, nullptr, ""};
-  size_t room = 0;
+  Budget room;
   if (on_one_host_ || two_levels) {
     connect_level("inner", *rendezvous, [&] {
       const int host = topology.host_of(rank_);
@@ -169,9 +204,9 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
       if (!on_one_host_ && members.size() == 1) return;
       carriers.inner = make_gpu_carrier(config_.inner, str_of(keys, "/host", host), members,
                                         topology.local_of(rank_), *lane);
-      room = carriers.inner->capacity();
     });
-    room = agree_on_room(*rendezvous, rank_, size_, room, Deadline::after(options_->timeout));
+    room = agree_on_room(*rendezvous, rank_, size_, carriers.inner.get(),
+                         Deadline::after(options_->timeout));
   }
   if (!on_one_host_) {
     connect_level("cross", *rendezvous, [&] {
@@ -182,7 +217,7 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
     });
   }
   EngineOptions options = engine_options(config_, topology);
-  if (room > 0 && config_.inner == Carrier::kShm) options.inner = {room, room};
+  if (room.most > 0 && config_.inner == Carrier::kShm) options.inner = room;
   // The same on all ranks, also on those that have no carrier between hosts.
   const bool lockstep = (on_one_host_ ? config_.inner : cross) == Carrier::kNccl;
   if (lockstep) options.segment_bytes = std::max(options.segment_bytes, kLockstepSegment);

@@ -24,8 +24,8 @@ constexpr milliseconds kPatience{300};
 // A lost connection is seldom the cause: a peer that has failed closes its connections. How long it
 // may take to tell why.
 constexpr milliseconds kHesitation{150};
-// A call in which nothing has moved for so long looks into the store, so often; all ranks of a large
-// group together not more often than the store can bear.
+// A call in which nothing has moved for so long looks into the store, so often; all ranks of a
+// large group together not more often than the store can bear.
 constexpr milliseconds kListenAfter{200};
 constexpr std::chrono::microseconds kListenShare{200};
 // Calls that a rank tells of once it is stuck: it may have passed the one that a peer is stuck in.
@@ -332,7 +332,7 @@ void GroupGuard::look() {
           {FailureKind::kPeerLost, str_of(call->title(), " waited ", seconds_since(call->created),
                                           " s: ", ended_peers_text(*call))});
     }
-    if (act_on_finding(call.get())) return;
+    if (act_on_finding()) return;
     listen_when_quiet(*call, now);
     break;  // of the oldest collective: later ones may not have begun
   }
@@ -346,15 +346,12 @@ void GroupGuard::listen_when_quiet(const CallRecord& oldest, Clock::time_point n
   if (board_.listen()) next_listen_ = now + pause;
 }
 
-bool GroupGuard::act_on_finding(const CallRecord* oldest) {
+bool GroupGuard::act_on_finding() {
   const auto finding = board_.finding();
   if (!finding) return false;
   if (finding->failure && finding->failure->rank != label_->rank) {
     const auto& [rank, failure] = *finding->failure;
-    const std::string waiting =
-        oldest == nullptr ? ""
-                          : str_of(oldest->title(), ", ", seconds_since(oldest->created), " s: ");
-    fail({failure.kind, str_of(waiting, "rank ", rank, " failed: ", failure.text)});
+    fail({failure.kind, str_of("rank ", rank, " failed: ", failure.text)});
     return true;
   }
   if (!finding->other) return false;

@@ -93,9 +93,8 @@ class GroupGuard final : public Watched {
   Failure explain(Failure failure, bool hesitate);
 
   void abort_inner();
-  /// True if a look into the store has found something, by which the group is broken now. `oldest`:
-  /// the call that waits.
-  bool act_on_finding(const CallRecord* oldest = nullptr);
+  /// True if a look into the store has found something, by which the group is broken now.
+  bool act_on_finding();
   void compare_when_stuck(Clock::time_point now);
   /// Looks into the store if nothing has moved for a while.
   void listen_when_quiet(const CallRecord& oldest, Clock::time_point now);

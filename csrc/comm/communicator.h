@@ -25,7 +25,7 @@
 //   of the oldest one; open() waits for that. So ranks that all post first and receive afterwards
 //   do not block each other.
 // - All bytes of one exchange, over all receivers (a broadcast counts once), fit into capacity();
-//   asking for more is a ConfigError.
+//   asking for more is a ConfigError. make_room() raises it, on every rank for itself.
 // - The sender may go on reading (not writing) the messages it posted until it has opened
 //   in_flight() - 1 more exchanges and opens the next.
 // - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
@@ -80,6 +80,15 @@ class Communicator {
 
   /// Bytes that one exchange may carry.
   virtual size_t capacity() const = 0;
+
+  /// The most that make_room() can make of it.
+  virtual size_t longest() const { return capacity(); }
+
+  /// Makes the capacity at least `bytes`, at most longest(). Costs nothing before such an exchange
+  /// is opened, which then may be a ResourceError. Messages of peers are as long as they are,
+  /// whatever the capacity is here, but those of a carrier that announces lengths must not be
+  /// longer.
+  virtual void make_room(size_t bytes);
 
   /// Exchanges that may be under way at once; at least 2.
   virtual int in_flight() const { return 2; }

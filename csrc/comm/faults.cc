@@ -30,6 +30,8 @@ class Faulty final : public Communicator {
   int size() const override { return inner_->size(); }
   const char* name() const override { return inner_->name(); }
   size_t capacity() const override { return inner_->capacity(); }
+  size_t longest() const override { return inner_->longest(); }
+  void make_room(size_t bytes) override { inner_->make_room(bytes); }
   int in_flight() const override { return inner_->in_flight(); }
   bool announces() const override { return inner_->announces(); }
   bool matches_lengths() const override { return inner_->matches_lengths(); }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -12,10 +13,58 @@
 namespace cgx {
 namespace {
 
+// Blocks by rank and slot. The owner of a block changes it only while nobody reads it, and tells of
+// messages in it afterwards.
+struct Blocks {
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+  struct Block {
+    std::unique_ptr<std::byte, Free> data;
+    size_t bytes = 0;
+  };
+  explicit Blocks(size_t count) : all(count) {}
+  std::vector<Block> all;
+};
+
+class InProcessLongSlots final : public LongSlots {
+ public:
+  InProcessLongSlots(std::shared_ptr<Blocks> blocks, int rank, int slots)
+      : blocks_(std::move(blocks)),
+        rank_(static_cast<size_t>(rank)),
+        slots_(static_cast<size_t>(slots)) {}
+
+  std::byte* own(size_t slot, size_t bytes) override {
+    Blocks::Block& block = at(rank_, slot);
+    if (block.bytes < bytes) {
+      block = {};
+      const size_t rounded = (bytes + 63) / 64 * 64;
+      block.data.reset(static_cast<std::byte*>(std::aligned_alloc(64, rounded)));
+      if (!block.data) {
+        throw ResourceError(str_of("cannot allocate ", rounded, " bytes for a message"));
+      }
+      block.bytes = rounded;
+    }
+    return block.data.get();
+  }
+
+  const std::byte* of(int peer, size_t slot, size_t bytes) override {
+    const Blocks::Block& block = at(static_cast<size_t>(peer), slot);
+    return block.bytes < bytes ? nullptr : block.data.get();
+  }
+
+ private:
+  Blocks::Block& at(size_t rank, size_t slot) { return blocks_->all[rank * slots_ + slot]; }
+
+  const std::shared_ptr<Blocks> blocks_;
+  const size_t rank_, slots_;
+};
+
 class InProcess final : public SlotExchange {
  public:
-  InProcess(std::shared_ptr<void> owner, const SlotMemory& memory, int rank)
-      : SlotExchange(std::move(owner), memory, rank) {}
+  InProcess(std::shared_ptr<void> owner, const SlotMemory& memory, int rank,
+            std::unique_ptr<LongSlots> long_slots)
+      : SlotExchange(std::move(owner), memory, rank, std::move(long_slots)) {}
   const char* name() const override { return "in-process"; }
 };
 
@@ -40,8 +89,11 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_
   memory.format();
   std::vector<std::unique_ptr<Communicator>> group;
   group.reserve(size);
-  for (int rank = 0; rank < size; ++rank)
-    group.push_back(std::make_unique<InProcess>(owner, memory, rank));
+  auto blocks = std::make_shared<Blocks>(static_cast<size_t>(size) * static_cast<size_t>(slots));
+  for (int rank = 0; rank < size; ++rank) {
+    group.push_back(std::make_unique<InProcess>(
+        owner, memory, rank, std::make_unique<InProcessLongSlots>(blocks, rank, slots)));
+  }
   return group;
 }
 

@@ -15,6 +15,7 @@ using device::GrowingMemory;
 using device::Queue;
 
 constexpr size_t kSlots = 4;
+constexpr size_t kMostBytes = size_t{1} << 47;  // sizes are added up without looking for overflow
 
 // Of the payload, on both sides.
 size_t room_for(size_t message_bytes) {
@@ -46,6 +47,11 @@ class Lockstep final : public Communicator {
   int size() const override { return library_->size(); }
   const char* name() const override { return library_->name(); }
   size_t capacity() const override { return capacity_; }
+  size_t longest() const override { return kMostBytes; }
+  void make_room(size_t bytes) override {
+    if (bytes > kMostBytes) Communicator::make_room(bytes);
+    capacity_ = std::max(capacity_, bytes);
+  }
   int in_flight() const override { return kSlots; }
   bool matches_lengths() const override { return true; }
   bool on_device() const override { return true; }
@@ -186,7 +192,7 @@ class Lockstep final : public Communicator {
 
   const Queue& queue_;
   const std::unique_ptr<ByteCollectives> library_;
-  const size_t capacity_;
+  size_t capacity_;
   Slot slots_[kSlots];
   std::vector<std::vector<size_t>> expected_;  // by peer, of the call
   std::vector<size_t> taken_;

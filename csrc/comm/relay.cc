@@ -64,6 +64,11 @@ class Relay final : public Communicator {
   int size() const override { return carrier_->size(); }
   const char* name() const override { return carrier_->name(); }
   size_t capacity() const override { return capacity_; }
+  size_t longest() const override { return kMaxCapacity; }
+  void make_room(size_t bytes) override {
+    if (bytes > kMaxCapacity) Communicator::make_room(bytes);
+    capacity_ = std::max(capacity_, bytes);
+  }
   int in_flight() const override { return kInFlight; }
   bool announces() const override { return true; }
   bool matches_lengths() const override { return classes_; }

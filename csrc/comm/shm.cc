@@ -9,6 +9,7 @@
 #include "comm/arguments.h"
 #include "comm/failure.h"
 #include "comm/process_token.h"
+#include "comm/shm_long_slots.h"
 #include "comm/shm_segment.h"
 #include "comm/slots.h"
 
@@ -26,7 +27,8 @@ std::string named_key(int rank) { return str_of("shm/attached by name/", rank); 
 class Shm final : public SlotExchange {
  public:
   Shm(std::shared_ptr<ShmSegment> segment, const SlotMemory& memory, int rank)
-      : SlotExchange(segment, memory, rank), segment_(std::move(segment)) {
+      : SlotExchange(segment, memory, rank, make_shm_long_slots(segment, memory.layout(), rank)),
+        segment_(std::move(segment)) {
     segment_->hold_lock(rank);
   }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -58,12 +59,20 @@ std::string mebibytes(size_t bytes) { return str_of((bytes + (1 << 20) - 1) >> 2
       str_of("/dev/shm is too small: ", mebibytes(bytes), " (", bytes, " bytes) needed, ",
              available, " free (", cause,
              "). Give it more (docker run --shm-size=..., or remount /dev/shm with a "
-             "larger size) or make segments smaller with CGX_SHM_SEGMENT_KB"));
+             "larger size), make segments smaller with CGX_SHM_SEGMENT_KB, or buckets that are "
+             "longer than a segment smaller with bucket_size"));
 }
 
 // Takes the pages now: a full /dev/shm must be an error here, not a SIGBUS in the middle of
 // training. In pieces, because a signal undoes the piece under way.
-void allocate_pages(int descriptor, size_t bytes) {
+void allocate_pages(int descriptor, size_t offset, size_t bytes) {
+  struct rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      offset + bytes > limit.rlim_cur) {
+    // The kernel would end the process.
+    throw_no_room(bytes,
+                  str_of("files of this process may have ", limit.rlim_cur, " bytes: ulimit -f"));
+  }
   struct statvfs info{};
   if (fstatvfs(descriptor, &info) == 0 && info.f_blocks != 0 &&
       bytes / info.f_frsize >= static_cast<size_t>(info.f_bavail)) {
@@ -73,7 +82,7 @@ void allocate_pages(int descriptor, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     const size_t piece = std::min(kPiece, bytes - done);
     const int error =
-        posix_fallocate(descriptor, static_cast<off_t>(done), static_cast<off_t>(piece));
+        posix_fallocate(descriptor, static_cast<off_t>(offset + done), static_cast<off_t>(piece));
     if (error == EINTR) continue;
     if (error != 0) throw_no_room(bytes, std::strerror(error));
     done += piece;
@@ -121,6 +130,19 @@ struct flock byte_lock(int rank, short type) {
 
 }  // namespace
 
+ShmPart::ShmPart(int descriptor, const std::string& name, size_t offset, size_t bytes)
+    : bytes_(bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor,
+                      static_cast<off_t>(offset));
+  if (memory == MAP_FAILED) {
+    throw ResourceError(
+        str_of("cannot map ", bytes, " bytes of /dev/shm", name, ": ", std::strerror(errno)));
+  }
+  data_ = static_cast<std::byte*>(memory);
+}
+
+ShmPart::~ShmPart() { munmap(data_, bytes_); }
+
 ShmSegment::ShmSegment(std::string name, int descriptor, size_t bytes, bool named)
     : name_(std::move(name)), descriptor_(descriptor), bytes_(bytes), named_(named) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
@@ -156,7 +178,7 @@ std::shared_ptr<ShmSegment> ShmSegment::create(size_t bytes) {
     throw ResourceError(str_of("cannot make /dev/shm", name, ": ", std::strerror(errno)));
   }
   try {
-    allocate_pages(descriptor.get(), bytes);
+    allocate_pages(descriptor.get(), 0, bytes);
     std::lock_guard lock(registry_mutex);
     std::shared_ptr<ShmSegment> segment(new ShmSegment(name, descriptor.release(), bytes, named));
     remember(segment);
@@ -223,6 +245,16 @@ void ShmSegment::give_name() {
     throw ResourceError(str_of("cannot make ", to, ": ", std::strerror(errno)));
   }
   named_ = true;
+}
+
+void ShmSegment::take(size_t offset, size_t bytes) { allocate_pages(descriptor_, offset, bytes); }
+
+std::unique_ptr<ShmPart> ShmSegment::map(size_t offset, size_t bytes) const {
+  struct stat info{};
+  if (fstat(descriptor_, &info) != 0 || static_cast<size_t>(info.st_size) < offset + bytes) {
+    return nullptr;
+  }
+  return std::make_unique<ShmPart>(descriptor_, name_, offset, bytes);
 }
 
 void ShmSegment::unlink() { shm_unlink(name_.c_str()); }

@@ -8,6 +8,22 @@
 
 namespace cgx {
 
+/// A part of a segment's file beyond what ShmSegment maps, mapped.
+class ShmPart {
+ public:
+  ShmPart(int descriptor, const std::string& name, size_t offset, size_t bytes);
+  ~ShmPart();
+  ShmPart(const ShmPart&) = delete;
+  ShmPart& operator=(const ShmPart&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_;
+};
+
 /// A mapped segment. There is one object, with one descriptor, per process and segment, even where
 /// several ranks of a group live in the process: POSIX locks of a process vanish as soon as it
 /// closes any descriptor of the file. Thread-safety: all methods may be called concurrently.
@@ -36,6 +52,13 @@ class ShmSegment {
   const std::string& name() const { return name_; }
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+
+  /// Takes the memory of `bytes` bytes of the file, from `offset` on, which may lie anywhere behind
+  /// what data() shows; the file becomes as long as that needs. ResourceError as create().
+  void take(size_t offset, size_t bytes);
+
+  /// Maps a part of the file; null if that ends before the part does. `offset`: of a page.
+  std::unique_ptr<ShmPart> map(size_t offset, size_t bytes) const;
 
   /// Removes the name, if there is one; the memory stays until the last process has unmapped it.
   /// May be called by anyone, repeatedly.

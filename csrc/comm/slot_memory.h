@@ -20,6 +20,11 @@ inline constexpr uint64_t kSlotMagic = 0x63677873'6c6f7473;  // "cgxslots"
 inline constexpr uint32_t kSlotVersion = 4;
 /// Exchanges that a rank can have under way.
 inline constexpr int kMaxSlots = 4;
+/// Beyond the slots: a rank may have memory of its own for each of them, for an exchange that does
+/// not fit into it. Offsets of messages there are kLongSlot + slot * kLongSlotBytes + the place in
+/// that memory, of which there is never more than kLongSlotBytes.
+inline constexpr size_t kLongSlot = size_t{1} << 62;
+inline constexpr size_t kLongSlotBytes = size_t{1} << 47;
 /// Collectives that a rank remembers to have begun: peers that lag further behind compare nothing.
 inline constexpr int kCallNotes = 64;
 

@@ -33,10 +33,13 @@ size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
-SlotExchange::SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory, int rank)
+SlotExchange::SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory, int rank,
+                           std::unique_ptr<LongSlots> long_slots)
     : owner_(std::move(owner)),
       memory_(memory),
       rank_(rank),
+      long_slots_(std::move(long_slots)),
+      capacity_(memory.layout().slot_bytes),
       process_(process_token()),
       spin_limit_(spin_limit_for(memory.layout().size)),
       spin_(spin_limit_),
@@ -285,17 +288,54 @@ void SlotExchange::begin_exchange(const Deadline& deadline) {
   before.clear();
 }
 
+void SlotExchange::make_room(size_t bytes) {
+  if (bytes > longest()) Communicator::make_room(bytes);
+  capacity_ = std::max(capacity_, bytes);
+}
+
+std::pair<std::byte*, uint64_t> SlotExchange::place(size_t bytes, size_t padded) {
+  if (bytes <= memory_.layout().slot_bytes) {
+    const size_t offset = slot() * memory_.layout().stride + kFirstOffset;
+    return {memory_.slots(rank_) + offset, offset};
+  }
+  std::byte* memory = long_slots_->own(slot(), kFirstOffset + padded);
+  return {memory + kFirstOffset, kLongSlot + slot() * kLongSlotBytes + kFirstOffset};
+}
+
+const std::byte* SlotExchange::message_at(int peer, uint64_t offset, uint64_t bytes) {
+  if (bytes == 0 || offset % 64 != kFirstOffset) return nullptr;
+  const auto slots = static_cast<uint64_t>(in_flight());
+  if (offset < kLongSlot) {
+    const uint64_t room = slots * memory_.layout().stride;
+    if (bytes > memory_.layout().slot_bytes || offset > room || bytes > room - offset) {
+      return nullptr;
+    }
+    return memory_.slots(peer) + offset;
+  }
+  const uint64_t number = (offset - kLongSlot) / kLongSlotBytes;
+  const uint64_t start = offset % kLongSlotBytes;
+  if (number >= slots || bytes > kLongSlotBytes - start) return nullptr;
+  const std::byte* memory = long_slots_->of(peer, number, start + bytes);
+  return memory == nullptr ? nullptr : memory + start;
+}
+
 void SlotExchange::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
                         const Deadline& deadline) {
   check_usable();
   check_exchange(bytes_to, rank_, size(), capacity());
   begin_exchange(deadline);
   buffers.assign(size(), nullptr);
-  size_t offset = slot() * memory_.layout().stride + kFirstOffset;
+  size_t all = 0, padded = 0;
+  for (size_t bytes : bytes_to) {
+    all += bytes;
+    padded += aligned(bytes);
+  }
+  auto [memory, offset] = place(all, padded);
   for (int peer = 0; peer < size(); ++peer) {
     if (bytes_to[peer] == 0) continue;
-    buffers[peer] = memory_.slots(rank_) + offset;
+    buffers[peer] = memory;
     opened_.push_back({peer, 0, offset, bytes_to[peer]});
+    memory += aligned(bytes_to[peer]);
     offset += aligned(bytes_to[peer]);
   }
   open_ = true;
@@ -307,11 +347,11 @@ std::byte* SlotExchange::open_broadcast(size_t bytes, const Deadline& deadline) 
   begin_exchange(deadline);
   open_ = true;
   if (bytes == 0) return nullptr;
-  const size_t offset = slot() * memory_.layout().stride + kFirstOffset;
+  const auto [memory, offset] = place(bytes, aligned(bytes));
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_) opened_.push_back({peer, 0, offset, bytes});
   }
-  return memory_.slots(rank_) + offset;
+  return memory;
 }
 
 void SlotExchange::post(const Deadline& deadline) {
@@ -353,17 +393,17 @@ Message SlotExchange::receive(int peer, const Deadline& deadline) {
   const PairSent::Entry& entry = pair.ring[number % slots];
   const uint64_t offset = entry.offset.load(std::memory_order_relaxed);
   const uint64_t bytes = entry.bytes.load(std::memory_order_relaxed);
-  const uint64_t room = slots * memory_.layout().stride;
-  if (available >= number + slots || bytes == 0 || bytes > capacity() ||
-      offset % 64 != kFirstOffset || offset > room || bytes > room - offset) {
+  const std::byte* message = message_at(peer, offset, bytes);
+  if (available >= number + slots || message == nullptr) {
     fail(FailureKind::kMismatch,
          str_of("rank ", called(rank_), ": message ", number, " of ", available, " from rank ",
                 called(peer), " has ", bytes, " bytes at offset ", offset, ", allowed: 1 to ",
-                capacity(), " bytes within ", room, ", at most ", slots,
+                memory_.layout().slot_bytes, " bytes within ", slots * memory_.layout().stride,
+                ", or as many as the sender has beside its slots, at most ", slots,
                 " messages unread: the shared memory is damaged"));
   }
   seen = {number, true};
-  return {memory_.slots(peer) + offset, bytes};
+  return {message, bytes};
 }
 
 Message SlotExchange::peek(int peer, const Deadline& deadline) {

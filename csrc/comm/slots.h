@@ -3,6 +3,8 @@
 //
 // Every rank owns some slots, one per exchange in flight, and writes its messages there; receivers
 // read them in place. A slot is used again when all receivers of its messages have released them.
+// An exchange that does not fit into a slot gets memory of its own beside it, which stays for the
+// next ones (LongSlots).
 // Waiting is a short spin and then a sleep on a futex of the waiting rank; deadline, failures of
 // others and life signs of the peer are looked at every kWaitSlice.
 //
@@ -15,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -22,6 +25,17 @@
 #include "comm/slot_memory.h"
 
 namespace cgx {
+
+/// The memory of exchanges that do not fit into a slot, as one rank sees it. Of one thread.
+class LongSlots {
+ public:
+  virtual ~LongSlots() = default;
+  /// Memory of this rank for `slot`, `bytes` bytes of it at least, at a 64-byte border; readers
+  /// have released what lay there. ResourceError: there is not so much.
+  virtual std::byte* own(size_t slot, size_t bytes) = 0;
+  /// That of a peer, which has told of a message in it; nullptr if it has less than `bytes` bytes.
+  virtual const std::byte* of(int peer, size_t slot, size_t bytes) = 0;
+};
 
 class SlotExchange : public Communicator {
  public:
@@ -35,7 +49,9 @@ class SlotExchange : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return memory_.layout().size; }
-  size_t capacity() const override { return memory_.layout().slot_bytes; }
+  size_t capacity() const override { return capacity_; }
+  size_t longest() const override { return kLongSlotBytes / 2; }
+  void make_room(size_t bytes) override;
   int in_flight() const override { return memory_.layout().slots; }
 
   void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
@@ -57,7 +73,8 @@ class SlotExchange : public Communicator {
 
  protected:
   /// `owner` keeps the memory alive for as long as this object needs it.
-  SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory, int rank);
+  SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory, int rank,
+               std::unique_ptr<LongSlots> long_slots);
 
   /// Whether the process of `peer` still runs. Asked while waiting, about once per kWaitSlice.
   /// "Yes" when in doubt.
@@ -98,12 +115,19 @@ class SlotExchange : public Communicator {
   /// " (silent: rank 1, 3)": all ranks that owe this one a message, if they are more than one.
   std::string silent_ranks() const;
   void begin_exchange(const Deadline& deadline);
+  /// Where the messages of the exchange lie that has begun, `bytes` in all (with paddings:
+  /// `padded`): the memory, and its offset as readers are told.
+  std::pair<std::byte*, uint64_t> place(size_t bytes, size_t padded);
+  /// Null where a message cannot lie there.
+  const std::byte* message_at(int peer, uint64_t offset, uint64_t bytes);
   /// The one that the next exchange uses.
   size_t slot() const { return exchange_ % static_cast<uint64_t>(memory_.layout().slots); }
 
   std::shared_ptr<void> owner_;
   SlotMemory memory_;
   int rank_;
+  std::unique_ptr<LongSlots> long_slots_;
+  size_t capacity_;
   uint64_t process_;
   std::chrono::nanoseconds spin_limit_;
   std::chrono::nanoseconds spin_;  // how long the next wait spins, at most

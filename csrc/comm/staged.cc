@@ -38,6 +38,8 @@ class Staged final : public Communicator {
   int size() const override { return host_->size(); }
   const char* name() const override { return name_.c_str(); }
   size_t capacity() const override { return host_->capacity(); }
+  size_t longest() const override { return host_->longest(); }
+  void make_room(size_t bytes) override { host_->make_room(bytes); }
   int in_flight() const override { return host_->in_flight(); }
   bool announces() const override { return host_->announces(); }
   bool matches_lengths() const override { return host_->matches_lengths(); }

@@ -87,7 +87,9 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
   const auto make_room = [&](Budget& budget) {
     if (!options.checksum) return;
     const size_t sums = kChecksumBytes * static_cast<size_t>(topology.size());
-    for (size_t* bytes : {&budget.wanted, &budget.most}) *bytes -= std::min(*bytes, sums);
+    for (size_t* bytes : {&budget.wanted, &budget.most, &budget.limit}) {
+      *bytes -= std::min(*bytes, sums);
+    }
   };
   make_room(space.inner);
   make_room(space.cross);
@@ -96,8 +98,8 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
       static_cast<size_t>(topology.two_levels() ? topology.host_count() : topology.size());
   const size_t messages = algorithm == Algorithm::kOneShot ? 1 : team;
   space.ramp = true;
-  space.cross.most = options.cross_bytes;
-  space.cross.wanted = std::min(options.cross_bytes, options.segment_bytes * messages);
+  space.cross = {std::min(options.cross_bytes, options.segment_bytes * messages),
+                 options.cross_bytes};
   make_room(space.cross);
   return space;
 }
@@ -118,6 +120,17 @@ std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
   }
   const Algorithm other = Algorithm::kScatterReduceAllGather;
   return plan_all_reduce(segments, dtype, other, plan_space(options, topology, other));
+}
+
+std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
+                                             Operation operation, size_t shard,
+                                             const std::shared_ptr<const Codec>& codec,
+                                             DType dtype) {
+  // An all-gather sends one message to all.
+  const Algorithm shape = operation == Operation::kAllGather && !topology.two_levels()
+                              ? Algorithm::kOneShot
+                              : Algorithm::kScatterReduceAllGather;
+  return plan_shards(operation, shard, codec, dtype, plan_space(options, topology, shape));
 }
 
 Engine::Engine(Carriers carriers, EngineOptions options, Explain explain)
@@ -181,13 +194,17 @@ std::shared_ptr<const Plan> Engine::plan_shards(Operation operation, size_t shar
                                                 const std::shared_ptr<const Codec>& codec,
                                                 DType dtype) {
   return cached(PlanKey{operation, dtype, {{shard, codec}}}, [&] {
-    // An all-gather sends one message to all.
-    const Algorithm shape = operation == Operation::kAllGather && !topology().two_levels()
-                                ? Algorithm::kOneShot
-                                : Algorithm::kScatterReduceAllGather;
-    return cgx::plan_shards(operation, shard, codec, dtype,
-                            plan_space(options_, topology(), shape));
+    return make_shards_plan(options_, topology(), operation, shard, codec, dtype);
   });
+}
+
+void Engine::make_room(const Plan& plan) {
+  const size_t sums = options_.checksum ? kChecksumBytes * static_cast<size_t>(size_) : 0;
+  const size_t inside = plan.two_levels ? plan.inner_bytes : plan.cross_bytes;
+  for (auto [carrier, bytes] : {std::pair{carriers_.inner.get(), inside},
+                                std::pair{carriers_.cross.get(), plan.cross_bytes}}) {
+    if (carrier != nullptr && bytes + sums > carrier->capacity()) carrier->make_room(bytes + sums);
+  }
 }
 
 void Engine::dispatch(Call& call, const void* input, void* output) {
@@ -237,6 +254,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
       copy_bytes(call, output, input, plan.values * size_of(plan.dtype));
     }
+    make_room(plan);
     dispatch(call, input, output);
     if (carriers_.inner) carriers_.inner->flush(deadline);
     if (carriers_.cross) carriers_.cross->flush(deadline);

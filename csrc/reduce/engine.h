@@ -68,6 +68,12 @@ std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
                                                  const Topology& topology,
                                                  const std::vector<Segment>& segments, DType dtype);
 
+/// The plan of a reduce-scatter or an all-gather.
+std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
+                                             Operation operation, size_t shard,
+                                             const std::shared_ptr<const Codec>& codec,
+                                             DType dtype);
+
 /// Told of the failure that breaks a group, before the carriers tell the peers; returns it with
 /// what else is known of its cause.
 using Explain = std::function<Failure(Failure)>;
@@ -155,6 +161,8 @@ class Engine {
   template <typename Build>
   std::shared_ptr<const Plan> cached(PlanKey key, const Build& build);
 
+  /// What is longer than the carriers' capacity is a single bucket.
+  void make_room(const Plan& plan);
   void dispatch(Call& call, const void* input, void* output);
   void abort_carriers(const Failure& cause);
   /// Remembers the first cause, and returns it.

@@ -6,25 +6,32 @@
 #include "base/error.h"
 #include "comm/communicator.h"
 #include "reduce/plan_cut.h"
+#include "reduce/plan_exchanges.h"
 #include "reduce/plan_hash.h"
 
 namespace cgx {
 namespace {
 
-// `codec` asked for the bucket; `as` is how it travels where it does not fit.
-[[noreturn]] void bucket_too_big(const Codec& codec, const Codec& as, size_t budget, DType dtype) {
-  const auto bucket = static_cast<size_t>(codec.spec().bucket_size);
+// `codec` asked for the bucket, of which there are `count` values; `as` is how it travels where it
+// does not fit.
+[[noreturn]] void bucket_too_big(const Codec& codec, const Codec& as, size_t count, size_t budget,
+                                 DType dtype) {
   throw ConfigError(str_of(
-      "bucket_size ", bucket, " (", codec.describe(), "): one bucket, ",
-      as.encoded_bytes(std::max(bucket, codec.granule()), dtype), " bytes ",
-      &as == raw_codec().get() ? "exact" : "encoded", ", does not fit into a message of ", budget,
-      " bytes; use a smaller bucket_size, or raise CGX_SHM_SEGMENT_KB (shared memory) or "
-      "CGX_FUSION_BUFFER_SIZE_MB (other carriers)"));
+      "bucket_size ", codec.spec().bucket_size, " (", codec.describe(), "): one bucket, ",
+      as.encoded_bytes(count, dtype), " bytes ", &as == raw_codec().get() ? "exact" : "encoded",
+      ", does not fit into a message of ", budget,
+      " bytes, which the carrier cannot make longer; use a smaller bucket_size, or raise "
+      "CGX_SHM_SEGMENT_KB"));
 }
 
 void finish(Plan& plan, const PlanSpace& space) {
   for (const Segment& segment : plan.segments) {
     plan.compressed = plan.compressed || segment.codec != raw_codec();
+  }
+  for (const Round& round : plan.rounds) {
+    const Exchanges longest = exchanges_of(round, plan, space.topology.host_count());
+    plan.cross_bytes = std::max(plan.cross_bytes, longest.cross);
+    plan.inner_bytes = std::max(plan.inner_bytes, longest.inner);
   }
   plan.hash = plan_hash(plan, space);
 }
@@ -51,6 +58,11 @@ constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kPieceAlignment
 
 size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }
 
+// The least payload that is aimed at: as much as the rest of the round's messages, where the
+// carrier makes room for what is longer than its memory. So no number of ranks makes rounds of a
+// few values.
+size_t least_aim(const Budget& budget, size_t cost) { return budget.grows() ? cost : 0; }
+
 // The first round has this part of what is aimed at, the next one twice as much, and so on; so have
 // the last ones, from the end. Smaller aims stay: their rounds cost more than they hide.
 constexpr size_t kRamp = 4;
@@ -67,13 +79,14 @@ class RoundCutter {
     size_t inner;  // bytes of the values as they travel inside hosts
   };
 
-  RoundCutter(Plan& plan, const PlanSpace& space, Limits wanted, Limits most)
-      : plan_(plan), space_(space), aim_(wanted), most_(most), wanted_(wanted) {
+  /// lone: of a single bucket.
+  RoundCutter(Plan& plan, const PlanSpace& space, Limits wanted, Limits most, Limits lone)
+      : plan_(plan), space_(space), aim_(wanted), lone_(lone), wanted_(wanted) {
     for (const Segment& segment : plan.segments) {
       left_ += kPieceAlignment + segment.codec->encoded_bytes(segment.count, plan.dtype);
     }
     const bool stretch = !plan.two_levels && left_ / kManyRounds >= aim_.cross;
-    longest_ = stretch ? std::min(2 * aim_.cross, most_.cross) : aim_.cross;
+    longest_ = stretch ? std::min(2 * aim_.cross, most.cross) : aim_.cross;
     begin_round();
   }
 
@@ -87,7 +100,7 @@ class RoundCutter {
         size_t take = room_for(codec, rest, wanted_);
         if (take == 0 && runs_.empty()) {
           // A bucket larger than a pipelined segment: alone in its round.
-          take = room_for(codec, std::min(rest, codec.granule()), most_);
+          take = room_for(codec, std::min(rest, codec.granule()), lone_);
           if (take == 0) refuse(codec, std::min(rest, codec.granule()));
         }
         if (take == 0) {
@@ -116,11 +129,11 @@ class RoundCutter {
   }
 
   [[noreturn]] void refuse(const Codec& codec, size_t count) const {
-    const size_t cross = less(most_.cross, kPieceAlignment);
+    const size_t cross = less(lone_.cross, kPieceAlignment);
     if (codec.encoded_bytes(count, plan_.dtype) > cross) {
-      bucket_too_big(codec, codec, cross, plan_.dtype);
+      bucket_too_big(codec, codec, count, cross, plan_.dtype);
     }
-    bucket_too_big(codec, *inner_codec(&codec, space_), less(most_.inner, kPieceAlignment),
+    bucket_too_big(codec, *inner_codec(&codec, space_), count, less(lone_.inner, kPieceAlignment),
                    plan_.dtype);
   }
 
@@ -146,7 +159,7 @@ class RoundCutter {
 
   Plan& plan_;
   const PlanSpace& space_;
-  const Limits aim_, most_;
+  const Limits aim_, lone_;
   Limits wanted_;  // of this round
   Limits used_{0, 0};
   size_t left_ = 0;  // encoded bytes that this round and later ones carry
@@ -169,25 +182,12 @@ void append_inner(Shard& shard, const PlanSpace& space, DType dtype) {
   }
 }
 
-// Cutting into shards and chunks is only about even: do all messages fit into what the carriers
-// take?
-bool fits(const Round& round, const PlanSpace& space) {
-  size_t scatter = 0;
-  for (const Shard& shard : round.shards) {
-    size_t exchange = 0, bundle = Communicator::kPayloadOffset;
-    for (const Chunk& chunk : shard.chunks) exchange += chunk.message_bytes();
-    bundle += bundle_bytes(shard, space.topology.host_count());
-    scatter += shard.inner.message_bytes();
-    if (exchange > space.cross.most || bundle > space.inner.most) return false;
-  }
-  return scatter <= space.inner.most;
-}
-
 void cut_one_level(Plan& plan, const PlanSpace& space) {
   const int parts = plan.algorithm == Algorithm::kOneShot ? 1 : plan.size;
   const size_t fixed = static_cast<size_t>(parts) * kChunkCost;
-  RoundCutter cutter(plan, space, {less(space.cross.wanted, fixed), 0},
-                     {less(space.cross.most, fixed), 0});
+  const size_t aim = std::max(less(space.cross.wanted, fixed), least_aim(space.cross, fixed));
+  RoundCutter cutter(plan, space, {aim, 0}, {std::max(aim, less(space.cross.most, fixed)), 0},
+                     {less(space.cross.limit, fixed), 0});
   cutter.cut([&](const std::vector<Run>& runs) {
     Round round;
     round.shards.push_back({cut_evenly(runs, parts, plan.dtype), {}});
@@ -202,16 +202,27 @@ void cut_two_levels(Plan& plan, const PlanSpace& space) {
   // A one-shot bundle holds the contributions of all hosts.
   const size_t copies = one_shot ? static_cast<size_t>(hosts) : 1;
   const size_t fixed = static_cast<size_t>(parts * teams) * kChunkCost;
-  auto limits = [&](size_t cross, size_t inner, size_t shrink) {
-    const size_t inside = less(inner / shrink, fixed * copies);
-    const size_t across = less(cross * static_cast<size_t>(teams) / shrink, fixed);
-    return RoundCutter::Limits{std::min(across, inside / copies), inside};
+  auto refuse = [&](const Run& run, const Exchanges& needed) {
+    const bool inside = needed.inner > space.inner.limit;
+    const Codec* as = inside ? inner_codec(run.codec, space) : run.codec;
+    bucket_too_big(*run.codec, *as, run.count, inside ? space.inner.limit : space.cross.limit,
+                   plan.dtype);
   };
+  const size_t least_inside = least_aim(space.inner, fixed * copies);
+  const size_t least_across = least_aim(space.cross, fixed);
+  auto limits = [&](size_t cross, size_t inner) {
+    return RoundCutter::Limits{std::min(cross, inner / copies), inner};
+  };
+  // A single bucket is one team's.
+  const auto lone = limits(less(space.cross.limit, fixed), less(space.inner.limit, fixed * copies));
   for (size_t shrink = 1;; shrink *= 2) {
     plan.rounds.clear();
     bool good = true;
-    const auto most = limits(space.cross.most, space.inner.most, shrink);
-    RoundCutter cutter(plan, space, limits(space.cross.wanted, space.inner.wanted, shrink), most);
+    const size_t inside = less(space.inner.wanted / shrink, fixed * copies);
+    const size_t across = less(space.cross.wanted * static_cast<size_t>(teams) / shrink, fixed);
+    const bool shrunk = inside <= least_inside && across <= least_across;
+    const auto wanted = limits(std::max(across, least_across), std::max(inside, least_inside));
+    RoundCutter cutter(plan, space, wanted, wanted, lone);
     cutter.cut([&](const std::vector<Run>& runs) {
       Round round;
       for (const Chunk& part : cut_evenly(runs, teams, plan.dtype)) {
@@ -219,10 +230,15 @@ void cut_two_levels(Plan& plan, const PlanSpace& space) {
         append_inner(shard, space, plan.dtype);
         round.shards.push_back(std::move(shard));
       }
-      good = good && fits(round, space);
+      // Cutting into shards and chunks is only about even.
+      const Exchanges needed = exchanges_of(round, plan, hosts);
+      const bool alone = runs.size() == 1 && runs.front().count <= runs.front().codec->granule();
+      good = good && (needed.fit(space.cross.most, space.inner.most) ||
+                      ((alone || shrunk) && needed.fit(space.cross.limit, space.inner.limit)));
+      if (shrunk && !good) refuse(runs.front(), needed);
       plan.rounds.push_back(std::move(round));
     });
-    if (good) return;  // ends: with nothing left to shrink, the cutter refuses the bucket
+    if (good) return;
   }
 }
 
@@ -230,9 +246,11 @@ void cut_two_levels(Plan& plan, const PlanSpace& space) {
 size_t share(const Codec& codec, size_t granule, size_t left, const Budget& budget, size_t copies,
              DType dtype) {
   const size_t fixed = Communicator::kPayloadOffset + kPieceAlignment;
-  const size_t take = fitting(codec, granule, left, less(budget.wanted / copies, fixed), dtype);
+  const size_t aim = std::max(less(budget.wanted / copies, fixed), least_aim(budget, fixed));
+  const size_t take = fitting(codec, granule, left, aim, dtype);
   if (take > 0) return take;
-  return fitting(codec, granule, std::min(left, granule), less(budget.most / copies, fixed), dtype);
+  const size_t lone = less(budget.limit / copies, fixed);
+  return fitting(codec, granule, std::min(left, granule), lone, dtype);
 }
 
 Round shards_of_one_level(const Plan& plan, const Codec* codec, size_t shard, size_t first,
@@ -269,21 +287,6 @@ Round shards_of_two_levels(const Plan& plan, const PlanSpace& space, const Codec
 }
 
 }  // namespace
-
-size_t bundle_stride(const Chunk& chunk) { return (chunk.payload_bytes + 63) / 64 * 64; }
-
-size_t bundle_bytes(const Shard& shard, int hosts) {
-  if (shard.chunks.size() == 1) {
-    return bundle_stride(shard.chunks.front()) * static_cast<size_t>(hosts);
-  }
-  size_t bytes = 0;
-  for (const Chunk& chunk : shard.chunks) bytes += bundle_stride(chunk);
-  return bytes;
-}
-
-size_t Chunk::message_bytes() const {
-  return empty() ? 0 : Communicator::kPayloadOffset + payload_bytes;
-}
 
 const char* name_of(Operation operation) {
   switch (operation) {
@@ -353,7 +356,8 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
   const size_t copies = scatter || plan->two_levels ? size : 1;
   for (size_t first = 0; plan->size > 1 && first < shard;) {
     size_t take = share(*codec, codec->granule(), shard - first, space.cross, copies, dtype);
-    if (take == 0) bucket_too_big(*codec, *codec, space.cross.most / copies, dtype);
+    const size_t bucket = std::min(shard - first, codec->granule());
+    if (take == 0) bucket_too_big(*codec, *codec, bucket, space.cross.limit / copies, dtype);
     if (plan->two_levels) {
       // Inside hosts: contributions of a reduce-scatter as the group has them there, and its
       // results, which are exact; shards of an all-gather as they were encoded.
@@ -361,7 +365,7 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
       for (const Codec* inner :
            {scatter ? raw_codec().get() : codec.get(), scatter ? contributions : codec.get()}) {
         take = share(*inner, codec->granule(), take, space.inner, copies, dtype);
-        if (take == 0) bucket_too_big(*codec, *inner, space.inner.most / copies, dtype);
+        if (take == 0) bucket_too_big(*codec, *inner, bucket, space.inner.limit / copies, dtype);
       }
     }
     plan->rounds.push_back(plan->two_levels

@@ -77,12 +77,18 @@ const char* name_of(Algorithm algorithm);
 /// Pieces start at multiples of this many bytes, so that raw segments are aligned in the message.
 inline constexpr size_t kPieceAlignment = 16;
 
+/// More than any exchange can have.
+inline constexpr size_t kNoLimit = size_t{1} << 46;
+
 /// Bytes of one exchange, headers included: `wanted` is aimed at (the size of the segments that are
-/// pipelined), `most` is what the carrier takes. A bucket that does not fit into `wanted` may use
-/// `most`.
+/// pipelined), `most` is what the carrier has memory for. A single bucket may use `limit`: carriers
+/// make room for it.
 struct Budget {
   size_t wanted = 0;
   size_t most = 0;
+  size_t limit = kNoLimit;
+
+  bool grows() const { return limit > most; }
 };
 
 /// What a plan depends on beyond the call itself.
@@ -104,6 +110,9 @@ struct Plan {
   std::vector<Segment> segments;  // keeps the codecs alive
   size_t values = 0;              // of the tensor that is reduced or gathered into
   std::vector<Round> rounds;
+  /// Of the longest exchange, headers included: of a team (of all ranks, with one level), and
+  /// inside a host. At least; a rank that sends less than others counts with them.
+  size_t cross_bytes = 0, inner_bytes = 0;
   bool compressed = false;  // any segment that is not raw
   bool two_levels = false;
   /// Equal on ranks that mean the same: covers all of the above, and no pointers.
@@ -112,8 +121,8 @@ struct Plan {
   const Segment* first_compressed() const;
 };
 
-/// All-reduce of the concatenated segments. ConfigError if a single bucket does not fit into an
-/// exchange.
+/// All-reduce of the concatenated segments. ConfigError if a single bucket does not fit into the
+/// limit of an exchange.
 std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType dtype,
                                             Algorithm algorithm, const PlanSpace& space);
 

@@ -60,6 +60,32 @@ def test_all_reduce_equals_the_simulation(way, world_size):
     assert results[0] == expected
 
 
+LONG = {"bits": 8, "bucket_size": 100_000}
+
+
+def long_buckets(rank, world_size):
+    """A bucket that is longer than the messages between GPUs: the group's, and a call's."""
+    tensors = [data(r, 120_000, torch.float32, seed=1) for r in range(world_size)]
+    own = dist.new_group(pg_options=torch_cgx.Options(shm_segment_kb=16, **LONG))
+    x = tensors[rank].to("cuda")
+    dist.all_reduce(x, group=own)
+    asked = dist.new_group(pg_options=torch_cgx.Options(shm_segment_kb=16))
+    y = tensors[rank].to("cuda")
+    with pytest.raises(ValueError, match=r"bucket_size 100000 .*100008 bytes encoded.*SEGMENT_KB"):
+        torch_cgx.all_reduce(y, group=asked, config=LONG)
+    torch_cgx.all_reduce(y, group=asked, config={**LONG, "bucket_size": 1000})
+    names = [torch_cgx.stats(group)["cuda_carrier"] for group in (own, asked)]
+    return names, [digest(x.cpu()), digest(y.cpu())]
+
+
+def test_a_bucket_that_gpus_have_no_room_for():
+    results = fake_cuda.run(long_buckets, 2, env=IPC)
+    tensors = [data(rank, 120_000, torch.float32, seed=1) for rank in range(2)]
+    found = [torch_cgx.simulate(tensors, {**LONG, "bucket_size": b}) for b in (100_000, 1000)]
+    expected = [digest(one.result) for one in found]
+    assert results == [(["shm(pinned)", "cuda-ipc"], expected)] * 2
+
+
 def reduce_shards(rank, world_size):
     torch.manual_seed(5)
     whole = torch.randn(world_size, 1000 * world_size)

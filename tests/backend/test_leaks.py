@@ -178,6 +178,8 @@ def rank(channel, number, port):
     dist.all_reduce(tensor)
     assert torch.all(tensor == 2)
     found["the first group afterwards"] = "done"
+    long = {"bits": 8, "bucket_size": 100_000}
+    attempt(found, "a long bucket", lambda: torch_cgx.all_reduce(torch.ones(100_000), config=long))
     channel.send(json.dumps(found).encode())
 
 log = sys.stderr.fileno()
@@ -209,7 +211,7 @@ def test_a_small_shared_memory_is_an_error_that_says_what_to_do(tmp_path: pathli
     statuses, answers, left = json.loads(done.stdout)
     assert signal.SIGBUS not in statuses and statuses == [0, 0], done.stderr
     for answer in answers:
-        for refused in ("default", "another group"):
+        for refused in ("default", "another group", "a long bucket"):
             assert answer[refused].startswith("ResourceError"), answer
             for word in ("/dev/shm is too small", "needed", "--shm-size", "CGX_SHM_SEGMENT_KB"):
                 assert word in answer[refused], answer

@@ -193,7 +193,7 @@ def test_a_rank_killed_in_collectives_of_the_inner_backend(hosts):
 
 
 def elsewhere(rank, world_size, store, victim, absent):
-    """`absent` lives and does not come; a rank that waits for it hears of the victim all the same."""
+    """`absent` lives and does not come; who waits for it hears of the victim all the same."""
     torch.set_num_threads(1)
     join(rank, world_size, store)
     reduce_once(1)

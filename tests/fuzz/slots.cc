@@ -9,7 +9,7 @@
 namespace cgx::native {
 namespace {
 
-constexpr size_t kCapacity = 5000;
+constexpr size_t kCapacity = 5000, kLong = 20000;
 
 // Numbers that matter to the checks, or any.
 uint64_t take_number(Input& input) {
@@ -17,7 +17,10 @@ uint64_t take_number(Input& input) {
                                    72,    4999,       5000,       5001,      8192 + 8, 16384,
                                    ~0ull, ~0ull - 55, 1ull << 63, 1ull << 32};
   const uint8_t choice = input.take<uint8_t>();
-  return choice < 128 ? kNumbers[choice % 16] : input.take<uint64_t>();
+  if (choice >= 128) return input.take<uint64_t>();
+  // In the memory beside a slot.
+  const uint64_t beside = choice < 64 ? 0 : kLongSlot + choice / 16 % 4 * kLongSlotBytes + 8;
+  return kNumbers[choice % 16] + beside;
 }
 
 }  // namespace
@@ -32,7 +35,7 @@ void fuzz_slots(const uint8_t* data, size_t size) {
   unsigned sum = 0;
   try {
     for (int step = 0; step < 12 && input.left() > 0; ++step) {
-      switch (input.below(6)) {
+      switch (input.below(7)) {
         case 0: {
           const uint64_t offset = take_number(input), bytes = take_number(input);
           Access::announce(peer, 0, offset, bytes, take_number(input));
@@ -44,7 +47,7 @@ void fuzz_slots(const uint8_t* data, size_t size) {
         case 2:
         case 3: {
           const Message message = comm.receive(1, now);
-          CHECK(message.bytes >= 1 && message.bytes <= kCapacity);
+          CHECK(message.bytes >= 1 && message.bytes <= kLong + 64);
           for (size_t i = 0; i < message.bytes; ++i) sum += static_cast<unsigned>(message.data[i]);
           comm.release(1);
           break;
@@ -54,6 +57,16 @@ void fuzz_slots(const uint8_t* data, size_t size) {
           std::byte* memory = comm.open_broadcast(bytes, now);
           for (size_t i = 0; i < bytes; ++i) memory[i] = std::byte{1};
           comm.post(now);
+          break;
+        }
+        case 5: {
+          // The peer's memory beside its slots is there from now on.
+          if (input.flip()) break;
+          const size_t bytes = kCapacity + 1 + input.below(kLong - kCapacity);
+          peer.make_room(bytes);
+          std::byte* memory = peer.open_broadcast(bytes, now);
+          for (size_t i = 0; i < bytes; ++i) memory[i] = std::byte{2};
+          peer.post(now);
           break;
         }
         default: {

@@ -28,6 +28,26 @@ TEST(exchange_random_messages) {
   }
 }
 
+TEST(exchange_messages_longer_than_the_capacity) {
+  for (Carrier carrier : kCarriers) {
+    Group group = make_group(carrier, 3, 4000, 3);
+    for (Communicator* comm : group.pointers()) {
+      comm->make_room(100);  // no less than there is
+      CHECK(comm->capacity() == 4000);
+      error_of<ConfigError>([&] { comm->make_room(comm->longest() + 1); });
+      comm->make_room(500000);
+      CHECK(comm->capacity() == 500000);
+    }
+    StressPlan plan;
+    plan.exchanges = 60;
+    plan.seed = 5;
+    plan.max_bytes = 60000;
+    plan.timeout_seconds = 120;
+    plan.call_length = 7;
+    CHECK(stress_group(group.pointers(), plan) > 0);
+  }
+}
+
 TEST(exchange_after_the_counters_of_the_bells_wrap) {
   for (Carrier carrier : {Carrier::kInProcess, Carrier::kShm}) {
     Group group = make_group(carrier, 3, 4096);

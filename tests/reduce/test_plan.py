@@ -97,11 +97,14 @@ def test_chunks_are_balanced():
         assert max(counts) - min(counts) <= 2 * 512
 
 
-def test_a_bucket_that_does_not_fit_is_refused_by_name():
+def test_a_bucket_that_does_not_fit_is_alone_or_refused_by_name():
+    layers = [(1000, None), (2_000_000, _C.Spec(bits=8, bucket_size=1_000_000)), (1000, None)]
+    rounds = _C.describe_plan(layers, 0, ranks=2, slot_bytes=65536)
+    assert [[piece[1] for piece in chunks[0]] for (chunks,) in rounds] == [
+        [1000], [1_000_000], [1_000_000], [1000],
+    ]  # fmt: skip
     with pytest.raises(ValueError, match=r"bucket_size 1000000.*CGX_SHM_SEGMENT_KB"):
-        _C.describe_plan(
-            [(2_000_000, _C.Spec(bits=8, bucket_size=1_000_000))], 0, ranks=2, slot_bytes=65536
-        )
+        _C.describe_plan(layers, 0, ranks=2, slot_bytes=65536, inner_limit=65536)
 
 
 def test_one_shot_is_chosen_for_two_ranks_and_for_small_messages():

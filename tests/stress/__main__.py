@@ -81,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "episodes": dict(totals.episodes),
         **dict(totals.counts),
         "errors by kind": dict(totals.errors),
-        "worst seconds": {key: round(value, 3) for key, value in sorted(totals.worst.items())},
+        "worst seconds, episode": {
+            what: [round(seconds, 3), episode]
+            for what, (seconds, episode) in sorted(totals.worst.items())
+        },
         "largest rank, MiB": round(totals.rss_mb),
         "segments of anybody": len(segments),
         "leaks": found,

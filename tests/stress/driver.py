@@ -30,9 +30,13 @@ class Totals:
     episodes: Counter[str] = dataclasses.field(default_factory=Counter)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     errors: Counter[str] = dataclasses.field(default_factory=Counter)
-    worst: dict[str, float] = dataclasses.field(default_factory=dict)
+    # of each kind of notice: seconds, and the episode
+    worst: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
     violations: list[str] = dataclasses.field(default_factory=list)
     rss_mb: float = 0.0
+
+    def note(self, what: str, seconds: float, episode: Episode) -> None:
+        self.worst[what] = max(self.worst.get(what, (0.0, -1)), (seconds, episode.number))
 
 
 def shared_memory(pids: set[int]) -> list[str]:
@@ -224,7 +228,7 @@ class Lane:
         totals.episodes[episode.fault] += 1
         totals.errors.update(verdict.errors)
         for what, seconds in verdict.notices.items():
-            totals.worst[what] = max(totals.worst.get(what, 0.0), seconds)
+            totals.note(what, seconds, episode)
         if episode.fault not in judge.SILENT and not times:
             totals.counts["faults that came too late"] += 1
         for rank in ranks:
@@ -239,9 +243,7 @@ class Lane:
                 errors=rank.report.failure is not None,
             )
             totals.counts["signals caught"] += rank.report.signals
-            totals.worst["destroy"] = max(
-                totals.worst.get("destroy", 0.0), rank.report.close_seconds
-            )
+            totals.note("destroy", rank.report.close_seconds, episode)
 
     def _complain(
         self, episode: Episode, ranks: list[judge.Rank], times: Any, violations: list[str]
@@ -322,7 +324,7 @@ class Driver:
         while True:
             await asyncio.sleep(10)
             counts, worst = self.totals.counts, self.totals.worst
-            deaths = {k: round(v, 2) for k, v in worst.items() if k.startswith("death")}
+            deaths = {k: round(v, 2) for k, (v, _) in worst.items() if k.startswith("death")}
             print(
                 f"{time.monotonic() - self.began:6.0f} s: {sum(self.totals.episodes.values())} "
                 f"episodes, {counts['collectives']} collectives, {counts['bytes'] >> 20} MiB, "

@@ -108,12 +108,10 @@ def sizes(rng: random.Random, settings: dict[str, Any], bucket: int) -> int:
     return min(LARGEST, max(0, near + rng.randint(-2, 2)))
 
 
-def draw_config(rng: random.Random, slot_kb: int) -> dict[str, Any]:
-    config = {"bits": rng.choice((1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 32))}
-    # A bucket has to fit into a message, for each peer, at worst as float32.
-    fitting = [512, 512, 64, 128, 7, 1, *((1024, 2048, 1000) if slot_kb >= 64 else ())]
-    fitting += [30_000] if slot_kb >= 1024 else []
-    config["bucket_size"] = rng.choice(fitting)
+def draw_config(rng: random.Random) -> dict[str, Any]:
+    config: dict[str, Any] = {"bits": rng.choice((1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 32))}
+    # Longer than some groups' messages, and than some tensors.
+    config["bucket_size"] = rng.choice((512, 512, 64, 128, 7, 1, 1024, 2048, 1000, 30_000))
     if rng.random() < 0.3:
         config["rounding"] = "stochastic"
         config["seed"] = rng.randrange(1000)
@@ -143,7 +141,7 @@ def draw_settings(rng: random.Random, hosts: bool) -> dict[str, Any]:
     if rng.random() < 0.2:
         settings["fusion_buffer_mb"] = rng.choice((1, 2, 64))
     if rng.random() < 0.5:
-        settings.update(draw_config(rng, slot_kb(settings)))
+        settings.update(draw_config(rng))
     if rng.random() < 0.2:
         settings["nonfinite"] = "raise"
     return settings
@@ -151,7 +149,7 @@ def draw_settings(rng: random.Random, hosts: bool) -> dict[str, Any]:
 
 def draw_call(rng: random.Random, group: int, settings: dict[str, Any]) -> Call:
     kind = rng.choice(ENGINE * 3 + FORWARDED)
-    config = draw_config(rng, slot_kb(settings))
+    config = draw_config(rng)
     key = rng.getrandbits(48)
     numel = sizes(rng, settings, config["bucket_size"])
     if settings.get("segment_kb", 512) < 16:
@@ -170,10 +168,10 @@ def draw_call(rng: random.Random, group: int, settings: dict[str, Any]) -> Call:
         left, layers = numel, []
         while left > 0 and len(layers) < 6:
             part = rng.randint(0, left)
-            layer = items(draw_config(rng, slot_kb(settings))) if rng.random() < 0.7 else None
+            layer = items(draw_config(rng)) if rng.random() < 0.7 else None
             layers.append((part, layer))
             left -= part
-        layers.append((left, items(draw_config(rng, slot_kb(settings)))))
+        layers.append((left, items(draw_config(rng))))
         given["layers"] = tuple(layers)
     elif kind != "all_reduce":
         given["config"] = items(config)
