@@ -1,6 +1,7 @@
 // When a collective is given up because the process of a peer has ended, as a watch sees it that
 // looks now and then. Who waits for that peer itself hears of it at once, from the carrier; this is
-// for a rank that waits for a live one, which may never come: it waits for the dead one in its turn.
+// for a rank that waits for a live one, which may never come: it waits for the dead one in its
+// turn.
 //
 // A peer that is slow, or stopped, has not ended: nothing here is about time without an answer.
 #pragma once

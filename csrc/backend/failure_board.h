@@ -45,8 +45,8 @@ class FailureBoard {
   /// Starts to look whether another rank has posted a failure.
   bool listen();
   /// Starts to compare what this rank has been doing (newest last) with what the ranks that got
-  /// stuck before have said. `ask`: a number of a call that ranks which are not stuck shall tell of,
-  /// too, by answer(); 0: none.
+  /// stuck before have said. `ask`: a number of a call that ranks which are not stuck shall tell
+  /// of, too, by answer(); 0: none.
   bool compare(std::vector<CallNote> notes, uint64_t ask = 0);
   /// The same for what another rank has asked for, if it is among the notes.
   bool answer(std::vector<CallNote> notes);

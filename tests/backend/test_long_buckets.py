@@ -78,4 +78,4 @@ def all_sizes(rank: int, world_size: int, hosts: str) -> int:
 
 @pytest.mark.parametrize("hosts", ["aaa", "bba", "abc"])
 def test_every_size(hosts: str) -> None:
-    assert sum(run_pooled(all_sizes, 3, hosts, timeout=100)) > 10
+    assert sum(run_pooled(all_sizes, 3, hosts, timeout=100)) >= 9
