@@ -87,7 +87,7 @@ def survive(rank, world_size, store, victim, step):
 def kill_at_every_step(_rank, _world_size, layout, victims, stride):
     worst, steps_seen = 0.0, 0
     env = variables(layout)
-    limit = ONE_HOST if layout.startswith("shm") else ACROSS
+    limit = ACROSS if layout.startswith("hosts") else ONE_HOST
     for victim in victims:
         with Ranks(3, survive, victim, None, env=env) as ranks:
             steps = ranks.outcomes(timeout=40)[victim]
