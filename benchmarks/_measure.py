@@ -8,11 +8,12 @@ meets all of them. The order turns by one from repetition to repetition.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +35,9 @@ _SHORT, _MORE_REPEATS = 64 << 10, 3
 
 @dataclass(frozen=True)
 class Job:
-    """What all ranks measure. sizes: bytes of fp32."""
+    """What all ranks measure. sizes: bytes of fp32; seconds: of each size go on with repetitions at
+    least so long.
+    """
 
     ranks: int
     sizes: list[int]
@@ -43,6 +46,7 @@ class Job:
     bucket_size: int = 512
     bf16: bool = True
     peers: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -90,7 +94,7 @@ def measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dic
     counted: list[list[dict[str, float]]] = [[] for _ in methods]
     copies = []
     sums = []
-    for repetition in range(job.repeats * (_MORE_REPEATS if nbytes <= _SHORT else 1)):
+    for repetition in _repetitions(job, nbytes):
         copies.append(_roof_seconds(lambda: y.copy_(x), calls))
         sums.append(_roof_seconds(lambda: y.add_(x), calls))
         for turn in range(len(methods)):
@@ -124,6 +128,19 @@ def measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dic
         "add_seconds": add,
         "rows": rows,
     }
+
+
+def _repetitions(job: Job, nbytes: int) -> Iterator[int]:
+    """Numbers of repetitions, equally many on all ranks."""
+    start = time.monotonic()
+    least = job.repeats * (_MORE_REPEATS if nbytes <= _SHORT else 1)
+    for repetition in itertools.count():
+        if repetition >= least:
+            go_on = torch.tensor([time.monotonic() - start < job.seconds])
+            dist.broadcast(go_on, 0)
+            if not go_on.item():
+                return
+        yield repetition
 
 
 def _verify(

@@ -66,6 +66,7 @@ _ALL = (
         "hosts",
         ("--hosts", "2", "4", "--rates", "1gbit", "10gbit", "--repeats", "11", *_BITS),
     ),
+    Part("exact", "exact", "exact all-reduces over Gloo, against gloo's own", "exact"),
     Part("crossover", "crossover", "the size from which compression pays", "crossover"),
     Part(
         "training",

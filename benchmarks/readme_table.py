@@ -5,8 +5,8 @@
 Reads the JSON files in benchmarks/results/ and replaces what stands between the marks
 `<!-- benchmark NAME -->` and `<!-- /benchmark NAME -->` of README.md, and between
 `<!-- targets -->` and `<!-- /targets -->` of docs/performance.md (benchmarks/targets.py), and
-`<!-- latency -->`. With
---check nothing is written, and the status is 1 if one of them is not up to date.
+`<!-- latency -->` and `<!-- exact -->`. With --check nothing is written, and the status is 1 if one
+of them is not up to date.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 BASE = "gloo fp32"
+EXACT, CONTROL = "cgx exact", "gloo again"  # of benchmarks/exact.py
 LEAST = 4096  # bytes: below, latency alone is measured
 MOST_SIZES = 5  # columns
 LEAST_BETWEEN_HOSTS = 65536
@@ -229,8 +230,9 @@ def update(readme: str) -> str:
 
 
 def update_performance(page: str) -> str:
-    """docs/performance.md with the targets and the latency budget."""
-    return insert(insert(page, "targets", targets.table()), "latency", latency_table())
+    """docs/performance.md with the targets, the latency budget and exact all-reduces over Gloo."""
+    page = insert(insert(page, "targets", targets.table()), "latency", latency_table())
+    return insert(page, "exact", exact_table(targets.Results.in_tree().of("exact")))
 
 
 def latency_table() -> str:
@@ -243,6 +245,27 @@ def latency_table() -> str:
     for row in targets.Results.in_tree().rows("latency"):
         cells = " | ".join(f"{row[name] * 1e6:.1f}" for name in columns)
         lines.append(f"| {size_text(row['bytes'])} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def exact_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/exact.py: layouts by sizes, cgx and the second group of gloo."""
+    facts, runs = document["machine"], document["runs"]
+    sizes = sorted({row["bytes"] for run in runs for row in run["rows"]})
+    caption = (
+        f"Times faster than `{BASE}`, exact all-reduces over Gloo; in brackets a second group of "
+        f"gloo, which differs from the first by chance alone. Median of the repetitions within "
+        f"{facts['seconds_of_each']} s, {facts['repeats']} at least ({_machine(facts)})."
+    )
+    lines = _head(caption, ["fp32 vector of", *map(size_text, sizes)])
+    for run in runs:
+        _, _, found = _by_method(run["rows"])
+        cells = []
+        for size in sizes:
+            ours, control = found[EXACT, size]["speedup"], found[CONTROL, size]["speedup"]
+            cells.append(f"{ours:.2f} ({control:.2f})")
+        where = f"one host x {_ranks(run)}" if run["hosts"] == 1 else _layout(run)
+        lines.append(_row(where + (f", {rate_text(run['rate'])}" if run["rate"] else ""), cells))
     return "\n".join(lines) + "\n"
 
 

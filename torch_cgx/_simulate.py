@@ -23,7 +23,7 @@ class Simulation:
     |output - exact|, and "relative_l2", ||output - exact|| / ||exact||, against the float64 sum
     (mean for AVG) of the inputs. bytes_sent: by rank, over all its receivers, headers included;
     bytes_sent_across: those of them that leave the rank's host. algorithm: what was used, across
-    hosts where there are several: "oneshot", "sra" or "ring".
+    hosts where there are several: "oneshot", "sra", "ring" or "direct" (exact, over Gloo).
     """
 
     outputs: list[torch.Tensor]
@@ -58,7 +58,8 @@ def simulate(
     SUM or AVG. sequence: number of the call in its group, which keys stochastic rounding. hosts:
     the host of every rank, any hashable labels, as in [0, 0, 1, 1]; None: one host. options: the
     group's, for what else its results depend on (segment_kb, shm_segment_kb, fusion_buffer_mb,
-    intra_broadcast, intra_compress, inner_communicator); else the environment's.
+    intra_broadcast, intra_compress, inner_communicator, cross_communicator); else the
+    environment's.
     """
     tensors = _checked(tensors)
     if not isinstance(algorithm, str) or algorithm.lower() not in _ALGORITHMS:
@@ -153,6 +154,10 @@ def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) 
         else max(slot_bytes, settings["fusion_buffer_mb"] << 20),
         "segment_bytes": settings["segment_kb"] << 10,
         "cross_bytes": settings["fusion_buffer_mb"] << 20,
+        # Tensors of the host: NCCL between hosts is for those of GPUs.
+        "direct": settings["cross_communicator"] != "MPI"
+        if len(labels) > 1
+        else settings["inner_communicator"] == "GLOO",
     }
 
 

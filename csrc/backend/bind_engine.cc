@@ -89,6 +89,8 @@ const char* text_of(Algorithm algorithm) {
       return "sra";
     case Algorithm::kRing:
       return "ring";
+    case Algorithm::kDirect:
+      return "direct";
   }
   return "unknown";
 }
@@ -98,6 +100,7 @@ const char* text_of(Algorithm algorithm) {
 //   slot_bytes, inner_bytes      of an exchange inside a host: aimed at, and allowed
 //   inner_limit                  of one that holds a single bucket
 //   segment_bytes, cross_bytes   of a message and of an exchange across hosts
+//   direct or direct_from, direct_chunk   of direct transfers, with one level
 SimulatedGroup group_of(const py::dict& given) {
   auto get = [&given](const char* key, auto fallback) {
     return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;
@@ -112,6 +115,8 @@ SimulatedGroup group_of(const py::dict& given) {
   group.options.nonfinite =
       get("raise_nonfinite", false) ? NonFinite::kRaise : NonFinite::kPropagate;
   group.options.inner_exact = get("inner_exact", true);
+  group.options.direct_from = get("direct_from", get("direct", false) ? kDirectFrom : size_t{0});
+  group.options.direct_chunk = get("direct_chunk", kDirectChunk);
   group.options.inner.wanted = get("slot_bytes", size_t{1} << 20);
   group.options.inner.most = get("inner_bytes", group.options.inner.wanted);
   group.options.inner.limit = get("inner_limit", kNoLimit);

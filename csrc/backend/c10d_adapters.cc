@@ -66,10 +66,34 @@ class StoreRendezvous : public Rendezvous {
   const std::function<void()> look_;
 };
 
+// The works that abort() must end.
+struct LiveWorks {
+  std::mutex mutex;
+  std::vector<c10::weak_intrusive_ptr<c10d::Work>> works;
+  size_t swept_at = 64;  // works, when those that are gone are looked for next
+  std::string aborted;   // the reason, once abort() was called
+
+  // Called with the mutex held.
+  void add(const c10::intrusive_ptr<c10d::Work>& work) {
+    if (works.size() >= swept_at) {
+      std::erase_if(works, [](const auto& weak) { return weak.expired(); });
+      swept_at = std::max<size_t>(64, 2 * works.size());
+    }
+    works.emplace_back(work);
+  }
+};
+
 class WorkPending : public Pending {
  public:
-  WorkPending(c10::intrusive_ptr<c10d::Work> work, std::string what)
-      : work_(std::move(work)), what_(std::move(what)) {}
+  WorkPending(c10::intrusive_ptr<c10d::Work> work, std::string what,
+              std::shared_ptr<LiveWorks> live)
+      : live_(std::move(live)), work_(std::move(work)), what_(std::move(what)) {}
+  // Gloo lets go of a transfer's memory when its work is destroyed: here, that is, since who else
+  // holds it for a moment, abort(), does so under the mutex.
+  ~WorkPending() override {
+    std::lock_guard<std::mutex> lock(live_->mutex);
+    work_.reset();
+  }
 
   bool done() override { return finished_; }
 
@@ -93,7 +117,8 @@ class WorkPending : public Pending {
   }
 
  private:
-  const c10::intrusive_ptr<c10d::Work> work_;
+  const std::shared_ptr<LiveWorks> live_;
+  c10::intrusive_ptr<c10d::Work> work_;
   const std::string what_;
   bool finished_ = false;
 };
@@ -107,6 +132,8 @@ class C10dPointToPoint : public PointToPoint {
   int size() const override { return inner_->getSize(); }
   const char* name() const override { return name_.c_str(); }
   bool can_poll() const override { return false; }
+  // NCCL's transfers are operations of a stream, which nobody takes back.
+  bool lets_go() const override { return name_ == "gloo"; }
   // NCCL pays no regard to tags, and has always done with those of the relay that come in order.
   int tags() const override { return name_ == "gloo" ? std::numeric_limits<int>::max() : 8; }
 
@@ -126,18 +153,17 @@ class C10dPointToPoint : public PointToPoint {
   // so that peers who wait for this rank, or for one that waits for it, hear of the end, the
   // connections are closed too, which is what Gloo does after a wait that timed out.
   void abort(const std::string& reason) override {
-    std::vector<c10::weak_intrusive_ptr<c10d::Work>> works;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (aborted_.empty()) aborted_ = reason.empty() ? "abort() was called" : reason;
-      works.swap(works_);
-    }
-    for (const auto& weak : works) {
-      try {
-        if (auto work = weak.lock()) work->abort();
-      } catch (const std::exception&) {
-        // That work has ended with an error already, which is all that is wanted here.
+      std::lock_guard<std::mutex> lock(live_->mutex);
+      if (live_->aborted.empty()) live_->aborted = reason.empty() ? "abort() was called" : reason;
+      for (const auto& weak : live_->works) {
+        try {
+          if (auto work = weak.lock()) work->abort();
+        } catch (const std::exception&) {
+          // That work has ended with an error already, which is all that is wanted here.
+        }
       }
+      live_->works.clear();
     }
     close_connections(*inner_);
   }
@@ -149,13 +175,12 @@ class C10dPointToPoint : public PointToPoint {
 
   template <typename Start>
   std::unique_ptr<Pending> start(std::string what, const Start& start) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!aborted_.empty()) throw AbortedError(str_of(what, ": ", aborted_));
+    std::lock_guard<std::mutex> lock(live_->mutex);
+    if (!live_->aborted.empty()) throw AbortedError(str_of(what, ": ", live_->aborted));
     try {
       c10::intrusive_ptr<c10d::Work> work = start();
-      std::erase_if(works_, [](const auto& weak) { return weak.expired(); });
-      works_.emplace_back(work);
-      return std::make_unique<WorkPending>(std::move(work), std::move(what));
+      live_->add(work);
+      return std::make_unique<WorkPending>(std::move(work), std::move(what), live_);
     } catch (const std::exception& e) {
       throw PeerLostError(str_of(what, ": ", e.what()));
     }
@@ -163,9 +188,7 @@ class C10dPointToPoint : public PointToPoint {
 
   const c10::intrusive_ptr<c10d::Backend> inner_;
   const std::string name_;
-  std::mutex mutex_;
-  std::vector<c10::weak_intrusive_ptr<c10d::Work>> works_;  // those that abort() must end
-  std::string aborted_;                                     // its reason, once called
+  const std::shared_ptr<LiveWorks> live_ = std::make_shared<LiveWorks>();
 };
 
 }  // namespace

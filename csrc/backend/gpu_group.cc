@@ -217,6 +217,7 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
     });
   }
   EngineOptions options = engine_options(config_, topology);
+  options.direct_from = 0;  // those are transfers of host memory
   if (room.most > 0 && config_.inner == Carrier::kShm) options.inner = room;
   // The same on all ranks, also on those that have no carrier between hosts.
   const bool lockstep = (on_one_host_ ? config_.inner : cross) == Carrier::kNccl;

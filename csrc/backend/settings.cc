@@ -287,6 +287,9 @@ EngineOptions engine_options(const GroupConfig& group, const Topology& topology)
   // Shared memory is faster than the codec; other carriers inside a host may not be.
   options.inner_exact =
       group.intra_compress ? !*group.intra_compress : group.inner == Carrier::kShm;
+  const bool on_one_host = topology.host_count() == 1;
+  const Carrier only = on_one_host ? group.inner : group.cross;
+  if (!topology.two_levels() && only == Carrier::kGloo) options.direct_from = kDirectFrom;
   const bool halves = options.inner_reduction == Reduction::kAuto ||
                       options.inner_reduction == Reduction::kScatterReduceAllGather;
   if (topology.two_levels() && !halves) {

@@ -41,6 +41,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -49,6 +50,7 @@
 #include "base/deadline.h"
 #include "comm/call_note.h"
 #include "comm/failure.h"
+#include "comm/pending.h"
 
 namespace cgx {
 
@@ -172,6 +174,36 @@ class Communicator {
   virtual Message peek(int peer, const Deadline& deadline) = 0;
 
   virtual void release(int peer) = 0;
+
+  // Direct transfers: values go from the memory of one rank's caller to that of another one's, past
+  // the exchanges above, without a copy. They have no headers: what is received is put where it
+  // belongs, so the reader must know by a message of the call that the sender is in the same call,
+  // or give room that belongs to nobody else. Transfers of one pair and lane match in the order in
+  // which both sides start them.
+
+  /// Are there direct transfers?
+  virtual bool direct() const { return false; }
+
+  /// Lanes of direct transfers.
+  static constexpr int kDirectLanes = 2;
+
+  /// How much room a receive of `bytes` bytes must have as long as the sender may be in another
+  /// call: no message that is longer than the room meets it.
+  virtual size_t direct_room(size_t bytes) const { return bytes; }
+
+  /// Starts sending `bytes` bytes, from 1 on, which stay there unchanged until the transfer has
+  /// ended or was destroyed. Never waits.
+  virtual std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
+                                             size_t bytes);
+
+  /// Starts receiving `bytes` bytes, from 1 on. `room`, what there is at `data`:
+  /// direct_room(bytes), or `bytes` where the sender is known to be in the same call. It is written
+  /// until the transfer has ended or was destroyed. Never waits.
+  virtual std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
+                                                size_t room);
+
+  /// Waits for the end of a direct transfer with `peer`; errors as those of receive().
+  virtual void finish(Pending& transfer, int peer, const Deadline& deadline);
 
   /// Unblocks every waiter, here and on the other ranks where the carrier can reach them: their
   /// errors are of the cause's kind and carry its text.

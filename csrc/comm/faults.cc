@@ -81,6 +81,22 @@ class Faulty final : public Communicator {
     step();
     inner_->release(peer);
   }
+  bool direct() const override { return inner_->direct(); }
+  size_t direct_room(size_t bytes) const override { return inner_->direct_room(bytes); }
+  std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
+                                     size_t bytes) override {
+    step();
+    return inner_->send_from(peer, lane, data, bytes);
+  }
+  std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
+                                        size_t room) override {
+    step();
+    return inner_->receive_into(peer, lane, data, bytes, room);
+  }
+  void finish(Pending& transfer, int peer, const Deadline& deadline) override {
+    step();
+    inner_->finish(transfer, peer, deadline);
+  }
   void abort(const Failure& cause) override { inner_->abort(cause); }
   std::optional<Failure> failure() override { return inner_->failure(); }
   std::optional<PeerNote> compare_call(const CallNote& note) override {

@@ -2,12 +2,15 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "comm/arguments.h"
+#include "comm/hand_over.h"
 #include "comm/slots.h"
 
 namespace cgx {
@@ -63,9 +66,54 @@ class InProcessLongSlots final : public LongSlots {
 class InProcess final : public SlotExchange {
  public:
   InProcess(std::shared_ptr<void> owner, const SlotMemory& memory, int rank,
-            std::unique_ptr<LongSlots> long_slots)
-      : SlotExchange(std::move(owner), memory, rank, std::move(long_slots)) {}
+            std::unique_ptr<LongSlots> long_slots, std::shared_ptr<HandOver> direct)
+      : SlotExchange(std::move(owner), memory, rank, std::move(long_slots)),
+        direct_(std::move(direct)) {}
+  ~InProcess() override { direct_->leave(rank()); }
   const char* name() const override { return "in-process"; }
+
+  bool direct() const override { return true; }
+  std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
+                                     size_t bytes) override {
+    check_direct(peer, lane);
+    return direct_->send_from(rank(), peer, lane, data, bytes);
+  }
+  std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
+                                        size_t room) override {
+    (void)bytes;
+    check_direct(peer, lane);
+    return direct_->receive_into(rank(), peer, lane, data, room);
+  }
+
+  void finish(Pending& transfer, int peer, const Deadline& deadline) override {
+    const auto slice = [&] {
+      return std::min<std::chrono::nanoseconds>(deadline.left(), kWaitSlice);
+    };
+    while (!HandOver::ended_within(transfer, slice())) {
+      if (const auto known = failure()) throw_failure(*known);
+      if (deadline.expired()) break;
+    }
+    try {
+      transfer.wait(deadline);
+    } catch (const std::exception& e) {
+      Failure failure = failure_of(e);
+      failure.text = str_of("rank ", called(rank()), " over ", name(), ", with rank ", called(peer),
+                            ", ", deadline.elapsed_seconds(), " s: ", failure.text);
+      abort(failure);  // keeps the first cause of the group
+      throw_failure(this->failure().value_or(failure));
+    }
+  }
+
+ private:
+  void check_direct(int peer, int lane) {
+    if (const auto known = failure()) throw_failure(*known);
+    check_peer(peer, rank(), size());
+    if (lane >= 0 && lane < kDirectLanes) return;
+    throw ConfigError(
+        str_of("lane ", lane, " of direct transfers; allowed: 0 to ", kDirectLanes - 1));
+  }
+
+  const std::shared_ptr<HandOver> direct_;
 };
 
 // Anonymous pages are zero and cost nothing before their first use.
@@ -90,9 +138,10 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_
   std::vector<std::unique_ptr<Communicator>> group;
   group.reserve(size);
   auto blocks = std::make_shared<Blocks>(static_cast<size_t>(size) * static_cast<size_t>(slots));
+  auto direct = std::make_shared<HandOver>(size);
   for (int rank = 0; rank < size; ++rank) {
     group.push_back(std::make_unique<InProcess>(
-        owner, memory, rank, std::make_unique<InProcessLongSlots>(blocks, rank, slots)));
+        owner, memory, rank, std::make_unique<InProcessLongSlots>(blocks, rank, slots), direct));
   }
   return group;
 }

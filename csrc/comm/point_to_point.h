@@ -7,22 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "base/deadline.h"
+#include "comm/pending.h"
 
 namespace cgx {
-
-/// A send or a receive under way. Destroying it before it has ended must be safe: the memory it was
-/// given stays alive until the PointToPoint itself is destroyed (the relay guarantees that).
-class Pending {
- public:
-  virtual ~Pending() = default;
-  /// Has it ended? Never blocks. Errors are thrown by wait(). Where can_poll() is false, only true
-  /// after wait().
-  virtual bool done() = 0;
-  /// Waits for the end; TimeoutError, PeerLostError or AbortedError otherwise. May be called again
-  /// after success.
-  virtual void wait(const Deadline& deadline) = 0;
-};
 
 /// Thread-safety: one thread calls send/receive; abort() comes from any thread.
 class PointToPoint {
@@ -35,6 +22,9 @@ class PointToPoint {
   /// Does Pending::done() become true without a wait()? ProcessGroupGloo's works learn only in
   /// wait() that they are done.
   virtual bool can_poll() const { return true; }
+  /// Does a transfer that is destroyed before its end leave its memory alone from then on? Then
+  /// that memory may be anybody's, as the tensors of a caller.
+  virtual bool lets_go() const { return false; }
   /// Messages may have the tags 0 to tags() - 1, and receives of different tags never meet each
   /// other's messages.
   virtual int tags() const = 0;

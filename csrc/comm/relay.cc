@@ -57,6 +57,7 @@ class Relay final : public Communicator {
       : carrier_(std::move(carrier)),
         capacity_(capacity),
         classes_(carrier_->tags() >= relay::kTags),
+        direct_(carrier_->tags() >= relay::kTags * (1 + kDirectLanes) && carrier_->lets_go()),
         peers_(carrier_->size()) {}
   ~Relay() override;
 
@@ -85,10 +86,18 @@ class Relay final : public Communicator {
   Message receive(int peer, const Deadline& deadline) override;
   Message peek(int peer, const Deadline& deadline) override;
   void release(int peer) override;
+  bool direct() const override { return direct_; }
+  size_t direct_room(size_t bytes) const override { return relay::length_class(bytes).room; }
+  std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
+                                     size_t bytes) override;
+  std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
+                                        size_t room) override;
+  void finish(Pending& transfer, int peer, const Deadline& deadline) override;
   void abort(const Failure& cause) override;
   std::optional<Failure> failure() override;
 
  private:
+  void check_direct(const char* what, int peer, int lane, size_t bytes);
   void check_usable();
   [[noreturn]] void fail(Failure failure);
   /// Runs a step of the carrier; whatever it throws breaks the group.
@@ -116,6 +125,7 @@ class Relay final : public Communicator {
   std::shared_ptr<PointToPoint> carrier_;
   size_t capacity_;
   const bool classes_;
+  const bool direct_;
   RelayPool pool_;
   std::vector<Peer> peers_;
   Outgoing outgoing_[kInFlight];
@@ -516,6 +526,37 @@ void Relay::release(int peer) {
   pool_.give(std::move(lane.block));
   in.released = in.taken;
   advance(peer);
+}
+
+void Relay::check_direct(const char* what, int peer, int lane, size_t bytes) {
+  check_usable();
+  check_peer(peer, rank(), size());
+  if (direct_ && lane >= 0 && lane < kDirectLanes && bytes > 0) return;
+  throw ConfigError(str_of("rank ", rank(), ": ", what, "(", peer, ", lane ", lane, ", ", bytes,
+                           " bytes) over ", name(), direct_ ? "; allowed: lanes 0 to " : ", which",
+                           direct_ ? str_of(kDirectLanes - 1, ", from 1 byte on")
+                                   : std::string(" has no direct transfers")));
+}
+
+std::unique_ptr<Pending> Relay::send_from(int peer, int lane, const std::byte* data, size_t bytes) {
+  check_direct("send_from", peer, lane, bytes);
+  return guarded(peer, "sending to", [&] {
+    return carrier_->send(peer, relay::direct_class(bytes, lane).tag, data, bytes);
+  });
+}
+
+std::unique_ptr<Pending> Relay::receive_into(int peer, int lane, std::byte* data, size_t bytes,
+                                             size_t room) {
+  check_direct("receive_into", peer, lane, bytes);
+  return guarded(peer, "posting a receive from", [&] {
+    return carrier_->receive(peer, relay::direct_class(bytes, lane).tag, data, room);
+  });
+}
+
+void Relay::finish(Pending& transfer, int peer, const Deadline& deadline) {
+  const char* what = "waiting for a transfer with";
+  wait_for(peer, what, deadline, [&] { return transfer.done() ? nullptr : &transfer; });
+  guarded(peer, what, [&] { transfer.wait(deadline); });
 }
 
 }  // namespace

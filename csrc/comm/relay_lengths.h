@@ -31,4 +31,11 @@ inline LengthClass length_class(size_t bytes) {
 /// More than the largest tag of any class.
 inline constexpr int kTags = kClassTags + 16 * 62;
 
+/// The class of a direct transfer: lanes have tags of their own, behind those above.
+inline LengthClass direct_class(size_t bytes, int lane) {
+  LengthClass found = length_class(bytes);
+  found.tag += kTags * (1 + lane);
+  return found;
+}
+
 }  // namespace cgx::relay

@@ -196,4 +196,35 @@ const std::byte* Channel::receive(int peer, size_t round) {
 
 void Channel::release(int peer) { comm_.release(peer); }
 
+void Channel::begin_heads() {
+  comm_.begin_call();
+  for (int p : sources_) comm_.expect(p, Communicator::kPayloadOffset);
+}
+
+void Channel::post_heads() {
+  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+  std::byte* message = comm_.open_broadcast(Communicator::kPayloadOffset, call_.deadline);
+  write_header(comm_.head_of(message), call_.identity, 0, 0, 0);
+  comm_.post(call_.deadline);
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    count_direct(Communicator::kPayloadOffset + comm_.frame_bytes(), 0);
+  }
+}
+
+void Channel::take_head(int peer) {
+  StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+  const int sender = members_[static_cast<size_t>(peer)];
+  check_call(comm_.peek(peer, call_.deadline), call_.identity, 0, sender);
+  check_header(comm_.receive(peer, call_.deadline), call_.identity, 0, sender, 0);
+  comm_.release(peer);
+  count_direct(0, Communicator::kPayloadOffset + comm_.frame_bytes());
+}
+
+void Channel::count_direct(size_t sent, size_t received) {
+  call_.stats.bytes_sent += sent;
+  if (across_) call_.stats.bytes_sent_across += sent;
+  call_.stats.messages_sent += sent > 0 ? 1 : 0;
+  call_.stats.bytes_received += received;
+}
+
 }  // namespace cgx

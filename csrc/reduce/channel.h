@@ -58,6 +58,15 @@ class Channel {
   /// while this rank is busy. To be called when this rank has posted its own.
   void greet();
 
+  // Where values travel apart from messages: all ranks send each other headers without a payload.
+  /// In place of begin().
+  void begin_heads();
+  void post_heads();
+  /// Waits for the header of `peer` and checks it: the peer is in the same call.
+  void take_head(int peer);
+  /// Counts what a direct transfer has sent or received.
+  void count_direct(size_t sent, size_t received);
+
   /// Waits for the next message of `peer`, checks it, notes its flags; returns its payload, which
   /// stays until release().
   const std::byte* receive(int peer, size_t round);

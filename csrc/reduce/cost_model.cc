@@ -83,6 +83,12 @@ MessageCost cost_of(const Plan& plan, const Topology& topology) {
       cost.encoded = own + own / side;
       cost.decoded = 2 * own;
       break;
+    case Algorithm::kDirect:
+      cost.steps = 2;
+      cost.bytes = 2 * others * bytes;
+      cost.encoded = 0;
+      cost.decoded = own;
+      break;
     case Algorithm::kRing:
       cost.steps = 2 * (side - 1);
       cost.bytes = 2 * others * bytes;

@@ -32,9 +32,30 @@ class Running {
  private:
   std::atomic<bool>& flag_;
 };
+// Room for the contributions of one round of direct transfers, from all peers.
+constexpr size_t kDirectRoom = size_t{8} << 20;
+constexpr size_t kLeastDirectChunk = size_t{64} << 10;
 
 // A script that reduces ever new shapes must not grow the cache for ever.
 constexpr size_t kMaxCachedPlans = 512;
+
+bool all_exact(const std::vector<Segment>& segments) {
+  return std::all_of(segments.begin(), segments.end(),
+                     [](const Segment& segment) { return segment.codec == raw_codec(); });
+}
+
+// May exact values go directly? There is no message around them whose bytes could be looked at.
+bool takes_direct(const EngineOptions& options, const Topology& topology) {
+  return options.direct_from > 0 && !topology.two_levels() && !options.checksum &&
+         options.nonfinite == NonFinite::kPropagate;
+}
+
+// Has one rank all of it, if it is cut into chunks? Then all others send it one message each and
+// get one, which is the fewest that can be: N (N - 1) of one-shot cost more CPU time than they save
+// where a message costs a system call and a wake-up.
+bool has_one_owner(const std::vector<Segment>& segments) {
+  return segments.size() == 1 && segments.front().count <= segments.front().codec->granule();
+}
 
 }  // namespace
 
@@ -54,14 +75,17 @@ Algorithm choose_algorithm(const EngineOptions& options, const Topology& topolog
   const bool two_levels = topology.two_levels();
   const auto team = static_cast<size_t>(two_levels ? topology.host_count() : topology.size());
   const auto teams = static_cast<size_t>(two_levels ? topology.teams() : 1);
-  const size_t leaving = one_shot_payload_bytes(segments, dtype) / teams * (team - 1);
+  const size_t bytes = one_shot_payload_bytes(segments, dtype);
+  if (takes_direct(options, topology) && all_exact(segments)) {
+    if (bytes >= options.direct_from) return Algorithm::kDirect;
+    if (team > 2 && has_one_owner(segments)) return Algorithm::kScatterReduceAllGather;
+  }
+  const size_t leaving = bytes / teams * (team - 1);
   if (leaving <= kOneShotBytes) return Algorithm::kOneShot;
   // One-shot leaves the contributions of all hosts to be handed on inside them, which costs more
   // than it saves where they are not compressed.
-  bool compressed = false;
-  for (const Segment& segment : segments) compressed = compressed || segment.codec != raw_codec();
-  return team <= 2 && (compressed || !two_levels) ? Algorithm::kOneShot
-                                                  : Algorithm::kScatterReduceAllGather;
+  return team <= 2 && (!all_exact(segments) || !two_levels) ? Algorithm::kOneShot
+                                                            : Algorithm::kScatterReduceAllGather;
 }
 
 std::string why_algorithm(const EngineOptions& options, const Plan& plan,
@@ -71,10 +95,17 @@ std::string why_algorithm(const EngineOptions& options, const Plan& plan,
   const Reduction asked = across ? options.cross_reduction : options.inner_reduction;
   const char* option = across ? "cross_reduction" : "inner_reduction";
   if (asked != Reduction::kAuto) return str_of("asked for by ", option);
+  if (plan.algorithm == Algorithm::kDirect) {
+    return str_of(option, "=AUTO: exact values, ", options.direct_from,
+                  " bytes or more, over a carrier that takes them from the tensor");
+  }
   const size_t team =
       static_cast<size_t>(topology.two_levels() ? topology.host_count() : topology.size());
   if (plan.algorithm == Algorithm::kOneShot) {
     return str_of(option, "=AUTO: ", team <= 2 ? "two sides, one rounding" : "a small message");
+  }
+  if (!plan.two_levels && has_one_owner(plan.segments)) {
+    return str_of(option, "=AUTO: one rank sums so few values");
   }
   return str_of(option, "=AUTO: more than ", kOneShotBytes, " bytes would leave a rank at once");
 }
@@ -91,6 +122,14 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
       *bytes -= std::min(*bytes, sums);
     }
   };
+  if (algorithm == Algorithm::kDirect) {
+    // No carrier holds what goes directly; but contributions of all peers need room.
+    const auto ranks = static_cast<size_t>(topology.size());
+    const size_t most = kDirectRoom / std::max<size_t>(ranks - 1, 1);
+    const size_t round = ranks * std::min(options.direct_chunk, std::max(most, kLeastDirectChunk));
+    space.cross = {round, round};
+    return space;
+  }
   make_room(space.inner);
   make_room(space.cross);
   if (topology.host_count() == 1) return space;
@@ -139,6 +178,12 @@ Engine::Engine(Carriers carriers, EngineOptions options, Explain explain)
       options_(options),
       rank_(carriers_.rank),
       size_(carriers_.topology.size()) {
+  if (options_.direct_from > 0 && size_ > 1 && !topology().two_levels()) {
+    const Communicator& only = carriers_.inner ? *carriers_.inner : *carriers_.cross;
+    if (!only.direct()) {
+      throw ConfigError(str_of("the carrier ", only.name(), " has no direct transfers"));
+    }
+  }
   if (carriers_.cross && carriers_.cross->in_flight() < kCrossInFlight) {
     throw ConfigError(str_of("the carrier ", carriers_.cross->name(), " takes ",
                              carriers_.cross->in_flight(), " exchanges at once; between hosts ",
@@ -211,6 +256,7 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
   const bool two_levels = call.plan.two_levels;
   switch (call.plan.operation) {
     case Operation::kAllReduce:
+      if (call.plan.algorithm == Algorithm::kDirect) return all_reduce_direct(call, output);
       return two_levels ? all_reduce_two_levels(call, output) : all_reduce(call, output);
     case Operation::kReduceScatter:
       return two_levels ? reduce_scatter_two_levels(call, input, output)
@@ -259,7 +305,8 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     if (carriers_.inner) carriers_.inner->flush(deadline);
     if (carriers_.cross) carriers_.cross->flush(deadline);
     stats_.staging_bytes = (carriers_.inner ? carriers_.inner->staging_bytes() : 0) +
-                           (carriers_.cross ? carriers_.cross->staging_bytes() : 0);
+                           (carriers_.cross ? carriers_.cross->staging_bytes() : 0) +
+                           (options_.direct_from > 0 ? work_.bytes() : 0);
     if (call.met_nonfinite) {
       throw NonFiniteError(
           context("a NaN or Inf was met on this or another rank (nonfinite='raise')"));

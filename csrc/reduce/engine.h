@@ -27,6 +27,12 @@ namespace cgx {
 
 enum class Reduction : uint8_t { kAuto = 0, kOneShot = 1, kScatterReduceAllGather = 2, kRing = 3 };
 
+/// Where direct transfers pay off: below, the headers before them cost more than the copies into
+/// and out of messages. Chunks: every one costs each rank a wait, and a wait that sleeps some 50 us
+/// (benchmarks/exact.py).
+inline constexpr size_t kDirectFrom = size_t{512} << 10;
+inline constexpr size_t kDirectChunk = size_t{2} << 20;
+
 /// What all ranks of a group must agree on: plans follow from it.
 struct EngineOptions {
   /// On one host, and across hosts.
@@ -37,6 +43,11 @@ struct EngineOptions {
   bool checksum = false;
   /// With two levels: no codec inside hosts.
   bool inner_exact = true;
+  /// With one level, over a carrier with direct transfers: kAuto takes them for exact tensors from
+  /// this many bytes on. 0: for none.
+  size_t direct_from = 0;
+  /// Bytes of a chunk of those that is aimed at.
+  size_t direct_chunk = kDirectChunk;
   /// Exchanges inside a host.
   Budget inner;
   /// Across hosts: bytes of a message that is aimed at, and of an exchange that is allowed.
@@ -54,10 +65,10 @@ struct Carriers {
   std::string name;
 };
 
-/// Which algorithm the options take for an all-reduce of these segments, if it fits. kAuto:
-/// one-shot for two ranks (as many bytes as scatter-reduce-all-gather, half the roundings and half
-/// the latency) and for messages so small that a second exchange would cost more than the extra
-/// bytes.
+/// Which algorithm the options take for an all-reduce of these segments, if it fits. kAuto: direct
+/// where the options say so; else one-shot for two ranks (as many bytes as
+/// scatter-reduce-all-gather, half the roundings and half the latency) and for messages so small
+/// that a second exchange would cost more than the extra bytes.
 Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
                            const std::vector<Segment>& segments, DType dtype);
 

@@ -195,6 +195,23 @@ void cut_one_level(Plan& plan, const PlanSpace& space) {
   });
 }
 
+// Exact values lie in the tensor as they travel, whatever the segments. Rounds of equal size: every
+// round costs each rank the same waits, however small it is.
+void cut_direct(Plan& plan, const PlanSpace& space) {
+  for (const Segment& segment : plan.segments) {
+    if (segment.codec != raw_codec()) throw Error("a direct plan has a compressed segment");
+  }
+  const size_t bytes = plan.values * size_of(plan.dtype);
+  if (plan.size == 1 || bytes == 0) return;
+  const size_t rounds = (bytes + space.cross.wanted - 1) / space.cross.wanted;
+  const std::vector<Run> whole = {{0, plan.values, raw_codec().get()}};
+  for (const Chunk& part : cut_evenly(whole, static_cast<int>(rounds), plan.dtype)) {
+    Round round;
+    round.shards.push_back({cut_evenly(runs_of(part), plan.size, plan.dtype), {}});
+    plan.rounds.push_back(std::move(round));
+  }
+}
+
 void cut_two_levels(Plan& plan, const PlanSpace& space) {
   const bool one_shot = plan.algorithm == Algorithm::kOneShot;
   const int hosts = space.topology.host_count(), teams = space.topology.teams();
@@ -308,6 +325,8 @@ const char* name_of(Algorithm algorithm) {
       return "scatter-reduce-all-gather";
     case Algorithm::kRing:
       return "ring";
+    case Algorithm::kDirect:
+      return "direct";
   }
   return "unknown algorithm";
 }
@@ -334,7 +353,9 @@ std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType
   auto plan = start_plan(Operation::kAllReduce, algorithm, dtype, space);
   plan->segments = std::move(segments);
   for (const Segment& segment : plan->segments) plan->values += segment.count;
-  if (plan->two_levels) {
+  if (algorithm == Algorithm::kDirect) {
+    cut_direct(*plan, space);
+  } else if (plan->two_levels) {
     cut_two_levels(*plan, space);
   } else if (plan->size > 1) {
     cut_one_level(*plan, space);

@@ -69,7 +69,13 @@ size_t bundle_stride(const Chunk& chunk);
 size_t bundle_bytes(const Shard& shard, int hosts);
 
 enum class Operation : uint8_t { kAllReduce = 1, kReduceScatter = 2, kAllGather = 3 };
-enum class Algorithm : uint8_t { kOneShot = 1, kScatterReduceAllGather = 2, kRing = 3 };
+/// kDirect: scatter-reduce-all-gather of exact values, between the tensors themselves.
+enum class Algorithm : uint8_t {
+  kOneShot = 1,
+  kScatterReduceAllGather = 2,
+  kRing = 3,
+  kDirect = 4
+};
 
 const char* name_of(Operation operation);
 const char* name_of(Algorithm algorithm);
@@ -122,7 +128,8 @@ struct Plan {
 };
 
 /// All-reduce of the concatenated segments. ConfigError if a single bucket does not fit into the
-/// limit of an exchange.
+/// limit of an exchange. kDirect: of one level, all segments exact; rounds are cut as if they were
+/// one segment, and a chunk is one run of the tensor.
 std::shared_ptr<const Plan> plan_all_reduce(std::vector<Segment> segments, DType dtype,
                                             Algorithm algorithm, const PlanSpace& space);
 

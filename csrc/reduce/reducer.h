@@ -7,6 +7,7 @@
 //   one_shot      every rank sends its encoded tensor to every other one; one rounding
 //   scatter_reduce_all_gather   the owner of a chunk sums it, encodes the sum and sends it to all;
 //                 two roundings
+//   direct        the same of exact values, from tensor to tensor
 //   ring          partial sums travel around, and so does the result; N roundings
 //   reduce_scatter, all_gather  the halves of scatter_reduce_all_gather; one rounding
 //   two levels    the ranks of a host sum first, in fp32; teams of one rank per host then reduce
@@ -67,6 +68,7 @@ struct Call {
 
 /// `data`: plan.values values of plan.dtype; input and output.
 void all_reduce(Call& call, void* data);
+void all_reduce_direct(Call& call, void* data);
 void all_reduce_two_levels(Call& call, void* data);
 
 /// `input`: plan.values values; `output`: one shard (plan.values / size). They may overlap only if

@@ -13,6 +13,8 @@ std::unique_ptr<TeamAllReduce> make_team_all_reduce(Algorithm algorithm, Call& c
       return make_scatter_reduce_all_gather(call, channel);
     case Algorithm::kRing:
       return make_ring(call, channel);
+    case Algorithm::kDirect:
+      break;
   }
   throw Error("unknown algorithm");
 }
@@ -25,6 +27,8 @@ int team_stages(Algorithm algorithm, int size) {
       return 3;
     case Algorithm::kRing:
       return 2 * size - 1;
+    case Algorithm::kDirect:
+      break;
   }
   return 0;
 }
@@ -39,6 +43,8 @@ size_t team_depth(Algorithm algorithm, int size, int in_flight) {
     case Algorithm::kRing:
       // A round less than there are stages: rounds go in pairs, see for_each_step().
       return in_flight >= 3 && size > 1 ? 2 : 1;
+    case Algorithm::kDirect:
+      break;
   }
   return 1;
 }

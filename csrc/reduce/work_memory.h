@@ -20,6 +20,13 @@ class WorkMemory {
   WorkMemory() : allocate_(&on_host) {}
   explicit WorkMemory(Allocate allocate) : allocate_(std::move(allocate)) {}
 
+  /// Of all blocks.
+  size_t bytes() const {
+    size_t all = 0;
+    for (const Block& block : blocks_) all += block.bytes;
+    return all;
+  }
+
   /// Block number `index`, of at least `bytes` bytes; its content is lost when it grows.
   std::byte* block(size_t index, size_t bytes) {
     if (index >= blocks_.size()) blocks_.resize(index + 1);

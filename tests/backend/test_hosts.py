@@ -76,6 +76,49 @@ def test_reduce_scatter_with_a_compressed_inside(hosts, leader_only):
     assert max(run_pooled(scatter, 4, env=env)) < 0.012
 
 
+MEAN = dist.ReduceOp.AVG
+# Of one round on few ranks, and of two on any of the layouts below.
+LONG_EXACT = [
+    (262_145, torch.float32, MEAN),
+    (262_145, torch.bfloat16, dist.ReduceOp.SUM),
+    (2_200_001, torch.float32, dist.ReduceOp.SUM),
+]
+
+
+def exact(rank, world_size):
+    """Long exact tensors over Gloo, on all ranks as simulated; what was held for them."""
+    one_host = len(set(backend_of().hosts())) == 1
+    options = torch_cgx.Options(inner_communicator="GLOO")
+    group = dist.new_group(pg_options=options)
+    before = torch_cgx.stats(group)
+    sent = 0
+    for n, dtype, op in LONG_EXACT:
+        inputs = [data(r, n).to(dtype) for r in range(world_size)]
+        mine = inputs[rank].clone()
+        dist.all_reduce(mine, op=op, group=group)
+        hosts = None if one_host else backend_of(group).hosts()
+        wanted = torch_cgx.simulate(inputs, {"bits": 32}, op=op, hosts=hosts, options=options)
+        assert wanted.algorithm == "direct"
+        assert model.same_bits(mine, wanted.result), (n, dtype, op)
+        whole = sum(x.double() for x in inputs) / (world_size if op == MEAN else 1)
+        close = 2.0 ** (-23 if dtype == torch.float32 else -8) * world_size
+        assert (mine.double() - whole).abs().max() <= close * whole.abs().max()
+        # Over TCP, and only there, a frame stands before the header.
+        sent += wanted.bytes_sent[rank] + 8 * (world_size - 1)
+    after = torch_cgx.stats(group)
+    assert after["bytes_sent"] - before["bytes_sent"] == sent
+    assert (after["bytes_sent_across"] == 0) == one_host
+    return after["staging_bytes"]
+
+
+@pytest.mark.parametrize("hosts", ["aaa", "ab", "abcd"])
+def test_long_exact_tensors_go_directly(hosts):
+    chunk = 2 << 20
+    for held in run_pooled(exact, len(hosts), env=on(hosts), timeout=60):
+        # Room for the contributions of three rounds, and the blocks of headers.
+        assert 0 < held <= 3 * chunk * (len(hosts) - 1) + (1 << 20)
+
+
 def failing(rank, world_size, what):
     """Seconds until this rank heard that rank 1 has failed, and what it heard."""
     group = dist.new_group()
@@ -85,20 +128,30 @@ def failing(rank, world_size, what):
     try:
         if rank == 1 and what == "abort":
             backend_of(group).abort()
-        size = 70_000 if rank == 1 and what == "size" else 100_000
-        torch_cgx.all_reduce(torch.ones(size), group=group, config={"bits": 4})
+        size, config = 100_000, {"bits": 4}
+        if what == "direct":
+            size, config = 1_000_000, {"bits": 32}
+        if what == "few":
+            size, config = 2, {"bits": 32}
+        if rank == 1 and what != "abort":
+            size = size * 3 // 2
+        torch_cgx.all_reduce(torch.ones(size), group=group, config=config)
     except torch_cgx.CgxError as error:
         return time.monotonic() - start, f"{type(error).__name__}: {error}"
     return time.monotonic() - start, "nothing was raised"
 
 
 @pytest.mark.parametrize("hosts", ["aabb", "aaabbc", "abcd"])
-@pytest.mark.parametrize("what", ["abort", "size"])
+@pytest.mark.parametrize("what", ["abort", "size", "direct", "few"])
 def test_a_failure_reaches_all_hosts_while_the_failed_rank_lives_on(hosts, what):
+    if what in ("direct", "few") and hosts != "abcd":
+        pytest.skip("one level only")
     results = run_pooled(failing, len(hosts), what, env=on(hosts), group_timeout=25)
     for seconds, text in results:
         assert "Error" in text, results
         assert seconds < 5, results
+        if what != "abort":
+            assert "MismatchError" in text and "rank 1 runs" in text, results
 
 
 def killed(rank, world_size):

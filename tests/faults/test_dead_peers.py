@@ -14,7 +14,7 @@ import torch_cgx
 from tests.distributed import run_pooled
 from tests.faults.forked import Lost, Ranks, join
 
-VALUES = 30000
+VALUES, LONG = 30000, 400_000
 ONE_HOST, ACROSS = 1.0, 5.0  # seconds in which the others must hear
 # A machine whose processors are all busy takes its time to run those that have heard.
 SLACK = 1.0
@@ -28,6 +28,8 @@ LAYOUTS = {
         {"CGX_INNER_COMMUNICATOR_TYPE": "GLOO", "CGX_INNER_REDUCTION_TYPE": "SRA"},
     ),
     "hosts, sra": ("abb", {"CGX_CROSS_REDUCTION_TYPE": "SRA"}),
+    # Long exact tensors over Gloo.
+    "gloo, direct": ("aaa", {"CGX_INNER_COMMUNICATOR_TYPE": "GLOO"}),
 }
 
 
@@ -36,18 +38,17 @@ def variables(layout):
     return [{**common, "CGX_HOST_ID": host} for host in hosts]
 
 
-def reduce_once(value):
-    x = torch.full((VALUES,), float(value))
-    torch_cgx.all_reduce(x, config={"bits": 4})
-    return x
-
-
-def survive(rank, world_size, store, victim, step):
+def survive(rank, world_size, store, victim, direct, step):
     """All-reduces; the victim kills itself at a step of its carriers. The others report when and
     what they heard, and make a new group.
     """
     torch.set_num_threads(1)
     from torch_cgx import _C
+
+    def reduce_once(value):
+        x = torch.full((LONG if direct else VALUES,), float(value))
+        torch_cgx.all_reduce(x, config={"bits": 32 if direct else 4})
+        return x
 
     _C.allow_faults()
     join(rank, world_size, store)
@@ -88,13 +89,14 @@ def kill_at_every_step(_rank, _world_size, layout, victims, stride):
     worst, steps_seen = 0.0, 0
     env = variables(layout)
     limit = ACROSS if layout.startswith("hosts") else ONE_HOST
+    direct = layout.endswith("direct")
     for victim in victims:
-        with Ranks(3, survive, victim, None, env=env) as ranks:
+        with Ranks(3, survive, victim, direct, None, env=env) as ranks:
             steps = ranks.outcomes(timeout=40)[victim]
         assert steps > 4
         for step in range(0, steps, stride):
             where = f"{layout}, rank {victim} killed at step {step} of {steps}"
-            with Ranks(3, survive, victim, step, env=env) as ranks:
+            with Ranks(3, survive, victim, direct, step, env=env) as ranks:
                 died = ranks.wait_end(victim, 30)
                 outcomes = ranks.outcomes(timeout=40)
             assert isinstance(outcomes[victim], Lost), where

@@ -68,6 +68,26 @@ def other_layers(rank):
     torch_cgx.all_reduce(torch.ones(1000), layers=layers)
 
 
+# Long exact tensors go directly over Gloo, past messages with headers of their own.
+LONG = 200_000
+
+
+def other_long_size(rank):
+    dist.all_reduce(torch.ones(LONG + rank))
+
+
+def long_and_short(rank):
+    dist.all_reduce(torch.ones(LONG if rank else 100))
+
+
+def long_sum_and_mean(rank):
+    dist.all_reduce(torch.ones(LONG), op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM)
+
+
+def long_exact_and_compressed(rank):
+    torch_cgx.all_reduce(torch.ones(LONG), config={"bits": 4 if rank else 32})
+
+
 def other_root(rank):
     dist.broadcast(torch.ones(100), rank)
 
@@ -96,6 +116,10 @@ EVERYWHERE = [
     other_size,
     other_layers,
     one_call_ahead,
+    other_long_size,
+    long_and_short,
+    long_sum_and_mean,
+    long_exact_and_compressed,
 ]
 # Two ranks in one collective of the inner backend with other sizes or roots: it alone sees them.
 SHARED_MEMORY = [*EVERYWHERE, other_root, other_size_inside]

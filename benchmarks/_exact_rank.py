@@ -1,0 +1,91 @@
+"""One rank of benchmarks/exact.py: times exact all-reduces of cgx, of gloo, and of gloo again.
+
+    python -m benchmarks._exact_rank JOB RESULT
+
+JOB: file with an `ExactJob` as JSON; RESULT: file that rank 0 writes, JSON, too. Started on every
+host with the variables that torchrun sets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks import _measure
+from benchmarks._methods import CgxGroup, Gloo, Method
+
+CONTROL = "gloo again"
+EXACT = "cgx exact"
+_TIMEOUT = timedelta(seconds=300)
+
+
+@dataclass(frozen=True)
+class ExactJob:
+    """What all ranks measure. sizes: bytes of fp32; repeats, seconds: of each size, at least;
+    settings: torch_cgx.Options of each cgx group, beside the communicator's.
+    """
+
+    sizes: list[int]
+    repeats: int
+    seconds: float
+    settings: list[dict[str, Any]]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> ExactJob:
+        return ExactJob(**json.loads(text))
+
+
+class GlooAgain(Gloo):
+    """A second group of gloo, which does what the first one does: how far two medians of the same
+    thing lie apart is what this measurement cannot tell.
+    """
+
+    name = CONTROL
+
+
+class CgxExact(CgxGroup):
+    """An exact group over Gloo, on one host as between several."""
+
+    def __init__(self, settings: dict[str, Any]):
+        label = " ".join(f"{name}={value}" for name, value in settings.items())
+        options = {"bits": 32, "inner_communicator": "GLOO", "cross_communicator": "GLOO"}
+        super().__init__(" ".join(filter(None, [EXACT, label])), "gloo", options | settings)
+
+
+def main(job_file: str, result_file: str) -> None:
+    torch.set_num_threads(1)
+    job = ExactJob.from_json(Path(job_file).read_text())
+    dist.init_process_group("gloo", timeout=_TIMEOUT)
+    try:
+        start = time.monotonic()
+        methods: list[Method] = [Gloo(), GlooAgain()]
+        methods += [CgxExact(settings) for settings in job.settings]
+        timing = _measure.Job(
+            ranks=dist.get_world_size(),
+            sizes=job.sizes,
+            repeats=job.repeats,
+            seconds=job.seconds,
+        )
+        rank = dist.get_rank()
+        sizes = [_measure.measure_size(rank, timing, methods, size) for size in job.sizes]
+        if rank == 0:
+            seconds = round(time.monotonic() - start, 1)
+            Path(result_file).write_text(json.dumps({"seconds": seconds, "sizes": sizes}))
+    finally:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,218 @@
+r"""Is an exact all-reduce over Gloo ever slower than gloo's own?
+
+    python -m benchmarks.exact [--layouts 1x2 2x1@1gbit ...] [--sizes 4 64K 64M] [--seconds 4]
+        [--repeats 5] [--with cross_reduction=SRA,...] [--quick] [--json FILE [--resume]]
+        [--plot FILE]
+
+A layout is HOSTSxRANKS of each host, and the rate of the hosts' links. Hosts are network namespaces
+(tests/hosts/bed.py: needs Linux, root, iproute2); the ranks of one host talk over Gloo, too. Beside
+gloo and cgx a second group of gloo takes part: where it is off 1, so may be every other number. All
+take turns in the same processes, for some seconds of each size; every result is verified: equal
+bits on all ranks, within the rounding of fp32; status 1 if one is not. A time is the slowest
+rank's.
+
+With --resume, layouts that FILE already has of this revision, of the same sizes and repetitions,
+are not measured again: so the whole can be measured in pieces, on a machine that others use, too.
+Sources that differ from their revision have no name, and nothing of them is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a file: the repository's root instead of this folder
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from benchmarks import _report
+from benchmarks._arguments import add_output_arguments, at_least, parse_size
+from benchmarks._exact_rank import ExactJob
+from benchmarks._hosts_bed import link_facts, missing_hosts
+from benchmarks.hosts import settings
+from tests.hosts.bed import hosts
+from tests.hosts.network import parse_rate
+
+SIZES = [4, *(4**k << 10 for k in range(9))]  # 4 bytes, 1 KiB to 64 MiB
+QUICK_SIZES = [4, 4**6, 4**8, 4**10, 4**11]
+_TIMEOUT = 1800.0  # seconds of one layout
+
+
+@dataclass(frozen=True)
+class Layout:
+    """rate: of the hosts' links; None: one host, or as fast as this machine can."""
+
+    hosts: int
+    ranks: int
+    rate: str | None
+
+    @property
+    def text(self) -> str:
+        return f"{self.hosts}x{self.ranks}" + (f"@{self.rate}" if self.rate else "")
+
+
+def layout(text: str) -> Layout:
+    """ "2x1@1gbit" """
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)(?:@(\w+))?", text)
+    allowed = "HOSTSxRANKS or HOSTSxRANKS@RATE with two ranks or more, as 1x2, 4x1@10gbit"
+    if not match or int(match[1]) * int(match[2]) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: {allowed}")
+    try:
+        if match[3]:
+            parse_rate(match[3])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return Layout(int(match[1]), int(match[2]), match[3])
+
+
+LAYOUTS = ["1x2", "1x4", "2x1@1gbit", "2x1@10gbit", "4x1@1gbit", "4x1@10gbit"]
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.exact",
+        description="Speed of exact all-reduces over Gloo, against gloo in the same run.",
+    )
+    parser.add_argument(
+        "--layouts", nargs="+", type=layout, metavar="LAYOUT", help=f"default: {' '.join(LAYOUTS)}"
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4, 64K, 64M"
+    )
+    parser.add_argument("--seconds", type=at_least(0), metavar="N", help="4; 0 with --quick")
+    parser.add_argument("--repeats", type=at_least(1), metavar="N", help="5; 3 with --quick")
+    parser.add_argument(
+        "--with",
+        dest="settings",
+        action="append",
+        type=settings,
+        default=[],
+        metavar="NAME=VALUE,...",
+        help="a further group with these torch_cgx.Options; may be given several times",
+    )
+    parser.add_argument("--quick", action="store_true", help="two layouts, five sizes")
+    parser.add_argument("--resume", action="store_true", help="keep what the JSON file has")
+    add_output_arguments(parser)
+    args = parser.parse_args(argv)
+    if args.resume and not args.json:
+        parser.error("--resume needs --json")
+    return args
+
+
+def measure(job: ExactJob, where: Layout) -> dict[str, Any]:
+    """Runs the job in a layout. HostsFailed, with what the ranks wrote, if it fails."""
+    with hosts(where.hosts, where.rate) as bed:
+        job_file, result = bed.folder / "job.json", bed.folder / "result.json"
+        job_file.write_text(job.to_json())
+        command = [sys.executable, "-m", "benchmarks._exact_rank", str(job_file), str(result)]
+        # One thread per rank, as torchrun does it; read when the ranks import torch.
+        bed.run(command, where.ranks, {"OMP_NUM_THREADS": "1"}, timeout=_TIMEOUT)
+        measured = json.loads(result.read_text())
+    return {
+        "layout": where.text,
+        "hosts": where.hosts,
+        "ranks_per_host": where.ranks,
+        "rate": where.rate,
+        "sizes": job.sizes,
+        "settings": job.settings,
+        "seconds": measured["seconds"],
+        "rows": _report.to_rows(measured["sizes"], where.hosts * where.ranks),
+    }
+
+
+def kept_runs(file: Path, facts: dict[str, Any], job: ExactJob) -> list[dict[str, Any]]:
+    """The layouts that `file` has of the same sources and the same job."""
+    if not file.exists():
+        return []
+    document = json.loads(file.read_text())
+    before = document.get("machine", {})
+    keys = ("revision", "torch", "cpu", "repeats", "seconds_of_each")
+    named = facts["revision"] is not None and not facts["revision"].endswith("+")
+    same = named and all(before.get(key) == facts[key] for key in keys)
+    runs: list[dict[str, Any]] = document.get("runs", []) if same else []
+    return [run for run in runs if (run["sizes"], run["settings"]) == (job.sizes, job.settings)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = arguments(argv)
+    if missing_hosts():
+        return 0
+    job = ExactJob(
+        sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
+        repeats=args.repeats or (3 if args.quick else 5),
+        seconds=(0 if args.quick else 4) if args.seconds is None else args.seconds,
+        settings=[{}, *args.settings],
+    )
+    names = ["1x2", "2x1@1gbit"] if args.quick else LAYOUTS
+    layouts = args.layouts or [layout(name) for name in names]
+    start = time.monotonic()
+    facts = link_facts(repeats=job.repeats, seconds_of_each=job.seconds)
+    runs = kept_runs(Path(args.json), facts, job) if args.resume else []
+    wrong: list[str] = []
+    for where in layouts:
+        if any(run["layout"] == where.text for run in runs):
+            print(f"kept: {where.text}", flush=True)
+            continue
+        run = measure(job, where)
+        runs.append(run)
+        print(f"\n{where.text} ({run['seconds']} s)\n{_report.table(run['rows'])}")
+        print(f"\n{_report.speedups(run['rows'])}\n", flush=True)
+        wrong += [f"{where.text}: {line}" for line in _report.failures(run["rows"])]
+        if args.json:
+            _write(Path(args.json), facts, runs)
+    if args.json:
+        _write(Path(args.json), facts, runs)
+    if args.plot:
+        draw(runs, f"exact all-reduces of fp32 over Gloo ({facts['cpu']})", args.plot)
+    print(f"{time.monotonic() - start:.0f} s in all")
+    for line in wrong:
+        print(f"WRONG: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _write(file: Path, facts: dict[str, Any], runs: list[dict[str, Any]]) -> None:
+    facts = facts | {"seconds": round(sum(run["seconds"] for run in runs), 1)}
+    document = {"benchmark": "exact", "machine": facts, "runs": runs}
+    file.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def draw(runs: list[dict[str, Any]], heading: str, file: str) -> None:
+    """Writes the picture: of each layout how many times faster than gloo. ImportError without
+    matplotlib.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(runs), figsize=(4 * len(runs), 4), squeeze=False)
+    for axis, run in zip(axes[0], runs, strict=True):
+        for name in list(dict.fromkeys(row["method"] for row in run["rows"]))[1:]:
+            mine = [row for row in run["rows"] if row["method"] == name]
+            sizes = [row["bytes"] for row in mine]
+            (line,) = axis.plot(sizes, [row["speedup"] for row in mine], marker="o", label=name)
+            low, high = ([row[f"speedup_{p}"] for row in mine] for p in ("p10", "p90"))
+            axis.fill_between(sizes, low, high, color=line.get_color(), alpha=0.1)
+        axis.axhline(1, color="black", linewidth=0.7)
+        axis.set_xscale("log", base=4)
+        axis.set_yscale("log", base=2)
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_xticks(sizes, [_report.size_text(size) for size in sizes], rotation=60)
+        axis.minorticks_off()
+        axis.grid(alpha=0.25)
+        axis.set_title(run["layout"])
+    axes[0][0].set_ylabel("times as fast as gloo (median of pairs)")
+    axes[0][0].legend(fontsize=8)
+    figure.suptitle(heading)
+    figure.tight_layout()
+    figure.savefig(file, dpi=100)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+// Direct transfers between ranks that are threads of one process: whoever comes second copies.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "comm/pending.h"
+
+namespace cgx {
+
+/// What the ranks of one group share. Thread-safe; a transfer belongs to the thread that started
+/// it.
+class HandOver {
+ public:
+  explicit HandOver(int size);
+
+  /// As those of Communicator, with arguments that are right; `rank` is the caller's. A message
+  /// that is longer than its receive ends both with a MismatchError.
+  std::unique_ptr<Pending> send_from(int rank, int peer, int lane, const std::byte* data,
+                                     size_t bytes);
+  std::unique_ptr<Pending> receive_into(int rank, int peer, int lane, std::byte* data, size_t room);
+
+  /// The transfers of a rank that has gone never end: those that wait for them get PeerLostError.
+  void leave(int rank);
+
+  /// Waits at most so long for the end of a transfer that was started here.
+  static bool ended_within(Pending& transfer, std::chrono::nanoseconds limit);
+
+  struct Pair;
+
+ private:
+  std::shared_ptr<Pair> pair(int from, int to);
+
+  std::mutex mutex_;                                            // guards the rest
+  std::map<std::pair<int, int>, std::shared_ptr<Pair>> pairs_;  // those that were used
+  std::vector<bool> left_;                                      // by rank
+};
+
+}  // namespace cgx
