@@ -86,6 +86,7 @@ class ProcessGroupCGX(Backend):
         load_kernels: Callable[[int, int], bytes],
         timeout: timedelta,
         group_name: str,
+        group_desc: str,
         global_ranks: list[int],
     ) -> None: ...
     def all_reduce_layers(

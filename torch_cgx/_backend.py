@@ -44,6 +44,8 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
         load_kernels=load_kernels,
         timeout=dist_opts.timeout,
         group_name=dist_opts.group_id,
+        # torch gives a group its description later; that of the default group is known.
+        group_desc="" if dist.is_initialized() else "default_pg",
         global_ranks=list(dist_opts.global_ranks_in_group),
     )
 

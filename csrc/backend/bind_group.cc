@@ -154,10 +154,12 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(const ProcessGroupCGX::StorePtr& 
                                                py::function make_inner, const py::object& make_nccl,
                                                py::function load_mpi, py::function load_kernels,
                                                milliseconds timeout, const std::string& group_name,
+                                               const std::string& group_desc,
                                                std::vector<uint64_t> global_ranks) {
   OptionsPtr own = options ? copy_of(*options) : c10::make_intrusive<Options>();
   own->timeout = timeout;
   own->group_name = group_name;
+  own->group_desc = group_desc;
   own->global_ranks_in_group = std::move(global_ranks);
   ProcessGroupCGX::Factories factories;
   factories.inner = wrap_factory(std::move(make_inner));
@@ -283,7 +285,7 @@ void bind_group(py::module_& m) {
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("options"), py::arg("make_inner"), py::arg("make_nccl"), py::arg("load_mpi"),
            py::arg("load_kernels"), py::arg("timeout"), py::arg("group_name"),
-           py::arg("global_ranks"))
+           py::arg("group_desc"), py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
            py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
            py::kw_only(), py::arg("tunable") = false)

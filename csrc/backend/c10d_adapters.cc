@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "backend/group_guard.h"
+#include "backend/torch_text.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -57,7 +58,7 @@ class StoreRendezvous : public Rendezvous {
       const Deadline patience = Deadline::after(kPatience);
       for (; !patience.expired(); std::this_thread::sleep_for(kLongestPause)) look_();
       throw PeerLostError(
-          str_of("the group's store failed while '", key, "' was waited for: ", e.what()));
+          str_of("the group's store failed while '", key, "' was waited for: ", plain_text(e)));
     }
   }
 
@@ -105,7 +106,7 @@ class WorkPending : public Pending {
     try {
       aborted = !work_->wait(std::max(left, std::chrono::milliseconds(1)));
     } catch (const std::exception& e) {
-      const std::string text = str_of(what_, ": ", e.what());
+      const std::string text = str_of(what_, ": ", plain_text(e));
       // The wait was in whole milliseconds.
       if (deadline.left() < std::chrono::milliseconds(2)) {
         throw TimeoutError(str_of(text, " (after ", deadline.elapsed_seconds(), " s)"));
@@ -182,7 +183,7 @@ class C10dPointToPoint : public PointToPoint {
       live_->add(work);
       return std::make_unique<WorkPending>(std::move(work), std::move(what), live_);
     } catch (const std::exception& e) {
-      throw PeerLostError(str_of(what, ": ", e.what()));
+      throw PeerLostError(str_of(what, ": ", plain_text(e)));
     }
   }
 

@@ -13,9 +13,42 @@ constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "
 // In the first word of a note, from the lowest bit: operation, reduction, type, flags, root.
 constexpr int kReduceShift = 8, kTypeShift = 16, kFlagsShift = 24, kRootShift = 32;
 constexpr uint64_t kEngine = 1, kCuda = 2;
+constexpr int kBitsShift = 2;  // in the flags
 constexpr uint32_t kIsPlan = 0x80000000u, kPlan = 0x3fffffffu;
 constexpr uint64_t kByte = 0xff;
 constexpr uint64_t kNone = kByte;
+
+// As Python calls them.
+const char* name_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return "float32";
+    case at::kDouble:
+      return "float64";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kByte:
+      return "uint8";
+    case at::kChar:
+      return "int8";
+    case at::kShort:
+      return "int16";
+    case at::kInt:
+      return "int32";
+    case at::kLong:
+      return "int64";
+    case at::kBool:
+      return "bool";
+    case at::kComplexFloat:
+      return "complex64";
+    case at::kComplexDouble:
+      return "complex128";
+    default:
+      return c10::toString(type);
+  }
+}
 
 }  // namespace
 
@@ -66,7 +99,8 @@ CallNote note_of(const CallShape& shape, uint64_t number) {
   // What has a plan has no root: the sign says which.
   const uint32_t root = shape.plan == 0 ? static_cast<uint32_t>(shape.root)
                                         : kIsPlan | (static_cast<uint32_t>(shape.plan) & kPlan);
-  const uint64_t flags = (shape.engine ? kEngine : 0) | (shape.cuda ? kCuda : 0);
+  const uint64_t flags = (shape.engine ? kEngine : 0) | (shape.cuda ? kCuda : 0) |
+                         static_cast<uint64_t>(shape.bits) << kBitsShift;
   CallNote note;
   note.number = number;
   note.words[0] = (static_cast<uint64_t>(shape.op) & kByte) | reduce << kReduceShift |
@@ -87,13 +121,23 @@ std::string describe(const CallNote& note) {
   if (reduce != kNone) {
     text += str_of(" ", reduce < std::size(kReduceNames) ? kReduceNames[reduce] : "?");
   }
-  text += str_of(" of ", note.words[1], " ",
-                 c10::toString(static_cast<at::ScalarType>(field(kTypeShift))));
+  const auto values = static_cast<int64_t>(note.words[1]);
+  const char* type = name_of(static_cast<at::ScalarType>(field(kTypeShift)));
+  text += values == CallShape::kUneven ? str_of(" of ", type, " values")
+                                       : values_text(note.words[1], type);
   const uint64_t flags = field(kFlagsShift);
   if ((flags & kCuda) != 0) text += " on CUDA";
-  if (root < -1) text += str_of(", plan ", std::hex, static_cast<uint32_t>(root) & kPlan);
   if (root >= 0) text += str_of(op == c10d::OpType::SEND ? " to rank " : " from rank ", root);
-  return text + ((flags & kEngine) != 0 ? " (cgx's own)" : " (the inner backend's)");
+  return (flags & kEngine) != 0 ? text + bits_text(static_cast<int>(flags >> kBitsShift)) : text;
+}
+
+CallName name_of(const CallNote& note) {
+  return {name_of(static_cast<c10d::OpType>(note.words[0] & kByte)), note.number};
+}
+
+CallSide side_of(const CallNote& note, int rank) {
+  const auto root = static_cast<int32_t>(note.words[0] >> kRootShift);
+  return {rank, describe(note), {}, root < -1 ? static_cast<uint32_t>(root) & kPlan : 0};
 }
 
 TensorShapes::TensorShapes(const std::vector<at::Tensor>& inputs,
@@ -179,9 +223,18 @@ c10::intrusive_ptr<c10d::Work> CallRecord::work() const {
   return work_.lock();
 }
 
-std::string CallRecord::title() const {
-  return str_of("cgx ", name_of(shape.op), " number ", number, " on rank ", group->rank, " of ",
-                group->size);
+CallTitle CallRecord::title() const {
+  return {{name_of(shape.op), number}, group->shown(), group->rank, group->size};
+}
+
+std::string CallRecord::error_text(const Failure& failure) const {
+  std::string where = shape.engine ? "" : "gloo";
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!carrier_.empty()) where = carrier_;
+  }
+  const std::chrono::duration<double> passed = Clock::now() - created;
+  return cgx::error_text(title(), failure, where, passed.count());
 }
 
 CallRecord::Progress CallRecord::progress() const {

@@ -15,21 +15,26 @@
 #include <vector>
 
 #include "comm/call_note.h"
+#include "reduce/call_text.h"
 #include "reduce/plan.h"
 
 namespace cgx {
 
 /// What the ranks of a group must agree on.
 struct CallShape {
+  static constexpr int64_t kUneven = -1;
+
   c10d::OpType op = c10d::OpType::UNKNOWN;
   std::optional<c10d::ReduceOp::RedOpType> reduce;
   at::ScalarType dtype = at::kFloat;
-  int64_t values = 0;   // 0 where ranks may differ, too
+  int64_t values = 0;   // of the tensor that all ranks share; kUneven where they may differ
   int root = -1;        // of collectives that have one; the peer of a send or a receive
   bool engine = false;  // runs on the engine, not on the inner backend
   bool cuda = false;    // of tensors on a GPU
   /// Of the plans, where messages carry no heads that would tell them apart; 0 elsewhere.
   uint64_t plan = 0;
+  /// Of the first compressed layer, as it was asked for; 0: exact.
+  int bits = 0;
 
   bool point_to_point() const {
     return op == c10d::OpType::SEND || op == c10d::OpType::RECV ||
@@ -43,8 +48,12 @@ constexpr c10d::OpType kConnectGpus = c10d::OpType::UNKNOWN;
 /// "all_reduce", "broadcast", ...
 const char* name_of(c10d::OpType op);
 CallNote note_of(const CallShape& shape, uint64_t number);
-/// "all_reduce SUM of 1000 Float", "broadcast of 10 Long on CUDA from rank 2".
+/// "all_reduce SUM of 1000 float32 values, exact", "broadcast of 10 int64 values on CUDA from rank
+/// 2".
 std::string describe(const CallNote& note);
+CallName name_of(const CallNote& note);
+/// What `rank` runs, for disagreement().
+CallSide side_of(const CallNote& note, int rank);
 
 /// The group that a call belongs to, as errors and the flight record name it.
 struct GroupLabel {
@@ -54,6 +63,10 @@ struct GroupLabel {
   std::vector<uint64_t> global_ranks;
   int rank = 0;
   int size = 1;
+  bool tell_hashes = false;  // of plans, in errors
+
+  /// For errors.
+  const std::string& shown() const { return description.empty() ? name : description; }
 };
 
 /// Sizes and types of a call's tensors, in one allocation: the flight record keeps them of
@@ -106,8 +119,9 @@ class CallRecord {
   /// The work, if it still exists.
   c10::intrusive_ptr<c10d::Work> work() const;
 
-  /// "cgx broadcast number 5 on rank 0 of 3"
-  std::string title() const;
+  CallTitle title() const;
+  /// The text of an error that this call ends with.
+  std::string error_text(const Failure& failure) const;
   CallNote note() const { return note_of(shape, number); }
 
   struct Progress {

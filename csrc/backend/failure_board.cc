@@ -43,8 +43,11 @@ std::string pack(int rank, const Failure& failure) {
 
 FailureBoard::Posted unpack_posted(const std::string& text) {
   const size_t space = text.find(' ');
-  return {std::atoi(text.c_str()),
-          unpack_failure(space == std::string::npos ? "" : text.substr(space + 1))};
+  FailureBoard::Posted posted{
+      std::atoi(text.c_str()),
+      unpack_failure(space == std::string::npos ? "" : text.substr(space + 1))};
+  if (posted.failure.rank < 0) posted.failure.rank = posted.rank;
+  return posted;
 }
 
 std::string pack(int rank, const CallNote& note) {

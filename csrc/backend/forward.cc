@@ -11,6 +11,7 @@
 #include "backend/gloo_tensors.h"
 #include "backend/process_group_cgx.h"
 #include "backend/tensor_memory.h"
+#include "backend/torch_text.h"
 
 namespace cgx {
 namespace {
@@ -46,7 +47,7 @@ CallShape shape_of(c10d::OpType op, const Tensors& tensors, int root = -1) {
 // Ranks may hold different numbers of values.
 CallShape uneven_shape_of(c10d::OpType op, const Tensors& tensors) {
   CallShape shape = shape_of(op, tensors);
-  shape.values = 0;
+  shape.values = CallShape::kUneven;
   return shape;
 }
 
@@ -66,12 +67,12 @@ WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
     inner = run();
   } catch (const std::runtime_error& e) {
     // Gloo's own errors: a connection was closed. What it says of arguments is of other types.
-    record->finish(e.what());
-    guard_->rethrow(*record, e.what(), true);
+    record->finish(plain_text(e));
+    guard_->rethrow(*record, plain_text(e), true);
   } catch (const c10::DistError& e) {
     // NCCL's: something may have been sent.
-    record->finish(e.what_without_backtrace());
-    guard_->rethrow(*record, e.what_without_backtrace(), true);
+    record->finish(plain_text(e));
+    guard_->rethrow(*record, plain_text(e), true);
   } catch (...) {
     guard_->withdraw(record);
     throw;
@@ -93,8 +94,9 @@ WorkPtr ProcessGroupCGX::after(const char* title, const WorkPtr& work, const Ten
   const bool on_gpu = first_of(memory).is_cuda();
   auto gpu =
       on_gpu ? std::make_shared<GpuCall>(side_stream(memory.front().device()), memory) : nullptr;
-  auto last = c10::make_intrusive<EngineWork>(rank_, work->retrieveOpType(), title, Tensors{},
-                                              outputs, work->getSequencenumber(), callbacks_, gpu);
+  const auto& forwarded = static_cast<const ForwardedWork&>(*work);
+  auto last = c10::make_intrusive<EngineWork>(forwarded.record(), title, Tensors{}, outputs,
+                                              callbacks_, gpu);
   auto task = [last, work, timeout, gpu, finish = std::move(finish)] {
     std::exception_ptr error;
     last->started();
@@ -152,7 +154,7 @@ WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& 
                                                 const c10d::ReduceScatterOptions& opts) {
   check_reducible("reduce_scatter", {input});
   check_writable("reduce_scatter", output);
-  CallShape shape = shape_of(c10d::OpType::_REDUCE_SCATTER_BASE, {output});
+  CallShape shape = shape_of(c10d::OpType::_REDUCE_SCATTER_BASE, {input});
   shape.reduce = opts.reduceOp.op_;
   at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
   return forward(shape, {input}, {output}, opts.timeout, true,
@@ -201,7 +203,7 @@ WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& inpu
   const bool bytes = needs_bytes(sent);
   at::Tensor out = bytes ? as_bytes(output) : output;
   at::Tensor in = bytes ? as_bytes(sent) : sent;
-  return forward(shape_of(c10d::OpType::_ALLGATHER_BASE, {input}), {input}, {output}, opts.timeout,
+  return forward(shape_of(c10d::OpType::_ALLGATHER_BASE, {output}), {input}, {output}, opts.timeout,
                  bytes, [&] { return inner_for(in)->_allgather_base(out, in, opts); });
 }
 

@@ -253,8 +253,7 @@ std::string ProcessGroupCGX::compare_plans(const CallNote& mine, const std::stri
     if (theirs == text) continue;
     CallNote note = mine;
     std::istringstream(theirs) >> note.words[0] >> note.words[1];
-    verdict = str_of("ranks disagree on the collective: rank 0 runs ", describe(mine), "; rank ", r,
-                     " runs ", describe(note));
+    verdict = disagreement(side_of(mine, 0), side_of(note, r), config_.log == LogLevel::kDebug);
   }
   rendezvous->set("verdict", "is:" + verdict);
   return verdict;
@@ -276,8 +275,9 @@ void ProcessGroupCGX::agree_on_plan(const CallRecord& record, const Deadline& de
   } catch (const std::exception& e) {
     failure = failure_of(e);
   }
-  if (failure.text.find(record.title()) == std::string::npos) {
-    failure.text = str_of(record.title(), ": ", failure.text);
+  if (failure.rank < 0) {
+    failure.rank = rank_;
+    failure.call = record.title().call;
   }
   failure = guard_->explain(std::move(failure));
   guard_->fail(failure);

@@ -35,16 +35,9 @@ constexpr std::chrono::seconds kCompareAgain{5};
 constexpr std::chrono::seconds kAnswerAgain{2};
 constexpr int kNobodyUses = std::numeric_limits<int>::max();  // a tag
 
-[[noreturn]] void throw_for_python(const Failure& failure) {
-  try {
-    throw_failure(failure);
-  } catch (...) {
-    std::rethrow_exception(for_python(std::current_exception()));
-  }
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+// For who has made the call.
+[[noreturn]] void throw_to(const CallRecord& record, const Failure& failure) {
+  std::rethrow_exception(for_python(failure, record.error_text(failure)));
 }
 
 }  // namespace
@@ -140,13 +133,17 @@ CallRecordPtr GroupGuard::begin(const CallShape& shape, const Tensors& inputs,
     if (engine_ != nullptr) other = engine_->compare_call(record->note());
   }
   if (!other) return record;
-  const Failure failure = {
-      FailureKind::kMismatch,
-      str_of(record->title(), ": ranks disagree on the collective: rank ", label_->rank, " runs ",
-             describe(record->note()), "; rank ", other->rank, " runs ", describe(other->note))};
-  record->finish(failure.text);
+  const Failure failure = disagreement_of(record->note(), *other);
+  record->finish(record->error_text(failure));
   fail(failure);
-  throw_for_python(failure);
+  throw_to(*record, failure);
+}
+
+Failure GroupGuard::disagreement_of(const CallNote& mine, const PeerNote& other) const {
+  return {FailureKind::kMismatch,
+          disagreement(side_of(mine, label_->rank), side_of(other.note, other.rank),
+                       label_->tell_hashes),
+          label_->rank, name_of(mine)};
 }
 
 void GroupGuard::withdraw(const CallRecordPtr& record) {
@@ -180,6 +177,13 @@ uint64_t GroupGuard::sequence() const {
   return collectives_;
 }
 
+CallTitle GroupGuard::next(const char* operation) const {
+  CallTitle title{{operation}, label_->shown(), label_->rank, label_->size};
+  std::lock_guard<std::mutex> lock(mutex_);
+  title.call.number = 1 + (point_to_point(title.call) ? point_to_point_ : collectives_);
+  return title;
+}
+
 void GroupGuard::fail(const Failure& failure) {
   if (process_ != getpid()) return;  // a forked child must not speak for its parent
   // Before the connections are closed: who sees that looks for the cause.
@@ -210,10 +214,16 @@ Failure GroupGuard::explain(Failure failure, bool hesitate) {
   const std::optional<FailureBoard::Posted> first =
       board_.post(failure, kPatience, hesitate ? kHesitation : milliseconds(0));
   if (!first || first->rank == label_->rank) return failure;
-  // The cause, unless the carrier has told it already.
-  if (failure.text.find(first->failure.text) != std::string::npos) return failure;
-  if (failure.kind == FailureKind::kPeerLost) failure.kind = first->failure.kind;
-  failure.text += str_of("; rank ", first->rank, " had failed before: ", first->failure.text);
+  // The carrier has told the cause already, or this rank names both sides itself.
+  if (failure.rank != label_->rank || failure.kind == FailureKind::kMismatch) return failure;
+  const Failure& cause = first->failure;
+  // All wait for the same one, each until its own deadline.
+  if (failure.kind == FailureKind::kTimeout && cause.kind == failure.kind) return failure;
+  if (failure.kind == FailureKind::kAborted || (symptom && cause.kind != failure.kind)) {
+    return cause;
+  }
+  if (failure.text.find(cause.text) != std::string::npos) return failure;
+  failure.text += str_of("; rank ", cause.rank, " had failed before: ", cause.text);
   return failure;
 }
 
@@ -234,10 +244,8 @@ std::string GroupGuard::ended_peers_text(const CallRecord& call) {
 }
 
 void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool ended) {
-  TORCH_CHECK(process_ == getpid(), record.title(),
+  TORCH_CHECK(process_ == getpid(), "cgx: ", record.title().text(),
               ": the work belongs to the parent of this process; a forked child cannot use it");
-  const std::string what =
-      str_of(record.title(), " (gloo), ", seconds_since(record.created), " s: ", text);
   const bool late =
       text.find("imed out") != std::string::npos || text.find("imeout") != std::string::npos;
   std::optional<Failure> known;
@@ -245,12 +253,14 @@ void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ != nullptr) known = engine_->failure();
   }
-  if (known) {
-    const bool own = known->text.find(record.title()) != std::string::npos;
-    throw_for_python({known->kind, own ? known->text : str_of(record.title(), ": ", known->text)});
+  if (known) throw_to(record, *known);
+  Failure failure{late ? FailureKind::kTimeout : FailureKind::kPeerLost, text, label_->rank,
+                  record.title().call};
+  if (!ended) {
+    failure.kind = FailureKind::kTimeout;
+    failure.text += " The collective goes on.";
+    throw_to(record, failure);
   }
-  if (!ended) throw_for_python({FailureKind::kTimeout, what});  // the collective goes on
-  Failure failure{late ? FailureKind::kTimeout : FailureKind::kPeerLost, what};
   const std::string lost = ended_peers_text(record);
   if (!lost.empty()) {
     failure.kind = FailureKind::kPeerLost;
@@ -258,7 +268,7 @@ void GroupGuard::rethrow(const CallRecord& record, const std::string& text, bool
   }
   failure = explain(std::move(failure), lost.empty() && failure.kind == FailureKind::kPeerLost);
   fail(failure);
-  throw_for_python(failure);
+  throw_to(record, failure);
 }
 
 std::vector<CallRecordPtr> GroupGuard::under_way() {
@@ -329,8 +339,7 @@ void GroupGuard::look() {
     if (call->shape.point_to_point()) continue;
     if (patience_.exhausted(now, !ended_peers(*call).empty(), call->shape.engine)) {
       return fail(
-          {FailureKind::kPeerLost, str_of(call->title(), " waited ", seconds_since(call->created),
-                                          " s: ", ended_peers_text(*call))});
+          {FailureKind::kPeerLost, ended_peers_text(*call), label_->rank, call->title().call});
     }
     if (act_on_finding()) return;
     listen_when_quiet(*call, now);
@@ -350,16 +359,11 @@ bool GroupGuard::act_on_finding() {
   const auto finding = board_.finding();
   if (!finding) return false;
   if (finding->failure && finding->failure->rank != label_->rank) {
-    const auto& [rank, failure] = *finding->failure;
-    fail({failure.kind, str_of("rank ", rank, " failed: ", failure.text)});
+    fail(finding->failure->failure);
     return true;
   }
   if (!finding->other) return false;
-  fail({FailureKind::kMismatch,
-        str_of("rank ", label_->rank, " of ", label_->size,
-               ": ranks disagree on collective number ", finding->mine.number,
-               " of the group: rank ", label_->rank, " runs ", describe(finding->mine), "; rank ",
-               finding->other->rank, " runs ", describe(finding->other->note))});
+  fail(disagreement_of(finding->mine, *finding->other));
   return true;
 }
 

@@ -68,11 +68,14 @@ class GroupGuard final : public Watched {
 
   /// Collectives that were begun.
   uint64_t sequence() const;
+  /// What a call that begins now is called in errors.
+  CallTitle next(const char* operation) const;
 
   /// Breaks the group on all ranks that can be reached.
   void fail(const Failure& failure);
 
-  /// Adds to the engine's failure what other ranks have posted of its cause, and posts it.
+  /// Posts the engine's failure, unless another rank was faster; returns it with what that one has
+  /// posted of its cause, or the cause itself.
   Failure explain(Failure failure);
 
   /// For works of the inner backend whose wait has thrown: throws the cause, as an exception for
@@ -92,6 +95,7 @@ class GroupGuard final : public Watched {
   /// hesitate: the cause of the failure may be about to be posted by another rank.
   Failure explain(Failure failure, bool hesitate);
 
+  Failure disagreement_of(const CallNote& mine, const PeerNote& other) const;
   void abort_inner();
   /// True if a look into the store has found something, by which the group is broken now.
   bool act_on_finding();

@@ -118,10 +118,11 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   FlightRecord::instance();  // refuses a bad TORCH_FR_BUFFER_SIZE while nothing is under way
   const Deadline deadline = Deadline::after(options_->timeout);
   auto rendezvous = make_store_rendezvous(store_);
-  guard_ = std::make_shared<GroupGuard>(std::make_shared<const GroupLabel>(GroupLabel{
-                                            serial_, options_->group_name, options_->group_desc,
-                                            options_->global_ranks_in_group, rank_, size_}),
-                                        store_);
+  guard_ = std::make_shared<GroupGuard>(
+      std::make_shared<const GroupLabel>(GroupLabel{
+          serial_, options_->group_name, options_->group_desc, options_->global_ranks_in_group,
+          rank_, size_, config_.log == LogLevel::kDebug}),
+      store_);
   // First, so that a disagreement is found before anything is built on it.
   hosts_ = handshake(*rendezvous, rank_, size_, options_->fields, config_.host_id, deadline);
   const Topology topology(hosts_, config_.leader_only);
@@ -318,7 +319,8 @@ c10d::ErrorType ProcessGroupCGX::getError() {
 void ProcessGroupCGX::abort() {
   if (process_ != getpid()) return;  // a forked child must not end its parent's group
   guard_->fail({FailureKind::kAborted,
-                str_of("rank ", rank_, " was aborted: abort() of the process group was called")});
+                str_of("rank ", rank_, " was aborted: abort() of the process group was called"),
+                rank_});
 }
 
 void ProcessGroupCGX::shutdown() {
@@ -367,11 +369,7 @@ void ProcessGroupCGX::check_usable(const char* what) const {
   }
   if (auto failure = engine_->first_cause()) {
     // The inner backend could go on, but its peers may be gone, or anywhere in the program.
-    try {
-      throw_failure(*failure);
-    } catch (...) {
-      std::rethrow_exception(for_python(std::current_exception()));
-    }
+    std::rethrow_exception(for_python(*failure, error_text(guard_->next(what), *failure)));
   }
 }
 

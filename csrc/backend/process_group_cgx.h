@@ -238,6 +238,8 @@ class ProcessGroupCGX : public c10d::Backend {
   /// memory: what the body uses, of one device.
   WorkPtr enqueue(CallShape shape, const char* title, const Tensors& inputs, const Tensors& outputs,
                   const Tensors& memory, const Terms& terms, std::string why, Body body);
+  /// A call of the engine has failed.
+  void fail_call(const Failure& failure);
   /// On the worker's thread.
   void run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
                 const void* input, void* output, bool average, const Deadline& deadline,

@@ -45,6 +45,14 @@ void warn_in_python(const std::string& text) {
   if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) throw pybind11::error_already_set();
 }
 
+std::exception_ptr for_python(const Failure& failure, const std::string& what) {
+  try {
+    throw_failure(failure, what);
+  } catch (...) {
+    return for_python(std::current_exception());
+  }
+}
+
 void register_python_error_translator() { pybind11::register_exception_translator(translate); }
 
 }  // namespace cgx

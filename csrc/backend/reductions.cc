@@ -3,6 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -81,6 +82,11 @@ void refuse_in_capture(const char* what, const at::Tensor& tensor) {
                  "numbers of calls, deadlines and checks of the peers belong to");
 }
 
+int bits_of(const Plan& plan) {
+  const Segment* first = plan.first_compressed();
+  return first != nullptr ? first->codec->spec().bits : 0;
+}
+
 // Work done outside of autograd, whatever mode the worker thread is in.
 struct NoAutograd {
   at::AutoDispatchBelowADInplaceOrView below;
@@ -96,8 +102,7 @@ std::optional<DType> engine_dtype(const at::Tensor& tensor) {
 
 void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why) const {
   const CallRecord::Progress now = record.progress();
-  std::string text = str_of(record.title(), ", group '", options_->group_name, "', ",
-                            describe(record.note()), ": ", now.way);
+  std::string text = str_of(record.title().text(), ", ", describe(record.note()), ": ", now.way);
   if (now.plan) {
     text +=
         str_of(", ", now.bytes_before, " bytes of values, ", now.bytes_after, " bytes sent, ",
@@ -105,6 +110,7 @@ void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why)
                "; algorithm: ", why_algorithm(engine_->options(), *now.plan, engine_->topology()));
   }
   if (!now.error.empty()) text += "; failed: " + now.error;
+  std::replace(text.begin(), text.end(), '\n', ';');  // of a disagreement
   log_line(text);
 }
 
@@ -119,8 +125,7 @@ WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tenso
   // Before begin(): a call that has begun must reach its end.
   auto gpu = lane != nullptr ? std::make_shared<GpuCall>(lane->side(), memory) : nullptr;
   CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
-  auto work = c10::make_intrusive<EngineWork>(rank_, shape.op, title, inputs, outputs,
-                                              record->number, callbacks_, gpu);
+  auto work = c10::make_intrusive<EngineWork>(record, title, inputs, outputs, callbacks_, gpu);
   TaskQueue::Task task = [this, work, record, timeout, gpu, why = std::move(why),
                           context = CallerContext(), threads = intra_op_threads(),
                           body = std::move(body)] {
@@ -137,21 +142,20 @@ WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tenso
         const Deadline deadline = Deadline::after(timeout);
         agree_on_plan(*record, deadline);
         body(deadline, *record);
-      } catch (const NonFiniteError& e) {
-        error = std::current_exception();  // the data's fault: the group goes on
-        text = e.what();
       } catch (const std::exception& e) {
         error = std::current_exception();
         text = e.what();
-        if (gpu_engine() != nullptr) break_engines(failure_of(e));
-        std::lock_guard<std::mutex> lock(mutex_);
-        error_ = dynamic_cast<const TimeoutError*>(&e) != nullptr ? c10d::ErrorType::TIMEOUT
-                                                                  : c10d::ErrorType::COMM_ERROR;
+        const Failure failure = failure_of(e);
+        if (dynamic_cast<const Error*>(&e) != nullptr) {
+          text = record->error_text(failure);
+          error = for_python(failure, text);
+        }
+        if (failure.kind != FailureKind::kNonFinite) fail_call(failure);
       }
     }
     guard_->finish(*record, text);
     if (config_.log == LogLevel::kDebug) log_call(*record, why);
-    work->complete(error ? for_python(error) : nullptr);
+    work->complete(error);
     if (onCompletionHook_) try {
         onCompletionHook_(std::make_shared<c10d::WorkInfo>(
             work->op(), work->getSequencenumber(),
@@ -174,6 +178,13 @@ WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tenso
                 ": the process group has been destroyed");
   }
   return track(work);
+}
+
+void ProcessGroupCGX::fail_call(const Failure& failure) {
+  if (gpu_engine() != nullptr) break_engines(failure);
+  std::lock_guard<std::mutex> lock(mutex_);
+  error_ = failure.kind == FailureKind::kTimeout ? c10d::ErrorType::TIMEOUT
+                                                 : c10d::ErrorType::COMM_ERROR;
 }
 
 void ProcessGroupCGX::run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
@@ -222,7 +233,8 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
-  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true, false, hash},
+  return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true, false, hash,
+                  bits_of(*items.front().plan)},
                  "cgx:all_reduce", tensors, tensors, memory, terms, std::move(why),
                  [this, &engine, items, bits = terms.bits, average](const Deadline& deadline,
                                                                     CallRecord& record) {
@@ -238,7 +250,7 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
                                                const c10d::ReduceOp& op,
                                                const std::shared_ptr<const Codec>& codec,
                                                const Terms& terms, std::string why) {
-  check_usable("reduce_scatter");
+  check_usable("reduce_scatter_tensor");
   refuse_in_capture("reduce_scatter", input);
   check_shards("reduce_scatter", input, output, size_);
   check_same_device("reduce_scatter", input, output);
@@ -249,8 +261,8 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
   auto plan = engine.plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
                                  codec, *engine_dtype(input));
   const bool average = op.op_ == c10d::ReduceOp::AVG;
-  return enqueue({c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), output.numel(),
-                  -1, true, false, plan->hash},
+  return enqueue({c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), input.numel(),
+                  -1, true, false, plan->hash, bits_of(*plan)},
                  "cgx:reduce_scatter", {input}, {output}, {in, out, output}, terms, std::move(why),
                  [this, &engine, in, out, output, plan, bits = terms.bits, average](
                      const Deadline& deadline, CallRecord& record) {
@@ -263,7 +275,7 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
 WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            const std::shared_ptr<const Codec>& codec,
                                            const Terms& terms, std::string why) {
-  check_usable("all_gather");
+  check_usable("all_gather_into_tensor");
   refuse_in_capture("all_gather", input);
   check_shards("all_gather", output, input, size_);
   check_same_device("all_gather", input, output);
@@ -273,8 +285,8 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
   Engine& engine = engine_for(input);
   auto plan = engine.plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
                                  *engine_dtype(input));
-  return enqueue({c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), input.numel(),
-                  -1, true, false, plan->hash},
+  return enqueue({c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), output.numel(),
+                  -1, true, false, plan->hash, bits_of(*plan)},
                  "cgx:all_gather", {input}, {output}, {in, out, output}, terms, std::move(why),
                  [this, &engine, in, out, output, plan, bits = terms.bits](const Deadline& deadline,
                                                                            CallRecord& record) {
@@ -349,7 +361,7 @@ WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
 
 WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                               const c10d::ReduceScatterOptions& opts) {
-  check_usable("reduce_scatter");
+  check_usable("reduce_scatter_tensor");
   if (is_sum(opts.reduceOp) && engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_reduce_scatter, output.numel());
     notice("reduce_scatter", output, {{static_cast<size_t>(output.numel()), codec}});
@@ -376,7 +388,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter_tensor_coalesced(Tensors& outputs, Tenso
 
 WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
                                          const c10d::AllgatherOptions& opts) {
-  check_usable("all_gather");
+  check_usable("all_gather_into_tensor");
   if (engine_dtype(input) && engine_dtype(output)) {
     auto codec = codec_for(config_.compress_all_gather, input.numel());
     if (codec != raw_codec()) {
@@ -428,7 +440,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
     return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)), terms,
                                  kByTheCall);
   }
-  check_usable("reduce_scatter");
+  check_usable("reduce_scatter_tensor");
   c10d::ReduceScatterOptions opts;
   opts.reduceOp = op;
   opts.timeout = terms.timeout;
@@ -444,7 +456,7 @@ WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
     return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), terms,
                              kByTheCall);
   }
-  check_usable("all_gather");
+  check_usable("all_gather_into_tensor");
   c10d::AllgatherOptions opts;
   opts.timeout = terms.timeout;
   return forward_all_gather(output, input, opts);

@@ -277,6 +277,7 @@ EngineOptions engine_options(const GroupConfig& group, const Topology& topology)
   options.cross_reduction = reduction_of(group.cross_reduction);
   options.nonfinite = group.nonfinite;
   options.checksum = group.checksum;
+  options.tell_hashes = group.log == LogLevel::kDebug;
   // Equal rounds whatever the carrier: equal bits.
   options.inner.wanted = group.shm_segment_bytes;
   options.inner.most = group.inner == Carrier::kShm

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/python_error.h"
+#include "backend/torch_text.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -61,10 +62,10 @@ namespace {
   try {
     throw;
   } catch (const c10::DistError& e) {
-    guard.finish(record, e.what_without_backtrace());
-    guard.rethrow(record, e.what_without_backtrace(), true);
+    guard.finish(record, plain_text(e));
+    guard.rethrow(record, plain_text(e), true);
   } catch (const c10::Error& e) {
-    const std::string text = e.what_without_backtrace();
+    const std::string text = plain_text(e);
     if (text.find(kWaitRanOut) != std::string::npos) {
       // A wait for a send or a receive that ran out has ended it: Gloo closes the connections then.
       const bool ended = record.shape.point_to_point();
@@ -74,8 +75,8 @@ namespace {
     guard.finish(record, text);
     throw;  // torch's own: it does not know the type or the operation; the connections are fine
   } catch (const std::exception& e) {
-    guard.finish(record, e.what());
-    guard.rethrow(record, e.what(), true);
+    guard.finish(record, plain_text(e));
+    guard.rethrow(record, plain_text(e), true);
   }
 }
 
@@ -88,9 +89,9 @@ bool EngineWork::wait(std::chrono::milliseconds timeout) {
     return done;
   } catch (const c10::Error& e) {
     if (std::string_view(e.what()).find(kWaitRanOut) == std::string_view::npos) throw;
-    std::rethrow_exception(for_python(std::make_exception_ptr(
-        TimeoutError(str_of("cgx ", name_of(opType_), " number ", sequence_, " on rank ", rank_,
-                            ": not done after a wait of ", timeout.count(), " ms; it goes on")))));
+    const Failure late{FailureKind::kTimeout,
+                       str_of("not done after a wait of ", timeout.count(), " ms; it goes on")};
+    std::rethrow_exception(for_python(late, record_->error_text(late)));
   }
 }
 
@@ -128,13 +129,12 @@ bool succeeded(const c10d::Work& work) {
   }
 }
 
-EngineWork::EngineWork(int rank, c10d::OpType op, const char* title,
+EngineWork::EngineWork(CallRecordPtr record, const char* title,
                        const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
-                       uint64_t sequence, std::shared_ptr<TaskQueue> callbacks,
-                       std::shared_ptr<GpuCall> gpu)
-    : Work(rank, op, title, inputs),
+                       std::shared_ptr<TaskQueue> callbacks, std::shared_ptr<GpuCall> gpu)
+    : Work(record->group->rank, record->shape.op, title, inputs),
+      record_(std::move(record)),
       outputs_(std::move(outputs)),
-      sequence_(sequence),
       callbacks_(std::move(callbacks)),
       gpu_(std::move(gpu)) {}
 
@@ -201,7 +201,7 @@ float EngineWork::getDuration() const {
   return std::chrono::duration<float, std::milli>(end_ - start_).count();
 }
 
-uint64_t EngineWork::getSequencenumber() const { return sequence_; }
+uint64_t EngineWork::getSequencenumber() const { return record_->number; }
 
 void EngineWork::abort() {
   TORCH_CHECK(false, "cgx: a single work cannot be aborted; abort the process group");

@@ -19,9 +19,9 @@ namespace cgx {
 /// wait for them.
 class EngineWork : public c10d::Work {
  public:
-  EngineWork(int rank, c10d::OpType op, const char* title, const std::vector<at::Tensor>& inputs,
-             std::vector<at::Tensor> outputs, uint64_t sequence,
-             std::shared_ptr<TaskQueue> callbacks, std::shared_ptr<GpuCall> gpu = nullptr);
+  EngineWork(CallRecordPtr record, const char* title, const std::vector<at::Tensor>& inputs,
+             std::vector<at::Tensor> outputs, std::shared_ptr<TaskQueue> callbacks,
+             std::shared_ptr<GpuCall> gpu = nullptr);
 
   /// Called once. `error` null: success.
   void complete(std::exception_ptr error);
@@ -48,8 +48,8 @@ class EngineWork : public c10d::Work {
  private:
   using Clock = std::chrono::steady_clock;
 
+  const CallRecordPtr record_;
   const std::vector<at::Tensor> outputs_;
-  const uint64_t sequence_;
   const std::shared_ptr<TaskQueue> callbacks_;
   const std::shared_ptr<GpuCall> gpu_;  // null: tensors of the host
   Clock::time_point start_{}, end_{};
@@ -86,6 +86,8 @@ class ForwardedWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
+
+  const CallRecordPtr& record() const { return record_; }
 
  private:
   const c10::intrusive_ptr<c10d::Work> inner_;

@@ -1,17 +1,46 @@
 // Every failure of the engine is one of these exceptions; nothing calls exit() or abort().
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace cgx {
+
+/// A collective of a group: "all_reduce number 7". Numbers count from 1; sends and receives have
+/// numbers of their own. Number 0: none in particular.
+struct CallName {
+  std::string operation;
+  uint64_t number = 0;
+
+  std::string text() const {
+    return number == 0 ? operation : operation + " number " + std::to_string(number);
+  }
+};
+
+/// Where an error comes from, for those who tell it again, in a sentence of their own.
+struct Origin {
+  std::string text;  // without the call that it met
+  int rank = -1;     // of the group, that met it; -1: the one that throws
+  CallName call;     // that this rank was in
+};
 
 /// Base of all errors that happen while ranks talk to each other. After one of these the group is
 /// broken: every later call on it fails at once with the first cause.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+  Error(const std::string& what, Origin origin)
+      : std::runtime_error(what), origin_(std::make_shared<const Origin>(std::move(origin))) {}
+
+  /// Null: what() is all that is known.
+  const Origin* origin() const { return origin_.get(); }
+
+ private:
+  std::shared_ptr<const Origin> origin_;  // copies of an exception must not throw
 };
 
 /// A wait passed its deadline.

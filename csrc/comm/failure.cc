@@ -1,27 +1,35 @@
 #include "comm/failure.h"
 
-#include <cstdlib>
+#include <iterator>
+#include <sstream>
 
 namespace cgx {
 
 void throw_failure(const Failure& failure) {
+  const bool told = failure.rank >= 0;
+  throw_failure(failure,
+                told ? str_of("rank ", failure.rank, " failed: ", failure.text) : failure.text);
+}
+
+void throw_failure(const Failure& failure, const std::string& what) {
+  const Origin origin{failure.text, failure.rank, failure.call};
   switch (failure.kind) {
     case FailureKind::kTimeout:
-      throw TimeoutError(failure.text);
+      throw TimeoutError(what, origin);
     case FailureKind::kPeerLost:
-      throw PeerLostError(failure.text);
+      throw PeerLostError(what, origin);
     case FailureKind::kAborted:
-      throw AbortedError(failure.text);
+      throw AbortedError(what, origin);
     case FailureKind::kMismatch:
-      throw MismatchError(failure.text);
+      throw MismatchError(what, origin);
     case FailureKind::kNonFinite:
-      throw NonFiniteError(failure.text);
+      throw NonFiniteError(what, origin);
     case FailureKind::kResource:
-      throw ResourceError(failure.text);
+      throw ResourceError(what, origin);
     case FailureKind::kError:
       break;
   }
-  throw Error(failure.text);
+  throw Error(what, origin);
 }
 
 Failure failure_of(const std::exception& error) {
@@ -33,17 +41,31 @@ Failure failure_of(const std::exception& error) {
   if (is(static_cast<const MismatchError*>(nullptr))) kind = FailureKind::kMismatch;
   if (is(static_cast<const NonFiniteError*>(nullptr))) kind = FailureKind::kNonFinite;
   if (is(static_cast<const ResourceError*>(nullptr))) kind = FailureKind::kResource;
-  return {kind, error.what()};
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  const Origin* origin = ours != nullptr ? ours->origin() : nullptr;
+  if (origin == nullptr) return {kind, error.what()};
+  return {kind, origin->text, origin->rank, origin->call};
 }
 
+// "kind rank number operation text"
 std::string pack_failure(const Failure& failure) {
-  return str_of(static_cast<uint32_t>(failure.kind), ' ', failure.text);
+  const std::string& operation = failure.call.operation;
+  return str_of(static_cast<uint32_t>(failure.kind), ' ', failure.rank, ' ', failure.call.number,
+                ' ', operation.empty() ? "-" : operation, ' ', failure.text);
 }
 
 Failure unpack_failure(const std::string& packed) {
-  const size_t space = packed.find(' ');
-  const auto kind = static_cast<FailureKind>(std::strtoul(packed.c_str(), nullptr, 10));
-  return {kind, space == std::string::npos ? packed : packed.substr(space + 1)};
+  Failure failure;
+  std::istringstream words(packed);
+  uint32_t kind = 0;
+  if (!(words >> kind >> failure.rank >> failure.call.number >> failure.call.operation)) {
+    return {FailureKind::kError, packed};
+  }
+  failure.kind = static_cast<FailureKind>(kind);
+  if (failure.call.operation == "-") failure.call.operation.clear();
+  words.get();  // the space
+  failure.text.assign(std::istreambuf_iterator<char>(words), {});
+  return failure;
 }
 
 }  // namespace cgx

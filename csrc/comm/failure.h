@@ -24,18 +24,23 @@ enum class FailureKind : uint32_t {
 
 struct Failure {
   FailureKind kind = FailureKind::kError;
+  /// Names the ranks that it is about; not the call, which differs between those who are told.
   std::string text;
+  int rank = -1;  // of the group, that met it; -1: this one
+  CallName call;  // that this rank was in
 };
 
 /// Throws the subclass of Error that belongs to the kind (Error itself for a number that is not one
-/// of the above).
+/// of the above). `what`: its text; none: the failure's, and the rank that met it.
 [[noreturn]] void throw_failure(const Failure& failure);
+[[noreturn]] void throw_failure(const Failure& failure, const std::string& what);
 
 /// What `error` is as a value. Exceptions that are no Error of ours become kError and keep their
 /// text.
 Failure failure_of(const std::exception& error);
 
-/// One line that unpack_failure() turns into the same failure again.
+/// A text that unpack_failure() turns into the same failure again; of a text that was cut off, what
+/// is left.
 std::string pack_failure(const Failure& failure);
 Failure unpack_failure(const std::string& packed);
 

@@ -210,6 +210,7 @@ auto Relay::guarded(int peer, const char* what, Step step) {
     return step();
   } catch (const std::exception& error) {
     Failure failure = failure_of(error);
+    if (failure.rank >= 0) fail(std::move(failure));  // a peer has told the cause
     failure.text = str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ",
                           called(peer), ", ", started.elapsed_seconds(), " s: ", failure.text);
     fail(std::move(failure));

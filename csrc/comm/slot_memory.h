@@ -45,7 +45,7 @@ struct SlotHeader {
   uint32_t failure_kind;
   int32_t failure_rank;
   uint32_t failure_length;
-  char failure_text[1008];
+  char failure_text[1008];  // of pack_failure(), cut off where it is longer
 };
 
 struct RankState {

@@ -72,11 +72,12 @@ void SlotExchange::check_usable() {
   throw_failure(*first_failure_);
 }
 
-bool SlotExchange::publish(FailureKind kind, const std::string& text) {
+bool SlotExchange::publish(const Failure& failure) {
+  const std::string text = pack_failure(failure);
   SlotHeader& header = memory_.header();
   uint32_t none = SlotHeader::kNone;
   if (!header.failure_state.compare_exchange_strong(none, SlotHeader::kBeingWritten)) return false;
-  header.failure_kind = static_cast<uint32_t>(kind);
+  header.failure_kind = static_cast<uint32_t>(failure.kind);
   header.failure_rank = rank_;
   header.failure_length = static_cast<uint32_t>(std::min(text.size(), sizeof header.failure_text));
   std::memcpy(header.failure_text, text.data(), header.failure_length);
@@ -101,17 +102,17 @@ Failure SlotExchange::published_failure() const {
     sched_yield();
   }
   const size_t length = std::min<size_t>(header.failure_length, sizeof header.failure_text);
-  std::string text(header.failure_text, length);
-  const auto kind = static_cast<FailureKind>(header.failure_kind);
-  if (header.failure_rank == rank_) return {kind, text};
-  return {kind, str_of("rank ", called(rank_), " stopped after a failure on rank ",
-                       called(header.failure_rank), ": ", text)};
+  Failure failure = unpack_failure(std::string(header.failure_text, length));
+  failure.kind = static_cast<FailureKind>(header.failure_kind);
+  if (failure.rank < 0 && header.failure_rank != rank_) failure.rank = called(header.failure_rank);
+  return failure;
 }
 
 void SlotExchange::fail(FailureKind kind, const std::string& text) {
   // Whoever came first has the cause; ours may be a consequence of it.
-  if (publish(kind, text)) {
-    first_failure_ = Failure{kind, text};
+  const Failure failure{kind, text};
+  if (publish(failure)) {
+    first_failure_ = failure;
   } else {
     first_failure_ = published_failure();
   }
@@ -120,7 +121,7 @@ void SlotExchange::fail(FailureKind kind, const std::string& text) {
 
 void SlotExchange::abort(const Failure& cause) {
   if (process_ != process_token()) return;  // a forked child must not end its parent's group
-  publish(cause.kind, cause.text);
+  publish(cause);
 }
 
 void SlotExchange::ring(int peer) {

@@ -103,7 +103,7 @@ class SlotExchange : public Communicator {
   /// child.
   void check_usable();
   [[noreturn]] void fail(FailureKind kind, const std::string& text);
-  bool publish(FailureKind kind, const std::string& text);
+  bool publish(const Failure& failure);
   Failure published_failure() const;
 
   /// Waits until `ready` holds; `what` completes "rank 0 waited 1.2 s for ...".

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/float_mode.h"
+#include "reduce/call_text.h"
 #include "reduce/device_stages.h"
 #include "reduce/stages.h"
 #include "reduce/two_levels.h"
@@ -269,19 +270,18 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
                  const Deadline& deadline, std::optional<uint64_t> number, Stats* errand) {
-  if (auto broken = failure()) throw_failure(*broken);
-  const uint64_t sequence = sequence_++;
-  auto context = [&](const std::string& what) {
-    return str_of("cgx ", name_of(plan.operation), " number ", number.value_or(sequence),
-                  " on rank ", rank_, " of ", size_, " (", carrier(), "), ",
-                  deadline.elapsed_seconds(), " s",
-                  errand != nullptr ? ", while the autotuner measured: " : ": ", what);
+  const uint64_t shown = number.value_or(sequence_ + 1);
+  const auto title = [&] { return CallTitle{{name_of(plan.operation), shown}, "", rank_, size_}; };
+  const auto text_of = [&](const Failure& failure) {
+    return error_text(title(), failure, carrier(), deadline.elapsed_seconds());
   };
+  if (auto broken = failure()) throw_failure(*broken, text_of(*broken));
+  const uint64_t sequence = sequence_++;
   Stats& stats = errand != nullptr ? *errand : stats_;
   const Running running(running_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
-    CallIdentity identity{&plan, sequence, average, rank_, options_.checksum};
+    CallIdentity identity{&plan, sequence, average, rank_, options_.checksum, options_.tell_hashes};
     Call call{{carriers_.inner.get(), carriers_.cross.get()},
               topology(),
               plan,
@@ -308,21 +308,27 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
                            (carriers_.cross ? carriers_.cross->staging_bytes() : 0) +
                            (options_.direct_from > 0 ? work_.bytes() : 0);
     if (call.met_nonfinite) {
-      throw NonFiniteError(
-          context("a NaN or Inf was met on this or another rank (nonfinite='raise')"));
+      const Failure met{FailureKind::kNonFinite,
+                        "a NaN or Inf was met on this or another rank (nonfinite='raise')", rank_,
+                        title().call};
+      throw_failure(met, text_of(met));
     }
   } catch (const NonFiniteError&) {
     throw;
   } catch (const std::exception& e) {
-    // The kind of error is kept, the operation is added; the carriers tell the peers the same.
+    // The cause is kept, and the operation is noted; the carriers tell the peers the same.
     Failure failure = failure_of(e);
-    failure.text = context(failure.text);
+    if (failure.rank < 0) {
+      if (errand != nullptr) failure.text = "while the autotuner measured: " + failure.text;
+      failure.rank = rank_;
+      failure.call = title().call;
+    }
     if (explain_) failure = explain_(std::move(failure));
     std::lock_guard<std::mutex> lock(state_mutex_);
     failure = broken_by(failure);
     explained_.notify_all();
     abort_carriers(failure);
-    throw_failure(failure);
+    throw_failure(failure, text_of(failure));
   }
 }
 
@@ -342,7 +348,7 @@ void Engine::fail(const Failure& cause) {
 }
 
 void Engine::abort(const std::string& reason) {
-  fail({FailureKind::kAborted, str_of("rank ", rank_, " was aborted: ", reason)});
+  fail({FailureKind::kAborted, str_of("rank ", rank_, " was aborted: ", reason), rank_});
 }
 
 void Engine::close() {

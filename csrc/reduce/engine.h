@@ -41,6 +41,8 @@ struct EngineOptions {
   NonFinite nonfinite = NonFinite::kPropagate;
   /// A checksum after every message.
   bool checksum = false;
+  /// Errors show the hashes of plans. May differ between ranks.
+  bool tell_hashes = false;
   /// With two levels: no codec inside hosts.
   bool inner_exact = true;
   /// With one level, over a carrier with direct transfers: kAuto takes them for exact tensors from
@@ -113,11 +115,11 @@ class Engine {
   ///   reduce-scatter  input plan.values values, output one shard
   ///   all-gather      input one shard, output plan.values values
   /// average: divides the fp32 sum by the number of ranks before it is rounded.
-  /// number: of the call, for errors; none: the engine's own count.
+  /// number: of the call, for errors; none: the engine's own count, from 1.
   /// errand: counts there instead of in stats(): an exchange of the group's own, on behalf of the
   /// call with that number.
   /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
-  /// later run() throws the same).
+  /// later run() throws the same). Their origin() is the cause without this call's title.
   void run(const Plan& plan, const void* input, void* output, bool average,
            const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
            Stats* errand = nullptr);

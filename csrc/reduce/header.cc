@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "reduce/call_text.h"
 
 namespace cgx {
 namespace {
@@ -35,20 +36,33 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
   return header;
 }
 
-std::string describe(const MessageHeader& h) {
-  std::string text = str_of(name_of(static_cast<Operation>(h.operation)),
-                            h.flags & MessageHeader::kAverage ? " AVG" : "", " number ", h.sequence,
-                            " of ", h.values, " ", name_of(static_cast<DType>(h.dtype)), " in ",
-                            h.segments, h.segments == 1 ? " segment, " : " segments, ");
-  if (h.bits == 0) {
-    text += "exact";
-  } else if (h.bits == 16) {
-    text += str_of("first codec 16 bits, ", name_of(static_cast<DType>(h.bucket_size)));
-  } else {
-    text += str_of("first codec ", static_cast<int>(h.bits), " bits, bucket_size ", h.bucket_size);
+// What the hash covers and no detail tells stays unsaid.
+CallSide side_of(const MessageHeader& h, int rank, uint64_t own_sequence) {
+  const auto operation = static_cast<Operation>(h.operation);
+  CallSide side;
+  side.rank = rank;
+  side.hash = h.plan_hash;
+  side.call = name_of(operation);
+  if (operation != Operation::kAllGather) {
+    side.call += h.flags & MessageHeader::kAverage ? " AVG" : " SUM";
   }
-  return text + str_of(", ", name_of(static_cast<Algorithm>(h.algorithm)), ", round ", h.round,
-                       ", plan ", std::hex, h.plan_hash);
+  side.call += values_text(h.values, name_of(static_cast<DType>(h.dtype))) + bits_text(h.bits);
+  std::string buckets;
+  if (h.bits == 16) {
+    buckets = str_of(" as ", name_of(static_cast<DType>(h.bucket_size)));
+  } else if (h.bits != 0) {
+    buckets = str_of(", buckets of ", h.bucket_size);
+  }
+  std::string place;
+  if (h.sequence != own_sequence) {
+    const bool behind = h.sequence < own_sequence;
+    const uint64_t calls = behind ? own_sequence - h.sequence : h.sequence - own_sequence;
+    place = str_of(", ", calls, calls == 1 ? " call " : " calls ", behind ? "earlier" : "later");
+  }
+  side.details = {buckets, str_of(", in ", h.segments, h.segments == 1 ? " layer" : " layers"),
+                  str_of(", ", name_of(static_cast<Algorithm>(h.algorithm))),
+                  str_of(", round ", h.round), place};
+  return side;
 }
 
 }  // namespace
@@ -85,8 +99,8 @@ MessageHeader matching_header(const Message& message, const CallIdentity& call, 
       header.plan_hash == expected.plan_hash &&
       (header.flags & MessageHeader::kAverage) == (expected.flags & MessageHeader::kAverage);
   if (!same) {
-    throw MismatchError(str_of("ranks disagree on the collective: rank ", call.rank, " runs ",
-                               describe(expected), "; rank ", sender, " runs ", describe(header)));
+    throw MismatchError(disagreement(side_of(expected, call.rank, call.sequence),
+                                     side_of(header, sender, call.sequence), call.tell_hashes));
   }
   return header;
 }

@@ -45,7 +45,8 @@ struct CallIdentity {
   uint64_t sequence = 0;
   bool average = false;
   int rank = 0;
-  bool checksum = false;  // after every payload
+  bool checksum = false;     // after every payload
+  bool tell_hashes = false;  // in errors
 };
 
 /// Writes the header of a message with `payload_bytes` bytes after it. `flags` are

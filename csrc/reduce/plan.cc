@@ -310,9 +310,9 @@ const char* name_of(Operation operation) {
     case Operation::kAllReduce:
       return "all_reduce";
     case Operation::kReduceScatter:
-      return "reduce_scatter";
+      return "reduce_scatter_tensor";
     case Operation::kAllGather:
-      return "all_gather";
+      return "all_gather_into_tensor";
   }
   return "unknown operation";
 }

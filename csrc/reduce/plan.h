@@ -77,6 +77,7 @@ enum class Algorithm : uint8_t {
   kDirect = 4
 };
 
+/// As torch.distributed calls it.
 const char* name_of(Operation operation);
 const char* name_of(Algorithm algorithm);
 

@@ -130,7 +130,7 @@ def on_different_devices(rank, world_size, late, used_before, hosts):
 @pytest.mark.parametrize("hosts, used_before", [(1, True), (1, False), (2, False)])
 def test_ranks_on_different_devices_are_told(hosts, late, used_before):
     for text in fake_cuda.run_fresh(on_different_devices, 2, late, used_before, hosts, env=SHM):
-        assert "rank 0 runs" in text and "rank 1 runs all_reduce SUM of 3000 Float" in text, text
+        assert "rank 0 runs" in text and "rank 1 runs all_reduce SUM of 3000 float32 " in text, text
         assert "CUDA" in text, text
 
 

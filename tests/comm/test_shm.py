@@ -96,7 +96,7 @@ def test_death_reaches_a_rank_that_waits_for_a_waiter(tmp_path: pathlib.Path) ->
     killed = time.time()
     victim.process.kill()
     kind, text, noticed, _ = last.value()
-    assert kind == "PeerLostError" and "failure on rank 1" in text and "rank 2" in text
+    assert kind == "PeerLostError" and "rank 1 failed" in text and "rank 2" in text
     assert noticed - killed < 1
     middle.value()
     victim.end()

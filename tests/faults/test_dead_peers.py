@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.distributed import run_pooled
 from tests.faults.forked import Lost, Ranks, join
+from tests.faults.texts import LONGEST, head_of
 
 VALUES, LONG = 30000, 400_000
 ONE_HOST, ACROSS = 1.0, 5.0  # seconds in which the others must hear
@@ -107,7 +108,9 @@ def kill_at_every_step(_rank, _world_size, layout, victims, stride):
                 kind, text, heard, later, destroyed, total = outcome
                 told = f"{where}, rank {rank}, {heard - died:.2f} s: {kind}: {text}"
                 assert kind == "PeerLostError", told
-                assert "all_reduce number" in text and f"on rank {rank} of 3" in text, told
+                head = head_of(text)
+                assert head["call"] == "all_reduce" and head["rank"] == str(rank), told
+                assert head["group"] == "default_pg" and len(text) <= LONGEST, told
                 assert f"rank {victim}" in text or "closed" in text, told
                 assert " s" in text, told
                 assert heard - died < limit + SLACK, told
@@ -176,7 +179,9 @@ def kill_in_forwarded(_rank, _world_size, env, kinds):
                 text, heard, later = outcome
                 # On another host only the end of the connection is seen.
                 assert f"rank {victim}" in text or "onnection" in text, where
-                assert "number" in text and later < 0.5, where
+                head = head_of(text)
+                assert (head["rank"], head["group"]) == (str(rank), "default_pg"), where
+                assert len(text) <= LONGEST and later < 0.5, where
                 worst = max(worst, heard - died)
     return worst
 

@@ -4,6 +4,7 @@ whatever carried the calls.
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -12,6 +13,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.distributed import run_pooled, run_ranks, store
+from tests.faults.texts import check_disagreement, head_of
 
 # On one host calls are compared in shared memory before they start; elsewhere when they are stuck.
 ONE_HOST: dict[str, str] = {}
@@ -33,6 +35,10 @@ def other_operation(rank):
 
 def other_reduction(rank):
     dist.all_reduce(torch.ones(100), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
+
+
+def sum_and_average(rank):
+    dist.all_reduce(torch.ones(100), op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM)
 
 
 def nothing_and_something(rank):
@@ -108,6 +114,7 @@ EVERYWHERE = [
     other_type,
     other_operation,
     other_reduction,
+    sum_and_average,
     nothing_and_something,
     compressed_and_exact,
     other_bits,
@@ -125,25 +132,50 @@ EVERYWHERE = [
 SHARED_MEMORY = [*EVERYWHERE, other_root, other_size_inside]
 
 
+# What the two sides differ in is said in their lines, but for what only the plan's hash tells.
+SAID = {
+    other_type: ("float32 values", "float64 values"),
+    other_operation: ("broadcast of 100 float32 values from rank 0", "all_reduce SUM of 100 "),
+    other_reduction: ("all_reduce SUM", "all_reduce MAX"),
+    sum_and_average: ("all_reduce SUM of 100 ", "all_reduce AVG of 100 "),
+    compressed_and_exact: ("of 2000 float32 values", "of 2000 float32 values, 4 bits"),
+    other_bits: (", 4 bits", ", 5 bits"),
+    other_bucket_size: (", buckets of 64", ", buckets of 128"),
+    other_size: ("of 1000 float32 values", "of 1001 float32 values"),
+    one_call_ahead: ("all_reduce SUM of 100 float32 values", "barrier"),
+    other_root: ("from rank 0", "from rank 1"),
+    other_size_inside: ("of 100 int64 values", "of 10100 int64 values"),
+}
+
+
+def recorded(text):
+    """The number that the flight record gives the call whose error this is; None: never begun."""
+    entries = torch_cgx.flight_record()["entries"]
+    numbers = [e["collective_seq_id"] for e in entries if e.get("error") == text]
+    return numbers[-1] if numbers else None
+
+
 def disagree(rank, world_size, cases):
     seen = []
     for case in cases:
         group = dist.new_group(list(range(world_size)))
         default, dist.distributed_c10d.GroupMember.WORLD = dist.group.WORLD, group
         start = time.monotonic()
+        text = "no error"
         try:
             case(rank)
-            seen.append((case.__name__, 0.0, "no error"))
         except torch_cgx.MismatchError as error:
-            seen.append((case.__name__, time.monotonic() - start, str(error)))
+            text = str(error)
         except Exception as error:
-            seen.append((case.__name__, time.monotonic() - start, f"{type(error)} {error}"))
+            text = f"{type(error)} {error}"
         finally:
+            seen.append((case, time.monotonic() - start, text, recorded(text)))
             dist.distributed_c10d.GroupMember.WORLD = default
         start = time.monotonic()
-        with pytest.raises(torch_cgx.MismatchError):
+        with pytest.raises(torch_cgx.MismatchError) as later:
             dist.all_reduce(torch.ones(3), group=group)
         assert time.monotonic() - start < 1
+        check_disagreement(str(later.value), rank, world_size)
         dist.destroy_process_group(group)
     return seen
 
@@ -159,11 +191,29 @@ def disagree(rank, world_size, cases):
 def test_every_rank_hears_both_sides(env, cases, limit):
     results = run_pooled(disagree, 2, cases, env=env, timeout=170, group_timeout=150)
     for rank, seen in enumerate(results):
-        for name, seconds, text in seen:
-            where = f"{name} on rank {rank} after {seconds:.1f} s: {text}"
-            assert "rank 0" in text and "rank 1" in text, where
-            assert "disagree" in text, where
+        for case, seconds, text, number in seen:
+            where = f"{case.__name__} on rank {rank} after {seconds:.1f} s: {text}"
+            check_disagreement(text, rank, 2)
+            for side, said in enumerate(SAID.get(case, ())):
+                assert re.search(rf"^  rank {side} runs .*{said}", text, re.MULTILINE), where
+            # One number for a call, in the error as in the flight record.
+            assert number is None or number == int(head_of(text)["number"]), where
             assert seconds < limit, where
+    # Calls are refused before they begin only where the peer has told already.
+    assert sum(number is not None for seen in results for *_, number in seen) >= len(cases)
+
+
+def debugged(rank, world_size):
+    with pytest.raises(torch_cgx.MismatchError) as error:
+        other_rounding(rank)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_hashes_of_plans_are_for_debugging(level):
+    for rank, text in enumerate(run_pooled(debugged, 2, env={"CGX_LOG": level})):
+        check_disagreement(text, rank, 2, hashes=level == "debug")
+        assert head_of(text)["group"] == "default_pg" and head_of(text)["number"] == "1"
 
 
 class SlowBoard(dist.Store):
@@ -254,8 +304,9 @@ def spectators(rank, world_size):
 @pytest.mark.parametrize("hosts", ["aaa", "abb"])
 def test_those_who_agree_hear_it_too(hosts):
     env = [{"CGX_HOST_ID": host} for host in hosts]
-    for text in run_pooled(spectators, 3, env=env, timeout=60):
-        assert "disagree" in text and "broadcast" in text and "all_reduce" in text
+    for rank, text in enumerate(run_pooled(spectators, 3, env=env, timeout=60)):
+        check_disagreement(text, rank, 3)
+        assert "broadcast" in text and "all_reduce" in text
 
 
 def stale(rank, world_size):

@@ -75,8 +75,9 @@ TEST(header_names_both_sides) {
   other.sequence = 40;
   const std::string text = error_of<MismatchError>(
       [&] { check_call({sent.message.data(), sent.message.size()}, other, 5, 2); });
-  CHECK(contains(text, "rank 0 runs all_reduce AVG number 40") &&
-            contains(text, "rank 2 runs all_reduce AVG number 41"),
+  const std::string same = "all_reduce AVG of 1010 float16 values, 4 bits";
+  CHECK(text == "ranks disagree on the collective:\n  rank 0 runs " + same + "\n  rank 2 runs " +
+                    same + ", 1 call later",
         text);
 }
 

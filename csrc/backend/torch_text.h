@@ -1,0 +1,13 @@
+// What torch and Gloo say of a failure, without what is of no use to the reader.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace cgx {
+
+/// The text of an exception without the stack, without the place in Gloo's sources in front, and
+/// without Gloo's advice behind.
+std::string plain_text(const std::exception& error);
+
+}  // namespace cgx
