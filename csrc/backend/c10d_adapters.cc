@@ -31,8 +31,11 @@ class StoreRendezvous : public Rendezvous {
     try {
       store_->wait({"cgx/" + key}, std::max(left, std::chrono::milliseconds(1)));
     } catch (const std::exception& e) {
-      throw TimeoutError(str_of("waited ", deadline.elapsed_seconds(), " s for '", key,
-                                "' in the group's store: ", e.what()));
+      const std::string text = str_of("waited ", deadline.elapsed_seconds(), " s for '", key,
+                                      "' in the group's store: ", plain_text(e));
+      // The wait was in whole milliseconds. An earlier end is that of the store's server.
+      if (deadline.left() < std::chrono::milliseconds(5)) throw TimeoutError(text);
+      throw PeerLostError(text);
     }
     const std::vector<uint8_t> value = store_->get("cgx/" + key);
     return std::string(value.begin(), value.end());

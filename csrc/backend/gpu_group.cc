@@ -183,33 +183,43 @@ std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device) {
   // A failed attempt leaves keys behind.
   const std::string keys = str_of("cuda/", lanes_begun_++);
   auto rendezvous = rendezvous_at(c10::make_intrusive<c10d::PrefixStore>(keys, store_));
+  try {
+    return make_gpu_lane(device, keys, *rendezvous);
+  } catch (...) {
+    leave_together(*rendezvous, rank_, size_);
+    throw;
+  }
+}
+
+std::unique_ptr<GpuLane> ProcessGroupCGX::make_gpu_lane(c10::Device device, const std::string& keys,
+                                                        Rendezvous& rendezvous) {
   std::unique_ptr<GpuLane> lane;
   // Not every rank has a driver, or kernels: those without would be waited for.
-  connect_level("device", *rendezvous,
+  connect_level("device", rendezvous,
                 [&] { lane = std::make_unique<GpuLane>(device, factories_.kernels); });
   const Topology& topology = engine_->topology();
   const bool two_levels = topology.two_levels();
   const bool has_nccl = static_cast<bool>(factories_.inner_nccl);
   if (config_.cross_is_automatic || config_.cuda_backend == "AUTO") {
-    agree_on_nccl(*rendezvous, rank_, size_, has_nccl, Deadline::after(options_->timeout));
+    agree_on_nccl(rendezvous, rank_, size_, has_nccl, Deadline::after(options_->timeout));
   }
   const Carrier cross = config_.cross_is_automatic && has_nccl ? Carrier::kNccl : config_.cross;
   if (size_ > 1) refuse_impossible(config_, topology, cross);
   Carriers carriers{topology, rank_, nullptr, nullptr, ""};
   Budget room;
   if (on_one_host_ || two_levels) {
-    connect_level("inner", *rendezvous, [&] {
+    connect_level("inner", rendezvous, [&] {
       const int host = topology.host_of(rank_);
       const std::vector<int>& members = topology.host(host);
       if (!on_one_host_ && members.size() == 1) return;
       carriers.inner = make_gpu_carrier(config_.inner, str_of(keys, "/host", host), members,
                                         topology.local_of(rank_), *lane);
     });
-    room = agree_on_room(*rendezvous, rank_, size_, carriers.inner.get(),
+    room = agree_on_room(rendezvous, rank_, size_, carriers.inner.get(),
                          Deadline::after(options_->timeout));
   }
   if (!on_one_host_) {
-    connect_level("cross", *rendezvous, [&] {
+    connect_level("cross", rendezvous, [&] {
       if (!topology.in_team(rank_)) return;
       const int number = topology.local_of(rank_);
       carriers.cross = make_gpu_carrier(cross, str_of(keys, "/team", number), topology.team(number),

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -15,6 +16,8 @@ namespace {
 
 constexpr char kHostKey[] = "host";
 constexpr char kRefusedKey[] = "refused";
+// Ranks that have a cause to hear are waiting for it: they have it within milliseconds.
+constexpr std::chrono::seconds kLeaving{3};
 
 std::string rank_key(int rank) { return str_of("handshake/", rank); }
 
@@ -114,6 +117,19 @@ void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size
       throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
                                  " cannot take part in the group: ", theirs));
     }
+  }
+}
+
+void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept {
+  try {
+    const auto key = [](int of) { return str_of("left/", of); };
+    rendezvous.set(key(rank), "left");
+    const Deadline deadline = Deadline::after(kLeaving);
+    for (int p = 0; p < size; ++p) {
+      if (p != rank) rendezvous.get(key(p), deadline);
+    }
+  } catch (...) {
+    // A rank never came, or whoever serves the store has left: this one knows its cause.
   }
 }
 

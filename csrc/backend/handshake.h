@@ -29,4 +29,10 @@ std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
 void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
              const std::string& failure, const Deadline& deadline);
 
+/// Before a rank throws what kept it from making a group: tells the others that it has read all
+/// that it will, and waits until all have, 3 s at most. With the exception its process may end, and
+/// with the process the store that it serves: the others must have read the cause before. Throws
+/// nothing.
+void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept;
+
 }  // namespace cgx

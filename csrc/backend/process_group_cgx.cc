@@ -15,6 +15,7 @@
 #include "backend/gil.h"
 #include "backend/handshake.h"
 #include "backend/python_error.h"
+#include "backend/torch_text.h"
 #include "backend/torch_threads.h"
 #include "backend/version.h"
 #include "base/error.h"
@@ -48,12 +49,17 @@ c10::intrusive_ptr<c10d::Store> fresh_keys(const c10::intrusive_ptr<c10d::Store>
   return c10::make_intrusive<c10d::PrefixStore>(str_of("making", making), store);
 }
 
+// What this rank's own environment and options say. A bad value is told to the others.
 GroupConfig resolve_or_refuse(const OptionFields& fields,
-                              const c10::intrusive_ptr<c10d::Store>& store, int rank) {
+                              const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
   try {
+    FlightRecord::instance();  // refuses a bad TORCH_FR_BUFFER_SIZE
+    default_cpu_level();       // and CGX_CPU_LEVEL
     return resolve_group(fields);
-  } catch (const ConfigError& e) {
-    refuse_handshake(*make_store_rendezvous(store), rank, e.what());
+  } catch (const std::exception& e) {
+    auto rendezvous = make_store_rendezvous(store);
+    refuse_handshake(*rendezvous, rank, plain_text(e));
+    leave_together(*rendezvous, rank, size);
     throw;
   }
 }
@@ -112,19 +118,28 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
       process_(getpid()),
       store_(fresh_keys(store, rank)),
       options_(std::move(options)),
-      config_(resolve_or_refuse(options_->fields, store_, rank)),
+      config_(resolve_or_refuse(options_->fields, store_, rank, size)),
       notices_(options_->fields, rank == 0 && config_.log >= LogLevel::kWarn),
       factories_(std::move(factories)) {
-  FlightRecord::instance();  // refuses a bad TORCH_FR_BUFFER_SIZE while nothing is under way
-  const Deadline deadline = Deadline::after(options_->timeout);
   auto rendezvous = make_store_rendezvous(store_);
+  try {
+    make(*rendezvous);
+  } catch (...) {
+    leave_together(*rendezvous, rank_, size_);
+    throw;
+  }
+  init();
+}
+
+void ProcessGroupCGX::make(Rendezvous& rendezvous) {
+  const Deadline deadline = Deadline::after(options_->timeout);
   guard_ = std::make_shared<GroupGuard>(
       std::make_shared<const GroupLabel>(GroupLabel{
           serial_, options_->group_name, options_->group_desc, options_->global_ranks_in_group,
           rank_, size_, config_.log == LogLevel::kDebug}),
       store_);
   // First, so that a disagreement is found before anything is built on it.
-  hosts_ = handshake(*rendezvous, rank_, size_, options_->fields, config_.host_id, deadline);
+  hosts_ = handshake(rendezvous, rank_, size_, options_->fields, config_.host_id, deadline);
   const Topology topology(hosts_, config_.leader_only);
   on_one_host_ = topology.host_count() == 1;
   const GroupConfig host = for_host(config_);
@@ -134,9 +149,9 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   Carriers carriers{topology, rank_, nullptr, nullptr, carrier_name(host, topology)};
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
   if (on_one_host_ || topology.two_levels()) {
-    connect_level("inner", *rendezvous, [&] { connect_inner(carriers); });
+    connect_level("inner", rendezvous, [&] { connect_inner(carriers); });
   }
-  if (!on_one_host_) connect_level("cross", *rendezvous, [&] { connect_cross(carriers); });
+  if (!on_one_host_) connect_level("cross", rendezvous, [&] { connect_cross(carriers); });
   engine_ = std::make_unique<Engine>(
       std::move(carriers), engine,
       [guard = guard_](Failure failure) { return guard->explain(std::move(failure)); });
@@ -165,7 +180,6 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
                     ", reductions inner ", config_.inner_reduction, ", cross ",
                     config_.cross_reduction, ", everything else over gloo"));
   }
-  init();
 }
 
 void ProcessGroupCGX::connect_level(const char* level, Rendezvous& rendezvous,

@@ -171,6 +171,8 @@ class ProcessGroupCGX : public c10d::Backend {
  private:
   using Body = std::function<void(const Deadline&, CallRecord&)>;
 
+  /// Of the constructor: compares configurations, finds the hosts, sets up the carriers.
+  void make(Rendezvous& rendezvous);
   /// Collective over `members`, ranks of this group of which this one is number `rank`, and which
   /// alone use `keys`.
   std::unique_ptr<Communicator> make_carrier(Carrier kind, const char* variable,
@@ -183,6 +185,8 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Carriers and engine of the first GPU whose tensors are reduced. Collective.
   GpuLane& gpu_lane(const at::Tensor& tensor);
   std::unique_ptr<GpuLane> make_gpu_lane(c10::Device device);
+  std::unique_ptr<GpuLane> make_gpu_lane(c10::Device device, const std::string& keys,
+                                         Rendezvous& rendezvous);
   /// Before a call over messages without heads: MismatchError unless all ranks have the same plan.
   /// Ranks of one host have compared it; those of several do so for each plan that is new.
   void agree_on_plan(const CallRecord& record, const Deadline& deadline);

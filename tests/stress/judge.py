@@ -18,6 +18,7 @@ SAME_HOST, ELSEWHERE = 2.0, 7.5
 # Gloo tries five times to connect to a peer, and gives each time the whole timeout.
 MESH_TRIES = 5
 CLOSING = 10.0  # a rank that leaves waits so long for calls that nobody has waited for
+LEAVING = 3.0  # a rank that cannot make a group waits so long for the others to hear why
 SLACK = 4.0  # seconds by which a busy machine may miss a deadline
 SILENT = ("none", "pause", "storm")  # faults that nobody may notice
 KILLS = ("kill", "kill_two", "kill_all", "creation")
@@ -105,7 +106,7 @@ def _limit(episode: Episode, failure: Failure, times: dict[int, float]) -> tuple
     if failure.phase in ("init", "group"):
         mesh = "connectFullMesh" in failure.text
         what = "creation, Gloo's mesh" if mesh else "creation"
-        return what, CREATION_SECONDS * (MESH_TRIES if mesh else 1) + SLACK
+        return what, CREATION_SECONDS * (MESH_TRIES if mesh else 1) + LEAVING + SLACK
     if episode.fault == "stall":
         return "stall", SHORT_SECONDS + SLACK
     members = episode.groups_at(failure.step)[failure.group]

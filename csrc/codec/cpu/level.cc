@@ -74,6 +74,8 @@ const cpu::Kernels& cpu::kernels() {
 
 std::string cpu_level() { return cpu::kernels().name; }
 
+std::string default_cpu_level() { return default_level().name; }
+
 void set_cpu_level(const std::string& name) {
   const Kernels& level = name.empty() ? default_level() : find("cpu level", name);
   in_force.store(&level, std::memory_order_release);
