@@ -55,7 +55,9 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
                 f"bucket {bucket.index()} holds {buffer.numel()} values, but its {len(parameters)} "
                 f"parameters have {planned}"
             )
-        work = backend.all_reduce_layers(buffer, dist.ReduceOp.AVG, layers, tunable=True)
+        work = backend.all_reduce_layers(
+            buffer, dist.ReduceOp.AVG, layers, tunable=True, chosen_by="cgx_hook"
+        )
     if bucket.is_last():
         state.end_step(backend)
     return _C.tensor_future(work, buffer)

@@ -98,6 +98,7 @@ class ProcessGroupCGX(Backend):
         timeout: timedelta = ...,
         *,
         tunable: bool = False,
+        chosen_by: str = "",
     ) -> dist.Work: ...
     def reduce_scatter_codec(
         self,

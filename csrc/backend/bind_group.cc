@@ -173,13 +173,14 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(const ProcessGroupCGX::StorePtr& 
 
 c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
                                                  const c10d::ReduceOp& op, const Layers& layers,
-                                                 bool async_op, milliseconds timeout,
-                                                 bool tunable) {
+                                                 bool async_op, milliseconds timeout, bool tunable,
+                                                 const std::string& chosen_by) {
   std::vector<LayerRequest> requests;
   for (const auto& [numel, codec] : layers) requests.push_back({numel, codec});
   py::gil_scoped_release no_gil;
-  return group.all_reduce_layers(tensor, op, requests,
-                                 {timeout, async_op, tunable ? Bits::kTunable : Bits::kFixed});
+  return group.all_reduce_layers(
+      tensor, op, requests,
+      {timeout, async_op, tunable ? Bits::kTunable : Bits::kFixed, chosen_by});
 }
 
 // Of both engines.
@@ -288,7 +289,7 @@ void bind_group(py::module_& m) {
            py::arg("group_desc"), py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
            py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
-           py::kw_only(), py::arg("tunable") = false)
+           py::kw_only(), py::arg("tunable") = false, py::arg("chosen_by") = "")
       .def(
           "reduce_scatter_codec",
           [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,

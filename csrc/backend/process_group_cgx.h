@@ -52,6 +52,8 @@ struct Terms {
   /// False: the caller waits for the work at once, so its own thread may do it.
   bool async = true;
   Bits bits = Bits::kFixed;
+  /// Who chose the codecs of an explicit call, for the log; empty: the caller.
+  std::string chosen_by{};
 };
 
 class ProcessGroupCGX : public c10d::Backend {

@@ -22,8 +22,10 @@ using WorkPtr = ProcessGroupCGX::WorkPtr;
 using Tensors = ProcessGroupCGX::Tensors;
 using std::chrono::milliseconds;
 
-// Why a call has the codec that it has.
-constexpr char kByTheCall[] = "the call says so";
+// Why an explicit call has the codec that it has.
+std::string given(const Terms& terms) {
+  return terms.chosen_by.empty() ? "given by the call" : "chosen by " + terms.chosen_by;
+}
 
 const char* name_of(const c10d::ReduceOp& op) {
   static constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
@@ -417,7 +419,7 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
   std::vector<Segment> segments = segments_of(tensor, layers);
   Notices::explicit_call();
   if (is_sum(op) && engine_dtype(tensor)) {
-    return engine_all_reduce({tensor}, op, {std::move(segments)}, terms, kByTheCall);
+    return engine_all_reduce({tensor}, op, {std::move(segments)}, terms, given(terms));
   }
   for (const LayerRequest& layer : layers) {
     if (layer.codec) refuse_compression("all_reduce", tensor, &op);
@@ -438,7 +440,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
     return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)), terms,
-                                 kByTheCall);
+                                 given(terms));
   }
   check_usable("reduce_scatter_tensor");
   c10d::ReduceScatterOptions opts;
@@ -454,7 +456,7 @@ WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
     if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
     if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
     return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), terms,
-                             kByTheCall);
+                             given(terms));
   }
   check_usable("all_gather_into_tensor");
   c10d::AllgatherOptions opts;

@@ -10,8 +10,10 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import torch_cgx
+from cgx_utils import CGXState, cgx_hook
 from tests.distributed import run_pooled, run_ranks
 from torch_cgx import _C
 
@@ -110,13 +112,19 @@ def chatter(rank, world_size):
     sys.stderr.flush()
 
 
-def lines_of(env):
+def step_with_the_hook(rank, world_size):
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    model.register_comm_hook(CGXState(None, compression_params={"bits": 4}), cgx_hook)
+    model(torch.ones(2, 64)).sum().backward()
+
+
+def lines_of(env, what=chatter):
     """What two ranks say; their stderr goes into the outcome's log only on failure."""
-    outcomes = run_ranks(say, 2, env=env)
+    outcomes = run_pooled(say, 2, what, env=env)
     return [line for text in outcomes for line in text.splitlines() if line.startswith("[cgx]")]
 
 
-def say(rank, world_size):
+def say(rank, world_size, what):
     import os
     import tempfile
 
@@ -126,7 +134,7 @@ def say(rank, world_size):
         try:
             group = dist.new_group([0, 1])
             default, dist.distributed_c10d.GroupMember.WORLD = dist.group.WORLD, group
-            chatter(rank, world_size)
+            what(rank, world_size)
             dist.distributed_c10d.GroupMember.WORLD = default
         finally:
             os.dup2(before, 2)
@@ -140,7 +148,7 @@ def test_the_log_says_who_served_a_call_and_why():
     lines = lines_of({"CGX_LOG": "debug", **bits})
     text = "\n".join(lines)
     assert re.search(r"rank 0 of 2, group .*carrier shm", text), text
-    assert re.search(r"one-shot over shm, maxmin bits=4 .*codec: the call says so", text), text
+    assert re.search(r"one-shot over shm, maxmin bits=4 .*codec: given by the call", text), text
     assert re.search(r"maxmin bits=8 .*codec: compressed: bits=8", text), text
     assert re.search(r"exact: fewer values than min_size=16", text), text
     assert re.search(r"barrier.*: gloo", text), text
@@ -151,6 +159,13 @@ def test_the_log_says_who_served_a_call_and_why():
     assert len(lines) == 2 and all(made in line for line in lines), lines
     assert "maxmin bits=8" in lines_of({"CGX_LOG": "info", **bits})[0]
     assert lines_of({}) == []
+
+
+def test_the_log_says_who_chose_the_codec():
+    lines = lines_of({"CGX_LOG": "debug"}, step_with_the_hook)
+    reduced = [line for line in lines if "maxmin bits=4" in line]
+    assert len(reduced) == 2, lines
+    assert all("codec: chosen by cgx_hook;" in line for line in reduced), reduced
 
 
 def profile(rank, world_size):
