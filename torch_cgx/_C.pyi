@@ -64,9 +64,11 @@ class Options(Backend.Options):
         intra_broadcast: bool | None = None,
         intra_compress: bool | str | None = None,
         fusion_buffer_mb: int | None = None,
-        segment_kb: int | None = None,
         shm_segment_kb: int | None = None,
+        segment_kb: int | None = None,
+        checksum: bool | None = None,
         autotune: bool | None = None,
+        log: str | None = None,
         host_id: str | None = None,
     ) -> None: ...
     def given(self) -> dict[str, Any]: ...

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/layer_table.h"
-#include "backend/settings.h"
+#include "backend/settings_doc.h"
 #include "backend/version.h"
 #include "base/error.h"
 #include "reduce/pipeline.h"
@@ -217,6 +217,7 @@ py::list settings_py() {
     row["default"] = s.fallback;
     row["per_call"] = s.per_call;
     row["compared"] = s.compared;
+    row["meaning"] = meaning_of(s);
     table.append(row);
   }
   return table;

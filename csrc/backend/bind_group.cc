@@ -12,6 +12,7 @@
 #include "backend/bind_tuning.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
+#include "backend/settings_doc.h"
 #include "base/error.h"
 #include "device/driver.h"
 
@@ -239,8 +240,9 @@ void bind_group(py::module_& m) {
   py::module_::import("torch.distributed");  // registers the base classes
   register_python_error_translator();
 
-  py::class_<Options, OptionsPtr, c10d::Backend::Options> options(m, "Options");
-  options.def(py::init(&make_options))
+  py::class_<Options, OptionsPtr, c10d::Backend::Options> options(m, "Options",
+                                                                  options_doc().c_str());
+  options.def(py::init(&make_options), "The keywords are those of the class.")
       .def("given", &given, "The settings that were given explicitly, by name.")
       .def("__repr__", &repr)
       .def("__eq__",
@@ -255,10 +257,11 @@ void bind_group(py::module_& m) {
         return py::make_tuple(rebuild, py::make_tuple(given(self.cast<const Options&>())));
       });
   for (const Setting& s : settings()) {
-    options.def_property_readonly(s.name, [&s](const Options& o) -> py::object {
+    const auto get = [&s](const Options& o) -> py::object {
       auto text = o.fields.get(s.name);
       return text ? value_of(s, *text) : py::object(py::none());
-    });
+    };
+    options.def_property_readonly(s.name, get, meaning_of(s));
   }
 
   m.def(

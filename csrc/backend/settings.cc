@@ -45,24 +45,6 @@ std::string choices_of(const Setting& setting) {
   return *setting.choices == '\0' ? codec_names() : setting.choices;
 }
 
-std::string allowed(const Setting& setting) {
-  switch (setting.kind) {
-    case Kind::kInteger:
-      return str_of("integers from ", setting.low, " to ", setting.high);
-    case Kind::kBoolean:
-      return "0 or 1";
-    case Kind::kSwitch:
-      return "0, 1 or AUTO";
-    case Kind::kChoice:
-      return "one of " + choices_of(setting);
-    case Kind::kList:
-      return "a comma-separated list (or 'none') of " + choices_of(setting);
-    case Kind::kText:
-      break;
-  }
-  return "any text";
-}
-
 [[noreturn]] void bad_value(const Setting& setting, const std::string& where,
                             const std::string& value) {
   throw ConfigError(
@@ -188,6 +170,24 @@ const std::vector<Setting>& settings() {
   };
   // clang-format on
   return table;
+}
+
+std::string allowed(const Setting& setting) {
+  switch (setting.kind) {
+    case Kind::kInteger:
+      return str_of("integers from ", setting.low, " to ", setting.high);
+    case Kind::kBoolean:
+      return "0 or 1";
+    case Kind::kSwitch:
+      return "0, 1 or AUTO";
+    case Kind::kChoice:
+      return "one of " + choices_of(setting);
+    case Kind::kList:
+      return "a comma-separated list (or 'none') of " + choices_of(setting);
+    case Kind::kText:
+      break;
+  }
+  return "any text";
 }
 
 const Setting& setting(const std::string& name) {

@@ -34,6 +34,8 @@ struct Setting {
 };
 
 const std::vector<Setting>& settings();
+/// "integers from 1 to 32", "one of nearest,stochastic".
+std::string allowed(const Setting& setting);
 /// ConfigError that lists the known names.
 const Setting& setting(const std::string& name);
 

@@ -33,6 +33,8 @@ def test_every_setting_is_in_the_table_and_nothing_else():
         for name, row in SETTINGS.items()
     }
     assert found == expected
+    meanings = {row["name"]: row["meaning"] for row in _C.settings()}
+    assert {name: row["meaning"] for name, row in SETTINGS.items()} == meanings
     assert [row["name"] for row in _C.settings() if not row["compared"]] == ["log", "host_id"]
 
 

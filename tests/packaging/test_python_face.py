@@ -4,7 +4,10 @@ arguments.
 
 from __future__ import annotations
 
+import pydoc
+import re
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +16,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.calls import failure
 from tests.distributed import run_pooled
-from torch_cgx import codecs
+from torch_cgx import _C, codecs
 
 N = 4096
 
@@ -198,6 +201,32 @@ def test_simulate_reads_the_environment(monkeypatch):
     monkeypatch.setenv("CGX_COMPRESSION_QUANTIZATION_BITS", "4.5")
     with pytest.raises(ValueError, match="CGX_COMPRESSION_QUANTIZATION_BITS='4.5'"):
         torch_cgx.simulate(inputs)
+
+
+def test_help_names_every_option_with_its_default_and_what_is_allowed():
+    shown = pydoc.plain(pydoc.render_doc(torch_cgx.Options))
+    for row in _C.settings():
+        (paragraph,) = re.findall(
+            rf"^ \|  {row['name']}: (.*?)\n \|  \n", shown + "\n |  \n", re.MULTILINE | re.DOTALL
+        )
+        assert row["meaning"] and row["meaning"] in paragraph, row
+        assert row["variable"] in paragraph and "default" in paragraph, row
+        assert re.search(rf"default '?{row['default'] or ''}'?", paragraph) or row["default"] in (
+            "0",  # a bool's is False
+        ), paragraph
+        assert ("at each call" in paragraph) == row["per_call"], paragraph
+        if row["name"] == "host_id":
+            continue  # takes anything
+        with pytest.raises((ValueError, TypeError)) as refused:
+            torch_cgx.Options(**{row["name"]: -1 if ": int" in paragraph else "something else"})
+        if isinstance(refused.value, ValueError):
+            allowed = str(refused.value).split(" takes ")[1]
+            assert allowed.replace("0, 1 or AUTO", "AUTO") in paragraph
+    stub = Path(torch_cgx.__file__).with_name("_C.pyi").read_text()
+    options = stub.split("class Options(")[1].split("def given")[0]
+    assert re.findall(r"^        (\w+): [\w\[\] |]+ = None", options, re.MULTILINE) == [
+        row["name"] for row in _C.settings()
+    ]
 
 
 @pytest.mark.parametrize(
