@@ -33,6 +33,8 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
     rank = ranks[dist_opts.group_rank] if ranks else dist_opts.group_rank
     _environment.warn_once_of_unknown(os.environ, rank)
     _warn_of_exact(options)
+    from torch_cgx import _gloo_address
+
     return _C.ProcessGroupCGX(
         store=dist_opts.store,
         rank=dist_opts.group_rank,
@@ -42,6 +44,8 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
         make_nccl=make_nccl if dist.is_nccl_available() else None,
         load_mpi=load_mpi,
         load_kernels=load_kernels,
+        choose_address=_gloo_address.choose,
+        address=_gloo_address.report(dist_opts.store) if dist_opts.group_size > 1 else "",
         timeout=dist_opts.timeout,
         group_name=dist_opts.group_id,
         # torch gives a group its description later; that of the default group is known.
@@ -64,15 +68,29 @@ def options_from_dict(given: dict[str, Any]) -> _C.Options:
     return _C.Options(**given)
 
 
-def make_inner(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+def make_inner(store: Store, rank: int, size: int, timeout: timedelta, address: str = "") -> Any:
     """The backend for everything that is not a compressed reduction. Collective over the ranks of
-    `store`.
+    `store`. address: of this host, to listen at; empty: what Gloo finds.
     """
     if not dist.is_gloo_available():
         raise RuntimeError(
             "the cgx backend needs a torch that was built with Gloo; this one is not"
         )
-    return dist.ProcessGroupGloo(store, rank, size, timeout)
+    gloo: Any = dist.ProcessGroupGloo
+    try:
+        if not address:
+            return gloo(store, rank, size, timeout)
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=address)]
+        options._threads = 2  # torch's own for one device
+        options._timeout = timeout
+        return gloo(store, rank, size, options)
+    except RuntimeError as error:
+        if "connectFullMesh" not in str(error):
+            raise
+        from torch_cgx import _gloo_address
+
+        raise type(error)(_gloo_address.hint(error, address)) from error
 
 
 def make_nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:

@@ -134,6 +134,23 @@ ProcessGroupCGX::InnerFactory wrap_factory(py::function factory) {
   };
 }
 
+ProcessGroupCGX::GlooFactory wrap_gloo(py::function factory) {
+  auto held = hold(std::move(factory));
+  return [held](const ProcessGroupCGX::StorePtr& store, int rank, int size, milliseconds timeout,
+                const std::string& address) {
+    py::gil_scoped_acquire gil;
+    return (*held)(store, rank, size, timeout, address).cast<ProcessGroupCGX::BackendPtr>();
+  };
+}
+
+ProcessGroupCGX::ChooseAddress wrap_choice(py::function choose) {
+  auto held = hold(std::move(choose));
+  return [held](int rank, const std::vector<std::string>& addresses) {
+    py::gil_scoped_acquire gil;
+    return (*held)(rank, addresses).cast<std::string>();
+  };
+}
+
 ProcessGroupCGX::MpiFactory wrap_mpi_loader(py::function loader) {
   auto held = hold(std::move(loader));
   return [held] {
@@ -150,23 +167,24 @@ LoadKernels wrap_kernel_loader(py::function loader) {
   };
 }
 
-c10::intrusive_ptr<ProcessGroupCGX> make_group(const ProcessGroupCGX::StorePtr& store, int rank,
-                                               int size, const OptionsPtr& options,
-                                               py::function make_inner, const py::object& make_nccl,
-                                               py::function load_mpi, py::function load_kernels,
-                                               milliseconds timeout, const std::string& group_name,
-                                               const std::string& group_desc,
-                                               std::vector<uint64_t> global_ranks) {
+c10::intrusive_ptr<ProcessGroupCGX> make_group(
+    const ProcessGroupCGX::StorePtr& store, int rank, int size, const OptionsPtr& options,
+    py::function make_inner, const py::object& make_nccl, py::function load_mpi,
+    py::function load_kernels, py::function choose_address, const std::string& address,
+    milliseconds timeout, const std::string& group_name, const std::string& group_desc,
+    std::vector<uint64_t> global_ranks) {
   OptionsPtr own = options ? copy_of(*options) : c10::make_intrusive<Options>();
   own->timeout = timeout;
   own->group_name = group_name;
   own->group_desc = group_desc;
   own->global_ranks_in_group = std::move(global_ranks);
   ProcessGroupCGX::Factories factories;
-  factories.inner = wrap_factory(std::move(make_inner));
+  factories.inner = wrap_gloo(std::move(make_inner));
   if (!make_nccl.is_none()) factories.inner_nccl = wrap_factory(make_nccl.cast<py::function>());
   factories.mpi = wrap_mpi_loader(std::move(load_mpi));
   factories.kernels = wrap_kernel_loader(std::move(load_kernels));
+  factories.choose_address = wrap_choice(std::move(choose_address));
+  factories.address = address;
   py::gil_scoped_release no_gil;
   return c10::make_intrusive<ProcessGroupCGX>(store, rank, size, std::move(own),
                                               std::move(factories));
@@ -288,8 +306,9 @@ void bind_group(py::module_& m) {
                                                                                   "ProcessGroupCGX")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"),
            py::arg("options"), py::arg("make_inner"), py::arg("make_nccl"), py::arg("load_mpi"),
-           py::arg("load_kernels"), py::arg("timeout"), py::arg("group_name"),
-           py::arg("group_desc"), py::arg("global_ranks"))
+           py::arg("load_kernels"), py::arg("choose_address"), py::arg("address"),
+           py::arg("timeout"), py::arg("group_name"), py::arg("group_desc"),
+           py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
            py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
            py::kw_only(), py::arg("tunable") = false, py::arg("chosen_by") = "")

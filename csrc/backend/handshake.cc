@@ -14,7 +14,8 @@
 namespace cgx {
 namespace {
 
-constexpr char kHostKey[] = "host";
+// Of a rank's own, not compared.
+constexpr char kHostKey[] = "host", kAddressKey[] = "address";
 constexpr char kRefusedKey[] = "refused";
 // Ranks that have a cause to hear are waiting for it: they have it within milliseconds.
 constexpr std::chrono::seconds kLeaving{3};
@@ -69,15 +70,15 @@ void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why) 
   rendezvous.set(rank_key(rank), pack({{kRefusedKey, line}}));
 }
 
-std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
-                                   const OptionFields& options, const std::string& host_id,
-                                   const Deadline& deadline) {
+Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& options,
+                const std::string& host_id, const std::string& address, const Deadline& deadline) {
   std::map<std::string, std::string> mine = compared_settings(options);
   mine["torch_cgx version"] = kVersion;
   mine[kHostKey] = host_identity(host_id);
+  mine[kAddressKey] = address;
   rendezvous.set(rank_key(rank), pack(mine));
 
-  std::vector<std::string> hosts;
+  Peers peers;
   std::map<std::string, std::map<std::string, std::vector<int>>>
       ranks_of;  // setting -> value -> ranks
   for (int p = 0; p < size; ++p) {
@@ -86,11 +87,11 @@ std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
       throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
                                  " cannot take part in the group: ", theirs[kRefusedKey]));
     }
-    hosts.push_back(theirs[kHostKey]);
+    for (const auto& [name, value] : mine) theirs.try_emplace(name, "(missing)");
+    peers.hosts.push_back(theirs[kHostKey]);
+    peers.addresses.push_back(theirs[kAddressKey]);
     theirs.erase(kHostKey);
-    for (const auto& [name, value] : mine) {
-      if (name != kHostKey) theirs.try_emplace(name, "(missing)");
-    }
+    theirs.erase(kAddressKey);
     for (const auto& [name, value] : theirs) ranks_of[name][value].push_back(p);
   }
   std::string differences;
@@ -102,7 +103,7 @@ std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
                                ": the ranks of this group disagree on their configuration",
                                " (torch_cgx.Options or CGX_* variables):", differences));
   }
-  return hosts;
+  return peers;
 }
 
 void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,

@@ -18,11 +18,16 @@ std::string host_identity(const std::string& host_id);
 /// Tells the others that this rank cannot take part, so that they need not wait for it.
 void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why);
 
+/// What every rank has said of itself.
+struct Peers {
+  std::vector<std::string> hosts;      // identities
+  std::vector<std::string> addresses;  // for Gloo
+};
+
 /// Compares the configurations of all ranks. MismatchError on every rank that names each differing
-/// setting, its values and the ranks that hold them. Returns every rank's host identity.
-std::vector<std::string> handshake(Rendezvous& rendezvous, int rank, int size,
-                                   const OptionFields& options, const std::string& host_id,
-                                   const Deadline& deadline);
+/// setting, its values and the ranks that hold them. `address`: a line.
+Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& options,
+                const std::string& host_id, const std::string& address, const Deadline& deadline);
 
 /// After a part of making a group, called `part`: tells the others whether this rank has set it up
 /// (`failure` is empty then, else why not) and hears of them. MismatchError if another rank failed.

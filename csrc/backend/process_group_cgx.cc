@@ -139,13 +139,16 @@ void ProcessGroupCGX::make(Rendezvous& rendezvous) {
           rank_, size_, config_.log == LogLevel::kDebug}),
       store_);
   // First, so that a disagreement is found before anything is built on it.
-  hosts_ = handshake(rendezvous, rank_, size_, options_->fields, config_.host_id, deadline);
+  Peers peers = handshake(rendezvous, rank_, size_, options_->fields, config_.host_id,
+                          factories_.address, deadline);
+  hosts_ = std::move(peers.hosts);
+  if (size_ > 1) address_ = factories_.choose_address(rank_, peers.addresses);
   const Topology topology(hosts_, config_.leader_only);
   on_one_host_ = topology.host_count() == 1;
   const GroupConfig host = for_host(config_);
   const EngineOptions engine = engine_options(host, topology);
   inner_ = factories_.inner(c10::make_intrusive<c10d::PrefixStore>("inner", store_), rank_, size_,
-                            options_->timeout);
+                            options_->timeout, address_);
   Carriers carriers{topology, rank_, nullptr, nullptr, carrier_name(host, topology)};
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
   if (on_one_host_ || topology.two_levels()) {
@@ -256,9 +259,9 @@ std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char*
       return make_shm_communicator(*rendezvous, rank, size, shm_bytes, deadline);
     case Carrier::kGloo:
       // A backend of its own: its messages must not meet those of dist.send/recv in inner_.
-      return make_relay_communicator(
-          make_c10d_point_to_point(factories_.inner(store, rank, size, options_->timeout)),
-          relay_bytes());
+      return make_relay_communicator(make_c10d_point_to_point(factories_.inner(
+                                         store, rank, size, options_->timeout, address_)),
+                                     relay_bytes());
     case Carrier::kMpi:
       return make_relay_communicator(
           mpi_point_to_point_from(factories_.mpi(), *rendezvous, rank, size, deadline),

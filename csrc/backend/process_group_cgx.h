@@ -77,14 +77,22 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Makes an inner backend over the ranks of a store: (store, rank, size, timeout).
   using InnerFactory =
       std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds)>;
+  /// The same of Gloo; the last: the address of this host to listen at, or empty.
+  using GlooFactory = std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds,
+                                               const std::string&)>;
+  /// That address, from what all ranks have said of theirs: (rank, addresses). Throws, on all ranks
+  /// alike, where there is none.
+  using ChooseAddress = std::function<std::string(int, const std::vector<std::string>&)>;
   /// The table of functions of the MPI that is installed (comm/mpi_api.h). Throws what is missing.
   using MpiFactory = std::function<const void*()>;
   /// What Python gives a group.
   struct Factories {
-    InnerFactory inner;       // for tensors of the host: Gloo
+    GlooFactory inner;        // for tensors of the host
     InnerFactory inner_nccl;  // empty: this torch has no NCCL
     MpiFactory mpi;
     LoadKernels kernels;
+    ChooseAddress choose_address;
+    std::string address;  // what this rank says of its own, in a line; empty: nobody asks
   };
 
   /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts,
@@ -291,6 +299,7 @@ class ProcessGroupCGX : public c10d::Backend {
   const Factories factories_;
   BackendPtr inner_;
   std::vector<std::string> hosts_;
+  std::string address_;  // at which Gloo listens; empty: where it does by itself
   bool on_one_host_ = true;
   std::shared_ptr<GroupGuard> guard_;  // works hold it too
   std::unique_ptr<Engine> engine_;

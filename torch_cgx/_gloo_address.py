@@ -1,0 +1,150 @@
+"""The address that Gloo listens at, where this host's name is of no use to it.
+
+Gloo takes what GLOO_SOCKET_IFNAME names, else what the host's name resolves to. On Debian and
+others that is 127.0.1.1, which no other host reaches: its ranks would then wait for each other. So
+the ranks of a new group tell each other where they stand (`report`), and those whose name is of no
+use take the address on the way to the group's store, or, where they serve it, to another host.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import json
+import os
+import socket
+from typing import Any
+
+from torch_cgx import _launch_net as net
+from torch_cgx._launch_env import LaunchError
+
+
+def report(store: Any) -> str:
+    """Where this rank stands, for `choose` on all ranks: JSON in one line.
+
+    network: equal for ranks that reach each other's loopback; host: its name; named: the value of
+    GLOO_SOCKET_IFNAME; at: the address that Gloo takes by itself; way: that on the way to the
+    server of `store`; any: that of some interface. Addresses are empty where there is none but a
+    loopback's, and where the one before is not.
+    """
+    host, named = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME") or ""
+    at = _of_interface(named.split(",")[0]) if named else _of_name(host)
+    way = "" if at or named else _own_address_towards(_server_of(store))
+    any_ = "" if at or named or way else _any_address()
+    place = {"network": net.network_identity(), "host": host, "named": named}
+    return json.dumps({**place, "at": at, "way": way, "any": any_})
+
+
+def choose(rank: int, reports: list[str]) -> str:
+    """The address at which Gloo of `rank` is to listen; empty: where it does by itself.
+
+    RuntimeError, on all ranks alike, where the ranks are on several hosts and one of them has no
+    address that others could reach.
+    """
+    ranks: list[dict[str, str]] = [json.loads(text) for text in reports]
+    mine = ranks[rank]
+    if len({one["network"] for one in ranks}) == 1:
+        return ""
+    for number, one in enumerate(ranks):
+        if one["at"] or one["way"] or one["any"]:
+            continue
+        why = (
+            f"GLOO_SOCKET_IFNAME={one['named']} is no interface with an address that other hosts "
+            "reach"
+            if one["named"]
+            else "no interface has an address that other hosts reach"
+        )
+        raise RuntimeError(
+            f"rank {number} on host {one['host']}: {why}, and the group spans several hosts; set "
+            "GLOO_SOCKET_IFNAME there to the interface that leads to the others"
+        )
+    if mine["at"] or mine["way"]:
+        return "" if mine["at"] else mine["way"]
+    for one in ranks:
+        far = one["at"] or one["way"]
+        if one["network"] != mine["network"] and far:
+            return _own_address_towards(far) or mine["any"]
+    return mine["any"]
+
+
+def hint(error: BaseException, address: str) -> str:
+    """The text of an error of Gloo's start, with what may help."""
+    listened = address or _of_name(socket.gethostname()) or "the loopback interface"
+    named = os.environ.get("GLOO_SOCKET_IFNAME")
+    what = f"GLOO_SOCKET_IFNAME={named}" if named else f"at {listened}"
+    return (
+        f"{error}\n(Gloo of this process listened on host {socket.gethostname()}, {what}. "
+        "GLOO_SOCKET_IFNAME names the network interface that leads to the other hosts.)"
+    )
+
+
+def _is_loopback(ip: str) -> bool:
+    return ipaddress.ip_address(ip.partition("%")[0]).is_loopback
+
+
+@functools.cache
+def _of_name(name: str) -> str:
+    """What Gloo finds by the host's name: the first of its addresses that this host has; empty
+    where that is a loopback's, or none.
+    """
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    for family, kind, _, _, address in found:
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.bind(address)
+        except OSError:
+            continue
+        ip = str(address[0])
+        return "" if _is_loopback(ip) else ip
+    return ""
+
+
+def _of_interface(name: str) -> str:
+    found = [a.ip for a in net.addresses() if a.interface == name]
+    return next((ip for ip in found if not _is_loopback(ip)), "")
+
+
+def _any_address() -> str:
+    try:
+        return net.candidates(None)[0]
+    except (LaunchError, OSError):
+        return ""
+
+
+def _server_of(store: Any) -> str:
+    """The host of the server behind a store; empty where it has none."""
+    for _ in range(16):  # wrappers of wrappers
+        host = getattr(store, "host", None)
+        if isinstance(host, str) and host:
+            return host
+        inner = getattr(store, "underlying_store", None)
+        if inner is None:
+            break
+        store = inner
+    return os.environ.get("MASTER_ADDR") or ""
+
+
+def _own_address_towards(host: str) -> str:
+    """This host's address on the way to another one, by its routes: nothing is sent. Empty: there
+    is none, or the way stays inside.
+    """
+    if not host:
+        return ""
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return ""
+    for family, kind, _, _, address in found:
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                ip = str(probe.getsockname()[0]).partition("%")[0]
+        except OSError:
+            continue
+        # To an address of its own a host goes through the loopback, from that address.
+        if not _is_loopback(ip):
+            return ip
+    return ""
