@@ -219,9 +219,8 @@ Failure GroupGuard::explain(Failure failure, bool hesitate) {
   const Failure& cause = first->failure;
   // All wait for the same one, each until its own deadline.
   if (failure.kind == FailureKind::kTimeout && cause.kind == failure.kind) return failure;
-  if (failure.kind == FailureKind::kAborted || (symptom && cause.kind != failure.kind)) {
-    return cause;
-  }
+  const bool symptom = failure.kind == FailureKind::kPeerLost && cause.kind != failure.kind;
+  if (failure.kind == FailureKind::kAborted || symptom) return cause;
   if (failure.text.find(cause.text) != std::string::npos) return failure;
   failure.text += str_of("; rank ", cause.rank, " had failed before: ", cause.text);
   return failure;
