@@ -39,6 +39,13 @@ def variables(layout):
     return [{**common, "CGX_HOST_ID": host} for host in hosts]
 
 
+def reduce_values(value, direct=False):
+    """Exact and long, as it goes directly over Gloo; or compressed."""
+    x = torch.full((LONG if direct else VALUES,), float(value))
+    torch_cgx.all_reduce(x, config={"bits": 32 if direct else 4})
+    return x
+
+
 def survive(rank, world_size, store, victim, direct, step):
     """All-reduces; the victim kills itself at a step of its carriers. The others report when and
     what they heard, and make a new group.
@@ -47,9 +54,7 @@ def survive(rank, world_size, store, victim, direct, step):
     from torch_cgx import _C
 
     def reduce_once(value):
-        x = torch.full((LONG if direct else VALUES,), float(value))
-        torch_cgx.all_reduce(x, config={"bits": 32 if direct else 4})
-        return x
+        return reduce_values(value, direct)
 
     _C.allow_faults()
     join(rank, world_size, store)
@@ -203,7 +208,7 @@ def elsewhere(rank, world_size, store, victim, absent):
     """`absent` lives and does not come; who waits for it hears of the victim all the same."""
     torch.set_num_threads(1)
     join(rank, world_size, store)
-    reduce_once(1)
+    reduce_values(1)
     dist.barrier()
     if rank == victim:
         os.kill(os.getpid(), 9)
@@ -212,7 +217,7 @@ def elsewhere(rank, world_size, store, victim, absent):
         store.wait([f"heard/{r}" for r in others], datetime.timedelta(seconds=20))
         return None
     try:
-        reduce_once(1)
+        reduce_values(1)
     except torch_cgx.PeerLostError as error:
         return str(error), time.monotonic()
     finally:
