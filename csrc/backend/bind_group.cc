@@ -260,7 +260,7 @@ void bind_group(py::module_& m) {
 
   py::class_<Options, OptionsPtr, c10d::Backend::Options> options(m, "Options",
                                                                   options_doc().c_str());
-  options.def(py::init(&make_options), "The keywords are those of the class.")
+  options.def(py::init(&make_options), "Takes the keywords that the class lists.")
       .def("given", &given, "The settings that were given explicitly, by name.")
       .def("__repr__", &repr)
       .def("__eq__",

@@ -74,7 +74,7 @@ class StoreRendezvous : public Rendezvous {
 struct LiveWorks {
   std::mutex mutex;
   std::vector<c10::weak_intrusive_ptr<c10d::Work>> works;
-  size_t swept_at = 64;  // works, when those that are gone are looked for next
+  size_t swept_at = 64;  // number of works at which ended ones are removed next
   std::string aborted;   // the reason, once abort() was called
 
   // Called with the mutex held.

@@ -1,7 +1,6 @@
 // When a collective is given up because the process of a peer has ended, as a watch sees it that
-// looks now and then. Who waits for that peer itself hears of it at once, from the carrier; this is
-// for a rank that waits for a live one, which may never come: it waits for the dead one in its
-// turn.
+// looks now and then. The carrier tells a rank that waits for that peer itself at once; this is for
+// a rank that waits for a live one, which may never come: it waits for the dead one in its turn.
 //
 // A peer that is slow, or stopped, has not ended: nothing here is about time without an answer.
 #pragma once

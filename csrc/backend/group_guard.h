@@ -7,8 +7,8 @@
 //   anything is sent (Communicator::compare_call);
 // - while waiting: carriers and the inner backend report what they see; the watch adds peers of
 //   this host that have ended, failures published in shared memory and, where nothing moves,
-//   failures posted in the store: who waits for a live peer hears of a dead one from those who
-//   waited for that;
+//   failures posted in the store: ranks that wait for a live peer learn of a dead one from the
+//   ranks that waited for it;
 // - after kStuckAfter: ranks that got stuck compare through the store what they are doing.
 // Thread-safe.
 #pragma once

@@ -49,7 +49,7 @@ c10::intrusive_ptr<c10d::Store> fresh_keys(const c10::intrusive_ptr<c10d::Store>
   return c10::make_intrusive<c10d::PrefixStore>(str_of("making", making), store);
 }
 
-// What this rank's own environment and options say. A bad value is told to the others.
+// This rank's own environment and options. The other ranks get the error of a bad value, too.
 GroupConfig resolve_or_refuse(const OptionFields& fields,
                               const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
   try {

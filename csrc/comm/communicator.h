@@ -87,9 +87,8 @@ class Communicator {
   virtual size_t longest() const { return capacity(); }
 
   /// Makes the capacity at least `bytes`, at most longest(). Costs nothing before such an exchange
-  /// is opened, which then may be a ResourceError. Messages of peers are as long as they are,
-  /// whatever the capacity is here, but those of a carrier that announces lengths must not be
-  /// longer.
+  /// is opened, which then may be a ResourceError. Messages of peers may be longer than the capacity
+  /// here, except over a carrier that announces lengths.
   virtual void make_room(size_t bytes);
 
   /// Exchanges that may be under way at once; at least 2.
