@@ -201,7 +201,9 @@ class CGXState:
         if config is None:
             return Choice(numel, dtype, None, why)
         full = self._defaults.values(config, backend)
-        spec = _config.spec_of(full, full)
+        # The user has been warned of the values that mean exact where they stand.
+        exact = _config.is_exact(full["bits"])
+        spec = None if exact else _config.spec_of(full, full)
         if spec is None:
             origin = why or self._defaults.origin("bits", backend)
             return Choice(numel, dtype, None, f"bits={full['bits']} in {origin}")

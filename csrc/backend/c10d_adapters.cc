@@ -31,7 +31,7 @@ class StoreRendezvous : public Rendezvous {
     try {
       store_->wait({"cgx/" + key}, std::max(left, std::chrono::milliseconds(1)));
     } catch (const std::exception& e) {
-      const std::string text = str_of("waited ", deadline.elapsed_seconds(), " s for '", key,
+      const std::string text = str_of("waited ", deadline.elapsed_text(), " for '", key,
                                       "' in the group's store: ", plain_text(e));
       // The wait was in whole milliseconds. An earlier end is that of the store's server.
       if (deadline.left() < std::chrono::milliseconds(5)) throw TimeoutError(text);
@@ -73,29 +73,23 @@ class StoreRendezvous : public Rendezvous {
 // The works that abort() must end.
 struct LiveWorks {
   std::mutex mutex;
-  std::vector<c10::weak_intrusive_ptr<c10d::Work>> works;
-  size_t swept_at = 64;  // number of works at which ended ones are removed next
-  std::string aborted;   // the reason, once abort() was called
-
-  // Called with the mutex held.
-  void add(const c10::intrusive_ptr<c10d::Work>& work) {
-    if (works.size() >= swept_at) {
-      std::erase_if(works, [](const auto& weak) { return weak.expired(); });
-      swept_at = std::max<size_t>(64, 2 * works.size());
-    }
-    works.emplace_back(work);
-  }
+  std::vector<c10d::Work*> works;  // each is held by its WorkPending
+  std::string aborted;             // the reason, once abort() was called
 };
 
 class WorkPending : public Pending {
  public:
+  // Made with the mutex held.
   WorkPending(c10::intrusive_ptr<c10d::Work> work, std::string what,
               std::shared_ptr<LiveWorks> live)
-      : live_(std::move(live)), work_(std::move(work)), what_(std::move(what)) {}
-  // Gloo lets go of a transfer's memory when its work is destroyed: here, that is, since who else
-  // holds it for a moment, abort(), does so under the mutex.
+      : live_(std::move(live)), work_(std::move(work)), what_(std::move(what)) {
+    live_->works.push_back(work_.get());
+  }
+  // Gloo lets go of a transfer's memory when its work is destroyed: here, since nobody else holds
+  // it. (A weak pointer would keep it, too.)
   ~WorkPending() override {
     std::lock_guard<std::mutex> lock(live_->mutex);
+    std::erase(live_->works, work_.get());
     work_.reset();
   }
 
@@ -112,7 +106,7 @@ class WorkPending : public Pending {
       const std::string text = str_of(what_, ": ", plain_text(e));
       // The wait was in whole milliseconds.
       if (deadline.left() < std::chrono::milliseconds(2)) {
-        throw TimeoutError(str_of(text, " (after ", deadline.elapsed_seconds(), " s)"));
+        throw TimeoutError(str_of(text, " (after ", deadline.elapsed_text(), ")"));
       }
       throw PeerLostError(text);
     }
@@ -154,20 +148,19 @@ class C10dPointToPoint : public PointToPoint {
   }
 
   // ProcessGroupGloo has no abort() of its own; each of its works has. That ends waits here only:
-  // so that peers who wait for this rank, or for one that waits for it, hear of the end, the
+  // so that peers that wait for this rank, or for one that waits for it, see the end, the
   // connections are closed too, which is what Gloo does after a wait that timed out.
   void abort(const std::string& reason) override {
     {
       std::lock_guard<std::mutex> lock(live_->mutex);
       if (live_->aborted.empty()) live_->aborted = reason.empty() ? "abort() was called" : reason;
-      for (const auto& weak : live_->works) {
+      for (c10d::Work* work : live_->works) {
         try {
-          if (auto work = weak.lock()) work->abort();
+          work->abort();
         } catch (const std::exception&) {
           // That work has ended with an error already, which is all that is wanted here.
         }
       }
-      live_->works.clear();
     }
     close_connections(*inner_);
   }
@@ -182,9 +175,7 @@ class C10dPointToPoint : public PointToPoint {
     std::lock_guard<std::mutex> lock(live_->mutex);
     if (!live_->aborted.empty()) throw AbortedError(str_of(what, ": ", live_->aborted));
     try {
-      c10::intrusive_ptr<c10d::Work> work = start();
-      live_->add(work);
-      return std::make_unique<WorkPending>(std::move(work), std::move(what), live_);
+      return std::make_unique<WorkPending>(start(), std::move(what), live_);
     } catch (const std::exception& e) {
       throw PeerLostError(str_of(what, ": ", plain_text(e)));
     }

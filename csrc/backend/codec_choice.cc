@@ -54,7 +54,7 @@ std::vector<Segment> ProcessGroupCGX::segments_for(const at::Tensor& tensor) con
 
 void ProcessGroupCGX::notice(const char* what, const at::Tensor& tensor,
                              const std::vector<Segment>& segments) {
-  if (LayerTable::instance().find(tensor.numel())) return Notices::explicit_call();
+  if (LayerTable::instance().find(tensor.numel())) return Notices::hook();
   bool compressed = false;
   for (const Segment& segment : segments) compressed = compressed || segment.codec != raw_codec();
   const std::string text =

@@ -151,7 +151,7 @@ void GroupGuard::withdraw(const CallRecordPtr& record) {
   if (record->shape.point_to_point()) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // Peers never hear of it; the next call gets its number.
+    // Peers never see it; the next call gets its number.
     if (record->number == collectives_) --collectives_;
     if (!recent_.empty() && recent_.back().number == record->number) recent_.pop_back();
   }
@@ -219,8 +219,8 @@ Failure GroupGuard::explain(Failure failure, bool hesitate) {
   const Failure& cause = first->failure;
   // All wait for the same one, each until its own deadline.
   if (failure.kind == FailureKind::kTimeout && cause.kind == failure.kind) return failure;
-  const bool symptom = failure.kind == FailureKind::kPeerLost && cause.kind != failure.kind;
-  if (failure.kind == FailureKind::kAborted || symptom) return cause;
+  // Who has lost a connection only saw the end of what another rank has seen before.
+  if (failure.kind == FailureKind::kAborted || failure.kind == FailureKind::kPeerLost) return cause;
   if (failure.text.find(cause.text) != std::string::npos) return failure;
   failure.text += str_of("; rank ", cause.rank, " had failed before: ", cause.text);
   return failure;
@@ -329,7 +329,11 @@ void GroupGuard::look() {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ == nullptr) return;
     broken = engine_->failure();
-    moved = engine_->stats().bytes_sent + engine_->stats().bytes_received;
+    for (Engine* engine : {engine_, second_}) {
+      if (engine == nullptr) continue;
+      const Stats& stats = engine->stats();
+      moved += stats.bytes_sent + stats.bytes_received;
+    }
   }
   if (broken) return abort_inner();
   const auto now = Clock::now();

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <thread>
 
 #include "backend/version.h"
 #include "base/error.h"
@@ -19,6 +20,8 @@ constexpr char kHostKey[] = "host", kAddressKey[] = "address";
 constexpr char kRefusedKey[] = "refused";
 // Ranks that have a cause to hear are waiting for it: they have it within milliseconds.
 constexpr std::chrono::seconds kLeaving{3};
+// The last of the others may still be reading what this rank has read.
+constexpr std::chrono::milliseconds kLastReader{150};
 
 std::string rank_key(int rank) { return str_of("handshake/", rank); }
 
@@ -129,6 +132,7 @@ void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept {
     for (int p = 0; p < size; ++p) {
       if (p != rank) rendezvous.get(key(p), deadline);
     }
+    std::this_thread::sleep_for(kLastReader);
   } catch (...) {
     // A rank never came, or whoever serves the store has left: this one knows its cause.
   }

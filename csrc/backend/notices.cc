@@ -13,11 +13,13 @@ std::atomic<bool> small_told{false}, exact_told{false}, somebody_chose{false};
 
 }  // namespace
 
-void Notices::explicit_call() { somebody_chose = true; }
+void Notices::explicit_call(size_t bytes) {
+  if (bytes >= kLargeBytes) somebody_chose = true;
+}
 
 std::string Notices::reduction(const char* what, size_t values, size_t bytes, bool compressed) {
   if (compressed) {
-    somebody_chose = true;
+    explicit_call(bytes);
     if (values >= kSmallValues || small_told || is_given(options_, "min_size") ||
         small_told.exchange(true)) {
       return "";

@@ -91,7 +91,8 @@ bool on_thread_of_gloo() {
 std::string group_codec(const OptionFields& options, const GroupConfig& config) {
   const auto codec = resolve_codec(options, config);
   if (codec != raw_codec()) return codec->describe();
-  return str_of("exact (bits=", bits_in_force(options), ')');
+  return str_of("exact unless a call or a CGXState says otherwise (bits=", bits_in_force(options),
+                ')');
 }
 
 // Of the tensors of the host: NCCL carries those of GPUs only.

@@ -42,7 +42,7 @@ std::exception_ptr for_python(std::exception_ptr error) {
 
 void warn_in_python(const std::string& text) {
   const pybind11::gil_scoped_acquire gil;
-  if (PyErr_WarnEx(PyExc_UserWarning, text.c_str(), 1) != 0) throw pybind11::error_already_set();
+  pybind11::module_::import("torch_cgx._warnings").attr("warn")(text);
 }
 
 std::exception_ptr for_python(const Failure& failure, const std::string& what) {

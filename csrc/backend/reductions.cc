@@ -417,7 +417,11 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
                                            const std::vector<LayerRequest>& layers,
                                            const Terms& terms) {
   std::vector<Segment> segments = segments_of(tensor, layers);
-  Notices::explicit_call();
+  if (terms.chosen_by.empty()) {
+    Notices::explicit_call(tensor.nbytes());
+  } else {
+    Notices::hook();
+  }
   if (is_sum(op) && engine_dtype(tensor)) {
     return engine_all_reduce({tensor}, op, {std::move(segments)}, terms, given(terms));
   }
@@ -435,7 +439,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
                                               const c10d::ReduceOp& op,
                                               const std::optional<CodecSpec>& codec,
                                               const Terms& terms) {
-  Notices::explicit_call();
+  Notices::explicit_call(input.nbytes());
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);

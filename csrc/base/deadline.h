@@ -2,8 +2,17 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
+#include <string>
 
 namespace cgx {
+
+/// As error messages say it: "0.21 s".
+inline std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f s", seconds);
+  return text;
+}
 
 /// Value type; safe to copy between threads. Default-constructed: never expires (used by tests
 /// only; every wait of the backend carries the group's or the call's timeout).
@@ -30,10 +39,11 @@ class Deadline {
     return left < std::chrono::hours(24) ? std::chrono::nanoseconds(left) : std::chrono::hours(24);
   }
 
-  /// Seconds since the deadline was set, for error messages.
+  /// Seconds since the deadline was set.
   double elapsed_seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }
+  std::string elapsed_text() const { return seconds_text(elapsed_seconds()); }
 
  private:
   Clock::time_point at_;

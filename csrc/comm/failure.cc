@@ -47,23 +47,28 @@ Failure failure_of(const std::exception& error) {
   return {kind, origin->text, origin->rank, origin->call};
 }
 
-// "kind rank number operation text"
+// "kind rank number length operation text": operations may have spaces.
 std::string pack_failure(const Failure& failure) {
   const std::string& operation = failure.call.operation;
   return str_of(static_cast<uint32_t>(failure.kind), ' ', failure.rank, ' ', failure.call.number,
-                ' ', operation.empty() ? "-" : operation, ' ', failure.text);
+                ' ', operation.size(), ' ', operation, ' ', failure.text);
 }
 
 Failure unpack_failure(const std::string& packed) {
   Failure failure;
   std::istringstream words(packed);
   uint32_t kind = 0;
-  if (!(words >> kind >> failure.rank >> failure.call.number >> failure.call.operation)) {
+  size_t length = 0;
+  if (!(words >> kind >> failure.rank >> failure.call.number >> length) ||
+      length > packed.size()) {
     return {FailureKind::kError, packed};
   }
   failure.kind = static_cast<FailureKind>(kind);
-  if (failure.call.operation == "-") failure.call.operation.clear();
   words.get();  // the space
+  failure.call.operation.resize(length);
+  words.read(failure.call.operation.data(), static_cast<std::streamsize>(length));
+  failure.call.operation.resize(static_cast<size_t>(words.gcount()));
+  words.get();
   failure.text.assign(std::istreambuf_iterator<char>(words), {});
   return failure;
 }

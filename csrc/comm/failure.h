@@ -24,7 +24,7 @@ enum class FailureKind : uint32_t {
 
 struct Failure {
   FailureKind kind = FailureKind::kError;
-  /// Names the ranks that it is about; not the call, which differs between those who are told.
+  /// Names the ranks that it is about; not the call, which differs between ranks.
   std::string text;
   int rank = -1;  // of the group, that met it; -1: this one
   CallName call;  // that this rank was in

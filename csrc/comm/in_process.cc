@@ -98,7 +98,7 @@ class InProcess final : public SlotExchange {
     } catch (const std::exception& e) {
       Failure failure = failure_of(e);
       failure.text = str_of("rank ", called(rank()), " over ", name(), ", with rank ", called(peer),
-                            ", ", deadline.elapsed_seconds(), " s: ", failure.text);
+                            ", ", deadline.elapsed_text(), ": ", failure.text);
       abort(failure);  // keeps the first cause of the group
       throw_failure(this->failure().value_or(failure));
     }

@@ -76,7 +76,7 @@ class MpiPending final : public Pending {
     }
     process_.note_failure();
     throw TimeoutError(
-        str_of(message_.text(), ": not done after ", deadline.elapsed_seconds(), " s"));
+        str_of(message_.text(), ": not done after ", deadline.elapsed_text()));
   }
 
  private:

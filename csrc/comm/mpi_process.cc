@@ -102,8 +102,8 @@ void MpiProcess::start(const Deadline& deadline) {
   }
   if (!wait_until(changed_, lock, deadline, [this] { return state_ != State::kStarting; })) {
     throw TimeoutError(str_of(
-        "MPI_Init_thread of ", api_.kind, " has not ended after ", deadline.elapsed_seconds(),
-        " s: every rank of the MPI job has to initialise MPI, also those outside of this "
+        "MPI_Init_thread of ", api_.kind, " has not ended after ", deadline.elapsed_text(),
+        ": every rank of the MPI job has to initialise MPI, also those outside of this "
         "group (`from mpi4py import MPI` at the start of the script does)"));
   }
   if (state_ == State::kUnusable) refusal_();
@@ -212,8 +212,8 @@ uint64_t MpiProcess::create_group(const std::vector<int>& world_ranks, int tag,
     failed_ = true;
     throw TimeoutError(
         str_of("MPI_Comm_create_group over the ranks ", text_of(world_ranks),
-               " of MPI_COMM_WORLD has not ended after ", deadline.elapsed_seconds(),
-               " s: some of them have not come to it, or belong to another MPI job"));
+               " of MPI_COMM_WORLD has not ended after ", deadline.elapsed_text(),
+               ": some of them have not come to it, or belong to another MPI job"));
   }
   check(creation->error, "MPI_Comm_create_group");
   return creation->comm;

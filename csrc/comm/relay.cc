@@ -212,7 +212,7 @@ auto Relay::guarded(int peer, const char* what, Step step) {
     Failure failure = failure_of(error);
     if (failure.rank >= 0) fail(std::move(failure));  // a peer has told the cause
     failure.text = str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ",
-                          called(peer), ", ", started.elapsed_seconds(), " s: ", failure.text);
+                          called(peer), ", ", started.elapsed_text(), ": ", failure.text);
     fail(std::move(failure));
   }
 }
@@ -349,8 +349,8 @@ void Relay::wait_for(int peer, const char* what, const Deadline& deadline, Block
     if (deadline.expired()) {
       fail({FailureKind::kTimeout,
             str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ", called(peer),
-                   ", waited ", started.elapsed_seconds(), " s: deadline passed (set ",
-                   deadline.elapsed_seconds(), " s ago)")});
+                   ", waited ", started.elapsed_text(), ": deadline passed (set ",
+                   deadline.elapsed_text(), " ago)")});
     }
     if (others) {
       back_off(round);

@@ -162,8 +162,8 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
   };
   auto story = [&](const char* end) {
     const std::chrono::duration<double> waited = Deadline::Clock::now() - since;
-    return str_of("rank ", called(rank_), " waited ", waited.count(), " s for rank ", called(peer),
-                  " to ", what, ": ", end);
+    return str_of("rank ", called(rank_), " waited ", seconds_text(waited.count()), " for rank ",
+                  called(peer), " to ", what, ": ", end);
   };
   for (;;) {
     const uint32_t bell = me.bell.load(std::memory_order_seq_cst);
@@ -189,8 +189,8 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
       }
     }
     if (deadline.expired()) {
-      fail(FailureKind::kTimeout, story(str_of("deadline passed (set ", deadline.elapsed_seconds(),
-                                               " s ago)", silent_ranks())
+      fail(FailureKind::kTimeout, story(str_of("deadline passed (set ", deadline.elapsed_text(),
+                                               " ago)", silent_ranks())
                                             .c_str()));
     }
   }

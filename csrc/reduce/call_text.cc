@@ -1,8 +1,8 @@
 #include "reduce/call_text.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/deadline.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -47,9 +47,7 @@ std::string error_text(const CallTitle& title, const Failure& failure, const std
                        double seconds) {
   std::string text = "cgx: " + title.text();
   if (failure.kind != FailureKind::kMismatch && !where.empty()) {
-    char rounded[32];
-    std::snprintf(rounded, sizeof rounded, "%.2f s", seconds);
-    text += str_of(" (", where, ", ", rounded, ")");
+    text += str_of(" (", where, ", ", seconds_text(seconds), ")");
   }
   text += ": ";
   if (failure.call.number != 0 && !same_place(failure.call, title.call)) {

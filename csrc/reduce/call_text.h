@@ -6,7 +6,7 @@
 //       rank 0 runs all_reduce AVG of 100 float32 values, 4 bits
 //
 // The first line names the call that the reader has made; the rest is the cause (Failure::text),
-// which reads the same on every rank that is told of it. Pure functions.
+// which reads the same on every rank that gets it. Pure functions.
 #pragma once
 
 #include <cstdint>

@@ -22,16 +22,27 @@ constexpr size_t kOneShotBytes = 256 * 1024;
 // How long an error may take to find its cause (Explain), at most: the peers are asked for it.
 constexpr std::chrono::seconds kExplains{1};
 
-// True while it lives.
+// True while it lives; then all that wait are woken.
 class Running {
  public:
-  explicit Running(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
-  ~Running() { flag_ = false; }
+  Running(std::atomic<bool>& flag, std::mutex& mutex, std::condition_variable& over)
+      : flag_(flag), mutex_(mutex), over_(over) {
+    flag_ = true;
+  }
+  ~Running() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      flag_ = false;
+    }
+    over_.notify_all();
+  }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
  private:
   std::atomic<bool>& flag_;
+  std::mutex& mutex_;
+  std::condition_variable& over_;
 };
 // Room for the contributions of one round of direct transfers, from all peers.
 constexpr size_t kDirectRoom = size_t{8} << 20;
@@ -278,7 +289,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   if (auto broken = failure()) throw_failure(*broken, text_of(*broken));
   const uint64_t sequence = sequence_++;
   Stats& stats = errand != nullptr ? *errand : stats_;
-  const Running running(running_);
+  const Running running(running_, state_mutex_, explained_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
     CallIdentity identity{&plan, sequence, average, rank_, options_.checksum, options_.tell_hashes};

@@ -155,7 +155,10 @@ def test_the_log_says_who_served_a_call_and_why():
     assert "algorithm: inner_reduction=AUTO: two sides" in text
     assert len(lines) == 2 * (1 + 4)
     lines = lines_of({"CGX_LOG": "info"})
-    made = f"torch_cgx {_C.__version__}, SIMD level {_C.cpu_level()}, exact (bits=32); carrier shm"
+    made = (
+        f"torch_cgx {_C.__version__}, SIMD level {_C.cpu_level()}, exact unless a call or a "
+        "CGXState says otherwise (bits=32); carrier shm"
+    )
     assert len(lines) == 2 and all(made in line for line in lines), lines
     assert "maxmin bits=8" in lines_of({"CGX_LOG": "info", **bits})[0]
     assert lines_of({}) == []

@@ -1,8 +1,9 @@
 """What the ranks of a job on several hosts do; each checks its own results.
 
-    python -m tests.hosts.programs collectives|compressed|random|traffic|tuned [ARGUMENT]
+    python -m tests.hosts.programs collectives|compressed|random|traffic|tuned[,...] [ARGUMENT ...]
 
-Prints "rank R of N: ... passed" at the end; an assertion ends the rank with an error before.
+Several run one after the other: a start costs more than most of them. Prints "rank R of N: ...
+passed" after each; an assertion ends the rank with an error before.
 """
 
 from __future__ import annotations
@@ -220,16 +221,17 @@ def random_programs(rank: int, size: int) -> None:
 
 
 def traffic(rank: int, size: int) -> None:
-    """Reduces VALUES fp32 values CALLS times at BITS, between two lines that name the moment."""
-    values, calls, bits = (int(text) for text in sys.argv[2:5])
+    """Reduces VALUES fp32 values CALLS times at each of BITS; says what each time left the host."""
+    values, calls, *all_bits = (int(text) for text in sys.argv[2:])
     tensor = torch.randn(values, generator=torch.Generator().manual_seed(rank))
-    torch_cgx.all_reduce(tensor.clone()[: 1 << 12], config={"bits": bits})
-    dist.barrier()
-    before = link_bytes()
-    for _ in range(calls):
-        torch_cgx.all_reduce(tensor.clone(), config={"bits": bits})
-    dist.barrier()
-    print(json.dumps({"rank": rank, "sent": link_bytes() - before}), flush=True)
+    for bits in all_bits:
+        torch_cgx.all_reduce(tensor.clone()[: 1 << 12], config={"bits": bits})
+        dist.barrier()
+        before = link_bytes()
+        for _ in range(calls):
+            torch_cgx.all_reduce(tensor.clone(), config={"bits": bits})
+        dist.barrier()
+        print(json.dumps({"bits": bits, "sent": link_bytes() - before}), flush=True)
 
 
 def link_bytes() -> int:
@@ -259,13 +261,13 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("cgx")
     rank, size = dist.get_rank(), dist.get_world_size()
-    name = sys.argv[1]
     carrier = os.environ.get("CGX_CROSS_COMMUNICATOR_TYPE", "GLOO").lower()
     assert carrier in torch_cgx.stats()["carrier"], torch_cgx.stats()["carrier"]
-    PROGRAMS[name](rank, size)
-    dist.barrier()
+    for name in sys.argv[1].split(","):
+        PROGRAMS[name](rank, size)
+        dist.barrier()
+        print(f"rank {rank} of {size}: {name} passed", flush=True)
     dist.destroy_process_group()
-    print(f"rank {rank} of {size}: {name} passed", flush=True)
 
 
 if __name__ == "__main__":

@@ -130,11 +130,14 @@ TEST(failure_texts_of_any_length_cross_the_memory) {
         error_of<ResourceError>([&] { group.ranks[1]->receive(0, patience()); });
     CHECK(contains(told, text.substr(0, 990)), length);  // the rest is said of it
   }
-  const Failure whole{FailureKind::kTimeout, "two\n  lines", 3, {"all_gather_into_tensor", 7}};
-  const Failure again = unpack_failure(pack_failure(whole));
-  CHECK(again.kind == whole.kind && again.text == whole.text && again.rank == 3);
-  CHECK(again.call.text() == "all_gather_into_tensor number 7");
-  for (const char* packed : {"", " ", "7", "99999999999999999999 x", "-1 y", "2 text", "2"}) {
+  for (const char* operation : {"all_gather_into_tensor", "connection of GPUs", ""}) {
+    const Failure whole{FailureKind::kTimeout, "two\n  lines", 3, {operation, 7}};
+    const Failure again = unpack_failure(pack_failure(whole));
+    CHECK(again.kind == whole.kind && again.text == whole.text && again.rank == 3);
+    CHECK(again.call.operation == operation && again.call.number == 7);
+  }
+  for (const char* packed : {"", " ", "7", "99999999999999999999 x", "-1 y", "2 text", "2",
+                             "2 0 1 99 short", "2 0 1 -1 x", "2 0 1 5 abc", "2 0 1 5"}) {
     const Failure failure = unpack_failure(packed);
     error_of<Error>([&] { throw_failure(failure); });
   }

@@ -11,9 +11,9 @@ from tests.stress.board import Place
 from tests.stress.program import CREATION_SECONDS, SHORT_SECONDS, Episode
 from tests.stress.worker import Failure, Report
 
-# Seconds between the death of a rank and the error on another one: 1 on one host, whatever carries
-# the call, and 5 elsewhere; and more on a machine with more ranks than cores. Less than the timeout
-# of the groups, which must not be what ends the wait.
+# Seconds between the death of a rank and the error on another one. Promised are 1 on one host,
+# whatever carries the call, and 5 elsewhere, to ranks that get a processor; here more of them run
+# than there are cores. Less than the timeout of the groups, which must not be what ends the wait.
 SAME_HOST, ELSEWHERE = 2.0, 7.5
 # Gloo tries five times to connect to a peer, and gives each time the whole timeout.
 MESH_TRIES = 5
