@@ -555,7 +555,7 @@ std::unique_ptr<Pending> Relay::receive_into(int peer, int lane, std::byte* data
 }
 
 void Relay::finish(Pending& transfer, int peer, const Deadline& deadline) {
-  const char* what = "waiting for a transfer with";
+  const char* what = "exchanging with";
   wait_for(peer, what, deadline, [&] { return transfer.done() ? nullptr : &transfer; });
   guarded(peer, what, [&] { transfer.wait(deadline); });
 }

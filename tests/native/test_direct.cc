@@ -190,6 +190,17 @@ TEST(direct_waits_end) {
         error_of<Error>([&] { group.ranks[0]->finish(*transfer, 1, soon(20000)); });
     other.join();
     CHECK(contains(heard, "the user said so"), heard);
+    // A live one, while this rank's own watch gives the call up for the death of a third.
+    Group third = make_group(carrier, 3, 1000);
+    auto waited_for = third.ranks[0]->receive_into(1, 0, &value, 1, 1);
+    std::thread watch([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      third.ranks[0]->abort({FailureKind::kPeerLost, "the process of rank 2 has ended"});
+    });
+    const std::string told = error_of<PeerLostError>(
+        [&] { third.ranks[0]->finish(*waited_for, 1, soon(20000)); });
+    watch.join();
+    CHECK(contains(told, "the process of rank 2 has ended"), told);
   }
 }
 
