@@ -13,7 +13,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +28,8 @@ from benchmarks._methods import STAGES, Method, Variant, make_methods
 
 _TIMEOUT = timedelta(seconds=120)
 # Calls per sample: more where one is about as short as the skew with which ranks leave a barrier.
-_CALLS = ((16 << 10, 20), (256 << 10, 5))
+Calls = Sequence[tuple[int, int]]  # bytes up to which, and calls
+_CALLS: Calls = ((16 << 10, 20), (256 << 10, 5))
 # Short calls vary most, and cost least to repeat.
 _SHORT, _MORE_REPEATS = 64 << 10, 3
 
@@ -36,7 +37,7 @@ _SHORT, _MORE_REPEATS = 64 << 10, 3
 @dataclass(frozen=True)
 class Job:
     """What all ranks measure. sizes: bytes of fp32; seconds: of each size go on with repetitions at
-    least so long.
+    least so long; calls: per sample, in a row.
     """
 
     ranks: int
@@ -47,6 +48,7 @@ class Job:
     bf16: bool = True
     peers: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    calls: Calls = _CALLS
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -57,12 +59,12 @@ class Job:
         return Job(**fields | {"variants": [Variant(**one) for one in fields["variants"]]})
 
 
-def calls_per_sample(nbytes: int, ranks: int) -> int:
+def calls_per_sample(nbytes: int, ranks: int, table: Calls = _CALLS) -> int:
     """How often a method runs between two looks at the clock. A sum run again and again grows by
     the number of ranks each time; it has to stay within fp32.
     """
     growth = math.floor(100 / math.log2(ranks))
-    return next((min(calls, growth) for limit, calls in _CALLS if nbytes <= limit), 1)
+    return next((min(calls, growth) for limit, calls in table if nbytes <= limit), 1)
 
 
 def measure_rank(rank: int, job: Job, port: int, result: str) -> None:
@@ -89,7 +91,7 @@ def measure_size(rank: int, job: Job, methods: list[Method], nbytes: int) -> dic
     reference = Reference(job.ranks, x.numel(), job.bucket_size)
     checks = [_verify(method, reference, x, y) for method in methods]
 
-    calls = calls_per_sample(nbytes, job.ranks)
+    calls = calls_per_sample(nbytes, job.ranks, job.calls)
     times: list[list[float]] = [[] for _ in methods]
     counted: list[list[dict[str, float]]] = [[] for _ in methods]
     copies = []

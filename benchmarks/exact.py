@@ -1,6 +1,6 @@
 r"""Is an exact all-reduce over Gloo ever slower than gloo's own?
 
-    python -m benchmarks.exact [--layouts 1x2 2x1@1gbit ...] [--sizes 4 64K 64M] [--seconds 4]
+    python -m benchmarks.exact [--layouts 1x2 2x1@1gbit ...] [--sizes 4 64K 64M] [--seconds 8]
         [--repeats 5] [--with cross_reduction=SRA,...] [--quick] [--json FILE [--resume]]
         [--plot FILE]
 
@@ -9,7 +9,7 @@ A layout is HOSTSxRANKS of each host, and the rate of the hosts' links. Hosts ar
 gloo and cgx a second group of gloo takes part: where it is off 1, so may be every other number. All
 take turns in the same processes, for some seconds of each size; every result is verified: equal
 bits on all ranks, within the rounding of fp32; status 1 if one is not. A time is the slowest
-rank's.
+rank's, of some calls in a row up to 16 MiB.
 
 With --resume, layouts that FILE already has of this revision, of the same sizes and repetitions,
 are not measured again: so the whole can be measured in pieces, on a machine that others use, too.
@@ -84,7 +84,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4, 64K, 64M"
     )
-    parser.add_argument("--seconds", type=at_least(0), metavar="N", help="4; 0 with --quick")
+    parser.add_argument("--seconds", type=at_least(0), metavar="N", help="8; 0 with --quick")
     parser.add_argument("--repeats", type=at_least(1), metavar="N", help="5; 3 with --quick")
     parser.add_argument(
         "--with",
@@ -145,7 +145,7 @@ def main(argv: list[str] | None = None) -> int:
     job = ExactJob(
         sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
         repeats=args.repeats or (3 if args.quick else 5),
-        seconds=(0 if args.quick else 4) if args.seconds is None else args.seconds,
+        seconds=(0 if args.quick else 8) if args.seconds is None else args.seconds,
         settings=[{}, *args.settings],
     )
     names = ["1x2", "2x1@1gbit"] if args.quick else LAYOUTS
