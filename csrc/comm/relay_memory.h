@@ -66,13 +66,13 @@ class RelayBlock {
 /// the largest message needed. One thread takes and gives; bytes() may be called from any.
 class RelayPool {
  public:
-  /// A block of at least `bytes` bytes: the smallest free one that has them, else the largest one,
-  /// grown.
+  /// A block of at least `bytes` bytes: the smallest free one that has them, of equal ones that
+  /// which was used last (it is in the cache, if any is), else the largest one, grown.
   RelayBlock take(size_t bytes) {
     size_t best = 0;
     for (size_t i = 1; i < free_.size(); ++i) {
       const size_t has = free_[i].bytes(), had = free_[best].bytes();
-      if (has >= bytes ? had < bytes || has < had : has > had) best = i;
+      if (has >= bytes ? had < bytes || has <= had : has > had) best = i;
     }
     RelayBlock block;
     if (!free_.empty()) {

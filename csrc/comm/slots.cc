@@ -135,7 +135,6 @@ void SlotExchange::ring(int peer) {
 
 template <typename Ready>
 bool SlotExchange::spin(Ready ready, Deadline::Clock::time_point start) {
-  // Waits that spinning did not end make the next ones shorter: it is for peers in step.
   do {
     for (int i = 0; i < kLooksPerClock; ++i) {
       if (ready()) {
@@ -145,8 +144,14 @@ bool SlotExchange::spin(Ready ready, Deadline::Clock::time_point start) {
       cpu_relax();
     }
   } while (Deadline::Clock::now() - start < spin_);
-  spin_ = std::max(std::min(spin_limit_, kLeastSpin), spin_ / 2);
   return false;
+}
+
+void SlotExchange::slept(nanoseconds waited) {
+  // Spinning is for peers in step: not those that this rank's own sleep has held up are out of
+  // it, but those that come later than the longest spin.
+  spin_ = waited <= spin_limit_ ? std::min(spin_limit_, spin_ * 2)
+                                : std::max(std::min(spin_limit_, kLeastSpin), spin_ / 2);
 }
 
 template <typename Ready>
@@ -175,7 +180,7 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
     me.sleeps_for.store(0, std::memory_order_relaxed);
 
     if (failed()) check_usable();
-    if (ready()) return;
+    if (ready()) return slept(Deadline::Clock::now() - since);
     // `left` was read before ready(): whatever the peer did before it left has been seen.
     if (left) fail(FailureKind::kPeerLost, story("it has closed its communicator"));
     const auto now = Deadline::Clock::now();

@@ -111,6 +111,8 @@ class SlotExchange : public Communicator {
   void wait_for(int peer, const char* what, const Deadline& deadline, Ready ready);
   template <typename Ready>
   bool spin(Ready ready, Deadline::Clock::time_point start);
+  /// A wait has ended in a sleep: how long the next one spins follows.
+  void slept(std::chrono::nanoseconds waited);
   void ring(int peer);
   /// " (silent: rank 1, 3)": all ranks that owe this one a message, if they are more than one.
   std::string silent_ranks() const;

@@ -62,6 +62,21 @@ TEST(exchange_after_the_counters_of_the_bells_wrap) {
   }
 }
 
+// Two ranks in step of which both sleep wake each other up again and again, some 50 us each: their
+// waits are short, and only their own sleeps are in the way of shorter ones.
+TEST(exchange_ranks_in_step_spin_again_after_one_was_late) {
+  using Access = SlotExchangeTestAccess;
+  using std::chrono::microseconds;
+  Group group = make_group(Carrier::kShm, 2, 4096);
+  auto& comm = dynamic_cast<SlotExchange&>(*group.ranks[0]);
+  const auto limit = Access::spin_limit(comm);
+  const auto late = limit + microseconds(700), short_wait = limit / 4;
+  const auto least = Access::spin_after(comm, late, 20);
+  CHECK(least <= microseconds(1), "spins for ", least.count(), " ns beside a late peer");
+  CHECK(Access::spin_after(comm, short_wait, 20) == limit, "does not spin again");
+  CHECK(Access::spin_after(comm, late, 20) == least, "spins beside a late peer");
+}
+
 TEST(exchange_wrong_use_is_named) {
   for (Carrier carrier : kCarriers) {
     Group group = make_group(carrier, 2, 1000);
