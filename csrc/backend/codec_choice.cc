@@ -14,7 +14,7 @@ std::shared_ptr<const Codec> ProcessGroupCGX::allowed_on_carrier(
 std::shared_ptr<const Codec> ProcessGroupCGX::codec_for(bool collective_compresses,
                                                         int64_t numel) const {
   if (!collective_compresses || static_cast<size_t>(numel) < config_.min_size) return raw_codec();
-  return allowed_on_carrier(resolve_codec(options_->fields, config_));
+  return allowed_on_carrier(call_codec_->get());
 }
 
 std::string ProcessGroupCGX::why_codec(bool collective_compresses, const at::Tensor& tensor) const {

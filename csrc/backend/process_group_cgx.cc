@@ -121,6 +121,7 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
       options_(std::move(options)),
       config_(resolve_or_refuse(options_->fields, store_, rank, size)),
       notices_(options_->fields, rank == 0 && config_.log >= LogLevel::kWarn),
+      call_codec_(std::make_unique<CallCodec>(options_->fields, config_)),
       factories_(std::move(factories)) {
   auto rendezvous = make_store_rendezvous(store_);
   try {

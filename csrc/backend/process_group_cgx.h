@@ -22,6 +22,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "backend/call_codec.h"
 #include "backend/call_record.h"
 #include "backend/gpu_lane.h"
 #include "backend/group_guard.h"
@@ -296,6 +297,7 @@ class ProcessGroupCGX : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const GroupConfig config_;
   Notices notices_;
+  const std::unique_ptr<CallCodec> call_codec_;
   const Factories factories_;
   BackendPtr inner_;
   std::vector<std::string> hosts_;
