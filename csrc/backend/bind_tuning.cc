@@ -138,21 +138,50 @@ void bind_tuning(py::module_& m) {
       [](const py::dict& seconds) { return key_of(fastest(estimates_of(seconds))); },
       py::arg("seconds"));
 
-  m.attr("TUNING_SAMPLES") =
-      py::make_tuple(TunedClass::kMostSamples, TunedClass::kMoreSamples, TunedClass::kSamples);
-  m.attr("TUNING_CALLS_PER_TRIAL") = TunedClass::kCallsPerTrial;
+  using ByRank = std::vector<std::pair<int64_t, int64_t>>;
+  const auto spans = [](const ByRank& by_rank) {
+    std::vector<Span> out;
+    for (const auto& [begin, end] : by_rank) out.push_back({begin, end});
+    return out;
+  };
+  py::class_<SharedClock>(m, "SharedClock", "How long calls took a group; for tests.")
+      .def(py::init<int, bool>(), py::arg("size"), py::arg("one_clock"))
+      .def("meet",
+           [spans](SharedClock& clock, const ByRank& by_rank) { clock.meet(spans(by_rank)); })
+      .def("seconds", [spans](const SharedClock& clock, const ByRank& by_rank) {
+        return clock.seconds(spans(by_rank));
+      });
+  m.def("pack_span", [](int64_t begin, int64_t end) {
+    std::vector<float> numbers;
+    pack({begin, end}, numbers);
+    return numbers;
+  });
+  m.def("unpack_span", [](const std::vector<float>& numbers) {
+    if (numbers.size() != kFloatsPerSpan) throw ConfigError("a span is 4 numbers");
+    const Span span = unpack_span(numbers.data());
+    return std::make_pair(span.begin, span.end);
+  });
+
+  m.attr("TUNING_RACE_CALLS") = TunedClass::kRaceCalls;
+  m.attr("TUNING_LEAST_PAUSE") = TunedClass::kLeastPause;
+  m.attr("TUNING_CALLS_PER_LOSS") = TunedClass::kCallsPerLoss;
   py::class_<TunedClass>(m, "TunedClass", "The schedule of one class of messages; for tests.")
       .def(py::init([](const py::dict& predicted) { return TunedClass(estimates_of(predicted)); }),
            py::arg("predicted"))
       .def("next",
            [](TunedClass& tuned) {
              const TunedClass::Turn turn = tuned.next();
-             return std::make_pair(key_of(turn.choice), turn.sampled);
+             return std::make_pair(key_of(turn.choice), turn.sample);
            })
-      .def("record", [](TunedClass& tuned, const std::string& choice,
-                        double seconds) { tuned.record(choice_of(choice), seconds); })
+      .def("record", [](TunedClass& tuned, int sample, int64_t begin,
+                        int64_t end) { tuned.record(sample, {begin, end}); })
       .def_property_readonly("due", &TunedClass::due)
-      .def("report", &TunedClass::report)
+      .def("spans",
+           [](const TunedClass& tuned) {
+             ByRank out;
+             for (const Span& span : tuned.spans()) out.emplace_back(span.begin, span.end);
+             return out;
+           })
       .def("renew", &TunedClass::renew)
       .def_property_readonly("choice",
                              [](const TunedClass& tuned) { return key_of(tuned.choice()); })

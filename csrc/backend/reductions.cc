@@ -199,13 +199,11 @@ void ProcessGroupCGX::run_plan(Engine& engine, const std::shared_ptr<const Plan>
   }
   record.served_by(decision.plan, engine.carrier());
   const uint64_t before = engine.stats().bytes_sent;
-  const auto start = std::chrono::steady_clock::now();
+  const int64_t begin = decision.turn.timed() ? Autotuner::now() : 0;
   engine.run(*decision.plan, input, output, average, deadline, record.number);
+  const int64_t end = decision.turn.timed() ? Autotuner::now() : 0;
   record.count_sent(engine.stats().bytes_sent - before);
-  if (decision.tuned != nullptr) {
-    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-    autotuner_->ran(decision, spent.count());
-  }
+  if (decision.tuned != nullptr) autotuner_->ran(decision, {begin, end});
 }
 
 WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,

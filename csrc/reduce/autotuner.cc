@@ -18,8 +18,6 @@ constexpr double kLongestProbe = 0.03;
 constexpr double kSlowExchange = 0.005;
 constexpr size_t kCodecValues = size_t{1} << 16;
 constexpr int kCodecRuns = 4;
-// Measured anew when so many times as long has passed as it took: half a percent of the time.
-constexpr double kStaleAfter = 200, kLeastStaleSeconds = 10;
 // A script whose messages are ever different must not grow the tables for ever.
 constexpr size_t kMaxKnown = 512, kMaxClasses = 256;
 // Sizes of the table, in bytes of fp32.
@@ -72,7 +70,10 @@ CodecCost time_codec(const Codec& codec, const float* values, size_t count) {
 }  // namespace
 
 Autotuner::Autotuner(Engine& engine, std::shared_ptr<const Codec> half, Log log)
-    : engine_(engine), half_(std::move(half)), log_(std::move(log)) {}
+    : engine_(engine),
+      half_(std::move(half)),
+      log_(std::move(log)),
+      clock_(engine.size(), engine.topology().host_count() == 1) {}
 
 std::shared_ptr<const Codec> Autotuner::codec_of(const Plan& plan) const {
   const Segment* first = plan.first_compressed();
@@ -168,19 +169,8 @@ void Autotuner::learn_codec(const std::shared_ptr<const Codec>& codec, const Dea
   codecs_[name] = {most[0], most[1]};
 }
 
-void Autotuner::forget_classes() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  known_.clear();
-  classes_.clear();
-}
-
 void Autotuner::measure(const Plan& first, const Deadline& deadline, uint64_t number) {
   const auto start = Clock::now();
-  forget_classes();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    codecs_.clear();
-  }
   const std::shared_ptr<const Codec> asked = codec_of(first);
   learn_codec(raw_codec(), deadline, number);
   learn_codec(asked, deadline, number);
@@ -233,14 +223,13 @@ void Autotuner::measure(const Plan& first, const Deadline& deadline, uint64_t nu
     link_ = link;
     ++measurements_;
     measure_seconds_ = seconds;
-    measured_at_ = Clock::now();
   }
   for (size_t bytes = kFirstRow; bytes <= kLastRow; bytes *= kGrowth) {
     if (!fits(bytes / sizeof(float))) break;
     const Estimates predicted = estimate(plans_for(plan_of(bytes / sizeof(float), asked)));
     rows.push_back({bytes, predicted, fastest(predicted)});
   }
-  stale_ = false;
+  if (!clock_.one_clock()) meet(deadline, number);
   if (log_) {
     std::string text = str_of(
         "autotune: measured in ", seconds * 1e3, " ms: latency ", link.latency * 1e6, " us, ",
@@ -268,7 +257,11 @@ Autotuner::Known& Autotuner::known(const std::shared_ptr<const Plan>& asked,
                 quarter_octaves(one_shot_payload_bytes(asked->segments, asked->dtype)),
                 codec->describe()};
   if (!classes_.contains(key)) {
-    if (classes_.size() >= kMaxClasses) forget_classes();
+    if (classes_.size() >= kMaxClasses) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      known_.clear();
+      classes_.clear();
+    }
     learn_codec(codec, deadline, number);
     const Estimates predicted = estimate(plans_for(asked));
     std::lock_guard<std::mutex> lock(mutex_);
@@ -279,29 +272,53 @@ Autotuner::Known& Autotuner::known(const std::shared_ptr<const Plan>& asked,
   return known_.emplace(asked.get(), std::move(one)).first->second;
 }
 
-void Autotuner::renew(TunedClass& tuned, const Deadline& deadline, uint64_t number) {
-  const std::array<float, kChoices> mine = tuned.report();
-  const std::chrono::duration<float> age = Clock::now() - measured_at_;
-  std::vector<float> numbers(mine.begin(), mine.end());
-  numbers.push_back(age.count());
+int64_t Autotuner::now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+void Autotuner::meet(const Deadline& deadline, uint64_t number) {
+  exchange({0}, deadline, number);  // all ranks begin together
+  Span mine{now(), 0};
+  exchange({0}, deadline, number);
+  mine.end = now();
+  std::vector<Span> by_rank;
+  for (std::vector<Span>& theirs : exchange_spans({mine}, deadline, number)) {
+    by_rank.push_back(theirs.front());
+  }
+  clock_.meet(by_rank);
+}
+
+std::vector<std::vector<Span>> Autotuner::exchange_spans(const std::vector<Span>& mine,
+                                                         const Deadline& deadline,
+                                                         uint64_t number) {
+  std::vector<float> numbers;
+  for (const Span& span : mine) pack(span, numbers);
   const std::vector<float> all = exchange(numbers, deadline, number);
-  std::array<float, kChoices> most = mine;
-  float oldest = 0;
-  for (size_t rank = 0; rank < static_cast<size_t>(engine_.size()); ++rank) {
-    const float* theirs = all.data() + rank * numbers.size();
-    for (size_t i = 0; i < kChoices; ++i) {
-      // A rank that has none (its call failed) leaves all without.
-      const bool none = theirs[i] <= 0 || (rank > 0 && most[i] <= 0);
-      most[i] = none ? 0 : rank == 0 ? theirs[i] : std::max(most[i], theirs[i]);
+  std::vector<std::vector<Span>> by_rank(static_cast<size_t>(engine_.size()));
+  const float* next = all.data();
+  for (std::vector<Span>& theirs : by_rank) {
+    for (size_t i = 0; i < mine.size(); ++i, next += kFloatsPerSpan) {
+      theirs.push_back(unpack_span(next));
     }
-    oldest = std::max(oldest, theirs[kChoices]);
+  }
+  return by_rank;
+}
+
+void Autotuner::renew(TunedClass& tuned, const Deadline& deadline, uint64_t number) {
+  if (!clock_.one_clock()) meet(deadline, number);
+  const auto by_rank = exchange_spans(tuned.spans(), deadline, number);
+  std::vector<double> seconds;
+  for (size_t sample = 0; sample < tuned.spans().size(); ++sample) {
+    std::vector<Span> call;
+    for (const auto& theirs : by_rank) call.push_back(theirs[sample]);
+    seconds.push_back(clock_.seconds(call));
   }
   const Choice before = tuned.choice();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    tuned.renew(most);
+    tuned.renew(seconds);
   }
-  if (oldest > std::max(kStaleAfter * measure_seconds_, kLeastStaleSeconds)) stale_ = true;
   if (log_ && tuned.choice() != before) {
     log_(str_of("autotune: from ", name_of(before), " to ", name_of(tuned.choice()), "; measured ",
                 text_of(tuned.measured()), "; predicted ", text_of(tuned.predicted())));
@@ -322,7 +339,7 @@ Autotuner::Decision Autotuner::decide(const std::shared_ptr<const Plan>& asked,
 
 Autotuner::Decision Autotuner::choose(const std::shared_ptr<const Plan>& asked,
                                       const Deadline& deadline, uint64_t number) {
-  if (stale_) {
+  if (measurements_ == 0) {
     const StageTimer timer(tuning_ns_, "cgx:autotune");
     measure(*asked, deadline, number);
   }
@@ -332,31 +349,25 @@ Autotuner::Decision Autotuner::choose(const std::shared_ptr<const Plan>& asked,
     const StageTimer timer(tuning_ns_, "cgx:autotune");
     renew(tuned, deadline, number);
   }
-  TunedClass::Turn turn;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    turn = tuned.next();
-  }
-  if (turn.sampled) {
-    const StageTimer timer(tuning_ns_, "cgx:autotune");
-    exchange({0}, deadline, number);  // all ranks begin together
-  }
-  return {message.plans[static_cast<size_t>(turn.choice)], turn.choice, turn.sampled, &tuned};
+  std::lock_guard<std::mutex> lock(mutex_);
+  const TunedClass::Turn turn = tuned.next();
+  return {message.plans[static_cast<size_t>(turn.choice)], turn, &tuned};
 }
 
-void Autotuner::ran(const Decision& decision, double seconds) {
+void Autotuner::ran(const Decision& decision, const Span& span) {
   if (decision.tuned == nullptr) return;
-  calls_[static_cast<size_t>(decision.choice)] += 1;
-  if (!decision.sampled) return;
+  calls_[static_cast<size_t>(decision.turn.choice)].fetch_add(1, std::memory_order_relaxed);
+  if (!decision.turn.timed()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  decision.tuned->record(decision.choice, seconds);
+  decision.tuned->record(decision.turn.sample, span);
 }
 
 std::string Autotuner::why(const Decision& decision) const {
   if (decision.tuned == nullptr) return "";
   std::lock_guard<std::mutex> lock(mutex_);
-  return str_of("autotune: ", name_of(decision.choice), decision.sampled ? " on trial" : "",
-                ", predicted ", text_of(decision.tuned->predicted()), ", measured ",
+  return str_of("autotune: ", name_of(decision.turn.choice),
+                decision.turn.choice != decision.tuned->choice() ? " on trial" : "", ", predicted ",
+                text_of(decision.tuned->predicted()), ", measured ",
                 text_of(decision.tuned->measured()));
 }
 

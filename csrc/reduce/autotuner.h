@@ -5,9 +5,11 @@
 // deadline: by then all ranks are in the same call, so a peer that is dead, late or elsewhere in
 // its program is the error that it would be in any call; and a group that never compresses pays
 // nothing. What ranks measure is exchanged, exactly and as fp32, over the engine; every rank
-// computes the same table from the same bits. From then on decisions follow from the number of
-// calls and from what was exchanged (tuned_class.h). All of it happens on the thread that drives
-// the engine, where calls have the same order on all ranks, however far ahead their callers are.
+// computes the same table from the same bits. The table tells where to begin: from then on
+// ordinary calls are timed, and decisions follow from the number of calls and from what was
+// exchanged (tuned_class.h). A time is the group's, without the wait for a late rank
+// (shared_clock.h). All of it happens on the thread that drives the engine, where calls have the
+// same order on all ranks, however far ahead their callers are.
 //
 // Thread-safety: decide() and ran() on the thread that drives the engine; report() and the counters
 // from any.
@@ -51,8 +53,8 @@ struct TuningReport {
     Estimates predicted;
     Choice choice;
   };
-  uint64_t measurements = 0;
-  double seconds = 0;  // that the last one took, on the slowest rank
+  uint64_t measurements = 0;  // 0 or 1
+  double seconds = 0;         // that it took, on the slowest rank
   LinkModel link;
   std::vector<CodecRow> codecs;
   /// Of all-reduces of fp32 with the codec that was measured first.
@@ -69,9 +71,8 @@ class Autotuner {
 
   struct Decision {
     std::shared_ptr<const Plan> plan;
-    Choice choice = Choice::kAsked;
-    bool sampled = false;
-    /// For ran().
+    TunedClass::Turn turn;
+    /// For ran(); null: nothing was decided.
     TunedClass* tuned = nullptr;
   };
 
@@ -80,8 +81,10 @@ class Autotuner {
   /// Errors: those of Engine::run(), whose `number` it is.
   Decision decide(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
                   uint64_t number);
-  /// The plan has run, in this time.
-  void ran(const Decision& decision, double seconds);
+  /// For ran().
+  static int64_t now();
+  /// The plan has run, in this time. Not to be called for a plan that has failed.
+  void ran(const Decision& decision, const Span& span);
 
   /// "autotune: exact, predicted exact 1.2 ms, 16 bits 0.9 ms, asked 0.8 ms", for logs.
   std::string why(const Decision& decision) const;
@@ -128,10 +131,15 @@ class Autotuner {
   /// What every rank gave, numbers of the same rank together. Ends at about the same time on all.
   std::vector<float> exchange(const std::vector<float>& mine, const Deadline& deadline,
                               uint64_t number);
+  /// Spans of every rank; all give as many.
+  std::vector<std::vector<Span>> exchange_spans(const std::vector<Span>& mine,
+                                                const Deadline& deadline, uint64_t number);
   std::vector<float> slowest(const std::vector<float>& mine, const Deadline& deadline,
                              uint64_t number);
+  /// Exchanges what the class has recorded.
   void renew(TunedClass& tuned, const Deadline& deadline, uint64_t number);
-  void forget_classes();
+  /// Brings clocks together.
+  void meet(const Deadline& deadline, uint64_t number);
 
   Engine& engine_;
   const std::shared_ptr<const Codec> half_;
@@ -149,9 +157,8 @@ class Autotuner {
   LinkModel link_;
   uint64_t measurements_ = 0;
   double measure_seconds_ = 0;
-  Clock::time_point measured_at_{};
-  bool stale_ = true;  // to be measured at the next call
   std::vector<TuningReport::SizeRow> sizes_;
+  SharedClock clock_;
 };
 
 }  // namespace cgx

@@ -146,7 +146,7 @@ Choice fastest(const Estimates& seconds) {
   double least = -1;
   for (Choice choice : kAllChoices) {
     const double one = seconds[static_cast<size_t>(choice)];
-    if (one >= 0 && (least < 0 || (one < kClearly * least && one < least - kWorthwhile))) {
+    if (one >= 0 && (least < 0 || one < kClearly * least)) {
       best = choice;
       least = one;
     }

@@ -69,9 +69,9 @@ LinkModel fit_link(const LinkProbes& probes, const CodecCost& asked, const Codec
 /// Seconds by choice; negative: not to be had.
 using Estimates = std::array<double, kChoices>;
 
-/// The fastest; more bits unless fewer save more than 1 - kClearly of the time, and more than
-/// kWorthwhile seconds, the noise of the shortest calls. kAsked if none is known.
-inline constexpr double kClearly = 0.95, kWorthwhile = 5e-6;
+/// The fastest; more bits unless fewer save more than 1 - kClearly of the time. kAsked if none is
+/// known.
+inline constexpr double kClearly = 0.98;
 Choice fastest(const Estimates& seconds);
 
 }  // namespace cgx

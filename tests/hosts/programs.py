@@ -245,7 +245,8 @@ def tuned(rank: int, size: int) -> None:
     group = dist.new_group(pg_options=torch_cgx.Options(bits=4))
     for _ in range(20):
         dist.all_reduce(torch.ones(int(sys.argv[2])), group=group)
-    print(json.dumps(torch_cgx.tuning(group)), flush=True)
+    taken = {name: torch_cgx.stats(group)[f"tuned_{name}"] for name in ("exact", "half", "asked")}
+    print(json.dumps({**torch_cgx.tuning(group), "taken": taken}), flush=True)
 
 
 PROGRAMS: dict[str, Callable[[int, int], None]] = {

@@ -33,8 +33,9 @@ def test_a_slow_link_keeps_the_asked_bits(ranks):
     (row,) = table["classes"]
     assert row["choice"] == "asked", table
     assert 0.5e8 < 8 / table["link"]["seconds_per_byte"] * ranks < 2e8, table
-    # So clear that nothing else was even tried.
-    assert list(row["measured"]) == ["asked"], table
+    # So clear that nothing else was tried twice.
+    assert table["taken"]["exact"] == 1 and table["taken"]["half"] <= 2, table
+    assert row["measured"]["exact"] > 3 * row["measured"]["asked"], table
     assert table["seconds"] < 1
 
 

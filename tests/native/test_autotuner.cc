@@ -40,9 +40,12 @@ Choice run_call(Engine& engine, Autotuner& tuner, size_t values, int bits, uint6
   const Autotuner::Decision decision = tuner.decide(asked, patience(), number);
   engine.run(*decision.plan, data.data(), data.data(), false, patience(), number);
   // Made up, and another time on every rank and in every call.
-  tuner.ran(decision, 1e-4 * static_cast<double>((number * 7 + values + engine.rank() * 13) % 31));
+  const auto rank = static_cast<uint64_t>(engine.rank());
+  const auto begin = static_cast<int64_t>(number * 10'000'000 + rank * 13'000);
+  const auto length = static_cast<int64_t>((number * 7 + values + rank * 13) % 31);
+  tuner.ran(decision, {begin, begin + 1 + 100'000 * length});
   for (float one : data) CHECK(one == static_cast<float>(engine.size()), "a sum is ", one);
-  return decision.choice;
+  return decision.turn.choice;
 }
 
 }  // namespace

@@ -1,17 +1,13 @@
-"""The autotuner's model and schedule with made-up numbers, against the formulas written anew."""
+"""The autotuner's model with made-up numbers, against the formulas written anew."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import struct
 
 import pytest
 
 from torch_cgx import _C
-
-SHORTEST, SHORT, LONG = _C.TUNING_SAMPLES
-CHOICES = ("exact", "half", "asked")
 
 
 def seconds_of(link, cost, codec, raw):
@@ -118,124 +114,16 @@ def test_the_choice_flips_with_the_link(bandwidth, wanted):
     "seconds, wanted",
     [
         ({"exact": 1.0, "half": 1.0, "asked": 1.0}, "exact"),
-        ({"exact": 1.0, "half": 0.96, "asked": 0.96}, "exact"),
-        ({"exact": 1.0, "half": 0.94, "asked": 0.9}, "half"),
-        ({"exact": 1.0, "half": 0.94, "asked": 0.89}, "asked"),
+        ({"exact": 1.0, "half": 0.99, "asked": 0.985}, "exact"),
+        ({"exact": 1.0, "half": 0.99, "asked": 0.97}, "asked"),
+        ({"exact": 1.0, "half": 0.94, "asked": 0.93}, "half"),
+        ({"exact": 1.0, "half": 0.94, "asked": 0.91}, "asked"),
         ({"exact": 1.0, "asked": 0.94}, "asked"),
         ({"exact": 1.0, "half": 0.5}, "half"),
         ({"asked": 3.0}, "asked"),
-        ({"exact": 9e-6, "half": 5e-6, "asked": 4.5e-6}, "exact"),
-        ({"exact": 9e-6, "half": 5e-6, "asked": 3e-6}, "asked"),
+        ({"exact": 9e-6, "half": 5e-6, "asked": 4.95e-6}, "half"),
         ({}, "asked"),
     ],
 )
 def test_ties_go_to_more_bits(seconds, wanted):
     assert _C.tuning_fastest(seconds) == wanted
-
-
-def drive(classes, true_seconds, calls, rank_noise=lambda rank, choice: 1.0):
-    """Runs `calls` calls of one class on all ranks; what each call took. Ranks agree, or it
-    fails.
-    """
-    taken = []
-    for _ in range(calls):
-        assert len({one.due for one in classes}) == 1
-        if classes[0].due:
-            slowest = [max(row) for row in zip(*(c.report() for c in classes), strict=True)]
-            for one in classes:
-                one.renew(slowest)
-        turns = {one.next() for one in classes}
-        assert len(turns) == 1
-        ((choice, sampled),) = turns
-        if sampled:
-            for rank, one in enumerate(classes):
-                one.record(choice, true_seconds[choice] * rank_noise(rank, choice))
-        taken.append((choice, sampled))
-    return taken
-
-
-def classes_of(predicted, ranks=3):
-    return [_C.TunedClass(predicted) for _ in range(ranks)]
-
-
-def test_a_clear_case_is_taken_at_once_and_verified():
-    classes = classes_of({"exact": 10.0, "half": 5.0, "asked": 1.0})
-    taken = drive(classes, {"asked": 1.1}, 100)
-    assert {choice for choice, _ in taken} == {"asked"}
-    assert sum(sampled for _, sampled in taken) == LONG
-    assert classes[0].measured == {"asked": pytest.approx(1.1)}
-
-
-def test_a_contested_case_is_tried_in_turns_and_measurements_decide():
-    classes = classes_of({"exact": 1.0, "half": 1.2, "asked": 1.5})
-    taken = drive(classes, {"exact": 3.0, "half": 2.0, "asked": 1.0}, 60)
-    assert [choice for choice, _ in taken[:3]] == list(CHOICES)
-    trials = [choice for choice, _ in taken[: 3 * LONG]]
-    # Another one goes first in every round.
-    assert trials[3:6] == ["half", "asked", "exact"]
-    assert all(trials.count(choice) == LONG for choice in CHOICES)
-    assert {choice for choice, _ in taken[3 * LONG :]} == {"asked"}
-
-
-@pytest.mark.parametrize("seconds, samples", [(1e-4, SHORTEST), (5e-3, SHORT), (0.1, LONG)])
-def test_short_calls_are_tried_more_often(seconds, samples):
-    classes = classes_of({"exact": seconds, "asked": seconds})
-    taken = drive(classes, {"exact": seconds, "asked": 2 * seconds}, 60)
-    assert sum(sampled for _, sampled in taken) == 2 * samples
-    assert taken[-1] == ("exact", False)
-
-
-def test_what_was_out_of_reach_is_tried_when_the_best_was_overrated():
-    classes = classes_of({"exact": 1.0, "half": 3.0, "asked": 2.5})
-    taken = drive(classes, {"exact": 4.0, "half": 9.0, "asked": 1.0}, 60)
-    assert taken[LONG][0] == "half"
-    assert taken[-1] == ("asked", False)
-
-
-def test_a_link_that_changes_changes_the_choice_at_the_next_check():
-    classes = classes_of({"exact": 1.0, "half": 0.8, "asked": 0.6})
-    fast = {"exact": 0.5, "half": 0.7, "asked": 0.9}
-    slow = {"exact": 4.0, "half": 2.0, "asked": 0.5}
-    assert drive(classes, fast, 100)[-1] == ("exact", False)
-    assert classes[0].renewals == 1
-    # All three were on trial.
-    taken = drive(classes, slow, _C.TUNING_CALLS_PER_TRIAL * 3 * LONG - 100)
-    assert not any(sampled for _, sampled in taken)
-    taken = drive(classes, slow, 20)
-    assert taken[-1] == ("asked", False)
-    assert {one.choice for one in classes} == {"asked"}
-    # Exact was 8 times slower, and is not tried: that the link is fast again shows when it is
-    # measured anew.
-    calls = 3 * LONG * _C.TUNING_CALLS_PER_TRIAL
-    assert {one[0] for one in drive(classes, fast, calls)} == {"asked"}
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_ranks_agree_whatever_their_clocks_say(seed):
-    """drive() checks it at every call."""
-    choose = random.Random(seed)
-    predicted = {
-        c: 10 ** choose.uniform(-5, 1) for c in CHOICES if c == "asked" or choose.random() < 0.8
-    }
-    classes = classes_of(predicted, ranks=choose.randint(2, 5))
-    true_seconds = {c: 10 ** choose.uniform(-5, 1) for c in CHOICES}
-    noise = lambda rank, choice: 10 ** choose.uniform(-1, 1)  # noqa: E731
-    taken = drive(classes, true_seconds, 3000, noise)
-    assert {choice for choice, _ in taken} <= set(predicted)
-    assert len({tuple(sorted(one.measured.items())) for one in classes}) == 1
-
-
-def test_a_rank_without_a_number_leaves_the_estimate():
-    tuned = _C.TunedClass({"exact": 1.0, "asked": 1.1})
-    for _ in range(2 * LONG):
-        tuned.next()
-    assert tuned.due and tuned.report() == [0, 0, 0]
-    tuned.renew([0, 0, 0])
-    assert tuned.measured == {} and tuned.choice == "exact" and not tuned.due
-
-
-def test_reports_are_medians_in_single_precision():
-    tuned = _C.TunedClass({"exact": 1.0})
-    for seconds in (0.3, 0.1, 7.0):
-        tuned.record("exact", seconds)
-    assert tuned.report() == [struct.unpack("f", struct.pack("f", 0.3))[0], 0, 0]

@@ -1,0 +1,64 @@
+// How long a call took a group: from when its last rank began to when its last rank had ended. The
+// wait for a late rank is in no such time, whichever rank is late and however late.
+//
+// Ranks of one host read the same clock. Between hosts a rank's clock is off by an amount that is
+// taken from exchanges in which all ranks were in step: then their middles were at the same moment,
+// to half the time that the exchange took. Clocks also run at different rates; between two such
+// exchanges, of the last kMeetings, the amount is interpolated.
+//
+// Integers and + - * / on doubles alone: equal numbers give equal answers on every rank. Not
+// thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+namespace cgx {
+
+/// What one rank saw of a call, in nanoseconds of its own steady clock. begin == end: nothing.
+struct Span {
+  int64_t begin = 0;
+  int64_t end = 0;
+  bool empty() const { return begin == end; }
+  bool operator==(const Span&) const = default;
+};
+
+/// Spans as fp32 numbers that are exact and finite, kFloatsPerSpan each, so that a lossless
+/// all-gather of fp32 carries them. A span's length is rounded to 24 bits.
+inline constexpr size_t kFloatsPerSpan = 4;
+void pack(const Span& span, std::vector<float>& numbers);
+Span unpack_span(const float* numbers);
+
+class SharedClock {
+ public:
+  /// one_clock: all ranks read the same one.
+  SharedClock(int size, bool one_clock);
+
+  static constexpr size_t kMeetings = 64;
+
+  bool one_clock() const { return one_clock_; }
+
+  /// By rank, an exchange that all ranks began together and none could end before all had begun.
+  /// In the order of time; none is needed with one clock.
+  void meet(const std::vector<Span>& by_rank);
+
+  /// Seconds of a call; 0 if a rank has nothing. At least the shortest, and at most the longest, of
+  /// the ranks' own times.
+  double seconds(const std::vector<Span>& by_rank) const;
+
+ private:
+  struct Meeting {
+    double at = 0;              // of rank 0's clock
+    std::vector<double> ahead;  // by rank: its clock minus rank 0's
+  };
+  /// Nanoseconds that the rank's clock is ahead of rank 0's when its own says `at`.
+  double ahead(size_t rank, double at) const;
+
+  const bool one_clock_;
+  std::vector<int64_t> zero_;     // by rank: what its clock is counted from
+  std::deque<Meeting> meetings_;  // the latest last
+};
+
+}  // namespace cgx
