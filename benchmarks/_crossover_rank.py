@@ -26,9 +26,8 @@ from benchmarks._check import Reference, contribution
 from benchmarks._methods import CgxGroup
 
 _TIMEOUT = timedelta(seconds=120)
-# Calls after which a class of messages has had all its trials, for long and for short ones, and is
-# not yet tried again.
-_SETTLED = 28
+# Calls after which the choice for a class of messages has been made.
+_SETTLED = 50
 # "again": a second group that is exact. What the two differ by is the noise.
 METHODS = ("exact", "half", "asked", "tuned", "again")
 # Short calls vary more, and cost less.

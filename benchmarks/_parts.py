@@ -67,6 +67,7 @@ _ALL = (
         ("--hosts", "2", "4", "--rates", "1gbit", "10gbit", "--repeats", "11", *_BITS),
     ),
     Part("exact", "exact", "exact all-reduces over Gloo, against gloo's own", "exact"),
+    Part("autotune", "autotune", "autotuned groups, against the best choice", "autotune"),
     Part("crossover", "crossover", "the size from which compression pays", "crossover"),
     Part(
         "training",

@@ -5,8 +5,8 @@
 Reads the JSON files in benchmarks/results/ and replaces what stands between the marks
 `<!-- benchmark NAME -->` and `<!-- /benchmark NAME -->` of README.md, and between
 `<!-- targets -->` and `<!-- /targets -->` of docs/performance.md (benchmarks/targets.py), and
-`<!-- latency -->` and `<!-- exact -->`. With --check nothing is written, and the status is 1 if one
-of them is not up to date.
+`<!-- latency -->`, `<!-- exact -->` and `<!-- autotune -->`. With --check nothing is written, and
+the status is 1 if one of them is not up to date.
 """
 
 from __future__ import annotations
@@ -230,9 +230,46 @@ def update(readme: str) -> str:
 
 
 def update_performance(page: str) -> str:
-    """docs/performance.md with the targets, the latency budget and exact all-reduces over Gloo."""
+    """docs/performance.md with the targets, the latency budget, exact all-reduces over Gloo, and
+    what autotuned groups reach.
+    """
+    results = targets.Results.in_tree()
     page = insert(insert(page, "targets", targets.table()), "latency", latency_table())
-    return insert(page, "exact", exact_table(targets.Results.in_tree().of("exact")))
+    page = insert(page, "exact", exact_table(results.of("exact")))
+    return insert(page, "autotune", autotune_table(results.of("autotune")))
+
+
+def autotune_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/autotune.py: sizes by links, each the best and its time, how many times as fast
+    as that the autotuned group is, and the control.
+    """
+    runs = document["runs"]
+    titles = ["fp32 vector of"]
+    for run in runs:
+        link = run["link"]
+        where = {"shm": "SHM", "gloo": "Gloo"}.get(link) or f"2 hosts, {rate_text(link)}"
+        titles += [f"{where}: best", "tuned", "control"]
+    facts = document["machine"]
+    caption = (
+        "`best`: the fastest of exact, 16 bits and the asked bits, and its time; `tuned`: how many "
+        "times as fast an autotuned group is; `control`: the same of an exact group and another, "
+        f"which differ by chance alone. Medians of all samples of {facts['processes']} pairs of "
+        f"processes, after at most {facts['settle']} calls of a size ({_machine(facts)})."
+    )
+    lines = _head(caption, titles)
+    names = {"exact": "exact", "half": "16 bits", "asked": f"{facts['bits']} bits"}
+    by_size = [{row["bytes"]: row for row in run["rows"]} for run in runs]
+    for nbytes in sorted(set().union(*by_size)):
+        cells = []
+        for rows in by_size:
+            row = rows.get(nbytes)
+            if row is None:
+                cells += ["", "", ""]
+                continue
+            best = f"{names[row['best']]}, {_time(row['seconds'][row['best']])}"
+            cells += [best, f"{row['of_best']:.2f}", f"{row['control']:.2f}"]
+        lines.append(_row(size_text(nbytes), cells))
+    return "\n".join(lines) + "\n"
 
 
 def latency_table() -> str:
