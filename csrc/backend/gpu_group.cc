@@ -64,8 +64,8 @@ std::string too_short(size_t capacity, EngineOptions options, const Topology& to
   }
 }
 
-// The codec of the group's bits and bucket size; where it has no bits, a codec as calls with bits of
-// their own use it.
+// The codec of the group's bits and bucket size; where it has no bits, a codec as calls with bits
+// of their own use it.
 std::shared_ptr<const Codec> usual_codec(const OptionFields& options, const GroupConfig& config) {
   auto codec = resolve_codec(options, config);
   if (codec != raw_codec()) return codec;

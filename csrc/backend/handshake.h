@@ -30,7 +30,8 @@ Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& 
                 const std::string& host_id, const std::string& address, const Deadline& deadline);
 
 /// After a part of making a group, called `part`: tells the others whether this rank has set it up
-/// (`failure` is empty then, else why not) and reads the same of them. MismatchError if another rank failed.
+/// (`failure` is empty then, else why not) and reads the same of them. MismatchError if another
+/// rank failed.
 void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
              const std::string& failure, const Deadline& deadline);
 

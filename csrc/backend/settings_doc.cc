@@ -44,7 +44,8 @@ const std::map<std::string_view, const char*>& meanings() {
       {"autotune",
        "Send with more bits than asked, up to exact, where that is faster; measured on the "
        "group's link"},
-      {"log", "Lines on stderr: info, one per group; debug, one per call: which backend ran it, and why"},
+      {"log",
+       "Lines on stderr: info, one per group; debug, one per call: which backend ran it, and why"},
       {"host_id", "Ranks with different values count as on different hosts"},
   };
   return all;

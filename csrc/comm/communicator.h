@@ -87,8 +87,8 @@ class Communicator {
   virtual size_t longest() const { return capacity(); }
 
   /// Makes the capacity at least `bytes`, at most longest(). Costs nothing before such an exchange
-  /// is opened, which then may be a ResourceError. Messages of peers may be longer than the capacity
-  /// here, except over a carrier that announces lengths.
+  /// is opened, which then may be a ResourceError. Messages of peers may be longer than the
+  /// capacity here, except over a carrier that announces lengths.
   virtual void make_room(size_t bytes);
 
   /// Exchanges that may be under way at once; at least 2.

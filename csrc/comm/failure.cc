@@ -59,8 +59,7 @@ Failure unpack_failure(const std::string& packed) {
   std::istringstream words(packed);
   uint32_t kind = 0;
   size_t length = 0;
-  if (!(words >> kind >> failure.rank >> failure.call.number >> length) ||
-      length > packed.size()) {
+  if (!(words >> kind >> failure.rank >> failure.call.number >> length) || length > packed.size()) {
     return {FailureKind::kError, packed};
   }
   failure.kind = static_cast<FailureKind>(kind);

@@ -75,8 +75,7 @@ class MpiPending final : public Pending {
       throw_failure({failure.kind, str_of(message_.text(), ": ", failure.text)});
     }
     process_.note_failure();
-    throw TimeoutError(
-        str_of(message_.text(), ": not done after ", deadline.elapsed_text()));
+    throw TimeoutError(str_of(message_.text(), ": not done after ", deadline.elapsed_text()));
   }
 
  private:

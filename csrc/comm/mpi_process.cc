@@ -101,10 +101,10 @@ void MpiProcess::start(const Deadline& deadline) {
     thread_id_ = thread_.get_id();
   }
   if (!wait_until(changed_, lock, deadline, [this] { return state_ != State::kStarting; })) {
-    throw TimeoutError(str_of(
-        "MPI_Init_thread of ", api_.kind, " has not ended after ", deadline.elapsed_text(),
-        ": every rank of the MPI job has to initialise MPI, also those outside of this "
-        "group (`from mpi4py import MPI` at the start of the script does)"));
+    throw TimeoutError(
+        str_of("MPI_Init_thread of ", api_.kind, " has not ended after ", deadline.elapsed_text(),
+               ": every rank of the MPI job has to initialise MPI, also those outside of this "
+               "group (`from mpi4py import MPI` at the start of the script does)"));
   }
   if (state_ == State::kUnusable) refusal_();
   if (state_ == State::kEnded) {
@@ -210,10 +210,9 @@ uint64_t MpiProcess::create_group(const std::vector<int>& world_ranks, int tag,
   std::unique_lock lock(mutex_);
   if (!wait_until(changed_, lock, deadline, [&] { return creation->ended; })) {
     failed_ = true;
-    throw TimeoutError(
-        str_of("MPI_Comm_create_group over the ranks ", text_of(world_ranks),
-               " of MPI_COMM_WORLD has not ended after ", deadline.elapsed_text(),
-               ": some of them have not come to it, or belong to another MPI job"));
+    throw TimeoutError(str_of("MPI_Comm_create_group over the ranks ", text_of(world_ranks),
+                              " of MPI_COMM_WORLD has not ended after ", deadline.elapsed_text(),
+                              ": some of them have not come to it, or belong to another MPI job"));
   }
   check(creation->error, "MPI_Comm_create_group");
   return creation->comm;

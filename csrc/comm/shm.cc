@@ -53,8 +53,8 @@ std::string answer(Rendezvous& rendezvous, int rank, int of, const std::string& 
   try {
     value = rendezvous.get(key, deadline);
   } catch (const TimeoutError& error) {
-    throw TimeoutError(str_of("rank ", rank, " waited ", started.elapsed_text(), " for rank ",
-                              of, " to ", what, " (shared memory set-up): ", error.what()));
+    throw TimeoutError(str_of("rank ", rank, " waited ", started.elapsed_text(), " for rank ", of,
+                              " to ", what, " (shared memory set-up): ", error.what()));
   }
   if (value.rfind("ok ", 0) == 0) return value.substr(3);
   if (value.rfind("error ", 0) != 0) {

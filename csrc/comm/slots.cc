@@ -194,9 +194,9 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
       }
     }
     if (deadline.expired()) {
-      fail(FailureKind::kTimeout, story(str_of("deadline passed (set ", deadline.elapsed_text(),
-                                               " ago)", silent_ranks())
-                                            .c_str()));
+      fail(FailureKind::kTimeout,
+           story(str_of("deadline passed (set ", deadline.elapsed_text(), " ago)", silent_ranks())
+                     .c_str()));
     }
   }
 }

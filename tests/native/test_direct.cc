@@ -197,8 +197,8 @@ TEST(direct_waits_end) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       third.ranks[0]->abort({FailureKind::kPeerLost, "the process of rank 2 has ended"});
     });
-    const std::string told = error_of<PeerLostError>(
-        [&] { third.ranks[0]->finish(*waited_for, 1, soon(20000)); });
+    const std::string told =
+        error_of<PeerLostError>([&] { third.ranks[0]->finish(*waited_for, 1, soon(20000)); });
     watch.join();
     CHECK(contains(told, "the process of rank 2 has ended"), told);
   }
