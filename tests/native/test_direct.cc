@@ -177,7 +177,7 @@ TEST(direct_waits_end) {
     const auto plan = plan_of(*late.ranks[0], data.size(), DType::kFloat32);
     const std::string text = error_of<TimeoutError>(
         [&] { late.ranks[0]->run(*plan, data.data(), data.data(), false, soon(200)); });
-    CHECK(contains(text, "all_reduce number 0") && contains(text, "rank 1"), text);
+    CHECK(contains(text, "all_reduce number 1") && contains(text, "rank 1"), text);
     // One that has said that it comes, and does not.
     Group group = make_group(carrier, 2, 1000);
     std::byte value{};
