@@ -195,9 +195,10 @@ void cut_one_level(Plan& plan, const PlanSpace& space) {
   });
 }
 
-// Rounds of a direct all-reduce between hosts, where that leaves them a quarter of their size: with
-// one round the link rests while the sum is made.
-constexpr size_t kDirectRoundsAcross = 4;
+// Rounds of a direct all-reduce of two hosts, where that leaves them a quarter of their size: with
+// one round the link rests while the sum is made. Between more, contributions come one after
+// another anyway, and rounds cost the waits for all of them.
+constexpr size_t kDirectRoundsOfTwo = 4;
 
 // Exact values lie in the tensor as they travel, whatever the segments. Rounds of equal size: every
 // round costs each rank the same waits, however small it is.
@@ -208,9 +209,9 @@ void cut_direct(Plan& plan, const PlanSpace& space) {
   const size_t bytes = plan.values * size_of(plan.dtype);
   if (plan.size == 1 || bytes == 0) return;
   size_t rounds = (bytes + space.cross.wanted - 1) / space.cross.wanted;
-  if (space.topology.host_count() > 1) {
-    const size_t quarters = bytes / std::max<size_t>(space.cross.wanted / kDirectRoundsAcross, 1);
-    rounds = std::max(rounds, std::min(kDirectRoundsAcross, quarters));
+  if (space.topology.host_count() == 2) {
+    const size_t quarters = bytes / std::max<size_t>(space.cross.wanted / kDirectRoundsOfTwo, 1);
+    rounds = std::max(rounds, std::min(kDirectRoundsOfTwo, quarters));
   }
   const std::vector<Run> whole = {{0, plan.values, raw_codec().get()}};
   for (const Chunk& part : cut_evenly(whole, static_cast<int>(rounds), plan.dtype)) {

@@ -39,8 +39,7 @@ def variables(layout):
     return [{**common, "CGX_HOST_ID": host} for host in hosts]
 
 
-def reduce_values(value, direct=False):
-    """Exact and long, as it goes directly over Gloo; or compressed."""
+def reduce_once(value, direct=False):
     x = torch.full((LONG if direct else VALUES,), float(value))
     torch_cgx.all_reduce(x, config={"bits": 32 if direct else 4})
     return x
@@ -53,23 +52,20 @@ def survive(rank, world_size, store, victim, direct, step):
     torch.set_num_threads(1)
     from torch_cgx import _C
 
-    def reduce_once(value):
-        return reduce_values(value, direct)
-
     _C.allow_faults()
     join(rank, world_size, store)
-    reduce_once(1)
+    reduce_once(1, direct)
     dist.barrier()
     if step is None:  # how many steps does a call have?
         _C.order_fault("none")
-        reduce_once(1)
+        reduce_once(1, direct)
         return _C.fault_steps()
     if rank == victim:
         _C.order_fault("kill", step)
     cause = None
     for _ in range(3):
         try:
-            reduce_once(1)
+            reduce_once(1, direct)
         except torch_cgx.CgxError as error:
             cause = error
             break
@@ -77,7 +73,7 @@ def survive(rank, world_size, store, victim, direct, step):
     if cause is None:
         return "nothing heard"
     start = time.monotonic()
-    for call in (reduce_once, lambda _: dist.barrier()):
+    for call in (lambda _: reduce_once(1, direct), lambda _: dist.barrier()):
         with pytest.raises(type(cause)):
             call(1)
     later = time.monotonic() - start
@@ -86,7 +82,7 @@ def survive(rank, world_size, store, victim, direct, step):
     destroyed = time.monotonic() - start
     survivors = [r for r in range(world_size) if r != victim]
     join(survivors.index(rank), len(survivors), store, name="again")
-    total = reduce_once(1)[0].item()
+    total = reduce_once(1, direct)[0].item()
     dist.destroy_process_group()
     return type(cause).__name__, str(cause), heard, later, destroyed, total
 
@@ -204,11 +200,11 @@ def test_a_rank_killed_in_collectives_of_the_inner_backend(hosts):
     assert worst < limit + SLACK
 
 
-def elsewhere(rank, world_size, store, victim, absent):
+def elsewhere(rank, world_size, store, victim, absent, direct):
     """`absent` lives and does not come; who waits for it hears of the victim all the same."""
     torch.set_num_threads(1)
     join(rank, world_size, store)
-    reduce_values(1)
+    reduce_once(1, direct)
     dist.barrier()
     if rank == victim:
         os.kill(os.getpid(), 9)
@@ -217,7 +213,7 @@ def elsewhere(rank, world_size, store, victim, absent):
         store.wait([f"heard/{r}" for r in others], datetime.timedelta(seconds=20))
         return None
     try:
-        reduce_values(1)
+        reduce_once(1, direct)
     except torch_cgx.PeerLostError as error:
         return str(error), time.monotonic()
     finally:
@@ -225,9 +221,9 @@ def elsewhere(rank, world_size, store, victim, absent):
     return "nothing heard"
 
 
-def kill_elsewhere(_rank, _world_size, hosts, common, victim, absent):
+def kill_elsewhere(_rank, _world_size, hosts, common, victim, absent, direct):
     env = [{**common, "CGX_HOST_ID": host} for host in hosts]
-    with Ranks(4, elsewhere, victim, absent, env=env) as ranks:
+    with Ranks(4, elsewhere, victim, absent, direct, env=env) as ranks:
         died = ranks.wait_end(victim, 30)
         outcomes = ranks.outcomes(timeout=40)
     heard = {}
@@ -246,6 +242,8 @@ def kill_elsewhere(_rank, _world_size, hosts, common, victim, absent):
         # One rank waits for the victim, and another one, or all that it talks to, for `absent`.
         ("aaaa", "GLOO", "SRA", 2, 0),
         ("abab", "GLOO", "SRA", 3, 0),
+        # Long exact tensors go directly.
+        ("aaaa", "GLOO", "AUTO", 2, 0),
     ],
 )
 def test_a_rank_that_waits_for_a_live_one_hears_of_a_dead_one(
@@ -256,7 +254,15 @@ def test_a_rank_that_waits_for_a_live_one_hears_of_a_dead_one(
         f"CGX_{'INNER' if hosts == 'aaaa' else 'CROSS'}_REDUCTION_TYPE": reduction,
     }
     (heard,) = run_pooled(
-        kill_elsewhere, 1, hosts, common, victim, absent, backend=None, timeout=90
+        kill_elsewhere,
+        1,
+        hosts,
+        common,
+        victim,
+        absent,
+        reduction == "AUTO",
+        backend=None,
+        timeout=90,
     )
     print(f"{hosts} over {carrier}: {heard}")
     assert len(heard) == 2 and max(heard.values()) < ONE_HOST + SLACK / 2, heard

@@ -117,11 +117,10 @@ def test_rounds_are_of_one_size():
         assert len(counts) == ranks * rounds and max(counts) - min(counts) <= 32
 
 
-def test_between_hosts_a_round_travels_while_another_is_summed():
+def test_between_two_hosts_a_round_travels_while_another_is_summed():
     for ranks, kib, rounds in [(2, 1023, 1), (2, 2048, 2), (2, 4096, 4), (2, 16384, 4)] + [
         (2, 65536, 16),
-        (4, 2048, 1),
-        (4, 4096, 2),
+        (4, 4096, 1),
         (4, 65536, 8),
     ]:
         hosts = list("abcd")[:ranks]
