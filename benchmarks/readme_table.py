@@ -291,9 +291,9 @@ def exact_table(document: dict[str, Any]) -> str:
     sizes = sorted({row["bytes"] for run in runs for row in run["rows"]})
     caption = (
         f"Times faster than `{BASE}`, exact all-reduces over Gloo; in brackets a second group of "
-        f"gloo, which differs from the first by chance alone. Median of repetitions, of several calls "
-        f"in a row up to 16 MiB, within "
-        f"{facts['seconds_of_each']} s, {facts['repeats']} at least ({_machine(facts)})."
+        f"gloo, which differs from the first by chance alone. Median of repetitions, of several "
+        f"calls in a row up to 16 MiB, within {facts['seconds_of_each']} s, {facts['repeats']} at "
+        f"least ({_machine(facts)})."
     )
     lines = _head(caption, ["fp32 vector of", *map(size_text, sizes)])
     for run in runs:
