@@ -23,19 +23,22 @@ size_t Chunk::message_bytes() const {
 
 Exchanges exchanges_of(const Round& round, const Plan& plan, int hosts) {
   Exchanges most;
+  const bool gather = plan.operation == Operation::kAllGather;
   size_t scatter = 0;
   for (const Shard& shard : round.shards) {
-    size_t exchange = 0, delivered = 0;
+    size_t all = 0, longest = 0, delivered = 0;
     for (const Chunk& chunk : shard.chunks) {
-      exchange += chunk.message_bytes();
+      all += chunk.message_bytes();
+      longest = std::max(longest, chunk.message_bytes());
       if (plan.operation != Operation::kReduceScatter) continue;
       for (const Piece& piece : chunk.pieces) {
         delivered += Communicator::kPayloadOffset + piece.count * size_of(plan.dtype);
       }
     }
-    most.cross = std::max(most.cross, exchange);
+    // In an all-gather a rank sends its own chunk, to all.
+    most.cross = std::max(most.cross, gather ? longest : all);
     if (!plan.two_levels) continue;
-    scatter += shard.inner.message_bytes();
+    if (!gather) scatter += shard.inner.message_bytes();
     const size_t bundle = Communicator::kPayloadOffset + bundle_bytes(shard, hosts);
     most.inner = std::max({most.inner, scatter, bundle, delivered});
   }
