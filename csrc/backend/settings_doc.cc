@@ -35,7 +35,8 @@ const std::map<std::string_view, const char*>& meanings() {
       {"intra_compress",
        "Compress inside hosts? AUTO: in groups on one host yes; below a reduction between hosts "
        "only if the inside is not SHM"},
-      {"fusion_buffer_mb", "Most bytes of one exchange over Gloo or MPI, in MiB"},
+      {"fusion_buffer_mb",
+       "Most bytes of one exchange over Gloo or MPI, in MiB; a longer bucket travels alone"},
       {"shm_segment_kb", "The same over shared memory, in KiB; `/dev/shm` holds two per rank"},
       {"segment_kb",
        "Bytes of one message between hosts that is aimed at, in KiB: while one travels the next "
