@@ -26,23 +26,24 @@ _SECONDS = {"late": 1.5, "link": 4.0}  # the timeout of the group, where that is
 
 
 def train(rank: int, size: int, kind: str) -> str:
-    """Trains; the last rank fails: "kill" ends its process in the middle of a backward pass, "late"
-    has it stay away until the timeout has passed, "bits" gives it other bits, "link" takes its
-    host's link down.
+    """Trains; the last rank fails: "kill" ends its process in the middle of a backward pass ("kill,
+    float64": of gradients that the inner backend reduces), "late" has it stay away until the
+    timeout has passed, "bits" gives it other bits, "link" takes its host's link down.
 
     Returns the class and the text of what `backward()` raised.
     """
     failing = rank == size - 1
     state = CGXState(None, compression_params={"bits": 8 if kind == "bits" and failing else 4})
     # Several buckets, so that some are under way when the failure comes.
-    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.01)
+    dtype = torch.float64 if kind.endswith("float64") else torch.float32
+    model = DistributedDataParallel(make_model().to(dtype), bucket_cap_mb=0.01)
     model.register_comm_hook(state, cgx_hook)
     step = 0
 
     def fail(_gradient: torch.Tensor) -> None:
         if not failing or step != _FAILS_AT:
             return
-        if kind == "kill":
+        if kind.startswith("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "link":
             subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)

@@ -18,7 +18,8 @@ LAYOUTS = {
     "gloo": ("aaa", {"CGX_INNER_COMMUNICATOR_TYPE": "GLOO"}),
     "hosts": ("abb", {}),
 }
-TIMES = {"kill": 2, "late": 1, "bits": 2}  # what came out was a matter of chance
+# What came out was a matter of chance.
+TIMES = {"kill": 2, "kill, float64": 1, "late": 1, "bits": 2}
 
 
 def _train(rank, world_size, store, kind):
@@ -44,10 +45,11 @@ def _all_kinds(_rank, _world_size, layout):
 def test_the_type_survives_the_backward_pass(layout):
     ((*found,),) = run_pooled(_all_kinds, 1, layout, backend=None, timeout=240)
     wanted = {"kill": "PeerLostError", "late": "TimeoutError", "bits": "MismatchError"}
+    wanted["kill, float64"] = wanted["kill"]
     assert len(found) == sum(TIMES.values())
     for kind, outcomes in found:
         for rank, outcome in enumerate(outcomes):
-            if kind == "kill" and rank == 2:
+            if kind.startswith("kill") and rank == 2:
                 assert isinstance(outcome, Lost)
                 continue
             told = f"{kind}, rank {rank}: {outcome}"
