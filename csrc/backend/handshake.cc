@@ -21,7 +21,7 @@ constexpr char kRefusedKey[] = "refused";
 // Ranks that have a cause to hear are waiting for it: they have it within milliseconds.
 constexpr std::chrono::seconds kLeaving{3};
 // The last of the others may still be reading what this rank has read.
-constexpr std::chrono::milliseconds kLastReader{150};
+constexpr std::chrono::milliseconds kLastReader{30};
 
 std::string rank_key(int rank) { return str_of("handshake/", rank); }
 
