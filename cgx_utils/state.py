@@ -172,7 +172,9 @@ class CGXState:
         if not self._summary.compresses:
             warn(f"cgx: {self._summary}")
         elif backend.settings()["log"] != "off":
-            print(f"cgx: {self._summary}", file=sys.stderr, flush=True)
+            # One write: a worker of the group may log at the same time.
+            sys.stderr.write(f"cgx: {self._summary}\n")
+            sys.stderr.flush()
 
     def _build(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
         names = self._all_names() if self._policy.needs_names else None
