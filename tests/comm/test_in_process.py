@@ -123,9 +123,7 @@ def test_open_times_out_when_nobody_releases() -> None:
         _C.TimeoutError, match="rank 0 waited .* for rank 1 to release an earlier message"
     ):
         a.open([b"", b"x"], timeout=0.1)
-    with pytest.raises(
-        _C.TimeoutError, match="rank 0 failed: rank 0 waited"
-    ):
+    with pytest.raises(_C.TimeoutError, match="rank 0 failed: rank 0 waited"):
         b.receive(0)
 
 
