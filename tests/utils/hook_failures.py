@@ -22,7 +22,8 @@ from cgx_utils import CGXState, cgx_hook
 from tests.utils.training import batch, loss_of, make_model
 
 _FAILS_AT = 2  # the step, where the kind has one
-_SECONDS = {"late": 1.5, "link": 4.0}  # the timeout of the group, where that is what ends it
+# The timeout of the group once it trains, where that is what ends it.
+_SECONDS = {"late": 1.5, "link": 4.0}
 
 
 def train(rank: int, size: int, kind: str) -> str:
@@ -38,6 +39,8 @@ def train(rank: int, size: int, kind: str) -> str:
     dtype = torch.float64 if kind.endswith("float64") else torch.float32
     model = DistributedDataParallel(make_model().to(dtype), bucket_cap_mb=0.01)
     model.register_comm_hook(state, cgx_hook)
+    if kind in _SECONDS:
+        dist.group.WORLD.set_timeout(datetime.timedelta(seconds=_SECONDS[kind]))
     step = 0
 
     def fail(_gradient: torch.Tensor) -> None:
@@ -61,14 +64,10 @@ def train(rank: int, size: int, kind: str) -> str:
     return "nothing failed"
 
 
-def timeout_of(kind: str) -> float:
-    return _SECONDS.get(kind, 30.0)
-
-
 def main() -> None:
     kind = sys.argv[1]
     torch.set_num_threads(1)
-    dist.init_process_group("cgx", timeout=datetime.timedelta(seconds=timeout_of(kind)))
+    dist.init_process_group("cgx", timeout=datetime.timedelta(seconds=30))
     print(train(dist.get_rank(), dist.get_world_size(), kind), flush=True)
     dist.destroy_process_group()
 

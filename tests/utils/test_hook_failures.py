@@ -11,7 +11,7 @@ from tests.distributed import run_pooled
 from tests.faults.forked import Lost, Ranks, join
 from tests.hosts.bed import hosts
 from tests.hosts.marks import needs_hosts
-from tests.utils.hook_failures import timeout_of, train
+from tests.utils.hook_failures import train
 
 LAYOUTS = {
     "shm": ("aaa", {}),
@@ -24,7 +24,7 @@ TIMES = {"kill": 2, "kill, float64": 1, "late": 1, "bits": 2}
 
 def _train(rank, world_size, store, kind):
     torch.set_num_threads(1)
-    join(rank, world_size, store, timeout=timeout_of(kind))
+    join(rank, world_size, store, timeout=30)
     return train(rank, world_size, kind)
 
 
