@@ -33,7 +33,7 @@ class Checker {
 
  private:
   void check_round(const Round& round) {
-    may_grow_ = is_alone(round) || is_small(round);
+    alone_ = is_alone(round);
     CHECK(round.shards.size() ==
           static_cast<size_t>(plan_.two_levels ? space_.topology.teams() : 1));
     for (const Shard& shard : round.shards) {
@@ -46,9 +46,11 @@ class Checker {
         check_chunk(shard.inner, false);
         CHECK(shard.inner.values == values);
       }
-      check_across(shard);
+      check_across(shard, may_grow(round, encoded_payload));
+      const bool inside =
+          may_grow(round, [&](const Shard& part) { return handed_on_payload(part); });
       for (int host = 0; plan_.two_levels && host < space_.topology.host_count(); ++host) {
-        if (space_.topology.host(host).size() > 1) check_handed_on(shard, host);
+        if (space_.topology.host(host).size() > 1) check_handed_on(shard, host, inside);
       }
     }
     if (plan_.two_levels && plan_.operation != Operation::kAllGather) check_scatter(round);
@@ -68,27 +70,43 @@ class Checker {
     return plan_.operation != Operation::kAllReduce || pieces == 1;
   }
 
-  // And what is no longer than its headers.
-  bool is_small(const Round& round) const {
+  // And what is no longer than its headers. payload: bytes of a shard's messages as they travel in
+  // the exchange in question.
+  template <typename Payload>
+  bool may_grow(const Round& round, const Payload& payload) const {
     constexpr size_t kCost = Communicator::kPayloadOffset + 2 * kPieceAlignment;
-    size_t parts = 0, payload = 0;  // messages; of shards, one may hold the parts of many ranks
+    size_t parts = 0, bytes = 0;  // messages; of shards, one may hold the parts of many ranks
     for (const Shard& shard : round.shards) {
+      bytes += payload(shard);
       for (const Chunk& chunk : shard.chunks) {
         parts += plan_.operation == Operation::kAllReduce ? 1 : chunk.pieces.size();
-        payload += chunk.payload_bytes;
       }
     }
-    return payload <= parts * kCost * static_cast<size_t>(space_.topology.host_count());
+    return alone_ || bytes <= parts * kCost * static_cast<size_t>(space_.topology.host_count());
   }
 
-  void check_fits(size_t bytes, const Budget& budget, const char* what) const {
-    CHECK(bytes <= (may_grow_ ? budget.limit : budget.most), what, ": ", bytes,
+  static size_t encoded_payload(const Shard& shard) {
+    size_t bytes = 0;
+    for (const Chunk& chunk : shard.chunks) bytes += chunk.payload_bytes;
+    return bytes;
+  }
+
+  // Results of a reduce-scatter are exact inside hosts, which may be fewer bytes than encoded ones.
+  size_t handed_on_payload(const Shard& shard) const {
+    if (plan_.operation != Operation::kReduceScatter) return encoded_payload(shard);
+    return shard.inner.values * size_of(plan_.dtype);
+  }
+
+  static size_t contributed_payload(const Shard& shard) { return shard.inner.payload_bytes; }
+
+  static void check_fits(size_t bytes, const Budget& budget, bool may_grow, const char* what) {
+    CHECK(bytes <= (may_grow ? budget.limit : budget.most), what, ": ", bytes,
           " bytes in an exchange of ", budget.most, ", at most ", budget.limit);
   }
 
   // What one rank sends to the others of its team (of the group, with one level) at once: a message
   // to each, or the same one to all.
-  void check_across(const Shard& shard) {
+  void check_across(const Shard& shard, bool may_grow) {
     size_t sum = 0, least = ~size_t{0}, longest = 0;
     for (const Chunk& chunk : shard.chunks) {
       sum += chunk.message_bytes();
@@ -97,30 +115,30 @@ class Checker {
     }
     const bool one = plan_.operation == Operation::kAllGather || shard.chunks.size() == 1 ||
                      plan_.algorithm == Algorithm::kRing;
-    check_fits(one ? longest : sum - least, space_.cross, "across");
+    check_fits(one ? longest : sum - least, space_.cross, may_grow, "across");
   }
 
   // What the member of a team gives the other ranks of its host.
-  void check_handed_on(const Shard& shard, int host) {
+  void check_handed_on(const Shard& shard, int host, bool may_grow) {
     constexpr size_t kHeader = Communicator::kPayloadOffset;
     const auto number = static_cast<size_t>(host);
     if (plan_.operation == Operation::kAllReduce) {
       check_fits(kHeader + bundle_bytes(shard, space_.topology.host_count()), space_.inner,
-                 "result");
+                 may_grow, "result");
     } else if (plan_.operation == Operation::kReduceScatter) {
       size_t bytes = 0;
       for (const Piece& piece : shard.chunks[number].pieces) {
         if (piece.packed > 0) bytes += kHeader + piece.count * size_of(plan_.dtype);
       }
-      check_fits(bytes, space_.inner, "shards");
+      check_fits(bytes, space_.inner, may_grow, "shards");
     } else {
       size_t foreign = kHeader;
       for (size_t h = 0; h < shard.chunks.size(); ++h) {
         if (h != number) foreign += bundle_stride(shard.chunks[h]);
       }
-      check_fits(foreign, space_.inner, "shards of other hosts");
+      check_fits(foreign, space_.inner, may_grow, "shards of other hosts");
       for (const Piece& piece : shard.chunks[number].pieces) {
-        check_fits(kHeader + piece.bytes, space_.inner, "own shard");
+        check_fits(kHeader + piece.bytes, space_.inner, may_grow, "own shard");
       }
     }
   }
@@ -138,7 +156,8 @@ class Checker {
       sum += shard.inner.message_bytes();
       least = std::min(least, shard.inner.message_bytes());
     }
-    check_fits(all_members ? sum - least : sum, space_.inner, "contributions inside");
+    check_fits(all_members ? sum - least : sum, space_.inner, may_grow(round, contributed_payload),
+               "contributions inside");
   }
 
   // `own`: not the copy of the values for inside a host.
@@ -166,7 +185,7 @@ class Checker {
   const PlanSpace& space_;
   std::vector<size_t> starts_, segment_of_;
   std::vector<uint8_t> seen_;
-  bool may_grow_ = false;
+  bool alone_ = false;  // the round that is looked at, of a single bucket
 };
 
 Topology take_topology(Input& input) {

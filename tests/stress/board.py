@@ -7,7 +7,8 @@ import mmap
 import struct
 import time
 
-_FORMAT = struct.Struct("<qqqqd")
+_ROW = struct.Struct("<qqqqd")
+_SLOT_BYTES = 8 + 2 * _ROW.size
 PHASES = ("idle", "init", "group", "start", "wait", "check", "destroy", "close", "done")
 
 
@@ -24,17 +25,30 @@ class Place:
     since: float
 
 
+def _row_at(slot: int, count: int) -> int:
+    return slot * _SLOT_BYTES + 8 + count % 2 * _ROW.size
+
+
 class Board:
-    """One slot per process; a slot has one writer."""
+    """One slot per process; a slot has one writer, which may be killed at any instruction.
+
+    A slot is a count of its rows, in one byte, and the last two rows: the count changes when the new
+    row is whole.
+    """
 
     def __init__(self, slots: int):
-        self._memory = mmap.mmap(-1, slots * _FORMAT.size)
+        self._memory = mmap.mmap(-1, slots * _SLOT_BYTES)
 
     def write(self, slot: int, step: int, phase: str, call: int = -1, started: int = -2) -> None:
-        at = slot * _FORMAT.size
+        count = (self._memory[slot * _SLOT_BYTES] + 1) % 256
         row = (step, PHASES.index(phase), call, started, time.monotonic())
-        _FORMAT.pack_into(self._memory, at, *row)
+        _ROW.pack_into(self._memory, _row_at(slot, count), *row)
+        self._memory[slot * _SLOT_BYTES] = count
 
     def read(self, slot: int) -> Place:
-        step, phase, call, started, since = _FORMAT.unpack_from(self._memory, slot * _FORMAT.size)
-        return Place(step, PHASES[phase], call, started, since)
+        while True:
+            count = self._memory[slot * _SLOT_BYTES]
+            row = _ROW.unpack_from(self._memory, _row_at(slot, count))
+            if self._memory[slot * _SLOT_BYTES] == count:
+                step, phase, call, started, since = row
+                return Place(step, PHASES[phase], call, started, since)

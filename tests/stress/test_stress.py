@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ import torch.distributed as dist
 
 from tests.distributed import ROOT, run_pooled
 from tests.stress import program
+from tests.stress.board import Board
 
 
 def stress(*arguments: str) -> tuple[int, str]:
@@ -65,6 +68,25 @@ def test_a_seed_is_a_program():
     assert kinds == {*program.ENGINE, *program.FORWARDED}
     assert all(2 <= episode.size <= 6 for episode in episodes)
     assert max(c.numel for e in episodes for s in e.steps for c in s.calls) > program.LARGEST // 2
+
+
+def test_the_place_of_a_rank_is_whole_whenever_it_is_read():
+    """A rank that was killed while it told its place once seemed to have never come to step 1."""
+    board = Board(2)
+    pid = os.fork()
+    if pid == 0:
+        step = 0
+        while True:
+            step += 1
+            board.write(1, step, "start", step, step)
+    try:
+        for _ in range(100_000):
+            place = board.read(1)
+            assert place.step == place.call == place.started, place
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert place.step > 1000
 
 
 def torch_refuses(rank: int, world_size: int, backend: str) -> str:
