@@ -11,11 +11,11 @@
 //
 // The watch: every other choice, its rival, is tried for a call from time to time, and the call
 // after it, of the choice settled for, is timed, too: both are the first of their kind after a
-// change. A rival that wins such pairs takes over. Near rivals are tried most often; those that
-// are slower so seldom that they cost 1 / kCallsPerLoss of the time. Where a slow rival is slow no
-// more, all race again.
+// change. A rival that wins such pairs takes over. Near rivals are tried most often, above all soon
+// after the race; those that are slower so seldom that they cost 1 / kCallsPerLoss of the time.
+// Where one that was far behind wins, all race again.
 //
-// A time is the mean of the shorter ones: what the machine does beside makes calls longer, never
+// A time is the mean of the shortest third: what the machine does beside makes calls longer, never
 // shorter. Which choice is faster at equal numbers of bits saved: see fastest().
 //
 // What next() and due() say depends on the number of calls and on what was exchanged, never on this
@@ -39,6 +39,9 @@ class TunedClass {
   static constexpr double kCallsPerLoss = 200;
   /// Between two trials of any rival, at least; more each time that it loses, and at most.
   static constexpr uint64_t kLeastPause = 20, kMostPause = 20000;
+  /// The same of near rivals that have not been tried often, as after the race.
+  static constexpr double kFirstCallsPerLoss = 100;
+  static constexpr uint64_t kFirstPause = 5;
   /// A choice that is expected to take longer than so many times the best does not race.
   static constexpr double kHopeless = 30;
 
@@ -95,6 +98,8 @@ class TunedClass {
   /// Whether so many seconds beat those of the choice settled for.
   bool wins(Choice rival, double its, double own) const;
   void pause(Rival& rival);
+  /// Whether a rival is near, and has been tried too seldom to be sure that it loses.
+  static bool unsure(const Rival& rival);
   Turn timed(Choice choice);
   static size_t pairs_wanted(const Rival& rival);
 

@@ -98,7 +98,9 @@ def test_the_fastest_is_taken_whatever_was_predicted(best):
         predicted = dict.fromkeys(CHOICES, 1e-3) | {best: wrong * 1e-3}
         group = Group(predicted)
         group.run(DECIDED, always(**seconds))
-        # The next calls are of that choice, but for trials.
+        # The next calls are of that choice, but for trials, of which there are more at first.
+        assert group.run(100, always(**seconds)).count(best) >= 88
+        group.run(300, always(**seconds))
         assert group.run(100, always(**seconds)).count(best) >= 95
 
 
@@ -113,7 +115,7 @@ def test_a_choice_that_is_far_behind_drops_out_after_a_call_or_two(slow, predict
 
 
 @pytest.mark.parametrize(
-    "worse, wrong_at_first, wrong_later", [(1.3, 0, 0), (1.15, 20, 10), (1.1, 50, 20)]
+    "worse, wrong_at_first, wrong_later", [(1.3, 1, 2), (1.15, 20, 10), (1.1, 50, 20)]
 )
 def test_noise_seldom_decides(worse, wrong_at_first, wrong_later):
     """Calls vary by 20 %, one in ten takes five times as long: 200 classes, each the first time."""
@@ -173,6 +175,24 @@ def test_a_wrong_choice_is_taken_back(seed):
     assert group.choice == "exact"
     group.run(40 * LEAST_PAUSE, noisy(seed, 0.05, **true))
     assert group.choice == "asked"
+
+
+def test_a_choice_of_a_slow_second_is_taken_back_soon():
+    """As 64 MiB over shared memory were once: the whole race fell into a second in which a neighbour
+    had the memory. That took 200 calls to mend, of 14 ms each.
+    """
+    misled = {"exact": 21e-3, "half": 19e-3, "asked": 24e-3}
+    true = {"exact": 13.8e-3, "half": 18.2e-3, "asked": 22.8e-3}
+    needed = []
+    for seed in range(40):
+        group, noise = Group(flat(**true)), noisy(1000 + seed, 0.1, **true)
+        group.run(DECIDED, noisy(seed, 0.1, **misled))
+        calls = 0
+        while group.choice != "exact" and calls < 1000:
+            group.run(5, noise)
+            calls += 5
+        needed.append(calls)
+    assert statistics.median(needed) <= 60 and max(needed) <= 150, needed
 
 
 def test_a_link_that_becomes_slow_or_fast_changes_the_choice():
