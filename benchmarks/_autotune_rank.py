@@ -31,7 +31,7 @@ TIMEOUT = timedelta(seconds=120)
 # Calls between two looks at the clock: more where a call is short beside the way out of a barrier.
 _CALLS = ((16 << 10, 16), (256 << 10, 4))
 _MOST_CALLS_OF_GLOO = 2  # which is what nobody chooses from, and slow
-_FIRST_ROUNDS, _LEAST_ROUNDS, _MOST_ROUNDS = 3, 20, 2000
+_FIRST_ROUNDS, _LEAST_ROUNDS, _MOST_ROUNDS = 3, 10, 2000
 # Short calls vary by more, since threads wake each other up: they get so many times as long.
 _SHORT, _LONGER = 256 << 10, 3
 CHOICES = ("exact", "half", "asked")
@@ -159,7 +159,7 @@ def measure_size(job: AutotuneJob, methods: list[Method], nbytes: int) -> dict[s
     before = sum(_counts(tuned.group).values())
     checks = [_right(method, reference, x) for method in methods]
     calls = calls_per_sample(nbytes)
-    # Beside those that it chooses from; the others are only measured.
+    # It settles beside its choices alone; gloo and the second exact group are only measured.
     Sampler([one for one in methods if one.name in (*CHOICES, "tuned")], x, calls).rounds(
         (job.settle - 1) // calls
     )

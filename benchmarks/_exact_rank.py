@@ -29,11 +29,14 @@ _TIMEOUT = timedelta(seconds=300)
 # Up to 16 MiB a sample is several calls in a row, as of the buckets of a model: the skew with which
 # ranks leave a barrier, and the first call after another group's, weigh little.
 _CALLS = ((16 << 10, 20), (256 << 10, 10), (1 << 20, 6), (4 << 20, 4), (16 << 20, 2))
+# Bytes where the two are nearest to each other: measured so many times as long.
+_NEAR, _LONGER = (256 << 10, 4 << 20), 3
 
 
 @dataclass(frozen=True)
 class ExactJob:
-    """What all ranks measure. sizes: bytes of fp32; repeats, seconds: of each size, at least;
+    """What all ranks measure. sizes: bytes of fp32; repeats, seconds: of each size, at least
+    (three times as many seconds from 256 KiB to 4 MiB, where the two are nearest to each other);
     settings: torch_cgx.Options of each cgx group, beside the communicator's.
     """
 
@@ -67,6 +70,11 @@ class CgxExact(CgxGroup):
         super().__init__(" ".join(filter(None, [EXACT, label])), "gloo", options | settings)
 
 
+def _of(job: _measure.Job, nbytes: int) -> _measure.Job:
+    near = _NEAR[0] <= nbytes <= _NEAR[1]
+    return dataclasses.replace(job, seconds=job.seconds * (_LONGER if near else 1))
+
+
 def main(job_file: str, result_file: str) -> None:
     torch.set_num_threads(1)
     job = ExactJob.from_json(Path(job_file).read_text())
@@ -83,7 +91,7 @@ def main(job_file: str, result_file: str) -> None:
             calls=_CALLS,
         )
         rank = dist.get_rank()
-        sizes = [_measure.measure_size(rank, timing, methods, size) for size in job.sizes]
+        sizes = [_measure.measure_size(rank, _of(timing, s), methods, s) for s in job.sizes]
         if rank == 0:
             seconds = round(time.monotonic() - start, 1)
             Path(result_file).write_text(json.dumps({"seconds": seconds, "sizes": sizes}))

@@ -1,11 +1,11 @@
 """Whether an autotuned group is as fast as the best of what it may choose from.
 
     python -m benchmarks.autotune [--links shm gloo | 1gbit ...] [--sizes 1K 64M] [--bits 4]
-        [--seconds 9] [--processes 3] [--settle 50] [--quick] [--json FILE] [--plot FILE]
+        [--seconds 18] [--processes 9] [--settle 50] [--quick] [--json FILE] [--plot FILE]
 
 Two ranks: with `shm` and `gloo` on one host, over that communicator; with a rate on two hosts
 (network namespaces, tests/hosts/bed.py: needs Linux, root, iproute2) whose links have it, up to 4
-MiB unless --sizes says more. shm and gloo with all sizes take some 7 minutes. Groups that are
+MiB unless --sizes says more. shm and gloo with all sizes take some 13 minutes. Groups that are
 exact, of 16 bits, of 4 bits and an autotuned one that was asked for 4, a gloo group, and one more
 exact group all take turns in the same processes; the order is drawn anew in every round, so none
 always follows the same one. Calls of up to 16 KiB are timed sixteen at a time, of up to 256
@@ -78,9 +78,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--seconds",
         type=float,
         metavar="S",
-        help="for each size; 9; over Gloo three times as many up to 256 KiB",
+        help="for each size; 18; over Gloo three times as many up to 256 KiB",
     )
-    parser.add_argument("--processes", type=at_least(1), metavar="N", help="3; 1 with --quick")
+    parser.add_argument("--processes", type=at_least(1), metavar="N", help="9; 1 with --quick")
     parser.add_argument("--settle", type=at_least(20), default=50, metavar="CALLS", help="50")
     parser.add_argument("--quick", action="store_true", help="one host, three sizes")
     add_output_arguments(parser)
@@ -221,14 +221,14 @@ def main(argv: list[str] | None = None) -> int:
     job = AutotuneJob(
         communicator="",
         sizes=sizes,
-        seconds=args.seconds or (0.3 if args.quick else 9.0),
+        seconds=args.seconds or (0.3 if args.quick else 18.0),
         settle=args.settle,
         bits=args.bits,
         bucket_size=args.bucket_size,
     )
     start = time.monotonic()
     facts = _machine.facts() | {"ranks": 2, "threads": 1, "bits": job.bits}
-    processes = args.processes or (1 if args.quick else 3)
+    processes = args.processes or (1 if args.quick else 9)
     facts |= {"bucket_size": job.bucket_size, "settle": job.settle, "seconds_each": job.seconds}
     facts |= {"processes": processes}
     print(_machine.line(facts), flush=True)

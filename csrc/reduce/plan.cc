@@ -195,24 +195,17 @@ void cut_one_level(Plan& plan, const PlanSpace& space) {
   });
 }
 
-// Rounds of a direct all-reduce of two hosts, where that leaves them a quarter of their size: with
-// one round the link rests while the sum is made. Between more, contributions come one after
-// another anyway, and rounds cost the waits for all of them.
-constexpr size_t kDirectRoundsOfTwo = 4;
-
-// Exact values lie in the tensor as they travel, whatever the segments. Rounds of equal size: every
-// round costs each rank the same waits, however small it is.
+// Exact values lie in the tensor as they travel, whatever the segments. As few rounds as there is
+// room for, of equal size: while a sum is made the link may rest, but every round costs each rank
+// the same waits, however small it is. (Two hosts at 10 Gbit/s, 4 MiB: 4 rounds 8 % slower than
+// one; at 1 Gbit/s 2 % faster.)
 void cut_direct(Plan& plan, const PlanSpace& space) {
   for (const Segment& segment : plan.segments) {
     if (segment.codec != raw_codec()) throw Error("a direct plan has a compressed segment");
   }
   const size_t bytes = plan.values * size_of(plan.dtype);
   if (plan.size == 1 || bytes == 0) return;
-  size_t rounds = (bytes + space.cross.wanted - 1) / space.cross.wanted;
-  if (space.topology.host_count() == 2) {
-    const size_t quarters = bytes / std::max<size_t>(space.cross.wanted / kDirectRoundsOfTwo, 1);
-    rounds = std::max(rounds, std::min(kDirectRoundsOfTwo, quarters));
-  }
+  const size_t rounds = (bytes + space.cross.wanted - 1) / space.cross.wanted;
   const std::vector<Run> whole = {{0, plan.values, raw_codec().get()}};
   for (const Chunk& part : cut_evenly(whole, static_cast<int>(rounds), plan.dtype)) {
     Round round;

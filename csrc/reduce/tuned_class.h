@@ -11,9 +11,9 @@
 //
 // The watch: every other choice, its rival, is tried for a call from time to time, and the call
 // after it, of the choice settled for, is timed, too: both are the first of their kind after a
-// change. A rival that wins such pairs takes over. Near rivals are tried most often, above all soon
-// after the race; those that are slower so seldom that they cost 1 / kCallsPerLoss of the time.
-// Where one that was far behind wins, all race again.
+// change. A rival that wins such pairs takes over. The nearer a rival is, the more often it is
+// tried: near ones above all soon after the race, slow ones so seldom that all of their trials cost
+// 1 / kCallsPerLoss of the time. Where one that was far behind wins, all race again.
 //
 // A time is the mean of the shortest third: what the machine does beside makes calls longer, never
 // shorter. Which choice is faster at equal numbers of bits saved: see fastest().

@@ -98,7 +98,7 @@ def test_the_fastest_is_taken_whatever_was_predicted(best):
         predicted = dict.fromkeys(CHOICES, 1e-3) | {best: wrong * 1e-3}
         group = Group(predicted)
         group.run(DECIDED, always(**seconds))
-        # The next calls are of that choice, but for trials, of which there are more at first.
+        # The next calls are of that choice, but for trials: more of them at first.
         assert group.run(100, always(**seconds)).count(best) >= 88
         group.run(300, always(**seconds))
         assert group.run(100, always(**seconds)).count(best) >= 95
@@ -178,7 +178,7 @@ def test_a_wrong_choice_is_taken_back(seed):
 
 
 def test_a_choice_of_a_slow_second_is_taken_back_soon():
-    """As 64 MiB over shared memory were once: the whole race fell into a second in which a neighbour
+    """As of 64 MiB over shared memory once: all of the race fell into a second in which a neighbour
     had the memory. That took 200 calls to mend, of 14 ms each.
     """
     misled = {"exact": 21e-3, "half": 19e-3, "asked": 24e-3}

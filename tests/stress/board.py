@@ -32,8 +32,8 @@ def _row_at(slot: int, count: int) -> int:
 class Board:
     """One slot per process; a slot has one writer, which may be killed at any instruction.
 
-    A slot is a count of its rows, in one byte, and the last two rows: the count changes when the new
-    row is whole.
+    A slot is a count of its rows, in one byte, and the last two rows: the count changes when the
+    new row is whole.
     """
 
     def __init__(self, slots: int):
