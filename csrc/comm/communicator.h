@@ -201,7 +201,7 @@ class Communicator {
   virtual std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
                                                 size_t room);
 
-  /// Waits for the end of a direct transfer with `peer`; errors as those of receive().
+  /// Waits for the end of a direct transfer with `peer`. Raises what receive() raises.
   virtual void finish(Pending& transfer, int peer, const Deadline& deadline);
 
   /// Unblocks every waiter, here and on the other ranks where the carrier can reach them: their

@@ -19,13 +19,13 @@ class HandOver {
  public:
   explicit HandOver(int size);
 
-  /// As those of Communicator, with arguments that are right; `rank` is the caller's. A message
-  /// that is longer than its receive ends both with a MismatchError.
+  /// Same as in Communicator, except that arguments are not checked; `rank` is the caller's. A
+  /// message that is longer than its receive ends both with a MismatchError.
   std::unique_ptr<Pending> send_from(int rank, int peer, int lane, const std::byte* data,
                                      size_t bytes);
   std::unique_ptr<Pending> receive_into(int rank, int peer, int lane, std::byte* data, size_t room);
 
-  /// The transfers of a rank that has gone never end: those that wait for them get PeerLostError.
+  /// `rank` has gone: whoever waits for a transfer with it gets a PeerLostError.
   void leave(int rank);
 
   /// Waits at most so long for the end of a transfer that was started here.
@@ -37,7 +37,7 @@ class HandOver {
   std::shared_ptr<Pair> pair(int from, int to);
 
   std::mutex mutex_;                                            // guards the rest
-  std::map<std::pair<int, int>, std::shared_ptr<Pair>> pairs_;  // those that were used
+  std::map<std::pair<int, int>, std::shared_ptr<Pair>> pairs_;  // made at first use
   std::vector<bool> left_;                                      // by rank
 };
 

@@ -148,8 +148,8 @@ bool SlotExchange::spin(Ready ready, Deadline::Clock::time_point start) {
 }
 
 void SlotExchange::slept(nanoseconds waited) {
-  // Spinning is for peers in step: not those that this rank's own sleep has held up are out of
-  // it, but those that come later than the longest spin.
+  // Spinning pays while peers are in step. A peer that came later than the longest spin is out of
+  // step; one that this rank's own sleep has held up is not.
   spin_ = waited <= spin_limit_ ? std::min(spin_limit_, spin_ * 2)
                                 : std::max(std::min(spin_limit_, kLeastSpin), spin_ / 2);
 }

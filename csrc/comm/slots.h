@@ -117,8 +117,8 @@ class SlotExchange : public Communicator {
   /// " (silent: rank 1, 3)": all ranks that owe this one a message, if they are more than one.
   std::string silent_ranks() const;
   void begin_exchange(const Deadline& deadline);
-  /// Where the messages of the exchange lie that has begun, `bytes` in all (with paddings:
-  /// `padded`): the memory, and its offset as readers are told.
+  /// Memory for the messages of the exchange that has begun, `bytes` in all (with paddings:
+  /// `padded`), and the offset that readers find it at.
   std::pair<std::byte*, uint64_t> place(size_t bytes, size_t padded);
   /// Null where a message cannot lie there.
   const std::byte* message_at(int peer, uint64_t offset, uint64_t bytes);

@@ -78,7 +78,7 @@ class Autotuner {
 
   /// The plan to run in place of `asked`. Collective where anything is measured or exchanged: all
   /// ranks call it for the same calls in the same order, each directly before it runs the plan.
-  /// Errors: those of Engine::run(), whose `number` it is.
+  /// Raises what Engine::run() raises; `number` is that of the call.
   Decision decide(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
                   uint64_t number);
   /// For ran().

@@ -128,7 +128,7 @@ class Engine {
   void fail(const Failure& cause);
   void abort(const std::string& reason);
 
-  /// As those of Communicator, over all carriers; ranks are the group's.
+  /// Same as in Communicator, for all carriers at once; ranks are the group's.
   std::optional<PeerNote> compare_call(const CallNote& note);
   void forget_call(uint64_t number);
   void finish_call(uint64_t number);
