@@ -197,8 +197,7 @@ void cut_one_level(Plan& plan, const PlanSpace& space) {
 
 // Exact values lie in the tensor as they travel, whatever the segments. As few rounds as there is
 // room for, of equal size: while a sum is made the link may rest, but every round costs each rank
-// the same waits, however small it is. (Two hosts at 10 Gbit/s, 4 MiB: 4 rounds 8 % slower than
-// one; at 1 Gbit/s 2 % faster.)
+// the same waits, however small it is. Measured by hand: docs/performance.md.
 void cut_direct(Plan& plan, const PlanSpace& space) {
   for (const Segment& segment : plan.segments) {
     if (segment.codec != raw_codec()) throw Error("a direct plan has a compressed segment");

@@ -25,9 +25,7 @@ constexpr size_t kSurePairs = 32;
 constexpr double kChanged = 1.5;
 
 // Mean of the shortest third; negative without any. Of long calls that share a machine with others,
-// half may be slow: of 16 recorded turns at 16 and 64 MiB over shared memory, the shortest third
-// names a choice that is more than 5 % slower than the best half as often as the shorter 60 % do;
-// elsewhere both are as good.
+// more than half may be slow.
 double typical(std::vector<double> seconds) {
   std::erase_if(seconds, [](double one) { return one <= 0; });
   if (seconds.empty()) return -1;

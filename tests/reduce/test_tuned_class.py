@@ -98,7 +98,7 @@ def test_the_fastest_is_taken_whatever_was_predicted(best):
         predicted = dict.fromkeys(CHOICES, 1e-3) | {best: wrong * 1e-3}
         group = Group(predicted)
         group.run(DECIDED, always(**seconds))
-        # The next calls are of that choice, but for trials: more of them at first.
+        # The next calls take that choice, except trials. There are more trials at first.
         assert group.run(100, always(**seconds)).count(best) >= 88
         group.run(300, always(**seconds))
         assert group.run(100, always(**seconds)).count(best) >= 95
