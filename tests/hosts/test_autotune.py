@@ -33,8 +33,9 @@ def test_a_slow_link_keeps_the_asked_bits(ranks):
     (row,) = table["classes"]
     assert row["choice"] == "asked", table
     assert 0.5e8 < 8 / table["link"]["seconds_per_byte"] * ranks < 2e8, table
-    # So clear that nothing else was tried twice.
-    assert table["taken"]["exact"] == 1 and table["taken"]["half"] <= 2, table
+    # Of 20 calls. 8 and 4 times as long: out of the race after its first and second hurdle, or
+    # after the one that follows, where the first calls of the asked bits were slow ones.
+    assert table["taken"]["exact"] <= 2 and table["taken"]["half"] <= 4, table
     assert row["measured"]["exact"] > 3 * row["measured"]["asked"], table
     assert table["seconds"] < 1
 
