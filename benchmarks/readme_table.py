@@ -165,7 +165,7 @@ def _row(name: str, cells: list[str]) -> str:
 
 
 def _machine(facts: dict[str, Any]) -> str:
-    return f"{facts['cpu']}, {facts['cores']} cores, torch {facts['torch']}"
+    return f"{facts['cpu']}, {facts['cores']} cores, {facts['simd']}, torch {facts['torch']}"
 
 
 def _ranks(run: dict[str, Any]) -> str:

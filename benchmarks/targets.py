@@ -9,6 +9,7 @@ of medians or a median of ratios within one run.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -30,6 +31,16 @@ class Results:
 
     def __init__(self, documents: dict[str, Any]):
         self._documents = documents
+        self._looked_at: set[str] = set()
+
+    def unread(self) -> Results:
+        """The same documents; none has been looked at."""
+        return Results(self._documents)
+
+    def simd(self) -> str:
+        """The SIMD level of the machines that the documents looked at so far were measured on."""
+        machines = (self._documents[name].get("machine") for name in self._looked_at)
+        return ", ".join(sorted({machine["simd"] for machine in machines if machine}))
 
     @staticmethod
     def in_tree() -> Results:
@@ -38,6 +49,7 @@ class Results:
     def of(self, name: str) -> Any:
         if name not in self._documents:
             raise Missing(f"no {name}.json")
+        self._looked_at.add(name)
         return self._documents[name]
 
     def rows(self, name: str) -> list[Row]:
@@ -93,15 +105,18 @@ class Target:
     unit: str = ""
 
     def row(self, results: Results) -> list[str]:
+        """The cells of the table's line; the last one is the SIMD level of the machine."""
         asked = f"{'<=' if self.at_most else '>='} {self.asked:g}{self.unit}"
+        results = results.unread()
         try:
             figure = self.figure(results)
         except Missing as why:
-            return [self.what, self.against, asked, f"not measured: {why}", ""]
+            return [self.what, self.against, asked, f"not measured: {why}", "", ""]
         # As it is shown: 0.951 of 0.95 must not look met at "0.95" and fail, nor the other way.
         shown = float(f"{figure:.3g}")
         met = shown <= self.asked if self.at_most else shown >= self.asked
-        return [self.what, self.against, asked, f"{shown:g}{self.unit}", "yes" if met else "**no**"]
+        said = "yes" if met else "**no**"
+        return [self.what, self.against, asked, f"{shown:g}{self.unit}", said, results.simd()]
 
 
 def _lowest_encode(r: Results) -> float:
@@ -331,6 +346,6 @@ TARGETS = [
 def table(results: Results | None = None) -> str:
     """As Markdown."""
     results = results or Results.in_tree()
-    lines = ["| what | against | asked | measured | met |", "|---|---|---|---|---|"]
+    lines = ["| what | against | asked | measured | met | on |", "|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(target.row(results)) + " |" for target in TARGETS]
-    return "\n".join(line.replace("|  |", "| |") for line in lines) + "\n"
+    return "\n".join(re.sub(r" +\|", " |", line) for line in lines) + "\n"

@@ -53,7 +53,15 @@ def test_the_table_has_three_columns_for_each_link():
     row = autotune.to_row([measured([4e-3], [3e-3], [2e-3], [2e-3], [4e-3])])
     other = {**row, "bytes": 1 << 20}
     links = [{"link": "shm", "rows": [row, other]}, {"link": "10gbit", "rows": [row]}]
-    machine = {"bits": 4, "processes": 3, "settle": 50, "cpu": "a CPU", "cores": 2, "torch": "2"}
+    machine = {
+        "bits": 4,
+        "processes": 3,
+        "settle": 50,
+        "cpu": "a CPU",
+        "cores": 2,
+        "simd": "avx2",
+        "torch": "2",
+    }
     text = readme_table.autotune_table({"machine": machine, "runs": links})
     caption, rows = text.split("\n\n")
     assert "3 pairs of processes, after at most 50 calls of a size (a CPU, 2 cores," in (

@@ -135,20 +135,20 @@ def _results(speedup, deepspeed):
     rows = [row("cgx shm exact", seconds=1.0, speedup=speedup)]
     rows += [row("DeepSpeed shm", seconds=deepspeed)] if deepspeed else []
     rows.append({"method": "cgx shm exact", "bytes": 16 << 10, "speedup": 8.0, "seconds": 1.0})
-    return targets.Results({"allreduce": {"rows": rows}})
+    return targets.Results({"allreduce": {"rows": rows, "machine": {"simd": "avx2"}}})
 
 
 def test_targets_say_what_was_measured_and_whether_it_is_met():
     found = {(t.what, t.against): t for t in targets.TARGETS}
     exact = found["exact over SHM, 2 ranks, 64 MiB", "gloo fp32"]
-    assert exact.row(_results(3.5, None))[2:] == [">= 3.5x", "3.5x", "yes"]
-    assert exact.row(_results(3.49, None))[2:] == [">= 3.5x", "3.49x", "**no**"]
+    assert exact.row(_results(3.5, None))[2:] == [">= 3.5x", "3.5x", "yes", "avx2"]
+    assert exact.row(_results(3.49, None))[2:] == [">= 3.5x", "3.49x", "**no**", "avx2"]
     peer = found["exact over SHM, 2 ranks, 64 MiB", "DeepSpeed's SHM op"]
-    assert peer.row(_results(3.5, 1.2))[3:] == ["1.2x", "yes"]
+    assert peer.row(_results(3.5, 1.2))[3:] == ["1.2x", "yes", "avx2"]
     said = peer.row(_results(3.5, None))
     assert said[3].startswith("not measured: allreduce.json has no 'DeepSpeed shm'")
     latency = found["exact over SHM, 2 ranks, 16 KiB, time", "gloo fp32"]
-    assert latency.row(_results(3.5, None))[2:] == ["<= 0.15x", "0.125x", "yes"]
+    assert latency.row(_results(3.5, None))[2:] == ["<= 0.15x", "0.125x", "yes", "avx2"]
     # 4 bits of 64 MiB: 8 MiB of codes and 0.25 MiB of extremes.
     of_bits = {2: 0, 4: 3 * (8 + 0.25) + 1, 8: 0}
     rows = [
@@ -157,9 +157,10 @@ def test_targets_say_what_was_measured_and_whether_it_is_met():
     ]
     runs = [{"hosts": 2, "rate": "1gbit", "ranks_per_host": 1, "rows": rows}]
     memory = targets.TARGETS[-1]
-    assert memory.row(targets.Results({"hosts": {"runs": runs}}))[2:] == ["<= 1x", "1x", "yes"]
+    results = targets.Results({"hosts": {"runs": runs, "machine": {"simd": "avx512"}}})
+    assert memory.row(results)[2:] == ["<= 1x", "1x", "yes", "avx512"]
     rows[1]["staging_bytes"] *= 1.01
-    assert memory.row(targets.Results({"hosts": {"runs": runs}}))[3:] == ["1.01x", "**no**"]
+    assert memory.row(results)[3:] == ["1.01x", "**no**", "avx512"]
     empty = targets.table(targets.Results({})).splitlines()
     assert len(empty) == 2 + len(targets.TARGETS)
     assert all("not measured" in line for line in empty[2:])

@@ -6,7 +6,15 @@ import pytest
 
 from benchmarks import readme_table
 
-MACHINE = {"repeats": 5, "ranks": 2, "cpu": "a CPU", "cores": 2, "torch": "2.13.0", "threads": 1}
+MACHINE = {
+    "repeats": 5,
+    "ranks": 2,
+    "cpu": "a CPU",
+    "cores": 2,
+    "simd": "avx2",
+    "torch": "2.13.0",
+    "threads": 1,
+}
 
 
 def _document(sizes):
