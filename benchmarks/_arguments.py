@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from typing import Any
 
 BITS = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
@@ -49,3 +50,29 @@ def add_reduction_arguments(parser: argparse.ArgumentParser, sizes: str) -> None
 def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write rows and facts of the machine")
     parser.add_argument("--plot", metavar="FILE", help="draw a picture (needs matplotlib)")
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """ "a=1,b=x" -> {"a": 1, "b": "x"}: options of a cgx group."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not (name and equals and value):
+            raise argparse.ArgumentTypeError(
+                f"{text!r}; allowed: options of torch_cgx.Options as NAME=VALUE,NAME=VALUE"
+            )
+        found[name] = int(value) if value.lstrip("-").isdigit() else value
+    return found
+
+
+def add_settings_argument(parser: argparse.ArgumentParser, what: str) -> None:
+    """`--with`, for settings that are to be compared; `what` is measured with them."""
+    parser.add_argument(
+        "--with",
+        dest="settings",
+        action="append",
+        type=_settings,
+        default=[],
+        metavar="NAME=VALUE,...",
+        help=f"{what}, with these torch_cgx.Options; may be given several times",
+    )

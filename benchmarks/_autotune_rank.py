@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from benchmarks._check import Reference, contribution, fingerprint
-from benchmarks._methods import GLOO, CgxGroup, Gloo, Method
+from benchmarks._methods import GLOO, Gloo, Method, WidthGroup
 
 TIMEOUT = timedelta(seconds=120)
 # Calls between two looks at the clock: more where a call is short beside the way out of a barrier.
@@ -63,23 +63,12 @@ class AutotuneJob:
         return AutotuneJob(**json.loads(text))
 
 
-class _Group(CgxGroup):
+class _Group(WidthGroup):
     def __init__(self, name: str, job: AutotuneJob, bits: int, autotune: bool = False):
         options = {"bits": bits, "bucket_size": job.bucket_size, "autotune": autotune}
         if job.communicator:
             options["inner_communicator"] = job.communicator
         super().__init__(name, job.communicator or "GLOO", options)
-        self.group = self._group
-
-    def bound(self, reference: Reference) -> torch.Tensor:
-        if self.bits > 16:
-            return reference.fp32_bound()
-        # half_bound is that of a mean.
-        half = reference.half_bound(torch.bfloat16) * reference.world_size
-        if self.bits == 16:
-            return half
-        asked = reference.maxmin_bound(self.bits, two_roundings=True)
-        return torch.maximum(asked, half) if self.name == "tuned" else asked
 
 
 class Sampler:
@@ -212,13 +201,7 @@ def measure_job(job: AutotuneJob) -> dict[str, Any]:
     sizes = [measure_size(job, methods, nbytes) for nbytes in job.sizes]
     tuned = methods[order.index("tuned")]
     assert isinstance(tuned, _Group)
-    model = torch_cgx.tuning(tuned.group)
-    assert model is not None
-    return {
-        "carrier": torch_cgx.stats(tuned.group)["carrier"],
-        "tuning": {name: model[name] for name in ("seconds", "measurements", "link", "codecs")},
-        "sizes": sizes,
-    }
+    return {**tuned.tuning(), "sizes": sizes}
 
 
 def main(job_file: str, result_file: str) -> None:

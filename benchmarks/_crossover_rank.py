@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 import torch_cgx
 from benchmarks import _measure
-from benchmarks._check import Reference, contribution
-from benchmarks._methods import CgxGroup
+from benchmarks._check import contribution
+from benchmarks._methods import WidthGroup
 
 _TIMEOUT = timedelta(seconds=120)
 # Calls after which the choice for a class of messages has been made.
@@ -51,23 +51,12 @@ class CrossoverJob:
         return CrossoverJob(**json.loads(text))
 
 
-class _Group(CgxGroup):
+class _Group(WidthGroup):
     """A cgx group over whatever carries between the ranks. bits: asked for."""
 
     def __init__(self, name: str, bits: int, bucket_size: int, autotune: bool = False):
         options = {"bits": bits, "bucket_size": bucket_size, "autotune": autotune}
         super().__init__(name, "any", options)
-        self.group = self._group
-
-    def bound(self, reference: Reference) -> torch.Tensor:
-        if self.bits > 16:
-            return reference.fp32_bound()
-        # half_bound is that of a mean.
-        half = reference.half_bound(torch.bfloat16) * reference.world_size
-        if self.bits == 16:
-            return half
-        asked = reference.maxmin_bound(self.bits, two_roundings=True)
-        return torch.maximum(asked, half) if self.name == "tuned" else asked
 
 
 def _settle(tuned: _Group, x: torch.Tensor) -> None:
@@ -112,13 +101,7 @@ def _measure_job(job: CrossoverJob) -> dict[str, Any]:
                 "choice": predicted["choice"],
             }
         )
-    model = torch_cgx.tuning(tuned.group)
-    assert model is not None
-    return {
-        "carrier": torch_cgx.stats(tuned.group)["carrier"],
-        "tuning": {name: model[name] for name in ("seconds", "measurements", "link", "codecs")},
-        "sizes": sizes,
-    }
+    return {**tuned.tuning(), "sizes": sizes}
 
 
 def main(job_file: str, result_file: str) -> None:

@@ -127,10 +127,10 @@ class CgxGroup(Method):
         self.name = name
         self.carrier = carrier
         self.bits = options["bits"]
-        self._group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**options))
+        self.group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**options))
 
     def run(self, x: torch.Tensor) -> None:
-        dist.all_reduce(x, group=self._group)
+        dist.all_reduce(x, group=self.group)
 
     def bound(self, reference: Reference) -> torch.Tensor:
         if self.bits == 16:
@@ -144,11 +144,32 @@ class CgxGroup(Method):
         return True
 
     def counted(self) -> dict[str, float]:
-        stats = torch_cgx.stats(self._group)
+        stats = torch_cgx.stats(self.group)
         return {name: stats[name] for name in COUNTERS}
 
     def staging_bytes(self) -> int | None:
-        return int(torch_cgx.stats(self._group)["staging_bytes"])
+        return int(torch_cgx.stats(self.group)["staging_bytes"])
+
+
+class WidthGroup(CgxGroup):
+    """One width that an autotuned group chooses from, or such a group, which is named "tuned"."""
+
+    def bound(self, reference: Reference) -> torch.Tensor:
+        if self.bits > 16:
+            return reference.fp32_bound()
+        # half_bound is that of a mean.
+        half = reference.half_bound(torch.bfloat16) * reference.world_size
+        if self.bits == 16:
+            return half
+        asked = reference.maxmin_bound(self.bits, two_roundings=True)
+        return torch.maximum(asked, half) if self.name == "tuned" else asked
+
+    def tuning(self) -> dict[str, Any]:
+        """What the group knows of its link and codecs, as JSON; its carrier."""
+        model = torch_cgx.tuning(self.group)
+        assert model is not None, f"{self.name} is not autotuned"
+        facts = {name: model[name] for name in ("seconds", "measurements", "link", "codecs")}
+        return {"carrier": torch_cgx.stats(self.group)["carrier"], "tuning": facts}
 
 
 class Cgx(CgxGroup):

@@ -37,11 +37,15 @@ if not __package__:  # run as a file: the repository's root instead of this fold
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks import _report
-from benchmarks._arguments import add_output_arguments, at_least, parse_size
+from benchmarks._arguments import (
+    add_output_arguments,
+    add_settings_argument,
+    at_least,
+    parse_size,
+)
 from benchmarks._exact_rank import CONTROL, ExactJob
 from benchmarks._hosts_bed import link_facts, missing_hosts
 from benchmarks._methods import GLOO
-from benchmarks.hosts import settings
 from tests.hosts.bed import hosts
 from tests.hosts.network import parse_rate
 
@@ -94,15 +98,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=at_least(0), metavar="N", help="6; 0 with --quick")
     parser.add_argument("--repeats", type=at_least(1), metavar="N", help="6; 3 with --quick")
     parser.add_argument("--processes", type=at_least(1), metavar="N", help="3; 1 with --quick")
-    parser.add_argument(
-        "--with",
-        dest="settings",
-        action="append",
-        type=settings,
-        default=[],
-        metavar="NAME=VALUE,...",
-        help="a further group with these torch_cgx.Options; may be given several times",
-    )
+    add_settings_argument(parser, "a further group")
     parser.add_argument("--quick", action="store_true", help="two layouts, five sizes")
     parser.add_argument("--resume", action="store_true", help="keep what the JSON file has")
     add_output_arguments(parser)

@@ -34,7 +34,12 @@ if not __package__:  # run as a file: the repository's root instead of this fold
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 from benchmarks import _hosts_report, _report
-from benchmarks._arguments import add_output_arguments, add_reduction_arguments, at_least
+from benchmarks._arguments import (
+    add_output_arguments,
+    add_reduction_arguments,
+    add_settings_argument,
+    at_least,
+)
 from benchmarks._hosts_bed import link_facts, missing_hosts, rate
 from benchmarks._hosts_rank import HostsJob, HostsVariant
 from tests.hosts.bed import hosts
@@ -43,19 +48,6 @@ from tests.hosts.network import parse_rate
 SIZES = [4**k for k in (1, 3, *range(5, 14))]  # 4 bytes to 64 MiB
 QUICK_SIZES = [4**6, 4**8, 4**10, 4**11]
 _TIMEOUT = 3600.0  # seconds of one run; a collective that hangs is ended by its own
-
-
-def settings(text: str) -> dict[str, Any]:
-    """ "a=1,b=x" -> {"a": 1, "b": "x"}: options of a cgx group."""
-    found: dict[str, Any] = {}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if not (name and equals and value):
-            raise argparse.ArgumentTypeError(
-                f"{text!r}; allowed: options of torch_cgx.Options as NAME=VALUE,NAME=VALUE"
-            )
-        found[name] = int(value) if value.lstrip("-").isdigit() else value
-    return found
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -75,15 +67,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--rates", nargs="+", type=rate, default=["1gbit"], metavar="RATE", help="200mbit, none"
     )
     add_reduction_arguments(parser, "4K, 64M")
-    parser.add_argument(
-        "--with",
-        dest="settings",
-        action="append",
-        type=settings,
-        default=[],
-        metavar="NAME=VALUE,...",
-        help="all bits once more, with these torch_cgx.Options; may be given several times",
-    )
+    add_settings_argument(parser, "all bits once more")
     parser.add_argument(
         "--mpirun", metavar="PROGRAM", help="start ranks by it, with the python beside it"
     )
