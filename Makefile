@@ -30,6 +30,10 @@ $(BIN)/python:
 	  f"torch_cgx needs Python 3.10 or newer; $(PYTHON) is {v[0]}.{v[1]} (choose another: make PYTHON=...)")'
 	$(PYTHON) -m venv $(VENV)
 
+# By a path: with setuptools' default, an import hook, a script in the folder that holds this one would import that folder,
+# torch_cgx, as an empty package.
+EDITABLE := --no-build-isolation --no-deps --config-settings editable_mode=compat -e .
+
 # Stamps. Packages: again when a pin changes. Build: again when a source changes.
 $(VENV)/.packages: constraints.txt | $(BIN)/python
 	@echo "Installing the packages that constraints.txt pins into $(VENV) ..."
@@ -45,8 +49,8 @@ $(VENV)/.sources: FORCE | $(BIN)/python
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
 
 $(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py build_kernels.py pyproject.toml $(VENV)/.packages
-	@echo "Compiling torch_cgx._C into build/ (some minutes the first time) ..."
-	@$(PIP) --no-build-isolation --no-deps -e .
+	@echo "Compiling torch_cgx._C into build/ (the first time 5 to 15 minutes on 2 cores) ..."
+	@$(PIP) $(EDITABLE)
 	@touch $@
 
 .PHONY: FORCE
@@ -72,7 +76,7 @@ empty :=
 space := $(empty) $(empty)
 
 $(VENV)/.built-mpi: $(VENV)/.built $(MPI_PYTHONS)
-	@CGX_MPICC=$(subst $(space),:,$(MPI:%=$(CURDIR)/$(VENV)-%/bin/mpicc)) $(PIP) --no-build-isolation --no-deps -e .
+	@CGX_MPICC=$(subst $(space),:,$(MPI:%=$(CURDIR)/$(VENV)-%/bin/mpicc)) $(PIP) $(EDITABLE)
 	@touch $@
 
 build-mpi: $(VENV)/.built-mpi  ## compile the MPI carriers too, for the MPI packages of the tests

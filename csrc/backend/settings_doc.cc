@@ -16,7 +16,7 @@ const std::map<std::string_view, const char*>& meanings() {
        "infinite"},
       {"bucket_size", "Values that share a minimum and a step (8 bytes)"},
       {"skip_incomplete_buckets", "Send the last numel mod bucket_size values exactly"},
-      {"min_size", "Tensors and layers with fewer values are exact; at least 16"},
+      {"min_size", "Tensors and layers with fewer values are exact; less than 16 counts as 16"},
       {"codec",
        "Name of the codec; bf16 and fp16 need `bits` 16, which chooses one of them anyway"},
       {"rounding", "Rounding of values to levels"},

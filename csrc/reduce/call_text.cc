@@ -61,9 +61,12 @@ std::string error_text(const CallTitle& title, const Failure& failure, const std
 
 std::string disagreement(const CallSide& one, const CallSide& other, bool hashes) {
   const bool alike = one.call == other.call && one.details == other.details;
+  // In rank order: the text is the same on all ranks.
+  const auto [low, high] =
+      std::minmax(one, other, [](const CallSide& a, const CallSide& b) { return a.rank < b.rank; });
   return str_of("ranks disagree on the ",
                 alike ? "layers, rounding or other settings of the codec:" : "collective:",
-                line_of(one, other, hashes), line_of(other, one, hashes));
+                line_of(low, high, hashes), line_of(high, low, hashes));
 }
 
 std::string values_text(uint64_t count, const char* dtype) {

@@ -47,8 +47,11 @@ TEST(call_text_of_a_disagreement) {
   const std::string sum = "all_reduce SUM of 1 float32 value, exact";
   const CallSide one{2, sum, {", buckets of 64", ", ring"}, 0xabc};
   CallSide other{0, sum, {", buckets of 64", ", one-shot"}, 0xdef};
-  CHECK(disagreement(one, other, false) == "ranks disagree on the collective:\n  rank 2 runs " +
-                                               sum + ", ring\n  rank 0 runs " + sum + ", one-shot");
+  const std::string both = disagreement(one, other, false);
+  CHECK(both == "ranks disagree on the collective:\n  rank 0 runs " + sum +
+                    ", one-shot\n  rank 2 runs " + sum + ", ring",
+        both);
+  CHECK(disagreement(other, one, false) == both);
   other.details = one.details;
   const std::string hidden = disagreement(one, other, false);
   CHECK(contains(hidden, "ranks disagree on the layers") && !contains(hidden, "abc"), hidden);

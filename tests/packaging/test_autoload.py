@@ -174,3 +174,15 @@ def test_options_of_another_type_are_refused():
     outcome = run_pooled(_wrong_options, 1, backend=None, check=False)[0]
     assert "TypeError" in outcome.error and "dict" in outcome.error
     assert "torch_cgx.Options" in outcome.error
+
+
+def test_a_script_beside_a_folder_of_the_same_name_gets_the_package(tmp_path):
+    # As one does that lies beside a clone: to Python, any folder is a package without attributes.
+    (tmp_path / "torch_cgx").mkdir()
+    script = tmp_path / "script.py"
+    script.write_text("import torch_cgx; print(torch_cgx.PeerLostError.__name__)")
+    settings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=settings, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "PeerLostError", done.stderr
