@@ -197,22 +197,15 @@ class Lane:
 
     def _leaks(self, ranks: list[judge.Rank]) -> list[str]:
         found = []
-        for number, (rank, process) in enumerate(zip(ranks, self.processes, strict=True)):
-            if rank.report is None:
+        for number, rank in enumerate(ranks):
+            report = rank.report
+            if report is None:
                 continue
-            self.totals.rss_mb = max(self.totals.rss_mb, rank.report.rss_kb / 1024)
-            # Gloo's event loop is one thread of the process, which may come later than the first
-            # episode: what it needs is the new measure then.
-            loops = rank.report.threads.count("gloo_tcp_loop")
-            first_loop = process.held is not None and loops == 1 and process.loops == 0
-            if process.held is None or (
-                first_loop and rank.report.left["threads"] == process.held["threads"] + 1
-            ):
-                process.held, process.loops = rank.report.left, loops
-            elif any(rank.report.left[key] > process.held[key] for key in process.held):
+            self.totals.rss_mb = max(self.totals.rss_mb, report.rss_kb / 1024)
+            if any(report.left[key] > most for key, most in report.usual.items()):
                 found.append(
-                    f"rank {number} has {rank.report.left}, after its first episode "
-                    f"{process.held}; threads: {rank.report.threads}"
+                    f"rank {number} has {report.left}, after its first episode {report.usual}; "
+                    f"threads: {report.threads}"
                 )
         left = shared_memory(self.pids)
         if left:

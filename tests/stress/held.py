@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import time
+from collections.abc import Callable
 
 
 def held() -> dict[str, int]:
@@ -17,18 +18,6 @@ def held() -> dict[str, int]:
         "threads": len(os.listdir("/proc/self/task")),
         "segments": segments,
     }
-
-
-def settled() -> dict[str, int]:
-    """As held(), once two looks find the same; after 0.8 s, what the last one found."""
-    found: dict[str, int] = {}
-    for _ in range(40):
-        now = held()
-        if now == found:
-            break
-        found = now
-        time.sleep(0.02)
-    return found
 
 
 def resident() -> int:
@@ -44,3 +33,53 @@ def thread_names() -> list[str]:
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
             names.append(file.read().strip())
     return sorted(names)
+
+
+class Usual:
+    """What a process holds between episodes: as much as after its first one, and no more.
+
+    What goes away within PATIENCE is not left over. A thread that has been joined stays among the
+    process's tasks until the kernel has had time to end it, and one that tells the store of a
+    failure is left alone when the store takes too long.
+    """
+
+    PATIENCE = 5.0  # seconds, of a machine that has twenty other processes to run
+
+    def __init__(
+        self,
+        look: Callable[[], dict[str, int]] = held,
+        names: Callable[[], list[str]] = thread_names,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self.held: dict[str, int] | None = None
+        self._loops = 0
+        self._look, self._names, self._clock, self._sleep = look, names, clock, sleep
+
+    def left(self) -> tuple[dict[str, int], list[str]]:
+        """What the process holds now, with the names of its threads: waits for what goes away."""
+        end = self._clock() + self.PATIENCE
+        found: dict[str, int] = {}
+        while True:
+            now, names = self._look(), self._names()
+            if now == found:  # twice
+                self._adopt(now, names.count("gloo_tcp_loop"))
+                if not self._exceeded(now):
+                    return now, names
+            if self._clock() > end:
+                if self.held is None:
+                    self.held = now
+                return now, names
+            found = now
+            self._sleep(0.02)
+
+    def _exceeded(self, now: dict[str, int]) -> bool:
+        return self.held is None or any(now[key] > self.held[key] for key in self.held)
+
+    def _adopt(self, now: dict[str, int], loops: int) -> None:
+        """Gloo's event loop is one thread of the process, which may come later than the first
+        episode: what it needs is the new measure then.
+        """
+        first_loop = self._loops == 0 and loops == 1
+        if self.held is None or (first_loop and now["threads"] == self.held["threads"] + 1):
+            self.held, self._loops = now, loops

@@ -54,8 +54,6 @@ class Process:
         channel.setblocking(False)
         self._buffer = b""
         self.status: int | None = None  # as of os.waitpid
-        self.held: dict[str, int] | None = None  # after its first episode
-        self.loops = 0  # Gloo's, among the threads of it
 
     def tell(self, message: Any) -> None:
         data = pickle.dumps(message)

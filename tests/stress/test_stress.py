@@ -14,6 +14,7 @@ import torch.distributed as dist
 from tests.distributed import ROOT, run_pooled
 from tests.stress import program
 from tests.stress.board import Board
+from tests.stress.held import Usual
 
 
 def stress(*arguments: str) -> tuple[int, str]:
@@ -122,3 +123,40 @@ def test_no_local_group_is_drawn_whose_name_torch_has_given_to_another_one():
             refused += taken
             live[step.group] = (*mine[:2], step.local)
     assert refused > 0  # the rule was needed
+
+
+@pytest.mark.parametrize("gone_after", [0.0, 0.3, 4.0, 60.0])
+def test_what_goes_away_in_time_is_not_left_over(gone_after):
+    # A thread that was joined is among the tasks of its process until the kernel has ended it.
+    now, alone = [0.0], {"fds": 5, "threads": 1}
+    ends = [0.0]
+
+    def look():
+        return {"fds": 5, "threads": 2} if now[0] < ends[0] else alone
+
+    def names():
+        return ["python"] * look()["threads"]
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    usual = Usual(look, names, lambda: now[0], sleep)
+    assert usual.left() == (alone, ["python"]) and usual.held == alone
+    assert now[0] < 0.1
+    now[0], ends[0] = 0.0, gone_after
+    left, threads = usual.left()
+    assert usual.held == alone
+    assert (left == alone) == (gone_after < Usual.PATIENCE) and len(threads) == left["threads"]
+
+
+def test_the_loop_of_gloo_may_come_later_than_the_first_episode_and_once():
+    held = [{"fds": 5, "threads": 1}, {"fds": 8, "threads": 2}, {"fds": 11, "threads": 3}]
+    turn, now = [0], [0.0]
+    usual = Usual(
+        lambda: held[turn[0]],
+        lambda: ["gloo_tcp_loop"] * turn[0] + ["python"],
+        lambda: now[0],
+        lambda seconds: now.__setitem__(0, now[0] + seconds),
+    )
+    for turn[0], allowed in ((0, 0), (1, 1), (2, 1), (0, 1)):
+        assert usual.left()[0] == held[turn[0]] and usual.held == held[allowed]

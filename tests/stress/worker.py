@@ -25,7 +25,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.stress import oracle
 from tests.stress.board import Board
-from tests.stress.held import resident, settled, thread_names
+from tests.stress.held import Usual, resident
 from tests.stress.program import (
     CREATION_SECONDS,
     ENGINE,
@@ -84,6 +84,7 @@ class Report:
     close_seconds: float = 0.0
     gone: float = 0.0  # time.monotonic() when all its groups were destroyed
     left: dict[str, int] = dataclasses.field(default_factory=dict)
+    usual: dict[str, int] = dataclasses.field(default_factory=dict)  # what may be left
     threads: list[str] = dataclasses.field(default_factory=list)
     rss_kb: int = 0
 
@@ -133,6 +134,7 @@ def serve(channel: socket.socket, board: Board, slot: int) -> None:
     # Two seconds before the driver gives up, and at its request.
     faulthandler.register(signal.SIGUSR2, file=sys.stderr, all_threads=True)
     caught = [0]
+    usual = Usual()
 
     def count(*_: Any) -> None:
         caught[0] += 1
@@ -149,8 +151,8 @@ def serve(channel: socket.socket, board: Board, slot: int) -> None:
         report = rank.run()
         report.signals = caught[0] - before
         del rank
-        report.left = settled()
-        report.threads = thread_names()
+        report.left, report.threads = usual.left()
+        report.usual = usual.held or {}
         report.rss_kb = resident() // 1024
         send(channel, report)
 
