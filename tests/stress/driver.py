@@ -256,6 +256,13 @@ class Lane:
                 f"  rank {number}: {place.phase} of step {place.step}, call {place.call}, "
                 f"since {place.since:.3f}; its last steps:"
             )
+            if rank.report is not None and rank.report.failure is not None:
+                failure = rank.report.failure
+                lines.append(
+                    f"    failed in step {failure.step} ({failure.phase}), entered at "
+                    f"{failure.entered:.3f}, raised at {failure.raised:.3f}: {failure.kind}: "
+                    f"{failure.text[:300]}"
+                )
             upto = max(0, place.step + 1)
             for index in range(max(0, upto - _TOLD), min(upto, len(episode.steps))):
                 lines.append(f"    {index}: {describe(episode.steps[index])[:1500]}")

@@ -95,7 +95,11 @@ def _judge_failure(
         return  # it was stopped itself: its clock says nothing
     latency = failure.raised - max(failure.entered, min(times.values()))
     what, limit = _limit(episode, failure, times)
-    if latency > limit and _waited_for_others(number, failure, ranks, limit):
+    late = latency > limit
+    if late and (
+        _waited_for_others(number, failure, ranks, limit)
+        or (", shm" not in what and _came_late(number, failure, ranks, min(times.values()), limit))
+    ):
         what, limit = "behind others", latency
     verdict.notices[what] = max(verdict.notices.get(what, 0.0), latency)
     if latency > limit:
@@ -136,6 +140,20 @@ def _waited_for_others(number: int, failure: Failure, ranks: list[Rank], limit: 
         cause = rank.report.failure
         since = cause.entered if cause.phase in ("init", "group") else cause.raised
         if since <= failure.raised <= rank.report.gone + limit:
+            return True
+    return False
+
+
+def _came_late(number: int, failure: Failure, ranks: list[Rank], died: float, limit: float) -> bool:
+    """Whether another rank, which lived, came to its failing call after the death. Over Gloo nobody
+    has seen the end of a rank while all wait for live ones, which have not come
+    (docs/reliability.md): the time counts from when the last of them came.
+    """
+    for other, rank in enumerate(ranks):
+        if other == number or rank.report is None or rank.report.failure is None:
+            continue
+        came = rank.report.failure.entered
+        if died < came and failure.raised <= came + limit:
             return True
     return False
 

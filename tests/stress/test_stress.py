@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
 from tests.distributed import ROOT, run_pooled
-from tests.stress import program
+from tests.stress import judge, program
 from tests.stress.board import Board
 from tests.stress.held import Usual
+from tests.stress.worker import Failure, Report
 
 
 def stress(*arguments: str) -> tuple[int, str]:
@@ -160,3 +162,27 @@ def test_the_loop_of_gloo_may_come_later_than_the_first_episode_and_once():
     )
     for turn[0], allowed in ((0, 0), (1, 1), (2, 1), (0, 1)):
         assert usual.left()[0] == held[turn[0]] and usual.held == held[allowed]
+
+
+@pytest.mark.parametrize("carrier", ["GLOO", "SHM"])
+@pytest.mark.parametrize("came", [9.9, 10.2, 14.0])
+def test_over_gloo_a_death_is_noticed_when_a_rank_that_lives_has_come(carrier, came):
+    """Rank 0 dies at 10; rank 2 waits for rank 1, which comes at `came`, and raises at 14.1."""
+    episode = SimpleNamespace(
+        fault="kill",
+        hosts=None,
+        settings={"inner_communicator": carrier},
+        steps=(),
+        groups_at=lambda step: {0: (0, 1, 2)},
+    )
+
+    def rank(number, entered, raised):
+        failure = Failure(0, 0, "wait", 0, True, "PeerLostError", "gone", entered, raised)
+        report = Report(number, failure=failure, left={"segments": 0}, gone=raised)
+        return judge.Rank(report, None, None)
+
+    waits = rank(2, 9.5, 14.1)
+    ranks = [judge.Rank(None, signal.SIGKILL, None), rank(1, came, 14.2), waits]
+    verdict = judge.Verdict()
+    judge._judge_failure(episode, 2, waits.report.failure, ranks, {0: 10.0}, verdict)
+    assert bool(verdict.violations) == (carrier == "SHM" or came < 14)
