@@ -123,8 +123,10 @@ class Lane:
         self._count(episode, ranks, times, verdict)
         if violations:
             self._complain(episode, ranks, times, violations)
-        for process in self.processes:
-            if process.status is not None:
+        for rank, process in enumerate(self.processes):
+            # The signal may have come after the rank's report: then its end is yet to come.
+            killed = episode.fault in judge.KILLS and rank in times
+            if killed or process.status is not None:
                 process.kill()
         self.processes = [p for p in self.processes if p.status is None]
         self.episodes += 1

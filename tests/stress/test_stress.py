@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,7 @@ import torch.distributed as dist
 from tests.distributed import ROOT, run_pooled
 from tests.stress import judge, program
 from tests.stress.board import Board
+from tests.stress.driver import Lane, Totals
 from tests.stress.held import Usual
 from tests.stress.worker import Failure, Report
 
@@ -186,3 +189,33 @@ def test_over_gloo_a_death_is_noticed_when_a_rank_that_lives_has_come(carrier, c
     verdict = judge.Verdict()
     judge._judge_failure(episode, 2, waits.report.failure, ranks, {0: 10.0}, verdict)
     assert bool(verdict.violations) == (carrier == "SHM" or came < 14)
+
+
+class KilledLate(Lane):
+    """Whose victim gets its signal after its report."""
+
+    async def _fault(self, episode, first, times):
+        pass
+
+    async def _follow(self, process, rank, episode, first, times):
+        report = await super()._follow(process, rank, episode, first, times)
+        if rank in episode.victims:
+            os.kill(process.pid, signal.SIGKILL)
+            times[rank] = time.monotonic()
+        return report
+
+
+def test_who_is_killed_after_its_report_takes_no_part_in_the_next_episode():
+    numbers = range(200)
+    kill = next(n for n in numbers if program.draw(5, n).fault == "kill")
+    plain = next(n for n in numbers if (e := program.draw(5, n)).fault == "none" and not e.fresh)
+    totals = Totals()
+    lane = KilledLate(0, 5, totals, "", False)
+    try:
+        for number in (kill, plain):
+            asyncio.run(lane.run(number))
+            alive = [process.pid for process in lane.processes]
+            assert len(alive) == program.draw(5, number).size - (number == kill)
+    finally:
+        lane.close()
+    assert not totals.violations, totals.violations
