@@ -85,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             what: [round(seconds, 3), episode]
             for what, (seconds, episode) in sorted(totals.worst.items())
         },
+        "this program, late by at most": round(totals.lag, 3),
         "largest rank, MiB": round(totals.rss_mb),
         "segments of anybody": len(segments),
         "leaks": found,

@@ -34,6 +34,7 @@ class Totals:
     worst: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
     violations: list[str] = dataclasses.field(default_factory=list)
     rss_mb: float = 0.0
+    lag: float = 0.0  # seconds that this program itself, which is idle, got a processor too late
 
     def note(self, what: str, seconds: float, episode: Episode) -> None:
         self.worst[what] = max(self.worst.get(what, (0.0, -1)), (seconds, episode.number))
@@ -116,7 +117,9 @@ class Lane:
         for rank, task in enumerate(tasks):
             process = self.processes[rank]
             report = None if rank in hung else await task
-            ranks.append(judge.Rank(report, process.status, self.board.read(process.slot)))
+            ranks.append(
+                judge.Rank(report, process.status, self.board.read(process.slot), process.ended)
+            )
         verdict = judge.judge(episode, ranks, times)
         violations += [v for v in verdict.violations if not (hung and "ended with status" in v)]
         violations += self._leaks(ranks)
@@ -258,6 +261,8 @@ class Lane:
                 f"  rank {number}: {place.phase} of step {place.step}, call {place.call}, "
                 f"since {place.since:.3f}; its last steps:"
             )
+            if rank.ended is not None:
+                lines.append(f"    ended at {rank.ended:.3f}")
             if rank.report is not None and rank.report.failure is not None:
                 failure = rank.report.failure
                 lines.append(
@@ -301,11 +306,12 @@ class Driver:
         return self.totals
 
     async def _run(self) -> None:
-        talk = asyncio.create_task(self._talk())
+        beside = [asyncio.create_task(self._talk()), asyncio.create_task(self._watch_lag())]
         try:
             await asyncio.gather(*(self._lane(number) for number in range(self.plan.lanes)))
         finally:
-            talk.cancel()
+            for task in beside:
+                task.cancel()
 
     async def _lane(self, number: int) -> None:
         lane = Lane(number, self.plan.seed, self.totals, self.plan.sabotage, self.plan.verbose)
@@ -321,6 +327,12 @@ class Driver:
         finally:
             lane.close()
             self.pids |= lane.pids
+
+    async def _watch_lag(self) -> None:
+        while True:
+            slept = time.monotonic()
+            await asyncio.sleep(0.02)
+            self.totals.lag = max(self.totals.lag, time.monotonic() - slept - 0.02)
 
     async def _talk(self) -> None:
         while True:

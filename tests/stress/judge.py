@@ -33,6 +33,7 @@ class Rank:
     report: Report | None
     status: int | None
     place: Place
+    ended: float | None = None  # time.monotonic() when the end of the process was seen
 
 
 @dataclasses.dataclass
@@ -66,6 +67,10 @@ def judge(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> Verdi
         if rank.report.left["segments"]:
             say(f"rank {number} still maps {rank.report.left['segments']} segments")
     _judge_absence(episode, ranks, say)
+    for number, sent in times.items():
+        ended = ranks[number].ended
+        if episode.fault in KILLS and ended is not None:
+            verdict.notices["end of a process that was killed"] = ended - sent
     return verdict
 
 
@@ -93,17 +98,28 @@ def _judge_failure(
             say(f"an error without text: {told}")
     if number in times and episode.fault != "abort":
         return  # it was stopped itself: its clock says nothing
-    latency = failure.raised - max(failure.entered, min(times.values()))
+    died = _death(episode, ranks, times)
+    latency = max(0.0, failure.raised - max(failure.entered, died))
     what, limit = _limit(episode, failure, times)
     late = latency > limit
     if late and (
         _waited_for_others(number, failure, ranks, limit)
-        or (", shm" not in what and _came_late(number, failure, ranks, min(times.values()), limit))
+        or (", shm" not in what and _came_late(number, failure, ranks, died, limit))
     ):
         what, limit = "behind others", latency
     verdict.notices[what] = max(verdict.notices.get(what, 0.0), latency)
     if latency > limit:
         say(f"noticed ({what}) after {latency:.2f} s, allowed are {limit:.1f} s: {told}")
+
+
+def _death(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> float:
+    """When the fault was there to be noticed: of a kill, once the kernel has ended the process,
+    which closes its locks and connections. That takes a busy machine up to seconds: the signal
+    waits for a processor, and so do 300 MB that are to be unmapped.
+    """
+    if episode.fault not in KILLS:
+        return min(times.values())
+    return min(max(sent, ranks[rank].ended or sent) for rank, sent in times.items())
 
 
 def _limit(episode: Episode, failure: Failure, times: dict[int, float]) -> tuple[str, float]:

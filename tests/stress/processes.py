@@ -54,6 +54,7 @@ class Process:
         channel.setblocking(False)
         self._buffer = b""
         self.status: int | None = None  # as of os.waitpid
+        self.ended: float | None = None  # time.monotonic() when its channel was found closed
 
     def tell(self, message: Any) -> None:
         data = pickle.dumps(message)
@@ -74,6 +75,7 @@ class Process:
             except ConnectionResetError:
                 part = b""
             if not part:
+                self.ended = time.monotonic()
                 self._reap()
                 raise EOFError
             self._buffer += part

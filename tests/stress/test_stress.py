@@ -219,3 +219,21 @@ def test_who_is_killed_after_its_report_takes_no_part_in_the_next_episode():
     finally:
         lane.close()
     assert not totals.violations, totals.violations
+
+
+def test_the_time_to_notice_counts_from_the_end_of_the_process():
+    """The signal is sent at 10; what the kernel takes to end the process is not the engine's."""
+    episode = SimpleNamespace(
+        fault="kill",
+        hosts=None,
+        settings={"inner_communicator": "SHM"},
+        steps=(),
+        groups_at=lambda step: {0: (0, 1)},
+    )
+    failure = Failure(0, 0, "wait", 0, True, "PeerLostError", "gone", 9.0, 13.0)
+    waits = judge.Rank(Report(1, failure=failure, left={"segments": 0}, gone=13.0), None, None)
+    for ended, seconds in ((None, 3.0), (10.5, 2.5), (11.5, 1.5), (13.1, 0.0)):
+        ranks = [judge.Rank(None, signal.SIGKILL, None, ended), waits]
+        verdict = judge.judge(episode, ranks, {0: 10.0})
+        assert verdict.notices["death, shm"] == seconds
+        assert bool(verdict.violations) == (seconds > judge.SAME_HOST)
