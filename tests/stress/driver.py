@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 from tests.stress import judge, oracle
@@ -34,7 +34,10 @@ class Totals:
     worst: dict[str, tuple[float, int]] = dataclasses.field(default_factory=dict)
     violations: list[str] = dataclasses.field(default_factory=list)
     rss_mb: float = 0.0
-    lag: float = 0.0  # seconds that this program itself, which is idle, got a processor too late
+    # Of this program itself: by how many seconds a short sleep took longer, as it waited for a
+    # processor or for a child; time.monotonic() when it had surely looked at all channels.
+    lag: float = 0.0
+    looked: float = 0.0
 
     def note(self, what: str, seconds: float, episode: Episode) -> None:
         self.worst[what] = max(self.worst.get(what, (0.0, -1)), (seconds, episode.number))
@@ -153,6 +156,7 @@ class Lane:
             try:
                 message = await process.hear()
             except EOFError:
+                process.ended = self.totals.looked
                 return None
             if isinstance(message, Report):
                 return message
@@ -329,10 +333,13 @@ class Driver:
             self.pids |= lane.pids
 
     async def _watch_lag(self) -> None:
+        turns = deque([0.0, 0.0, time.monotonic()], maxlen=3)
         while True:
-            slept = time.monotonic()
             await asyncio.sleep(0.02)
-            self.totals.lag = max(self.totals.lag, time.monotonic() - slept - 0.02)
+            turns.append(time.monotonic())
+            self.totals.lag = max(self.totals.lag, turns[2] - turns[1] - 0.02)
+            # After this turn all channels were looked at: what is found closed now ended later.
+            self.totals.looked = turns[0]
 
     async def _talk(self) -> None:
         while True:

@@ -33,7 +33,7 @@ class Rank:
     report: Report | None
     status: int | None
     place: Place
-    ended: float | None = None  # time.monotonic() when the end of the process was seen
+    ended: float | None = None  # time.monotonic() before which the process cannot have ended
 
 
 @dataclasses.dataclass
@@ -70,7 +70,7 @@ def judge(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> Verdi
     for number, sent in times.items():
         ended = ranks[number].ended
         if episode.fault in KILLS and ended is not None:
-            verdict.notices["end of a process that was killed"] = ended - sent
+            verdict.notices["end of a process that was killed"] = max(0.0, ended - sent)
     return verdict
 
 
@@ -114,8 +114,8 @@ def _judge_failure(
 
 def _death(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> float:
     """When the fault was there to be noticed: of a kill, once the kernel has ended the process,
-    which closes its locks and connections. That takes a busy machine up to seconds: the signal
-    waits for a processor, and so do 300 MB that are to be unmapped.
+    which closes its locks and connections: the signal waits for a processor, and so do 300 MB that
+    are to be unmapped.
     """
     if episode.fault not in KILLS:
         return min(times.values())

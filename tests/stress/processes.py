@@ -54,7 +54,7 @@ class Process:
         channel.setblocking(False)
         self._buffer = b""
         self.status: int | None = None  # as of os.waitpid
-        self.ended: float | None = None  # time.monotonic() when its channel was found closed
+        self.ended: float | None = None  # time.monotonic() before which it cannot have ended
 
     def tell(self, message: Any) -> None:
         data = pickle.dumps(message)
@@ -75,7 +75,6 @@ class Process:
             except ConnectionResetError:
                 part = b""
             if not part:
-                self.ended = time.monotonic()
                 self._reap()
                 raise EOFError
             self._buffer += part
