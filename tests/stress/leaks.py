@@ -22,7 +22,7 @@ SAMPLES = 40
 # Bytes per call or group that are no leak. A page more or less in the allocator is 4096 / calls.
 PER_CALL = 24.0
 # torch's own bookkeeping of a destroyed group and the strings of its store stay below this.
-PER_GROUP = 2500.0
+PER_GROUP = 1000.0
 # The last 2000 calls stay on record, in torch's flight recorder and in cgx's own: 0.5 to 1 KB each,
 # by which a process grows until it has made as many. Full from the beginning on, they do not.
 SHORT_RECORDS = {"TORCH_FR_BUFFER_SIZE": "16"}
