@@ -30,10 +30,6 @@ $(BIN)/python:
 	  f"torch_cgx needs Python 3.10 or newer; $(PYTHON) is {v[0]}.{v[1]} (choose another: make PYTHON=...)")'
 	$(PYTHON) -m venv $(VENV)
 
-# By a path: with setuptools' default, an import hook, a script in the folder that holds this one would import that folder,
-# torch_cgx, as an empty package.
-EDITABLE := --no-build-isolation --no-deps --config-settings editable_mode=compat -e .
-
 # Stamps. Packages: again when a pin changes. Build: again when a source changes.
 $(VENV)/.packages: constraints.txt | $(BIN)/python
 	@echo "Installing the packages that constraints.txt pins into $(VENV) ..."
@@ -50,7 +46,7 @@ $(VENV)/.sources: FORCE | $(BIN)/python
 
 $(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py build_kernels.py pyproject.toml $(VENV)/.packages
 	@echo "Compiling torch_cgx._C into build/ (the first time 5 to 15 minutes on 2 cores) ..."
-	@$(PIP) $(EDITABLE)
+	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
 .PHONY: FORCE
@@ -76,7 +72,7 @@ empty :=
 space := $(empty) $(empty)
 
 $(VENV)/.built-mpi: $(VENV)/.built $(MPI_PYTHONS)
-	@CGX_MPICC=$(subst $(space),:,$(MPI:%=$(CURDIR)/$(VENV)-%/bin/mpicc)) $(PIP) $(EDITABLE)
+	@CGX_MPICC=$(subst $(space),:,$(MPI:%=$(CURDIR)/$(VENV)-%/bin/mpicc)) $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
 build-mpi: $(VENV)/.built-mpi  ## compile the MPI carriers too, for the MPI packages of the tests
