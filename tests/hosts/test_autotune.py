@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from statistics import median
 
 import pytest
 
@@ -16,15 +17,20 @@ VALUES = 1 << 20
 
 
 def tables(rate, ranks, **env):
-    """What all ranks know after some all-reduces of 4 MiB at 4 bits."""
+    """What all ranks know after some all-reduces of 4 MiB at 4 bits. Of three measurements of the
+    link: "seconds_per_byte", and "sent", the most bytes that a rank sent for one, both medians.
+    """
     command = [sys.executable, "-m", "tests.hosts.programs", "tuned", str(VALUES)]
     with hosts(2, rate=rate) as bed:
         outputs = bed.run(command, ranks=ranks, env={"CGX_AUTOTUNE": "1", **env}, timeout=120)
     found = [
         json.loads(line) for text in outputs for line in text.splitlines() if line.startswith("{")
     ]
-    assert len(found) == 2 * ranks and all(one == found[0] for one in found)
-    return found[0]
+    told = found[0]["told"]
+    assert len(found) == 2 * ranks and all(one["told"] == told for one in found)
+    per_byte = median(link["seconds_per_byte"] for link in told["links"])
+    sent = median(map(max, zip(*(one["sent"] for one in found), strict=True)))
+    return {**told, "seconds_per_byte": per_byte, "sent": sent}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -32,7 +38,7 @@ def test_a_slow_link_keeps_the_asked_bits(ranks):
     table = tables("100mbit", ranks)
     (row,) = table["classes"]
     assert row["choice"] == "asked", table
-    assert 0.5e8 < 8 / table["link"]["seconds_per_byte"] * ranks < 2e8, table
+    assert 0.5e8 < 8 / table["seconds_per_byte"] * ranks < 2e8, table
     # Of 20 calls. 8 and 4 times as long: out of the race after its first and second hurdle, or
     # after the one that follows, where the first calls of the asked bits were slow ones.
     assert table["taken"]["exact"] <= 2 and table["taken"]["half"] <= 4, table
@@ -45,7 +51,8 @@ def test_a_fast_link_gets_more_bits_than_a_slow_codec_is_worth():
     assert table["classes"][0]["choice"] in ("exact", "half"), table
 
 
-def test_a_link_of_1_gbit_keeps_the_asked_bits():
+def test_a_link_of_1_gbit_is_measured_with_little():
     table = tables("1gbit", 1)
-    assert table["seconds"] < 1, table
+    # 50 ms of the link; 5.3 MB where no probe is disturbed. Bytes, as the time is the machine's.
+    assert 0 < table["sent"] < 6e6, table
     assert table["classes"][0]["choice"] == "asked", table
