@@ -36,7 +36,7 @@ del sys.path[0]
 TORCH_FIRST, TORCH_LAST = (2, 11), (2, 14)  # as in pyproject.toml
 # No fused multiply-add: every SIMD level and the GPU must give the same bits.
 FLAGS = ["-O3", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-g0"]
-SEPARATE = {"mpi", "cuda"}  # directories that are not part of this extension module
+SEPARATE = {"module", "cuda"}  # directories that are not part of this extension module
 
 PROBE = """
 #include <version>
@@ -52,7 +52,7 @@ static_assert(ones(std::uint32_t{7}) == 3 && Point{1} == Point{1});
 """
 
 MPI_KINDS = {"openmpi": "Open MPI", "mpich": "MPICH"}
-MPI_SOURCE = "csrc/comm/mpi/module.cc"
+MPI_SOURCE = "csrc/comm/mpi/module/module.cc"
 # It calls no function of the C++ library, which mpicc would not link.
 MPI_FLAGS = [
     *("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"),
@@ -206,7 +206,7 @@ def build_mpi_module(mpicc: list[str], kind: str, work: Path) -> Path:
     command = mpi_command(mpicc, kind)
     module = work / f"_mpi_{kind}.so"
     stamp = work / f"_mpi_{kind}.txt"
-    inputs = [ROOT / MPI_SOURCE, ROOT / "csrc/comm/mpi_api.h", Path(shutil.which(mpicc[0]) or "")]
+    inputs = [ROOT / MPI_SOURCE, ROOT / "csrc/comm/mpi/api.h", Path(shutil.which(mpicc[0]) or "")]
     stamped = shlex.join(command)
     if module.exists() and stamp.exists() and stamp.read_text() == stamped:
         if all(path.stat().st_mtime < module.stat().st_mtime for path in inputs):

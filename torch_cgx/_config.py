@@ -26,7 +26,7 @@ MAX_BITS = 8  # more are exact, but for HALF_BITS
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
-# key -> (environment variable, default); the part of the backend's table (csrc/backend/settings.cc)
+# key -> (environment variable, default); the part of the backend's table (csrc/backend/config/settings.cc)
 # that a codec needs
 _SETTINGS: dict[str, tuple[str, Any]] = {
     "bits": ("CGX_COMPRESSION_QUANTIZATION_BITS", EXACT_BITS),

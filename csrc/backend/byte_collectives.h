@@ -6,11 +6,11 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "comm/lockstep.h"
+#include "comm/shm/lockstep.h"
 
 namespace cgx {
 
-/// `stream`: of the queue that the carrier works on. `name`: "nccl".
+/// `stream`: of the queue that the communicator works on. `name`: "nccl".
 std::unique_ptr<ByteCollectives> make_byte_collectives(c10::intrusive_ptr<c10d::Backend> backend,
                                                        c10::Stream stream, const char* name);
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "backend/group_guard.h"
+#include "backend/health/watchdog.h"
 #include "backend/torch_text.h"
 #include "base/error.h"
 

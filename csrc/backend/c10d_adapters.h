@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "comm/point_to_point.h"
+#include "comm/relay/point_to_point.h"
 #include "comm/rendezvous.h"
 
 namespace cgx {

@@ -61,25 +61,25 @@ WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
   CallShape said = shape;
   // Gloo moves both: a root may have its values on the host, and its peers theirs on a GPU.
   said.cuda = shape.cuda && gpu_has_nccl();
-  CallRecordPtr record = guard_->begin(said, inputs, outputs, timeout);
+  CallRecordPtr record = watchdog_->begin(said, inputs, outputs, timeout);
   WorkPtr inner;
   try {
     inner = run();
   } catch (const std::runtime_error& e) {
     // Gloo's own errors: a connection was closed. What it says of arguments is of other types.
     record->finish(plain_text(e));
-    guard_->rethrow(*record, plain_text(e), true);
+    watchdog_->rethrow(*record, plain_text(e), true);
   } catch (const c10::DistError& e) {
     // NCCL's: something may have been sent.
     record->finish(plain_text(e));
-    guard_->rethrow(*record, plain_text(e), true);
+    watchdog_->rethrow(*record, plain_text(e), true);
   } catch (...) {
-    guard_->withdraw(record);
+    watchdog_->withdraw(record);
     throw;
   }
   if (!inner) inner = work_in_order(shape.op, outputs);
   auto work =
-      c10::make_intrusive<ForwardedWork>(inner, record, guard_, views ? outputs : Tensors{});
+      c10::make_intrusive<ForwardedWork>(inner, record, watchdog_, views ? outputs : Tensors{});
   record->start();  // the watch looks at the work from here on
   if (config_.log == LogLevel::kDebug) log_call(*record, "");
   return track(work);

@@ -11,20 +11,20 @@
 #include <utility>
 
 #include "backend/c10d_adapters.h"
-#include "backend/flight_record.h"
+#include "backend/config/handshake.h"
 #include "backend/gil.h"
-#include "backend/handshake.h"
 #include "backend/python_error.h"
 #include "backend/torch_text.h"
 #include "backend/torch_threads.h"
 #include "backend/version.h"
+#include "backend/work/flight_record.h"
 #include "base/error.h"
 #include "codec/cpu/level.h"
 #include "comm/faults.h"
 #include "comm/in_process.h"
-#include "comm/mpi_point_to_point.h"
-#include "comm/relay.h"
-#include "comm/shm.h"
+#include "comm/mpi/point_to_point.h"
+#include "comm/relay/relay.h"
+#include "comm/shm/communicator.h"
 
 namespace cgx {
 namespace {
@@ -66,18 +66,18 @@ GroupConfig resolve_or_refuse(const OptionFields& fields,
 
 std::atomic<uint64_t> next_serial{0};
 
-const char* name_of(Carrier carrier) {
-  switch (carrier) {
-    case Carrier::kShm:
+const char* name_of(CommunicatorKind communicator) {
+  switch (communicator) {
+    case CommunicatorKind::kShm:
       return "shm";
-    case Carrier::kMpi:
+    case CommunicatorKind::kMpi:
       return "mpi";
-    case Carrier::kGloo:
+    case CommunicatorKind::kGloo:
       return "gloo";
-    case Carrier::kNccl:
+    case CommunicatorKind::kNccl:
       return "nccl";
   }
-  return "unknown carrier";
+  return "unknown communicator";
 }
 
 // Callbacks of forwarded works run on the threads of the inner backend, which names them.
@@ -97,13 +97,13 @@ std::string group_codec(const OptionFields& options, const GroupConfig& config) 
 
 // Of the tensors of the host: NCCL carries those of GPUs only.
 GroupConfig for_host(GroupConfig config) {
-  if (config.inner == Carrier::kNccl) config.inner = Carrier::kShm;
-  if (config.cross == Carrier::kNccl) config.cross = Carrier::kGloo;
+  if (config.inner == CommunicatorKind::kNccl) config.inner = CommunicatorKind::kShm;
+  if (config.cross == CommunicatorKind::kNccl) config.cross = CommunicatorKind::kGloo;
   return config;
 }
 
-// The same on all ranks, also where a rank has only one of the carriers.
-std::string carrier_name(const GroupConfig& config, const Topology& topology) {
+// The same on all ranks, also where a rank has only one of the communicators.
+std::string communicator_name(const GroupConfig& config, const Topology& topology) {
   if (topology.size() == 1) return "in-process";
   if (topology.host_count() == 1) return name_of(config.inner);
   if (!topology.two_levels()) return name_of(config.cross);
@@ -135,7 +135,7 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
 
 void ProcessGroupCGX::make(Rendezvous& rendezvous) {
   const Deadline deadline = Deadline::after(options_->timeout);
-  guard_ = std::make_shared<GroupGuard>(
+  watchdog_ = std::make_shared<Watchdog>(
       std::make_shared<const GroupLabel>(GroupLabel{
           serial_, options_->group_name, options_->group_desc, options_->global_ranks_in_group,
           rank_, size_, config_.log == LogLevel::kDebug}),
@@ -151,15 +151,15 @@ void ProcessGroupCGX::make(Rendezvous& rendezvous) {
   const EngineOptions engine = engine_options(host, topology);
   inner_ = factories_.inner(c10::make_intrusive<c10d::PrefixStore>("inner", store_), rank_, size_,
                             options_->timeout, address_);
-  Carriers carriers{topology, rank_, nullptr, nullptr, carrier_name(host, topology)};
+  Communicators communicators{topology, rank_, nullptr, nullptr, communicator_name(host, topology)};
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
   if (on_one_host_ || topology.two_levels()) {
-    connect_level("inner", rendezvous, [&] { connect_inner(carriers); });
+    connect_level("inner", rendezvous, [&] { connect_inner(communicators); });
   }
-  if (!on_one_host_) connect_level("cross", rendezvous, [&] { connect_cross(carriers); });
+  if (!on_one_host_) connect_level("cross", rendezvous, [&] { connect_cross(communicators); });
   engine_ = std::make_unique<Engine>(
-      std::move(carriers), engine,
-      [guard = guard_](Failure failure) { return guard->explain(std::move(failure)); });
+      std::move(communicators), engine,
+      [watchdog = watchdog_](Failure failure) { return watchdog->explain(std::move(failure)); });
   engine_->use(torch_threads());
   if (config_.autotune) {
     Autotuner::Log log;
@@ -176,14 +176,15 @@ void ProcessGroupCGX::make(Rendezvous& rendezvous) {
   }
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);
-  guard_->attach(engine_.get(), inner_);
+  watchdog_->attach(engine_.get(), inner_);
   if (config_.log >= LogLevel::kInfo) {
     log_line(str_of("rank ", rank_, " of ", size_, ", group '", options_->group_name,
                     "': torch_cgx ", kVersion, ", SIMD level ", cpu_level(), ", ",
-                    group_codec(options_->fields, config_), "; carrier ", engine_->carrier(), ", ",
-                    topology.host_count(), topology.host_count() == 1 ? " host" : " hosts",
-                    ", reductions inner ", config_.inner_reduction, ", cross ",
-                    config_.cross_reduction, ", everything else over gloo"));
+                    group_codec(options_->fields, config_), "; communicator ",
+                    engine_->communicator(), ", ", topology.host_count(),
+                    topology.host_count() == 1 ? " host" : " hosts", ", reductions inner ",
+                    config_.inner_reduction, ", cross ", config_.cross_reduction,
+                    ", everything else over gloo"));
   }
 }
 
@@ -193,54 +194,56 @@ void ProcessGroupCGX::connect_level(const char* level, Rendezvous& rendezvous,
   try {
     connect();
   } catch (const std::exception& e) {
-    // Not every rank has every carrier: those without it would go on alone.
+    // Not every rank has every communicator: those without it would go on alone.
     confirm(rendezvous, level, rank_, size_, e.what(), deadline);
     throw;
   }
   confirm(rendezvous, level, rank_, size_, "", deadline);
 }
 
-void ProcessGroupCGX::connect_inner(Carriers& carriers) {
-  const int host = carriers.topology.host_of(rank_);
-  const std::vector<int>& members = carriers.topology.host(host);
+void ProcessGroupCGX::connect_inner(Communicators& communicators) {
+  const int host = communicators.topology.host_of(rank_);
+  const std::vector<int>& members = communicators.topology.host(host);
   const char* variable = "CGX_INNER_COMMUNICATOR_TYPE";
-  if (config_.inner == Carrier::kNccl) require_nccl(variable);
+  if (config_.inner == CommunicatorKind::kNccl) require_nccl(variable);
   if (!on_one_host_ && members.size() == 1) return;
-  carriers.inner = make_carrier(for_host(config_).inner, variable, str_of("host", host), members,
-                                carriers.topology.local_of(rank_));
+  communicators.inner = make_communicator(for_host(config_).inner, variable, str_of("host", host),
+                                          members, communicators.topology.local_of(rank_));
 }
 
-void ProcessGroupCGX::connect_cross(Carriers& carriers) {
+void ProcessGroupCGX::connect_cross(Communicators& communicators) {
   const char* variable = "CGX_CROSS_COMMUNICATOR_TYPE";
-  if (config_.cross == Carrier::kNccl) require_nccl(variable);
-  if (on_one_host_ || !carriers.topology.in_team(rank_)) return;
-  const int team = carriers.topology.local_of(rank_);
-  carriers.cross = make_carrier(for_host(config_).cross, variable, str_of("team", team),
-                                carriers.topology.team(team), carriers.topology.host_of(rank_));
+  if (config_.cross == CommunicatorKind::kNccl) require_nccl(variable);
+  if (on_one_host_ || !communicators.topology.in_team(rank_)) return;
+  const int team = communicators.topology.local_of(rank_);
+  communicators.cross =
+      make_communicator(for_host(config_).cross, variable, str_of("team", team),
+                        communicators.topology.team(team), communicators.topology.host_of(rank_));
 }
 
-std::unique_ptr<Communicator> ProcessGroupCGX::make_carrier(Carrier kind, const char* variable,
-                                                            const std::string& keys,
-                                                            const std::vector<int>& members,
-                                                            int rank) {
+std::unique_ptr<Communicator> ProcessGroupCGX::make_communicator(CommunicatorKind kind,
+                                                                 const char* variable,
+                                                                 const std::string& keys,
+                                                                 const std::vector<int>& members,
+                                                                 int rank) {
   if (size_ == 1) return std::move(make_in_process_group(1, kUnusedSlotBytes).front());
-  std::unique_ptr<Communicator> carrier;
+  std::unique_ptr<Communicator> communicator;
   try {
-    carrier = connect(kind, variable, keys, rank, static_cast<int>(members.size()),
-                      config_.shm_segment_bytes);
+    communicator = connect(kind, variable, keys, rank, static_cast<int>(members.size()),
+                           config_.shm_segment_bytes);
   } catch (const std::exception& e) {
     if (static_cast<int>(members.size()) == size_) throw;
-    // Carriers count their own ranks.
+    // Communicators count their own ranks.
     Failure failure = failure_of(e);
     std::string text;
     for (size_t i = 0; i < members.size(); ++i) text += str_of(i == 0 ? "" : ", ", members[i]);
-    failure.text = str_of("carrier among the ranks ", text, " of the group, called 0 to ",
+    failure.text = str_of("communicator among the ranks ", text, " of the group, called 0 to ",
                           members.size() - 1, " here: ", failure.text);
     if (dynamic_cast<const ConfigError*>(&e) != nullptr) throw ConfigError(failure.text);
     throw_failure(failure);
   }
-  carrier->call_ranks(members);
-  return FaultPlan::allowed() ? with_faults(std::move(carrier)) : std::move(carrier);
+  communicator->call_ranks(members);
+  return FaultPlan::allowed() ? with_faults(std::move(communicator)) : std::move(communicator);
 }
 
 std::unique_ptr<Rendezvous> ProcessGroupCGX::rendezvous_at(StorePtr store) {
@@ -250,28 +253,28 @@ std::unique_ptr<Rendezvous> ProcessGroupCGX::rendezvous_at(StorePtr store) {
   });
 }
 
-std::unique_ptr<Communicator> ProcessGroupCGX::connect(Carrier kind, const char* variable,
+std::unique_ptr<Communicator> ProcessGroupCGX::connect(CommunicatorKind kind, const char* variable,
                                                        const std::string& keys, int rank, int size,
                                                        size_t shm_bytes) {
   const Deadline deadline = Deadline::after(options_->timeout);
   auto store = c10::make_intrusive<c10d::PrefixStore>(keys, store_);
   auto rendezvous = rendezvous_at(store);
   switch (kind) {
-    case Carrier::kShm:
+    case CommunicatorKind::kShm:
       return make_shm_communicator(*rendezvous, rank, size, shm_bytes, deadline);
-    case Carrier::kGloo:
+    case CommunicatorKind::kGloo:
       // A backend of its own: its messages must not meet those of dist.send/recv in inner_.
       return make_relay_communicator(make_c10d_point_to_point(factories_.inner(
                                          store, rank, size, options_->timeout, address_)),
                                      relay_bytes());
-    case Carrier::kMpi:
+    case CommunicatorKind::kMpi:
       return make_relay_communicator(
           mpi_point_to_point_from(factories_.mpi(), *rendezvous, rank, size, deadline),
           relay_bytes());
-    case Carrier::kNccl:
+    case CommunicatorKind::kNccl:
       break;  // carries no memory of the host
   }
-  throw ConfigError("unknown carrier");
+  throw ConfigError("unknown communicator");
 }
 
 void ProcessGroupCGX::require_nccl(const char* variable) const {
@@ -291,7 +294,7 @@ ProcessGroupCGX::~ProcessGroupCGX() {
   ReleaseGilIfHeld no_gil;
   autotuner_.reset();
   gpu_.reset();
-  engine_.reset();  // holds the carrier, which may be Gloo too
+  engine_.reset();  // holds the communicator, which may be Gloo too
   if (on_thread_of_gloo()) {
     // A callback held the last reference: a thread that joined itself would end the process.
     std::thread([inner = std::move(inner_)]() mutable { inner.reset(); }).detach();
@@ -312,7 +315,7 @@ void ProcessGroupCGX::setSequenceNumberForGroup() {
   // Every rank counts its own calls from 0; equal programs count alike.
 }
 
-uint64_t ProcessGroupCGX::getSequenceNumberForGroup() { return guard_->sequence(); }
+uint64_t ProcessGroupCGX::getSequenceNumberForGroup() { return watchdog_->sequence(); }
 
 void ProcessGroupCGX::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
@@ -337,9 +340,9 @@ c10d::ErrorType ProcessGroupCGX::getError() {
 
 void ProcessGroupCGX::abort() {
   if (process_ != getpid()) return;  // a forked child must not end its parent's group
-  guard_->fail({FailureKind::kAborted,
-                str_of("rank ", rank_, " was aborted: abort() of the process group was called"),
-                rank_});
+  watchdog_->fail({FailureKind::kAborted,
+                   str_of("rank ", rank_, " was aborted: abort() of the process group was called"),
+                   rank_});
 }
 
 void ProcessGroupCGX::shutdown() {
@@ -357,7 +360,7 @@ void ProcessGroupCGX::shutdown() {
     (void)gpu_.release();
     (void)inner_gpu_.release();
     (void)inner_.release();
-    (void)new std::shared_ptr<GroupGuard>(std::move(guard_));
+    (void)new std::shared_ptr<Watchdog>(std::move(watchdog_));
     return;
   }
   ReleaseGilIfHeld no_gil;
@@ -369,7 +372,7 @@ void ProcessGroupCGX::shutdown() {
     }
     worker_->close();
     callbacks_->close();
-    guard_->detach();
+    watchdog_->detach();
     engine_->close();
     if (gpu_) gpu_->engine().close();
   }
@@ -388,7 +391,7 @@ void ProcessGroupCGX::check_usable(const char* what) const {
   }
   if (auto failure = engine_->first_cause()) {
     // The inner backend could go on, but its peers may be gone, or anywhere in the program.
-    std::rethrow_exception(for_python(*failure, error_text(guard_->next(what), *failure)));
+    std::rethrow_exception(for_python(*failure, error_text(watchdog_->next(what), *failure)));
   }
 }
 

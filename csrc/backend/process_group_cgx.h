@@ -22,18 +22,18 @@
 #include <unordered_set>
 #include <vector>
 
-#include "backend/call_codec.h"
-#include "backend/call_record.h"
-#include "backend/gpu_lane.h"
-#include "backend/group_guard.h"
-#include "backend/notices.h"
-#include "backend/settings.h"
-#include "backend/task_queue.h"
+#include "backend/config/call_codec.h"
+#include "backend/config/notices.h"
+#include "backend/config/settings.h"
+#include "backend/gpu/lane.h"
+#include "backend/health/watchdog.h"
 #include "backend/torch_compat.h"
-#include "backend/work.h"
+#include "backend/work/call_record.h"
+#include "backend/work/task_queue.h"
+#include "backend/work/work.h"
 #include "comm/rendezvous.h"
-#include "reduce/autotuner.h"
 #include "reduce/engine.h"
+#include "reduce/tuning/autotuner.h"
 
 namespace cgx {
 
@@ -48,7 +48,7 @@ struct LayerRequest {
 enum class Bits : uint8_t { kTunable, kFixed };
 
 /// How a collective is called.
-struct Terms {
+struct CallOptions {
   std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   /// False: the caller waits for the work at once, so its own thread may do it.
   bool async = true;
@@ -84,7 +84,7 @@ class ProcessGroupCGX : public c10d::Backend {
   /// That address, from what all ranks have said of theirs: (rank, addresses). Throws, on all ranks
   /// alike, where there is none.
   using ChooseAddress = std::function<std::string(int, const std::vector<std::string>&)>;
-  /// The table of functions of the MPI that is installed (comm/mpi_api.h). Throws what is missing.
+  /// The table of functions of the MPI that is installed (comm/mpi/api.h). Throws what is missing.
   using MpiFactory = std::function<const void*()>;
   /// What Python gives a group.
   struct Factories {
@@ -97,7 +97,7 @@ class ProcessGroupCGX : public c10d::Backend {
   };
 
   /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts,
-  /// sets up the carrier.
+  /// sets up the communicator.
   ProcessGroupCGX(StorePtr store, int rank, int size, c10::intrusive_ptr<Options> options,
                   Factories factories);
   ~ProcessGroupCGX() override;
@@ -139,12 +139,12 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Layers must add up to the tensor. A compressed layer of a tensor that the engine does not take
   /// is an error.
   WorkPtr all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
-                            const std::vector<LayerRequest>& layers, const Terms& terms);
+                            const std::vector<LayerRequest>& requests, const CallOptions& call);
   /// `codec` empty: exact, whatever the group's configuration says.
   WorkPtr reduce_scatter_codec(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
-                               const std::optional<CodecSpec>& codec, const Terms& terms);
+                               const std::optional<CodecSpec>& codec, const CallOptions& call);
   WorkPtr all_gather_codec(at::Tensor output, at::Tensor input,
-                           const std::optional<CodecSpec>& codec, const Terms& terms);
+                           const std::optional<CodecSpec>& codec, const CallOptions& call);
 
   Engine& engine() { return *engine_; }
   /// Null before the first call on a GPU's tensors.
@@ -182,33 +182,35 @@ class ProcessGroupCGX : public c10d::Backend {
  private:
   using Body = std::function<void(const Deadline&, CallRecord&)>;
 
-  /// Of the constructor: compares configurations, finds the hosts, sets up the carriers.
+  /// Of the constructor: compares configurations, finds the hosts, sets up the communicators.
   void make(Rendezvous& rendezvous);
   /// Collective over `members`, ranks of this group of which this one is number `rank`, and which
   /// alone use `keys`.
-  std::unique_ptr<Communicator> make_carrier(Carrier kind, const char* variable,
-                                             const std::string& keys,
-                                             const std::vector<int>& members, int rank);
-  std::unique_ptr<Communicator> connect(Carrier kind, const char* variable, const std::string& keys,
-                                        int rank, int size, size_t shm_bytes);
+  std::unique_ptr<Communicator> make_communicator(CommunicatorKind kind, const char* variable,
+                                                  const std::string& keys,
+                                                  const std::vector<int>& members, int rank);
+  std::unique_ptr<Communicator> connect(CommunicatorKind kind, const char* variable,
+                                        const std::string& keys, int rank, int size,
+                                        size_t shm_bytes);
   void connect_level(const char* level, Rendezvous& rendezvous,
                      const std::function<void()>& connect);
-  /// Carriers and engine of the first GPU whose tensors are reduced. Collective.
+  /// Communicators and engine of the first GPU whose tensors are reduced. Collective.
   GpuLane& gpu_lane(const at::Tensor& tensor);
   std::unique_ptr<GpuLane> make_gpu_lane(c10::Device device);
   std::unique_ptr<GpuLane> make_gpu_lane(c10::Device device, const std::string& keys,
                                          Rendezvous& rendezvous);
-  /// Before a call over messages without heads: MismatchError unless all ranks have the same plan.
-  /// Ranks of one host have compared it; those of several do so for each plan that is new.
+  /// Before a call over messages without headers: MismatchError unless all ranks have the same
+  /// plan. Ranks of one host have compared it; those of several do so for each plan that is new.
   void agree_on_plan(const CallRecord& record, const Deadline& deadline);
   /// Empty, or how ranks differ.
-  std::string compare_plans(const CallNote& mine, const std::string& text,
+  std::string compare_plans(const Fingerprint& mine, const std::string& text,
                             const Deadline& deadline);
   /// Whose waits end when the group fails.
   std::unique_ptr<Rendezvous> rendezvous_at(StorePtr store);
-  std::unique_ptr<Communicator> make_gpu_carrier(Carrier kind, const std::string& keys,
-                                                 const std::vector<int>& members, int rank,
-                                                 const GpuLane& lane);
+  std::unique_ptr<Communicator> make_gpu_communicator(CommunicatorKind kind,
+                                                      const std::string& keys,
+                                                      const std::vector<int>& members, int rank,
+                                                      const GpuLane& lane);
   std::unique_ptr<Communicator> make_gpu_shm(const std::string& keys,
                                              const std::vector<int>& members, int rank,
                                              const GpuLane& lane);
@@ -222,37 +224,37 @@ class ProcessGroupCGX : public c10d::Backend {
   const BackendPtr& inner_for_batch(const at::Tensor& tensor);
   /// After a failure of one engine: the others, too.
   void break_engines(const Failure& cause);
-  void connect_inner(Carriers& carriers);
-  void connect_cross(Carriers& carriers);
+  void connect_inner(Communicators& communicators);
+  void connect_cross(Communicators& communicators);
   /// ConfigError where this torch has none.
   void require_nccl(const char* variable) const;
   /// The largest exchange over a message library.
   size_t relay_bytes() const;
   std::shared_ptr<const Codec> codec_for(bool collective_compresses, int64_t numel) const;
-  std::vector<Segment> segments_for(const at::Tensor& tensor) const;
+  std::vector<Layer> layers_for(const at::Tensor& tensor) const;
   /// Of a reduction without a configuration of its own, which `codecs` are the group's choice for.
-  void notice(const char* what, const at::Tensor& tensor, const std::vector<Segment>& segments);
-  std::vector<Segment> segments_of(const at::Tensor& tensor,
-                                   const std::vector<LayerRequest>& layers) const;
+  void notice(const char* what, const at::Tensor& tensor, const std::vector<Layer>& layers);
+  std::vector<Layer> layers_of_request(const at::Tensor& tensor,
+                                       const std::vector<LayerRequest>& requests) const;
   /// Exact inside the host where CGX_INTRA_COMPRESS=0 says so.
-  std::shared_ptr<const Codec> allowed_on_carrier(std::shared_ptr<const Codec> codec) const;
+  std::shared_ptr<const Codec> allowed_in_group(std::shared_ptr<const Codec> codec) const;
 
   /// Why a call is compressed, or not; empty where nobody wants to know.
   std::string why_codec(bool collective_compresses, const at::Tensor& tensor) const;
   void log_call(const CallRecord& record, const std::string& why) const;
 
   WorkPtr engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
-                            std::vector<std::vector<Segment>> segments, const Terms& terms,
+                            std::vector<std::vector<Layer>> layers, const CallOptions& call,
                             std::string why);
   WorkPtr engine_reduce_scatter(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
-                                const std::shared_ptr<const Codec>& codec, const Terms& terms,
+                                const std::shared_ptr<const Codec>& codec, const CallOptions& call,
                                 std::string why);
   WorkPtr engine_all_gather(at::Tensor output, at::Tensor input,
-                            const std::shared_ptr<const Codec>& codec, const Terms& terms,
+                            const std::shared_ptr<const Codec>& codec, const CallOptions& call,
                             std::string why);
   /// memory: what the body uses, of one device.
   WorkPtr enqueue(CallShape shape, const char* title, const Tensors& inputs, const Tensors& outputs,
-                  const Tensors& memory, const Terms& terms, std::string why, Body body);
+                  const Tensors& memory, const CallOptions& call, std::string why, Body body);
   /// A call of the engine has failed.
   void fail_call(const Failure& failure);
   /// On the worker's thread.
@@ -303,7 +305,7 @@ class ProcessGroupCGX : public c10d::Backend {
   std::vector<std::string> hosts_;
   std::string address_;  // at which Gloo listens; empty: where it does by itself
   bool on_one_host_ = true;
-  std::shared_ptr<GroupGuard> guard_;  // works hold it too
+  std::shared_ptr<Watchdog> watchdog_;  // works hold it too
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Autotuner> autotuner_;
   std::mutex gpu_mutex_;          // guards the making of the next two; who holds it may wait for

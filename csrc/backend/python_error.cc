@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "backend/bind_errors.h"
 #include "base/error.h"
+#include "backend/exceptions.h"
 
 namespace cgx {
 namespace {

@@ -7,12 +7,12 @@
 #include <iterator>
 #include <utility>
 
-#include "backend/caller_context.h"
-#include "backend/gpu_call.h"
+#include "backend/gpu/call.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
 #include "backend/tensor_memory.h"
 #include "backend/torch_threads.h"
+#include "backend/work/caller_context.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -23,8 +23,8 @@ using Tensors = ProcessGroupCGX::Tensors;
 using std::chrono::milliseconds;
 
 // Why an explicit call has the codec that it has.
-std::string given(const Terms& terms) {
-  return terms.chosen_by.empty() ? "given by the call" : "chosen by " + terms.chosen_by;
+std::string given(const CallOptions& call) {
+  return call.chosen_by.empty() ? "given by the call" : "chosen by " + call.chosen_by;
 }
 
 const char* name_of(const c10d::ReduceOp& op) {
@@ -85,7 +85,7 @@ void refuse_in_capture(const char* what, const at::Tensor& tensor) {
 }
 
 int bits_of(const Plan& plan) {
-  const Segment* first = plan.first_compressed();
+  const Layer* first = plan.first_compressed();
   return first != nullptr ? first->codec->spec().bits : 0;
 }
 
@@ -117,16 +117,16 @@ void ProcessGroupCGX::log_call(const CallRecord& record, const std::string& why)
 }
 
 WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tensors& inputs,
-                                 const Tensors& outputs, const Tensors& memory, const Terms& terms,
-                                 std::string why, Body body) {
+                                 const Tensors& outputs, const Tensors& memory,
+                                 const CallOptions& call, std::string why, Body body) {
   GpuLane* lane = memory.front().is_cuda() ? &gpu_lane(memory.front()) : nullptr;
   shape.cuda = lane != nullptr;
-  if (lane == nullptr || !lane->lockstep()) shape.plan = 0;  // the messages' heads tell
+  if (lane == nullptr || !lane->lockstep()) shape.plan = 0;  // the messages' headers tell
   const milliseconds timeout =
-      terms.timeout == c10d::kUnsetTimeout ? options_->timeout : terms.timeout;
+      call.timeout == c10d::kUnsetTimeout ? options_->timeout : call.timeout;
   // Before begin(): a call that has begun must reach its end.
   auto gpu = lane != nullptr ? std::make_shared<GpuCall>(lane->side(), memory) : nullptr;
-  CallRecordPtr record = guard_->begin(shape, inputs, outputs, timeout);
+  CallRecordPtr record = watchdog_->begin(shape, inputs, outputs, timeout);
   auto work = c10::make_intrusive<EngineWork>(record, title, inputs, outputs, callbacks_, gpu);
   TaskQueue::Task task = [this, work, record, timeout, gpu, why = std::move(why),
                           context = CallerContext(), threads = intra_op_threads(),
@@ -155,7 +155,7 @@ WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tenso
         if (failure.kind != FailureKind::kNonFinite) fail_call(failure);
       }
     }
-    guard_->finish(*record, text);
+    watchdog_->finish(*record, text);
     if (config_.log == LogLevel::kDebug) log_call(*record, why);
     work->complete(error);
     if (onCompletionHook_) try {
@@ -173,9 +173,9 @@ WorkPtr ProcessGroupCGX::enqueue(CallShape shape, const char* title, const Tenso
     return track(work);
   }
   // Two switches of threads cost more than a small all-reduce.
-  if (!terms.async && worker_->run_here(task)) return track(work);
+  if (!call.async && worker_->run_here(task)) return track(work);
   if (!worker_->submit(std::move(task))) {
-    guard_->withdraw(record);
+    watchdog_->withdraw(record);
     TORCH_CHECK(false, "cgx: ", title, " on rank ", rank_,
                 ": the process group has been destroyed");
   }
@@ -197,7 +197,7 @@ void ProcessGroupCGX::run_plan(Engine& engine, const std::shared_ptr<const Plan>
     decision = autotuner_->decide(plan, deadline, record.number);
     if (config_.log == LogLevel::kDebug) record.tuned(autotuner_->why(decision));
   }
-  record.served_by(decision.plan, engine.carrier());
+  record.served_by(decision.plan, engine.communicator());
   const uint64_t before = engine.stats().bytes_sent;
   const int64_t begin = decision.turn.timed() ? Autotuner::now() : 0;
   engine.run(*decision.plan, input, output, average, deadline, record.number);
@@ -207,8 +207,8 @@ void ProcessGroupCGX::run_plan(Engine& engine, const std::shared_ptr<const Plan>
 }
 
 WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
-                                           std::vector<std::vector<Segment>> segments,
-                                           const Terms& terms, std::string why) {
+                                           std::vector<std::vector<Layer>> layers,
+                                           const CallOptions& call, std::string why) {
   check_usable("all_reduce");
   refuse_in_capture("all_reduce", tensors.front());
   struct Item {
@@ -225,7 +225,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
     // and breaks nothing.
     check_same_device("all_reduce", tensors.front(), tensors[i]);
     items.push_back({tensors[i], dense("all_reduce", tensors[i]),
-                     engine.plan_all_reduce(segments[i], *engine_dtype(tensors[i]))});
+                     engine.plan_all_reduce(layers[i], *engine_dtype(tensors[i]))});
     memory.insert(memory.end(), {items.back().memory, tensors[i]});
     values += tensors[i].numel();
     hash = hash * 31 + items.back().plan->hash;
@@ -235,9 +235,9 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
   return enqueue({type, op.op_, tensors.front().scalar_type(), values, -1, true, false, hash,
                   bits_of(*items.front().plan)},
-                 "cgx:all_reduce", tensors, tensors, memory, terms, std::move(why),
-                 [this, &engine, items, bits = terms.bits, average](const Deadline& deadline,
-                                                                    CallRecord& record) {
+                 "cgx:all_reduce", tensors, tensors, memory, call, std::move(why),
+                 [this, &engine, items, bits = call.bits, average](const Deadline& deadline,
+                                                                   CallRecord& record) {
                    for (const Item& item : items) {
                      void* data = item.memory.data_ptr();
                      run_plan(engine, item.plan, bits, data, data, average, deadline, record);
@@ -249,7 +249,7 @@ WorkPtr ProcessGroupCGX::engine_all_reduce(const Tensors& tensors, const c10d::R
 WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor input,
                                                const c10d::ReduceOp& op,
                                                const std::shared_ptr<const Codec>& codec,
-                                               const Terms& terms, std::string why) {
+                                               const CallOptions& call, std::string why) {
   check_usable("reduce_scatter_tensor");
   refuse_in_capture("reduce_scatter", input);
   check_shards("reduce_scatter", input, output, size_);
@@ -263,8 +263,8 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
   const bool average = op.op_ == c10d::ReduceOp::AVG;
   return enqueue({c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), input.numel(),
                   -1, true, false, plan->hash, bits_of(*plan)},
-                 "cgx:reduce_scatter", {input}, {output}, {in, out, output}, terms, std::move(why),
-                 [this, &engine, in, out, output, plan, bits = terms.bits, average](
+                 "cgx:reduce_scatter", {input}, {output}, {in, out, output}, call, std::move(why),
+                 [this, &engine, in, out, output, plan, bits = call.bits, average](
                      const Deadline& deadline, CallRecord& record) {
                    run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), average, deadline,
                             record);
@@ -274,7 +274,7 @@ WorkPtr ProcessGroupCGX::engine_reduce_scatter(at::Tensor output, at::Tensor inp
 
 WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                            const std::shared_ptr<const Codec>& codec,
-                                           const Terms& terms, std::string why) {
+                                           const CallOptions& call, std::string why) {
   check_usable("all_gather_into_tensor");
   refuse_in_capture("all_gather", input);
   check_shards("all_gather", output, input, size_);
@@ -287,9 +287,9 @@ WorkPtr ProcessGroupCGX::engine_all_gather(at::Tensor output, at::Tensor input,
                                  *engine_dtype(input));
   return enqueue({c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), output.numel(),
                   -1, true, false, plan->hash, bits_of(*plan)},
-                 "cgx:all_gather", {input}, {output}, {in, out, output}, terms, std::move(why),
-                 [this, &engine, in, out, output, plan, bits = terms.bits](const Deadline& deadline,
-                                                                           CallRecord& record) {
+                 "cgx:all_gather", {input}, {output}, {in, out, output}, call, std::move(why),
+                 [this, &engine, in, out, output, plan, bits = call.bits](const Deadline& deadline,
+                                                                          CallRecord& record) {
                    run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), false, deadline,
                             record);
                    if (!out.is_same(output)) output.copy_(out);
@@ -321,9 +321,9 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
   check_usable("all_reduce");
   const at::Tensor& tensor = single("all_reduce", tensors);
   if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
-    std::vector<Segment> segments = segments_for(tensor);
-    notice("all_reduce", tensor, segments);
-    return engine_all_reduce(tensors, opts.reduceOp, {std::move(segments)},
+    std::vector<Layer> layers = layers_for(tensor);
+    notice("all_reduce", tensor, layers);
+    return engine_all_reduce(tensors, opts.reduceOp, {std::move(layers)},
                              {opts.timeout, opts.asyncOp, Bits::kTunable},
                              why_codec(config_.compress_all_reduce, tensor));
   }
@@ -342,12 +342,12 @@ WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
   bool engine = is_sum(opts.reduceOp);
   for (const at::Tensor& tensor : tensors) engine = engine && engine_dtype(tensor);
   if (engine && !tensors.empty()) {
-    std::vector<std::vector<Segment>> segments;
+    std::vector<std::vector<Layer>> layers;
     for (const at::Tensor& tensor : tensors) {
-      segments.push_back(segments_for(tensor));
-      notice("all_reduce", tensor, segments.back());
+      layers.push_back(layers_for(tensor));
+      notice("all_reduce", tensor, layers.back());
     }
-    return engine_all_reduce(tensors, opts.reduceOp, std::move(segments),
+    return engine_all_reduce(tensors, opts.reduceOp, std::move(layers),
                              {opts.timeout, opts.asyncOp, Bits::kTunable},
                              why_codec(config_.compress_all_reduce, tensors.front()));
   }
@@ -412,23 +412,23 @@ WorkPtr ProcessGroupCGX::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
 }
 
 WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
-                                           const std::vector<LayerRequest>& layers,
-                                           const Terms& terms) {
-  std::vector<Segment> segments = segments_of(tensor, layers);
-  if (terms.chosen_by.empty()) {
+                                           const std::vector<LayerRequest>& requests,
+                                           const CallOptions& call) {
+  std::vector<Layer> layers = layers_of_request(tensor, requests);
+  if (call.chosen_by.empty()) {
     Notices::explicit_call(tensor.nbytes());
   } else {
     Notices::hook();
   }
   if (is_sum(op) && engine_dtype(tensor)) {
-    return engine_all_reduce({tensor}, op, {std::move(segments)}, terms, given(terms));
+    return engine_all_reduce({tensor}, op, {std::move(layers)}, call, given(call));
   }
-  for (const LayerRequest& layer : layers) {
+  for (const LayerRequest& layer : requests) {
     if (layer.codec) refuse_compression("all_reduce", tensor, &op);
   }
   c10d::AllreduceOptions opts;
   opts.reduceOp = op;
-  opts.timeout = terms.timeout;
+  opts.timeout = call.timeout;
   Tensors tensors = {tensor};
   return forward_all_reduce(tensors, opts);
 }
@@ -436,33 +436,33 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
 WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor input,
                                               const c10d::ReduceOp& op,
                                               const std::optional<CodecSpec>& codec,
-                                              const Terms& terms) {
+                                              const CallOptions& call) {
   Notices::explicit_call(input.nbytes());
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
-    return engine_reduce_scatter(output, input, op, allowed_on_carrier(make_codec(*codec)), terms,
-                                 given(terms));
+    return engine_reduce_scatter(output, input, op, allowed_in_group(make_codec(*codec)), call,
+                                 given(call));
   }
   check_usable("reduce_scatter_tensor");
   c10d::ReduceScatterOptions opts;
   opts.reduceOp = op;
-  opts.timeout = terms.timeout;
+  opts.timeout = call.timeout;
   return forward_reduce_scatter(output, input, opts);
 }
 
 WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
                                           const std::optional<CodecSpec>& codec,
-                                          const Terms& terms) {
+                                          const CallOptions& call) {
   if (codec) {
     if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
     if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
-    return engine_all_gather(output, input, allowed_on_carrier(make_codec(*codec)), terms,
-                             given(terms));
+    return engine_all_gather(output, input, allowed_in_group(make_codec(*codec)), call,
+                             given(call));
   }
   check_usable("all_gather_into_tensor");
   c10d::AllgatherOptions opts;
-  opts.timeout = terms.timeout;
+  opts.timeout = call.timeout;
   return forward_all_gather(output, input, opts);
 }
 

@@ -49,7 +49,7 @@ class TimeoutError : public Error {
   using Error::Error;
 };
 
-/// A peer's process has ended, or its carrier says that it cannot be reached.
+/// A peer's process has ended, or its communicator says that it cannot be reached.
 class PeerLostError : public Error {
  public:
   using Error::Error;

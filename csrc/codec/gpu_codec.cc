@@ -15,7 +15,7 @@ constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUN
 constexpr int kHipMultiprocessors = 63;
 }  // namespace
 
-Kernels::Kernels(const Driver& driver, const void* image)
+KernelModule::KernelModule(const Driver& driver, const void* image)
     : driver_(driver), context_(device::current_context(driver)) {
   int device = 0, multiprocessors = 0;
   GPU(driver, context_device, &device);
@@ -32,34 +32,34 @@ Kernels::Kernels(const Driver& driver, const void* image)
   GPU(driver, get_function, &finite_, module_, "cgx_finite");
 }
 
-Kernels::~Kernels() {
+KernelModule::~KernelModule() {
   device::release_in(driver_, context_, [this] { driver_.unload_module(module_); });
 }
 
 template <typename Call>
-void Kernels::launch(device::Function kernel, const Call& call, uint64_t work,
-                     device::Stream stream) const {
+void KernelModule::launch(device::Function kernel, const Call& call, uint64_t work,
+                          device::Stream stream) const {
   if (work == 0) return;
   const auto blocks = static_cast<unsigned>(std::min<uint64_t>(work, most_blocks_));
   void* arguments[] = {const_cast<Call*>(&call)};  // read before the driver returns
   GPU(driver_, launch_kernel, kernel, blocks, 1, 1, kThreads, 1, 1, 0, stream, arguments, nullptr);
 }
 
-void Kernels::encode(const EncodeCall& call, device::Stream stream) const {
-  launch(wide_encode_, call, call.table.wide_buckets, stream);
+void KernelModule::encode(const EncodeCall& call, device::Stream stream) const {
+  launch(wide_encode_, call, call.table.long_buckets, stream);
   launch(encode_, call, call.table.tiles, stream);
 }
 
-void Kernels::decode(const DecodeCall& call, device::Stream stream) const {
+void KernelModule::decode(const DecodeCall& call, device::Stream stream) const {
   launch(decode_, call, call.table.tiles, stream);
 }
 
-void Kernels::sum(const SumCall& call, device::Stream stream) const {
-  if (call.encoded != nullptr) launch(wide_sum_, call, call.table.wide_buckets, stream);
+void KernelModule::sum(const SumCall& call, device::Stream stream) const {
+  if (call.encoded != nullptr) launch(wide_sum_, call, call.table.long_buckets, stream);
   launch(sum_, call, call.table.tiles, stream);
 }
 
-void Kernels::finite(const FiniteCall& call, device::Stream stream) const {
+void KernelModule::finite(const FiniteCall& call, device::Stream stream) const {
   launch(finite_, call, call.table.tiles, stream);
 }
 
@@ -67,7 +67,7 @@ DeviceTable::DeviceTable(const Driver& driver, const RunTable& table, device::St
     : runs_(table.runs()),
       memory_(device::allocate_device(driver, runs_.size() * sizeof(CodecRun))),
       tiles_(table.tiles()),
-      wide_buckets_(table.wide_buckets()) {
+      wide_buckets_(table.long_buckets()) {
   if (runs_.empty()) return;
   GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(memory_.get()), runs_.data(),
       runs_.size() * sizeof(CodecRun), stream);

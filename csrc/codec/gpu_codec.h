@@ -15,13 +15,13 @@ namespace cgx::gpu {
 /// The kernels, loaded into one context. Functions run in that context, which must be current, and
 /// put their work on `stream`. Pointers in calls are the device's; tables and lists of pointers
 /// have to stay until the work is done. ResourceError: the driver refused a call.
-class Kernels {
+class KernelModule {
  public:
   /// `image`: a fatbin or PTX text with the kernels. Loads it into the current context.
-  Kernels(const device::Driver& driver, const void* image);
-  ~Kernels();
-  Kernels(const Kernels&) = delete;
-  Kernels& operator=(const Kernels&) = delete;
+  KernelModule(const device::Driver& driver, const void* image);
+  ~KernelModule();
+  KernelModule(const KernelModule&) = delete;
+  KernelModule& operator=(const KernelModule&) = delete;
 
   void encode(const EncodeCall& call, device::Stream stream) const;
   void decode(const DecodeCall& call, device::Stream stream) const;

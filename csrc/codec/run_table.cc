@@ -27,8 +27,8 @@ void RunTable::append(CodecRun run) {
   if (run.count == 0) return;
   run.first_tile = tiles_;
   tiles_ += (run.count + run.tile - 1) / run.tile;
-  run.first_wide = wide_buckets_;
-  if (run.kind == Kind::kWide) wide_buckets_ += (run.count + run.bucket - 1) / run.bucket;
+  run.first_long = wide_buckets_;
+  if (run.kind == Kind::kLong) wide_buckets_ += (run.count + run.bucket - 1) / run.bucket;
   runs_.push_back(run);
 }
 
@@ -48,7 +48,7 @@ void RunTable::add_maxmin(CodecRun run, uint64_t payload) {
   run.codes = payload + buckets * sizeof(MaxMinMeta);
   // Tiles start where a bucket does, and at a whole byte of the codes.
   const uint64_t unit = run.bucket > kTile ? run.bucket : std::lcm(run.bucket, uint64_t{8});
-  run.kind = unit > kTile ? Kind::kWide : Kind::kMaxMin;
+  run.kind = unit > kTile ? Kind::kLong : Kind::kMaxMin;
   run.tile = unit > kTile ? kTile : kTile / unit * unit;
   // Exact for places and buckets up to kTile: what is added to 2^22 / bucket, times the place,
   // stays below one.

@@ -24,7 +24,7 @@ class RunTable {
   const std::vector<CodecRun>& runs() const { return runs_; }
   uint64_t tiles() const { return tiles_; }
   /// Buckets whose meta has to be computed before their runs are encoded.
-  uint64_t wide_buckets() const { return wide_buckets_; }
+  uint64_t long_buckets() const { return wide_buckets_; }
 
  private:
   void add_maxmin(CodecRun run, uint64_t payload);

@@ -1,4 +1,4 @@
-// Checks of what a reducer asks of a communicator, the same for every carrier. All throw
+// Checks of what a reducer asks of a communicator, the same for every communicator. All throw
 // ConfigError.
 #pragma once
 

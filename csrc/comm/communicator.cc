@@ -6,7 +6,7 @@ namespace cgx {
 namespace {
 
 [[noreturn]] void no_direct_transfers(const Communicator& comm) {
-  throw ConfigError(str_of("the carrier ", comm.name(), " has no direct transfers"));
+  throw ConfigError(str_of("the communicator ", comm.name(), " has no direct transfers"));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// The contract between reducers and carriers: who moves bytes between the ranks of one group.
+// The contract between reducers and communicators: who moves bytes between the ranks of one group.
 //
-// A carrier moves opaque messages. It does not know what they mean; it does know how long each one
-// is, and shows the true length to the receiver, so that a disagreement is found by the reader of
-// the message and is never an overrun.
+// A communicator moves opaque messages. It does not know what they mean; it does know how long each
+// one is, and shows the true length to the receiver, so that a disagreement is found by the reader
+// of the message and is never an overrun.
 //
 // Messages are sent in exchanges. In one exchange a rank sends at most one message to every peer:
 //
@@ -10,9 +10,9 @@
 //     comm.expect(peer, bytes);                   // a message will come (receives may start)
 //     comm.open(bytes_to, buffers, deadline);     // borrow memory for my next messages
 //     ... write them ...
-//     comm.post();                                // hand them over; the memory is the carrier's
-//     again for each peer that sends to me, in any order:
-//       Message m = comm.receive(peer, deadline); // shown in place where the carrier can
+//     comm.post();                                // hand them over; the memory is the
+//     communicator's again for each peer that sends to me, in any order:
+//       Message m = comm.receive(peer, deadline); // shown in place where the communicator can
 //       ... read it ...
 //       comm.release(peer);
 //
@@ -29,13 +29,14 @@
 // - The sender may go on reading (not writing) the messages it posted until it has opened
 //   in_flight() - 1 more exchanges and opens the next.
 // - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
-// - Carriers of a GPU (on_device()) lend and show memory of the device; what is written there and
-//   read there is work on the carrier's stream. The first kPayloadOffset bytes of such a message
-//   lie in host memory: head_of() and Message::head.
+// - Communicators of a GPU (on_device()) lend and show memory of the device; what is written there
+// and
+//   read there is work on the communicator's stream. The first kPayloadOffset bytes of such a
+//   message lie in host memory: header_of() and Message::header.
 // - Every wait ends: at the deadline (TimeoutError), when a peer is gone (PeerLostError), or after
 //   abort() (AbortedError). Messages of errors name the rank that was waited for. After an error
-//   the communicator is broken: all calls throw the first cause, here and, as soon as the carrier
-//   can tell them, on the other ranks.
+//   the communicator is broken: all calls throw the first cause, here and, as soon as the
+//   communicator can tell them, on the other ranks.
 // Thread-safety: one thread drives a communicator; abort() may be called from any thread at any
 // time.
 #pragma once
@@ -48,8 +49,8 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "comm/call_note.h"
 #include "comm/failure.h"
+#include "comm/fingerprint.h"
 #include "comm/pending.h"
 
 namespace cgx {
@@ -60,7 +61,7 @@ struct Message {
   /// Where `data` is memory of a device: host memory with the first bytes.
   const std::byte* shadow = nullptr;
 
-  const std::byte* head() const { return shadow != nullptr ? shadow : data; }
+  const std::byte* header() const { return shadow != nullptr ? shadow : data; }
 };
 
 class Communicator {
@@ -88,14 +89,15 @@ class Communicator {
 
   /// Makes the capacity at least `bytes`, at most longest(). Costs nothing before such an exchange
   /// is opened, which then may be a ResourceError. Messages of peers may be longer than the
-  /// capacity here, except over a carrier that announces lengths.
+  /// capacity here, except over a communicator that announces lengths.
   virtual void make_room(size_t bytes);
 
   /// Exchanges that may be under way at once; at least 2.
   virtual int in_flight() const { return 2; }
 
-  /// Does the length of a message travel with it? Carriers whose receivers must make room before a
-  /// message can come announce lengths; after begin_call() only that of the first one of each pair.
+  /// Does the length of a message travel with it? Communicators whose receivers must make room
+  /// before a message can come announce lengths; after begin_call() only that of the first one of
+  /// each pair.
   virtual bool announces() const { return false; }
 
   /// Does a message that is longer than its reader believes never reach that belief's memory? Then
@@ -103,13 +105,13 @@ class Communicator {
   /// the sender is in the same call.
   virtual bool matches_lengths() const { return false; }
 
-  /// Bytes that the carrier adds to an announced message on the wire (0 for shared memory).
+  /// Bytes that the communicator adds to an announced message on the wire (0 for shared memory).
   virtual size_t frame_bytes() const { return 0; }
 
   /// Are messages in memory of a GPU?
   virtual bool on_device() const { return false; }
 
-  /// Do heads travel? Without them nobody compares what ranks do, and peek() shows nothing.
+  /// Do headers travel? Without them nobody compares what ranks do, and peek() shows nothing.
   virtual bool carries_heads() const { return true; }
 
   /// Is every exchange one collective of all ranks? Then all ranks post equally often, also where
@@ -119,13 +121,13 @@ class Communicator {
 
   /// Where the first kPayloadOffset bytes of lent memory are to be written, between open() and
   /// post(): host memory.
-  virtual std::byte* head_of(std::byte* message) { return message; }
+  virtual std::byte* header_of(std::byte* message) { return message; }
 
   /// Do messages pass through host memory, so that their bytes can be looked at?
   virtual bool through_host() const { return true; }
 
   /// Brings what was written into lent memory of a device to the host, where messages pass through
-  /// it: all of the message is at head_of() then.
+  /// it: all of the message is at header_of() then.
   virtual void fetch(const Deadline& deadline) { (void)deadline; }
 
   /// Host memory that this rank holds for messages, sent and received; 0 where that is memory which
@@ -160,7 +162,8 @@ class Communicator {
   virtual void post(const Deadline& deadline) = 0;
 
   /// Waits until what was posted has left this rank, so that it arrives even if this rank's process
-  /// ends next. Carriers whose messages lie in memory that outlives the sender have nothing to do.
+  /// ends next. Communicators whose messages lie in memory that outlives the sender have nothing to
+  /// do.
   virtual void flush(const Deadline& deadline) { (void)deadline; }
 
   /// Waits for the next message from `peer`. It stays valid until release(peer). One message per
@@ -204,8 +207,8 @@ class Communicator {
   /// Waits for the end of a direct transfer with `peer`. Raises what receive() raises.
   virtual void finish(Pending& transfer, int peer, const Deadline& deadline);
 
-  /// Unblocks every waiter, here and on the other ranks where the carrier can reach them: their
-  /// errors are of the cause's kind and carry its text.
+  /// Unblocks every waiter, here and on the other ranks where the communicator can reach them:
+  /// their errors are of the cause's kind and carry its text.
   virtual void abort(const Failure& cause) = 0;
 
   // The following may be called from any thread at any time; they never wait.
@@ -214,9 +217,9 @@ class Communicator {
   virtual std::optional<Failure> failure() { return std::nullopt; }
 
   /// Says that this rank begins a collective, and returns what a peer said of the same number if
-  /// that differs. Of two ranks that disagree at least one is told. Carriers without shared memory
-  /// say and return nothing.
-  virtual std::optional<PeerNote> compare_call(const CallNote& note) {
+  /// that differs. Of two ranks that disagree at least one is told. Communicators without shared
+  /// memory say and return nothing.
+  virtual std::optional<PeerFingerprint> compare_call(const Fingerprint& note) {
     (void)note;
     return std::nullopt;
   }

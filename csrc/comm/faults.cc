@@ -40,7 +40,7 @@ class Faulty final : public Communicator {
   bool on_device() const override { return inner_->on_device(); }
   bool carries_heads() const override { return inner_->carries_heads(); }
   bool lockstep() const override { return inner_->lockstep(); }
-  std::byte* head_of(std::byte* message) override { return inner_->head_of(message); }
+  std::byte* header_of(std::byte* message) override { return inner_->header_of(message); }
   bool through_host() const override { return inner_->through_host(); }
   void fetch(const Deadline& deadline) override { inner_->fetch(deadline); }
   void begin_call() override { inner_->begin_call(); }
@@ -99,7 +99,7 @@ class Faulty final : public Communicator {
   }
   void abort(const Failure& cause) override { inner_->abort(cause); }
   std::optional<Failure> failure() override { return inner_->failure(); }
-  std::optional<PeerNote> compare_call(const CallNote& note) override {
+  std::optional<PeerFingerprint> compare_call(const Fingerprint& note) override {
     return inner_->compare_call(note);
   }
   void forget_call(uint64_t number) override { inner_->forget_call(number); }

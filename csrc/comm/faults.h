@@ -20,7 +20,7 @@ enum class Fault : uint8_t {
 
 /// Every call of a communicator made by with_faults(), in this process, is a step.
 struct FaultPlan {
-  /// Whether carriers that the backend makes from now on have faults.
+  /// Whether communicators that the backend makes from now on have faults.
   static void allow(bool allow);
   static bool allowed();
   /// From now on: `fault` at step number `step` (0: the next one). kNone takes an order back.

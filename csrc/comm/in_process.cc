@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "comm/arguments.h"
-#include "comm/hand_over.h"
-#include "comm/slots.h"
+#include "comm/shm/hand_over.h"
+#include "comm/shm/slots.h"
 
 namespace cgx {
 namespace {

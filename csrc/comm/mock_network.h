@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "comm/point_to_point.h"
+#include "comm/relay/point_to_point.h"
 
 namespace cgx {
 

@@ -122,7 +122,7 @@ class Runner {
   }
 
   // Within a call, later messages are expected only when the first of the peer has been seen, but
-  // for carriers that match lengths.
+  // for communicators that match lengths.
   struct PeerInCall {
     bool expected = false;
     bool seen = false;

@@ -1,4 +1,4 @@
-// Random exchanges with checked contents: the acceptance test of a carrier.
+// Random exchanges with checked contents: the acceptance test of a communicator.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct StressPlan {
 /// Runs the plan on one rank: sizes, receivers (some get nothing, some exchanges are broadcasts),
 /// order of receiving and contents follow from (seed, exchange, rank), so every rank must run the
 /// same plan. Returns the number of messages received and found right, byte by byte. Errors:
-/// MismatchError that names the first wrong byte; the carrier's own.
+/// MismatchError that names the first wrong byte; the communicator's own.
 uint64_t stress_rank(Communicator& comm, const StressPlan& plan);
 
 /// The same on every given communicator at once, one thread each. Returns the sum; throws the first

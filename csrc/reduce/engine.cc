@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "base/float_mode.h"
-#include "reduce/call_text.h"
-#include "reduce/device_stages.h"
-#include "reduce/stages.h"
-#include "reduce/two_levels.h"
+#include "reduce/plan/call_text.h"
+#include "reduce/schedule/device_stages.h"
+#include "reduce/schedule/stages.h"
+#include "reduce/schedule/two_levels.h"
 
 namespace cgx {
 namespace {
@@ -51,9 +51,9 @@ constexpr size_t kLeastDirectChunk = size_t{64} << 10;
 // A script that reduces ever new shapes must not grow the cache for ever.
 constexpr size_t kMaxCachedPlans = 512;
 
-bool all_exact(const std::vector<Segment>& segments) {
-  return std::all_of(segments.begin(), segments.end(),
-                     [](const Segment& segment) { return segment.codec == raw_codec(); });
+bool all_exact(const std::vector<Layer>& layers) {
+  return std::all_of(layers.begin(), layers.end(),
+                     [](const Layer& layer) { return layer.codec == raw_codec(); });
 }
 
 // May exact values go directly? There is no message around them whose bytes could be looked at.
@@ -65,14 +65,14 @@ bool takes_direct(const EngineOptions& options, const Topology& topology) {
 // Has one rank all of it, if it is cut into chunks? Then all others send it one message each and
 // get one, which is the fewest that can be: N (N - 1) of one-shot cost more CPU time than they save
 // where a message costs a system call and a wake-up.
-bool has_one_owner(const std::vector<Segment>& segments) {
-  return segments.size() == 1 && segments.front().count <= segments.front().codec->granule();
+bool has_one_owner(const std::vector<Layer>& layers) {
+  return layers.size() == 1 && layers.front().count <= layers.front().codec->granule();
 }
 
 }  // namespace
 
 Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
-                           const std::vector<Segment>& segments, DType dtype) {
+                           const std::vector<Layer>& layers, DType dtype) {
   const bool across = topology.host_count() > 1;
   switch (across ? options.cross_reduction : options.inner_reduction) {
     case Reduction::kOneShot:
@@ -87,17 +87,17 @@ Algorithm choose_algorithm(const EngineOptions& options, const Topology& topolog
   const bool two_levels = topology.two_levels();
   const auto team = static_cast<size_t>(two_levels ? topology.host_count() : topology.size());
   const auto teams = static_cast<size_t>(two_levels ? topology.teams() : 1);
-  const size_t bytes = one_shot_payload_bytes(segments, dtype);
-  if (takes_direct(options, topology) && all_exact(segments)) {
+  const size_t bytes = one_shot_payload_bytes(layers, dtype);
+  if (takes_direct(options, topology) && all_exact(layers)) {
     if (bytes >= options.direct_from) return Algorithm::kDirect;
-    if (team > 2 && has_one_owner(segments)) return Algorithm::kScatterReduceAllGather;
+    if (team > 2 && has_one_owner(layers)) return Algorithm::kScatterReduceAllGather;
   }
   const size_t leaving = bytes / teams * (team - 1);
   if (leaving <= kOneShotBytes) return Algorithm::kOneShot;
   // One-shot leaves the contributions of all hosts to be handed on inside them, which costs more
   // than it saves where they are not compressed.
-  return team <= 2 && (!all_exact(segments) || !two_levels) ? Algorithm::kOneShot
-                                                            : Algorithm::kScatterReduceAllGather;
+  return team <= 2 && (!all_exact(layers) || !two_levels) ? Algorithm::kOneShot
+                                                          : Algorithm::kScatterReduceAllGather;
 }
 
 std::string why_algorithm(const EngineOptions& options, const Plan& plan,
@@ -109,14 +109,14 @@ std::string why_algorithm(const EngineOptions& options, const Plan& plan,
   if (asked != Reduction::kAuto) return str_of("asked for by ", option);
   if (plan.algorithm == Algorithm::kDirect) {
     return str_of(option, "=AUTO: exact values, ", options.direct_from,
-                  " bytes or more, over a carrier that takes them from the tensor");
+                  " bytes or more, over a communicator that takes them from the tensor");
   }
   const size_t team =
       static_cast<size_t>(topology.two_levels() ? topology.host_count() : topology.size());
   if (plan.algorithm == Algorithm::kOneShot) {
     return str_of(option, "=AUTO: ", team <= 2 ? "two sides, one rounding" : "a small message");
   }
-  if (!plan.two_levels && has_one_owner(plan.segments)) {
+  if (!plan.two_levels && has_one_owner(plan.layers)) {
     return str_of(option, "=AUTO: one rank sums so few values");
   }
   return str_of(option, "=AUTO: more than ", kOneShotBytes, " bytes would leave a rank at once");
@@ -135,7 +135,7 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
     }
   };
   if (algorithm == Algorithm::kDirect) {
-    // No carrier holds what goes directly; but contributions of all peers need room.
+    // No communicator holds what goes directly; but contributions of all peers need room.
     const auto ranks = static_cast<size_t>(topology.size());
     const size_t most = kDirectRoom / std::max<size_t>(ranks - 1, 1);
     const size_t round = ranks * std::min(options.direct_chunk, std::max(most, kLeastDirectChunk));
@@ -159,18 +159,17 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
 
 std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
                                                  const Topology& topology,
-                                                 const std::vector<Segment>& segments,
-                                                 DType dtype) {
-  const Algorithm algorithm = choose_algorithm(options, topology, segments, dtype);
+                                                 const std::vector<Layer>& layers, DType dtype) {
+  const Algorithm algorithm = choose_algorithm(options, topology, layers, dtype);
   const bool automatic = (topology.host_count() > 1 ? options.cross_reduction
                                                     : options.inner_reduction) == Reduction::kAuto;
   try {
-    return plan_all_reduce(segments, dtype, algorithm, plan_space(options, topology, algorithm));
+    return plan_all_reduce(layers, dtype, algorithm, plan_space(options, topology, algorithm));
   } catch (const ConfigError&) {
     if (!automatic || algorithm != Algorithm::kOneShot) throw;
   }
   const Algorithm other = Algorithm::kScatterReduceAllGather;
-  return plan_all_reduce(segments, dtype, other, plan_space(options, topology, other));
+  return plan_all_reduce(layers, dtype, other, plan_space(options, topology, other));
 }
 
 std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
@@ -184,31 +183,32 @@ std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const
   return plan_shards(operation, shard, codec, dtype, plan_space(options, topology, shape));
 }
 
-Engine::Engine(Carriers carriers, EngineOptions options, Explain explain)
-    : carriers_(std::move(carriers)),
+Engine::Engine(Communicators communicators, EngineOptions options, Explain explain)
+    : communicators_(std::move(communicators)),
       explain_(std::move(explain)),
       options_(options),
-      rank_(carriers_.rank),
-      size_(carriers_.topology.size()) {
+      rank_(communicators_.rank),
+      size_(communicators_.topology.size()) {
   if (options_.direct_from > 0 && size_ > 1 && !topology().two_levels()) {
-    const Communicator& only = carriers_.inner ? *carriers_.inner : *carriers_.cross;
+    const Communicator& only = communicators_.inner ? *communicators_.inner : *communicators_.cross;
     if (!only.direct()) {
-      throw ConfigError(str_of("the carrier ", only.name(), " has no direct transfers"));
+      throw ConfigError(str_of("the communicator ", only.name(), " has no direct transfers"));
     }
   }
-  if (carriers_.cross && carriers_.cross->in_flight() < kCrossInFlight) {
-    throw ConfigError(str_of("the carrier ", carriers_.cross->name(), " takes ",
-                             carriers_.cross->in_flight(), " exchanges at once; between hosts ",
-                             kCrossInFlight, " are needed"));
+  if (communicators_.cross && communicators_.cross->in_flight() < kCrossInFlight) {
+    throw ConfigError(str_of("the communicator ", communicators_.cross->name(), " takes ",
+                             communicators_.cross->in_flight(),
+                             " exchanges at once; between hosts ", kCrossInFlight, " are needed"));
   }
 }
 
 Engine::~Engine() = default;
 
 void Engine::use(std::unique_ptr<DeviceStages> device) {
-  for (const Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+  for (const Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm != nullptr && comm->size() > 1 && !comm->on_device()) {
-      throw ConfigError(str_of("the carrier ", comm->name(), " does not carry memory of a GPU"));
+      throw ConfigError(
+          str_of("the communicator ", comm->name(), " does not carry memory of a GPU"));
     }
   }
   device_ = std::move(device);
@@ -217,7 +217,7 @@ void Engine::use(std::unique_ptr<DeviceStages> device) {
 
 size_t Engine::PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);
-  for (const auto& [count, codec] : key.segments) {
+  for (const auto& [count, codec] : key.layers) {
     hash = hash * 1000003 + count;
     hash = hash * 1000003 + std::hash<const void*>()(codec.get());
   }
@@ -238,13 +238,12 @@ std::shared_ptr<const Plan> Engine::cached(PlanKey key, const Build& build) {
   return plan;
 }
 
-std::shared_ptr<const Plan> Engine::plan_all_reduce(const std::vector<Segment>& segments,
-                                                    DType dtype) {
+std::shared_ptr<const Plan> Engine::plan_all_reduce(const std::vector<Layer>& layers, DType dtype) {
   PlanKey key{Operation::kAllReduce, dtype, {}};
-  key.segments.reserve(segments.size());
-  for (const Segment& segment : segments) key.segments.emplace_back(segment.count, segment.codec);
+  key.layers.reserve(layers.size());
+  for (const Layer& layer : layers) key.layers.emplace_back(layer.count, layer.codec);
   return cached(std::move(key),
-                [&] { return make_all_reduce_plan(options_, topology(), segments, dtype); });
+                [&] { return make_all_reduce_plan(options_, topology(), layers, dtype); });
 }
 
 std::shared_ptr<const Plan> Engine::plan_shards(Operation operation, size_t shard,
@@ -258,9 +257,10 @@ std::shared_ptr<const Plan> Engine::plan_shards(Operation operation, size_t shar
 void Engine::make_room(const Plan& plan) {
   const size_t sums = options_.checksum ? kChecksumBytes * static_cast<size_t>(size_) : 0;
   const size_t inside = plan.two_levels ? plan.inner_bytes : plan.cross_bytes;
-  for (auto [carrier, bytes] : {std::pair{carriers_.inner.get(), inside},
-                                std::pair{carriers_.cross.get(), plan.cross_bytes}}) {
-    if (carrier != nullptr && bytes + sums > carrier->capacity()) carrier->make_room(bytes + sums);
+  for (auto [communicator, bytes] : {std::pair{communicators_.inner.get(), inside},
+                                     std::pair{communicators_.cross.get(), plan.cross_bytes}}) {
+    if (communicator != nullptr && bytes + sums > communicator->capacity())
+      communicator->make_room(bytes + sums);
   }
 }
 
@@ -284,7 +284,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   const uint64_t shown = number.value_or(sequence_ + 1);
   const auto title = [&] { return CallTitle{{name_of(plan.operation), shown}, "", rank_, size_}; };
   const auto text_of = [&](const Failure& failure) {
-    return error_text(title(), failure, carrier(), deadline.elapsed_seconds());
+    return error_text(title(), failure, communicator(), deadline.elapsed_seconds());
   };
   if (auto broken = failure()) throw_failure(*broken, text_of(*broken));
   const uint64_t sequence = sequence_++;
@@ -293,7 +293,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
     CallIdentity identity{&plan, sequence, average, rank_, options_.checksum, options_.tell_hashes};
-    Call call{{carriers_.inner.get(), carriers_.cross.get()},
+    Call call{{communicators_.inner.get(), communicators_.cross.get()},
               topology(),
               plan,
               identity,
@@ -313,10 +313,10 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     }
     make_room(plan);
     dispatch(call, input, output);
-    if (carriers_.inner) carriers_.inner->flush(deadline);
-    if (carriers_.cross) carriers_.cross->flush(deadline);
-    stats_.staging_bytes = (carriers_.inner ? carriers_.inner->staging_bytes() : 0) +
-                           (carriers_.cross ? carriers_.cross->staging_bytes() : 0) +
+    if (communicators_.inner) communicators_.inner->flush(deadline);
+    if (communicators_.cross) communicators_.cross->flush(deadline);
+    stats_.staging_bytes = (communicators_.inner ? communicators_.inner->staging_bytes() : 0) +
+                           (communicators_.cross ? communicators_.cross->staging_bytes() : 0) +
                            (options_.direct_from > 0 ? work_.bytes() : 0);
     if (call.met_nonfinite) {
       const Failure met{FailureKind::kNonFinite,
@@ -327,7 +327,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   } catch (const NonFiniteError&) {
     throw;
   } catch (const std::exception& e) {
-    // The cause is kept, and the operation is noted; the carriers tell the peers the same.
+    // The cause is kept, and the operation is noted; the communicators tell the peers the same.
     Failure failure = failure_of(e);
     if (failure.rank < 0) {
       if (errand != nullptr) failure.text = "while the autotuner measured: " + failure.text;
@@ -338,7 +338,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     std::lock_guard<std::mutex> lock(state_mutex_);
     failure = broken_by(failure);
     explained_.notify_all();
-    abort_carriers(failure);
+    abort_communicators(failure);
     throw_failure(failure, text_of(failure));
   }
 }
@@ -348,14 +348,14 @@ Failure Engine::broken_by(const Failure& cause) {
   return *broken_;
 }
 
-void Engine::abort_carriers(const Failure& cause) {
-  if (carriers_.inner) carriers_.inner->abort(cause);
-  if (carriers_.cross) carriers_.cross->abort(cause);
+void Engine::abort_communicators(const Failure& cause) {
+  if (communicators_.inner) communicators_.inner->abort(cause);
+  if (communicators_.cross) communicators_.cross->abort(cause);
 }
 
 void Engine::fail(const Failure& cause) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  abort_carriers(broken_by(cause));
+  abort_communicators(broken_by(cause));
 }
 
 void Engine::abort(const std::string& reason) {
@@ -364,8 +364,8 @@ void Engine::abort(const std::string& reason) {
 
 void Engine::close() {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  carriers_.inner.reset();
-  carriers_.cross.reset();
+  communicators_.inner.reset();
+  communicators_.cross.reset();
 }
 
 std::optional<Failure> Engine::failure() {
@@ -375,7 +375,7 @@ std::optional<Failure> Engine::failure() {
 
 std::optional<Failure> Engine::known_failure() {
   if (broken_) return broken_;
-  for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
     // Not kept: a run() that is under way will tell more.
     if (auto known = comm->failure()) return known;
@@ -391,9 +391,9 @@ std::optional<Failure> Engine::first_cause() {
   return known_failure();
 }
 
-std::optional<PeerNote> Engine::compare_call(const CallNote& note) {
+std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& note) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
     if (auto other = comm->compare_call(note)) return other;
   }
@@ -402,33 +402,33 @@ std::optional<PeerNote> Engine::compare_call(const CallNote& note) {
 
 void Engine::forget_call(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (carriers_.inner) carriers_.inner->forget_call(number);
-  if (carriers_.cross) carriers_.cross->forget_call(number);
+  if (communicators_.inner) communicators_.inner->forget_call(number);
+  if (communicators_.cross) communicators_.cross->forget_call(number);
 }
 
 void Engine::finish_call(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (carriers_.inner) carriers_.inner->finish_call(number);
-  if (carriers_.cross) carriers_.cross->finish_call(number);
+  if (communicators_.inner) communicators_.inner->finish_call(number);
+  if (communicators_.cross) communicators_.cross->finish_call(number);
 }
 
 Engine::Sight Engine::sight_of_ends() {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  int carriers = 0, seeing = 0;
-  for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+  int communicators = 0, seeing = 0;
+  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
-    ++carriers;
+    ++communicators;
     seeing += comm->sees_ended() ? 1 : 0;
   }
-  // A rank may have no carrier to those that are not on its host.
-  const bool all = carriers == seeing && topology().host_count() == 1;
+  // A rank may have no communicator to those that are not on its host.
+  const bool all = communicators == seeing && topology().host_count() == 1;
   return seeing == 0 ? Sight::kNone : all ? Sight::kAll : Sight::kSome;
 }
 
 std::vector<int> Engine::ended_peers(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
   std::vector<int> ended;
-  for (Communicator* comm : {carriers_.inner.get(), carriers_.cross.get()}) {
+  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
     for (int peer : comm->ended_peers(number)) ended.push_back(peer);
   }

@@ -1,4 +1,4 @@
-// The engine of one group: plans, reducers and statistics over its carriers.
+// The engine of one group: plans, reducers and statistics over its communicators.
 //
 // Thread-safety: plan_*() may be called from any thread; run() from one thread at a time; abort(),
 // stats() from any.
@@ -18,10 +18,10 @@
 
 #include "base/deadline.h"
 #include "comm/communicator.h"
-#include "reduce/plan.h"
-#include "reduce/reducer.h"
+#include "reduce/plan/plan.h"
+#include "reduce/plan/topology.h"
+#include "reduce/schedule/reducer.h"
 #include "reduce/stats.h"
-#include "reduce/topology.h"
 
 namespace cgx {
 
@@ -45,8 +45,8 @@ struct EngineOptions {
   bool tell_hashes = false;
   /// With two levels: no codec inside hosts.
   bool inner_exact = true;
-  /// With one level, over a carrier with direct transfers: kAuto takes them for exact tensors from
-  /// this many bytes on. 0: for none.
+  /// With one level, over a communicator with direct transfers: kAuto takes them for exact tensors
+  /// from this many bytes on. 0: for none.
   size_t direct_from = 0;
   /// Bytes of a chunk of those that is aimed at.
   size_t direct_chunk = kDirectChunk;
@@ -57,8 +57,8 @@ struct EngineOptions {
   size_t cross_bytes = 0;
 };
 
-/// The carriers of one rank; see Links for which are there.
-struct Carriers {
+/// The communicators of one rank; see Links for which are there.
+struct Communicators {
   Topology topology;
   int rank = 0;
   std::unique_ptr<Communicator> inner;
@@ -67,19 +67,19 @@ struct Carriers {
   std::string name;
 };
 
-/// Which algorithm the options take for an all-reduce of these segments, if it fits. kAuto: direct
+/// Which algorithm the options take for an all-reduce of these layers, if it fits. kAuto: direct
 /// where the options say so; else one-shot for two ranks (as many bytes as
 /// scatter-reduce-all-gather, half the roundings and half the latency) and for messages so small
 /// that a second exchange would cost more than the extra bytes.
 Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
-                           const std::vector<Segment>& segments, DType dtype);
+                           const std::vector<Layer>& layers, DType dtype);
 
 /// The plan of an all-reduce. Where kAuto would take an algorithm whose messages do not fit into a
-/// carrier, scatter-reduce-all-gather is tried. ConfigError if a bucket does not fit into a
+/// communicator, scatter-reduce-all-gather is tried. ConfigError if a bucket does not fit into a
 /// message.
 std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
                                                  const Topology& topology,
-                                                 const std::vector<Segment>& segments, DType dtype);
+                                                 const std::vector<Layer>& layers, DType dtype);
 
 /// The plan of a reduce-scatter or an all-gather.
 std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
@@ -87,8 +87,8 @@ std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const
                                              const std::shared_ptr<const Codec>& codec,
                                              DType dtype);
 
-/// Told of the failure that breaks a group, before the carriers tell the peers; returns it with
-/// what else is known of its cause.
+/// Told of the failure that breaks a group, before the communicators tell the peers; returns it
+/// with what else is known of its cause.
 using Explain = std::function<Failure(Failure)>;
 
 /// Why a plan has the algorithm that it has: for logs.
@@ -96,17 +96,17 @@ std::string why_algorithm(const EngineOptions& options, const Plan& plan, const 
 
 class Engine {
  public:
-  Engine(Carriers carriers, EngineOptions options, Explain explain = nullptr);
+  Engine(Communicators communicators, EngineOptions options, Explain explain = nullptr);
   ~Engine();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const std::string& carrier() const { return carriers_.name; }
-  const Topology& topology() const { return carriers_.topology; }
+  const std::string& communicator() const { return communicators_.name; }
+  const Topology& topology() const { return communicators_.topology; }
   const EngineOptions& options() const { return options_; }
 
   /// Cached by content. ConfigError if a bucket does not fit into a message.
-  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Segment>& segments, DType dtype);
+  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Layer>& layers, DType dtype);
   std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
                                           const std::shared_ptr<const Codec>& codec, DType dtype);
 
@@ -124,12 +124,12 @@ class Engine {
            const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
            Stats* errand = nullptr);
 
-  /// Breaks the group, here and where the carriers can tell the peers. The first cause stays.
+  /// Breaks the group, here and where the communicators can tell the peers. The first cause stays.
   void fail(const Failure& cause);
   void abort(const std::string& reason);
 
-  /// Same as in Communicator, for all carriers at once; ranks are the group's.
-  std::optional<PeerNote> compare_call(const CallNote& note);
+  /// Same as in Communicator, for all communicators at once; ranks are the group's.
+  std::optional<PeerFingerprint> compare_call(const Fingerprint& note);
   void forget_call(uint64_t number);
   void finish_call(uint64_t number);
   std::vector<int> ended_peers(uint64_t number);
@@ -157,14 +157,14 @@ class Engine {
   /// Threads for the codecs. Before the first run().
   void use(std::unique_ptr<const Parallel> parallel) { parallel_ = std::move(parallel); }
 
-  /// Tensors and carriers are those of a GPU. Before the first run().
+  /// Tensors and communicators are those of a GPU. Before the first run().
   void use(std::unique_ptr<DeviceStages> device);
 
  private:
   struct PlanKey {
     Operation operation;
     DType dtype;
-    std::vector<std::pair<size_t, std::shared_ptr<const Codec>>> segments;
+    std::vector<std::pair<size_t, std::shared_ptr<const Codec>>> layers;
     bool operator==(const PlanKey&) const = default;
   };
   struct PlanKeyHash {
@@ -174,16 +174,16 @@ class Engine {
   template <typename Build>
   std::shared_ptr<const Plan> cached(PlanKey key, const Build& build);
 
-  /// What is longer than the carriers' capacity is a single bucket.
+  /// What is longer than the communicators' capacity is a single bucket.
   void make_room(const Plan& plan);
   void dispatch(Call& call, const void* input, void* output);
-  void abort_carriers(const Failure& cause);
+  void abort_communicators(const Failure& cause);
   /// Remembers the first cause, and returns it.
   Failure broken_by(const Failure& cause);
   /// As failure(), under the lock.
   std::optional<Failure> known_failure();
 
-  Carriers carriers_;  // its communicators are null after close()
+  Communicators communicators_;  // its communicators are null after close()
   const Explain explain_;
   const EngineOptions options_;
   const int rank_;
@@ -195,7 +195,7 @@ class Engine {
   std::unique_ptr<DeviceStages> device_;
   Stats stats_;
   mutable std::mutex
-      state_mutex_;  // guards broken_, and the carriers against abort() during close()
+      state_mutex_;  // guards broken_, and the communicators against abort() during close()
   std::optional<Failure> broken_;  // first cause
   std::atomic<bool> running_{false};
   std::condition_variable explained_;  // a run() has set broken_

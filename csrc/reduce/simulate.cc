@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "comm/in_process.h"
-#include "reduce/two_levels.h"
+#include "reduce/schedule/two_levels.h"
 
 namespace cgx {
 namespace {
@@ -21,28 +21,30 @@ using Body = std::function<void(Engine&, size_t rank, const Deadline&)>;
 constexpr auto kTimeout = std::chrono::minutes(30);
 
 // Gives the communicators of a new in-process group to the ranks that are its members.
-void connect(std::vector<Carriers>& carriers, const std::vector<int>& ranks,
-             std::unique_ptr<Communicator> Carriers::* link, size_t bytes, int slots) {
+void connect(std::vector<Communicators>& communicators, const std::vector<int>& ranks,
+             std::unique_ptr<Communicator> Communicators::* link, size_t bytes, int slots) {
   auto comms = make_in_process_group(static_cast<int>(ranks.size()), bytes, slots);
   for (size_t i = 0; i < ranks.size(); ++i) {
-    carriers[static_cast<size_t>(ranks[i])].*link = std::move(comms[i]);
+    communicators[static_cast<size_t>(ranks[i])].*link = std::move(comms[i]);
   }
 }
 
-std::vector<Carriers> make_carriers(const Topology& topology, const EngineOptions& options) {
-  std::vector<Carriers> carriers;
+std::vector<Communicators> make_communicators(const Topology& topology,
+                                              const EngineOptions& options) {
+  std::vector<Communicators> communicators;
   for (int rank = 0; rank < topology.size(); ++rank) {
-    carriers.push_back({topology, rank, nullptr, nullptr, "in-process"});
+    communicators.push_back({topology, rank, nullptr, nullptr, "in-process"});
   }
   const bool across = topology.host_count() > 1;
   for (int host = 0; host < topology.host_count(); ++host) {
     if (across && topology.host(host).size() == 1) continue;
-    connect(carriers, topology.host(host), &Carriers::inner, options.inner.most, 2);
+    connect(communicators, topology.host(host), &Communicators::inner, options.inner.most, 2);
   }
   for (int team = 0; across && team < topology.teams(); ++team) {
-    connect(carriers, topology.team(team), &Carriers::cross, options.cross_bytes, kCrossInFlight);
+    connect(communicators, topology.team(team), &Communicators::cross, options.cross_bytes,
+            kCrossInFlight);
   }
-  return carriers;
+  return communicators;
 }
 
 std::vector<StatsSnapshot> run_ranks(const SimulatedGroup& group, size_t size, const Body& body) {
@@ -51,8 +53,8 @@ std::vector<StatsSnapshot> run_ranks(const SimulatedGroup& group, size_t size, c
         str_of(size, " tensors for a group of ", group.topology.size(), " ranks; one per rank"));
   }
   std::vector<std::unique_ptr<Engine>> engines;
-  for (Carriers& carriers : make_carriers(group.topology, group.options)) {
-    engines.push_back(std::make_unique<Engine>(std::move(carriers), group.options));
+  for (Communicators& communicators : make_communicators(group.topology, group.options)) {
+    engines.push_back(std::make_unique<Engine>(std::move(communicators), group.options));
     engines.back()->set_sequence(group.sequence);
   }
   std::mutex mutex;
@@ -82,12 +84,11 @@ std::vector<StatsSnapshot> run_ranks(const SimulatedGroup& group, size_t size, c
 }  // namespace
 
 SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vector<void*>& data,
-                                     DType dtype, const std::vector<Segment>& segments,
-                                     bool average) {
+                                     DType dtype, const std::vector<Layer>& layers, bool average) {
   SimulationResult result;
   result.stats =
       run_ranks(group, data.size(), [&](Engine& engine, size_t rank, const Deadline& deadline) {
-        auto plan = engine.plan_all_reduce(segments, dtype);
+        auto plan = engine.plan_all_reduce(layers, dtype);
         if (rank == 0) result.algorithm = plan->algorithm;
         engine.run(*plan, data[rank], data[rank], average, deadline);
       });

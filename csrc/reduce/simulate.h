@@ -1,5 +1,5 @@
-// The result that N ranks would get, in one process: the real reducers over in-process carriers,
-// one thread per rank.
+// The result that N ranks would get, in one process: the real reducers over in-process
+// communicators, one thread per rank.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,7 @@ struct SimulationResult {
 
 /// All-reduces data[r] (the tensor of rank r) in place. Throws what the ranks throw.
 SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vector<void*>& data,
-                                     DType dtype, const std::vector<Segment>& segments,
-                                     bool average);
+                                     DType dtype, const std::vector<Layer>& layers, bool average);
 
 /// Reduce-scatter (inputs: N shards, outputs: one) and all-gather (inputs: one shard, outputs: N).
 SimulationResult simulate_shards(const SimulatedGroup& group, Operation operation,

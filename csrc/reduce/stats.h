@@ -23,7 +23,7 @@ struct StatsSnapshot {
   uint64_t messages_sent = 0;
   uint64_t staging_bytes = 0;  // held after the last call: not a count
   double seconds_encode = 0;
-  double seconds_transfer = 0;  // waiting for peers, and copying where the carrier copies
+  double seconds_transfer = 0;  // waiting for peers, and copying where the communicator copies
   double seconds_decode = 0;
 
   StatsSnapshot& operator+=(const StatsSnapshot& other) {
@@ -49,7 +49,7 @@ class Stats {
 
   std::atomic<uint64_t> calls{0}, compressed_calls{0}, values{0}, bytes_raw{0};
   std::atomic<uint64_t> bytes_sent{0}, bytes_sent_across{0}, bytes_received{0}, messages_sent{0};
-  /// Host memory that carriers hold for messages, but for shared memory.
+  /// Host memory that communicators hold for messages, but for shared memory.
   std::atomic<uint64_t> staging_bytes{0};
   std::atomic<int64_t> encode_ns{0}, transfer_ns{0}, decode_ns{0};
 

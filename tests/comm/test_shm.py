@@ -341,7 +341,7 @@ def test_missing_rank_is_named_to_all(tmp_path: pathlib.Path) -> None:
 
 
 def test_missing_leader_is_named(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(_C.TimeoutError, match="rank 1 waited .* for rank 0 to make a segment"):
+    with pytest.raises(_C.TimeoutError, match="rank 1 waited .* for rank 0 to make an area"):
         shm(str(tmp_path), 1, 2, timeout=0.3)
 
 
@@ -383,8 +383,8 @@ def test_ranks_of_other_pid_namespaces_attach_by_a_name_that_is_gone_afterwards(
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "/cgx-../x", "cgx-1", ""])
 def test_strange_segment_names_are_refused(tmp_path: pathlib.Path, name: str) -> None:
-    FileRendezvous(str(tmp_path)).set("shm/segment", b"ok " + name.encode())
-    with pytest.raises(_C.MismatchError, match="segment name is"):
+    FileRendezvous(str(tmp_path)).set("shm/area", b"ok " + name.encode())
+    with pytest.raises(_C.MismatchError, match="area name is"):
         shm(str(tmp_path), 1, 2, timeout=1)
 
 
@@ -395,10 +395,10 @@ def test_foreign_files_are_refused(tmp_path: pathlib.Path, mode: int, content: b
     file = pathlib.Path(f"/dev/shm/cgx-test-{os.getpid()}")
     file.write_bytes(content)
     file.chmod(mode)
-    FileRendezvous(str(tmp_path)).set("shm/segment", b"ok /" + file.name.encode())
+    FileRendezvous(str(tmp_path)).set("shm/area", b"ok /" + file.name.encode())
     try:
         with pytest.raises(
-            (_C.MismatchError, _C.ResourceError), match="magic|belongs to|segment has"
+            (_C.MismatchError, _C.ResourceError), match="magic|belongs to|area has"
         ):
             shm(str(tmp_path), 1, 2, timeout=1)
     finally:
@@ -409,7 +409,7 @@ def test_symbolic_links_are_not_followed(tmp_path: pathlib.Path) -> None:
     link = pathlib.Path(f"/dev/shm/cgx-link-{os.getpid()}")
     link.symlink_to(tmp_path / "target")
     (tmp_path / "target").write_bytes(b"x" * 9999)
-    FileRendezvous(str(tmp_path)).set("shm/segment", b"ok /" + link.name.encode())
+    FileRendezvous(str(tmp_path)).set("shm/area", b"ok /" + link.name.encode())
     try:
         with pytest.raises(_C.ResourceError, match="cannot open"):
             shm(str(tmp_path), 1, 2, timeout=1)

@@ -92,7 +92,7 @@ uint64_t tiles(const Call& call) {
 }
 template <typename Call>
 uint64_t wide(const Call& call) {
-  return call.table.wide_buckets;
+  return call.table.long_buckets;
 }
 
 struct Kernel {

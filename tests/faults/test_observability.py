@@ -147,7 +147,7 @@ def test_the_log_says_who_served_a_call_and_why():
     bits = {"CGX_COMPRESSION_QUANTIZATION_BITS": "8"}
     lines = lines_of({"CGX_LOG": "debug", **bits})
     text = "\n".join(lines)
-    assert re.search(r"rank 0 of 2, group .*carrier shm", text), text
+    assert re.search(r"rank 0 of 2, group .*communicator shm", text), text
     assert re.search(r"one-shot over shm, maxmin bits=4 .*codec: given by the call", text), text
     assert re.search(r"maxmin bits=8 .*codec: compressed: bits=8", text), text
     assert re.search(r"exact: fewer values than min_size=16", text), text
@@ -157,7 +157,7 @@ def test_the_log_says_who_served_a_call_and_why():
     lines = lines_of({"CGX_LOG": "info"})
     made = (
         f"torch_cgx {_C.__version__}, SIMD level {_C.cpu_level()}, exact unless a call or a "
-        "CGXState says otherwise (bits=32); carrier shm"
+        "CGXState says otherwise (bits=32); communicator shm"
     )
     assert len(lines) == 2 and all(made in line for line in lines), lines
     assert "maxmin bits=8" in lines_of({"CGX_LOG": "info", **bits})[0]

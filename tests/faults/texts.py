@@ -1,4 +1,4 @@
-"""The shape of errors of collectives: csrc/reduce/call_text.h."""
+"""The shape of errors of collectives: csrc/reduce/plan/call_text.h."""
 
 from __future__ import annotations
 

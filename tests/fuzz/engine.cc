@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kCapacity = 20000;
 
-// A carrier whose peers have already sent what they will ever send. Messages lie in memory of
+// A communicator whose peers have already sent what they will ever send. Messages lie in memory of
 // exactly their size.
 class Scripted final : public Communicator {
  public:
@@ -76,10 +76,10 @@ void fuzz_engine(const uint8_t* data, size_t size) {
   const bool average = input.flip();
   const Topology topology = Topology::one_host(ranks);
   auto scripted = std::make_unique<Scripted>(ranks, input.flip());
-  const auto segments = take_segments(input, 3, 1500);
+  const auto layers = take_layers(input, 3, 1500);
   std::shared_ptr<const Plan> plan;
   try {
-    plan = make_all_reduce_plan(options, topology, segments, dtype);
+    plan = make_all_reduce_plan(options, topology, layers, dtype);
   } catch (const ConfigError&) {
     return;
   }

@@ -1,4 +1,4 @@
-#include "reduce/header.h"
+#include "reduce/plan/header.h"
 
 #include <memory>
 

@@ -1,4 +1,4 @@
-#include "reduce/plan.h"
+#include "reduce/plan/plan.h"
 
 #include <string>
 
@@ -15,10 +15,10 @@ class Checker {
   Checker(const Plan& plan, const PlanSpace& space)
       : plan_(plan), space_(space), seen_(plan.values, 0) {
     size_t start = 0;
-    for (const Segment& segment : plan.segments) {
-      for (size_t i = 0; i < segment.count; ++i) segment_of_.push_back(starts_.size());
+    for (const Layer& layer : plan.layers) {
+      for (size_t i = 0; i < layer.count; ++i) layer_of_.push_back(starts_.size());
       starts_.push_back(start);
-      start += segment.count;
+      start += layer.count;
     }
     CHECK(start == plan.values);
   }
@@ -56,7 +56,7 @@ class Checker {
     if (plan_.two_levels && plan_.operation != Operation::kAllGather) check_scatter(round);
   }
 
-  // Only a single bucket (of each shard) takes more than the carriers have memory for.
+  // Only a single bucket (of each shard) takes more than the communicators have memory for.
   bool is_alone(const Round& round) const {
     size_t pieces = 0;
     for (const Shard& shard : round.shards) {
@@ -170,11 +170,11 @@ class Checker {
       CHECK(piece.bytes == piece.codec->encoded_bytes(piece.count, plan_.dtype));
       packed += piece.count;
       end = piece.payload + piece.bytes;
-      const size_t segment = segment_of_[piece.offset];
-      const Codec& codec = *plan_.segments[segment].codec;
-      CHECK(segment_of_[piece.offset + piece.count - 1] == segment);
-      // Codes depend on buckets counted from the segment's start.
-      CHECK((piece.offset - starts_[segment]) % codec.granule() == 0);
+      const size_t layer = layer_of_[piece.offset];
+      const Codec& codec = *plan_.layers[layer].codec;
+      CHECK(layer_of_[piece.offset + piece.count - 1] == layer);
+      // Codes depend on buckets counted from the layer's start.
+      CHECK((piece.offset - starts_[layer]) % codec.granule() == 0);
       CHECK(!own || piece.codec == &codec);
       for (size_t i = 0; own && i < piece.count; ++i) ++seen_[piece.offset + i];
     }
@@ -183,7 +183,7 @@ class Checker {
 
   const Plan& plan_;
   const PlanSpace& space_;
-  std::vector<size_t> starts_, segment_of_;
+  std::vector<size_t> starts_, layer_of_;
   std::vector<uint8_t> seen_;
   bool alone_ = false;  // the round that is looked at, of a single bucket
 };
@@ -211,12 +211,12 @@ void fuzz_plan(const uint8_t* data, size_t size) {
   const size_t kind = input.below(4);
   const size_t shard = input.below(2000);
   const auto codec = take_codec(input);
-  const auto segments = take_segments(input, 6, 6000);
+  const auto layers = take_layers(input, 6, 6000);
   for (Budget* budget : {&space.cross, &space.inner}) {
     budget->limit = input.flip() ? kNoLimit : budget->most;
   }
   auto build = [&] {
-    if (kind >= 2) return plan_all_reduce(segments, dtype, algorithm, space);
+    if (kind >= 2) return plan_all_reduce(layers, dtype, algorithm, space);
     const auto operation = kind == 0 ? Operation::kReduceScatter : Operation::kAllGather;
     return plan_shards(operation, shard, codec, dtype, space);
   };
@@ -224,9 +224,9 @@ void fuzz_plan(const uint8_t* data, size_t size) {
     const auto plan = build();
     Checker(*plan, space).run();
     CHECK(build()->hash == plan->hash);
-    if (kind >= 2 && !segments.empty()) {
+    if (kind >= 2 && !layers.empty()) {
       // A rank that means something else has another hash.
-      auto others = segments;
+      auto others = layers;
       others.back().codec = others.back().codec == raw_codec() ? make_codec({}) : raw_codec();
       PlanSpace roomy = space;
       roomy.cross.limit = roomy.inner.limit = kNoLimit;
@@ -235,7 +235,7 @@ void fuzz_plan(const uint8_t* data, size_t size) {
   } catch (const ConfigError& error) {
     CHECK(contains(error.what(), "does not fit"), error.what());
     CHECK(!space.cross.grows() || (space.topology.two_levels() && !space.inner.grows()),
-          "carriers that make room refuse nothing: ", error.what());
+          "communicators that make room refuse nothing: ", error.what());
   }
 }
 

@@ -1,9 +1,9 @@
-#include "comm/relay.h"
+#include "comm/relay/relay.h"
 
 #include "base/error.h"
 #include "check.h"
 #include "comm/mock_network.h"
-#include "comm/relay_lengths.h"
+#include "comm/relay/lengths.h"
 #include "targets.h"
 
 namespace cgx::native {

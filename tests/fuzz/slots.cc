@@ -1,4 +1,4 @@
-#include "comm/slots.h"
+#include "comm/shm/slots.h"
 
 #include "base/error.h"
 #include "check.h"

@@ -1,11 +1,11 @@
-// Codecs, dtypes and segments as an input describes them.
+// Codecs, dtypes and layers as an input describes them.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "codec/codec.h"
-#include "reduce/plan.h"
+#include "reduce/plan/plan.h"
 #include "targets.h"
 
 namespace cgx::native {
@@ -26,13 +26,13 @@ inline std::shared_ptr<const Codec> take_codec(Input& input) {
   return make_codec(spec);
 }
 
-inline std::vector<Segment> take_segments(Input& input, size_t most, size_t longest) {
-  std::vector<Segment> segments(input.below(most + 1));
-  for (Segment& segment : segments) {
-    segment.codec = take_codec(input);
-    segment.count = input.below(longest + 1);
+inline std::vector<Layer> take_layers(Input& input, size_t most, size_t longest) {
+  std::vector<Layer> layers(input.below(most + 1));
+  for (Layer& layer : layers) {
+    layer.codec = take_codec(input);
+    layer.count = input.below(longest + 1);
   }
-  return segments;
+  return layers;
 }
 
 }  // namespace cgx::native

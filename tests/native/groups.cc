@@ -8,9 +8,9 @@
 
 #include "check.h"
 #include "comm/in_process.h"
-#include "comm/relay.h"
-#include "comm/shm.h"
-#include "reduce/two_levels.h"
+#include "comm/relay/relay.h"
+#include "comm/shm/communicator.h"
+#include "reduce/schedule/two_levels.h"
 
 namespace cgx::native {
 namespace {
@@ -37,14 +37,14 @@ class LocalRendezvous final : public Rendezvous {
 };
 
 // Gives the communicators of a new group to the ranks that are its members.
-void connect(std::vector<Carriers>& carriers, EngineGroup& group, const std::vector<int>& members,
-             std::unique_ptr<Communicator> Carriers::* link, Carrier kind, size_t bytes,
-             int slots) {
+void connect(std::vector<Communicators>& communicators, EngineGroup& group,
+             const std::vector<int>& members, std::unique_ptr<Communicator> Communicators::* link,
+             CommunicatorKind kind, size_t bytes, int slots) {
   Group made = make_group(kind, static_cast<int>(members.size()), bytes, slots);
   if (made.network) group.networks.push_back(made.network);
   for (size_t i = 0; i < members.size(); ++i) {
     made.ranks[i]->call_ranks(members);
-    carriers[static_cast<size_t>(members[i])].*link = std::move(made.ranks[i]);
+    communicators[static_cast<size_t>(members[i])].*link = std::move(made.ranks[i]);
   }
 }
 
@@ -80,13 +80,13 @@ std::vector<Communicator*> Group::pointers() const {
   return all;
 }
 
-Group make_group(Carrier carrier, int size, size_t capacity, int slots) {
+Group make_group(CommunicatorKind communicator, int size, size_t capacity, int slots) {
   Group group;
-  switch (carrier) {
-    case Carrier::kInProcess:
+  switch (communicator) {
+    case CommunicatorKind::kInProcess:
       group.ranks = make_in_process_group(size, capacity, slots);
       break;
-    case Carrier::kShm: {
+    case CommunicatorKind::kShm: {
       group.ranks.resize(static_cast<size_t>(size));
       auto rendezvous = local_rendezvous();
       run_ranks(size, [&](int rank) {
@@ -95,10 +95,10 @@ Group make_group(Carrier carrier, int size, size_t capacity, int slots) {
       });
       break;
     }
-    case Carrier::kRelay:
-    case Carrier::kLazyRelay:
+    case CommunicatorKind::kRelay:
+    case CommunicatorKind::kLazyRelay:
       group.network = std::make_shared<MockNetwork>(size);
-      group.network->set_lazy(carrier == Carrier::kLazyRelay);
+      group.network->set_lazy(communicator == CommunicatorKind::kLazyRelay);
       for (int rank = 0; rank < size; ++rank) {
         group.ranks.push_back(make_relay_communicator(group.network->endpoint(rank), capacity));
       }
@@ -108,23 +108,24 @@ Group make_group(Carrier carrier, int size, size_t capacity, int slots) {
 }
 
 EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions options,
-                         Carrier inner, Carrier cross) {
+                         CommunicatorKind inner, CommunicatorKind cross) {
   const Topology topology(hosts);
   EngineGroup group;
-  std::vector<Carriers> carriers;
+  std::vector<Communicators> communicators;
   for (int rank = 0; rank < topology.size(); ++rank) {
-    carriers.push_back({topology, rank, nullptr, nullptr, "native test"});
+    communicators.push_back({topology, rank, nullptr, nullptr, "native test"});
   }
   const bool across = topology.host_count() > 1;
   for (int host = 0; host < topology.host_count(); ++host) {
     if (across && topology.host(host).size() == 1) continue;
-    connect(carriers, group, topology.host(host), &Carriers::inner, inner, options.inner.most, 2);
+    connect(communicators, group, topology.host(host), &Communicators::inner, inner,
+            options.inner.most, 2);
   }
   for (int team = 0; across && team < topology.teams(); ++team) {
-    connect(carriers, group, topology.team(team), &Carriers::cross, cross, options.cross_bytes,
-            kCrossInFlight);
+    connect(communicators, group, topology.team(team), &Communicators::cross, cross,
+            options.cross_bytes, kCrossInFlight);
   }
-  for (Carriers& mine : carriers) {
+  for (Communicators& mine : communicators) {
     group.ranks.push_back(std::make_unique<Engine>(std::move(mine), options));
   }
   return group;

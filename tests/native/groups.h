@@ -1,4 +1,4 @@
-// Groups of ranks in this process, over every carrier that needs no library.
+// Groups of ranks in this process, over every communicator that needs no library.
 #pragma once
 
 #include <chrono>
@@ -14,10 +14,11 @@
 
 namespace cgx::native {
 
-enum class Carrier { kInProcess, kShm, kRelay, kLazyRelay };
+enum class CommunicatorKind { kInProcess, kShm, kRelay, kLazyRelay };
 
-inline constexpr Carrier kCarriers[] = {Carrier::kInProcess, Carrier::kShm, Carrier::kRelay,
-                                        Carrier::kLazyRelay};
+inline constexpr CommunicatorKind kKinds[] = {CommunicatorKind::kInProcess, CommunicatorKind::kShm,
+                                              CommunicatorKind::kRelay,
+                                              CommunicatorKind::kLazyRelay};
 
 /// Long enough for a machine that is busy and slowed down by a sanitizer.
 inline Deadline patience() { return Deadline::after(std::chrono::seconds(120)); }
@@ -39,8 +40,8 @@ struct Group {
   std::vector<Communicator*> pointers() const;
 };
 
-/// `slots` is for Carrier::kInProcess; the other carriers have their own number.
-Group make_group(Carrier carrier, int size, size_t capacity, int slots = 2);
+/// `slots` is for CommunicatorKind::kInProcess; the other communicators have their own number.
+Group make_group(CommunicatorKind communicator, int size, size_t capacity, int slots = 2);
 
 /// Engines of all ranks, over `inner` inside hosts and `cross` between them (not SHM, which takes
 /// too few exchanges at once). hosts[r] labels the host of rank r.
@@ -51,7 +52,7 @@ struct EngineGroup {
   size_t size() const { return ranks.size(); }
 };
 EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions options,
-                         Carrier inner, Carrier cross);
+                         CommunicatorKind inner, CommunicatorKind cross);
 
 /// Messages of these sizes everywhere.
 EngineOptions options_of(Reduction reduction, size_t inner_bytes, size_t segment_bytes,

@@ -38,12 +38,12 @@ void encode_bucket(Estimate& x, size_t first, size_t last, const CodecSpec& spec
 
 }  // namespace
 
-Estimate encoded(Estimate x, const std::vector<Segment>& segments, DType dtype) {
+Estimate encoded(Estimate x, const std::vector<Layer>& layers, DType dtype) {
   size_t offset = 0;
-  for (const Segment& segment : segments) {
-    const size_t end = offset + segment.count;
-    const CodecSpec& spec = segment.codec->spec();
-    if (segment.codec == raw_codec()) {
+  for (const Layer& layer : layers) {
+    const size_t end = offset + layer.count;
+    const CodecSpec& spec = layer.codec->spec();
+    if (layer.codec == raw_codec()) {
       narrow(x, offset, end, dtype);
     } else if (spec.bits == 16) {
       const DType wire = spec.name == "fp16" ? DType::kFloat16 : DType::kBFloat16;
@@ -88,7 +88,7 @@ Estimate rounded(Estimate x, DType dtype) {
 }
 
 Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
-                             const std::vector<Segment>& segments, DType dtype, Algorithm algorithm,
+                             const std::vector<Layer>& layers, DType dtype, Algorithm algorithm,
                              const Topology& topology, bool inner_exact, bool average) {
   std::vector<Estimate> parts(inputs.begin(), inputs.end());
   const double divisor = average ? static_cast<double>(inputs.size()) : 1;
@@ -99,7 +99,7 @@ Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
       std::vector<Estimate> inside;
       for (int rank : topology.host(host)) {
         const Estimate& part = parts[static_cast<size_t>(rank)];
-        inside.push_back(inner_exact ? part : encoded(part, segments, dtype));
+        inside.push_back(inner_exact ? part : encoded(part, layers, dtype));
       }
       hosts.push_back(summed(inside));
     }
@@ -111,11 +111,11 @@ Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
     Estimate worst = parts.front();
     worst.error.assign(worst.error.size(), 0);
     for (size_t start = 0; start < parts.size(); ++start) {
-      Estimate partial = encoded(parts[start], segments, dtype);
+      Estimate partial = encoded(parts[start], layers, dtype);
       for (size_t k = 1; k < parts.size(); ++k) {
         const bool last = k + 1 == parts.size();
         const Estimate& own = parts[(start + k) % parts.size()];
-        partial = encoded(summed({partial, own}, last ? divisor : 1), segments, dtype);
+        partial = encoded(summed({partial, own}, last ? divisor : 1), layers, dtype);
       }
       worst.value = partial.value;
       for (size_t i = 0; i < worst.error.size(); ++i) {
@@ -124,9 +124,9 @@ Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
     }
     return rounded(worst, dtype);
   }
-  for (Estimate& part : parts) part = encoded(part, segments, dtype);
+  for (Estimate& part : parts) part = encoded(part, layers, dtype);
   Estimate sum = summed(parts, divisor);
-  if (algorithm == Algorithm::kScatterReduceAllGather) sum = encoded(sum, segments, dtype);
+  if (algorithm == Algorithm::kScatterReduceAllGather) sum = encoded(sum, layers, dtype);
   return rounded(sum, dtype);
 }
 

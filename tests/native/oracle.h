@@ -5,7 +5,7 @@
 
 #include "base/dtype.h"
 #include "codec/codec.h"
-#include "reduce/plan.h"
+#include "reduce/plan/plan.h"
 
 namespace cgx::native {
 
@@ -18,8 +18,8 @@ struct Estimate {
       : value(exact.begin(), exact.end()), error(exact.size(), 0.0) {}
 };
 
-/// One more encoding by the codecs of the segments (raw ones: rounding to the tensor's type).
-Estimate encoded(Estimate x, const std::vector<Segment>& segments, DType dtype);
+/// One more encoding by the codecs of the layers (raw ones: rounding to the tensor's type).
+Estimate encoded(Estimate x, const std::vector<Layer>& layers, DType dtype);
 
 /// The float32 sum, divided by `divisor`.
 Estimate summed(const std::vector<Estimate>& parts, double divisor = 1);
@@ -29,7 +29,7 @@ Estimate rounded(Estimate x, DType dtype);
 
 /// What an all-reduce of inputs[rank] may give.
 Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
-                             const std::vector<Segment>& segments, DType dtype, Algorithm algorithm,
+                             const std::vector<Layer>& layers, DType dtype, Algorithm algorithm,
                              const Topology& topology, bool inner_exact, bool average);
 
 /// Throws CheckFailed with the first value that is further from the exact one than allowed.

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "comm/slots.h"
+#include "comm/shm/slots.h"
 
 namespace cgx {
 

@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "groups.h"
-#include "reduce/autotuner.h"
+#include "reduce/tuning/autotuner.h"
 
 namespace cgx::native {
 namespace {
@@ -55,7 +55,7 @@ TEST(autotuner_ranks_take_the_same_choices) {
       {"a", "a"}, {"a", "b", "c"}, {"a", "a", "b"}, {"a", "b", "a", "b"}};
   for (const auto& hosts : layouts) {
     EngineGroup group = make_engines(hosts, options_of(Reduction::kAuto, 1 << 16, 1 << 14, 1 << 20),
-                                     Carrier::kInProcess, Carrier::kRelay);
+                                     CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
     auto tuners = tuners_of(group);
     std::vector<std::vector<Choice>> taken(group.size());
     std::atomic<bool> done{false};
@@ -89,7 +89,7 @@ TEST(autotuner_ranks_take_the_same_choices) {
 TEST(autotuner_tables_stay_small) {
   EngineGroup group =
       make_engines({"a", "a"}, options_of(Reduction::kAuto, 1 << 16, 1 << 14, 1 << 20),
-                   Carrier::kInProcess, Carrier::kRelay);
+                   CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
   auto tuners = tuners_of(group);
   run_ranks(2, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
@@ -104,7 +104,7 @@ TEST(autotuner_tables_stay_small) {
 
 TEST(autotuner_without_peers_or_codecs_measures_nothing) {
   EngineGroup group = make_engines({"a"}, options_of(Reduction::kAuto, 1 << 16, 1 << 14, 1 << 20),
-                                   Carrier::kInProcess, Carrier::kRelay);
+                                   CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
   Autotuner alone(*group.ranks[0], bf16(), nullptr);
   CHECK(run_call(*group.ranks[0], alone, 500, 4, 0) == Choice::kAsked, "chose for itself");
   CHECK(alone.report().measurements == 0, "measured");
@@ -113,7 +113,7 @@ TEST(autotuner_without_peers_or_codecs_measures_nothing) {
 TEST(autotuner_an_aborted_peer_ends_measuring) {
   EngineGroup group =
       make_engines({"a", "b"}, options_of(Reduction::kAuto, 1 << 16, 1 << 14, 1 << 20),
-                   Carrier::kInProcess, Carrier::kRelay);
+                   CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
   auto tuners = tuners_of(group);
   run_ranks(2, [&](int rank) {
     const auto r = static_cast<size_t>(rank);

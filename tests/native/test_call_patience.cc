@@ -1,7 +1,7 @@
 // How soon a collective is given up after a peer's process has ended, and that it is for that only.
 #include <chrono>
 
-#include "backend/call_patience.h"
+#include "backend/health/call_patience.h"
 #include "check.h"
 
 namespace cgx::native {

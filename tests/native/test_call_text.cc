@@ -1,6 +1,6 @@
 // The first line of an error is the reader's own call; what follows is the cause.
 #include "check.h"
-#include "reduce/call_text.h"
+#include "reduce/plan/call_text.h"
 
 namespace cgx::native {
 namespace {
@@ -11,7 +11,7 @@ std::string of(const Failure& failure) { return error_text(kTitle, failure, "shm
 
 }  // namespace
 
-TEST(call_text_of_waits_has_carrier_and_seconds) {
+TEST(call_text_of_waits_has_communicator_and_seconds) {
   const Failure own{FailureKind::kPeerLost, "the process of rank 2 has ended", 1, kTitle.call};
   CHECK(
       of(own) ==

@@ -1,4 +1,4 @@
-// Exact all-reduces over direct transfers: right on every carrier that has them, refused where
+// Exact all-reduces over direct transfers: right on every communicator that has them, refused where
 // ranks disagree, and memory of the caller is the caller's again after a failure.
 #include <algorithm>
 #include <thread>
@@ -10,7 +10,8 @@
 namespace cgx::native {
 namespace {
 
-constexpr Carrier kDirect[] = {Carrier::kInProcess, Carrier::kRelay, Carrier::kLazyRelay};
+constexpr CommunicatorKind kDirect[] = {CommunicatorKind::kInProcess, CommunicatorKind::kRelay,
+                                        CommunicatorKind::kLazyRelay};
 
 EngineOptions direct_options() {
   EngineOptions options = options_of(Reduction::kAuto, 9000, 3000, 30000);
@@ -19,9 +20,9 @@ EngineOptions direct_options() {
   return options;
 }
 
-EngineGroup direct_engines(int size, Carrier carrier) {
+EngineGroup direct_engines(int size, CommunicatorKind communicator) {
   return make_engines(std::vector<std::string>(static_cast<size_t>(size), "a"), direct_options(),
-                      carrier, Carrier::kInProcess);
+                      communicator, CommunicatorKind::kInProcess);
 }
 
 std::shared_ptr<const Plan> plan_of(Engine& engine, size_t count, DType dtype) {
@@ -30,11 +31,11 @@ std::shared_ptr<const Plan> plan_of(Engine& engine, size_t count, DType dtype) {
 
 }  // namespace
 
-TEST(direct_sums_on_all_carriers) {
+TEST(direct_sums_on_all_communicators) {
   uint64_t seed = 0;
   for (int size : {2, 3, 5}) {
-    for (Carrier carrier : kDirect) {
-      EngineGroup engines = direct_engines(size, carrier);
+    for (CommunicatorKind communicator : kDirect) {
+      EngineGroup engines = direct_engines(size, communicator);
       for (const auto& network : engines.networks)
         network->set_delay(std::chrono::microseconds(300), seed);
       for (size_t count : {1, 15, 16, 17, 100, 767, 768, 769, 5003}) {
@@ -74,15 +75,15 @@ TEST(direct_sums_on_all_carriers) {
   }
 }
 
-TEST(direct_needs_a_carrier_that_has_it) {
-  error_of<ConfigError>([] { direct_engines(2, Carrier::kShm); });
-  Group group = make_group(Carrier::kShm, 2, 1000);
+TEST(direct_needs_a_communicator_that_has_it) {
+  error_of<ConfigError>([] { direct_engines(2, CommunicatorKind::kShm); });
+  Group group = make_group(CommunicatorKind::kShm, 2, 1000);
   std::byte value{};
   CHECK(!group.ranks[0]->direct());
   error_of<ConfigError>([&] { group.ranks[0]->send_from(1, 0, &value, 1); });
   error_of<ConfigError>([&] { group.ranks[0]->receive_into(1, 0, &value, 1, 1); });
-  for (Carrier carrier : kDirect) {
-    Group direct = make_group(carrier, 2, 1000);
+  for (CommunicatorKind communicator : kDirect) {
+    Group direct = make_group(communicator, 2, 1000);
     CHECK(direct.ranks[0]->direct());
     for (int lane : {-1, Communicator::kDirectLanes}) {
       error_of<ConfigError>([&] { direct.ranks[0]->send_from(1, lane, &value, 1); });
@@ -92,8 +93,8 @@ TEST(direct_needs_a_carrier_that_has_it) {
 }
 
 TEST(direct_lanes_do_not_meet) {
-  for (Carrier carrier : kDirect) {
-    Group group = make_group(carrier, 2, 1000);
+  for (CommunicatorKind communicator : kDirect) {
+    Group group = make_group(communicator, 2, 1000);
     const std::vector<std::byte> one(100, std::byte{1}), two(100, std::byte{2});
     std::vector<std::byte> first(100), second(100);
     Communicator &sender = *group.ranks[0], &receiver = *group.ranks[1];
@@ -119,10 +120,11 @@ TEST(direct_ranks_that_disagree_are_told_and_nothing_is_overrun) {
                            {{5000, false, false}, {90000, false, false}},
                            {{5000, false, false}, {5000, true, false}},
                            {{5000, false, false}, {5000, false, true}}};
-  for (Carrier carrier : {Carrier::kRelay, Carrier::kLazyRelay, Carrier::kInProcess}) {
+  for (CommunicatorKind communicator :
+       {CommunicatorKind::kRelay, CommunicatorKind::kLazyRelay, CommunicatorKind::kInProcess}) {
     for (const auto& pair : sides) {
       for (int odd : {0, 2}) {
-        EngineGroup engines = direct_engines(3, carrier);
+        EngineGroup engines = direct_engines(3, communicator);
         std::vector<std::string> texts(3);
         run_ranks(3, [&](int rank) {
           const Side& side = pair[rank == odd ? 1 : 0];
@@ -148,9 +150,9 @@ TEST(direct_ranks_that_disagree_are_told_and_nothing_is_overrun) {
 }
 
 TEST(direct_memory_is_let_go_when_a_connection_ends) {
-  for (Carrier carrier : {Carrier::kRelay, Carrier::kLazyRelay}) {
+  for (CommunicatorKind communicator : {CommunicatorKind::kRelay, CommunicatorKind::kLazyRelay}) {
     for (int operations = 0; operations < 60; operations += 3) {
-      EngineGroup engines = direct_engines(3, carrier);
+      EngineGroup engines = direct_engines(3, communicator);
       engines.networks.front()->fail_after(1, operations);
       run_ranks(3, [&](int rank) {
         Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
@@ -170,16 +172,16 @@ TEST(direct_memory_is_let_go_when_a_connection_ends) {
 }
 
 TEST(direct_waits_end) {
-  for (Carrier carrier : kDirect) {
+  for (CommunicatorKind communicator : kDirect) {
     // A peer that does not come.
-    EngineGroup late = direct_engines(2, carrier);
+    EngineGroup late = direct_engines(2, communicator);
     std::vector<float> data(5000, 1.0F);
     const auto plan = plan_of(*late.ranks[0], data.size(), DType::kFloat32);
     const std::string text = error_of<TimeoutError>(
         [&] { late.ranks[0]->run(*plan, data.data(), data.data(), false, soon(200)); });
     CHECK(contains(text, "all_reduce number 1") && contains(text, "rank 1"), text);
     // One that has said that it comes, and does not.
-    Group group = make_group(carrier, 2, 1000);
+    Group group = make_group(communicator, 2, 1000);
     std::byte value{};
     auto transfer = group.ranks[0]->receive_into(1, 0, &value, 1, 1);
     std::thread other([&] {
@@ -191,7 +193,7 @@ TEST(direct_waits_end) {
     other.join();
     CHECK(contains(heard, "the user said so"), heard);
     // A live one, while this rank's own watch gives the call up for the death of a third.
-    Group third = make_group(carrier, 3, 1000);
+    Group third = make_group(communicator, 3, 1000);
     auto waited_for = third.ranks[0]->receive_into(1, 0, &value, 1, 1);
     std::thread watch([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));

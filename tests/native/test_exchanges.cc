@@ -1,4 +1,4 @@
-// Random exchanges with checked contents, over every carrier.
+// Random exchanges with checked contents, over every communicator.
 #include <string>
 
 #include "check.h"
@@ -9,10 +9,10 @@
 namespace cgx::native {
 
 TEST(exchange_random_messages) {
-  for (Carrier carrier : kCarriers) {
+  for (CommunicatorKind communicator : kKinds) {
     for (int size = 1; size <= 5; ++size) {
       for (int call_length : {0, 7}) {
-        Group group = make_group(carrier, size, 40000, 2 + size % 3);
+        Group group = make_group(communicator, size, 40000, 2 + size % 3);
         if (group.network) group.network->set_delay(std::chrono::microseconds(200), 5);
         StressPlan plan;
         plan.exchanges = 60;
@@ -29,8 +29,8 @@ TEST(exchange_random_messages) {
 }
 
 TEST(exchange_messages_longer_than_the_capacity) {
-  for (Carrier carrier : kCarriers) {
-    Group group = make_group(carrier, 3, 4000, 3);
+  for (CommunicatorKind communicator : kKinds) {
+    Group group = make_group(communicator, 3, 4000, 3);
     for (Communicator* comm : group.pointers()) {
       comm->make_room(100);  // no less than there is
       CHECK(comm->capacity() == 4000);
@@ -49,8 +49,8 @@ TEST(exchange_messages_longer_than_the_capacity) {
 }
 
 TEST(exchange_after_the_counters_of_the_bells_wrap) {
-  for (Carrier carrier : {Carrier::kInProcess, Carrier::kShm}) {
-    Group group = make_group(carrier, 3, 4096);
+  for (CommunicatorKind communicator : {CommunicatorKind::kInProcess, CommunicatorKind::kShm}) {
+    Group group = make_group(communicator, 3, 4096);
     for (Communicator* comm : group.pointers()) {
       SlotExchangeTestAccess::set_bell(dynamic_cast<SlotExchange&>(*comm), 0xffffffffu);
     }
@@ -67,7 +67,7 @@ TEST(exchange_after_the_counters_of_the_bells_wrap) {
 TEST(exchange_ranks_in_step_spin_again_after_one_was_late) {
   using Access = SlotExchangeTestAccess;
   using std::chrono::microseconds;
-  Group group = make_group(Carrier::kShm, 2, 4096);
+  Group group = make_group(CommunicatorKind::kShm, 2, 4096);
   auto& comm = dynamic_cast<SlotExchange&>(*group.ranks[0]);
   const auto limit = Access::spin_limit(comm);
   const auto late = limit + microseconds(700), short_wait = limit / 4;
@@ -78,8 +78,8 @@ TEST(exchange_ranks_in_step_spin_again_after_one_was_late) {
 }
 
 TEST(exchange_wrong_use_is_named) {
-  for (Carrier carrier : kCarriers) {
-    Group group = make_group(carrier, 2, 1000);
+  for (CommunicatorKind communicator : kKinds) {
+    Group group = make_group(communicator, 2, 1000);
     Communicator& comm = *group.ranks[0];
     std::vector<std::byte*> buffers;
     auto refused = [&](const std::vector<size_t>& bytes_to) {

@@ -20,8 +20,8 @@ void broadcast(Communicator& comm, size_t bytes) {
 }  // namespace
 
 TEST(failure_deadline) {
-  for (Carrier carrier : kCarriers) {
-    Group group = make_group(carrier, 3, 1000);
+  for (CommunicatorKind communicator : kKinds) {
+    Group group = make_group(communicator, 3, 1000);
     const auto start = Clock::now();
     const std::string text = error_of<TimeoutError>([&] { group.ranks[0]->receive(2, soon(200)); });
     CHECK(Clock::now() - start >= std::chrono::milliseconds(195));
@@ -38,9 +38,9 @@ TEST(failure_deadline) {
 }
 
 TEST(failure_abort_from_another_thread) {
-  for (Carrier carrier : kCarriers) {
+  for (CommunicatorKind communicator : kKinds) {
     for (int aborter : {0, 2}) {
-      Group group = make_group(carrier, 3, 1000);
+      Group group = make_group(communicator, 3, 1000);
       std::thread other([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         group.ranks[static_cast<size_t>(aborter)]->abort(
@@ -73,8 +73,8 @@ TEST(failure_abort_from_another_thread) {
 }
 
 TEST(failure_peer_leaves) {
-  for (Carrier carrier : kCarriers) {
-    Group group = make_group(carrier, 3, 1000);
+  for (CommunicatorKind communicator : kKinds) {
+    Group group = make_group(communicator, 3, 1000);
     broadcast(*group.ranks[2], 10);
     std::thread other([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -105,9 +105,9 @@ TEST(failure_peer_leaves) {
 
 TEST(failure_all_at_once) {
   // Every rank reports its own failure at the same time: one of them is the cause on all.
-  for (Carrier carrier : {Carrier::kInProcess, Carrier::kShm}) {
+  for (CommunicatorKind communicator : {CommunicatorKind::kInProcess, CommunicatorKind::kShm}) {
     for (int round = 0; round < 20; ++round) {
-      Group group = make_group(carrier, 4, 100);
+      Group group = make_group(communicator, 4, 100);
       std::vector<std::string> texts(4);
       run_ranks(4, [&](int rank) {
         Communicator& comm = *group.ranks[static_cast<size_t>(rank)];
@@ -123,7 +123,7 @@ TEST(failure_all_at_once) {
 
 TEST(failure_texts_of_any_length_cross_the_memory) {
   for (size_t length : {0, 1, 1007, 1008, 1009, 100000}) {
-    Group group = make_group(Carrier::kInProcess, 2, 100);
+    Group group = make_group(CommunicatorKind::kInProcess, 2, 100);
     const std::string text(length, 'x');
     group.ranks[0]->abort({FailureKind::kResource, text});
     const std::string told =
@@ -149,11 +149,11 @@ TEST(failure_damaged_shared_memory) {
   struct Damage {
     uint64_t offset, bytes, posted;
   };
-  for (Carrier carrier : {Carrier::kInProcess, Carrier::kShm}) {
+  for (CommunicatorKind communicator : {CommunicatorKind::kInProcess, CommunicatorKind::kShm}) {
     for (const Damage& damage : {Damage{8, 0, 1}, Damage{8, 1001, 1}, Damage{9, 10, 1},
                                  Damage{huge - 55, 10, 1}, Damage{64 * 1000 + 8, 10, 1},
                                  Damage{8, huge, 1}, Damage{8, 10, 3}, Damage{8, 10, huge}}) {
-      Group group = make_group(carrier, 2, 1000);
+      Group group = make_group(communicator, 2, 1000);
       Access::announce(dynamic_cast<SlotExchange&>(*group.ranks[1]), 0, damage.offset, damage.bytes,
                        damage.posted);
       const std::string text =
@@ -161,7 +161,7 @@ TEST(failure_damaged_shared_memory) {
       CHECK(contains(text, "damaged"), text);
       error_of<MismatchError>([&] { group.ranks[1]->receive(0, patience()); });
     }
-    Group group = make_group(carrier, 2, 1000);
+    Group group = make_group(communicator, 2, 1000);
     broadcast(*group.ranks[0], 10);
     broadcast(*group.ranks[0], 10);
     Access::seen(dynamic_cast<SlotExchange&>(*group.ranks[1]), 0).released = 99;
@@ -171,12 +171,12 @@ TEST(failure_damaged_shared_memory) {
 
 TEST(failure_half_written) {
   // The writer of a failure died in the middle of it.
-  Group group = make_group(Carrier::kInProcess, 2, 100);
+  Group group = make_group(CommunicatorKind::kInProcess, 2, 100);
   SlotHeader& header = SlotExchangeTestAccess::header(dynamic_cast<SlotExchange&>(*group.ranks[0]));
   header.failure_state = SlotHeader::kBeingWritten;
   error_of<PeerLostError>([&] { group.ranks[1]->receive(0, patience()); });
   // And one that wrote nonsense.
-  Group other = make_group(Carrier::kInProcess, 2, 100);
+  Group other = make_group(CommunicatorKind::kInProcess, 2, 100);
   SlotHeader& bad = SlotExchangeTestAccess::header(dynamic_cast<SlotExchange&>(*other.ranks[0]));
   bad.failure_kind = 4000000000u;
   bad.failure_rank = -2000000000;

@@ -50,7 +50,7 @@ void with_each_driver(const Test& test) {
 
 void on_two_streams(const Driver& driver) {
   const device::InContext in(driver, kContext);
-  const gpu::Kernels kernels(driver, "image");
+  const gpu::KernelModule kernels(driver, "image");
   const auto codec = make_codec({.bits = 4, .bucket_size = 64});
   const size_t n = 10000;
   std::vector<float> values(n), result(n), expected(n);
@@ -88,7 +88,7 @@ void on_two_streams(const Driver& driver) {
 
 void names_the_call_that_failed(const Driver& driver) {
   const device::InContext in(driver, kContext);
-  const gpu::Kernels kernels(driver, "image");
+  const gpu::KernelModule kernels(driver, "image");
   gpu::RunTable table;
   table.add(*raw_codec(), DType::kFloat32, 0, 0, 8, 0, 0, 0);
   const gpu::DeviceTable on_device(driver, table, nullptr);
@@ -124,7 +124,7 @@ TEST(gpu_driver_is_the_one_that_CGX_CUDA_names) {
 
 TEST(gpu_codec_needs_a_context) {
   const std::string text =
-      error_of<ResourceError>([] { gpu::Kernels kernels(Driver::get(), "image"); });
+      error_of<ResourceError>([] { gpu::KernelModule kernels(Driver::get(), "image"); });
   CHECK(contains(text, "no context"), text);
 }
 

@@ -1,19 +1,19 @@
-// The engine on the memory of a (stub) GPU: the bits of the engine on the host, over every carrier
-// of a GPU, all algorithms and layouts of hosts.
+// The engine on the memory of a (stub) GPU: the bits of the engine on the host, over every
+// communicator of a GPU, all algorithms and layouts of hosts.
 #include <barrier>
 #include <cstring>
 #include <memory>
 
 #include "check.h"
 #include "codec/gpu_codec.h"
-#include "comm/gpu_ipc.h"
-#include "comm/lockstep.h"
-#include "comm/staged.h"
+#include "comm/gpu/ipc.h"
+#include "comm/gpu/staged.h"
+#include "comm/shm/lockstep.h"
 #include "data.h"
 #include "device/queue.h"
 #include "groups.h"
-#include "reduce/device_stages.h"
-#include "reduce/two_levels.h"
+#include "reduce/schedule/device_stages.h"
+#include "reduce/schedule/two_levels.h"
 
 namespace cgx::native {
 namespace {
@@ -29,7 +29,7 @@ const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
 // Every rank of the tests has its own stream.
 struct Gpu {
   Gpu() : in(Driver::get(), kContext), queue(Driver::get(), new_stream()) {
-    kernels = std::make_unique<gpu::Kernels>(queue.driver(), "image");
+    kernels = std::make_unique<gpu::KernelModule>(queue.driver(), "image");
   }
   ~Gpu() { Driver::get().destroy_stream(queue.stream()); }
   static device::Stream new_stream() {
@@ -39,7 +39,7 @@ struct Gpu {
   }
   const device::InContext in;
   const Queue queue;
-  std::unique_ptr<gpu::Kernels> kernels;
+  std::unique_ptr<gpu::KernelModule> kernels;
 };
 
 // Device memory with a tensor in it.
@@ -143,9 +143,10 @@ struct GpuGroup {
   }
 };
 
-std::vector<std::unique_ptr<Communicator>> carriers_of(GpuGroup& group, Way way,
-                                                       const std::vector<int>& members,
-                                                       size_t capacity, Carrier host) {
+std::vector<std::unique_ptr<Communicator>> communicators_of(GpuGroup& group, Way way,
+                                                            const std::vector<int>& members,
+                                                            size_t capacity,
+                                                            CommunicatorKind host) {
   const auto size = static_cast<int>(members.size());
   std::vector<std::unique_ptr<Communicator>> all(members.size());
   auto queue = [&](int i) -> const Queue& {
@@ -169,9 +170,9 @@ std::vector<std::unique_ptr<Communicator>> carriers_of(GpuGroup& group, Way way,
     if (way == Way::kStaged) {
       all[static_cast<size_t>(i)] = make_staged(queue(i), std::move(mine));
     } else {
-      auto carrier = make_gpu_ipc(queue(i), mine, *rendezvous, capacity, patience(), why_not);
-      CHECK(carrier, why_not);
-      all[static_cast<size_t>(i)] = std::move(carrier);
+      auto communicator = make_gpu_ipc(queue(i), mine, *rendezvous, capacity, patience(), why_not);
+      CHECK(communicator, why_not);
+      all[static_cast<size_t>(i)] = std::move(communicator);
     }
   });
   return all;
@@ -180,30 +181,33 @@ std::vector<std::unique_ptr<Communicator>> carriers_of(GpuGroup& group, Way way,
 GpuGroup make_gpus(const Hosts& hosts, const EngineOptions& options, Way inner, Way cross) {
   const Topology topology(hosts);
   GpuGroup group;
-  std::vector<Carriers> carriers;
+  std::vector<Communicators> communicators;
   for (int rank = 0; rank < topology.size(); ++rank) {
     group.gpus.push_back(std::make_unique<Gpu>());
-    carriers.push_back({topology, rank, nullptr, nullptr, "native test"});
+    communicators.push_back({topology, rank, nullptr, nullptr, "native test"});
   }
-  auto give = [&](const std::vector<int>& members, std::unique_ptr<Communicator> Carriers::* link,
-                  Way way, size_t bytes, Carrier host) {
-    auto made = carriers_of(group, way, members, bytes, host);
+  auto give = [&](const std::vector<int>& members,
+                  std::unique_ptr<Communicator> Communicators::* link, Way way, size_t bytes,
+                  CommunicatorKind host) {
+    auto made = communicators_of(group, way, members, bytes, host);
     for (size_t i = 0; i < members.size(); ++i) {
       made[i]->call_ranks(members);
-      carriers[static_cast<size_t>(members[i])].*link = std::move(made[i]);
+      communicators[static_cast<size_t>(members[i])].*link = std::move(made[i]);
     }
   };
   const bool across = topology.host_count() > 1;
   for (int host = 0; host < topology.host_count(); ++host) {
     if (across && topology.host(host).size() == 1) continue;
-    give(topology.host(host), &Carriers::inner, inner, options.inner.most, Carrier::kInProcess);
+    give(topology.host(host), &Communicators::inner, inner, options.inner.most,
+         CommunicatorKind::kInProcess);
   }
   for (int team = 0; across && team < topology.teams(); ++team) {
-    give(topology.team(team), &Carriers::cross, cross, options.cross_bytes, Carrier::kRelay);
+    give(topology.team(team), &Communicators::cross, cross, options.cross_bytes,
+         CommunicatorKind::kRelay);
   }
-  for (size_t rank = 0; rank < carriers.size(); ++rank) {
+  for (size_t rank = 0; rank < communicators.size(); ++rank) {
     Gpu& gpu = *group.gpus[rank];
-    auto engine = std::make_unique<Engine>(std::move(carriers[rank]), options);
+    auto engine = std::make_unique<Engine>(std::move(communicators[rank]), options);
     engine->use(std::make_unique<DeviceStages>(gpu.queue, *gpu.kernels));
     group.ranks.push_back(std::move(engine));
   }
@@ -217,26 +221,26 @@ const std::vector<Hosts>& layouts() {
   return all;
 }
 
-std::vector<Segment> segments_of(uint64_t seed) {
+std::vector<Layer> plan_layers_of(uint64_t seed) {
   Random random(seed);
-  std::vector<Segment> segments;
-  const size_t layers = 1 + random(3);
-  for (size_t i = 0; i < layers; ++i) {
+  std::vector<Layer> layers;
+  const size_t many = 1 + random(3);
+  for (size_t i = 0; i < many; ++i) {
     const size_t count = random(8) == 0 ? random(4) : 1 + random(2500);
     const uint64_t kind = random(5);
     if (kind == 0) {
-      segments.push_back({count, raw_codec()});
+      layers.push_back({count, raw_codec()});
     } else if (kind == 1) {
-      segments.push_back({count, make_codec({random(2) == 0 ? "bf16" : "fp16", 16})});
+      layers.push_back({count, make_codec({random(2) == 0 ? "bf16" : "fp16", 16})});
     } else {
       const int64_t buckets[] = {1, 7, 64, 100, 512};
-      segments.push_back(
+      layers.push_back(
           {count, make_codec({"maxmin", 1 + static_cast<int>(random(8)), buckets[random(5)],
                               random(2) == 0 ? Rounding::kNearest : Rounding::kStochastic,
                               random(4) == 0, random(3)})});
     }
   }
-  return segments;
+  return layers;
 }
 
 Tensors inputs_of(size_t ranks, size_t count, DType dtype, uint64_t seed) {
@@ -255,12 +259,13 @@ void check_all_reduce(const Hosts& hosts, Way inner, Way cross, Reduction reduct
   EngineOptions options = options_of(reduction, 9000, 3000, 30000);
   options.inner_exact = seed % 2 == 0;
   options.checksum = seed % 5 == 0 && inner == Way::kStaged && cross == Way::kStaged;
-  const std::vector<Segment> segments = segments_of(seed);
+  const std::vector<Layer> layers = plan_layers_of(seed);
   size_t count = 0;
-  for (const Segment& segment : segments) count += segment.count;
+  for (const Layer& layer : layers) count += layer.count;
   const Tensors inputs = inputs_of(hosts.size(), count, dtype, seed);
-  // The host's carriers take fewer exchanges at once; that changes no bits.
-  EngineGroup expected = make_engines(hosts, options, Carrier::kInProcess, Carrier::kRelay);
+  // The host's communicators take fewer exchanges at once; that changes no bits.
+  EngineGroup expected =
+      make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
   GpuGroup gpus = make_gpus(hosts, options, inner, cross);
   run_ranks(static_cast<int>(hosts.size()), [&](int rank) {
     const auto r = static_cast<size_t>(rank);
@@ -268,10 +273,10 @@ void check_all_reduce(const Hosts& hosts, Way inner, Way cross, Reduction reduct
     std::vector<std::byte> on_host = inputs[r];
     const OnDevice on_device(gpus.gpus[r]->queue, inputs[r]);
     for (int turn = 0; turn < 2; ++turn) {
-      const auto plan = expected.ranks[r]->plan_all_reduce(segments, dtype);
+      const auto plan = expected.ranks[r]->plan_all_reduce(layers, dtype);
       const bool average = seed % 4 == 0;
       expected.ranks[r]->run(*plan, on_host.data(), on_host.data(), average, patience());
-      const auto same = gpus.ranks[r]->plan_all_reduce(segments, dtype);
+      const auto same = gpus.ranks[r]->plan_all_reduce(layers, dtype);
       gpus.ranks[r]->run(*same, on_device.data(), on_device.data(), average, patience());
     }
     CHECK(on_device.read() == on_host, "rank ", rank, ", seed ", seed);
@@ -315,11 +320,12 @@ TEST(gpu_engine_in_lockstep) {
 
 TEST(gpu_engine_in_lockstep_with_empty_chunks) {
   // Fewer buckets than ranks: some own nothing.
-  const std::vector<Segment> segments = {{100, make_codec({.bits = 4, .bucket_size = 64})}};
+  const std::vector<Layer> layers = {{100, make_codec({.bits = 4, .bucket_size = 64})}};
   for (Reduction reduction : {Reduction::kScatterReduceAllGather, Reduction::kRing}) {
     const EngineOptions options = options_of(reduction, 9000, 3000, 30000);
     const Hosts hosts = {"a", "b", "c", "d"};
-    EngineGroup expected = make_engines(hosts, options, Carrier::kInProcess, Carrier::kRelay);
+    EngineGroup expected =
+        make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
     GpuGroup gpus = make_gpus(hosts, options, Way::kIpc, Way::kLockstep);
     const Tensors inputs = inputs_of(4, 100, DType::kFloat32, 3);
     run_ranks(4, [&](int rank) {
@@ -327,7 +333,7 @@ TEST(gpu_engine_in_lockstep_with_empty_chunks) {
       const device::InContext here(Driver::get(), kContext);
       std::vector<std::byte> on_host = inputs[r];
       const OnDevice on_device(gpus.gpus[r]->queue, inputs[r]);
-      const auto plan = expected.ranks[r]->plan_all_reduce(segments, DType::kFloat32);
+      const auto plan = expected.ranks[r]->plan_all_reduce(layers, DType::kFloat32);
       expected.ranks[r]->run(*plan, on_host.data(), on_host.data(), false, patience());
       gpus.ranks[r]->run(*plan, on_device.data(), on_device.data(), false, patience());
       CHECK(on_device.read() == on_host, "rank ", rank);
@@ -347,7 +353,8 @@ TEST(gpu_engine_scatters_and_gathers) {
         EngineOptions options = options_of(Reduction::kAuto, 9000, 3000, 30000);
         options.inner_exact = seed % 2 == 0;
         const Tensors inputs = inputs_of(size, shard * size, dtype, seed);
-        EngineGroup expected = make_engines(hosts, options, Carrier::kInProcess, Carrier::kRelay);
+        EngineGroup expected =
+            make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
         GpuGroup gpus = make_gpus(hosts, options, Way::kIpc, cross);
         run_ranks(static_cast<int>(size), [&](int rank) {
           const auto r = static_cast<size_t>(rank);
@@ -379,7 +386,7 @@ TEST(gpu_engine_raises_on_nonfinite_values) {
     for (const char* name : {"maxmin", "fp16"}) {
       EngineOptions options = options_of(Reduction::kScatterReduceAllGather, 9000, 3000, 30000);
       options.nonfinite = NonFinite::kRaise;
-      const std::vector<Segment> segments = {
+      const std::vector<Layer> layers = {
           {5000, make_codec({.name = name, .bits = name[0] == 'm' ? 4 : 16, .bucket_size = 64})}};
       GpuGroup gpus = make_gpus({"a", "a", "a"}, options, way, Way::kStaged);
       // Finite; a NaN; finite, but not in 16 bits.
@@ -391,7 +398,7 @@ TEST(gpu_engine_raises_on_nonfinite_values) {
           std::vector<float> x(5000, 0.5f);
           if (rank == 1) x[4321] = bad;
           const OnDevice tensor(gpus.gpus[r]->queue, tensor_of(x, DType::kFloat32));
-          const auto plan = gpus.ranks[r]->plan_all_reduce(segments, DType::kFloat32);
+          const auto plan = gpus.ranks[r]->plan_all_reduce(layers, DType::kFloat32);
           try {
             gpus.ranks[r]->run(*plan, tensor.data(), tensor.data(), false, patience());
           } catch (const NonFiniteError&) {

@@ -67,7 +67,7 @@ struct Case {
 };
 
 gpu::Table view(const gpu::RunTable& table) {
-  return {table.runs().data(), table.tiles(), table.wide_buckets(),
+  return {table.runs().data(), table.tiles(), table.long_buckets(),
           static_cast<uint32_t>(table.runs().size())};
 }
 
@@ -94,7 +94,7 @@ std::vector<std::byte> encode_on_block(const Case& c, size_t shift) {
   copy(x.data(), c.x.data(), c.x.size());
   const gpu::EncodeCall call{
       view(table), x.data(), {kKey.low, kKey.high}, c.type(), {message.data()}};
-  launch(call, table.wide_buckets(), gpu::wide_encode_stage<HostBlock>);
+  launch(call, table.long_buckets(), gpu::wide_encode_stage<HostBlock>);
   launch(call, table.tiles(), gpu::encode_stage<HostBlock>);
   const auto* at = reinterpret_cast<const std::byte*>(message.data());
   return {at, at + c.bytes()};
@@ -162,7 +162,7 @@ void check_sum(const Case& c) {
   gpu::SumCall call{view(table), x.data(), out.data(), y.data(), {kKey.low, kKey.high},
                     4.0f,        ranks,    c.type(),   c.type(), {}};
   for (uint32_t r = 0; r < ranks; ++r) call.payloads[r] = r == own ? nullptr : messages[r].data();
-  launch(call, table.wide_buckets(), gpu::wide_sum_stage<HostBlock>);
+  launch(call, table.long_buckets(), gpu::wide_sum_stage<HostBlock>);
   launch(call, table.tiles(), gpu::sum_stage<HostBlock>);
   CHECK(equal(out.data(), encoded.data(), c.bytes()), name_of(c), ", payload of the sum");
   CHECK(equal(y.data(), result.data(), c.x.size()), name_of(c), ", sum");

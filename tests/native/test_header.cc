@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "check.h"
-#include "reduce/header.h"
+#include "reduce/plan/header.h"
 
 namespace cgx::native {
 namespace {

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "check.h"
-#include "comm/shm.h"
-#include "comm/shm_segment.h"
+#include "comm/shm/area.h"
+#include "comm/shm/communicator.h"
 #include "comm/stress.h"
 #include "groups.h"
 
@@ -86,8 +86,8 @@ int status_of(pid_t child) {
   return status;
 }
 
-// Segments that this process made and whose name is still there.
-int segments_left(pid_t pid) {
+// Areas that this process made and whose name is still there.
+int areas_left(pid_t pid) {
   const std::string prefix = str_of("cgx-", pid, "-");
   int left = 0;
   DIR* folder = opendir("/dev/shm");
@@ -117,7 +117,7 @@ TEST(process_random_messages) {
     }
     rank(0);
     for (pid_t child : children) CHECK(status_of(child) == 0);
-    CHECK(segments_left(getpid()) == 0);
+    CHECK(areas_left(getpid()) == 0);
   }
 }
 
@@ -154,12 +154,12 @@ TEST(process_killed_peer_is_noticed) {
     CHECK(contains(text, "rank 2"), text);
     CHECK(WIFSIGNALED(status_of(victim)));
     CHECK(status_of(other) == 0);
-    CHECK(segments_left(getpid()) == 0);
+    CHECK(areas_left(getpid()) == 0);
   }
 }
 
 TEST(process_forked_child_cannot_speak_for_its_parent) {
-  Group group = make_group(Carrier::kShm, 2, 1000);
+  Group group = make_group(CommunicatorKind::kShm, 2, 1000);
   const pid_t child = fork_rank([&] {
     CHECK(contains(error_of<ConfigError>([&] { group.ranks[0]->open_broadcast(1, patience()); }),
                    "parent process"));
@@ -181,18 +181,18 @@ TEST(process_set_up_fails_on_all_ranks) {
         [&] { make_shm_communicator(*rendezvous, rank, 3, rank == 2 ? 2000 : 1000, soon(20000)); });
     CHECK(contains(text, "CGX_SHM_SEGMENT_KB"), text);
   });
-  CHECK(segments_left(getpid()) == 0);
+  CHECK(areas_left(getpid()) == 0);
   // A rank that does not come is named.
   auto lonely = local_rendezvous();
   CHECK(contains(
       error_of<TimeoutError>([&] { make_shm_communicator(*lonely, 0, 2, 1000, soon(200)); }),
       "rank 1"));
-  CHECK(segments_left(getpid()) == 0);
+  CHECK(areas_left(getpid()) == 0);
   // More than any /dev/shm has.
-  error_of<ResourceError>([] { ShmSegment::create(size_t{1} << 50); });
-  CHECK(segments_left(getpid()) == 0);
+  error_of<ResourceError>([] { ShmArea::create(size_t{1} << 50); });
+  CHECK(areas_left(getpid()) == 0);
   for (const char* name : {"", "/", "/etc", "cgx-1", "/cgx-/../x", "/cgx-none"}) {
-    error_of<Error>([&] { ShmSegment::open(name); });
+    error_of<Error>([&] { ShmArea::open(name); });
   }
 }
 

@@ -1,5 +1,5 @@
 // The engine on all algorithms and host layouts: inside the float64 bound, equal bits on all ranks,
-// carriers and levels.
+// communicators and levels.
 #include <atomic>
 
 #include "check.h"
@@ -29,7 +29,7 @@ struct Case {
   Hosts hosts;
   Reduction reduction = Reduction::kAuto;
   DType dtype = DType::kFloat32;
-  std::vector<Segment> segments;
+  std::vector<Layer> layers;
   bool average = false;
   bool inner_exact = true;
   uint64_t seed = 0;
@@ -39,14 +39,14 @@ struct Case {
     for (const std::string& host : hosts) text += " " + host;
     text += str_of(", reduction ", static_cast<int>(reduction), ", ", name_of(dtype),
                    average ? ", AVG" : "", inner_exact ? "" : ", codec inside hosts");
-    for (const Segment& segment : segments) {
-      text += str_of(", ", segment.count, " ", segment.codec->describe());
+    for (const Layer& layer : layers) {
+      text += str_of(", ", layer.count, " ", layer.codec->describe());
     }
     return text;
   }
   size_t count() const {
     size_t n = 0;
-    for (const Segment& segment : segments) n += segment.count;
+    for (const Layer& layer : layers) n += layer.count;
     return n;
   }
   std::vector<std::vector<float>> inputs() const {
@@ -60,7 +60,7 @@ struct Case {
 };
 
 // Small messages, so that every tensor takes several rounds.
-EngineGroup engines_for(const Case& test, Carrier inner, Carrier cross) {
+EngineGroup engines_for(const Case& test, CommunicatorKind inner, CommunicatorKind cross) {
   EngineOptions options = options_of(test.reduction, 9000, 3000, 30000);
   options.inner_exact = test.inner_exact;
   options.checksum = test.seed % 9 == 1;
@@ -73,33 +73,33 @@ Tensors all_reduce(EngineGroup& engines, const Case& test) {
   run_ranks(static_cast<int>(engines.size()), [&](int rank) {
     Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
     auto& mine = data[static_cast<size_t>(rank)];
-    const auto plan = engine.plan_all_reduce(test.segments, test.dtype);
+    const auto plan = engine.plan_all_reduce(test.layers, test.dtype);
     engine.run(*plan, mine.data(), mine.data(), test.average, patience());
   });
   return data;
 }
 
-std::vector<Segment> segments_of(uint64_t seed) {
+std::vector<Layer> plan_layers_of(uint64_t seed) {
   Random random(seed);
-  std::vector<Segment> segments;
-  const size_t layers = 1 + random(3);
-  for (size_t i = 0; i < layers; ++i) {
+  std::vector<Layer> layers;
+  const size_t many = 1 + random(3);
+  for (size_t i = 0; i < many; ++i) {
     const size_t count = random(8) == 0 ? 0 : 1 + random(2500);
     if (random(4) == 0) {
-      segments.push_back({count, raw_codec()});
+      layers.push_back({count, raw_codec()});
       continue;
     }
     if (random(5) == 0) {
-      segments.push_back({count, make_codec({random(2) == 0 ? "bf16" : "fp16", 16})});
+      layers.push_back({count, make_codec({random(2) == 0 ? "bf16" : "fp16", 16})});
       continue;
     }
     const int64_t buckets[] = {1, 7, 64, 100, 512};
-    segments.push_back(
+    layers.push_back(
         {count, make_codec({"maxmin", 1 + static_cast<int>(random(8)), buckets[random(5)],
                             random(2) == 0 ? Rounding::kNearest : Rounding::kStochastic,
                             random(4) == 0, 5})});
   }
-  return segments;
+  return layers;
 }
 
 }  // namespace
@@ -111,17 +111,18 @@ TEST(reduce_all_layouts_and_algorithms) {
       for (DType dtype : kDTypes) {
         for (int repeat = 0; repeat < 4; ++repeat) {
           ++seed;
-          const Case test{hosts,         reduction,     dtype, segments_of(seed),
+          const Case test{hosts,         reduction,     dtype, plan_layers_of(seed),
                           seed % 3 == 0, seed % 2 == 0, seed};
-          const Carrier cross = seed % 4 == 0 ? Carrier::kInProcess : Carrier::kRelay;
-          EngineGroup engines =
-              engines_for(test, seed % 2 == 0 ? Carrier::kInProcess : Carrier::kShm, cross);
-          const auto plan = engines.ranks[0]->plan_all_reduce(test.segments, dtype);
+          const CommunicatorKind cross =
+              seed % 4 == 0 ? CommunicatorKind::kInProcess : CommunicatorKind::kRelay;
+          EngineGroup engines = engines_for(
+              test, seed % 2 == 0 ? CommunicatorKind::kInProcess : CommunicatorKind::kShm, cross);
+          const auto plan = engines.ranks[0]->plan_all_reduce(test.layers, dtype);
           const Tensors result = all_reduce(engines, test);
           for (const auto& other : result) CHECK(other == result[0], test.describe());
           try {
             check_inside(values_of(result[0], dtype),
-                         expected_all_reduce(test.inputs(), test.segments, dtype, plan->algorithm,
+                         expected_all_reduce(test.inputs(), test.layers, dtype, plan->algorithm,
                                              Topology(hosts), test.inner_exact, test.average));
           } catch (const CheckFailed& failed) {
             throw CheckFailed(str_of(test.describe(), ": ", failed.what()));
@@ -132,7 +133,7 @@ TEST(reduce_all_layouts_and_algorithms) {
   }
 }
 
-TEST(reduce_gives_equal_bits_on_every_carrier_and_level) {
+TEST(reduce_gives_equal_bits_on_every_communicator_and_level) {
   const std::string before = cpu_level();
   std::vector<std::string> levels;
   for (std::string rest = cpu_levels() + ","; !rest.empty(); rest.erase(0, rest.find(',') + 1)) {
@@ -142,11 +143,13 @@ TEST(reduce_gives_equal_bits_on_every_carrier_and_level) {
   for (const Hosts& hosts : layouts()) {
     for (Reduction reduction : kReductions) {
       const auto dtype = static_cast<DType>(++seed % 3);
-      const Case test{hosts, reduction, dtype, segments_of(seed), false, seed % 2 == 0, seed};
+      const Case test{hosts, reduction, dtype, plan_layers_of(seed), false, seed % 2 == 0, seed};
       Tensors first;
       for (size_t k = 0; k < std::max<size_t>(3, levels.size()); ++k) {
-        const Carrier inner[] = {Carrier::kInProcess, Carrier::kShm, Carrier::kLazyRelay};
-        const Carrier cross[] = {Carrier::kInProcess, Carrier::kRelay, Carrier::kLazyRelay};
+        const CommunicatorKind inner[] = {CommunicatorKind::kInProcess, CommunicatorKind::kShm,
+                                          CommunicatorKind::kLazyRelay};
+        const CommunicatorKind cross[] = {CommunicatorKind::kInProcess, CommunicatorKind::kRelay,
+                                          CommunicatorKind::kLazyRelay};
         set_cpu_level(levels[k % levels.size()]);
         EngineGroup engines = engines_for(test, inner[k % 3], cross[k % 3]);
         const Tensors result = all_reduce(engines, test);
@@ -169,9 +172,10 @@ TEST(reduce_scatter_and_all_gather) {
         const auto codec = seed % 4 == 0
                                ? raw_codec()
                                : make_codec({"maxmin", 1 + static_cast<int>(seed % 8), bucket});
-        const std::vector<Segment> whole(size, Segment{shard, codec});
+        const std::vector<Layer> whole(size, Layer{shard, codec});
         const Case test{hosts, Reduction::kAuto, dtype, whole, seed % 2 == 0, seed % 3 != 0, seed};
-        EngineGroup engines = engines_for(test, Carrier::kInProcess, Carrier::kRelay);
+        EngineGroup engines =
+            engines_for(test, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
         const auto inputs = test.inputs();
         Tensors shards(size, std::vector<std::byte>(shard * size_of(dtype)));
         Tensors gathered(size, std::vector<std::byte>(shard * size * size_of(dtype)));
@@ -206,8 +210,8 @@ TEST(reduce_scatter_of_codes_longer_than_their_values) {
   // Buckets of one value: what travels inside hosts is longer than the values themselves.
   EngineOptions options = options_of(Reduction::kAuto, 9000, 30000, 60000);
   options.inner_exact = false;
-  EngineGroup engines =
-      make_engines({"a", "a", "b"}, options, Carrier::kInProcess, Carrier::kRelay);
+  EngineGroup engines = make_engines({"a", "a", "b"}, options, CommunicatorKind::kInProcess,
+                                     CommunicatorKind::kRelay);
   const auto codec = make_codec({.bits = 8, .bucket_size = 1});
   run_ranks(3, [&](int rank) {
     Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
@@ -224,7 +228,7 @@ TEST(reduce_many_calls_and_numbers_that_wrap) {
                   Reduction::kAuto,
                   DType::kFloat32,
                   {{700, make_codec({.bits = 3, .rounding = Rounding::kStochastic})}}};
-  EngineGroup engines = engines_for(test, Carrier::kShm, Carrier::kRelay);
+  EngineGroup engines = engines_for(test, CommunicatorKind::kShm, CommunicatorKind::kRelay);
   for (auto& engine : engines.ranks) engine->set_sequence(~uint64_t{0} - 10);
   for (int call = 0; call < 20; ++call) {
     const Tensors result = all_reduce(engines, test);
@@ -236,7 +240,7 @@ TEST(reduce_many_calls_and_numbers_that_wrap) {
 TEST(reduce_mismatches_are_named_on_every_rank) {
   const auto four = make_codec({}), two = make_codec({.bits = 2});
   struct Other {
-    std::vector<Segment> segments;
+    std::vector<Layer> layers;
     DType dtype;
     bool average;
     uint64_t sequence;
@@ -253,13 +257,14 @@ TEST(reduce_mismatches_are_named_on_every_rank) {
     for (Reduction reduction : kReductions) {
       for (const Other& other : others) {
         const EngineOptions options = options_of(reduction, 9000, 3000, 30000);
-        EngineGroup engines = make_engines(hosts, options, Carrier::kInProcess, Carrier::kRelay);
+        EngineGroup engines =
+            make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
         run_ranks(3, [&](int rank) {
           const Other& mine = rank == 1 ? other : same;
           Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
           engine.set_sequence(mine.sequence);
           std::vector<std::byte> data(4 * 3001);
-          const auto plan = engine.plan_all_reduce(mine.segments, mine.dtype);
+          const auto plan = engine.plan_all_reduce(mine.layers, mine.dtype);
           // Whoever hears of it over a relay knows only that the others have stopped.
           auto run = [&] { engine.run(*plan, data.data(), data.data(), mine.average, patience()); };
           error_of<Error>(run);
@@ -281,11 +286,11 @@ TEST(reduce_a_rank_that_leaves_or_aborts) {
     for (Reduction reduction : kReductions) {
       for (bool leaves : {false, true}) {
         Case test{hosts, reduction, DType::kFloat32, {{5000, make_codec({})}}};
-        EngineGroup engines = engines_for(test, Carrier::kShm, Carrier::kRelay);
+        EngineGroup engines = engines_for(test, CommunicatorKind::kShm, CommunicatorKind::kRelay);
         run_ranks(3, [&](int rank) {
           Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
           std::vector<std::byte> data(4 * 5000);
-          const auto plan = engine.plan_all_reduce(test.segments, test.dtype);
+          const auto plan = engine.plan_all_reduce(test.layers, test.dtype);
           const int calls = rank == 2 ? 3 : 100000;
           auto run = [&] {
             for (int call = 0; call < calls; ++call) {
@@ -312,14 +317,14 @@ TEST(reduce_watched_from_another_thread) {
   // What a watchdog and the callers' threads ask while a collective runs.
   for (const Hosts& hosts : {Hosts{"a", "a", "a"}, Hosts{"a", "a", "b"}}) {
     const Case test{hosts, Reduction::kAuto, DType::kFloat32, {{2000, make_codec({})}}};
-    EngineGroup engines = engines_for(test, Carrier::kShm, Carrier::kRelay);
+    EngineGroup engines = engines_for(test, CommunicatorKind::kShm, CommunicatorKind::kRelay);
     constexpr uint64_t kCalls = 40;
     std::atomic<int> running{3};
     run_ranks(6, [&](int thread) {
       Engine& engine = *engines.ranks[static_cast<size_t>(thread % 3)];
       if (thread < 3) {
         std::vector<float> data(2000, 1.0f);
-        const auto plan = engine.plan_all_reduce(test.segments, test.dtype);
+        const auto plan = engine.plan_all_reduce(test.layers, test.dtype);
         for (uint64_t call = 1; call <= kCalls; ++call) {
           engine.run(*plan, data.data(), data.data(), true, patience());
         }
@@ -339,7 +344,8 @@ TEST(reduce_nonfinite_raise_leaves_the_group_usable) {
   for (const Hosts& hosts : {Hosts{"a", "a", "a"}, Hosts{"a", "a", "b"}}) {
     EngineOptions options = options_of(Reduction::kAuto, 9000, 3000, 30000);
     options.nonfinite = NonFinite::kRaise;
-    EngineGroup engines = make_engines(hosts, options, Carrier::kInProcess, Carrier::kRelay);
+    EngineGroup engines =
+        make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
     run_ranks(3, [&](int rank) {
       Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
       const auto plan = engine.plan_all_reduce({{5000, make_codec({})}}, DType::kFloat32);

@@ -1,8 +1,8 @@
 // The relay over a library that lies, loses its peers, and is slow.
 #include "check.h"
-#include "comm/relay.h"
-#include "comm/relay_lengths.h"
-#include "comm/relay_memory.h"
+#include "comm/relay/lengths.h"
+#include "comm/relay/memory.h"
+#include "comm/relay/relay.h"
 #include "comm/stress.h"
 #include "groups.h"
 
@@ -29,7 +29,8 @@ TEST(relay_takes_the_block_that_was_used_last) {
 TEST(relay_forged_lengths_are_refused) {
   for (bool lazy : {false, true}) {
     for (uint64_t length : {uint64_t{0}, uint64_t{1001}, uint64_t{1} << 40, ~uint64_t{0}}) {
-      Group group = make_group(lazy ? Carrier::kLazyRelay : Carrier::kRelay, 2, 1000);
+      Group group =
+          make_group(lazy ? CommunicatorKind::kLazyRelay : CommunicatorKind::kRelay, 2, 1000);
       group.network->forge_length(1, length);
       group.ranks[1]->open_broadcast(10, patience());
       group.ranks[1]->post(patience());
@@ -60,7 +61,8 @@ TEST(relay_classes_of_lengths_hold_their_lengths_and_have_tags_of_their_own) {
 TEST(relay_connections_that_end_at_any_point) {
   for (bool lazy : {false, true}) {
     for (int operations = 0; operations < 40; operations += 3) {
-      Group group = make_group(lazy ? Carrier::kLazyRelay : Carrier::kRelay, 3, 60000);
+      Group group =
+          make_group(lazy ? CommunicatorKind::kLazyRelay : CommunicatorKind::kRelay, 3, 60000);
       group.network->fail_after(1, operations);
       StressPlan plan;
       plan.exchanges = 60;
@@ -75,7 +77,7 @@ TEST(relay_connections_that_end_at_any_point) {
 
 TEST(relay_messages_around_the_first_frame) {
   const size_t frame = kRelayEagerBytes - 8;
-  Group group = make_group(Carrier::kRelay, 2, 4 * frame);
+  Group group = make_group(CommunicatorKind::kRelay, 2, 4 * frame);
   for (size_t bytes : {size_t{1}, frame - 1, frame, frame + 1, 2 * frame, 4 * frame}) {
     run_ranks(2, [&](int rank) {
       Communicator& comm = *group.ranks[static_cast<size_t>(rank)];

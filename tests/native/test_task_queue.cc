@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "backend/task_queue.h"
+#include "backend/work/task_queue.h"
 #include "check.h"
 
 namespace cgx::native {

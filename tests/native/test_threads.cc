@@ -28,15 +28,16 @@ class Threads final : public Parallel {
   std::atomic<int>& runs_;
 };
 
-std::vector<std::vector<std::byte>> reduce(const std::vector<Segment>& segments, DType dtype,
+std::vector<std::vector<std::byte>> reduce(const std::vector<Layer>& layers, DType dtype,
                                            Reduction reduction, int ranks, int threads,
                                            std::atomic<int>& runs) {
   size_t count = 0;
-  for (const Segment& segment : segments) count += segment.count;
+  for (const Layer& layer : layers) count += layer.count;
   EngineOptions options = options_of(reduction, 8 << 20, 1 << 20, 4 << 20);
   options.nonfinite = NonFinite::kRaise;
-  EngineGroup engines = make_engines(std::vector<std::string>(static_cast<size_t>(ranks), "a"),
-                                     options, Carrier::kInProcess, Carrier::kRelay);
+  EngineGroup engines =
+      make_engines(std::vector<std::string>(static_cast<size_t>(ranks), "a"), options,
+                   CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
   std::vector<std::vector<std::byte>> data;
   for (int rank = 0; rank < ranks; ++rank) {
     data.push_back(tensor_of(values(count, 0, static_cast<uint64_t>(rank) + 1), dtype));
@@ -47,7 +48,7 @@ std::vector<std::vector<std::byte>> reduce(const std::vector<Segment>& segments,
   run_ranks(ranks, [&](int rank) {
     Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
     auto& mine = data[static_cast<size_t>(rank)];
-    const auto plan = engine.plan_all_reduce(segments, dtype);
+    const auto plan = engine.plan_all_reduce(layers, dtype);
     engine.run(*plan, mine.data(), mine.data(), true, patience());
   });
   return data;
@@ -58,7 +59,7 @@ std::vector<std::vector<std::byte>> reduce(const std::vector<Segment>& segments,
 TEST(threads_change_no_bit) {
   const auto four = make_codec({"maxmin", 4, 512, Rounding::kNearest});
   const auto three = make_codec({"maxmin", 3, 100, Rounding::kStochastic, true, 7});
-  const std::vector<std::vector<Segment>> tensors = {
+  const std::vector<std::vector<Layer>> tensors = {
       {{500001, raw_codec()}},
       {{500001, four}},
       {{231072, three}, {70001, raw_codec()}, {5, four}, {200000, four}},

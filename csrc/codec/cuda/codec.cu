@@ -62,8 +62,8 @@ struct ThreadBlock {
 CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage, kBlocks)
 CGX_KERNEL(cgx_decode, DecodeCall, tiles, decode_stage, kBlocks)
 CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage, kBlocks)
-CGX_KERNEL(cgx_wide_encode, EncodeCall, wide_buckets, wide_encode_stage, kBlocks)
-CGX_KERNEL(cgx_wide_sum, SumCall, wide_buckets, wide_sum_stage, kBlocks - 1)
+CGX_KERNEL(cgx_wide_encode, EncodeCall, long_buckets, wide_encode_stage, kBlocks)
+CGX_KERNEL(cgx_wide_sum, SumCall, long_buckets, wide_sum_stage, kBlocks - 1)
 CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
 
 }  // namespace cgx::gpu

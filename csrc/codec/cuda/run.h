@@ -13,7 +13,7 @@ namespace cgx::gpu {
 /// How a run is coded.
 enum class Kind : uint8_t {
   kMaxMin = 0,  // extremes of a bucket fit a tile: read once
-  kWide = 1,    // buckets that cross the borders of tiles: their meta is there before (extremes)
+  kLong = 1,    // buckets that cross the borders of tiles: their meta is there before (extremes)
   kRaw = 2,     // `wire` values, one behind the other
 };
 
@@ -29,7 +29,7 @@ struct alignas(8) CodecRun {
   uint64_t meta;        // byte of the message where the meta of the first bucket lies
   uint64_t codes;       // byte of the message where the codes, or raw values, start
   uint64_t first_tile;  // of all tiles of the table
-  uint64_t first_wide;  // kWide: of all buckets of such runs
+  uint64_t first_long;  // kLong: of all buckets of such runs
   uint64_t tile;        // values in each tile but the last; a multiple of 8
   uint32_t message;     // which of the launch's messages
   uint32_t inverse;     // place * inverse >> 22 is the bucket of a place of a tile; see kGroup

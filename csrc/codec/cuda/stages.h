@@ -12,7 +12,7 @@ namespace cgx::gpu {
 struct Table {
   const CodecRun* runs;
   uint64_t tiles;
-  uint64_t wide_buckets;
+  uint64_t long_buckets;
   uint32_t n_runs;
 };
 
@@ -134,7 +134,7 @@ CGX_HD void sum_tile(Block& block, Shared& shared, const SumCall& call, const Ti
 /// Meta of a bucket that does not fit a tile, into the message. `fill` brings the values of a tile
 /// into shared.values.
 template <typename Block, typename Fill>
-CGX_HD void wide_bucket(Block& block, Shared& shared, const CodecRun& run, uint64_t bucket,
+CGX_HD void long_bucket(Block& block, Shared& shared, const CodecRun& run, uint64_t bucket,
                         unsigned char* message, const Fill& fill) {
   const uint64_t start = bucket * run.bucket;
   const uint64_t end = run.count - start < run.bucket ? run.count : start + run.bucket;
@@ -158,11 +158,11 @@ CGX_HD void wide_bucket(Block& block, Shared& shared, const CodecRun& run, uint6
   });
 }
 
-CGX_HD const CodecRun& wide_run(const Table& table, uint64_t number) {
+CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
   uint32_t low = 0, high = table.n_runs;  // the last run whose first bucket is not behind `number`
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
-    (table.runs[middle].first_wide <= number ? low : high) = middle;
+    (table.runs[middle].first_long <= number ? low : high) = middle;
   }
   return table.runs[low];
 }
@@ -171,19 +171,19 @@ CGX_HD const CodecRun& wide_run(const Table& table, uint64_t number) {
 template <typename Block>
 CGX_HD void wide_encode_stage(Block& block, Shared& shared, const EncodeCall& call,
                               uint64_t number) {
-  const CodecRun& run = wide_run(call.table, number);
+  const CodecRun& run = long_run(call.table, number);
   const auto fill = [&](const Tile& tile) {
     block.phase([&](uint32_t t) {
       load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
     });
   };
-  wide_bucket(block, shared, run, number - run.first_wide, call.messages[run.message], fill);
+  long_bucket(block, shared, run, number - run.first_long, call.messages[run.message], fill);
 }
 template <typename Block>
 CGX_HD void wide_sum_stage(Block& block, Shared& shared, const SumCall& call, uint64_t number) {
-  const CodecRun& run = wide_run(call.table, number);
+  const CodecRun& run = long_run(call.table, number);
   const auto fill = [&](const Tile& tile) { sum_tile(block, shared, call, tile); };
-  wide_bucket(block, shared, run, number - run.first_wide, call.encoded, fill);
+  long_bucket(block, shared, run, number - run.first_long, call.encoded, fill);
 }
 
 template <typename Block>

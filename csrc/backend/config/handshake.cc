@@ -1,0 +1,141 @@
+#include "backend/config/handshake.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "backend/version.h"
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+// Of a rank's own, not compared.
+constexpr char kHostKey[] = "host", kAddressKey[] = "address";
+constexpr char kRefusedKey[] = "refused";
+// Ranks that have a cause to hear are waiting for it: they have it within milliseconds.
+constexpr std::chrono::seconds kLeaving{3};
+// The last of the others may still be reading what this rank has read.
+constexpr std::chrono::milliseconds kLastReader{30};
+
+std::string rank_key(int rank) { return str_of("handshake/", rank); }
+
+// One "name=value" line each; values hold no newline (only host_id is free text).
+std::string pack(const std::map<std::string, std::string>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) text += name + "=" + value + "\n";
+  return text;
+}
+
+std::map<std::string, std::string> unpack(const std::string& text) {
+  std::map<std::string, std::string> values;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find('=');
+    if (equals != std::string::npos) values[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return values;
+}
+
+// "rank 0, 2: 4; rank 1: 8"
+std::string by_value(const std::map<std::string, std::vector<int>>& ranks_of) {
+  std::string text;
+  for (const auto& [value, ranks] : ranks_of) {
+    text += text.empty() ? "rank" : "; rank";
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      text += str_of(i == 0 ? " " : ", ", ranks[i]);
+    }
+    text += ": '" + value + "'";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string host_identity(const std::string& host_id) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat shm = {};
+  const bool has_shm = stat("/dev/shm", &shm) == 0;
+  std::string id = str_of(boot, ":", has_shm ? shm.st_dev : 0, ":", has_shm ? shm.st_ino : 0);
+  for (char c : host_id) id += c == '\n' ? ' ' : c;
+  return id;
+}
+
+void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why) {
+  std::string line = why;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  rendezvous.set(rank_key(rank), pack({{kRefusedKey, line}}));
+}
+
+Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& options,
+                const std::string& host_id, const std::string& address, const Deadline& deadline) {
+  std::map<std::string, std::string> mine = compared_settings(options);
+  mine["torch_cgx version"] = kVersion;
+  mine[kHostKey] = host_identity(host_id);
+  mine[kAddressKey] = address;
+  rendezvous.set(rank_key(rank), pack(mine));
+
+  Peers peers;
+  std::map<std::string, std::map<std::string, std::vector<int>>>
+      ranks_of;  // setting -> value -> ranks
+  for (int p = 0; p < size; ++p) {
+    auto theirs = p == rank ? mine : unpack(rendezvous.get(rank_key(p), deadline));
+    if (theirs.count(kRefusedKey)) {
+      throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
+                                 " cannot take part in the group: ", theirs[kRefusedKey]));
+    }
+    for (const auto& [name, value] : mine) theirs.try_emplace(name, "(missing)");
+    peers.hosts.push_back(theirs[kHostKey]);
+    peers.addresses.push_back(theirs[kAddressKey]);
+    theirs.erase(kHostKey);
+    theirs.erase(kAddressKey);
+    for (const auto& [name, value] : theirs) ranks_of[name][value].push_back(p);
+  }
+  std::string differences;
+  for (const auto& [name, values] : ranks_of) {
+    if (values.size() > 1) differences += "\n  " + name + ": " + by_value(values);
+  }
+  if (!differences.empty()) {
+    throw MismatchError(str_of("rank ", rank, " of ", size,
+                               ": the ranks of this group disagree on their configuration",
+                               " (torch_cgx.Options or CGX_* variables):", differences));
+  }
+  return peers;
+}
+
+void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
+             const std::string& failure, const Deadline& deadline) {
+  auto key = [&part](int of) { return str_of("made/", part, "/", of); };
+  rendezvous.set(key(rank), "made:" + failure);
+  if (!failure.empty()) return;  // its own cause is what this rank reports
+  for (int p = 0; p < size; ++p) {
+    if (p == rank) continue;
+    const std::string theirs = rendezvous.get(key(p), deadline).substr(sizeof("made:") - 1);
+    if (!theirs.empty()) {
+      throw MismatchError(str_of("rank ", rank, " of ", size, ": rank ", p,
+                                 " cannot take part in the group: ", theirs));
+    }
+  }
+}
+
+void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept {
+  try {
+    const auto key = [](int of) { return str_of("left/", of); };
+    rendezvous.set(key(rank), "left");
+    const Deadline deadline = Deadline::after(kLeaving);
+    for (int p = 0; p < size; ++p) {
+      if (p != rank) rendezvous.get(key(p), deadline);
+    }
+    std::this_thread::sleep_for(kLastReader);
+  } catch (...) {
+    // A rank never came, or whoever serves the store has left: this one knows its cause.
+  }
+}
+
+}  // namespace cgx

@@ -1,0 +1,68 @@
+// One call on the streams of a GPU.
+//
+//   call (caller's thread)     the caller's stream is captured: `ready` is recorded on it, and the
+//                              tensors' memory is tied to the side stream
+//   run (worker; over communicators in lockstep the caller's thread)
+//                              the side stream waits for `ready`; encode, exchange, decode are
+//                              put on it; `done` is recorded
+//   wait (caller's thread)     the caller's stream waits for `done`
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+
+#include <optional>
+#include <vector>
+
+#include "device/driver.h"
+
+namespace cgx {
+
+/// Where one call stands on the streams. Shared by its task and its work.
+class GpuCall {
+ public:
+  /// Records the caller's current stream of the device; ties the memory of `tensors` to `side`.
+  GpuCall(c10::Stream side, const std::vector<at::Tensor>& tensors);
+  ~GpuCall();
+  GpuCall(const GpuCall&) = delete;
+  GpuCall& operator=(const GpuCall&) = delete;
+
+  /// While it lives, what the calling thread does goes to the side stream, behind what the caller
+  /// had put on its own. When it ends, also by an exception, all of the call is there.
+  class Turn {
+   public:
+    /// `call` null: does nothing.
+    explicit Turn(GpuCall* call);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    GpuCall* const call_;
+    std::optional<c10::StreamGuard> on_side_;
+  };
+
+  /// The calling thread's current stream waits until the call is done.
+  void make_stream_wait() const;
+  /// Is it done on the device?
+  bool query() const;
+
+  const c10::Stream& side() const { return side_; }
+
+ private:
+  const c10::Stream side_;
+  std::optional<c10::Event> ready_, done_;  // but for the destructor always there
+};
+
+/// The device's current stream; its context is bound to the calling thread.
+c10::Stream current_stream(c10::Device device);
+/// A stream of torch's pool; the same.
+c10::Stream side_stream(c10::Device device);
+device::Stream handle_of(const c10::Stream& stream);
+
+/// RuntimeError that says why if `stream` is captured into a graph.
+void refuse_capture(const c10::Stream& stream, const char* what, const char* why);
+
+}  // namespace cgx

@@ -1,0 +1,130 @@
+#include "backend/gpu/codecs.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <cstring>
+#include <optional>
+
+#include "backend/gpu/call.h"
+#include "backend/tensor_memory.h"
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+constexpr uintptr_t kAlignment = 16;  // of payloads: the kernels read meta as it lies there
+
+DType dtype_of(const at::Tensor& tensor, const char* what) {
+  if (const auto type = codec_type(tensor.scalar_type())) return *type;
+  throw ConfigError(str_of(what, " is ", c10::toString(tensor.scalar_type()),
+                           ", allowed: float32, float16, bfloat16"));
+}
+
+void check(const at::Tensor& values, const char* what, const at::Tensor& payload, size_t bytes) {
+  if (!values.is_cuda()) {
+    throw ConfigError(str_of(what, " is on ", values.device().str(), ", allowed here: cuda"));
+  }
+  if (payload.device() != values.device()) {
+    throw ConfigError(str_of("payload is on ", payload.device().str(),
+                             ", allowed: ", values.device().str(), ", where ", what, " is"));
+  }
+  if (payload.scalar_type() != at::kByte || static_cast<size_t>(payload.numel()) != bytes) {
+    throw ConfigError(str_of("payload is ", payload.numel(), " values of ",
+                             c10::toString(payload.scalar_type()), ", allowed: ", bytes,
+                             " of uint8"));
+  }
+  if (!values.is_contiguous() || !payload.is_contiguous()) {
+    throw ConfigError(str_of(what, " and payload have to be contiguous"));
+  }
+  if (reinterpret_cast<uintptr_t>(payload.const_data_ptr()) % kAlignment != 0) {
+    throw ConfigError(str_of("payload is not aligned to ", kAlignment, " bytes"));
+  }
+}
+
+// The device's current stream, with its context current.
+class Here {
+ public:
+  explicit Here(c10::Device device) : on_(device) {
+    const c10::Stream stream = current_stream(device);
+    refuse_capture(stream, "a codec", "what it tells its kernels belongs to");
+    queue_.emplace(device::Driver::get(), handle_of(stream));
+  }
+
+  const device::Queue& queue() const { return *queue_; }
+
+ private:
+  const c10::DeviceGuard on_;
+  std::optional<device::Queue> queue_;
+};
+
+// Pinned memory, which torch keeps until the copy is done; the copy is torch's too, and so is its
+// memory on the device: freed at the end of the call, it goes to no other stream.
+at::Tensor upload(const gpu::RunTable& table, c10::Device device) {
+  const auto bytes = static_cast<int64_t>(table.runs().size() * sizeof(gpu::CodecRun));
+  const at::Tensor host =
+      at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+  std::memcpy(host.mutable_data_ptr(), table.runs().data(), static_cast<size_t>(bytes));
+  return host.to(device, at::kByte, /*non_blocking=*/true);
+}
+
+gpu::Table view_of(const gpu::RunTable& table, const at::Tensor& on_device) {
+  return {static_cast<const gpu::CodecRun*>(on_device.const_data_ptr()), table.tiles(),
+          table.long_buckets(), static_cast<uint32_t>(table.runs().size())};
+}
+
+unsigned char* bytes_of(const at::Tensor& tensor) {
+  return static_cast<unsigned char*>(const_cast<void*>(tensor.const_data_ptr()));
+}
+
+gpu::Type kernel_type(DType dtype) { return static_cast<gpu::Type>(dtype); }
+
+}  // namespace
+
+void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& payload, RandomKey key,
+                uint64_t index, const LoadKernels& load) {
+  const DType dtype = dtype_of(x, "tensor");
+  const auto count = static_cast<size_t>(x.numel());
+  check(x, "tensor", payload, codec.encoded_bytes(count, dtype));
+  const Here here(x.device());
+  if (count == 0) return;
+  gpu::RunTable table;
+  table.add(codec, dtype, 0, 0, count, index, 0, 0);
+  const gpu::KernelModule& kernels = kernels_for(here.queue(), load);
+  const at::Tensor runs = upload(table, x.device());
+  gpu::EncodeCall call{};
+  call.table = view_of(table, runs);
+  call.x = bytes_of(x);
+  call.key = {key.low, key.high};
+  call.type = kernel_type(dtype);
+  call.messages[0] = bytes_of(payload);
+  kernels.encode(call, here.queue().stream());
+}
+
+void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
+                bool add, const LoadKernels& load) {
+  const DType dtype = dtype_of(y, "out");
+  if (dtype != DType::kFloat32 && (add || dtype != wire)) {
+    throw ConfigError(str_of("out is ", name_of(dtype), ", allowed for ", add ? "sums of " : "",
+                             name_of(wire), " values: float32",
+                             add || wire == DType::kFloat32 ? "" : ", ",
+                             add || wire == DType::kFloat32 ? "" : name_of(wire)));
+  }
+  const auto count = static_cast<size_t>(y.numel());
+  check(y, "out", payload, codec.encoded_bytes(count, wire));
+  const Here here(y.device());
+  if (count == 0) return;
+  gpu::RunTable table;
+  table.add(codec, wire, 0, 0, count, 0, 0, 0);
+  const gpu::KernelModule& kernels = kernels_for(here.queue(), load);
+  const at::Tensor runs = upload(table, y.device());
+  gpu::DecodeCall call{};
+  call.table = view_of(table, runs);
+  call.y = bytes_of(y);
+  call.type = kernel_type(dtype);
+  call.add = add ? 1 : 0;
+  call.messages[0] = bytes_of(payload);
+  kernels.decode(call, here.queue().stream());
+}
+
+}  // namespace cgx

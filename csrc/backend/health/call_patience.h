@@ -1,0 +1,54 @@
+// When a collective is given up because the process of a peer has ended, as a watch sees it that
+// looks now and then. The communicator tells a rank that waits for that peer itself at once; this
+// is for a rank that waits for a live one, which may never come: it waits for the dead one in its
+// turn.
+//
+// A peer that is slow, or stopped, has not ended: nothing here is about time without an answer.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+
+namespace cgx {
+
+/// Of one thread.
+class CallPatience {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// How long a call may go on after the end of a peer's process was seen: what the peer has sent
+  /// before may still be on its way. An engine's call goes on for as long as bytes move.
+  static constexpr std::chrono::milliseconds kAfterPeerEnded{250};
+
+  /// A look at a group that has calls under way. moved: bytes that its engine has sent and received
+  /// so far.
+  void look(Clock::time_point now, uint64_t moved) {
+    if (std::exchange(moved_, moved) != moved) last_move_ = now;
+  }
+
+  /// Nothing has moved for so long.
+  bool quiet(Clock::time_point now, std::chrono::milliseconds time) const {
+    return now - last_move_ >= time;
+  }
+
+  /// ended: a peer of the oldest collective has ended before it had done its part. engine: it runs
+  /// on the engine. True: it is to be given up.
+  bool exhausted(Clock::time_point now, bool ended, bool engine) {
+    if (!ended) {
+      peer_ended_ = {};
+      return false;
+    }
+    if (peer_ended_ == Clock::time_point{}) peer_ended_ = now;
+    return now - peer_ended_ >= kAfterPeerEnded && (!engine || quiet(now, kAfterPeerEnded));
+  }
+
+  /// No call is under way.
+  void rest() { peer_ended_ = {}; }
+
+ private:
+  uint64_t moved_ = 0;
+  Clock::time_point peer_ended_{}, last_move_{};
+};
+
+}  // namespace cgx

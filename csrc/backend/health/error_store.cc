@@ -1,0 +1,200 @@
+#include "backend/health/error_store.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <sstream>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+constexpr char kFailureKey[] = "cgx/failure";
+constexpr char kAskedKey[] = "cgx/asked";
+constexpr std::chrono::seconds kSilence{30};
+constexpr std::chrono::milliseconds kPatienceWithSilence{10};
+constexpr std::chrono::milliseconds kLookAgain{5};
+
+std::atomic<std::chrono::steady_clock::duration>& silent_until() {
+  static std::atomic<std::chrono::steady_clock::duration> until{};
+  return until;
+}
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+// The value that is there after the first of all ranks has set it.
+std::string first_of(c10d::Store& store, const std::string& key, const std::string& mine) {
+  const std::vector<uint8_t> value = store.compareSet(key, {}, bytes_of(mine));
+  return {value.begin(), value.end()};
+}
+
+std::string pack(int rank, const Failure& failure) {
+  return str_of(rank, ' ', pack_failure(failure));
+}
+
+ErrorStore::Posted unpack_posted(const std::string& text) {
+  const size_t space = text.find(' ');
+  ErrorStore::Posted posted{
+      std::atoi(text.c_str()),
+      unpack_failure(space == std::string::npos ? "" : text.substr(space + 1))};
+  if (posted.failure.rank < 0) posted.failure.rank = posted.rank;
+  return posted;
+}
+
+std::string pack(int rank, const Fingerprint& note) {
+  return str_of(rank, ' ', note.words[0], ' ', note.words[1]);
+}
+
+PeerFingerprint unpack_note(const std::string& text, uint64_t number) {
+  PeerFingerprint peer;
+  peer.note.number = number;
+  std::istringstream(text) >> peer.rank >> peer.note.words[0] >> peer.note.words[1];
+  return peer;
+}
+
+std::optional<ErrorStore::Posted> look_up(c10d::Store& store) {
+  if (!store.check({kFailureKey})) return std::nullopt;
+  const std::vector<uint8_t> value = store.get(kFailureKey);
+  return unpack_posted({value.begin(), value.end()});
+}
+
+}  // namespace
+
+struct ErrorStore::State {
+  StorePtr store;
+  int rank;
+  std::mutex mutex;
+  bool looking = false;
+  std::optional<Finding> found;
+
+  void compare(const std::vector<Fingerprint>& notes, Finding& finding) {
+    for (const Fingerprint& note : notes) {
+      const std::string key = str_of("cgx/call/", note.number);
+      const PeerFingerprint first =
+          unpack_note(first_of(*store, key, pack(rank, note)), note.number);
+      if (first.note == note) continue;
+      finding.other = first;
+      finding.mine = note;
+      return;
+    }
+  }
+
+  // In a thread of its own; false: there is none to be had.
+  static bool launch(std::function<void()> work) {
+    try {
+      std::thread(std::move(work)).detach();
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+
+  // `work` in a thread that is left alone when it takes too long.
+  template <typename T>
+  static std::optional<T> bounded(const std::shared_ptr<State>& state,
+                                  std::chrono::milliseconds patience,
+                                  std::function<std::optional<T>(State&)> work) {
+    auto promise = std::make_shared<std::promise<std::optional<T>>>();
+    std::future<std::optional<T>> answer = promise->get_future();
+    const bool runs = launch([state, promise, work = std::move(work)] {
+      std::optional<T> value;
+      try {
+        value = work(*state);
+      } catch (const std::exception&) {
+        // The store is gone: then there is nothing to learn from it.
+      }
+      promise->set_value(std::move(value));
+    });
+    if (!runs) return std::nullopt;
+    // Who has waited for a dead store once does not do so again for every group.
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    if (now < silent_until().load()) patience = std::min(patience, kPatienceWithSilence);
+    if (answer.wait_for(patience) != std::future_status::ready) {
+      silent_until() = now + kSilence;
+      return std::nullopt;
+    }
+    return answer.get();
+  }
+};
+
+ErrorStore::ErrorStore(StorePtr store, int rank) : state_(std::make_shared<State>()) {
+  state_->store = std::move(store);
+  state_->rank = rank;
+}
+
+std::optional<ErrorStore::Posted> ErrorStore::post(const Failure& failure,
+                                                   std::chrono::milliseconds patience,
+                                                   std::chrono::milliseconds hesitation) {
+  const auto work = [failure, hesitation](State& state) -> std::optional<Posted> {
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start < hesitation) {
+      if (auto first = look_up(*state.store)) return first;
+      std::this_thread::sleep_for(kLookAgain);
+    }
+    return unpack_posted(first_of(*state.store, kFailureKey, pack(state.rank, failure)));
+  };
+  return State::bounded<Posted>(state_, patience + hesitation, work);
+}
+
+bool ErrorStore::start(std::function<void(State&, Finding&)> work) {
+  {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->looking) return false;
+    state_->looking = true;
+  }
+  const bool runs = State::launch([state = state_, work = std::move(work)] {
+    Finding finding;
+    try {
+      finding.failure = look_up(*state->store);
+      work(*state, finding);
+    } catch (const std::exception&) {
+      // As above; the next one tries again.
+    }
+    std::lock_guard<std::mutex> lock(state->mutex);
+    state->found = finding;
+    state->looking = false;
+  });
+  if (runs) return true;
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->looking = false;
+  return false;
+}
+
+bool ErrorStore::listen() {
+  return start([](State&, Finding&) {});
+}
+
+bool ErrorStore::compare(std::vector<Fingerprint> notes, uint64_t ask) {
+  return start([notes = std::move(notes), ask](State& state, Finding& finding) {
+    state.compare(notes, finding);
+    if (ask != 0) state.store->set(kAskedKey, bytes_of(std::to_string(ask)));
+  });
+}
+
+bool ErrorStore::answer(std::vector<Fingerprint> notes) {
+  return start([notes = std::move(notes)](State& state, Finding& finding) {
+    if (!state.store->check({kAskedKey})) return;
+    const std::vector<uint8_t> text = state.store->get(kAskedKey);
+    const uint64_t asked =
+        std::strtoull(std::string(text.begin(), text.end()).c_str(), nullptr, 10);
+    for (const Fingerprint& note : notes) {
+      if (note.number == asked) return state.compare({note}, finding);
+    }
+  });
+}
+
+std::optional<ErrorStore::Finding> ErrorStore::finding() {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  return std::exchange(state_->found, std::nullopt);
+}
+
+}  // namespace cgx

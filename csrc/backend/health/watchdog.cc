@@ -1,0 +1,414 @@
+#include "backend/health/watchdog.h"
+
+#include <ATen/ops/empty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "backend/python_error.h"
+#include "backend/work/flight_record.h"
+#include "backend/work/work.h"
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long a store that may be dead is waited for.
+constexpr milliseconds kPatience{300};
+// A lost connection is seldom the cause: a peer that has failed closes its connections. How long it
+// may take to tell why.
+constexpr milliseconds kHesitation{150};
+// A call in which nothing has moved for so long looks into the store, so often; all ranks of a
+// large group together not more often than the store can bear.
+constexpr milliseconds kListenAfter{200};
+constexpr std::chrono::microseconds kListenShare{200};
+// Calls that a rank tells of once it is stuck: it may have passed the one that a peer is stuck in.
+constexpr size_t kRecent = 16;
+constexpr size_t kRecentToAnswer = 4096;
+constexpr std::chrono::seconds kCompareAgain{5};
+constexpr std::chrono::seconds kAnswerAgain{2};
+constexpr int kNobodyUses = std::numeric_limits<int>::max();  // a tag
+
+// For who has made the call.
+[[noreturn]] void throw_to(const CallRecord& record, const Failure& failure) {
+  std::rethrow_exception(for_python(failure, record.error_text(failure)));
+}
+
+}  // namespace
+
+void close_connections(c10d::Backend& gloo) {
+  std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
+  for (int i = 1; i < gloo.getSize(); ++i) {
+    const int peer = (gloo.getRank() + i) % gloo.getSize();
+    try {
+      gloo.recv(nothing, peer, kNobodyUses)->wait(milliseconds(1));
+    } catch (const std::exception& e) {
+      // Where that one connection was closed already, the wait did not time out, and closed
+      // nothing.
+      if (std::string_view(e.what()).find("imed out") != std::string_view::npos) return;
+    }
+  }
+}
+
+Watchdog::Watchdog(std::shared_ptr<const GroupLabel> label, c10::intrusive_ptr<c10d::Store> store)
+    : process_(getpid()), label_(std::move(label)), errors_(std::move(store), label_->rank) {}
+
+Watchdog::~Watchdog() = default;
+
+void Watchdog::attach(Engine* engine, const BackendPtr& inner) {
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    engine_ = engine;
+    inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
+  }
+  Watch::add(this);
+}
+
+void Watchdog::attach_also(Engine* engine) {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  second_ = engine;
+}
+
+void Watchdog::attach_also(const BackendPtr& inner) {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  second_inner_ = c10::weak_intrusive_ptr<c10d::Backend>(inner);
+}
+
+void Watchdog::answer_always() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  answers_ = true;
+}
+
+void Watchdog::detach() {
+  Watch::remove(this);
+  // Works that nobody has waited for: their records must not keep the inner backend (finish()).
+  for (const CallRecordPtr& call : under_way()) {
+    const auto work = call->work();
+    const bool done = !work || (work->isCompleted() && succeeded(*work));
+    finish(*call, done ? "" : "the group was destroyed while this call was under way");
+  }
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  engine_ = second_ = nullptr;
+  inner_.reset();
+  second_inner_.reset();
+}
+
+CallRecordPtr Watchdog::begin(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
+                              milliseconds timeout) {
+  auto record = std::make_shared<CallRecord>();
+  record->group = label_;
+  record->shape = shape;
+  record->timeout = timeout;
+  record->created = Clock::now();
+  FlightRecord& flight = FlightRecord::instance();
+  if (flight.enabled()) {
+    record->created_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                  std::chrono::system_clock::now().time_since_epoch())
+                                  .count();
+    record->shapes = TensorShapes(inputs, outputs);
+  }
+  const bool collective = !shape.point_to_point();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    record->number = collective ? ++collectives_ : ++point_to_point_;
+    while (!calls_.empty() && calls_.front()->over()) calls_.pop_front();
+    calls_.push_back(record);
+    if (collective) {
+      recent_.push_back(record->note());
+      if (recent_.size() > (answers_ ? kRecentToAnswer : kRecent)) recent_.pop_front();
+    }
+  }
+  if (flight.enabled()) flight.add(record);
+  if (!collective) return record;
+  std::optional<PeerFingerprint> other;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ != nullptr) other = engine_->compare_call(record->note());
+  }
+  if (!other) return record;
+  const Failure failure = disagreement_of(record->note(), *other);
+  record->finish(record->error_text(failure));
+  fail(failure);
+  throw_to(*record, failure);
+}
+
+Failure Watchdog::disagreement_of(const Fingerprint& mine, const PeerFingerprint& other) const {
+  return {FailureKind::kMismatch,
+          disagreement(side_of(mine, label_->rank), side_of(other.note, other.rank),
+                       label_->tell_hashes),
+          label_->rank, name_of(mine)};
+}
+
+void Watchdog::withdraw(const CallRecordPtr& record) {
+  record->finish("refused before anything was sent");
+  if (record->shape.point_to_point()) return;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // Peers never see it; the next call gets its number.
+    if (record->number == collectives_) --collectives_;
+    if (!recent_.empty() && recent_.back().number == record->number) recent_.pop_back();
+  }
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  if (engine_ != nullptr) engine_->forget_call(record->number);
+}
+
+void Watchdog::finish(CallRecord& record, const std::string& error) {
+  record.finish(error);
+  if (!error.empty() || record.shape.point_to_point()) return;
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  if (engine_ != nullptr) engine_->finish_call(record.number);
+}
+
+std::vector<int> Watchdog::ended_peers(const CallRecord& call) {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  if (engine_ == nullptr) return {};
+  return engine_->ended_peers(call.shape.point_to_point() ? 0 : call.number);
+}
+
+uint64_t Watchdog::sequence() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return collectives_;
+}
+
+CallTitle Watchdog::next(const char* operation) const {
+  CallTitle title{{operation}, label_->shown(), label_->rank, label_->size};
+  std::lock_guard<std::mutex> lock(mutex_);
+  title.call.number = 1 + (point_to_point(title.call) ? point_to_point_ : collectives_);
+  return title;
+}
+
+void Watchdog::fail(const Failure& failure) {
+  if (process_ != getpid()) return;  // a forked child must not speak for its parent
+  // Before the connections are closed: who sees that looks for the cause.
+  errors_.post(failure, kPatience);
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    for (Engine* engine : {engine_, second_}) {
+      if (engine != nullptr) engine->fail(failure);
+    }
+  }
+  abort_inner();
+}
+
+Engine::Sight Watchdog::sight_of_ends() {
+  std::lock_guard<std::mutex> lock(attached_mutex_);
+  Engine::Sight least = engine_ != nullptr ? engine_->sight_of_ends() : Engine::Sight::kNone;
+  if (second_ != nullptr) least = std::min(least, second_->sight_of_ends());
+  return least;
+}
+
+Failure Watchdog::explain(Failure failure) {
+  // Communicators that see the end of a process say that; others only see a connection lost.
+  const bool symptom = failure.kind == FailureKind::kPeerLost;
+  return explain(std::move(failure), symptom && sight_of_ends() != Engine::Sight::kAll);
+}
+
+Failure Watchdog::explain(Failure failure, bool hesitate) {
+  const std::optional<ErrorStore::Posted> first =
+      errors_.post(failure, kPatience, hesitate ? kHesitation : milliseconds(0));
+  if (!first || first->rank == label_->rank) return failure;
+  // The communicator has told the cause already, or this rank names both sides itself.
+  if (failure.rank != label_->rank || failure.kind == FailureKind::kMismatch) return failure;
+  const Failure& cause = first->failure;
+  // All wait for the same one, each until its own deadline.
+  if (failure.kind == FailureKind::kTimeout && cause.kind == failure.kind) return failure;
+  // Who has lost a connection only saw the end of what another rank has seen before.
+  if (failure.kind == FailureKind::kAborted || failure.kind == FailureKind::kPeerLost) return cause;
+  if (failure.text.find(cause.text) != std::string::npos) return failure;
+  failure.text += str_of("; rank ", cause.rank, " had failed before: ", cause.text);
+  return failure;
+}
+
+// The kernel tells of the end of a process piece by piece: its connections may be closed before its
+// locks are free.
+std::string Watchdog::ended_peers_text(const CallRecord& call) {
+  std::vector<int> ended;
+  const int attempts = sight_of_ends() == Engine::Sight::kNone ? 0 : 5;
+  for (int attempt = 0; attempt < attempts && ended.empty(); ++attempt) {
+    if (attempt > 0) std::this_thread::sleep_for(milliseconds(40));
+    ended = ended_peers(call);
+  }
+  std::string text;
+  for (int peer : ended) text += str_of(text.empty() ? "" : ", ", peer);
+  if (text.empty()) return text;
+  return str_of(ended.size() == 1 ? "the process of rank " : "the processes of ranks ", text,
+                ended.size() == 1 ? " has ended" : " have ended");
+}
+
+void Watchdog::rethrow(const CallRecord& record, const std::string& text, bool ended) {
+  TORCH_CHECK(process_ == getpid(), "cgx: ", record.title().text(),
+              ": the work belongs to the parent of this process; a forked child cannot use it");
+  const bool late =
+      text.find("imed out") != std::string::npos || text.find("imeout") != std::string::npos;
+  std::optional<Failure> known;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ != nullptr) known = engine_->failure();
+  }
+  if (known) throw_to(record, *known);
+  Failure failure{late ? FailureKind::kTimeout : FailureKind::kPeerLost, text, label_->rank,
+                  record.title().call};
+  if (!ended) {
+    failure.kind = FailureKind::kTimeout;
+    failure.text += " The collective goes on.";
+    throw_to(record, failure);
+  }
+  const std::string lost = ended_peers_text(record);
+  if (!lost.empty()) {
+    failure.kind = FailureKind::kPeerLost;
+    failure.text += "; " + lost;
+  }
+  failure = explain(std::move(failure), lost.empty() && failure.kind == FailureKind::kPeerLost);
+  fail(failure);
+  throw_to(record, failure);
+}
+
+std::vector<CallRecordPtr> Watchdog::under_way() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(calls_, [](const CallRecordPtr& call) { return call->over(); });
+  return {calls_.begin(), calls_.end()};
+}
+
+void Watchdog::abort_inner() {
+  BackendPtr inner, second;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    inner = inner_.lock();
+    second = second_inner_.lock();
+    second_inner_.reset();  // once is enough
+  }
+  if (second) try {
+      second->abort();
+    } catch (const std::exception&) {
+      // It has failed already: its own watchdog ends its waits.
+    }
+  if (!inner) return;
+  bool waiting = false;
+  for (const CallRecordPtr& call : under_way()) {
+    if (call->shape.engine) continue;
+    waiting = true;
+    try {
+      if (auto work = call->work()) work->abort();
+    } catch (const std::exception&) {
+      // Gloo's collectives cannot be aborted, only lose their connections.
+    }
+  }
+  // Once for the peers, and again, at every look, for as long as anybody here still waits.
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(inner_aborted_, true) && !waiting) return;
+  }
+  close_connections(*inner);
+}
+
+void Watchdog::look() {
+  for (const CallRecordPtr& call : under_way()) {
+    // A call that has not started has no work yet: a large input may be copied first.
+    if (call->shape.engine || call->state() == CallRecord::State::kScheduled) continue;
+    // Gloo's sends and receives learn only in wait() that they are over.
+    const auto work = call->work();
+    if (!work || (!call->shape.point_to_point() && work->isCompleted())) {
+      finish(*call, work && !succeeded(*work) ? "failed" : "");
+    }
+  }
+  const std::vector<CallRecordPtr> calls = under_way();
+  if (calls.empty()) {
+    patience_.rest();
+    return answer_when_asked(Clock::now());
+  }
+  std::optional<Failure> broken;
+  uint64_t moved = 0;
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ == nullptr) return;
+    broken = engine_->failure();
+    for (Engine* engine : {engine_, second_}) {
+      if (engine == nullptr) continue;
+      const Stats& stats = engine->stats();
+      moved += stats.bytes_sent + stats.bytes_received;
+    }
+  }
+  if (broken) return abort_inner();
+  const auto now = Clock::now();
+  patience_.look(now, moved);
+  for (const CallRecordPtr& call : calls) {
+    if (call->shape.point_to_point()) continue;
+    if (patience_.exhausted(now, !ended_peers(*call).empty(), call->shape.engine)) {
+      return fail(
+          {FailureKind::kPeerLost, ended_peers_text(*call), label_->rank, call->title().call});
+    }
+    if (act_on_finding()) return;
+    listen_when_quiet(*call, now);
+    break;  // of the oldest collective: later ones may not have begun
+  }
+  compare_when_stuck(now);
+}
+
+void Watchdog::listen_when_quiet(const CallRecord& oldest, Clock::time_point now) {
+  if (now < next_listen_ || now - oldest.created < kListenAfter) return;
+  if (!patience_.quiet(now, kListenAfter)) return;
+  const auto pause = std::max<Clock::duration>(kListenAfter, label_->size * kListenShare);
+  if (errors_.listen()) next_listen_ = now + pause;
+}
+
+bool Watchdog::act_on_finding() {
+  const auto finding = errors_.finding();
+  if (!finding) return false;
+  if (finding->failure && finding->failure->rank != label_->rank) {
+    fail(finding->failure->failure);
+    return true;
+  }
+  if (!finding->other) return false;
+  fail(disagreement_of(finding->mine, *finding->other));
+  return true;
+}
+
+void Watchdog::answer_when_asked(Clock::time_point now) {
+  std::vector<Fingerprint> notes;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!answers_ || now < next_answer_) return;
+    notes.assign(recent_.begin(), recent_.end());
+  }
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    if (engine_ == nullptr || engine_->failure()) return;
+  }
+  if (act_on_finding()) return;
+  if (errors_.answer(std::move(notes))) next_answer_ = now + kAnswerAgain;
+}
+
+void Watchdog::compare_when_stuck(Clock::time_point now) {
+  if (act_on_finding()) return;
+  uint64_t stuck = 0;
+  bool asks = false;
+  std::vector<Fingerprint> notes;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    asks = answers_;
+    for (const CallRecordPtr& call : calls_) {
+      if (call->over() || call->shape.point_to_point()) continue;
+      if (now - call->created < kStuckAfter) break;
+      stuck = call->number;
+      break;
+    }
+    if (stuck != 0 && now < next_compare_) return;
+    for (const Fingerprint& note : recent_) {
+      if (note.number <= stuck) notes.push_back(note);
+    }
+    if (notes.size() > kRecent) notes.erase(notes.begin(), notes.end() - kRecent);
+  }
+  if (stuck == 0) {  // a receive may be under way for long, and says nothing of the collectives
+    next_compare_ = {};
+    return answer_when_asked(now);
+  }
+  if (errors_.compare(std::move(notes), asks ? stuck : 0)) next_compare_ = now + kCompareAgain;
+}
+
+}  // namespace cgx

@@ -1,0 +1,130 @@
+// What stands between a group's collectives and silence: counts them, compares them with those of
+// the peers, notices ended peers and stuck calls, and turns every failure, of the engine or of the
+// inner backend, into the first cause on all ranks.
+//
+// Three ways to learn of trouble, from fast to slow:
+// - at the call: what ranks of one host are about to do is compared in shared memory, before
+//   anything is sent (Communicator::compare_call);
+// - while waiting: communicators and the inner backend report what they see; the watch adds peers
+// of
+//   this host that have ended, failures published in shared memory and, where nothing moves,
+//   failures posted in the store: ranks that wait for a live peer learn of a dead one from the
+//   ranks that waited for it;
+// - after kStuckAfter: ranks that got stuck compare through the store what they are doing.
+// Thread-safe.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "backend/health/call_patience.h"
+#include "backend/health/error_store.h"
+#include "backend/health/watch.h"
+#include "backend/work/call_record.h"
+#include "reduce/engine.h"
+
+namespace cgx {
+
+/// Makes a Gloo backend drop all its connections, so that every wait on them, here and on the
+/// peers, ends: what Gloo itself does after a wait that timed out. It has no other way.
+void close_connections(c10d::Backend& gloo);
+
+class Watchdog final : public Watched {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+
+  static constexpr std::chrono::seconds kStuckAfter{2};
+
+  Watchdog(std::shared_ptr<const GroupLabel> label, c10::intrusive_ptr<c10d::Store> store);
+  ~Watchdog() override;
+
+  /// From here on the group is watched. Both must outlive detach().
+  void attach(Engine* engine, const BackendPtr& inner);
+  /// A second engine of the group (for the tensors of a GPU), which fails with it.
+  void attach_also(Engine* engine);
+  /// A second inner backend, for the tensors of a GPU, which is aborted with the first.
+  void attach_also(const BackendPtr& inner);
+  void detach();
+
+  /// A call begins. MismatchError, which breaks the group, if a peer is known to run another one.
+  CallRecordPtr begin(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
+                      std::chrono::milliseconds timeout);
+  /// The call has not reached any peer (its arguments were refused).
+  void withdraw(const CallRecordPtr& record);
+
+  /// From here on this rank tells what it has run to ranks that are stuck, also while it is not:
+  /// its calls may end before the peers have begun theirs (NCCL between hosts).
+  void answer_always();
+  /// The call has ended; `error` empty: well.
+  void finish(CallRecord& record, const std::string& error);
+
+  /// Collectives that were begun.
+  uint64_t sequence() const;
+  /// What a call that begins now is called in errors.
+  CallTitle next(const char* operation) const;
+
+  /// Breaks the group on all ranks that can be reached.
+  void fail(const Failure& failure);
+
+  /// Posts the engine's failure, unless another rank was faster; returns it with what that one has
+  /// posted of its cause, or the cause itself.
+  Failure explain(Failure failure);
+
+  /// For works of the inner backend whose wait has thrown: throws the cause, as an exception for
+  /// Python. `ended`: has the call itself failed, not only this wait?
+  [[noreturn]] void rethrow(const CallRecord& record, const std::string& text, bool ended);
+
+  void look() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /// "the process of rank 2 has ended", or empty; those that had done their part of the call do not
+  /// count.
+  std::string ended_peers_text(const CallRecord& call);
+  std::vector<int> ended_peers(const CallRecord& call);
+  Engine::Sight sight_of_ends();
+  /// hesitate: the cause of the failure may be about to be posted by another rank.
+  Failure explain(Failure failure, bool hesitate);
+
+  Failure disagreement_of(const Fingerprint& mine, const PeerFingerprint& other) const;
+  void abort_inner();
+  /// True if a look into the store has found something, by which the group is broken now.
+  bool act_on_finding();
+  void compare_when_stuck(Clock::time_point now);
+  /// Looks into the store if nothing has moved for a while.
+  void listen_when_quiet(const CallRecord& oldest, Clock::time_point now);
+  void answer_when_asked(Clock::time_point now);
+  std::vector<CallRecordPtr> under_way();
+
+  const pid_t process_;
+  const std::shared_ptr<const GroupLabel> label_;
+  ErrorStore errors_;
+
+  std::mutex attached_mutex_;  // guards these two; taken before mutex_
+  Engine* engine_ = nullptr;
+  Engine* second_ = nullptr;
+  c10::weak_intrusive_ptr<c10d::Backend> inner_{BackendPtr()}, second_inner_{BackendPtr()};
+
+  mutable std::mutex mutex_;  // guards what follows
+  uint64_t collectives_ = 0, point_to_point_ = 0;
+  std::deque<CallRecordPtr> calls_;  // not known to be over
+  std::deque<Fingerprint> recent_;
+  bool answers_ = false;
+  bool inner_aborted_ = false;
+
+  // Of the watch's thread alone.
+  CallPatience patience_;
+  Clock::time_point next_compare_{}, next_answer_{}, next_listen_{};
+};
+
+}  // namespace cgx

@@ -1,0 +1,262 @@
+#include "backend/work/call_record.h"
+
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                        "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
+// In the first word of a note, from the lowest bit: operation, reduction, type, flags, root.
+constexpr int kReduceShift = 8, kTypeShift = 16, kFlagsShift = 24, kRootShift = 32;
+constexpr uint64_t kEngine = 1, kCuda = 2;
+constexpr int kBitsShift = 2;  // in the flags
+constexpr uint32_t kIsPlan = 0x80000000u, kPlan = 0x3fffffffu;
+constexpr uint64_t kByte = 0xff;
+constexpr uint64_t kNone = kByte;
+
+// As Python calls them.
+const char* name_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return "float32";
+    case at::kDouble:
+      return "float64";
+    case at::kHalf:
+      return "float16";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kByte:
+      return "uint8";
+    case at::kChar:
+      return "int8";
+    case at::kShort:
+      return "int16";
+    case at::kInt:
+      return "int32";
+    case at::kLong:
+      return "int64";
+    case at::kBool:
+      return "bool";
+    case at::kComplexFloat:
+      return "complex64";
+    case at::kComplexDouble:
+      return "complex128";
+    default:
+      return c10::toString(type);
+  }
+}
+
+}  // namespace
+
+const char* name_of(c10d::OpType op) {
+  switch (op) {
+    case c10d::OpType::BROADCAST:
+      return "broadcast";
+    case c10d::OpType::ALLREDUCE:
+      return "all_reduce";
+    case c10d::OpType::ALLREDUCE_COALESCED:
+      return "all_reduce_coalesced";
+    case c10d::OpType::REDUCE:
+      return "reduce";
+    case c10d::OpType::ALLGATHER:
+      return "all_gather";
+    case c10d::OpType::_ALLGATHER_BASE:
+      return "all_gather_into_tensor";
+    case c10d::OpType::ALLGATHER_COALESCED:
+      return "all_gather_coalesced";
+    case c10d::OpType::GATHER:
+      return "gather";
+    case c10d::OpType::SCATTER:
+      return "scatter";
+    case c10d::OpType::REDUCE_SCATTER:
+      return "reduce_scatter";
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return "reduce_scatter_tensor";
+    case c10d::OpType::ALLTOALL_BASE:
+      return "all_to_all_single";
+    case c10d::OpType::ALLTOALL:
+      return "all_to_all";
+    case c10d::OpType::SEND:
+      return "send";
+    case c10d::OpType::RECV:
+    case c10d::OpType::RECVANYSOURCE:
+      return "recv";
+    case c10d::OpType::BARRIER:
+      return "barrier";
+    case kConnectGpus:
+      return "connection of GPUs";
+    default:
+      return "collective";
+  }
+}
+
+Fingerprint note_of(const CallShape& shape, uint64_t number) {
+  const uint64_t reduce = shape.reduce ? static_cast<uint64_t>(*shape.reduce) & kByte : kNone;
+  // What has a plan has no root: the sign says which.
+  const uint32_t root = shape.plan == 0 ? static_cast<uint32_t>(shape.root)
+                                        : kIsPlan | (static_cast<uint32_t>(shape.plan) & kPlan);
+  const uint64_t flags = (shape.engine ? kEngine : 0) | (shape.cuda ? kCuda : 0) |
+                         static_cast<uint64_t>(shape.bits) << kBitsShift;
+  Fingerprint note;
+  note.number = number;
+  note.words[0] = (static_cast<uint64_t>(shape.op) & kByte) | reduce << kReduceShift |
+                  (static_cast<uint64_t>(shape.dtype) & kByte) << kTypeShift |
+                  flags << kFlagsShift | static_cast<uint64_t>(root) << kRootShift;
+  note.words[1] = static_cast<uint64_t>(shape.values);
+  return note;
+}
+
+std::string describe(const Fingerprint& note) {
+  const auto field = [&note](int shift) { return note.words[0] >> shift & kByte; };
+  const auto op = static_cast<c10d::OpType>(note.words[0] & kByte);
+  const auto root = static_cast<int32_t>(note.words[0] >> kRootShift);
+  std::string text = name_of(op);
+  if (op == c10d::OpType::BARRIER) return text;
+  if (op == kConnectGpus) return text + ", for the first collective on CUDA tensors";
+  const uint64_t reduce = field(kReduceShift);
+  if (reduce != kNone) {
+    text += str_of(" ", reduce < std::size(kReduceNames) ? kReduceNames[reduce] : "?");
+  }
+  const auto values = static_cast<int64_t>(note.words[1]);
+  const char* type = name_of(static_cast<at::ScalarType>(field(kTypeShift)));
+  text += values == CallShape::kUneven ? str_of(" of ", type, " values")
+                                       : values_text(note.words[1], type);
+  const uint64_t flags = field(kFlagsShift);
+  if ((flags & kCuda) != 0) text += " on CUDA";
+  if (root >= 0) text += str_of(op == c10d::OpType::SEND ? " to rank " : " from rank ", root);
+  return (flags & kEngine) != 0 ? text + bits_text(static_cast<int>(flags >> kBitsShift)) : text;
+}
+
+CallName name_of(const Fingerprint& note) {
+  return {name_of(static_cast<c10d::OpType>(note.words[0] & kByte)), note.number};
+}
+
+CallSide side_of(const Fingerprint& note, int rank) {
+  const auto root = static_cast<int32_t>(note.words[0] >> kRootShift);
+  return {rank, describe(note), {}, root < -1 ? static_cast<uint32_t>(root) & kPlan : 0};
+}
+
+TensorShapes::TensorShapes(const std::vector<at::Tensor>& inputs,
+                           const std::vector<at::Tensor>& outputs) {
+  const auto sizes_of = [](const at::Tensor& t) {
+    return t.layout() == at::kStrided ? t.sizes() : at::IntArrayRef{};
+  };
+  size_t words = 0;
+  for (const auto* list : {&inputs, &outputs}) {
+    for (const at::Tensor& t : *list) words += 2 + sizes_of(t).size();
+  }
+  packed_.reserve(words);
+  const auto pack = [&](const std::vector<at::Tensor>& list) {
+    for (const at::Tensor& t : list) {
+      const at::IntArrayRef sizes = sizes_of(t);
+      packed_.push_back(static_cast<int64_t>(t.scalar_type()));
+      packed_.push_back(static_cast<int64_t>(sizes.size()));
+      packed_.insert(packed_.end(), sizes.begin(), sizes.end());
+    }
+  };
+  pack(inputs);
+  inputs_ = packed_.size();
+  pack(outputs);
+}
+
+std::vector<std::vector<int64_t>> TensorShapes::sizes(size_t begin, size_t end) const {
+  std::vector<std::vector<int64_t>> out;
+  for (size_t at = begin; at < end;) {
+    const auto first = packed_.begin() + static_cast<ptrdiff_t>(at) + 2;
+    out.emplace_back(first, first + packed_[at + 1]);
+    at += 2 + out.back().size();
+  }
+  return out;
+}
+
+std::vector<at::ScalarType> TensorShapes::types(size_t begin, size_t end) const {
+  std::vector<at::ScalarType> out;
+  for (size_t at = begin; at < end; at += 2 + static_cast<size_t>(packed_[at + 1])) {
+    out.push_back(static_cast<at::ScalarType>(packed_[at]));
+  }
+  return out;
+}
+
+void CallRecord::start() {
+  State scheduled = State::kScheduled;
+  if (!state_.compare_exchange_strong(scheduled, State::kStarted)) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  started_ = Clock::now();
+}
+
+void CallRecord::finish(const std::string& error) {
+  // Even a weak pointer keeps a work from being destroyed, and with it Gloo's connections and their
+  // thread, while records live on in the flight recorder. Let go of it after the lock.
+  c10::weak_intrusive_ptr<c10d::Work> work{c10::intrusive_ptr<c10d::Work>()};
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (over()) return;
+  std::swap(work, work_);
+  ended_ = Clock::now();
+  if (started_ == Clock::time_point{}) started_ = created;
+  error_ = error;
+  state_ = error.empty() ? State::kCompleted : State::kFailed;
+}
+
+void CallRecord::served_by(const std::shared_ptr<const Plan>& plan,
+                           const std::string& communicator) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  plan_ = plan;
+  communicator_ = communicator;
+  bytes_before_ += plan->values * size_of(plan->dtype);
+}
+
+void CallRecord::tuned(const std::string& why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  tuning_ = why;
+}
+
+void CallRecord::watch_work(const c10::intrusive_ptr<c10d::Work>& work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  work_ = c10::weak_intrusive_ptr<c10d::Work>(work);
+}
+
+c10::intrusive_ptr<c10d::Work> CallRecord::work() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return work_.lock();
+}
+
+CallTitle CallRecord::title() const {
+  return {{name_of(shape.op), number}, group->shown(), group->rank, group->size};
+}
+
+std::string CallRecord::error_text(const Failure& failure) const {
+  std::string where = shape.engine ? "" : "gloo";
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!communicator_.empty()) where = communicator_;
+  }
+  const std::chrono::duration<double> passed = Clock::now() - created;
+  return cgx::error_text(title(), failure, where, passed.count());
+}
+
+CallRecord::Progress CallRecord::progress() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto unix_ns = [this](Clock::time_point at) -> int64_t {
+    if (at == Clock::time_point{}) return 0;
+    return created_unix_ns +
+           std::chrono::duration_cast<std::chrono::nanoseconds>(at - created).count();
+  };
+  std::string way = "gloo";
+  if (plan_) {
+    const Layer* first = plan_->first_compressed();
+    way = str_of(name_of(plan_->algorithm), " over ", communicator_, ", ",
+                 first != nullptr ? first->codec->describe() : "exact");
+    if (plan_->layers.size() > 1) way += str_of(", ", plan_->layers.size(), " layers");
+  }
+  return {state_,          unix_ns(started_),
+          unix_ns(ended_), std::chrono::duration<double, std::milli>(ended_ - started_).count(),
+          bytes_before_,   bytes_after_,
+          plan_,           way,
+          error_,          tuning_};
+}
+
+}  // namespace cgx

@@ -1,0 +1,308 @@
+#include "bindings/engine.h"
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/config/layer_table.h"
+#include "backend/config/settings_doc.h"
+#include "backend/version.h"
+#include "base/error.h"
+#include "reduce/schedule/pipeline.h"
+#include "reduce/schedule/team_all_reduce.h"
+#include "reduce/simulate.h"
+
+namespace py = pybind11;
+
+namespace cgx {
+namespace {
+
+using Address = uintptr_t;
+using LayerRequests = std::vector<std::pair<size_t, std::optional<CodecSpec>>>;
+
+const char* text_of(Rounding rounding) {
+  return rounding == Rounding::kNearest ? "nearest" : "stochastic";
+}
+
+CodecSpec make_spec(const std::string& codec, int bits, int64_t bucket_size,
+                    const std::string& rounding, uint64_t seed, bool skip) {
+  CodecSpec spec;
+  spec.name = codec;
+  spec.bits = bits;
+  spec.bucket_size = bucket_size;
+  if (rounding == "stochastic") {
+    spec.rounding = Rounding::kStochastic;
+  } else if (rounding != "nearest") {
+    throw ConfigError(
+        str_of("rounding='", rounding, "' is not allowed; one of nearest, stochastic"));
+  }
+  spec.seed = seed;
+  spec.skip_incomplete_buckets = skip;
+  return make_codec(spec)->spec();  // refuses bad values by name
+}
+
+std::string repr(const CodecSpec& spec) {
+  return str_of("Spec(codec='", spec.name, "', bits=", spec.bits,
+                ", bucket_size=", spec.bucket_size, ", rounding='", text_of(spec.rounding),
+                "', seed=", spec.seed,
+                ", skip_incomplete_buckets=", spec.skip_incomplete_buckets ? "True" : "False", ")");
+}
+
+DType dtype_of(int code) {
+  if (code < 0 || code > 2)
+    throw ConfigError(str_of("dtype code ", code, " is not one of 0, 1, 2"));
+  return static_cast<DType>(code);
+}
+
+Reduction reduction_of(const std::string& algorithm) {
+  if (algorithm == "auto") return Reduction::kAuto;
+  if (algorithm == "oneshot") return Reduction::kOneShot;
+  if (algorithm == "sra") return Reduction::kScatterReduceAllGather;
+  if (algorithm == "ring") return Reduction::kRing;
+  throw ConfigError(
+      str_of("algorithm='", algorithm, "' is not allowed; one of auto, oneshot, sra, ring"));
+}
+
+Algorithm algorithm_of(const std::string& text) {
+  switch (reduction_of(text)) {
+    case Reduction::kOneShot:
+      return Algorithm::kOneShot;
+    case Reduction::kScatterReduceAllGather:
+      return Algorithm::kScatterReduceAllGather;
+    case Reduction::kRing:
+      return Algorithm::kRing;
+    case Reduction::kAuto:
+      break;
+  }
+  throw ConfigError(str_of("algorithm='", text, "' is not allowed; one of oneshot, sra, ring"));
+}
+
+const char* text_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kOneShot:
+      return "oneshot";
+    case Algorithm::kScatterReduceAllGather:
+      return "sra";
+    case Algorithm::kRing:
+      return "ring";
+    case Algorithm::kDirect:
+      return "direct";
+  }
+  return "unknown";
+}
+
+// The keyword arguments that describe a simulated group.
+//   ranks or hosts   number of ranks, or the name of every rank's host
+//   slot_bytes, inner_bytes      of an exchange inside a host: aimed at, and allowed
+//   inner_limit                  of one that holds a single bucket
+//   segment_bytes, cross_bytes   of a message and of an exchange across hosts
+//   direct or direct_from, direct_chunk   of direct transfers, with one level
+SimulatedGroup group_of(const py::dict& given) {
+  auto get = [&given](const char* key, auto fallback) {
+    return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;
+  };
+  const auto hosts = get("hosts", std::vector<std::string>{});
+  const auto ranks = get("ranks", 0);
+  SimulatedGroup group{
+      hosts.empty() ? Topology::one_host(ranks) : Topology(hosts, get("leader_only", false)), {}};
+  const Reduction reduction = reduction_of(get("algorithm", std::string("auto")));
+  const bool across = group.topology.host_count() > 1;
+  (across ? group.options.cross_reduction : group.options.inner_reduction) = reduction;
+  group.options.nonfinite =
+      get("raise_nonfinite", false) ? NonFinite::kRaise : NonFinite::kPropagate;
+  group.options.inner_exact = get("inner_exact", true);
+  group.options.direct_from = get("direct_from", get("direct", false) ? kDirectFrom : size_t{0});
+  group.options.direct_chunk = get("direct_chunk", kDirectChunk);
+  group.options.inner.wanted = get("slot_bytes", size_t{1} << 20);
+  group.options.inner.most = get("inner_bytes", group.options.inner.wanted);
+  group.options.inner.limit = get("inner_limit", kNoLimit);
+  group.options.segment_bytes = get("segment_bytes", size_t{512} << 10);
+  group.options.cross_bytes = get("cross_bytes", size_t{64} << 20);
+  group.sequence = get("sequence", uint64_t{0});
+  return group;
+}
+
+std::vector<Layer> layers_of(const LayerRequests& requests) {
+  std::vector<Layer> layers;
+  for (const auto& [numel, spec] : requests) {
+    layers.push_back({numel, spec ? make_codec(*spec) : raw_codec()});
+  }
+  return layers;
+}
+
+py::dict to_python(const SimulationResult& result) {
+  py::list stats;
+  for (const StatsSnapshot& one : result.stats) stats.append(to_dict(one));
+  py::dict out;
+  out["algorithm"] = text_of(result.algorithm);
+  out["stats"] = stats;
+  return out;
+}
+
+py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype,
+                                const LayerRequests& requests, bool average,
+                                const py::kwargs& group) {
+  std::vector<void*> pointers;
+  for (Address address : data) pointers.push_back(reinterpret_cast<void*>(address));
+  const SimulatedGroup simulated = group_of(group);
+  SimulationResult result;
+  {
+    py::gil_scoped_release no_gil;
+    result =
+        simulate_all_reduce(simulated, pointers, dtype_of(dtype), layers_of(requests), average);
+  }
+  return to_python(result);
+}
+
+py::dict simulate_shards_py(const std::string& operation, const std::vector<Address>& inputs,
+                            const std::vector<Address>& outputs, int dtype, size_t shard,
+                            const std::optional<CodecSpec>& spec, bool average,
+                            const py::kwargs& group) {
+  if (operation != "reduce_scatter" && operation != "all_gather") {
+    throw ConfigError(
+        str_of("operation='", operation, "' is not one of reduce_scatter, all_gather"));
+  }
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  for (Address address : inputs) in.push_back(reinterpret_cast<const void*>(address));
+  for (Address address : outputs) out.push_back(reinterpret_cast<void*>(address));
+  const SimulatedGroup simulated = group_of(group);
+  SimulationResult result;
+  {
+    py::gil_scoped_release no_gil;
+    result = simulate_shards(
+        simulated,
+        operation == "reduce_scatter" ? Operation::kReduceScatter : Operation::kAllGather, in, out,
+        dtype_of(dtype), shard, spec ? make_codec(*spec) : raw_codec(), average);
+  }
+  return to_python(result);
+}
+
+// For tests and for the curious: what travels where. rounds -> shards -> chunks -> pieces (offset,
+// count, payload, bytes, exact).
+py::list describe_plan(const LayerRequests& requests, int dtype, const py::kwargs& group) {
+  const std::vector<Layer> layers = layers_of(requests);
+  const SimulatedGroup simulated = group_of(group);
+  auto plan = make_all_reduce_plan(simulated.options, simulated.topology, layers, dtype_of(dtype));
+  py::list rounds;
+  for (const Round& round : plan->rounds) {
+    py::list shards;
+    for (const Shard& shard : round.shards) {
+      py::list chunks;
+      for (const Chunk& chunk : shard.chunks) {
+        py::list pieces;
+        for (const Piece& p : chunk.pieces) {
+          pieces.append(
+              py::make_tuple(p.offset, p.count, p.payload, p.bytes, p.codec == raw_codec().get()));
+        }
+        chunks.append(pieces);
+      }
+      shards.append(chunks);
+    }
+    rounds.append(shards);
+  }
+  return rounds;
+}
+
+py::list settings_py() {
+  py::list table;
+  for (const Setting& s : settings()) {
+    py::dict row;
+    row["name"] = s.name;
+    row["variable"] = s.variable;
+    row["default"] = s.fallback;
+    row["per_call"] = s.per_call;
+    row["compared"] = s.compared;
+    row["meaning"] = meaning_of(s);
+    table.append(row);
+  }
+  return table;
+}
+
+}  // namespace
+
+py::dict to_dict(const StatsSnapshot& stats) {
+  py::dict out;
+  out["calls"] = stats.calls;
+  out["compressed_calls"] = stats.compressed_calls;
+  out["values"] = stats.values;
+  out["bytes_raw"] = stats.bytes_raw;
+  out["bytes_sent"] = stats.bytes_sent;
+  out["bytes_sent_across"] = stats.bytes_sent_across;
+  out["bytes_received"] = stats.bytes_received;
+  out["messages_sent"] = stats.messages_sent;
+  out["staging_bytes"] = stats.staging_bytes;
+  out["seconds_encode"] = stats.seconds_encode;
+  out["seconds_transfer"] = stats.seconds_transfer;
+  out["seconds_decode"] = stats.seconds_decode;
+  return out;
+}
+
+void bind_engine(py::module_& m) {
+  m.attr("__version__") = kVersion;
+
+  py::class_<CodecSpec>(m, "Spec", "What a codec is asked for; immutable and hashable.")
+      .def(py::init(&make_spec), py::kw_only(), py::arg("codec") = "maxmin", py::arg("bits") = 4,
+           py::arg("bucket_size") = 512, py::arg("rounding") = "nearest", py::arg("seed") = 0,
+           py::arg("skip_incomplete_buckets") = false)
+      .def_readonly("codec", &CodecSpec::name)
+      .def_readonly("bits", &CodecSpec::bits)
+      .def_readonly("bucket_size", &CodecSpec::bucket_size)
+      .def_property_readonly("rounding", [](const CodecSpec& s) { return text_of(s.rounding); })
+      .def_readonly("seed", &CodecSpec::seed)
+      .def_readonly("skip_incomplete_buckets", &CodecSpec::skip_incomplete_buckets)
+      .def("__eq__", [](const CodecSpec& a, const CodecSpec& b) { return a == b; })
+      .def("__hash__", [](const CodecSpec& s) { return py::hash(py::str(repr(s))); })
+      .def("__repr__", &repr);
+
+  m.def("simulate_all_reduce", &simulate_all_reduce_py, py::arg("data"), py::arg("dtype"),
+        py::arg("layers"), py::arg("average"));
+  m.def("simulate_shards", &simulate_shards_py, py::arg("operation"), py::arg("inputs"),
+        py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("spec"),
+        py::arg("average"));
+  m.def(
+      "pipeline_steps",
+      [](size_t rounds, int stages, size_t depth) {
+        std::vector<std::pair<int, size_t>> steps;
+        for_each_step(rounds, stages, depth,
+                      [&](int stage, size_t round) { steps.emplace_back(stage, round); });
+        return steps;
+      },
+      py::arg("rounds"), py::arg("stages"), py::arg("depth"));
+  m.def(
+      "pipeline_depth",
+      [](const std::string& algorithm, int size, int in_flight) {
+        const Algorithm chosen = algorithm_of(algorithm);
+        return std::make_pair(team_stages(chosen, size), team_depth(chosen, size, in_flight));
+      },
+      py::arg("algorithm"), py::arg("size"), py::arg("in_flight"));
+  m.def("describe_plan", &describe_plan, py::arg("layers"), py::arg("dtype"));
+
+  LayerTable& table = LayerTable::instance();
+  m.def(
+      "register_layer",
+      [&table](int64_t bucket_idx, int64_t layer_idx, int64_t numel, int64_t bits,
+               int64_t bucket_size) { table.add(bucket_idx, layer_idx, numel, bits, bucket_size); },
+      py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("numel"), py::arg("bits") = 0,
+      py::arg("bucket_size") = 0);
+  m.def(
+      "set_quantization_bits",
+      [&table](int64_t bucket_idx, int64_t layer_idx, int64_t bits) {
+        table.set_bits(bucket_idx, layer_idx, bits);
+      },
+      py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("bits"));
+  m.def(
+      "set_quantization_bucket_size",
+      [&table](int64_t bucket_idx, int64_t layer_idx, int64_t bucket_size) {
+        table.set_bucket_size(bucket_idx, layer_idx, bucket_size);
+      },
+      py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("bucket_size"));
+  m.def("clear_layers", [&table] { table.clear(); });
+  m.def("settings", &settings_py);
+}
+
+}  // namespace cgx

@@ -1,0 +1,348 @@
+#include "bindings/group.h"
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "backend/config/settings_doc.h"
+#include "backend/process_group_cgx.h"
+#include "backend/python_error.h"
+#include "base/error.h"
+#include "bindings/engine.h"
+#include "bindings/mpi.h"
+#include "bindings/tuning.h"
+#include "device/driver.h"
+
+namespace py = pybind11;
+
+namespace cgx {
+namespace {
+
+using Options = ProcessGroupCGX::Options;
+using OptionsPtr = c10::intrusive_ptr<Options>;
+using LayerPairs = std::vector<std::pair<int64_t, std::optional<CodecSpec>>>;
+using std::chrono::milliseconds;
+
+// The text that OptionFields takes for a Python value; TypeError for a wrong type, so that bits=4.0
+// is no silent 4.
+std::string text_of(const Setting& setting, const py::handle& value) {
+  const std::string type = py::str(py::type::handle_of(value).attr("__name__"));
+  const auto refuse = [&](const char* wanted) {
+    throw py::type_error(str_of("Options(", setting.name, "=", std::string(py::repr(value)),
+                                "): expected ", wanted, ", got ", type));
+  };
+  switch (setting.kind) {
+    case Setting::Kind::kInteger:
+      if (!py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value)) refuse("an int");
+      return py::str(value);
+    case Setting::Kind::kBoolean:
+      if (!py::isinstance<py::bool_>(value)) refuse("a bool");
+      return value.cast<bool>() ? "1" : "0";
+    case Setting::Kind::kSwitch:
+      if (py::isinstance<py::bool_>(value)) return value.cast<bool>() ? "1" : "0";
+      if (!py::isinstance<py::str>(value)) refuse("a bool or 'AUTO'");
+      return py::str(value);
+    case Setting::Kind::kList: {
+      if (py::isinstance<py::str>(value)) return py::str(value);
+      if (!py::isinstance<py::sequence>(value)) refuse("a str or a sequence of str");
+      std::string text;
+      for (const py::handle& item : value) {
+        text += (text.empty() ? "" : ",") + std::string(py::str(item));
+      }
+      return text.empty() ? "none" : text;
+    }
+    case Setting::Kind::kChoice:
+    case Setting::Kind::kText:
+      break;
+  }
+  if (!py::isinstance<py::str>(value)) refuse("a str");
+  return py::str(value);
+}
+
+py::object value_of(const Setting& setting, const std::string& text) {
+  switch (setting.kind) {
+    case Setting::Kind::kInteger:
+      return py::int_(std::stoll(text));
+    case Setting::Kind::kBoolean:
+      return py::bool_(text == "1");
+    case Setting::Kind::kSwitch:
+      return text == "AUTO" ? py::object(py::str(text)) : py::object(py::bool_(text == "1"));
+    default:
+      return py::str(text);
+  }
+}
+
+OptionsPtr make_options(const py::kwargs& kwargs) {
+  auto options = c10::make_intrusive<Options>();
+  for (const auto& [key, value] : kwargs) {
+    const Setting& known = setting(py::str(key));
+    if (value.is_none()) continue;
+    const std::string text = text_of(known, value);
+    // The text of an exception would end there.
+    if (text.find('\0') != std::string::npos) {
+      throw ConfigError(str_of("Options(", known.name, "=", std::string(py::repr(value)),
+                               "): a text without NUL characters is allowed"));
+    }
+    options->fields.set(known.name, text);
+  }
+  return options;
+}
+
+py::dict given(const Options& options) {
+  py::dict out;
+  for (const auto& [name, text] : options.fields.all()) {
+    out[py::str(name)] = value_of(setting(name), text);
+  }
+  return out;
+}
+
+std::string repr(const Options& options) {
+  std::string text;
+  for (const auto& [name, value] : given(options)) {
+    text += (text.empty() ? "" : ", ") + std::string(py::str(name)) + "=" +
+            std::string(py::repr(value));
+  }
+  return "Options(" + text + ")";
+}
+
+// What holds for every setting: the option, else the environment's value, else the default.
+py::dict settings_in_force(const OptionFields& fields) {
+  py::dict out;
+  for (const Setting& s : settings()) out[s.name] = value_of(s, lookup(fields, s));
+  return out;
+}
+
+// All fields, those too that only some versions of torch have.
+OptionsPtr copy_of(const Options& options) { return c10::make_intrusive<Options>(options); }
+
+// For what is called and destroyed on any thread.
+std::shared_ptr<py::function> hold(py::function function) {
+  return {new py::function(std::move(function)), [](py::function* held) {
+            py::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
+ProcessGroupCGX::InnerFactory wrap_factory(py::function factory) {
+  auto held = hold(std::move(factory));
+  return [held](const ProcessGroupCGX::StorePtr& store, int rank, int size, milliseconds timeout) {
+    py::gil_scoped_acquire gil;
+    return (*held)(store, rank, size, timeout).cast<ProcessGroupCGX::BackendPtr>();
+  };
+}
+
+ProcessGroupCGX::GlooFactory wrap_gloo(py::function factory) {
+  auto held = hold(std::move(factory));
+  return [held](const ProcessGroupCGX::StorePtr& store, int rank, int size, milliseconds timeout,
+                const std::string& address) {
+    py::gil_scoped_acquire gil;
+    return (*held)(store, rank, size, timeout, address).cast<ProcessGroupCGX::BackendPtr>();
+  };
+}
+
+ProcessGroupCGX::ChooseAddress wrap_choice(py::function choose) {
+  auto held = hold(std::move(choose));
+  return [held](int rank, const std::vector<std::string>& addresses) {
+    py::gil_scoped_acquire gil;
+    return (*held)(rank, addresses).cast<std::string>();
+  };
+}
+
+ProcessGroupCGX::MpiFactory wrap_mpi_loader(py::function loader) {
+  auto held = hold(std::move(loader));
+  return [held] {
+    py::gil_scoped_acquire gil;
+    return mpi_api_of((*held)());
+  };
+}
+
+LoadKernels wrap_kernel_loader(py::function loader) {
+  auto held = hold(std::move(loader));
+  return [held](int major, int minor) {
+    py::gil_scoped_acquire gil;
+    return (*held)(major, minor).cast<std::string>();
+  };
+}
+
+c10::intrusive_ptr<ProcessGroupCGX> make_group(
+    const ProcessGroupCGX::StorePtr& store, int rank, int size, const OptionsPtr& options,
+    py::function make_inner, const py::object& make_nccl, py::function load_mpi,
+    py::function load_kernels, py::function choose_address, const std::string& address,
+    milliseconds timeout, const std::string& group_name, const std::string& group_desc,
+    std::vector<uint64_t> global_ranks) {
+  OptionsPtr own = options ? copy_of(*options) : c10::make_intrusive<Options>();
+  own->timeout = timeout;
+  own->group_name = group_name;
+  own->group_desc = group_desc;
+  own->global_ranks_in_group = std::move(global_ranks);
+  ProcessGroupCGX::Factories factories;
+  factories.inner = wrap_gloo(std::move(make_inner));
+  if (!make_nccl.is_none()) factories.inner_nccl = wrap_factory(make_nccl.cast<py::function>());
+  factories.mpi = wrap_mpi_loader(std::move(load_mpi));
+  factories.kernels = wrap_kernel_loader(std::move(load_kernels));
+  factories.choose_address = wrap_choice(std::move(choose_address));
+  factories.address = address;
+  py::gil_scoped_release no_gil;
+  return c10::make_intrusive<ProcessGroupCGX>(store, rank, size, std::move(own),
+                                              std::move(factories));
+}
+
+c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
+                                                 const c10d::ReduceOp& op, const LayerPairs& layers,
+                                                 bool async_op, milliseconds timeout, bool tunable,
+                                                 const std::string& chosen_by) {
+  std::vector<LayerRequest> requests;
+  for (const auto& [numel, codec] : layers) requests.push_back({numel, codec});
+  py::gil_scoped_release no_gil;
+  return group.all_reduce_layers(
+      tensor, op, requests,
+      {timeout, async_op, tunable ? Bits::kTunable : Bits::kFixed, chosen_by});
+}
+
+// Of both engines.
+StatsSnapshot all_stats(ProcessGroupCGX& group) {
+  StatsSnapshot all = group.engine().stats().snapshot();
+  if (Engine* gpu = group.gpu_engine()) all += gpu->stats().snapshot();
+  return all;
+}
+
+py::dict stats_of(ProcessGroupCGX& group) {
+  Engine& engine = group.engine();
+  py::dict out = to_dict(all_stats(group));
+  out["carrier"] = engine.communicator();
+  Engine* gpu = group.gpu_engine();
+  out["cuda_carrier"] = gpu != nullptr ? py::object(py::str(gpu->communicator())) : py::none();
+  py::dict engines;
+  engines[py::str(engine.communicator())] = to_dict(engine.stats().snapshot());
+  if (gpu != nullptr && gpu->communicator() == engine.communicator()) {
+    engines[py::str(engine.communicator())] = to_dict(all_stats(group));
+  } else if (gpu != nullptr) {
+    engines[py::str(gpu->communicator())] = to_dict(gpu->stats().snapshot());
+  }
+  out["engines"] = engines;
+  out["sequence"] = engine.sequence() + (gpu != nullptr ? gpu->sequence() : 0);
+  std::array<uint64_t, kChoices> calls{};
+  StatsSnapshot overhead;
+  double seconds = 0;
+  if (const Autotuner* tuner = group.autotuner()) {
+    calls = tuner->calls();
+    overhead = tuner->overhead().snapshot();
+    seconds = tuner->seconds();
+  }
+  out["tuned_exact"] = calls[static_cast<size_t>(Choice::kExact)];
+  out["tuned_half"] = calls[static_cast<size_t>(Choice::kHalf)];
+  out["tuned_asked"] = calls[static_cast<size_t>(Choice::kAsked)];
+  out["bytes_sent_tuning"] = overhead.bytes_sent;
+  out["seconds_tuning"] = seconds;
+  return out;
+}
+
+py::object tuning_of(ProcessGroupCGX& group) {
+  const Autotuner* tuner = group.autotuner();
+  return tuner != nullptr ? py::object(to_dict(tuner->report())) : py::none();
+}
+
+void reset_stats(ProcessGroupCGX& group) {
+  group.engine().stats().reset();
+  if (Engine* gpu = group.gpu_engine()) gpu->stats().reset();
+  if (Autotuner* tuner = group.autotuner()) tuner->reset_counters();
+}
+
+}  // namespace
+
+void bind_group(py::module_& m) {
+  using NoGil = py::call_guard<py::gil_scoped_release>;
+  py::module_::import("torch.distributed");  // registers the base classes
+  register_python_error_translator();
+
+  py::class_<Options, OptionsPtr, c10d::Backend::Options> options(m, "Options",
+                                                                  options_doc().c_str());
+  options.def(py::init(&make_options), "Takes the keywords that the class lists.")
+      .def("given", &given, "The settings that were given explicitly, by name.")
+      .def("__repr__", &repr)
+      .def("__eq__",
+           [](const Options& a, const py::object& b) {
+             return py::isinstance<Options>(b) && a.fields == b.cast<const Options&>().fields;
+           })
+      .def("__hash__", [](const Options& o) { return py::hash(py::str(repr(o))); })
+      .def("__copy__", &copy_of)
+      .def("__deepcopy__", [](const Options& o, const py::dict&) { return copy_of(o); })
+      .def("__reduce__", [](const py::object& self) {
+        py::object rebuild = py::module_::import("torch_cgx._backend").attr("options_from_dict");
+        return py::make_tuple(rebuild, py::make_tuple(given(self.cast<const Options&>())));
+      });
+  for (const Setting& s : settings()) {
+    const auto get = [&s](const Options& o) -> py::object {
+      auto text = o.fields.get(s.name);
+      return text ? value_of(s, *text) : py::object(py::none());
+    };
+    options.def_property_readonly(s.name, get, meaning_of(s));
+  }
+
+  m.def(
+      "settings_in_force",
+      [](const OptionsPtr& options) {
+        return settings_in_force(options ? options->fields : OptionFields());
+      },
+      py::arg("options") = py::none());
+
+  m.def(
+      "gpu_driver",
+      [] {
+        const device::Driver& driver = device::Driver::get();
+        int version = 0, devices = 0;
+        GPU(driver, driver_version, &version);
+        GPU(driver, device_count, &devices);
+        return py::dict(py::arg("library") = driver.library, py::arg("version") = version,
+                        py::arg("devices") = devices);
+      },
+      "The driver of this machine's GPUs: library, version as it numbers itself, devices. "
+      "ResourceError that says what is missing.");
+
+  py::class_<ProcessGroupCGX, c10::intrusive_ptr<ProcessGroupCGX>, c10d::Backend>(m,
+                                                                                  "ProcessGroupCGX")
+      .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"),
+           py::arg("options"), py::arg("make_inner"), py::arg("make_nccl"), py::arg("load_mpi"),
+           py::arg("load_kernels"), py::arg("choose_address"), py::arg("address"),
+           py::arg("timeout"), py::arg("group_name"), py::arg("group_desc"),
+           py::arg("global_ranks"))
+      .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
+           py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
+           py::kw_only(), py::arg("tunable") = false, py::arg("chosen_by") = "")
+      .def(
+          "reduce_scatter_codec",
+          [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
+             const c10d::ReduceOp& op, const std::optional<CodecSpec>& codec, bool async_op,
+             milliseconds timeout) {
+            return g.reduce_scatter_codec(output, input, op, codec, {timeout, async_op});
+          },
+          py::arg("output"), py::arg("input"), py::arg("op"), py::arg("codec"),
+          py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
+      .def(
+          "all_gather_codec",
+          [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
+             const std::optional<CodecSpec>& codec, bool async_op, milliseconds timeout) {
+            return g.all_gather_codec(output, input, codec, {timeout, async_op});
+          },
+          py::arg("output"), py::arg("input"), py::arg("codec"), py::arg("async_op") = true,
+          py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
+      .def("stats", &stats_of)
+      .def("tuning", &tuning_of)
+      .def("reset_stats", &reset_stats)
+      .def_property_readonly(
+          "options",
+          [](ProcessGroupCGX& g) {
+            return c10::static_intrusive_pointer_cast<Options>(g.getBackendOptions());
+          })
+      .def_property_readonly("serial", &ProcessGroupCGX::serial)
+      .def("hosts", &ProcessGroupCGX::hosts)
+      .def("settings", [](ProcessGroupCGX& g) { return settings_in_force(g.fields()); })
+      .def("wait_for_pending_works", &ProcessGroupCGX::waitForPendingWorks, NoGil())
+      .def("split_group", &ProcessGroupCGX::split, py::arg("store"), py::arg("ranks"),
+           py::arg("options"), NoGil());
+}
+
+}  // namespace cgx

@@ -1,0 +1,40 @@
+// The SHM communicator of GPUs: ranks of one host that open each other's device memory.
+//
+// Encoders write messages straight into the receiver's memory (a broadcast is written once and
+// copied to every peer). A small communicator of the host (`control`) carries the headers and says
+// in which order things were put on the streams; events that processes share order the streams
+// themselves:
+//
+//   sender                                     receiver
+//   control.open: the slot was released
+//   wait for the receiver's event `consumed`
+//   ... encode ...
+//   record `ready`, control.post      --->     control.receive, wait for `ready`
+//                                              ... decode ...
+//                                     <---     record `consumed`, control.release
+//
+// No thread waits for a device.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+#include "device/queue.h"
+
+namespace cgx {
+
+/// Room that a message needs in `control`.
+inline constexpr size_t kIpcControlBytes = Communicator::kPayloadOffset + 16;
+
+/// Collective. Each rank allocates in_flight() * (size + 1) * capacity bytes of device memory.
+/// Null, on all ranks, where one of them cannot open another's memory: `why_not` says which and
+/// why, and `control` stays the caller's. `queue` outlives the result. TimeoutError: a rank is
+/// missing.
+std::unique_ptr<Communicator> make_gpu_ipc(const device::Queue& queue,
+                                           std::unique_ptr<Communicator>& control,
+                                           Rendezvous& rendezvous, size_t capacity,
+                                           const Deadline& deadline, std::string& why_not);
+
+}  // namespace cgx

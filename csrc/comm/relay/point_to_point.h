@@ -1,0 +1,41 @@
+// What a message library must offer to become a communicator: tagged sends and receives between
+// pairs of ranks. backend/ implements it over any c10d::Backend (ProcessGroupGloo); the MPI
+// communicator over MPI_Isend/Irecv.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "comm/pending.h"
+
+namespace cgx {
+
+/// Thread-safety: one thread calls send/receive; abort() comes from any thread.
+class PointToPoint {
+ public:
+  virtual ~PointToPoint() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// "gloo", "mpi", ...
+  virtual const char* name() const = 0;
+  /// Does Pending::done() become true without a wait()? ProcessGroupGloo's works learn only in
+  /// wait() that they are done.
+  virtual bool can_poll() const { return true; }
+  /// Does a transfer that is destroyed before its end leave its memory alone from then on? Then
+  /// that memory may be anybody's, as the tensors of a caller.
+  virtual bool lets_go() const { return false; }
+  /// Messages may have the tags 0 to tags() - 1, and receives of different tags never meet each
+  /// other's messages.
+  virtual int tags() const = 0;
+  /// `data` must stay valid and unchanged until the send has ended.
+  virtual std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) = 0;
+  /// Receives the next message of `peer` with this tag. The message may be shorter than `bytes`
+  /// (the library does not tell); a longer one is undefined behaviour in some libraries, so the
+  /// relay never lets it happen.
+  virtual std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) = 0;
+  /// Makes every wait, here and where the library can reach them on the peers, end with an error.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace cgx

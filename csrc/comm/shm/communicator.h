@@ -1,0 +1,27 @@
+// The SHM communicator: ranks of one host, as processes (or threads) that map one area of /dev/shm.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+
+namespace cgx {
+
+/// Called by all ranks of the group; returns when all of them have attached. The area has no
+/// name then, and had none before unless ranks are in different PID namespaces (or the kernel has
+/// no unnamed files): nothing is left in /dev/shm, however the processes end. Uses size * 2 *
+/// slot_bytes of /dev/shm and a small control area. `slot_bytes` is capacity() and must be equal on
+/// all ranks.
+///
+/// A peer that ends, in whatever way, is noticed within kWaitSlice plus scheduling while one waits
+/// for it. A stopped process (SIGSTOP) counts as alive.
+///
+/// Errors, on every rank, if the set-up fails on any: ConfigError (rank, size, slot_bytes),
+/// ResourceError (/dev/shm too small or not common), MismatchError (ranks disagree on size or
+/// slot_bytes), TimeoutError that names the missing rank.
+std::unique_ptr<Communicator> make_shm_communicator(Rendezvous& rendezvous, int rank, int size,
+                                                    size_t slot_bytes, const Deadline& deadline);
+
+}  // namespace cgx

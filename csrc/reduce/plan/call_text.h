@@ -1,0 +1,58 @@
+// The texts of errors of collectives, all of them made here:
+//
+//     cgx: all_reduce number 7 of group 'default_pg', rank 1 of 3: ranks disagree on the
+//     collective:
+//       rank 1 runs all_reduce SUM of 100 float32 values, 4 bits
+//       rank 0 runs all_reduce AVG of 100 float32 values, 4 bits
+//
+// The first line names the call that the reader has made; the rest is the cause (Failure::text),
+// which reads the same on every rank that gets it. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/failure.h"
+
+namespace cgx {
+
+/// Is it a send or a receive?
+bool point_to_point(const CallName& call);
+
+/// A call, as its own rank calls it.
+struct CallTitle {
+  CallName call;
+  std::string group;  // empty: without a name
+  int rank = 0;
+  int size = 1;
+
+  /// "all_reduce number 7 of group 'default_pg', rank 1 of 3"
+  std::string text() const;
+};
+
+/// The whole text of an error. `where`: the communicator, and `seconds`: since the call was made;
+/// both belong to waits, and are left out of disagreements, and where the communicator is empty.
+std::string error_text(const CallTitle& title, const Failure& failure,
+                       const std::string& where = "", double seconds = 0);
+
+/// One rank's side of a disagreement.
+struct CallSide {
+  int rank = 0;
+  std::string call;  // "all_reduce SUM of 100 float32 values, 4 bits"
+  /// What tells calls apart that look alike: ", buckets of 64", ", one-shot". Both sides have
+  /// equally many, in the same order; those that are equal are left out.
+  std::vector<std::string> details;
+  uint64_t hash = 0;  // of the plan; 0: not known
+};
+
+/// The cause of a MismatchError: a line, and two of who runs what. `hashes`: with those of the
+/// plans.
+std::string disagreement(const CallSide& one, const CallSide& other, bool hashes);
+
+/// " of 100 float32 values"
+std::string values_text(uint64_t count, const char* dtype);
+/// ", 4 bits", ", exact": of the first compressed layer; 0 bits: there is none.
+std::string bits_text(int bits);
+
+}  // namespace cgx

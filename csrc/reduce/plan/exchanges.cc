@@ -1,0 +1,48 @@
+#include "reduce/plan/exchanges.h"
+
+#include <algorithm>
+
+#include "comm/communicator.h"
+
+namespace cgx {
+
+size_t bundle_stride(const Chunk& chunk) { return (chunk.payload_bytes + 63) / 64 * 64; }
+
+size_t bundle_bytes(const Shard& shard, int hosts) {
+  if (shard.chunks.size() == 1) {
+    return bundle_stride(shard.chunks.front()) * static_cast<size_t>(hosts);
+  }
+  size_t bytes = 0;
+  for (const Chunk& chunk : shard.chunks) bytes += bundle_stride(chunk);
+  return bytes;
+}
+
+size_t Chunk::message_bytes() const {
+  return empty() ? 0 : Communicator::kPayloadOffset + payload_bytes;
+}
+
+Exchanges exchanges_of(const Round& round, const Plan& plan, int hosts) {
+  Exchanges most;
+  const bool gather = plan.operation == Operation::kAllGather;
+  size_t scatter = 0;
+  for (const Shard& shard : round.shards) {
+    size_t all = 0, longest = 0, delivered = 0;
+    for (const Chunk& chunk : shard.chunks) {
+      all += chunk.message_bytes();
+      longest = std::max(longest, chunk.message_bytes());
+      if (plan.operation != Operation::kReduceScatter) continue;
+      for (const Piece& piece : chunk.pieces) {
+        delivered += Communicator::kPayloadOffset + piece.count * size_of(plan.dtype);
+      }
+    }
+    // In an all-gather a rank sends its own chunk, to all.
+    most.cross = std::max(most.cross, gather ? longest : all);
+    if (!plan.two_levels) continue;
+    if (!gather) scatter += shard.inner.message_bytes();
+    const size_t bundle = Communicator::kPayloadOffset + bundle_bytes(shard, hosts);
+    most.inner = std::max({most.inner, scatter, bundle, delivered});
+  }
+  return most;
+}
+
+}  // namespace cgx

@@ -1,0 +1,132 @@
+#include "reduce/plan/header.h"
+
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+#include "reduce/plan/call_text.h"
+
+namespace cgx {
+namespace {
+
+MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload_bytes,
+                          uint8_t flags) {
+  const Plan& plan = *call.plan;
+  MessageHeader header;
+  header.operation = static_cast<uint8_t>(plan.operation);
+  header.algorithm = static_cast<uint8_t>(plan.algorithm);
+  header.dtype = static_cast<uint8_t>(plan.dtype);
+  header.sequence = call.sequence;
+  header.round = static_cast<uint32_t>(round);
+  header.sender = static_cast<uint16_t>(call.rank);
+  header.flags = static_cast<uint8_t>(flags | (call.average ? MessageHeader::kAverage : 0));
+  if (const Layer* layer = plan.first_compressed()) {
+    const CodecSpec& spec = layer->codec->spec();
+    header.bits = static_cast<uint8_t>(spec.bits);
+    // 16 bits have no buckets, but two formats.
+    header.bucket_size = static_cast<uint32_t>(
+        spec.bits == 16
+            ? static_cast<int64_t>(spec.name == "fp16" ? DType::kFloat16 : DType::kBFloat16)
+            : spec.bucket_size);
+  }
+  header.layers = static_cast<uint32_t>(plan.layers.size());
+  header.plan_hash = plan.hash;
+  header.values = plan.values;
+  header.payload_bytes = payload_bytes;
+  return header;
+}
+
+// What the hash covers and no detail tells stays unsaid.
+CallSide side_of(const MessageHeader& h, int rank, uint64_t own_sequence) {
+  const auto operation = static_cast<Operation>(h.operation);
+  CallSide side;
+  side.rank = rank;
+  side.hash = h.plan_hash;
+  side.call = name_of(operation);
+  if (operation != Operation::kAllGather) {
+    side.call += h.flags & MessageHeader::kAverage ? " AVG" : " SUM";
+  }
+  side.call += values_text(h.values, name_of(static_cast<DType>(h.dtype))) + bits_text(h.bits);
+  std::string buckets;
+  if (h.bits == 16) {
+    buckets = str_of(" as ", name_of(static_cast<DType>(h.bucket_size)));
+  } else if (h.bits != 0) {
+    buckets = str_of(", buckets of ", h.bucket_size);
+  }
+  std::string place;
+  if (h.sequence != own_sequence) {
+    const bool behind = h.sequence < own_sequence;
+    const uint64_t calls = behind ? own_sequence - h.sequence : h.sequence - own_sequence;
+    place = str_of(", ", calls, calls == 1 ? " call " : " calls ", behind ? "earlier" : "later");
+  }
+  side.details = {buckets, str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
+                  str_of(", ", name_of(static_cast<Algorithm>(h.algorithm))),
+                  str_of(", round ", h.round), place};
+  return side;
+}
+
+}  // namespace
+
+void write_header(std::byte* message, const CallIdentity& call, size_t round, size_t payload_bytes,
+                  uint8_t flags) {
+  const MessageHeader header = make_header(call, round, payload_bytes, flags);
+  std::memcpy(message, &header, sizeof header);
+}
+
+namespace {
+
+// The header of a message, if it belongs to the call.
+MessageHeader matching_header(const Message& message, const CallIdentity& call, size_t round,
+                              int sender) {
+  const MessageHeader expected = make_header(call, round, 0, 0);
+  const std::string who = str_of("rank ", call.rank, ": message of rank ", sender);
+  if (message.bytes < sizeof(MessageHeader)) {
+    throw MismatchError(str_of(who, " has ", message.bytes, " bytes, less than the header's ",
+                               sizeof(MessageHeader)));
+  }
+  MessageHeader header;
+  std::memcpy(&header, message.header(), sizeof header);
+  if (header.magic != MessageHeader::kMagic || header.version != MessageHeader::kVersion) {
+    throw MismatchError(str_of(
+        who, " is not of wire format version ", static_cast<int>(MessageHeader::kVersion),
+        " (magic ", std::hex, header.magic, std::dec, ", version ",
+        static_cast<int>(header.version), "): ranks must run the same version of torch_cgx"));
+  }
+  const bool same =
+      header.operation == expected.operation && header.dtype == expected.dtype &&
+      header.algorithm == expected.algorithm && header.round == expected.round &&
+      header.sequence == expected.sequence && header.values == expected.values &&
+      header.plan_hash == expected.plan_hash &&
+      (header.flags & MessageHeader::kAverage) == (expected.flags & MessageHeader::kAverage);
+  if (!same) {
+    throw MismatchError(disagreement(side_of(expected, call.rank, call.sequence),
+                                     side_of(header, sender, call.sequence), call.tell_hashes));
+  }
+  return header;
+}
+
+}  // namespace
+
+void check_call(const Message& beginning, const CallIdentity& call, size_t round, int sender) {
+  matching_header(beginning, call, round, sender);
+}
+
+uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
+                     size_t payload_bytes) {
+  const MessageHeader header = matching_header(message, call, round, sender);
+  const std::string who = str_of("rank ", call.rank, ": message of rank ", sender);
+  if (header.sender != sender || header.payload_bytes != payload_bytes ||
+      message.bytes != sizeof(MessageHeader) + payload_bytes) {
+    throw MismatchError(str_of(who, " was truncated or altered: expected sender ", sender, " and ",
+                               payload_bytes, " payload bytes, the header says ", header.sender,
+                               " and ", header.payload_bytes, ", the communicator delivered ",
+                               message.bytes - sizeof(MessageHeader)));
+  }
+  if (header.flags & ~(MessageHeader::kNonFinite | MessageHeader::kAverage)) {
+    throw MismatchError(str_of(who, " was altered: it has unknown flags, ", std::hex,
+                               static_cast<int>(header.flags)));
+  }
+  return header.flags;
+}
+
+}  // namespace cgx

@@ -1,0 +1,65 @@
+// The header that stands before every payload (docs/wire_format.md).
+//
+// A receiver compares it with what it expects itself: ranks that disagree on the operation, the
+// sequence of calls, sizes, types or codecs get a MismatchError that names both sides, and no byte
+// of the payload is looked at.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/communicator.h"
+#include "reduce/plan/plan.h"
+
+namespace cgx {
+
+struct MessageHeader {
+  static constexpr uint32_t kMagic = 0x31584743;  // "CGX1" in memory
+  static constexpr uint8_t kVersion = 2;
+  enum Flags : uint8_t { kNonFinite = 1, kAverage = 2 };
+
+  uint32_t magic = kMagic;
+  uint8_t version = kVersion;
+  uint8_t operation = 0;
+  uint8_t algorithm = 0;
+  uint8_t dtype = 0;
+  uint64_t sequence = 0;  // number of the call on this group
+  uint32_t round = 0;
+  uint16_t sender = 0;
+  uint8_t flags = 0;
+  uint8_t bits = 0;  // of the first compressed layer; for error messages only, the hash decides
+  uint32_t bucket_size = 0;
+  uint32_t layers = 0;
+  uint64_t plan_hash = 0;
+  uint64_t values = 0;
+  uint64_t payload_bytes = 0;
+};
+static_assert(sizeof(MessageHeader) == Communicator::kPayloadOffset);
+
+/// After the payload, where the group has checksums.
+inline constexpr size_t kChecksumBytes = 8;
+
+/// What one call expects of every message. Immutable during the call.
+struct CallIdentity {
+  const Plan* plan = nullptr;
+  uint64_t sequence = 0;
+  bool average = false;
+  int rank = 0;
+  bool checksum = false;     // after every payload
+  bool tell_hashes = false;  // in errors
+};
+
+/// Writes the header of a message with `payload_bytes` bytes after it. `flags` are
+/// MessageHeader::Flags.
+void write_header(std::byte* message, const CallIdentity& call, size_t round, size_t payload_bytes,
+                  uint8_t flags);
+
+/// Checks the beginning of a message, before all of it has come: is the sender in the same call?
+void check_call(const Message& beginning, const CallIdentity& call, size_t round, int sender);
+
+/// Checks a received message against the call; returns its flags. MismatchError that names both
+/// sides otherwise.
+uint8_t check_header(const Message& message, const CallIdentity& call, size_t round, int sender,
+                     size_t payload_bytes);
+
+}  // namespace cgx

@@ -1,0 +1,402 @@
+#include "reduce/plan/plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "comm/communicator.h"
+#include "reduce/plan/cut.h"
+#include "reduce/plan/exchanges.h"
+#include "reduce/plan/hash.h"
+
+namespace cgx {
+namespace {
+
+// `codec` asked for the bucket, of which there are `count` values; `as` is how it travels where it
+// does not fit.
+[[noreturn]] void bucket_too_big(const Codec& codec, const Codec& as, size_t count, size_t budget,
+                                 DType dtype) {
+  throw ConfigError(str_of(
+      "bucket_size ", codec.spec().bucket_size, " (", codec.describe(), "): one bucket, ",
+      as.encoded_bytes(count, dtype), " bytes ", &as == raw_codec().get() ? "exact" : "encoded",
+      ", does not fit into a message of ", budget,
+      " bytes, which the communicator cannot make longer; use a smaller bucket_size, or raise "
+      "CGX_SHM_SEGMENT_KB"));
+}
+
+void finish(Plan& plan, const PlanSpace& space) {
+  for (const Layer& layer : plan.layers) {
+    plan.compressed = plan.compressed || layer.codec != raw_codec();
+  }
+  for (const Round& round : plan.rounds) {
+    const Exchanges longest = exchanges_of(round, plan, space.topology.host_count());
+    plan.cross_bytes = std::max(plan.cross_bytes, longest.cross);
+    plan.inner_bytes = std::max(plan.inner_bytes, longest.inner);
+  }
+  plan.hash = plan_hash(plan, space);
+}
+
+std::shared_ptr<Plan> start_plan(Operation operation, Algorithm algorithm, DType dtype,
+                                 const PlanSpace& space) {
+  auto plan = std::make_shared<Plan>();
+  plan->operation = operation;
+  plan->algorithm = algorithm;
+  plan->dtype = dtype;
+  plan->size = space.topology.size();
+  plan->two_levels = space.topology.two_levels();
+  return plan;
+}
+
+const Codec* inner_codec(const Codec* codec, const PlanSpace& space) {
+  return space.inner_exact ? raw_codec().get() : codec;
+}
+
+// What a round costs beyond its payload, per chunk: a header, padding per piece; cutting a round
+// into chunks can split each border's piece in two, whose encodings may be one byte and one padding
+// longer than the whole's.
+constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kPieceAlignment;
+
+size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }
+
+// The least payload that is aimed at: as much as the rest of the round's messages, where the
+// communicator makes room for what is longer than its memory. So no number of ranks makes rounds of
+// a few values.
+size_t least_aim(const Budget& budget, size_t cost) { return budget.grows() ? cost : 0; }
+
+// The first round has this part of what is aimed at, the next one twice as much, and so on; so have
+// the last ones, from the end. Smaller aims stay: their rounds cost more than they hide.
+constexpr size_t kRamp = 4;
+constexpr size_t kSmallestRamp = 64 * 1024;
+// A tensor of many rounds has some twice as large in the middle: half as many messages, for the
+// same share of it left at the ends.
+constexpr size_t kManyRounds = 16;
+
+// Cuts layers into rounds: collects runs until one of two budgets is full.
+class RoundCutter {
+ public:
+  struct Limits {
+    size_t cross;
+    size_t inner;  // bytes of the values as they travel inside hosts
+  };
+
+  /// lone: of a single bucket.
+  RoundCutter(Plan& plan, const PlanSpace& space, Limits wanted, Limits most, Limits lone)
+      : plan_(plan), space_(space), aim_(wanted), lone_(lone), wanted_(wanted) {
+    for (const Layer& layer : plan.layers) {
+      left_ += kPieceAlignment + layer.codec->encoded_bytes(layer.count, plan.dtype);
+    }
+    const bool stretch = !plan.two_levels && left_ / kManyRounds >= aim_.cross;
+    longest_ = stretch ? std::min(2 * aim_.cross, most.cross) : aim_.cross;
+    begin_round();
+  }
+
+  template <typename Close>
+  void cut(const Close& close) {
+    size_t offset = 0;
+    for (const Layer& layer : plan_.layers) {
+      for (size_t first = 0; first < layer.count;) {
+        const Codec& codec = *layer.codec;
+        const size_t rest = layer.count - first;
+        size_t take = room_for(codec, rest, wanted_);
+        if (take == 0 && runs_.empty()) {
+          // A bucket larger than a pipelined segment: alone in its round.
+          take = room_for(codec, std::min(rest, codec.granule()), lone_);
+          if (take == 0) refuse(codec, std::min(rest, codec.granule()));
+        }
+        if (take == 0) {
+          close_round(close);
+          continue;
+        }
+        runs_.push_back(Run{offset + first, take, &codec});
+        used_.cross += kPieceAlignment + codec.encoded_bytes(take, plan_.dtype);
+        used_.inner +=
+            kPieceAlignment + inner_codec(&codec, space_)->encoded_bytes(take, plan_.dtype);
+        first += take;
+        if (take < rest) close_round(close);
+      }
+      offset += layer.count;
+    }
+    close_round(close);
+  }
+
+ private:
+  size_t room_for(const Codec& codec, size_t count, const Limits& limits) const {
+    const size_t take = fitting(codec, codec.granule(), count,
+                                less(limits.cross, used_.cross + kPieceAlignment), plan_.dtype);
+    if (!plan_.two_levels) return take;
+    return fitting(*inner_codec(&codec, space_), codec.granule(), take,
+                   less(limits.inner, used_.inner + kPieceAlignment), plan_.dtype);
+  }
+
+  [[noreturn]] void refuse(const Codec& codec, size_t count) const {
+    const size_t cross = less(lone_.cross, kPieceAlignment);
+    if (codec.encoded_bytes(count, plan_.dtype) > cross) {
+      bucket_too_big(codec, codec, count, cross, plan_.dtype);
+    }
+    bucket_too_big(codec, *inner_codec(&codec, space_), count, less(lone_.inner, kPieceAlignment),
+                   plan_.dtype);
+  }
+
+  template <typename Close>
+  void close_round(const Close& close) {
+    if (!runs_.empty()) close(runs_);
+    runs_.clear();
+    left_ = less(left_, used_.cross);
+    used_ = {0, 0};
+    ++rounds_;
+    begin_round();
+  }
+
+  void begin_round() {
+    if (!space_.ramp || aim_.cross < kSmallestRamp) return;
+    const size_t least = aim_.cross / kRamp;
+    const size_t up = rounds_ < 8 ? least << rounds_ : longest_;
+    const size_t down = std::max(least, left_ / 2);
+    wanted_.cross = std::min({longest_, up, down});
+    const double part = static_cast<double>(wanted_.cross) / static_cast<double>(aim_.cross);
+    wanted_.inner = static_cast<size_t>(part * static_cast<double>(aim_.inner));
+  }
+
+  Plan& plan_;
+  const PlanSpace& space_;
+  const Limits aim_, lone_;
+  Limits wanted_;  // of this round
+  Limits used_{0, 0};
+  size_t left_ = 0;  // encoded bytes that this round and later ones carry
+  size_t longest_ = 0;
+  size_t rounds_ = 0;
+  std::vector<Run> runs_;
+};
+
+std::vector<Run> runs_of(const Chunk& chunk) {
+  std::vector<Run> runs;
+  for (const Piece& piece : chunk.pieces) runs.push_back({piece.offset, piece.count, piece.codec});
+  return runs;
+}
+
+void append_inner(Shard& shard, const PlanSpace& space, DType dtype) {
+  for (const Chunk& chunk : shard.chunks) {
+    for (const Piece& piece : chunk.pieces) {
+      append(shard.inner, {piece.offset, piece.count, inner_codec(piece.codec, space)}, dtype);
+    }
+  }
+}
+
+void cut_one_level(Plan& plan, const PlanSpace& space) {
+  const int parts = plan.algorithm == Algorithm::kOneShot ? 1 : plan.size;
+  const size_t fixed = static_cast<size_t>(parts) * kChunkCost;
+  const size_t aim = std::max(less(space.cross.wanted, fixed), least_aim(space.cross, fixed));
+  RoundCutter cutter(plan, space, {aim, 0}, {std::max(aim, less(space.cross.most, fixed)), 0},
+                     {less(space.cross.limit, fixed), 0});
+  cutter.cut([&](const std::vector<Run>& runs) {
+    Round round;
+    round.shards.push_back({cut_evenly(runs, parts, plan.dtype), {}});
+    plan.rounds.push_back(std::move(round));
+  });
+}
+
+// Exact values lie in the tensor as they travel, whatever the layers. As few rounds as there is
+// room for, of equal size: while a sum is made the link may rest, but every round costs each rank
+// the same waits, however small it is. Measured by hand: docs/performance.md.
+void cut_direct(Plan& plan, const PlanSpace& space) {
+  for (const Layer& layer : plan.layers) {
+    if (layer.codec != raw_codec()) throw Error("a direct plan has a compressed layer");
+  }
+  const size_t bytes = plan.values * size_of(plan.dtype);
+  if (plan.size == 1 || bytes == 0) return;
+  const size_t rounds = (bytes + space.cross.wanted - 1) / space.cross.wanted;
+  const std::vector<Run> whole = {{0, plan.values, raw_codec().get()}};
+  for (const Chunk& part : cut_evenly(whole, static_cast<int>(rounds), plan.dtype)) {
+    Round round;
+    round.shards.push_back({cut_evenly(runs_of(part), plan.size, plan.dtype), {}});
+    plan.rounds.push_back(std::move(round));
+  }
+}
+
+void cut_two_levels(Plan& plan, const PlanSpace& space) {
+  const bool one_shot = plan.algorithm == Algorithm::kOneShot;
+  const int hosts = space.topology.host_count(), teams = space.topology.teams();
+  const int parts = one_shot ? 1 : hosts;
+  // A one-shot bundle holds the contributions of all hosts.
+  const size_t copies = one_shot ? static_cast<size_t>(hosts) : 1;
+  const size_t fixed = static_cast<size_t>(parts * teams) * kChunkCost;
+  auto refuse = [&](const Run& run, const Exchanges& needed) {
+    const bool inside = needed.inner > space.inner.limit;
+    const Codec* as = inside ? inner_codec(run.codec, space) : run.codec;
+    bucket_too_big(*run.codec, *as, run.count, inside ? space.inner.limit : space.cross.limit,
+                   plan.dtype);
+  };
+  const size_t least_inside = least_aim(space.inner, fixed * copies);
+  const size_t least_across = least_aim(space.cross, fixed);
+  auto limits = [&](size_t cross, size_t inner) {
+    return RoundCutter::Limits{std::min(cross, inner / copies), inner};
+  };
+  // A single bucket is one team's.
+  const auto lone = limits(less(space.cross.limit, fixed), less(space.inner.limit, fixed * copies));
+  for (size_t shrink = 1;; shrink *= 2) {
+    plan.rounds.clear();
+    bool good = true;
+    const size_t inside = less(space.inner.wanted / shrink, fixed * copies);
+    const size_t across = less(space.cross.wanted * static_cast<size_t>(teams) / shrink, fixed);
+    const bool shrunk = inside <= least_inside && across <= least_across;
+    const auto wanted = limits(std::max(across, least_across), std::max(inside, least_inside));
+    RoundCutter cutter(plan, space, wanted, wanted, lone);
+    cutter.cut([&](const std::vector<Run>& runs) {
+      Round round;
+      for (const Chunk& part : cut_evenly(runs, teams, plan.dtype)) {
+        Shard shard{cut_evenly(runs_of(part), parts, plan.dtype), {}};
+        append_inner(shard, space, plan.dtype);
+        round.shards.push_back(std::move(shard));
+      }
+      // Cutting into shards and chunks is only about even.
+      const Exchanges needed = exchanges_of(round, plan, hosts);
+      const bool alone = runs.size() == 1 && runs.front().count <= runs.front().codec->granule();
+      good = good && (needed.fit(space.cross.most, space.inner.most) ||
+                      ((alone || shrunk) && needed.fit(space.cross.limit, space.inner.limit)));
+      if (shrunk && !good) refuse(runs.front(), needed);
+      plan.rounds.push_back(std::move(round));
+    });
+    if (good) return;
+  }
+}
+
+// Values per shard and round, of `shard` ones; `copies` messages of it share an exchange.
+size_t share(const Codec& codec, size_t granule, size_t left, const Budget& budget, size_t copies,
+             DType dtype) {
+  const size_t fixed = Communicator::kPayloadOffset + kPieceAlignment;
+  const size_t aim = std::max(less(budget.wanted / copies, fixed), least_aim(budget, fixed));
+  const size_t take = fitting(codec, granule, left, aim, dtype);
+  if (take > 0) return take;
+  const size_t lone = less(budget.limit / copies, fixed);
+  return fitting(codec, granule, std::min(left, granule), lone, dtype);
+}
+
+Round shards_of_one_level(const Plan& plan, const Codec* codec, size_t shard, size_t first,
+                          size_t take) {
+  Shard all;
+  for (int rank = 0; rank < plan.size; ++rank) {
+    Chunk chunk;
+    append(chunk, Run{static_cast<size_t>(rank) * shard + first, take, codec}, plan.dtype);
+    all.chunks.push_back(std::move(chunk));
+  }
+  Round round;
+  round.shards.push_back(std::move(all));
+  return round;
+}
+
+Round shards_of_two_levels(const Plan& plan, const PlanSpace& space, const Codec* codec,
+                           size_t shard, size_t first, size_t take) {
+  const Topology& topology = space.topology;
+  Round round;
+  for (int team = 0; team < topology.teams(); ++team) {
+    Shard part;
+    for (int host = 0; host < topology.host_count(); ++host) {
+      Chunk chunk;
+      for (int rank : topology.host(host)) {
+        if (topology.team_of(rank) != team) continue;
+        append(chunk, Run{static_cast<size_t>(rank) * shard + first, take, codec}, plan.dtype);
+      }
+      part.chunks.push_back(std::move(chunk));
+    }
+    append_inner(part, space, plan.dtype);
+    round.shards.push_back(std::move(part));
+  }
+  return round;
+}
+
+}  // namespace
+
+const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::kAllReduce:
+      return "all_reduce";
+    case Operation::kReduceScatter:
+      return "reduce_scatter_tensor";
+    case Operation::kAllGather:
+      return "all_gather_into_tensor";
+  }
+  return "unknown operation";
+}
+
+const char* name_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kOneShot:
+      return "one-shot";
+    case Algorithm::kScatterReduceAllGather:
+      return "scatter-reduce-all-gather";
+    case Algorithm::kRing:
+      return "ring";
+    case Algorithm::kDirect:
+      return "direct";
+  }
+  return "unknown algorithm";
+}
+
+const Layer* Plan::first_compressed() const {
+  for (const Layer& layer : layers) {
+    if (layer.codec != raw_codec()) return &layer;
+  }
+  return nullptr;
+}
+
+size_t one_shot_payload_bytes(const std::vector<Layer>& layers, DType dtype) {
+  size_t bytes = 0;
+  for (const Layer& layer : layers) {
+    if (layer.count > 0) {
+      bytes = align_piece(bytes) + layer.codec->encoded_bytes(layer.count, dtype);
+    }
+  }
+  return bytes;
+}
+
+std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dtype,
+                                            Algorithm algorithm, const PlanSpace& space) {
+  auto plan = start_plan(Operation::kAllReduce, algorithm, dtype, space);
+  plan->layers = std::move(layers);
+  for (const Layer& layer : plan->layers) plan->values += layer.count;
+  if (algorithm == Algorithm::kDirect) {
+    cut_direct(*plan, space);
+  } else if (plan->two_levels) {
+    cut_two_levels(*plan, space);
+  } else if (plan->size > 1) {
+    cut_one_level(*plan, space);
+  }
+  finish(*plan, space);
+  return plan;
+}
+
+std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
+                                        std::shared_ptr<const Codec> codec, DType dtype,
+                                        const PlanSpace& space) {
+  auto plan = start_plan(operation, Algorithm::kScatterReduceAllGather, dtype, space);
+  const auto size = static_cast<size_t>(plan->size);
+  plan->values = shard * size;
+  plan->layers.assign(size, Layer{shard, codec});
+  // A reduce-scatter sends a message to every peer in one exchange, an all-gather the same one to
+  // all; inside hosts, and where ranks serve others, up to all shards travel at once.
+  const bool scatter = operation == Operation::kReduceScatter;
+  const size_t copies = scatter || plan->two_levels ? size : 1;
+  for (size_t first = 0; plan->size > 1 && first < shard;) {
+    size_t take = share(*codec, codec->granule(), shard - first, space.cross, copies, dtype);
+    const size_t bucket = std::min(shard - first, codec->granule());
+    if (take == 0) bucket_too_big(*codec, *codec, bucket, space.cross.limit / copies, dtype);
+    if (plan->two_levels) {
+      // Inside hosts: contributions of a reduce-scatter as the group has them there, and its
+      // results, which are exact; shards of an all-gather as they were encoded.
+      const Codec* contributions = inner_codec(codec.get(), space);
+      for (const Codec* inner :
+           {scatter ? raw_codec().get() : codec.get(), scatter ? contributions : codec.get()}) {
+        take = share(*inner, codec->granule(), take, space.inner, copies, dtype);
+        if (take == 0) bucket_too_big(*codec, *inner, bucket, space.inner.limit / copies, dtype);
+      }
+    }
+    plan->rounds.push_back(plan->two_levels
+                               ? shards_of_two_levels(*plan, space, codec.get(), shard, first, take)
+                               : shards_of_one_level(*plan, codec.get(), shard, first, take));
+    first += take;
+  }
+  finish(*plan, space);
+  return plan;
+}
+
+}  // namespace cgx

@@ -1,0 +1,149 @@
+// The plan of one call: which values travel in which message, and where in it.
+//
+//   layers   the layers of the call, each with its codec (raw_codec() for exact ones)
+//   rounds     parts of the tensor small enough for one exchange of each communicator; a reducer
+//   has
+//              several of them under way
+//   shards     a round cut into one part per team of ranks that talk across hosts; one in a group
+//   of
+//              one level
+//   chunks     a shard cut into one part per rank of the team (or a single one, where everybody
+//              sends everything)
+//   pieces     the runs of one chunk: a piece belongs to one layer
+//
+// Cuts inside a layer fall on multiples of its codec's granule, counted from the layer's start,
+// so the code of a value depends neither on the number of ranks nor on the size of the rounds. A
+// plan depends only on its arguments: equal on all ranks, and cached by content. Thread-safety: a
+// built plan is immutable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/dtype.h"
+#include "codec/codec.h"
+#include "reduce/plan/topology.h"
+
+namespace cgx {
+
+struct Layer {
+  size_t count = 0;
+  std::shared_ptr<const Codec> codec;
+};
+
+struct Piece {
+  size_t offset = 0;  // first value, counted from the start of the call's tensor
+  size_t count = 0;
+  const Codec* codec = nullptr;
+  size_t payload = 0;  // first byte in the message's payload, a multiple of kPieceAlignment
+  size_t bytes = 0;
+  size_t packed = 0;  // values of the chunk's earlier pieces
+};
+
+struct Chunk {
+  std::vector<Piece> pieces;
+  size_t values = 0;
+  size_t payload_bytes = 0;
+
+  bool empty() const { return values == 0; }
+  /// Size of the message that carries it.
+  size_t message_bytes() const;
+};
+
+struct Shard {
+  std::vector<Chunk> chunks;  // what the ranks of a team send each other
+  /// With two levels: all values of the shard, in the order of the chunks, as the ranks of one host
+  /// send them to the team's member of that host.
+  Chunk inner;
+};
+
+struct Round {
+  std::vector<Shard> shards;  // by team
+};
+
+/// With two levels, a team's member gives the other ranks of its host the encoded result of a shard
+/// as a bundle: the payloads of its chunks (of a single chunk: that of every host), each at the
+/// next multiple of 64 bytes. bundle_stride: the room of one of them.
+size_t bundle_stride(const Chunk& chunk);
+size_t bundle_bytes(const Shard& shard, int hosts);
+
+enum class Operation : uint8_t { kAllReduce = 1, kReduceScatter = 2, kAllGather = 3 };
+/// kDirect: scatter-reduce-all-gather of exact values, between the tensors themselves.
+enum class Algorithm : uint8_t {
+  kOneShot = 1,
+  kScatterReduceAllGather = 2,
+  kRing = 3,
+  kDirect = 4
+};
+
+/// As torch.distributed calls it.
+const char* name_of(Operation operation);
+const char* name_of(Algorithm algorithm);
+
+/// Pieces start at multiples of this many bytes, so that raw layers are aligned in the message.
+inline constexpr size_t kPieceAlignment = 16;
+
+/// More than any exchange can have.
+inline constexpr size_t kNoLimit = size_t{1} << 46;
+
+/// Bytes of one exchange, headers included: `wanted` is aimed at (the size of the segments that are
+/// pipelined), `most` is what the communicator has memory for. A single bucket may use `limit`:
+/// communicators make room for it.
+struct Budget {
+  size_t wanted = 0;
+  size_t most = 0;
+  size_t limit = kNoLimit;
+
+  bool grows() const { return limit > most; }
+};
+
+/// What a plan depends on beyond the call itself.
+struct PlanSpace {
+  Topology topology;
+  Budget cross;             // messages of a team; of all ranks in a group of one level
+  Budget inner;             // messages inside a host, with two levels
+  bool inner_exact = true;  // with two levels: no codec inside hosts
+  /// The first and the last rounds are smaller: the wire has work sooner, and less is left to do
+  /// when the last message has come.
+  bool ramp = false;
+};
+
+struct Plan {
+  Operation operation = Operation::kAllReduce;
+  Algorithm algorithm = Algorithm::kOneShot;
+  DType dtype = DType::kFloat32;
+  int size = 1;               // ranks
+  std::vector<Layer> layers;  // keeps the codecs alive
+  size_t values = 0;          // of the tensor that is reduced or gathered into
+  std::vector<Round> rounds;
+  /// Of the longest exchange, headers included: of a team (of all ranks, with one level), and
+  /// inside a host. At least; a rank that sends less than others counts with them.
+  size_t cross_bytes = 0, inner_bytes = 0;
+  bool compressed = false;  // any layer that is not raw
+  bool two_levels = false;
+  /// Equal on ranks that mean the same: covers all of the above, and no pointers.
+  uint64_t hash = 0;
+
+  const Layer* first_compressed() const;
+};
+
+/// All-reduce of the concatenated layers. ConfigError if a single bucket does not fit into the
+/// limit of an exchange. kDirect: of one level, all layers exact; rounds are cut as if they were
+/// one layer, and a chunk is one run of the tensor.
+std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dtype,
+                                            Algorithm algorithm, const PlanSpace& space);
+
+/// Reduce-scatter of one shard of `shard` values per rank, or all-gather into them. Every rank's
+/// shard is a layer of its own. With two levels, shards[k].chunks[h] holds the values of the
+/// ranks that team k serves on host h.
+std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
+                                        std::shared_ptr<const Codec> codec, DType dtype,
+                                        const PlanSpace& space);
+
+/// Payload bytes of a message that carries all layers: what one rank sends to each other one in a
+/// one-shot reduction.
+size_t one_shot_payload_bytes(const std::vector<Layer>& layers, DType dtype);
+
+}  // namespace cgx

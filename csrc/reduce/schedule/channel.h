@@ -1,0 +1,102 @@
+// The messages of one call over one communicator: headers, their checks, flags, statistics, and the
+// order in which messages will come.
+//
+//     channel.will_receive(peer, bytes, at_once);  // for all messages of the call, in their order
+//     channel.begin();
+//     std::byte* payload = channel.open_broadcast(payload_bytes);
+//     ... write it ...
+//     channel.post(round);
+//     const std::byte* theirs = channel.receive(peer, round);
+//     ... read it ...
+//     channel.release(peer);
+//
+// Ranks are those of the communicator; errors name those of the group. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "reduce/schedule/reducer.h"
+
+namespace cgx {
+
+class Channel {
+ public:
+  /// members[r]: the rank in the group of the communicator's rank r. `across`: do its messages
+  /// leave the host?
+  Channel(Call& call, Communicator& comm, std::vector<int> members, bool across);
+
+  int rank() const { return comm_.rank(); }
+  int size() const { return comm_.size(); }
+  /// All ranks but this one, from the next one on: if all send in this order, no two send to the
+  /// same rank at once.
+  const std::vector<int>& peers() const { return peers_; }
+  /// The same from the one before backwards: the order in which their messages come then.
+  const std::vector<int>& sources() const { return sources_; }
+  int in_flight() const { return comm_.in_flight(); }
+
+  /// The next message of `peer` after those named before; 0 bytes: none. at_once: the peer sends it
+  /// in round 0 without waiting for anything but its own work (asked of the first message of each).
+  void will_receive(int peer, size_t payload_bytes, bool at_once);
+  /// After the last will_receive().
+  void begin();
+
+  /// Memory for the payload of a message to all peers; nullptr for 0 bytes.
+  std::byte* open_broadcast(size_t payload_bytes);
+  /// The same for messages of their own: payload_bytes[p] for peer p.
+  const std::vector<std::byte*>& open(const std::vector<size_t>& payload_bytes);
+  /// Writes the headers of what was opened and sends it.
+  void post(size_t round);
+
+  /// In place of open() or open_broadcast() and post() where this rank has nothing for an exchange
+  /// that others have messages in.
+  void post_nothing(size_t round, bool broadcast);
+
+  /// Where later messages of a call may be expected only when the first one was looked at: looks
+  /// at that of every peer that sends one at once, in round 0, so that the later ones can come
+  /// while this rank is busy. To be called when this rank has posted its own.
+  void greet();
+
+  // Where values travel apart from messages: all ranks send each other headers without a payload.
+  /// In place of begin().
+  void begin_headers();
+  void post_headers();
+  /// Waits for the header of `peer` and checks it: the peer is in the same call.
+  void take_header(int peer);
+  /// Counts what a direct transfer has sent or received.
+  void count_direct(size_t sent, size_t received);
+
+  /// Waits for the next message of `peer`, checks it, notes its flags; returns its payload, which
+  /// stays until release().
+  const std::byte* receive(int peer, size_t round);
+  void release(int peer);
+
+ private:
+  struct PeerMessages {
+    std::vector<size_t> payloads;  // of all messages of the call
+    size_t received = 0;
+    bool at_once = false;   // the first one
+    bool expected = false;  // the communicator knows of the first one
+    bool verified = false;  // the first one was looked at
+  };
+  /// On the wire; 0 for a message that is not sent.
+  size_t message_bytes(size_t payload_bytes) const;
+  /// MismatchError if the checksum is wrong.
+  Message without_checksum(const Message& message, int peer) const;
+  void verify_first(int peer, size_t round);
+  void count_sent(int peer, size_t payload_bytes);
+
+  Call& call_;
+  Communicator& comm_;
+  const std::vector<int> members_;
+  const bool across_;
+  std::vector<int> peers_, sources_;
+  std::vector<PeerMessages> incoming_;
+  std::vector<bool> announced_;  // was anything sent to the peer in this call?
+  std::vector<std::pair<std::byte*, size_t>> opened_;
+  std::vector<std::byte*> buffers_;
+  std::vector<size_t> bytes_to_;
+};
+
+}  // namespace cgx

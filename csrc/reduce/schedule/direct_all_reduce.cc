@@ -1,0 +1,195 @@
+// Scatter-reduce-all-gather of exact values, from tensor to tensor.
+//
+//     rank:        0             1             2
+//     lane 0       chunk 1  -->  room          chunk 1 (to 1)
+//                  room     <--  chunk 0       chunk 0 (to 0)      contributions
+//     sum          chunk 0       chunk 1       chunk 2             in rank order, where they lie
+//     lane 1       chunk 0  -->  chunk 0, also to 2 ...            sums
+//
+// It gives the bits of one-shot and of scatter-reduce-all-gather over messages, and sends what the
+// latter sends, without the copies into and out of messages: what leaves a rank is read from the
+// tensor, and sums of others are written there. Only contributions to the own chunk need room: that
+// of a few rounds.
+//
+// All ranks exchange headers first. What may come before they were compared is contributions, whose
+// room is no one else's; the receives of sums, which write to the tensor, are started afterwards.
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+#include "reduce/schedule/channel.h"
+#include "reduce/schedule/reducer.h"
+#include "reduce/schedule/stages.h"
+
+namespace cgx {
+namespace {
+
+constexpr int kContributions = 0, kSums = 1;  // lanes
+
+// Rounds whose contributions have room at once: one is summed while others come.
+constexpr size_t kRoom = 3;
+// Rounds that a rank is ahead with what it sends, and with the receives of sums. It settles the
+// oldest before it goes on, so it holds few transfers. No two ranks wait for each other: the rank
+// that has got least far waits for transfers of its own round and earlier ones only, and all others
+// have started theirs.
+constexpr size_t kAhead = 4;
+
+class DirectAllReduce {
+ public:
+  DirectAllReduce(Call& call, Channel& channel, void* data)
+      : call_(call),
+        channel_(channel),
+        comm_(call.links.only()),
+        view_{static_cast<std::byte*>(data), 0, call.plan.dtype},
+        rounds_(call.plan.rounds.size()),
+        me_(static_cast<size_t>(channel.rank())),
+        contributions_(static_cast<size_t>(channel.size())),
+        started_(static_cast<size_t>(channel.size())) {
+    for (size_t round = 0; round < rounds_; ++round) {
+      stride_ = std::max(stride_, comm_.direct_room(std::max<size_t>(bytes(round, me_), 1)));
+    }
+    stride_ = (stride_ + 63) / 64 * 64;
+    for (size_t i = 0; i < kRoom; ++i) {
+      room_.push_back(call.work.block(i, stride_ * channel.peers().size()));
+    }
+  }
+
+  void run() {
+    channel_.begin_headers();
+    for (size_t round = 0; round < std::min(kRoom, rounds_); ++round) await_contributions(round);
+    channel_.post_headers();
+    for (size_t round = 0; round < std::min(kAhead, rounds_); ++round) contribute(round);
+    for (int p : channel_.sources()) channel_.take_header(p);
+    for (size_t round = 0; round < std::min(kAhead, rounds_); ++round) await_sums(round);
+    for (size_t round = 0; round < rounds_; ++round) {
+      sum(round);
+      if (round + kRoom < rounds_) await_contributions(round + kRoom);
+      if (round >= kAhead) settle(round - kAhead);
+      if (round + kAhead < rounds_) {
+        contribute(round + kAhead);
+        await_sums(round + kAhead);
+      }
+    }
+    for (size_t round = rounds_ - std::min(kAhead, rounds_); round < rounds_; ++round) {
+      settle(round);
+    }
+  }
+
+ private:
+  struct Transfer {
+    size_t round;
+    size_t received;  // bytes; 0: a send
+    std::unique_ptr<Pending> pending;
+  };
+
+  const Chunk& chunk(size_t round, size_t rank) const {
+    return call_.plan.rounds[round].shards.front().chunks[rank];
+  }
+  size_t bytes(size_t round, size_t rank) const {
+    return chunk(round, rank).values * size_of(view_.dtype);
+  }
+  std::byte* at(size_t round, size_t rank) const {
+    return view_.at(chunk(round, rank).pieces.front(), 0);
+  }
+
+  // Where peer number `index` of sources() puts its contribution.
+  std::byte* room(size_t round, size_t index) const {
+    return room_[round % kRoom] + index * stride_;
+  }
+
+  void send(int peer, int lane, size_t round, size_t owner) {
+    const size_t length = bytes(round, owner);
+    if (length == 0) return;
+    StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+    started_[static_cast<size_t>(peer)].push_back(
+        {round, 0, comm_.send_from(peer, lane, at(round, owner), length)});
+    channel_.count_direct(length, 0);
+  }
+
+  void contribute(size_t round) {
+    for (int p : channel_.peers()) send(p, kContributions, round, static_cast<size_t>(p));
+  }
+
+  void await_contributions(size_t round) {
+    const size_t length = bytes(round, me_);
+    if (length == 0) return;
+    StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+    for (size_t i = 0; i < channel_.sources().size(); ++i) {
+      const int p = channel_.sources()[i];
+      contributions_[static_cast<size_t>(p)].push_back(
+          comm_.receive_into(p, kContributions, room(round, i), length, comm_.direct_room(length)));
+    }
+  }
+
+  void await_sums(size_t round) {
+    StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+    for (int p : channel_.sources()) {
+      const auto from = static_cast<size_t>(p);
+      const size_t length = bytes(round, from);
+      if (length == 0) continue;
+      started_[from].push_back(
+          {round, length, comm_.receive_into(p, kSums, at(round, from), length, length)});
+    }
+  }
+
+  void sum(size_t round) {
+    const size_t length = bytes(round, me_);
+    if (length == 0) return;
+    payloads_.assign(static_cast<size_t>(channel_.size()), nullptr);  // nullptr: own values
+    {
+      StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+      for (size_t i = 0; i < channel_.sources().size(); ++i) {
+        const int p = channel_.sources()[i];
+        auto& waiting = contributions_[static_cast<size_t>(p)];
+        comm_.finish(*waiting.front(), p, call_.deadline);
+        waiting.pop_front();
+        channel_.count_direct(0, length);
+        payloads_[static_cast<size_t>(p)] = room(round, i);
+      }
+    }
+    sum_chunk(call_, chunk(round, me_), {payloads_, view_, view_, nullptr, call_.divisor()});
+    for (int p : channel_.peers()) send(p, kSums, round, me_);
+  }
+
+  // Waits for what was started for rounds up to this one.
+  void settle(size_t round) {
+    StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
+    for (int p : channel_.sources()) {
+      std::deque<Transfer>& started = started_[static_cast<size_t>(p)];
+      for (auto& transfer : started) {
+        if (transfer.round > round) continue;
+        comm_.finish(*transfer.pending, p, call_.deadline);
+        channel_.count_direct(0, transfer.received);
+      }
+      std::erase_if(started, [&](const Transfer& transfer) { return transfer.round <= round; });
+    }
+  }
+
+  Call& call_;
+  Channel& channel_;
+  Communicator& comm_;
+  const View view_;
+  const size_t rounds_;
+  const size_t me_;
+  size_t stride_ = 0;             // room of one contribution
+  std::vector<std::byte*> room_;  // by round
+  std::vector<const std::byte*> payloads_;
+  // By peer. Last, and so destroyed first: what is under way after an error touches the tensor and
+  // the room no more.
+  std::vector<std::deque<std::unique_ptr<Pending>>> contributions_;
+  std::vector<std::deque<Transfer>> started_;
+};
+
+}  // namespace
+
+void all_reduce_direct(Call& call, void* data) {
+  if (call.plan.size == 1) return;
+  std::vector<int> members(static_cast<size_t>(call.plan.size));
+  std::iota(members.begin(), members.end(), 0);
+  Channel channel(call, call.links.only(), std::move(members), call.topology.host_count() > 1);
+  DirectAllReduce(call, channel, data).run();
+}
+
+}  // namespace cgx

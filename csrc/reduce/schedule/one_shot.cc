@@ -1,0 +1,54 @@
+#include <vector>
+
+#include "reduce/schedule/team_all_reduce.h"
+
+namespace cgx {
+namespace {
+
+class OneShot final : public TeamAllReduce {
+ public:
+  OneShot(Call& call, Channel& channel) : call_(call), channel_(channel) {}
+
+  void announce(int stage, size_t round, const Shard& shard) override {
+    if (stage != 1) return;
+    for (int p : channel_.peers()) {
+      channel_.will_receive(p, shard.chunks.front().payload_bytes, round == 0);
+    }
+  }
+
+  void run(int stage, const TeamRound& round) override {
+    const Chunk& chunk = round.shard->chunks.front();
+    if (chunk.empty()) return;
+    if (stage == 0) {
+      std::byte* message = channel_.open_broadcast(chunk.payload_bytes);
+      encode_chunk(call_, chunk, round.source, Stage::kContribution, message);
+      channel_.post(round.number);
+      own_[round.number % 2] = message;
+      return;
+    }
+    // The own message is still readable: what the others decode is decoded here too.
+    payloads_.assign(static_cast<size_t>(channel_.size()), own_[round.number % 2]);
+    for (int p : channel_.sources()) {
+      payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
+    }
+    sum_chunk(call_, chunk,
+              {payloads_, round.source, round.output, nullptr, call_.divisor(),
+               /*final=*/true, channel_.rank()});
+    for (size_t i = 0; i < payloads_.size(); ++i) put_in_bundle(call_, round, i, payloads_[i]);
+    for (int p : channel_.peers()) channel_.release(p);
+  }
+
+ private:
+  Call& call_;
+  Channel& channel_;
+  const std::byte* own_[2] = {};
+  std::vector<const std::byte*> payloads_;
+};
+
+}  // namespace
+
+std::unique_ptr<TeamAllReduce> make_one_shot(Call& call, Channel& channel) {
+  return std::make_unique<OneShot>(call, channel);
+}
+
+}  // namespace cgx

@@ -1,0 +1,86 @@
+#include <vector>
+
+#include "reduce/schedule/arrivals.h"
+#include "reduce/schedule/team_all_reduce.h"
+
+namespace cgx {
+namespace {
+
+class ScatterReduceAllGather final : public TeamAllReduce {
+ public:
+  ScatterReduceAllGather(Call& call, Channel& channel) : call_(call), channel_(channel) {}
+
+  void announce(int stage, size_t round, const Shard& shard) override {
+    for (int p : channel_.peers()) {
+      if (stage == 1) channel_.will_receive(p, own(shard).payload_bytes, round == 0);
+      if (stage == 2) channel_.will_receive(p, chunk(shard, p).payload_bytes, false);
+    }
+  }
+
+  void run(int stage, const TeamRound& round) override {
+    if (stage == 0) scatter(round);
+    if (stage == 1) reduce(round);
+    if (stage == 2) gather(round);
+  }
+
+ private:
+  static const Chunk& chunk(const Shard& shard, int rank) {
+    return shard.chunks[static_cast<size_t>(rank)];
+  }
+  const Chunk& own(const Shard& shard) const { return chunk(shard, channel_.rank()); }
+
+  // Sends to every owner this rank's contribution to its chunk.
+  void scatter(const TeamRound& round) {
+    bytes_.assign(static_cast<size_t>(channel_.size()), 0);
+    for (int p : channel_.peers()) {
+      bytes_[static_cast<size_t>(p)] = chunk(*round.shard, p).payload_bytes;
+    }
+    const std::vector<std::byte*>& messages = channel_.open(bytes_);
+    outgoing_.clear();
+    for (int p : channel_.peers()) {
+      std::byte* message = messages[static_cast<size_t>(p)];
+      if (message != nullptr) outgoing_.push_back({&chunk(*round.shard, p), message});
+    }
+    encode_chunks(call_, outgoing_, round.source, Stage::kContribution);
+    channel_.post(round.number);
+  }
+
+  // Sums the own chunk and sends the sum to all.
+  void reduce(const TeamRound& round) {
+    const Chunk& mine = own(*round.shard);
+    if (mine.empty()) return channel_.post_nothing(round.number, true);
+    payloads_.assign(static_cast<size_t>(channel_.size()), nullptr);  // nullptr: own values
+    for (int p : channel_.sources()) {
+      payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
+    }
+    std::byte* message = channel_.open_broadcast(mine.payload_bytes);
+    sum_chunk(call_, mine, {payloads_, round.source, round.output, message, call_.divisor()});
+    put_in_bundle(call_, round, static_cast<size_t>(channel_.rank()), message);
+    for (int p : channel_.peers()) channel_.release(p);
+    channel_.post(round.number);
+  }
+
+  // Takes the sums of all other owners.
+  void gather(const TeamRound& round) {
+    decode_arrivals(
+        call_, channel_, channel_.sources(), round.number, round.output,
+        [&](int p) -> const Chunk& { return chunk(*round.shard, p); },
+        [&](int p, const std::byte* payload) {
+          if (payload != nullptr) put_in_bundle(call_, round, static_cast<size_t>(p), payload);
+        });
+  }
+
+  Call& call_;
+  Channel& channel_;
+  std::vector<size_t> bytes_;
+  std::vector<const std::byte*> payloads_;
+  std::vector<ChunkToSend> outgoing_;
+};
+
+}  // namespace
+
+std::unique_ptr<TeamAllReduce> make_scatter_reduce_all_gather(Call& call, Channel& channel) {
+  return std::make_unique<ScatterReduceAllGather>(call, channel);
+}
+
+}  // namespace cgx

@@ -1,0 +1,270 @@
+#include "reduce/schedule/stages.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/float_mode.h"
+#include "codec/convert.h"
+#include "codec/finite.h"
+#include "codec/random.h"
+#include "reduce/schedule/device_stages.h"
+
+namespace cgx {
+namespace {
+
+// Values per block: 64 KiB of fp32, so that one block and its encodings stay in the second-level
+// cache.
+constexpr size_t kBlockValues = 16 * 1024;
+
+size_t block_values(const Codec& codec) {
+  const size_t block = codec.block();
+  return block >= kBlockValues ? block : kBlockValues / block * block;
+}
+
+// Values that a thread gets, at least: below, waking it costs more than it does.
+constexpr size_t kValuesPerThread = 64 * 1024;
+
+// Where a part of a chunk ends in a piece: at a border of its codec's blocks.
+size_t cut(const Piece& piece, size_t value) {
+  if (value <= piece.packed) return 0;
+  const size_t inside = value - piece.packed;
+  if (inside >= piece.count) return piece.count;
+  const size_t block = piece.codec->block();
+  return inside / block * block;
+}
+
+/// Calls work(piece, first, n, part) for runs of values that cover the chunk, on the threads that
+/// there are: `part` numbers the thread's share, below the result of parts_of().
+template <typename Work>
+void spread(const Call& call, const Chunk& chunk, size_t parts, const Work& work) {
+  if (parts <= 1) {
+    for (const Piece& piece : chunk.pieces) work(piece, size_t{0}, piece.count, size_t{0});
+    return;
+  }
+  call.parallel->run(parts, [&](size_t part) {
+    FloatMode ieee;  // of this thread: a pool inherits the mode of whoever started it
+    const size_t share = chunk.values / parts;
+    const size_t from = share * part;
+    const size_t to = part + 1 == parts ? chunk.values : from + share;
+    for (const Piece& piece : chunk.pieces) {
+      const size_t first = cut(piece, from), last = cut(piece, to);
+      if (first < last) work(piece, first, last - first, part);
+    }
+  });
+}
+
+size_t parts_of(const Call& call, const Chunk& chunk) {
+  if (call.parallel == nullptr || chunk.values < 2 * kValuesPerThread) return 1;
+  return std::min(static_cast<size_t>(call.parallel->threads()), chunk.values / kValuesPerThread);
+}
+
+// Room for `blocks` blocks of fp32 values of the largest piece, for each part.
+class Scratch {
+ public:
+  Scratch(Call& call, const Chunk& chunk, size_t parts, size_t blocks) {
+    for (const Piece& piece : chunk.pieces) {
+      values_ = std::max(values_, blocks * std::min(block_values(*piece.codec), piece.count));
+    }
+    // A line apart, so that no two threads write to the same one.
+    values_ = (values_ + 15) / 16 * 16;
+    if (call.scratch.size() < parts * values_) call.scratch.resize(parts * values_);
+    data_ = call.scratch.data();
+  }
+  float* of(size_t part) const { return data_ + part * values_; }
+
+ private:
+  float* data_ = nullptr;
+  size_t values_ = 0;
+};
+
+// sum += n values of `dtype` at x; `mine` is room for n values.
+void add_values(const std::byte* x, DType dtype, size_t n, float* sum, float* mine) {
+  if (dtype == DType::kFloat32) {
+    raw_codec()->decode(x, dtype, n, 0, n, sum, true);
+    return;
+  }
+  to_float(x, dtype, n, mine);
+  for (size_t i = 0; i < n; ++i) sum[i] += mine[i];
+}
+
+const float* as_float32(const std::byte* x) { return reinterpret_cast<const float*>(x); }
+
+bool is_exact_float32(const Piece& piece, DType dtype) {
+  return dtype == DType::kFloat32 && piece.codec == raw_codec().get();
+}
+
+// Sums one chunk; run() may be called on several threads at once.
+class Summing {
+ public:
+  Summing(Call& call, const Sum& wanted)
+      : call_(call),
+        wanted_(wanted),
+        dtype_(call.plan.dtype),
+        kept_(wanted.output.base != nullptr),
+        as_float_(kept_ && wanted.output.dtype == DType::kFloat32) {
+    // The own values may lie where the output does: then they must be read before it is written.
+    const bool reads_own = std::find(wanted.payloads.begin() + 1, wanted.payloads.end(), nullptr) !=
+                           wanted.payloads.end();
+    in_place_ = as_float_ && !reads_own;
+  }
+
+  bool met_nonfinite() const { return met_nonfinite_; }
+
+  // The values [first, first + n) of a piece; room for two blocks at `scratch`.
+  void run(const Piece& piece, size_t first, size_t n, float* scratch) {
+    const size_t block = block_values(*piece.codec);
+    for (size_t done = 0; done < n; done += block) {
+      one_block(piece, first + done, std::min(block, n - done), scratch);
+    }
+  }
+
+ private:
+  void one_block(const Piece& piece, size_t first, size_t n, float* scratch) {
+    std::byte* out = kept_ ? wanted_.output.at(piece, first) : nullptr;
+    float* sum = in_place_ ? reinterpret_cast<float*>(out) : scratch;
+    float* mine = scratch + std::min(block_values(*piece.codec), piece.count);
+    add_up(piece, first, n, sum, mine);
+    if (wanted_.divisor != 1) divide(sum, n, wanted_.divisor);
+    if (wanted_.encoded != nullptr) {
+      std::byte* encoded = wanted_.encoded + piece.payload;
+      piece.codec->encode(sum, DType::kFloat32, dtype_, piece.count, first, n,
+                          key_of(call_, piece.codec->spec().seed, Stage::kSum), piece.offset,
+                          encoded);
+      if (!kept_) return;
+      if (as_float_) sum = reinterpret_cast<float*>(out);
+      piece.codec->decode(encoded, dtype_, piece.count, first, n, sum, false);
+    }
+    if (reinterpret_cast<std::byte*>(sum) != out) from_float(sum, wanted_.output.dtype, n, out);
+    // Finite inputs may overflow in the sum, or when it is rounded to 16 bits.
+    if (wanted_.final && call_.nonfinite == NonFinite::kRaise &&
+        !all_finite(out, wanted_.output.dtype, n)) {
+      met_nonfinite_ = true;
+    }
+  }
+
+  // In the order of the payloads.
+  void add_up(const Piece& piece, size_t first, size_t n, float* sum, float* mine) {
+    size_t next = 0;
+    if (is_exact_float32(piece, dtype_) && wanted_.payloads.size() >= 2) {
+      add_pair(exact(piece, first, 0), exact(piece, first, 1), n, sum);
+      next = 2;
+    }
+    for (; next < wanted_.payloads.size(); ++next) {
+      const std::byte* payload = wanted_.payloads[next];
+      if (payload != nullptr) {
+        piece.codec->decode(payload + piece.payload, dtype_, piece.count, first, n, sum, next > 0);
+      } else if (next > 0) {
+        add_values(wanted_.own.at(piece, first), wanted_.own.dtype, n, sum, mine);
+      } else {
+        to_float(wanted_.own.at(piece, first), wanted_.own.dtype, n, sum);
+      }
+    }
+  }
+
+  // The fp32 values of a summand of an exact piece.
+  const float* exact(const Piece& piece, size_t first, size_t index) const {
+    const std::byte* payload = wanted_.payloads[index];
+    const bool own = static_cast<int>(index) == wanted_.own_index || payload == nullptr;
+    if (own && wanted_.own.base != nullptr) return as_float32(wanted_.own.at(piece, first));
+    return as_float32(payload + piece.payload) + first;
+  }
+
+  Call& call_;
+  const Sum& wanted_;
+  const DType dtype_;
+  const bool kept_;      // the sum goes somewhere
+  const bool as_float_;  // as fp32
+  bool in_place_ = false;
+  std::atomic<bool> met_nonfinite_{false};
+};
+
+}  // namespace
+
+RandomKey key_of(const Call& call, uint64_t seed, Stage stage) {
+  return random_key(seed, call.identity.sequence, call.identity.rank, static_cast<int>(stage));
+}
+
+void encode_chunks(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
+                   Stage stage) {
+  if (call.device != nullptr) {
+    StageTimer timer(call.stats.encode_ns, "cgx:encode");
+    return call.device->encode(call, chunks, input, stage);
+  }
+  for (const ChunkToSend& out : chunks) encode_chunk(call, *out.chunk, input, stage, out.payload);
+}
+
+void decode_chunks(Call& call, const std::vector<ReceivedChunk>& chunks, const View& output) {
+  if (call.device != nullptr) {
+    StageTimer timer(call.stats.decode_ns, "cgx:decode");
+    return call.device->decode(call, chunks, output);
+  }
+  for (const ReceivedChunk& in : chunks) decode_chunk(call, *in.chunk, in.payload, output);
+}
+
+void copy_bytes(Call& call, void* to, const void* from, size_t bytes) {
+  if (call.device != nullptr) return call.device->copy(to, from, bytes);
+  if (bytes > 0) std::memmove(to, from, bytes);
+}
+
+void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
+                  std::byte* payload) {
+  if (call.device != nullptr) return encode_chunks(call, {{&chunk, payload}}, input, stage);
+  StageTimer timer(call.stats.encode_ns, "cgx:encode");
+  spread(call, chunk, parts_of(call, chunk),
+         [&](const Piece& piece, size_t first, size_t n, size_t) {
+           piece.codec->encode(input.at(piece, first), input.dtype, call.plan.dtype, piece.count,
+                               first, n, key_of(call, piece.codec->spec().seed, stage),
+                               piece.offset, payload + piece.payload);
+         });
+  if (call.nonfinite != NonFinite::kRaise) return;
+  for (const Piece& piece : chunk.pieces) {
+    if (!piece.codec->holds_finite(payload + piece.payload, call.plan.dtype, piece.count)) {
+      call.met_nonfinite = true;
+    }
+  }
+}
+
+void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, const View& output) {
+  if (call.device != nullptr) return decode_chunks(call, {{&chunk, payload}}, output);
+  StageTimer timer(call.stats.decode_ns, "cgx:decode");
+  const DType dtype = call.plan.dtype;
+  const size_t parts = parts_of(call, chunk);
+  if (output.dtype == DType::kFloat32) {
+    return spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t) {
+      piece.codec->decode(payload + piece.payload, dtype, piece.count, first, n,
+                          reinterpret_cast<float*>(output.at(piece, first)), false);
+    });
+  }
+  const Scratch scratch(call, chunk, parts, 1);
+  spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t part) {
+    const size_t block = block_values(*piece.codec);
+    float* y = scratch.of(part);
+    for (size_t done = 0; done < n; done += block) {
+      const size_t now = std::min(block, n - done);
+      piece.codec->decode(payload + piece.payload, dtype, piece.count, first + done, now, y, false);
+      from_float(y, output.dtype, now, output.at(piece, first + done));
+    }
+  });
+}
+
+void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
+  StageTimer timer(call.stats.decode_ns, "cgx:decode");
+  if (call.device != nullptr) return call.device->sum(call, chunk, wanted);
+  const size_t parts = parts_of(call, chunk);
+  const Scratch scratch(call, chunk, parts, 2);
+  Summing summing(call, wanted);
+  spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t part) {
+    summing.run(piece, first, n, scratch.of(part));
+  });
+  if (summing.met_nonfinite()) call.met_nonfinite = true;
+}
+
+void check_input(Call& call, const void* data, size_t values) {
+  if (call.device != nullptr) return call.device->check_input(call, data, values);
+  if (call.nonfinite == NonFinite::kRaise && !all_finite(data, call.plan.dtype, values)) {
+    call.met_nonfinite = true;
+  }
+}
+
+}  // namespace cgx

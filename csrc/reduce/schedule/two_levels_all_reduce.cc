@@ -1,0 +1,116 @@
+#include "reduce/schedule/team_all_reduce.h"
+#include "reduce/schedule/two_levels.h"
+
+namespace cgx {
+namespace {
+
+class AllReduce {
+ public:
+  AllReduce(Call& call, void* data)
+      : call_(call),
+        levels_(call),
+        hosts_(static_cast<int>(levels_.hosts)),
+        data_{static_cast<std::byte*>(data), 0, call.plan.dtype},
+        stages_(team_stages(call.plan.algorithm, hosts_)),
+        depth_(team_depth(call.plan.algorithm, hosts_, kCrossInFlight)),
+        live_(live_rounds(stages_, depth_)) {
+    if (levels_.member) team_ = make_team_all_reduce(call.plan.algorithm, call, *levels_.cross);
+  }
+
+  void run() {
+    const size_t rounds = call_.plan.rounds.size();
+    for_each_step(rounds, stages_, depth_,
+                  [&](int stage, size_t number) { announce(stage, number); });
+    levels_.begin();
+    for_each_step(rounds, stages_, depth_, [&](int stage, size_t number) {
+      if (stage == 0) levels_.scatter_inside(number, data_, partial(number));
+      if (team_) team_->run(stage, team_round(number));
+      if (stage == 0 && number == 0 && rounds > 1 && levels_.cross) levels_.cross->greet();
+      if (stage == stages_ - 1) gather_inside(number);
+    });
+  }
+
+ private:
+  void announce(int stage, size_t number) {
+    if (stage == 0) levels_.announce_scatter(number);
+    if (team_) team_->announce(stage, number, levels_.shard(number, levels_.local));
+    if (stage == stages_ - 1 && levels_.inner) {
+      for (int team : levels_.other_members) {
+        levels_.inner->will_receive(team, bundle_bytes(levels_.shard(number, team), hosts_), false);
+      }
+    }
+  }
+
+  // Where the host's sum of the own shard lies: in the tensor itself where that is fp32.
+  View partial(size_t number) {
+    if (!levels_.inner || !levels_.member || call_.plan.dtype == DType::kFloat32) return data_;
+    const Chunk& chunk = levels_.shard(number, levels_.local).inner;
+    if (chunk.empty()) return data_;
+    std::byte* block = call_.work.block(number % live_, chunk.values * sizeof(float));
+    return {block, chunk.pieces.front().offset, DType::kFloat32};
+  }
+
+  std::byte* bundle(size_t number) {
+    if (!levels_.inner) return nullptr;
+    return call_.work.block(live_ + number % live_,
+                            bundle_bytes(levels_.shard(number, levels_.local), hosts_));
+  }
+
+  TeamRound team_round(size_t number) {
+    return {number, &levels_.shard(number, levels_.local), partial(number), data_, bundle(number)};
+  }
+
+  // Members give the encoded result of their shard to the ranks of their host.
+  void gather_inside(size_t number) {
+    if (!levels_.inner) return;
+    Channel& inner = *levels_.inner;
+    const size_t own =
+        team_ ? bundle_bytes(levels_.shard(number, levels_.local), hosts_) : size_t{0};
+    if (own > 0) {
+      copy_bytes(call_, inner.open_broadcast(own), bundle(number), own);
+      inner.post(number);
+    }
+    for (int team : levels_.other_members) {
+      const Shard& shard = levels_.shard(number, team);
+      if (bundle_bytes(shard, hosts_) == 0) continue;
+      take_bundle(shard, inner.receive(team, number));
+      inner.release(team);
+    }
+  }
+
+  void take_bundle(const Shard& shard, const std::byte* bundle) {
+    if (shard.chunks.size() == 1) {  // one-shot: the contributions of all hosts
+      payloads_.clear();
+      for (size_t host = 0; host < levels_.hosts; ++host) {
+        payloads_.push_back(bundle + host * bundle_stride(shard.chunks.front()));
+      }
+      sum_chunk(call_, shard.chunks.front(), {payloads_, {}, data_, nullptr, call_.divisor()});
+      return;
+    }
+    bundled_.clear();
+    for (const Chunk& chunk : shard.chunks) {
+      bundled_.push_back({&chunk, bundle});
+      bundle += bundle_stride(chunk);
+    }
+    decode_chunks(call_, bundled_, data_);
+  }
+
+  Call& call_;
+  TwoLevels levels_;
+  const int hosts_;
+  const View data_;
+  const int stages_;
+  const size_t depth_, live_;
+  std::unique_ptr<TeamAllReduce> team_;  // null on ranks that are in none
+  std::vector<const std::byte*> payloads_;
+  std::vector<ReceivedChunk> bundled_;
+};
+
+}  // namespace
+
+void all_reduce_two_levels(Call& call, void* data) {
+  check_input(call, data, call.plan.values);
+  AllReduce(call, data).run();
+}
+
+}  // namespace cgx

@@ -1,0 +1,404 @@
+#include "reduce/tuning/autotuner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "comm/failure.h"
+
+namespace cgx {
+namespace {
+
+constexpr size_t kSmallValues = 256;
+// Probes grow by this factor, from the first to the last size, while the next one is expected to
+// take no longer than kLongestProbe: some 200 ms for all of them, on any link whose latency allows.
+constexpr size_t kGrowth = 4, kFirstValues = 1024, kLastValues = size_t{1} << 20;
+constexpr double kLongestProbe = 0.03;
+// A small exchange that takes longer than this is not repeated to be sure.
+constexpr double kSlowExchange = 0.005;
+constexpr size_t kCodecValues = size_t{1} << 16;
+constexpr int kCodecRuns = 4;
+// A script whose messages are ever different must not grow the tables for ever.
+constexpr size_t kMaxKnown = 512, kMaxClasses = 256;
+// Sizes of the table, in bytes of fp32.
+constexpr size_t kFirstRow = 4096, kLastRow = size_t{64} << 20;
+
+// 4 log2(bytes), rounded down as the mantissa's two leading bits are.
+int quarter_octaves(size_t bytes) {
+  if (bytes < 4) return 0;
+  int exponent = 2;
+  while ((bytes >> exponent) > 1) ++exponent;
+  return 4 * exponent + static_cast<int>(bytes >> (exponent - 2) & 3);
+}
+
+std::string text_of(const Estimates& seconds) {
+  std::string text;
+  for (Choice choice : kAllChoices) {
+    const double one = seconds[static_cast<size_t>(choice)];
+    if (one < 0) continue;
+    text += str_of(text.empty() ? "" : ", ", name_of(choice), " ", one * 1e3, " ms");
+  }
+  return text;
+}
+
+CodecCost time_codec(const Codec& codec, const float* values, size_t count) {
+  std::vector<std::byte> payload(codec.encoded_bytes(count, DType::kFloat32));
+  std::vector<float> sum(count);
+  const auto seconds = [](auto&& run) {
+    double least = 0;
+    for (int i = 0; i < kCodecRuns; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      run();
+      const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+      if (i == 0 || spent.count() < least) least = spent.count();
+    }
+    return least;
+  };
+  CodecCost cost;
+  cost.encode = seconds([&] {
+    codec.encode(values, DType::kFloat32, DType::kFloat32, count, 0, count, RandomKey{}, 0,
+                 payload.data());
+  });
+  cost.decode = seconds([&] {
+    codec.decode(payload.data(), DType::kFloat32, count, 0, count, sum.data(), /*add=*/true);
+  });
+  cost.encode /= static_cast<double>(count);
+  cost.decode /= static_cast<double>(count);
+  return cost;
+}
+
+}  // namespace
+
+Autotuner::Autotuner(Engine& engine, std::shared_ptr<const Codec> half, Log log)
+    : engine_(engine),
+      half_(std::move(half)),
+      log_(std::move(log)),
+      clock_(engine.size(), engine.topology().host_count() == 1) {}
+
+std::shared_ptr<const Codec> Autotuner::codec_of(const Plan& plan) const {
+  const Layer* first = plan.first_compressed();
+  return first != nullptr ? first->codec : raw_codec();
+}
+
+std::shared_ptr<const Plan> Autotuner::plan_as(const Plan& asked,
+                                               const std::shared_ptr<const Codec>& codec) {
+  if (asked.operation != Operation::kAllReduce) {
+    return engine_.plan_shards(asked.operation, asked.layers.front().count, codec, asked.dtype);
+  }
+  std::vector<Layer> layers = asked.layers;
+  for (Layer& layer : layers) {
+    const bool raise =
+        layer.codec != raw_codec() && (codec == raw_codec() || layer.codec->spec().bits < 16);
+    if (raise) layer.codec = codec;
+  }
+  return engine_.plan_all_reduce(layers, asked.dtype);
+}
+
+Autotuner::Plans Autotuner::plans_for(const std::shared_ptr<const Plan>& asked) {
+  Plans plans;
+  plans[static_cast<size_t>(Choice::kAsked)] = asked;
+  plans[static_cast<size_t>(Choice::kExact)] = plan_as(*asked, raw_codec());
+  // 16 bits of a type of 16 bits are no fewer than all of them.
+  if (half_ && asked->dtype == DType::kFloat32 && codec_of(*asked)->spec().bits < 16) {
+    plans[static_cast<size_t>(Choice::kHalf)] = plan_as(*asked, half_);
+  }
+  return plans;
+}
+
+Estimates Autotuner::estimate(const Plans& plans) const {
+  const CodecCost raw = codecs_.at(raw_codec()->describe());
+  Estimates seconds;
+  for (size_t i = 0; i < kChoices; ++i) {
+    seconds[i] = -1;
+    if (!plans[i]) continue;
+    const CodecCost codec = codecs_.at(codec_of(*plans[i])->describe());
+    seconds[i] = predict(link_, cost_of(*plans[i], engine_.topology()), codec, raw);
+  }
+  return seconds;
+}
+
+std::vector<float> Autotuner::exchange(const std::vector<float>& mine, const Deadline& deadline,
+                                       uint64_t number) {
+  std::vector<float> all(mine.size() * static_cast<size_t>(engine_.size()));
+  const auto plan =
+      engine_.plan_shards(Operation::kAllGather, mine.size(), raw_codec(), DType::kFloat32);
+  engine_.run(*plan, mine.data(), all.data(), false, deadline, number, &overhead_);
+  return all;
+}
+
+std::vector<float> Autotuner::slowest(const std::vector<float>& mine, const Deadline& deadline,
+                                      uint64_t number) {
+  const std::vector<float> all = exchange(mine, deadline, number);
+  std::vector<float> most(all.begin(), all.begin() + static_cast<ptrdiff_t>(mine.size()));
+  for (size_t i = 0; i < all.size(); ++i) {
+    float& one = most[i % mine.size()];
+    one = std::max(one, all[i]);
+  }
+  return most;
+}
+
+double Autotuner::run_probe(const Plan& plan, const Deadline& deadline, uint64_t number) {
+  exchange({0}, deadline, number);  // all ranks begin together
+  const auto start = Clock::now();
+  engine_.run(plan, buffer_.data(), buffer_.data(), /*average=*/true, deadline, number, &overhead_);
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double Autotuner::probe(const std::shared_ptr<const Plan>& plan, int samples,
+                        const Deadline& deadline, uint64_t number) {
+  run_probe(*plan, deadline, number);  // connections, buffers, pages
+  double least = run_probe(*plan, deadline, number);
+  for (int i = 1; i < samples; ++i) least = std::min(least, run_probe(*plan, deadline, number));
+  return slowest({static_cast<float>(least)}, deadline, number).front();
+}
+
+void Autotuner::learn_codec(const std::shared_ptr<const Codec>& codec, const Deadline& deadline,
+                            uint64_t number) {
+  const std::string name = codec->describe();
+  if (codecs_.contains(name)) return;
+  std::vector<float> values(kCodecValues);
+  uint32_t state = 1;
+  for (float& value : values) {  // a linear congruential generator; codecs do not care
+    state = state * 1664525 + 1013904223;
+    value = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31F;
+  }
+  const CodecCost mine = time_codec(*codec, values.data(), values.size());
+  const std::vector<float> most =
+      slowest({static_cast<float>(mine.encode), static_cast<float>(mine.decode)}, deadline, number);
+  std::lock_guard<std::mutex> lock(mutex_);
+  codecs_[name] = {most[0], most[1]};
+}
+
+void Autotuner::measure(const Plan& first, const Deadline& deadline, uint64_t number) {
+  const auto start = Clock::now();
+  const std::shared_ptr<const Codec> asked = codec_of(first);
+  learn_codec(raw_codec(), deadline, number);
+  learn_codec(asked, deadline, number);
+  if (half_) learn_codec(half_, deadline, number);
+
+  buffer_.assign(kLastValues, 1.0F);
+  const auto plan_of = [&](size_t values, const std::shared_ptr<const Codec>& codec) {
+    return engine_.plan_all_reduce({{values, codec}}, DType::kFloat32);
+  };
+  const auto small = plan_of(kSmallValues, raw_codec());
+  LinkProbes probes;
+  probes.small = cost_of(*small, engine_.topology());
+  probes.small_seconds = probe(small, 1, deadline, number);
+  const int samples = probes.small_seconds > kSlowExchange ? 1 : 2;
+  if (samples > 1) {
+    probes.small_seconds =
+        std::min(probes.small_seconds, probe(small, 2 * samples, deadline, number));
+  }
+  // A message of several buckets may not fit where the caller's, of a part of one, does.
+  const auto fits = [&](size_t count) {
+    try {
+      plan_of(count, asked);
+      return true;
+    } catch (const ConfigError&) {
+      return false;
+    }
+  };
+  size_t values = kFirstValues;
+  for (;; values *= kGrowth) {
+    probes.exact_seconds = probe(plan_of(values, raw_codec()), 1, deadline, number);
+    const double next = static_cast<double>(kGrowth) * probes.exact_seconds;
+    if (values >= kLastValues || next > kLongestProbe || !fits(values * kGrowth)) break;
+  }
+  if (samples > 1) {
+    probes.exact_seconds =
+        std::min(probes.exact_seconds, probe(plan_of(values, raw_codec()), 1, deadline, number));
+  }
+  probes.exact = cost_of(*plan_of(values, raw_codec()), engine_.topology());
+  probes.asked_seconds = probe(plan_of(values, asked), samples, deadline, number);
+  probes.asked = cost_of(*plan_of(values, asked), engine_.topology());
+  buffer_ = {};
+
+  const CodecCost raw = codecs_.at(raw_codec()->describe());
+  const LinkModel link = fit_link(probes, codecs_.at(asked->describe()), raw);
+  const std::chrono::duration<double> spent = Clock::now() - start;
+  const double seconds = slowest({static_cast<float>(spent.count())}, deadline, number).front();
+  std::vector<TuningReport::SizeRow> rows;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    link_ = link;
+    ++measurements_;
+    measure_seconds_ = seconds;
+  }
+  for (size_t bytes = kFirstRow; bytes <= kLastRow; bytes *= kGrowth) {
+    if (!fits(bytes / sizeof(float))) break;
+    const Estimates predicted = estimate(plans_for(plan_of(bytes / sizeof(float), asked)));
+    rows.push_back({bytes, predicted, fastest(predicted)});
+  }
+  if (!clock_.one_clock()) meet(deadline, number);
+  if (log_) {
+    std::string text = str_of(
+        "autotune: measured in ", seconds * 1e3, " ms: latency ", link.latency * 1e6, " us, ",
+        link.seconds_per_byte > 0 ? str_of(8e-9 / link.seconds_per_byte, " Gbit/s")
+                                  : std::string("bytes cost nothing"),
+        ", ", link.seconds_per_value * 1e9, " ns per value; ", asked->describe(), ":");
+    for (const TuningReport::SizeRow& row : rows) {
+      text += str_of(row.bytes == kFirstRow ? " " : ", ", row.bytes >> 10, " KiB ",
+                     name_of(row.choice));
+    }
+    log_(text);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  sizes_ = std::move(rows);
+}
+
+Autotuner::Known& Autotuner::known(const std::shared_ptr<const Plan>& asked,
+                                   const Deadline& deadline, uint64_t number) {
+  const auto found = known_.find(asked.get());
+  if (found != known_.end()) return found->second;
+  // Which classes there are must not depend on known_, which goes by address.
+  const size_t bytes = asked->values * size_of(asked->dtype);
+  const std::shared_ptr<const Codec> codec = codec_of(*asked);
+  const Key key{asked->operation, asked->dtype, quarter_octaves(bytes),
+                quarter_octaves(one_shot_payload_bytes(asked->layers, asked->dtype)),
+                codec->describe()};
+  if (!classes_.contains(key)) {
+    if (classes_.size() >= kMaxClasses) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      known_.clear();
+      classes_.clear();
+    }
+    learn_codec(codec, deadline, number);
+    const Estimates predicted = estimate(plans_for(asked));
+    std::lock_guard<std::mutex> lock(mutex_);
+    classes_.emplace(key, Class{TunedClass(predicted), bytes, codec->describe()});
+  }
+  Known one{asked, plans_for(asked), &classes_.at(key).tuned};
+  if (known_.size() >= kMaxKnown) known_.clear();
+  return known_.emplace(asked.get(), std::move(one)).first->second;
+}
+
+int64_t Autotuner::now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+void Autotuner::meet(const Deadline& deadline, uint64_t number) {
+  exchange({0}, deadline, number);  // all ranks begin together
+  Span mine{now(), 0};
+  exchange({0}, deadline, number);
+  mine.end = now();
+  std::vector<Span> by_rank;
+  for (std::vector<Span>& theirs : exchange_spans({mine}, deadline, number)) {
+    by_rank.push_back(theirs.front());
+  }
+  clock_.meet(by_rank);
+}
+
+std::vector<std::vector<Span>> Autotuner::exchange_spans(const std::vector<Span>& mine,
+                                                         const Deadline& deadline,
+                                                         uint64_t number) {
+  std::vector<float> numbers;
+  for (const Span& span : mine) pack(span, numbers);
+  const std::vector<float> all = exchange(numbers, deadline, number);
+  std::vector<std::vector<Span>> by_rank(static_cast<size_t>(engine_.size()));
+  const float* next = all.data();
+  for (std::vector<Span>& theirs : by_rank) {
+    for (size_t i = 0; i < mine.size(); ++i, next += kFloatsPerSpan) {
+      theirs.push_back(unpack_span(next));
+    }
+  }
+  return by_rank;
+}
+
+void Autotuner::renew(TunedClass& tuned, const Deadline& deadline, uint64_t number) {
+  if (!clock_.one_clock()) meet(deadline, number);
+  const auto by_rank = exchange_spans(tuned.spans(), deadline, number);
+  std::vector<double> seconds;
+  for (size_t sample = 0; sample < tuned.spans().size(); ++sample) {
+    std::vector<Span> call;
+    for (const auto& theirs : by_rank) call.push_back(theirs[sample]);
+    seconds.push_back(clock_.seconds(call));
+  }
+  const Choice before = tuned.choice();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    tuned.renew(seconds);
+  }
+  if (log_ && tuned.choice() != before) {
+    log_(str_of("autotune: from ", name_of(before), " to ", name_of(tuned.choice()), "; measured ",
+                text_of(tuned.measured()), "; predicted ", text_of(tuned.predicted())));
+  }
+}
+
+Autotuner::Decision Autotuner::decide(const std::shared_ptr<const Plan>& asked,
+                                      const Deadline& deadline, uint64_t number) {
+  if (engine_.size() == 1 || !asked->compressed || asked->values == 0) return {asked};
+  try {
+    return choose(asked, deadline, number);
+  } catch (const std::exception& e) {
+    // Errors of the engine have broken the group already; any other has to reach the peers, too.
+    if (!engine_.failure()) engine_.fail(failure_of(e));
+    throw;
+  }
+}
+
+Autotuner::Decision Autotuner::choose(const std::shared_ptr<const Plan>& asked,
+                                      const Deadline& deadline, uint64_t number) {
+  if (measurements_ == 0) {
+    const StageTimer timer(tuning_ns_, "cgx:autotune");
+    measure(*asked, deadline, number);
+  }
+  Known& message = known(asked, deadline, number);
+  TunedClass& tuned = *message.tuned;
+  if (tuned.due()) {
+    const StageTimer timer(tuning_ns_, "cgx:autotune");
+    renew(tuned, deadline, number);
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  const TunedClass::Pick turn = tuned.next();
+  return {message.plans[static_cast<size_t>(turn.choice)], turn, &tuned};
+}
+
+void Autotuner::ran(const Decision& decision, const Span& span) {
+  if (decision.tuned == nullptr) return;
+  calls_[static_cast<size_t>(decision.turn.choice)].fetch_add(1, std::memory_order_relaxed);
+  if (!decision.turn.timed()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  decision.tuned->record(decision.turn.sample, span);
+}
+
+std::string Autotuner::why(const Decision& decision) const {
+  if (decision.tuned == nullptr) return "";
+  std::lock_guard<std::mutex> lock(mutex_);
+  return str_of("autotune: ", name_of(decision.turn.choice),
+                decision.turn.choice != decision.tuned->choice() ? " on trial" : "", ", predicted ",
+                text_of(decision.tuned->predicted()), ", measured ",
+                text_of(decision.tuned->measured()));
+}
+
+TuningReport Autotuner::report() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TuningReport report;
+  report.measurements = measurements_;
+  report.seconds = measure_seconds_;
+  report.link = link_;
+  for (const auto& [name, cost] : codecs_) report.codecs.push_back({name, cost});
+  report.sizes = sizes_;
+  for (const auto& [key, one] : classes_) {
+    report.classes.push_back({std::get<Operation>(key), std::get<DType>(key), one.bytes, one.codec,
+                              one.tuned.predicted(), one.tuned.measured(), one.tuned.choice(),
+                              one.tuned.calls(), one.tuned.renewals()});
+  }
+  return report;
+}
+
+std::array<uint64_t, kChoices> Autotuner::calls() const {
+  std::array<uint64_t, kChoices> counts{};
+  for (size_t i = 0; i < kChoices; ++i) counts[i] = calls_[i];
+  return counts;
+}
+
+double Autotuner::seconds() const { return static_cast<double>(tuning_ns_) * 1e-9; }
+
+void Autotuner::reset_counters() {
+  for (auto& count : calls_) count = 0;
+  tuning_ns_ = 0;
+  overhead_.reset();
+}
+
+}  // namespace cgx

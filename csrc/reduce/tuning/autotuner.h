@@ -1,0 +1,164 @@
+// Chooses, call by call, between what was asked for and more precision: exact, 16 bits or the asked
+// bits, whichever is fastest on this group's link with these CPUs. Never fewer bits than asked.
+//
+// The link and the codecs are measured in the first call that compresses anything, inside its
+// deadline: by then all ranks are in the same call, so a peer that is dead, late or elsewhere in
+// its program is the error that it would be in any call; and a group that never compresses pays
+// nothing. What ranks measure is exchanged, exactly and as fp32, over the engine; every rank
+// computes the same table from the same bits. The table tells where to begin: from then on
+// ordinary calls are timed, and decisions follow from the number of calls and from what was
+// exchanged (tuned_class.h). A time is the group's, without the wait for a late rank
+// (shared_clock.h). All of it happens on the thread that drives the engine, where calls have the
+// same order on all ranks, however far ahead their callers are.
+//
+// Thread-safety: decide() and ran() on the thread that drives the engine; report() and the counters
+// from any.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "reduce/engine.h"
+#include "reduce/tuning/cost_model.h"
+#include "reduce/tuning/tuned_class.h"
+
+namespace cgx {
+
+/// What is known, for people and for tests.
+struct TuningReport {
+  struct CodecRow {
+    std::string codec;
+    CodecCost seconds_per_value;
+  };
+  struct ClassRow {
+    Operation operation;
+    DType dtype;
+    size_t bytes;  // of the first message of the class, exact
+    std::string codec;
+    Estimates predicted, measured;
+    Choice choice;
+    uint64_t calls, renewals;
+  };
+  struct SizeRow {
+    size_t bytes;
+    Estimates predicted;
+    Choice choice;
+  };
+  uint64_t measurements = 0;  // 0 or 1
+  double seconds = 0;         // that it took, on the slowest rank
+  LinkModel link;
+  std::vector<CodecRow> codecs;
+  /// Of all-reduces of fp32 with the codec that was measured first.
+  std::vector<SizeRow> sizes;
+  std::vector<ClassRow> classes;
+};
+
+class Autotuner {
+ public:
+  using Log = std::function<void(const std::string&)>;
+
+  /// half: the codec of 16 bits per value; null: there is none to choose. log: may be null.
+  Autotuner(Engine& engine, std::shared_ptr<const Codec> half, Log log);
+
+  struct Decision {
+    std::shared_ptr<const Plan> plan;
+    TunedClass::Pick turn;
+    /// For ran(); null: nothing was decided.
+    TunedClass* tuned = nullptr;
+  };
+
+  /// The plan to run in place of `asked`. Collective where anything is measured or exchanged: all
+  /// ranks call it for the same calls in the same order, each directly before it runs the plan.
+  /// Raises what Engine::run() raises; `number` is that of the call.
+  Decision decide(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
+                  uint64_t number);
+  /// For ran().
+  static int64_t now();
+  /// The plan has run, in this time. Not to be called for a plan that has failed.
+  void ran(const Decision& decision, const Span& span);
+
+  /// "autotune: exact, predicted exact 1.2 ms, 16 bits 0.9 ms, asked 0.8 ms", for logs.
+  std::string why(const Decision& decision) const;
+
+  TuningReport report() const;
+  /// Calls by choice, and bytes and seconds that measuring took, since the last reset.
+  std::array<uint64_t, kChoices> calls() const;
+  const Stats& overhead() const { return overhead_; }
+  double seconds() const;
+  void reset_counters();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  /// operation, dtype, sizes exact and as asked in quarters of octaves, codec.
+  using Key = std::tuple<Operation, DType, int, int, std::string>;
+  using Plans = std::array<std::shared_ptr<const Plan>, kChoices>;
+  struct Known {
+    std::shared_ptr<const Plan> asked;  // keeps the key of the map alive
+    Plans plans;
+    TunedClass* tuned = nullptr;
+  };
+  struct Class {
+    TunedClass tuned;
+    size_t bytes;
+    std::string codec;
+  };
+
+  Decision choose(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
+                  uint64_t number);
+  Known& known(const std::shared_ptr<const Plan>& asked, const Deadline& deadline, uint64_t number);
+  Plans plans_for(const std::shared_ptr<const Plan>& asked);
+  std::shared_ptr<const Plan> plan_as(const Plan& asked, const std::shared_ptr<const Codec>& codec);
+  std::shared_ptr<const Codec> codec_of(const Plan& plan) const;
+  Estimates estimate(const Plans& plans) const;
+
+  void measure(const Plan& first, const Deadline& deadline, uint64_t number);
+  /// Seconds of a plan on the slowest rank, the least of `samples` after a first one.
+  double probe(const std::shared_ptr<const Plan>& plan, int samples, const Deadline& deadline,
+               uint64_t number);
+  double run_probe(const Plan& plan, const Deadline& deadline, uint64_t number);
+  /// Measures the codec, unless it is known. Collective.
+  void learn_codec(const std::shared_ptr<const Codec>& codec, const Deadline& deadline,
+                   uint64_t number);
+  /// What every rank gave, numbers of the same rank together. Ends at about the same time on all.
+  std::vector<float> exchange(const std::vector<float>& mine, const Deadline& deadline,
+                              uint64_t number);
+  /// Spans of every rank; all give as many.
+  std::vector<std::vector<Span>> exchange_spans(const std::vector<Span>& mine,
+                                                const Deadline& deadline, uint64_t number);
+  std::vector<float> slowest(const std::vector<float>& mine, const Deadline& deadline,
+                             uint64_t number);
+  /// Exchanges what the class has recorded.
+  void renew(TunedClass& tuned, const Deadline& deadline, uint64_t number);
+  /// Brings clocks together.
+  void meet(const Deadline& deadline, uint64_t number);
+
+  Engine& engine_;
+  const std::shared_ptr<const Codec> half_;
+  const Log log_;
+  std::vector<float> buffer_;
+  Stats overhead_;
+  std::atomic<int64_t> tuning_ns_{0};
+  std::array<std::atomic<uint64_t>, kChoices> calls_{};
+
+  // Written by the driving thread alone, under the lock; it reads them without.
+  mutable std::mutex mutex_;
+  std::map<Key, Class> classes_;
+  std::unordered_map<const Plan*, Known> known_;
+  std::map<std::string, CodecCost> codecs_;
+  LinkModel link_;
+  uint64_t measurements_ = 0;
+  double measure_seconds_ = 0;
+  std::vector<TuningReport::SizeRow> sizes_;
+  SharedClock clock_;
+};
+
+}  // namespace cgx

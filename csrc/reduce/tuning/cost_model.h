@@ -1,0 +1,77 @@
+// How long a reduction will take: the model that the autotuner chooses by.
+//
+//     seconds = steps * latency + values * seconds_per_value + overlap(wire, codec, rounds)
+//     wire    = bytes * seconds_per_byte
+//     codec   = encoded * encode seconds + decoded * decode seconds
+//     overlap = max + min / rounds
+//
+// With one round the stages of a message follow each other; with many, the longer of wire and codec
+// hides the other but for one round. seconds_per_value is what a value costs whatever its codec
+// (passes over memory, sums inside a host).
+//
+// Nothing but + - * / and comparisons on doubles, and no library function: equal numbers give equal
+// answers on every rank. Thread-safety: pure functions.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/plan/plan.h"
+
+namespace cgx {
+
+/// How the compressed layers of a call are sent; in the order in which a tie is broken.
+enum class Choice : uint8_t { kExact = 0, kHalf = 1, kAsked = 2 };
+inline constexpr size_t kChoices = 3;
+inline constexpr Choice kAllChoices[] = {Choice::kExact, Choice::kHalf, Choice::kAsked};
+/// "exact", "16 bits", "asked"
+const char* name_of(Choice choice);
+
+/// What one rank does for a message.
+struct MessageCost {
+  double steps = 0;    // exchanges, one after the other
+  double bytes = 0;    // that leave the rank, to other hosts where there are several
+  double values = 0;   // of the message
+  double encoded = 0;  // values
+  double decoded = 0;
+  double rounds = 1;      // parts that are pipelined
+  double compressed = 0;  // share of the values that is not raw
+};
+
+/// Seconds per value, on the slowest rank.
+struct CodecCost {
+  double encode = 0;
+  double decode = 0;
+};
+
+struct LinkModel {
+  double latency = 0;            // seconds per exchange
+  double seconds_per_byte = 0;   // that leaves a rank
+  double seconds_per_value = 0;  // whatever the codec
+};
+
+MessageCost cost_of(const Plan& plan, const Topology& topology);
+
+/// Seconds. `raw` is the codec of the layers that are not compressed.
+double predict(const LinkModel& link, const MessageCost& cost, const CodecCost& codec,
+               const CodecCost& raw);
+
+/// What was measured: a small exact message, and a large one, exact and compressed.
+struct LinkProbes {
+  MessageCost small, exact, asked;
+  double small_seconds = 0, exact_seconds = 0, asked_seconds = 0;
+};
+/// The model that gives what was measured; where none does, one that is right for the exact
+/// messages and as near as it can be for the compressed one. No number is negative.
+LinkModel fit_link(const LinkProbes& probes, const CodecCost& asked, const CodecCost& raw);
+
+/// Seconds by choice; negative: not to be had.
+using Estimates = std::array<double, kChoices>;
+
+/// The fastest; more bits unless fewer save more than 1 - kClearly of the time. kAsked if none is
+/// known.
+inline constexpr double kClearly = 0.98;
+Choice fastest(const Estimates& seconds);
+
+}  // namespace cgx

@@ -1,0 +1,127 @@
+// The choice for one class of messages, those of about the same size and kind: raced for first,
+// then watched.
+//
+//     turn = tuned.next();               // which choice this call takes
+//     ... the call; where turn.timed(): tuned.record(turn.sample, when it began and ended) ...
+//     if (tuned.due()) tuned.renew(...); // the group's seconds of what was recorded, by sample
+//
+// The race: those choices that are not hopeless take turns, call by call, for kRaceCalls calls at
+// most. After 1, 2, 4, 8, 16 turns ranks exchange what they have measured, and a choice that is
+// far behind drops out, the less far the more turns there were. The fastest one is settled for.
+//
+// The watch: every other choice, its rival, is tried for a call from time to time, and the call
+// after it, of the choice settled for, is timed, too: both are the first of their kind after a
+// change. A rival that wins such pairs takes over. The nearer a rival is, the more often it is
+// tried: near ones above all soon after the race, slow ones so seldom that all of their trials cost
+// 1 / kCallsPerLoss of the time. Where one that was far behind wins, all race again.
+//
+// A time is the mean of the shortest third: what the machine does beside makes calls longer, never
+// shorter. Which choice is faster at equal numbers of bits saved: see fastest().
+//
+// What next() and due() say depends on the number of calls and on what was exchanged, never on this
+// rank's clock: it is the same on all ranks. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "reduce/tuning/cost_model.h"
+#include "reduce/tuning/shared_clock.h"
+
+namespace cgx {
+
+class TunedClass {
+ public:
+  static constexpr uint64_t kRaceCalls = 48;
+  /// Calls between two trials of a rival that takes twice as long: the share of time lost.
+  static constexpr double kCallsPerLoss = 200;
+  /// Between two trials of any rival, at least; more each time that it loses, and at most.
+  static constexpr uint64_t kLeastPause = 20, kMostPause = 20000;
+  /// The same of near rivals that have not been tried often, as after the race.
+  static constexpr double kFirstCallsPerLoss = 100;
+  static constexpr uint64_t kFirstPause = 5;
+  /// A choice that is expected to take longer than so many times the best does not race.
+  static constexpr double kHopeless = 30;
+
+  struct Pick {
+    Choice choice = Choice::kAsked;
+    int sample = -1;
+    bool timed() const { return sample >= 0; }
+  };
+
+  /// Predicted seconds; negative: not to be had.
+  explicit TunedClass(const Estimates& predicted);
+
+  /// Counts a call.
+  Pick next();
+  void record(int sample, const Span& span);
+
+  /// True once all ranks have run what was to be timed; next() may not be called before renew().
+  bool due() const { return due_; }
+  /// This rank's, since the last renew(), by sample; empty where record() was not called.
+  const std::vector<Span>& spans() const { return spans_; }
+  /// The group's seconds by sample; 0: not known, as if the call had not been timed.
+  void renew(const std::vector<double>& seconds);
+
+  /// What the class has settled for, or would now.
+  Choice choice() const { return choice_; }
+  const Estimates& predicted() const { return predicted_; }
+  /// Of the latest trials of each; negative: never tried.
+  const Estimates& measured() const { return measured_; }
+  uint64_t calls() const { return calls_; }
+  uint64_t renewals() const { return renewals_; }
+
+ private:
+  struct Pair {
+    double rival, settled;
+  };
+  /// A choice that was not settled for.
+  struct Rival {
+    Choice choice;
+    double ratio = 1;         // of its time to that of the choice settled for
+    std::vector<Pair> pairs;  // the latest that it was judged by
+    std::vector<Pair> fresh;  // since then
+    size_t trials = 0;        // since then; more than pairs where calls have failed
+    uint64_t next_trial = 0;  // number of the call
+    uint64_t patience = 1;    // factor of the least pause
+  };
+
+  double seconds_of(Choice choice) const;
+  void start_race();
+  void judge_race(const std::vector<double>& seconds);
+  void settle(Choice choice);
+  void judge_rivals(const std::vector<double>& seconds);
+  /// True if that was the end of the watch, and of the rival.
+  bool judge(Rival& rival);
+  /// Whether so many seconds beat those of the choice settled for.
+  bool wins(Choice rival, double its, double own) const;
+  void pause(Rival& rival);
+  /// Whether a rival is near, and has been tried too seldom to be sure that it loses.
+  static bool unsure(const Rival& rival);
+  Pick timed(Choice choice);
+  static size_t pairs_wanted(const Rival& rival);
+
+  const Estimates predicted_;
+  Estimates measured_;
+  Choice choice_;
+
+  bool racing_ = true, due_ = false;
+  std::vector<Span> spans_;
+  std::vector<Choice> taken_;  // by sample
+
+  std::vector<Choice> racers_;
+  bool doubtful_ = false;                           // is one of them expected to be far behind?
+  std::array<std::vector<double>, kChoices> laps_;  // by choice and turn; 0: not known
+  size_t lap_ = 0, place_ = 0;                      // of the next call
+  uint64_t race_calls_ = 0;
+
+  std::vector<Rival> rivals_;
+  bool echo_ = false;  // the next call follows a trial
+
+  uint64_t calls_ = 0;
+  uint64_t renewals_ = 0;
+};
+
+}  // namespace cgx
