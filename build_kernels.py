@@ -1,4 +1,4 @@
-"""Builds the GPU kernels of csrc/codec/cuda for setup.py: their source as one file, for compilers
+"""Builds the GPU kernels of csrc/codec/gpu for setup.py: their source as one file, for compilers
 at run time, and, where there is an nvcc, a fatbin.
 
 nvcc is $CUDA_HOME/bin/nvcc if CUDA_HOME is set, else that of the PATH. CGX_CUDA_ARCHS lists the
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent
-SOURCE = "codec/cuda/codec.cu"
+SOURCE = "codec/gpu/codec.cu"
 HSACO = ROOT / "torch_cgx/_kernels.hsaco"  # of `make kernels-hip`, and packed if it is there
 HIP_WORK = ROOT / "build/kernels-hip"
 FILES = ("_kernels.cu", "_kernels.fatbin", HSACO.name)
@@ -50,7 +50,7 @@ def one_file() -> str:
     `#if !defined(CGX_DEVICE_COMPILER)`: that is for the host.
     """
     lines = _inlined(SOURCE, set())
-    return "// Made by build_kernels.py from csrc/codec/cuda.\n" + "\n".join(lines) + "\n"
+    return "// Made by build_kernels.py from csrc/codec/gpu.\n" + "\n".join(lines) + "\n"
 
 
 def _inlined(name: str, seen: set[str]) -> list[str]:

@@ -36,7 +36,7 @@ del sys.path[0]
 TORCH_FIRST, TORCH_LAST = (2, 11), (2, 14)  # as in pyproject.toml
 # No fused multiply-add: every SIMD level and the GPU must give the same bits.
 FLAGS = ["-O3", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-g0"]
-SEPARATE = {"module", "cuda"}  # directories that are not part of this extension module
+SEPARATE = {"module"}  # directories that are not part of this extension module
 
 PROBE = """
 #include <version>

@@ -262,7 +262,7 @@ class MaxMin(_EngineCodec):
     """Uniform quantization between the minimum and the maximum of each bucket.
 
     With ``levels = 2**bits - 1``: ``unit = (max - min) / levels``, ``q = round((x - min) / unit)``,
-    ``x^ = min + unit * q``, in float32 whatever the tensor's type. ``csrc/codec/maxmin.h`` states
+    ``x^ = min + unit * q``, in float32 whatever the tensor's type. ``csrc/codec/families/maxmin/formulas.h`` states
     the bounds: ``|x^ - x| <= unit / 2`` and a few float32 roundings with ``rounding="nearest"``. A
     bucket of equal values is exact; a bucket with a NaN or an Inf comes back as NaN and touches no
     other bucket.

@@ -19,7 +19,7 @@
 #include "backend/version.h"
 #include "backend/work/flight_record.h"
 #include "base/error.h"
-#include "codec/cpu/level.h"
+#include "codec/ops/level.h"
 #include "comm/faults.h"
 #include "comm/in_process.h"
 #include "comm/mpi/point_to_point.h"
@@ -169,10 +169,7 @@ void ProcessGroupCGX::make(Rendezvous& rendezvous) {
     }
     // bf16, whatever the option half says: values that the asked bits can carry must not become
     // infinite because of the tuner's choice, but for those within a rounding of 2^128.
-    CodecSpec half;
-    half.name = "bf16";
-    half.bits = 16;
-    autotuner_ = std::make_unique<Autotuner>(*engine_, make_codec(half), std::move(log));
+    autotuner_ = std::make_unique<Autotuner>(*engine_, make_codec("bf16"), std::move(log));
   }
   callbacks_ = std::make_shared<TaskQueue>("cgx-callback", kMaxCallbackThreads);
   worker_ = std::make_unique<TaskQueue>("cgx-worker", 1);

@@ -40,7 +40,7 @@ namespace cgx {
 /// One layer of an explicit all-reduce: `codec` null means exact.
 struct LayerRequest {
   int64_t numel = 0;
-  std::optional<CodecSpec> codec;
+  std::shared_ptr<const Codec> codec;
 };
 
 /// Who decides how many bits a call takes: the group's settings, or a policy, which the autotuner
@@ -142,9 +142,9 @@ class ProcessGroupCGX : public c10d::Backend {
                             const std::vector<LayerRequest>& requests, const CallOptions& call);
   /// `codec` empty: exact, whatever the group's configuration says.
   WorkPtr reduce_scatter_codec(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
-                               const std::optional<CodecSpec>& codec, const CallOptions& call);
+                               const std::shared_ptr<const Codec>& codec, const CallOptions& call);
   WorkPtr all_gather_codec(at::Tensor output, at::Tensor input,
-                           const std::optional<CodecSpec>& codec, const CallOptions& call);
+                           const std::shared_ptr<const Codec>& codec, const CallOptions& call);
 
   Engine& engine() { return *engine_; }
   /// Null before the first call on a GPU's tensors.

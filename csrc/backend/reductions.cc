@@ -86,7 +86,7 @@ void refuse_in_capture(const char* what, const at::Tensor& tensor) {
 
 int bits_of(const Plan& plan) {
   const Layer* first = plan.first_compressed();
-  return first != nullptr ? first->codec->spec().bits : 0;
+  return first != nullptr ? first->codec->bits() : 0;
 }
 
 // Work done outside of autograd, whatever mode the worker thread is in.
@@ -435,13 +435,13 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
 
 WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor input,
                                               const c10d::ReduceOp& op,
-                                              const std::optional<CodecSpec>& codec,
+                                              const std::shared_ptr<const Codec>& codec,
                                               const CallOptions& call) {
   Notices::explicit_call(input.nbytes());
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
-    return engine_reduce_scatter(output, input, op, allowed_in_group(make_codec(*codec)), call,
+    return engine_reduce_scatter(output, input, op, allowed_in_group(codec), call,
                                  given(call));
   }
   check_usable("reduce_scatter_tensor");
@@ -452,12 +452,12 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
 }
 
 WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
-                                          const std::optional<CodecSpec>& codec,
+                                          const std::shared_ptr<const Codec>& codec,
                                           const CallOptions& call) {
   if (codec) {
     if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
     if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
-    return engine_all_gather(output, input, allowed_in_group(make_codec(*codec)), call,
+    return engine_all_gather(output, input, allowed_in_group(codec), call,
                              given(call));
   }
   check_usable("all_gather_into_tensor");

@@ -7,11 +7,11 @@
 
 #include "base/error.h"
 #include "codec/codec.h"
-#include "codec/convert.h"
-#include "codec/cpu/kernels.h"
-#include "codec/cpu/level.h"
-#include "codec/finite.h"
-#include "codec/random.h"
+#include "codec/ops/convert.h"
+#include "codec/ops/kernels.h"
+#include "codec/ops/level.h"
+#include "codec/ops/finite.h"
+#include "codec/ops/random.h"
 
 namespace py = pybind11;
 

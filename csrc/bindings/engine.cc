@@ -22,7 +22,7 @@ namespace cgx {
 namespace {
 
 using Address = uintptr_t;
-using LayerRequests = std::vector<std::pair<size_t, std::optional<CodecSpec>>>;
+using LayerRequests = std::vector<std::pair<size_t, std::shared_ptr<const Codec>>>;
 
 const char* text_of(Rounding rounding) {
   return rounding == Rounding::kNearest ? "nearest" : "stochastic";
@@ -129,7 +129,7 @@ SimulatedGroup group_of(const py::dict& given) {
 std::vector<Layer> layers_of(const LayerRequests& requests) {
   std::vector<Layer> layers;
   for (const auto& [numel, spec] : requests) {
-    layers.push_back({numel, spec ? make_codec(*spec) : raw_codec()});
+    layers.push_back({numel, spec ? spec : raw_codec()});
   }
   return layers;
 }
@@ -160,7 +160,7 @@ py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype,
 
 py::dict simulate_shards_py(const std::string& operation, const std::vector<Address>& inputs,
                             const std::vector<Address>& outputs, int dtype, size_t shard,
-                            const std::optional<CodecSpec>& spec, bool average,
+                            const std::shared_ptr<const Codec>& spec, bool average,
                             const py::kwargs& group) {
   if (operation != "reduce_scatter" && operation != "all_gather") {
     throw ConfigError(
@@ -177,7 +177,7 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
     result = simulate_shards(
         simulated,
         operation == "reduce_scatter" ? Operation::kReduceScatter : Operation::kAllGather, in, out,
-        dtype_of(dtype), shard, spec ? make_codec(*spec) : raw_codec(), average);
+        dtype_of(dtype), shard, spec ? spec : raw_codec(), average);
   }
   return to_python(result);
 }

@@ -6,7 +6,7 @@
 
 #include "backend/gpu/codecs.h"
 #include "bindings/codec.h"
-#include "codec/random.h"
+#include "codec/ops/random.h"
 
 namespace py = pybind11;
 

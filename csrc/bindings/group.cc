@@ -23,7 +23,7 @@ namespace {
 
 using Options = ProcessGroupCGX::Options;
 using OptionsPtr = c10::intrusive_ptr<Options>;
-using LayerPairs = std::vector<std::pair<int64_t, std::optional<CodecSpec>>>;
+using LayerPairs = std::vector<std::pair<int64_t, std::shared_ptr<const Codec>>>;
 using std::chrono::milliseconds;
 
 // The text that OptionFields takes for a Python value; TypeError for a wrong type, so that bits=4.0
@@ -315,7 +315,7 @@ void bind_group(py::module_& m) {
       .def(
           "reduce_scatter_codec",
           [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
-             const c10d::ReduceOp& op, const std::optional<CodecSpec>& codec, bool async_op,
+             const c10d::ReduceOp& op, const std::shared_ptr<const Codec>& codec, bool async_op,
              milliseconds timeout) {
             return g.reduce_scatter_codec(output, input, op, codec, {timeout, async_op});
           },
@@ -324,7 +324,7 @@ void bind_group(py::module_& m) {
       .def(
           "all_gather_codec",
           [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
-             const std::optional<CodecSpec>& codec, bool async_op, milliseconds timeout) {
+             const std::shared_ptr<const Codec>& codec, bool async_op, milliseconds timeout) {
             return g.all_gather_codec(output, input, codec, {timeout, async_op});
           },
           py::arg("output"), py::arg("input"), py::arg("codec"), py::arg("async_op") = true,

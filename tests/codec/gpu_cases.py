@@ -15,7 +15,7 @@ from torch_cgx.codecs import Half, MaxMin
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = range(1, 9)
 BUCKETS = (1, 5, 64, 100, 512, 1000, 2048, 2049, 8192)
-TILE = 2048  # kTile of csrc/codec/cuda/run.h
+TILE = 2048  # kTile of csrc/codec/gpu/run.h
 BORDERS = (511, 512, 513, 1000, 1023, 2047, 2048, 2049, 4095, 4096, 4097, 8192, 8193, 20_001)
 SHIFTS = (0, 1, 3, 8)  # values off the start of the memory, which is aligned to 16 bytes
 ROUNDINGS = ("nearest", "stochastic")

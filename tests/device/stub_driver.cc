@@ -5,7 +5,7 @@
 //
 // Streams run what is put on them in order, each on a thread of its own and after a while, as a
 // device does: what is not ordered by events goes wrong. "Device memory" is shared memory, so other
-// processes can open it (IPC). Kernels are the stages of csrc/codec/cuda, run by a loop. Every call
+// processes can open it (IPC). Kernels are the stages of csrc/codec/gpu, run by a loop. Every call
 // is written to the file named by STUB_DRIVER_LOG: its name, then its arguments; handles by number.
 // STUB_DRIVER_FAIL=NAME makes that call fail with 719. STUB_DRIVER_DELAY_US: before each task;
 // stub_set_delay_us() changes it for the tasks to come. The legacy stream waits for no other one.
@@ -28,7 +28,7 @@
 #include <string>
 #include <thread>
 
-#include "codec/cuda/stages.h"
+#include "codec/gpu/stages.h"
 
 namespace {
 
@@ -106,12 +106,12 @@ const Kernel kKernels[] = {
      [](const void* a) { return job<DecodeCall>(a, tiles, cgx::gpu::decode_stage<HostBlock>); }},
     {"cgx_sum",
      [](const void* a) { return job<SumCall>(a, tiles, cgx::gpu::sum_stage<HostBlock>); }},
-    {"cgx_wide_encode",
+    {"cgx_long_encode",
      [](const void* a) {
-       return job<EncodeCall>(a, wide, cgx::gpu::wide_encode_stage<HostBlock>);
+       return job<EncodeCall>(a, wide, cgx::gpu::long_encode_stage<HostBlock>);
      }},
-    {"cgx_wide_sum",
-     [](const void* a) { return job<SumCall>(a, wide, cgx::gpu::wide_sum_stage<HostBlock>); }},
+    {"cgx_long_sum",
+     [](const void* a) { return job<SumCall>(a, wide, cgx::gpu::long_sum_stage<HostBlock>); }},
     {"cgx_finite",
      [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage<HostBlock>); }},
 };

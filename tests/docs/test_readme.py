@@ -94,7 +94,7 @@ def test_cpu_levels_are_those_of_the_code():
     sentence = README.split("`CGX_CPU_LEVEL` (")[1].split(", where")[0]
     documented = set(re.findall(r"`(\w+)`", sentence))
     names: set[str] = set()
-    for path in (ROOT / "csrc" / "codec" / "cpu").glob("*.cc"):
+    for path in (ROOT / "csrc" / "codec" / "ops").glob("*.cc"):
         names |= set(re.findall(r'Kernels kKernels\{"(\w+)"', path.read_text()))
     assert documented == names >= set(_C.cpu_levels().split(","))
 

@@ -3,7 +3,7 @@
 
 #include "base/half.h"
 #include "check.h"
-#include "codec/cpu/level.h"
+#include "codec/ops/level.h"
 #include "specs.h"
 
 namespace cgx::native {

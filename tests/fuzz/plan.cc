@@ -1,3 +1,4 @@
+#include "codec/families/maxmin/maxmin.h"
 #include "reduce/plan/plan.h"
 
 #include <string>
@@ -227,7 +228,7 @@ void fuzz_plan(const uint8_t* data, size_t size) {
     if (kind >= 2 && !layers.empty()) {
       // A rank that means something else has another hash.
       auto others = layers;
-      others.back().codec = others.back().codec == raw_codec() ? make_codec({}) : raw_codec();
+      others.back().codec = others.back().codec == raw_codec() ? make_maxmin() : raw_codec();
       PlanSpace roomy = space;
       roomy.cross.limit = roomy.inner.limit = kNoLimit;
       CHECK(plan_all_reduce(others, dtype, algorithm, roomy)->hash != plan->hash);

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "codec/codec.h"
+#include "codec/families/maxmin/maxmin.h"
 #include "reduce/plan/plan.h"
 #include "targets.h"
 
@@ -15,15 +15,15 @@ inline DType take_dtype(Input& input) { return static_cast<DType>(input.below(3)
 inline std::shared_ptr<const Codec> take_codec(Input& input) {
   const uint8_t kind = input.take<uint8_t>();
   if (kind % 8 == 7) return raw_codec();
-  if ((kind & 0xc0) == 0xc0) return make_codec({kind & 8 ? "bf16" : "fp16", 16});
-  CodecSpec spec;
-  spec.bits = 1 + kind % 8;
+  if ((kind & 0xc0) == 0xc0) return make_codec(kind & 8 ? "bf16" : "fp16");
+  MaxMinOptions options;
+  options.bits = 1 + kind % 8;
   constexpr int64_t kBuckets[] = {1, 2, 3, 7, 33, 64, 100, 512, 1000};
   const size_t choice = input.below(16);
-  spec.bucket_size = choice < 9 ? kBuckets[choice] : 1 + static_cast<int64_t>(input.below(5000));
-  spec.rounding = kind & 16 ? Rounding::kStochastic : Rounding::kNearest;
-  spec.skip_incomplete_buckets = (kind & 32) != 0;
-  return make_codec(spec);
+  options.bucket_size = choice < 9 ? kBuckets[choice] : 1 + static_cast<int64_t>(input.below(5000));
+  options.rounding = kind & 16 ? Rounding::kStochastic : Rounding::kNearest;
+  options.skip_incomplete_buckets = (kind & 32) != 0;
+  return make_maxmin(options);
 }
 
 inline std::vector<Layer> take_layers(Input& input, size_t most, size_t longest) {

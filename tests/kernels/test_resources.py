@@ -50,7 +50,7 @@ def test_all_architectures_and_the_documented_resources(source: Path) -> None:
     assert len(found) == 6 * len(build.DEFAULT_ARCHS)
     assert resources.problems(found) == []
     text = resources.ptx(NVCC, source)
-    threads = re.findall(r"kThreads = (\d+);", (build.ROOT / "csrc/codec/cuda/run.h").read_text())
+    threads = re.findall(r"kThreads = (\d+);", (build.ROOT / "csrc/codec/gpu/run.h").read_text())
     assert resources.threads(text) == {r.name: int(threads[0]) for r in found}
     release = resources.release(NVCC)
     if f"CUDA {release} " not in resources.documented():

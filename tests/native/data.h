@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/half.h"
-#include "codec/random.h"
+#include "codec/ops/random.h"
 
 namespace cgx::native {
 

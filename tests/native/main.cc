@@ -6,7 +6,7 @@
 #include <string>
 
 #include "check.h"
-#include "codec/cpu/level.h"
+#include "codec/ops/level.h"
 
 namespace cgx::native {
 

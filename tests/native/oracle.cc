@@ -23,15 +23,15 @@ void narrow(Estimate& x, size_t first, size_t last, DType dtype) {
   }
 }
 
-void encode_bucket(Estimate& x, size_t first, size_t last, const CodecSpec& spec) {
+void encode_bucket(Estimate& x, size_t first, size_t last, const CodecConfig& config) {
   double low = x.value[first], high = low;
   for (size_t i = first; i < last; ++i) {
     low = std::min(low, x.value[i] - x.error[i]);
     high = std::max(high, x.value[i] + x.error[i]);
   }
-  double step = (high - low) / ((1 << spec.bits) - 1);
+  double step = (high - low) / ((1 << config.get("bits")) - 1);
   if (step < 0x1p-126) step = std::ceil(step * 0x1p149) * 0x1p-149;
-  const double part = spec.rounding == Rounding::kStochastic ? 1 : 0.5;
+  const double part = config.text("rounding") == "stochastic" ? 1 : 0.5;
   const double most = std::max(std::abs(low), std::abs(high));
   for (size_t i = first; i < last; ++i) x.error[i] += part * step + 12 * kUnit * most + 0x1p-148;
 }
@@ -42,18 +42,18 @@ Estimate encoded(Estimate x, const std::vector<Layer>& layers, DType dtype) {
   size_t offset = 0;
   for (const Layer& layer : layers) {
     const size_t end = offset + layer.count;
-    const CodecSpec& spec = layer.codec->spec();
+    const CodecConfig& config = layer.codec->config();
     if (layer.codec == raw_codec()) {
       narrow(x, offset, end, dtype);
-    } else if (spec.bits == 16) {
-      const DType wire = spec.name == "fp16" ? DType::kFloat16 : DType::kBFloat16;
+    } else if (layer.codec->bits() == 16) {
+      const DType wire = config.name() == "fp16" ? DType::kFloat16 : DType::kBFloat16;
       narrow(x, offset, end, dtype == DType::kFloat32 ? wire : dtype);
     } else {
-      const auto bucket = static_cast<size_t>(spec.bucket_size);
+      const auto bucket = static_cast<size_t>(config.get("bucket_size"));
       size_t first = offset;
-      while (first < end && (end - first >= bucket || !spec.skip_incomplete_buckets)) {
+      while (first < end && (end - first >= bucket || config.get("skip_incomplete_buckets") == 0)) {
         const size_t last = std::min(end, first + bucket);
-        encode_bucket(x, first, last, spec);
+        encode_bucket(x, first, last, config);
         first = last;
       }
       narrow(x, first, end, dtype);

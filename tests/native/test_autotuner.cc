@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "check.h"
+#include "codec/families/maxmin/maxmin.h"
 #include "groups.h"
 #include "reduce/tuning/autotuner.h"
 
@@ -11,18 +12,10 @@ namespace cgx::native {
 namespace {
 
 std::shared_ptr<const Codec> maxmin(int bits) {
-  CodecSpec spec;
-  spec.bits = bits;
-  spec.bucket_size = 64;
-  return make_codec(spec);
+  return make_maxmin({.bits = bits, .bucket_size = 64});
 }
 
-std::shared_ptr<const Codec> bf16() {
-  CodecSpec spec;
-  spec.name = "bf16";
-  spec.bits = 16;
-  return make_codec(spec);
-}
+std::shared_ptr<const Codec> bf16() { return make_codec("bf16"); }
 
 std::vector<std::unique_ptr<Autotuner>> tuners_of(EngineGroup& group) {
   std::vector<std::unique_ptr<Autotuner>> all;

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "check.h"
-#include "codec/codec.h"
-#include "codec/cpu/level.h"
-#include "codec/random.h"
+#include "codec/families/maxmin/maxmin.h"
+#include "codec/ops/level.h"
+#include "codec/ops/random.h"
 #include "data.h"
 #include "oracle.h"
 
@@ -86,10 +86,10 @@ void check(const Run& run) {
 }
 
 std::shared_ptr<const Codec> codec_of(int bits, int64_t bucket, Rounding rounding, bool skip) {
-  return make_codec({"maxmin", bits, bucket, rounding, skip, 9});
+  return make_maxmin({bits, bucket, rounding, skip, 9});
 }
 
-std::shared_ptr<const Codec> half_codec(const char* name) { return make_codec({name, 16}); }
+std::shared_ptr<const Codec> half_codec(const char* name) { return make_codec(name); }
 
 }  // namespace
 
@@ -242,7 +242,7 @@ TEST(codec_16_bits_keep_infinities_and_make_them_of_what_is_too_large) {
     const Run run{codec, DType::kFloat32, tensor_of(x, DType::kFloat32), x.size(), 0};
     const auto payload = encode(run, 0);
     const auto y = decode(run, payload, 0, false);
-    const bool small = codec->spec().name == "fp16";
+    const bool small = codec->describe() == "fp16";
     CHECK(y[3] == INFINITY && y[40] == -INFINITY && std::isnan(y[500]));
     CHECK(std::isinf(y[999]) == small && y[997] == -INFINITY);
     CHECK(small ? y[998] == 65504 : y[998] == 65536);
@@ -283,11 +283,13 @@ TEST(codec_extremes_of_float32) {
 }
 
 TEST(codec_wrong_arguments_are_named) {
-  CHECK(contains(error_of<ConfigError>([] { make_codec({.bits = 9}); }), "bits is 9"));
+  CHECK(contains(error_of<ConfigError>([] { make_maxmin({.bits = 9}); }),
+                 "bits='9' is not allowed; bits takes integers from 1 to 8"));
   CHECK(
-      contains(error_of<ConfigError>([] { make_codec({.bucket_size = 0}); }), "bucket_size is 0"));
-  CHECK(contains(error_of<ConfigError>([] { make_codec({.name = "gzip"}); }), "'gzip'"));
-  CHECK(contains(error_of<ConfigError>([] { make_codec({"fp16", 4}); }), "bits is 4"));
+      contains(error_of<ConfigError>([] { make_maxmin({.bucket_size = 0}); }), "bucket_size='0'"));
+  CHECK(contains(error_of<ConfigError>([] { make_codec("gzip"); }), "'gzip'"));
+  CHECK(contains(error_of<ConfigError>([] { make_codec(config_named("fp16").set("bits", 4)); }),
+                 "bits='4' is not allowed; bits takes the integer 16"));
   CHECK(contains(error_of<ConfigError>([] { set_cpu_level("mmx"); }), "'mmx'"));
   const auto codec = codec_of(4, 64, Rounding::kNearest, false);
   for (size_t first : {size_t{1}, size_t{192}, ~size_t{0}}) {

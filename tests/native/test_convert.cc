@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "check.h"
-#include "codec/convert.h"
-#include "codec/finite.h"
+#include "codec/ops/convert.h"
+#include "codec/ops/finite.h"
 #include "data.h"
 
 namespace cgx::native {

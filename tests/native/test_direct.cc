@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "check.h"
+#include "codec/families/maxmin/maxmin.h"
 #include "data.h"
 #include "groups.h"
 
@@ -130,7 +131,7 @@ TEST(direct_ranks_that_disagree_are_told_and_nothing_is_overrun) {
           const Side& side = pair[rank == odd ? 1 : 0];
           Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
           std::vector<float> data(side.count, 1.0F);
-          const auto codec = side.compressed ? make_codec({"maxmin", 4, 64}) : raw_codec();
+          const auto codec = side.compressed ? make_maxmin({4, 64}) : raw_codec();
           const auto plan = engine.plan_all_reduce({{side.count, codec}}, DType::kFloat32);
           try {
             engine.run(*plan, data.data(), data.data(), side.average, soon(20000));

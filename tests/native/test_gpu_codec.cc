@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "check.h"
-#include "codec/codec.h"
-#include "codec/gpu_codec.h"
+#include "codec/families/maxmin/maxmin.h"
+#include "codec/gpu/kernels.h"
 #include "device/queue.h"
 
 namespace cgx::native {
@@ -51,7 +51,7 @@ void with_each_driver(const Test& test) {
 void on_two_streams(const Driver& driver) {
   const device::InContext in(driver, kContext);
   const gpu::KernelModule kernels(driver, "image");
-  const auto codec = make_codec({.bits = 4, .bucket_size = 64});
+  const auto codec = make_maxmin({.bits = 4, .bucket_size = 64});
   const size_t n = 10000;
   std::vector<float> values(n), result(n), expected(n);
   for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i * i % 1013) - 500.0f;

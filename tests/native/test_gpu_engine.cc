@@ -5,7 +5,8 @@
 #include <memory>
 
 #include "check.h"
-#include "codec/gpu_codec.h"
+#include "codec/families/maxmin/maxmin.h"
+#include "codec/gpu/kernels.h"
 #include "comm/gpu/ipc.h"
 #include "comm/gpu/staged.h"
 #include "comm/shm/lockstep.h"
@@ -231,13 +232,13 @@ std::vector<Layer> plan_layers_of(uint64_t seed) {
     if (kind == 0) {
       layers.push_back({count, raw_codec()});
     } else if (kind == 1) {
-      layers.push_back({count, make_codec({random(2) == 0 ? "bf16" : "fp16", 16})});
+      layers.push_back({count, make_codec(random(2) == 0 ? "bf16" : "fp16")});
     } else {
       const int64_t buckets[] = {1, 7, 64, 100, 512};
       layers.push_back(
-          {count, make_codec({"maxmin", 1 + static_cast<int>(random(8)), buckets[random(5)],
-                              random(2) == 0 ? Rounding::kNearest : Rounding::kStochastic,
-                              random(4) == 0, random(3)})});
+          {count, make_maxmin({1 + static_cast<int>(random(8)), buckets[random(5)],
+                               random(2) == 0 ? Rounding::kNearest : Rounding::kStochastic,
+                               random(4) == 0, random(3)})});
     }
   }
   return layers;
@@ -320,7 +321,7 @@ TEST(gpu_engine_in_lockstep) {
 
 TEST(gpu_engine_in_lockstep_with_empty_chunks) {
   // Fewer buckets than ranks: some own nothing.
-  const std::vector<Layer> layers = {{100, make_codec({.bits = 4, .bucket_size = 64})}};
+  const std::vector<Layer> layers = {{100, make_maxmin({.bits = 4, .bucket_size = 64})}};
   for (Reduction reduction : {Reduction::kScatterReduceAllGather, Reduction::kRing}) {
     const EngineOptions options = options_of(reduction, 9000, 3000, 30000);
     const Hosts hosts = {"a", "b", "c", "d"};
@@ -347,8 +348,7 @@ TEST(gpu_engine_scatters_and_gathers) {
     for (Way cross : {Way::kStaged, Way::kLockstep}) {
       for (size_t shard : {1, 100, 1501}) {
         const auto dtype = static_cast<DType>(++seed % 3);
-        const auto codec =
-            make_codec({"maxmin", 1 + static_cast<int>(seed % 8), seed % 5 == 0 ? 1 : 64});
+        const auto codec = make_maxmin({1 + static_cast<int>(seed % 8), seed % 5 == 0 ? 1 : 64});
         const size_t size = hosts.size();
         EngineOptions options = options_of(Reduction::kAuto, 9000, 3000, 30000);
         options.inner_exact = seed % 2 == 0;
@@ -387,7 +387,7 @@ TEST(gpu_engine_raises_on_nonfinite_values) {
       EngineOptions options = options_of(Reduction::kScatterReduceAllGather, 9000, 3000, 30000);
       options.nonfinite = NonFinite::kRaise;
       const std::vector<Layer> layers = {
-          {5000, make_codec({.name = name, .bits = name[0] == 'm' ? 4 : 16, .bucket_size = 64})}};
+          {5000, (name[0] == 'm' ? make_maxmin({.bucket_size = 64}) : make_codec(name))}};
       GpuGroup gpus = make_gpus({"a", "a", "a"}, options, way, Way::kStaged);
       // Finite; a NaN; finite, but not in 16 bits.
       for (const float bad : {1.0f, __builtin_nanf(""), 65520.0f}) {

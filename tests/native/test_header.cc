@@ -3,13 +3,14 @@
 #include <cstring>
 
 #include "check.h"
+#include "codec/families/maxmin/maxmin.h"
 #include "reduce/plan/header.h"
 
 namespace cgx::native {
 namespace {
 
 std::shared_ptr<const Plan> a_plan() {
-  return plan_all_reduce({{1000, make_codec({})}, {10, raw_codec()}}, DType::kFloat16,
+  return plan_all_reduce({{1000, make_maxmin()}, {10, raw_codec()}}, DType::kFloat16,
                          Algorithm::kScatterReduceAllGather,
                          {Topology::one_host(3), {60000, 60000}, {0, 0}, true});
 }
@@ -52,8 +53,8 @@ TEST(header_truncated) {
 TEST(header_altered) {
   // Fields that are there for error messages: the hash decides.
   auto told_only = [](size_t at) {
-    return at == offsetof(MessageHeader, bits) ||
-           (at >= offsetof(MessageHeader, bucket_size) && at < offsetof(MessageHeader, plan_hash));
+    return at == offsetof(MessageHeader, family) ||
+           (at >= offsetof(MessageHeader, config) && at < offsetof(MessageHeader, plan_hash));
   };
   for (size_t at = 0; at < sizeof(MessageHeader); ++at) {
     for (int change = 1; change < 256; ++change) {
@@ -79,6 +80,41 @@ TEST(header_names_both_sides) {
   CHECK(text == "ranks disagree on the collective:\n  rank 0 runs " + same + "\n  rank 2 runs " +
                     same + ", 1 call later",
         text);
+}
+
+// What a peer's codec is follows from its family and the hash of its configuration.
+TEST(header_names_what_codecs_differ_in) {
+  const auto told = [](std::shared_ptr<const Codec> mine, std::shared_ptr<const Codec> theirs) {
+    const auto plan = [](std::shared_ptr<const Codec> codec) {
+      return plan_all_reduce({{1000, std::move(codec)}}, DType::kFloat32, Algorithm::kOneShot,
+                             {Topology::one_host(2), {60000, 60000}, {0, 0}, true});
+    };
+    const auto here = plan(std::move(mine)), there = plan(std::move(theirs));
+    const CallIdentity own{here.get(), 0, false, 0}, other{there.get(), 0, false, 1};
+    std::vector<std::byte> message(sizeof(MessageHeader));
+    write_header(message.data(), other, 0, 0, 0);
+    return error_of<MismatchError>(
+        [&] { check_call({message.data(), message.size()}, own, 0, 1); });
+  };
+  const auto wide = told(make_maxmin(), make_maxmin({.bucket_size = 1000}));
+  CHECK(contains(wide,
+                 "rank 0 runs all_reduce SUM of 1000 float32 values, 4 bits, maxmin bits=4 "
+                 "bucket_size=512 rounding=nearest"),
+        wide);
+  CHECK(contains(wide,
+                 "rank 1 runs all_reduce SUM of 1000 float32 values, 4 bits, maxmin bits=4 "
+                 "bucket_size=1000 rounding=nearest"),
+        wide);
+  const auto large =
+      told(make_maxmin({.bucket_size = 1 << 20}), make_maxmin({.bucket_size = (1 << 20) + 1}));
+  CHECK(contains(large, "bucket_size=1048577"), large);
+  const auto half = told(make_codec("bf16"), make_codec("fp16"));
+  CHECK(contains(half, "16 bits, bf16") && contains(half, "16 bits, fp16"), half);
+  const auto exact = told(raw_codec(), make_maxmin({.bits = 2}));
+  CHECK(contains(exact, "values, exact") && contains(exact, "2 bits, maxmin bits=2"), exact);
+  // Two parameters differ: too far for the search, so the hash is told.
+  const auto far = told(make_maxmin(), make_maxmin({.bits = 2, .bucket_size = 64}));
+  CHECK(contains(far, "compressed by maxmin, configuration "), far);
 }
 
 }  // namespace cgx::native

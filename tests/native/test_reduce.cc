@@ -3,7 +3,8 @@
 #include <atomic>
 
 #include "check.h"
-#include "codec/cpu/level.h"
+#include "codec/families/maxmin/maxmin.h"
+#include "codec/ops/level.h"
 #include "data.h"
 #include "groups.h"
 #include "oracle.h"
@@ -90,14 +91,14 @@ std::vector<Layer> plan_layers_of(uint64_t seed) {
       continue;
     }
     if (random(5) == 0) {
-      layers.push_back({count, make_codec({random(2) == 0 ? "bf16" : "fp16", 16})});
+      layers.push_back({count, make_codec(random(2) == 0 ? "bf16" : "fp16")});
       continue;
     }
     const int64_t buckets[] = {1, 7, 64, 100, 512};
     layers.push_back(
-        {count, make_codec({"maxmin", 1 + static_cast<int>(random(8)), buckets[random(5)],
-                            random(2) == 0 ? Rounding::kNearest : Rounding::kStochastic,
-                            random(4) == 0, 5})});
+        {count, make_maxmin({1 + static_cast<int>(random(8)), buckets[random(5)],
+                             random(2) == 0 ? Rounding::kNearest : Rounding::kStochastic,
+                             random(4) == 0, 5})});
   }
   return layers;
 }
@@ -169,9 +170,8 @@ TEST(reduce_scatter_and_all_gather) {
         ++seed;
         const size_t size = hosts.size();
         const int64_t bucket = seed % 5 == 0 ? 1 : 64;  // of one value: longer than exact ones
-        const auto codec = seed % 4 == 0
-                               ? raw_codec()
-                               : make_codec({"maxmin", 1 + static_cast<int>(seed % 8), bucket});
+        const auto codec =
+            seed % 4 == 0 ? raw_codec() : make_maxmin({1 + static_cast<int>(seed % 8), bucket});
         const std::vector<Layer> whole(size, Layer{shard, codec});
         const Case test{hosts, Reduction::kAuto, dtype, whole, seed % 2 == 0, seed % 3 != 0, seed};
         EngineGroup engines =
@@ -212,7 +212,7 @@ TEST(reduce_scatter_of_codes_longer_than_their_values) {
   options.inner_exact = false;
   EngineGroup engines = make_engines({"a", "a", "b"}, options, CommunicatorKind::kInProcess,
                                      CommunicatorKind::kRelay);
-  const auto codec = make_codec({.bits = 8, .bucket_size = 1});
+  const auto codec = make_maxmin({.bits = 8, .bucket_size = 1});
   run_ranks(3, [&](int rank) {
     Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
     const auto plan = engine.plan_shards(Operation::kReduceScatter, 5000, codec, DType::kFloat32);
@@ -227,7 +227,7 @@ TEST(reduce_many_calls_and_numbers_that_wrap) {
   const Case test{{"a", "a", "b"},
                   Reduction::kAuto,
                   DType::kFloat32,
-                  {{700, make_codec({.bits = 3, .rounding = Rounding::kStochastic})}}};
+                  {{700, make_maxmin({.bits = 3, .rounding = Rounding::kStochastic})}}};
   EngineGroup engines = engines_for(test, CommunicatorKind::kShm, CommunicatorKind::kRelay);
   for (auto& engine : engines.ranks) engine->set_sequence(~uint64_t{0} - 10);
   for (int call = 0; call < 20; ++call) {
@@ -238,7 +238,7 @@ TEST(reduce_many_calls_and_numbers_that_wrap) {
 }
 
 TEST(reduce_mismatches_are_named_on_every_rank) {
-  const auto four = make_codec({}), two = make_codec({.bits = 2});
+  const auto four = make_maxmin(), two = make_maxmin({.bits = 2});
   struct Other {
     std::vector<Layer> layers;
     DType dtype;
@@ -285,7 +285,7 @@ TEST(reduce_a_rank_that_leaves_or_aborts) {
   for (const Hosts& hosts : {Hosts{"a", "a", "a"}, Hosts{"a", "b", "c"}, Hosts{"a", "a", "b"}}) {
     for (Reduction reduction : kReductions) {
       for (bool leaves : {false, true}) {
-        Case test{hosts, reduction, DType::kFloat32, {{5000, make_codec({})}}};
+        Case test{hosts, reduction, DType::kFloat32, {{5000, make_maxmin()}}};
         EngineGroup engines = engines_for(test, CommunicatorKind::kShm, CommunicatorKind::kRelay);
         run_ranks(3, [&](int rank) {
           Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
@@ -316,7 +316,7 @@ TEST(reduce_a_rank_that_leaves_or_aborts) {
 TEST(reduce_watched_from_another_thread) {
   // What a watchdog and the callers' threads ask while a collective runs.
   for (const Hosts& hosts : {Hosts{"a", "a", "a"}, Hosts{"a", "a", "b"}}) {
-    const Case test{hosts, Reduction::kAuto, DType::kFloat32, {{2000, make_codec({})}}};
+    const Case test{hosts, Reduction::kAuto, DType::kFloat32, {{2000, make_maxmin()}}};
     EngineGroup engines = engines_for(test, CommunicatorKind::kShm, CommunicatorKind::kRelay);
     constexpr uint64_t kCalls = 40;
     std::atomic<int> running{3};
@@ -348,7 +348,7 @@ TEST(reduce_nonfinite_raise_leaves_the_group_usable) {
         make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
     run_ranks(3, [&](int rank) {
       Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
-      const auto plan = engine.plan_all_reduce({{5000, make_codec({})}}, DType::kFloat32);
+      const auto plan = engine.plan_all_reduce({{5000, make_maxmin()}}, DType::kFloat32);
       for (int call = 0; call < 6; ++call) {
         std::vector<float> data(5000, 1.0f);
         const bool bad = call % 2 == 1;

@@ -5,6 +5,7 @@
 
 #include "base/parallel.h"
 #include "check.h"
+#include "codec/families/maxmin/maxmin.h"
 #include "data.h"
 #include "groups.h"
 
@@ -57,8 +58,8 @@ std::vector<std::vector<std::byte>> reduce(const std::vector<Layer>& layers, DTy
 }  // namespace
 
 TEST(threads_change_no_bit) {
-  const auto four = make_codec({"maxmin", 4, 512, Rounding::kNearest});
-  const auto three = make_codec({"maxmin", 3, 100, Rounding::kStochastic, true, 7});
+  const auto four = make_maxmin({4, 512, Rounding::kNearest});
+  const auto three = make_maxmin({3, 100, Rounding::kStochastic, true, 7});
   const std::vector<std::vector<Layer>> tensors = {
       {{500001, raw_codec()}},
       {{500001, four}},

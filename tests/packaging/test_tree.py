@@ -57,7 +57,7 @@ def test_sources_are_all_but_the_separate_modules(monkeypatch):
     found = _setup_namespace(monkeypatch)["sources"]()
     assert "csrc/bindings/module.cc" in found
     assert "csrc/comm/mpi/group.cc" in found
-    assert not [p for p in found if {"module", "cuda"} & set(Path(p).parts)]
+    assert not [p for p in found if {"module"} & set(Path(p).parts)]
 
 
 @pytest.mark.parametrize("version", ["2.10.1", "2.15.0", "1.13.1+cpu", "3.0.0"])

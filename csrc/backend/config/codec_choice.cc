@@ -70,7 +70,7 @@ std::vector<Layer> ProcessGroupCGX::layers_of_request(
     TORCH_CHECK_VALUE(layer.numel >= 0, "cgx: layers: a layer of ", layer.numel, " values");
     total += layer.numel;
     layers.push_back({static_cast<size_t>(layer.numel),
-                      layer.codec ? allowed_in_group(make_codec(*layer.codec)) : raw_codec()});
+                      layer.codec ? allowed_in_group(layer.codec) : raw_codec()});
   }
   TORCH_CHECK_VALUE(total == tensor.numel(), "cgx: all_reduce of ", tensor.numel(),
                     " values: the layers have ", total, " values in all");

@@ -1,9 +1,6 @@
 #include "backend/config/settings.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
-#include <cstdlib>
 #include <limits>
 
 #include "base/error.h"
@@ -11,105 +8,11 @@
 namespace cgx {
 namespace {
 
-using Kind = Setting::Kind;
+using Kind = Parameter::Kind;
 
 // Smallest tensor that is ever compressed, whatever CGX_COMPRESSION_MINIMAL_SIZE says.
 constexpr int64_t kFloorOfMinSize = 16;
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
-
-std::string upper(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return text;
-}
-
-std::string strip(const std::string& text) {
-  size_t first = text.find_first_not_of(" \t");
-  if (first == std::string::npos) return "";
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  size_t start = 0;
-  while (start <= text.size()) {
-    size_t comma = std::min(text.find(',', start), text.size());
-    std::string part = strip(text.substr(start, comma - start));
-    if (!part.empty()) parts.push_back(part);
-    start = comma + 1;
-  }
-  return parts;
-}
-
-std::string choices_of(const Setting& setting) {
-  return *setting.choices == '\0' ? codec_names() : setting.choices;
-}
-
-[[noreturn]] void bad_value(const Setting& setting, const std::string& where,
-                            const std::string& value) {
-  throw ConfigError(
-      str_of(where, "='", value, "' is not allowed; ", setting.name, " takes ", allowed(setting)));
-}
-
-// The choice that equals `value` whatever the case, or empty.
-std::string match(const std::string& value, const std::string& choices) {
-  for (const std::string& choice : split(choices)) {
-    if (upper(choice) == upper(value)) return choice;
-  }
-  return "";
-}
-
-// The canonical text of a valid value; ConfigError otherwise.
-std::string canonical(const Setting& setting, const std::string& where, const std::string& raw) {
-  const std::string value = strip(raw);
-  switch (setting.kind) {
-    case Kind::kInteger: {
-      int64_t number = 0;
-      auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-      if (error != std::errc() || end != value.data() + value.size() || number < setting.low ||
-          number > setting.high) {
-        bad_value(setting, where, raw);
-      }
-      return std::to_string(number);
-    }
-    case Kind::kBoolean:
-      if (value != "0" && value != "1") bad_value(setting, where, raw);
-      return value;
-    case Kind::kSwitch: {
-      std::string choice = match(value, "0,1,AUTO");
-      if (choice.empty()) bad_value(setting, where, raw);
-      return choice;
-    }
-    case Kind::kChoice: {
-      std::string choice = match(value, choices_of(setting));
-      if (choice.empty()) bad_value(setting, where, raw);
-      return choice;
-    }
-    case Kind::kList: {
-      if (upper(value) == "NONE") return "none";
-      std::vector<std::string> parts;
-      for (const std::string& part : split(value)) {
-        std::string choice = match(part, choices_of(setting));
-        if (choice.empty()) bad_value(setting, where, raw);
-        parts.push_back(choice);
-      }
-      if (parts.empty()) bad_value(setting, where, raw);
-      std::sort(parts.begin(), parts.end());
-      std::string text;
-      for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
-      return text;
-    }
-    case Kind::kText:
-      break;
-  }
-  return raw;
-}
-
-std::optional<std::string> from_environment(const Setting& setting) {
-  const char* value = std::getenv(setting.variable);
-  if (value == nullptr || *value == '\0') return std::nullopt;  // VAR= in a shell means "unset"
-  return canonical(setting, setting.variable, value);
-}
 
 std::string get(const OptionFields& options, const char* name) {
   return lookup(options, setting(name));
@@ -138,56 +41,134 @@ LogLevel log_level_of(const std::string& value) {
   return value == "debug" ? LogLevel::kDebug : LogLevel::kWarn;
 }
 
+// Those of a group that are not a codec's.
+std::vector<Setting> group_settings() {
+  return {
+      {{.name = "min_size",
+        .variable = "CGX_COMPRESSION_MINIMAL_SIZE",
+        .kind = Kind::kInteger,
+        .fallback = "16",
+        .low = 0,
+        .high = kMaxInt64,
+        .meaning = "Tensors and layers with fewer values are exact; less than 16 counts as 16"}},
+      {{.name = "nonfinite",
+        .variable = "CGX_NONFINITE",
+        .kind = Kind::kChoice,
+        .fallback = "propagate",
+        .choices = "propagate,raise",
+        .meaning = "NaN and Inf: make their bucket NaN everywhere, or raise on all ranks"}},
+      {{.name = "collectives",
+        .variable = "CGX_COMPRESS_COLLECTIVES",
+        .kind = Kind::kList,
+        .fallback = "all_reduce,reduce_scatter",
+        .choices = "all_reduce,reduce_scatter,all_gather",
+        .meaning = "What the group's `bits` apply to"}},
+      {{.name = "inner_communicator",
+        .variable = "CGX_INNER_COMMUNICATOR_TYPE",
+        .kind = Kind::kChoice,
+        .fallback = "SHM",
+        .choices = "SHM,MPI,NCCL,GLOO",
+        .meaning = "Communicator inside a host; NCCL: of CUDA tensors"}},
+      {{.name = "cross_communicator",
+        .variable = "CGX_CROSS_COMMUNICATOR_TYPE",
+        .kind = Kind::kChoice,
+        .fallback = "AUTO",
+        .choices = "AUTO,MPI,NCCL,GLOO",
+        .meaning =
+            "Communicator between hosts; AUTO: Gloo, for CUDA tensors NCCL where torch has it"}},
+      {{.name = "cuda_backend",
+        .variable = "CGX_CUDA_BACKEND",
+        .kind = Kind::kChoice,
+        .fallback = "AUTO",
+        .choices = "AUTO,NCCL,GLOO",
+        .meaning = "Who carries CUDA tensors that the engine does not reduce; AUTO: NCCL where "
+                   "torch has it"}},
+      {{.name = "inner_reduction",
+        .variable = "CGX_INNER_REDUCTION_TYPE",
+        .kind = Kind::kChoice,
+        .fallback = "AUTO",
+        .choices = "AUTO,SRA,ONESHOT,RING",
+        .meaning = "Algorithm of a group on one host"}},
+      {{.name = "cross_reduction",
+        .variable = "CGX_CROSS_REDUCTION_TYPE",
+        .kind = Kind::kChoice,
+        .fallback = "AUTO",
+        .choices = "AUTO,SRA,ONESHOT,RING",
+        .meaning = "Algorithm between hosts"}},
+      {{.name = "intra_broadcast",
+        .variable = "CGX_INTRA_BROADCAST",
+        .kind = Kind::kBoolean,
+        .fallback = "0",
+        .meaning = "1: only one rank of a host talks to other hosts; 0: as many as the smallest "
+                   "host has"}},
+      {{.name = "intra_compress",
+        .variable = "CGX_INTRA_COMPRESS",
+        .kind = Kind::kSwitch,
+        .fallback = "AUTO",
+        .meaning = "Compress inside hosts? AUTO: in groups on one host yes; below a reduction "
+                   "between hosts only if the inside is not SHM"}},
+      {{.name = "fusion_buffer_mb",
+        .variable = "CGX_FUSION_BUFFER_SIZE_MB",
+        .kind = Kind::kInteger,
+        .fallback = "64",
+        .low = 1,
+        .high = 65536,
+        .meaning =
+            "Most bytes of one exchange over Gloo or MPI, in MiB; a longer bucket travels alone"}},
+      {{.name = "shm_segment_kb",
+        .variable = "CGX_SHM_SEGMENT_KB",
+        .kind = Kind::kInteger,
+        .fallback = "1024",
+        .low = 16,
+        .high = 1048576,
+        .meaning = "The same over shared memory, in KiB; `/dev/shm` holds two per rank"}},
+      {{.name = "segment_kb",
+        .variable = "CGX_SEGMENT_KB",
+        .kind = Kind::kInteger,
+        .fallback = "512",
+        .low = 1,
+        .high = 1048576,
+        .meaning = "Bytes of one message between hosts that is aimed at, in KiB: while one travels "
+                   "the next is encoded"}},
+      {{.name = "checksum",
+        .variable = "CGX_CHECKSUM",
+        .kind = Kind::kBoolean,
+        .fallback = "0",
+        .meaning = "A CRC-32C after every message of the engine; an altered one is an error"}},
+      {{.name = "autotune",
+        .variable = "CGX_AUTOTUNE",
+        .kind = Kind::kBoolean,
+        .fallback = "0",
+        .meaning = "Send with more bits than asked, up to exact, where that is faster; measured on "
+                   "the group's link"}},
+      {{.name = "log",
+        .variable = "CGX_LOG",
+        .kind = Kind::kChoice,
+        .fallback = "warn",
+        .choices = "off,warn,info,debug",
+        .meaning = "Lines on stderr: info, one per group; debug, one per call: which backend ran "
+                   "it, and why"},
+       false},
+      {{.name = "host_id",
+        .variable = "CGX_HOST_ID",
+        .kind = Kind::kText,
+        .meaning = "Ranks with different values count as on different hosts"},
+       false},
+  };
+}
+
+std::vector<Setting> collect() {
+  std::vector<Setting> all;
+  for (const Parameter& parameter : codec_settings()) all.push_back({parameter});
+  for (Setting& own : group_settings()) all.push_back(std::move(own));
+  return all;
+}
+
 }  // namespace
 
 const std::vector<Setting>& settings() {
-  // clang-format off
-  static const std::vector<Setting> table = {
-      {"bits", "CGX_COMPRESSION_QUANTIZATION_BITS", Kind::kInteger, "32", 1, 32, "", true, true},
-      {"half", "CGX_HALF", Kind::kChoice, "bf16", 0, 0, "bf16,fp16", true, true},
-      {"bucket_size", "CGX_COMPRESSION_BUCKET_SIZE", Kind::kInteger, "512", 1, kMaxInt32, "", true, true},
-      {"skip_incomplete_buckets", "CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS", Kind::kBoolean, "0", 0, 1, "", true, true},
-      {"min_size", "CGX_COMPRESSION_MINIMAL_SIZE", Kind::kInteger, "16", 0, kMaxInt64, "", false, true},
-      {"codec", "CGX_COMPRESSION_TYPE", Kind::kChoice, "maxmin", 0, 0, "", false, true},
-      {"rounding", "CGX_COMPRESSION_ROUNDING", Kind::kChoice, "nearest", 0, 0, "nearest,stochastic", false, true},
-      {"seed", "CGX_COMPRESSION_SEED", Kind::kInteger, "0", 0, kMaxInt64, "", false, true},
-      {"nonfinite", "CGX_NONFINITE", Kind::kChoice, "propagate", 0, 0, "propagate,raise", false, true},
-      {"collectives", "CGX_COMPRESS_COLLECTIVES", Kind::kList, "all_reduce,reduce_scatter", 0, 0, "all_reduce,reduce_scatter,all_gather", false, true},
-      {"inner_communicator", "CGX_INNER_COMMUNICATOR_TYPE", Kind::kChoice, "SHM", 0, 0, "SHM,MPI,NCCL,GLOO", false, true},
-      {"cross_communicator", "CGX_CROSS_COMMUNICATOR_TYPE", Kind::kChoice, "AUTO", 0, 0, "AUTO,MPI,NCCL,GLOO", false, true},
-      {"cuda_backend", "CGX_CUDA_BACKEND", Kind::kChoice, "AUTO", 0, 0, "AUTO,NCCL,GLOO", false, true},
-      {"inner_reduction", "CGX_INNER_REDUCTION_TYPE", Kind::kChoice, "AUTO", 0, 0, "AUTO,SRA,ONESHOT,RING", false, true},
-      {"cross_reduction", "CGX_CROSS_REDUCTION_TYPE", Kind::kChoice, "AUTO", 0, 0, "AUTO,SRA,ONESHOT,RING", false, true},
-      {"intra_broadcast", "CGX_INTRA_BROADCAST", Kind::kBoolean, "0", 0, 1, "", false, true},
-      {"intra_compress", "CGX_INTRA_COMPRESS", Kind::kSwitch, "AUTO", 0, 0, "", false, true},
-      {"fusion_buffer_mb", "CGX_FUSION_BUFFER_SIZE_MB", Kind::kInteger, "64", 1, 65536, "", false, true},
-      {"shm_segment_kb", "CGX_SHM_SEGMENT_KB", Kind::kInteger, "1024", 16, 1048576, "", false, true},
-      {"segment_kb", "CGX_SEGMENT_KB", Kind::kInteger, "512", 1, 1048576, "", false, true},
-      {"checksum", "CGX_CHECKSUM", Kind::kBoolean, "0", 0, 1, "", false, true},
-      {"autotune", "CGX_AUTOTUNE", Kind::kBoolean, "0", 0, 1, "", false, true},
-      {"log", "CGX_LOG", Kind::kChoice, "warn", 0, 0, "off,warn,info,debug", false, false},
-      {"host_id", "CGX_HOST_ID", Kind::kText, "", 0, 0, "", false, false},
-  };
-  // clang-format on
-  return table;
-}
-
-std::string allowed(const Setting& setting) {
-  switch (setting.kind) {
-    case Kind::kInteger:
-      return str_of("integers from ", setting.low, " to ", setting.high);
-    case Kind::kBoolean:
-      return "0 or 1";
-    case Kind::kSwitch:
-      return "0, 1 or AUTO";
-    case Kind::kChoice:
-      return "one of " + choices_of(setting);
-    case Kind::kList:
-      return "a comma-separated list (or 'none') of " + choices_of(setting);
-    case Kind::kText:
-      break;
-  }
-  return "any text";
+  static const auto* table = new std::vector<Setting>(collect());
+  return *table;
 }
 
 const Setting& setting(const std::string& name) {
@@ -220,10 +201,9 @@ bool is_given(const OptionFields& options, const char* name) {
 
 GroupConfig resolve_group(const OptionFields& options) {
   GroupConfig group;
-  group.codec = get(options, "codec");
-  group.rounding =
-      get(options, "rounding") == "stochastic" ? Rounding::kStochastic : Rounding::kNearest;
-  group.seed = static_cast<uint64_t>(get_integer(options, "seed"));
+  for (const Parameter& p : codec_settings()) {
+    if (!p.per_call) group.codec_settings[p.name] = get(options, p.name.c_str());
+  }
   group.min_size = static_cast<size_t>(std::max(kFloorOfMinSize, get_integer(options, "min_size")));
   group.nonfinite =
       get(options, "nonfinite") == "raise" ? NonFinite::kRaise : NonFinite::kPropagate;
@@ -258,17 +238,26 @@ GroupConfig resolve_group(const OptionFields& options) {
 
 int64_t bits_in_force(const OptionFields& options) { return get_integer(options, "bits"); }
 
+namespace {
+
+std::shared_ptr<const Codec> codec_at(const std::string& bits, const OptionFields& options,
+                                      const GroupConfig& group) {
+  return choose_codec([&](const std::string& name) {
+    if (name == "bits") return bits;
+    const auto fixed = group.codec_settings.find(name);
+    return fixed != group.codec_settings.end() ? fixed->second : get(options, name.c_str());
+  });
+}
+
+}  // namespace
+
 std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const GroupConfig& group) {
-  const int64_t bits = bits_in_force(options);
-  if (is_exact(bits)) return raw_codec();
-  CodecSpec spec;
-  spec.name = bits == 16 && group.codec == "maxmin" ? get(options, "half") : group.codec;
-  spec.bits = static_cast<int>(bits);
-  spec.bucket_size = get_integer(options, "bucket_size");
-  spec.rounding = group.rounding;
-  spec.skip_incomplete_buckets = get(options, "skip_incomplete_buckets") == "1";
-  spec.seed = group.seed;
-  return make_codec(spec);
+  return codec_at(get(options, "bits"), options, group);
+}
+
+std::shared_ptr<const Codec> usual_codec(const OptionFields& options, const GroupConfig& group) {
+  auto codec = resolve_codec(options, group);
+  return codec != raw_codec() ? codec : codec_at(std::to_string(kMostBits), options, group);
 }
 
 EngineOptions engine_options(const GroupConfig& group, const Topology& topology) {
@@ -301,6 +290,34 @@ EngineOptions engine_options(const GroupConfig& group, const Topology& topology)
         group.inner_reduction, " is for groups on one host (CGX_CROSS_REDUCTION_TYPE takes it)"));
   }
   return options;
+}
+
+namespace {
+
+// Where the type does not say it.
+std::string allowed_of(const Setting& setting) {
+  const bool told = setting.kind == Kind::kBoolean || setting.kind == Kind::kSwitch ||
+                    setting.kind == Kind::kText;
+  return told ? "" : ", " + allowed(setting);
+}
+
+}  // namespace
+
+std::string options_doc() {
+  std::string text =
+      "Settings of a cgx group: `pg_options` of init_process_group and new_group.\n\n"
+      "    Options(bits=4, bucket_size=1024)\n\n"
+      "All are keywords, and None is as if it were not there: the environment variable then "
+      "counts, "
+      "else\nthe default. Those that are read at each call may change between calls, on all ranks "
+      "alike. ValueError\nand TypeError name a bad value and what is allowed. Immutable and "
+      "hashable.\n";
+  for (const Setting& s : settings()) {
+    text += str_of("\n", s.name, ": ", python_type(s), allowed_of(s), "; default ",
+                   python_default(s), "\n    ", s.meaning, ".\n    ", s.variable, ", read ",
+                   s.per_call ? "at each call" : "when the group is made", ".\n");
+  }
+  return text;
 }
 
 std::map<std::string, std::string> compared_settings(const OptionFields& options) {

@@ -14,28 +14,18 @@
 #include <vector>
 
 #include "base/log.h"
-#include "codec/codec.h"
+#include "base/parameter.h"
+#include "codec/choice.h"
 #include "reduce/engine.h"
 
 namespace cgx {
 
-struct Setting {
-  enum class Kind { kInteger, kBoolean, kSwitch, kChoice, kList, kText };  // kSwitch: 0, 1, AUTO
-
-  const char* name;      // keyword of torch_cgx.Options
-  const char* variable;  // environment variable
-  Kind kind;
-  const char* fallback;  // default
-  int64_t low;           // kInteger only
-  int64_t high;
-  const char* choices;  // comma-separated; kChoice and kList only; empty: the registered codecs
-  bool per_call;        // read at each call
-  bool compared;        // must be equal on all ranks
+struct Setting : Parameter {
+  bool compared = true;  // must be equal on all ranks
 };
 
+/// In the order of tables: those of the codecs (codec/choice.h) come first.
 const std::vector<Setting>& settings();
-/// "integers from 1 to 32", "one of nearest,stochastic".
-std::string allowed(const Setting& setting);
 /// ConfigError that lists the known names.
 const Setting& setting(const std::string& name);
 
@@ -51,6 +41,9 @@ class OptionFields {
   std::map<std::string, std::string> fields_;
 };
 
+/// The docstring of torch_cgx.Options.
+std::string options_doc();
+
 /// Canonical text of one setting: option, else environment, else default.
 std::string lookup(const OptionFields& options, const Setting& setting);
 
@@ -61,9 +54,8 @@ enum class CommunicatorKind { kShm, kGloo, kMpi, kNccl };
 
 /// Settings of a group that do not change after it was made.
 struct GroupConfig {
-  std::string codec;
-  Rounding rounding = Rounding::kNearest;
-  uint64_t seed = 0;
+  /// Canonical texts of the codecs' settings that are not read at each call, by name.
+  std::map<std::string, std::string> codec_settings;
   size_t min_size = 16;
   NonFinite nonfinite = NonFinite::kPropagate;
   bool compress_all_reduce = true, compress_reduce_scatter = true, compress_all_gather = false;
@@ -87,11 +79,12 @@ GroupConfig resolve_group(const OptionFields& options);
 /// Bits of a call now, on the caller's thread.
 int64_t bits_in_force(const OptionFields& options);
 
-/// Whether so many bits mean values in the tensor's own type.
-constexpr bool is_exact(int64_t bits) { return bits > 8 && bits != 16; }
-
 /// Codec of a call on the caller's thread; raw_codec() where is_exact(bits).
 std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const GroupConfig& group);
+
+/// A codec as calls of the group with bits of their own may use it: the group's, or, where that is
+/// exact, the same at 8 bits.
+std::shared_ptr<const Codec> usual_codec(const OptionFields& options, const GroupConfig& group);
 
 /// What the engine of a group on these hosts is to do. ConfigError for an impossible choice.
 EngineOptions engine_options(const GroupConfig& group, const Topology& topology);

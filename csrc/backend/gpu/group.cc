@@ -64,17 +64,6 @@ std::string too_short(size_t capacity, EngineOptions options, const Topology& to
   }
 }
 
-// The codec of the group's bits and bucket size; where it has no bits, a codec as calls with bits
-// of their own use it.
-std::shared_ptr<const Codec> usual_codec(const OptionFields& options, const GroupConfig& config) {
-  auto codec = resolve_codec(options, config);
-  if (codec != raw_codec()) return codec;
-  CodecSpec spec;
-  spec.bits = 8;
-  spec.bucket_size = std::stoll(lookup(options, setting("bucket_size")));
-  return make_codec(spec);
-}
-
 // Which communicator AUTO means follows from it.
 void agree_on_nccl(Rendezvous& rendezvous, int rank, int size, bool mine,
                    const Deadline& deadline) {

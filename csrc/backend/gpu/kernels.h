@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "codec/gpu_codec.h"
+#include "codec/gpu/kernels.h"
 #include "device/queue.h"
 
 namespace cgx {

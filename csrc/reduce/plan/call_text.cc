@@ -4,6 +4,7 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
+#include "codec/codec.h"
 
 namespace cgx {
 namespace {
@@ -74,5 +75,17 @@ std::string values_text(uint64_t count, const char* dtype) {
 }
 
 std::string bits_text(int bits) { return bits == 0 ? ", exact" : str_of(", ", bits, " bits"); }
+
+CodecText codec_text(uint8_t family, uint32_t config, const CodecConfig* near) {
+  if (family == 0) return {bits_text(0), ""};
+  const Family* known = family_of(family);
+  if (known == nullptr) return {str_of(", codec number ", int{family}), ""};
+  const auto found = config_of_hash(*known, config, near != nullptr ? *near : CodecConfig(*known));
+  if (found == nullptr) {
+    return {str_of(", compressed by ", known->name), str_of(", configuration ", std::hex, config)};
+  }
+  const int bits = make_codec(*found)->bits();
+  return {bits_text(bits), ", " + found->describe()};
+}
 
 }  // namespace cgx

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "codec/config.h"
 #include "comm/failure.h"
 
 namespace cgx {
@@ -54,5 +55,15 @@ std::string disagreement(const CallSide& one, const CallSide& other, bool hashes
 std::string values_text(uint64_t count, const char* dtype);
 /// ", 4 bits", ", exact": of the first compressed layer; 0 bits: there is none.
 std::string bits_text(int bits);
+
+/// What a peer's header says of the codec of its first compressed layer.
+struct CodecText {
+  std::string call;  // as bits_text()
+  std::string rest;  // ", maxmin bucket_size=64": what two sides of equally many bits differ in
+};
+/// `family`: 0: there is none. `config`: the low half of the configuration's hash. `near`: this
+/// rank's own, or null; a peer's that differs from it in more than one parameter is told by its
+/// hash.
+CodecText codec_text(uint8_t family, uint32_t config, const CodecConfig* near);
 
 }  // namespace cgx

@@ -21,13 +21,9 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
   header.sender = static_cast<uint16_t>(call.rank);
   header.flags = static_cast<uint8_t>(flags | (call.average ? MessageHeader::kAverage : 0));
   if (const Layer* layer = plan.first_compressed()) {
-    const CodecSpec& spec = layer->codec->spec();
-    header.bits = static_cast<uint8_t>(spec.bits);
-    // 16 bits have no buckets, but two formats.
-    header.bucket_size = static_cast<uint32_t>(
-        spec.bits == 16
-            ? static_cast<int64_t>(spec.name == "fp16" ? DType::kFloat16 : DType::kBFloat16)
-            : spec.bucket_size);
+    const CodecConfig& config = layer->codec->config();
+    header.family = config.family().id;
+    header.config = static_cast<uint32_t>(config.hash());
   }
   header.layers = static_cast<uint32_t>(plan.layers.size());
   header.plan_hash = plan.hash;
@@ -36,8 +32,9 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
   return header;
 }
 
-// What the hash covers and no detail tells stays unsaid.
-CallSide side_of(const MessageHeader& h, int rank, uint64_t own_sequence) {
+// What a rank runs, as far as this one can tell from its header. What the hash covers and no detail
+// tells stays unsaid.
+CallSide side_of(const MessageHeader& h, int rank, const CallIdentity& here) {
   const auto operation = static_cast<Operation>(h.operation);
   CallSide side;
   side.rank = rank;
@@ -46,20 +43,17 @@ CallSide side_of(const MessageHeader& h, int rank, uint64_t own_sequence) {
   if (operation != Operation::kAllGather) {
     side.call += h.flags & MessageHeader::kAverage ? " AVG" : " SUM";
   }
-  side.call += values_text(h.values, name_of(static_cast<DType>(h.dtype))) + bits_text(h.bits);
-  std::string buckets;
-  if (h.bits == 16) {
-    buckets = str_of(" as ", name_of(static_cast<DType>(h.bucket_size)));
-  } else if (h.bits != 0) {
-    buckets = str_of(", buckets of ", h.bucket_size);
-  }
+  side.call += values_text(h.values, name_of(static_cast<DType>(h.dtype)));
+  const Layer* mine = here.plan->first_compressed();
+  const CodecText codec = codec_text(h.family, h.config, mine ? &mine->codec->config() : nullptr);
+  side.call += codec.call;
   std::string place;
-  if (h.sequence != own_sequence) {
-    const bool behind = h.sequence < own_sequence;
-    const uint64_t calls = behind ? own_sequence - h.sequence : h.sequence - own_sequence;
+  if (h.sequence != here.sequence) {
+    const bool behind = h.sequence < here.sequence;
+    const uint64_t calls = behind ? here.sequence - h.sequence : h.sequence - here.sequence;
     place = str_of(", ", calls, calls == 1 ? " call " : " calls ", behind ? "earlier" : "later");
   }
-  side.details = {buckets, str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
+  side.details = {codec.rest, str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
                   str_of(", ", name_of(static_cast<Algorithm>(h.algorithm))),
                   str_of(", round ", h.round), place};
   return side;
@@ -99,8 +93,8 @@ MessageHeader matching_header(const Message& message, const CallIdentity& call, 
       header.plan_hash == expected.plan_hash &&
       (header.flags & MessageHeader::kAverage) == (expected.flags & MessageHeader::kAverage);
   if (!same) {
-    throw MismatchError(disagreement(side_of(expected, call.rank, call.sequence),
-                                     side_of(header, sender, call.sequence), call.tell_hashes));
+    throw MismatchError(disagreement(side_of(expected, call.rank, call),
+                                     side_of(header, sender, call), call.tell_hashes));
   }
   return header;
 }

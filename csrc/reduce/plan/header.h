@@ -15,7 +15,7 @@ namespace cgx {
 
 struct MessageHeader {
   static constexpr uint32_t kMagic = 0x31584743;  // "CGX1" in memory
-  static constexpr uint8_t kVersion = 2;
+  static constexpr uint8_t kVersion = 3;
   enum Flags : uint8_t { kNonFinite = 1, kAverage = 2 };
 
   uint32_t magic = kMagic;
@@ -27,8 +27,8 @@ struct MessageHeader {
   uint32_t round = 0;
   uint16_t sender = 0;
   uint8_t flags = 0;
-  uint8_t bits = 0;  // of the first compressed layer; for error messages only, the hash decides
-  uint32_t bucket_size = 0;
+  uint8_t family = 0;   // of the first compressed layer's codec; 0: there is none
+  uint32_t config = 0;  // of that codec: the low half of its configuration's hash
   uint32_t layers = 0;
   uint64_t plan_hash = 0;
   uint64_t values = 0;

@@ -62,8 +62,7 @@ std::vector<DeviceStages::Seeded> DeviceStages::tables(const Call& call, const C
   std::vector<Seeded> all;
   for (size_t message = 0; message < chunks.size(); ++message) {
     for (const Piece& piece : chunks[message].chunk->pieces) {
-      const CodecSpec& spec = piece.codec->spec();
-      const uint64_t seed = spec.rounding == Rounding::kStochastic ? spec.seed : 0;
+      const uint64_t seed = piece.codec->seed();
       auto found =
           std::find_if(all.begin(), all.end(), [&](const Seeded& s) { return s.seed == seed; });
       if (found == all.end()) found = all.insert(all.end(), Seeded{seed, {}});

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "codec/gpu_codec.h"
+#include "codec/gpu/kernels.h"
 #include "device/queue.h"
 #include "reduce/schedule/stages.h"
 

@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "base/float_mode.h"
-#include "codec/convert.h"
-#include "codec/finite.h"
-#include "codec/random.h"
+#include "codec/ops/convert.h"
+#include "codec/ops/finite.h"
+#include "codec/ops/random.h"
 #include "reduce/schedule/device_stages.h"
 
 namespace cgx {
@@ -129,7 +129,7 @@ class Summing {
     if (wanted_.encoded != nullptr) {
       std::byte* encoded = wanted_.encoded + piece.payload;
       piece.codec->encode(sum, DType::kFloat32, dtype_, piece.count, first, n,
-                          key_of(call_, piece.codec->spec().seed, Stage::kSum), piece.offset,
+                          key_of(call_, piece.codec->seed(), Stage::kSum), piece.offset,
                           encoded);
       if (!kept_) return;
       if (as_float_) sum = reinterpret_cast<float*>(out);
@@ -214,7 +214,7 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
   spread(call, chunk, parts_of(call, chunk),
          [&](const Piece& piece, size_t first, size_t n, size_t) {
            piece.codec->encode(input.at(piece, first), input.dtype, call.plan.dtype, piece.count,
-                               first, n, key_of(call, piece.codec->spec().seed, stage),
+                               first, n, key_of(call, piece.codec->seed(), stage),
                                piece.offset, payload + piece.payload);
          });
   if (call.nonfinite != NonFinite::kRaise) return;

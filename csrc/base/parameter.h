@@ -1,0 +1,64 @@
+// A parameter as data: what a setting of a group or a parameter of a codec may be. All that reads
+// one, from the environment, from Python or from a peer, goes through canonical(), the only
+// validator.
+//
+// Values are texts in canonical form: "4", "1", "nearest", "all_gather,all_reduce". Thread-safety:
+// pure functions, but for from_environment(), which races with setenv() of other threads.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cgx {
+
+struct Parameter {
+  enum class Kind : uint8_t {
+    kInteger,
+    kBoolean,
+    kSwitch,
+    kChoice,
+    kList,
+    kText
+  };  // kSwitch: 0, 1, AUTO
+
+  std::string name;
+  std::string variable;  // environment variable
+  Kind kind = Kind::kText;
+  std::string fallback{};     // default, in canonical form
+  int64_t low = 0, high = 0;  // kInteger
+  std::string choices{};      // comma-separated; kChoice and kList
+  bool per_call = false;      // read at each call; else when the group is made
+  std::string meaning{};      // for tables and docstrings, without a full stop
+  /// The option of torch_cgx.Options that sets it; empty: `name`.
+  std::string option{};
+
+  const std::string& setting() const { return option.empty() ? name : option; }
+};
+
+/// "integers from 1 to 32", "one of nearest,stochastic".
+std::string allowed(const Parameter& parameter);
+
+/// The canonical text of a value. Choices match whatever their case. `where`: the option or the
+/// variable that holds the value. ConfigError: names `where`, the value and what is allowed.
+std::string canonical(const Parameter& parameter, const std::string& where,
+                      const std::string& value);
+
+/// Canonical text of the environment variable; nothing where it is unset or empty. ConfigError.
+std::optional<std::string> from_environment(const Parameter& parameter);
+
+/// The number that stands for a canonical text: of an integer its value, of a boolean 0 or 1, of a
+/// choice its place among the choices. Only of these three kinds.
+int64_t number_of(const Parameter& parameter, const std::string& text);
+std::string text_of(const Parameter& parameter, int64_t number);
+
+/// "int", "bool", "str": the type of the value in Python.
+const char* python_type(const Parameter& parameter);
+/// "512", "True", "'nearest'": the default as Python writes it.
+std::string python_default(const Parameter& parameter);
+
+/// The parts between commas, without blanks around them, and without empty ones.
+std::vector<std::string> split(const std::string& text);
+
+}  // namespace cgx

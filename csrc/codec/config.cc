@@ -1,0 +1,188 @@
+#include "codec/config.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "codec/families/list.h"
+
+namespace cgx {
+namespace {
+
+// describe() tells so many parameters whatever their values.
+constexpr size_t kAlwaysTold = 3;
+
+std::vector<const Family*>& list() {
+  // Never destroyed: threads may encode while the process ends.
+  static auto* all = new std::vector<const Family*>{
+#define CGX_FAMILY(name) &name##_family(),
+      CGX_FAMILIES(CGX_FAMILY)
+#undef CGX_FAMILY
+  };
+  return *all;
+}
+
+std::vector<std::string> names_of(const Family& family) {
+  if (!family.named) return {};
+  if (family.variant.empty()) return {family.name};
+  return split(family.parameters[family.place_of(family.variant)].choices);
+}
+
+void check_setting(const Parameter& own, const Family& other) {
+  for (const Parameter& theirs : other.parameters) {
+    if (theirs.setting() != own.setting()) continue;
+    if (theirs.kind == own.kind && theirs.variable == own.variable) continue;
+    throw ConfigError(str_of("parameter ", own.name, " shares its setting with one of codec ",
+                             other.name, ", which has another kind or environment variable"));
+  }
+}
+
+}  // namespace
+
+size_t Family::place_of(std::string_view parameter) const {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].name == parameter) return i;
+  }
+  std::string known;
+  for (const Parameter& p : parameters) known += (known.empty() ? "" : ", ") + p.name;
+  throw ConfigError(
+      str_of("codec ", name, " has no parameter '", parameter, "', allowed: ", known));
+}
+
+bool Family::has(std::string_view parameter) const {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [&](const Parameter& p) { return p.name == parameter; });
+}
+
+CodecConfig::CodecConfig(const Family& family) : family_(&family) {
+  for (const Parameter& p : family.parameters) numbers_.push_back(number_of(p, p.fallback));
+}
+
+std::string CodecConfig::name() const {
+  return family_->variant.empty() ? family_->name : text(family_->variant);
+}
+
+int64_t CodecConfig::get(std::string_view parameter) const {
+  return numbers_[family_->place_of(parameter)];
+}
+
+std::string CodecConfig::text(std::string_view parameter) const {
+  const size_t place = family_->place_of(parameter);
+  return text_of(family_->parameters[place], numbers_[place]);
+}
+
+CodecConfig& CodecConfig::set(std::string_view parameter, const std::string& text) {
+  const size_t place = family_->place_of(parameter);
+  const Parameter& known = family_->parameters[place];
+  numbers_[place] =
+      number_of(known, canonical(known, str_of("codec ", name(), ": ", known.name), text));
+  return *this;
+}
+
+CodecConfig& CodecConfig::set(std::string_view parameter, int64_t number) {
+  return set(parameter, text_of(family_->parameters[family_->place_of(parameter)], number));
+}
+
+std::string CodecConfig::describe() const {
+  std::string told = name();
+  for (size_t i = 0; i < numbers_.size(); ++i) {
+    const Parameter& p = family_->parameters[i];
+    const std::string value = text_of(p, numbers_[i]);
+    const bool fixed = p.kind == Parameter::Kind::kInteger && p.low == p.high;
+    if (fixed || p.name == family_->variant) continue;
+    if (i < kAlwaysTold || value != p.fallback) told += str_of(" ", p.name, "=", value);
+  }
+  return told;
+}
+
+uint64_t CodecConfig::hash() const {
+  Hasher hasher;
+  hasher.add(family_->id);
+  for (size_t i = 0; i < numbers_.size(); ++i) {
+    hasher.add_text(family_->parameters[i].name).add(numbers_[i]);
+  }
+  return hasher.value();
+}
+
+const std::vector<const Family*>& families() { return list(); }
+
+void add_family(const Family& family) {
+  for (const std::string& name : names_of(family)) {
+    if (("," + codec_names() + ",").find("," + name + ",") == std::string::npos) continue;
+    throw ConfigError(str_of("codec '", name, "' is there already"));
+  }
+  for (const Family* other : list()) {
+    if (other->id == family.id) {
+      throw ConfigError(
+          str_of("codec ", family.name, ": number ", int{family.id}, " is that of ", other->name));
+    }
+    for (const Parameter& own : family.parameters) check_setting(own, *other);
+  }
+  list().push_back(&family);
+}
+
+const Family* family_of(uint8_t id) {
+  for (const Family* family : list()) {
+    if (family->id == id) return family;
+  }
+  return nullptr;
+}
+
+std::string codec_names() {
+  std::vector<std::string> names;
+  for (const Family* family : list()) {
+    for (std::string& name : names_of(*family)) names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+CodecConfig config_named(const std::string& name) {
+  for (const Family* family : list()) {
+    if (name == family->name) return CodecConfig(*family);
+    for (const std::string& variant : names_of(*family)) {
+      if (variant != name || family->variant.empty()) continue;
+      CodecConfig config(*family);
+      return config.set(family->variant, variant);
+    }
+  }
+  throw ConfigError(str_of("codec is '", name, "', allowed: ", codec_names()));
+}
+
+std::unique_ptr<CodecConfig> config_of_hash(const Family& family, uint32_t hash,
+                                            const CodecConfig& near) {
+  const CodecConfig start = &near.family() == &family ? near : CodecConfig(family);
+  const auto matches = [hash](const CodecConfig& config) {
+    return static_cast<uint32_t>(config.hash()) == hash;
+  };
+  if (matches(start)) return std::make_unique<CodecConfig>(start);
+  // Small numbers, and those around powers of two: what people write.
+  constexpr int64_t kEach = 1024;
+  for (const Parameter& p : family.parameters) {
+    const bool integer = p.kind == Parameter::Kind::kInteger;
+    const int64_t low = integer ? p.low : 0;
+    const int64_t high = integer ? p.high
+                         : p.kind == Parameter::Kind::kChoice
+                             ? static_cast<int64_t>(split(p.choices).size()) - 1
+                             : 1;
+    const auto differs = [&](int64_t number) -> std::unique_ptr<CodecConfig> {
+      if (number < low || number > high) return nullptr;
+      auto config = std::make_unique<CodecConfig>(start);
+      config->set(p.name, number);
+      return matches(*config) ? std::move(config) : nullptr;
+    };
+    for (int64_t number = low; number <= high && number - low <= kEach; ++number) {
+      if (auto found = differs(number)) return found;
+    }
+    for (int64_t power = kEach; power > 0 && power <= high; power *= 2) {
+      for (int64_t off : {-1, 0, 1}) {
+        if (auto found = differs(power + off)) return found;
+      }
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace cgx

@@ -1,0 +1,107 @@
+// A family of codecs, declared once, and one choice of its parameters.
+//
+// All else derives from the declaration: validation, settings and environment variables, the text
+// and the hash of a configuration, what travels in headers and handshakes, the Python classes of
+// torch_cgx.codecs, Options, stubs and tables (docs/contributing.md, "Adding a codec").
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/parameter.h"
+
+namespace cgx {
+
+class Codec;
+class CodecConfig;
+namespace gpu {
+class RunTable;
+struct CodecRun;
+}  // namespace gpu
+
+struct Family {
+  uint8_t id;                         // on the wire; no number is used again
+  std::string name;                   // "maxmin"
+  std::string meaning;                // one line, for tables
+  std::vector<Parameter> parameters;  // integers, booleans and choices
+  /// A choice among the parameters by whose values users name the codec ("bf16"); empty: they name
+  /// it by `name`.
+  std::string variant{};
+  /// Whether users may name it. Not: the codec of exact values.
+  bool named = true;
+  /// Class of torch_cgx.codecs, and what its docstring says beside the parameters.
+  std::string python{}, doc{};
+
+  std::shared_ptr<const Codec> (*make)(const CodecConfig& config);
+  /// limits[i]: what |decoded - x[i]| may be at most, of a run of n finite values that a tensor of
+  /// this type holds; from the formulas' statement, in float64.
+  void (*bound)(const CodecConfig& config, DType dtype, const float* x, size_t n, double* limits);
+  /// Adds the run of `count` values to a table for the GPU's kernels; null: they do not know it.
+  void (*gpu_runs)(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
+                   DType dtype, uint64_t payload) = nullptr;
+
+  /// ConfigError where there is none of this name.
+  size_t place_of(std::string_view parameter) const;
+  bool has(std::string_view parameter) const;
+};
+
+/// What a user asks of a codec. Equal configurations on two ranks mean equal bytes for equal input.
+/// Value semantics; the family must stay.
+class CodecConfig {
+ public:
+  /// With the defaults.
+  explicit CodecConfig(const Family& family);
+
+  const Family& family() const { return *family_; }
+  /// As users call it: "maxmin", "bf16".
+  std::string name() const;
+
+  /// The number of a parameter: see number_of() in base/parameter.h. ConfigError: there is none of
+  /// this name.
+  int64_t get(std::string_view parameter) const;
+  std::string text(std::string_view parameter) const;
+  /// ConfigError that names the parameter, the value and what is allowed.
+  CodecConfig& set(std::string_view parameter, const std::string& text);
+  CodecConfig& set(std::string_view parameter, int64_t number);
+
+  /// "maxmin bits=4 bucket_size=512 rounding=nearest": parameters that can have one value only are
+  /// left out, and from the fourth on those that have their defaults.
+  std::string describe() const;
+
+  /// Of the family's number and all parameters: ranks compare it.
+  uint64_t hash() const;
+
+  bool operator==(const CodecConfig&) const = default;
+  /// By family and parameter, in the order of the declaration.
+  const std::vector<int64_t>& numbers() const { return numbers_; }
+
+ private:
+  const Family* family_;
+  std::vector<int64_t> numbers_;
+};
+
+/// All families: those of codec/families/list.h, in that order, and those that were added.
+const std::vector<const Family*>& families();
+/// For tests, before threads use codecs. ConfigError: the number or a name is taken, or a parameter
+/// shares its setting with that of another family, but not its kind.
+void add_family(const Family& family);
+
+/// Null where there is none.
+const Family* family_of(uint8_t id);
+
+/// Names that users may give, sorted, comma-separated.
+std::string codec_names();
+/// The defaults under such a name, or "raw". ConfigError: no codec has this name; lists those that
+/// are.
+CodecConfig config_named(const std::string& name);
+
+/// The configuration of that hash (its low 32 bits) in the family, looked for among those that
+/// differ from `near` in one parameter; null: not found. For errors that name what a peer has.
+std::unique_ptr<CodecConfig> config_of_hash(const Family& family, uint32_t hash,
+                                            const CodecConfig& near);
+
+}  // namespace cgx

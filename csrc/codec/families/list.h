@@ -1,0 +1,19 @@
+// The families of codecs: a line for each, with the name of its folder. The order is that of
+// tables.
+#pragma once
+
+#include "codec/config.h"
+
+#define CGX_FAMILIES(FAMILY) \
+  FAMILY(maxmin)             \
+  FAMILY(half)               \
+  FAMILY(raw)
+
+namespace cgx {
+
+/// const Family& maxmin_family(), and so on: each is defined in its folder.
+#define CGX_DECLARE(name) const Family& name##_family();
+CGX_FAMILIES(CGX_DECLARE)
+#undef CGX_DECLARE
+
+}  // namespace cgx

@@ -1,0 +1,130 @@
+// The formulas of the `maxmin` codec: uniform quantization between the extremes of each bucket.
+//
+// This is the only definition of its numerics. The scalar driver calls these functions; SIMD
+// drivers and kernels give the same results, and are compared with it bit for bit. All arithmetic
+// is float32, every operation rounded on its own (no fused multiply-add).
+//
+// With levels = 2^bits - 1 and M = the largest |x| of the bucket:
+//   regular   unit = (max - min) / levels      q = rint((x - min) / unit)              x^ = min +
+//   unit q wide      where max - min or the topmost x^ would overflow: stored unit is -(max/2 -
+//   min/2) / levels. The sign marks
+//             it; everything is done at half scale, x^ = 2 min(min/2 + |unit| q, FLT_MAX/2), step =
+//             2 |unit|
+//   constant  max = min: unit = 0, all q = 0, x^ = min exactly
+//   other     a NaN or Inf in the bucket: unit = min = quiet NaN 0x7fc00000, all q = 0, every x^ is
+//   NaN
+// Where the unit is subnormal it is rounded up, so that the largest level does not fall short of
+// max.
+//
+// Bounds. Nearest: |x^ - x| <= step/2 + 12 2^-24 M + 2^-148. Stochastic: < step + the same, and the
+// mean over u is x to within 2^-24 step + the same. Every finite bucket decodes to finite values. A
+// zero of either sign counts as +0.
+#pragma once
+
+#include "base/host_device.h"
+
+namespace cgx {
+
+/// What travels with a bucket: two float32, little-endian, unit first.
+struct MaxMinMeta {
+  float unit;
+  float min;
+};
+
+/// The same in the form that quantization needs: q = min(round((x * scale - offset) / step), top).
+struct MaxMinScale {
+  float scale;
+  float offset;
+  float step;
+  float top;
+};
+
+CGX_HD float maxmin_levels(int bits) { return static_cast<float>((1 << bits) - 1); }
+
+/// Meta of a bucket with these extremes; `finite` says that it holds no NaN (an infinite extreme is
+/// found here).
+CGX_HD MaxMinMeta maxmin_meta(float min, float max, bool finite, float levels) {
+  const float infinity = from_bits(0x7f800000u);
+  if (!finite || !(max < infinity) || !(min > -infinity)) {
+    return {from_bits(0x7fc00000u), from_bits(0x7fc00000u)};
+  }
+  min = rn_add(min, 0.0f);
+  max = rn_add(max, 0.0f);
+  const float range = rn_sub(max, min);
+  if (range == 0.0f) return {0.0f, min};
+  float unit = rn_div(range, levels);
+  if (!(rn_add(min, rn_mul(unit, levels)) < infinity)) {
+    const float half = rn_sub(rn_mul(max, 0.5f), rn_mul(min, 0.5f));
+    return {-rn_div(half, levels), min};
+  }
+  // Double holds unit * levels exactly.
+  if (unit < 0x1p-126f && static_cast<double>(unit) * levels < static_cast<double>(range)) {
+    unit = from_bits(as_bits(unit) + 1);
+  }
+  return {unit, min};
+}
+
+CGX_HD MaxMinScale maxmin_scale(MaxMinMeta meta, float levels) {
+  if (meta.unit > 0.0f) return {1.0f, meta.min, meta.unit, levels};
+  if (meta.unit < 0.0f) return {0.5f, rn_mul(meta.min, 0.5f), -meta.unit, levels};
+  // Constant or not finite: all codes are 0.
+  return {1.0f, meta.min, 1.0f, 0.0f};
+}
+
+/// Position of x on the scale of codes, in [0, top] but for rounding; anything for buckets with top
+/// = 0.
+CGX_HD float maxmin_position(float x, MaxMinScale s) {
+  return rn_div(rn_sub(rn_mul(x, s.scale), s.offset), s.step);
+}
+
+/// 1 / step as the sum of two floats, to about 48 bits.
+struct MaxMinReciprocal {
+  float high, low;
+};
+CGX_HD MaxMinReciprocal maxmin_reciprocal(float step) {
+  const double exact = 1.0 / static_cast<double>(step);
+  const float high = static_cast<float>(exact);
+  return {high, static_cast<float>(exact - static_cast<double>(high))};
+}
+
+/// Steps below it are divided by.
+constexpr float kMaxMinLeastStep = 0x1p-60f;
+
+/// Is the code of every value of the bucket, to nearest, that of maxmin_code_by_reciprocal()? Why
+/// just these: families/maxmin/loops-inl.h.
+CGX_HD bool maxmin_by_reciprocal(MaxMinMeta meta) {
+  const uint32_t low = as_bits(meta.unit) & 0xffffu;
+  const bool safe = low == 0 || (low >= 8 && low <= 0x10000u - 8);
+  return safe && meta.unit >= kMaxMinLeastStep && meta.unit <= 0x1p60f;
+}
+CGX_HD uint32_t maxmin_code_by_reciprocal(float x, float min, MaxMinReciprocal r) {
+  const float a = rn_sub(x, min);
+  const float position = rn_fma(a, r.high, rn_mul(a, r.low));
+  return as_bits(rn_add(position, 0x1p23f)) & 0x1ffu;  // no position reaches top + 1/2
+}
+
+CGX_HD uint32_t maxmin_nearest(float position, float top) {
+  if (!(position < top)) return static_cast<uint32_t>(top);
+  // Adding 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
+  return as_bits(rn_add(position, 0x1p23f)) & 0x1ffu;
+}
+
+/// Rounds up with a probability equal to the fraction, for u uniform in [0, 1). An integer position
+/// never moves.
+CGX_HD uint32_t maxmin_stochastic(float position, float top, float u) {
+  if (!(position < top)) return static_cast<uint32_t>(top);
+  const uint32_t floor = static_cast<uint32_t>(position);
+  return floor + (rn_sub(position, static_cast<float>(floor)) > u ? 1u : 0u);
+}
+
+CGX_HD float maxmin_value(MaxMinMeta meta, uint32_t code) {
+  // The float of an integer below 2^23, by one subtraction: GPUs convert slowly.
+  const float q = rn_sub(from_bits(0x4b000000u | code), 0x1p23f);
+  if (meta.unit < 0.0f) {
+    const float half = rn_add(rn_mul(meta.min, 0.5f), rn_mul(-meta.unit, q));
+    return rn_mul(2.0f, half < 0x1.fffffep126f ? half : 0x1.fffffep126f);
+  }
+  return rn_add(meta.min, rn_mul(meta.unit, q));
+}
+
+}  // namespace cgx

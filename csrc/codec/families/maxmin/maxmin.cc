@@ -1,0 +1,230 @@
+// The payload of `maxmin`, the Codec over it, and its declaration.
+//
+//   meta    [unit, min] of each bucket, float32, little-endian: 8 bytes a bucket
+//   codes   a stream of bits, lowest first, across bucket borders; the last byte is filled up with
+//   0 rest    with skip_incomplete_buckets: the last n mod bucket_size values in the tensor's type;
+//           meta and codes then cover full buckets only
+#include "codec/families/maxmin/maxmin.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "base/float_mode.h"
+#include "codec/families/list.h"
+#include "codec/families/maxmin/formulas.h"
+#include "codec/families/maxmin/gpu/runs.h"
+#include "codec/families/maxmin/loops.h"
+#include "codec/ops/kernels.h"
+
+namespace cgx {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "meta is written as it lies in memory");
+
+const maxmin::Loops& loops() {
+#if defined(__x86_64__)
+  static constexpr const maxmin::Loops* by_level[cpu::kLevels] = {
+      &maxmin::kScalarLoops, &maxmin::kAvx2Loops, &maxmin::kAvx512Loops, nullptr};
+#elif defined(__aarch64__)
+  static constexpr const maxmin::Loops* by_level[cpu::kLevels] = {&maxmin::kScalarLoops, nullptr,
+                                                                  nullptr, &maxmin::kNeonLoops};
+#else
+  static constexpr const maxmin::Loops* by_level[cpu::kLevels] = {&maxmin::kScalarLoops, nullptr,
+                                                                  nullptr, nullptr};
+#endif
+  return cpu::at_level(by_level);
+}
+
+class MaxMinCodec final : public Codec {
+ public:
+  explicit MaxMinCodec(const CodecConfig& config)
+      : Codec(config),
+        bits_(static_cast<int>(config.get("bits"))),
+        bucket_(static_cast<size_t>(config.get("bucket_size"))),
+        rounding_(static_cast<Rounding>(config.get("rounding"))),
+        seed_(static_cast<uint64_t>(config.get("seed"))),
+        skip_(config.get("skip_incomplete_buckets") != 0) {}
+
+  int bits() const override { return bits_; }
+  uint64_t seed() const override { return rounding_ == Rounding::kStochastic ? seed_ : 0; }
+  size_t granule() const override { return bucket_; }
+
+  /// Whole buckets and whole groups of 8 codes, which are `bits` bytes.
+  size_t block() const override { return std::lcm(bucket_, size_t{8}); }
+
+  size_t encoded_bytes(size_t count, DType dtype) const override {
+    const Layout layout(*this, count);
+    return layout.rest + (count - layout.coded) * size_of(dtype);
+  }
+
+  void encode(const void* x, DType x_dtype, DType dtype, size_t count, size_t first, size_t n,
+              RandomKey key, uint64_t index, std::byte* payload) const override {
+    check_part(first, n, count);
+    const Layout layout(*this, count);
+    const size_t coded = coded_part(layout, first, n);
+    const std::byte* in = static_cast<const std::byte*>(x);
+    if (coded > 0) {
+      FloatMode mode;
+      loops().encode({coded, bucket_, bits_}, in, x_dtype, rounding_, key, index + first,
+                     payload + first / bucket_ * sizeof(MaxMinMeta),
+                     payload + codes_at(layout, first));
+    }
+    if (coded < n) {
+      const size_t rest = n - coded;
+      raw_codec()->encode(in + coded * size_of(x_dtype), x_dtype, dtype, rest, 0, rest, key, 0,
+                          payload + layout.rest + (first + coded - layout.coded) * size_of(dtype));
+    }
+  }
+
+  void decode(const std::byte* payload, DType dtype, size_t count, size_t first, size_t n, float* y,
+              bool add) const override {
+    check_part(first, n, count);
+    const Layout layout(*this, count);
+    const size_t coded = coded_part(layout, first, n);
+    if (coded > 0) {
+      FloatMode mode;
+      loops().decode({coded, bucket_, bits_}, payload + first / bucket_ * sizeof(MaxMinMeta),
+                     payload + codes_at(layout, first), y, add);
+    }
+    if (coded < n) {
+      const size_t rest = n - coded;
+      raw_codec()->decode(payload + layout.rest + (first + coded - layout.coded) * size_of(dtype),
+                          dtype, rest, 0, rest, y + coded, add);
+    }
+  }
+
+ private:
+  /// Where the parts of a payload start.
+  struct Layout {
+    size_t coded;  // values
+    size_t codes;  // byte
+    size_t rest;   // byte
+
+    Layout(const MaxMinCodec& codec, size_t count) {
+      const size_t b = codec.bucket_;
+      const size_t full = count / b;
+      coded = codec.skip_ ? full * b : count;
+      codes = (full + (coded > full * b ? 1 : 0)) * sizeof(MaxMinMeta);
+      rest = codes + code_bytes(coded, codec.bits_);
+    }
+  };
+
+  /// ceil(n * bits / 8) without overflow.
+  static size_t code_bytes(size_t n, int bits) {
+    const size_t width = static_cast<size_t>(bits);
+    return n / 8 * width + (n % 8 * width + 7) / 8;
+  }
+
+  size_t codes_at(const Layout& layout, size_t first) const {
+    return layout.codes + code_bytes(first, bits_);
+  }
+
+  static size_t coded_part(const Layout& layout, size_t first, size_t n) {
+    if (first >= layout.coded) return 0;
+    return n < layout.coded - first ? n : layout.coded - first;
+  }
+
+  const int bits_;
+  const size_t bucket_;
+  const Rounding rounding_;
+  const uint64_t seed_;
+  const bool skip_;
+};
+
+std::shared_ptr<const Codec> make(const CodecConfig& config) {
+  return std::make_shared<MaxMinCodec>(config);
+}
+
+// The statement of formulas.h.
+void bound(const CodecConfig& config, DType, const float* x, size_t n, double* limits) {
+  const auto bucket = static_cast<size_t>(config.get("bucket_size"));
+  const double levels = std::exp2(config.get("bits")) - 1;
+  const bool nearest = config.get("rounding") == static_cast<int64_t>(Rounding::kNearest);
+  const bool skip = config.get("skip_incomplete_buckets") != 0;
+  for (size_t start = 0; start < n; start += bucket) {
+    const size_t end = n - start < bucket ? n : start + bucket;
+    if (skip && end - start < bucket) {
+      std::fill(limits + start, limits + end, 0.0);
+      return;
+    }
+    const auto [low, high] = std::minmax_element(x + start, x + end);
+    double step = (static_cast<double>(*high) - static_cast<double>(*low)) / levels;
+    if (step < 0x1p-126) step = std::ceil(step * 0x1p149) * 0x1p-149;
+    const double magnitude = std::max(std::fabs(*low), std::fabs(*high));
+    const double limit = (nearest ? step / 2 : step) + 12 * 0x1p-24 * magnitude + 0x1p-148;
+    std::fill(limits + start, limits + end, limit);
+  }
+}
+
+}  // namespace
+
+const Family& maxmin_family() {
+  using Kind = Parameter::Kind;
+  static const auto* family = new Family{
+      .id = 1,
+      .name = "maxmin",
+      .meaning = "Uniform quantization between the minimum and the maximum of each bucket",
+      .parameters = {{.name = "bits",
+                      .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
+                      .kind = Kind::kInteger,
+                      .fallback = "4",
+                      .low = 1,
+                      .high = 8,
+                      .per_call = true,
+                      .meaning = "Bits per value"},
+                     {.name = "bucket_size",
+                      .variable = "CGX_COMPRESSION_BUCKET_SIZE",
+                      .kind = Kind::kInteger,
+                      .fallback = "512",
+                      .low = 1,
+                      .high = int64_t{1} << 40,
+                      .per_call = true,
+                      .meaning = "Values that share a minimum and a step (8 bytes)"},
+                     {.name = "rounding",
+                      .variable = "CGX_COMPRESSION_ROUNDING",
+                      .kind = Kind::kChoice,
+                      .fallback = "nearest",
+                      .choices = "nearest,stochastic",
+                      .meaning = "Rounding of values to levels"},
+                     {.name = "seed",
+                      .variable = "CGX_COMPRESSION_SEED",
+                      .kind = Kind::kInteger,
+                      .fallback = "0",
+                      .low = 0,
+                      .high = INT64_MAX,
+                      .meaning = "Of stochastic rounding"},
+                     {.name = "skip_incomplete_buckets",
+                      .variable = "CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS",
+                      .kind = Kind::kBoolean,
+                      .fallback = "0",
+                      .per_call = true,
+                      .meaning = "Send the last numel mod bucket_size values exactly"}},
+      .python = "MaxMin",
+      .doc =
+          "With ``levels = 2**bits - 1``: ``unit = (max - min) / levels``, ``q = round((x - min) "
+          "/ unit)``,\n``x^ = min + unit * q``, in float32 whatever the tensor's type. "
+          "csrc/codec/families/maxmin/formulas.h states\nthe bounds: ``|x^ - x| <= unit / 2`` "
+          "and a few float32 roundings with ``rounding=\"nearest\"``. A\nbucket of equal values "
+          "is exact; a bucket with a NaN or an Inf comes back as NaN and touches no\nother "
+          "bucket.",
+      .make = make,
+      .bound = bound,
+      .gpu_runs = maxmin::gpu_runs,
+  };
+  return *family;
+}
+
+CodecConfig maxmin_config(const MaxMinOptions& options) {
+  CodecConfig config(maxmin_family());
+  config.set("bits", options.bits).set("bucket_size", options.bucket_size);
+  config.set("rounding", static_cast<int64_t>(options.rounding)).set("seed", options.seed);
+  return config.set("skip_incomplete_buckets", int64_t{options.skip_incomplete_buckets});
+}
+
+std::shared_ptr<const Codec> make_maxmin(const MaxMinOptions& options) {
+  return make_codec(maxmin_config(options));
+}
+
+}  // namespace cgx

@@ -1,0 +1,66 @@
+// The oracle of `maxmin`: one value at a time, through the formulas. Runs on every CPU.
+#include "codec/families/maxmin/formulas.h"
+#include "codec/families/maxmin/loops.h"
+#include "codec/ops/scalar-inl.h"
+
+namespace cgx::maxmin {
+namespace {
+
+using namespace cgx::cpu::scalar;
+
+template <DType dtype>
+void encode_as(const Part& part, const std::byte* x, Rounding rounding, RandomKey key,
+               uint64_t index, std::byte* meta_out, std::byte* codes) {
+  const float levels = maxmin_levels(part.bits);
+  BitWriter writer(codes, part.bits);
+  for (size_t start = 0; start < part.n; start += part.bucket_size) {
+    const size_t n = part.bucket_size < part.n - start ? part.bucket_size : part.n - start;
+    const std::byte* bucket = x + start * size_of(dtype);
+    const Extremes e = extremes<dtype>(bucket, n);
+    const MaxMinMeta meta = maxmin_meta(e.min, e.max, e.finite, levels);
+    std::memcpy(meta_out, &meta, sizeof meta);
+    meta_out += sizeof meta;
+    const MaxMinScale scale = maxmin_scale(meta, levels);
+    for (size_t i = 0; i < n; ++i) {
+      const float position = maxmin_position(load<dtype>(bucket, i), scale);
+      writer.put(rounding == Rounding::kNearest
+                     ? maxmin_nearest(position, scale.top)
+                     : maxmin_stochastic(position, scale.top, random_of(key, index + start + i)));
+    }
+  }
+}
+
+void encode(const Part& part, const std::byte* x, DType dtype, Rounding rounding, RandomKey key,
+            uint64_t index, std::byte* meta, std::byte* codes) {
+  with_dtype(dtype,
+             [&]<DType type>() { encode_as<type>(part, x, rounding, key, index, meta, codes); });
+}
+
+void decode(const Part& part, const std::byte* meta_in, const std::byte* codes, float* y,
+            bool add) {
+  const uint32_t mask = (1u << part.bits) - 1;
+  uint32_t word = 0;
+  int held = 0;
+  for (size_t start = 0; start < part.n; start += part.bucket_size) {
+    const size_t n = part.bucket_size < part.n - start ? part.bucket_size : part.n - start;
+    MaxMinMeta meta;
+    std::memcpy(&meta, meta_in, sizeof meta);
+    meta_in += sizeof meta;
+    for (size_t i = 0; i < n; ++i) {
+      if (held < part.bits) {
+        word |= static_cast<uint32_t>(*codes++) << held;
+        held += 8;
+      }
+      const float value = maxmin_value(meta, word & mask);
+      word >>= part.bits;
+      held -= part.bits;
+      y[start + i] = add ? y[start + i] + value : value;
+    }
+  }
+}
+
+}  // namespace
+
+const Loops kScalarLoops{encode, decode};
+
+}  // namespace cgx::maxmin

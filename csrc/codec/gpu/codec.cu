@@ -1,0 +1,69 @@
+// The kernels: a grid of blocks that take tiles in turn. Only data movement is here; what a tile
+// needs is in stages.h, and the formulas in codec/families/maxmin/formulas.h.
+#include "codec/gpu/stages.h"
+
+namespace cgx::gpu {
+namespace {
+
+/// The value of the thread whose number differs by `step`, less than 32, a power of two. All
+/// threads of a warp call it. (AMD's have 64, which work here as two of 32.)
+template <typename T>
+__device__ __forceinline__ T exchange(T value, uint32_t step) {
+#if defined(__HIPCC__)
+  return __shfl_xor(value, static_cast<int>(step), 32);
+#else
+  return __shfl_xor_sync(0xffffffffu, value, step);
+#endif
+}
+
+struct ThreadBlock {
+  template <typename Phase>
+  __device__ __forceinline__ void phase(const Phase& run) {
+    run(threadIdx.x);
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void extremes(Shared& shared, const Tile& tile) {
+    const auto fold = [](Extremes& e, uint32_t lanes) {
+      for (uint32_t step = lanes / 2; step > 0; step /= 2) {
+        e.join({exchange(e.min, step), exchange(e.max, step),
+                exchange(static_cast<int>(e.finite), step) != 0});
+      }
+    };
+    extremes_phase(shared, tile, threadIdx.x, fold, lanes_of(tile.run->bucket), kThreads);
+    __syncthreads();
+  }
+};
+
+}  // namespace
+
+// Arguments stay where the driver put them: no thread copies the lists of addresses.
+#if defined(__HIPCC__)
+#define CGX_ARGUMENT(Call) const Call
+#define CGX_CALL(Call) (*(const Call*)__builtin_amdgcn_kernarg_segment_ptr())
+#else
+#define CGX_ARGUMENT(Call) const __grid_constant__ Call
+#define CGX_CALL(Call) argument
+#endif
+
+// `blocks`: on a multiprocessor at once. Fewer of those that sum whole buckets, which need more
+// registers.
+#define CGX_KERNEL(name, Call, count, stage, blocks)                      \
+  extern "C" __global__ void __launch_bounds__(kThreads, blocks)          \
+      name(CGX_ARGUMENT(Call) argument) {                                 \
+    __shared__ Shared shared;                                             \
+    const Call& call = CGX_CALL(Call);                                    \
+    ThreadBlock block;                                                    \
+    for (uint64_t i = blockIdx.x; i < call.table.count; i += gridDim.x) { \
+      stage(block, shared, call, i);                                      \
+    }                                                                     \
+  }
+
+CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage, kBlocks)
+CGX_KERNEL(cgx_decode, DecodeCall, tiles, decode_stage, kBlocks)
+CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage, kBlocks)
+CGX_KERNEL(cgx_long_encode, EncodeCall, long_buckets, long_encode_stage, kBlocks)
+CGX_KERNEL(cgx_long_sum, SumCall, long_buckets, long_sum_stage, kBlocks - 1)
+CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
+
+}  // namespace cgx::gpu

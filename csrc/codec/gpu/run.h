@@ -1,0 +1,58 @@
+// The table of runs that a kernel works through: one entry for each piece of each message of a
+// stage, so that a stage is one launch however many layers it covers.
+//
+// A run is cut into tiles. A thread block takes a tile at a time; the tiles of all runs are
+// numbered through, and a block finds the run of its tile by bisection of `first_tile`. Built on
+// the host once per plan (codec/gpu/run_table.h), shared by host and device: no pointers of its own.
+#pragma once
+
+#include "base/host_device.h"
+
+namespace cgx::gpu {
+
+/// How a run is coded.
+enum class Kind : uint8_t {
+  kMaxMin = 0,  // extremes of a bucket fit a tile: read once
+  kLong = 1,    // buckets that cross the borders of tiles: their meta is there before (extremes)
+  kRaw = 2,     // `wire` values, one behind the other
+};
+
+/// Element types, as cgx::DType.
+enum class Type : uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+struct alignas(8) CodecRun {
+  uint64_t value;       // place of the first value in the tensor that is read, or decoded to
+  uint64_t sum;         // place where its sum goes
+  uint64_t count;       // values
+  uint64_t index;       // counter of the generator at the first value
+  uint64_t bucket;      // values
+  uint64_t meta;        // byte of the message where the meta of the first bucket lies
+  uint64_t codes;       // byte of the message where the codes, or raw values, start
+  uint64_t first_tile;  // of all tiles of the table
+  uint64_t first_long;  // kLong: of all buckets of such runs
+  uint64_t tile;        // values in each tile but the last; a multiple of 8
+  uint32_t message;     // which of the launch's messages
+  uint32_t inverse;     // place * inverse >> 22 is the bucket of a place of a tile; see kGroup
+  uint8_t bits;
+  Kind kind;
+  Type wire;  // of raw values
+  uint8_t stochastic;
+  uint8_t unused[4];
+};
+static_assert(sizeof(CodecRun) == 96, "the table is read by the device as it lies on the host");
+
+/// Values that a tile holds at most, and the threads that share its work.
+constexpr uint32_t kTile = 2048;
+constexpr uint32_t kThreads = 256;
+/// Values that a thread codes at once. Where buckets are multiples of it, a group lies in one
+/// bucket and `inverse` is not 0.
+constexpr uint32_t kGroup = 8;
+static_assert(kTile == kGroup * kThreads);
+
+/// Blocks on a multiprocessor at once: as many as leave their threads 64 registers.
+constexpr uint32_t kBlocks = 4;
+
+/// Messages of a launch: their addresses travel as arguments of the kernel, which have 4 KiB.
+constexpr uint32_t kMostMessages = 256;
+
+}  // namespace cgx::gpu

@@ -1,0 +1,219 @@
+// The stages of a reduction, tile by tile: encode, decode, and sum of what the ranks sent.
+//
+// `Block` runs a phase on all threads and waits for them: a thread block on the device, a loop on
+// the host (tests/native/test_gpu_stages.cc). fold(e, lanes) joins what neighbouring threads saw.
+#pragma once
+
+#include "codec/families/maxmin/gpu/buckets.h"
+#include "codec/families/maxmin/gpu/codes.h"
+
+namespace cgx::gpu {
+
+struct Table {
+  const CodecRun* runs;
+  uint64_t tiles;
+  uint64_t long_buckets;
+  uint32_t n_runs;
+};
+
+struct EncodeCall {
+  Table table;
+  const unsigned char* x;  // the call's tensor
+  Key key;
+  Type type;
+  unsigned char* messages[kMostMessages];
+};
+
+struct DecodeCall {
+  Table table;
+  unsigned char* y;
+  Type type;
+  uint8_t add;  // y += value, of float32 only
+  const unsigned char* messages[kMostMessages];
+};
+
+/// The sum of `ranks` payloads of one chunk, in their order; null: this rank's own values, from x.
+/// The sum, divided, goes encoded to `encoded`, and as its receivers will decode it to y. Either
+/// may be null: without `encoded` y gets the sum unrounded.
+struct SumCall {
+  Table table;
+  const unsigned char* x;
+  unsigned char* encoded;
+  unsigned char* y;
+  Key key;
+  float divisor;
+  uint32_t ranks;
+  Type own;   // of x
+  Type type;  // of y
+  const unsigned char* payloads[kMostMessages];
+};
+
+/// Sets *met to 1 where a value of x is not finite, or is not once it is written in the type that
+/// its run has on the wire.
+struct FiniteCall {
+  Table table;
+  const unsigned char* x;
+  uint32_t* met;
+  Type type;
+};
+
+/// Values of a tile from a message, or added to shared.values.
+template <typename Block>
+CGX_HD void decode_tile(Block& block, Shared& shared, const Tile& tile,
+                        const unsigned char* message, bool add) {
+  if (tile.run->kind == Kind::kRaw) {
+    return block.phase([&](uint32_t t) {
+      load_phase(shared, tile, message + tile.raw_at(), tile.run->wire, add, t);
+    });
+  }
+  block.phase([&](uint32_t t) {
+    load_meta_phase(shared, tile, message, t);
+    load_codes_phase(shared, tile, message, t);
+  });
+  block.phase([&](uint32_t t) { decode_phase(shared, tile, add, t); });
+}
+
+/// shared.values to a message.
+template <typename Block>
+CGX_HD void encode_tile(Block& block, Shared& shared, const Tile& tile, Key key,
+                        unsigned char* message) {
+  if (tile.run->kind == Kind::kRaw) {
+    return block.phase(
+        [&](uint32_t t) { store_phase(shared, tile, message + tile.raw_at(), tile.run->wire, t); });
+  }
+  if (tile.run->kind == Kind::kMaxMin) {
+    block.extremes(shared, tile);
+    block.phase([&](uint32_t t) { store_meta_phase(shared, tile, message, t); });
+  } else {
+    block.phase([&](uint32_t t) { load_meta_phase(shared, tile, message, t); });
+  }
+  block.phase([&](uint32_t t) { quantize_phase(shared, tile, key, t); });
+  block.phase([&](uint32_t t) { store_codes_phase(shared, tile, message, t); });
+}
+
+template <typename Block>
+CGX_HD void encode_stage(Block& block, Shared& shared, const EncodeCall& call, uint64_t number) {
+  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  block.phase([&](uint32_t t) {
+    load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
+  });
+  encode_tile(block, shared, tile, call.key, call.messages[tile.run->message]);
+}
+
+template <typename Block>
+CGX_HD void decode_stage(Block& block, Shared& shared, const DecodeCall& call, uint64_t number) {
+  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  unsigned char* y = call.y + tile.value_at(call.type);
+  if (call.add) {
+    block.phase([&](uint32_t t) { load_phase(shared, tile, y, call.type, false, t); });
+  }
+  decode_tile(block, shared, tile, call.messages[tile.run->message], call.add);
+  block.phase([&](uint32_t t) { store_phase(shared, tile, y, call.type, t); });
+}
+
+/// The sum of a tile in shared.values.
+template <typename Block>
+CGX_HD void sum_tile(Block& block, Shared& shared, const SumCall& call, const Tile& tile) {
+  for (uint32_t r = 0; r < call.ranks; ++r) {
+    const bool add = r > 0;
+    if (call.payloads[r] != nullptr) {
+      decode_tile(block, shared, tile, call.payloads[r], add);
+    } else {
+      const unsigned char* own = call.x + tile.value_at(call.own);
+      block.phase([&](uint32_t t) { load_phase(shared, tile, own, call.own, add, t); });
+    }
+  }
+  if (call.divisor == 1.0f) return;
+  block.phase([&](uint32_t t) {
+    for (uint32_t i = t; i < tile.n; i += kThreads) {
+      shared.values[i] = rn_div(shared.values[i], call.divisor);
+    }
+  });
+}
+
+/// Meta of a bucket that does not fit a tile, into the message. `fill` brings the values of a tile
+/// into shared.values.
+template <typename Block, typename Fill>
+CGX_HD void long_bucket(Block& block, Shared& shared, const CodecRun& run, uint64_t bucket,
+                        unsigned char* message, const Fill& fill) {
+  const uint64_t start = bucket * run.bucket;
+  const uint64_t end = run.count - start < run.bucket ? run.count : start + run.bucket;
+  block.phase([&](uint32_t t) { shared.seen[t] = Extremes::none(); });
+  for (uint64_t first = start / 8 * 8; first < end; first += kTile) {
+    const uint64_t left = end - first;
+    const Tile tile = tile_in(run, first, static_cast<uint32_t>(left < kTile ? left : kTile));
+    fill(tile);
+    block.phase([&](uint32_t t) {
+      for (uint32_t i = t; i < tile.n; i += kThreads) {
+        if (first + i >= start) shared.seen[t].see(shared.values[i]);
+      }
+    });
+  }
+  block.phase([&](uint32_t t) {
+    if (t != 0) return;
+    Extremes all = shared.seen[0];
+    for (uint32_t k = 1; k < kThreads; ++k) all.join(shared.seen[k]);
+    reinterpret_cast<MaxMinMeta*>(message + run.meta)[bucket] =
+        maxmin_meta(all.min, all.max, all.finite, maxmin_levels(run.bits));
+  });
+}
+
+CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
+  uint32_t low = 0, high = table.n_runs;  // the last run whose first bucket is not behind `number`
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    (table.runs[middle].first_long <= number ? low : high) = middle;
+  }
+  return table.runs[low];
+}
+
+/// Of bucket `number` of all wide ones. Before encode_stage() and sum_stage().
+template <typename Block>
+CGX_HD void long_encode_stage(Block& block, Shared& shared, const EncodeCall& call,
+                              uint64_t number) {
+  const CodecRun& run = long_run(call.table, number);
+  const auto fill = [&](const Tile& tile) {
+    block.phase([&](uint32_t t) {
+      load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
+    });
+  };
+  long_bucket(block, shared, run, number - run.first_long, call.messages[run.message], fill);
+}
+template <typename Block>
+CGX_HD void long_sum_stage(Block& block, Shared& shared, const SumCall& call, uint64_t number) {
+  const CodecRun& run = long_run(call.table, number);
+  const auto fill = [&](const Tile& tile) { sum_tile(block, shared, call, tile); };
+  long_bucket(block, shared, run, number - run.first_long, call.encoded, fill);
+}
+
+template <typename Block>
+CGX_HD void sum_stage(Block& block, Shared& shared, const SumCall& call, uint64_t number) {
+  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  sum_tile(block, shared, call, tile);
+  if (call.encoded != nullptr) {
+    encode_tile(block, shared, tile, call.key, call.encoded);
+    if (call.y == nullptr) return;
+    // What was stored as raw values may have been rounded; codes are still in shared memory.
+    if (tile.run->kind == Kind::kRaw) {
+      decode_tile(block, shared, tile, call.encoded, false);
+    } else {
+      block.phase([&](uint32_t t) { decode_phase(shared, tile, false, t); });
+    }
+  }
+  if (call.y == nullptr) return;
+  unsigned char* y = call.y + tile.sum_at(call.type);
+  block.phase([&](uint32_t t) { store_phase(shared, tile, y, call.type, t); });
+}
+
+template <typename Block>
+CGX_HD void finite_stage(Block& block, Shared& shared, const FiniteCall& call, uint64_t number) {
+  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  block.phase([&](uint32_t t) {
+    load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
+  });
+  block.phase([&](uint32_t t) {
+    if (!all_finite_phase(shared, tile, t)) *call.met = 1;
+  });
+}
+
+}  // namespace cgx::gpu

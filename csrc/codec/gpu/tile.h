@@ -1,0 +1,215 @@
+// What a thread block does with one tile, in phases. Between two phases all threads wait for each
+// other; inside a phase a thread writes nothing that another one reads. So the host runs the same
+// code, thread by thread, in its tests (tests/native/test_gpu_stages.cc), and every formula is that
+// of codec/families/maxmin/formulas.h.
+#pragma once
+
+#include "base/half.h"
+#include "codec/gpu/run.h"
+#include "codec/families/maxmin/formulas.h"
+
+namespace cgx::gpu {
+
+/// Extremes of what a thread has seen. A NaN is remembered, not compared.
+struct Extremes {
+  float min, max;
+  bool finite;
+
+  CGX_HD static Extremes none() { return {from_bits(0x7f800000u), from_bits(0xff800000u), true}; }
+  CGX_HD void see(float x) {
+    min = x < min ? x : min;
+    max = x > max ? x : max;
+    finite = finite && x == x;
+  }
+  CGX_HD void join(const Extremes& other) {
+    min = other.min < min ? other.min : min;
+    max = other.max > max ? other.max : max;
+    finite = finite && other.finite;
+  }
+};
+
+/// The values of a tile in shared memory: a word is left out after every eighth one, so that
+/// threads which work on groups of eight read from different banks.
+struct Values {
+  float words[kTile + kTile / 8];
+  CGX_HD float& operator[](uint32_t i) { return words[i + i / 8]; }
+  CGX_HD const float& operator[](uint32_t i) const { return words[i + i / 8]; }
+};
+
+/// A bucket as its groups are coded: by division, or by the reciprocal of its step.
+struct Scale {
+  float min;
+  MaxMinReciprocal step;
+  uint32_t by_reciprocal;
+};
+
+/// What lies in a block's shared memory.
+struct Shared {
+  Values values;
+  alignas(16) unsigned char codes[kTile + 16];
+  MaxMinMeta meta[kTile];
+  Scale scales[kTile / kGroup];  // of runs with groups
+  Extremes seen[kThreads];
+};
+
+/// The part of a run that a tile covers.
+struct Tile {
+  const CodecRun* run;
+  uint64_t first;    // value of the run
+  uint32_t n;        // values
+  uint64_t bucket;   // of the first value
+  uint32_t buckets;  // begun or continued here
+
+  CGX_HD uint32_t code_bytes() const { return (n * run->bits + 7) / 8; }
+  CGX_HD uint64_t codes_at() const { return run->codes + first / 8 * run->bits; }
+  /// Bytes from the start of a tensor, and of the message, to the first value.
+  CGX_HD uint64_t value_at(Type type) const;
+  CGX_HD uint64_t sum_at(Type type) const;
+  CGX_HD uint64_t raw_at() const;
+};
+
+CGX_HD Tile tile_in(const CodecRun& run, uint64_t first, uint32_t n) {
+  if (run.kind == Kind::kRaw) return {&run, first, n, 0, 0};
+  const uint64_t bucket = first / run.bucket;
+  const uint64_t last = (first + n - 1) / run.bucket;
+  return {&run, first, n, bucket, static_cast<uint32_t>(last - bucket + 1)};
+}
+
+CGX_HD Tile tile_of(const CodecRun* runs, uint32_t n_runs, uint64_t number) {
+  uint32_t low = 0, high = n_runs;  // the last run whose first tile is not behind `number`
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (runs[middle].first_tile <= number) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  const CodecRun& run = runs[low];
+  const uint64_t first = (number - run.first_tile) * run.tile;
+  const uint64_t left = run.count - first;
+  return tile_in(run, first, static_cast<uint32_t>(left < run.tile ? left : run.tile));
+}
+
+CGX_HD uint32_t size_of(Type type) { return type == Type::kFloat32 ? 4 : 2; }
+
+CGX_HD uint64_t Tile::value_at(Type type) const { return (run->value + first) * size_of(type); }
+CGX_HD uint64_t Tile::sum_at(Type type) const { return (run->sum + first) * size_of(type); }
+CGX_HD uint64_t Tile::raw_at() const { return run->codes + first * size_of(run->wire); }
+
+/// `bytes` (2 or 4) of any alignment: raw values behind codes start at any byte.
+CGX_HD uint32_t load_word(const unsigned char* from, uint32_t bytes) {
+  if (reinterpret_cast<uintptr_t>(from) % bytes == 0) {
+    return bytes == 4 ? *reinterpret_cast<const uint32_t*>(from)
+                      : *reinterpret_cast<const uint16_t*>(from);
+  }
+  uint32_t word = 0;
+  for (uint32_t k = 0; k < bytes; ++k) word |= static_cast<uint32_t>(from[k]) << (8 * k);
+  return word;
+}
+CGX_HD void store_word(unsigned char* to, uint32_t bytes, uint32_t word) {
+  if (reinterpret_cast<uintptr_t>(to) % bytes == 0) {
+    if (bytes == 4) {
+      *reinterpret_cast<uint32_t*>(to) = word;
+    } else {
+      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(word);
+    }
+    return;
+  }
+  for (uint32_t k = 0; k < bytes; ++k) to[k] = static_cast<unsigned char>(word >> (8 * k));
+}
+
+/// The bits of a value of `type` to float32, and back with one rounding to nearest even.
+CGX_HD float widen(uint32_t word, Type type) {
+  if (type == Type::kFloat32) return from_bits(word);
+  const uint16_t half = static_cast<uint16_t>(word);
+  return type == Type::kFloat16 ? half_to_float(half) : bfloat16_to_float(half);
+}
+CGX_HD uint32_t narrow(float x, Type type) {
+  if (type == Type::kFloat32) return as_bits(x);
+  return type == Type::kFloat16 ? float_to_half(x) : float_to_bfloat16(x);
+}
+
+struct alignas(16) Vector {
+  uint32_t words[4];
+};
+
+CGX_HD bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % sizeof(Vector) == 0; }
+
+/// Copies bytes, 16 at a time where both ends allow it.
+CGX_HD void copy_bytes(unsigned char* to, const unsigned char* from, uint32_t bytes, uint32_t t) {
+  uint32_t done = 0;
+  if (aligned(to) && aligned(from)) {
+    const uint32_t vectors = bytes / sizeof(Vector);
+    for (uint32_t i = t; i < vectors; i += kThreads) {
+      reinterpret_cast<Vector*>(to)[i] = reinterpret_cast<const Vector*>(from)[i];
+    }
+    done = vectors * static_cast<uint32_t>(sizeof(Vector));
+  }
+  for (uint32_t i = done + t; i < bytes; i += kThreads) to[i] = from[i];
+}
+
+/// The values in 16 bytes, at first + [0 .. 4) or [0 .. 8), or added to them.
+CGX_HD void put_vector(const Vector& vector, Type type, bool add, Values& values, uint32_t first) {
+  auto put = [&](uint32_t i, float x) {
+    float& y = values[first + i];
+    y = add ? rn_add(y, x) : x;
+  };
+  if (type == Type::kFloat32) {
+    for (uint32_t i = 0; i < 4; ++i) put(i, from_bits(vector.words[i]));
+    return;
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    put(2 * i, widen(vector.words[i] & 0xffffu, type));
+    put(2 * i + 1, widen(vector.words[i] >> 16, type));
+  }
+}
+CGX_HD Vector get_vector(const Values& values, uint32_t first, Type type) {
+  Vector vector;
+  for (uint32_t i = 0; i < 4; ++i) {
+    vector.words[i] = type == Type::kFloat32 ? as_bits(values[first + i])
+                                             : narrow(values[first + 2 * i], type) |
+                                                   narrow(values[first + 2 * i + 1], type) << 16;
+  }
+  return vector;
+}
+
+/// Values into shared.values, or added to them.
+CGX_HD void load_phase(Shared& shared, const Tile& tile, const unsigned char* from, Type type,
+                       bool add, uint32_t t) {
+  const uint32_t bytes = size_of(type), each = sizeof(Vector) / bytes;
+  const uint32_t vectors = aligned(from) ? tile.n / each : 0;
+  for (uint32_t v = t; v < vectors; v += kThreads) {
+    put_vector(reinterpret_cast<const Vector*>(from)[v], type, add, shared.values, v * each);
+  }
+  for (uint32_t i = vectors * each + t; i < tile.n; i += kThreads) {
+    const float x = widen(load_word(from + i * bytes, bytes), type);
+    shared.values[i] = add ? rn_add(shared.values[i], x) : x;
+  }
+}
+
+/// shared.values into memory.
+CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* to, Type type,
+                        uint32_t t) {
+  const uint32_t bytes = size_of(type), each = sizeof(Vector) / bytes;
+  const uint32_t vectors = aligned(to) ? tile.n / each : 0;
+  for (uint32_t v = t; v < vectors; v += kThreads) {
+    reinterpret_cast<Vector*>(to)[v] = get_vector(shared.values, v * each, type);
+  }
+  for (uint32_t i = vectors * each + t; i < tile.n; i += kThreads) {
+    store_word(to + i * bytes, bytes, narrow(shared.values[i], type));
+  }
+}
+
+/// Do the thread's values stay finite on the wire of the tile's run?
+CGX_HD bool all_finite_phase(const Shared& shared, const Tile& tile, uint32_t t) {
+  const Type wire = tile.run->kind == Kind::kRaw ? tile.run->wire : Type::kFloat32;
+  bool finite = true;
+  for (uint32_t i = t; i < tile.n; i += kThreads) {
+    const float x = widen(narrow(shared.values[i], wire), wire);
+    finite = finite && (as_bits(x) & 0x7f800000u) != 0x7f800000u;
+  }
+  return finite;
+}
+
+}  // namespace cgx::gpu

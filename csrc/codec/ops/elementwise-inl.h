@@ -1,0 +1,129 @@
+// Conversions and other loops without a family, over the vector operations of one level. Included
+// like extremes-inl.h, after it.
+
+template <typename T>
+static bool all_finite_as(T type, const std::byte* x, size_t n) {
+  constexpr size_t kStride = 64 * kLanes;
+  size_t i = 0;
+  // x - x is NaN for infinities as well.
+  auto check = [&](F v) __attribute__((always_inline)) { return sub(v, v); };
+  for (; i + kLanes <= n;) {
+    const size_t stop = smaller(n - kLanes, i + kStride);
+    const F v = check(load(type, x + i * T::kBytes));
+    Nans found = nans(v, v);
+    for (i += kLanes; i <= stop; i += kLanes) {
+      const F w = check(load(type, x + i * T::kBytes));
+      found = either(found, nans(w, w));
+    }
+    if (any(found)) return false;
+  }
+  if (i == n) return true;
+  const F v = check(load_part(type, x + i * T::kBytes, n - i));
+  return !any(nans(v, v));
+}
+
+template <bool add_to, typename T>
+static void to_float_as(T type, const std::byte* x, size_t n, float* y) {
+  std::byte* out = reinterpret_cast<std::byte*>(y);
+  const Float32 single;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const F v = load(type, x + i * T::kBytes);
+    store(single, out + 4 * i, add_to ? add(load(single, out + 4 * i), v) : v);
+  }
+  if (i == n) return;
+  const F v = load_part(type, x + i * T::kBytes, n - i);
+  store_part(single, out + 4 * i, n - i,
+             add_to ? add(load_part(single, out + 4 * i, n - i), v) : v);
+}
+
+template <typename T>
+static void from_float_as(T type, const float* x, size_t n, std::byte* y) {
+  const std::byte* in = reinterpret_cast<const std::byte*>(x);
+  const Float32 single;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(type, y + i * T::kBytes, load(single, in + 4 * i));
+  if (i < n) store_part(type, y + i * T::kBytes, n - i, load_part(single, in + 4 * i, n - i));
+}
+
+static bool all_finite(const std::byte* x, DType dtype, size_t n) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return all_finite_as(Float16{}, x, n);
+    case DType::kBFloat16:
+      return all_finite_as(BFloat16{}, x, n);
+    default:
+      return all_finite_as(Float32{}, x, n);
+  }
+}
+
+template <bool add_to>
+static void widen_values(const std::byte* x, DType dtype, size_t n, float* y) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return to_float_as<add_to>(Float16{}, x, n, y);
+    case DType::kBFloat16:
+      return to_float_as<add_to>(BFloat16{}, x, n, y);
+    default:
+      return to_float_as<add_to>(Float32{}, x, n, y);
+  }
+}
+
+static void values_to_float(const std::byte* x, DType dtype, size_t n, float* y) {
+  widen_values<false>(x, dtype, n, y);
+}
+
+static void add_to_float(const std::byte* x, DType dtype, size_t n, float* y) {
+  widen_values<true>(x, dtype, n, y);
+}
+
+static void from_float(const float* x, DType dtype, size_t n, std::byte* y) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return from_float_as(Float16{}, x, n, y);
+    case DType::kBFloat16:
+      return from_float_as(BFloat16{}, x, n, y);
+    default:
+      return from_float_as(Float32{}, x, n, y);
+  }
+}
+
+static void add_pair(const float* a, const float* b, size_t n, float* y) {
+  const std::byte* x0 = reinterpret_cast<const std::byte*>(a);
+  const std::byte* x1 = reinterpret_cast<const std::byte*>(b);
+  std::byte* out = reinterpret_cast<std::byte*>(y);
+  const Float32 single;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    store(single, out + 4 * i, add(load(single, x0 + 4 * i), load(single, x1 + 4 * i)));
+  if (i == n) return;
+  store_part(single, out + 4 * i, n - i,
+             add(load_part(single, x0 + 4 * i, n - i), load_part(single, x1 + 4 * i, n - i)));
+}
+
+static void divide(float* y, size_t n, float divisor) {
+  std::byte* out = reinterpret_cast<std::byte*>(y);
+  const Float32 single;
+  const F by = set(divisor);
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    store(single, out + 4 * i, div(load(single, out + 4 * i), by));
+  if (i < n) store_part(single, out + 4 * i, n - i, div(load_part(single, out + 4 * i, n - i), by));
+}
+
+static void scan(const std::byte* x, DType dtype, size_t n, float* low, float* high) {
+  Extremes e{};
+  switch (dtype) {
+    case DType::kFloat32:
+      e = extremes(Float32{}, x, n);
+      break;
+    case DType::kFloat16:
+      e = extremes(Float16{}, x, n);
+      break;
+    case DType::kBFloat16:
+      e = extremes(BFloat16{}, x, n);
+      break;
+  }
+  *low = e.min;
+  *high = e.max;
+}

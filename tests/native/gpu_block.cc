@@ -1,0 +1,156 @@
+#include "gpu_block.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "check.h"
+#include "codec/gpu/stages.h"
+#include "codec/ops/convert.h"
+
+namespace cgx::native {
+namespace {
+
+using gpu::CodecRun;
+using gpu::Shared;
+using gpu::Tile;
+
+struct HostBlock {
+  template <typename Phase>
+  void phase(const Phase& run) {
+    // Backwards: a phase whose threads depend on each other would show.
+    for (uint32_t t = gpu::kThreads; t-- > 0;) run(t);
+  }
+  void extremes(Shared& shared, const Tile& tile) {
+    const auto alone = [](gpu::Extremes&, uint32_t) {};
+    for (uint32_t t = 0; t < gpu::kThreads; ++t) {
+      gpu::extremes_phase(shared, tile, t, alone, 1, gpu::kThreads);
+    }
+  }
+};
+
+// memcpy() and memcmp() that take null for no bytes.
+void copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+bool equal(const void* a, const void* b, size_t bytes) {
+  return bytes == 0 || std::memcmp(a, b, bytes) == 0;
+}
+
+template <typename Call, typename Stage>
+void launch(const Call& call, uint64_t n, const Stage& stage) {
+  auto shared = std::make_unique<Shared>();
+  HostBlock block;
+  for (uint64_t i = n; i-- > 0;) stage(block, *shared, call, i);
+}
+
+gpu::Table view(const gpu::RunTable& table) {
+  return {table.runs().data(), table.tiles(), table.long_buckets(),
+          static_cast<uint32_t>(table.runs().size())};
+}
+
+// Memory at an address that is a multiple of 16, as on the device, plus `shift`.
+struct Memory {
+  explicit Memory(size_t n, size_t shift = 0) : bytes(n + 32), shift(shift) {}
+  unsigned char* data() {
+    const auto at = reinterpret_cast<uintptr_t>(bytes.data());
+    return reinterpret_cast<unsigned char*>((at + 15) / 16 * 16 + shift);
+  }
+  std::vector<unsigned char> bytes;
+  size_t shift;
+};
+
+std::vector<std::byte> encode_on_block(const BlockCase& c, size_t shift) {
+  const gpu::RunTable table = c.table();
+  Memory x(c.x.size(), shift), message(c.bytes());
+  copy(x.data(), c.x.data(), c.x.size());
+  const gpu::EncodeCall call{
+      view(table), x.data(), {kKey.low, kKey.high}, c.type(), {message.data()}};
+  launch(call, table.long_buckets(), gpu::long_encode_stage<HostBlock>);
+  launch(call, table.tiles(), gpu::encode_stage<HostBlock>);
+  const auto* at = reinterpret_cast<const std::byte*>(message.data());
+  return {at, at + c.bytes()};
+}
+
+}  // namespace
+
+std::vector<std::byte> encode_on_cpu(const BlockCase& c, const std::vector<std::byte>& x) {
+  std::vector<std::byte> payload(c.bytes());
+  c.codec->encode(x.data(), c.dtype, c.dtype, c.n, 0, c.n, kKey, kIndex, payload.data());
+  return payload;
+}
+
+void check_encode(const BlockCase& c) {
+  const auto expected = encode_on_cpu(c, c.x);
+  for (size_t shift : {0, 4}) {
+    CHECK(encode_on_block(c, shift) == expected, name_of(c), ", shift ", shift);
+  }
+}
+
+void check_decode(const BlockCase& c) {
+  const auto payload = encode_on_cpu(c, c.x);
+  Memory message(payload.size());
+  copy(message.data(), payload.data(), payload.size());
+  const gpu::RunTable table = c.table();
+  for (const bool add : {false, true}) {
+    std::vector<float> expected(c.n, 0.5f);
+    c.codec->decode(payload.data(), c.dtype, c.n, 0, c.n, expected.data(), add);
+    Memory y(4 * c.n, add ? 4 : 0);
+    for (size_t i = 0; i < c.n; ++i) reinterpret_cast<float*>(y.data())[i] = 0.5f;
+    const gpu::DecodeCall call{view(table), y.data(), gpu::Type::kFloat32, add, {message.data()}};
+    launch(call, table.tiles(), gpu::decode_stage<HostBlock>);
+    CHECK(equal(y.data(), expected.data(), 4 * c.n), name_of(c), ", add ", add);
+  }
+}
+
+// Three payloads and this rank's own values, third in order.
+void check_sum(const BlockCase& c) {
+  const uint32_t own = 2, ranks = 4;
+  std::vector<std::vector<std::byte>> inputs(ranks, c.x), payloads(ranks);
+  std::vector<float> sum(c.n), part(c.n);
+  for (uint32_t r = 0; r < ranks; ++r) {
+    if (r < c.n) {
+      const auto turn = static_cast<ptrdiff_t>(r * size_of(c.dtype));
+      std::rotate(inputs[r].begin(), inputs[r].begin() + turn, inputs[r].end());
+    }
+    payloads[r] = encode_on_cpu(c, inputs[r]);
+    if (r == own) {
+      to_float(inputs[r].data(), c.dtype, c.n, part.data());
+    } else {
+      c.codec->decode(payloads[r].data(), c.dtype, c.n, 0, c.n, part.data(), false);
+    }
+    for (size_t i = 0; i < c.n; ++i) sum[i] = r == 0 ? part[i] : sum[i] + part[i];
+  }
+  divide(sum.data(), c.n, 4.0f);
+  std::vector<std::byte> encoded(c.bytes()), result(c.x.size());
+  c.codec->encode(sum.data(), DType::kFloat32, c.dtype, c.n, 0, c.n, kKey, kIndex, encoded.data());
+  c.codec->decode(encoded.data(), c.dtype, c.n, 0, c.n, part.data(), false);
+  from_float(part.data(), c.dtype, c.n, result.data());
+
+  std::vector<Memory> messages;
+  for (uint32_t r = 0; r < ranks; ++r) messages.emplace_back(c.bytes());
+  for (uint32_t r = 0; r < ranks; ++r) {
+    copy(messages[r].data(), payloads[r].data(), c.bytes());
+  }
+  Memory x(c.x.size()), y(c.x.size()), out(c.bytes());
+  copy(x.data(), inputs[own].data(), c.x.size());
+  const gpu::RunTable table = c.table();
+  gpu::SumCall call{view(table), x.data(), out.data(), y.data(), {kKey.low, kKey.high},
+                    4.0f,        ranks,    c.type(),   c.type(), {}};
+  for (uint32_t r = 0; r < ranks; ++r) call.payloads[r] = r == own ? nullptr : messages[r].data();
+  launch(call, table.long_buckets(), gpu::long_sum_stage<HostBlock>);
+  launch(call, table.tiles(), gpu::sum_stage<HostBlock>);
+  CHECK(equal(out.data(), encoded.data(), c.bytes()), name_of(c), ", payload of the sum");
+  CHECK(equal(y.data(), result.data(), c.x.size()), name_of(c), ", sum");
+}
+
+bool finite_on_block(const BlockCase& c) {
+  Memory x(c.x.size());
+  copy(x.data(), c.x.data(), c.x.size());
+  const gpu::RunTable table = c.table();
+  uint32_t met = 0;
+  launch(gpu::FiniteCall{view(table), x.data(), &met, c.type()}, table.tiles(),
+         gpu::finite_stage<HostBlock>);
+  return met == 0;
+}
+
+}  // namespace cgx::native

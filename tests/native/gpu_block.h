@@ -1,0 +1,50 @@
+// What a thread block does with a codec's run, by a loop over its threads, against the codec of the
+// CPU. Barriers and warps are not tested here.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "codec/codec.h"
+#include "codec/gpu/run_table.h"
+
+namespace cgx::native {
+
+inline constexpr RandomKey kKey{0x12345678u, 0x9abcdef0u};
+
+inline constexpr uint64_t kIndex = 0xffffff80u;  // the counter's low word overflows soon
+
+/// A run, and the table with which the kernels see it.
+struct BlockCase {
+  std::shared_ptr<const Codec> codec;
+  DType dtype;
+  size_t n;
+  std::vector<std::byte> x;
+
+  gpu::Type type() const { return static_cast<gpu::Type>(dtype); }
+  size_t bytes() const { return codec->encoded_bytes(n, dtype); }
+  gpu::RunTable table() const {
+    gpu::RunTable table;
+    table.add(*codec, dtype, 0, 0, n, kIndex, 0, 0);
+    return table;
+  }
+};
+
+inline std::string name_of(const BlockCase& c) {
+  return str_of(c.codec->describe(), ", ", cgx::name_of(c.dtype), ", n=", c.n);
+}
+
+/// Payload of the codec of the CPU.
+std::vector<std::byte> encode_on_cpu(const BlockCase& c, const std::vector<std::byte>& x);
+
+/// CHECK that the stages give the bytes and values of the CPU: encode; decode, also added; the sum
+/// of three payloads and this rank's own values.
+void check_encode(const BlockCase& c);
+void check_decode(const BlockCase& c);
+void check_sum(const BlockCase& c);
+
+bool finite_on_block(const BlockCase& c);
+
+}  // namespace cgx::native

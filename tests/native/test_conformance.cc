@@ -1,0 +1,303 @@
+// What every family of codecs has to keep, over its parameters, types, sizes and SIMD levels. A
+// family is here because it is in the list.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "base/parameter.h"
+#include "check.h"
+#include "codec/codec.h"
+#include "codec/ops/level.h"
+#include "data.h"
+#include "gpu_block.h"
+
+namespace cgx::native {
+namespace {
+
+constexpr int kRandomConfigs = 12;  // of each family, beside those that change one parameter
+
+struct AtLevel {
+  explicit AtLevel(const std::string& name) : before(cpu_level()) { set_cpu_level(name); }
+  ~AtLevel() { set_cpu_level(before); }
+  std::string before;
+};
+
+// Numbers that a parameter is tried with.
+std::vector<int64_t> samples(const Parameter& p) {
+  std::vector<int64_t> some;
+  if (p.kind == Parameter::Kind::kInteger) {
+    for (int64_t n = p.low; n <= p.high && n < p.low + 16; ++n) some.push_back(n);
+    if (some.back() == p.high) return some;
+    some = {p.low};
+    for (int64_t n : {3, 8, 33, 64, 100, 512, 1000}) {
+      if (n > p.low && n < p.high) some.push_back(n);
+    }
+    some.push_back(p.high);
+  } else {
+    const int64_t n =
+        p.kind == Parameter::Kind::kChoice ? static_cast<int64_t>(split(p.choices).size()) : 2;
+    for (int64_t i = 0; i < n; ++i) some.push_back(i);
+  }
+  return some;
+}
+
+// The defaults, each parameter at each of its samples, and some at random.
+std::vector<CodecConfig> configs(const Family& family) {
+  std::vector<CodecConfig> all = {CodecConfig(family)};
+  Random random(family.id);
+  for (const Parameter& p : family.parameters) {
+    for (int64_t number : samples(p)) {
+      CodecConfig config(family);
+      config.set(p.name, number);
+      all.push_back(config);
+    }
+  }
+  for (int i = 0; i < kRandomConfigs && !family.parameters.empty(); ++i) {
+    CodecConfig config(family);
+    for (const Parameter& p : family.parameters) {
+      const auto some = samples(p);
+      config.set(p.name, some[random(some.size())]);
+    }
+    all.push_back(config);
+  }
+  return all;
+}
+
+template <typename Body>
+void for_each_codec(const Body& body) {
+  for (const Family* family : families()) {
+    for (const CodecConfig& config : configs(*family)) body(*family, *make_codec(config));
+  }
+}
+
+struct Run {
+  const Codec& codec;
+  DType dtype;
+  std::vector<std::byte> tensor;
+  size_t n;
+
+  std::string name() const {
+    return str_of(codec.describe(), ", ", name_of(dtype), ", n=", n, ", level ", cpu_level());
+  }
+};
+
+const RandomKey kRunKey = random_key(3, 5, 1, 0);
+constexpr uint64_t kRunIndex = 0xfffffff0u;  // the counter's low word overflows soon
+
+std::vector<std::byte> encode(const Run& run) {
+  std::vector<std::byte> payload(run.codec.encoded_bytes(run.n, run.dtype));
+  run.codec.encode(run.tensor.data(), run.dtype, run.dtype, run.n, 0, run.n, kRunKey, kRunIndex,
+                   payload.data());
+  return payload;
+}
+
+std::vector<float> decode(const Run& run, const std::vector<std::byte>& payload, bool add) {
+  std::vector<float> y(run.n, 0.5f);
+  run.codec.decode(payload.data(), run.dtype, run.n, 0, run.n, y.data(), add);
+  return y;
+}
+
+bool same_bits(float a, float b) { return as_bits(a) == as_bits(b); }
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](float x, float y) { return same_bits(x, y); });
+}
+
+// 0 to 400 in steps, and around the borders of granules and blocks.
+std::set<size_t> sizes(const Codec& codec, size_t from) {
+  std::set<size_t> all;
+  for (size_t n = from % 7; n <= 400; n += n < 40 ? 3 : 31) all.insert(n);
+  for (size_t unit : {codec.granule(), codec.block()}) {
+    if (unit > 4096) continue;
+    for (size_t n : {unit - 1, unit, unit + 1, 3 * unit - 1, 3 * unit}) all.insert(n);
+  }
+  all.insert(2500 + from % 9);
+  return all;
+}
+
+template <typename Body>
+void for_each_run(const Body& body) {
+  uint64_t seed = 0;
+  for_each_codec([&](const Family& family, const Codec& codec) {
+    for (size_t n : sizes(codec, seed)) {
+      ++seed;
+      const DType dtype = kDTypes[seed % 3];
+      const auto x = values(n, static_cast<int>(seed / 3 % kPatterns), seed);
+      body(family, Run{codec, dtype, tensor_of(x, dtype), n});
+    }
+  });
+}
+
+}  // namespace
+
+TEST(conformance_sizes_say_how_many_values) {
+  for_each_codec([](const Family&, const Codec& codec) {
+    CHECK(codec.block() % codec.granule() == 0, codec.describe());
+    for (DType dtype : kDTypes) {
+      for (size_t n = 0; n <= 400; ++n) {
+        const size_t bytes = codec.encoded_bytes(n, dtype);
+        const size_t most = largest_count(codec, bytes, dtype);
+        CHECK(most >= n && codec.encoded_bytes(most, dtype) == bytes, codec.describe(), " ",
+              name_of(dtype), " n=", n, " most=", most);
+      }
+    }
+  });
+}
+
+TEST(conformance_levels_give_the_bytes_of_scalar) {
+  for_each_run([](const Family&, const Run& run) {
+    std::vector<std::byte> expected;
+    std::vector<float> decoded, added;
+    {
+      AtLevel scalar("scalar");
+      expected = encode(run);
+      decoded = decode(run, expected, false);
+      added = decode(run, expected, true);
+    }
+    CHECK(encode(run) == expected, run.name());
+    CHECK(same_bits(decode(run, expected, false), decoded), run.name());
+    CHECK(same_bits(decode(run, expected, true), added), run.name());
+    for (size_t i = 0; i < run.n; ++i) CHECK(same_bits(added[i], 0.5f + decoded[i]), run.name());
+  });
+}
+
+TEST(conformance_bound_holds) {
+  for_each_run([](const Family& family, const Run& run) {
+    const std::vector<float> x = values_of(run.tensor, run.dtype);
+    std::vector<double> limits(run.n, -1);
+    family.bound(run.codec.config(), run.dtype, x.data(), run.n, limits.data());
+    const auto payload = encode(run);
+    const std::vector<float> y = decode(run, payload, false);
+    for (size_t i = 0; i < run.n; ++i) {
+      const double error = std::fabs(static_cast<double>(y[i]) - static_cast<double>(x[i]));
+      CHECK(error <= limits[i], run.name(), ": value ", i, ", ", x[i], " became ", y[i],
+            ", allowed ", limits[i]);
+    }
+    CHECK(run.codec.holds_finite(payload.data(), run.dtype, run.n), run.name());
+  });
+}
+
+TEST(conformance_bound_holds_at_the_ends_of_float32) {
+  const float hard[] = {3.4028235e38f, -3.4028235e38f, 1e38f, 0, -0.0f, -1, 1e-45f, 1.1754944e-38f};
+  for_each_codec([&](const Family& family, const Codec& codec) {
+    std::vector<float> x;
+    for (size_t i = 0; i < 700; ++i) x.push_back(hard[(i * 5 + i / 8) % std::size(hard)]);
+    std::vector<double> limits(x.size());
+    family.bound(codec.config(), DType::kFloat32, x.data(), x.size(), limits.data());
+    const Run run{codec, DType::kFloat32, tensor_of(x, DType::kFloat32), x.size()};
+    const std::vector<float> y = decode(run, encode(run), false);
+    for (size_t i = 0; i < x.size(); ++i) {
+      CHECK(std::fabs(static_cast<double>(y[i]) - static_cast<double>(x[i])) <= limits[i],
+            run.name(), ": value ", i, ", ", x[i], " became ", y[i], ", allowed ", limits[i]);
+    }
+  });
+}
+
+TEST(conformance_parts_equal_the_whole) {
+  for_each_codec([](const Family&, const Codec& codec) {
+    if (codec.block() > 8192) return;
+    const size_t block = codec.block(), n = 2 * block + block / 2 + 1;
+    for (DType dtype : kDTypes) {
+      const Run run{codec, dtype, tensor_of(values(n, 0, n), dtype), n};
+      const auto whole = encode(run);
+      const auto expected = decode(run, whole, false);
+      std::vector<std::byte> payload(whole.size());
+      std::vector<float> y(n);
+      for (size_t first : {2 * block, size_t{0}, block}) {
+        const size_t take = std::min(block, n - first);
+        codec.encode(run.tensor.data() + first * size_of(dtype), dtype, dtype, n, first, take,
+                     kRunKey, kRunIndex, payload.data());
+      }
+      for (size_t first : {block, 2 * block, size_t{0}}) {
+        codec.decode(payload.data(), dtype, n, first, std::min(block, n - first), y.data() + first,
+                     false);
+      }
+      CHECK(payload == whole, run.name());
+      CHECK(same_bits(y, expected), run.name());
+      error_of<ConfigError>([&] { codec.decode(payload.data(), dtype, n, n, 1, y.data(), false); });
+    }
+  });
+}
+
+// Sums are float32, whatever the tensor's type: values that the type holds give the same bytes.
+TEST(conformance_float32_input_of_the_same_values) {
+  for_each_run([](const Family&, const Run& run) {
+    const std::vector<float> x = values_of(run.tensor, run.dtype);
+    std::vector<std::byte> payload(run.codec.encoded_bytes(run.n, run.dtype));
+    run.codec.encode(x.data(), DType::kFloat32, run.dtype, run.n, 0, run.n, kRunKey, kRunIndex,
+                     payload.data());
+    CHECK(payload == encode(run), run.name());
+  });
+}
+
+// A NaN or Inf shows in its own granule, and touches no other one.
+TEST(conformance_nonfinite_values_stay_in_their_granule) {
+  const float bad[] = {std::nanf(""), INFINITY, -INFINITY};
+  uint64_t seed = 0;
+  for_each_codec([&](const Family&, const Codec& codec) {
+    if (codec.granule() > 4096) return;
+    const size_t n = 3 * codec.granule() + 5;
+    for (DType dtype : kDTypes) {
+      auto x = values(n, 0, ++seed);
+      const Run clean{codec, dtype, tensor_of(x, dtype), n};
+      const auto before = decode(clean, encode(clean), false);
+      const size_t at = seed * 7919 % n, granule = at / codec.granule();
+      x[at] = bad[seed % 3];
+      const Run run{codec, dtype, tensor_of(x, dtype), n};
+      const auto after = decode(run, encode(run), false);
+      CHECK(!std::isfinite(after[at]), run.name(), ", value ", at);
+      for (size_t i = 0; i < n; ++i) {
+        if (i / codec.granule() == granule) continue;
+        CHECK(same_bits(after[i], before[i]), run.name(), ": value ", i, ", bad one at ", at);
+      }
+    }
+  });
+}
+
+TEST(conformance_gpu_stages_give_the_bytes_of_the_cpu) {
+  uint64_t seed = 0;
+  for_each_codec([&](const Family& family, const Codec& codec) {
+    if (family.gpu_runs == nullptr) return;
+    for (size_t n : {0, 1, 63, 400, 2049, 4500}) {
+      ++seed;
+      const DType dtype = kDTypes[seed % 3];
+      auto x = values(n, static_cast<int>(seed % kPatterns), seed);
+      if (n > 70) x[seed % n] = seed % 2 ? std::nanf("") : INFINITY;
+      const BlockCase c{make_codec(codec.config()), dtype, n, tensor_of(x, dtype)};
+      check_encode(c);
+      check_decode(c);
+      check_sum(c);
+    }
+  });
+}
+
+TEST(conformance_configurations_as_text_and_hash) {
+  std::set<uint64_t> hashes;
+  std::set<std::string> ids;
+  for (const Family* family : families()) {
+    CHECK(family_of(family->id) == family && ids.insert(std::to_string(family->id)).second);
+    CHECK(!family->meaning.empty(), family->name);
+    const CodecConfig defaults(*family);
+    CHECK(hashes.insert(defaults.hash()).second, family->name);
+    for (const Parameter& p : family->parameters) {
+      CHECK(!p.variable.empty() && !p.meaning.empty(), family->name, " ", p.name);
+      for (int64_t number : samples(p)) {
+        CodecConfig config(*family);
+        config.set(p.name, text_of(p, number));
+        CHECK(config.get(p.name) == number && config.text(p.name) == text_of(p, number));
+        CHECK((config == defaults) == (config.hash() == defaults.hash()), config.describe());
+        CHECK(make_codec(config)->config() == config, config.describe());
+        CHECK(make_codec(config) == make_codec(config), config.describe());
+        const auto found = config_of_hash(*family, static_cast<uint32_t>(config.hash()), defaults);
+        CHECK(found == nullptr || *found == config, config.describe());
+      }
+      const std::string text =
+          error_of<ConfigError>([&] { CodecConfig(*family).set(p.name, std::string("-17")); });
+      CHECK(contains(text, p.name) && contains(text, "'-17'") && contains(text, allowed(p)), text);
+    }
+    CHECK(contains(error_of<ConfigError>([&] { defaults.get("nothing"); }), "'nothing'"));
+  }
+}
+
+}  // namespace cgx::native
