@@ -68,7 +68,7 @@ def make_cases(
     values = torch.empty(numel, device="cuda")
     for start in range(0, numel, seed.numel()):
         values[start : start + seed.numel()].copy_(seed[: numel - start])
-    load = codecs._load_kernels
+    load = _backend.load_kernels
     for dtype, code in CODES.items():
         name = NAMES[dtype]
         x, y = values.to(dtype), torch.zeros(numel, dtype=dtype, device="cuda")

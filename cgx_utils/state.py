@@ -205,7 +205,7 @@ class CGXState:
         full = self._defaults.values(config, backend)
         # The user has been warned of the values that mean exact where they stand.
         exact = _config.is_exact(full["bits"])
-        spec = None if exact else _config.spec_of(full, full)
+        spec = None if exact else _config.codec_of(full, full)
         if spec is None:
             origin = why or self._defaults.origin("bits", backend)
             return Choice(numel, dtype, None, f"bits={full['bits']} in {origin}")

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from torch_cgx._C import Spec
+    from torch_cgx._C import Codec
 
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Choice:
 
     numel: int
     dtype: torch.dtype
-    spec: Spec | None
+    spec: Codec | None
     why: str = ""
 
     @property
@@ -34,20 +33,7 @@ class Choice:
         """Of one encoding, without headers."""
         if self.spec is None:
             return self.raw_bytes
-        from torch_cgx import _C
-
-        spec = self.spec
-        size: int = _C.codec_encoded_bytes(
-            spec.codec,
-            spec.bits,
-            spec.bucket_size,
-            spec.rounding,
-            spec.skip_incomplete_buckets,
-            spec.seed,
-            self.numel,
-            _DTYPES[self.dtype],
-        )
-        return size
+        return self.spec.encoded_bytes(self.numel, self.dtype)
 
 
 class Summary:
@@ -83,7 +69,7 @@ class Summary:
         )
 
 
-def describe(spec: Spec) -> str:
+def describe(spec: Codec) -> str:
     """As in "maxmin 4 bits"."""
     return f"{spec.codec} {spec.bits} bits"
 

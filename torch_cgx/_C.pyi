@@ -1,4 +1,4 @@
-"""What the Python side uses of the extension module (csrc/backend/bind_*.cc)."""
+"""What the Python side uses of the extension module (csrc/bindings/)."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,34 +18,59 @@ class MismatchError(CgxError): ...
 class NonFiniteError(CgxError): ...
 class ResourceError(CgxError): ...
 
-class Spec:
-    def __init__(
-        self,
-        *,
-        codec: str = "maxmin",
-        bits: int = 4,
-        bucket_size: int = 512,
-        rounding: str = "nearest",
-        seed: int = 0,
-        skip_incomplete_buckets: bool = False,
-    ) -> None: ...
+class Codec:
+    def __init__(self, codec: str = "maxmin", **parameters: Any) -> None: ...
     @property
     def codec(self) -> str: ...
     @property
+    def family(self) -> str: ...
+    @property
+    def parameters(self) -> dict[str, Any]: ...
+    @property
     def bits(self) -> int: ...
     @property
-    def bucket_size(self) -> int: ...
+    def granule(self) -> int: ...
     @property
-    def rounding(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def skip_incomplete_buckets(self) -> bool: ...
+    def block(self) -> int: ...
+    def describe(self) -> str: ...
+    def __getattr__(self, name: str) -> Any: ...  # parameters of its family
+    def encoded_bytes(self, numel: int, dtype: torch.dtype) -> int: ...
+    def encode(
+        self,
+        tensor: torch.Tensor,
+        sequence: int = 0,
+        rank: int = 0,
+        index: int = 0,
+        out: torch.Tensor | None = None,
+        stage: int = 0,
+    ) -> torch.Tensor: ...
+    def decode(
+        self,
+        payload: torch.Tensor,
+        out: torch.Tensor | None = None,
+        numel: int | None = None,
+        dtype: torch.dtype | None = None,
+        add: bool = False,
+    ) -> torch.Tensor: ...
+
+EXACT_BITS: int
+HALF_BITS: int
+MAX_BITS: int
+
+def is_exact(bits: int) -> bool: ...
+def families() -> list[dict[str, Any]]: ...
+def codec_names() -> str: ...
+def codec_settings() -> list[str]: ...
+def choose_codec(values: dict[str, Any]) -> Codec | None: ...
+def codec_of(where: str, name: str, parameters: dict[str, Any]) -> Codec: ...
+def check_setting(name: str, value: Any, where: str) -> Any: ...
+def setting_from_environment(name: str) -> Any: ...
 
 class Options(Backend.Options):
     def __init__(
         self,
         *,
+        # begin: made by tools/generate.py
         bits: int | None = None,
         half: str | None = None,
         bucket_size: int | None = None,
@@ -70,10 +95,11 @@ class Options(Backend.Options):
         autotune: bool | None = None,
         log: str | None = None,
         host_id: str | None = None,
+        # end
     ) -> None: ...
     def given(self) -> dict[str, Any]: ...
 
-_Layers = Sequence[tuple[int, Spec | None]]
+_Layers = Sequence[tuple[int, Codec | None]]
 
 class ProcessGroupCGX(Backend):
     def __init__(
@@ -109,7 +135,7 @@ class ProcessGroupCGX(Backend):
         output: torch.Tensor,
         input: torch.Tensor,
         op: Any,
-        codec: Spec | None,
+        codec: Codec | None,
         async_op: bool = True,
         timeout: timedelta = ...,
     ) -> dist.Work: ...
@@ -117,7 +143,7 @@ class ProcessGroupCGX(Backend):
         self,
         output: torch.Tensor,
         input: torch.Tensor,
-        codec: Spec | None,
+        codec: Codec | None,
         async_op: bool = True,
         timeout: timedelta = ...,
     ) -> dist.Work: ...

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from torch_cgx._backend import backend_of, check_group, check_op
-from torch_cgx._config import layers_of, spec_of
+from torch_cgx._config import layers_of, codec_of
 
 
 def all_reduce(
@@ -73,7 +73,7 @@ def reduce_scatter_tensor(
     backend = backend_of(group, input.device)
     if config is None:
         return dist.reduce_scatter_tensor(output, input, op, group, async_op)
-    spec = spec_of(config, backend.settings())
+    spec = codec_of(config, backend.settings())
     return _finish(backend.reduce_scatter_codec(output, input, op, spec, async_op), async_op)
 
 
@@ -97,7 +97,7 @@ def all_gather_into_tensor(
     backend = backend_of(group, input.device)
     if config is None:
         return dist.all_gather_into_tensor(output, input, group, async_op)
-    spec = spec_of(config, backend.settings())
+    spec = codec_of(config, backend.settings())
     return _finish(backend.all_gather_codec(output, input, spec, async_op), async_op)
 
 

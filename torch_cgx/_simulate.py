@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from torch_cgx import _C
 from torch_cgx._backend import check_op
-from torch_cgx._config import defaults, layers_of, list_of, spec_of
+from torch_cgx._config import defaults, layers_of, list_of, codec_of
 
 _ALGORITHMS = ("auto", "oneshot", "sra", "ring")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
@@ -76,7 +76,7 @@ def simulate(
     first = tensors[0]
     fallback = defaults()
     if layers is None:
-        plan = [(first.numel(), spec_of({} if config is None else config, fallback))]
+        plan = [(first.numel(), codec_of({} if config is None else config, fallback))]
     else:
         plan = layers_of(layers, first.numel(), fallback)
     # Not clone(): that of a lazily negated view is one too.

@@ -127,7 +127,8 @@ std::string canonical(const Parameter& parameter, const std::string& where,
 
 std::optional<std::string> from_environment(const Parameter& parameter) {
   const char* value = std::getenv(parameter.variable.c_str());
-  if (value == nullptr || *value == '\0') return std::nullopt;  // VAR= in a shell means "unset"
+  // VAR= in a shell means "unset".
+  if (value == nullptr || strip(value).empty()) return std::nullopt;
   return canonical(parameter, parameter.variable, value);
 }
 

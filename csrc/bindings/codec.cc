@@ -1,32 +1,23 @@
 #include "bindings/codec.h"
 
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
-#include <optional>
+#include <string>
 #include <tuple>
 
 #include "base/error.h"
-#include "codec/codec.h"
+#include "bindings/codec_tensors.h"
+#include "bindings/parameters.h"
+#include "codec/choice.h"
 #include "codec/ops/convert.h"
+#include "codec/ops/finite.h"
 #include "codec/ops/kernels.h"
 #include "codec/ops/level.h"
-#include "codec/ops/finite.h"
-#include "codec/ops/random.h"
 
 namespace py = pybind11;
 
 namespace cgx {
-namespace {
-
-using NoGil = py::call_guard<py::gil_scoped_release>;
-
-Rounding rounding_of(const std::string& name) {
-  if (name == "nearest") return Rounding::kNearest;
-  if (name == "stochastic") return Rounding::kStochastic;
-  throw ConfigError(str_of("rounding is '", name, "', allowed: nearest, stochastic"));
-}
-
-}  // namespace
 
 DType dtype_of(int code) {
   if (code < 0 || code > 2) {
@@ -36,47 +27,95 @@ DType dtype_of(int code) {
   return static_cast<DType>(code);
 }
 
-std::shared_ptr<const Codec> codec_of(const std::string& name, int bits, int64_t bucket_size,
-                                      const std::string& rounding, bool skip, uint64_t seed) {
-  if (name == "raw") return raw_codec();
-  return make_codec({name, bits, bucket_size, rounding_of(rounding), skip, seed});
-}
-
 namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
 
 template <typename T>
 T* at(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-void encode(const std::string& name, int bits, int64_t bucket_size, const std::string& rounding,
-            bool skip, uint64_t seed, uintptr_t x, int dtype, size_t n, uint64_t sequence, int rank,
-            uintptr_t out, uint64_t index, int stage, size_t first, std::optional<size_t> count,
-            std::optional<int> x_dtype) {
+// Looks the image of the kernels up where it is needed: on the first GPU.
+LoadKernels kernel_loader() {
+  return [](int major, int minor) {
+    const py::gil_scoped_acquire gil;
+    const py::object load = py::module_::import("torch_cgx._backend").attr("load_kernels");
+    return load(major, minor).cast<std::string>();
+  };
+}
+
+// `where`: what the parameters were given to, for errors.
+CodecHandle make_handle(const std::string& where, CodecConfig config, const py::dict& parameters) {
+  for (const auto& [key, value] : parameters) {
+    const std::string name = py::str(key);
+    const Parameter& known = config.family().parameters[config.family().place_of(name)];
+    config.set(name, canonical_of(known, str_of(where, name), value));
+  }
+  return {make_codec(config)};
+}
+
+py::dict parameters_of(const Codec& codec) {
+  py::dict out;
+  for (const Parameter& p : codec.config().family().parameters) {
+    out[py::str(p.name)] = value_of(p, codec.config().text(p.name));
+  }
+  return out;
+}
+
+std::string repr(const Codec& codec) {
+  std::string text = "Codec(codec='" + codec.config().name() + "'";
+  for (const auto& [name, value] : parameters_of(codec)) {
+    text += str_of(", ", std::string(py::str(name)), "=", std::string(py::repr(value)));
+  }
+  return text + ")";
+}
+
+py::list families_py() {
+  py::list all;
+  for (const Family* family : families()) {
+    py::dict row;
+    row["id"] = family->id;
+    row["name"] = family->name;
+    row["python"] = family->python;
+    row["variant"] = family->variant;
+    row["meaning"] = family->meaning;
+    row["doc"] = family->doc;
+    row["kernels"] = family->gpu_runs != nullptr;
+    py::list parameters;
+    for (const Parameter& p : family->parameters) parameters.append(to_dict(p));
+    row["parameters"] = parameters;
+    all.append(row);
+  }
+  return all;
+}
+
+// The codec that values of all codec settings mean; none: exact.
+OptionalCodec choose(const py::dict& values) {
+  const auto codec = choose_codec([&](const std::string& name) {
+    for (const Parameter& p : codec_settings()) {
+      if (p.name == name) return canonical_of(p, "config: " + name, values[name.c_str()]);
+    }
+    throw Error("no codec setting is called " + name);
+  });
+  if (codec == raw_codec()) return std::nullopt;
+  return CodecHandle{codec};
+}
+
+void encode_at(const CodecHandle& handle, uintptr_t x, int dtype, size_t n, uint64_t sequence,
+               int rank, uintptr_t out, uint64_t index, int stage, size_t first,
+               std::optional<size_t> count, std::optional<int> x_dtype) {
+  const Codec& codec = *handle.codec;
   const DType type = dtype_of(dtype);
-  const auto codec = codec_of(name, bits, bucket_size, rounding, skip, seed);
-  codec->encode(at<const void>(x), x_dtype ? dtype_of(*x_dtype) : type, type, count.value_or(n),
-                first, n, random_key(seed, sequence, rank, stage), index, at<std::byte>(out));
+  codec.encode(at<const void>(x), x_dtype ? dtype_of(*x_dtype) : type, type, count.value_or(n),
+               first, n, random_key(codec.seed(), sequence, rank, stage), index,
+               at<std::byte>(out));
 }
 
-void decode(const std::string& name, int bits, int64_t bucket_size, const std::string& rounding,
-            bool skip, uint64_t seed, uintptr_t payload, int dtype, size_t n, uintptr_t y, bool add,
-            size_t first, std::optional<size_t> count) {
-  const auto codec = codec_of(name, bits, bucket_size, rounding, skip, seed);
-  codec->decode(at<const std::byte>(payload), dtype_of(dtype), count.value_or(n), first, n,
-                at<float>(y), add);
-}
-
-size_t encoded_bytes(const std::string& name, int bits, int64_t bucket_size,
-                     const std::string& rounding, bool skip, uint64_t seed, size_t n, int dtype) {
-  return codec_of(name, bits, bucket_size, rounding, skip, seed)->encoded_bytes(n, dtype_of(dtype));
-}
-
-std::tuple<std::string, size_t, size_t> info(const std::string& name, int bits, int64_t bucket_size,
-                                             const std::string& rounding, bool skip,
-                                             uint64_t seed) {
-  const auto codec = codec_of(name, bits, bucket_size, rounding, skip, seed);
-  return {codec->describe(), codec->granule(), codec->block()};
+void decode_at(const CodecHandle& handle, uintptr_t payload, int dtype, size_t n, uintptr_t y,
+               bool add, size_t first, std::optional<size_t> count) {
+  handle.codec->decode(at<const std::byte>(payload), dtype_of(dtype), count.value_or(n), first, n,
+                       at<float>(y), add);
 }
 
 void convert(uintptr_t x, int x_dtype, size_t n, uintptr_t y, int y_dtype) {
@@ -98,28 +137,95 @@ std::tuple<float, float> scan(uintptr_t x, int dtype, size_t n) {
   return {min, max};
 }
 
+void bind_class(py::module_& m) {
+  py::class_<CodecHandle>(m, "Codec", "A codec of the engine; immutable and hashable.")
+      .def(py::init([](const std::string& codec, const py::kwargs& parameters) {
+             const std::string where = str_of("codec ", codec, ": ");
+             return make_handle(where, config_named(codec), parameters);
+           }),
+           py::arg("codec") = "maxmin")
+      .def_property_readonly("codec", [](const CodecHandle& h) { return h.codec->config().name(); })
+      .def_property_readonly("family",
+                             [](const CodecHandle& h) { return h.codec->config().family().name; })
+      .def_property_readonly("parameters",
+                             [](const CodecHandle& h) { return parameters_of(*h.codec); })
+      .def_property_readonly("bits", [](const CodecHandle& h) { return h.codec->bits(); })
+      .def_property_readonly("granule", [](const CodecHandle& h) { return h.codec->granule(); })
+      .def_property_readonly("block", [](const CodecHandle& h) { return h.codec->block(); })
+      .def("describe", [](const CodecHandle& h) { return h.codec->describe(); })
+      .def("__getattr__",
+           [](const CodecHandle& h, const std::string& name) {
+             const CodecConfig& config = h.codec->config();
+             if (!config.family().has(name)) {
+               throw py::attribute_error(str_of(repr(*h.codec), " has no parameter '", name, "'"));
+             }
+             return value_of(config.family().parameters[config.family().place_of(name)],
+                             config.text(name));
+           })
+      .def("__eq__", [](const CodecHandle& a, const CodecHandle& b) { return a.codec == b.codec; })
+      .def("__eq__", [](const CodecHandle&, const py::object&) { return false; })
+      .def("__hash__", [](const CodecHandle& h) { return h.codec->config().hash(); })
+      .def("__repr__", [](const CodecHandle& h) { return repr(*h.codec); })
+      .def(
+          "encoded_bytes",
+          [](const CodecHandle& h, size_t numel, at::ScalarType dtype) {
+            return h.codec->encoded_bytes(numel, codec_dtype("dtype", dtype));
+          },
+          py::arg("numel"), py::arg("dtype"))
+      .def(
+          "encode",
+          [](const CodecHandle& h, const at::Tensor& tensor, uint64_t sequence, int rank,
+             uint64_t index, const std::optional<at::Tensor>& out, int stage) {
+            return encode_tensor(*h.codec, tensor, {sequence, rank, stage, index}, out,
+                                 kernel_loader());
+          },
+          py::arg("tensor"), py::arg("sequence") = 0, py::arg("rank") = 0, py::arg("index") = 0,
+          py::arg("out") = py::none(), py::arg("stage") = 0, NoGil())
+      .def(
+          "decode",
+          [](const CodecHandle& h, const at::Tensor& payload, const std::optional<at::Tensor>& out,
+             std::optional<int64_t> numel, std::optional<at::ScalarType> dtype, bool add) {
+            return decode_tensor(*h.codec, payload, out, numel, dtype, add, kernel_loader());
+          },
+          py::arg("payload"), py::arg("out") = py::none(), py::arg("numel") = py::none(),
+          py::arg("dtype") = py::none(), py::arg("add") = false, NoGil());
+}
+
 }  // namespace
 
 void bind_codec(py::module_& m) {
-  m.def("codec_encode", &encode, NoGil(), py::arg("name"), py::arg("bits"), py::arg("bucket_size"),
-        py::arg("rounding"), py::arg("skip"), py::arg("seed"), py::arg("x_ptr"),
+  bind_class(m);
+  m.attr("EXACT_BITS") = kExactBits;
+  m.attr("HALF_BITS") = kHalfBits;
+  m.attr("MAX_BITS") = kMostBits;
+  m.def("is_exact", &is_exact, py::arg("bits"), "Whether so many bits mean exact values.");
+  m.def("families", &families_py, "The declarations of all families of codecs.");
+  m.def("codec_names", &codec_names, NoGil(), "Names of codecs, sorted, comma-separated.");
+  m.def("choose_codec", &choose, py::arg("values"),
+        "The codec that values of all codec settings mean; None: exact.");
+  m.def(
+      "codec_of",
+      [](const std::string& where, const std::string& name, const py::dict& parameters) {
+        return make_handle(where, config_named(name), parameters);
+      },
+      py::arg("where"), py::arg("name"), py::arg("parameters"));
+
+  m.def("codec_encode", &encode_at, NoGil(), py::arg("codec"), py::arg("x_ptr"),
         py::arg("dtype_code"), py::arg("n"), py::arg("sequence"), py::arg("rank"),
         py::arg("out_ptr"), py::kw_only(), py::arg("index") = 0, py::arg("stage") = 0,
         py::arg("first") = 0, py::arg("count") = py::none(), py::arg("x_dtype_code") = py::none(),
         "Encodes n values at x_ptr: values [first, first + n) of a run of count (default n). "
-        "out_ptr is the start of "
-        "the whole run's payload.");
-  m.def("codec_decode", &decode, NoGil(), py::arg("name"), py::arg("bits"), py::arg("bucket_size"),
-        py::arg("rounding"), py::arg("skip"), py::arg("seed"), py::arg("payload_ptr"),
+        "out_ptr is the start of the whole run's payload.");
+  m.def("codec_decode", &decode_at, NoGil(), py::arg("codec"), py::arg("payload_ptr"),
         py::arg("dtype_code"), py::arg("n"), py::arg("y_ptr"), py::arg("add") = false,
         py::kw_only(), py::arg("first") = 0, py::arg("count") = py::none(),
         "Decodes values [first, first + n) of a run to float32 at y_ptr, or adds them.");
-  m.def("codec_encoded_bytes", &encoded_bytes, NoGil(), py::arg("name"), py::arg("bits"),
-        py::arg("bucket_size"), py::arg("rounding"), py::arg("skip"), py::arg("seed"), py::arg("n"),
-        py::arg("dtype_code"), "Size of the payload of n values.");
-  m.def("codec_info", &info, NoGil(), py::arg("name"), py::arg("bits"), py::arg("bucket_size"),
-        py::arg("rounding"), py::arg("skip"), py::arg("seed"), "(describe(), granule(), block())");
-  m.def("codec_names", &codec_names, NoGil(), "Names of codecs, sorted, comma-separated.");
+  m.def(
+      "codec_encoded_bytes",
+      [](const CodecHandle& h, size_t n, int dtype) {
+        return h.codec->encoded_bytes(n, dtype_of(dtype));
+      },
+      py::arg("codec"), py::arg("n"), py::arg("dtype_code"), "Size of the payload of n values.");
   m.def("codec_convert", &convert, NoGil(), py::arg("x_ptr"), py::arg("x_dtype_code"), py::arg("n"),
         py::arg("y_ptr"), py::arg("y_dtype_code"), "Converts from or to float32.");
   m.def(

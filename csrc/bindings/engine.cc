@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "backend/config/layer_table.h"
-#include "backend/config/settings_doc.h"
+#include "backend/config/settings.h"
 #include "backend/version.h"
 #include "base/error.h"
+#include "bindings/codec.h"
+#include "bindings/parameters.h"
 #include "reduce/schedule/pipeline.h"
 #include "reduce/schedule/team_all_reduce.h"
 #include "reduce/simulate.h"
@@ -22,41 +24,7 @@ namespace cgx {
 namespace {
 
 using Address = uintptr_t;
-using LayerRequests = std::vector<std::pair<size_t, std::shared_ptr<const Codec>>>;
-
-const char* text_of(Rounding rounding) {
-  return rounding == Rounding::kNearest ? "nearest" : "stochastic";
-}
-
-CodecSpec make_spec(const std::string& codec, int bits, int64_t bucket_size,
-                    const std::string& rounding, uint64_t seed, bool skip) {
-  CodecSpec spec;
-  spec.name = codec;
-  spec.bits = bits;
-  spec.bucket_size = bucket_size;
-  if (rounding == "stochastic") {
-    spec.rounding = Rounding::kStochastic;
-  } else if (rounding != "nearest") {
-    throw ConfigError(
-        str_of("rounding='", rounding, "' is not allowed; one of nearest, stochastic"));
-  }
-  spec.seed = seed;
-  spec.skip_incomplete_buckets = skip;
-  return make_codec(spec)->spec();  // refuses bad values by name
-}
-
-std::string repr(const CodecSpec& spec) {
-  return str_of("Spec(codec='", spec.name, "', bits=", spec.bits,
-                ", bucket_size=", spec.bucket_size, ", rounding='", text_of(spec.rounding),
-                "', seed=", spec.seed,
-                ", skip_incomplete_buckets=", spec.skip_incomplete_buckets ? "True" : "False", ")");
-}
-
-DType dtype_of(int code) {
-  if (code < 0 || code > 2)
-    throw ConfigError(str_of("dtype code ", code, " is not one of 0, 1, 2"));
-  return static_cast<DType>(code);
-}
+using LayerRequests = std::vector<std::pair<size_t, OptionalCodec>>;
 
 Reduction reduction_of(const std::string& algorithm) {
   if (algorithm == "auto") return Reduction::kAuto;
@@ -129,7 +97,7 @@ SimulatedGroup group_of(const py::dict& given) {
 std::vector<Layer> layers_of(const LayerRequests& requests) {
   std::vector<Layer> layers;
   for (const auto& [numel, spec] : requests) {
-    layers.push_back({numel, spec ? spec : raw_codec()});
+    layers.push_back({numel, spec ? spec->codec : raw_codec()});
   }
   return layers;
 }
@@ -160,8 +128,7 @@ py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype,
 
 py::dict simulate_shards_py(const std::string& operation, const std::vector<Address>& inputs,
                             const std::vector<Address>& outputs, int dtype, size_t shard,
-                            const std::shared_ptr<const Codec>& spec, bool average,
-                            const py::kwargs& group) {
+                            const OptionalCodec& spec, bool average, const py::kwargs& group) {
   if (operation != "reduce_scatter" && operation != "all_gather") {
     throw ConfigError(
         str_of("operation='", operation, "' is not one of reduce_scatter, all_gather"));
@@ -177,7 +144,7 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
     result = simulate_shards(
         simulated,
         operation == "reduce_scatter" ? Operation::kReduceScatter : Operation::kAllGather, in, out,
-        dtype_of(dtype), shard, spec ? spec : raw_codec(), average);
+        dtype_of(dtype), shard, spec ? spec->codec : raw_codec(), average);
   }
   return to_python(result);
 }
@@ -211,16 +178,30 @@ py::list describe_plan(const LayerRequests& requests, int dtype, const py::kwarg
 py::list settings_py() {
   py::list table;
   for (const Setting& s : settings()) {
-    py::dict row;
-    row["name"] = s.name;
-    row["variable"] = s.variable;
-    row["default"] = s.fallback;
-    row["per_call"] = s.per_call;
+    py::dict row = to_dict(static_cast<const Parameter&>(s));
     row["compared"] = s.compared;
-    row["meaning"] = meaning_of(s);
     table.append(row);
   }
   return table;
+}
+
+// The canonical Python value of a setting that was given as `where`.
+py::object check_setting(const std::string& name, const py::object& value,
+                         const std::string& where) {
+  const Setting& known = setting(name);
+  return value_of(known, canonical_of(known, where, value));
+}
+
+py::object setting_from_environment(const std::string& name) {
+  const Setting& known = setting(name);
+  const auto text = from_environment(known);
+  return text ? value_of(known, *text) : py::none();
+}
+
+std::vector<std::string> codec_setting_names() {
+  std::vector<std::string> names;
+  for (const Parameter& p : codec_settings()) names.push_back(p.name);
+  return names;
 }
 
 }  // namespace
@@ -244,20 +225,6 @@ py::dict to_dict(const StatsSnapshot& stats) {
 
 void bind_engine(py::module_& m) {
   m.attr("__version__") = kVersion;
-
-  py::class_<CodecSpec>(m, "Spec", "What a codec is asked for; immutable and hashable.")
-      .def(py::init(&make_spec), py::kw_only(), py::arg("codec") = "maxmin", py::arg("bits") = 4,
-           py::arg("bucket_size") = 512, py::arg("rounding") = "nearest", py::arg("seed") = 0,
-           py::arg("skip_incomplete_buckets") = false)
-      .def_readonly("codec", &CodecSpec::name)
-      .def_readonly("bits", &CodecSpec::bits)
-      .def_readonly("bucket_size", &CodecSpec::bucket_size)
-      .def_property_readonly("rounding", [](const CodecSpec& s) { return text_of(s.rounding); })
-      .def_readonly("seed", &CodecSpec::seed)
-      .def_readonly("skip_incomplete_buckets", &CodecSpec::skip_incomplete_buckets)
-      .def("__eq__", [](const CodecSpec& a, const CodecSpec& b) { return a == b; })
-      .def("__hash__", [](const CodecSpec& s) { return py::hash(py::str(repr(s))); })
-      .def("__repr__", &repr);
 
   m.def("simulate_all_reduce", &simulate_all_reduce_py, py::arg("data"), py::arg("dtype"),
         py::arg("layers"), py::arg("average"));
@@ -303,6 +270,9 @@ void bind_engine(py::module_& m) {
       py::arg("bucket_idx"), py::arg("layer_idx"), py::arg("bucket_size"));
   m.def("clear_layers", [&table] { table.clear(); });
   m.def("settings", &settings_py);
+  m.def("check_setting", &check_setting, py::arg("name"), py::arg("value"), py::arg("where"));
+  m.def("setting_from_environment", &setting_from_environment, py::arg("name"));
+  m.def("codec_settings", &codec_setting_names, "Names of the settings that choose a codec.");
 }
 
 }  // namespace cgx

@@ -7,12 +7,13 @@
 #include <string>
 #include <utility>
 
-#include "backend/config/settings_doc.h"
 #include "backend/process_group_cgx.h"
 #include "backend/python_error.h"
 #include "base/error.h"
+#include "bindings/codec.h"
 #include "bindings/engine.h"
 #include "bindings/mpi.h"
+#include "bindings/parameters.h"
 #include "bindings/tuning.h"
 #include "device/driver.h"
 
@@ -23,70 +24,15 @@ namespace {
 
 using Options = ProcessGroupCGX::Options;
 using OptionsPtr = c10::intrusive_ptr<Options>;
-using LayerPairs = std::vector<std::pair<int64_t, std::shared_ptr<const Codec>>>;
+using LayerPairs = std::vector<std::pair<int64_t, OptionalCodec>>;
 using std::chrono::milliseconds;
-
-// The text that OptionFields takes for a Python value; TypeError for a wrong type, so that bits=4.0
-// is no silent 4.
-std::string text_of(const Setting& setting, const py::handle& value) {
-  const std::string type = py::str(py::type::handle_of(value).attr("__name__"));
-  const auto refuse = [&](const char* wanted) {
-    throw py::type_error(str_of("Options(", setting.name, "=", std::string(py::repr(value)),
-                                "): expected ", wanted, ", got ", type));
-  };
-  switch (setting.kind) {
-    case Setting::Kind::kInteger:
-      if (!py::isinstance<py::int_>(value) || py::isinstance<py::bool_>(value)) refuse("an int");
-      return py::str(value);
-    case Setting::Kind::kBoolean:
-      if (!py::isinstance<py::bool_>(value)) refuse("a bool");
-      return value.cast<bool>() ? "1" : "0";
-    case Setting::Kind::kSwitch:
-      if (py::isinstance<py::bool_>(value)) return value.cast<bool>() ? "1" : "0";
-      if (!py::isinstance<py::str>(value)) refuse("a bool or 'AUTO'");
-      return py::str(value);
-    case Setting::Kind::kList: {
-      if (py::isinstance<py::str>(value)) return py::str(value);
-      if (!py::isinstance<py::sequence>(value)) refuse("a str or a sequence of str");
-      std::string text;
-      for (const py::handle& item : value) {
-        text += (text.empty() ? "" : ",") + std::string(py::str(item));
-      }
-      return text.empty() ? "none" : text;
-    }
-    case Setting::Kind::kChoice:
-    case Setting::Kind::kText:
-      break;
-  }
-  if (!py::isinstance<py::str>(value)) refuse("a str");
-  return py::str(value);
-}
-
-py::object value_of(const Setting& setting, const std::string& text) {
-  switch (setting.kind) {
-    case Setting::Kind::kInteger:
-      return py::int_(std::stoll(text));
-    case Setting::Kind::kBoolean:
-      return py::bool_(text == "1");
-    case Setting::Kind::kSwitch:
-      return text == "AUTO" ? py::object(py::str(text)) : py::object(py::bool_(text == "1"));
-    default:
-      return py::str(text);
-  }
-}
 
 OptionsPtr make_options(const py::kwargs& kwargs) {
   auto options = c10::make_intrusive<Options>();
   for (const auto& [key, value] : kwargs) {
     const Setting& known = setting(py::str(key));
     if (value.is_none()) continue;
-    const std::string text = text_of(known, value);
-    // The text of an exception would end there.
-    if (text.find('\0') != std::string::npos) {
-      throw ConfigError(str_of("Options(", known.name, "=", std::string(py::repr(value)),
-                               "): a text without NUL characters is allowed"));
-    }
-    options->fields.set(known.name, text);
+    options->fields.set(known.name, canonical_of(known, "Options: " + known.name, value));
   }
   return options;
 }
@@ -111,7 +57,7 @@ std::string repr(const Options& options) {
 // What holds for every setting: the option, else the environment's value, else the default.
 py::dict settings_in_force(const OptionFields& fields) {
   py::dict out;
-  for (const Setting& s : settings()) out[s.name] = value_of(s, lookup(fields, s));
+  for (const Setting& s : settings()) out[s.name.c_str()] = value_of(s, lookup(fields, s));
   return out;
 }
 
@@ -195,7 +141,7 @@ c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const a
                                                  bool async_op, milliseconds timeout, bool tunable,
                                                  const std::string& chosen_by) {
   std::vector<LayerRequest> requests;
-  for (const auto& [numel, codec] : layers) requests.push_back({numel, codec});
+  for (const auto& [numel, codec] : layers) requests.push_back({numel, codec_of(codec)});
   py::gil_scoped_release no_gil;
   return group.all_reduce_layers(
       tensor, op, requests,
@@ -279,7 +225,7 @@ void bind_group(py::module_& m) {
       auto text = o.fields.get(s.name);
       return text ? value_of(s, *text) : py::object(py::none());
     };
-    options.def_property_readonly(s.name, get, meaning_of(s));
+    options.def_property_readonly(s.name.c_str(), get, s.meaning.c_str());
   }
 
   m.def(
@@ -315,17 +261,17 @@ void bind_group(py::module_& m) {
       .def(
           "reduce_scatter_codec",
           [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
-             const c10d::ReduceOp& op, const std::shared_ptr<const Codec>& codec, bool async_op,
+             const c10d::ReduceOp& op, const OptionalCodec& codec, bool async_op,
              milliseconds timeout) {
-            return g.reduce_scatter_codec(output, input, op, codec, {timeout, async_op});
+            return g.reduce_scatter_codec(output, input, op, codec_of(codec), {timeout, async_op});
           },
           py::arg("output"), py::arg("input"), py::arg("op"), py::arg("codec"),
           py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
       .def(
           "all_gather_codec",
           [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
-             const std::shared_ptr<const Codec>& codec, bool async_op, milliseconds timeout) {
-            return g.all_gather_codec(output, input, codec, {timeout, async_op});
+             const OptionalCodec& codec, bool async_op, milliseconds timeout) {
+            return g.all_gather_codec(output, input, codec_of(codec), {timeout, async_op});
           },
           py::arg("output"), py::arg("input"), py::arg("codec"), py::arg("async_op") = true,
           py::arg("timeout") = c10d::kUnsetTimeout, NoGil())

@@ -136,12 +136,15 @@ def test_simulate_and_the_ratio():
         assert exact.bytes_sent[0] / found.bytes_sent[0] == pytest.approx(2, rel=0.01)
 
 
-def test_specs_do_not_know_what_means_nothing():
-    a = _C.Spec(codec="bf16", bits=16, bucket_size=7, rounding="stochastic", seed=3)
-    assert a == _C.Spec(codec="bf16", bits=16) != _C.Spec(codec="fp16", bits=16)
-    with pytest.raises(ValueError, match="bits is 4, allowed with codec fp16: 16"):
-        _C.Spec(codec="fp16", bits=4)
-    with pytest.raises(ValueError, match="half='fp8'; allowed: bf16, fp16"):
+def test_what_means_nothing_at_16_bits_changes_nothing():
+    assert _C.Codec("bf16") == _C.Codec("bf16", bits=16) != _C.Codec("fp16")
+    config = {"bits": 16, "bucket_size": 7, "rounding": "stochastic", "seed": 3}
+    inputs = [torch.randn(100) for _ in range(2)]
+    plain = torch_cgx.simulate(inputs, {"bits": 16})
+    assert torch.equal(torch_cgx.simulate(inputs, config).result, plain.result)
+    with pytest.raises(ValueError, match="codec fp16: bits='4' is not allowed; .* integer 16"):
+        _C.Codec("fp16", bits=4)
+    with pytest.raises(ValueError, match="half='fp8' is not allowed; half takes one of bf16,fp16"):
         torch_cgx.simulate([torch.ones(64)], {"bits": 16, "half": "fp8"})
     with pytest.raises(ValueError, match="half='fp8' is not allowed; .*bf16,fp16"):
         torch_cgx.Options(half="fp8")

@@ -367,7 +367,7 @@ def outputs(rank: int, size: int) -> None:
         "all_to_all": lambda: dist.all_to_all_single(shared, x),
         "recv": lambda: dist.recv(shared, 1 - rank),
         "compressed": lambda: torch_cgx._backend.backend_of().all_gather_codec(
-            torch.zeros(1).expand(8 * size), x.float(), torch_cgx._C.Spec(bits=4)
+            torch.zeros(1).expand(8 * size), x.float(), torch_cgx._C.Codec(bits=4)
         ),
     }
     for name, call in calls.items():

@@ -148,7 +148,7 @@ def start_compressed(step, members, group):
     rank, size = dist.get_rank(), len(members)
     me, average = members.index(rank), step.op == "AVG"
     config = {"bits": step.bits, "bucket_size": step.bucket}
-    spec = _C.Spec(**config)
+    spec = _C.Codec(**config)
     op = getattr(dist.ReduceOp, step.op)
     labels = {host: i for i, host in enumerate(dict.fromkeys(backend_of(group).hosts()))}
     hosts = [labels[host] for host in backend_of(group).hosts()]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from torch_cgx import _C, codecs
+from torch_cgx import _C, _backend, codecs
 from torch_cgx.codecs import Half, MaxMin
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -84,11 +84,11 @@ def check_guards(memory: torch.Tensor, n: int, shift: int, what: object) -> None
 
 def check(codec: codecs.Codec, x: torch.Tensor, shift: int, device: str = "cuda") -> None:
     """Encodes, decodes and adds x, of the CPU, on the device; and compares every byte."""
-    n, code, spec = x.numel(), CODES[x.dtype], codec._spec()  # type: ignore[attr-defined]
+    n, code, spec = x.numel(), CODES[x.dtype], (codec._engine,)  # type: ignore[attr-defined]
     what = (codec, x.dtype, n, shift)
     wanted = codec.encode(x, **KEY)  # type: ignore[call-arg]
     there = on_device(x, device, shift)
-    load = codecs._load_kernels
+    load = _backend.load_kernels
 
     memory, sent = guarded(wanted.numel(), torch.uint8, device, 0)
     key = (KEY["sequence"], KEY["rank"])

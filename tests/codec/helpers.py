@@ -18,9 +18,17 @@ TORCH = {FLOAT32: torch.float32, FLOAT16: torch.float16, BFLOAT16: torch.bfloat1
 _GUARD = 64
 
 
-def arguments(spec: Spec, skip: bool = False) -> tuple[Any, ...]:
-    rounding = "stochastic" if spec.stochastic else "nearest"
-    return ("maxmin", spec.bits, spec.bucket_size, rounding, skip, spec.seed)
+def arguments(spec: Spec, skip: bool = False) -> tuple[_C.Codec]:
+    """What the engine's functions on raw addresses take first."""
+    return (
+        _C.Codec(
+            bits=spec.bits,
+            bucket_size=spec.bucket_size,
+            rounding="stochastic" if spec.stochastic else "nearest",
+            seed=spec.seed,
+            skip_incomplete_buckets=skip,
+        ),
+    )
 
 
 def tensor_bytes(x: torch.Tensor) -> npt.NDArray[np.uint8]:

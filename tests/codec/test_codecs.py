@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import inspect
+import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests import oracle
 from tests.oracle import Spec
-from torch_cgx import codecs
+from torch_cgx import _C, codecs
 from torch_cgx.codecs import MaxMin
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -104,20 +109,59 @@ def test_payloads_of_a_wrong_size_are_refused() -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "text"),
     [
-        ({"bits": 0}, ValueError, "bits is 0, allowed: 1 to 8"),
-        ({"bits": 9}, ValueError, "bits is 9, allowed: 1 to 8"),
-        ({"bits": 4.0}, TypeError, "bits is 4.0"),
-        ({"bits": True}, TypeError, "bits is True"),
-        ({"bucket_size": 0}, ValueError, "bucket_size is 0, allowed: 1 to"),
-        ({"bucket_size": -3}, ValueError, "bucket_size is -3"),
-        ({"rounding": "up"}, ValueError, "rounding is 'up', allowed: nearest, stochastic"),
-        ({"seed": -1}, ValueError, "seed is -1, allowed: 0 to"),
-        ({"skip_incomplete_buckets": 1}, TypeError, "skip_incomplete_buckets is 1"),
+        ({"bits": 0}, ValueError, "bits='0' is not allowed; bits takes integers from 1 to 8"),
+        ({"bits": 9}, ValueError, "bits='9' is not allowed; bits takes integers from 1 to 8"),
+        ({"bits": 4.0}, TypeError, "bits=4.0: expected an int, got float"),
+        ({"bits": True}, TypeError, "bits=True: expected an int, got bool"),
+        ({"bucket_size": 0}, ValueError, "bucket_size='0' is not allowed; .* from 1 to"),
+        ({"bucket_size": -3}, ValueError, "bucket_size='-3'"),
+        ({"rounding": "up"}, ValueError, "rounding='up' .* one of nearest,stochastic"),
+        ({"rounding": 1}, TypeError, "rounding=1: expected a str, got int"),
+        ({"seed": -1}, ValueError, "seed='-1' is not allowed; seed takes integers from 0 to"),
+        ({"skip_incomplete_buckets": 2}, ValueError, "skip_incomplete_buckets='2'.* 0 or 1"),
+        ({"skip_incomplete_buckets": "1"}, TypeError, "skip_incomplete_buckets='1'.* a bool"),
     ],
 )
 def test_bad_fields(fields: dict[str, Any], error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
+    with pytest.raises(error, match="MaxMin: " + text):
         MaxMin(**fields)
+
+
+def test_fields_are_canonical() -> None:
+    codec = MaxMin(np.int64(3), skip_incomplete_buckets=1, rounding="NEAREST")  # type: ignore
+    assert codec == MaxMin(3, skip_incomplete_buckets=True)
+    assert type(codec.bits) is int and codec.skip_incomplete_buckets is True
+    assert repr(codec) == (
+        "MaxMin(bits=3, bucket_size=512, rounding='nearest', seed=0, skip_incomplete_buckets=True)"
+    )
+
+
+@pytest.mark.parametrize("codec", [MaxMin(3, 64, "stochastic", 7, True), codecs.Half("fp16")])
+def test_codecs_are_values(codec: codecs.Codec) -> None:
+    assert pickle.loads(pickle.dumps(codec)) == codec == copy.deepcopy(codec)
+    assert hash(pickle.loads(pickle.dumps(codec))) == hash(codec)
+    field = dataclasses.fields(codec)[0]  # type: ignore[arg-type]
+    other = dataclasses.replace(codec, **{field.name: field.default})  # type: ignore[type-var]
+    assert other != codec and type(other) is type(codec)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(codec, field.name, field.default)
+    text = type(codec).__doc__ or ""
+    for field in dataclasses.fields(codec):  # type: ignore[arg-type]
+        assert f"{field.name}: " in text
+
+
+def test_every_family_has_its_class() -> None:
+    for family in _C.families():
+        if not family["python"]:
+            assert family["name"] == "raw"
+            continue
+        made = getattr(codecs, family["python"])
+        assert issubclass(made, codecs.Codec) and family["python"] in codecs.__all__
+        varying = [p for p in family["parameters"] if p["low"] != p["high"] or p["choices"]]
+        expected = {p["name"]: p["value"] for p in family["parameters"] if p["kind"] != "integer"}
+        expected |= {p["name"]: p["value"] for p in varying if p["kind"] == "integer"}
+        signature = inspect.signature(made)
+        assert {k: p.default for k, p in signature.parameters.items()} == expected
 
 
 def test_bad_tensors() -> None:
@@ -138,19 +182,18 @@ def test_bad_tensors() -> None:
             codec.encode(torch.zeros(3), **{name: -1})
 
 
-def test_engine_refuses_bad_specs_too() -> None:
-    from torch_cgx import _C
-
-    with pytest.raises(ValueError, match="bits is 9, allowed: 1 to 8"):
-        _C.codec_encoded_bytes("maxmin", 9, 1, "nearest", False, 0, 1, 0)
-    with pytest.raises(ValueError, match="bucket_size is 0, allowed: 1 to"):
-        _C.codec_encoded_bytes("maxmin", 1, 0, "nearest", False, 0, 1, 0)
-    with pytest.raises(ValueError, match="codec is 'nope', allowed: bf16, ?fp16, ?maxmin"):
-        _C.codec_encoded_bytes("nope", 1, 1, "nearest", False, 0, 1, 0)
-    with pytest.raises(ValueError, match="rounding is 'x', allowed: nearest, stochastic"):
-        _C.codec_encoded_bytes("maxmin", 1, 1, "x", False, 0, 1, 0)
+def test_the_engine_refuses_bad_parameters_too() -> None:
+    for wrong, text in (
+        ({"bits": 9}, "codec maxmin: bits='9' is not allowed"),
+        ({"bucket_size": 0}, "bucket_size='0' is not allowed"),
+        ({"codec": "nope"}, "codec is 'nope', allowed: bf16, ?fp16, ?maxmin"),
+        ({"rounding": "x"}, "rounding='x' is not allowed; rounding takes one of nearest,stoch"),
+        ({"nothing": 1}, "codec maxmin has no parameter 'nothing', allowed: bits, bucket_size"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            _C.Codec(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dtype code is 3"):
-        _C.codec_encoded_bytes("maxmin", 1, 1, "nearest", False, 0, 1, 3)
+        _C.codec_encoded_bytes(_C.Codec(), 1, 3)
     assert "maxmin" in _C.codec_names().split(",")
 
 
@@ -158,17 +201,66 @@ def test_hashable_and_equal() -> None:
     assert len({MaxMin(), MaxMin(4), MaxMin(4, 512), MaxMin(5)}) == 2
 
 
-def test_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codecs, "_factories", dict(codecs._factories))
-    assert "maxmin" in codecs.names()
+def test_names() -> None:
+    assert codecs.names() == ("bf16", "fp16", "maxmin")
     assert codecs.make("maxmin", bits=3) == MaxMin(3)
     assert isinstance(MaxMin(), codecs.Codec)
     with pytest.raises(ValueError, match="codec is 'nope', allowed: bf16, ?fp16, ?maxmin"):
         codecs.make("nope")
-    with pytest.raises(ValueError, match="codec name 'maxmin' is taken"):
-        codecs.register("maxmin", MaxMin)
-    codecs.register("two_bits", lambda: MaxMin(2))
-    assert "two_bits" in codecs.names() and codecs.make("two_bits") == MaxMin(2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("codec", [MaxMin(4, 64), MaxMin(3, 100, skip_incomplete_buckets=True)])
+def test_decode_into_any_type_and_add(dtype: torch.dtype, codec: MaxMin) -> None:
+    """Against float32 arithmetic of torch; long enough for several threads, and for scratch."""
+    for n in (0, 1, 999, 300_007):
+        x = torch.randn(n)
+        payload = codec.encode(x)
+        values = codec.decode(payload, numel=n)
+        out = torch.full((n,), 7.0, dtype=dtype)
+        version = out._version
+        assert codec.decode(payload, out, dtype=torch.float32) is out
+        assert torch.equal(out, values.to(dtype)) and out._version > version
+        start = torch.randn(n).to(dtype)
+        total = start.clone()
+        assert codec.decode(payload, total, dtype=torch.float32, add=True) is total
+        assert torch.equal(total, (start.float() + values).to(dtype))
+        strided = torch.zeros(2 * n, dtype=dtype)[::2].copy_(start)
+        codec.decode(payload, strided, dtype=torch.float32, add=True)
+        assert torch.equal(strided, total)
+    with pytest.raises(ValueError, match="add=True needs out"):
+        codec.decode(payload, add=True)
+
+
+@pytest.mark.parametrize("threads", (1, 2, 3))
+def test_threads_change_nothing(threads: int) -> None:
+    codec = MaxMin(3, 100, "stochastic", 5)
+    x = torch.randn(500_001)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        payload = codec.encode(x, sequence=3)
+        values = codec.decode(payload, torch.empty(x.numel()))
+        torch.set_num_threads(threads)
+        assert torch.equal(codec.encode(x, sequence=3), payload)
+        assert torch.equal(codec.decode(payload, torch.empty(x.numel())), values)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_encode_into_out() -> None:
+    codec, x = MaxMin(4, 64), torch.randn(1000)
+    expected = codec.encode(x)
+    out = torch.zeros_like(expected)
+    version = out._version
+    assert codec.encode(x, out=out) is out
+    assert torch.equal(out, expected) and out._version > version
+    strided = torch.zeros(2 * expected.numel(), dtype=torch.uint8)[::2]
+    assert codec.encode(x, out=strided) is strided and torch.equal(strided, expected)
+    with pytest.raises(ValueError, match=r"out has 3 bytes, allowed for 1000 values of .*: \d+"):
+        codec.encode(x, out=torch.zeros(3, dtype=torch.uint8))
+    with pytest.raises(TypeError, match="out is torch.float32 with 1 dimensions"):
+        codec.encode(x, out=torch.zeros(expected.numel()))
 
 
 @pytest.mark.parametrize("name", ("bf16", "fp16"))
@@ -198,7 +290,7 @@ def test_16_bits_are_a_cast(name: str) -> None:
 
 
 def test_bad_formats() -> None:
-    with pytest.raises(ValueError, match="format is 'fp8', allowed: bf16, fp16"):
+    with pytest.raises(ValueError, match="format='fp8' .* one of bf16,fp16"):
         codecs.Half("fp8")
-    with pytest.raises(TypeError, match="format is 16"):
+    with pytest.raises(TypeError, match="format=16: expected a str, got int"):
         codecs.Half(16)  # type: ignore[arg-type]

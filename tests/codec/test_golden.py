@@ -17,10 +17,9 @@ from torch_cgx import _C, codecs
 GOLDEN = json.loads(FILE.read_text())
 NAMES = codecs.names()  # before tests that register others
 SPECS = {
-    "raw": ("raw", 32, 1, "nearest", False, 0),
-    # Of these, bucket size, rounding, skip and seed mean nothing.
-    "bf16": ("bf16", 16, 7, "stochastic", True, 3),
-    "fp16": ("fp16", 16, 512, "nearest", False, 0),
+    "raw": _C.Codec("raw"),
+    "bf16": _C.Codec("bf16"),
+    "fp16": _C.Codec("fp16"),
 }
 
 
@@ -31,10 +30,10 @@ def input_of(row: dict[str, Any]) -> torch.Tensor:
 
 def run_plain(codec: str, x: torch.Tensor, code: int) -> tuple[bytes, np.ndarray]:
     spec = SPECS[codec]
-    payload = np.zeros(_C.codec_encoded_bytes(*spec, x.numel(), code), np.uint8)
-    _C.codec_encode(*spec, x.data_ptr(), code, x.numel(), 0, 0, payload.ctypes.data)
+    payload = np.zeros(_C.codec_encoded_bytes(spec, x.numel(), code), np.uint8)
+    _C.codec_encode(spec, x.data_ptr(), code, x.numel(), 0, 0, payload.ctypes.data)
     values = np.zeros(x.numel(), np.float32)
-    _C.codec_decode(*spec, payload.ctypes.data, code, x.numel(), values.ctypes.data, False)
+    _C.codec_decode(spec, payload.ctypes.data, code, x.numel(), values.ctypes.data, False)
     return payload.tobytes(), values
 
 

@@ -35,7 +35,7 @@ def test_parts_equal_the_whole(level: str, skip: bool) -> None:
         spec = Spec(bits, bucket_size, stochastic=bits % 2 == 0, index=12345)
         args, n = arguments(spec, skip), len(x)
         whole = encode(x, spec, skip)
-        block = _C.codec_info(*args)[2]
+        block = args[0].block
         assert block % bucket_size == 0 and block % 8 == 0
         step = block * max(1, 700 // block)
         memory, payload = guarded(len(whole), 3)
@@ -108,7 +108,7 @@ def test_parts_off_the_grid_are_refused(first: int, n: int, count: int) -> None:
 
 @pytest.mark.parametrize("code", (0, 1, 2))
 def test_raw(level: str, code: int) -> None:
-    raw = ("raw", 32, 1, "nearest", False, 0)
+    raw = (_C.Codec("raw"),)
     torch.manual_seed(0)
     for n in (0, 1, 5, 16, 17, 100):
         x = torch.randn(n).to(TORCH[code])
@@ -141,12 +141,7 @@ def test_wrong_narrowing_is_refused() -> None:
     x = torch.zeros(16, dtype=torch.float16)
     with pytest.raises(ValueError, match="x_dtype is float16, allowed: float32 or bfloat16"):
         _C.codec_encode(
-            "raw",
-            32,
-            1,
-            "nearest",
-            False,
-            0,
+            _C.Codec("raw"),
             x.data_ptr(),
             2,
             16,

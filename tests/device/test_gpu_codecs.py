@@ -11,7 +11,7 @@ import torch
 
 from tests.codec import gpu_cases as cases
 from tests.device import fake_cuda
-from torch_cgx import _C, codecs
+from torch_cgx import _C, _backend, codecs
 from torch_cgx.codecs import Half, MaxMin
 
 pytestmark = fake_cuda.needed
@@ -145,7 +145,7 @@ def _refused(rank, world_size):
         with pytest.raises((TypeError, ValueError)) as caught:
             call()
         texts.append(f"{caught.type.__name__}: {caught.value}")
-    spec, load = codec._spec(), codecs._load_kernels
+    spec, load = (codec._engine,), _backend.load_kernels
     for call in (
         lambda: _C.gpu_codec_encode(*spec, x.cpu(), sent, 0, 0, load),
         lambda: _C.gpu_codec_encode(*spec, x, sent.cpu(), 0, 0, load),
@@ -155,7 +155,7 @@ def _refused(rank, world_size):
         lambda: _C.gpu_codec_decode(*spec, sent, 0, x.half(), load),
         lambda: _C.gpu_codec_decode(*spec, sent, 1, x.bfloat16(), load),
         lambda: _C.gpu_codec_decode(*spec, sent, 1, x.half(), load, add=True),
-        lambda: _C.gpu_codec_decode("raw", 32, *spec[2:], x.view(torch.uint8)[4:], 0, x[1:], load),
+        lambda: _C.gpu_codec_decode(_C.Codec("raw"), x.view(torch.uint8)[4:], 0, x[1:], load),
     ):
         with pytest.raises(ValueError) as caught:
             call()
@@ -294,7 +294,7 @@ def _second_device(rank, world_size):
 
     room = torch.empty(codec.encoded_bytes(1000), dtype=torch.uint8, device="cuda:1")
     with pytest.raises(RuntimeError, match="no kernels for"):
-        _C.gpu_codec_encode(*codec._spec(), x.to("cuda:1"), room, 0, 0, load)
+        _C.gpu_codec_encode(codec._engine, x.to("cuda:1"), room, 0, 0, load)
     sent = codec.encode(x.to("cuda:1"))  # the current one is cuda:0
     assert sent.device == torch.device("cuda:1") and torch.cuda.current_device() == 0
     with pytest.raises(ValueError, match="out is on device cuda:0, allowed: cuda:1"):

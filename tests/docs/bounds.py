@@ -64,7 +64,7 @@ def rounded(a: Value, dtype: torch.dtype) -> Value:
     return Value(a.exact, a.off + np.where(there & (a.off == 0), 0.0, error))
 
 
-def coded(a: Value, spec: _C.Spec | None, dtype: torch.dtype) -> Value:
+def coded(a: Value, spec: _C.Codec | None, dtype: torch.dtype) -> Value:
     """What a receiver has of `a`, a run of whole buckets; spec None: raw, in the tensor's type."""
     if spec is None:
         return rounded(a, dtype)
@@ -122,7 +122,7 @@ def team_sum(own: list[Value], algorithm: str, owner: int, divisor: int, code: C
 
 def all_reduce(
     inputs: list[torch.Tensor],
-    layers: list[tuple[int, _C.Spec | None]],
+    layers: list[tuple[int, _C.Codec | None]],
     algorithm: str,
     average: bool = False,
     **group: Any,
@@ -145,7 +145,7 @@ def all_reduce(
                     spec = layers[int(np.searchsorted(starts, offset, side="right")) - 1][1]
                     part = slice(offset, offset + count)
 
-                    def code(a: Value, spec: _C.Spec | None = spec) -> Value:
+                    def code(a: Value, spec: _C.Codec | None = spec) -> Value:
                         return coded(a, spec, dtype)
 
                     own = [x.part(part) for x in flat]
@@ -160,7 +160,7 @@ def all_reduce(
 
 
 def reduce_scatter(
-    inputs: list[torch.Tensor], spec: _C.Spec | None, average: bool = False, **group: Any
+    inputs: list[torch.Tensor], spec: _C.Codec | None, average: bool = False, **group: Any
 ) -> list[Value]:
     """For every rank, its shard of the sum. Every shard is one run of the codec."""
     dtype, size = inputs[0].dtype, len(inputs)
@@ -188,7 +188,7 @@ def reduce_scatter(
     return results
 
 
-def all_gather(inputs: list[torch.Tensor], spec: _C.Spec | None) -> Value:
+def all_gather(inputs: list[torch.Tensor], spec: _C.Codec | None) -> Value:
     """The parts of all ranks, one after the other."""
     dtype = inputs[0].dtype
     parts = [rounded(coded(exactly(x.double().numpy()), spec, dtype), dtype) for x in inputs]

@@ -24,7 +24,7 @@ def gamma(k):
 
 def owners(n, config, dtype, ranks):
     """The owner of each value under scatter-reduce-all-gather, as the plan says."""
-    layers = [(n, _C.Spec(**config))]
+    layers = [(n, _C.Codec(**config))]
     owner = np.full(n, -1)
     plan = {"ranks": ranks, "algorithm": "sra", "slot_bytes": CAPACITY}
     for (chunks,) in _C.describe_plan(layers, DTYPES[dtype], **plan):

@@ -63,11 +63,11 @@ class Case:
         return torch.float16 if self.bits == 16 and self.half == "fp16" else self.dtype
 
     @property
-    def spec(self) -> _C.Spec:
+    def spec(self) -> _C.Codec:
         if self.bits == 16:
-            return _C.Spec(codec=self.half, bits=16)
+            return _C.Codec(codec=self.half, bits=16)
         rounding = "stochastic" if self.stochastic else "nearest"
-        return _C.Spec(bits=self.bits, bucket_size=self.bucket, rounding=rounding, seed=self.seed)
+        return _C.Codec(bits=self.bits, bucket_size=self.bucket, rounding=rounding, seed=self.seed)
 
     @property
     def told(self) -> dict[str, Any]:

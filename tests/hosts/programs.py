@@ -127,7 +127,7 @@ def shards(
     fields: dict[str, object],
 ) -> None:
     """Reduce-scatter and all-gather at 4 bits, against the numpy model."""
-    spec = torch_cgx._C.Spec(bits=4, bucket_size=64)
+    spec = torch_cgx._C.Codec(bits=4, bucket_size=64)
     config = {"bits": 4, "bucket_size": 64}
     inner_exact = not fields.get("intra_compress") and "inner_communicator" not in fields
     told = {"hosts": hosts, "leader_only": bool(fields.get("intra_broadcast"))}

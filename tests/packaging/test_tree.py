@@ -125,16 +125,11 @@ def _pyproject():
     return (ROOT / "pyproject.toml").read_text()
 
 
-def test_environment_table_is_the_backends_own():
-    from torch_cgx import _C, _config
-
-    table = {row["name"]: row for row in _C.settings()}
-    for name, (variable, default) in _config._SETTINGS.items():
-        assert table[name]["variable"] == variable
-        shown = str(int(default)) if isinstance(default, (bool, int)) else default
-        assert table[name]["default"] == shown
-    assert table["min_size"]["variable"] == _config._MINIMAL_SIZE
-    assert table["min_size"]["default"] == "16"
+def test_generated_files_are_up_to_date():
+    done = subprocess.run(
+        [sys.executable, "tools/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_source_archive_is_complete(tmp_path):

@@ -24,7 +24,7 @@ def to_float32(tensor: torch.Tensor) -> np.ndarray:
 
 
 def through_codec(
-    values: np.ndarray, spec: _C.Spec | None, dtype: torch.dtype, *, source: np.ndarray
+    values: np.ndarray, spec: _C.Codec | None, dtype: torch.dtype, *, source: np.ndarray
 ) -> np.ndarray:
     """fp32 values of one run after encode and decode. `source`: the same values as they were (for
     raw parts).
@@ -57,7 +57,7 @@ def hosts_of(group: Group, ranks: int) -> list[list[int]]:
 
 def all_reduce(
     inputs: list[torch.Tensor],
-    layers: list[tuple[int, _C.Spec | None]],
+    layers: list[tuple[int, _C.Codec | None]],
     algorithm: str,
     average: bool = False,
     **group: object,
@@ -82,7 +82,7 @@ def all_reduce(
                     spec = layers[layer][1]
                     part = slice(offset, offset + count)
 
-                    def code(x: np.ndarray, spec: _C.Spec | None = spec) -> np.ndarray:
+                    def code(x: np.ndarray, spec: _C.Codec | None = spec) -> np.ndarray:
                         return through_codec(x, spec, dtype, source=x)
 
                     own = [x[part] for x in flat]
@@ -134,7 +134,7 @@ def team_sum(
 
 
 def reduce_scatter(
-    inputs: list[torch.Tensor], spec: _C.Spec | None, average: bool = False, **group: object
+    inputs: list[torch.Tensor], spec: _C.Codec | None, average: bool = False, **group: object
 ) -> list[torch.Tensor]:
     """What every rank gets: its shard of the sum. Every piece is coded alone, so `inputs` must be
     small enough for one round, or `spec` have a bucket that divides the rounds.

@@ -7,18 +7,18 @@ import torch
 from tests.reduce.model import DTYPES, all_reduce, same_bits
 from torch_cgx import _C
 
-Layers = list[tuple[int, "_C.Spec | None"]]
+Layers = list[tuple[int, "_C.Codec | None"]]
 
 # Encoded and exact ones, also empty and of one value, borders off the buckets'.
 MIXED_LAYERS: Layers = [
-    (700, _C.Spec(bits=4, bucket_size=64)),
+    (700, _C.Codec(bits=4, bucket_size=64)),
     (33, None),
     (1, None),
-    (5000, _C.Spec(bits=2, bucket_size=512)),
-    (1000, _C.Spec(codec="fp16", bits=16)),
-    (71, _C.Spec(codec="bf16", bits=16)),
+    (5000, _C.Codec(bits=2, bucket_size=512)),
+    (1000, _C.Codec(codec="fp16", bits=16)),
+    (71, _C.Codec(codec="bf16", bits=16)),
     (0, None),
-    (129, _C.Spec(bits=8, bucket_size=128, skip_incomplete_buckets=True)),
+    (129, _C.Codec(bits=8, bucket_size=128, skip_incomplete_buckets=True)),
 ]
 
 
@@ -66,7 +66,7 @@ def check(
 def run_shards(
     operation: str,
     inputs: list[torch.Tensor],
-    spec: _C.Spec | None,
+    spec: _C.Codec | None,
     *,
     average: bool = False,
     **group: object,

@@ -25,10 +25,10 @@ def test_all_small_sizes(ranks, algorithm):
     for n in [*range(401), 511, 512, 513, 1023, 1024, 1025]:
         bits, dtype = n % 8 + 1, dtypes[n // 8 % 3]
         inputs = gaussian(ranks, n, dtype)
-        check(inputs, [(n, _C.Spec(bits=bits, bucket_size=64))], algorithm)
+        check(inputs, [(n, _C.Codec(bits=bits, bucket_size=64))], algorithm)
         if n % 4 == 0:
             check(inputs, [(n, None)], algorithm)
-            check(inputs, [(n, _C.Spec(codec=["bf16", "fp16"][n // 4 % 2], bits=16))], algorithm)
+            check(inputs, [(n, _C.Codec(codec=["bf16", "fp16"][n // 4 % 2], bits=16))], algorithm)
 
 
 @pytest.mark.parametrize("bucket_size", [1, 2, 3, 7, 33, 48, 63, 64, 65, 100, 512, 1000, 4096])
@@ -36,7 +36,7 @@ def test_all_small_sizes(ranks, algorithm):
 def test_all_widths_and_bucket_sizes(algorithm, bucket_size):
     for bits in range(1, 9):
         for n in (1000, 4097):
-            check(gaussian(3, n), [(n, _C.Spec(bits=bits, bucket_size=bucket_size))], algorithm)
+            check(gaussian(3, n), [(n, _C.Codec(bits=bits, bucket_size=bucket_size))], algorithm)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -52,7 +52,7 @@ def test_raw_and_encoded_layers_in_one_message(algorithm, average, dtype):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_result_does_not_depend_on_the_message_size(algorithm):
-    spec = _C.Spec(bits=3, bucket_size=100)
+    spec = _C.Codec(bits=3, bucket_size=100)
     inputs = gaussian(2, 30_001)
     results = [
         run(inputs, [(30_001, spec)], algorithm, slot_bytes=s)[0][0] for s in (4096, 16384, 1 << 20)
@@ -87,7 +87,7 @@ def test_exact_layers_equal_the_float64_sum_within_rounding(ranks):
 def test_error_on_gaussian_data_agrees_with_the_model(algorithm, ranks, bits, bucket, expected):
     n = 1 << 18
     inputs = gaussian(ranks, n, seed=5)
-    outputs, _ = run(inputs, [(n, _C.Spec(bits=bits, bucket_size=bucket))], algorithm)
+    outputs, _ = run(inputs, [(n, _C.Codec(bits=bits, bucket_size=bucket))], algorithm)
     exact = sum(x.double() for x in inputs)
     error = ((outputs[0].double() - exact).norm() / exact.norm()).item()
     assert error == pytest.approx(expected, rel=0.05)
@@ -97,7 +97,7 @@ def test_error_does_not_grow_with_ranks():
     n = 1 << 15
     for ranks in (2, 8, 16, 64):
         inputs = gaussian(ranks, n, seed=ranks)
-        outputs, _ = run(inputs, [(n, _C.Spec(bits=4, bucket_size=512))], "sra")
+        outputs, _ = run(inputs, [(n, _C.Codec(bits=4, bucket_size=512))], "sra")
         exact = sum(x.double() for x in inputs)
         assert (outputs[0].double() - exact).norm() / exact.norm() < 0.175
 
@@ -106,7 +106,7 @@ def test_error_does_not_grow_with_ranks():
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), float("-inf")])
 def test_non_finite_values_stay_in_their_bucket(algorithm, poison):
     n, bucket = 2048, 64
-    spec = _C.Spec(bits=4, bucket_size=bucket)
+    spec = _C.Codec(bits=4, bucket_size=bucket)
     for position in (0, 63, 64, 1000, 2047):
         for rank in range(3):
             inputs = gaussian(3, n)
@@ -121,7 +121,7 @@ def test_non_finite_values_stay_in_their_bucket(algorithm, poison):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("layer", [_C.Spec(bits=4, bucket_size=64), None])
+@pytest.mark.parametrize("layer", [_C.Codec(bits=4, bucket_size=64), None])
 def test_nonfinite_raise_is_an_error_on_every_rank(algorithm, layer):
     inputs = gaussian(4, 1000)
     run(inputs, [(1000, layer)], algorithm, raise_nonfinite=True)
@@ -138,21 +138,21 @@ def test_nonfinite_raise_sees_an_overflow_of_the_sum():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_stochastic_rounding_replays_and_differs_between_calls(algorithm):
-    spec = _C.Spec(bits=2, bucket_size=64, rounding="stochastic", seed=3)
+    spec = _C.Codec(bits=2, bucket_size=64, rounding="stochastic", seed=3)
     inputs = gaussian(3, 5000)
     layers = [(5000, spec)]
     first = run(inputs, layers, algorithm, sequence=7)[0]
     assert all(model.same_bits(x, first[0]) for x in first)
     assert model.same_bits(run(inputs, layers, algorithm, sequence=7)[0][0], first[0])
     assert not model.same_bits(run(inputs, layers, algorithm, sequence=8)[0][0], first[0])
-    other_seed = _C.Spec(bits=2, bucket_size=64, rounding="stochastic", seed=4)
+    other_seed = _C.Codec(bits=2, bucket_size=64, rounding="stochastic", seed=4)
     assert not model.same_bits(
         run(inputs, [(5000, other_seed)], algorithm, sequence=7)[0][0], first[0]
     )
 
 
 def test_stochastic_rounding_is_unbiased_over_calls():
-    spec = _C.Spec(bits=2, bucket_size=64, rounding="stochastic")
+    spec = _C.Codec(bits=2, bucket_size=64, rounding="stochastic")
     inputs = gaussian(4, 4096)
     exact = sum(x.double() for x in inputs)
     calls = 300
@@ -168,13 +168,13 @@ def test_stochastic_rounding_is_unbiased_over_calls():
 def test_bytes_sent_equal_the_formula(algorithm):
     ranks, n, bits, bucket = 4, 100_000, 4, 512
     inputs = gaussian(ranks, n)
-    _, info = run(inputs, [(n, _C.Spec(bits=bits, bucket_size=bucket))], algorithm)
+    _, info = run(inputs, [(n, _C.Codec(bits=bits, bucket_size=bucket))], algorithm)
     for rank, stats in enumerate(info["stats"]):
         if algorithm == "oneshot":
             expected = (ranks - 1) * (56 + -(-n // bucket) * 8 + -(-n * bits // 8))
         else:
             ((chunks,),) = _C.describe_plan(
-                [(n, _C.Spec(bits=bits, bucket_size=bucket))], 0, ranks=ranks, algorithm=algorithm
+                [(n, _C.Codec(bits=bits, bucket_size=bucket))], 0, ranks=ranks, algorithm=algorithm
             )
             sizes = [sum(p[3] for p in pieces) for pieces in chunks]
             if algorithm == "ring":  # partial sums on N - 1 hops, results on N - 1
@@ -191,6 +191,6 @@ def test_bytes_sent_equal_the_formula(algorithm):
 
 def test_same_result_a_hundred_times():
     inputs = gaussian(4, 10_000)
-    layers = [(10_000, _C.Spec(bits=4, bucket_size=512))]
+    layers = [(10_000, _C.Codec(bits=4, bucket_size=512))]
     first = run(inputs, layers, "sra")[0][0]
     assert all(model.same_bits(run(inputs, layers, "sra")[0][0], first) for _ in range(100))

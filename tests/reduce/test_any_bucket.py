@@ -44,11 +44,11 @@ def groups(draw: st.DrawFn) -> dict[str, object]:
 
 
 @st.composite
-def layers(draw: st.DrawFn) -> list[tuple[int, _C.Spec | None]]:
-    found: list[tuple[int, _C.Spec | None]] = []
+def layers(draw: st.DrawFn) -> list[tuple[int, _C.Codec | None]]:
+    found: list[tuple[int, _C.Codec | None]] = []
     for _ in range(draw(st.integers(1, 4))):
         bucket = draw(st.sampled_from([1, 7, 64, 512, 4000, 30_000, (1 << 31) - 1]))
-        spec = _C.Spec(
+        spec = _C.Codec(
             bits=draw(st.integers(1, 8)),
             bucket_size=bucket,
             skip_incomplete_buckets=draw(st.booleans()),
@@ -104,7 +104,7 @@ def test_all_reduce(group, given_layers, algorithm, dtype, average):
 def test_shards(group, data, dtype):
     bucket = data.draw(st.sampled_from([1, 7, 512, 4000, 30_000]))
     shard = data.draw(around(bucket)) // 3
-    spec = _C.Spec(bits=data.draw(st.integers(1, 8)), bucket_size=bucket)
+    spec = _C.Codec(bits=data.draw(st.integers(1, 8)), bucket_size=bucket)
     size = len(group["hosts"])
     inputs = gaussian(size, shard * size, dtype)
     outputs, _ = run_shards("reduce_scatter", inputs, spec, **group)
@@ -124,7 +124,7 @@ def test_many_ranks_with_little_memory_make_no_rounds_of_a_few_values():
     n = 100_000
     for hosts in (["a"] * 200, ["a"] * 100 + ["b"] * 100):
         group = {"hosts": hosts, "slot_bytes": 16 << 10, "segment_bytes": 1024}
-        for layer in ((n, None), (n, _C.Spec(bits=4, bucket_size=64))):
+        for layer in ((n, None), (n, _C.Codec(bits=4, bucket_size=64))):
             rounds = _C.describe_plan([layer], 0, ranks=200, algorithm="sra", **group)
             assert len(rounds) < 100
 
@@ -139,7 +139,7 @@ def test_many_ranks_with_little_memory_make_no_rounds_of_a_few_values():
 )
 def test_a_carrier_that_cannot_make_room_refuses_a_bucket_by_name(hosts, n, needed):
     group = {"hosts": list(hosts), "slot_bytes": 1 << 16, "inner_limit": 1 << 16}
-    spec = _C.Spec(bits=8, bucket_size=100_000)
+    spec = _C.Codec(bits=8, bucket_size=100_000)
     refused = rf"bucket_size 100000.* {needed}, does not fit into a message of 65\d\d\d bytes"
     with pytest.raises(ValueError, match=refused + ".*CGX_SHM_SEGMENT_KB"):
         run(gaussian(3, n), [(n, spec)], "sra", **group)

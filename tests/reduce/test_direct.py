@@ -87,7 +87,7 @@ def test_direct_is_for_long_exact_tensors():
     assert algorithm_of(4, [(2 * n, None)], torch.float16, **over_gloo) == "direct"
     assert algorithm_of(2, [(n, None)]) == "oneshot"
     # Not with a codec anywhere, on several levels, or where somebody looks at the messages.
-    bits = _C.Spec(bits=4)
+    bits = _C.Codec(bits=4)
     assert algorithm_of(2, [(n, None), (64, bits)], **over_gloo) == "oneshot"
     assert algorithm_of(4, [(4 * n, None)], hosts=list("aabb"), **over_gloo) == "sra"
     assert algorithm_of(2, [(n, None)], raise_nonfinite=True, **over_gloo) == "oneshot"

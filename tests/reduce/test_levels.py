@@ -27,7 +27,7 @@ def everything(ranks: int, hosts: str) -> list[bytes]:
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             for bits in range(1, 9):
                 rounding = ("nearest", "stochastic")[(bits + number) % 2]
-                spec = _C.Spec(bits=bits, bucket_size=(64, 100)[bits % 2], rounding=rounding)
+                spec = _C.Codec(bits=bits, bucket_size=(64, 100)[bits % 2], rounding=rounding)
                 inputs = gaussian(ranks, 1777, dtype, seed=bits)
                 outputs, _ = run(inputs, [(1500, spec), (277, None)], algorithm, hosts=list(hosts))
                 assert all(torch.equal(x, outputs[0]) for x in outputs)
@@ -35,7 +35,7 @@ def everything(ranks: int, hosts: str) -> list[bytes]:
     shards, _ = run_shards(
         "reduce_scatter",
         gaussian(ranks, ranks * 300),
-        _C.Spec(bits=4, bucket_size=64),
+        _C.Codec(bits=4, bucket_size=64),
         hosts=list(hosts),
     )
     found += [x.numpy().tobytes() for x in shards]

@@ -22,7 +22,7 @@ def zeros(n: int) -> torch.Tensor:
 
 
 def test_plans_cover_every_value_once() -> None:
-    spec = _C.Spec(bits=4, bucket_size=512)
+    spec = _C.Codec(bits=4, bucket_size=512)
     layers = [(2**32 + 12_345, spec), (2**31 + 7, None), (77, spec)]
     total = sum(n for n, _ in layers)
     for algorithm in ("oneshot", "sra", "ring"):
@@ -71,7 +71,7 @@ def test_reduce_scatter() -> None:
         [y.data_ptr() for y in outputs],
         1,
         SHARD,
-        _C.Spec(bits=8, bucket_size=512),
+        _C.Codec(bits=8, bucket_size=512),
         False,
         ranks=RANKS,
     )

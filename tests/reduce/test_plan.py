@@ -61,19 +61,19 @@ def check(layers, size, algorithm, capacity=CAPACITY, dtype=0):
 def test_every_size_is_covered_once(size, algorithm):
     for n in [*range(0, 401, 7), 511, 512, 513, 1024, 4095, 65537]:
         for bits, bucket in [(4, 512), (1, 1), (3, 33), (8, 100), (5, 7)]:
-            check([(n, _C.Spec(bits=bits, bucket_size=bucket))], size, algorithm)
+            check([(n, _C.Codec(bits=bits, bucket_size=bucket))], size, algorithm)
         check([(n, None)], size, algorithm)
 
 
 @pytest.mark.parametrize("algorithm", ["oneshot", "sra"])
 def test_layers_keep_their_own_buckets(algorithm):
-    spec = _C.Spec(bits=4, bucket_size=64)
+    spec = _C.Codec(bits=4, bucket_size=64)
     layers = [
         (1000, spec),
         (10, None),
         (0, None),
         (7, spec),
-        (50_000, _C.Spec(bits=2, bucket_size=512)),
+        (50_000, _C.Codec(bits=2, bucket_size=512)),
         (33, None),
     ]
     for size in (2, 3, 8):
@@ -84,7 +84,7 @@ def test_layers_keep_their_own_buckets(algorithm):
 @pytest.mark.parametrize("algorithm", ["oneshot", "sra"])
 def test_small_messages_make_many_rounds(algorithm):
     rounds = check(
-        [(300_000, _C.Spec(bits=4, bucket_size=64)), (10_000, None)], 3, algorithm, capacity=8192
+        [(300_000, _C.Codec(bits=4, bucket_size=64)), (10_000, None)], 3, algorithm, capacity=8192
     )
     assert len(rounds) > 20
 
@@ -92,13 +92,13 @@ def test_small_messages_make_many_rounds(algorithm):
 def test_chunks_are_balanced():
     n = 1 << 20
     for size in (2, 3, 7, 8):
-        (chunks,) = check([(n, _C.Spec(bits=4, bucket_size=512))], size, "sra", capacity=4 << 20)
+        (chunks,) = check([(n, _C.Codec(bits=4, bucket_size=512))], size, "sra", capacity=4 << 20)
         counts = [sum(piece[1] for piece in pieces) for pieces in chunks]
         assert max(counts) - min(counts) <= 2 * 512
 
 
 def test_a_bucket_that_does_not_fit_is_alone_or_refused_by_name():
-    layers = [(1000, None), (2_000_000, _C.Spec(bits=8, bucket_size=1_000_000)), (1000, None)]
+    layers = [(1000, None), (2_000_000, _C.Codec(bits=8, bucket_size=1_000_000)), (1000, None)]
     rounds = _C.describe_plan(layers, 0, ranks=2, slot_bytes=65536)
     assert [[piece[1] for piece in chunks[0]] for (chunks,) in rounds] == [
         [1000], [1_000_000], [1_000_000], [1000],
@@ -108,7 +108,7 @@ def test_a_bucket_that_does_not_fit_is_alone_or_refused_by_name():
 
 
 def test_one_shot_is_chosen_for_two_ranks_and_for_small_messages():
-    spec = _C.Spec(bits=4, bucket_size=512)
+    spec = _C.Codec(bits=4, bucket_size=512)
 
     def algorithm(n, size):
         (chunks,) = _C.describe_plan([(n, spec)], 0, ranks=size, slot_bytes=CAPACITY)[0]

@@ -30,7 +30,7 @@ def test_all_small_sizes(layout, algorithm):
     for n in [*range(401), 511, 512, 513, 1023, 1024, 1025]:
         bits, dtype = n % 8 + 1, DTYPES[n // 8 % 3]
         inputs = gaussian(len(hosts), n, dtype)
-        check(inputs, [(n, _C.Spec(bits=bits, bucket_size=64))], algorithm, hosts=hosts)
+        check(inputs, [(n, _C.Codec(bits=bits, bucket_size=64))], algorithm, hosts=hosts)
         if n % 4 == 0:
             check(inputs, [(n, None)], algorithm, hosts=hosts)
 
@@ -52,7 +52,7 @@ def test_many_rounds_under_way(layout, algorithm, average, dtype):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_bucket_larger_than_a_segment_has_a_round_of_its_own(algorithm):
     n = 10_000
-    spec = _C.Spec(bits=8, bucket_size=4000)
+    spec = _C.Codec(bits=8, bucket_size=4000)
     for hosts in ("aabb", "abc"):
         group = {"hosts": list(hosts), "segment_bytes": 1024, "slot_bytes": 1 << 17}
         check(gaussian(len(hosts), n), [(n, spec)], algorithm, **group)
@@ -67,7 +67,7 @@ def test_reduce_scatter(layout, dtype):
         inputs = gaussian(size, shard * size, dtype)
         for more in ({}, {"leader_only": True}, {"inner_exact": False}):
             group = {"hosts": hosts, "segment_bytes": 2048, "slot_bytes": 1 << 17, **more}
-            spec = _C.Spec(bits=shard % 8 + 1, bucket_size=64)
+            spec = _C.Codec(bits=shard % 8 + 1, bucket_size=64)
             outputs, _ = run_shards("reduce_scatter", inputs, spec, average=shard % 2 == 0, **group)
             expected = model.reduce_scatter(inputs, spec, average=shard % 2 == 0, **group)
             for output, wanted in zip(outputs, expected, strict=True):
@@ -79,7 +79,7 @@ def test_reduce_scatter(layout, dtype):
 def test_reduce_scatter_of_buckets_that_are_longer_encoded_than_exact(bucket, dtype):
     hosts = list("acbc")
     inputs = gaussian(4, 4 * 9000, dtype)
-    spec = _C.Spec(bits=3, bucket_size=bucket)
+    spec = _C.Codec(bits=3, bucket_size=bucket)
     for leader_only in (False, True):
         group = {"hosts": hosts, "slot_bytes": 17 << 10, "inner_exact": False}
         group["leader_only"] = leader_only
@@ -98,7 +98,7 @@ def test_all_gather(layout, dtype):
         inputs = gaussian(size, shard, dtype)
         for more in ({}, {"leader_only": True}):
             group = {"hosts": hosts, "segment_bytes": 2048, "slot_bytes": 1 << 17, **more}
-            spec = _C.Spec(bits=shard % 8 + 1, bucket_size=64)
+            spec = _C.Codec(bits=shard % 8 + 1, bucket_size=64)
             outputs, _ = run_shards("all_gather", inputs, spec, **group)
             coded = [
                 model.through_codec(model.to_float32(x), spec, dtype, source=model.to_float32(x))
@@ -111,7 +111,7 @@ def test_all_gather(layout, dtype):
 
 def test_auto_takes_what_fits_where_carriers_make_no_room():
     n = 400_000
-    layers = [(n, _C.Spec(bits=8, bucket_size=n))]
+    layers = [(n, _C.Codec(bits=8, bucket_size=n))]
     inputs = gaussian(24, n, torch.bfloat16)
     group = {"hosts": [str(rank // 8) for rank in range(24)], "inner_limit": 1 << 20}
     assert run(inputs, layers, "auto", **group)[1]["algorithm"] == "sra"
@@ -122,7 +122,7 @@ def test_auto_takes_what_fits_where_carriers_make_no_room():
 @pytest.mark.parametrize("hosts", ["aab", "aaab", "aaaab", "aabb"])
 def test_large_shards_with_a_compressed_inside(hosts):
     inputs = gaussian(len(hosts), 150_000 * len(hosts))
-    spec = _C.Spec(bits=4, bucket_size=512)
+    spec = _C.Codec(bits=4, bucket_size=512)
     group = {"hosts": list(hosts), "inner_exact": False, "leader_only": hosts == "aabb"}
     outputs, _ = run_shards("reduce_scatter", inputs, spec, **group)
     expected = model.reduce_scatter(inputs, spec, **group)
@@ -150,7 +150,7 @@ def test_exact_shards(operation):
 def test_a_nan_stays_in_its_bucket_and_raises_where_asked(layout, algorithm):
     hosts = list(LAYOUTS[layout])
     n, bucket = 4096, 64
-    layers = [(n, _C.Spec(bits=4, bucket_size=bucket))]
+    layers = [(n, _C.Codec(bits=4, bucket_size=bucket))]
     group = {"hosts": hosts, **TINY}
     clean = run(gaussian(len(hosts), n), layers, algorithm, **group)[0][0]
     for rank in range(len(hosts)):
@@ -172,7 +172,7 @@ def test_a_nan_stays_in_its_bucket_and_raises_where_asked(layout, algorithm):
 def test_nothing_leaves_a_host_twice(layout, leader_only, bits):
     hosts = list(LAYOUTS[layout])
     n, bucket = 1 << 18, 512
-    spec = None if bits == 32 else _C.Spec(bits=bits, bucket_size=bucket)
+    spec = None if bits == 32 else _C.Codec(bits=bits, bucket_size=bucket)
     _, info = run(gaussian(len(hosts), n), [(n, spec)], "sra", hosts=hosts, leader_only=leader_only)
     count = len(set(hosts))
     encoded = 4 * n * (1 if spec is None else (bits + 64 / bucket) / 32)
@@ -192,7 +192,7 @@ def test_nothing_leaves_a_host_twice(layout, leader_only, bits):
 
 def relative_error(hosts, algorithm, n=1 << 16):
     inputs = gaussian(len(hosts), n, seed=len(hosts))
-    outputs, _ = run(inputs, [(n, _C.Spec(bits=4, bucket_size=512))], algorithm, hosts=hosts)
+    outputs, _ = run(inputs, [(n, _C.Codec(bits=4, bucket_size=512))], algorithm, hosts=hosts)
     exact = sum(x.double() for x in inputs)
     return ((outputs[0].double() - exact).norm() / exact.norm()).item()
 
@@ -217,7 +217,7 @@ def test_error_of_the_ring_grows_as_documented():
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_stochastic_rounding_replays_and_agrees_on_all_ranks(algorithm):
-    layers = [(5000, _C.Spec(bits=2, bucket_size=64, rounding="stochastic", seed=3))]
+    layers = [(5000, _C.Codec(bits=2, bucket_size=64, rounding="stochastic", seed=3))]
     group = {"hosts": list("aabbc"), **TINY}
     inputs = gaussian(5, 5000)
     first = run(inputs, layers, algorithm, sequence=7, **group)[0]

@@ -18,7 +18,7 @@ std::shared_ptr<const Codec> CallCodec::get() {
   std::lock_guard<std::mutex> lock(mutex_);
   bool changed = codec_ == nullptr;
   for (Variable& variable : variables_) {
-    const char* now = std::getenv(variable.name);
+    const char* now = std::getenv(variable.name.c_str());
     if (now == nullptr ? !variable.value : variable.value && *variable.value == now) continue;
     changed = true;
     codec_ = nullptr;  // stays so if the look-up throws

@@ -25,7 +25,7 @@ class CallCodec {
  private:
   /// An environment variable that is read at each call, and what it held at the last look-up.
   struct Variable {
-    const char* name;
+    std::string name;
     std::optional<std::string> value;
   };
 

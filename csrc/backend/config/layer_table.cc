@@ -2,21 +2,15 @@
 
 #include <string>
 
+#include "backend/config/settings.h"
 #include "base/error.h"
 
 namespace cgx {
 namespace {
 
-void check_bits(int64_t bits) {
-  if (bits > 32)
-    throw ConfigError(
-        str_of("bits=", bits, " is not allowed; 1-8, 16, others up to 32 (exact), or 0"));
-}
-
-void check_bucket_size(int64_t bucket_size) {
-  if (bucket_size > INT32_MAX) {
-    throw ConfigError(str_of("bucket_size=", bucket_size, " is not allowed; at most ", INT32_MAX));
-  }
+// Of `bits` or `bucket_size`; 0 and less: as the group is set.
+void check(const char* name, int64_t value) {
+  if (value > 0) canonical(setting(name), name, std::to_string(value));
 }
 
 }  // namespace
@@ -30,8 +24,8 @@ void LayerTable::add(int64_t bucket_idx, int64_t layer_idx, int64_t numel, int64
                      int64_t bucket_size) {
   if (bucket_idx < 0) throw ConfigError(str_of("bucket_idx=", bucket_idx, " must not be negative"));
   if (numel < 0) throw ConfigError(str_of("numel=", numel, " must not be negative"));
-  check_bits(bits);
-  check_bucket_size(bucket_size);
+  check("bits", bits);
+  check("bucket_size", bucket_size);
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<RegisteredLayer>& layers = buckets_[bucket_idx];
   const auto known = static_cast<int64_t>(layers.size());
@@ -55,13 +49,13 @@ RegisteredLayer& LayerTable::at(int64_t bucket_idx, int64_t layer_idx) {
 }
 
 void LayerTable::set_bits(int64_t bucket_idx, int64_t layer_idx, int64_t bits) {
-  check_bits(bits);
+  check("bits", bits);
   std::lock_guard<std::mutex> lock(mutex_);
   at(bucket_idx, layer_idx).bits = bits > 0 ? bits : 0;
 }
 
 void LayerTable::set_bucket_size(int64_t bucket_idx, int64_t layer_idx, int64_t bucket_size) {
-  check_bucket_size(bucket_size);
+  check("bucket_size", bucket_size);
   std::lock_guard<std::mutex> lock(mutex_);
   at(bucket_idx, layer_idx).bucket_size = bucket_size > 0 ? bucket_size : 0;
 }

@@ -1,0 +1,125 @@
+"""Writes what follows from the engine's declarations: the stub of torch_cgx.codecs, and the
+constructor of Options in torch_cgx/_C.pyi.
+
+    python tools/generate.py           # after a change of csrc/codec/families or of a setting
+    python tools/generate.py --check   # fails where a file is not as it would be written
+
+Needs the built extension.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from torch_cgx import _C  # noqa: E402
+
+BEGIN, END = "# begin: made by tools/generate.py\n", "# end\n"
+# By Setting::kind: what the constructor takes.
+TYPES = {
+    "integer": "int",
+    "boolean": "bool",
+    "switch": "bool | str",
+    "choice": "str",
+    "list": "str | Sequence[str]",
+    "text": "str",
+}
+
+
+def codecs_stub() -> str:
+    """torch_cgx/codecs.pyi: a class for each family."""
+    text = """# Made by tools/generate.py from the engine's declarations.
+from typing import Any
+
+import torch
+
+from torch_cgx import _C
+
+class Codec:
+    _engine: _C.Codec
+    def encode(
+        self,
+        tensor: torch.Tensor,
+        *,
+        sequence: int = 0,
+        rank: int = 0,
+        index: int = 0,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+    def decode(
+        self,
+        payload: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        numel: int | None = None,
+        dtype: torch.dtype | None = None,
+        add: bool = False,
+    ) -> torch.Tensor: ...
+    def roundtrip(
+        self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
+    ) -> torch.Tensor: ...
+    def encoded_bytes(self, numel: int, dtype: torch.dtype = ...) -> int: ...
+
+"""
+    for family in _C.families():
+        if family["python"]:
+            text += _class_stub(family)
+    return text + (
+        "def names() -> tuple[str, ...]: ...\n"
+        "def make(name: str, **params: Any) -> Codec: ...\n"
+    )
+
+
+def _class_stub(family: dict[str, Any]) -> str:
+    rows = [p for p in family["parameters"] if p["kind"] != "integer" or p["low"] != p["high"]]
+    text = f"class {family['python']}(Codec):\n    def __init__(\n        self,\n"
+    for row in rows:
+        default = '"%s"' % row["value"] if row["type"] == "str" else repr(row["value"])
+        text += f"        {row['name']}: {row['type']} = {default},\n"
+    text += "    ) -> None: ...\n"
+    for row in rows:
+        text += f"    @property\n    def {row['name']}(self) -> {row['type']}: ...\n"
+    return text + "\n"
+
+
+def options_lines() -> str:
+    """The keyword arguments of Options."""
+    return "".join(
+        f"        {row['name']}: {TYPES[row['kind']]} | None = None,\n" for row in _C.settings()
+    )
+
+
+def between_marks(text: str, lines: str) -> str:
+    before, rest = text.split(" " * 8 + BEGIN)
+    _, after = rest.split(" " * 8 + END)
+    return before + " " * 8 + BEGIN + lines + " " * 8 + END + after
+
+
+def files() -> dict[Path, str]:
+    stub = ROOT / "torch_cgx" / "_C.pyi"
+    return {
+        ROOT / "torch_cgx" / "codecs.pyi": codecs_stub(),
+        stub: between_marks(stub.read_text(), options_lines()),
+    }
+
+
+def main() -> None:
+    stale = [
+        path for path, text in files().items() if not path.exists() or path.read_text() != text
+    ]
+    if "--check" in sys.argv[1:]:
+        if stale:
+            names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+            sys.exit(f"{names}: not as tools/generate.py writes it; run make generate")
+        return
+    for path in stale:
+        path.write_text(files()[path])
+        print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
