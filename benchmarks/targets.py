@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks._hosts_report import payload_bytes
-from benchmarks._parts import RESULTS
+from benchmarks._command import RESULTS
+from benchmarks.hosts import payload_bytes
 
 Row = dict[str, Any]
 MIB64 = 64 << 20
