@@ -21,8 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 NOTHING = "nothing measured: "  # begins the line on stderr of a benchmark that cannot run here
 BITS = [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
-COLORS = {32: "#1f77b4", 16: "#17becf", 8: "#2ca02c", 4: "#ff7f0e", 2: "#d62728"}  # by bits
-OTHER_COLOR = "#9467bd"
+_COLORS = {32: "#1f77b4", 16: "#17becf", 8: "#2ca02c", 4: "#ff7f0e", 2: "#d62728"}  # by bits
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
@@ -235,16 +234,23 @@ def picture(file: str, rows: int, columns: int, **options: Any) -> Iterator[tupl
     pyplot.close(figure)
 
 
-def size_axis(axis: Any, sizes: Sequence[int], base: int | None = 2, **options: Any) -> None:
-    """Sizes to the right, on a logarithmic scale; upwards ratios, with scale `base`, or rates, with
-    None. options: of the ticks.
+def color(method: str, bits: int) -> str:
+    """Of cgx by its bits; gloo's fp32 is black, everything else grey."""
+    if method.startswith("cgx"):
+        return _COLORS.get(bits, "#9467bd")
+    return "black" if method == "gloo fp32" else "#7f7f7f"
+
+
+def size_axis(axis: Any, sizes: Sequence[int], y: str = "ratio", **options: Any) -> None:
+    """Sizes to the right, on a logarithmic scale; upwards a "ratio", in powers of 2, or a "log" or
+    "linear" scale. options: of the ticks.
     """
     axis.set_xscale("log", base=4)
-    if base is None:
-        axis.set_yscale("log")
-    else:
-        axis.set_yscale("log", base=base)
+    if y == "ratio":
+        axis.set_yscale("log", base=2)
         axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    else:
+        axis.set_yscale(y)
     axis.set_xticks(sizes, [size_text(size) for size in sizes], **options)
     axis.minorticks_off()
     axis.grid(alpha=0.25)

@@ -31,19 +31,8 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 import torch
 
 import torch_cgx
-from benchmarks import _measure, _peers, _ranks
-from benchmarks._command import (
-    COLORS,
-    NOTHING,
-    OTHER_COLOR,
-    add_output_arguments,
-    add_reduction_arguments,
-    at_least,
-    finish,
-    picture,
-    print_facts,
-    size_axis,
-)
+from benchmarks import _command, _measure, _peers, _ranks
+from benchmarks._command import NOTHING, at_least
 from benchmarks._methods import GLOO, CgxGroup, Gloo, Hook, Method, Reference
 
 SIZES = [4**k for k in range(1, 14)]  # 4 B to 64 MiB
@@ -146,7 +135,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--carrier", nargs="+", choices=["shm", "gloo"], default=["shm", "gloo"], help="of cgx"
     )
-    add_reduction_arguments(parser, "4, 64K, 64M")
+    _command.add_reduction_arguments(parser, "4, 64K, 64M")
     parser.add_argument(
         "--reduction",
         nargs="+",
@@ -180,7 +169,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--mpirun", metavar="PROGRAM", help="of Open MPI, python with mpi4py beside it; or: auto"
     )
     parser.add_argument("--quick", action="store_true", help="five sizes, five repetitions")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -238,7 +227,7 @@ def _style(row: dict[str, Any]) -> dict[str, Any]:
     if not row["method"].startswith("cgx"):
         color = _PEER_COLORS.get(row["method"], "#7f7f7f")
         return {"color": color, "linestyle": "-", "marker": "x"}
-    color = COLORS.get(row["bits"], OTHER_COLOR)
+    color = _command.color(row["method"], row["bits"])
     return {
         "color": color,
         "linestyle": "-" if row["carrier"] == "shm" else "--",
@@ -248,7 +237,7 @@ def _style(row: dict[str, Any]) -> dict[str, Any]:
 
 def draw(rows: list[_measure.Row], title: str, file: str) -> None:
     """The picture: rate against size, and speed-up against gloo."""
-    with picture(file, 1, 2, figsize=(14, 5.5)) as (figure, axes):
+    with _command.picture(file, 1, 2, figsize=(14, 5.5)) as (figure, axes):
         rate, speedup = axes[0]
         for name in dict.fromkeys(row["method"] for row in rows):
             mine = [row for row in rows if row["method"] == name]
@@ -269,7 +258,7 @@ def draw(rows: list[_measure.Row], title: str, file: str) -> None:
         rate.set(ylabel="bytes of fp32 reduced per second (algbw, GB/s)")
         speedup.set(ylabel="times as fast as gloo fp32 (median of pairs)")
         for axis in (rate, speedup):
-            size_axis(axis, sizes, base=None)
+            _command.size_axis(axis, sizes, "log")
         rate.legend(fontsize=8)
         figure.suptitle(title)
 
@@ -286,7 +275,7 @@ def main(argv: list[str] | None = None) -> int:
     peers, missing = find_peers(args)
     job = make_job(args, peers)
     start = time.monotonic()
-    facts = print_facts(
+    facts = _command.print_facts(
         ranks=args.ranks, threads=1, repeats=job.repeats, bucket_size=job.bucket_size
     )
     if facts["cores"] is not None and args.ranks > facts["cores"]:
@@ -310,7 +299,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     title = f"all-reduce of fp32, {args.ranks} ranks on one host ({facts['cpu']})"
     wrong = _measure.failures(rows)
-    return finish(args, document, lambda file: draw(rows, title, file), wrong)
+    return _command.finish(args, document, lambda file: draw(rows, title, file), wrong)
 
 
 if __name__ == "__main__":

@@ -43,20 +43,8 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from benchmarks import _measure, _ranks
-from benchmarks._command import (
-    add_bucket_size_argument,
-    add_output_arguments,
-    add_sizes_argument,
-    at_least,
-    finish,
-    picture,
-    print_facts,
-    size_axis,
-    size_text,
-    spread,
-    time_text,
-)
+from benchmarks import _command, _measure, _ranks
+from benchmarks._command import at_least, size_text, spread, time_text
 from benchmarks._methods import GLOO, Gloo, Method, Reference, WidthGroup, contribution
 from benchmarks._ranks import everyone
 from testbed.bed import hosts, hosts_available
@@ -90,9 +78,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         description="Autotuned groups against the best of what they choose from.",
     )
     parser.add_argument("--links", nargs="+", type=link, metavar="LINK", help="shm gloo; 1gbit")
-    add_sizes_argument(parser, "1K, 64M")
+    _command.add_sizes_argument(parser, "1K, 64M")
     parser.add_argument("--bits", type=int, choices=range(1, 9), default=4)
-    add_bucket_size_argument(parser)
+    _command.add_bucket_size_argument(parser)
     parser.add_argument(
         "--seconds",
         type=float,
@@ -102,7 +90,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--processes", type=at_least(1), metavar="N", help="9; 1 with --quick")
     parser.add_argument("--settle", type=at_least(20), default=50, metavar="CALLS", help="50")
     parser.add_argument("--quick", action="store_true", help="one host, three sizes")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -317,13 +305,13 @@ def table(run: dict[str, Any]) -> str:
 def draw(runs: list[dict[str, Any]], title: str, file: str) -> None:
     """By size, of every link: of best, and the control."""
     size = (3.2 * len(runs) + 1, 3.4)
-    with picture(file, 1, len(runs), figsize=size, sharey=True) as (figure, axes):
+    with _command.picture(file, 1, len(runs), figsize=size, sharey=True) as (figure, axes):
         for axis, run in zip(axes[0], runs, strict=True):
             sizes = [row["bytes"] for row in run["rows"]]
             axis.axhspan(0.95, 1 / 0.95, color="0.92")
             axis.plot(sizes, [row["control"] for row in run["rows"]], "o:", color="0.6", ms=3)
             axis.plot(sizes, [row["of_best"] for row in run["rows"]], "o-")
-            size_axis(axis, sizes[::2])
+            _command.size_axis(axis, sizes[::2], "linear")
             axis.set_title(run["link"])
         axes[0][0].set_ylabel(
             "autotuned, times as fast as the best\n(dotted: exact, of another exact)"
@@ -349,7 +337,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     start = time.monotonic()
     processes = args.processes or (1 if args.quick else 9)
-    facts = print_facts(
+    facts = _command.print_facts(
         ranks=2,
         threads=1,
         bits=job.bits,
@@ -390,7 +378,7 @@ def main(argv: list[str] | None = None) -> int:
         if not row["right"]
     ]
     title = f"2 ranks, {job.bits} bits asked for ({facts['cpu']})"
-    return finish(args, document, lambda file: draw(runs, title, file), wrong)
+    return _command.finish(args, document, lambda file: draw(runs, title, file), wrong)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch
 
-from benchmarks._command import add_output_arguments, at_least, finish, picture, print_facts
+from benchmarks import _command
+from benchmarks._command import at_least
 from torch_cgx import _C, codecs  # type: ignore[attr-defined]
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -340,7 +341,7 @@ def plot(rows: list[dict[str, Any]], best: str, file: str) -> None:
         ("decode to fp32", {"store": "decode {}", "add": "decode+add {}"}, "y += x"),
     )
     known = {row["name"]: row for row in rows if row["level"] == best}
-    with picture(file, 1, 2, figsize=(11, 4.2), sharey=True) as (_, axes):
+    with _command.picture(file, 1, 2, figsize=(11, 4.2), sharey=True) as (_, axes):
         for axis, (title, series, roof) in zip(axes[0], panels, strict=True):
             for label, name in series.items():
                 bits = [b for b in BITS if name.format(b) in known]
@@ -366,7 +367,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=at_least(1), help="rounds (default 15; 5 with --quick)")
     parser.add_argument("--bucket-size", type=at_least(1), default=512)
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     levels = _C.cpu_levels().split(",")
@@ -375,12 +376,14 @@ def main(argv: list[str] | None = None) -> int:
     rounds = args.rounds or (5 if args.quick else 15)
     cases = make_cases(numel, levels, args.bucket_size, args.quick)
     rows = summarize(cases, measure(cases, rounds), best)
-    facts = print_facts(levels=levels, numel=numel, rounds=rounds, bucket_size=args.bucket_size)
+    facts = _command.print_facts(
+        levels=levels, numel=numel, rounds=rounds, bucket_size=args.bucket_size
+    )
     print_table(rows)
     ratios = against_targets(rows, best)
     print_targets(ratios)
     document = {"machine": facts, "rows": rows, "targets": ratios}
-    return finish(args, document, lambda file: plot(rows, best, file))
+    return _command.finish(args, document, lambda file: plot(rows, best, file))
 
 
 if __name__ == "__main__":

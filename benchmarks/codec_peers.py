@@ -27,17 +27,8 @@ from typing import Any
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import _peers
-from benchmarks._command import (
-    NOTHING,
-    ROOT,
-    add_output_arguments,
-    at_least,
-    finish,
-    picture,
-    print_facts,
-    spread,
-)
+from benchmarks import _command, _peers
+from benchmarks._command import NOTHING, at_least, spread
 
 # Which of ours does what theirs does.
 OURS = {
@@ -111,10 +102,10 @@ def run(python: Path, numel: int, rounds: int) -> dict[str, Any]:
         result = Path(folder) / "measured.json"
         command = [str(python), "-m", "benchmarks.codec_peers", "--numel", str(numel)]
         command += ["--rounds", str(rounds), "--measure-to", str(result)]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"PYTHONPATH": str(_command.ROOT), "OMP_NUM_THREADS": "1"}
         # What torch would load by itself is that of .venv.
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=_TIMEOUT)
+        subprocess.run(command, cwd=_command.ROOT, env=environment, check=True, timeout=_TIMEOUT)
         return dict(json.loads(result.read_text()))
 
 
@@ -149,7 +140,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], title: str, file: str) -> None:
-    with picture(file, 1, 1, figsize=(8, 3.6)) as (_, ((axis,),)):
+    with _command.picture(file, 1, 1, figsize=(8, 3.6)) as (_, ((axis,),)):
         colors = ["#1f77b4" if row["name"].startswith("cgx") else "#7f7f7f" for row in rows]
         axis.barh([row["name"] for row in rows], [row["gb_per_s"] for row in rows], color=colors)
         axis.set(xlabel="GB/s of fp32, one core", title=title)
@@ -164,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=at_least(1), metavar="N", help="9; 3 with --quick")
     parser.add_argument("--quick", action="store_true", help="fewer values and rounds")
     parser.add_argument("--measure-to", metavar="FILE", help=argparse.SUPPRESS)  # see run()
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     numel = args.numel or (1 << 20 if args.quick else 1 << 24)
     rounds = args.rounds or (3 if args.quick else 9)
@@ -177,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{NOTHING}{reason}", file=sys.stderr)
         return 0
     measured = run(python, numel, rounds)
-    facts = print_facts(numel=numel, rounds=rounds, threads=1, peers=measured["versions"])
+    facts = _command.print_facts(numel=numel, rounds=rounds, threads=1, peers=measured["versions"])
     rows = to_rows(measured, 4 * numel)
     print(table(rows))
     document = {"benchmark": "codec_peers", "machine": facts, "rows": rows}
@@ -185,7 +176,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{key}: {measured[key]}")
         document[key] = measured[key]
     title = f"8-bit codecs ({facts['cpu']})"
-    return finish(args, document, lambda file: draw(rows, title, file))
+    return _command.finish(args, document, lambda file: draw(rows, title, file))
 
 
 if __name__ == "__main__":

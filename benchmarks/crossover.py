@@ -35,18 +35,8 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch.distributed as dist
 
-from benchmarks import _measure, _ranks
-from benchmarks._command import (
-    add_bucket_size_argument,
-    add_output_arguments,
-    add_sizes_argument,
-    at_least,
-    finish,
-    picture,
-    size_axis,
-    size_text,
-    time_text,
-)
+from benchmarks import _command, _measure, _ranks
+from benchmarks._command import at_least, size_text, time_text
 from benchmarks._methods import WidthGroup, contribution
 from testbed.bed import hosts
 from testbed.network import parse_rate
@@ -81,12 +71,12 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         description="Where exact, 16-bit and few-bit all-reduces cross, and the autotuner's view.",
     )
     parser.add_argument("--rates", nargs="+", type=rate, metavar="RATE", help="200mbit, none, shm")
-    add_sizes_argument(parser, "4K, 16M")
+    _command.add_sizes_argument(parser, "4K, 16M")
     parser.add_argument("--bits", type=int, choices=range(1, 9), default=4)
-    add_bucket_size_argument(parser)
+    _command.add_bucket_size_argument(parser)
     parser.add_argument("--repeats", type=at_least(1), metavar="N", help="9; 3 with --quick")
     parser.add_argument("--quick", action="store_true", help="two links, three sizes")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -239,7 +229,7 @@ def draw(document: dict[str, Any], file: str) -> None:
     """
     runs, bits = document["runs"], document["machine"]["bits"]
     ticks = sorted({row["bytes"] for run in runs for row in run["rows"]})
-    with picture(file, 1, 2, figsize=(14, 5.5), sharex=True) as (figure, axes):
+    with _command.picture(file, 1, 2, figsize=(14, 5.5), sharex=True) as (figure, axes):
         gain, tuned = axes[0]
         for number, run in enumerate(runs):
             rows = run["rows"]
@@ -264,7 +254,7 @@ def draw(document: dict[str, Any], file: str) -> None:
         )
         tuned.axhline(0.95, color="red", linewidth=0.8, linestyle="--")
         for axis in (gain, tuned):
-            size_axis(axis, ticks)
+            _command.size_axis(axis, ticks)
             axis.axhline(1, color="grey", linewidth=1)
         gain.legend(fontsize=8)
         figure.suptitle(f"all-reduce of 2 ranks ({document['machine']['cpu']})")
@@ -317,7 +307,7 @@ def main(argv: list[str] | None = None) -> int:
         "runs": runs,
     }
     wrong = [f"a result of {row['bytes']} bytes" for row in rows if not row["right"]]
-    return finish(args, document, lambda file: draw(document, file), wrong)
+    return _command.finish(args, document, lambda file: draw(document, file), wrong)
 
 
 if __name__ == "__main__":

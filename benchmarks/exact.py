@@ -37,18 +37,8 @@ from typing import Any
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import _measure, _ranks
-from benchmarks._command import (
-    add_output_arguments,
-    add_settings_argument,
-    add_sizes_argument,
-    at_least,
-    finish,
-    picture,
-    settings_label,
-    size_axis,
-    write_json,
-)
+from benchmarks import _command, _measure, _ranks
+from benchmarks._command import at_least, settings_label
 from benchmarks._methods import GLOO, CgxGroup, Gloo, Method
 from testbed.bed import hosts
 from testbed.network import parse_rate
@@ -103,14 +93,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--layouts", nargs="+", type=layout, metavar="LAYOUT", help=f"default: {' '.join(LAYOUTS)}"
     )
-    add_sizes_argument(parser, "4, 64K, 64M")
+    _command.add_sizes_argument(parser, "4, 64K, 64M")
     parser.add_argument("--seconds", type=at_least(0), metavar="N", help="6; 0 with --quick")
     parser.add_argument("--repeats", type=at_least(1), metavar="N", help="6; 3 with --quick")
     parser.add_argument("--processes", type=at_least(1), metavar="N", help="3; 1 with --quick")
-    add_settings_argument(parser, "a further group")
+    _command.add_settings_argument(parser, "a further group")
     parser.add_argument("--quick", action="store_true", help="two layouts, five sizes")
     parser.add_argument("--resume", action="store_true", help="keep what the JSON file has")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     if args.resume and not args.json:
         parser.error("--resume needs --json")
@@ -267,10 +257,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"\n{_measure.speedups(measured['rows'])}\n", flush=True)
         wrong += [f"{where.text}: {line}" for line in _measure.failures(measured["rows"])]
         if args.json:  # so that --resume has it, whatever becomes of the others
-            write_json(Path(args.json), document_of(facts, runs))
+            _command.write_json(Path(args.json), document_of(facts, runs))
     print(f"{time.monotonic() - start:.0f} s in all")
     title = f"exact all-reduces of fp32 over Gloo ({facts['cpu']})"
-    return finish(args, document_of(facts, runs), lambda file: draw(runs, title, file), wrong)
+    return _command.finish(
+        args, document_of(facts, runs), lambda file: draw(runs, title, file), wrong
+    )
 
 
 def document_of(facts: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -280,7 +272,7 @@ def document_of(facts: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, 
 
 def draw(runs: list[dict[str, Any]], heading: str, file: str) -> None:
     """The picture: of each layout how many times faster than gloo."""
-    with picture(file, 1, len(runs), figsize=(4 * len(runs), 4)) as (figure, axes):
+    with _command.picture(file, 1, len(runs), figsize=(4 * len(runs), 4)) as (figure, axes):
         for axis, run in zip(axes[0], runs, strict=True):
             for name in list(dict.fromkeys(row["method"] for row in run["rows"]))[1:]:
                 mine = [row for row in run["rows"] if row["method"] == name]
@@ -289,7 +281,7 @@ def draw(runs: list[dict[str, Any]], heading: str, file: str) -> None:
                 low, high = ([row[f"speedup_{p}"] for row in mine] for p in ("p10", "p90"))
                 axis.fill_between(sizes, low, high, color=line.get_color(), alpha=0.1)
             axis.axhline(1, color="black", linewidth=0.7)
-            size_axis(axis, sizes, rotation=60)
+            _command.size_axis(axis, sizes, rotation=60)
             axis.set_title(run["layout"])
         axes[0][0].set_ylabel("times as fast as gloo (median of pairs)")
         axes[0][0].legend(fontsize=8)

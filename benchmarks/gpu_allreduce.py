@@ -27,16 +27,8 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from benchmarks import _ranks
-from benchmarks._command import (
-    add_output_arguments,
-    add_sizes_argument,
-    at_least,
-    finish,
-    picture,
-    print_facts,
-    size_text,
-)
+from benchmarks import _command, _ranks
+from benchmarks._command import at_least, size_text
 from benchmarks._methods import contribution, fingerprint
 from benchmarks._ranks import everyone
 from benchmarks.gpu_codec import device_facts, no_gpu
@@ -134,7 +126,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], title: str, file: str) -> None:
-    with picture(file, 1, 1, figsize=(7, 4.2)) as (_, ((axis,),)):
+    with _command.picture(file, 1, 1, figsize=(7, 4.2)) as (_, ((axis,),)):
         for name in dict.fromkeys(row["method"] for row in rows):
             mine = [row for row in rows if row["method"] == name]
             sizes, rates = ([row[key] for row in mine] for key in ("bytes", "algbw"))
@@ -147,9 +139,9 @@ def plot(rows: list[dict[str, Any]], title: str, file: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="All-reduces of two ranks on one GPU.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes")
-    add_sizes_argument(parser, "1M, 64M")
+    _command.add_sizes_argument(parser, "1M, 64M")
     parser.add_argument("--rounds", type=at_least(1), help="rounds (default 15; 5 with --quick)")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     if no_gpu():
         return 0
@@ -157,10 +149,10 @@ def main(argv: list[str] | None = None) -> int:
     job = {"sizes": args.sizes or (QUICK_SIZES if args.quick else SIZES), "rounds": rounds}
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks inherit it
     rows = _ranks.on_this_host(measure, job, 2)["rows"]
-    facts = print_facts(**device_facts(), ranks=2, gpus=1, rounds=rounds)
+    facts = _command.print_facts(**device_facts(), ranks=2, gpus=1, rounds=rounds)
     print(table(rows))
     document = {"machine": facts, "rows": rows}
-    return finish(args, document, lambda file: plot(rows, facts["gpu"], file))
+    return _command.finish(args, document, lambda file: plot(rows, facts["gpu"], file))
 
 
 if __name__ == "__main__":

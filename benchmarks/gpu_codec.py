@@ -28,14 +28,8 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch
 
-from benchmarks._command import (
-    NOTHING,
-    add_output_arguments,
-    at_least,
-    finish,
-    picture,
-    print_facts,
-)
+from benchmarks import _command
+from benchmarks._command import NOTHING, at_least
 from torch_cgx import _C, codecs  # type: ignore[attr-defined]
 
 CODES = {torch.float32: 0, torch.bfloat16: 2}
@@ -246,7 +240,7 @@ def plot(rows: list[dict[str, Any]], title: str, file: str) -> None:
         if row["bits"] is not None:
             key = f"{row['operation']} {row['dtype']}"
             lines.setdefault(key, []).append((row["bits"], row["of_copy"]))
-    with picture(file, 1, 1, figsize=(7, 4.2)) as (_, ((axis,),)):
+    with _command.picture(file, 1, 1, figsize=(7, 4.2)) as (_, ((axis,),)):
         for label, points in lines.items():
             axis.plot(*zip(*points, strict=True), marker="o", label=label)
         axis.axhline(OF_COPY, linestyle="--", color="grey", label="target at 4 bits")
@@ -266,7 +260,7 @@ def main(argv: list[str] | None = None, clock: Clock | None = None) -> int:
     parser.add_argument("--bits", nargs="+", type=int, choices=BITS, default=list(BITS))
     parser.add_argument("--bucket-size", type=at_least(1), default=512)
     parser.add_argument("--rounding", choices=codecs._ROUNDINGS, default="nearest")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     if no_gpu():
         return 0
@@ -275,7 +269,7 @@ def main(argv: list[str] | None = None, clock: Clock | None = None) -> int:
     clock = clock or Events()
     cases = make_cases(numel, args.bucket_size, args.bits, args.rounding)
     rows = summarize(cases, measure(cases, clock, rounds, args.calls))
-    facts = print_facts(
+    facts = _command.print_facts(
         **device_facts(),
         numel=numel,
         rounds=rounds,
@@ -287,7 +281,7 @@ def main(argv: list[str] | None = None, clock: Clock | None = None) -> int:
     targets = against_targets(rows)
     print_tables(rows, targets)
     document = {"machine": facts, "rows": rows, "targets": targets}
-    return finish(args, document, lambda file: plot(rows, facts["gpu"], file))
+    return _command.finish(args, document, lambda file: plot(rows, facts["gpu"], file))
 
 
 if __name__ == "__main__":

@@ -40,23 +40,10 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 import torch
 import torch.distributed as dist
 
-from benchmarks import _measure, _ranks
-from benchmarks._command import (
-    COLORS,
-    OTHER_COLOR,
-    add_output_arguments,
-    add_reduction_arguments,
-    add_settings_argument,
-    at_least,
-    finish,
-    picture,
-    settings_label,
-    size_axis,
-    size_text,
-    time_text,
-)
+from benchmarks import _command, _measure, _ranks
+from benchmarks._command import at_least, settings_label, size_text, time_text
 from benchmarks._measure import Row
-from benchmarks._methods import GLOO, CgxGroup, Gloo, Hook, Method, contribution
+from benchmarks._methods import CgxGroup, Gloo, Hook, Method, contribution
 from benchmarks._ranks import everyone
 from testbed.bed import hosts
 from testbed.network import parse_rate, read_own
@@ -89,15 +76,15 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         metavar="RATE",
         help="200mbit, none",
     )
-    add_reduction_arguments(parser, "4K, 64M")
-    add_settings_argument(parser, "all bits once more")
+    _command.add_reduction_arguments(parser, "4K, 64M")
+    _command.add_settings_argument(parser, "all bits once more")
     parser.add_argument(
         "--mpirun", metavar="PROGRAM", help="start ranks by it, with the python beside it"
     )
     parser.add_argument(
         "--quick", action="store_true", help="2 hosts, four sizes, five repetitions"
     )
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -307,14 +294,14 @@ def draw(runs: list[dict[str, Any]], heading: str, file: str) -> None:
     """The picture: for each run the speed-up, and the bytes that left a host."""
     lines = ["-", "--", ":", "-."]
     size = {"figsize": (6.5 * len(runs), 9), "sharex": True, "sharey": "row"}
-    with picture(file, 2, len(runs), **size) as (figure, axes):
+    with _command.picture(file, 2, len(runs), **size) as (figure, axes):
         for (speed, traffic), run in zip(axes.T, runs, strict=True):
             seen: dict[int, int] = {}  # lines by bits: variants differ in their dashes
             for name in dict.fromkeys(row["method"] for row in run["rows"]):
                 mine = [row for row in run["rows"] if row["method"] == name]
                 sizes = [row["bytes"] for row in mine]
                 bits = mine[0]["bits"]
-                color = "black" if name == GLOO else COLORS.get(bits, OTHER_COLOR)
+                color = _command.color(name, bits)
                 style: dict[str, Any] = {"color": color, "linewidth": 1.4, "markersize": 4}
                 if name.startswith("cgx"):
                     style |= {"marker": "o", "linestyle": lines[seen.setdefault(bits, 0) % 4]}
@@ -330,7 +317,7 @@ def draw(runs: list[dict[str, Any]], heading: str, file: str) -> None:
                 traffic.plot(sizes, expected, color=color, linewidth=0.7, alpha=0.5)
             speed.set_title(title(run))
             for axis in (speed, traffic):
-                size_axis(axis, sorted({row["bytes"] for row in run["rows"]}))
+                _command.size_axis(axis, sorted({row["bytes"] for row in run["rows"]}))
         axes[0][0].set_ylabel("times as fast as gloo fp32 (median of pairs)")
         axes[1][0].set_ylabel("bytes that left a host / bytes of fp32 (thin: formula)")
         axes[0][0].legend(fontsize=8)
@@ -358,7 +345,7 @@ def main(argv: list[str] | None = None) -> int:
     facts["seconds"] = round(time.monotonic() - start, 1)
     document = {"benchmark": "hosts", "machine": facts, "runs": runs}
     heading = f"all-reduce of fp32 between hosts ({facts['cpu']}, {facts['cores']} cores for all)"
-    return finish(args, document, lambda file: draw(runs, heading, file), wrong)
+    return _command.finish(args, document, lambda file: draw(runs, heading, file), wrong)
 
 
 if __name__ == "__main__":

@@ -35,17 +35,8 @@ from typing import Any
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import _ranks
-from benchmarks._command import (
-    BITS,
-    COLORS,
-    OTHER_COLOR,
-    ROOT,
-    add_output_arguments,
-    at_least,
-    finish,
-    picture,
-)
+from benchmarks import _command, _ranks
+from benchmarks._command import BITS, at_least
 from benchmarks._methods import GLOO
 from benchmarks._step_model import Compute, compute_of, model
 from testbed.bed import Hosts, hosts
@@ -96,7 +87,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--options", default="", help="more arguments of the example, as one string"
     )
     parser.add_argument("--quick", action="store_true", help="one short run of each method")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -105,7 +96,7 @@ def train(
 ) -> dict[str, Any]:
     """One run. What the example writes of it, and link_bytes: what left each host."""
     result = bed.folder / "training.json"
-    command = [sys.executable, str(ROOT / "examples" / "train_gpt.py"), *method.arguments]
+    command = [sys.executable, str(_command.ROOT / "examples" / "train_gpt.py"), *method.arguments]
     command += [*options, "--steps", str(steps), "--no-progress", "--json", str(result)]
     _, traffic = bed.traffic_of(lambda: bed.run(command, ranks, timeout=_TIMEOUT))
     found = json.loads(result.read_text())
@@ -233,7 +224,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def draw(document: dict[str, Any], file: str) -> None:
     """The picture: bars of the time per step, with their range and what is allowed."""
     groups = document["groups"]
-    with picture(file, 1, len(groups), figsize=(6.5 * len(groups), 4.2)) as (figure, axes):
+    with _command.picture(file, 1, len(groups), figsize=(6.5 * len(groups), 4.2)) as (figure, axes):
         for axis, group in zip(axes[0], groups, strict=True):
             _draw_group(axis, group)
             axis.set_title(f"{document['hosts']} hosts x {group['ranks_per_host']} rank(s)")
@@ -250,7 +241,7 @@ def _draw_group(axis: Any, group: dict[str, Any]) -> None:
         [h - 1e3 * row["step_seconds_low"] for h, row in zip(heights, rows, strict=True)],
         [1e3 * row["step_seconds_high"] - h for h, row in zip(heights, rows, strict=True)],
     ]
-    colors = ["black" if r["method"] == BASE else COLORS.get(r["bits"], OTHER_COLOR) for r in rows]
+    colors = [_command.color(row["method"], row["bits"]) for row in rows]
     labels = [row["method"].replace(", ", ",\n") for row in rows]
     bars = axis.bar(labels, heights, yerr=spread, capsize=4, color=colors, alpha=0.85)
     notes = [
@@ -289,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
         "options": args.options,
         "groups": groups,
     }
-    return finish(args, document, lambda file: draw(document, file))
+    return _command.finish(args, document, lambda file: draw(document, file))
 
 
 if __name__ == "__main__":

@@ -30,15 +30,8 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from benchmarks import _ranks
-from benchmarks._command import (
-    add_output_arguments,
-    at_least,
-    finish,
-    picture,
-    print_facts,
-    size_text,
-)
+from benchmarks import _command, _ranks
+from benchmarks._command import at_least, size_text
 from benchmarks._methods import STAGES
 from benchmarks._ranks import everyone
 
@@ -91,7 +84,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], file: str) -> None:
-    with picture(file, 1, 1, figsize=(7, 3.2)) as (_, ((axes,),)):
+    with _command.picture(file, 1, 1, figsize=(7, 3.2)) as (_, ((axes,),)):
         labels = [size_text(row["bytes"]) for row in rows]
         left = [0.0] * len(rows)
         for name in ("alone", *STAGES):
@@ -107,14 +100,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Where a small all-reduce spends its time.")
     parser.add_argument("--calls", type=at_least(20), metavar="N", help="3000; 300 with --quick")
     parser.add_argument("--quick", action="store_true")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     calls = args.calls or (300 if args.quick else 3000)
-    facts = print_facts(ranks=2, threads=1, calls=calls)
+    facts = _command.print_facts(ranks=2, threads=1, calls=calls)
     rows = _ranks.on_this_host(measure, calls, 2)["rows"]
     print(table(rows))
     document = {"benchmark": "latency", "machine": facts, "rows": rows}
-    return finish(args, document, lambda file: draw(rows, file))
+    return _command.finish(args, document, lambda file: draw(rows, file))
 
 
 if __name__ == "__main__":

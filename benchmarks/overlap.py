@@ -33,8 +33,8 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import torch_cgx
-from benchmarks import _ranks
-from benchmarks._command import BITS, add_output_arguments, at_least, finish, parse_size, picture
+from benchmarks import _command, _ranks
+from benchmarks._command import BITS, at_least, parse_size
 from benchmarks._methods import STAGES
 from benchmarks.readme_table import rate_text
 from testbed.bed import hosts
@@ -64,7 +64,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=_ranks.rate, default="1gbit", help="of every link")
     parser.add_argument("--calls", type=at_least(1), metavar="N", help="7; 2 with --quick")
     parser.add_argument("--quick", action="store_true", help="a shorter vector, two calls")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     if args.rate is None:
         parser.error("--rate none: how busy a link is can be told only where its rate is known")
@@ -251,7 +251,7 @@ _LINKS = [(1, "link out", "#1f77b4"), (2, "link in", "#9467bd")]
 def draw(document: dict[str, Any], file: str) -> None:
     """The picture: of every number of bits one call, or its first milliseconds."""
     runs = document["runs"]
-    with picture(file, len(runs), 1, figsize=(13, 3.4 * len(runs))) as (figure, axes):
+    with _command.picture(file, len(runs), 1, figsize=(13, 3.4 * len(runs))) as (figure, axes):
         for axis, run in zip(axes[:, 0], runs, strict=True):
             _draw_call(axis, run, document["bytes_per_second"], 1e3 * document["shown_seconds"])
         axes[-1, 0].set_xlabel("ms since the call")
@@ -320,7 +320,7 @@ def main(argv: list[str] | None = None) -> int:
         "shown_seconds": _SHOWN_SECONDS,
         "runs": runs,
     }
-    return finish(args, document, lambda file: draw(document, file), indent=None)
+    return _command.finish(args, document, lambda file: draw(document, file), indent=None)
 
 
 if __name__ == "__main__":

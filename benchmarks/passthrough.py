@@ -35,18 +35,8 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from benchmarks import _ranks
-from benchmarks._command import (
-    add_output_arguments,
-    add_sizes_argument,
-    at_least,
-    finish,
-    picture,
-    print_facts,
-    size_text,
-    spread,
-    time_text,
-)
+from benchmarks import _command, _ranks
+from benchmarks._command import at_least, size_text, spread, time_text
 from benchmarks._measure import seconds_per_call
 from benchmarks._ranks import everyone
 
@@ -267,7 +257,7 @@ def draw(rows: list[dict[str, Any]], title: str, file: str) -> None:
     """The picture: a bar per operation and size, against 1."""
     names = list(dict.fromkeys(row["operation"] for row in rows))
     sizes = sorted({row["bytes"] for row in rows if row["bytes"]})
-    with picture(file, 1, 1, figsize=(11, 4.8)) as (_, ((axis,),)):
+    with _command.picture(file, 1, 1, figsize=(11, 4.8)) as (_, ((axis,),)):
         for i, nbytes in enumerate(sizes):
             mine = [row for row in rows if row["bytes"] in ((nbytes, 0) if i == 0 else (nbytes,))]
             places = [names.index(row["operation"]) + 0.8 * (i / len(sizes) - 0.4) for row in mine]
@@ -286,13 +276,13 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         description="Collectives that are not cgx's own, over cgx and over gloo alone.",
     )
     parser.add_argument("--ranks", type=at_least(2), default=2, metavar="N")
-    add_sizes_argument(parser, "4 64K 16M")
+    _command.add_sizes_argument(parser, "4 64K 16M")
     parser.add_argument("--operations", nargs="+", choices=list(OPERATIONS), metavar="NAME")
     parser.add_argument(
         "--seconds", type=float, help="of each operation and size: 1.2; --quick: 0.2"
     )
     parser.add_argument("--quick", action="store_true", help="shorter")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -317,7 +307,9 @@ def main(argv: list[str] | None = None) -> int:
         rounds=1 if args.quick else 6,
     )
     start = time.monotonic()
-    facts = print_facts(ranks=job.ranks, threads=1, seconds_each=job.seconds, rounds=job.rounds)
+    facts = _command.print_facts(
+        ranks=job.ranks, threads=1, seconds_each=job.seconds, rounds=job.rounds
+    )
     rows = run(job)
     facts["seconds"] = round(time.monotonic() - start, 1)
     print(f"\n{table(rows)}\n")
@@ -328,7 +320,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{facts['seconds']} s in all")
     document = {"benchmark": "passthrough", "machine": facts, "rows": rows}
     title = f"through cgx, {job.ranks} ranks on one host ({facts['cpu']})"
-    return finish(args, document, lambda file: draw(rows, title, file))
+    return _command.finish(args, document, lambda file: draw(rows, title, file))
 
 
 if __name__ == "__main__":
