@@ -1,10 +1,13 @@
-"""The ways to all-reduce that are compared: one object each, behind one interface."""
+"""The ways to all-reduce that are compared, one object each behind one interface, and how far from
+the exact sum of known data each may be.
+"""
 
 from __future__ import annotations
 
+import math
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,32 +15,112 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 import torch_cgx
-from benchmarks._check import Reference
 
 GLOO = "gloo fp32"
 STAGES = ("encode", "transfer", "decode")
 COUNTERS = ("calls", "bytes_sent", *(f"seconds_{stage}" for stage in STAGES))
+FP32_ROUNDING = 2.0**-24
+# Largest error of a 16-bit float next to 1, and its smallest subnormal.
+HALF = {
+    torch.float16: (2.0**-11, 2.0**-24),
+    torch.bfloat16: (2.0**-8, 2.0**-133),
+}
+# Evaluating a bound must not be the reason for missing it.
+_SLACK = 1 + 2.0**-20
 
 
-@dataclass(frozen=True)
-class Variant:
-    """One configuration of cgx. carrier: "shm" or "gloo"; bits: 32 is exact; reduction,
-    segment_kb (of shm) and fusion_mb (of gloo) as in torch_cgx.Options, None for the default.
+def contribution(rank: int, numel: int) -> torch.Tensor:
+    """The values that `rank` brings: fp32 of shape (numel,), standard normal, the same in every
+    process.
+    """
+    generator = torch.Generator().manual_seed(1_000_003 * (rank + 1) + numel)
+    return torch.randn(numel, generator=generator)
+
+
+def by_bucket(values: torch.Tensor, bucket_size: int) -> torch.Tensor:
+    """`values` as rows of one bucket each; the last row is filled up with the last value."""
+    bucket_size = min(bucket_size, values.numel())
+    missing = -values.numel() % bucket_size
+    if missing:
+        values = torch.cat([values, values[-1:].expand(missing)])
+    return values.view(-1, bucket_size)
+
+
+class Reference:
+    """Exact results, and bounds on the error of each method, for one size.
+
+    Everything of size numel is computed once: the sum in fp64, and of each rank's contribution the
+    range and the largest magnitude of every bucket.
     """
 
-    carrier: str
-    bits: int
-    reduction: str | None = None
-    segment_kb: int | None = None
-    fusion_mb: int | None = None
+    def __init__(self, world_size: int, numel: int, bucket_size: int):
+        self.world_size = world_size
+        self.bucket_size = bucket_size
+        self.sum = torch.zeros(numel, dtype=torch.float64)
+        buckets = math.ceil(numel / bucket_size)
+        self.ranges = torch.zeros(buckets, dtype=torch.float64)  # added up over the ranks
+        self.peaks = torch.zeros(buckets, dtype=torch.float64)
+        for rank in range(world_size):
+            x = contribution(rank, numel)
+            self.sum += x
+            rows = by_bucket(x, bucket_size)
+            low, high = rows.aminmax(dim=1)
+            self.ranges += high.double() - low.double()
+            self.peaks += torch.maximum(high.abs(), low.abs()).double()
+        rows = by_bucket(self.sum, bucket_size)
+        self.sum_range = rows.amax(dim=1) - rows.amin(dim=1)
 
-    @property
-    def name(self) -> str:
-        parts = ["cgx", self.carrier, "exact" if self.bits == 32 else f"{self.bits} bit"]
-        parts += [self.reduction] if self.reduction else []
-        parts += [f"{self.segment_kb}K"] if self.segment_kb else []
-        parts += [f"{self.fusion_mb}M"] if self.fusion_mb else []
-        return " ".join(parts)
+    def fp32_bound(self) -> torch.Tensor:
+        """Of an fp32 sum in any order, per bucket: each of the N - 1 additions errs by at most
+        2^-24 of a partial sum.
+        """
+        return self.world_size * FP32_ROUNDING * self.peaks * _SLACK
+
+    def half_bound(self, dtype: torch.dtype) -> torch.Tensor:
+        """Of a mean that is cast to `dtype`, divided by N and summed there: N + 1 roundings of
+        something no larger than the sum of magnitudes over N, each with its subnormal floor.
+        """
+        relative, floor = HALF[dtype]
+        n = self.world_size
+        return (n + 1) * (relative * self.peaks / n * (1 + n * relative) + floor) * _SLACK
+
+    def cast_bound(self, dtype: torch.dtype) -> torch.Tensor:
+        """Of an fp32 sum of contributions cast to `dtype`, cast once more, per bucket."""
+        relative, floor = HALF[dtype]
+        cast = relative * self.peaks + self.world_size * floor
+        return (cast + relative * (self.peaks + cast) + floor + self.fp32_bound()) * _SLACK
+
+    def maxmin_bound(self, bits: int, two_roundings: bool) -> torch.Tensor:
+        """Of a maxmin sum, per bucket (csrc/codec/families/maxmin/formulas.h): step / 2 + 12 2^-24 M per rounding,
+        with step = range / (2^bits - 1). Every contribution is rounded once, and with
+        `two_roundings` their sum once more, whose range the first errors may have widened.
+        """
+        levels = 2**bits - 1
+        bound = self.ranges / levels / 2 + 12 * FP32_ROUNDING * self.peaks
+        bound = bound + self.fp32_bound()
+        if two_roundings:
+            widened = self.sum_range + 2 * bound
+            bound = bound + widened / levels / 2 + 12 * FP32_ROUNDING * (self.peaks + bound)
+        return bound * _SLACK
+
+    def compare(self, result: torch.Tensor, bound: torch.Tensor, mean: bool) -> tuple[bool, float]:
+        """Whether every value lies within its bucket's bound, and the relative L2 error.
+
+        result: fp32 of shape (numel,), a mean over the ranks if `mean`.
+        """
+        exact = self.sum / self.world_size if mean else self.sum
+        error = result.double() - exact
+        worst = by_bucket(error.abs(), self.bucket_size).amax(dim=1)
+        inside = bool((worst <= bound).all())  # False for a NaN, too
+        return inside, float(error.norm() / exact.norm())
+
+
+def fingerprint(result: torch.Tensor) -> int:
+    """Equal for equal bits."""
+    return zlib.crc32(result.numpy().tobytes())
+
+
+# ---- methods
 
 
 class Method(ABC):
@@ -152,7 +235,17 @@ class CgxGroup(Method):
 
 
 class WidthGroup(CgxGroup):
-    """One width that an autotuned group chooses from, or such a group, which is named "tuned"."""
+    """What an autotuned group chooses from, and such a group. By name: "exact" and "again" (another
+    one like it), "half" (16 bits), "asked" (`bits`), and "tuned", which is autotuned and was asked
+    for `bits`. options: further torch_cgx.Options.
+    """
+
+    CHOICES = ("exact", "half", "asked")
+
+    def __init__(self, name: str, bits: int, bucket_size: int, **options: Any):
+        width = {"exact": 32, "again": 32, "half": 16}.get(name, bits)
+        options |= {"bits": width, "bucket_size": bucket_size, "autotune": name == "tuned"}
+        super().__init__(name, "any", options)
 
     def bound(self, reference: Reference) -> torch.Tensor:
         if self.bits > 16:
@@ -165,59 +258,17 @@ class WidthGroup(CgxGroup):
         return torch.maximum(asked, half) if self.name == "tuned" else asked
 
     def tuning(self) -> dict[str, Any]:
-        """What the group knows of its link and codecs, as JSON; its carrier."""
+        """What the autotuned group knows of its link and codecs, as JSON; its carrier."""
         model = torch_cgx.tuning(self.group)
         assert model is not None, f"{self.name} is not autotuned"
         facts = {name: model[name] for name in ("seconds", "measurements", "link", "codecs")}
         return {"carrier": torch_cgx.stats(self.group)["carrier"], "tuning": facts}
 
-
-class Cgx(CgxGroup):
-    """One on this host."""
-
-    def __init__(self, variant: Variant, bucket_size: int):
-        self._reduction = variant.reduction or "AUTO"
-        options: dict[str, Any] = {
-            "inner_communicator": variant.carrier.upper(),
-            "inner_reduction": self._reduction,
-            "bits": variant.bits,
-            "bucket_size": bucket_size,
-        }
-        if variant.segment_kb:
-            options["shm_segment_kb"] = variant.segment_kb
-        if variant.fusion_mb:
-            options["fusion_buffer_mb"] = variant.fusion_mb
-        super().__init__(variant.name, variant.carrier, options)
-
-    def two_roundings(self, reference: Reference) -> bool:
-        once = self._reduction == "ONESHOT" or (
-            self._reduction == "AUTO" and reference.world_size <= 2
-        )
-        return not once
-
-
-def make_methods(
-    variants: list[Variant], bucket_size: int, bf16: bool, peers: Sequence[str] = ()
-) -> list[Method]:
-    """Collective over all ranks: every method makes its groups here, in the same order. peers:
-    names from `_peer_methods.PEERS`.
-    """
-    from benchmarks._peer_methods import PEERS
-
-    methods: list[Method] = [Gloo(), Hook(torch.float16)]
-    if bf16:
-        methods.append(Hook(torch.bfloat16))
-    for peer in peers:
-        methods += PEERS[peer]()
-    methods += [Cgx(variant, bucket_size) for variant in variants]
-    return methods
-
-
-def sixteen_bits() -> bool:
-    """Whether this build has a 16-bit wire; without, more than 8 bits mean exact."""
-    numel = 4096
-    ranks = [torch.ones(numel), torch.ones(numel)]
-    return torch_cgx.simulate(ranks, {"bits": 16}).bytes_sent[0] < 3 * numel
+    def tuning_of(self, nbytes: int) -> dict[str, Any]:
+        """What the autotuned group knows of messages of this size."""
+        rows = torch_cgx.tuning(self.group)["classes"]  # type: ignore[index]
+        (row,) = [row for row in rows if row["bytes"] == nbytes]
+        return dict(row)
 
 
 def ring_bytes(world_size: int, bits: int, nbytes: int) -> float:

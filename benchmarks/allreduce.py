@@ -17,26 +17,113 @@ by that program and Open MPI's own all-reduce takes part; "auto" looks for .venv
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
-import json
-import os
 import sys
-import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from torch.multiprocessing.spawn import spawn
+import torch
 
-from benchmarks import _machine, _mpi_rank, _peers, _plot, _report, _stores
-from benchmarks._arguments import add_output_arguments, add_reduction_arguments, at_least
-from benchmarks._measure import Job, measure_rank
-from benchmarks._methods import Variant, sixteen_bits
+import torch_cgx
+from benchmarks import _command, _measure, _peers, _ranks
+from benchmarks._command import NOTHING, at_least
+from benchmarks._methods import GLOO, CgxGroup, Gloo, Hook, Method, Reference
 
 SIZES = [4**k for k in range(1, 14)]  # 4 B to 64 MiB
 QUICK_SIZES = [4, 4**6, 4**8, 4**10, 4**12]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration of cgx. carrier: "shm" or "gloo"; bits: 32 is exact; reduction,
+    segment_kb (of shm) and fusion_mb (of gloo) as in torch_cgx.Options, None for the default.
+    """
+
+    carrier: str
+    bits: int
+    reduction: str | None = None
+    segment_kb: int | None = None
+    fusion_mb: int | None = None
+
+    @property
+    def name(self) -> str:
+        parts = ["cgx", self.carrier, "exact" if self.bits == 32 else f"{self.bits} bit"]
+        parts += [self.reduction] if self.reduction else []
+        parts += [f"{self.segment_kb}K"] if self.segment_kb else []
+        parts += [f"{self.fusion_mb}M"] if self.fusion_mb else []
+        return " ".join(parts)
+
+
+class Cgx(CgxGroup):
+    """One on this host."""
+
+    def __init__(self, variant: Variant, bucket_size: int):
+        self._reduction = variant.reduction or "AUTO"
+        options: dict[str, Any] = {
+            "inner_communicator": variant.carrier.upper(),
+            "inner_reduction": self._reduction,
+            "bits": variant.bits,
+            "bucket_size": bucket_size,
+        }
+        if variant.segment_kb:
+            options["shm_segment_kb"] = variant.segment_kb
+        if variant.fusion_mb:
+            options["fusion_buffer_mb"] = variant.fusion_mb
+        super().__init__(variant.name, variant.carrier, options)
+
+    def two_roundings(self, reference: Reference) -> bool:
+        once = self._reduction == "ONESHOT" or (
+            self._reduction == "AUTO" and reference.world_size <= 2
+        )
+        return not once
+
+
+def sixteen_bits() -> bool:
+    """Whether this build has a 16-bit wire; without, more than 8 bits mean exact."""
+    numel = 4096
+    ranks = [torch.ones(numel), torch.ones(numel)]
+    return torch_cgx.simulate(ranks, {"bits": 16}).bytes_sent[0] < 3 * numel
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all ranks measure. sizes: bytes of fp32; peers: names from `_peers.METHODS`."""
+
+    sizes: list[int]
+    repeats: int
+    bucket_size: int
+    bf16: bool
+    variants: list[Variant] = field(default_factory=list)
+    peers: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def of(fields: dict[str, Any]) -> Job:
+        return Job(**fields | {"variants": [Variant(**one) for one in fields["variants"]]})
+
+
+def make_methods(job: Job) -> list[Method]:
+    """Collective over all ranks: every method makes its groups here, in the same order."""
+    methods: list[Method] = [Gloo(), Hook(torch.float16)]
+    if job.bf16:
+        methods.append(Hook(torch.bfloat16))
+    for peer in job.peers:
+        methods += _peers.METHODS[peer]()
+    methods += [Cgx(variant, job.bucket_size) for variant in job.variants]
+    return methods
+
+
+def measure(fields: dict[str, Any]) -> dict[str, Any]:
+    """On a rank."""
+    job = Job.of(fields)
+    methods = make_methods(job)
+    timing = _measure.Timing(job.repeats, job.bucket_size)
+    return {"sizes": [_measure.measure_size(timing, methods, nbytes) for nbytes in job.sizes]}
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -48,7 +135,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--carrier", nargs="+", choices=["shm", "gloo"], default=["shm", "gloo"], help="of cgx"
     )
-    add_reduction_arguments(parser, "4, 64K, 64M")
+    _command.add_reduction_arguments(parser, "4, 64K, 64M")
     parser.add_argument(
         "--reduction",
         nargs="+",
@@ -82,7 +169,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--mpirun", metavar="PROGRAM", help="of Open MPI, python with mpi4py beside it; or: auto"
     )
     parser.add_argument("--quick", action="store_true", help="five sizes, five repetitions")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -115,7 +202,6 @@ def make_job(args: argparse.Namespace, peers: list[str] | None = None) -> Job:
             buffers = args.fusion_mb or [None]
             variants += [Variant(carrier, bits, reduction, fusion_mb=mb) for mb in buffers]
     return Job(
-        ranks=args.ranks,
         sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
         repeats=args.repeats or (5 if args.quick else 15),
         variants=variants,
@@ -125,22 +211,56 @@ def make_job(args: argparse.Namespace, peers: list[str] | None = None) -> Job:
     )
 
 
-def measure(job: Job, mpirun: Path | None = None) -> list[_report.Row]:
-    """Runs the job in processes of its own, or of mpirun's. A rank's exception is raised here, with
-    its text.
-    """
-    # One thread per rank, as torchrun does it; read when the processes import torch.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # The store is served here, so no port has to be guessed.
-    store = _stores.serve()
-    with tempfile.TemporaryDirectory(prefix="cgx-allreduce-") as folder:
-        result = Path(folder) / "measured.json"
-        if mpirun:
-            _mpi_rank.run(mpirun, job, store.port, result)
-        else:
-            spawn(measure_rank, args=(job, store.port, str(result)), nprocs=job.ranks)
-        measured = json.loads(result.read_text())
-    return _report.to_rows(measured, job.ranks)
+_PEER_COLORS = {
+    "bf16 hook": "#bbbbbb",
+    "PowerSGD rank 1": "#e7a0c8",
+    "PowerSGD rank 4": "#e377c2",
+    "DeepSpeed shm": "#8c564b",
+    "Open MPI": "#bcbd22",
+}
+
+
+def _style(row: dict[str, Any]) -> dict[str, Any]:
+    """Colour tells the bits, the line the carrier."""
+    if row["method"] == GLOO:
+        return {"color": "black", "linestyle": "-", "marker": "s"}
+    if not row["method"].startswith("cgx"):
+        color = _PEER_COLORS.get(row["method"], "#7f7f7f")
+        return {"color": color, "linestyle": "-", "marker": "x"}
+    color = _command.color(row["method"], row["bits"])
+    return {
+        "color": color,
+        "linestyle": "-" if row["carrier"] == "shm" else "--",
+        "marker": "o" if row["carrier"] == "shm" else "v",
+    }
+
+
+def draw(rows: list[_measure.Row], title: str, file: str) -> None:
+    """The picture: rate against size, and speed-up against gloo."""
+    with _command.picture(file, 1, 2, figsize=(14, 5.5)) as (figure, axes):
+        rate, speedup = axes[0]
+        for name in dict.fromkeys(row["method"] for row in rows):
+            mine = [row for row in rows if row["method"] == name]
+            sizes = [row["bytes"] for row in mine]
+            style = {**_style(mine[0]), "markersize": 4, "linewidth": 1.3}
+            rate.plot(sizes, [row["algbw"] for row in mine], label=name, **style)
+            low, high = (
+                [row["bytes"] / row[f"seconds_{p}"] / 1e9 for row in mine] for p in ("p90", "p10")
+            )
+            rate.fill_between(sizes, low, high, color=style["color"], alpha=0.08)
+            if name != GLOO:
+                speedup.plot(sizes, [row["speedup"] for row in mine], label=name, **style)
+        sizes = list(dict.fromkeys(row["bytes"] for row in rows))
+        for roof, label, line in (("roof", "memcpy", ":"), ("add_roof", "y += x", "--")):
+            rates = {row["bytes"]: row[roof] for row in rows}
+            rate.plot(sizes, list(rates.values()), color="grey", linestyle=line, label=label)
+        speedup.axhline(1, color="black", linewidth=1.3, label=GLOO)
+        rate.set(ylabel="bytes of fp32 reduced per second (algbw, GB/s)")
+        speedup.set(ylabel="times as fast as gloo fp32 (median of pairs)")
+        for axis in (rate, speedup):
+            _command.size_axis(axis, sizes, "log")
+        rate.legend(fontsize=8)
+        figure.suptitle(title)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -150,45 +270,36 @@ def main(argv: list[str] | None = None) -> int:
         if args.mpirun:
             mpirun = _peers.openmpi_mpirun() if args.mpirun == "auto" else Path(args.mpirun)
     except _peers.PeerMissing as reason:
-        print(f"nothing measured: {reason}", file=sys.stderr)
+        print(f"{NOTHING}{reason}", file=sys.stderr)
         return 0
     peers, missing = find_peers(args)
     job = make_job(args, peers)
     start = time.monotonic()
-    facts = _machine.facts() | {
-        "ranks": job.ranks,
-        "threads": 1,
-        "repeats": job.repeats,
-        "bucket_size": job.bucket_size,
-    }
-    print(_machine.line(facts), flush=True)
-    if facts["cores"] is not None and job.ranks > facts["cores"]:
-        print(f"note: {job.ranks} ranks share {facts['cores']} cores")
-    rows = measure(job, mpirun)
+    facts = _command.print_facts(
+        ranks=args.ranks, threads=1, repeats=job.repeats, bucket_size=job.bucket_size
+    )
+    if facts["cores"] is not None and args.ranks > facts["cores"]:
+        print(f"note: {args.ranks} ranks share {facts['cores']} cores")
+    measured = _ranks.on_this_host(measure, dataclasses.asdict(job), args.ranks, mpirun)
+    rows = _measure.to_rows(measured["sizes"], args.ranks)
     facts["seconds"] = round(time.monotonic() - start, 1)
     print("Rates in GB/s of fp32; wire B: bytes sent per rank and call, ~: by formula")
-    for text in (_report.table(rows), _report.speedups(rows), _report.stages(rows)):
+    for text in (_measure.table(rows), _measure.speedups(rows), _measure.stages(rows)):
         if text:
             print(f"\n{text}")
     for peer, why in missing.items():
         print(f"\nnot measured: {peer}: {why}")
     print(f"\n{facts['seconds']} s in all")
-    if args.json:
-        document = {
-            "benchmark": "allreduce",
-            "machine": facts,
-            "launcher": mpirun and "mpirun",
-            "not_measured": missing,
-            "rows": rows,
-        }
-        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
-    if args.plot:
-        title = f"all-reduce of fp32, {job.ranks} ranks on one host ({facts['cpu']})"
-        _plot.draw(rows, title, args.plot)
-    wrong = _report.failures(rows)
-    for line in wrong:
-        print(f"WRONG: {line}", file=sys.stderr)
-    return 1 if wrong else 0
+    document = {
+        "benchmark": "allreduce",
+        "machine": facts,
+        "launcher": mpirun and "mpirun",
+        "not_measured": missing,
+        "rows": rows,
+    }
+    title = f"all-reduce of fp32, {args.ranks} ranks on one host ({facts['cpu']})"
+    wrong = _measure.failures(rows)
+    return _command.finish(args, document, lambda file: draw(rows, title, file), wrong)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
         [--seconds 18] [--processes 9] [--settle 50] [--quick] [--json FILE] [--plot FILE]
 
 Two ranks: with `shm` and `gloo` on one host, over that communicator; with a rate on two hosts
-(network namespaces, tests/hosts/bed.py: needs Linux, root, iproute2) whose links have it, up to 4
+(network namespaces, testbed/bed.py: needs Linux, root, iproute2) whose links have it, up to 4
 MiB unless --sizes says more. shm and gloo with all sizes take some 13 minutes. Groups that are
 exact, of 16 bits, of 4 bits and an autotuned one that was asked for 4, a gloo group, and one more
 exact group all take turns in the same processes; the order is drawn anew in every round, so none
@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import os
+import math
+import random
 import statistics
 import sys
-import tempfile
 import time
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +41,34 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
-from benchmarks import _machine, _stores
-from benchmarks._arguments import add_output_arguments, at_least, parse_size
-from benchmarks._autotune_rank import CHOICES, METHODS, TIMEOUT, AutotuneJob, measure_job
-from benchmarks._hosts_bed import rate as rate_of_link
-from benchmarks._report import size_text, spread, time_text
-from tests.hosts.bed import hosts, hosts_available
+import torch_cgx
+from benchmarks import _command, _measure, _ranks
+from benchmarks._command import at_least, size_text, spread, time_text
+from benchmarks._methods import GLOO, Gloo, Method, Reference, WidthGroup, contribution
+from benchmarks._ranks import everyone
+from testbed.bed import hosts, hosts_available
 
 ONE_HOST = ("shm", "gloo")
 SIZES = [4**k for k in range(5, 14)]  # 1 KiB to 64 MiB
 MOST_BETWEEN_HOSTS = 4 << 20  # where a call of 64 MiB takes half a second
 QUICK_SIZES = [4**5, 4**8, 4**11]
 _LIMIT = 600.0  # seconds of a run between hosts
+# Calls between two looks at the clock: more where a call is short beside the way out of a barrier.
+_CALLS = ((16 << 10, 16), (256 << 10, 4))
+_MOST_CALLS_OF_GLOO = 2  # which is what nobody chooses from, and slow
+_FIRST_ROUNDS, _LEAST_ROUNDS, _MOST_ROUNDS = 3, 10, 2000
+# Short calls vary by more, since threads wake each other up: they get so many times as long.
+_SHORT, _LONGER = 256 << 10, 3
+CHOICES = WidthGroup.CHOICES
+# "again": a second group that is exact. What the two differ by is the noise.
+METHODS = (*CHOICES, "tuned", "again", GLOO)
 
 
 def link(text: str) -> str:
     """ "shm", "gloo", or the rate of a link between hosts."""
     if text not in ONE_HOST:
-        rate_of_link(text)
+        _ranks.rate(text)
     return text
 
 
@@ -69,11 +78,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         description="Autotuned groups against the best of what they choose from.",
     )
     parser.add_argument("--links", nargs="+", type=link, metavar="LINK", help="shm gloo; 1gbit")
-    parser.add_argument(
-        "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 1K, 64M"
-    )
+    _command.add_sizes_argument(parser, "1K, 64M")
     parser.add_argument("--bits", type=int, choices=range(1, 9), default=4)
-    parser.add_argument("--bucket-size", type=at_least(1), default=512, metavar="N")
+    _command.add_bucket_size_argument(parser)
     parser.add_argument(
         "--seconds",
         type=float,
@@ -83,31 +90,157 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--processes", type=at_least(1), metavar="N", help="9; 1 with --quick")
     parser.add_argument("--settle", type=at_least(20), default=50, metavar="CALLS", help="50")
     parser.add_argument("--quick", action="store_true", help="one host, three sizes")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
-def _rank(rank: int, job: AutotuneJob, port: int, result: str) -> None:
-    torch.set_num_threads(1)
-    store = _stores.join(port, TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=TIMEOUT)
-    try:
-        measured = measure_job(job)
-        if rank == 0:
-            Path(result).write_text(json.dumps(measured))
-    finally:
-        dist.destroy_process_group()
+@dataclass(frozen=True)
+class AutotuneJob:
+    """What all ranks measure. communicator: inside the host; "" between hosts. sizes: bytes of
+    fp32; seconds: to be spent on each, three times as many on short messages over Gloo; settle:
+    calls of a size that the autotuned group has made when the measurement begins, at most; number:
+    of the processes, which make their groups in another order each time.
+    """
+
+    communicator: str
+    sizes: list[int]
+    seconds: float
+    settle: int
+    bits: int
+    bucket_size: int
+    number: int = 0
 
 
-def measure(job: AutotuneJob, link: str, processes: int) -> dict[str, Any]:
+class Sampler:
+    """Runs methods in turns: every round all of them once, in an order drawn anew, so that none
+    always follows the same one.
+    """
+
+    def __init__(self, methods: list[Method], x: torch.Tensor, calls: int):
+        self._methods = methods
+        self._x, self._y = x, torch.empty_like(x)
+        self._calls = [
+            min(calls, _MOST_CALLS_OF_GLOO) if isinstance(method, Gloo) else calls
+            for method in methods
+        ]
+        self._draw = random.Random(x.numel())  # the same on all ranks
+
+    def rounds(self, number: int) -> list[list[tuple[float, float]]]:
+        """By method: when this rank began a sample, and when it had ended it, in seconds a call."""
+        times: list[list[tuple[float, float]]] = [[] for _ in self._methods]
+        for _ in range(number):
+            order = self._draw.sample(range(len(self._methods)), len(self._methods))
+            for i in order:
+                times[i].append(self._sample(self._methods[i], self._calls[i]))
+        return times
+
+    def _sample(self, method: Method, calls: int) -> tuple[float, float]:
+        self._y.copy_(self._x)
+        dist.barrier()
+        start = time.perf_counter()
+        for _ in range(calls):
+            method.run(self._y)
+        return start / calls, time.perf_counter() / calls
+
+
+def seconds_of(per_rank: list[list[tuple[float, float]]]) -> list[float]:
+    """Of each sample: from when the last rank began to when the last one had ended. The ranks'
+    clock is this machine's, also where they are on several hosts of it.
+    """
+    return [
+        max(end for _, end in ranks) - max(start for start, _ in ranks)
+        for ranks in zip(*per_rank, strict=True)
+    ]
+
+
+def calls_per_sample(nbytes: int) -> int:
+    return next((calls for limit, calls in _CALLS if nbytes <= limit), 1)
+
+
+def measure_size(job: AutotuneJob, methods: list[Method], nbytes: int) -> dict[str, Any]:
+    """Times the methods for one size. Collective; the same on all ranks."""
+    x = contribution(dist.get_rank(), nbytes // 4)
+    reference = Reference(dist.get_world_size(), x.numel(), job.bucket_size)
+    tuned = _tuned(methods)
+    before = sum(_counts(tuned).values())
+    y = torch.empty_like(x)
+    checks = [_measure.verify(method, reference, x, y) for method in methods]
+    calls = calls_per_sample(nbytes)
+    # It settles beside its choices alone; gloo and the second exact group are only measured.
+    Sampler([one for one in methods if one.name in (*CHOICES, "tuned")], x, calls).rounds(
+        (job.settle - 1) // calls
+    )
+    settled = sum(_counts(tuned).values()) - before
+    sampler = Sampler(methods, x, calls)
+    start_counts = _counts(tuned)
+    spent = _seconds_tuning(tuned)
+    start = time.monotonic()
+    times = sampler.rounds(_FIRST_ROUNDS)
+    each = max(everyone((time.monotonic() - start) / _FIRST_ROUNDS))
+    seconds_here = job.seconds * (_LONGER if nbytes <= _SHORT and job.communicator != "SHM" else 1)
+    rounds = min(max(math.ceil(seconds_here / each), _LEAST_ROUNDS), _MOST_ROUNDS)
+    for mine, more in zip(times, sampler.rounds(rounds - _FIRST_ROUNDS), strict=True):
+        mine += more
+    per_rank = everyone(times)
+    counts = _counts(tuned)
+    known = tuned.tuning_of(nbytes)
+    return {
+        "bytes": nbytes,
+        "calls_per_sample": calls,
+        "settled_after": settled,
+        "right": all(check["equal"] and check["within_bound"] for check in checks),
+        "seconds": {
+            method.name: seconds_of([one[i] for one in per_rank])
+            for i, method in enumerate(methods)
+        },
+        "taken": {name: counts[name] - start_counts[name] for name in CHOICES},
+        "tuning_seconds": _seconds_tuning(tuned) - spent,
+        **{name: known[name] for name in ("predicted", "measured", "choice")},
+    }
+
+
+def _tuned(methods: list[Method]) -> WidthGroup:
+    (tuned,) = (one for one in methods if isinstance(one, WidthGroup) and one.name == "tuned")
+    return tuned
+
+
+def _counts(tuned: WidthGroup) -> dict[str, int]:
+    stats = torch_cgx.stats(tuned.group)
+    return {name: int(stats[f"tuned_{name}"]) for name in CHOICES}
+
+
+def _seconds_tuning(tuned: WidthGroup) -> float:
+    return float(torch_cgx.stats(tuned.group)["seconds_tuning"])
+
+
+def measure(fields: dict[str, Any]) -> dict[str, Any]:
+    """On a rank."""
+    job = AutotuneJob(**fields)
+    # That small ones are compressed is what is measured.
+    warnings.filterwarnings("ignore", message="cgx: all_reduce of")
+    options = {"inner_communicator": job.communicator} if job.communicator else {}
+    first = job.number % len(METHODS)
+    methods: list[Method] = [
+        Gloo() if name == GLOO else WidthGroup(name, job.bits, job.bucket_size, **options)
+        for name in METHODS[first:] + METHODS[:first]
+    ]
+    sizes = [measure_size(job, methods, nbytes) for nbytes in job.sizes]
+    return {**_tuned(methods).tuning(), "sizes": sizes}
+
+
+def run(job: AutotuneJob, link: str, processes: int) -> dict[str, Any]:
     """Runs the job over one link, in so many pairs of processes."""
     communicator = link.upper() if link in ONE_HOST else ""
     runs = []
     for number in range(processes):
-        part = dataclasses.replace(
-            job, communicator=communicator, seconds=job.seconds / processes, number=number
-        )
-        runs.append(_on_one_host(part) if link in ONE_HOST else _between_hosts(part, link))
+        seconds = job.seconds / processes
+        part = dataclasses.replace(job, communicator=communicator, seconds=seconds, number=number)
+        fields = dataclasses.asdict(part)
+        if link in ONE_HOST:
+            runs.append(_ranks.on_this_host(measure, fields, 2))
+        else:
+            with hosts(2, _ranks.rate(link)) as bed:
+                runs.append(_ranks.on_hosts(bed, measure, fields, 1, _LIMIT))
     rows = [to_row(same) for same in zip(*(run["sizes"] for run in runs), strict=True)]
     return {
         "link": link,
@@ -115,24 +248,6 @@ def measure(job: AutotuneJob, link: str, processes: int) -> dict[str, Any]:
         "tuning": [run["tuning"] for run in runs],
         "rows": rows,
     }
-
-
-def _on_one_host(job: AutotuneJob) -> dict[str, Any]:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    store = _stores.serve()
-    with tempfile.TemporaryDirectory(prefix="cgx-autotune-") as folder:
-        result = Path(folder) / "measured.json"
-        spawn(_rank, args=(job, store.port, str(result)), nprocs=2)
-        return dict(json.loads(result.read_text()))
-
-
-def _between_hosts(job: AutotuneJob, link: str) -> dict[str, Any]:
-    with hosts(2, None if link == "none" else link) as bed:
-        job_file, result = bed.folder / "job.json", bed.folder / "result.json"
-        job_file.write_text(job.to_json())
-        rank = [sys.executable, "-m", "benchmarks._autotune_rank", str(job_file), str(result)]
-        bed.run(rank, 1, timeout=_LIMIT)
-        return dict(json.loads(result.read_text()))
 
 
 def to_row(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -189,25 +304,19 @@ def table(run: dict[str, Any]) -> str:
 
 def draw(runs: list[dict[str, Any]], title: str, file: str) -> None:
     """By size, of every link: of best, and the control."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(
-        1, len(runs), figsize=(3.2 * len(runs) + 1, 3.4), sharey=True, squeeze=False
-    )
-    for axis, run in zip(axes[0], runs, strict=True):
-        sizes = [row["bytes"] for row in run["rows"]]
-        axis.axhspan(0.95, 1 / 0.95, color="0.92")
-        axis.plot(sizes, [row["control"] for row in run["rows"]], "o:", color="0.6", ms=3)
-        axis.plot(sizes, [row["of_best"] for row in run["rows"]], "o-")
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(sizes[::2], [size_text(nbytes) for nbytes in sizes[::2]])
-        axis.set_title(run["link"])
-    axes[0][0].set_ylabel("autotuned, times as fast as the best\n(dotted: exact, of another exact)")
-    figure.suptitle(title)
-    figure.savefig(file, dpi=120, bbox_inches="tight")
+    size = (3.2 * len(runs) + 1, 3.4)
+    with _command.picture(file, 1, len(runs), figsize=size, sharey=True) as (figure, axes):
+        for axis, run in zip(axes[0], runs, strict=True):
+            sizes = [row["bytes"] for row in run["rows"]]
+            axis.axhspan(0.95, 1 / 0.95, color="0.92")
+            axis.plot(sizes, [row["control"] for row in run["rows"]], "o:", color="0.6", ms=3)
+            axis.plot(sizes, [row["of_best"] for row in run["rows"]], "o-")
+            _command.size_axis(axis, sizes[::2], "linear")
+            axis.set_title(run["link"])
+        axes[0][0].set_ylabel(
+            "autotuned, times as fast as the best\n(dotted: exact, of another exact)"
+        )
+        figure.suptitle(title)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -227,20 +336,25 @@ def main(argv: list[str] | None = None) -> int:
         bucket_size=args.bucket_size,
     )
     start = time.monotonic()
-    facts = _machine.facts() | {"ranks": 2, "threads": 1, "bits": job.bits}
     processes = args.processes or (1 if args.quick else 9)
-    facts |= {"bucket_size": job.bucket_size, "settle": job.settle, "seconds_each": job.seconds}
-    facts |= {"processes": processes}
-    print(_machine.line(facts), flush=True)
+    facts = _command.print_facts(
+        ranks=2,
+        threads=1,
+        bits=job.bits,
+        bucket_size=job.bucket_size,
+        settle=job.settle,
+        seconds_each=job.seconds,
+        processes=processes,
+    )
     runs = []
     for one in links:
         if one in not_measured:
             continue
         between = [nbytes for nbytes in sizes if args.sizes or nbytes <= MOST_BETWEEN_HOSTS]
         part = job if one in ONE_HOST else dataclasses.replace(job, sizes=between)
-        runs.append(measure(part, one, processes))
+        runs.append(run(part, one, processes))
         print(f"\n{table(runs[-1])}", flush=True)
-    rows = [row for run in runs for row in run["rows"]]
+    rows = [row for one in runs for row in one["rows"]]
     facts["seconds"] = round(time.monotonic() - start, 1)
     if not rows:
         return 0
@@ -257,14 +371,14 @@ def main(argv: list[str] | None = None) -> int:
         "least_of_best": least,
         "runs": runs,
     }
-    if args.json:
-        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
-    if args.plot:
-        draw(runs, f"2 ranks, {job.bits} bits asked for ({facts['cpu']})", args.plot)
-    wrong = [(run["link"], row) for run in runs for row in run["rows"] if not row["right"]]
-    for where, row in wrong:
-        print(f"WRONG: a result of {row['bytes']} bytes over {where}", file=sys.stderr)
-    return 1 if wrong else 0
+    wrong = [
+        f"a result of {row['bytes']} bytes over {one['link']}"
+        for one in runs
+        for row in one["rows"]
+        if not row["right"]
+    ]
+    title = f"2 ranks, {job.bits} bits asked for ({facts['cpu']})"
+    return _command.finish(args, document, lambda file: draw(runs, title, file), wrong)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ All rates are GB/s of the values (their own type; float32 for decoding), on one 
 that does not fit the caches, and for the rows "256 KiB" from the second-level cache, with its own
 roof. Roofs measured in the same rounds: a min-max scan of the same type (encoding), y += x
 (decoding), memcpy. Peers: torch's quantize_per_tensor with and without the search for its extremes,
-and torch's cast to 16 bits. Ratios that the project aims at are printed beside their targets.
+and torch's cast to 16 bits. Rows "Python" are torch_cgx.codecs as a program calls it, with all that
+Python costs; their roof is the engine's own figure, without. Ratios that the project aims at are
+printed beside their targets.
 Every round runs all measurements once, so a slow phase of the machine meets all of them; the table
 shows medians, ratios to the roof, and the spread (interquartile range).
 """
@@ -14,12 +16,12 @@ shows medians, ratios to the roof, and the spread (interquartile range).
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,17 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch
 
-from benchmarks import _machine
-from benchmarks._arguments import add_output_arguments, at_least
-from torch_cgx import _C  # type: ignore[attr-defined]
+from benchmarks import _command
+from benchmarks._command import at_least
+from torch_cgx import _C, codecs  # type: ignore[attr-defined]
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+SMALL = 1 << 16  # values: 256 KiB of float32
+BITS = range(1, 9)
+FACE_BITS = (4, 8)  # of the rows "Python"
+# Names of rows; {b}: the bits. L2: the end of those of values that stay in the second-level cache.
+NEAREST, L2 = "encode fp32 {b} nearest", ", 256 KiB"
 
 
 @dataclass
@@ -51,48 +58,56 @@ class Case:
     empty: Callable[[], Any] | None = None
 
 
-# (what, row, row it is divided by, least ratio). Rates are GB/s, so 16-bit inputs that are as fast
-# in elements have half the rate.
-TARGETS = (
-    *(
-        (f"encode fp32, {b} bits / scan", f"encode fp32 {b} nearest", "scan fp32", 0.7)
-        for b in range(1, 9)
-    ),
-    *((f"decode+add, {b} bits / y += x", f"decode+add {b}", "y += x", 0.8) for b in range(1, 9)),
-    *(
-        (
-            f"encode, {b} bits, 256 KiB / scan",
-            f"encode fp32 {b} nearest, 256 KiB",
-            "scan fp32, 256 KiB",
-            0.45,
-        )
-        for b in range(1, 9)
-    ),
-    *(
-        (
-            f"stochastic / nearest, {b} bits",
-            f"encode fp32 {b} stochastic",
-            f"encode fp32 {b} nearest",
-            0.6,
-        )
-        for b in range(1, 9)
-    ),
-    *(
-        (
-            f"{t} / fp32 input, {b} bits, elements",
-            f"encode {t} {b} nearest",
-            f"encode fp32 {b} nearest",
-            0.5,
-        )
-        for t in ("fp16", "bf16")
-        for b in (4, 8)
-    ),
-)
-SMALL = 1 << 16  # values: 256 KiB of float32
+# (bits, what, row, row it is divided by, least ratio). Rates are GB/s, so 16-bit inputs that are as
+# fast in elements have half the rate.
+_RATIOS: list[tuple[Iterable[int], str, str, str, float]] = [
+    (BITS, "encode fp32, {b} bits / scan", NEAREST, "scan fp32", 0.7),
+    (BITS, "decode+add, {b} bits / y += x", "decode+add {b}", "y += x", 0.8),
+    (BITS, "encode, {b} bits, 256 KiB / scan", NEAREST + L2, "scan fp32" + L2, 0.45),
+    (BITS, "stochastic / nearest, {b} bits", "encode fp32 {b} stochastic", NEAREST, 0.6),
+]
+for _type in ("fp16", "bf16"):
+    _what = f"{_type} / fp32 input, {{b}} bits, elements"
+    _RATIOS.append(((4, 8), _what, f"encode {_type} {{b}} nearest", NEAREST, 0.5))
+for _size, _least in (("", 0.9), (L2, 0.7)):
+    for _row in (NEAREST + _size, "decode {b}" + _size):
+        _RATIOS.append((FACE_BITS, f"Python / engine, {_row}", f"Python {_row}", _row, _least))
+TARGETS = [
+    (what.format(b=b), row.format(b=b), by.format(b=b), least)
+    for widths, what, row, by, least in _RATIOS
+    for b in widths
+]
 
 
 def spec(bits: int, rounding: str, bucket_size: int) -> tuple[str, int, int, str, bool, int]:
     return ("maxmin", bits, bucket_size, rounding, False, 1)
+
+
+def face_calls(
+    codec: codecs.Codec, values: torch.Tensor, payload: torch.Tensor, target: torch.Tensor
+) -> dict[str, Callable[[], Any]]:
+    """How a program encodes `values` and decodes their `payload` into `target`; by the engine's row
+    that does the same. The one place that knows the arguments of torch_cgx.codecs.
+    """
+    return {
+        NEAREST: lambda: codec.encode(values),
+        "decode {b}": lambda: codec.decode(payload, out=target),
+    }
+
+
+def face_cases(
+    values: torch.Tensor, bucket_size: int, level: str, size: str = "", calls: int = 1
+) -> list[Case]:
+    """Rows "Python"; `size`: what the names of the engine's rows end with."""
+    cases = []
+    target = torch.zeros_like(values)
+    for bits in FACE_BITS:
+        codec = codecs.MaxMin(bits=bits, bucket_size=bucket_size)
+        payload = codec.encode(values)
+        for row, run in face_calls(codec, values, payload, target).items():
+            name = row.format(b=bits) + size
+            cases.append(Case(f"Python {name}", level, values.nbytes, run, name, calls))
+    return cases
 
 
 def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> list[Case]:
@@ -102,6 +117,9 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
     target = torch.zeros(numel)
     best = levels[-1]
     cases: list[Case] = []
+
+    def roof(name: str, run: Callable[[], Any], size: int = 4 * numel, of: str = "") -> None:
+        cases.append(Case(name, best, size, run, of))
 
     def encode(dtype: torch.dtype, bits: int, rounding: str, level: str) -> None:
         x = values.to(dtype)
@@ -133,43 +151,27 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
             )
         )
 
-    for dtype in CODES:
-        x = values.to(dtype)
-        cases.append(
-            Case(
-                f"scan {NAMES[dtype]}",
-                best,
-                x.nbytes,
-                lambda x=x: _C.codec_scan(x.data_ptr(), CODES[x.dtype], numel),
-            )
-        )
-    cases.append(
-        Case(
-            "y += x",
-            best,
-            4 * numel,
-            lambda: _C.codec_add(values.data_ptr(), 0, numel, target.data_ptr()),
-        )
-    )
-    cases.append(Case("memcpy", best, 4 * numel, lambda: target.copy_(values)))
-    cases.append(Case("torch aminmax", best, 4 * numel, lambda: torch.aminmax(values)))
+    def scan(x: torch.Tensor, code: int) -> None:
+        name = f"scan {NAMES[x.dtype]}"
+        roof(name, lambda: _C.codec_scan(x.data_ptr(), code, numel), x.nbytes)
 
-    def peer() -> torch.Tensor:
+    def quantize() -> torch.Tensor:
         low, high = torch.aminmax(values)
         scale = float(high - low) / 255
         return torch.quantize_per_tensor(values, scale, round(-float(low) / scale), torch.quint8)
 
-    cases.append(Case("torch quantize_per_tensor 8", best, 4 * numel, peer, "scan fp32"))
-    cases.append(
-        Case(
-            "torch quantize, extremes known",
-            best,
-            4 * numel,
-            lambda: torch.quantize_per_tensor(values, 0.04, 128, torch.quint8),
-            "scan fp32",
-        )
+    for dtype, code in CODES.items():
+        scan(values.to(dtype), code)
+    roof("y += x", lambda: _C.codec_add(values.data_ptr(), 0, numel, target.data_ptr()))
+    roof("memcpy", lambda: target.copy_(values))
+    roof("torch aminmax", lambda: torch.aminmax(values))
+    roof("torch quantize_per_tensor 8", quantize, of="scan fp32")
+    roof(
+        "torch quantize, extremes known",
+        lambda: torch.quantize_per_tensor(values, 0.04, 128, torch.quint8),
+        of="scan fp32",
     )
-    widths = (1, 4, 8) if quick else range(1, 9)
+    widths = (1, 4, 8) if quick else BITS
     for bits in widths:
         encode(torch.float32, bits, "nearest", best)
         encode(torch.float32, bits, "stochastic", best)
@@ -179,6 +181,7 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
         for bits in (4, 8):
             encode(dtype, bits, "nearest", best)
     cases += half_cases(values, target, best)
+    cases += face_cases(values, bucket_size, best)
     cases += small_cases(values[:SMALL], widths, bucket_size, best)
     for level in levels[:-1]:
         for dtype in (torch.float16, torch.bfloat16):
@@ -229,7 +232,7 @@ def small_cases(
 
     def case(name: str, roof: str, run: Callable[[int], Any]) -> None:
         whole, empty = (lambda: run(n)), (lambda: run(1))
-        cases.append(Case(f"{name}, 256 KiB", level, 4 * n, whole, roof, calls, empty))
+        cases.append(Case(name + L2, level, 4 * n, whole, roof, calls, empty))
 
     case("scan fp32", "", lambda count: _C.codec_scan(values.data_ptr(), 0, count))
     case("y += x", "", lambda count: _C.codec_add(values.data_ptr(), 0, count, target.data_ptr()))
@@ -241,14 +244,16 @@ def small_cases(
             def encode(count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
                 _C.codec_encode(*s, values.data_ptr(), 0, count, 1, 0, payload.data_ptr())
 
-            case(f"encode fp32 {bits} {rounding}", "scan fp32, 256 KiB", encode)
+            case(f"encode fp32 {bits} {rounding}", "scan fp32" + L2, encode)
 
-        def decode(count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
-            _C.codec_decode(*s, payload.data_ptr(), 0, count, target.data_ptr(), True)
+        def decode(add: bool, count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
+            _C.codec_decode(*s, payload.data_ptr(), 0, count, target.data_ptr(), add)
 
         encode(n)
-        case(f"decode+add {bits}", "y += x, 256 KiB", decode)
-    return cases
+        case(f"decode+add {bits}", "y += x" + L2, partial(decode, True))
+        if bits in FACE_BITS:
+            case(f"decode {bits}", "", partial(decode, False))
+    return cases + face_cases(values, bucket_size, level, L2, calls)
 
 
 def measure(cases: list[Case], rounds: int) -> list[list[float]]:
@@ -273,38 +278,38 @@ def measure(cases: list[Case], rounds: int) -> list[list[float]]:
     return rates
 
 
-def summarize(cases: list[Case], rates: list[list[float]]) -> list[dict[str, Any]]:
+def summarize(cases: list[Case], rates: list[list[float]], best: str) -> list[dict[str, Any]]:
+    """A row per case. best: the level that roofs were measured on."""
     medians = {
-        case.name: statistics.median(r)
-        for case, r in zip(cases, rates, strict=True)
-        if not case.roof
+        case.name: statistics.median(rate)
+        for case, rate in zip(cases, rates, strict=True)
+        if case.level == best
     }
     rows = []
     for case, rate in zip(cases, rates, strict=True):
+        median = statistics.median(rate)
         quartiles = statistics.quantiles(rate, n=4) if len(rate) > 1 else [rate[0]] * 3
         rows.append(
             {
                 "name": case.name,
                 "level": case.level,
-                "gb_per_s": round(statistics.median(rate), 3),
+                "gb_per_s": round(median, 3),
                 "q1": round(quartiles[0], 3),
                 "q3": round(quartiles[2], 3),
                 "roof": case.roof,
-                "of_roof": round(statistics.median(rate) / medians[case.roof], 3)
-                if case.roof
-                else None,
+                "of_roof": round(median / medians[case.roof], 3) if case.roof else None,
             }
         )
     return rows
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    print(f"{'measurement':<30} {'level':<7} {'GB/s':>7} {'q1-q3':>13} {'of roof':>8}  roof")
+    print(f"{'measurement':<38} {'level':<7} {'GB/s':>7} {'q1-q3':>13} {'of roof':>8}  roof")
     for row in rows:
         share = "" if row["of_roof"] is None else f"{100 * row['of_roof']:.0f} %"
         spread = f"{row['q1']:.2f}-{row['q3']:.2f}"
         print(
-            f"{row['name']:<30} {row['level']:<7} {row['gb_per_s']:>7.2f} {spread:>13} "
+            f"{row['name']:<38} {row['level']:<7} {row['gb_per_s']:>7.2f} {spread:>13} "
             f"{share:>8}  {row['roof']}"
         )
 
@@ -320,49 +325,41 @@ def against_targets(rows: list[dict[str, Any]], level: str) -> list[dict[str, An
 
 
 def print_targets(ratios: list[dict[str, Any]]) -> None:
-    print(f"\n{'ratio (GB/s by GB/s)':<38} {'target':>7} {'measured':>9}")
+    print(f"\n{'ratio (GB/s by GB/s)':<50} {'target':>7} {'measured':>9}")
     for row in ratios:
         missed = "" if row["measured"] >= row["target"] else "  missed"
-        print(f"{row['ratio']:<38} {row['target']:>7.2f} {row['measured']:>9.2f}{missed}")
+        print(f"{row['ratio']:<50} {row['target']:>7.2f} {row['measured']:>9.2f}{missed}")
 
 
-def plot(rows: list[dict[str, Any]], levels: list[str], file: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    best = levels[-1]
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+def plot(rows: list[dict[str, Any]], best: str, file: str) -> None:
     panels = (
         (
             "encode fp32",
-            (("encode fp32 {} nearest", "nearest"), ("encode fp32 {} stochastic", "stochastic")),
+            {"nearest": "encode fp32 {} nearest", "stochastic": "encode fp32 {} stochastic"},
             "scan fp32",
         ),
-        ("decode to fp32", (("decode {}", "store"), ("decode+add {}", "add")), "y += x"),
+        ("decode to fp32", {"store": "decode {}", "add": "decode+add {}"}, "y += x"),
     )
     known = {row["name"]: row for row in rows if row["level"] == best}
-    for axis, (title, series, roof) in zip(axes, panels, strict=True):
-        for pattern, label in series:
-            found = [
-                (b, known[pattern.format(b)]) for b in range(1, 9) if pattern.format(b) in known
-            ]
-            y = [row["gb_per_s"] for _, row in found]
-            errors = [
-                [row["gb_per_s"] - row["q1"] for _, row in found],
-                [row["q3"] - row["gb_per_s"] for _, row in found],
-            ]
-            axis.errorbar([b for b, _ in found], y, yerr=errors, marker="o", capsize=3, label=label)
-        axis.axhline(known[roof]["gb_per_s"], linestyle="--", color="grey", label=f"roof: {roof}")
-        axis.set(title=f"{title} ({best}, one core)", xlabel="bits per value")
-        axis.legend()
-    axes[0].set(ylabel="GB/s of float32", ylim=(0, None))
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
+    with _command.picture(file, 1, 2, figsize=(11, 4.2), sharey=True) as (_, axes):
+        for axis, (title, series, roof) in zip(axes[0], panels, strict=True):
+            for label, name in series.items():
+                bits = [b for b in BITS if name.format(b) in known]
+                found = [known[name.format(b)] for b in bits]
+                y = [row["gb_per_s"] for row in found]
+                errors = [
+                    [row["gb_per_s"] - row["q1"] for row in found],
+                    [row["q3"] - row["gb_per_s"] for row in found],
+                ]
+                axis.errorbar(bits, y, yerr=errors, marker="o", capsize=3, label=label)
+            rate = known[roof]["gb_per_s"]
+            axis.axhline(rate, linestyle="--", color="grey", label=f"roof: {roof}")
+            axis.set(title=f"{title} ({best}, one core)", xlabel="bits per value")
+            axis.legend()
+        axes[0][0].set(ylabel="GB/s of float32", ylim=(0, None))
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Speed of the codecs on one core.")
     parser.add_argument("--quick", action="store_true", help="fewer widths, rounds and values")
     parser.add_argument(
@@ -370,26 +367,24 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=at_least(1), help="rounds (default 15; 5 with --quick)")
     parser.add_argument("--bucket-size", type=at_least(1), default=512)
-    add_output_arguments(parser)
-    args = parser.parse_args()
+    _command.add_output_arguments(parser)
+    args = parser.parse_args(argv)
     torch.set_num_threads(1)
     levels = _C.cpu_levels().split(",")
+    best = levels[-1]
     numel = args.numel or (1 << 23 if args.quick else 1 << 24)
     rounds = args.rounds or (5 if args.quick else 15)
     cases = make_cases(numel, levels, args.bucket_size, args.quick)
-    rows = summarize(cases, measure(cases, rounds))
-    facts = _machine.facts() | {"levels": levels, "numel": numel, "rounds": rounds}
-    facts["bucket_size"] = args.bucket_size
-    print(_machine.line(facts))
+    rows = summarize(cases, measure(cases, rounds), best)
+    facts = _command.print_facts(
+        levels=levels, numel=numel, rounds=rounds, bucket_size=args.bucket_size
+    )
     print_table(rows)
-    ratios = against_targets(rows, levels[-1])
+    ratios = against_targets(rows, best)
     print_targets(ratios)
-    if args.json:
-        report = {"machine": facts, "rows": rows, "targets": ratios}
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
-    if args.plot:
-        plot(rows, levels, args.plot)
+    document = {"machine": facts, "rows": rows, "targets": ratios}
+    return _command.finish(args, document, lambda file: plot(rows, best, file))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,7 +4,7 @@ size and by rate of the link.
     python -m benchmarks.crossover [--rates 200mbit 1gbit ... none shm 10gbit@scalar]
         [--sizes 4K 16M] [--bits 4] [--repeats 9] [--quick] [--json FILE] [--plot FILE]
 
-Two ranks, each on a host of its own (network namespaces, tests/hosts/bed.py: needs Linux, root,
+Two ranks, each on a host of its own (network namespaces, testbed/bed.py: needs Linux, root,
 iproute2) whose links have the given rate, or with `shm` on one. `@scalar`, `@avx2` pin the codecs'
 instruction set (CGX_CPU_LEVEL): a slower CPU, for which links are fast sooner. All groups are
 measured in the same processes, one after another in every repetition; a time is the slowest
@@ -20,26 +20,26 @@ autotuner fitted, before it tried anything.
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
 import math
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import _crossover_plot
-from benchmarks._arguments import add_output_arguments, at_least, parse_size
-from benchmarks._crossover_rank import METHODS, CrossoverJob
-from benchmarks._hosts_bed import link_facts, missing_hosts
-from benchmarks._hosts_bed import rate as rate_of_link
-from benchmarks._report import size_text, time_text
-from tests.hosts.bed import hosts
-from tests.hosts.network import parse_rate
+import torch.distributed as dist
+
+from benchmarks import _command, _measure, _ranks
+from benchmarks._command import at_least, size_text, time_text
+from benchmarks._methods import WidthGroup, contribution
+from testbed.bed import hosts
+from testbed.network import parse_rate
 
 SHM = "shm"
 RATES = ["200mbit", "1gbit", "2gbit", "5gbit", "10gbit", "none", SHM]
@@ -47,6 +47,12 @@ RATES += [f"{rate}@scalar" for rate in ("1gbit", "5gbit", "10gbit")]
 SIZES = [4**k for k in range(6, 13)]  # 4 KiB to 16 MiB
 QUICK_RATES, QUICK_SIZES = ["1gbit", SHM], [4**7, 4**9, 4**11]
 _TIMEOUT = 300.0
+# Calls after which the choice for a class of messages has been made.
+_SETTLED = 50
+# "again": a second group that is exact. What the two differ by is the noise.
+METHODS = ("exact", "half", "asked", "tuned", "again")
+# Short calls vary more, and cost less.
+_SHORT_BYTES, _MORE_REPEATS = 256 << 10, 4
 
 
 def rate(text: str) -> str:
@@ -55,7 +61,7 @@ def rate(text: str) -> str:
     if bool(at) != bool(level):
         raise argparse.ArgumentTypeError(f"{text!r}; allowed: a rate, or RATE@LEVEL")
     if link != SHM:
-        rate_of_link(link)
+        _ranks.rate(link)
     return text
 
 
@@ -65,28 +71,62 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         description="Where exact, 16-bit and few-bit all-reduces cross, and the autotuner's view.",
     )
     parser.add_argument("--rates", nargs="+", type=rate, metavar="RATE", help="200mbit, none, shm")
-    parser.add_argument(
-        "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4K, 16M"
-    )
+    _command.add_sizes_argument(parser, "4K, 16M")
     parser.add_argument("--bits", type=int, choices=range(1, 9), default=4)
-    parser.add_argument("--bucket-size", type=at_least(1), default=512, metavar="N")
+    _command.add_bucket_size_argument(parser)
     parser.add_argument("--repeats", type=at_least(1), metavar="N", help="9; 3 with --quick")
     parser.add_argument("--quick", action="store_true", help="two links, three sizes")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
-def measure(job: CrossoverJob, link: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class CrossoverJob:
+    """What both ranks measure. sizes: bytes of fp32."""
+
+    sizes: list[int]
+    repeats: int
+    bits: int
+    bucket_size: int
+
+
+def measure(fields: dict[str, Any]) -> dict[str, Any]:
+    """On a rank."""
+    job = CrossoverJob(**fields)
+    groups = [WidthGroup(name, job.bits, job.bucket_size) for name in METHODS]
+    tuned = groups[METHODS.index("tuned")]
+    sizes = []
+    for nbytes in job.sizes:
+        x = contribution(dist.get_rank(), nbytes // 4)
+        y = x.clone()
+        for _ in range(_SETTLED):
+            y.copy_(x)
+            tuned.run(y)
+        known = tuned.tuning_of(nbytes)
+        repeats = job.repeats * (_MORE_REPEATS if nbytes <= _SHORT_BYTES else 1)
+        timing = _measure.Timing(repeats, job.bucket_size)
+        rows = _measure.measure_size(timing, groups, nbytes)["rows"]
+        sizes.append(
+            {
+                "bytes": nbytes,
+                "seconds": {row["method"]: row["seconds"] for row in rows},
+                "right": all(row["equal"] and row["within_bound"] for row in rows),
+                "predicted": known["predicted"],
+                "tried": known["measured"],
+                "choice": known["choice"],
+            }
+        )
+    return {**tuned.tuning(), "sizes": sizes}
+
+
+def run(job: CrossoverJob, link: str) -> dict[str, Any]:
     """Runs the job over one link. HostsFailed, with what the ranks wrote, if it fails."""
     rate, _, level = link.partition("@")
     number, ranks = (1, 2) if rate == SHM else (2, 1)
     env = {"CGX_CPU_LEVEL": level} if level else None
     with hosts(number, None if rate in (SHM, "none") else rate) as bed:
-        job_file, result = bed.folder / "job.json", bed.folder / "result.json"
-        job_file.write_text(job.to_json())
-        command = [sys.executable, "-m", "benchmarks._crossover_rank", str(job_file), str(result)]
-        bed.run(command, ranks, env=env, timeout=_TIMEOUT)
-        measured = json.loads(result.read_text())
+        fields = dataclasses.asdict(job)
+        measured = _ranks.on_hosts(bed, measure, fields, ranks, _TIMEOUT, env)
     rows = [to_row(size) for size in measured.pop("sizes")]
     return {"rate": link, **measured, **crossovers(rows), "rows": rows}
 
@@ -98,8 +138,7 @@ def to_row(size: dict[str, Any]) -> dict[str, Any]:
     """
     samples = size.pop("seconds")
     seconds = {name: statistics.median(samples[name]) for name in METHODS}
-    fixed = ["exact", "half", "asked"]
-    best = min(fixed, key=lambda name: seconds[name])
+    best = min(WidthGroup.CHOICES, key=lambda name: seconds[name])
     spread = {name: [min(samples[name]), max(samples[name])] for name in METHODS}
 
     def times_as_fast(other: str, group: str = "tuned") -> float:
@@ -184,9 +223,55 @@ def table(run: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def draw(document: dict[str, Any], file: str) -> None:
+    """The picture: the gain of the asked bits over exact against the size, for every link, measured
+    and predicted; and the time of the autotuned group against exact and against the best.
+    """
+    runs, bits = document["runs"], document["machine"]["bits"]
+    ticks = sorted({row["bytes"] for run in runs for row in run["rows"]})
+    with _command.picture(file, 1, 2, figsize=(14, 5.5), sharex=True) as (figure, axes):
+        gain, tuned = axes[0]
+        for number, run in enumerate(runs):
+            rows = run["rows"]
+            sizes = [row["bytes"] for row in rows]
+            name = {"none": "unshaped", SHM: "one host (SHM)"}.get(run["rate"], run["rate"])
+            color = _color(run["rate"], number / max(len(runs) - 1, 1))
+            style: dict[str, Any] = {"color": color, "linewidth": 1.4, "markersize": 4}
+            for key, line in (("seconds", "-o"), ("predicted", ":")):
+                label = name if key == "seconds" else None
+                gain.plot(sizes, [g for _, g in gains(rows, key)], line, label=label, **style)
+            for measured, marker in (("crossover_bytes", "D"), ("predicted_crossover_bytes", "x")):
+                if run[measured]:
+                    gain.plot(run[measured], 1, marker, color=color, markersize=8)
+            tuned.plot(sizes, [row["of_exact"] for row in rows], "-o", label=name, **style)
+            tuned.plot(sizes, [row["of_best"] for row in rows], ":", **style)
+        gain.set(
+            ylabel=f"exact time / {bits}-bit time (line: measured, dots: predicted)",
+            title="where compression pays (diamond: crossover, cross: predicted)",
+        )
+        tuned.set(
+            ylabel="times as fast as exact (line), as the best (dots)", title="the autotuned group"
+        )
+        tuned.axhline(0.95, color="red", linewidth=0.8, linestyle="--")
+        for axis in (gain, tuned):
+            _command.size_axis(axis, ticks)
+            axis.axhline(1, color="grey", linewidth=1)
+        gain.legend(fontsize=8)
+        figure.suptitle(f"all-reduce of 2 ranks ({document['machine']['cpu']})")
+
+
+def _color(rate: str, share: float) -> Any:
+    """Of a link: by its place among all, 0 to 1; links with slower codecs have colours apart."""
+    import matplotlib
+
+    if rate == SHM:
+        return "black"
+    return matplotlib.colormaps["autumn" if "@" in rate else "viridis"](share)
+
+
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    if missing_hosts():
+    if _ranks.missing_hosts():
         return 0
     job = CrossoverJob(
         sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
@@ -195,12 +280,12 @@ def main(argv: list[str] | None = None) -> int:
         bucket_size=args.bucket_size,
     )
     start = time.monotonic()
-    facts = link_facts(repeats=job.repeats, bucket_size=job.bucket_size, bits=job.bits)
+    facts = _ranks.print_link_facts(repeats=job.repeats, bucket_size=job.bucket_size, bits=job.bits)
     runs = []
     for link in args.rates or (QUICK_RATES if args.quick else RATES):
-        runs.append(measure(job, link))
+        runs.append(run(job, link))
         print(f"\n{table(runs[-1])}", flush=True)
-    rows = [row for run in runs for row in run["rows"]]
+    rows = [row for one in runs for row in one["rows"]]
     slowest = min(row["of_exact"] for row in rows)
     behind = min(row["of_best"] for row in rows)
     noise = min(row["noise"] for row in rows)
@@ -217,18 +302,12 @@ def main(argv: list[str] | None = None) -> int:
         "least_noise": noise,
         "crossover_rates": {
             level: crossover_rates(runs, level)
-            for level in dict.fromkeys(run["rate"].partition("@")[2] for run in runs)
+            for level in dict.fromkeys(one["rate"].partition("@")[2] for one in runs)
         },
         "runs": runs,
     }
-    if args.json:
-        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
-    if args.plot:
-        _crossover_plot.draw(document, args.plot)
-    wrong = [row for row in rows if not row["right"]]
-    for row in wrong:
-        print(f"WRONG: a result of {row['bytes']} bytes", file=sys.stderr)
-    return 1 if wrong else 0
+    wrong = [f"a result of {row['bytes']} bytes" for row in rows if not row["right"]]
+    return _command.finish(args, document, lambda file: draw(document, file), wrong)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ r"""Is an exact all-reduce over Gloo ever slower than gloo's own?
         [--json FILE [--resume]] [--plot FILE]
 
 A layout is HOSTSxRANKS of each host, and the rate of the hosts' links. Hosts are network namespaces
-(tests/hosts/bed.py: needs Linux, root, iproute2); the ranks of one host talk over Gloo, too. Beside
+(testbed/bed.py: needs Linux, root, iproute2); the ranks of one host talk over Gloo, too. Beside
 gloo and cgx a second group of gloo takes part: where it is off 1, so may be every other number. All
 take turns in the same processes, for some seconds of each size (three times as long from 256 KiB to
 4 MiB, where they are nearest to each other). That is shared out over some sets of new processes,
@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import re
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,22 +37,22 @@ from typing import Any
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import _report
-from benchmarks._arguments import (
-    add_output_arguments,
-    add_settings_argument,
-    at_least,
-    parse_size,
-)
-from benchmarks._exact_rank import CONTROL, ExactJob
-from benchmarks._hosts_bed import link_facts, missing_hosts
-from benchmarks._methods import GLOO
-from tests.hosts.bed import hosts
-from tests.hosts.network import parse_rate
+from benchmarks import _command, _measure, _ranks
+from benchmarks._command import at_least, settings_label
+from benchmarks._methods import GLOO, CgxGroup, Gloo, Method
+from testbed.bed import hosts
+from testbed.network import parse_rate
 
+CONTROL = "gloo again"
+EXACT = "cgx exact"
 SIZES = [4, *(4**k << 10 for k in range(9))]  # 4 bytes, 1 KiB to 64 MiB
 QUICK_SIZES = [4, 4**6, 4**8, 4**10, 4**11]
 _TIMEOUT = 1800.0  # seconds of one layout
+# Up to 16 MiB a sample is several calls in a row, as of the buckets of a model: the skew with which
+# ranks leave a barrier, and the first call after another group's, weigh little.
+_CALLS = ((16 << 10, 20), (256 << 10, 10), (1 << 20, 6), (4 << 20, 4), (16 << 20, 2))
+# Bytes where the two are nearest to each other: measured so many times as long.
+_NEAR, _LONGER = (256 << 10, 4 << 20), 3
 
 
 @dataclass(frozen=True)
@@ -92,30 +93,76 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--layouts", nargs="+", type=layout, metavar="LAYOUT", help=f"default: {' '.join(LAYOUTS)}"
     )
-    parser.add_argument(
-        "--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32: 4, 64K, 64M"
-    )
+    _command.add_sizes_argument(parser, "4, 64K, 64M")
     parser.add_argument("--seconds", type=at_least(0), metavar="N", help="6; 0 with --quick")
     parser.add_argument("--repeats", type=at_least(1), metavar="N", help="6; 3 with --quick")
     parser.add_argument("--processes", type=at_least(1), metavar="N", help="3; 1 with --quick")
-    add_settings_argument(parser, "a further group")
+    _command.add_settings_argument(parser, "a further group")
     parser.add_argument("--quick", action="store_true", help="two layouts, five sizes")
     parser.add_argument("--resume", action="store_true", help="keep what the JSON file has")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     if args.resume and not args.json:
         parser.error("--resume needs --json")
     return args
 
 
-def measure(job: ExactJob, where: Layout, processes: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ExactJob:
+    """What all ranks measure. sizes: bytes of fp32; repeats, seconds: of each size, at least
+    (three times as many seconds from 256 KiB to 4 MiB, where the two are nearest to each other);
+    settings: torch_cgx.Options of each cgx group, beside the communicator's; number: of the
+    processes, which make their groups in another order each time.
+    """
+
+    sizes: list[int]
+    repeats: int
+    seconds: float
+    settings: list[dict[str, Any]]
+    number: int = 0
+
+
+class GlooAgain(Gloo):
+    """A second group of gloo, which does what the first one does: how far two medians of the same
+    thing lie apart is what this measurement cannot tell.
+    """
+
+    name = CONTROL
+
+
+class CgxExact(CgxGroup):
+    """An exact group over Gloo, on one host as between several."""
+
+    def __init__(self, settings: dict[str, Any]):
+        name = f"{EXACT} {settings_label(settings)}".rstrip()
+        options = {"bits": 32, "inner_communicator": "GLOO", "cross_communicator": "GLOO"}
+        super().__init__(name, "gloo", options | settings)
+
+
+def measure(fields: dict[str, Any]) -> dict[str, Any]:
+    """On a rank."""
+    job = ExactJob(**fields)
+    make: list[Callable[[], Method]] = [Gloo, GlooAgain]
+    make += [functools.partial(CgxExact, one) for one in job.settings]
+    if job.number % 2:  # and so another one follows each
+        make.reverse()
+    first = job.number // 2 % len(make)
+    methods = [one() for one in make[first:] + make[:first]]
+    sizes = []
+    for nbytes in job.sizes:
+        near = _NEAR[0] <= nbytes <= _NEAR[1]
+        seconds = job.seconds * (_LONGER if near else 1)
+        timing = _measure.Timing(job.repeats, seconds=seconds, calls=_CALLS)
+        sizes.append(_measure.measure_size(timing, methods, nbytes))
+    return {"sizes": sizes}
+
+
+def run(job: ExactJob, where: Layout, processes: int) -> dict[str, Any]:
     """Runs the job in a layout, shared out over so many sets of processes. HostsFailed, with what
     the ranks wrote, if it fails.
     """
     parts = []
     with hosts(where.hosts, where.rate) as bed:
-        job_file, result = bed.folder / "job.json", bed.folder / "result.json"
-        command = [sys.executable, "-m", "benchmarks._exact_rank", str(job_file), str(result)]
         for number in range(processes):
             part = dataclasses.replace(
                 job,
@@ -123,10 +170,8 @@ def measure(job: ExactJob, where: Layout, processes: int) -> dict[str, Any]:
                 seconds=job.seconds / processes,
                 number=number,
             )
-            job_file.write_text(part.to_json())
-            # One thread per rank, as torchrun does it; read when the ranks import torch.
-            bed.run(command, where.ranks, {"OMP_NUM_THREADS": "1"}, timeout=_TIMEOUT)
-            parts.append(json.loads(result.read_text()))
+            fields = dataclasses.asdict(part)
+            parts.append(_ranks.on_hosts(bed, measure, fields, where.ranks, _TIMEOUT))
     return {
         "layout": where.text,
         "hosts": where.hosts,
@@ -135,7 +180,7 @@ def measure(job: ExactJob, where: Layout, processes: int) -> dict[str, Any]:
         "sizes": job.sizes,
         "settings": job.settings,
         "seconds": round(sum(part["seconds"] for part in parts), 1),
-        "rows": _report.to_rows(
+        "rows": _measure.to_rows(
             [merged(same) for same in zip(*(part["sizes"] for part in parts), strict=True)],
             where.hosts * where.ranks,
         ),
@@ -185,7 +230,7 @@ def kept_runs(file: Path, facts: dict[str, Any], job: ExactJob) -> list[dict[str
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    if missing_hosts():
+    if _ranks.missing_hosts():
         return 0
     job = ExactJob(
         sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
@@ -197,67 +242,50 @@ def main(argv: list[str] | None = None) -> int:
     layouts = args.layouts or [layout(name) for name in names]
     start = time.monotonic()
     processes = args.processes or (1 if args.quick else 3)
-    facts = link_facts(repeats=job.repeats, seconds_of_each=job.seconds, processes=processes)
+    facts = _ranks.print_link_facts(
+        repeats=job.repeats, seconds_of_each=job.seconds, processes=processes
+    )
     runs = kept_runs(Path(args.json), facts, job) if args.resume else []
     wrong: list[str] = []
     for where in layouts:
         if any(run["layout"] == where.text for run in runs):
             print(f"kept: {where.text}", flush=True)
             continue
-        run = measure(job, where, processes)
-        runs.append(run)
-        print(f"\n{where.text} ({run['seconds']} s)\n{_report.table(run['rows'])}")
-        print(f"\n{_report.speedups(run['rows'])}\n", flush=True)
-        wrong += [f"{where.text}: {line}" for line in _report.failures(run["rows"])]
-        if args.json:
-            _write(Path(args.json), facts, runs)
-    if args.json:
-        _write(Path(args.json), facts, runs)
-    if args.plot:
-        draw(runs, f"exact all-reduces of fp32 over Gloo ({facts['cpu']})", args.plot)
+        measured = run(job, where, processes)
+        runs.append(measured)
+        print(f"\n{where.text} ({measured['seconds']} s)\n{_measure.table(measured['rows'])}")
+        print(f"\n{_measure.speedups(measured['rows'])}\n", flush=True)
+        wrong += [f"{where.text}: {line}" for line in _measure.failures(measured["rows"])]
+        if args.json:  # so that --resume has it, whatever becomes of the others
+            _command.write_json(Path(args.json), document_of(facts, runs))
     print(f"{time.monotonic() - start:.0f} s in all")
-    for line in wrong:
-        print(f"WRONG: {line}", file=sys.stderr)
-    return 1 if wrong else 0
+    title = f"exact all-reduces of fp32 over Gloo ({facts['cpu']})"
+    return _command.finish(
+        args, document_of(facts, runs), lambda file: draw(runs, title, file), wrong
+    )
 
 
-def _write(file: Path, facts: dict[str, Any], runs: list[dict[str, Any]]) -> None:
+def document_of(facts: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
     facts = facts | {"seconds": round(sum(run["seconds"] for run in runs), 1)}
-    document = {"benchmark": "exact", "machine": facts, "runs": runs}
-    file.write_text(json.dumps(document, indent=1) + "\n")
+    return {"benchmark": "exact", "machine": facts, "runs": runs}
 
 
 def draw(runs: list[dict[str, Any]], heading: str, file: str) -> None:
-    """Writes the picture: of each layout how many times faster than gloo. ImportError without
-    matplotlib.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(runs), figsize=(4 * len(runs), 4), squeeze=False)
-    for axis, run in zip(axes[0], runs, strict=True):
-        for name in list(dict.fromkeys(row["method"] for row in run["rows"]))[1:]:
-            mine = [row for row in run["rows"] if row["method"] == name]
-            sizes = [row["bytes"] for row in mine]
-            (line,) = axis.plot(sizes, [row["speedup"] for row in mine], marker="o", label=name)
-            low, high = ([row[f"speedup_{p}"] for row in mine] for p in ("p10", "p90"))
-            axis.fill_between(sizes, low, high, color=line.get_color(), alpha=0.1)
-        axis.axhline(1, color="black", linewidth=0.7)
-        axis.set_xscale("log", base=4)
-        axis.set_yscale("log", base=2)
-        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.set_xticks(sizes, [_report.size_text(size) for size in sizes], rotation=60)
-        axis.minorticks_off()
-        axis.grid(alpha=0.25)
-        axis.set_title(run["layout"])
-    axes[0][0].set_ylabel("times as fast as gloo (median of pairs)")
-    axes[0][0].legend(fontsize=8)
-    figure.suptitle(heading)
-    figure.tight_layout()
-    figure.savefig(file, dpi=100)
-    pyplot.close(figure)
+    """The picture: of each layout how many times faster than gloo."""
+    with _command.picture(file, 1, len(runs), figsize=(4 * len(runs), 4)) as (figure, axes):
+        for axis, run in zip(axes[0], runs, strict=True):
+            for name in list(dict.fromkeys(row["method"] for row in run["rows"]))[1:]:
+                mine = [row for row in run["rows"] if row["method"] == name]
+                sizes = [row["bytes"] for row in mine]
+                (line,) = axis.plot(sizes, [row["speedup"] for row in mine], marker="o", label=name)
+                low, high = ([row[f"speedup_{p}"] for row in mine] for p in ("p10", "p90"))
+                axis.fill_between(sizes, low, high, color=line.get_color(), alpha=0.1)
+            axis.axhline(1, color="black", linewidth=0.7)
+            _command.size_axis(axis, sizes, rotation=60)
+            axis.set_title(run["layout"])
+        axes[0][0].set_ylabel("times as fast as gloo (median of pairs)")
+        axes[0][0].legend(fontsize=8)
+        figure.suptitle(heading)
 
 
 if __name__ == "__main__":

@@ -12,14 +12,11 @@ Without a CUDA device nothing is measured.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +25,17 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 import torch_cgx
-from benchmarks import _machine, _stores
-from benchmarks._arguments import add_output_arguments, at_least, parse_size
-from benchmarks._check import contribution, fingerprint
-from benchmarks._parts import NOTHING
-from benchmarks._report import size_text
-from benchmarks.gpu_codec import device_facts
+from benchmarks import _command, _ranks
+from benchmarks._command import at_least, size_text
+from benchmarks._methods import contribution, fingerprint
+from benchmarks._ranks import everyone
+from benchmarks.gpu_codec import device_facts, no_gpu
 
 SIZES = [64 << 10, 1 << 20, 16 << 20, 256 << 20]
 QUICK_SIZES = [1 << 20, 64 << 20]
 BITS = (32, 8, 4)
-_TIMEOUT = timedelta(seconds=120)
 _SAMPLE = 64 << 20  # bytes that a sample reduces at least, with up to 20 calls
 Method = Callable[[torch.Tensor], object]
 
@@ -63,27 +57,20 @@ def make_methods(nccl: bool) -> dict[str, Method]:
     return methods
 
 
-def measure_rank(rank: int, port: int, sizes: list[int], rounds: int, result: str) -> None:
-    """What one rank measures; rank 0 writes the rows into the file `result`."""
-    torch.set_num_threads(1)
+def measure(job: dict[str, Any]) -> dict[str, Any]:
+    """On a rank. job: sizes, rounds."""
     torch.cuda.set_device(0)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = _stores.join(port, _TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=_TIMEOUT)
     # One GPU twice: each rank says that it is on a host of its own. Of no meaning for cgx.
-    os.environ.update(NCCL_HOSTID=f"rank-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+    host = f"rank-{dist.get_rank()}"
+    os.environ.update(NCCL_HOSTID=host, NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
     methods = make_methods(dist.is_nccl_available())
-    rows = [row for nbytes in sizes for row in measure_size(rank, methods, nbytes, rounds)]
-    if rank == 0:
-        Path(result).write_text(json.dumps(rows))
-    dist.destroy_process_group()
+    found = [measure_size(methods, nbytes, job["rounds"]) for nbytes in job["sizes"]]
+    return {"rows": [row for rows in found for row in rows]}
 
 
-def measure_size(
-    rank: int, methods: dict[str, Method], nbytes: int, rounds: int
-) -> list[dict[str, Any]]:
+def measure_size(methods: dict[str, Method], nbytes: int, rounds: int) -> list[dict[str, Any]]:
     numel = nbytes // 4
-    x = contribution(rank, numel).to("cuda")
+    x = contribution(dist.get_rank(), numel).to("cuda")
     y = torch.empty_like(x)
     exact = sum(contribution(r, numel).double() for r in range(2))
     norm = exact.norm().item() or 1.0
@@ -105,8 +92,7 @@ def measure_size(
                 method(y)
             torch.cuda.synchronize()
             times[name].append((time.perf_counter() - start) / calls)
-    gathered: list[Any] = [None, None]
-    dist.all_gather_object(gathered, (checks, times))
+    gathered = everyone((checks, times))
     rows = []
     for name in methods:
         seconds = [max(pair) for pair in zip(*(one[1][name] for one in gathered), strict=True)]
@@ -127,15 +113,6 @@ def measure_size(
     return [row | {"of_gloo": gloo / row["seconds"]} for row in rows]
 
 
-def measure(sizes: list[int], rounds: int) -> list[dict[str, Any]]:
-    store = _stores.serve()
-    with tempfile.TemporaryDirectory(prefix="cgx-gpu-allreduce-") as folder:
-        result = Path(folder) / "measured.json"
-        spawn(measure_rank, args=(store.port, sizes, rounds, str(result)), nprocs=2)
-        rows: list[dict[str, Any]] = json.loads(result.read_text())
-    return rows
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     head = f"{'size':>8} {'method':<10} {'ms':>9} {'GB/s':>8} {'of gloo':>8} {'error':>9}"
     lines = [head]
@@ -149,45 +126,34 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], title: str, file: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4.2))
-    for name in dict.fromkeys(row["method"] for row in rows):
-        mine = [row for row in rows if row["method"] == name]
-        axis.plot(
-            [row["bytes"] for row in mine], [row["algbw"] for row in mine], marker="o", label=name
-        )
-    axis.set(xlabel="bytes of fp32", ylabel="GB/s", title=f"{title}, shared by two ranks")
-    axis.set(xscale="log", yscale="log")
-    axis.legend()
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
+    with _command.picture(file, 1, 1, figsize=(7, 4.2)) as (_, ((axis,),)):
+        for name in dict.fromkeys(row["method"] for row in rows):
+            mine = [row for row in rows if row["method"] == name]
+            sizes, rates = ([row[key] for row in mine] for key in ("bytes", "algbw"))
+            axis.plot(sizes, rates, marker="o", label=name)
+        axis.set(xlabel="bytes of fp32", ylabel="GB/s", title=f"{title}, shared by two ranks")
+        axis.set(xscale="log", yscale="log")
+        axis.legend()
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="All-reduces of two ranks on one GPU.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes")
-    parser.add_argument("--sizes", nargs="+", type=parse_size, metavar="SIZE", help="bytes of fp32")
+    _command.add_sizes_argument(parser, "1M, 64M")
     parser.add_argument("--rounds", type=at_least(1), help="rounds (default 15; 5 with --quick)")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        print(f"{NOTHING}torch {torch.__version__} sees no CUDA device", file=sys.stderr)
-        return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if no_gpu():
+        return 0
     rounds = args.rounds or (5 if args.quick else 15)
-    rows = measure(args.sizes or (QUICK_SIZES if args.quick else SIZES), rounds)
-    facts = _machine.facts() | device_facts() | {"ranks": 2, "gpus": 1, "rounds": rounds}
-    print(_machine.line(facts))
+    job = {"sizes": args.sizes or (QUICK_SIZES if args.quick else SIZES), "rounds": rounds}
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks inherit it
+    rows = _ranks.on_this_host(measure, job, 2)["rows"]
+    facts = _command.print_facts(**device_facts(), ranks=2, gpus=1, rounds=rounds)
     print(table(rows))
-    if args.json:
-        Path(args.json).write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n")
-    if args.plot:
-        plot(rows, facts["gpu"], args.plot)
+    document = {"machine": facts, "rows": rows}
+    return _command.finish(args, document, lambda file: plot(rows, facts["gpu"], file))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

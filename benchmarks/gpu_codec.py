@@ -13,25 +13,23 @@ nothing is measured.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import torch
 
-from benchmarks import _machine
-from benchmarks._arguments import add_output_arguments, at_least
-from benchmarks._clock import Clock, Events, Work
-from benchmarks._parts import NOTHING
+from benchmarks import _command
+from benchmarks._command import NOTHING, at_least
 from torch_cgx import _C, codecs  # type: ignore[attr-defined]
 
 CODES = {torch.float32: 0, torch.bfloat16: 2}
@@ -40,6 +38,41 @@ BITS = range(1, 9)
 NUMEL, QUICK_NUMEL = 1 << 28, 1 << 27  # 256 MiB of bf16 at least
 OF_COPY = 0.8  # at 4 bits
 OF_BEST_WIDTH = 0.85  # the slowest width, of the fastest one
+
+Work = Callable[[], object]
+
+
+class Clock(Protocol):
+    def seconds(self, work: Work, calls: int) -> float:
+        """Of one of `calls` calls that are put on the current stream one behind the other."""
+        ...
+
+
+class Events:
+    """Between two events on the stream: what the host costs does not count, as long as it is ahead
+    of the device.
+    """
+
+    def seconds(self, work: Work, calls: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(calls):
+            work()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / calls
+
+
+class Wall:
+    """From an idle device to an idle device: where there are no events that measure."""
+
+    def seconds(self, work: Work, calls: int) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            work()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / calls
 
 
 @dataclass
@@ -193,29 +226,30 @@ def print_tables(rows: list[dict[str, Any]], targets: list[dict[str, Any]]) -> N
         print(f"{row['ratio']:<48} {row['target']:>7.2f} {row['measured']:>9.2f}{missed}")
 
 
+def no_gpu() -> bool:
+    """True, and said on stderr, where torch sees no GPU."""
+    missing = not torch.cuda.is_available()
+    if missing:
+        print(f"{NOTHING}torch {torch.__version__} sees no CUDA device", file=sys.stderr)
+    return missing
+
+
 def plot(rows: list[dict[str, Any]], title: str, file: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4.2))
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         if row["bits"] is not None:
             key = f"{row['operation']} {row['dtype']}"
             lines.setdefault(key, []).append((row["bits"], row["of_copy"]))
-    for label, points in lines.items():
-        axis.plot(*zip(*points, strict=True), marker="o", label=label)
-    axis.axhline(OF_COPY, linestyle="--", color="grey", label="target at 4 bits")
-    axis.set(xlabel="bits per value", ylabel="bytes moved per second, of a copy's", title=title)
-    axis.set(ylim=(0, None))
-    axis.legend()
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
+    with _command.picture(file, 1, 1, figsize=(7, 4.2)) as (_, ((axis,),)):
+        for label, points in lines.items():
+            axis.plot(*zip(*points, strict=True), marker="o", label=label)
+        axis.axhline(OF_COPY, linestyle="--", color="grey", label="target at 4 bits")
+        axis.set(xlabel="bits per value", ylabel="bytes moved per second, of a copy's", title=title)
+        axis.set(ylim=(0, None))
+        axis.legend()
 
 
-def main(argv: list[str] | None = None, clock: Clock | None = None) -> None:
+def main(argv: list[str] | None = None, clock: Clock | None = None) -> int:
     parser = argparse.ArgumentParser(description="Speed of the codecs on a GPU.")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and values")
     parser.add_argument(
@@ -226,28 +260,29 @@ def main(argv: list[str] | None = None, clock: Clock | None = None) -> None:
     parser.add_argument("--bits", nargs="+", type=int, choices=BITS, default=list(BITS))
     parser.add_argument("--bucket-size", type=at_least(1), default=512)
     parser.add_argument("--rounding", choices=codecs._ROUNDINGS, default="nearest")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        print(f"{NOTHING}torch {torch.__version__} sees no CUDA device", file=sys.stderr)
-        return
+    if no_gpu():
+        return 0
     numel = args.numel or (QUICK_NUMEL if args.quick else NUMEL)
     rounds = args.rounds or (5 if args.quick else 15)
     clock = clock or Events()
     cases = make_cases(numel, args.bucket_size, args.bits, args.rounding)
     rows = summarize(cases, measure(cases, clock, rounds, args.calls))
-    facts = _machine.facts() | device_facts() | {"numel": numel, "rounds": rounds}
-    facts |= {"calls": args.calls, "bucket_size": args.bucket_size, "rounding": args.rounding}
-    facts["clock"] = type(clock).__name__.lower()
-    print(_machine.line(facts))
+    facts = _command.print_facts(
+        **device_facts(),
+        numel=numel,
+        rounds=rounds,
+        calls=args.calls,
+        bucket_size=args.bucket_size,
+        rounding=args.rounding,
+        clock=type(clock).__name__.lower(),
+    )
     targets = against_targets(rows)
     print_tables(rows, targets)
-    if args.json:
-        report = {"machine": facts, "rows": rows, "targets": targets}
-        Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
-    if args.plot:
-        plot(rows, facts["gpu"], args.plot)
+    document = {"machine": facts, "rows": rows, "targets": targets}
+    return _command.finish(args, document, lambda file: plot(rows, facts["gpu"], file))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,16 +4,16 @@
         [--bits 8 4] [--runs 3] [--steps 60] [--options "--width 256"] [--quick]
         [--json FILE] [--plot FILE]
 
-Trains examples/train_gpt.py, unchanged, on hosts made of network namespaces (tests/hosts/bed.py:
+Trains examples/train_gpt.py, unchanged, on hosts made of network namespaces (testbed/bed.py:
 needs Linux, root, iproute2): gloo in fp32, gloo with torch's fp16 hook, cgx. The methods take
 turns, one short run each, several times; a run's time per step is its median over the steps (so
 the first ones, which warm up, do not count), and the median over the runs is reported, beside the
 lowest and the highest. The frames that leave a host are counted on its link: those of a run, less
 those of a run of one step, over the other steps.
 
-Between them takes its turn the same training without communication (benchmarks/_compute_only.py).
-What it needs and what the link carries make the time that a step is allowed; the model is
-benchmarks/_step_model.py. Each row tells measured / allowed.
+Between them takes its turn the same training without communication. What it needs and what the link
+carries make the time that a step is allowed; benchmarks/_step_model.py has both. Each row tells
+measured / allowed.
 
 All hosts share the cores of this machine, so the computation is slower than on hosts of their own,
 and the share of communication smaller.
@@ -35,16 +35,16 @@ from typing import Any
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks._arguments import BITS, add_output_arguments, at_least
-from benchmarks._hosts_bed import link_facts, missing_hosts, rate
+from benchmarks import _command, _ranks
+from benchmarks._command import BITS, at_least
+from benchmarks._methods import GLOO
 from benchmarks._step_model import Compute, compute_of, model
-from tests.hosts.bed import ROOT, Hosts, hosts
-from tests.hosts.network import parse_rate
+from testbed.bed import Hosts, hosts
+from testbed.network import parse_rate
 
-BASE = "gloo fp32"
+BASE = GLOO
 COMPUTE = "compute only"
 _TIMEOUT = 1200.0
-_COLORS = {32: "black", 16: "#7f7f7f", 8: "#2ca02c", 4: "#ff7f0e", 2: "#d62728"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--hosts", type=at_least(2), default=2, metavar="N")
     parser.add_argument("--ranks-per-host", nargs="+", type=at_least(1), default=[1], metavar="N")
-    parser.add_argument("--rate", type=rate, default="200mbit", help="of every link; or none")
+    parser.add_argument(
+        "--rate", type=_ranks.rate, default="200mbit", help="of every link; or none"
+    )
     parser.add_argument("--bits", nargs="+", type=int, choices=BITS, default=[8, 4], help="of cgx")
     parser.add_argument(
         "--runs", type=at_least(1), metavar="N", help="of each method: 3; --quick: 1"
@@ -85,7 +87,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         "--options", default="", help="more arguments of the example, as one string"
     )
     parser.add_argument("--quick", action="store_true", help="one short run of each method")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
@@ -94,7 +96,7 @@ def train(
 ) -> dict[str, Any]:
     """One run. What the example writes of it, and link_bytes: what left each host."""
     result = bed.folder / "training.json"
-    command = [sys.executable, str(ROOT / "examples" / "train_gpt.py"), *method.arguments]
+    command = [sys.executable, str(_command.ROOT / "examples" / "train_gpt.py"), *method.arguments]
     command += [*options, "--steps", str(steps), "--no-progress", "--json", str(result)]
     _, traffic = bed.traffic_of(lambda: bed.run(command, ranks, timeout=_TIMEOUT))
     found = json.loads(result.read_text())
@@ -114,7 +116,7 @@ def train(
 def compute(bed: Hosts, ranks: int, steps: int, options: list[str]) -> Compute:
     """One run without communication."""
     result = bed.folder / "compute.json"
-    command = [sys.executable, "-m", "benchmarks._compute_only", str(result), "train_gpt.py"]
+    command = [sys.executable, "-m", "benchmarks._step_model", str(result), "train_gpt.py"]
     command += ["--backend", "gloo", *options, "--steps", str(steps), "--no-progress"]
     bed.run(command, ranks, timeout=_TIMEOUT)
     files = [Path(f"{result}.{rank}") for rank in range(ranks * len(bed.names))]
@@ -220,57 +222,50 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(document: dict[str, Any], file: str) -> None:
-    """Writes the picture: bars of the time per step, with their range and what is allowed.
-    ImportError without matplotlib.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """The picture: bars of the time per step, with their range and what is allowed."""
     groups = document["groups"]
-    figure, axes = pyplot.subplots(1, len(groups), figsize=(6.5 * len(groups), 4.2), squeeze=False)
-    for axis, group in zip(axes[0], groups, strict=True):
-        rows = group["rows"]
-        heights = [1e3 * row["step_seconds"] for row in rows]
-        spread = [
-            [h - 1e3 * row["step_seconds_low"] for h, row in zip(heights, rows, strict=True)],
-            [1e3 * row["step_seconds_high"] - h for h, row in zip(heights, rows, strict=True)],
-        ]
-        colors = [_COLORS.get(row["bits"], "#9467bd") for row in rows]
-        labels = [row["method"].replace(", ", ",\n") for row in rows]
-        bars = axis.bar(labels, heights, yerr=spread, capsize=4, color=colors, alpha=0.85)
-        notes = [
-            f"{row['speedup']:.2f}x\n{row['link_bytes_per_step'] / 1e6:.2f} MB/step" for row in rows
-        ]
-        axis.bar_label(bars, notes, padding=6, fontsize=9)
-        allowed_ms = [row["model_ms"] for row in rows]
-        edges = [bar.get_x() for bar in bars], [bar.get_x() + bar.get_width() for bar in bars]
-        axis.hlines(allowed_ms, *edges, colors="#17becf", linewidth=2.5, label="allowed")
-        axis.axhline(
-            1e3 * group["compute"]["seconds"], color="grey", linestyle=":", label="compute only"
+    with _command.picture(file, 1, len(groups), figsize=(6.5 * len(groups), 4.2)) as (figure, axes):
+        for axis, group in zip(axes[0], groups, strict=True):
+            _draw_group(axis, group)
+            axis.set_title(f"{document['hosts']} hosts x {group['ranks_per_host']} rank(s)")
+        figure.suptitle(
+            f"GPT of {groups[0]['rows'][0]['gradient_bytes'] / 4e6:.2f} M parameters, "
+            f"links of {document['rate'] or 'any speed'} ({document['machine']['cpu']})"
         )
-        axis.legend(loc="upper right", fontsize=9)
-        axis.set_ylim(0, 1.3 * max(1e3 * row["step_seconds_high"] for row in rows))
-        axis.set_ylabel("ms per training step")
-        axis.set_title(f"{document['hosts']} hosts x {group['ranks_per_host']} rank(s)")
-    figure.suptitle(
-        f"GPT of {groups[0]['rows'][0]['gradient_bytes'] / 4e6:.2f} M parameters, "
-        f"links of {document['rate'] or 'any speed'} ({document['machine']['cpu']})"
-    )
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
+
+
+def _draw_group(axis: Any, group: dict[str, Any]) -> None:
+    rows = group["rows"]
+    heights = [1e3 * row["step_seconds"] for row in rows]
+    spread = [
+        [h - 1e3 * row["step_seconds_low"] for h, row in zip(heights, rows, strict=True)],
+        [1e3 * row["step_seconds_high"] - h for h, row in zip(heights, rows, strict=True)],
+    ]
+    colors = [_command.color(row["method"], row["bits"]) for row in rows]
+    labels = [row["method"].replace(", ", ",\n") for row in rows]
+    bars = axis.bar(labels, heights, yerr=spread, capsize=4, color=colors, alpha=0.85)
+    notes = [
+        f"{row['speedup']:.2f}x\n{row['link_bytes_per_step'] / 1e6:.2f} MB/step" for row in rows
+    ]
+    axis.bar_label(bars, notes, padding=6, fontsize=9)
+    edges = [bar.get_x() for bar in bars], [bar.get_x() + bar.get_width() for bar in bars]
+    allowed_ms = [row["model_ms"] for row in rows]
+    axis.hlines(allowed_ms, *edges, colors="#17becf", linewidth=2.5, label="allowed")
+    alone = 1e3 * group["compute"]["seconds"]
+    axis.axhline(alone, color="grey", linestyle=":", label="compute only")
+    axis.legend(loc="upper right", fontsize=9)
+    axis.set_ylim(0, 1.3 * max(1e3 * row["step_seconds_high"] for row in rows))
+    axis.set_ylabel("ms per training step")
 
 
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
-    if missing_hosts():
+    if _ranks.missing_hosts():
         return 0
     runs = args.runs or (1 if args.quick else 3)
     steps = args.steps or (8 if args.quick else 60)
     start = time.monotonic()
-    facts = link_facts(runs=runs, steps=steps)
+    facts = _ranks.print_link_facts(runs=runs, steps=steps)
     groups = []
     for ranks in dict.fromkeys(args.ranks_per_host):
         groups.append(measure(args, ranks, runs, steps))
@@ -285,11 +280,7 @@ def main(argv: list[str] | None = None) -> int:
         "options": args.options,
         "groups": groups,
     }
-    if args.json:
-        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
-    if args.plot:
-        draw(document, args.plot)
-    return 0
+    return _command.finish(args, document, lambda file: draw(document, file))
 
 
 if __name__ == "__main__":

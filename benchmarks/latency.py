@@ -17,13 +17,9 @@ A call is in step with the peer's: nobody comes late. Times are medians over the
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import sys
-import tempfile
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +28,14 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 import torch_cgx
-from benchmarks import _machine, _stores
-from benchmarks._arguments import add_output_arguments, at_least
-from benchmarks._report import size_text
+from benchmarks import _command, _ranks
+from benchmarks._command import at_least, size_text
+from benchmarks._methods import STAGES
+from benchmarks._ranks import everyone
 
 SIZES = [4, 16 << 10, 256 << 10]
-STAGES = ("encode", "transfer", "decode")
-_TIMEOUT = timedelta(seconds=60)
 
 
 def _times(x: torch.Tensor, group: Any, calls: int) -> float:
@@ -56,16 +50,14 @@ def _times(x: torch.Tensor, group: Any, calls: int) -> float:
     return statistics.median(times)
 
 
-def _measure_rank(rank: int, port: int, calls: int, result: str) -> None:
-    torch.set_num_threads(1)
-    store = _stores.join(port, _TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=_TIMEOUT)
+def measure(calls: int) -> dict[str, Any]:
+    """On a rank. One row for each size: seconds by what they are spent on."""
     both = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=32))
     ones = [dist.new_group([r], backend="cgx") for r in range(2)]
     rows: list[dict[str, Any]] = []
     for nbytes in SIZES:
         x = torch.zeros(nbytes // 4)
-        mine = {"alone": _times(x, ones[rank], calls)}
+        mine = {"alone": _times(x, ones[dist.get_rank()], calls)}
         dist.barrier()
         mine["whole"] = _times(x, both, calls)
         before = torch_cgx.stats(both)
@@ -75,23 +67,9 @@ def _measure_rank(rank: int, port: int, calls: int, result: str) -> None:
         for stage in STAGES:
             mine[stage] = (after[f"seconds_{stage}"] - before[f"seconds_{stage}"]) / calls
         mine["gloo"] = _times(x, None, max(calls // 10, 20))
-        gathered: list[Any] = [None, None]
-        dist.all_gather_object(gathered, mine)
+        gathered = everyone(mine)
         rows.append({"bytes": nbytes} | {k: max(one[k] for one in gathered) for k in mine})
-    if rank == 0:
-        Path(result).write_text(json.dumps(rows))
-    dist.destroy_process_group()
-
-
-def measure(calls: int) -> list[dict[str, Any]]:
-    """One row for each size: seconds by what they are spent on."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    store = _stores.serve()
-    with tempfile.TemporaryDirectory(prefix="cgx-latency-") as folder:
-        result = Path(folder) / "measured.json"
-        spawn(_measure_rank, args=(store.port, calls, str(result)), nprocs=2)
-        rows: list[dict[str, Any]] = json.loads(result.read_text())
-    return rows
+    return {"rows": rows}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -106,41 +84,30 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], file: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 3.2), layout="constrained")
-    labels = [size_text(row["bytes"]) for row in rows]
-    left = [0.0] * len(rows)
-    for name in ("alone", *STAGES):
-        width = [row[name] * 1e6 for row in rows]
-        axes.barh(labels, width, left=left, label=name)
-        left = [a + b for a, b in zip(left, width, strict=True)]
-    axes.plot([row["whole"] * 1e6 for row in rows], labels, "k|", markersize=20, label="whole")
-    axes.set_xlabel("us per all-reduce over shared memory, 2 ranks")
-    axes.legend()
-    figure.savefig(file, dpi=120)
+    with _command.picture(file, 1, 1, figsize=(7, 3.2)) as (_, ((axes,),)):
+        labels = [size_text(row["bytes"]) for row in rows]
+        left = [0.0] * len(rows)
+        for name in ("alone", *STAGES):
+            width = [row[name] * 1e6 for row in rows]
+            axes.barh(labels, width, left=left, label=name)
+            left = [a + b for a, b in zip(left, width, strict=True)]
+        axes.plot([row["whole"] * 1e6 for row in rows], labels, "k|", markersize=20, label="whole")
+        axes.set_xlabel("us per all-reduce over shared memory, 2 ranks")
+        axes.legend()
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Where a small all-reduce spends its time.")
     parser.add_argument("--calls", type=at_least(20), metavar="N", help="3000; 300 with --quick")
     parser.add_argument("--quick", action="store_true")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     calls = args.calls or (300 if args.quick else 3000)
-    facts = _machine.facts() | {"ranks": 2, "threads": 1, "calls": calls}
-    print(_machine.line(facts), flush=True)
-    rows = measure(calls)
+    facts = _command.print_facts(ranks=2, threads=1, calls=calls)
+    rows = _ranks.on_this_host(measure, calls, 2)["rows"]
     print(table(rows))
-    if args.json:
-        document = {"benchmark": "latency", "machine": facts, "rows": rows}
-        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
-    if args.plot:
-        draw(rows, args.plot)
-    return 0
+    document = {"benchmark": "latency", "machine": facts, "rows": rows}
+    return _command.finish(args, document, lambda file: draw(rows, file))
 
 
 if __name__ == "__main__":

@@ -18,17 +18,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import math
-import os
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +33,14 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 import torch_cgx
-from benchmarks import _machine, _stores
-from benchmarks._arguments import add_output_arguments, at_least, parse_size
-from benchmarks._report import size_text, spread, time_text
+from benchmarks import _command, _ranks
+from benchmarks._command import at_least, size_text, spread, time_text
+from benchmarks._measure import seconds_per_call
+from benchmarks._ranks import everyone
 
 SIZES = [4, 64 << 10, 16 << 20]
-_TIMEOUT = timedelta(seconds=60)
 # Calls between two looks at the clock: about so long, so that the way out of the barrier is short
 # beside it.
 _SAMPLE_SECONDS, _MOST_CALLS = 2e-3, 16
@@ -164,54 +159,34 @@ class Job:
     order: tuple[str, ...] = GROUPS
 
 
-def measure_rank(rank: int, job: Job, port: int, result: str, number: int) -> None:
-    """Runs one rank; rank 0 writes the samples as JSON. port: of a TCPStore on this host;
-    number: of the round.
-    """
-    torch.set_num_threads(1)
-    store = _stores.join(port, _TIMEOUT)
-    dist.init_process_group(
-        "gloo",
-        store=dist.PrefixStore(f"round {number}", store),
-        rank=rank,
-        world_size=job.ranks,
-        timeout=_TIMEOUT,
-    )
-    try:
-        groups = {}
-        for name in job.order:
-            options = torch_cgx.Options(bits=32) if name == "cgx" else None
-            groups[name] = dist.new_group(backend=name.split()[0], pg_options=options)
-        measured = []
-        for name in job.operations:
-            for nbytes in [0] if name == "barrier" else job.sizes:
-                make = OPERATIONS[name]
-                runs = [
-                    make(group, rank, job.ranks, nbytes // 4)
-                    for group in (groups[which] for which in GROUPS)
-                ]
-                samples = _measure(runs, job.seconds / job.rounds)
-                gathered: list[Any] = [None] * job.ranks
-                dist.all_gather_object(gathered, samples)
-                slowest = {
-                    which: statistics.median(
-                        max(times) for times in zip(*(one[i] for one in gathered), strict=True)
-                    )
-                    for i, which in enumerate(GROUPS)
-                }
-                measured.append({"operation": name, "bytes": nbytes, "seconds": slowest})
-        if rank == 0:
-            Path(result).write_text(json.dumps(measured))
-    finally:
-        dist.destroy_process_group()
+def measure(fields: dict[str, Any]) -> dict[str, Any]:
+    """On a rank, in one round."""
+    job = Job(**fields)
+    groups = {}
+    for name in job.order:
+        options = torch_cgx.Options(bits=32) if name == "cgx" else None
+        groups[name] = dist.new_group(backend=name.split()[0], pg_options=options)
+    rank, measured = dist.get_rank(), []
+    for name in job.operations:
+        for nbytes in [0] if name == "barrier" else job.sizes:
+            make = OPERATIONS[name]
+            runs = [make(groups[which], rank, job.ranks, nbytes // 4) for which in GROUPS]
+            gathered = everyone(_samples(runs, job.seconds / job.rounds))
+            slowest = {
+                which: statistics.median(
+                    max(times) for times in zip(*(one[i] for one in gathered), strict=True)
+                )
+                for i, which in enumerate(GROUPS)
+            }
+            measured.append({"operation": name, "bytes": nbytes, "seconds": slowest})
+    return {"rows": measured}
 
 
-def _measure(runs: list[Run], seconds: float) -> list[list[float]]:
+def _samples(runs: list[Run], seconds: float) -> list[list[float]]:
     """Seconds per call of each, in turns that rotate. All ranks take equal numbers."""
     for run in runs:
-        _sample(run, 2)
-    estimate = max(_sample(runs[0], 4), 1e-7)
-    plan: list[Any] = [None]
+        seconds_per_call(run, 2)
+    estimate = max(seconds_per_call(runs[0], 4), 1e-7)
     calls = math.ceil(min(max(_SAMPLE_SECONDS / estimate, 1), _MOST_CALLS))
     turns = math.ceil(min(max(seconds / (len(runs) * calls * estimate), _LEAST), _MOST))
     plan = [(calls, turns)]
@@ -221,16 +196,8 @@ def _measure(runs: list[Run], seconds: float) -> list[list[float]]:
     for turn in range(turns):
         for k in range(len(runs)):
             i = (turn + k) % len(runs)
-            samples[i].append(_sample(runs[i], calls))
+            samples[i].append(seconds_per_call(runs[i], calls))
     return samples
-
-
-def _sample(run: Run, calls: int) -> float:
-    dist.barrier()
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return (time.perf_counter() - start) / calls
 
 
 def ratio_of(rounds: list[float]) -> tuple[float, float, float]:
@@ -248,7 +215,7 @@ def _mean(ratios: list[float]) -> float:
 
 
 def to_rows(rounds: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One row per operation and size. rounds: what measure_rank wrote, of each."""
+    """One row per operation and size. rounds: what was measured in each."""
     rows = []
     for same in zip(*rounds, strict=True):
         times = [one["seconds"] for one in same]
@@ -287,27 +254,20 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], title: str, file: str) -> None:
-    """Writes the picture: a bar per operation and size, against 1."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+    """The picture: a bar per operation and size, against 1."""
     names = list(dict.fromkeys(row["operation"] for row in rows))
     sizes = sorted({row["bytes"] for row in rows if row["bytes"]})
-    figure, axis = pyplot.subplots(figsize=(11, 4.8))
-    for i, nbytes in enumerate(sizes):
-        mine = [row for row in rows if row["bytes"] in ((nbytes, 0) if i == 0 else (nbytes,))]
-        places = [names.index(row["operation"]) + 0.8 * (i / len(sizes) - 0.4) for row in mine]
-        axis.bar(places, [row["ratio"] for row in mine], 0.8 / len(sizes), label=size_text(nbytes))
-    axis.axhline(1, color="black", linewidth=1)
-    axis.axhline(0.97, color="grey", linestyle=":", label="0.97")
-    axis.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=7)
-    axis.set(ylabel="gloo's time over cgx's (medians)", title=title, ylim=(0, None))
-    axis.legend(loc="lower right", fontsize=8)
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
+    with _command.picture(file, 1, 1, figsize=(11, 4.8)) as (_, ((axis,),)):
+        for i, nbytes in enumerate(sizes):
+            mine = [row for row in rows if row["bytes"] in ((nbytes, 0) if i == 0 else (nbytes,))]
+            places = [names.index(row["operation"]) + 0.8 * (i / len(sizes) - 0.4) for row in mine]
+            ratios = [row["ratio"] for row in mine]
+            axis.bar(places, ratios, 0.8 / len(sizes), label=size_text(nbytes))
+        axis.axhline(1, color="black", linewidth=1)
+        axis.axhline(0.97, color="grey", linestyle=":", label="0.97")
+        axis.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=7)
+        axis.set(ylabel="gloo's time over cgx's (medians)", title=title, ylim=(0, None))
+        axis.legend(loc="lower right", fontsize=8)
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -316,28 +276,24 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         description="Collectives that are not cgx's own, over cgx and over gloo alone.",
     )
     parser.add_argument("--ranks", type=at_least(2), default=2, metavar="N")
-    parser.add_argument("--sizes", nargs="+", type=parse_size, metavar="SIZE", help="4 64K 16M")
+    _command.add_sizes_argument(parser, "4 64K 16M")
     parser.add_argument("--operations", nargs="+", choices=list(OPERATIONS), metavar="NAME")
     parser.add_argument(
         "--seconds", type=float, help="of each operation and size: 1.2; --quick: 0.2"
     )
     parser.add_argument("--quick", action="store_true", help="shorter")
-    add_output_arguments(parser)
+    _command.add_output_arguments(parser)
     return parser.parse_args(argv)
 
 
-def measure(job: Job) -> list[dict[str, Any]]:
-    """Runs the job in processes of its own. A rank's exception is raised here, with its text."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    store = _stores.serve()
+def run(job: Job) -> list[dict[str, Any]]:
+    """Runs the job's rounds, each in new processes."""
+    orders = list(itertools.permutations(GROUPS))
     rounds = []
-    with tempfile.TemporaryDirectory(prefix="cgx-passthrough-") as folder:
-        for number in range(job.rounds):
-            result = Path(folder) / f"measured-{number}.json"
-            orders = list(itertools.permutations(GROUPS))
-            this = dataclasses.replace(job, order=orders[number % len(orders)])
-            spawn(measure_rank, args=(this, store.port, str(result), number), nprocs=job.ranks)
-            rounds.append(json.loads(result.read_text()))
+    for number in range(job.rounds):
+        this = dataclasses.replace(job, order=orders[number % len(orders)])
+        fields = dataclasses.asdict(this)
+        rounds.append(_ranks.on_this_host(measure, fields, job.ranks)["rows"])
     return to_rows(rounds)
 
 
@@ -351,10 +307,10 @@ def main(argv: list[str] | None = None) -> int:
         rounds=1 if args.quick else 6,
     )
     start = time.monotonic()
-    facts = _machine.facts() | {"ranks": job.ranks, "threads": 1}
-    facts |= {"seconds_each": job.seconds, "rounds": job.rounds}
-    print(_machine.line(facts), flush=True)
-    rows = measure(job)
+    facts = _command.print_facts(
+        ranks=job.ranks, threads=1, seconds_each=job.seconds, rounds=job.rounds
+    )
+    rows = run(job)
     facts["seconds"] = round(time.monotonic() - start, 1)
     print(f"\n{table(rows)}\n")
     ratios = [row["ratio"] for row in rows]
@@ -362,12 +318,9 @@ def main(argv: list[str] | None = None) -> int:
     print(f"median of all {statistics.median(ratios):.3f}, lowest {min(ratios):.3f}")
     print(f"control: {min(controls):.3f} to {max(controls):.3f}")
     print(f"{facts['seconds']} s in all")
-    if args.json:
-        document = {"benchmark": "passthrough", "machine": facts, "rows": rows}
-        Path(args.json).write_text(json.dumps(document, indent=1) + "\n")
-    if args.plot:
-        draw(rows, f"through cgx, {job.ranks} ranks on one host ({facts['cpu']})", args.plot)
-    return 0
+    document = {"benchmark": "passthrough", "machine": facts, "rows": rows}
+    title = f"through cgx, {job.ranks} ranks on one host ({facts['cpu']})"
+    return _command.finish(args, document, lambda file: draw(rows, title, file))
 
 
 if __name__ == "__main__":

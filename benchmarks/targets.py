@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks._hosts_report import payload_bytes
-from benchmarks._parts import RESULTS
+from benchmarks._command import RESULTS
+from benchmarks.hosts import payload_bytes
 
 Row = dict[str, Any]
 MIB64 = 64 << 20
@@ -167,6 +167,18 @@ def _sixteen_bit_input(r: Results) -> float:
     )
 
 
+def _python_face(end: str) -> Callable[[Results], float]:
+    """The slowest row "Python" over the engine's own; end: of its name."""
+
+    def figure(r: Results) -> float:
+        names = (
+            f"{what}{end}" for b in (4, 8) for what in (f"encode fp32 {b} nearest", f"decode {b}")
+        )
+        return float(min(r.codec(f"Python {name}")["of_roof"] for name in names))
+
+    return figure
+
+
 def _speedup(method: str, nbytes: int = MIB64) -> Callable[[Results], float]:
     return lambda r: float(r.reduced(method, nbytes)["speedup"])
 
@@ -277,6 +289,8 @@ TARGETS = [
     Target("encode fp32, 256 KiB in L2, slowest", "min-max scan in L2", 0.45, _lowest_l2),
     Target("stochastic rounding, 64 MiB, slowest", "nearest", 0.6, _stochastic),
     Target("fp16 and bf16 input, values/s, slowest", "fp32 input", 1.0, _sixteen_bit_input),
+    Target("`codecs` from Python, 64 MiB, slowest", "the engine", 0.9, _python_face("")),
+    Target("the same, 256 KiB in L2", "the engine", 0.7, _python_face(", 256 KiB")),
     Target(
         "exact over SHM, 2 ranks, 64 MiB", "gloo fp32", 3.5, _speedup("cgx shm exact"), unit="x"
     ),

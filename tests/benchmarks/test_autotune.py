@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from benchmarks import _autotune_rank, autotune, readme_table
+from benchmarks import autotune, readme_table
 from tests.benchmarks import runs
 
 
 def test_a_time_is_from_the_last_begin_to_the_last_end():
     first, second = [(0.0, 7.0), (10.0, 12.0)], [(4.0, 6.0), (10.0, 15.0)]
-    assert _autotune_rank.seconds_of([first, second]) == [3.0, 5.0]
+    assert autotune.seconds_of([first, second]) == [3.0, 5.0]
 
 
 def measured(exact, half, asked, tuned, again=(1.0,)):

@@ -10,7 +10,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import _arguments, _check, _measure, _methods, _report, allreduce
+from benchmarks import _command, _measure, _methods, allreduce
 from tests.benchmarks import runs
 
 TINY = ["--sizes", "4", "5000", "64K", "--repeats", "2", "--no-bf16", "--peers", "powersgd"]
@@ -114,16 +114,16 @@ def test_bad_arguments_are_named(flags, capsys):
 
 
 def test_sizes_are_read_with_binary_units():
-    read = [_arguments.parse_size(t) for t in ("4", "64K", "64KiB", "1m", "1G")]
+    read = [_command.parse_size(t) for t in ("4", "64K", "64KiB", "1m", "1G")]
     assert read == [4, 65536, 65536, 1 << 20, 1 << 30]
     with pytest.raises(argparse.ArgumentTypeError, match="allowed"):
-        _arguments.parse_size("0")
-    assert [_report.size_text(n) for n in (4, 65536, 1536, 1 << 26)] == ["4", "64K", "1.5K", "64M"]
+        _command.parse_size("0")
+    assert [_command.size_text(n) for n in (4, 65536, 1536, 1 << 26)] == ["4", "64K", "1.5K", "64M"]
 
 
 def test_the_maxmin_bound_is_that_of_the_formula():
-    reference = _check.Reference(world_size=2, numel=10, bucket_size=4)
-    x = [_check.contribution(rank, 10).double() for rank in range(2)]
+    reference = _methods.Reference(world_size=2, numel=10, bucket_size=4)
+    x = [_methods.contribution(rank, 10).double() for rank in range(2)]
     parts = [slice(0, 4), slice(4, 8), slice(8, 10)]
     ranges = torch.stack([sum(v[part].max() - v[part].min() for v in x) for part in parts])
     torch.testing.assert_close(reference.ranges, ranges)
@@ -135,8 +135,8 @@ def test_the_maxmin_bound_is_that_of_the_formula():
 
 @pytest.mark.parametrize("spoil", ["late value", "nan"])
 def test_a_wrong_value_is_found(spoil):
-    reference = _check.Reference(world_size=2, numel=1001, bucket_size=512)
-    right = _check.contribution(0, 1001) + _check.contribution(1, 1001)
+    reference = _methods.Reference(world_size=2, numel=1001, bucket_size=512)
+    right = _methods.contribution(0, 1001) + _methods.contribution(1, 1001)
     bound = reference.maxmin_bound(8, two_roundings=False)
     inside, error = reference.compare(right, bound, mean=False)
     assert inside and error < 1e-6
@@ -144,13 +144,13 @@ def test_a_wrong_value_is_found(spoil):
     wrong = right.clone()
     wrong[-1] += 1.0 if spoil == "late value" else float("nan")
     assert not reference.compare(wrong, bound, mean=False)[0]
-    assert _check.fingerprint(wrong) != _check.fingerprint(right)
+    assert _methods.fingerprint(wrong) != _methods.fingerprint(right)
 
 
 def test_failures_name_method_and_size():
     row = {"method": "cgx shm 4 bit", "bytes": 65536, "relative_error": 0.5}
-    assert _report.failures([{**row, "equal": True, "within_bound": True}]) == []
-    lines = _report.failures([{**row, "equal": False, "within_bound": False}])
+    assert _measure.failures([{**row, "equal": True, "within_bound": True}]) == []
+    lines = _measure.failures([{**row, "equal": False, "within_bound": False}])
     assert len(lines) == 2 and all(line.startswith("cgx shm 4 bit at 64K") for line in lines)
 
 
@@ -164,7 +164,7 @@ def test_speedup_is_the_median_of_pairs():
         {"bytes": 4000, "calls_per_sample": 1, "copy_seconds": [1.0], "add_seconds": [2.0],
          "rows": [one(_methods.GLOO, gloo), one("cgx", cgx)]}
     ]  # fmt: skip
-    rows = _report.to_rows(measured, ranks=4)
+    rows = _measure.to_rows(measured, ranks=4)
     assert [row["speedup"] for row in rows] == [1.0, 2.0]
     assert rows[1]["seconds"] == 10.0
     assert rows[1]["busbw"] == pytest.approx(4000 / 10 / 1e9 * 1.5)

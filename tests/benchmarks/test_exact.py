@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import _report, exact
+from benchmarks import _measure, exact
 
 
 def row_of(method, seconds, *, equal=True, error=0.0, sent=10, stages=None):
@@ -73,6 +73,6 @@ def test_one_wrong_set_makes_the_row_wrong(parts):
 
 def test_a_ratio_is_of_times_of_one_set(parts):
     """The repetition that gloo and cgx shared, never one of another set of processes."""
-    rows = _report.to_rows([exact.merged(parts)], 2)
+    rows = _measure.to_rows([exact.merged(parts)], 2)
     (cgx,) = (row for row in rows if row["method"] == "cgx")
     assert cgx["speedup"] == 4.0  # median of 8/2, 16/4 and 3/3

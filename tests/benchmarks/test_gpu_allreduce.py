@@ -13,8 +13,7 @@ from tests.device import fake_cuda
 
 
 def _rows(rank, world_size):
-    methods = gpu_allreduce.make_methods(nccl=False)
-    return gpu_allreduce.measure_size(rank, methods, 64 << 10, rounds=2)
+    return gpu_allreduce.measure({"sizes": [64 << 10], "rounds": 2})["rows"]
 
 
 @fake_cuda.needed

@@ -9,7 +9,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import _parts, gpu_codec
+from benchmarks import _command, gpu_codec
 from tests.benchmarks import runs
 from tests.device import fake_cuda
 
@@ -17,11 +17,9 @@ N = 1 << 14
 
 
 def _run(rank, world_size, folder):
-    from benchmarks import _clock
-
     files = ["--json", f"{folder}/out.json", "--plot", f"{folder}/out.png"]
     options = ["--numel", str(N), "--rounds", "2", "--calls", "2", "--bits", "1", "4"]
-    gpu_codec.main(["--quick", *options, *files], _clock.Wall())
+    gpu_codec.main(["--quick", *options, *files], gpu_codec.Wall())
 
 
 @fake_cuda.needed
@@ -77,4 +75,4 @@ def test_targets_are_met_or_not():
 def test_without_a_gpu_it_says_so(tmp_path):
     done = runs.python("benchmarks/gpu_codec.py", "--json", str(tmp_path / "out.json"))
     assert done.returncode == 0 and not (tmp_path / "out.json").exists()
-    assert done.stderr.startswith(_parts.NOTHING) and "no CUDA device" in done.stderr
+    assert done.stderr.startswith(_command.NOTHING) and "no CUDA device" in done.stderr

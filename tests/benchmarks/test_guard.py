@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from benchmarks import _baseline, _guard, _parts
+from benchmarks import __main__ as harness
+from benchmarks import _guard
 
 BASELINE = {"codec: encode / scan": 0.8, "allreduce: exact / gloo": 4.0, "allreduce: 4 bit": 3.0}
 
@@ -83,9 +84,9 @@ def test_ratios_are_read_from_what_the_parts_write():
     passed = {"rows": [{"ratio": ratio} for ratio in (0.9, 1.0, 1.3)]}
     documents = {"codec": codec, "allreduce": reduced, "passthrough": passed}
     found = {}
-    for probe in _baseline.PROBES:
-        ratios = probe.ratios(documents[probe.part.name])
-        assert all(name.startswith(f"{probe.part.name}: ") for name in ratios)
+    for probe in _guard.PROBES:
+        ratios = probe.ratios(documents[probe.part])
+        assert all(name.startswith(f"{probe.part}: ") for name in ratios)
         found |= ratios
     assert found == {
         "codec: encode fp32 4 nearest / scan fp32": 0.8,
@@ -94,27 +95,25 @@ def test_ratios_are_read_from_what_the_parts_write():
     }
 
 
-def test_the_command_fails_on_a_loss_and_writes_medians(monkeypatch, tmp_path, capsys):
+def test_the_command_fails_on_a_loss_and_writes_medians(tmp_path, capsys):
     runs = iter([{"codec: a": 1.0}, {"codec: a": 3.0}, {"codec: a": 2.0}])
-    monkeypatch.setattr(_baseline, "measure", lambda wanted: next(runs))
+    probes = (_guard.Probe("codec", (), lambda document: document),)
     file = tmp_path / "baseline.json"
-    assert _baseline.write(file) == 0
+    assert _guard.write(lambda part, arguments: next(runs), file, probes) == 0
     assert json.loads(file.read_text())["ratios"] == {"codec: a": 2.0}
-    monkeypatch.setattr(_baseline, "measure", lambda wanted: {"codec: a": 1.7})
-    assert _baseline.check(file) == 0
-    monkeypatch.setattr(_baseline, "measure", lambda wanted: {"codec: a": 1.5})
-    assert _baseline.check(file) == 1
+    assert _guard.check(lambda part, arguments: {"codec: a": 1.7}, file, probes) == 0
+    assert _guard.check(lambda part, arguments: {"codec: a": 1.5}, file, probes) == 1
     assert "LOST codec: a: 1.500, was 2.000 (25 % less)" in capsys.readouterr().out
-    assert _baseline.check(tmp_path / "other.json") == 1
+    assert _guard.check(harness.probe, tmp_path / "other.json") == 1
     assert "python -m benchmarks baseline" in capsys.readouterr().err
 
 
 def test_a_probe_runs_its_part(capsys):
     tiny = ("--operations", "barrier", "--seconds", "0.02")
-    probe = _baseline.Probe(_parts.PARTS["passthrough"], tiny, _baseline._passthrough)
-    found = _baseline.measure({"passthrough: median of all / gloo"}, (probe,))
+    probe = _guard.Probe("passthrough", tiny, _guard._passthrough)
+    found = _guard.measure(harness.probe, {"passthrough: median of all / gloo"}, (probe,))
     assert found["passthrough: median of all / gloo"] > 0.1
-    assert _baseline.measure({"codec: a"}, (probe,)) == {}
-    wrong = _baseline.Probe(_parts.PARTS["passthrough"], ("--sizes", "3"), _baseline._passthrough)
-    with pytest.raises(_baseline.ProbeFailed, match="passthrough: failed: status 2"):
-        _baseline.measure(None, (wrong,))
+    assert _guard.measure(harness.probe, {"codec: a"}, (probe,)) == {}
+    wrong = _guard.Probe("passthrough", ("--sizes", "3"), _guard._passthrough)
+    with pytest.raises(_guard.ProbeFailed, match="passthrough: failed: status 2"):
+        _guard.measure(harness.probe, None, (wrong,))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 
 import pytest
 
 from benchmarks import __main__ as harness
-from benchmarks import _parts, _peer_methods, _peers, codec_peers, passthrough, targets
+from benchmarks import _peers, codec_peers, passthrough, targets
 
 TINY = {
     "allreduce": ("--sizes", "8", "--repeats", "1", "--bits", "4", "--carrier", "shm", "--no-bf16")
@@ -21,12 +22,14 @@ TINY = {
 @pytest.fixture
 def tiny_parts(monkeypatch):
     """Two parts that run, one that fails, one that cannot run here."""
-    parts = {n: dataclasses.replace(_parts.PARTS[n], quick=a) for n, a in TINY.items()}
-    parts["wrong"] = _parts.Part(
+    parts = {n: dataclasses.replace(harness.PARTS[n], quick=a) for n, a in TINY.items()}
+    parts["wrong"] = harness.Part(
         "wrong", "passthrough", "bad sizes", "wrong", quick=("--sizes", "3")
     )
-    parts["lost"] = _parts.Part("lost", "codec_peers", "no environment", "lost", quick=("--quick",))
-    monkeypatch.setattr(_parts, "PARTS", parts)
+    parts["lost"] = harness.Part(
+        "lost", "codec_peers", "no environment", "lost", quick=("--quick",)
+    )
+    monkeypatch.setattr(harness, "PARTS", parts)
     return parts
 
 
@@ -50,22 +53,29 @@ def test_every_part_runs_and_failures_have_reasons(tiny_parts, tmp_path, capfd, 
 
 
 def test_results_of_this_revision_are_kept(tiny_parts, tmp_path, monkeypatch):
-    monkeypatch.setattr(_parts._machine, "git_revision", lambda: "abc")
+    monkeypatch.setattr(harness._command, "git_revision", lambda: "abc")
     (tmp_path / "passthrough.json").write_text(json.dumps({"machine": {"revision": "abc"}}))
     outcomes = harness.run(["passthrough"], True, tmp_path, resume=True)
     assert [one.status for one in outcomes] == ["kept"]
-    monkeypatch.setattr(_parts._machine, "git_revision", lambda: "abd")
-    assert not _parts.kept(tiny_parts["passthrough"], tmp_path)
+    monkeypatch.setattr(harness._command, "git_revision", lambda: "abd")
+    assert not harness.kept(tiny_parts["passthrough"], tmp_path)
 
 
 def test_a_part_that_takes_too_long_is_ended_with_all_it_started():
     part = dataclasses.replace(
-        _parts.PARTS["passthrough"], quick=("--operations", "barrier", "--seconds", "600")
+        harness.PARTS["passthrough"], quick=("--operations", "barrier", "--seconds", "600")
     )
     start = time.monotonic()
-    outcome = _parts.run_part(part, quick=True, out=None, limit=1.0, drop=True)
+    outcome = harness.run_part(part, quick=True, out=None, limit=1.0, drop=True)
     assert (outcome.status, outcome.reason) == ("failed", "not done after 1 s")
     assert time.monotonic() - start < 20
+
+
+def test_nothing_of_the_tests_is_imported():
+    files = sorted((harness.ROOT / "benchmarks").glob("*.py"))
+    assert len(files) > 10
+    wrong = [f.name for f in files if re.search(r"^\s*(from|import) tests\b", f.read_text(), re.M)]
+    assert not wrong
 
 
 @pytest.mark.parametrize(
@@ -98,7 +108,7 @@ def test_peers_that_are_not_there_say_how_to_get_them(monkeypatch, tmp_path):
 
 
 def test_the_matrix_of_powersgd_is_nearly_square():
-    shapes = {n: _peer_methods.matrix_shape(n) for n in (1, 1250, 16384, 1 << 24, 3 << 10)}
+    shapes = {n: _peers.matrix_shape(n) for n in (1, 1250, 16384, 1 << 24, 3 << 10)}
     assert shapes[1] == (1, 1) and shapes[1250] == (2, 625)
     assert shapes[16384] == (128, 128) and shapes[1 << 24] == (4096, 4096)
     assert all(rows * columns == n for n, (rows, columns) in shapes.items())

@@ -5,18 +5,12 @@ are not tested.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 
 import pytest
 
-from benchmarks import (
-    _hosts_bed,
-    _hosts_rank,
-    _hosts_report,
-    _step_model,
-    hosts,
-    hosts_training,
-)  # fmt: skip
+from benchmarks import _ranks, _step_model, hosts, hosts_training
 from tests.benchmarks import runs
 from tests.hosts.marks import needs_hosts
 
@@ -132,11 +126,11 @@ def test_what_computing_takes_is_the_slowest_ranks():
 def test_expected_bytes_by_hand():
     # 1 MiB of fp32 on 4 hosts: 2 * 3/4 of it, at 4 bits with 8 bytes per 512 values.
     row = {"method": "cgx 4 bit", "bits": 4, "bytes": 1 << 20}
-    assert _hosts_report.expected_bytes(row, 4, 8, 512) == 1.5 * (131072 + 8 * 512)
-    assert _hosts_report.expected_bytes(row | {"bits": 32}, 4, 8, 512) == 1.5 * (1 << 20)
+    assert hosts.expected_bytes(row, 4, 8, 512) == 1.5 * (131072 + 8 * 512)
+    assert hosts.expected_bytes(row | {"bits": 32}, 4, 8, 512) == 1.5 * (1 << 20)
     gloo = {"method": "gloo fp32", "bits": 32, "bytes": 1 << 20}
-    assert _hosts_report.expected_bytes(gloo, 4, 8, 512) == 1.75 * (1 << 20)
-    assert _hosts_report.payload_bytes(2, 4 * 513, 512) == 513 / 4 + 16
+    assert hosts.expected_bytes(gloo, 4, 8, 512) == 1.75 * (1 << 20)
+    assert hosts.payload_bytes(2, 4 * 513, 512) == 513 / 4 + 16
 
 
 def test_the_step_that_a_run_does_not_count():
@@ -169,7 +163,7 @@ def test_jobs_survive_the_way_to_the_ranks():
         "cgx 4 bit fusion_buffer_mb=2 codec=maxmin",
     ]
     assert job.variants[1].options == {"fusion_buffer_mb": 2, "codec": "maxmin"}
-    assert _hosts_rank.HostsJob.from_json(job.to_json()) == job
+    assert hosts.HostsJob.of(json.loads(json.dumps(dataclasses.asdict(job)))) == job
     assert hosts.arguments([]).hosts is None and len(hosts.SIZES) == 11
 
 
@@ -182,14 +176,14 @@ def test_bad_arguments_are_named(flags, capsys):
         hosts.arguments(flags)
     assert caught.value.code == 2
     assert flags[1] in capsys.readouterr().err
-    assert _hosts_bed.rate("none") is None and _hosts_bed.rate("1gbit") == "1gbit"
+    assert _ranks.rate("none") is None and _ranks.rate("1gbit") == "1gbit"
     with pytest.raises(argparse.ArgumentTypeError, match="or none"):
-        _hosts_bed.rate("1")
+        _ranks.rate("1")
 
 
 def test_without_hosts_nothing_is_measured_and_said(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
-    monkeypatch.setattr(_hosts_bed, "hosts_available", lambda: "no wires today")
+    monkeypatch.setattr(_ranks, "hosts_available", lambda: "no wires today")
     for benchmark in (hosts, hosts_training):
         assert benchmark.main(["--quick", "--json", str(out)]) == 0
         assert "nothing measured: no wires today" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import _hosts_bed, _overlap_report, overlap
+from benchmarks import _ranks, overlap
 from tests.benchmarks import runs
 from tests.hosts.marks import needs_hosts
 
@@ -21,7 +21,7 @@ def test_numbers_by_hand():
         "decode": [[1.5, 2.5], [6.0, 6.5]],
         "transfer": [[2.5, 6.0], [9.0, 10.0]],
     }
-    told = _overlap_report.numbers({"seconds": 10.0, "ranges": ranges, "samples": samples}, 100.0)
+    told = overlap.numbers({"seconds": 10.0, "ranges": ranges, "samples": samples}, 100.0)
     assert told["encode_seconds"] == 3 and told["decode_seconds"] == 1.5
     assert told["transfer_seconds"] == 4.5 and told["rounds"] == 2
     assert told["link_out_busy"] == pytest.approx(0.4)  # a tenth is not busy
@@ -33,8 +33,8 @@ def test_numbers_by_hand():
 
 
 def test_unions():
-    assert _overlap_report.union([(3, 4), (1, 2), (2, 3), (0, 1.5), (6, 6)]) == [(0, 4)]
-    assert _overlap_report.common([(0, 4), (5, 9)], [(3, 6), (8, 10)]) == [(3, 4), (5, 6), (8, 9)]
+    assert overlap.union([(3, 4), (1, 2), (2, 3), (0, 1.5), (6, 6)]) == [(0, 4)]
+    assert overlap.common([(0, 4), (5, 9)], [(3, 6), (8, 10)]) == [(3, 4), (5, 6), (8, 9)]
 
 
 @needs_hosts
@@ -52,7 +52,7 @@ def test_a_traced_call(tmp_path):
     stages = [tuple(r) for found in call["ranges"].values() for r in found]
     assert min(begin for begin, _ in stages) > -1e-3
     assert max(end for _, end in stages) < call["seconds"] + 1e-3
-    assert _overlap_report.length(_overlap_report.union(stages)) > 0.5 * call["seconds"]
+    assert overlap.length(overlap.union(stages)) > 0.5 * call["seconds"]
     # What the link's counters saw is the message, and it travelled during the call.
     first, last = call["samples"][0], call["samples"][-1]
     assert first[0] < 0 and last[0] > call["seconds"]
@@ -68,7 +68,7 @@ def test_bad_arguments_and_no_hosts(monkeypatch, capsys, tmp_path):
     with pytest.raises(SystemExit):
         overlap.arguments(["--rate", "none"])
     assert "--rate none" in capsys.readouterr().err
-    monkeypatch.setattr(_hosts_bed, "hosts_available", lambda: "no wires today")
+    monkeypatch.setattr(_ranks, "hosts_available", lambda: "no wires today")
     assert overlap.main(["--quick", "--json", str(tmp_path / "out.json")]) == 0
     assert "nothing measured: no wires today" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import mpi
-from tests.hosts.bed import BedError, hosts_available
+from testbed import mpi
+from testbed.bed import BedError, hosts_available
 
 _reason = hosts_available()
 if _reason is not None and os.environ.get("CGX_TEST_HOSTS") == "1":

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from testbed import mpi, network
+from testbed.bed import BedError, Hosts, HostsFailed, hosts, hosts_available
+from testbed.watchdog import pids_inside
 from tests.distributed import ROOT
-from tests.hosts import mpi, network
-from tests.hosts.bed import BedError, Hosts, HostsFailed, hosts, hosts_available
 from tests.hosts.marks import mpi_installation, needs_hosts
-from tests.hosts.watchdog import pids_inside
 
 FRAME, PAYLOAD = 1514, 1448  # bytes of a full Ethernet frame, and of the data that TCP puts in one
 
@@ -81,7 +81,7 @@ def test_hosts_are_there_within_the_block_only(raises):
 
 _KILLED = """
 import json, os, signal, sys, time
-from tests.hosts.bed import hosts
+from testbed.bed import hosts
 
 with hosts(2) as h:
     sleepers = [h.popen(i, ["setsid", "sleep", "600"]) for i in range(2)]

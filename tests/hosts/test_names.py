@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.hosts.bed import hosts
+from testbed.bed import hosts
 from tests.hosts.marks import needs_hosts
 
 pytestmark = needs_hosts

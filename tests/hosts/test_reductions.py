@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.hosts.bed import hosts
+from testbed.bed import hosts
 from tests.hosts.marks import mpi_installation, needs_hosts
 
 pytestmark = needs_hosts

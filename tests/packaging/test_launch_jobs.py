@@ -11,8 +11,8 @@ import subprocess
 
 import pytest
 
+from testbed.bed import hosts
 from tests.distributed import ROOT
-from tests.hosts.bed import hosts
 from tests.hosts.marks import mpi_installation, needs_hosts
 from torch_cgx import launch
 

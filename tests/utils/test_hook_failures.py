@@ -7,9 +7,9 @@ import sys
 import pytest
 import torch
 
+from testbed.bed import hosts
 from tests.distributed import run_pooled
 from tests.faults.forked import Lost, Ranks, join
-from tests.hosts.bed import hosts
 from tests.hosts.marks import needs_hosts
 from tests.utils.hook_failures import train
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hosts.network import BedError
-from tests.hosts.watchdog import kill, pids_inside
+from testbed.network import BedError
+from testbed.watchdog import kill, pids_inside
 
 MARK = "HOSTBED_RUN"  # the variable by which the processes of one run are told from others
 _TAIL = 4000  # characters of an output that an error shows

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.hosts.network import BedError
+from testbed.network import BedError
 
 
 def kind(mpirun: str) -> str:

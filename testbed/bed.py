@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from tests.hosts import mpi, network
-from tests.hosts.network import BedError, Counters, hosts_available
-from tests.hosts.processes import (
+from testbed import mpi, network
+from testbed.network import BedError, Counters, hosts_available
+from testbed.processes import (
     MARK,
     HostsFailed,
     Started,
@@ -40,7 +40,7 @@ from tests.hosts.processes import (
 
 __all__ = ["BedError", "Counters", "Hosts", "HostsFailed", "hosts", "hosts_available"]
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 T = TypeVar("T")
 _FIRST_PORT = 29500  # below the ports that the kernel hands out; a bed's hosts have no other users
 _beds = itertools.count()
@@ -299,7 +299,7 @@ def _start_watchdog(
     names: Sequence[str], folders: Sequence[Path]
 ) -> tuple[subprocess.Popen[str], IO[bytes]]:
     reads, writes = os.pipe()
-    command = [sys.executable, "-S", "-m", "tests.hosts.watchdog", str(reads), str(os.getpid())]
+    command = [sys.executable, "-S", "-m", "testbed.watchdog", str(reads), str(os.getpid())]
     env = inherited() | {"PYTHONPATH": str(ROOT)}
     env["CGX_HOSTS_FOLDERS"] = os.pathsep.join(map(str, folders))
     env.pop(MARK, None)

@@ -1,0 +1,69 @@
+"""benchmarks/codec.py: a small run of the real thing, and what is read of its rows. Speeds are not
+tested.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import codec, targets
+from tests.benchmarks import runs
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("codec")
+    files = ["--json", str(folder / "out.json"), "--plot", str(folder / "out.png")]
+    done = runs.python(
+        "benchmarks/codec.py", "--quick", "--numel", "70000", "--rounds", "3", *files
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "out.png").stat().st_size > 10_000
+    return json.loads((folder / "out.json").read_text())
+
+
+def test_python_is_compared_with_the_engines_row_of_the_same_run(document):
+    best = document["machine"]["levels"][-1]
+    rates = {row["name"]: row["gb_per_s"] for row in document["rows"] if row["level"] == best}
+    rows = {row["name"]: row for row in document["rows"] if row["name"].startswith("Python ")}
+    engine = [f"{what}{size}" for size in ("", ", 256 KiB") for bits in (4, 8)
+              for what in (f"encode fp32 {bits} nearest", f"decode {bits}")]  # fmt: skip
+    assert set(rows) == {f"Python {name}" for name in engine}
+    for name in engine:
+        row = rows[f"Python {name}"]
+        assert row["roof"] == name and row["level"] == best
+        assert row["of_roof"] == pytest.approx(row["gb_per_s"] / rates[name], abs=2e-3, rel=0.02)
+    # Nothing of it is guarded by `python -m benchmarks check`, whose rows begin otherwise.
+    asked = {row["ratio"]: row["target"] for row in document["targets"]}
+    assert asked["Python / engine, decode 4"] == 0.9
+    assert asked["Python / engine, encode fp32 8 nearest, 256 KiB"] == 0.7
+
+
+def test_what_is_called_is_the_codec():
+    import torch
+
+    values = torch.randn(1000)
+    maxmin = codec.codecs.MaxMin(bits=8, bucket_size=64)
+    payload, target = maxmin.encode(values), torch.zeros(1000)
+    calls = codec.face_calls(maxmin, values, payload, target)
+    assert set(calls) == {"encode fp32 {b} nearest", "decode {b}"}
+    assert torch.equal(calls["encode fp32 {b} nearest"](), payload)
+    calls["decode {b}"]()
+    assert torch.equal(target, maxmin.decode(payload, numel=1000))
+
+
+def test_the_target_is_asked_of_the_slowest_row(document):
+    found = {(t.what, t.against): t for t in targets.TARGETS}
+    results = targets.Results({"codec": document})
+    rows = {row["name"]: row["of_roof"] for row in document["rows"]}
+    for what, asked, end in (
+        ("`codecs` from Python, 64 MiB, slowest", 0.9, ""),
+        ("the same, 256 KiB in L2", 0.7, ", 256 KiB"),
+    ):
+        target = found[what, "the engine"]
+        names = [f"Python {one}{end}" for b in (4, 8)
+                 for one in (f"encode fp32 {b} nearest", f"decode {b}")]  # fmt: skip
+        assert target.asked == asked
+        assert target.figure(results) == min(rows[name] for name in names)
