@@ -87,7 +87,7 @@ class Word:
         values = [value]
         try:
             for rank in range(1, self.size):
-                late = f"rank {rank} has not come to init_process_group"
+                late = f"rank {rank} has not called init_process_group"
                 values.append(self._receive(rank, _TO_FIRST, deadline, late))
             for entry in values:
                 if isinstance(entry, Failure):
