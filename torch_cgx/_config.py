@@ -1,8 +1,8 @@
 """What a call or a layer asks for, checked and turned into the engine's `Spec` (None: exact).
 
-A configuration is given as a dict of the keys below, a codec of `torch_cgx.codecs`, a
-`torch_cgx.Options`, or None. What it leaves open is taken from the group's options, then from the
-environment, then from the defaults: the order that the backend itself uses.
+A configuration is a dict of the keys below, a codec of `torch_cgx.codecs`, a `torch_cgx.Options`,
+or None. Keys that it leaves open come from the group's options, then from the environment, then
+from the defaults: the order that the backend itself uses.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ def check(key: str, value: Any, where: str = "config") -> Any:
 
 
 def is_exact(bits: int) -> bool:
-    """Whether so many bits mean values in the tensor's own type."""
+    """Whether this number of bits means values in the tensor's own type."""
     return bits > MAX_BITS and bits != HALF_BITS
 
 
 def warn_of_exact(bits: int, where: str) -> None:
-    """Warns of numbers of bits that look like compression, and are none."""
+    """Warns of numbers of bits that look like compression but mean exact values."""
     if is_exact(bits) and bits != EXACT_BITS:
         warn(
             f"cgx: {where}: bits={bits} means exact, nothing is compressed; 1 to {MAX_BITS} and "
@@ -138,9 +138,7 @@ def variable_of(key: str) -> str:
 
 
 def defaults() -> dict[str, Any]:
-    """What holds for each key where there is no group to ask: the environment's value, or the
-    built-in one.
-    """
+    """The value of each key without a group: from the environment, else the built-in one."""
     found = {key: from_environment(key) for key in KEYS}
     return {key: _SETTINGS[key][1] if value is None else value for key, value in found.items()}
 
@@ -162,7 +160,7 @@ def _integer(variable: str, text: str) -> int:
 
 
 def list_of(name: str, value: Any, allowed: str) -> list[Any]:
-    """The items of a sequence or iterable; TypeError for all else, texts included."""
+    """The items of a sequence or iterable; TypeError for anything else, strings included."""
     try:
         if isinstance(value, (str, bytes)):
             raise TypeError
@@ -172,10 +170,10 @@ def list_of(name: str, value: Any, allowed: str) -> list[Any]:
 
 
 def spec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Spec | None:
-    """The engine's codec for a configuration; None where that is exact (bits above 8 other than 16,
-    or `config` None).
+    """The engine's codec for a configuration; None if it is exact (bits above 8 other than 16, or
+    `config` None).
 
-    fallback: values of all keys, for what `config` leaves open (the group's `settings()`, or
+    fallback: values of all keys, for keys that `config` leaves open (the group's `settings()`, or
     `defaults()`).
     """
     from torch_cgx import _C

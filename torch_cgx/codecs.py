@@ -1,6 +1,6 @@
-"""Codecs on tensors: what bytes a run of numbers becomes, and back.
+"""Codecs on tensors: values to bytes, and back.
 
-The same code as inside a collective, callable on its own::
+The code that collectives use, callable on its own::
 
     codec = torch_cgx.codecs.MaxMin(bits=4, bucket_size=512)
     payload = codec.encode(gradient)  # uint8, about numel * 4 / 8 bytes
@@ -8,8 +8,8 @@ The same code as inside a collective, callable on its own::
     error = codec.roundtrip(gradient) - gradient
 
 Payloads depend on the arguments only: not on the machine, its SIMD level or the number of threads,
-nor on whether the tensor is on the CPU or on a GPU. On a GPU everything goes on the current stream
-of the tensor's device, and the CPU waits for nothing; not inside `torch.cuda.graph` (RuntimeError).
+and not on the device of the tensor. On a GPU all work runs on the current stream of the tensor's
+device, and the CPU does not wait; calls inside `torch.cuda.graph` are a RuntimeError.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_BUCKET_SIZE = 1 << 40
 _ROUNDINGS = ("nearest", "stochastic")
 _FORMATS = ("bf16", "fp16")
 _DEVICES = ("cpu", "cuda")
-_ALIGNMENT = 16  # bytes; of a payload on a GPU, whose kernels read numbers of its first part
+_ALIGNMENT = 16  # bytes; the GPU kernels read numbers from the start of a payload
 
 
 def _engine() -> Any:
@@ -48,8 +48,7 @@ def _load_kernels(major: int, minor: int) -> bytes:
 
 @runtime_checkable
 class Codec(Protocol):
-    """What every codec of this module offers; see :class:`MaxMin` for the meaning of the
-    methods."""
+    """The methods of every codec of this module; :class:`MaxMin` documents them."""
 
     def encode(self, tensor: torch.Tensor) -> torch.Tensor: ...
 
@@ -87,8 +86,8 @@ def _check_tensor(what: str, tensor: object) -> torch.Tensor:
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy whose memory holds its values: a lazily negated view has others, lazy
-    zeros have none."""
+    """The tensor, or a copy whose memory holds its values: lazily negated views hold others there,
+    lazy zeros have no memory."""
     if tensor.is_neg() or tensor._is_zerotensor():
         return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
     return tensor.contiguous()
@@ -112,14 +111,14 @@ def _dtype_code(what: str, dtype: torch.dtype) -> int:
 
 
 class _EngineCodec:
-    """The methods of a codec of the engine, over what it says of itself."""
+    """The methods of a codec of the engine, based on `_spec`."""
 
     def _spec(self) -> tuple[str, int, int, str, bool, int]:
         """(name, bits, bucket_size, rounding, skip_incomplete_buckets, seed)."""
         raise NotImplementedError
 
     def _largest_numel(self, size: int, dtype: torch.dtype) -> int:
-        """The largest count whose payload has `size` bytes. ValueError where there is none."""
+        """The largest count whose payload has `size` bytes. ValueError if there is none."""
         raise NotImplementedError
 
     def encoded_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int:
@@ -137,8 +136,8 @@ class _EngineCodec:
         Args:
             tensor: on the CPU or a GPU, float32, float16 or bfloat16, any shape and strides; values
                 are taken in row-major order. The payload is on the same device.
-            sequence: number of the call, 0 to 2**64 - 1; with ``rank`` and ``seed`` it is the key
-                of stochastic rounding. Without meaning for other rounding.
+            sequence: number of the call, 0 to 2**64 - 1; with ``rank`` and ``seed`` the key of
+                stochastic rounding. No effect with other rounding.
             rank: 0 to 2**31 - 1.
             index: number of the first value within a longer run, 0 to 2**63 - 1: the counter of
                 stochastic rounding.
@@ -146,7 +145,7 @@ class _EngineCodec:
         Raises:
             TypeError: another dtype or layout.
             ValueError: another device, or a number out of range.
-            RuntimeError: on a GPU: its driver or kernels cannot be had, or a graph is captured.
+            RuntimeError: on a GPU: its driver or kernels are unavailable, or a graph is captured.
         """
         x = _check_tensor("tensor", tensor)
         code = _dtype_code("tensor.dtype", x.dtype)
@@ -188,10 +187,10 @@ class _EngineCodec:
             out: written and returned; its shape and dtype say what the payload holds. On the
                 payload's device, any strides.
             numel: how many values the payload holds. By default ``out.numel()``, and without
-                ``out`` the largest count whose payload has this size: lengths of less than a byte
-                apart share one, so state ``numel`` where the exact count matters.
-            dtype: type of the tensor that was encoded, and of the result; without meaning where
-                ``out`` is given.
+                ``out`` the largest count whose payload has this size: counts that differ by less
+                than a byte share a size, so pass ``numel`` if the exact count matters.
+            dtype: type of the tensor that was encoded, and of the result; ignored if ``out`` is
+                given.
 
         Returns:
             ``out``, or a new tensor of shape ``(numel,)`` on the payload's device.
@@ -199,7 +198,7 @@ class _EngineCodec:
         Raises:
             TypeError: a wrong dtype or layout.
             ValueError: a wrong device; a payload whose size does not fit the count.
-            RuntimeError: on a GPU: its driver or kernels cannot be had, or a graph is captured.
+            RuntimeError: on a GPU: its driver or kernels are unavailable, or a graph is captured.
         """
         data = _check_tensor("payload", payload)
         if data.dtype != torch.uint8 or data.dim() != 1:
@@ -250,8 +249,8 @@ class _EngineCodec:
     def roundtrip(
         self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
     ) -> torch.Tensor:
-        """What a receiver sees of ``tensor``: a new tensor of the same shape and dtype. Arguments
-        as of encode()."""
+        """The values that a receiver decodes: a new tensor of the same shape and dtype. Arguments
+        as in encode()."""
         payload = self.encode(tensor, sequence=sequence, rank=rank, index=index)
         out = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return self.decode(payload, out)
@@ -335,7 +334,7 @@ class Half(_EngineCodec):
 
     Args:
         format: "bf16" (float32's range, 8 bits of precision) or "fp16" (11 bits; values from 65520
-            on become infinite). Infinities and NaN stay what they are.
+            on become infinite). Infinities and NaN are kept.
 
     Raises:
         ValueError, TypeError: name the field, its value and what is allowed.
@@ -377,7 +376,7 @@ def register(name: str, factory: Callable[..., Codec]) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """Names that :func:`make` knows, sorted."""
+    """The names that :func:`make` accepts, sorted."""
     return tuple(sorted(_factories))
 
 
