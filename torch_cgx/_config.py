@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXACT_BITS = 32
 HALF_BITS = 16
-MAX_BITS = 8  # more are exact, but for HALF_BITS
+MAX_BITS = 8  # more bits are exact, except HALF_BITS
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 
@@ -46,10 +46,10 @@ KEYS = tuple(_SETTINGS)
 
 
 class Layer(NamedTuple):
-    """A run of values of a tensor, in order, with a configuration of its own.
+    """Consecutive values of a tensor that share a configuration.
 
     numel: number of values, >= 0. config: as in `all_reduce`; None: exact. bits above 8
-    are exact too, but for 16.
+    other than 16 are exact too.
     """
 
     numel: int
