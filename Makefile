@@ -75,7 +75,7 @@ $(VENV)/.built-mpi: $(VENV)/.built $(MPI_PYTHONS)
 	@CGX_MPICC=$(subst $(space),:,$(MPI:%=$(CURDIR)/$(VENV)-%/bin/mpicc)) $(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
-build-mpi: $(VENV)/.built-mpi  ## compile the MPI carriers too, for the MPI packages of the tests
+build-mpi: $(VENV)/.built-mpi  ## compile the MPI communicators too, for the MPI packages of the tests
 
 demo: build  ## train a small model at 32 and at 4 bits with two processes, and compare
 	$(BIN)/python examples/demo.py
@@ -115,7 +115,7 @@ kernels-nvrtc: $(VENV)/.built $(VENV)-nvrtc/.ready  ## compile the GPU kernels a
 	@$(VENV)-nvrtc/bin/python -m pytest -q -rs tests/kernels/test_images.py -k nvrtc
 
 FUZZ_SECONDS ?= 600
-fuzz:  ## libFuzzer on decoding, headers, plans, carriers, reducers; FUZZ_SECONDS=600 for each
+fuzz:  ## libFuzzer on decoding, headers, plans, communicators, reducers; FUZZ_SECONDS=600 for each
 	@$(NATIVE) -C tests/fuzz FUZZ_SECONDS=$(FUZZ_SECONDS) run
 
 STRESS_MINUTES ?= 30

@@ -240,10 +240,10 @@ def build_mpi_modules(work: Path) -> dict[str, Path]:
             print(f"warning: torch_cgx is built without this MPI: {error}", file=sys.stderr)
     if built:
         found = ", ".join(f"{MPI_KINDS[kind]} ({used[kind]})" for kind in built)
-        print(f"torch_cgx: MPI carrier for {found}")
+        print(f"torch_cgx: MPI communicator for {found}")
     else:
         why = "CGX_MPI=0" if os.environ.get("CGX_MPI") == "0" else "no usable mpicc found"
-        print(f"torch_cgx: built without the MPI carrier ({why})")
+        print(f"torch_cgx: built without the MPI communicator ({why})")
     return built
 
 

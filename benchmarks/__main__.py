@@ -13,7 +13,7 @@ breaks another.
 
 Parts run one after another; one that fails, or cannot run here, does not stop the others, and is
 listed at the end with its reason. Without --out nothing is written. --commit-results writes to
-benchmarks/results/ and fills the tables of the README and of docs/performance.md; with --resume
+benchmarks/results/ and fills the tables of README.md and docs/performance.md; with --resume
 parts that have results of this revision there are not run again. Status 1 if a part failed.
 """
 
@@ -209,7 +209,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="skip parts of this revision")
     args = parser.parse_args(argv)
     if args.commit_results and args.quick:
-        parser.error("--commit-results writes what the README shows: not with --quick")
+        parser.error("--commit-results writes the tables of the documents: not with --quick")
     if args.commit_results and args.out:
         parser.error("--commit-results writes to benchmarks/results: not with --out")
     if args.resume and not (args.commit_results or args.out):

@@ -1,12 +1,15 @@
-"""Writes what was measured into the README, and what was asked of it into docs/performance.md.
+"""Writes the measured tables of README.md and docs/performance.md.
 
     python benchmarks/readme_table.py [--check]
 
-Reads the JSON files in benchmarks/results/ and replaces what stands between the marks
-`<!-- benchmark NAME -->` and `<!-- /benchmark NAME -->` of README.md, and between
-`<!-- targets -->` and `<!-- /targets -->` of docs/performance.md (benchmarks/targets.py), and
-`<!-- latency -->`, `<!-- exact -->` and `<!-- autotune -->`. With --check nothing is written, and
-the status is 1 if one of them is not up to date.
+The JSON files in benchmarks/results/ are the input. Each table stands between two marks:
+
+    README.md             `<!-- benchmark summary -->`: one row a method, one column a link
+    docs/performance.md   `<!-- benchmark NAME -->` of TABLES; `<!-- targets -->`
+                          (benchmarks/targets.py), `<!-- latency -->`, `<!-- exact -->`,
+                          `<!-- autotune -->`
+
+With --check nothing is written; the status is 1 if a page is not up to date.
 """
 
 from __future__ import annotations
@@ -34,6 +37,15 @@ LEAST = 4096  # bytes: below, latency alone is measured
 MOST_SIZES = 5  # columns
 LEAST_BETWEEN_HOSTS = 65536
 MOST_SIZES_BETWEEN_HOSTS = 6
+# README's rows: the title, and the method's name in allreduce.json, hosts.json, hosts_training.json
+# ("": that benchmark does not run it).
+SUMMARY = (
+    ("fp16 hook over Gloo", "fp16 hook", "fp16 hook", "gloo, fp16 hook"),
+    ("cgx exact", "cgx shm exact", "cgx exact", ""),
+    ("cgx 16 bits", "cgx shm 16 bit", "cgx 16 bit", ""),
+    ("cgx 8 bits", "cgx shm 8 bit", "cgx 8 bit", "cgx, 8 bits"),
+    ("cgx 4 bits", "cgx shm 4 bit", "cgx 4 bit", "cgx, 4 bits"),
+)
 
 Row = dict[str, Any]
 
@@ -140,7 +152,46 @@ def training_table(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# The name in the marks and of the file of results, and what makes the text.
+def summary_table(
+    allreduce: dict[str, Any], hosts: dict[str, Any], training: dict[str, Any]
+) -> str:
+    """The README's: methods by links, at the largest size, and a training step. ValueError where
+    two documents have no size in common, or one of them no row of Gloo.
+    """
+    local = _by_method(allreduce["rows"])
+    runs = [_by_method(run["rows"]) for run in hosts["runs"]]
+    common = set(local[0]).intersection(*(base for base, _, _ in runs))
+    if not common:
+        raise ValueError("allreduce.json and hosts.json have no size in common")
+    size = max(common)
+    group = training["groups"][0]
+    steps = {row["method"]: row for row in group["rows"]}
+    # Equal in all columns of a run: the same values, and as many ranks.
+    errors = runs[0][2]
+    titles = [f"{allreduce['machine']['ranks']} ranks, one host"]
+    titles += [f"{run['hosts']} hosts, {rate_text(run['rate'])}" for run in hosts["runs"]]
+    step = f"training step, {training['hosts']} hosts, {rate_text(training['rate'])}"
+    caption = (
+        f"How many times as fast as `{BASE}`, measured in the same run: all-reduce of "
+        f"{size_text(size)} of fp32, and one training step of a small GPT. `error` is the relative "
+        f"L2 error of the sum of Gaussian values over {_ranks_of(hosts['runs'][0])} ranks. "
+        f"Machine: {_machine(hosts['machine'])} (training step: {training['machine']['simd']}); "
+        "the hosts are network namespaces on it and share its cores."
+    )
+    lines = _head(caption, ["", *titles, step, "error"])
+    times = [base[size]["seconds"] for base in (local[0], *(base for base, _, _ in runs))]
+    cells = [_time(seconds) for seconds in [*times, steps[BASE]["step_seconds"]]]
+    lines.append(_row(f"{BASE}: time", [*cells, _percent(errors[BASE, size])]))
+    for title, in_local, in_hosts, in_training in SUMMARY:
+        found = [local[2].get((in_local, size)), *(rows.get((in_hosts, size)) for *_, rows in runs)]
+        cells = [
+            f"{row['speedup']:.2f}x" if row else "" for row in [*found, steps.get(in_training)]
+        ]
+        lines.append(_row(title, [*cells, _percent(errors.get((in_hosts, size)))]))
+    return "\n".join(lines) + "\n"
+
+
+# Of docs/performance.md: the name in the marks and of the file of results, and what makes the text.
 TABLES = {"allreduce": table, "hosts": hosts_table, "hosts_training": training_table}
 
 
@@ -173,6 +224,10 @@ def _ranks(run: dict[str, Any]) -> str:
     return f"{ranks} rank{'s' if ranks > 1 else ''}"
 
 
+def _ranks_of(run: dict[str, Any]) -> int:
+    return int(run["hosts"] * run["ranks_per_host"])
+
+
 def _layout(run: dict[str, Any]) -> str:
     return f"{run['hosts']} hosts x {_ranks(run)}"
 
@@ -203,6 +258,14 @@ def _speedup(row: dict[str, Any] | None) -> str:
     return "" if row is None else f"{row['speedup']:.2f}"
 
 
+def _percent(row: dict[str, Any] | None) -> str:
+    """Two digits; an error below 1e-6 is that of fp32 sums."""
+    if row is None:
+        return ""
+    error = row["relative_error"]
+    return "0" if error < 1e-6 else f"{100 * error:.2g} %"
+
+
 def insert(page: str, name: str, text: str) -> str:
     """`page` with `text` between the marks of `name`. ValueError unless each mark is there once."""
     begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
@@ -217,26 +280,31 @@ def results_of(name: str) -> Path:
 
 
 def update(readme: str) -> str:
-    """`readme` with all tables. FileNotFoundError, with what to run, if results are not there."""
-    for name, make in TABLES.items():
-        results = results_of(name)
-        if not results.exists():
-            path = results.relative_to(ROOT)
-            raise FileNotFoundError(
-                f"{path} is not there; run python -m benchmarks all --commit-results"
-            )
-        readme = insert(readme, f"benchmark {name}", make(json.loads(results.read_text())))
-    return readme
+    """README.md with its table. FileNotFoundError, with what to run, if results are not there."""
+    documents = (read_results(name) for name in ("allreduce", "hosts", "hosts_training"))
+    return insert(readme, "benchmark summary", summary_table(*documents))
 
 
 def update_performance(page: str) -> str:
-    """docs/performance.md with the targets, the latency budget, exact all-reduces over Gloo, and
-    what autotuned groups reach.
-    """
+    """docs/performance.md with all its tables. FileNotFoundError as in `update`."""
+    for name, make in TABLES.items():
+        page = insert(page, f"benchmark {name}", make(read_results(name)))
     results = targets.Results.in_tree()
     page = insert(insert(page, "targets", targets.table()), "latency", latency_table())
     page = insert(page, "exact", exact_table(results.of("exact")))
     return insert(page, "autotune", autotune_table(results.of("autotune")))
+
+
+def read_results(name: str) -> dict[str, Any]:
+    """The committed results of one benchmark. FileNotFoundError, with what to run."""
+    results = results_of(name)
+    if not results.exists():
+        path = results.relative_to(ROOT)
+        raise FileNotFoundError(
+            f"{path} is not there; run python -m benchmarks all --commit-results"
+        )
+    document: dict[str, Any] = json.loads(results.read_text())
+    return document
 
 
 def autotune_table(document: dict[str, Any]) -> str:

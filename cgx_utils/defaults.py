@@ -1,4 +1,4 @@
-"""What holds where a `CGXState` leaves something open."""
+"""Default values of the keys that a `CGXState` leaves open."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch_cgx import _config
 if TYPE_CHECKING:
     from torch_cgx._C import ProcessGroupCGX
 
-BITS = 4  # whoever registers the hook wants its gradients compressed
+BITS = 4  # registering the hook means that gradients should be compressed
 
 
 class Defaults:
-    """The group's options, else the environment as it was when the state was made, else the
-    built-in values. These are the backend's, except for the number of bits: 4, or 16 with the
-    codecs bf16 and fp16.
+    """Values from the group's options, else from the environment as it was when the state was
+    created, else built-in. The built-in values are the backend's, except for the number of bits: 4,
+    or 16 with the codecs bf16 and fp16.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Defaults:
         }
 
     def values(self, given: Mapping[str, Any], backend: ProcessGroupCGX) -> dict[str, Any]:
-        """All keys of a layer's configuration, of which `given` are asked for."""
+        """All keys of a layer's configuration; `given` are those that the state sets."""
         found = {
             **backend.settings(),
             **self._environment,
@@ -39,9 +39,7 @@ class Defaults:
         return {key: found[key] for key in _config.KEYS}
 
     def origin(self, key: str, backend: ProcessGroupCGX) -> str:
-        """Where the value of a key comes from that the state does not give; empty: it is built
-        in.
-        """
+        """The source of a key's value if the state does not set it; empty: built in."""
         if key in backend.options.given():
             return "the group's Options"
         if key in self._environment or _config.from_environment(key) is not None:
@@ -49,9 +47,9 @@ class Defaults:
         return ""
 
     def bits(self) -> int:
-        """Where there is no group to ask."""
+        """The number of bits without a group."""
         return int(self._environment.get("bits", BITS))
 
     def bucket_size(self) -> int:
-        """Where there is no group to ask."""
+        """The bucket size without a group."""
         return int(self._environment.get("bucket_size", _config.defaults()["bucket_size"]))

@@ -20,13 +20,13 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
 
     The bucket's flat buffer is reduced in place: the sum in fp32, divided by the number of ranks
     before it is rounded to the buffer's dtype. Layers that `state` keeps exact travel in the same
-    messages. In a group with the option `autotune`, a bucket may go with more bits, where that is
+    messages. In a group with the option `autotune`, a bucket may be sent with more bits if that is
     faster. Buckets of other dtypes (float64, complex) and sparse gradients are exact. Returns a
     future of the buffer.
 
-    ValueError if the group's backend is not cgx, TypeError if the state is not a CGXState. Failures
-    on the way (PeerLostError, TimeoutError, MismatchError, other CgxErrors) come out of the
-    backward pass under their own types.
+    ValueError if the group's backend is not cgx, TypeError if the state is not a CGXState. Later
+    failures (PeerLostError, TimeoutError, MismatchError, other CgxErrors) are raised by the
+    backward pass with their own types.
     """
     if not isinstance(state, CGXState):
         raise TypeError(
@@ -64,7 +64,7 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
 
 
 def _why_exact(buffer: torch.Tensor) -> str:
-    """Why the engine does not reduce a bucket; empty where it does."""
+    """Why the engine does not reduce a bucket; empty if it does."""
     global _warned_of_sparse
     if buffer.layout != torch.strided:
         if not _warned_of_sparse:

@@ -1,5 +1,5 @@
-"""Finds the DistributedDataParallel instance behind a communication hook, which torch does not hand
-to it.
+"""Finds the DistributedDataParallel instance of a communication hook; torch does not pass it to the
+hook.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def find_owner(state: Any, parameters: Iterable[torch.Tensor]) -> DistributedDat
     owners = _registered_with(state, instances)
     if len(owners) > 1:
         del instances, owners
-        gc.collect()  # an instance that nobody uses any more may wait for the collector
+        gc.collect()  # an unused instance may still wait for the garbage collector
         instances = _instances()
         owners = _registered_with(state, instances)
     if len(owners) > 1:

@@ -1,4 +1,4 @@
-"""Which parameters are compressed, and how. Pure decisions: nothing here communicates."""
+"""Decides which parameters are compressed, and how. No communication."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Filter = Union[Callable[[str, torch.nn.Parameter], bool], str, "re.Pattern[str]"
 
 
 class Policy:
-    """The rules of one `CGXState`, in the order in which they are asked:
+    """The rules of one `CGXState`, in their order:
 
     1. the first override whose regex is found in the parameter's name. With "bits" it decides alone
-       (above 8, but not 16: exact), whatever the size; without, its other keys apply if the rules
-       below let the parameter be compressed;
-    2. size: fewer than `min_size` values are exact;
-    3. the filter, if there is one: what it does not name is exact. It takes the place of rule 4, so
-       it can also choose a vector;
-    4. without a filter: fewer than two dimensions (biases, norms) are exact.
+       (above 8, but not 16: exact), whatever the size; without "bits", its other keys apply if the
+       rules below compress the parameter;
+    2. size: parameters with fewer than `min_size` values are exact;
+    3. the filter, if there is one: parameters that it does not select are exact. It replaces
+       rule 4, so it can also select a vector;
+    4. without a filter: parameters with fewer than two dimensions (biases, norms) are exact.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Policy:
         return self._callable is not None or bool(self._patterns) or bool(self._overrides)
 
     def config_of(self, name: str | None, parameter: torch.Tensor) -> dict[str, Any] | None:
-        """The keys given for this parameter, {} where only defaults apply, or None: exact. `name`
-        as `needs_names`.
+        """The keys set for this parameter, {} if only defaults apply, None for exact. `name` may be
+        None unless `needs_names`.
         """
         return self.decide(name, parameter)[0]
 
     def decide(
         self, name: str | None, parameter: torch.Tensor
     ) -> tuple[dict[str, Any] | None, str]:
-        """`config_of`, and which rule says so: of an exact parameter the one that keeps it exact,
-        of another one the place of its number of bits (empty: it has none).
+        """`config_of`, and the reason: the rule that keeps an exact parameter exact, or the
+        argument that sets the bits of a compressed one (empty: no argument does).
         """
         override = self._override(name) if name is not None else {}
         if "bits" in override:
@@ -65,7 +65,7 @@ class Policy:
         return {**self.params, **override}, "compression_params" if "bits" in self.params else ""
 
     def describe_rules(self) -> str:
-        """ ", layer_filter=..., overrides=..." of those there are."""
+        """ ", layer_filter=..., overrides=...", without absent ones."""
         text = ""
         if self._callable is not None:
             text += f", layer_filter={getattr(self._callable, '__qualname__', self._callable)}"
@@ -77,7 +77,7 @@ class Policy:
         return text
 
     def warn_of_unused(self, names: Iterable[str]) -> None:
-        """Warns of each regex that is found in none of the model's parameter names: most likely a
+        """Warns of each regex that matches none of the model's parameter names, most likely a
         typing error.
         """
         known = list(names)

@@ -27,7 +27,7 @@ _MOST_LAYOUTS = 1024  # a model has tens of buckets, and rebuilds them once
 
 
 class CGXState:
-    """What `cgx_hook` compresses, and how. One per DistributedDataParallel instance.
+    """Which gradients `cgx_hook` compresses, and how. One per DistributedDataParallel instance.
 
     A gradient is compressed if its parameter has more than one dimension and at least
     max(layer_min_size, CGX_COMPRESSION_MINIMAL_SIZE) values; biases, norms and small layers are
@@ -35,26 +35,26 @@ class CGXState:
 
     process_group: the group to reduce over (backend "cgx"); None: that of the DDP instance.
     layer_min_size: in values.
-    compression_params: a dict of "bits" (1-8; 16: bf16 or fp16, as "half" says; 32: exact, as all
-        others above 8, which are warned of), "bucket_size" (values) and, if need be, "codec",
-        "rounding", "seed", "skip_incomplete_buckets". What it leaves open comes from the group's
-        `torch_cgx.Options`, else from CGX_COMPRESSION_QUANTIZATION_BITS,
-        CGX_COMPRESSION_BUCKET_SIZE, ... as they are when the state is made, else: bits 4,
+    compression_params: a dict of "bits" (1-8; 16: bf16 or fp16, as "half" says; 32: exact; other
+        numbers above 8 are exact too, with a warning), "bucket_size" (values) and, if needed,
+        "codec", "rounding", "seed", "skip_incomplete_buckets". Keys that it leaves open come from
+        the group's `torch_cgx.Options`, else from CGX_COMPRESSION_QUANTIZATION_BITS,
+        CGX_COMPRESSION_BUCKET_SIZE, ... as they are when the state is created, else: bits 4,
         bucket_size 512.
     layer_filter: a callable (name, parameter) -> bool, a regex or a list of regexes, searched for
-        in the parameter's name: only what it lets through may be compressed. It takes the place of
-        the rule of dimensions, not of the size.
-    overrides: {regex: params}, first match first. With "bits" it beats the rules above, sizes
-        included; without, it changes how a compressed layer is compressed.
-    named_parameters: `model.named_parameters()` or the model, for the names; by default they are
-        looked up in the DDP instance, without its "module." in front.
+        in the parameter's name. Only parameters that it selects are compressed. It replaces the
+        rule about dimensions, not the rule about sizes.
+    overrides: {regex: params}, the first match counts. With "bits" it overrides the rules above,
+        sizes included; without, it changes how a compressed layer is compressed.
+    named_parameters: `model.named_parameters()` or the model, for the names; by default the names
+        in the DDP instance, without the leading "module.".
 
     After the first step, rank 0 of the group writes a line on stderr that says what is compressed
-    (unless the group's option `log` is off), or a warning that nothing is, and why.
+    (unless the group's option `log` is off), or warns that nothing is compressed, with the reason.
 
-    ValueError and TypeError name a bad key or value. Pickles without its process group, plans and
-    names: restored, it uses the DDP instance that it is registered with. Not thread-safe (DDP runs
-    one hook at a time).
+    ValueError and TypeError name a bad key or value. Pickling drops the process group, plans and
+    names; a restored state uses the DDP instance that it is registered with. Not thread-safe (DDP
+    runs one hook at a time).
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class CGXState:
         return dict(self._policy.params)
 
     def __repr__(self) -> str:
-        """With what the defaults are where there is no group to ask yet."""
+        """Shows the defaults that hold without a group, as long as there is none."""
         from torch_cgx import _C
 
         shown = {
@@ -122,8 +122,8 @@ class CGXState:
     def group_of(self, parameters: list[torch.Tensor]) -> dist.ProcessGroup:
         """The process group to reduce the bucket of these parameters over."""
         key = _content(parameters)
-        # A second DDP instance shows itself by a new layout, by the end of the first one, or, if it
-        # has the same parameters, only by holding this state too. Looking for it is slow.
+        # Signs of a second DDP instance: a new layout, the end of the first instance or, if both
+        # have the same parameters, another reference to this state. Searching for it is slow.
         gone = self._owner is not None and self._owner() is None
         if key not in self._layouts or gone or sys.getrefcount(self) > self._holders:
             if len(self._layouts) >= _MOST_LAYOUTS or gone:
@@ -133,7 +133,7 @@ class CGXState:
                 self._owner = None
             self._find_owner(parameters)
             self._holders = max(self._holders, sys.getrefcount(self))
-            # Kept, so that no other object gets one of these ids.
+            # Kept alive, so that no other object gets one of these ids.
             self._layouts[key] = parameters
         if self.process_group is not None:
             return self.process_group
@@ -146,8 +146,8 @@ class CGXState:
         """The layers of a bucket, in its order: (number of values, codec or None for exact). Cached
         by content; after `group_of` of the same bucket.
 
-        backend: its options hold for what the state does not say; the environment for what neither
-        says.
+        backend: its options apply to keys that the state leaves open; the environment to keys that
+        both leave open.
         """
         key = (_content(parameters), backend.serial)
         if key not in self._plans:
@@ -155,14 +155,14 @@ class CGXState:
         return self._plans[key]
 
     def keep_exact(self, parameters: list[torch.Tensor], why: str) -> None:
-        """Notes, for the summary, that the hook reduced these parameters without a plan."""
+        """Records for the summary that the hook reduced these parameters without a plan."""
         if self._summary is None:
             for parameter in parameters:
                 numel, dtype = parameter.numel(), parameter.dtype
                 self._choices[id(parameter)] = Choice(numel, dtype, None, why)
 
     def end_step(self, backend: ProcessGroupCGX) -> None:
-        """The last bucket of a step is on its way: says after the first one what is compressed."""
+        """Called after the last bucket of a step; the first call reports what is compressed."""
         if self._summary is not None:
             return
         self._summary = Summary(self._choices.values(), backend.stats()["carrier"])
@@ -203,7 +203,7 @@ class CGXState:
         if config is None:
             return Choice(numel, dtype, None, why)
         full = self._defaults.values(config, backend)
-        # The user has been warned of the values that mean exact where they stand.
+        # Values that mean exact have already caused a warning where they were given.
         exact = _config.is_exact(full["bits"])
         spec = None if exact else _config.codec_of(full, full)
         if spec is None:

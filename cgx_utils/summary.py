@@ -1,4 +1,4 @@
-"""What a `CGXState` compresses, in a line: shown once, after its first step."""
+"""One line on what a `CGXState` compresses, shown once, after its first step."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """What is done with the gradient of one parameter. spec: its codec, None: exact. why: the rule
-    that keeps it exact, empty where it is compressed.
+    """How the gradient of one parameter is sent. spec: its codec, None: exact. why: the rule that
+    keeps it exact, empty if it is compressed.
     """
 
     numel: int
@@ -30,14 +30,14 @@ class Choice:
         return self.numel * self.dtype.itemsize
 
     def sent_bytes(self) -> int:
-        """Of one encoding, without headers."""
+        """Bytes of one encoding, without headers."""
         if self.spec is None:
             return self.raw_bytes
         return self.spec.encoded_bytes(self.numel, self.dtype)
 
 
 class Summary:
-    """Of all parameters that took part in a step."""
+    """Summary of all parameters that took part in a step."""
 
     def __init__(self, choices: Iterable[Choice], communicator: str):
         self._choices = list(choices)

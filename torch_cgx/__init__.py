@@ -13,8 +13,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 # First, and before the registration: torch may be in the middle of its own import (which loads
-# `torch_cgx._autoload` through an entry point), or about to start it here and to come back to that
-# module; both ways end with one registration.
+# `torch_cgx._autoload` through an entry point), or this import starts torch's, which then loads
+# that module; both ways end with one registration.
 import torch  # noqa: F401
 
 from torch_cgx._autoload import register as _register

@@ -1,4 +1,4 @@
-"""Registers the backend "cgx" with torch.distributed; loads nothing of the engine.
+"""Registers the backend "cgx" with torch.distributed, without loading the engine.
 
 torch calls `register` at the end of `import torch` (entry-point group torch.backends), and `import
 torch_cgx` calls it too, for installations without entry points or with
@@ -37,12 +37,12 @@ def register() -> None:
 
 
 def _hook_env_rendezvous() -> None:
-    """Has `env://` work out, under mpirun and srun, what torchrun would have set.
+    """Makes `env://` find the variables that torchrun would have set, under mpirun and srun.
 
-    torch has no public way to extend a scheme of its own, so this wraps the entry of a private
-    table. Where that is not as expected, `torch_cgx.launch.setup()` remains.
+    torch has no public way to extend its own scheme, so this wraps the entry of a private table. If
+    that table is not as expected, scripts call `torch_cgx.launch.setup()`.
     """
-    # By its name: the attribute torch.distributed.rendezvous is the function of that module.
+    # By name: the attribute torch.distributed.rendezvous is the function of that module.
     module = sys.modules.get("torch.distributed.rendezvous")
     table = getattr(module, "_rendezvous_handlers", None)
     if not isinstance(table, dict) or not callable(table.get("env")):

@@ -1,6 +1,4 @@
-"""From torch's request for a process group to the engine, and from a process group back to its
-engine.
-"""
+"""Creates the engine of a process group for torch, and finds the engine behind a process group."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
-    """The backend of one group; called by torch on every rank of it.
+    """Creates the backend of one group; torch calls this on every rank of the group.
 
     dist_opts: torch's DistributedBackendOptions. options: `pg_options` of init_process_group or
     new_group, a `torch_cgx.Options` or None.
@@ -48,7 +46,7 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
         address=_gloo_address.report(dist_opts.store) if dist_opts.group_size > 1 else "",
         timeout=dist_opts.timeout,
         group_name=dist_opts.group_id,
-        # torch gives a group its description later; that of the default group is known.
+        # torch sets the description of a group later; the default group's is known.
         group_desc="" if dist.is_initialized() else "default_pg",
         global_ranks=list(dist_opts.global_ranks_in_group),
     )
@@ -59,7 +57,7 @@ def _warn_of_exact(options: _C.Options | None) -> None:
     if "bits" in given:
         _config.warn_of_exact(given["bits"], "Options")
         return
-    with contextlib.suppress(ValueError):  # the engine refuses it, and tells the other ranks
+    with contextlib.suppress(ValueError):  # the engine raises it, on all ranks
         _config.from_environment("bits")
 
 
@@ -69,8 +67,9 @@ def options_from_dict(given: dict[str, Any]) -> _C.Options:
 
 
 def make_inner(store: Store, rank: int, size: int, timeout: timedelta, address: str = "") -> Any:
-    """The backend for everything that is not a compressed reduction. Collective over the ranks of
-    `store`. address: of this host, to listen at; empty: what Gloo finds.
+    """Creates the inner backend, which runs everything that is not a compressed reduction.
+
+    Collective over the ranks of `store`. address: where this host listens; empty: Gloo chooses.
     """
     if not dist.is_gloo_available():
         raise RuntimeError(
@@ -82,7 +81,7 @@ def make_inner(store: Store, rank: int, size: int, timeout: timedelta, address: 
             return gloo(store, rank, size, timeout)
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=address)]
-        options._threads = 2  # torch's own for one device
+        options._threads = 2  # torch's default for one device
         options._timeout = timeout
         return gloo(store, rank, size, options)
     except RuntimeError as error:
@@ -94,8 +93,8 @@ def make_inner(store: Store, rank: int, size: int, timeout: timedelta, address: 
 
 
 def make_nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
-    """The backend that carries CUDA tensors, and encoded bytes of CUDA tensors between hosts. Not
-    collective: NCCL connects at its first call.
+    """Creates the NCCL backend, which sends CUDA tensors, and encoded bytes of CUDA tensors between
+    hosts. Not collective: NCCL connects at its first call.
     """
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout
@@ -103,8 +102,8 @@ def make_nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 def load_kernels(major: int, minor: int) -> bytes:
-    """The kernels for GPUs of compute capability major.minor; asked for by groups whose CUDA
-    tensors are reduced.
+    """The kernels for GPUs of compute capability major.minor. A group calls this when it first
+    reduces a CUDA tensor.
     """
     from torch_cgx import _kernels
 
@@ -114,14 +113,14 @@ def load_kernels(major: int, minor: int) -> bytes:
 
 
 def load_mpi() -> Any:
-    """The functions of the installed MPI, as a capsule; asked for by groups with an MPI carrier."""
+    """The functions of the installed MPI, as a capsule, for groups with an MPI communicator."""
     from torch_cgx import _mpi_loader
 
     return _mpi_loader.load()
 
 
 def check_group(group: Any, name: str = "group") -> None:
-    """TypeError for what is no process group."""
+    """TypeError if `group` is not a process group."""
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(
             f"{name}={group!r} is a {type(group).__name__}; allowed: a ProcessGroup (of "
@@ -130,7 +129,7 @@ def check_group(group: Any, name: str = "group") -> None:
 
 
 def check_op(op: Any) -> None:
-    """TypeError for what is no reduction."""
+    """TypeError if `op` is not a reduction."""
     if not isinstance(op, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
         raise TypeError(f"op={op!r} is a {type(op).__name__}; allowed: torch.distributed.ReduceOp")
 
@@ -140,8 +139,8 @@ def backend_of(
 ) -> _C.ProcessGroupCGX:
     """The engine behind a process group (None: the default group) for tensors on `device`.
 
-    RuntimeError if there is no process group yet; ValueError, naming the backend, if it is another
-    one.
+    RuntimeError if there is no process group yet; ValueError, which names the group's backend, if
+    that is not cgx.
     """
     if group is None:
         if not dist.is_initialized():

@@ -28,15 +28,15 @@ def all_reduce(
 ) -> dist.Work | None:
     """All-reduces `tensor` in place; every rank gets the same bits.
 
-    tensor: contiguous; fp32, fp16 or bf16 where anything is compressed (sums are fp32). op: SUM or
-    AVG where anything is compressed; AVG divides the fp32 sum by the number of ranks. config: None
+    tensor: contiguous; fp32, fp16 or bf16 if anything is compressed (sums are fp32). op: SUM or
+    AVG if anything is compressed; AVG divides the fp32 sum by the number of ranks. config: None
     for the group's configuration, a dict of bits (1-8; 16: bf16 or fp16 on the wire; else exact),
     half, bucket_size, codec, rounding, seed, skip_incomplete_buckets, a codec of
     `torch_cgx.codecs`, or `torch_cgx.Options`. layers: (numel, config) pairs or `Layer`s in the
     tensor's order, with None for exact ones; not together with `config`.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
-    anything is sent; CgxError and its subclasses tell of failures on the way.
+    anything is sent; CgxError and its subclasses report later failures.
     """
     if _not_a_member(group, "all_reduce"):
         return None
@@ -60,10 +60,10 @@ def reduce_scatter_tensor(
     config: Any = None,
     async_op: bool = False,
 ) -> dist.Work | None:
-    """Reduces `input` over the ranks and leaves rank r's part of it, the r-th of world-size equal
-    ones, in `output`.
+    """Reduces `input` over the ranks and writes one of world-size equal parts to `output`: part r
+    on rank r.
 
-    output: n values; input: n * world size, same dtype. The rest as in `all_reduce`.
+    output: n values; input: n * world size, same dtype. Other arguments as in `all_reduce`.
     """
     if _not_a_member(group, "reduce_scatter_tensor"):
         return None
@@ -84,11 +84,11 @@ def all_gather_into_tensor(
     config: Any = None,
     async_op: bool = False,
 ) -> dist.Work | None:
-    """Gathers every rank's `input` into `output`, in rank order; with a config, the values are
-    quantized on the way.
+    """Gathers every rank's `input` into `output`, in rank order; a config quantizes the values for
+    the wire.
 
     input: n values; output: n * world size, same dtype. All ranks, the sender included, get the
-    same (decoded) values. The rest as in `all_reduce`.
+    same (decoded) values. Other arguments as in `all_reduce`.
     """
     if _not_a_member(group, "all_gather_into_tensor"):
         return None
@@ -102,17 +102,18 @@ def all_gather_into_tensor(
 
 
 def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-    """This rank's counters of a group since it was made or reset.
+    """This rank's counters of a group since the group was created or the counters were reset.
 
-    calls, compressed_calls, values, messages_sent: numbers; bytes_raw (of the tensors handed in),
+    calls, compressed_calls, values, messages_sent: numbers; bytes_raw (of the callers' tensors),
     bytes_sent, bytes_received (over all peers, headers included): bytes; seconds_encode,
     seconds_transfer, seconds_decode: seconds; staging_bytes: host memory that messages between
-    hosts (or over any carrier but shared memory) hold now, not a counter; carrier: its name;
-    cuda_carrier: that of CUDA tensors, None before their first call;
-    sequence: calls of the engine since the group was made. In a group with the option `autotune`:
-    tuned_exact, tuned_half, tuned_asked, calls by what the autotuner took; bytes_sent_tuning,
-    seconds_tuning, what measuring cost, which is in none of the others; 0 elsewhere. What the inner
-    backend carried (all that the engine does not reduce) is not in them.
+    hosts (or over any communicator except shared memory) hold now, not a counter; carrier: the name
+    of the communicator; cuda_carrier: of the communicator of CUDA tensors, None before their first
+    call; carriers: the counters by communicator; sequence: calls of the engine since the group was
+    created. In a group with the option `autotune` also: tuned_exact, tuned_half, tuned_asked, the
+    calls by the autotuner's choice; bytes_sent_tuning, seconds_tuning, the cost of measuring, which
+    no other counter includes; 0 in other groups. Collectives that the inner backend runs (all that
+    the engine does not reduce) are not counted.
     """
     counters = dict(backend_of(group, _device_of(group)).stats())
     names = ("carrier", "cuda_carrier", "sequence", "engines")
@@ -123,14 +124,15 @@ def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 
 
 def tuning(group: dist.ProcessGroup | None = None) -> dict[str, Any] | None:
-    """What the autotuner of a group knows; None without the option `autotune`.
+    """The measurements and choices of a group's autotuner; None without the option `autotune`.
 
     measurements: how often link and codecs were measured, 0 before the first call that compresses;
-    seconds: that the last time took. link: latency (seconds per exchange), seconds_per_byte,
-    seconds_per_value. codecs: seconds per value of encode and decode, by codec. table: of fp32
-    all-reduces by bytes, predicted seconds of "exact", "half" (16 bits) and "asked", and the choice
-    that follows. classes: of the messages met so far, also seconds measured, calls, and renewals of
-    the choice. All numbers are the slowest rank's and, but for calls under way, equal on all ranks.
+    seconds: duration of the last measurement. link: latency (seconds per exchange),
+    seconds_per_byte, seconds_per_value. codecs: seconds per value of encode and decode, by codec.
+    table: predicted seconds of fp32 all-reduces by bytes, for "exact", "half" (16 bits) and
+    "asked", and the resulting choice. classes: the same for the messages sent so far, with measured
+    seconds, calls, and renewals of the choice. All numbers are the slowest rank's and, except for
+    pending calls, equal on all ranks.
     """
     return backend_of(group, _device_of(group)).tuning()
 
@@ -141,7 +143,7 @@ def reset_stats(group: dist.ProcessGroup | None = None) -> None:
 
 
 def _device_of(group: dist.ProcessGroup | None) -> torch.device:
-    """A device whose backend is cgx ("cpu:gloo,cuda:cgx" has it for CUDA only); cpu if none is."""
+    """A device whose backend is cgx (CUDA only in "cpu:gloo,cuda:cgx"); cpu if there is none."""
     if group is None and dist.is_initialized():
         group = dist.distributed_c10d._get_default_group()
     if group is not None:

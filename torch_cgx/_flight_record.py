@@ -16,17 +16,17 @@ _VERSION = "2.10"  # of the format: torch/csrc/distributed/c10d/FlightRecorder.h
 
 
 def flight_record() -> dict[str, Any]:
-    """What this process' cgx groups did last, oldest first, beside what torch has recorded itself.
+    """The last calls of this process' cgx groups, oldest first, beside torch's own records.
 
-    Returns a dict as torch's flight recorder dumps it: "version", "pg_config" and "entries", one
-    per collective, send or receive, with its sizes, types, state, times in ns since 1970, duration
-    in ms and timeout in ms. Entries of cgx also have "way" (algorithm, carriers and codec, or
-    "gloo"), "error" if it failed, and, where the engine served the call,
+    Returns a dict in the format of torch's flight recorder: "version", "pg_config" and "entries",
+    one per collective, send or receive, with its sizes, types, state, times in ns since 1970,
+    duration in ms and timeout in ms. Entries of cgx also have "way" (algorithm, communicators and
+    codec, or "gloo"), "error" if the call failed, and, if the engine ran the call,
     "bytes_before_compression" (of the values) and "bytes_sent" (by this rank, headers included).
-    Failed calls have the state "started" and are "retired", as torch has it.
+    Failed calls have the state "started" and are "retired", as in torch.
 
     TORCH_FR_BUFFER_SIZE (2000) is the number of entries kept; 0 switches the record off. It is
-    read when the first group is made.
+    read when the first group is created.
     """
     entries: list[dict[str, Any]] = _C.flight_record()
     record: dict[str, Any] = {"version": _VERSION, "pg_config": {}, "pg_status": {}, "entries": []}
@@ -40,9 +40,9 @@ def flight_record() -> dict[str, Any]:
 
 
 def dump_flight_record(path: str | os.PathLike[str]) -> None:
-    """Writes `flight_record()` to a file: JSON where its name ends in .json, else pickled, which is
-    what torch's analyser reads (`torchfrtrace`, one file per rank, named by a common prefix and the
-    rank). OSError as open() raises it.
+    """Writes `flight_record()` to a file: JSON if its name ends in .json, else pickled for torch's
+    analyser (`torchfrtrace` reads one file per rank, named by a common prefix and the rank).
+    OSError if the file cannot be written.
     """
     record = flight_record()
     target = Path(path)

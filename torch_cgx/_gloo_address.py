@@ -1,9 +1,10 @@
-"""The address that Gloo listens at, where this host's name is of no use to it.
+"""Chooses the address that Gloo listens at, if this host's name resolves to no usable one.
 
-Gloo takes what GLOO_SOCKET_IFNAME names, else what the host's name resolves to. On Debian and
-others that is 127.0.1.1, which no other host reaches: its ranks would then wait for each other. So
-the ranks of a new group tell each other where they stand (`report`), and those whose name is of no
-use take the address on the way to the group's store, or, where they serve it, to another host.
+Gloo listens at the interface that GLOO_SOCKET_IFNAME names, else at the address that the host's
+name resolves to. On Debian and others that is 127.0.1.1, which no other host can reach, so the
+ranks would wait for each other. Therefore the ranks of a new group exchange their addresses
+(`report`). A host whose name resolves to no usable address listens at the address on the route to
+the group's store; the host of the store listens at the address on the route to another host.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch_cgx._launch_env import LaunchError
 
 
 def report(store: Any) -> str:
-    """Where this rank stands, for `choose` on all ranks: JSON in one line.
+    """The addresses of this rank's host, for `choose` on all ranks: JSON in one line.
 
     network: equal for ranks that reach each other's loopback; host: its name; named: the value of
-    GLOO_SOCKET_IFNAME; at: the address that Gloo takes by itself; way: that on the way to the
-    server of `store`; any: that of some interface. Addresses are empty where there is none but a
-    loopback's, and where the one before is not.
+    GLOO_SOCKET_IFNAME; at: the address that Gloo chooses by itself; way: the address on the route
+    to the server of `store`; any: the address of some interface. An address is empty if only a
+    loopback address was found, or if an earlier field has one.
     """
     host, named = socket.gethostname(), os.environ.get("GLOO_SOCKET_IFNAME") or ""
     at = _of_interface(named.split(",")[0]) if named else _of_name(host)
@@ -36,10 +37,10 @@ def report(store: Any) -> str:
 
 
 def choose(rank: int, reports: list[str]) -> str:
-    """The address at which Gloo of `rank` is to listen; empty: where it does by itself.
+    """The address at which Gloo of `rank` listens; empty: Gloo chooses.
 
-    RuntimeError, on all ranks alike, where the ranks are on several hosts and one of them has no
-    address that others could reach.
+    RuntimeError, on all ranks, if the ranks are on several hosts and one host has no address that
+    others could reach.
     """
     ranks: list[dict[str, str]] = [json.loads(text) for text in reports]
     mine = ranks[rank]
@@ -49,10 +50,10 @@ def choose(rank: int, reports: list[str]) -> str:
         if one["at"] or one["way"] or one["any"]:
             continue
         why = (
-            f"GLOO_SOCKET_IFNAME={one['named']} is no interface with an address that other hosts "
-            "reach"
+            f"GLOO_SOCKET_IFNAME={one['named']} names no interface with an address that other "
+            "hosts can reach"
             if one["named"]
-            else "no interface has an address that other hosts reach"
+            else "no interface has an address that other hosts can reach"
         )
         raise RuntimeError(
             f"rank {number} on host {one['host']}: {why}, and the group spans several hosts; set "
@@ -68,7 +69,7 @@ def choose(rank: int, reports: list[str]) -> str:
 
 
 def hint(error: BaseException, address: str) -> str:
-    """The text of an error of Gloo's start, with what may help."""
+    """The text of an error that Gloo raised at its start, with advice."""
     listened = address or _of_name(socket.gethostname()) or "the loopback interface"
     named = os.environ.get("GLOO_SOCKET_IFNAME")
     what = f"GLOO_SOCKET_IFNAME={named}" if named else f"at {listened}"
@@ -84,8 +85,8 @@ def _is_loopback(ip: str) -> bool:
 
 @functools.cache
 def _of_name(name: str) -> str:
-    """What Gloo finds by the host's name: the first of its addresses that this host has; empty
-    where that is a loopback's, or none.
+    """The address that Gloo finds by the host's name: the first that belongs to this host; empty if
+    that is a loopback address, or if there is none.
     """
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -115,7 +116,7 @@ def _any_address() -> str:
 
 
 def _server_of(store: Any) -> str:
-    """The host of the server behind a store; empty where it has none."""
+    """The host of the server behind a store; empty if the store has no server."""
     for _ in range(16):  # wrappers of wrappers
         host = getattr(store, "host", None)
         if isinstance(host, str) and host:
@@ -128,8 +129,8 @@ def _server_of(store: Any) -> str:
 
 
 def _own_address_towards(host: str) -> str:
-    """This host's address on the way to another one, by its routes: nothing is sent. Empty: there
-    is none, or the way stays inside.
+    """This host's address on the route to another host; nothing is sent. Empty if there is no
+    route, or if it stays on this host.
     """
     if not host:
         return ""
@@ -144,7 +145,7 @@ def _own_address_towards(host: str) -> str:
                 ip = str(probe.getsockname()[0]).partition("%")[0]
         except OSError:
             continue
-        # To an address of its own a host goes through the loopback, from that address.
+        # The route to an own address goes through the loopback, from that address.
         if not _is_loopback(ip):
             return ip
     return ""

@@ -7,7 +7,7 @@ import os
 from ctypes import byref, c_char_p, c_int, c_size_t, c_void_p
 from typing import Any
 
-# A library of its own, or, in older versions and Debian's, a part of the runtime.
+# A library of its own; in older versions and in Debian's, a part of the runtime.
 _FILES = [
     f"{name}.so{number}"
     for name in ("libhiprtc", "libamdhip64")
@@ -26,7 +26,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
 
 
 class Hiprtc:
-    """The functions of one library; `version` is (major, minor), `file` its name."""
+    """The hipRTC functions of one library; `version` is (major, minor), `file` its name."""
 
     def __init__(self, library: ctypes.CDLL, file: str) -> None:
         """AttributeError: the library lacks one of the functions."""
@@ -69,16 +69,16 @@ class Hiprtc:
 
 
 def load() -> Hiprtc:
-    """RuntimeError that says how to get it where there is none."""
-    # What the process has (torch brings its own) comes first, as where the driver is opened.
+    """The hipRTC of this process or host. RuntimeError, with how to install it, if none loads."""
+    # A library that the process has loaded (torch brings its own) comes first, as for the driver.
     for mode in (os.RTLD_NOW | os.RTLD_NOLOAD, os.RTLD_NOW):
         for file in _FILES:
             try:
                 return Hiprtc(ctypes.CDLL(file, mode=mode), file)
             except (OSError, AttributeError):
-                continue  # not there, or the runtime of a version that has hipRTC apart
+                continue  # missing, or a version whose runtime does not include hipRTC
     raise RuntimeError(
-        "torch_cgx has no kernels for this GPU of AMD's, and hipRTC, which could compile them now, "
+        "torch_cgx has no kernels for this AMD GPU, and hipRTC, which could compile them now, "
         "does not load (libhiprtc.so, or libamdhip64.so of older versions). Either install ROCm's "
         "hipRTC, or, in torch_cgx's source, `make kernels-hip HIP_ARCHS=...` (it needs hipcc), "
         "then install"

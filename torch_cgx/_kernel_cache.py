@@ -1,4 +1,4 @@
-"""Compiled GPU kernels in a folder of the user's, so that each is compiled once."""
+"""Keeps compiled GPU kernels in a folder of the user, so that each is compiled once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _TRAILER = hashlib.sha256().digest_size  # of a file: the hash of what precedes 
 
 
 def cached(name: str, key: bytes, make: Callable[[], bytes]) -> bytes:
-    """What `make` gives, or gave before. `key`: all that it depends on. `name`: how the file's
-    name begins. Warns where the folder cannot be written, or others may write there.
+    """The result of `make`, from the folder if it is there. `key`: everything that the result
+    depends on. `name`: the start of the file's name. Warns if the folder is not writable, or if
+    other users may write to it.
     """
     file = folder() / f"{name}-{hashlib.sha256(key).hexdigest()}"
     code = _read(file)
@@ -26,20 +27,20 @@ def cached(name: str, key: bytes, make: Callable[[], bytes]) -> bytes:
 
 
 def folder() -> Path:
-    """As the XDG Base Directory Specification has it, which lets only absolute paths count."""
+    """The folder by the XDG Base Directory Specification, which ignores relative paths."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "torch_cgx"
 
 
 def _check_folder(path: Path) -> None:
-    """OSError: others may write there, and so choose what runs."""
+    """OSError if other users may write to the folder, and so choose the code that runs."""
     found = path.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise PermissionError("others may write there")
 
 
 def _read(file: Path) -> bytes | None:
-    """None where there is none, or what is there is not what was written."""
+    """The content of a file; None if it is missing or damaged."""
     try:
         _check_folder(file.parent)
         code = file.read_bytes()
@@ -64,7 +65,7 @@ def _write(file: Path, code: bytes) -> None:
     except OSError as error:
         _warn_once(
             f"torch_cgx cannot keep its compiled GPU kernels in {file.parent} ({error}), so every "
-            "process compiles them anew; XDG_CACHE_HOME names another folder"
+            "process compiles them again; XDG_CACHE_HOME names another folder"
         )
 
 

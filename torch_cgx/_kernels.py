@@ -1,8 +1,8 @@
 """The GPU kernels as an image that the driver loads.
 
-Built with the package by nvcc (`_kernels.fatbin`), for AMD's GPUs by hipcc (`_kernels.hsaco`);
-where that was not done, CuPy's NVRTC, or hipRTC, compiles the same source (`_kernels.cu`) for the
-GPU at hand, once: the result stays in a folder of the user's. Nothing here touches a GPU.
+nvcc builds them with the package (`_kernels.fatbin`), for AMD's GPUs hipcc (`_kernels.hsaco`). In a
+package without them CuPy's NVRTC, or hipRTC, compiles the same source (`_kernels.cu`) for the GPU
+at hand, once: the result stays in a folder of the user. This module uses no GPU.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import Any
 from torch_cgx._kernel_cache import cached
 
 _HERE = Path(__file__).parent
-# As build_kernels.py gives nvcc: no fused multiply-add, the rest of IEEE arithmetic is the default.
+# The flags that build_kernels.py passes to nvcc: no fused multiply-add; the rest is IEEE by
+# default.
 _FLAGS = ("--std=c++17", "--fmad=false")
-# As build_kernels.py gives hipcc: nothing is fused, subnormal numbers are kept. That division is
-# rounded correctly is hipRTC's default, which has no option for it.
+# The flags that build_kernels.py passes to hipcc: nothing is fused, subnormal numbers are kept.
+# hipRTC rounds divisions correctly by default, and has no option for it.
 _HIP_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-gpu-flush-denormals-to-zero")
 
 
 def image(major: int, minor: int) -> bytes:
-    """The kernels for a GPU of compute capability major.minor: a fatbin, a cubin, or PTX with a
-    final 0; what cuModuleLoadData takes.
+    """The kernels for a GPU of compute capability major.minor, as input of cuModuleLoadData: a
+    fatbin, a cubin, or PTX with a final 0.
 
     RuntimeError: there is neither a fatbin nor CuPy, or NVRTC failed. ValueError: CGX_KERNELS is
-    neither of `auto` and `nvrtc`.
+    neither `auto` nor `nvrtc`.
     """
     fatbin = _HERE / "_kernels.fatbin"
     if _choice("nvrtc", "NVIDIA") == "auto" and fatbin.exists():
@@ -36,18 +37,18 @@ def image(major: int, minor: int) -> bytes:
 
 
 def hip_image(arch: str) -> bytes:
-    """The kernels for an AMD GPU, as `gfx90a:sramecc+:xnack-`: a code object, or a bundle of them;
-    what hipModuleLoadData takes.
+    """The kernels for an AMD GPU, as input of hipModuleLoadData: a code object, or a bundle of
+    them.
 
-    RuntimeError: none was built for this GPU and there is no hipRTC, or it failed. ValueError:
-    CGX_KERNELS is neither of `auto` and `hiprtc`.
+    arch: as in `gfx90a:sramecc+:xnack-`. RuntimeError: no kernels were built for this GPU, and
+    hipRTC is missing or failed. ValueError: CGX_KERNELS is neither `auto` nor `hiprtc`.
     """
     from torch_cgx import _hiprtc
 
     hsaco = _HERE / "_kernels.hsaco"
     if _choice("hiprtc", "AMD") == "auto" and hsaco.exists():
         code = hsaco.read_bytes()
-        # hipcc was told no features, so its code runs with any.
+        # hipcc got no feature flags, so its code runs with any features.
         built = re.escape(arch.partition(":")[0])
         if re.search(rf"amdgcn-amd-amdhsa--{built}\b".encode(), code):
             return code
@@ -73,8 +74,8 @@ def _source() -> bytes:
         return (_HERE / "_kernels.cu").read_bytes()
     except FileNotFoundError as error:
         raise RuntimeError(
-            f"{error.filename} is not there: torch_cgx's build writes it (pip, or, into its source "
-            "tree, python build_kernels.py)"
+            f"{error.filename} is missing: the build of torch_cgx writes it (pip, or, into the "
+            "source tree, python build_kernels.py)"
         ) from error
 
 

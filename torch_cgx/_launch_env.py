@@ -1,6 +1,6 @@
-"""What a launcher tells its processes by environment variables: rank, size, place on the host.
+"""Reads the environment variables of launchers: rank, world size, local rank, local size.
 
-Pure functions of a mapping, no side effects: neither torch nor MPI is needed.
+Pure functions of a mapping, without side effects; neither torch nor MPI is needed.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from collections.abc import Mapping
 
 
 class LaunchError(RuntimeError):
-    """Rank, size or meeting point of the processes could not be worked out; the text says why, and
-    what to set or to install.
+    """Rank, world size or meeting point of the processes could not be determined; the text names
+    the reason, and what to set or to install.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class Launcher:
-    """What was found. `None`: the launcher does not say."""
+    """The launcher and its variables. `None`: the launcher does not set the value."""
 
     name: str
     rank: int
     size: int | None
     local_rank: int | None
     local_size: int | None
-    # Whether it gave this process what MPI_Init needs to find the others.
+    # Whether MPI_Init can connect this process with the others.
     connects_mpi: bool
-    # Hosts of the job in rank order, and the port that all its ranks derive alike: SLURM only.
+    # Hosts of the job in rank order, and the port that all ranks derive from its ids: SLURM only.
     nodes: tuple[str, ...] = ()
     port: int | None = None
 
 
-# Name, variables of rank, size, local rank and local size. In order: a launcher that starts its
-# daemons through another one leaves the other's variables behind, so the inner ones come first.
+# Name; variables of rank, world size, local rank and local size. A launcher that starts its daemons
+# through another launcher inherits the variables of that one, so the inner launchers come first.
 _TABLE = (
     (
         "Open MPI's mpirun",
@@ -75,7 +75,7 @@ def find(env: Mapping[str, str]) -> Launcher | None:
         if rank is None:
             continue
         if slurm is not None and rank_name in ("PMI_RANK", "PMIX_RANK") and rank == slurm.rank:
-            # srun --mpi=pmi2 or --mpi=pmix: one launcher that speaks both languages.
+            # srun --mpi=pmi2 or --mpi=pmix sets the variables of both.
             return dataclasses.replace(slurm, connects_mpi=True)
         size = _number(env, size_name, least=1)
         if size is not None and rank >= size:
@@ -92,8 +92,8 @@ def find(env: Mapping[str, str]) -> Launcher | None:
 
 
 def _slurm(env: Mapping[str, str]) -> Launcher | None:
-    # A batch script itself has SLURM_PROCID=0 and the job's SLURM_NTASKS, although nobody started
-    # that many of it. Only what srun starts has a step.
+    # A batch script itself has SLURM_PROCID=0 and the job's SLURM_NTASKS, but runs once. Only
+    # processes that srun starts have a step.
     if not env.get("SLURM_STEP_ID"):
         return None
     rank = _number(env, "SLURM_PROCID")

@@ -1,5 +1,5 @@
-"""Choosing the address and port at which rank 0 serves the store: alone, over MPI, or from SLURM's
-list of nodes.
+"""Chooses the address and port at which rank 0 serves the store: for one rank, over MPI, or from
+SLURM's list of nodes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _REACH_SECONDS = 5.0  # two repetitions of a lost SYN
 
 @dataclasses.dataclass(frozen=True)
 class Meeting:
-    """This rank's numbers and the meeting point.
+    """Rank, world size, local rank and size of this process, and the meeting point.
 
-    `held`: rank 0 listens there already; `listener`: its socket, on rank 0 only. `interface`: what
-    Gloo is to use here, where it would not find an interface by itself.
+    `held`: rank 0 listens there already; `listener`: its socket, on rank 0 only. `interface`: the
+    interface for Gloo, if Gloo would not find one by itself.
     """
 
     rank: int
@@ -38,14 +38,14 @@ class Meeting:
 
 
 def meet_myself(launcher: Launcher, address: str | None, port: int | None) -> Meeting:
-    """For one rank: the loopback unless told otherwise."""
+    """For a world of one rank: the loopback address, unless `address` is given."""
     listener = net.listen(port or 0, loopback_only=address is None)
     bound = int(listener.getsockname()[1])
     return Meeting(0, 1, 0, 1, address or net.LOOPBACK, bound, held=True, listener=listener)
 
 
 def meet_by_nodes(launcher: Launcher, address: str | None, port: int | None) -> Meeting:
-    """The first node of the step, and a port that job and step determine: no word is needed."""
+    """The first node of the step, and a port from the ids of job and step: no communication."""
     assert launcher.size is not None and launcher.port is not None
     several = len(launcher.nodes) > 1
     if address is None:
@@ -61,7 +61,7 @@ def meet_by_nodes(launcher: Launcher, address: str | None, port: int | None) -> 
         except OSError as error:
             raise LaunchError(
                 f"rank {launcher.rank} on {socket.gethostname()} cannot resolve {address}, the "
-                f"first node of the step ({error.strerror}); set MASTER_ADDR to an address of it"
+                f"first node of the step ({error.strerror}); set MASTER_ADDR to its address"
             ) from error
     return Meeting(
         launcher.rank,
@@ -84,7 +84,7 @@ class _Hello:
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What follows from all ranks' hellos. Lists are by MPI rank."""
+    """The result of all ranks' hellos. Lists are by MPI rank."""
 
     master: int
     one_network: bool
@@ -101,8 +101,8 @@ class _Offer:
 def meet_by_mpi(word: Word, launcher: Launcher, address: str | None, port: int | None) -> Meeting:
     """Rank 0 listens; the ranks choose the first of its addresses that all of them reach.
 
-    Collective. LaunchError on all ranks where there is none, where ranks disagree about what was
-    set, or where their numbers are not 0 to size - 1.
+    Collective. LaunchError on all ranks if there is no such address, if ranks have different
+    MASTER_ADDR or MASTER_PORT, or if their RANKs are not 0 to size - 1.
     """
     size = word.size if launcher.size is None else launcher.size
     hello = _Hello(launcher.rank, size, address, port, net.network_identity())
@@ -122,7 +122,7 @@ def meet_by_mpi(word: Word, launcher: Launcher, address: str | None, port: int |
                 mine = Failure(f"rank 0: {error}")
         offer: _Offer = word.agree(mine, lambda offers: offers[plan.master])
         chosen, local = _choose(word, launcher.rank, offer)
-        # What the stack closes is the first of the two.
+        # The stack closes the first of the two.
         kept = None if listener is None else listener.dup()
     interface = None
     if not (plan.one_network or os.environ.get("GLOO_SOCKET_IFNAME") or net.name_is_usable()):
@@ -177,7 +177,7 @@ def _addresses(plan: _Plan, address: str | None) -> list[str]:
 
 
 def _choose(word: Word, rank: int, offer: _Offer) -> tuple[str, str]:
-    """The first address that all ranks reach, and this rank's own address on the way to it."""
+    """The first address that all ranks reach, and this rank's own address on the route to it."""
     complaints = []
     for address in offer.addresses:
         local, wrong = net.reach(address, offer.port, offer.token, _REACH_SECONDS)
@@ -190,5 +190,5 @@ def _choose(word: Word, rank: int, offer: _Offer) -> tuple[str, str]:
         complaints.append(f"{address} port {offer.port} ({unreached[0]}{more})")
     raise LaunchError(
         f"no address of rank 0 is reached by all ranks: {'; '.join(complaints)}. Set MASTER_ADDR "
-        "to one that is, or name its interface by GLOO_SOCKET_IFNAME"
+        "to an address that all ranks reach, or GLOO_SOCKET_IFNAME to its interface"
     )

@@ -1,7 +1,7 @@
-"""A word between the ranks over MPI (mpi4py), before torch.distributed has a store.
+"""Messages between the ranks over MPI (mpi4py), before torch.distributed has a store.
 
-One thread of a process uses this at a time. MPI is initialised (thread level MULTIPLE) unless the
-script did so; mpi4py finalises it when the interpreter has ended.
+One thread of a process uses this at a time. This module initialises MPI (thread level MULTIPLE)
+unless the script did; mpi4py finalises it after the interpreter has ended.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ def available() -> bool:
 
 
 def missing(launcher: Launcher) -> LaunchError:
-    """The error for a launcher that needs MPI where there is no mpi4py."""
-    need = "agree on a meeting point" if launcher.size else "know how many they are"
+    """The error for a launcher that needs MPI, if mpi4py is not installed."""
+    need = "agree on a meeting point" if launcher.size else "find the world size"
     also = "" if launcher.size else ", and WORLD_SIZE"
     return LaunchError(
         f"rank {launcher.rank} was started by {launcher.name}: the ranks need mpi4py to {need}. "
-        f"Do `pip install mpi4py`, {_BY_HAND}{also}"
+        f"Run `pip install mpi4py`, {_BY_HAND}{also}"
     )
 
 
 class Failure:
-    """What a rank hands to `Word.agree` in place of a value: all ranks raise its text."""
+    """Passed to `Word.agree` instead of a value: all ranks raise its text."""
 
     def __init__(self, text: str):
         self.text = text
 
 
 class Word:
-    """All ranks of MPI's world, in agreement.
+    """Agreement between all ranks of MPI's world.
 
-    Raises LaunchError where MPI cannot be started, or was ended already.
+    LaunchError if MPI cannot be initialised, or was finalised already.
     """
 
     def __init__(self, launcher: Launcher, timeout: float):
@@ -62,10 +62,10 @@ class Word:
         return " ".join(first.split(",")[0].split())
 
     def agree(self, value: Any, decide: Callable[[list[Any]], Any]) -> Any:
-        """Calls `decide` on rank 0 with the values of all ranks; all get what it returns.
+        """Calls `decide` on rank 0 with the values of all ranks; all ranks get its result.
 
-        Where a rank's value is a Failure, or `decide` raises LaunchError, all raise LaunchError.
-        So they do when a rank has not called this within the timeout. Collective.
+        All ranks raise LaunchError if a rank's value is a Failure, if `decide` raises LaunchError,
+        or if a rank has not called this within the timeout. Collective.
         """
         deadline = time.monotonic() + self._timeout
         if self.rank == 0:
@@ -80,14 +80,14 @@ class Word:
             raise LaunchError(answer.text)
         for request in sends:
             while not request.test()[0]:
-                self._pause(deadline, "a message to another rank was not taken")
+                self._pause(deadline, "another rank has not received a message")
         return answer
 
     def _decide(self, value: Any, decide: Callable[[list[Any]], Any], deadline: float) -> Any:
         values = [value]
         try:
             for rank in range(1, self.size):
-                late = f"rank {rank} has not come to init_process_group"
+                late = f"rank {rank} has not called init_process_group"
                 values.append(self._receive(rank, _TO_FIRST, deadline, late))
             for entry in values:
                 if isinstance(entry, Failure):
@@ -118,8 +118,8 @@ def _start(launcher: Launcher) -> Any:
         ) from error
     if MPI.Is_finalized():
         raise LaunchError(
-            f"rank {launcher.rank}: the script has finalised MPI before init_process_group; leave "
-            f"that to mpi4py, {_BY_HAND}"
+            f"rank {launcher.rank}: the script has finalised MPI before init_process_group; let "
+            f"mpi4py finalise it, {_BY_HAND}"
         )
     ours = not MPI.Is_initialized()
     if ours:  # mpi4py.rc.initialize = False: mpi4py would not finalise it either
@@ -130,12 +130,12 @@ def _start(launcher: Launcher) -> Any:
 
 @functools.cache  # the second call must not hook its own hooks
 def _end_together(mpi: Any, finalize: bool) -> None:
-    """Makes a failing rank end the whole job; `finalize`: and finalises MPI at the exit.
+    """Makes a failing rank end the whole job. finalize: this also finalises MPI at the exit.
 
-    MPI_Finalize waits for all ranks, and a rank that failed would wait there for ranks that wait
-    for it in a collective. So a process that ends by an uncaught exception or by sys.exit with a
-    code other than 0 calls MPI_Abort instead, as with `python -m mpi4py`. (`raise SystemExit(1)`
-    and os._exit pass by; the latter mpirun notices itself.)
+    MPI_Finalize waits for all ranks: a failed rank would wait there for ranks that wait for it in a
+    collective. So a process that ends by an uncaught exception or by sys.exit with a code other
+    than 0 calls MPI_Abort instead, as with `python -m mpi4py`. (`raise SystemExit(1)` and os._exit
+    are not detected; mpirun itself notices the latter.)
     """
     from mpi4py import rc
 
@@ -154,7 +154,7 @@ def _end_together(mpi: Any, finalize: bool) -> None:
         leave(status)
 
     def at_exit() -> None:
-        # A forked child has inherited all this, but is no rank. An interactive session goes on
+        # A forked child inherits this handler but is not a rank. An interactive session continues
         # after an exception.
         if os.getpid() != process or mpi.Is_finalized():
             return

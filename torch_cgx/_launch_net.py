@@ -1,5 +1,5 @@
-"""Where the processes meet: this host's addresses, a listening socket, and the proof that a peer
-reaches it.
+"""The network side of a launch: this host's addresses, a listening socket, and the check that a
+peer can connect to it.
 
 Standard library only; Linux (ioctl and /proc for the list of addresses).
 """
@@ -37,9 +37,7 @@ class Address:
 
 
 def network_identity() -> str:
-    """Equal for two processes if 127.0.0.1 of the one is 127.0.0.1 of the other: machine and
-    network namespace.
-    """
+    """Machine and network namespace: equal for two processes if they share 127.0.0.1."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/net')}"
@@ -70,10 +68,10 @@ def addresses() -> list[Address]:
 
 
 def candidates(interface: str | None) -> list[str]:
-    """Addresses of this host that others may reach, the likeliest first; never a loopback one
-    unless `interface` (the first name of GLOO_SOCKET_IFNAME) is that of the loopback.
+    """Addresses of this host that others may reach, the likeliest first; no loopback address,
+    unless `interface` (the first name of GLOO_SOCKET_IFNAME) is the loopback interface.
 
-    Raises LaunchError where there is none.
+    LaunchError if there is none.
     """
     everything = addresses()
     if interface:
@@ -88,7 +86,7 @@ def candidates(interface: str | None) -> list[str]:
     outside = [a for a in everything if not ipaddress.ip_address(a.ip).is_loopback]
     if not outside:
         raise LaunchError(
-            f"host {socket.gethostname()} has no address but the loopback's; set MASTER_ADDR and "
+            f"host {socket.gethostname()} has only loopback addresses; set MASTER_ADDR and "
             "MASTER_PORT"
         )
     by_name, default = own_name_addresses(), _default_interface()
@@ -100,7 +98,7 @@ def candidates(interface: str | None) -> list[str]:
 
 
 def own_name_addresses() -> set[str]:
-    """What this host's name resolves to, without loopback addresses (Debian's 127.0.1.1)."""
+    """The addresses of this host's name, without loopback addresses (Debian's 127.0.1.1)."""
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     except OSError:
@@ -129,7 +127,7 @@ def _default_interface() -> str | None:
 
 
 def listen(port: int, loopback_only: bool) -> socket.socket:
-    """A listening TCP socket; port 0: one that is free. Raises LaunchError."""
+    """A listening TCP socket; port 0: any free port. Raises LaunchError."""
     families = [(socket.AF_INET, LOOPBACK)]
     if not loopback_only:
         families = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]
@@ -154,7 +152,7 @@ def listen(port: int, loopback_only: bool) -> socket.socket:
 
 @contextlib.contextmanager
 def answering(listener: socket.socket) -> Iterator[bytes]:
-    """Sends a secret token, which it yields, to all who connect while the body runs.
+    """Sends a secret token to everyone who connects while the body runs, and yields the token.
 
     The listener still listens afterwards.
     """
@@ -188,7 +186,7 @@ def answering(listener: socket.socket) -> Iterator[bytes]:
 
 
 def reach(host: str, port: int, token: bytes, seconds: float) -> tuple[str | None, str | None]:
-    """Connects to `answering`: (my address on that connection, None), or (None, what is wrong)."""
+    """Connects to `answering`: (own address of the connection, None), or (None, the problem)."""
     deadline = time.monotonic() + seconds
     try:
         with socket.create_connection((host, port), timeout=seconds) as link:

@@ -1,8 +1,8 @@
 """Finds the MPI of this process and loads the extension module that was built for it.
 
-torch_cgx has one module per kind of MPI library (`_mpi_openmpi`, `_mpi_mpich`); at most one can be
-used in a process, and it has to be the one that the launcher belongs to and that mpi4py, if the
-script uses it, has loaded.
+torch_cgx has one module per kind of MPI library (`_mpi_openmpi`, `_mpi_mpich`). A process can use
+one of them: the one for the library that the launcher belongs to, and that mpi4py has loaded if the
+script uses mpi4py.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 
 TITLES = {"openmpi": "Open MPI", "mpich": "MPICH"}  # kind of library -> its name
 
-# Set by the launchers of each kind for the processes that they start.
+# Variables that the launchers of each kind set for their processes.
 _VARIABLES = {
     "openmpi": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
     "mpich": ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
 }
-# Set by others too (SLURM): they decide only between modules that are there.
+# Variables that others set too (SLURM): used only to choose between modules that were built.
 _HINTS = {"mpich": ("PMI_RANK", "PMI_FD")}
 _LIBRARIES = {  # file names of their libraries, as /proc/self/maps shows them
     "openmpi": re.compile(r"/libmpi\.so\.(40|20)\b"),
@@ -35,12 +35,12 @@ _loaded: ModuleType | None = None
 
 
 def load() -> Any:
-    """The capsule with the functions of MPI, for the engine. MPI is not initialised by this.
+    """The capsule with the functions of MPI, for the engine. Does not initialise MPI.
 
-    The kind of MPI is that which is loaded in this process already, e.g. by mpi4py; else that
-    whose launcher has started it (`mpirun`, `mpiexec`, `srun`); else the only one that torch_cgx
-    was built for, else Open MPI. RuntimeError, with what to do, if torch_cgx was not built for it
-    or its library is not found.
+    The kind of MPI is the first of these: the library that is loaded in this process already, e.g.
+    by mpi4py; the library of the launcher (`mpirun`, `mpiexec`, `srun`); the only library that
+    torch_cgx was built for; Open MPI. RuntimeError, with what to do, if torch_cgx was not built for
+    it or its library is not found.
     """
     global _loaded
     if _loaded is None:
@@ -54,7 +54,7 @@ def load() -> Any:
 
 
 def built() -> list[str]:
-    """The kinds of MPI that torch_cgx was built for: of "openmpi", "mpich"."""
+    """The kinds of MPI that torch_cgx was built for, out of "openmpi" and "mpich"."""
     return [kind for kind in TITLES if _file_of(kind) is not None]
 
 
@@ -120,13 +120,13 @@ def _import(kind: str, why: str) -> ModuleType:
         raise RuntimeError(
             f"torch_cgx was built for {title}, which this process needs ({why}), but its library "
             f"does not load: {error}. Install it (`pip install {package}`, or the system's "
-            f"package) where it was, or put its folder into LD_LIBRARY_PATH; if it is another "
-            f"version now, {again}"
+            f"package) in its former place, or put its folder into LD_LIBRARY_PATH; if its version "
+            f"has changed, {again}"
         ) from error
 
 
 def _check_same_library(module: Any) -> None:
-    """Two copies of a library in one process know nothing of each other."""
+    """RuntimeError if mpi4py uses another copy of MPI: two copies do not share their state."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or module.is_initialized():
         return
@@ -141,9 +141,9 @@ def _check_same_library(module: Any) -> None:
 def _stop_before_finalize(module: Any) -> None:
     """Makes mpi4py's Finalize() end the engine's calls of MPI before it calls MPI_Finalize.
 
-    The engine has a hook in MPI_Finalize too, for other callers. But MPICH switches its locking off
-    before it runs hooks: a thread that is just inside MPI then leaves without unlocking, and
-    MPI_Finalize aborts where it destroys the mutex. At the exit of the interpreter, mpi4py's own
+    The engine also has a hook in MPI_Finalize, for other callers. But MPICH switches its locking
+    off before it runs hooks: a thread that is inside MPI at that moment leaves without unlocking,
+    and MPI_Finalize aborts when it destroys the mutex. At the exit of the interpreter, mpi4py's own
     MPI_Finalize comes after the end of the engine.
     """
     mpi: Any = sys.modules.get("mpi4py.MPI")
@@ -160,7 +160,7 @@ def _stop_before_finalize(module: Any) -> None:
 
 
 def _note_exit(module: Any) -> None:
-    # After an exception that nobody caught the other ranks may be waiting for this one: it must end
-    # without waiting for them in MPI_Finalize.
+    # After an uncaught exception the other ranks may be waiting for this rank: it must end without
+    # waiting for them in MPI_Finalize.
     if getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None:
         module.exit_in_error()

@@ -1,4 +1,4 @@
-"""What n ranks would get from an all-reduce, worked out in one process by the engine itself."""
+"""Simulates an all-reduce of n ranks in one process, with the engine's own reducers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/d
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """outputs: one tensor per rank, bit-identical to each other. error: "max_abs", the largest
+    """The result of `simulate`.
+
+    outputs: one tensor per rank, bit-identical to each other. error: "max_abs", the largest
     |output - exact|, and "relative_l2", ||output - exact|| / ||exact||, against the float64 sum
     (mean for AVG) of the inputs. bytes_sent: by rank, over all its receivers, headers included;
-    bytes_sent_across: those of them that leave the rank's host. algorithm: what was used, across
-    hosts where there are several: "oneshot", "sra", "ring" or "direct" (exact, over Gloo).
+    bytes_sent_across: the part of them that leaves the rank's host. algorithm: the algorithm used,
+    between hosts if there are several: "oneshot", "sra", "ring" or "direct" (exact, over Gloo).
     """
 
     outputs: list[torch.Tensor]
@@ -34,7 +36,7 @@ class Simulation:
 
     @property
     def result(self) -> torch.Tensor:
-        """The one result that all ranks have."""
+        """The result, which is the same on all ranks."""
         return self.outputs[0]
 
 
@@ -48,18 +50,18 @@ def simulate(
     hosts: Sequence[Any] | None = None,
     options: _C.Options | None = None,
 ) -> Simulation:
-    """All-reduces tensors[r] of rank r among len(tensors) simulated ranks; the inputs stay as they
-    are.
+    """All-reduces tensors[r] of rank r among len(tensors) simulated ranks; the inputs are not
+    changed.
 
     tensors: CPU, fp32, fp16 or bf16, of equal shape and dtype, any number >= 1. config, layers: as
     in `all_reduce`; with neither, the environment's configuration. algorithm: "auto" (as the
     backend chooses), "oneshot" (one rounding), "sra" (scatter-reduce-all-gather, two roundings) or
-    "ring" (a rounding per rank); with several hosts it is that of the reduction across them. op:
-    SUM or AVG. sequence: number of the call in its group, which keys stochastic rounding. hosts:
-    the host of every rank, any hashable labels, as in [0, 0, 1, 1]; None: one host. options: the
-    group's, for what else its results depend on (segment_kb, shm_segment_kb, fusion_buffer_mb,
-    intra_broadcast, intra_compress, inner_communicator, cross_communicator); else the
-    environment's.
+    "ring" (a rounding per rank); with several hosts, the algorithm of the reduction between them.
+    op: SUM or AVG. sequence: number of the call in its group, which keys stochastic rounding.
+    hosts: the host of every rank, any hashable labels, as in [0, 0, 1, 1]; None: one host. options:
+    of the simulated group, for the settings that change its results (segment_kb, shm_segment_kb,
+    fusion_buffer_mb, intra_broadcast, intra_compress, inner_communicator, cross_communicator);
+    None: the environment's.
     """
     tensors = _checked(tensors)
     if not isinstance(algorithm, str) or algorithm.lower() not in _ALGORITHMS:
@@ -79,7 +81,7 @@ def simulate(
         plan = [(first.numel(), codec_of({} if config is None else config, fallback))]
     else:
         plan = layers_of(layers, first.numel(), fallback)
-    # Not clone(): that of a lazily negated view is one too.
+    # Not clone(), which keeps a lazily negated view lazy.
     outputs = [torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for t in tensors]
     average = op == dist.ReduceOp.AVG
     answer = _C.simulate_all_reduce(
@@ -101,8 +103,8 @@ def simulate(
 
 
 def _checked(tensors: Any) -> list[torch.Tensor]:
-    """The tensors of all ranks, alike."""
-    if isinstance(tensors, torch.Tensor):  # which is a sequence, too: of its rows
+    """The tensors of all ranks, checked."""
+    if isinstance(tensors, torch.Tensor):  # also a sequence, of its rows
         raise TypeError(
             f"tensors is one tensor of shape {tuple(tensors.shape)}; allowed: a list of one tensor "
             "per rank, as in [tensor] * 8, or list(tensor) for a rank per row"
@@ -154,7 +156,7 @@ def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) 
         else max(slot_bytes, settings["fusion_buffer_mb"] << 20),
         "segment_bytes": settings["segment_kb"] << 10,
         "cross_bytes": settings["fusion_buffer_mb"] << 20,
-        # Tensors of the host: NCCL between hosts is for those of GPUs.
+        # CPU tensors: NCCL between hosts applies to CUDA tensors only.
         "direct": settings["cross_communicator"] != "MPI"
         if len(labels) > 1
         else settings["inner_communicator"] == "GLOO",

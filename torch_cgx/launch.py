@@ -1,8 +1,8 @@
-"""Works out rank, world size and meeting point of processes that mpirun or srun started.
+"""Determines rank, world size and meeting point of processes that mpirun or srun started.
 
-Nothing has to be called: `init_process_group("cgx")`, or any backend with the default `env://`,
-does it when RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set. `setup()` does the same
-earlier, for scripts that read LOCAL_RANK before they make the group.
+Scripts need not call anything: `init_process_group("cgx")`, or any backend with the default
+`env://`, does it if RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set. `setup()` does the
+same earlier, for scripts that read LOCAL_RANK before they create the group.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_PORT = 65535
 
 HELP = """\
-Prints what torch_cgx finds about this process: launcher, rank, world size, local rank and meeting
-point. Start it as you would start your script, in its place; status 1: nothing found, or an error.
+Prints launcher, rank, world size, local rank and meeting point of this process. Start it instead of
+your script, with the same launcher. Status 1: no launcher found, or an error.
 
 torchrun, one host and several (run the second on every host; it sets all variables itself):
 
@@ -38,7 +38,7 @@ torchrun, one host and several (run the second on every host; it sets all variab
     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d \\
         --rdzv-endpoint host1:29400 train.py
 
-mpirun of Open MPI (needs `pip install mpi4py`); `-x NAME` hands a variable to all ranks:
+mpirun of Open MPI (needs `pip install mpi4py`); `-x NAME` passes a variable to all ranks:
 
     mpirun -np 2 python train.py
     mpirun -np 4 --host host1:2,host2:2 -x CGX_COMPRESSION_QUANTIZATION_BITS=4 python train.py
@@ -49,19 +49,22 @@ mpirun of MPICH or Intel MPI (the same):
     mpirun -np 4 -ppn 2 -hosts host1,host2 -genv CGX_COMPRESSION_QUANTIZATION_BITS 4 \\
         python train.py
 
-srun, in a job of SLURM or on its own; mpi4py is used where the ranks can be connected by MPI:
+srun, in a job of SLURM or on its own; mpi4py is used if MPI can connect the ranks:
 
     srun --nodes 2 --ntasks-per-node 2 python train.py
     srun --mpi=pmix --nodes 2 --ntasks-per-node 2 python train.py
 
-What is set stays: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT. With
-MASTER_ADDR and MASTER_PORT set, MPI is not used. GLOO_SOCKET_IFNAME names the network interface.
+Variables that are set stay: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
+MASTER_PORT. With MASTER_ADDR and MASTER_PORT set, MPI is not used. GLOO_SOCKET_IFNAME names the
+network interface.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """Where this process stands. `None`: not known. `variables`: what was set in os.environ."""
+    """Rank and meeting point of this process. `None`: unknown. `variables`: those set in
+    os.environ.
+    """
 
     rank: int
     world_size: int
@@ -75,7 +78,7 @@ class Setup:
 
 
 class _State:
-    """Of this process. A fork inherits it, with a store whose threads are not there: see `pid`."""
+    """State of this process. A fork inherits it, with a store that has no threads: see `pid`."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -94,23 +97,24 @@ def _mine() -> _State:
     global _state
     if _state.pid != os.getpid():
         inherited, _state = _state, _State()
-        _state.forked_from = inherited  # to end its store would wait for threads of the parent
+        _state.forked_from = inherited  # destroying its store would wait for threads of the parent
     return _state
 
 
 def setup(
     timeout: float = 300.0, *, rank: int | None = None, world_size: int | None = None
 ) -> Setup:
-    """Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT where they
-    are absent, and says where this process stands.
+    """Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT if they are
+    absent, and returns their values.
 
-    Collective where MASTER_ADDR or MASTER_PORT is absent: all ranks call it within `timeout`
-    seconds. A second call changes nothing. `rank`, `world_size`: stand for variables that are
-    absent. Rank 0 serves a store at the port from here on: a TCPStore of its own must be
-    `multi_tenant=True`, as those of `env://` and `tcp://` are.
+    Collective if MASTER_ADDR or MASTER_PORT is absent: all ranks call it within `timeout` seconds.
+    A second call changes nothing. `rank`, `world_size`: used for variables that are absent. From
+    here on rank 0 serves a store at the port: a TCPStore that the script creates there must be
+    `multi_tenant=True`, like the stores of `env://` and `tcp://`.
 
-    Where ranks are on several hosts and this host's name is of no use to Gloo, GLOO_SOCKET_IFNAME
-    is set too. Raises LaunchError, on all ranks if the ranks had to agree.
+    If ranks are on several hosts and this host's name resolves to no usable address,
+    GLOO_SOCKET_IFNAME is set too. Raises LaunchError, on all ranks if the ranks exchange
+    information.
     """
     state = _mine()
     with state.lock:
@@ -120,7 +124,7 @@ def setup(
         if _missing(os.environ, rank, world_size):
             return _work_out(state, timeout, rank, world_size)
         launcher = find(os.environ)
-        if launcher is not None:  # only the places on the host may be absent
+        if launcher is not None:  # only local rank and size may be absent
             _put(_places(launcher.local_rank, launcher.local_size))
         return _from_environment(rank, world_size)
 
@@ -131,7 +135,7 @@ def _missing(env: Mapping[str, str], rank: int | None, size: int | None) -> list
 
 
 def _unchanged(found: Setup) -> bool:
-    """Whether the environment contradicts in nothing what was worked out before."""
+    """Whether the environment agrees with the variables that were determined before."""
     return all(os.environ.get(n) in (None, "", v) for n, v in found.variables.items())
 
 
@@ -165,8 +169,8 @@ def _work_out(state: _State, timeout: float, rank: int | None, size: int | None)
     if launcher is None:
         missing = ", ".join(_missing(os.environ, rank, size))
         raise LaunchError(
-            f"{missing} not set, and no launcher found that would tell: start with "
-            "torchrun, mpirun or srun (python -m torch_cgx.launch --help), or set them"
+            f"{missing} not set, and no launcher found: start with torchrun, mpirun or srun "
+            "(python -m torch_cgx.launch --help), or set them"
         )
     launcher = _with_given(launcher, rank, size)
     address = os.environ.get("MASTER_ADDR") or None
@@ -204,15 +208,15 @@ def _places(local_rank: int | None, local_size: int | None) -> dict[str, str]:
 
 
 def _with_given(launcher: Launcher, rank: int | None, size: int | None) -> Launcher:
-    """The launcher's word, overruled by RANK and WORLD_SIZE where those are given."""
+    """The launcher's values, overridden by RANK and WORLD_SIZE if they are set."""
     env = os.environ
     given_rank = number("RANK", env.get("RANK")) if rank is None else rank
     given_size = number("WORLD_SIZE", env.get("WORLD_SIZE"), 1) if size is None else size
     if given_size is not None and launcher.size not in (None, given_size):
         raise LaunchError(
             f"rank {launcher.rank}: the world size is set to {given_size}, but {launcher.name} "
-            f"started {launcher.size}; set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, all four "
-            "or none"
+            f"started {launcher.size}; set all four of RANK, WORLD_SIZE, MASTER_ADDR and "
+            "MASTER_PORT, or none"
         )
     use = launcher.rank if given_rank is None else given_rank
     whole = launcher.size if given_size is None else given_size
@@ -234,18 +238,18 @@ def _meet(
                 address,
                 port,
             ),
-            "by the launcher's variables",
+            "from the launcher's variables",
         )
     if launcher.size == 1:
-        return meet_myself(launcher, address, port), "alone"
+        return meet_myself(launcher, address, port), "a single rank"
     if launcher.connects_mpi and _launch_mpi.available():
         word = _launch_mpi.Word(launcher, timeout)
         if word.size == launcher.size or launcher.size is None:
-            return meet_by_mpi(word, launcher, address, port), f"by MPI ({word.library()})"
+            return meet_by_mpi(word, launcher, address, port), f"over MPI ({word.library()})"
         if not launcher.nodes:
             raise LaunchError(_other_mpi(launcher, word))
     if launcher.nodes:
-        return meet_by_nodes(launcher, address, port), "by SLURM's node list"
+        return meet_by_nodes(launcher, address, port), "from SLURM's node list"
     raise _launch_mpi.missing(launcher)
 
 
@@ -258,7 +262,7 @@ def _other_mpi(launcher: Launcher, word: _launch_mpi.Word) -> str:
 
 
 def _serve(meeting: Meeting, timeout: float) -> Any:
-    """On rank 0: a store on the socket that was held, so that nobody can take its port between."""
+    """On rank 0: a store on the listening socket, so no other program can take the port."""
     if meeting.listener is None:
         return None
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -279,9 +283,9 @@ def _serve(meeting: Meeting, timeout: float) -> Any:
 def rendezvous(
     original: Callable[..., Iterator[tuple[Any, int, int]]], url: str, *args: Any, **kwargs: Any
 ) -> Iterator[tuple[Any, int, int]]:
-    """torch's handler of `env://`, after `setup` where a variable is missing that a launcher tells.
+    """torch's handler of `env://`, after `setup` if a variable is absent and a launcher sets it.
 
-    Without launcher it is torch's own handler, with its errors.
+    Without a launcher this is torch's own handler, with its errors.
     """
     rank, size = told(url)
     state = _mine()
@@ -294,8 +298,8 @@ def rendezvous(
     here = (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT"))
     for store, my_rank, my_size in original(url, *args, **kwargs):
         if found is not None and state.held and here == (found.master_addr, str(found.master_port)):
-            # Rank 0's server outlives a group, so that the port is held. A later group must not
-            # meet the former one's keys.
+            # Rank 0's server outlives a group to keep the port. A later group must not read the
+            # keys of an earlier one.
             if state.groups > 0:
                 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
@@ -305,7 +309,7 @@ def rendezvous(
 
 
 def told(url: str) -> tuple[int | None, int | None]:
-    """Rank and world size that init_process_group was called with; None: not told, or -1."""
+    """The arguments rank and world_size of init_process_group; None: not given, or -1."""
     query = dict(parse_qsl(urlparse(url).query))
     values: list[int | None] = [None, None]
     for place, name in enumerate(("rank", "world_size")):
@@ -333,7 +337,7 @@ def main(argv: list[str] | None = None) -> int:
     except LaunchError as error:
         print(f"{host}: {error}", file=sys.stderr, flush=True)
         return 1
-    local = "local rank not known"
+    local = "local rank unknown"
     if found.local_rank is not None:
         local = f"local rank {found.local_rank} of {found.local_world_size or 'unknown'}"
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
@@ -341,7 +345,7 @@ def main(argv: list[str] | None = None) -> int:
     print(
         f"rank {found.rank} of {found.world_size}, {local}, host {host}, "
         f"master {found.master_addr} port {found.master_port}, launcher: {found.launcher}, "
-        f"worked out: {found.how}" + (f", interface {interface}" if interface else "") + "\n",
+        f"determined: {found.how}" + (f", interface {interface}" if interface else "") + "\n",
         end="",
         flush=True,
     )

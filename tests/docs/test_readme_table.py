@@ -1,4 +1,6 @@
-"""benchmarks/readme_table.py, and the README's tables against the results in the tree."""
+"""benchmarks/readme_table.py, and the tables of README.md and docs/performance.md against the
+results in the tree.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +103,50 @@ def test_training_tells_what_is_allowed_where_that_was_measured():
     assert "`allowed`: what computing alone takes" in caption
     assert lines.splitlines()[0] == "| time per step | 2 hosts x 1 rank | bytes/step | allowed |"
     assert lines.splitlines()[-1] == "| cgx, 4 bits | 100 ms (2.00x) | 0.50 MB | 80 ms (1.25x) |"
+
+
+def _summary_inputs():
+    def rows(names, seconds):
+        return [
+            {"bytes": 1 << 26, "method": name, "seconds": seconds / speedup, "speedup": speedup}
+            | {"relative_error": error}
+            for name, speedup, error in names
+        ]
+
+    local = [("gloo fp32", 1.0, 3e-8), ("cgx shm exact", 5.0, 3e-8), ("cgx shm 4 bit", 4.0, 0.117)]
+    between = [("gloo fp32", 1.0, 3e-8), ("fp16 hook", 1.7, 3.1e-4), ("cgx 4 bit", 7.6, 0.1173)]
+    run = {"hosts": 2, "ranks_per_host": 1, "rate": "1gbit", "rows": rows(between, 0.7)}
+    slower = {**run, "rate": "10gbit", "rows": rows(between, 0.1)}
+    steps = {"ranks_per_host": 1, "rows": _training(2.0, 5e5)}
+    return (
+        {"machine": MACHINE, "rows": rows(local, 0.1)},
+        {"machine": MACHINE, "runs": [run, slower]},
+        {"machine": MACHINE, "hosts": 2, "rate": "200mbit", "groups": [steps]},
+    )
+
+
+def test_summary_has_a_column_per_link_and_names_what_was_not_run():
+    caption, rows = readme_table.summary_table(*_summary_inputs()).split("\n\n")
+    assert "all-reduce of 64 MiB of fp32" in caption and "over 2 ranks" in caption
+    assert rows.splitlines() == [
+        "|  | 2 ranks, one host | 2 hosts, 1 Gbit/s | 2 hosts, 10 Gbit/s | "
+        "training step, 2 hosts, 200 Mbit/s | error |",
+        "|---|---|---|---|---|---|",
+        "| gloo fp32: time | 100 ms | 700 ms | 100 ms | 200 ms | 0 |",
+        "| fp16 hook over Gloo |  | 1.70x | 1.70x |  | 0.031 % |",
+        "| cgx exact | 5.00x |  |  |  |  |",
+        "| cgx 16 bits |  |  |  |  |  |",
+        "| cgx 8 bits |  |  |  |  |  |",
+        "| cgx 4 bits | 4.00x | 7.60x | 7.60x | 2.00x | 12 % |",
+    ]
+
+
+def test_summary_needs_a_size_that_all_runs_have():
+    local, hosts, training = _summary_inputs()
+    for row in local["rows"]:
+        row["bytes"] = 4096
+    with pytest.raises(ValueError, match="no size in common"):
+        readme_table.summary_table(local, hosts, training)
 
 
 def test_rates_in_words():

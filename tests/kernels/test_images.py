@@ -236,7 +236,7 @@ def test_neither_fatbin_nor_nvrtc(
 
 def test_a_package_that_was_not_built_whole(nvrtc: Nvrtc, tmp_path: Path) -> None:
     (tmp_path / "package/_kernels.cu").unlink()
-    with pytest.raises(RuntimeError, match=r"_kernels\.cu is not there: .*build_kernels\.py"):
+    with pytest.raises(RuntimeError, match=r"_kernels\.cu is missing: .*build_kernels\.py"):
         _kernels.image(9, 0)
 
 

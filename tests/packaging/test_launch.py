@@ -208,7 +208,7 @@ def test_torchruns_variables_are_left_alone(clean):
         ({**OPEN_MPI, "RANK": "7"}, "rank 7: must be 0 to 5"),
         ({**OPEN_MPI, "MASTER_PORT": "70000"}, "MASTER_PORT=70000: must be 1 to 65535"),
         ({**OPEN_MPI}, "rank 3 was started by Open MPI's mpirun.*pip install mpi4py.*MASTER_ADDR"),
-        ({"PMIX_RANK": "0"}, "rank 0 was started by a PMIx.*how many.*WORLD_SIZE"),
+        ({"PMIX_RANK": "0"}, "rank 0 was started by a PMIx.*world size.*WORLD_SIZE"),
     ],
 )
 def test_errors_of_setup(clean, env, text):

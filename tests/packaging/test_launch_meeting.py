@@ -243,5 +243,5 @@ def test_rank_0_that_cannot_listen_is_everybodys_error(clean):
 def test_a_rank_that_does_not_come_is_named(monkeypatch):
     words = _words(monkeypatch, 3, timeout=0.3)
     found = _on_all([lambda i=i: words[i].agree(i, sum) for i in (0, 1)])
-    assert found[0] == "rank 0: rank 2 has not come to init_process_group within 0.3 s"
+    assert found[0] == "rank 0: rank 2 has not called init_process_group within 0.3 s"
     assert found[1] is not None and "rank" in found[1]

@@ -92,7 +92,7 @@ def test_a_bad_mpicc(
     monkeypatch.setenv("MPICC", bad)  # found, not asked for: a warning
     assert setup["build_mpi_modules"](tmp_path / "work") == {}
     out, err = capsys.readouterr()
-    assert "built without the MPI carrier (no usable mpicc found)" in out
+    assert "built without the MPI communicator (no usable mpicc found)" in out
     assert "warning" in err and bad in err and said in err
     monkeypatch.setenv("CGX_MPICC", bad)  # asked for
     with pytest.raises(SystemExit, match=f"CGX_MPICC: (.|\n)*{said}"):
@@ -112,7 +112,7 @@ def test_none_at_all(
 ) -> None:
     monkeypatch.setenv("CGX_MPI", "0")
     assert setup["build_mpi_modules"](tmp_path) == {}
-    assert capsys.readouterr().out == "torch_cgx: built without the MPI carrier (CGX_MPI=0)\n"
+    assert capsys.readouterr().out == "torch_cgx: built without the MPI communicator (CGX_MPI=0)\n"
 
 
 def real_mpicc() -> list[str]:
@@ -133,7 +133,7 @@ def test_modules_are_built_once(
     monkeypatch.setenv("CGX_MPICC", ":".join(compilers))
     built = setup["build_mpi_modules"](tmp_path)
     assert len(built) == len(compilers)
-    assert "torch_cgx: MPI carrier for " in capsys.readouterr().out
+    assert "torch_cgx: MPI communicator for " in capsys.readouterr().out
     times = {kind: path.stat().st_mtime_ns for kind, path in built.items()}
     for kind, path in built.items():
         assert f"PyInit__mpi_{kind}".encode() in path.read_bytes()

@@ -1,0 +1,99 @@
+"""The Python blocks of README.md and of the pages of docs/ run."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from tests.distributed import run_pooled
+from tests.docs.documents import DOCUMENTS, README, ROOT, code_blocks
+
+PAGES = {"README.md": README, "usage.md": (ROOT / "docs" / "usage.md").read_text()}
+
+
+def _run_blocks(rank, world_size, page, blocks):
+    names: dict = {"__name__": "__main__"}
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        for block in blocks:
+            exec(compile(block, page, "exec"), names)
+    if rank == 0 and world_size == 2:
+        assert f"    {said.getvalue()}" in PAGES[page], said.getvalue()
+    counters = torch_cgx.stats()
+    answer = names["x"].clone() if "x" in names else None, counters["compressed_calls"]
+    model = names["model"]
+    features = next(model.parameters()).shape[1]
+    model(torch.ones(4, features)).sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters()]
+    compressed = torch_cgx.stats()["compressed_calls"] - counters["compressed_calls"]
+    names.clear()
+    del model
+    gc.collect()
+    dist.destroy_process_group()
+    return *answer, gradients, compressed
+
+
+# README: DDP's bucket. Usage: DDP's bucket and three explicit calls; the new group counts for
+# itself.
+@pytest.mark.parametrize("page, number, calls", [("README.md", 1, 1), ("usage.md", 3, 4)])
+def test_blocks_for_two_ranks_run(page, number, calls):
+    blocks = code_blocks(PAGES[page], "two ranks")
+    assert len(blocks) == number
+    first, second = run_pooled(_run_blocks, 2, page, blocks, backend=None, timeout=120)
+    assert first[1] == second[1] == calls
+    if number > 1:
+        assert torch.equal(first[0], second[0])
+    assert all(torch.equal(a, b) for a, b in zip(first[2], second[2], strict=True))
+    assert first[3] >= 1
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_for_two_ranks_run_on_one(page):
+    blocks = code_blocks(PAGES[page], "two ranks")
+    ((x, _, gradients, _),) = run_pooled(_run_blocks, 1, page, blocks, backend=None)
+    assert x is None or x.isfinite().all()
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def _set_up(rank, world_size, block):
+    names: dict[str, object] = {}
+    exec(compile(block, "launching.md", "exec"), names)
+    return names["local_rank"]
+
+
+def test_blocks_for_launched_ranks_run():
+    (block,) = code_blocks((ROOT / "docs" / "launching.md").read_text(), "launched ranks")
+    assert run_pooled(_set_up, 2, block, backend=None) == [0, 1]
+
+
+def test_blocks_for_one_process_run(capsys):
+    (block,) = code_blocks(PAGES["usage.md"], "one process")
+    names: dict = {}
+    exec(compile(block, "usage.md", "exec"), names)
+    algorithm, error, sent = capsys.readouterr().out.split()
+    assert algorithm == "sra" and 0.15 < float(error) < 0.17 and int(sent) > 0
+    assert names["restored"].shape == (100_000,)
+
+
+def test_indented_calls_of_the_usage_page_are_valid():
+    """One-line examples outside of blocks."""
+    calls = re.findall(r"^    (CGXState\(.*\))$", PAGES["usage.md"], re.MULTILINE)
+    assert len(calls) == 1
+    from cgx_utils import CGXState
+
+    state = eval(calls[0], {"CGXState": CGXState})
+    assert "overrides={'embed': {'bits': 8}" in repr(state)
+
+
+def test_every_python_block_is_run():
+    for path in DOCUMENTS:
+        text = path.read_text()
+        assert text.count("```python") == len(re.findall(r"<!-- run: .* -->\n```python", text)), (
+            path
+        )
