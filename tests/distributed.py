@@ -11,10 +11,10 @@
         assert run_pooled(job, 3, 2.0) == [[6.0] * 8] * 3
 
 `run_pooled` keeps its worker processes alive between calls, each call with a fresh process group.
-`run_ranks` has processes of its own: for tests that change the process for good. The processes are
-forked from one that has imported torch (tests/warm), except with `run_ranks(..., started=True)`: for
-tests of the start itself. All raise `RanksFailed`, with every rank's traceback and the tail of its output; with `check=False` they
-return one `Outcome` per rank instead, for tests of failures.
+`run_ranks` has processes of its own: for tests that change the process for good. Processes are
+forked from one that has imported torch (tests/warm), except by `run_ranks(..., started=True)`: for
+tests of the start itself. Both raise `RanksFailed`, with every rank's traceback and the tail of its
+output; with `check=False` they return one `Outcome` per rank instead, for tests of failures.
 """
 
 from __future__ import annotations

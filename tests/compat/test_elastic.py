@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from tests import warm
 from tests.compat import elastic
 from tests.compat.compare import check_equal, over
 from tests.compat.training import Net, train
@@ -22,9 +23,10 @@ from tests.distributed import ROOT
 _LIMIT = 150.0
 
 
-def _agent(folder, how, *options):
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1", *options]
+def _agent(folder, how, *options, started=False):
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **warm.NESTED}
+    python = [sys.executable] if started else warm.python()
+    command = [*python, "-m", "torch.distributed.run", "--max-restarts=1", *options]
     log = (folder / f"agent{len(list(folder.iterdir()))}.log").open("wb")
     with log:
         return subprocess.Popen(
@@ -69,7 +71,7 @@ def _check_end(folder):
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_the_second_attempt_finishes(how, tmp_path):
     before = {name for name in os.listdir("/dev/shm") if name.startswith("cgx")}
-    agent = _agent(tmp_path, how, "--standalone", "--nproc-per-node=2")
+    agent = _agent(tmp_path, how, "--standalone", "--nproc-per-node=2", started=how == "exit")
     done, left = _finish([agent], tmp_path)
     assert done == [{"attempt": 1, "start": 3, "world_size": 2}] * 2
     assert not set(left) - before

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from tests import warm
 from tests.hosts import mpi, network
 from tests.hosts.network import BedError, Counters, hosts_available
 from tests.hosts.processes import (
@@ -156,7 +157,7 @@ class Hosts:
 
         Each rank is started directly with the variables that torchrun sets (RANK, WORLD_SIZE,
         LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT): the start that costs
-        least. torchrun adds an agent per host, which imports torch: some 1.5 s of CPU time each.
+        least. torchrun adds an agent per host.
 
         ranks: per host, one number for all or one for each. env: variables on top of this
         process's. HostsFailed if a rank fails, or `timeout` seconds are over; nothing of the run is
@@ -203,7 +204,7 @@ class Hosts:
 
         def launch(started: list[Started]) -> None:
             for host, count in enumerate(counts):
-                line = [sys.executable, "-m", "torch.distributed.run"]
+                line = [*warm.python(), "-m", "torch.distributed.run"]
                 line += ["--nnodes", str(len(counts)), "--node-rank", str(host)]
                 line += ["--nproc-per-node", str(count), "--master-addr", self.addresses[0]]
                 line += ["--master-port", str(port), "--no-python", *command]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from statistics import median
 
 import pytest
 
+from tests import warm
 from tests.hosts.bed import hosts
 from tests.hosts.marks import needs_hosts
 
@@ -20,7 +20,7 @@ def tables(rate, ranks, **env):
     """What all ranks know after some all-reduces of 4 MiB at 4 bits. Of three measurements of the
     link: "seconds_per_byte", and "sent", the most bytes that a rank sent for one, both medians.
     """
-    command = [sys.executable, "-m", "tests.hosts.programs", "tuned", str(VALUES)]
+    command = [*warm.python(), "-m", "tests.hosts.programs", "tuned", str(VALUES)]
     with hosts(2, rate=rate) as bed:
         outputs = bed.run(command, ranks=ranks, env={"CGX_AUTOTUNE": "1", **env}, timeout=120)
     found = [

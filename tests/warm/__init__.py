@@ -4,8 +4,8 @@
 
     subprocess.run([*warm.python(), "-m", "torch.distributed.run", ...])
 
-`python()` is the beginning of a command line and takes the place of `sys.executable`. A process that
-imports torch costs 2.6 s of CPU time; this costs 0.05 s. The parts:
+`python()` is the beginning of a command line and takes the place of `sys.executable`. A process
+that imports torch costs 2.6 s of CPU time; this costs 0.05 s. The parts:
 
 - client.py, the process that the caller starts. It stays, forwards signals, and ends as the real
   one does, also by the same signal. SIGKILL of it kills the real one.
@@ -16,9 +16,9 @@ imports torch costs 2.6 s of CPU time; this costs 0.05 s. The parts:
 
 The child has the client's files, arguments, folder, environment, signals, limits, affinity, and
 namespaces. It differs from a started process in four ways: its parent is the zygote, its
-/proc/PID/environ and /proc/PID/cmdline are the zygote's, strings hash alike in all children of one
-zygote, and nothing that happens while torch is imported happens in it. Tests of those things start
-`sys.executable`. CGX_TEST_WARM=0 makes `python()` that everywhere.
+/proc/PID/environ and cmdline are the zygote's (comm is warm-CLIENT, with the client's pid), strings
+hash alike in all children of one zygote, and nothing that happens while torch is imported happens
+in it. Tests of those things start `sys.executable`; with CGX_TEST_WARM=0, all tests do.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 _HUB = "CGX_TEST_WARM_HUB"  # where the hub listens, for processes below the one that started it
@@ -47,20 +50,18 @@ def enabled() -> bool:
 def python(
     interpreter: str | os.PathLike[str] = sys.executable,
     prelude: str = "",
-    extra: tuple[str, ...] = (),
 ) -> list[str]:
     """The beginning of a command line that runs `interpreter` with torch imported.
 
     What may follow: `-u`, and a script, `-m MODULE` or `-c CODE`, with arguments. prelude: Python
-    that the zygote runs before it imports torch. extra: modules that it imports besides.
+    that the zygote runs before it imports torch.
     """
     program = os.fspath(interpreter)
     if not enabled():
         if prelude:
             raise ValueError("a prelude needs CGX_TEST_WARM=1")
         return [program]
-    client = [program, "-I", "-S", str(HERE / "client.py"), hub(), prelude, ",".join(extra)]
-    return client
+    return [program, "-I", "-S", str(HERE / "client.py"), hub(), prelude]
 
 
 def hub() -> str:
@@ -79,9 +80,31 @@ def hub() -> str:
         if process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"the hub of warm processes at {address} did not start")
         process.stdout.close()
+        _script(Path(folder, "python"), address)
         os.environ[_HUB] = address
         atexit.register(_close, os.getpid(), process, folder)
     return os.environ[_HUB]
+
+
+def _script(path: Path, address: str) -> None:
+    command = [sys.executable, "-I", "-S", str(HERE / "client.py"), address, ""]
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    path.chmod(0o755)
+
+
+NESTED = {"CGX_TEST_WARM_NESTED": "1"}
+"""In the environment of a warm process: its `sys.executable` is a warm start, too."""
+
+
+@contextlib.contextmanager
+def executable() -> Iterator[None]:
+    """`sys.executable` is a warm start inside, here and in the processes started."""
+    if not enabled():
+        yield
+        return
+    path = os.path.join(os.path.dirname(hub()), "python")
+    with mock.patch.object(sys, "executable", path), mock.patch.dict(os.environ, NESTED):
+        yield
 
 
 def _close(owner: int, process: subprocess.Popen[bytes], folder: str) -> None:

@@ -1,6 +1,6 @@
 """The process that a test starts in place of Python: has the work done by a child of a zygote.
 
-    python -I -S client.py HUB PRELUDE EXTRA ARGUMENTS...
+    python -I -S client.py HUB PRELUDE ARGUMENTS...
 
 Imports next to nothing: its start is what a test waits for. See __init__.py.
 """
@@ -32,14 +32,14 @@ def _open_files():
 
 
 def main():
-    hub, prelude, extra, *arguments = sys.argv[1:]
+    hub, prelude, *arguments = sys.argv[1:]
     files = _open_files()
     umask = os.umask(0o77)
     os.umask(umask)
     request = {
+        "hub": hub,
         "interpreter": sys.executable,
         "prelude": prelude,
-        "extra": extra,
         "arguments": arguments,
         "files": files,
         "folder": os.getcwd(),
@@ -74,7 +74,8 @@ def main():
         number = getattr(signal, name)
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, forward)
-    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(f.to_bytes(4, "little") for f in files))
+    numbers = b"".join(file.to_bytes(4, sys.byteorder) for file in files)
+    rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)
     connection.sendmsg([marshal.dumps(request)], [rights])
     for file in files:  # so that a reader of a pipe sees its end when the child closes it
         os.close(file)

@@ -1,6 +1,6 @@
 """Knows the zygotes of a session; hands each request to the right one. See __init__.py.
 
-    python -I -S hub.py ADDRESS        # says "ready"; ends at the end of its stdin
+python -I -S hub.py ADDRESS        # says "ready"; ends at the end of its stdin
 """
 
 import marshal
@@ -12,9 +12,23 @@ import subprocess
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-# Beginnings of variables that are read before the first line of a program, or by `import torch` ...
-_EARLY = ("LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "CUDA_", "MALLOC_", "GLIBC_",
-          "TORCH_", "PYTORCH_", "PYTHON", "COVERAGE_", "GCOV_", "STUB_DRIVER_", "LC_", "LANG", "HOME")  # fmt: skip
+# Beginnings of variables read before the first line of a program, or by `import torch` ...
+_EARLY = (
+    *(
+        "LD_",
+        "MALLOC_",
+        "GLIBC_",
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "LC_",
+        "LANG",
+        "HOME",
+    ),
+    *("TORCH_", "PYTORCH_", "ATEN_", "CUDA_", "PYTHON", "COVERAGE_", "GCOV_", "STUB_DRIVER_"),
+)
 # ... but for what the child takes from the client itself, or a program reads later.
 _LATER = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "TORCH_NCCL_", "TORCH_EXTENSIONS_DIR")
 
@@ -38,13 +52,13 @@ def variant(request):
         for name, value in sorted(request["environment"].items())
         if name.startswith(_EARLY) and not name.startswith(_LATER)
     ]
-    head = (request["interpreter"], package(request), request["prelude"], request["extra"])
+    head = (request["interpreter"], package(request), request["prelude"])
     return (*head, tuple(early))
 
 
 def start(key):
     """A new zygote; the socket to it."""
-    interpreter, package, prelude, extra, early = key
+    interpreter, package, prelude, early = key
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     names = ("PATH", "TMPDIR", "USER", "LOGNAME")
@@ -56,7 +70,7 @@ def start(key):
         environment["PYTHONPATH"] = package
     script = os.path.join(_HERE, "zygote.py")
     subprocess.Popen(
-        [interpreter, script, str(theirs.fileno()), prelude, extra],
+        [interpreter, script, str(theirs.fileno()), prelude],
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

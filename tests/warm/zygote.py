@@ -1,6 +1,6 @@
 """Imports torch once, then forks a child for each request that the hub passes on. See __init__.py.
 
-    python zygote.py SOCKET PRELUDE EXTRA
+python zygote.py SOCKET PRELUDE
 """
 
 import contextlib
@@ -17,11 +17,17 @@ import socket
 import sys
 import types
 
-_PRELOADED = ("torch.distributed.run", "torch.distributed.elastic.agent.server.local_elastic_agent",
-              "torch.nn.parallel", "torch._dynamo", "numpy", "pytest", "subprocess", "json", "pickle", "ctypes")  # fmt: skip
+_PRELOADED = (
+    "torch.distributed.run",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "torch.nn.parallel",
+    "torch._dynamo",  # by the first optimizer, for a second and a half
+    "numpy",
+    "pytest",
+)
 
 
-def prepare(prelude, extra):
+def prepare(prelude):
     """Imports. RuntimeError where that leaves a second thread, which no child would have."""
     if prelude:
         exec(prelude, {"__name__": "prelude"})
@@ -30,7 +36,7 @@ def prepare(prelude, extra):
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module("torch_cgx")
-    for name in (*_PRELOADED, *filter(None, extra.split(","))):
+    for name in _PRELOADED:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     threads = os.listdir("/proc/self/task")
@@ -171,6 +177,10 @@ def become(request):
     signal.pthread_sigmask(signal.SIG_SETMASK, said["blocked"])
     os.environ.clear()
     os.environ.update(said["environment"])
+    with open("/proc/self/comm", "w") as file:
+        file.write(f"warm-{said['pid']}")
+    if said["environment"].get("CGX_TEST_WARM_NESTED") == "1":
+        sys.executable = os.path.join(os.path.dirname(said["hub"]), "python")
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
@@ -221,7 +231,9 @@ def run(said):
             code = compile(file.read(), script, "exec")
         exec(code, main.__dict__)
     else:
-        sys.exit(f"warm start: arguments {arguments}; allowed: [-u] -c CODE, -m MODULE, or a script")
+        sys.exit(
+            f"warm start: arguments {arguments}; allowed: [-u] -c CODE, -m MODULE, or a script"
+        )
 
 
 def child(request, failure):
@@ -239,6 +251,10 @@ def child(request, failure):
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
+        error = error.with_traceback(trace)
+        # As the interpreter does it; what runs at exit may look for them.
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        sys.last_exc = error
         sys.excepthook(type(error), error, trace)
         raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
 
@@ -250,7 +266,7 @@ if __name__ == "__main__":
     _hub.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     _failure = None
     try:
-        prepare(sys.argv[2], sys.argv[3])
+        prepare(sys.argv[2])
     except Exception as _error:
         _failure = _error
     _request = serve(_hub)
