@@ -6,7 +6,6 @@ python -I -S hub.py ADDRESS        # says "ready"; ends at the end of its stdin
 import marshal
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -86,8 +85,7 @@ def _received(connection):
     return data, files
 
 
-def serve(listener):
-    zygotes = {}  # by variant
+def serve(listener, zygotes):
     poller = select.poll()
     poller.register(0, select.POLLIN)
     poller.register(listener, select.POLLIN)
@@ -131,7 +129,6 @@ def _pass_on(client, zygotes):
 
 def main():
     address = sys.argv[1]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how zygotes end
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     listener.bind(address)
@@ -139,7 +136,16 @@ def main():
     print("ready", flush=True)
     with open(os.devnull, "wb") as null:
         os.dup2(null.fileno(), 1)
-    serve(listener)
+    zygotes = {}  # by variant: the socket
+    serve(listener, zygotes)
+    for one in zygotes.values():
+        one.close()
+    # Their CPU time counts as this process's children's, so that `time pytest` tells all of it.
+    try:
+        while True:
+            os.wait()
+    except ChildProcessError:
+        pass
 
 
 main()

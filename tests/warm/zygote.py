@@ -75,6 +75,8 @@ def serve(hub):
                 if not data:
                     for _, pid, group in clients.values():
                         _send(pid, group, signal.SIGKILL)
+                    for _, pid, _ in clients.values():
+                        os.waitpid(pid, 0)
                     os._exit(0)
                 request = Request(data, files)
                 pid = os.fork()
