@@ -32,6 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[_TURNS] = folder.name
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: a worker that gets one at the end would run alone."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @contextlib.contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
     with path.open("w") as file:

@@ -33,6 +33,7 @@ def tables(rate, ranks, **env):
     return {**told, "seconds_per_byte": per_byte, "sent": sent}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_slow_link_keeps_the_asked_bits(ranks):
     table = tables("100mbit", ranks)
@@ -46,11 +47,13 @@ def test_a_slow_link_keeps_the_asked_bits(ranks):
     assert table["seconds"] < 1
 
 
+@pytest.mark.alone
 def test_a_fast_link_gets_more_bits_than_a_slow_codec_is_worth():
     table = tables(None, 1, CGX_CPU_LEVEL="scalar")
     assert table["classes"][0]["choice"] in ("exact", "half"), table
 
 
+@pytest.mark.alone
 def test_a_link_of_1_gbit_is_measured_with_little():
     table = tables("1gbit", 1)
     # 50 ms of the link; 5.3 MB where no probe is disturbed. Bytes, as the time is the machine's.

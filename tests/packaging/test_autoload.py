@@ -56,11 +56,13 @@ print(time.process_time() - start)
 """
 
 
+@pytest.mark.alone
 def test_registration_takes_less_than_5_ms():
     times = [float(_python(_TIME_OF_REGISTRATION, autoload="0")) for _ in range(5)]
     assert statistics.median(times) < LIMIT_SECONDS, times
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_import_torch_is_not_slowed_by_autoload():
     # Interleaved, so that a busy machine slows both alike; torch itself takes about a second.
