@@ -54,12 +54,11 @@ def python(
     """The beginning of a command line that runs `interpreter` with torch imported.
 
     What may follow: `-u`, and a script, `-m MODULE` or `-c CODE`, with arguments. prelude: Python
-    that the zygote runs before it imports torch.
+    that the zygote runs before it imports torch; a started process does not, so that the program
+    has to do it, too.
     """
     program = os.fspath(interpreter)
     if not enabled():
-        if prelude:
-            raise ValueError("a prelude needs CGX_TEST_WARM=1")
         return [program]
     return [program, "-I", "-S", str(HERE / "client.py"), hub(), prelude]
 
