@@ -87,7 +87,11 @@ def hub() -> str:
 
 def _script(path: Path, address: str) -> None:
     command = [sys.executable, "-I", "-S", str(HERE / "client.py"), address, ""]
-    path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    started = shlex.quote(sys.executable)  # with options that a warm start has not, as -S
+    path.write_text(
+        f'#!/bin/sh\ncase $1 in -c | -m | -u | [!-]*) exec {shlex.join(command)} "$@" ;; esac\n'
+        f'exec {started} "$@"\n'
+    )
     path.chmod(0o755)
 
 

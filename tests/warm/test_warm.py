@@ -165,6 +165,8 @@ def test_programs_started_by_its_executable_are_warm() -> None:
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}, 'a  b'])"
     assert said("-c", outer, env=ENV | warm.NESTED) == "True ['a  b']\n"
     assert said("-c", outer).startswith("False")
+    unknown = "import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', 'print(1)'])"
+    assert said("-c", unknown, env=ENV | warm.NESTED) == "1\n"
 
 
 def test_a_hub_that_is_gone_is_an_error() -> None:
