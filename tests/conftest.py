@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,9 +35,34 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: a worker that gets one at the end would run alone."""
+    """Files with slow tests first, as a worker that got one at the end would run alone. Tests that
+    are alone last, so that nobody waits for them.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    alone = {item for item in items if item.get_closest_marker("alone")}
+    items.sort(key=lambda item: (item in alone, item.path not in slow))
+    if folder := os.environ.get(_TURNS):  # the scheduler, in another process, knows names only
+        part = Path(folder, f"{os.getpid()}.part")
+        part.write_text("\n".join(item.nodeid for item in alone))
+        part.replace(Path(folder, "alone"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """With `--dist loadfile`: all tests that are alone go to one worker."""
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        @functools.cached_property
+        def alone(self) -> set[str]:
+            return set(Path(os.environ[_TURNS], "alone").read_text().split("\n"))
+
+        def _split_scope(self, nodeid: str) -> str:
+            return "alone" if nodeid in self.alone else super()._split_scope(nodeid)
+
+    return ByFile(config, log)
 
 
 @contextlib.contextmanager
