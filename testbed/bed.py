@@ -75,6 +75,11 @@ exec {folder}/enter "$host" sh -c "$*"
 class Hosts:
     """A running test bed; made by `hosts`. Its methods may be called from several threads."""
 
+    @staticmethod
+    def python() -> list[str]:
+        """What torchrun is started with; tests put a process that has torch already in its place."""
+        return [sys.executable]
+
     def __init__(
         self, name: str, number: int, rate: str | None, folder: Path, memory: Path, watchdog: int
     ):
@@ -156,7 +161,7 @@ class Hosts:
 
         Each rank is started directly with the variables that torchrun sets (RANK, WORLD_SIZE,
         LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT): the start that costs
-        least. torchrun adds an agent per host, which imports torch: some 1.5 s of CPU time each.
+        least. torchrun adds an agent per host.
 
         ranks: per host, one number for all or one for each. env: variables on top of this
         process's. HostsFailed if a rank fails, or `timeout` seconds are over; nothing of the run is
@@ -203,7 +208,7 @@ class Hosts:
 
         def launch(started: list[Started]) -> None:
             for host, count in enumerate(counts):
-                line = [sys.executable, "-m", "torch.distributed.run"]
+                line = [*Hosts.python(), "-m", "torch.distributed.run"]
                 line += ["--nnodes", str(len(counts)), "--node-rank", str(host)]
                 line += ["--nproc-per-node", str(count), "--master-addr", self.addresses[0]]
                 line += ["--master-port", str(port), "--no-python", *command]

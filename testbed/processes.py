@@ -129,6 +129,11 @@ def _end(started: Sequence[Started], names: Sequence[str], mark: str) -> None:
 
 def _carries(pid: int, mark: str) -> bool:
     with contextlib.suppress(OSError):
+        name = Path(f"/proc/{pid}/comm").read_text().strip()
+        if name.startswith("warm-"):  # of tests/warm: its client has its variables
+            pid = int(name.removeprefix("warm-"))
+            if not Path(f"/proc/{pid}").exists():
+                return True  # and it is killed when the client is
         return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False
 

@@ -10,11 +10,11 @@
     def test_sum():
         assert run_pooled(job, 3, 2.0) == [[6.0] * 8] * 3
 
-`run_pooled` keeps its worker processes alive between calls (starting a process that imports torch
-takes seconds of CPU time), each call with a fresh process group. `run_ranks` starts processes of
-its own: for tests that change the process for good, or that measure the start. Both raise
-`RanksFailed`, with every rank's traceback and the tail of its output; with `check=False` they
-return one `Outcome` per rank instead, for tests of failures.
+`run_pooled` keeps its worker processes alive between calls, each call with a fresh process group.
+`run_ranks` has processes of its own: for tests that change the process for good. Processes are
+forked from one that has imported torch (tests/warm), except by `run_ranks(..., started=True)`: for
+tests of the start itself. Both raise `RanksFailed`, with every rank's traceback and the tail of its
+output; with `check=False` they return one `Outcome` per rank instead, for tests of failures.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
+
+from tests import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 Env = dict[str, str] | Sequence[dict[str, str]] | None
@@ -106,10 +108,10 @@ def run_pooled(fn: Callable[..., Any], world_size: int, *args: Any, **options: A
 
 
 def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> list[Any]:
-    """As `run_pooled`, in processes that are started for this call; `env` is there before torch is
-    imported.
+    """As `run_pooled`, in processes made for this call; `env` is there before torch is imported.
+    `started`: by sys.executable, not by a fork.
     """
-    pool = RankPool(env=options.get("env"))
+    pool = RankPool(env=options.get("env"), started=options.pop("started", False))
     try:
         return pool.run(fn, world_size, *args, **options)
     finally:
@@ -145,16 +147,20 @@ def _receive(pipe: Connection) -> Any:
 class _Worker:
     """One process and the pipe to it."""
 
-    def __init__(self, env: dict[str, str], prelude: str):
+    def __init__(self, env: dict[str, str], prelude: str, started: bool):
         ours, theirs = socket.socketpair()
         self.log: IO[bytes] = tempfile.TemporaryFile()
         settings = {"OMP_NUM_THREADS": "1", **os.environ, **env, "PYTHONUNBUFFERED": "1"}
         settings["PYTHONPATH"] = os.pathsep.join(
             [str(ROOT), *filter(None, [settings.get("PYTHONPATH")])]
         )
-        code = f"{prelude}\nfrom tests.distributed import _serve; _serve({theirs.fileno()})"
+        code = f"from tests.distributed import _serve; _serve({theirs.fileno()})"
+        if started or not warm.enabled():
+            command = [sys.executable, "-c", f"{prelude}\n{code}"]
+        else:
+            command = [*warm.python(prelude=prelude), "-c", code]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code],
+            command,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self.log,
@@ -189,12 +195,14 @@ class _Worker:
 
 class RankPool:
     """Worker processes that run one function at a time; grown on demand, rebuilt after a death. Not
-    thread-safe. `prelude`: Python that a worker runs first, before it imports torch.
+    thread-safe. `prelude`: Python that a worker runs first, before it imports torch. `started`: see
+    `run_ranks`.
     """
 
-    def __init__(self, env: Env = None, prelude: str = ""):
+    def __init__(self, env: Env = None, prelude: str = "", started: bool = False):
         self._env = env
         self._prelude = prelude
+        self._started = started
         self._workers: list[_Worker] = []
         self._server: Any = None
         self._calls = 0
@@ -253,9 +261,9 @@ class RankPool:
         for rank, worker in enumerate(self._workers):
             if worker.process.poll() is not None:
                 worker.kill()
-                self._workers[rank] = _Worker(_per_rank(self._env, rank), self._prelude)
+                self._workers[rank] = self._worker(rank)
         for rank in range(len(self._workers), world_size):
-            self._workers.append(_Worker(_per_rank(self._env, rank), self._prelude))
+            self._workers.append(self._worker(rank))
         deadline = time.monotonic() + _START_SECONDS
         for rank, worker in enumerate(self._workers[:world_size]):
             _send(worker.pipe, "ready?")
@@ -267,6 +275,9 @@ class RankPool:
                 log = worker.tail()
                 self.close()
                 raise RuntimeError(f"worker {rank} did not start:\n{log}") from None
+
+    def _worker(self, rank: int) -> _Worker:
+        return _Worker(_per_rank(self._env, rank), self._prelude, self._started)
 
     def _collect(self, world_size: int, timeout: float, grace: float) -> list[Outcome]:
         workers = self._workers[:world_size]

@@ -113,6 +113,7 @@ def two_jobs(rank, world_size):
     return True
 
 
+@pytest.mark.alone
 def test_two_jobs_on_one_host_and_destroy_and_init_again():
     before = set(os.listdir("/dev/shm"))
     assert run_pooled(two_jobs, 4, backend=None) == [True] * 4

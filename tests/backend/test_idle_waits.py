@@ -108,6 +108,7 @@ def spin(rank, world_size):
     return (time.process_time() - cpu) / (time.monotonic() - wall)
 
 
+@pytest.mark.alone
 def test_a_busy_wait_would_be_seen():
     (share,) = run_pooled(spin, 1, timeout=30)
     assert share > 2 * MOST

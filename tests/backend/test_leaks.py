@@ -10,11 +10,11 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import textwrap
 
 import pytest
 
+from tests import warm
 from tests.distributed import ROOT, run_pooled
 from tests.hosts.marks import needs_hosts
 from tests.stress import leaks
@@ -73,7 +73,7 @@ def single_threaded() -> dict[str, str]:
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("phase", ["calls", "making"])
 def test_ranks_that_are_killed_together_leave_nothing(phase, carrier):
-    command = [sys.executable, "-m", "tests.stress.leftovers", phase, carrier, "12"]
+    command = [*warm.python(), "-m", "tests.stress.leftovers", phase, carrier, "12"]
     done = subprocess.run(
         command, cwd=ROOT, env=single_threaded(), capture_output=True, text=True, timeout=120
     )
@@ -198,7 +198,7 @@ def test_a_small_shared_memory_is_an_error_that_says_what_to_do(tmp_path: pathli
     script = tmp_path / "small.py"
     script.write_text(SMALL)
     mount = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
-    command = ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, str(script)]
+    command = ["unshare", "--mount", "sh", "-c", mount, "sh", *warm.python(), str(script)]
     done = subprocess.run(
         command,
         cwd=ROOT,

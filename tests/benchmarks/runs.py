@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 
+from tests import warm
 from tests.distributed import ROOT
 
 
 def python(*command: str) -> subprocess.CompletedProcess[str]:
+    """The program, and all Python that it starts by `sys.executable`, is forked (tests/warm)."""
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=170
+        [*warm.python(), *command],
+        cwd=ROOT,
+        env={**os.environ, **warm.NESTED},
+        capture_output=True,
+        text=True,
+        timeout=170,
     )

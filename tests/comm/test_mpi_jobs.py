@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 import torch_cgx
+from tests import warm
 from tests.distributed import ROOT
 from torch_cgx import _mpi_loader
 
@@ -64,7 +65,7 @@ class Library:
         without mpirun.
         """
         names = jobs.split()
-        python = [self.python, "-m", "tests.comm.mpi_jobs", str(folder), *names]
+        python = [*warm.python(self.python), "-m", "tests.comm.mpi_jobs", str(folder), *names]
         started = time.monotonic()
         process = subprocess.Popen(
             [self.mpirun, "-np", str(size), *python] if launch else python,
@@ -240,7 +241,7 @@ def test_processes_without_mpirun_are_told_how_to_start(library: Library, tmp_pa
     )
     ranks = [
         subprocess.Popen(
-            [library.python, "-c", script, str(tmp_path / "store"), str(rank)],
+            [*warm.python(library.python), "-c", script, str(tmp_path / "store"), str(rank)],
             env=library.environment(),
             cwd=ROOT,
             stderr=subprocess.PIPE,

@@ -334,6 +334,7 @@ def test_bad_argument_on_one_rank_is_heard_by_all(tmp_path: pathlib.Path) -> Non
         assert outcomes[rank].error == "CgxError" and "slot size is 0" in outcomes[rank].text
 
 
+@pytest.mark.alone
 def test_missing_rank_is_named_to_all(tmp_path: pathlib.Path) -> None:
     ranks = [Rank(make, str(tmp_path), 4, [4096] * 4, 4.0, rank) for rank in (0, 1, 3)]
     outcomes = [rank.outcome() for rank in ranks]
@@ -357,6 +358,7 @@ comm.receive(0)
 """
 
 
+@pytest.mark.alone
 @needs_hosts
 def test_ranks_of_other_pid_namespaces_attach_by_a_name_that_is_gone_afterwards(
     tmp_path: pathlib.Path,

@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from tests import warm
+from tests.comm.ranks import segments, stays_empty
 from tests.compat import elastic
 from tests.compat.compare import check_equal, over
 from tests.compat.training import Net, train
@@ -22,9 +24,10 @@ from tests.distributed import ROOT
 _LIMIT = 150.0
 
 
-def _agent(folder, how, *options):
-    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1", *options]
+def _agent(folder, how, *options, started=False):
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **warm.NESTED}
+    python = [sys.executable] if started else warm.python()
+    command = [*python, "-m", "torch.distributed.run", "--max-restarts=1", *options]
     log = (folder / f"agent{len(list(folder.iterdir()))}.log").open("wb")
     with log:
         return subprocess.Popen(
@@ -49,8 +52,7 @@ def _finish(agents, folder):
             agent.wait(timeout=60)
     logs = "\n".join(path.read_text() for path in sorted(folder.glob("agent*.log")))
     assert codes == [0] * len(agents), f"{codes}\n{logs[-8000:]}"
-    left = [name for name in os.listdir("/dev/shm") if name.startswith("cgx")]
-    return [json.loads((folder / f"done{rank}.json").read_text()) for rank in range(2)], left
+    return [json.loads((folder / f"done{rank}.json").read_text()) for rank in range(2)]
 
 
 def _undisturbed(rank, world_size):
@@ -68,11 +70,11 @@ def _check_end(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_the_second_attempt_finishes(how, tmp_path):
-    before = {name for name in os.listdir("/dev/shm") if name.startswith("cgx")}
-    agent = _agent(tmp_path, how, "--standalone", "--nproc-per-node=2")
-    done, left = _finish([agent], tmp_path)
+    before = segments()
+    agent = _agent(tmp_path, how, "--standalone", "--nproc-per-node=2", started=how == "exit")
+    done = _finish([agent], tmp_path)
     assert done == [{"attempt": 1, "start": 3, "world_size": 2}] * 2
-    assert not set(left) - before
+    assert stays_empty(before)
     _check_end(tmp_path)
     # The survivor may be stopped by the agent before it notices; what it says must name the peer.
     if (error := tmp_path / "error0.txt").exists():
@@ -97,7 +99,7 @@ def test_two_agents_meet_again_through_the_c10d_rendezvous(tmp_path):
         "--local-addr=127.0.0.1",
     ]
     agents = [_agent(tmp_path, "kill", *options) for _ in range(2)]
-    done, _ = _finish(agents, tmp_path)
+    done = _finish(agents, tmp_path)
     assert [line["start"] for line in done] == [3, 3]
     assert [line["world_size"] for line in done] == [2, 2]
     _check_end(tmp_path)

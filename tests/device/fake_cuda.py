@@ -108,7 +108,8 @@ def environment(**settings: str) -> dict[str, str]:
 
 
 _pool: RankPool | None = None
-_PRELUDE = "from tests.device import fake_cuda; fake_cuda.load()"
+# Of a worker, or of a warm start, before it imports torch.
+PRELUDE = "from tests.device import fake_cuda; fake_cuda.load()"
 
 
 def run(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> list[Any]:
@@ -117,7 +118,7 @@ def run(fn: Callable[..., Any], world_size: int, *args: Any, **options: Any) -> 
     """
     global _pool
     if _pool is None:
-        _pool = RankPool(environment(), _PRELUDE)
+        _pool = RankPool(environment(), PRELUDE)
         atexit.register(_pool.close)
     return _pool.run(fn, world_size, *args, **options)
 
@@ -126,7 +127,7 @@ def run_fresh(fn: Callable[..., Any], world_size: int, *args: Any, **options: An
     """As `run`, in processes that are started for this call; `env` (one dict for all) is there from
     the start.
     """
-    pool = RankPool(environment(**options.get("env", {})), _PRELUDE)
+    pool = RankPool(environment(**options.get("env", {})), PRELUDE)
     try:
         return pool.run(fn, world_size, *args, **options)
     finally:

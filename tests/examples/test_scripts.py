@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import train_digits
 import train_gpt
 from launch import RunFailed, run_example
 
+from tests import warm
 from tests.examples import cifar_files
 
 TINY_GPT = ["--layers", "1", "--heads", "2", "--width", "32", "--context", "16", "--batch", "8"]
@@ -39,6 +41,14 @@ def check(run: dict[str, Any], backend: str, bits: int, steps: int, world: int =
     assert len(run["weights_sha256"]) == 64
 
 
+@pytest.fixture
+def forked() -> Iterator[None]:
+    """torchrun and its ranks do not import torch anew."""
+    with warm.executable():
+        yield
+
+
+@pytest.mark.usefixtures("forked")
 def test_digits_gloo() -> None:
     run = run_example("train_digits.py", ["--steps", "60", "--no-progress"])
     check(run, "gloo", 32, 60)
@@ -62,6 +72,7 @@ def test_digits_cgx() -> None:
     assert run["cgx_stats"]["calls"] >= run["steps"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_gpt_gloo_with_fp16_hook() -> None:
     run = run_example("train_gpt.py", [*TINY_GPT, "--steps", "40", "--hook", "fp16"])
     check(run, "gloo", 16, 40)
@@ -71,6 +82,7 @@ def test_gpt_gloo_with_fp16_hook() -> None:
     assert run["final_val_loss"] < math.log(256)
 
 
+@pytest.mark.usefixtures("forked")
 def test_cifar_gloo(tmp_path: Path) -> None:
     cifar_files.write(tmp_path / "cifar-10-batches-bin", "cifar-10-batches-bin")
     arguments = ["--data", str(tmp_path), "--batch", "4", "--steps", "1", "--width", "8"]
@@ -112,6 +124,7 @@ def test_cifar_trains_on_every_format(tmp_path: Path, kind: str) -> None:
     assert run["example"] == ("cifar100" if "100" in kind else "cifar10")
 
 
+@pytest.mark.usefixtures("forked")
 def test_failed_run_shows_the_cause(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="holds no CIFAR data set"):
         run_example("cifar_train.py", ["--data", str(tmp_path)], processes=1)

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from testbed import mpi
-from testbed.bed import BedError, hosts_available
+from testbed.bed import BedError, Hosts, hosts_available
+from tests import warm
+
+Hosts.python = staticmethod(warm.python)  # type: ignore[method-assign]
 
 _reason = hosts_available()
 if _reason is not None and os.environ.get("CGX_TEST_HOSTS") == "1":

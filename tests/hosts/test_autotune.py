@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from statistics import median
 
 import pytest
 
 from testbed.bed import hosts
+from tests import warm
 from tests.hosts.marks import needs_hosts
 
 pytestmark = needs_hosts
@@ -20,7 +20,7 @@ def tables(rate, ranks, **env):
     """What all ranks know after some all-reduces of 4 MiB at 4 bits. Of three measurements of the
     link: "seconds_per_byte", and "sent", the most bytes that a rank sent for one, both medians.
     """
-    command = [sys.executable, "-m", "tests.hosts.programs", "tuned", str(VALUES)]
+    command = [*warm.python(), "-m", "tests.hosts.programs", "tuned", str(VALUES)]
     with hosts(2, rate=rate) as bed:
         outputs = bed.run(command, ranks=ranks, env={"CGX_AUTOTUNE": "1", **env}, timeout=120)
     found = [
@@ -33,6 +33,7 @@ def tables(rate, ranks, **env):
     return {**told, "seconds_per_byte": per_byte, "sent": sent}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_slow_link_keeps_the_asked_bits(ranks):
     table = tables("100mbit", ranks)
@@ -46,11 +47,13 @@ def test_a_slow_link_keeps_the_asked_bits(ranks):
     assert table["seconds"] < 1
 
 
+@pytest.mark.alone
 def test_a_fast_link_gets_more_bits_than_a_slow_codec_is_worth():
     table = tables(None, 1, CGX_CPU_LEVEL="scalar")
     assert table["classes"][0]["choice"] in ("exact", "half"), table
 
 
+@pytest.mark.alone
 def test_a_link_of_1_gbit_is_measured_with_little():
     table = tables("1gbit", 1)
     # 50 ms of the link; 5.3 MB where no probe is disturbed. Bytes, as the time is the machine's.

@@ -159,6 +159,7 @@ elif os.environ["RANK"] == "0":
 """
 
 
+@pytest.mark.alone
 @needs_hosts
 @pytest.mark.parametrize("rate", ["200mbit", "1gbit", "10gbit", None])
 def test_links_keep_their_rate_and_count_what_crosses_them(tmp_path, rate):
@@ -184,6 +185,7 @@ def test_links_keep_their_rate_and_count_what_crosses_them(tmp_path, rate):
     assert traffic[2].sent_bytes < 5000 and traffic[2].received_bytes < 5000
 
 
+@pytest.mark.alone
 @needs_hosts
 def test_an_idle_bed_is_silent(bed):
     _, traffic = bed.traffic_of(lambda: time.sleep(0.3))

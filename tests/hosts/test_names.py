@@ -4,11 +4,10 @@ there, and no other host would reach it.
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from testbed.bed import hosts
+from tests import warm
 from tests.hosts.marks import needs_hosts
 
 pytestmark = needs_hosts
@@ -41,7 +40,7 @@ print("passed", flush=True)
 
 
 def command():
-    return ["sh", "-c", DEBIAN, "sh", sys.executable, "-c", PROGRAM]
+    return ["sh", "-c", DEBIAN, "sh", *warm.python(), "-c", PROGRAM]
 
 
 @pytest.mark.parametrize("launcher", ["by-name", "torchrun"])
@@ -69,7 +68,7 @@ def test_all_ranks_hear_of_an_interface_that_leads_nowhere():
     with hosts(2, rate=None) as bed:
         script = '[ "$GROUP_RANK" = 0 ] || export GLOO_SOCKET_IFNAME=lo; exec "$@"'
         outputs = bed.run(
-            ["sh", "-c", script, "sh", sys.executable, "-c", MISLED], ranks=[2, 1], timeout=50
+            ["sh", "-c", script, "sh", *warm.python(), "-c", MISLED], ranks=[2, 1], timeout=50
         )
         for output in outputs:
             (line,) = [line for line in output.splitlines() if line.startswith("refused:")]

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from testbed.bed import hosts
+from tests import warm
 from tests.hosts.marks import mpi_installation, needs_hosts
 
 pytestmark = needs_hosts
@@ -22,7 +23,7 @@ ALL = "compressed,collectives"
 
 
 def command(*arguments: str, python: str = sys.executable) -> list[str]:
-    return [python, "-m", "tests.hosts.programs", *arguments]
+    return [*warm.python(python), "-m", "tests.hosts.programs", *arguments]
 
 
 def check_passed(output: str, names: str, size: int) -> None:

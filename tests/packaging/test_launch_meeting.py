@@ -121,6 +121,7 @@ def test_a_port_in_use_is_named():
             _launch_net.listen(port, True)
 
 
+@pytest.mark.alone
 def test_a_peer_that_is_not_there_or_mute():
     with _launch_net.listen(0, True) as listener:
         port = listener.getsockname()[1]

@@ -29,7 +29,7 @@ SHORT_RECORDS = {"TORCH_FR_BUFFER_SIZE": "16"}
 # What all rounds of a loop together may grow by, however few they are.
 UNNOTICED = 1 << 20
 # calls, groups: the full counts, and those of a short run.
-COUNTS = {"SHM": ((100_000, 1000), (100_000, 80)), "GLOO": ((100_000, 1000), (4_000, 40))}
+COUNTS = {"SHM": ((100_000, 1000), (20_000, 80)), "GLOO": ((100_000, 1000), (4_000, 40))}
 
 
 def growth(samples: list[int], rounds: int) -> float:

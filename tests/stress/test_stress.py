@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
+from tests import warm
 from tests.distributed import ROOT, run_pooled
 from tests.stress import judge, program
 from tests.stress.board import Board
@@ -23,7 +23,7 @@ from tests.stress.worker import Failure, Report
 
 
 def stress(*arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "tests.stress", "--no-leaks", *arguments]
+    command = [*warm.python(), "-m", "tests.stress", "--no-leaks", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
     return done.returncode, done.stdout + done.stderr
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 
 from testbed.bed import hosts
+from tests import warm
 from tests.distributed import run_pooled
 from tests.faults.forked import Lost, Ranks, join
 from tests.hosts.marks import needs_hosts
@@ -61,7 +60,7 @@ def test_the_type_survives_the_backward_pass(layout):
 @needs_hosts
 def test_a_link_that_goes_down_is_a_timeout():
     with hosts(2, rate=None) as bed:
-        command = [sys.executable, "-m", "tests.utils.hook_failures", "link"]
+        command = [*warm.python(), "-m", "tests.utils.hook_failures", "link"]
         outputs = bed.run(command, ranks=1, timeout=90, grace=30)
     for output in outputs:
         assert "torch_cgx.TimeoutError: " in output or "torch_cgx.PeerLostError: " in output, output

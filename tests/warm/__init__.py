@@ -1,0 +1,121 @@
+"""Python processes that have torch already: forked by a server that imported it once.
+
+    from tests import warm
+
+    subprocess.run([*warm.python(), "-m", "torch.distributed.run", ...])
+
+`python()` is the beginning of a command line and takes the place of `sys.executable`. A process
+that imports torch costs 2.6 s of CPU time; this costs 0.05 s. The parts:
+
+- client.py, the process that the caller starts. It stays, forwards signals, and ends as the real
+  one does, also by the same signal. SIGKILL of it kills the real one.
+- hub.py, one for the session. It knows the zygotes and starts those that are missing.
+- zygote.py, a process of one thread that has imported torch and forks on request. There is one for
+  each interpreter, torch_cgx, prelude, and set of variables that are read before or while torch is
+  imported (`LD_PRELOAD`, `OMP_NUM_THREADS`, ...): see `hub.variant`.
+
+The child has the client's files, arguments, folder, environment, signals, limits, affinity, and
+namespaces. It differs from a started process in four ways: its parent is the zygote, its
+/proc/PID/environ and cmdline are the zygote's (comm is warm-CLIENT, with the client's pid), strings
+hash alike in all children of one zygote, and nothing that happens while torch is imported happens
+in it. Tests of those things start `sys.executable`; with CGX_TEST_WARM=0, all tests do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+HERE = Path(__file__).resolve().parent
+_HUB = "CGX_TEST_WARM_HUB"  # where the hub listens, for processes below the one that started it
+
+
+def enabled() -> bool:
+    """Whether processes are forked here; not where CGX_TEST_WARM=0 is set."""
+    text = os.environ.get("CGX_TEST_WARM", "1")
+    if text not in ("0", "1"):
+        raise ValueError(f"CGX_TEST_WARM={text!r}; allowed: 0, 1")
+    return text == "1" and sys.platform == "linux"
+
+
+def python(
+    interpreter: str | os.PathLike[str] = sys.executable,
+    prelude: str = "",
+) -> list[str]:
+    """The beginning of a command line that runs `interpreter` with torch imported.
+
+    What may follow: `-u`, and a script, `-m MODULE` or `-c CODE`, with arguments. prelude: Python
+    that the zygote runs before it imports torch; a started process does not, so that the program
+    has to do it, too.
+    """
+    program = os.fspath(interpreter)
+    if not enabled():
+        return [program]
+    return [program, "-I", "-S", str(HERE / "client.py"), hub(), prelude]
+
+
+def hub() -> str:
+    """The address of the session's hub, which is started if there is none."""
+    if _HUB not in os.environ:
+        folder = tempfile.mkdtemp(prefix="cgx-warm-")
+        address = os.path.join(folder, "hub")
+        # The hub ends when the other end of its stdin is closed, as by the end of this process.
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(HERE / "hub.py"), address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the tests
+        )
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"the hub of warm processes at {address} did not start")
+        process.stdout.close()
+        _script(Path(folder, "python"), address)
+        os.environ[_HUB] = address
+        atexit.register(_close, os.getpid(), process, folder)
+    return os.environ[_HUB]
+
+
+def _script(path: Path, address: str) -> None:
+    command = [sys.executable, "-I", "-S", str(HERE / "client.py"), address, ""]
+    started = shlex.quote(sys.executable)  # with options that a warm start has not, as -S
+    path.write_text(
+        f'#!/bin/sh\ncase $1 in -c | -m | -u | [!-]*) exec {shlex.join(command)} "$@" ;; esac\n'
+        f'exec {started} "$@"\n'
+    )
+    path.chmod(0o755)
+
+
+NESTED = {"CGX_TEST_WARM_NESTED": "1"}
+"""In the environment of a warm process: its `sys.executable` is a warm start, too."""
+
+
+@contextlib.contextmanager
+def executable() -> Iterator[None]:
+    """`sys.executable` is a warm start inside, here and in the processes started."""
+    if not enabled():
+        yield
+        return
+    path = os.path.join(os.path.dirname(hub()), "python")
+    with mock.patch.object(sys, "executable", path), mock.patch.dict(os.environ, NESTED):
+        yield
+
+
+def _close(owner: int, process: subprocess.Popen[bytes], folder: str) -> None:
+    if os.getpid() != owner:  # a forked child
+        return
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=10)
+    process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
