@@ -29,6 +29,7 @@
 
 #include "reduce/engine.h"
 #include "reduce/tuning/cost_model.h"
+#include "reduce/tuning/rank_numbers.h"
 #include "reduce/tuning/tuned_class.h"
 
 namespace cgx {
@@ -121,21 +122,9 @@ class Autotuner {
   Estimates estimate(const Plans& plans) const;
 
   void measure(const Plan& first, const Deadline& deadline, uint64_t number);
-  /// Seconds of a plan on the slowest rank, the least of `samples` after a first one.
-  double probe(const std::shared_ptr<const Plan>& plan, int samples, const Deadline& deadline,
-               uint64_t number);
-  double run_probe(const Plan& plan, const Deadline& deadline, uint64_t number);
   /// Measures the codec, unless it is known. Collective.
   void learn_codec(const std::shared_ptr<const Codec>& codec, const Deadline& deadline,
                    uint64_t number);
-  /// What every rank gave, numbers of the same rank together. Ends at about the same time on all.
-  std::vector<float> exchange(const std::vector<float>& mine, const Deadline& deadline,
-                              uint64_t number);
-  /// Spans of every rank; all give as many.
-  std::vector<std::vector<Span>> exchange_spans(const std::vector<Span>& mine,
-                                                const Deadline& deadline, uint64_t number);
-  std::vector<float> slowest(const std::vector<float>& mine, const Deadline& deadline,
-                             uint64_t number);
   /// Exchanges what the class has recorded.
   void renew(TunedClass& tuned, const Deadline& deadline, uint64_t number);
   /// Brings clocks together.
@@ -144,8 +133,8 @@ class Autotuner {
   Engine& engine_;
   const std::shared_ptr<const Codec> half_;
   const Log log_;
-  std::vector<float> buffer_;
   Stats overhead_;
+  RankNumbers ranks_;
   std::atomic<int64_t> tuning_ns_{0};
   std::array<std::atomic<uint64_t>, kChoices> calls_{};
 
