@@ -1,4 +1,4 @@
-"""A word between the ranks over MPI (mpi4py), before torch.distributed has a store.
+"""How the ranks agree over MPI (mpi4py) before torch.distributed has a store.
 
 One thread of a process uses this at a time. MPI is initialised (thread level MULTIPLE) unless the
 script did so; mpi4py finalises it when the interpreter has ended.
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from torch_cgx._launch_env import Launcher, LaunchError
+from torch_cgx.launch._variables import Launcher, LaunchError
 
 _TO_FIRST, _FROM_FIRST = 0x6300, 0x6301  # tags on COMM_WORLD
 _BY_HAND = "or set MASTER_ADDR and MASTER_PORT to an address of rank 0's host and a free port there"
@@ -37,13 +37,13 @@ def missing(launcher: Launcher) -> LaunchError:
 
 
 class Failure:
-    """What a rank hands to `Word.agree` in place of a value: all ranks raise its text."""
+    """What a rank hands to `MpiWorld.agree` in place of a value: all ranks raise its text."""
 
     def __init__(self, text: str):
         self.text = text
 
 
-class Word:
+class MpiWorld:
     """All ranks of MPI's world, in agreement.
 
     Raises LaunchError where MPI cannot be started, or was ended already.
