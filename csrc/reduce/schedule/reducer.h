@@ -21,6 +21,7 @@
 #include "base/deadline.h"
 #include "base/parallel.h"
 #include "comm/communicator.h"
+#include "reduce/engine_options.h"
 #include "reduce/plan/header.h"
 #include "reduce/plan/plan.h"
 #include "reduce/plan/topology.h"
@@ -30,8 +31,6 @@
 namespace cgx {
 
 class DeviceStages;
-
-enum class NonFinite : uint8_t { kPropagate = 0, kRaise = 1 };
 
 /// Who carries what. One level: exactly one of the two, over all ranks of the group. Two levels:
 /// `inner` over the ranks of this host (null if there is only one), `cross` over this rank's team
