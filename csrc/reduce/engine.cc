@@ -101,7 +101,7 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
 }
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
-                 const Deadline& deadline, std::optional<uint64_t> number, Stats* errand) {
+                 const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead) {
   const uint64_t shown = number.value_or(sequence_ + 1);
   const auto title = [&] { return CallTitle{{name_of(plan.operation), shown}, "", rank_, size_}; };
   const auto text_of = [&](const Failure& failure) {
@@ -109,7 +109,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   };
   if (auto broken = failure()) throw_failure(*broken, text_of(*broken));
   const uint64_t sequence = sequence_++;
-  Stats& stats = errand != nullptr ? *errand : stats_;
+  Stats& stats = overhead != nullptr ? *overhead : stats_;
   const Running running(running_, state_mutex_, explained_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
@@ -151,7 +151,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     // The cause is kept, and the operation is noted; the communicators tell the peers the same.
     Failure failure = failure_of(e);
     if (failure.rank < 0) {
-      if (errand != nullptr) failure.text = "while the autotuner measured: " + failure.text;
+      if (overhead != nullptr) failure.text = "while the autotuner measured: " + failure.text;
       failure.rank = rank_;
       failure.call = title().call;
     }
@@ -198,7 +198,7 @@ std::optional<Failure> Engine::known_failure() {
   if (broken_) return broken_;
   for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
-    // Not kept: a run() that is under way will tell more.
+    // Not kept: a run() that is under way will find out more.
     if (auto known = comm->failure()) return known;
   }
   return std::nullopt;
@@ -212,11 +212,11 @@ std::optional<Failure> Engine::first_cause() {
   return known_failure();
 }
 
-std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& note) {
+std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& fingerprint) {
   std::lock_guard<std::mutex> lock(state_mutex_);
   for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
-    if (auto other = comm->compare_call(note)) return other;
+    if (auto other = comm->compare_call(fingerprint)) return other;
   }
   return std::nullopt;
 }
@@ -241,7 +241,7 @@ Engine::Sight Engine::sight_of_ends() {
     ++communicators;
     seeing += comm->sees_ended() ? 1 : 0;
   }
-  // A rank may have no communicator to those that are not on its host.
+  // A rank may have no communicator to the ranks of other hosts.
   const bool all = communicators == seeing && topology().host_count() == 1;
   return seeing == 0 ? Sight::kNone : all ? Sight::kAll : Sight::kSome;
 }

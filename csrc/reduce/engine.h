@@ -37,8 +37,8 @@ struct Communicators {
   std::string name;
 };
 
-/// Told of the failure that breaks a group, before the communicators tell the peers; returns it
-/// with what else is known of its cause.
+/// Called with the failure that breaks a group, before the communicators pass it on to the peers;
+/// returns it with what else is known of its cause.
 using Explain = std::function<Failure(Failure)>;
 
 class Engine {
@@ -67,20 +67,20 @@ class Engine {
   ///   all-gather      input one shard, output plan.values values
   /// average: divides the fp32 sum by the number of ranks before it is rounded.
   /// number: of the call, for errors; none: the engine's own count, from 1.
-  /// errand: counts there instead of in stats(): an exchange of the group's own, on behalf of the
-  /// call with that number.
+  /// overhead: gets the statistics instead of stats(); for exchanges of the autotuner, on behalf of
+  /// the call with that number.
   /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
   /// later run() throws the same). Their origin() is the cause without this call's title.
   void run(const Plan& plan, const void* input, void* output, bool average,
            const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
-           Stats* errand = nullptr);
+           Stats* overhead = nullptr);
 
-  /// Breaks the group, here and where the communicators can tell the peers. The first cause stays.
+  /// Breaks the group, here and where the communicators reach the peers. The first cause stays.
   void fail(const Failure& cause);
   void abort(const std::string& reason);
 
   /// Same as in Communicator, for all communicators at once; ranks are the group's.
-  std::optional<PeerFingerprint> compare_call(const Fingerprint& note);
+  std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint);
   void forget_call(uint64_t number);
   void finish_call(uint64_t number);
   std::vector<int> ended_peers(uint64_t number);
@@ -89,13 +89,13 @@ class Engine {
   enum class Sight : uint8_t { kNone, kSome, kAll };
   Sight sight_of_ends();
 
-  /// Leaves the group: peers that still wait for this rank hear it at once. No run() may be under
-  /// way or follow.
+  /// Leaves the group: peers that still wait for this rank get an error at once. No run() may be
+  /// under way or follow.
   void close();
 
   /// Why the group is broken, if it is, as far as this rank knows. Never waits.
   std::optional<Failure> failure();
-  /// The same for errors of later calls: where a run() is just about to find out the cause, that.
+  /// The same for errors of later calls: waits for the cause if a run() is just finding it out.
   std::optional<Failure> first_cause();
 
   /// Calls so far: the sequence number of the next one (key of stochastic rounding).

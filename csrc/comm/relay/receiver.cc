@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "comm/arguments.h"
+#include "comm/futex.h"
 #include "comm/relay/frame.h"
-#include "comm/shm/futex.h"
 
 namespace cgx::relay {
 namespace {
@@ -27,8 +27,8 @@ void back_off(int round) {
 
 }  // namespace
 
-Receiver::Receiver(Endpoint& endpoint, RelayPool& pool)
-    : endpoint_(endpoint), pool_(pool), sources_(static_cast<size_t>(endpoint.size())) {}
+Receiver::Receiver(GuardedLibrary& library, RelayPool& pool)
+    : library_(library), pool_(pool), sources_(static_cast<size_t>(library.size())) {}
 
 bool Receiver::cancel() {
   bool busy = false;
@@ -55,24 +55,24 @@ void Receiver::begin_call() {
 
 void Receiver::expect(int peer, size_t bytes) {
   Source& in = sources_[peer];
-  const bool in_call = endpoint_.in_call();
+  const bool in_call = library_.in_call();
   const bool announced = !in_call || !in.expected_in_call;
-  if (in_call && (bytes > endpoint_.capacity() || (!announced && bytes == 0))) {
-    throw ConfigError(str_of("rank ", endpoint_.rank(), ": expect(", peer, ", ", bytes,
+  if (in_call && (bytes > library_.capacity() || (!announced && bytes == 0))) {
+    throw ConfigError(str_of("rank ", library_.rank(), ": expect(", peer, ", ", bytes,
                              "): within a call the length must be given, allowed: 1 to ",
-                             endpoint_.capacity()));
+                             library_.capacity()));
   }
   in.expected_in_call = true;
   in.expected.push_back(
-      {bytes, announced, announced && in_call && endpoint_.classes() && bytes > 0});
+      {bytes, announced, announced && in_call && library_.classes() && bytes > 0});
   advance(peer);
 }
 
 void Receiver::need_next(int peer) {
   Source& in = sources_[peer];
   if (in.started > in.taken || !in.expected.empty()) return;
-  if (endpoint_.in_call() && in.expected_in_call) {
-    throw ConfigError(str_of("rank ", endpoint_.rank(), ": receive(", peer,
+  if (library_.in_call() && in.expected_in_call) {
+    throw ConfigError(str_of("rank ", library_.rank(), ": receive(", peer,
                              ") of a message that was not expected"));
   }
   expect(peer, 0);
@@ -89,12 +89,12 @@ void Receiver::start_receive(int peer) {
   const size_t place = next.announced ? kEager : kFrame;
   const bool has_rest = next.known() && kFrame + next.bytes > place;
   LengthClass rest;
-  if (has_rest) rest = endpoint_.class_of(kFrame + next.bytes - place, kAgreedTag);
-  endpoint_.guarded(peer, "making room for a message from",
-                    [&] { message.block = pool_.take(place + rest.room); });
+  if (has_rest) rest = library_.class_of(kFrame + next.bytes - place, kAgreedTag);
+  library_.guarded(peer, "making room for a message from",
+                   [&] { message.block = pool_.take(place + rest.room); });
   auto receive = [&](int tag, size_t offset, size_t bytes) {
-    return endpoint_.guarded(peer, "posting a receive from", [&] {
-      return endpoint_.library().receive(peer, tag, message.block.data() + offset, bytes);
+    return library_.guarded(peer, "posting a receive from", [&] {
+      return library_.point_to_point().receive(peer, tag, message.block.data() + offset, bytes);
     });
   };
   if (next.announced) {
@@ -112,21 +112,22 @@ void Receiver::start_receive(int peer) {
 void Receiver::measure(int peer, IncomingMessage& message) {
   uint64_t bytes = 0;
   std::memcpy(&bytes, message.block.data(), kFrame);
-  if (bytes == 0 || bytes > endpoint_.capacity()) {
-    endpoint_.fail({FailureKind::kMismatch,
-                    str_of("rank ", endpoint_.called(endpoint_.rank()), " over ", endpoint_.name(),
-                           ": rank ", endpoint_.called(peer), " announces a message of ", bytes,
-                           " bytes, allowed: 1 to ", endpoint_.capacity())});
+  if (bytes == 0 || bytes > library_.capacity()) {
+    library_.fail({FailureKind::kMismatch,
+                   str_of("rank ", library_.called(library_.rank()), " over ", library_.name(),
+                          ": rank ", library_.called(peer), " announces a message of ", bytes,
+                          " bytes, allowed: 1 to ", library_.capacity())});
   }
   message.bytes = bytes;
   if (message.promise != 0) return;
   --sources_[peer].unknown;
   if (kFrame + bytes <= kEager) return;
-  const LengthClass rest = endpoint_.class_of(kFrame + bytes - kEager, kRestTag);
-  endpoint_.guarded(peer, "making room for a message from",
-                    [&] { pool_.grow(message.block, kEager + rest.room, kEager); });
-  message.rest = endpoint_.guarded(peer, "posting a receive from", [&] {
-    return endpoint_.library().receive(peer, rest.tag, message.block.data() + kEager, rest.room);
+  const LengthClass rest = library_.class_of(kFrame + bytes - kEager, kRestTag);
+  library_.guarded(peer, "making room for a message from",
+                   [&] { pool_.grow(message.block, kEager + rest.room, kEager); });
+  message.rest = library_.guarded(peer, "posting a receive from", [&] {
+    return library_.point_to_point().receive(peer, rest.tag, message.block.data() + kEager,
+                                             rest.room);
   });
 }
 
@@ -144,7 +145,7 @@ void Receiver::advance(int peer) {
       IncomingMessage& message = in.message(in.measured);
       if (message.announced) {
         if (!message.first->done()) break;
-        endpoint_.guarded(peer, "receiving from", [&] { message.first->wait(Deadline()); });
+        library_.guarded(peer, "receiving from", [&] { message.first->wait(Deadline()); });
         measure(peer, message);
       }
       ++in.measured;
@@ -157,8 +158,8 @@ void Receiver::advance(int peer) {
 // further.
 bool Receiver::advance_others(int peer) {
   bool under_way = false;
-  for (int other = 0; other < endpoint_.size(); ++other) {
-    if (other == peer || other == endpoint_.rank()) continue;
+  for (int other = 0; other < library_.size(); ++other) {
+    if (other == peer || other == library_.rank()) continue;
     Source& in = sources_[other];
     if (in.measured == in.started) continue;
     advance(other);
@@ -171,28 +172,28 @@ bool Receiver::advance_others(int peer) {
 // looked at as well (`polls`, for the `round`th time).
 void Receiver::wait_once(Pending& pending, const Wait& wait, bool polls, int round) {
   if (wait.deadline.expired()) {
-    endpoint_.fail({FailureKind::kTimeout,
-                    str_of("rank ", endpoint_.called(endpoint_.rank()), " over ", endpoint_.name(),
-                           ", ", wait.what, " rank ", endpoint_.called(wait.peer), ", waited ",
-                           wait.started.elapsed_text(), ": deadline passed (set ",
-                           wait.deadline.elapsed_text(), " ago)")});
+    library_.fail({FailureKind::kTimeout,
+                   str_of("rank ", library_.called(library_.rank()), " over ", library_.name(),
+                          ", ", wait.what, " rank ", library_.called(wait.peer), ", waited ",
+                          wait.started.elapsed_text(), ": deadline passed (set ",
+                          wait.deadline.elapsed_text(), " ago)")});
   }
   if (polls) {
     back_off(round);
   } else {
-    endpoint_.guarded(wait.peer, wait.what, [&] { pending.wait(wait.deadline); });
+    library_.guarded(wait.peer, wait.what, [&] { pending.wait(wait.deadline); });
   }
 }
 
 // Where a transfer's end shows only in wait(): waits for the first frames of all peers that are to
 // send and have not promised a length, so that the rests of all of them travel at once.
 void Receiver::start_rests(const Deadline& deadline) {
-  for (int peer = 0; peer < endpoint_.size(); ++peer) {
+  for (int peer = 0; peer < library_.size(); ++peer) {
     advance(peer);
     Source& in = sources_[peer];
     while (in.unknown > 0) {
-      endpoint_.guarded(peer, "receiving from",
-                        [&] { in.message(in.measured).first->wait(deadline); });
+      library_.guarded(peer, "receiving from",
+                       [&] { in.message(in.measured).first->wait(deadline); });
       advance(peer);
     }
   }
@@ -201,7 +202,7 @@ void Receiver::start_rests(const Deadline& deadline) {
 Receiver::Source& Receiver::next_of(int peer, const char* call) {
   Source& in = sources_[peer];
   if (in.taken != in.released) {
-    throw ConfigError(str_of("rank ", endpoint_.rank(), ": ", call, "(", peer,
+    throw ConfigError(str_of("rank ", library_.rank(), ": ", call, "(", peer,
                              ") before the release of its last message"));
   }
   need_next(peer);
@@ -212,19 +213,19 @@ Message Receiver::receive(int peer, const Deadline& deadline) {
   Source& in = next_of(peer, "receive");
   const uint64_t number = in.taken;
   IncomingMessage& message = in.message(number);
-  if (!endpoint_.library().can_poll()) start_rests(deadline);
+  if (!library_.point_to_point().can_poll()) start_rests(deadline);
   wait_for(peer, "receiving from", deadline, [&]() -> Pending* {
     advance(peer);
     if (in.measured <= number) return message.first.get();
     return message.mismatched() || message.last()->done() ? nullptr : message.last();
   });
   if (message.mismatched()) {
-    endpoint_.fail({FailureKind::kMismatch,
-                    str_of("rank ", endpoint_.called(endpoint_.rank()), " over ", endpoint_.name(),
-                           ": rank ", endpoint_.called(peer), " announces a message of ",
-                           message.bytes, " bytes, expected were ", message.promise)});
+    library_.fail({FailureKind::kMismatch,
+                   str_of("rank ", library_.called(library_.rank()), " over ", library_.name(),
+                          ": rank ", library_.called(peer), " announces a message of ",
+                          message.bytes, " bytes, expected were ", message.promise)});
   }
-  endpoint_.guarded(peer, "receiving from", [&] { message.last()->wait(deadline); });
+  library_.guarded(peer, "receiving from", [&] { message.last()->wait(deadline); });
   in.taken = number + 1;
   return {message.block.data() + kFrame, message.bytes};
 }
@@ -237,7 +238,7 @@ Message Receiver::peek(int peer, const Deadline& deadline) {
     advance(peer);
     return in.measured <= number || !message.first->done() ? message.first.get() : nullptr;
   });
-  endpoint_.guarded(peer, "receiving from", [&] { message.first->wait(deadline); });
+  library_.guarded(peer, "receiving from", [&] { message.first->wait(deadline); });
   const std::byte* data = message.block.data() + kFrame;
   if (!message.announced) return {data, message.bytes};
   return {data, std::min<size_t>(message.bytes, kEager - kFrame)};
@@ -247,7 +248,7 @@ void Receiver::release(int peer) {
   Source& in = sources_[peer];
   if (in.taken == in.released) {
     throw ConfigError(
-        str_of("rank ", endpoint_.rank(), ": release(", peer, ") without receive(", peer, ")"));
+        str_of("rank ", library_.rank(), ": release(", peer, ") without receive(", peer, ")"));
   }
   IncomingMessage& message = in.message(in.released);
   message.first.reset();

@@ -7,7 +7,7 @@
 // on and never waits; every wait of the relay, for a send as well, moves the messages of all peers
 // on meanwhile.
 // Errors: MismatchError for a length that is not allowed or not the expected one; ConfigError for
-// calls out of order; all others as Endpoint.
+// calls out of order; all others as GuardedLibrary.
 // Thread-safety: one thread at a time.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 #include "base/deadline.h"
 #include "comm/communicator.h"
-#include "comm/relay/endpoint.h"
+#include "comm/relay/guarded_library.h"
 #include "comm/relay/memory.h"
 
 namespace cgx::relay {
@@ -30,7 +30,7 @@ inline constexpr size_t kIncoming = 6;
 
 class Receiver {
  public:
-  Receiver(Endpoint& endpoint, RelayPool& pool);
+  Receiver(GuardedLibrary& library, RelayPool& pool);
 
   void begin_call();
   void expect(int peer, size_t bytes);
@@ -105,7 +105,7 @@ class Receiver {
   bool advance_others(int peer);
   void wait_once(Pending& pending, const Wait& wait, bool polls, int round);
 
-  Endpoint& endpoint_;
+  GuardedLibrary& library_;
   RelayPool& pool_;
   std::vector<Source> sources_;  // by rank
 };
@@ -114,8 +114,8 @@ template <typename Blocker>
 void Receiver::wait_for(int peer, const char* what, const Deadline& deadline, Blocker blocker) {
   const Wait wait{peer, what, deadline, Deadline()};
   for (int round = 0;; ++round) {
-    endpoint_.check_usable();
-    const bool others = endpoint_.library().can_poll() && advance_others(peer);
+    library_.check_usable();
+    const bool others = library_.point_to_point().can_poll() && advance_others(peer);
     Pending* pending = blocker();
     if (pending == nullptr) return;
     wait_once(*pending, wait, others, round);

@@ -12,11 +12,11 @@ size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
-Sender::Sender(Endpoint& endpoint, RelayPool& pool, Receiver& receiver)
-    : endpoint_(endpoint),
+Sender::Sender(GuardedLibrary& library, RelayPool& pool, Receiver& receiver)
+    : library_(library),
       pool_(pool),
       receiver_(receiver),
-      sent_in_call_(static_cast<size_t>(endpoint.size())) {}
+      sent_in_call_(static_cast<size_t>(library.size())) {}
 
 bool Sender::cancel() {
   bool busy = false;
@@ -47,7 +47,7 @@ void Sender::finish_sends(OutgoingExchange& out, const Deadline& deadline) {
       receiver_.advance(send.peer);
       return send.pending->done() ? nullptr : send.pending.get();
     });
-    endpoint_.guarded(send.peer, "sending to", [&] { send.pending->wait(deadline); });
+    library_.guarded(send.peer, "sending to", [&] { send.pending->wait(deadline); });
   }
   out.sends.clear();
 }
@@ -70,15 +70,15 @@ void Sender::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& 
                   const Deadline& deadline) {
   OutgoingExchange& out = begin_exchange(deadline);
   size_t total = 0;
-  for (int step = 1; step < endpoint_.size(); ++step) {
+  for (int step = 1; step < library_.size(); ++step) {
     const int peer = nth_peer(step);
     if (bytes_to[peer] == 0) continue;
     out.parts.push_back({peer, total, bytes_to[peer]});
     total += aligned(kFrame + bytes_to[peer]);
   }
-  endpoint_.guarded(endpoint_.rank(), "making room for messages of",
-                    [&] { out.block = pool_.take(total); });
-  buffers.assign(static_cast<size_t>(endpoint_.size()), nullptr);
+  library_.guarded(library_.rank(), "making room for messages of",
+                   [&] { out.block = pool_.take(total); });
+  buffers.assign(static_cast<size_t>(library_.size()), nullptr);
   for (const OutgoingExchange::Part& part : out.parts)
     buffers[part.peer] = out.block.data() + part.offset + kFrame;
   open_ = true;
@@ -88,29 +88,29 @@ std::byte* Sender::open_broadcast(size_t bytes, const Deadline& deadline) {
   OutgoingExchange& out = begin_exchange(deadline);
   open_ = true;
   if (bytes == 0) return nullptr;
-  for (int step = 1; step < endpoint_.size(); ++step) {
+  for (int step = 1; step < library_.size(); ++step) {
     out.parts.push_back({nth_peer(step), 0, bytes});
   }
-  endpoint_.guarded(endpoint_.rank(), "making room for messages of",
-                    [&] { out.block = pool_.take(kFrame + bytes); });
+  library_.guarded(library_.rank(), "making room for messages of",
+                   [&] { out.block = pool_.take(kFrame + bytes); });
   return out.block.data() + kFrame;
 }
 
 void Sender::post() {
-  if (!open_) throw ConfigError(str_of("rank ", endpoint_.rank(), ": post() without open()"));
+  if (!open_) throw ConfigError(str_of("rank ", library_.rank(), ": post() without open()"));
   open_ = false;
   OutgoingExchange& out = exchanges_[exchange_ % kExchanges];
   if (out.parts.empty()) return;
   auto announced = [&](const OutgoingExchange::Part& part) {
-    return !endpoint_.in_call() || !sent_in_call_[part.peer];
+    return !library_.in_call() || !sent_in_call_[part.peer];
   };
   for (const OutgoingExchange::Part& part : out.parts) {
     const uint64_t bytes = part.bytes;
     std::memcpy(out.block.data() + part.offset, &bytes, kFrame);
   }
   auto send = [&](int peer, int tag, const std::byte* data, size_t bytes) {
-    endpoint_.guarded(peer, "sending to", [&] {
-      out.sends.push_back({peer, endpoint_.library().send(peer, tag, data, bytes)});
+    library_.guarded(peer, "sending to", [&] {
+      out.sends.push_back({peer, library_.point_to_point().send(peer, tag, data, bytes)});
     });
   };
   // All first frames before any rest: small messages do not queue behind large ones.
@@ -122,10 +122,10 @@ void Sender::post() {
   for (const OutgoingExchange::Part& part : out.parts) {
     const std::byte* frame = out.block.data() + part.offset;
     if (!announced(part)) {
-      send(part.peer, endpoint_.class_of(part.bytes, kAgreedTag).tag, frame + kFrame, part.bytes);
+      send(part.peer, library_.class_of(part.bytes, kAgreedTag).tag, frame + kFrame, part.bytes);
     } else if (kFrame + part.bytes > kEager) {
       const size_t rest = kFrame + part.bytes - kEager;
-      send(part.peer, endpoint_.class_of(rest, kRestTag).tag, frame + kEager, rest);
+      send(part.peer, library_.class_of(rest, kRestTag).tag, frame + kEager, rest);
     }
     sent_in_call_[part.peer] = true;
   }

@@ -4,7 +4,7 @@
 // Contract: as Communicator's open(), open_broadcast(), post() and flush(). kExchanges exchanges
 // travel at once; opening another one waits for the sends of the oldest, and messages that come
 // meanwhile are received.
-// Errors: as Endpoint; ConfigError for calls out of order.
+// Errors: as GuardedLibrary; ConfigError for calls out of order.
 // Thread-safety: one thread at a time.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "comm/relay/endpoint.h"
+#include "comm/relay/guarded_library.h"
 #include "comm/relay/memory.h"
 #include "comm/relay/receiver.h"
 
@@ -25,7 +25,7 @@ inline constexpr int kExchanges = 4;
 class Sender {
  public:
   /// receiver: takes messages while this one waits.
-  Sender(Endpoint& endpoint, RelayPool& pool, Receiver& receiver);
+  Sender(GuardedLibrary& library, RelayPool& pool, Receiver& receiver);
 
   void begin_call();
   /// The arguments must have been checked (arguments.h).
@@ -58,11 +58,11 @@ class Sender {
   };
 
   /// The order of sends: if all ranks keep it, no two send to the same one at once.
-  int nth_peer(int step) const { return (endpoint_.rank() + step) % endpoint_.size(); }
+  int nth_peer(int step) const { return (library_.rank() + step) % library_.size(); }
   OutgoingExchange& begin_exchange(const Deadline& deadline);
   void finish_sends(OutgoingExchange& out, const Deadline& deadline);
 
-  Endpoint& endpoint_;
+  GuardedLibrary& library_;
   RelayPool& pool_;
   Receiver& receiver_;
   OutgoingExchange exchanges_[kExchanges];

@@ -12,7 +12,7 @@ constexpr size_t kMostPlans = 512;
 
 }  // namespace
 
-size_t PlanCache::KeyHash::operator()(const Key& key) const {
+size_t PlanCache::PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);
   for (const auto& [count, codec] : key.layers) {
     hash = hash * 1000003 + count;
@@ -22,7 +22,7 @@ size_t PlanCache::KeyHash::operator()(const Key& key) const {
 }
 
 template <typename Build>
-std::shared_ptr<const Plan> PlanCache::cached(Key key, const Build& build) {
+std::shared_ptr<const Plan> PlanCache::cached(PlanKey key, const Build& build) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     auto found = plans_.find(key);
@@ -36,7 +36,7 @@ std::shared_ptr<const Plan> PlanCache::cached(Key key, const Build& build) {
 }
 
 std::shared_ptr<const Plan> PlanCache::all_reduce(const std::vector<Layer>& layers, DType dtype) {
-  Key key{Operation::kAllReduce, dtype, {}};
+  PlanKey key{Operation::kAllReduce, dtype, {}};
   key.layers.reserve(layers.size());
   for (const Layer& layer : layers) key.layers.emplace_back(layer.count, layer.codec);
   return cached(std::move(key),
@@ -46,7 +46,7 @@ std::shared_ptr<const Plan> PlanCache::all_reduce(const std::vector<Layer>& laye
 std::shared_ptr<const Plan> PlanCache::shards(Operation operation, size_t shard,
                                               const std::shared_ptr<const Codec>& codec,
                                               DType dtype) {
-  return cached(Key{operation, dtype, {{shard, codec}}}, [&] {
+  return cached(PlanKey{operation, dtype, {{shard, codec}}}, [&] {
     return make_shards_plan(options_, topology_, operation, shard, codec, dtype);
   });
 }

@@ -28,23 +28,23 @@ class PlanCache {
                                      const std::shared_ptr<const Codec>& codec, DType dtype);
 
  private:
-  struct Key {
+  struct PlanKey {
     Operation operation;
     DType dtype;
     std::vector<std::pair<size_t, std::shared_ptr<const Codec>>> layers;
-    bool operator==(const Key&) const = default;
+    bool operator==(const PlanKey&) const = default;
   };
-  struct KeyHash {
-    size_t operator()(const Key& key) const;
+  struct PlanKeyHash {
+    size_t operator()(const PlanKey& key) const;
   };
 
   template <typename Build>
-  std::shared_ptr<const Plan> cached(Key key, const Build& build);
+  std::shared_ptr<const Plan> cached(PlanKey key, const Build& build);
 
   const EngineOptions& options_;
   const Topology& topology_;
   std::mutex mutex_;
-  std::unordered_map<Key, std::shared_ptr<const Plan>, KeyHash> plans_;
+  std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;
 };
 
 }  // namespace cgx

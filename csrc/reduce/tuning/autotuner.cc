@@ -146,9 +146,9 @@ Autotuner::Known& Autotuner::known(const std::shared_ptr<const Plan>& asked,
   // Which classes there are must not depend on known_, which goes by address.
   const size_t bytes = asked->values * size_of(asked->dtype);
   const std::shared_ptr<const Codec> codec = codec_of(*asked);
-  const Key key{asked->operation, asked->dtype, quarter_octaves(bytes),
-                quarter_octaves(one_shot_payload_bytes(asked->layers, asked->dtype)),
-                codec->describe()};
+  const ClassKey key{asked->operation, asked->dtype, quarter_octaves(bytes),
+                     quarter_octaves(one_shot_payload_bytes(asked->layers, asked->dtype)),
+                     codec->describe()};
   if (!classes_.contains(key)) {
     if (classes_.size() >= kMaxClasses) {
       std::lock_guard<std::mutex> lock(mutex_);

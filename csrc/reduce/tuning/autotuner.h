@@ -34,7 +34,7 @@
 
 namespace cgx {
 
-/// What is known, for people and for tests.
+/// All that an autotuner has measured and decided.
 struct TuningReport {
   struct CodecRow {
     std::string codec;
@@ -55,7 +55,7 @@ struct TuningReport {
     Choice choice;
   };
   uint64_t measurements = 0;  // 0 or 1
-  double seconds = 0;         // that it took, on the slowest rank
+  double seconds = 0;         // of the measurement, on the slowest rank
   LinkModel link;
   std::vector<CodecRow> codecs;
   /// Of all-reduces of fp32 with the codec that was measured first.
@@ -100,7 +100,7 @@ class Autotuner {
  private:
   using Clock = std::chrono::steady_clock;
   /// operation, dtype, sizes exact and as asked in quarters of octaves, codec.
-  using Key = std::tuple<Operation, DType, int, int, std::string>;
+  using ClassKey = std::tuple<Operation, DType, int, int, std::string>;
   using Plans = std::array<std::shared_ptr<const Plan>, kChoices>;
   struct Known {
     std::shared_ptr<const Plan> asked;  // keeps the key of the map alive
@@ -140,7 +140,7 @@ class Autotuner {
 
   // Written by the driving thread alone, under the lock; it reads them without.
   mutable std::mutex mutex_;
-  std::map<Key, Class> classes_;
+  std::map<ClassKey, Class> classes_;
   std::unordered_map<const Plan*, Known> known_;
   std::map<std::string, CodecCost> codecs_;
   LinkModel link_;

@@ -1,11 +1,11 @@
-#include "comm/relay/endpoint.h"
+#include "comm/relay/guarded_library.h"
 
 #include "comm/communicator.h"
 
 namespace cgx::relay {
 
-Endpoint::Endpoint(std::shared_ptr<PointToPoint> library, size_t capacity,
-                   std::function<int(int)> called)
+GuardedLibrary::GuardedLibrary(std::shared_ptr<PointToPoint> library, size_t capacity,
+                               std::function<int(int)> called)
     : library_(std::move(library)),
       called_(std::move(called)),
       capacity_(capacity),
@@ -13,13 +13,13 @@ Endpoint::Endpoint(std::shared_ptr<PointToPoint> library, size_t capacity,
       direct_(library_->tags() >= kTags * (1 + Communicator::kDirectLanes) && library_->lets_go()) {
 }
 
-void Endpoint::check_usable() {
+void GuardedLibrary::check_usable() {
   if (!broken_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(failure_mutex_);
   throw_failure(*first_failure_);
 }
 
-void Endpoint::fail(Failure failure) {
+void GuardedLibrary::fail(Failure failure) {
   bool first = false;
   {
     std::lock_guard lock(failure_mutex_);
@@ -38,8 +38,8 @@ void Endpoint::fail(Failure failure) {
   throw_failure(failure);
 }
 
-void Endpoint::step_failed(int peer, const char* what, const Deadline& started,
-                           const std::exception& error) {
+void GuardedLibrary::step_failed(int peer, const char* what, const Deadline& started,
+                                 const std::exception& error) {
   Failure failure = failure_of(error);
   if (failure.rank >= 0) fail(std::move(failure));  // a peer has told the cause
   failure.text = str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ",
@@ -47,7 +47,7 @@ void Endpoint::step_failed(int peer, const char* what, const Deadline& started,
   fail(std::move(failure));
 }
 
-void Endpoint::abort(const Failure& cause) {
+void GuardedLibrary::abort(const Failure& cause) {
   {
     std::lock_guard lock(failure_mutex_);
     if (!first_failure_) first_failure_ = cause;
@@ -56,13 +56,13 @@ void Endpoint::abort(const Failure& cause) {
   library_->abort(cause.text);
 }
 
-std::optional<Failure> Endpoint::failure() {
+std::optional<Failure> GuardedLibrary::failure() {
   if (!broken_.load(std::memory_order_acquire)) return std::nullopt;
   std::lock_guard lock(failure_mutex_);
   return first_failure_;
 }
 
-bool Endpoint::close() {
+bool GuardedLibrary::close() {
   const bool sole_owner = library_.use_count() == 1;
   library_.reset();
   return sole_owner;

@@ -1,5 +1,5 @@
-// One rank's end of a message library, as the sender and the receiver of a relay share it: every
-// step over the library is guarded, and the first failure breaks the whole relay.
+// The message library of a relay, shared by its sender and its receiver: every step over the
+// library is guarded, and the first failure breaks the whole relay.
 //
 // Errors: whatever a step throws is kept as the cause, with both ranks, the step and how long it
 // took; the library is aborted, and all later calls throw the same cause.
@@ -24,12 +24,13 @@
 
 namespace cgx::relay {
 
-class Endpoint {
+class GuardedLibrary {
  public:
   /// called: the number under which a rank appears in errors.
-  Endpoint(std::shared_ptr<PointToPoint> library, size_t capacity, std::function<int(int)> called);
+  GuardedLibrary(std::shared_ptr<PointToPoint> library, size_t capacity,
+                 std::function<int(int)> called);
 
-  PointToPoint& library() { return *library_; }
+  PointToPoint& point_to_point() { return *library_; }
   int rank() const { return library_->rank(); }
   int size() const { return library_->size(); }
   const char* name() const { return library_->name(); }
@@ -82,7 +83,7 @@ class Endpoint {
 };
 
 template <typename Step>
-auto Endpoint::guarded(int peer, const char* what, Step step) {
+auto GuardedLibrary::guarded(int peer, const char* what, Step step) {
   const Deadline started;
   try {
     return step();
