@@ -72,14 +72,14 @@ def _advice(name: str) -> str:
 
 
 def _local_rank(env: Mapping[str, str], rank: int) -> int:
-    from torch_cgx import _launch_env
+    from torch_cgx.launch import LaunchError, find
 
     text = env.get("LOCAL_RANK", "")
     if text.isdigit():
         return int(text)
     try:
-        launcher = _launch_env.find(env)
-    except _launch_env.LaunchError:  # init_process_group raises it if it needs the variables
+        launcher = find(env)
+    except LaunchError:  # init_process_group raises it if it needs the variables
         launcher = None
     if launcher is not None and launcher.local_rank is not None:
         return launcher.local_rank

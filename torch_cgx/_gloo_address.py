@@ -16,8 +16,8 @@ import os
 import socket
 from typing import Any
 
-from torch_cgx import _launch_net as net
-from torch_cgx._launch_env import LaunchError
+from torch_cgx.launch import _network as net
+from torch_cgx.launch._variables import LaunchError
 
 
 def report(store: Any) -> str:

@@ -6,7 +6,7 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "comm/shm/lockstep.h"
+#include "comm/gpu/lockstep.h"
 
 namespace cgx {
 

@@ -10,8 +10,8 @@
 //     comm.expect(peer, bytes);                   // a message will come (receives may start)
 //     comm.open(bytes_to, buffers, deadline);     // borrow memory for my next messages
 //     ... write them ...
-//     comm.post();                                // hand them over; the memory is the
-//     communicator's again for each peer that sends to me, in any order:
+//     comm.post(deadline);                        // hand them over, and the memory with them
+//     for each peer that sends to me, in any order:
 //       Message m = comm.receive(peer, deadline); // shown in place where the communicator can
 //       ... read it ...
 //       comm.release(peer);
@@ -30,8 +30,7 @@
 //   in_flight() - 1 more exchanges and opens the next.
 // - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
 // - Communicators of a GPU (on_device()) lend and show memory of the device; what is written there
-// and
-//   read there is work on the communicator's stream. The first kPayloadOffset bytes of such a
+//   and read there is work on the communicator's stream. The first kPayloadOffset bytes of such a
 //   message lie in host memory: header_of() and Message::header.
 // - Every wait ends: at the deadline (TimeoutError), when a peer is gone (PeerLostError), or after
 //   abort() (AbortedError). Messages of errors name the rank that was waited for. After an error
@@ -74,8 +73,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// What the ranks are called in errors: those of a sub-group by their rank in the whole group.
-  /// Before the first exchange; none: by their own numbers.
+  /// Sets the numbers of the ranks in errors: in a sub-group, their ranks in the whole group. Must
+  /// be called before the first exchange; without it ranks have their own numbers.
   void call_ranks(std::vector<int> names) { names_ = std::move(names); }
 
   /// Short name for errors, logs and statistics: "shm", "gloo", "in-process".
@@ -84,54 +83,54 @@ class Communicator {
   /// Bytes that one exchange may carry.
   virtual size_t capacity() const = 0;
 
-  /// The most that make_room() can make of it.
+  /// The largest capacity that make_room() can make.
   virtual size_t longest() const { return capacity(); }
 
-  /// Makes the capacity at least `bytes`, at most longest(). Costs nothing before such an exchange
-  /// is opened, which then may be a ResourceError. Messages of peers may be longer than the
-  /// capacity here, except over a communicator that announces lengths.
+  /// Makes the capacity at least `bytes`, at most longest(). Memory is allocated when an exchange
+  /// of that size is opened, which may raise ResourceError. Messages of peers may be longer than
+  /// the capacity here, except over a communicator that announces lengths.
   virtual void make_room(size_t bytes);
 
   /// Exchanges that may be under way at once; at least 2.
   virtual int in_flight() const { return 2; }
 
-  /// Does the length of a message travel with it? Communicators whose receivers must make room
-  /// before a message can come announce lengths; after begin_call() only that of the first one of
-  /// each pair.
+  /// True if the length of a message travels with it, because receivers must make room before the
+  /// message can come. After begin_call() only the first message of each pair is announced.
   virtual bool announces() const { return false; }
 
-  /// Does a message that is longer than its reader believes never reach that belief's memory? Then
-  /// all messages of a call may be expected right after begin_call(), before the reader knows that
-  /// the sender is in the same call.
+  /// True if a message longer than expected can never land in the posted buffer. Then all messages
+  /// of a call may be expected right after begin_call(), before the reader knows that the sender is
+  /// in the same call.
   virtual bool matches_lengths() const { return false; }
 
   /// Bytes that the communicator adds to an announced message on the wire (0 for shared memory).
   virtual size_t frame_bytes() const { return 0; }
 
-  /// Are messages in memory of a GPU?
+  /// True if messages lie in memory of a GPU.
   virtual bool on_device() const { return false; }
 
-  /// Do headers travel? Without them nobody compares what ranks do, and peek() shows nothing.
-  virtual bool carries_heads() const { return true; }
+  /// Whether messages have a header; without one, mismatched calls go undetected, and peek()
+  /// throws.
+  virtual bool has_headers() const { return true; }
 
-  /// Is every exchange one collective of all ranks? Then all ranks post equally often, also where
-  /// they send nothing, and number k of a call is the same for all; expect() is told of every
-  /// message of a call, in the order of the exchanges, also of those of 0 bytes.
+  /// True if every exchange is one collective of all ranks. Then all ranks post equally often, also
+  /// where they send nothing, and number k of a call is the same for all; expect() is called for
+  /// every message of a call, in the order of the exchanges, also for messages of 0 bytes.
   virtual bool lockstep() const { return false; }
 
-  /// Where the first kPayloadOffset bytes of lent memory are to be written, between open() and
-  /// post(): host memory.
+  /// Host memory where the first kPayloadOffset bytes of a lent message are written, between open()
+  /// and post().
   virtual std::byte* header_of(std::byte* message) { return message; }
 
-  /// Do messages pass through host memory, so that their bytes can be looked at?
+  /// True if messages pass through host memory, so that their bytes can be inspected.
   virtual bool through_host() const { return true; }
 
-  /// Brings what was written into lent memory of a device to the host, where messages pass through
-  /// it: all of the message is at header_of() then.
+  /// Where messages pass through the host: copies what was written into lent memory of a device to
+  /// header_of(), which then has the whole message.
   virtual void fetch(const Deadline& deadline) { (void)deadline; }
 
-  /// Host memory that this rank holds for messages, sent and received; 0 where that is memory which
-  /// ranks share. From any thread.
+  /// Bytes of host memory that this rank holds for messages, sent and received, apart from memory
+  /// that ranks share. From any thread.
   virtual size_t staging_bytes() const { return 0; }
 
   /// All ranks of the communicator begin a sequence of messages whose lengths they all know. From
@@ -139,12 +138,12 @@ class Communicator {
   /// begin_call() all are.
   virtual void begin_call() {}
 
-  /// The next message of `peer` that was not expected yet will have `bytes` bytes. Not needed for
-  /// announced messages (0: not known), but where it is given in a call and matches_lengths(), a
-  /// message of another length is a MismatchError of receive(). A duty for all others, in the order
-  /// in which they come; precondition for those, unless matches_lengths(): the reader has looked at
-  /// the first message of the call (peek) and found that the sender is in the same call, and so
-  /// agrees on all lengths.
+  /// The next message of `peer` that was not expected yet will have `bytes` bytes.
+  /// Announced messages need no expect() (0: length not known); where the length is given in a call
+  /// and matches_lengths(), receive() of a message of another length throws MismatchError.
+  /// All other messages need it, in the order in which they come. Unless matches_lengths(), the
+  /// reader must have looked at the first message of the call before (peek), and so know that the
+  /// sender is in the same call and agrees on all lengths.
   virtual void expect(int peer, size_t bytes) {
     (void)peer;
     (void)bytes;
@@ -162,8 +161,7 @@ class Communicator {
   virtual void post(const Deadline& deadline) = 0;
 
   /// Waits until what was posted has left this rank, so that it arrives even if this rank's process
-  /// ends next. Communicators whose messages lie in memory that outlives the sender have nothing to
-  /// do.
+  /// ends next. Does nothing where messages lie in memory that outlives the sender.
   virtual void flush(const Deadline& deadline) { (void)deadline; }
 
   /// Waits for the next message from `peer`. It stays valid until release(peer). One message per
@@ -177,13 +175,13 @@ class Communicator {
 
   virtual void release(int peer) = 0;
 
-  // Direct transfers: values go from the memory of one rank's caller to that of another one's, past
-  // the exchanges above, without a copy. They have no headers: what is received is put where it
-  // belongs, so the reader must know by a message of the call that the sender is in the same call,
-  // or give room that belongs to nobody else. Transfers of one pair and lane match in the order in
-  // which both sides start them.
+  // Direct transfers: values go from the tensor of one rank to the tensor of another, beside the
+  // exchanges above, without a copy. They have no headers: before it receives into a tensor, the
+  // reader must know by a message of the call that the sender is in the same call; else it must
+  // give room of its own. Transfers of one pair and lane match in the order in which both sides
+  // start them.
 
-  /// Are there direct transfers?
+  /// True if there are direct transfers.
   virtual bool direct() const { return false; }
 
   /// Lanes of direct transfers.
@@ -216,11 +214,11 @@ class Communicator {
   /// Why the communicator is broken, as far as this rank can know without waiting for a peer.
   virtual std::optional<Failure> failure() { return std::nullopt; }
 
-  /// Says that this rank begins a collective, and returns what a peer said of the same number if
-  /// that differs. Of two ranks that disagree at least one is told. Communicators without shared
-  /// memory say and return nothing.
-  virtual std::optional<PeerFingerprint> compare_call(const Fingerprint& note) {
-    (void)note;
+  /// Publishes the fingerprint of the collective that this rank begins, and returns that of a peer
+  /// for the same number if it differs. Of two ranks that disagree at least one gets the other's.
+  /// Communicators without shared memory publish and return nothing.
+  virtual std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint) {
+    (void)fingerprint;
     return std::nullopt;
   }
 
@@ -230,7 +228,7 @@ class Communicator {
   /// This rank has done its part of the collective.
   virtual void finish_call(uint64_t number) { (void)number; }
 
-  /// Does ended_peers() know the end of every peer?
+  /// True if ended_peers() knows the end of every peer.
   virtual bool sees_ended() const { return false; }
 
   /// Peers whose process is known to have ended before it had done its part of the collective
@@ -241,7 +239,7 @@ class Communicator {
   }
 
  protected:
-  /// For errors.
+  /// The number of a rank in errors.
   int called(int rank) const {
     return static_cast<size_t>(rank) < names_.size() ? names_[static_cast<size_t>(rank)] : rank;
   }

@@ -24,23 +24,23 @@ enum class FailureKind : uint32_t {
 
 struct Failure {
   FailureKind kind = FailureKind::kError;
-  /// Names the ranks that it is about; not the call, which differs between ranks.
+  /// Names the ranks concerned; not the call, which differs between ranks.
   std::string text;
-  int rank = -1;  // of the group, that met it; -1: this one
-  CallName call;  // that this rank was in
+  int rank = -1;  // of the group: the rank that found it; -1: this one
+  CallName call;  // the call that this rank was in
 };
 
 /// Throws the subclass of Error that belongs to the kind (Error itself for a number that is not one
-/// of the above). `what`: its text; none: the failure's, and the rank that met it.
+/// of the above). `what`: the text of the exception; without it, that of the failure after the
+/// number of its rank.
 [[noreturn]] void throw_failure(const Failure& failure);
 [[noreturn]] void throw_failure(const Failure& failure, const std::string& what);
 
-/// What `error` is as a value. Exceptions that are no Error of ours become kError and keep their
-/// text.
+/// `error` as a value. Exceptions other than Error become kError and keep their text.
 Failure failure_of(const std::exception& error);
 
-/// A text that unpack_failure() turns into the same failure again; of a text that was cut off, what
-/// is left.
+/// A text that unpack_failure() turns into the same failure again. Of a text that was cut off,
+/// unpack_failure() gives what is left.
 std::string pack_failure(const Failure& failure);
 Failure unpack_failure(const std::string& packed);
 

@@ -38,7 +38,7 @@ class Faulty final : public Communicator {
   size_t frame_bytes() const override { return inner_->frame_bytes(); }
   size_t staging_bytes() const override { return inner_->staging_bytes(); }
   bool on_device() const override { return inner_->on_device(); }
-  bool carries_heads() const override { return inner_->carries_heads(); }
+  bool has_headers() const override { return inner_->has_headers(); }
   bool lockstep() const override { return inner_->lockstep(); }
   std::byte* header_of(std::byte* message) override { return inner_->header_of(message); }
   bool through_host() const override { return inner_->through_host(); }

@@ -1,12 +1,12 @@
-// What ranks say of the collectives that they begin, so that programs which drifted apart are found
-// before anything is sent.
+// Fingerprints of collectives: ranks compare them when they begin one, so that programs which have
+// drifted apart are found before anything is sent.
 #pragma once
 
 #include <cstdint>
 
 namespace cgx {
 
-/// The words are the caller's; ranks that run the same collective say the same. Numbers count the
+/// The words are the caller's, and equal on ranks that run the same collective. Numbers count the
 /// collectives of a group from 1.
 struct Fingerprint {
   uint64_t number = 0;
@@ -14,7 +14,7 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
-/// What a peer said of the same number.
+/// The fingerprint that a peer published for the same number.
 struct PeerFingerprint {
   int rank = 0;
   Fingerprint note;

@@ -10,35 +10,35 @@
 
 #include "base/error.h"
 #include "comm/arguments.h"
-#include "comm/shm/hand_over.h"
+#include "comm/hand_over.h"
 #include "comm/shm/slots.h"
 
 namespace cgx {
 namespace {
 
-// Blocks by rank and slot. The owner of a block changes it only while nobody reads it, and tells of
-// messages in it afterwards.
-struct Blocks {
+// Memory of long messages, by rank and slot. Its owner replaces a block only while nobody reads it,
+// and posts messages in it afterwards.
+struct SlotBlocks {
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }
   };
-  struct Block {
+  struct SlotBlock {
     std::unique_ptr<std::byte, Free> data;
     size_t bytes = 0;
   };
-  explicit Blocks(size_t count) : all(count) {}
-  std::vector<Block> all;
+  explicit SlotBlocks(size_t count) : all(count) {}
+  std::vector<SlotBlock> all;
 };
 
 class InProcessLongSlots final : public LongSlots {
  public:
-  InProcessLongSlots(std::shared_ptr<Blocks> blocks, int rank, int slots)
+  InProcessLongSlots(std::shared_ptr<SlotBlocks> blocks, int rank, int slots)
       : blocks_(std::move(blocks)),
         rank_(static_cast<size_t>(rank)),
         slots_(static_cast<size_t>(slots)) {}
 
   std::byte* own(size_t slot, size_t bytes) override {
-    Blocks::Block& block = at(rank_, slot);
+    SlotBlocks::SlotBlock& block = at(rank_, slot);
     if (block.bytes < bytes) {
       block = {};
       const size_t rounded = (bytes + 63) / 64 * 64;
@@ -52,14 +52,14 @@ class InProcessLongSlots final : public LongSlots {
   }
 
   const std::byte* of(int peer, size_t slot, size_t bytes) override {
-    const Blocks::Block& block = at(static_cast<size_t>(peer), slot);
+    const SlotBlocks::SlotBlock& block = at(static_cast<size_t>(peer), slot);
     return block.bytes < bytes ? nullptr : block.data.get();
   }
 
  private:
-  Blocks::Block& at(size_t rank, size_t slot) { return blocks_->all[rank * slots_ + slot]; }
+  SlotBlocks::SlotBlock& at(size_t rank, size_t slot) { return blocks_->all[rank * slots_ + slot]; }
 
-  const std::shared_ptr<Blocks> blocks_;
+  const std::shared_ptr<SlotBlocks> blocks_;
   const size_t rank_, slots_;
 };
 
@@ -137,7 +137,8 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_
   memory.format();
   std::vector<std::unique_ptr<Communicator>> group;
   group.reserve(size);
-  auto blocks = std::make_shared<Blocks>(static_cast<size_t>(size) * static_cast<size_t>(slots));
+  auto blocks =
+      std::make_shared<SlotBlocks>(static_cast<size_t>(size) * static_cast<size_t>(slots));
   auto direct = std::make_shared<HandOver>(size);
   for (int rank = 0; rank < size; ++rank) {
     group.push_back(std::make_unique<InProcess>(

@@ -10,8 +10,8 @@ namespace cgx {
 class Pending {
  public:
   virtual ~Pending() = default;
-  /// Has it ended? Never blocks. Errors are thrown by wait(). Where can_poll() is false, only true
-  /// after wait().
+  /// True after the end, with an error or without; wait() throws the error. Never blocks. Where
+  /// PointToPoint::can_poll() is false, only true after wait().
   virtual bool done() = 0;
   /// Waits for the end; TimeoutError, PeerLostError or AbortedError otherwise. May be called again
   /// after success.

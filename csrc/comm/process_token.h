@@ -1,5 +1,5 @@
-// Which process is this? A pid is not enough: containers that share /dev/shm may give the same pid
-// twice.
+// The identity of a process. A pid is not enough: containers that share /dev/shm may give the same
+// pid twice.
 #pragma once
 
 #include <cstdint>

@@ -12,50 +12,20 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.h"
 #include "comm/communicator.h"
+#include "reduce/engine_options.h"
+#include "reduce/plan/cache.h"
+#include "reduce/plan/choose.h"
 #include "reduce/plan/plan.h"
 #include "reduce/plan/topology.h"
 #include "reduce/schedule/reducer.h"
 #include "reduce/stats.h"
 
 namespace cgx {
-
-enum class Reduction : uint8_t { kAuto = 0, kOneShot = 1, kScatterReduceAllGather = 2, kRing = 3 };
-
-/// Where direct transfers pay off: below, the headers before them cost more than the copies into
-/// and out of messages. Chunks: every one costs each rank a wait, and a wait that sleeps some 50 us
-/// (benchmarks/exact.py).
-inline constexpr size_t kDirectFrom = size_t{512} << 10;
-inline constexpr size_t kDirectChunk = size_t{2} << 20;
-
-/// What all ranks of a group must agree on: plans follow from it.
-struct EngineOptions {
-  /// On one host, and across hosts.
-  Reduction inner_reduction = Reduction::kAuto;
-  Reduction cross_reduction = Reduction::kAuto;
-  NonFinite nonfinite = NonFinite::kPropagate;
-  /// A checksum after every message.
-  bool checksum = false;
-  /// Errors show the hashes of plans. May differ between ranks.
-  bool tell_hashes = false;
-  /// With two levels: no codec inside hosts.
-  bool inner_exact = true;
-  /// With one level, over a communicator with direct transfers: kAuto takes them for exact tensors
-  /// from this many bytes on. 0: for none.
-  size_t direct_from = 0;
-  /// Bytes of a chunk of those that is aimed at.
-  size_t direct_chunk = kDirectChunk;
-  /// Exchanges inside a host.
-  Budget inner;
-  /// Across hosts: bytes of a message that is aimed at, and of an exchange that is allowed.
-  size_t segment_bytes = 0;
-  size_t cross_bytes = 0;
-};
 
 /// The communicators of one rank; see Links for which are there.
 struct Communicators {
@@ -67,32 +37,9 @@ struct Communicators {
   std::string name;
 };
 
-/// Which algorithm the options take for an all-reduce of these layers, if it fits. kAuto: direct
-/// where the options say so; else one-shot for two ranks (as many bytes as
-/// scatter-reduce-all-gather, half the roundings and half the latency) and for messages so small
-/// that a second exchange would cost more than the extra bytes.
-Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
-                           const std::vector<Layer>& layers, DType dtype);
-
-/// The plan of an all-reduce. Where kAuto would take an algorithm whose messages do not fit into a
-/// communicator, scatter-reduce-all-gather is tried. ConfigError if a bucket does not fit into a
-/// message.
-std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
-                                                 const Topology& topology,
-                                                 const std::vector<Layer>& layers, DType dtype);
-
-/// The plan of a reduce-scatter or an all-gather.
-std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
-                                             Operation operation, size_t shard,
-                                             const std::shared_ptr<const Codec>& codec,
-                                             DType dtype);
-
-/// Told of the failure that breaks a group, before the communicators tell the peers; returns it
-/// with what else is known of its cause.
+/// Called with the failure that breaks a group, before the communicators pass it on to the peers;
+/// returns it with what else is known of its cause.
 using Explain = std::function<Failure(Failure)>;
-
-/// Why a plan has the algorithm that it has: for logs.
-std::string why_algorithm(const EngineOptions& options, const Plan& plan, const Topology& topology);
 
 class Engine {
  public:
@@ -106,9 +53,13 @@ class Engine {
   const EngineOptions& options() const { return options_; }
 
   /// Cached by content. ConfigError if a bucket does not fit into a message.
-  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Layer>& layers, DType dtype);
+  std::shared_ptr<const Plan> plan_all_reduce(const std::vector<Layer>& layers, DType dtype) {
+    return plans_.all_reduce(layers, dtype);
+  }
   std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
-                                          const std::shared_ptr<const Codec>& codec, DType dtype);
+                                          const std::shared_ptr<const Codec>& codec, DType dtype) {
+    return plans_.shards(operation, shard, codec, dtype);
+  }
 
   /// Runs a plan on host memory; all ranks run equal plans in the same order.
   ///   all-reduce      input == output: plan.values values
@@ -116,20 +67,20 @@ class Engine {
   ///   all-gather      input one shard, output plan.values values
   /// average: divides the fp32 sum by the number of ranks before it is rounded.
   /// number: of the call, for errors; none: the engine's own count, from 1.
-  /// errand: counts there instead of in stats(): an exchange of the group's own, on behalf of the
-  /// call with that number.
+  /// overhead: gets the statistics instead of stats(); for exchanges of the autotuner, on behalf of
+  /// the call with that number.
   /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
   /// later run() throws the same). Their origin() is the cause without this call's title.
   void run(const Plan& plan, const void* input, void* output, bool average,
            const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
-           Stats* errand = nullptr);
+           Stats* overhead = nullptr);
 
-  /// Breaks the group, here and where the communicators can tell the peers. The first cause stays.
+  /// Breaks the group, here and where the communicators reach the peers. The first cause stays.
   void fail(const Failure& cause);
   void abort(const std::string& reason);
 
   /// Same as in Communicator, for all communicators at once; ranks are the group's.
-  std::optional<PeerFingerprint> compare_call(const Fingerprint& note);
+  std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint);
   void forget_call(uint64_t number);
   void finish_call(uint64_t number);
   std::vector<int> ended_peers(uint64_t number);
@@ -138,13 +89,13 @@ class Engine {
   enum class Sight : uint8_t { kNone, kSome, kAll };
   Sight sight_of_ends();
 
-  /// Leaves the group: peers that still wait for this rank hear it at once. No run() may be under
-  /// way or follow.
+  /// Leaves the group: peers that still wait for this rank get an error at once. No run() may be
+  /// under way or follow.
   void close();
 
   /// Why the group is broken, if it is, as far as this rank knows. Never waits.
   std::optional<Failure> failure();
-  /// The same for errors of later calls: where a run() is just about to find out the cause, that.
+  /// The same for errors of later calls: waits for the cause if a run() is just finding it out.
   std::optional<Failure> first_cause();
 
   /// Calls so far: the sequence number of the next one (key of stochastic rounding).
@@ -161,19 +112,6 @@ class Engine {
   void use(std::unique_ptr<DeviceStages> device);
 
  private:
-  struct PlanKey {
-    Operation operation;
-    DType dtype;
-    std::vector<std::pair<size_t, std::shared_ptr<const Codec>>> layers;
-    bool operator==(const PlanKey&) const = default;
-  };
-  struct PlanKeyHash {
-    size_t operator()(const PlanKey& key) const;
-  };
-
-  template <typename Build>
-  std::shared_ptr<const Plan> cached(PlanKey key, const Build& build);
-
   /// What is longer than the communicators' capacity is a single bucket.
   void make_room(const Plan& plan);
   void dispatch(Call& call, const void* input, void* output);
@@ -188,6 +126,7 @@ class Engine {
   const EngineOptions options_;
   const int rank_;
   const int size_;
+  PlanCache plans_;
   std::atomic<uint64_t> sequence_{0};
   std::vector<float> scratch_;
   WorkMemory work_;
@@ -199,9 +138,6 @@ class Engine {
   std::optional<Failure> broken_;  // first cause
   std::atomic<bool> running_{false};
   std::condition_variable explained_;  // a run() has set broken_
-
-  std::mutex plans_mutex_;
-  std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash> plans_;
 };
 
 }  // namespace cgx

@@ -58,7 +58,7 @@ std::vector<StatsSnapshot> run_ranks(const SimulatedGroup& group, size_t size, c
     engines.back()->set_sequence(group.sequence);
   }
   std::mutex mutex;
-  std::exception_ptr first;  // the first to fail has the cause, the others only hear of it
+  std::exception_ptr first;  // the first to fail has the cause, the others fail because of it
   const Deadline deadline = Deadline::after(kTimeout);
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < size; ++rank) {

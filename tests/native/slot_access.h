@@ -28,7 +28,7 @@ struct SlotExchangeTestAccess {
   static void announce(SlotExchange& comm, int to, uint64_t offset, uint64_t bytes,
                        uint64_t posted) {
     PairSent& pair = sent(comm, to);
-    for (PairSent::Entry& entry : pair.ring) {
+    for (PairSent::Posted& entry : pair.ring) {
       entry.offset = offset;
       entry.bytes = bytes;
     }

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from torch_cgx import launch
+from torch_cgx.launch import _state
 
 
 @pytest.fixture
@@ -19,5 +20,5 @@ def clean(monkeypatch):
     for name in (*launch.NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GLOO_SOCKET_IFNAME"):
         monkeypatch.setenv(name, "")  # so that what the test sets is undone
         monkeypatch.delenv(name)
-    monkeypatch.setattr(launch, "_state", launch._State())
+    monkeypatch.setattr(_state, "_state", _state.State())
     return monkeypatch

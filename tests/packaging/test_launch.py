@@ -14,8 +14,10 @@ import sys
 import pytest
 
 from tests.distributed import ROOT
-from torch_cgx import _launch_mpi, launch
-from torch_cgx._launch_env import LaunchError, expand_counts, expand_nodes, find
+from torch_cgx import launch
+from torch_cgx.launch import LaunchError, _mpi, _state, find
+from torch_cgx.launch._rendezvous import numbers_of
+from torch_cgx.launch._variables import expand_counts, expand_nodes
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -178,7 +180,7 @@ def test_setup_alone_sets_what_is_absent_and_holds_the_port(clean):
 
 def test_what_the_user_set_stays(clean):
     _set(clean, {**OPEN_MPI, "MASTER_ADDR": "10.1.2.3", "MASTER_PORT": "4321"})
-    clean.setattr(_launch_mpi, "Word", None)  # not needed: would be called
+    clean.setattr(_mpi, "MpiWorld", None)  # not needed: would be called
     found = launch.setup()
     assert found.variables == {
         "RANK": "3",
@@ -212,7 +214,7 @@ def test_torchruns_variables_are_left_alone(clean):
     ],
 )
 def test_errors_of_setup(clean, env, text):
-    clean.setattr(_launch_mpi, "available", lambda: False)
+    clean.setattr(_mpi, "available", lambda: False)
     _set(clean, env)
     with pytest.raises(LaunchError, match=text):
         launch.setup()
@@ -241,15 +243,15 @@ def test_srun_with_a_first_node_of_no_use(clean):
 
 
 def test_rank_and_size_of_the_call_count():
-    assert launch.told("env://") == (None, None)
-    assert launch.told("env://?rank=2&world_size=3") == (2, 3)
-    assert launch.told("env://?rank=0&world_size=-1") == (0, None)
+    assert numbers_of("env://") == (None, None)
+    assert numbers_of("env://?rank=2&world_size=3") == (2, 3)
+    assert numbers_of("env://?rank=0&world_size=-1") == (0, None)
 
 
 def test_a_fork_does_not_inherit_the_store(clean):
-    state = launch._mine()
+    state = _state.mine()
     clean.setattr(state, "pid", state.pid + 1)
-    assert launch._mine() is not state and launch._mine().forked_from is state
+    assert _state.mine() is not state and _state.mine().forked_from is state
 
 
 # ---- import and rendezvous

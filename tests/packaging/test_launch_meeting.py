@@ -1,4 +1,4 @@
-"""How the ranks of a job of mpirun agree on a meeting point: plans, addresses, words over MPI."""
+"""How the ranks of a job of mpirun agree on a meeting point: plans, addresses, MPI."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import time
 import pytest
 
 from tests.calls import on_threads
-from torch_cgx import _launch_meeting as meeting
-from torch_cgx import _launch_mpi, _launch_net
-from torch_cgx._launch_env import LaunchError, find
+from torch_cgx.launch import LaunchError, _mpi, _network, find
+from torch_cgx.launch import _meeting as meeting
 
-# ---- what the ranks make of each other's words
+# ---- what follows from the numbers of all ranks
 
 
 def _hello(rank, **changes):
@@ -47,47 +46,47 @@ def test_ranks_that_disagree_are_named(hellos, text):
 # ---- addresses
 
 _HERE = [
-    _launch_net.Address("lo", "127.0.0.1"),
-    _launch_net.Address("docker0", "172.17.0.1"),
-    _launch_net.Address("eth1", "10.0.0.5"),
-    _launch_net.Address("eth0", "192.0.2.5"),
-    _launch_net.Address("eth0", "2001:db8::5"),
+    _network.Address("lo", "127.0.0.1"),
+    _network.Address("docker0", "172.17.0.1"),
+    _network.Address("eth1", "10.0.0.5"),
+    _network.Address("eth0", "192.0.2.5"),
+    _network.Address("eth0", "2001:db8::5"),
 ]
 
 
 def _name_resolves_to(monkeypatch, *ips):
     entries = [(0, 0, 0, "", (ip, 0)) for ip in ips]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: entries)
-    monkeypatch.setattr(_launch_net, "addresses", lambda: _HERE)
-    monkeypatch.setattr(_launch_net, "_default_interface", lambda: "eth0")
+    monkeypatch.setattr(_network, "addresses", lambda: _HERE)
+    monkeypatch.setattr(_network, "_default_interface", lambda: "eth0")
 
 
 def test_loopback_is_never_handed_out(monkeypatch):
     _name_resolves_to(monkeypatch, "127.0.1.1")  # as in Debian's /etc/hosts
-    found = _launch_net.candidates(None)
+    found = _network.candidates(None)
     assert found == ["192.0.2.5", "2001:db8::5", "172.17.0.1", "10.0.0.5"]
-    assert not _launch_net.name_is_usable()
+    assert not _network.name_is_usable()
 
 
 def test_the_address_of_the_hosts_name_comes_first(monkeypatch):
     _name_resolves_to(monkeypatch, "10.0.0.5")
-    assert _launch_net.candidates(None)[0] == "10.0.0.5"
-    assert _launch_net.name_is_usable()
+    assert _network.candidates(None)[0] == "10.0.0.5"
+    assert _network.name_is_usable()
     _name_resolves_to(monkeypatch, "10.0.0.77")  # not this host's
-    assert not _launch_net.name_is_usable()
+    assert not _network.name_is_usable()
 
 
 def test_an_interface_may_be_named(monkeypatch):
     _name_resolves_to(monkeypatch)
-    assert _launch_net.candidates("eth1") == ["10.0.0.5"]
+    assert _network.candidates("eth1") == ["10.0.0.5"]
     with pytest.raises(LaunchError, match=r"GLOO_SOCKET_IFNAME=eth9.*docker0, eth0, eth1, lo"):
-        _launch_net.candidates("eth9")
+        _network.candidates("eth9")
 
 
 def test_addresses_of_this_machine():
-    found = _launch_net.addresses()
-    assert _launch_net.Address("lo", "127.0.0.1") in found
-    assert _launch_net.interface_of("127.0.0.1") == "lo"
+    found = _network.addresses()
+    assert _network.Address("lo", "127.0.0.1") in found
+    assert _network.interface_of("127.0.0.1") == "lo"
     assert not [a for a in found if a.ip.startswith(("fe80", "169.254"))]
 
 
@@ -95,11 +94,11 @@ def test_addresses_of_this_machine():
 def test_a_listener_proves_itself_and_serves_a_store_after(loopback_only):
     import torch.distributed as dist
 
-    listener = _launch_net.listen(0, loopback_only)
+    listener = _network.listen(0, loopback_only)
     port = listener.getsockname()[1]
-    with _launch_net.answering(listener) as token:
-        assert _launch_net.reach("127.0.0.1", port, token, 5) == ("127.0.0.1", None)
-        local, wrong = _launch_net.reach("127.0.0.1", port, bytes(16), 5)
+    with _network.answering(listener) as token:
+        assert _network.reach("127.0.0.1", port, token, 5) == ("127.0.0.1", None)
+        local, wrong = _network.reach("127.0.0.1", port, bytes(16), 5)
         assert local is None and wrong == "another program answers there"
     store = dist.TCPStore(
         "127.0.0.1",
@@ -115,27 +114,27 @@ def test_a_listener_proves_itself_and_serves_a_store_after(loopback_only):
 
 
 def test_a_port_in_use_is_named():
-    with _launch_net.listen(0, True) as first:
+    with _network.listen(0, True) as first:
         port = first.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"port {port} \(MASTER_PORT\).*in use"):
-            _launch_net.listen(port, True)
+            _network.listen(port, True)
 
 
 @pytest.mark.alone
 def test_a_peer_that_is_not_there_or_mute():
-    with _launch_net.listen(0, True) as listener:
+    with _network.listen(0, True) as listener:
         port = listener.getsockname()[1]
         begin = time.monotonic()
-        local, wrong = _launch_net.reach("127.0.0.1", port, bytes(16), 0.3)
+        local, wrong = _network.reach("127.0.0.1", port, bytes(16), 0.3)
         assert local is None and wrong and time.monotonic() - begin < 3
-    assert _launch_net.reach("127.0.0.1", port, bytes(16), 5) == (None, "Connection refused")
+    assert _network.reach("127.0.0.1", port, bytes(16), 5) == (None, "Connection refused")
 
 
-# ---- the word between ranks, over a stand-in for MPI
+# ---- agreement between ranks, over a stand-in for MPI
 
 
 class _Comm:
-    """The few calls of an mpi4py communicator that `Word` makes, between threads."""
+    """The few calls of an mpi4py communicator that `MpiWorld` makes, between threads."""
 
     def __init__(self, boxes, rank):
         self.boxes, self.rank = boxes, rank
@@ -160,13 +159,13 @@ class _Comm:
         return self.boxes[self.rank][source, tag].pop(0)
 
 
-def _words(monkeypatch, n, timeout=10.0):
+def _worlds(monkeypatch, n, timeout=10.0):
     boxes = [{} for _ in range(n)]
     found = []
     for rank in range(n):
         mpi = type("MPI", (), {"COMM_WORLD": _Comm(boxes, rank)})
-        monkeypatch.setattr(_launch_mpi, "_start", lambda _, mpi=mpi: mpi)
-        found.append(_launch_mpi.Word(find({"PMI_RANK": "3", "PMI_SIZE": "6"}), timeout))
+        monkeypatch.setattr(_mpi, "_start", lambda _, mpi=mpi: mpi)
+        found.append(_mpi.MpiWorld(find({"PMI_RANK": "3", "PMI_SIZE": "6"}), timeout))
     return found
 
 
@@ -175,13 +174,13 @@ def _on_all(calls):
     return [str(one) if isinstance(one, LaunchError) else one for one in outcomes]
 
 
-def _meet(words, networks, **changes):
-    env = {"PMI_SIZE": str(len(words))}
+def _meet(worlds, networks, **changes):
+    env = {"PMI_SIZE": str(len(worlds))}
 
     def call(rank):
         launcher = find({**env, "PMI_RANK": str(rank)})
         return lambda: meeting.meet_by_mpi(
-            words[rank], launcher, *changes.get("given", (None,) * 2)
+            worlds[rank], launcher, *changes.get("given", (None,) * 2)
         )
 
     monkeypatch = changes["monkeypatch"]
@@ -192,12 +191,12 @@ def _meet(words, networks, **changes):
         with lock:
             return next(identities)
 
-    monkeypatch.setattr(_launch_net, "network_identity", identity)
-    return _on_all([call(rank) for rank in range(len(words))])
+    monkeypatch.setattr(_network, "network_identity", identity)
+    return _on_all([call(rank) for rank in range(len(worlds))])
 
 
 def test_ranks_of_one_network_meet_at_the_loopback(clean):
-    found = _meet(_words(clean, 3), ["a"] * 3, monkeypatch=clean)
+    found = _meet(_worlds(clean, 3), ["a"] * 3, monkeypatch=clean)
     assert [(m.rank, m.address, m.local_size) for m in found] == [
         (rank, "127.0.0.1", 3) for rank in range(3)
     ]
@@ -207,9 +206,9 @@ def test_ranks_of_one_network_meet_at_the_loopback(clean):
 
 
 def test_ranks_of_several_networks_take_the_first_address_that_all_reach(clean):
-    clean.setattr(_launch_net, "candidates", lambda _: ["192.0.2.254", "127.0.0.1"])
+    clean.setattr(_network, "candidates", lambda _: ["192.0.2.254", "127.0.0.1"])
     tried = []
-    honest = _launch_net.reach
+    honest = _network.reach
 
     def reach(host, port, token, seconds):
         tried.append(host)
@@ -217,9 +216,9 @@ def test_ranks_of_several_networks_take_the_first_address_that_all_reach(clean):
             return None, "out of reach"  # of one rank
         return honest("127.0.0.1", port, token, seconds)
 
-    clean.setattr(_launch_net, "reach", reach)
-    clean.setattr(_launch_net, "name_is_usable", lambda: False)
-    found = _meet(_words(clean, 3), "aba", monkeypatch=clean)
+    clean.setattr(_network, "reach", reach)
+    clean.setattr(_network, "name_is_usable", lambda: False)
+    found = _meet(_worlds(clean, 3), "aba", monkeypatch=clean)
     assert [m.address for m in found] == ["127.0.0.1"] * 3
     assert [m.interface for m in found] == ["lo"] * 3
     assert sorted(tried) == ["127.0.0.1"] * 3 + ["192.0.2.254"] * 3
@@ -227,22 +226,22 @@ def test_ranks_of_several_networks_take_the_first_address_that_all_reach(clean):
 
 
 def test_no_address_that_all_reach(clean):
-    clean.setattr(_launch_net, "candidates", lambda _: ["192.0.2.254"])
-    clean.setattr(_launch_net, "reach", lambda *_: (None, "No route to host"))
-    found = _meet(_words(clean, 2), "ab", monkeypatch=clean)
+    clean.setattr(_network, "candidates", lambda _: ["192.0.2.254"])
+    clean.setattr(_network, "reach", lambda *_: (None, "No route to host"))
+    found = _meet(_worlds(clean, 2), "ab", monkeypatch=clean)
     assert found[0] == found[1] and "Set MASTER_ADDR" in found[0]
     assert re.search(r"192\.0\.2\.254 port \d+ \(rank 0 on .*: No route.* 1 more", found[0])
 
 
 def test_rank_0_that_cannot_listen_is_everybodys_error(clean):
-    with _launch_net.listen(0, False) as taken:
+    with _network.listen(0, False) as taken:
         port = taken.getsockname()[1]
-        found = _meet(_words(clean, 2), "aa", given=(None, port), monkeypatch=clean)
+        found = _meet(_worlds(clean, 2), "aa", given=(None, port), monkeypatch=clean)
     assert found[0] == found[1] and f"rank 0: cannot listen on port {port}" in found[0]
 
 
 def test_a_rank_that_does_not_come_is_named(monkeypatch):
-    words = _words(monkeypatch, 3, timeout=0.3)
-    found = _on_all([lambda i=i: words[i].agree(i, sum) for i in (0, 1)])
+    worlds = _worlds(monkeypatch, 3, timeout=0.3)
+    found = _on_all([lambda i=i: worlds[i].agree(i, sum) for i in (0, 1)])
     assert found[0] == "rank 0: rank 2 has not called init_process_group within 0.3 s"
     assert found[1] is not None and "rank" in found[1]

@@ -154,6 +154,7 @@ def test_source_archive_is_complete(tmp_path):
         "setup.py",
         "build_kernels.py",
         "torch_cgx/_C.pyi",
+        "torch_cgx/launch/__init__.py",
     } <= names
     built = (".so", ".pyc", ".fatbin", ".hsaco", "_kernels.cu")
     assert not [name for name in names if name.endswith(built)]

@@ -16,22 +16,22 @@ using device::OwnEvent;
 using device::Queue;
 
 constexpr unsigned kLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS; HIP has the same
-constexpr std::chrono::milliseconds kGoodbye{500};
+constexpr std::chrono::milliseconds kLeaveWait{500};
 // Payloads are aligned as the kernels want them: 64 bytes.
 constexpr size_t kShift = 64 - Communicator::kPayloadOffset;
 
-// What follows the header in a control message.
-struct Note {
+// What follows the header in a control message: where the message lies in the receiver's memory.
+struct MessagePlace {
   uint64_t bytes;
   uint64_t slot;
 };
-static_assert(kIpcControlBytes == Communicator::kPayloadOffset + sizeof(Note));
+static_assert(kIpcControlBytes == Communicator::kPayloadOffset + sizeof(MessagePlace));
 
 // Where messages lie in the memory of a rank: its inbox, and then those that it broadcasts.
-struct Layout {
+struct IpcLayout {
   size_t size, slots, stride;
 
-  Layout(int ranks, int in_flight, size_t capacity)
+  IpcLayout(int ranks, int in_flight, size_t capacity)
       : size(static_cast<size_t>(ranks)),
         slots(static_cast<size_t>(in_flight)),
         stride((capacity + kShift + 63) / 64 * 64) {}
@@ -46,7 +46,7 @@ struct Layout {
 };
 
 // What a rank shows the others: handles of its memory and events.
-class Shown {
+class HandleWriter {
  public:
   void add(const void* bytes, size_t n) { text_.append(static_cast<const char*>(bytes), n); }
   std::string text() const { return text_; }
@@ -55,9 +55,9 @@ class Shown {
   std::string text_;
 };
 
-class Reader {
+class HandleReader {
  public:
-  explicit Reader(std::string text) : text_(std::move(text)) {}
+  explicit HandleReader(std::string text) : text_(std::move(text)) {}
   template <typename T>
   T take() {
     T value;
@@ -75,19 +75,19 @@ class Reader {
 };
 
 // A peer's memory, opened here.
-class Opened {
+class PeerMemory {
  public:
-  Opened(const Queue& queue, const device::IpcMemory& handle) : queue_(&queue) {
+  PeerMemory(const Queue& queue, const device::IpcMemory& handle) : queue_(&queue) {
     GPU(queue.driver(), open_ipc_memory, &memory_, handle, kLazyPeerAccess);
   }
-  ~Opened() {
+  ~PeerMemory() {
     if (memory_ == 0) return;
     const Driver& driver = queue_->driver();
     device::release_in(driver, queue_->context(), [&] { driver.close_ipc_memory(memory_); });
   }
-  Opened(Opened&& other) noexcept
+  PeerMemory(PeerMemory&& other) noexcept
       : queue_(other.queue_), memory_(std::exchange(other.memory_, 0)) {}
-  Opened& operator=(Opened&&) = delete;
+  PeerMemory& operator=(PeerMemory&&) = delete;
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(memory_); }
 
@@ -97,14 +97,14 @@ class Opened {
 };
 
 // The memory and events of all ranks, as this one sees them.
-struct Shared {
-  struct Peer {
-    Opened memory;
+struct GroupMemory {
+  struct PeerSide {
+    PeerMemory memory;
     std::vector<OwnEvent> ready;     // by slot: the peer's message is written
     std::vector<OwnEvent> consumed;  // by slot: the peer has read this rank's message
   };
 
-  Shared(const Queue& queue, const Layout& layout)
+  GroupMemory(const Queue& queue, const IpcLayout& layout)
       : memory(device::allocate_device(queue.driver(), layout.bytes())) {
     for (size_t slot = 0; slot < layout.slots; ++slot) ready.emplace_back(queue.driver(), true);
     for (size_t i = 0; i < layout.size * layout.slots; ++i) {
@@ -113,7 +113,7 @@ struct Shared {
   }
 
   std::string handles(const Queue& queue) const {
-    Shown shown;
+    HandleWriter shown;
     device::IpcMemory handle{};
     GPU(queue.driver(), get_ipc_memory, &handle, reinterpret_cast<device::Pointer>(memory.get()));
     shown.add(&handle, sizeof handle);
@@ -127,9 +127,9 @@ struct Shared {
     return shown.text();
   }
 
-  void open(const Queue& queue, const Layout& layout, size_t rank, const std::string& handles) {
-    Reader reader(handles);
-    Peer peer{Opened(queue, reader.take<device::IpcMemory>()), {}, {}};
+  void open(const Queue& queue, const IpcLayout& layout, size_t rank, const std::string& handles) {
+    HandleReader reader(handles);
+    PeerSide peer{PeerMemory(queue, reader.take<device::IpcMemory>()), {}, {}};
     for (size_t slot = 0; slot < layout.slots; ++slot) {
       peer.ready.emplace_back(queue.driver(), reader.take<device::IpcEvent>());
     }
@@ -139,19 +139,19 @@ struct Shared {
         if (of == rank) peer.consumed.emplace_back(queue.driver(), handle);
       }
     }
-    peers.push_back(std::make_unique<Peer>(std::move(peer)));
+    peers.push_back(std::make_unique<PeerSide>(std::move(peer)));
   }
 
   std::shared_ptr<std::byte> memory;
   std::vector<OwnEvent> ready;     // by slot: this rank's messages are written
   std::vector<OwnEvent> consumed;  // by sender and slot: this rank has read the message
-  std::vector<std::unique_ptr<Peer>> peers;
+  std::vector<std::unique_ptr<PeerSide>> peers;
 };
 
 class GpuIpc final : public Communicator {
  public:
-  GpuIpc(const Queue& queue, std::unique_ptr<Communicator> control, const Layout& layout,
-         size_t capacity, std::unique_ptr<Shared> shared)
+  GpuIpc(const Queue& queue, std::unique_ptr<Communicator> control, const IpcLayout& layout,
+         size_t capacity, std::unique_ptr<GroupMemory> shared)
       : queue_(queue),
         control_(std::move(control)),
         layout_(layout),
@@ -161,11 +161,11 @@ class GpuIpc final : public Communicator {
         shown_(layout.size) {}
 
   ~GpuIpc() override {
-    // What this rank has put on its stream must not outlive the memory.
+    // Work of this rank that is still on its stream uses the memory.
     if (!queue_.finish("the last messages of a group")) return;
     try {
       shared_->peers.clear();
-      say_goodbye();
+      leave();
     } catch (const std::exception&) {
       // A peer is late, gone, or somewhere else.
     }
@@ -186,19 +186,19 @@ class GpuIpc final : public Communicator {
   void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
             const Deadline& deadline) override {
     size_t all = 0;
-    heads_to_.assign(bytes_to.size(), 0);
+    control_bytes_.assign(bytes_to.size(), 0);
     for (size_t p = 0; p < bytes_to.size(); ++p) {
       all += bytes_to[p];
-      heads_to_[p] = bytes_to[p] > 0 ? kIpcControlBytes : 0;
+      control_bytes_[p] = bytes_to[p] > 0 ? kIpcControlBytes : 0;
     }
     check_room(all);
-    control_->open(heads_to_, heads_, deadline);
+    control_->open(control_bytes_, headers_, deadline);
     begin_exchange();
     buffers.assign(bytes_to.size(), nullptr);
     for (size_t p = 0; p < bytes_to.size(); ++p) {
       if (bytes_to[p] == 0) continue;
       buffers[p] = inbox_at(p) + kShift;
-      opened_.push_back({static_cast<int>(p), buffers[p], heads_[p], bytes_to[p]});
+      opened_.push_back({static_cast<int>(p), buffers[p], headers_[p], bytes_to[p]});
     }
     wait_for_readers();
   }
@@ -217,26 +217,26 @@ class GpuIpc final : public Communicator {
   }
 
   std::byte* header_of(std::byte* message) override {
-    for (const Sent& sent : opened_) {
+    for (const IpcMessage& sent : opened_) {
       if (sent.message == message) return sent.header;
     }
     throw Error("header_of() of a message that is not open");
   }
 
   void post(const Deadline& deadline) override {
-    for (const Sent& sent : opened_) {
+    for (const IpcMessage& sent : opened_) {
       if (broadcast_ != nullptr) {
         queue_.copy(inbox_at(static_cast<size_t>(sent.peer)) + kShift + kPayloadOffset,
                     broadcast_ + kPayloadOffset, sent.bytes - kPayloadOffset);
       }
-      const Note note{sent.bytes, slot()};
-      std::memcpy(sent.header + kPayloadOffset, &note, sizeof note);
+      const MessagePlace place{sent.bytes, slot()};
+      std::memcpy(sent.header + kPayloadOffset, &place, sizeof place);
     }
     if (!opened_.empty()) queue_.record(shared_->ready[slot()]);
     control_->post(deadline);
     if (opened_.empty()) return;
     receivers_[slot()].clear();
-    for (const Sent& sent : opened_) receivers_[slot()].push_back(sent.peer);
+    for (const IpcMessage& sent : opened_) receivers_[slot()].push_back(sent.peer);
     opened_.clear();
     ++exchange_;
   }
@@ -244,22 +244,22 @@ class GpuIpc final : public Communicator {
   Message receive(int peer, const Deadline& deadline) override {
     const Message control = control_->receive(peer, deadline);
     check_here(control, peer);
-    Note note{};
+    MessagePlace place{};
     const std::string who = str_of("rank ", called(rank()), ": message of rank ", called(peer));
     if (control.bytes != kIpcControlBytes) {
       throw MismatchError(
           str_of(who, " has a header of ", control.bytes, " bytes, expected ", kIpcControlBytes));
     }
-    std::memcpy(&note, control.data + kPayloadOffset, sizeof note);
-    if (note.slot >= layout_.slots || note.bytes < kPayloadOffset || note.bytes > capacity_) {
-      throw MismatchError(str_of(who, " says that it is of ", note.bytes, " bytes in slot ",
-                                 note.slot, "; allowed: up to ", capacity_, " in slot 0 to ",
+    std::memcpy(&place, control.data + kPayloadOffset, sizeof place);
+    if (place.slot >= layout_.slots || place.bytes < kPayloadOffset || place.bytes > capacity_) {
+      throw MismatchError(str_of(who, " says that it is of ", place.bytes, " bytes in slot ",
+                                 place.slot, "; allowed: up to ", capacity_, " in slot 0 to ",
                                  layout_.slots - 1));
     }
-    queue_.wait_for(this->peer(static_cast<size_t>(peer)).ready[note.slot]);
-    shown_[static_cast<size_t>(peer)] = note.slot;
-    const size_t place = layout_.inbox(static_cast<size_t>(peer), note.slot);
-    return {shared_->memory.get() + place + kShift, note.bytes, control.data};
+    queue_.wait_for(this->peer(static_cast<size_t>(peer)).ready[place.slot]);
+    shown_[static_cast<size_t>(peer)] = place.slot;
+    const size_t offset = layout_.inbox(static_cast<size_t>(peer), place.slot);
+    return {shared_->memory.get() + offset + kShift, place.bytes, control.data};
   }
 
   Message peek(int peer, const Deadline& deadline) override {
@@ -277,8 +277,8 @@ class GpuIpc final : public Communicator {
   void flush(const Deadline& deadline) override { control_->flush(deadline); }
   void abort(const Failure& cause) override { control_->abort(cause); }
   std::optional<Failure> failure() override { return control_->failure(); }
-  std::optional<PeerFingerprint> compare_call(const Fingerprint& note) override {
-    return control_->compare_call(note);
+  std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint) override {
+    return control_->compare_call(fingerprint);
   }
   void forget_call(uint64_t number) override { control_->forget_call(number); }
   void finish_call(uint64_t number) override { control_->finish_call(number); }
@@ -286,7 +286,7 @@ class GpuIpc final : public Communicator {
   std::vector<int> ended_peers(uint64_t number) override { return control_->ended_peers(number); }
 
  private:
-  struct Sent {
+  struct IpcMessage {
     int peer;
     std::byte* message;
     std::byte* header;
@@ -295,7 +295,7 @@ class GpuIpc final : public Communicator {
 
   size_t slot() const { return exchange_ % layout_.slots; }
 
-  const Shared::Peer& peer(size_t rank) const {
+  const GroupMemory::PeerSide& peer(size_t rank) const {
     return *shared_->peers[rank < static_cast<size_t>(this->rank()) ? rank : rank - 1];
   }
 
@@ -304,10 +304,10 @@ class GpuIpc final : public Communicator {
     return peer(to).memory.data() + layout_.inbox(static_cast<size_t>(rank()), slot());
   }
 
-  // Memory is to be freed after the peers have closed it: each says so when it has, with a message
-  // of a header alone. Peers that leave later are waited for a moment.
-  void say_goodbye() {
-    const Deadline soon = Deadline::after(kGoodbye);
+  // Memory must be freed after the peers have closed it: each sends a message of a header alone
+  // when it has. Peers that leave later are waited for, at most kLeaveWait.
+  void leave() {
+    const Deadline soon = Deadline::after(kLeaveWait);
     std::byte* header = control_->open_broadcast(kPayloadOffset, soon);
     std::memset(header, 0, kPayloadOffset);
     control_->post(soon);
@@ -318,7 +318,7 @@ class GpuIpc final : public Communicator {
     }
   }
 
-  // PeerLostError for a message that says goodbye.
+  // PeerLostError for the message of a peer that has left.
   void check_here(const Message& control, int peer) const {
     if (control.bytes != kPayloadOffset) return;
     throw PeerLostError(str_of("rank ", called(rank()), " waited for rank ", called(peer),
@@ -337,7 +337,8 @@ class GpuIpc final : public Communicator {
     broadcast_ = nullptr;
   }
 
-  // Those that read what lay in the slot before have recorded it: control has seen them release it.
+  // The readers of what lay in the slot before have recorded their events: `control` has seen them
+  // release the slot.
   void wait_for_readers() {
     if (opened_.empty()) return;
     for (int reader : receivers_[slot()]) {
@@ -348,22 +349,22 @@ class GpuIpc final : public Communicator {
 
   const Queue& queue_;
   const std::unique_ptr<Communicator> control_;
-  const Layout layout_;
+  const IpcLayout layout_;
   const size_t capacity_;
-  const std::unique_ptr<Shared> shared_;
+  const std::unique_ptr<GroupMemory> shared_;
   std::vector<std::vector<int>> receivers_;  // by slot, of the exchange that used it last
   std::vector<uint64_t> shown_;              // by peer: the slot of the message that is shown
-  std::vector<size_t> heads_to_;
-  std::vector<std::byte*> heads_;
-  std::vector<Sent> opened_;
+  std::vector<size_t> control_bytes_;
+  std::vector<std::byte*> headers_;
+  std::vector<IpcMessage> opened_;
   std::byte* broadcast_ = nullptr;
   uint64_t exchange_ = 0;
 };
 
-// Everybody says whether a step went well; the first that did not is told to all.
-std::string first_trouble(Rendezvous& rendezvous, const std::string& step, int rank, int size,
-                          const std::string& trouble, const Deadline& deadline) {
-  rendezvous.set(str_of(step, "/", rank), trouble.empty() ? "+" : "-" + trouble);
+// Every rank publishes whether a step went well; returns the error of the first rank that failed.
+std::string first_error(Rendezvous& rendezvous, const std::string& step, int rank, int size,
+                        const std::string& error, const Deadline& deadline) {
+  rendezvous.set(str_of(step, "/", rank), error.empty() ? "+" : "-" + error);
   std::string first;
   for (int r = 0; r < size; ++r) {
     const std::string said = rendezvous.get(str_of(step, "/", r), deadline);
@@ -379,30 +380,30 @@ std::unique_ptr<Communicator> make_gpu_ipc(const Queue& queue,
                                            Rendezvous& rendezvous, size_t capacity,
                                            const Deadline& deadline, std::string& why_not) {
   const int rank = control->rank(), size = control->size();
-  const Layout layout(size, control->in_flight(), capacity);
+  const IpcLayout layout(size, control->in_flight(), capacity);
   const device::InContext here(queue.driver(), queue.context());
-  std::unique_ptr<Shared> shared;
-  std::string handles, trouble;
+  std::unique_ptr<GroupMemory> shared;
+  std::string handles, error;
   try {
-    shared = std::make_unique<Shared>(queue, layout);
+    shared = std::make_unique<GroupMemory>(queue, layout);
     handles = shared->handles(queue);
   } catch (const ResourceError& e) {
-    trouble = e.what();
+    error = e.what();
   }
-  why_not = first_trouble(rendezvous, "gpu-memory", rank, size, trouble, deadline);
+  why_not = first_error(rendezvous, "gpu-memory", rank, size, error, deadline);
   if (!why_not.empty()) return nullptr;
   rendezvous.set(str_of("gpu-handles/", rank), handles);
   for (int p = 0; p < size; ++p) {
     if (p == rank) continue;
     const std::string theirs = rendezvous.get(str_of("gpu-handles/", p), deadline);
-    if (!trouble.empty()) continue;
+    if (!error.empty()) continue;
     try {
       shared->open(queue, layout, static_cast<size_t>(rank), theirs);
     } catch (const ResourceError& e) {
-      trouble = str_of("memory of rank ", p, ": ", e.what());
+      error = str_of("memory of rank ", p, ": ", e.what());
     }
   }
-  why_not = first_trouble(rendezvous, "gpu-opened", rank, size, trouble, deadline);
+  why_not = first_error(rendezvous, "gpu-opened", rank, size, error, deadline);
   if (!why_not.empty()) return nullptr;
   return std::make_unique<GpuIpc>(queue, std::move(control), layout, capacity, std::move(shared));
 }

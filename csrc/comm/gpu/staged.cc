@@ -29,7 +29,7 @@ class Staged final : public Communicator {
         sent_(static_cast<size_t>(host_->in_flight()), GrowingMemory(&device::allocate_device)),
         peers_(static_cast<size_t>(host_->size())) {
     const device::InContext here(queue_.driver(), queue_.context());
-    for (Peer& peer : peers_) peer.copied = std::make_unique<OwnEvent>(queue_.driver());
+    for (PeerBuffers& peer : peers_) peer.copied = std::make_unique<OwnEvent>(queue_.driver());
   }
 
   ~Staged() override { queue_.finish("the last copies of a group"); }
@@ -74,7 +74,7 @@ class Staged final : public Communicator {
   }
 
   std::byte* header_of(std::byte* message) override {
-    for (const Opened& opened : opened_) {
+    for (const StagedMessage& opened : opened_) {
       if (opened.message == message) return opened.lent;
     }
     throw Error("header_of() of a message that is not open");
@@ -84,17 +84,17 @@ class Staged final : public Communicator {
     if (fetched_) return;
     const device::InContext here(queue_.driver(), queue_.context());
     size_t all = 0;
-    for (const Opened& opened : opened_) all += opened.bytes - kPayloadOffset;
+    for (const StagedMessage& opened : opened_) all += opened.bytes - kPayloadOffset;
     std::byte* pinned = pin(outgoing_, all);
     size_t at = 0;
-    for (const Opened& opened : opened_) {
+    for (const StagedMessage& opened : opened_) {
       const size_t bytes = opened.bytes - kPayloadOffset;
       queue_.to_host(pinned + at, opened.message + kPayloadOffset, bytes);
       at += bytes;
     }
     if (all > 0) queue_.synchronize("the GPU to encode a message", deadline);
     at = 0;
-    for (const Opened& opened : opened_) {
+    for (const StagedMessage& opened : opened_) {
       const size_t bytes = opened.bytes - kPayloadOffset;
       std::memcpy(opened.lent + kPayloadOffset, pinned + at, bytes);
       at += bytes;
@@ -111,7 +111,7 @@ class Staged final : public Communicator {
   Message receive(int peer, const Deadline& deadline) override {
     const Message message = host_->receive(peer, deadline);
     const device::InContext here(queue_.driver(), queue_.context());
-    Peer& from = peers_[static_cast<size_t>(peer)];
+    PeerBuffers& from = peers_[static_cast<size_t>(peer)];
     if (message.bytes <= kPayloadOffset) return {message.data, message.bytes, message.data};
     const size_t bytes = message.bytes - kPayloadOffset;
     // The copy of the message before may still read the pinned memory.
@@ -129,8 +129,8 @@ class Staged final : public Communicator {
   void release(int peer) override { host_->release(peer); }
   void abort(const Failure& cause) override { host_->abort(cause); }
   std::optional<Failure> failure() override { return host_->failure(); }
-  std::optional<PeerFingerprint> compare_call(const Fingerprint& note) override {
-    return host_->compare_call(note);
+  std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint) override {
+    return host_->compare_call(fingerprint);
   }
   void forget_call(uint64_t number) override { host_->forget_call(number); }
   void finish_call(uint64_t number) override { host_->finish_call(number); }
@@ -138,12 +138,12 @@ class Staged final : public Communicator {
   std::vector<int> ended_peers(uint64_t number) override { return host_->ended_peers(number); }
 
  private:
-  struct Opened {
+  struct StagedMessage {
     std::byte* message;  // on the device
     std::byte* lent;     // by the host's communicator
     size_t bytes;
   };
-  struct Peer {
+  struct PeerBuffers {
     GrowingMemory device{&device::allocate_device}, pinned{&device::allocate_pinned};
     std::unique_ptr<OwnEvent> copied;
     bool copying = false;
@@ -169,10 +169,10 @@ class Staged final : public Communicator {
   const std::unique_ptr<Communicator> host_;
   const std::string name_;
   std::vector<GrowingMemory> sent_;  // by exchange: a sender goes on reading what it has posted
-  std::vector<Peer> peers_;
+  std::vector<PeerBuffers> peers_;
   GrowingMemory outgoing_{&device::allocate_pinned};
   std::vector<std::byte*> lent_;
-  std::vector<Opened> opened_;
+  std::vector<StagedMessage> opened_;
   bool fetched_ = false;
   size_t exchange_ = 0;
   std::atomic<size_t> pinned_bytes_{0};

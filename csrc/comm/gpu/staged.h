@@ -1,5 +1,5 @@
-// Carries memory of a GPU by way of pinned host memory: between GPUs without a way of their own,
-// and over communicators of the host.
+// A communicator of GPUs by way of pinned host memory: for GPUs that cannot open each other's
+// memory, and between hosts.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace cgx {
 
-/// Heads, lengths, deadlines and failures are those of `host`. post() waits until the device has
+/// Headers, lengths, deadlines and failures are those of `host`. post() waits until the device has
 /// written what is sent; received messages are copied to the device in the order of the stream.
 /// `queue` outlives the result.
 std::unique_ptr<Communicator> make_staged(const device::Queue& queue,

@@ -1,4 +1,4 @@
-// How the ranks of a group meet on one communicator of MPI.
+// How the ranks of a group agree on one communicator of MPI.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct MpiGroup {
 MpiGroup meet_over_mpi(MpiProcess& process, Rendezvous& rendezvous, int rank, int size,
                        size_t part_bytes, const Deadline& deadline);
 
-/// Tells the ranks in meet_over_mpi() that this one will not come.
+/// Makes meet_over_mpi() fail on the other ranks: this one will not take part.
 void refuse_to_meet_over_mpi(Rendezvous& rendezvous, int rank, const std::string& why);
 
 }  // namespace cgx

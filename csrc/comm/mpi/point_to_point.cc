@@ -24,7 +24,7 @@ using AbortNote = std::array<char, 512>;
 constexpr auto kCancelWait = std::chrono::milliseconds(200);
 
 /// A message, for the texts of errors.
-struct Message {
+struct TransferText {
   bool receiving;
   int rank, peer;
   int world_rank, world_peer;
@@ -42,7 +42,8 @@ constexpr size_t kBulkBytes = 64 << 10;
 
 class MpiPending final : public Pending {
  public:
-  MpiPending(MpiProcess& process, std::shared_ptr<MpiTransfer> transfer, const Message& message)
+  MpiPending(MpiProcess& process, std::shared_ptr<MpiTransfer> transfer,
+             const TransferText& message)
       : process_(process), transfer_(std::move(transfer)), message_(message) {}
 
   ~MpiPending() override {
@@ -102,7 +103,7 @@ class MpiPending final : public Pending {
 
   MpiProcess& process_;
   const std::shared_ptr<MpiTransfer> transfer_;
-  const Message message_;
+  const TransferText message_;
 };
 
 class MpiPointToPoint final : public PointToPoint,
@@ -146,7 +147,7 @@ class MpiPointToPoint final : public PointToPoint,
       process_.guarded([&] { process_.progress().cancel_marked(); });
       tell_peers(channel_->reason());
     } catch (const std::exception&) {
-      // Peers that cannot be told find out at their deadline; the caller has heard of the cause.
+      // Peers that cannot be reached find out at their deadline; the caller already has the cause.
     }
   }
 
@@ -196,8 +197,8 @@ std::unique_ptr<Pending> MpiPointToPoint::start(int peer, int tag, std::byte* da
   if (tag < 0 || tag >= kMpiUserTags) {
     throw ConfigError(str_of("tag is ", tag, ", allowed: 0 to ", kMpiUserTags - 1));
   }
-  const Message message{receiving, rank_, peer, group_.world_ranks[rank_], group_.world_ranks[peer],
-                        tag,       bytes};
+  const TransferText message{
+      receiving, rank_, peer, group_.world_ranks[rank_], group_.world_ranks[peer], tag, bytes};
   if (channel_->aborted()) throw AbortedError(str_of(message.text(), ": ", channel_->reason()));
   auto transfer = std::make_shared<MpiTransfer>();
   transfer->channel = channel_;

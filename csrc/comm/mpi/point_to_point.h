@@ -1,4 +1,4 @@
-// Messages over MPI, for make_relay_communicator(): any mpi.h, through the table of mpi_api.h.
+// Messages over MPI, for make_relay_communicator(): any mpi.h, through the table of api.h.
 #pragma once
 
 #include <cstddef>

@@ -21,8 +21,8 @@ namespace cgx {
 /// One per table of functions, made on first use and never destroyed. Thread-safe.
 ///
 /// A thread of its own tests the requests; it also initialises MPI, if nobody has, and then ends it
-/// when the interpreter has ended. Who initialised MPI before us (mpi4py, say) ends it too; all
-/// transfers are ended before that in either case.
+/// when the interpreter has ended. If the program has initialised MPI itself (by mpi4py, say), it
+/// ends MPI, too; all transfers are ended before that in either case.
 class MpiProcess {
  public:
   struct World {
@@ -36,10 +36,10 @@ class MpiProcess {
   /// ConfigError for a table of another version.
   static MpiProcess& of(const CgxMpiApi* api);
 
-  /// Initialises MPI if that is to do. Every rank of the job has to come here (or to initialise MPI
-  /// otherwise): TimeoutError if some do not. ConfigError: MPI has been finalised, or was
-  /// initialised without MPI_THREAD_MULTIPLE; Error: it does not start, or belongs to the parent
-  /// of this process.
+  /// Initialises MPI if nobody has. Every rank of the job must call this (or initialise MPI in
+  /// another way): TimeoutError if some do not. ConfigError: MPI has been finalised, or was
+  /// initialised without MPI_THREAD_MULTIPLE; Error: it does not start, or belongs to the parent of
+  /// this process.
   void start(const Deadline& deadline);
 
   /// After start().
@@ -58,8 +58,8 @@ class MpiProcess {
   /// deadline: TimeoutError that names the ranks.
   uint64_t create_group(const std::vector<int>& world_ranks, int tag, const Deadline& deadline);
 
-  /// A group has failed: peers may be gone, so the end of MPI is not waited for any longer than a
-  /// few seconds.
+  /// A group has failed: peers may be gone, so from now on the end of MPI is waited for a few
+  /// seconds only.
   void note_failure();
 
   /// "openmpi error 15 (MPI_ERR_TRUNCATE: ...)"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "comm/shm/futex.h"
+#include "comm/futex.h"
 
 namespace cgx {
 namespace {
@@ -92,7 +92,7 @@ void MpiProgress::end_part(MpiTransfer& transfer, const CgxMpiEnd& end) const {
 
 // True if there was anything new.
 bool MpiProgress::take_news() {
-  std::vector<Entry> entries;
+  std::vector<WatchedRequest> entries;
   bool cancel = false;
   {
     std::lock_guard lock(mutex_);
@@ -101,7 +101,7 @@ bool MpiProgress::take_news() {
     fresh_requests_.clear();
     std::swap(cancel, cancel_seen_);
   }
-  for (Entry& entry : entries) {
+  for (WatchedRequest& entry : entries) {
     // Those whose end was wanted before they came here.
     cancel = cancel || entry.transfer->cancel.load(std::memory_order_relaxed) ||
              entry.transfer->channel->aborted();
@@ -115,7 +115,7 @@ bool MpiProgress::take_news() {
 
 void MpiProgress::cancel_requests(bool all) {
   for (size_t i = 0; i < entries_.size(); ++i) {
-    Entry& entry = entries_[i];
+    WatchedRequest& entry = entries_[i];
     MpiTransfer& transfer = *entry.transfer;
     if (!transfer.receiving || entry.cancelled) continue;
     if (!all && !transfer.cancel.load(std::memory_order_relaxed) && !transfer.channel->aborted()) {
@@ -138,12 +138,12 @@ bool MpiProgress::poll() {
       api_.test_some(static_cast<int>(entries_.size()), requests_.data(), &ended, ends_.data());
   if (error != 0) {
     // Nobody knows what became of the requests: their memory is kept for good.
-    auto* abandoned = new std::vector<Entry>(std::move(entries_));
+    auto* abandoned = new std::vector<WatchedRequest>(std::move(entries_));
     entries_.clear();
     requests_.clear();
     foreground_ = 0;
     bulk_ = 0;
-    for (Entry& entry : *abandoned) end_part(*entry.transfer, {0, error, 0, 0});
+    for (WatchedRequest& entry : *abandoned) end_part(*entry.transfer, {0, error, 0, 0});
     return true;
   }
   if (ended == 0) return false;
@@ -153,7 +153,7 @@ bool MpiProgress::poll() {
   bool more_to_cancel = false;
   for (int i = 0; i < ended; ++i) {
     const CgxMpiEnd& end = ends_[i];
-    const Entry entry = std::move(entries_[end.index]);
+    const WatchedRequest entry = std::move(entries_[end.index]);
     entries_[end.index] = std::move(entries_.back());
     entries_.pop_back();
     requests_[end.index] = requests_.back();
@@ -251,7 +251,7 @@ void MpiProgress::run() {
 
 void MpiProgress::drain() {
   take_news();
-  for (const Entry& entry : entries_) {
+  for (const WatchedRequest& entry : entries_) {
     entry.transfer->channel->abort("MPI is being finalised");
   }
   cancel_requests(true);
@@ -259,7 +259,7 @@ void MpiProgress::drain() {
   while (!entries_.empty() && Clock::now() < end) {
     if (!poll()) sched_yield();
   }
-  if (!entries_.empty()) (void)new std::vector<Entry>(std::move(entries_));
+  if (!entries_.empty()) (void)new std::vector<WatchedRequest>(std::move(entries_));
   entries_.clear();
   requests_.clear();
 }

@@ -1,4 +1,4 @@
-// Who tests the requests of MPI: MPI moves messages only while somebody calls it.
+// Tests the requests of MPI, which moves messages only while it is called.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace cgx {
 
 /// The requests under way of one process. Thread-safe.
 ///
-/// Whoever waits for a transfer calls help(), which tests all requests. Where nobody waits, the
+/// A thread that waits for a transfer calls help(), which tests all requests. Where none waits, the
 /// thread in run() does: at once for a few microseconds after something has happened, then letting
 /// other threads run in between, then with naps (nap_after). A second after the end of the last
 /// transfer that somebody waits for it looks only every 20 ms, and not at all once there are no
@@ -50,7 +50,7 @@ class MpiProgress {
   static bool stay_awake(int n);
 
  private:
-  struct Entry {
+  struct WatchedRequest {
     std::shared_ptr<MpiTransfer> transfer;
     bool cancelled = false;  // MPI was asked to
   };
@@ -69,14 +69,14 @@ class MpiProgress {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Entry> fresh_entries_;
+  std::vector<WatchedRequest> fresh_entries_;
   std::vector<uint64_t> fresh_requests_;
   bool cancel_seen_ = false;
   bool stopping_ = false;
   bool asleep_ = false;  // run(), for longer than the shortest nap
 
   std::mutex poll_mutex_;  // taken before mutex_
-  std::vector<Entry> entries_;
+  std::vector<WatchedRequest> entries_;
   std::vector<uint64_t> requests_;  // of the entries with the same index
   std::vector<CgxMpiEnd> ends_;
   int foreground_ = 0;                     // entries that somebody waits for

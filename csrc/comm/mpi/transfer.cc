@@ -1,6 +1,6 @@
 #include "comm/mpi/transfer.h"
 
-#include "comm/shm/futex.h"
+#include "comm/futex.h"
 
 namespace cgx {
 

@@ -1,4 +1,4 @@
-// Sends and receives under way over MPI, and what those of one group share.
+// Sends and receives under way over MPI, and the state that all transfers of a group share.
 #pragma once
 
 #include <atomic>
@@ -36,8 +36,8 @@ class MpiChannel {
   std::string reason_;
 };
 
-/// A message on its way, of one or more parts. Made by whoever posts it, ended by the progress
-/// thread.
+/// A message on its way, of one or more parts. Made by the thread that posts it, ended by the
+/// progress thread.
 struct MpiTransfer {
   enum State : uint32_t { kUnderWay, kDone, kFailed };
 

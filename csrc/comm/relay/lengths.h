@@ -7,7 +7,7 @@
 
 namespace cgx::relay {
 
-/// Tags of a class; tags from 0 to kFirstTag are not of one.
+/// Tags below kClassTags belong to no class.
 inline constexpr int kFirstTag = 0;   // the first frame of an announced message
 inline constexpr int kRestTag = 1;    // where there are no classes: the rest of it
 inline constexpr int kAgreedTag = 2;  // where there are no classes: a message not announced
@@ -19,8 +19,8 @@ struct LengthClass {
 };
 
 /// The class of a length from 1 on: lengths are rounded up to 9 to 16 times a power of two, by less
-/// than an eighth. Sender and receiver take the tag from the length that each believes in, so a
-/// message never meets a receive with less room than it needs: what does not agree does not meet.
+/// than an eighth. Sender and receiver each take the tag from the length that they expect, so a
+/// message is never received with less room than it needs: different classes have different tags.
 inline LengthClass length_class(size_t bytes) {
   const int width = std::bit_width(bytes - 1);
   const int shift = width > 4 ? width - 4 : 0;

@@ -62,12 +62,12 @@ class RelayBlock {
   size_t bytes_ = 0;
 };
 
-/// All blocks of a relay. There are never more than were in use at once, and none is larger than
-/// the largest message needed. One thread takes and gives; bytes() may be called from any.
+/// All blocks of a relay: never more than were in use at once, and none larger than the largest
+/// message needed. One thread takes and gives; bytes() may be called from any.
 class RelayPool {
  public:
-  /// A block of at least `bytes` bytes: the smallest free one that has them, of equal ones that
-  /// which was used last (it is in the cache, if any is), else the largest one, grown.
+  /// A block of at least `bytes` bytes: the smallest free one that is large enough, and among equal
+  /// ones the one used last (it is the likeliest to be in the cache); else the largest one, grown.
   RelayBlock take(size_t bytes) {
     size_t best = 0;
     for (size_t i = 1; i < free_.size(); ++i) {
@@ -83,7 +83,7 @@ class RelayPool {
     return block;
   }
 
-  /// As RelayBlock::grow, of a block taken here.
+  /// The same as RelayBlock::grow, for a block taken here.
   void grow(RelayBlock& block, size_t bytes, size_t kept = 0) {
     bytes_ -= block.bytes();
     try {
@@ -99,7 +99,7 @@ class RelayPool {
     if (block.bytes() > 0) free_.push_back(std::move(block));
   }
 
-  /// Of all blocks, free or not.
+  /// Bytes of all blocks, free or not.
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:

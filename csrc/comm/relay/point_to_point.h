@@ -19,11 +19,11 @@ class PointToPoint {
   virtual int size() const = 0;
   /// "gloo", "mpi", ...
   virtual const char* name() const = 0;
-  /// Does Pending::done() become true without a wait()? ProcessGroupGloo's works learn only in
+  /// True if Pending::done() becomes true without a wait(). ProcessGroupGloo's works learn only in
   /// wait() that they are done.
   virtual bool can_poll() const { return true; }
-  /// Does a transfer that is destroyed before its end leave its memory alone from then on? Then
-  /// that memory may be anybody's, as the tensors of a caller.
+  /// True if a transfer that is destroyed before its end no longer touches its memory. Only then
+  /// may it use memory that is not the library's own, as the tensors of a caller.
   virtual bool lets_go() const { return false; }
   /// Messages may have the tags 0 to tags() - 1, and receives of different tags never meet each
   /// other's messages.

@@ -12,26 +12,26 @@ namespace cgx {
 /// Bytes of the first frame of a message; receivers post this much without knowing what comes.
 inline constexpr size_t kRelayEagerBytes = 16384;
 
-/// A communicator over `communicator`. An announced message travels as 8 bytes of length (native
-/// byte order) and its first kRelayEagerBytes - 8 bytes with tag 0, then the rest, if there is one.
-/// So receivers learn the true length before they read: a length above `capacity` is a
-/// MismatchError. The other messages of a call (begin_call) travel as they are.
+/// A communicator over `library`. An announced message travels as 8 bytes of length (native byte
+/// order) and its first kRelayEagerBytes - 8 bytes with tag 0, then the rest, if there is one. So
+/// receivers learn the true length before they read: a length above `capacity` is a MismatchError.
+/// The other messages of a call (begin_call) travel as they are.
 ///
-/// What is not a first frame carries a tag that tells its length to an eighth (relay_lengths.h),
-/// and is received with that much room: a rank that believes in another length never meets it, so
-/// there is no overrun, and all receives of a call are posted before anything has come. Messages of
-/// peers that agree need no round trip. Communicators with fewer tags use 1 for rests and 2 for
-/// messages that are not announced, and post the receives of a call when its first message has been
-/// looked at.
+/// What is not a first frame carries a tag that tells its length to an eighth (lengths.h), and is
+/// received with that much room: a receive of a rank that expects another length never matches it,
+/// so there is no overrun, and all receives of a call are posted before anything has come. Messages
+/// between ranks that agree need no round trip. A library with fewer tags uses 1 for rests and 2
+/// for messages that are not announced, and the receives of a call are posted when its first
+/// message has been looked at.
 ///
 /// post() needs no action of the receivers; open() waits until the sends of the exchange
 /// in_flight() before have ended. Everything that wait() and done() of Pending may touch stays
-/// allocated until `communicator` is destroyed: if others still hold it after an error, the memory
-/// of transfers under way is kept for the life of the process.
+/// allocated until `library` is destroyed: if others still hold it after an error, the memory of
+/// transfers under way is kept for the life of the process.
 ///
-/// Errors: as Communicator; ConfigError for a capacity of 0. A failure here aborts `communicator`,
-/// so that peers learn of it.
-std::unique_ptr<Communicator> make_relay_communicator(std::shared_ptr<PointToPoint> communicator,
+/// Errors: as Communicator; ConfigError for a capacity of 0. A failure here aborts `library`, so
+/// that peers learn of it.
+std::unique_ptr<Communicator> make_relay_communicator(std::shared_ptr<PointToPoint> library,
                                                       size_t capacity);
 
 }  // namespace cgx

@@ -18,7 +18,7 @@ namespace {
 
 // Keys of the rendezvous. Values are "ok" and an argument, or "error" and a packed failure.
 constexpr const char* kAreaKey = "shm/area";    // by rank 0: the area's address
-constexpr const char* kNameKey = "shm/name";    // by rank 0, to who cannot reach it without one
+constexpr const char* kNameKey = "shm/name";    // by rank 0, for ranks that need a name to reach it
 constexpr const char* kStartKey = "shm/start";  // by rank 0: all have attached, no name is left
 constexpr const char* kNeedsName = "needs a name";
 std::string attached_key(int rank) { return str_of("shm/attached/", rank); }
@@ -86,7 +86,7 @@ std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& lay
     auto comm = std::make_unique<Shm>(area, memory, 0);
     rendezvous.set(kAreaKey, "ok " + area->address());
     announced = true;
-    // A little less than the others have, so that they still hear who is missing.
+    // A little less time than the others have, so that they still learn who is missing.
     const Deadline sooner = Deadline::after(deadline.left() / 4 * 3);
     std::vector<int> strangers;
     for (int peer = 1; peer < layout.size; ++peer) {
@@ -102,7 +102,7 @@ std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& lay
     rendezvous.set(kStartKey, "ok ");
     return comm;
   } catch (const std::exception& error) {
-    // In this order: who finds the name gone can look up why.
+    // In this order: a rank that finds the name gone can look up why.
     if (announced) tell(rendezvous, kNameKey, error);
     tell(rendezvous, announced ? kStartKey : kAreaKey, error);
     if (area) area->unlink();

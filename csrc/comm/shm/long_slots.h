@@ -1,6 +1,5 @@
-// Where messages of the SHM communicator lie that are too long for a slot: in the same file, behind
-// all slots. Each slot of each rank has a place there that no other one ever reaches, most of it a
-// hole.
+// Memory of messages of the SHM communicator that are too long for a slot: in the same file, behind
+// all slots. Each slot of each rank has a place of its own there, most of which is a hole.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,8 @@
 // What lies where in the memory of a slot exchange. Only offsets, never pointers: every rank maps
 // it elsewhere.
 //
-//   SlotHeader | RankState[size] | PairSent[size][size] | PairSeen[size][size] | page | slots: some
-//   per rank, of `stride` each
+//   SlotHeader | RankState[size] | PairSent[size][size] | PairSeen[size][size] | padding to a page
+//   | slots: SlotLayout::slots per rank, `stride` bytes each
 //
 // PairSent[s][r] is written by s alone, PairSeen[s][r] by r alone; each has a cache line of its
 // own. A message is found by its pair and its number in the pair (1, 2, ...), not by exchange: a
@@ -20,12 +20,13 @@ inline constexpr uint64_t kSlotMagic = 0x63677873'6c6f7473;  // "cgxslots"
 inline constexpr uint32_t kSlotVersion = 4;
 /// Exchanges that a rank can have under way.
 inline constexpr int kMaxSlots = 4;
-/// Beyond the slots: a rank may have memory of its own for each of them, for an exchange that does
-/// not fit into it. Offsets of messages there are kLongSlot + slot * kLongSlotBytes + the place in
-/// that memory, of which there is never more than kLongSlotBytes.
+/// An exchange that does not fit into its slot lies in memory of its own beside it, which never has
+/// more than kLongSlotBytes. Offsets of messages there are kLongSlot + slot * kLongSlotBytes + the
+/// place in that memory.
 inline constexpr size_t kLongSlot = size_t{1} << 62;
 inline constexpr size_t kLongSlotBytes = size_t{1} << 47;
-/// Collectives that a rank remembers to have begun: peers that lag further behind compare nothing.
+/// How many collectives that it has begun a rank remembers: a peer that lags further behind
+/// compares nothing.
 inline constexpr int kFingerprints = 64;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
@@ -40,7 +41,7 @@ struct SlotHeader {
 
   enum FailureState : uint32_t { kNone = 0, kBeingWritten = 1, kWritten = 2 };
 
-  /// The first failure of the group. Whoever moves failure_state from kNone writes the rest.
+  /// The first failure of the group. The rank that moves failure_state from kNone writes the rest.
   alignas(kCacheLine) std::atomic<uint32_t> failure_state;
   uint32_t failure_kind;
   int32_t failure_rank;
@@ -60,21 +61,21 @@ struct RankState {
   std::atomic<uint64_t> process;  // process_token() of the rank
 
   /// Collective k is in calls[k % kFingerprints]. `number` is 0 while the words are being written.
-  struct Call {
+  struct CallFingerprint {
     std::atomic<uint64_t> number;
     std::atomic<uint64_t> words[2];
     std::atomic<uint64_t> finished;  // the number, once the rank has done its part
   };
-  alignas(kCacheLine) Call calls[kFingerprints];
+  alignas(kCacheLine) CallFingerprint calls[kFingerprints];
 };
 
 struct PairSent {
-  struct Entry {
+  struct Posted {
     std::atomic<uint64_t> offset;  // from the start of the sender's slots
     std::atomic<uint64_t> bytes;
   };
   alignas(kCacheLine) std::atomic<uint64_t> posted;  // so far; number k is in ring[k % slots]
-  Entry ring[kMaxSlots];
+  Posted ring[kMaxSlots];
 };
 
 struct PairSeen {

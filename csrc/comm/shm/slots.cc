@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "comm/arguments.h"
+#include "comm/futex.h"
 #include "comm/process_token.h"
-#include "comm/shm/futex.h"
 
 namespace cgx {
 namespace {
@@ -165,7 +165,7 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
   auto failed = [&] {
     return memory_.header().failure_state.load(std::memory_order_seq_cst) != SlotHeader::kNone;
   };
-  auto story = [&](const char* end) {
+  auto wait_text = [&](const char* end) {
     const std::chrono::duration<double> waited = Deadline::Clock::now() - since;
     return str_of("rank ", called(rank_), " waited ", seconds_text(waited.count()), " for rank ",
                   called(peer), " to ", what, ": ", end);
@@ -182,7 +182,7 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
     if (failed()) check_usable();
     if (ready()) return slept(Deadline::Clock::now() - since);
     // `left` was read before ready(): whatever the peer did before it left has been seen.
-    if (left) fail(FailureKind::kPeerLost, story("it has closed its communicator"));
+    if (left) fail(FailureKind::kPeerLost, wait_text("it has closed its communicator"));
     const auto now = Deadline::Clock::now();
     if (now - looked >= kWaitSlice / 2) {
       looked = now;
@@ -190,19 +190,19 @@ void SlotExchange::wait_for(int peer, const char* what, const Deadline& deadline
         if (ready()) return;  // it did its part and died then
         // A clean close gives the life sign back too, after it has said so.
         if (other.presence.load(std::memory_order_seq_cst) == RankState::kLeft) continue;
-        fail(FailureKind::kPeerLost, story("its process has ended"));
+        fail(FailureKind::kPeerLost, wait_text("its process has ended"));
       }
     }
     if (deadline.expired()) {
-      fail(FailureKind::kTimeout,
-           story(str_of("deadline passed (set ", deadline.elapsed_text(), " ago)", silent_ranks())
-                     .c_str()));
+      fail(FailureKind::kTimeout, wait_text(str_of("deadline passed (set ", deadline.elapsed_text(),
+                                                   " ago)", silent_ranks())
+                                                .c_str()));
     }
   }
 }
 
 void SlotExchange::begin_call() {
-  for (Seen& seen : seen_) seen.expected = seen.taken;
+  for (ReadMessages& seen : seen_) seen.expected = seen.taken;
 }
 
 void SlotExchange::expect(int peer, size_t bytes) {
@@ -215,7 +215,7 @@ std::string SlotExchange::silent_ranks() const {
   std::string text;
   int silent = 0;
   for (int peer = 0; peer < size(); ++peer) {
-    const Seen& seen = seen_[peer];
+    const ReadMessages& seen = seen_[peer];
     if (peer == rank_ || seen.expected <= seen.taken) continue;
     if (memory_.sent(peer, rank_).posted.load(std::memory_order_relaxed) > seen.taken) continue;
     text += str_of(silent++ == 0 ? "" : ", ", called(peer));
@@ -230,23 +230,24 @@ std::optional<Failure> SlotExchange::failure() {
   return published_failure();
 }
 
-std::optional<PeerFingerprint> SlotExchange::compare_call(const Fingerprint& note) {
+std::optional<PeerFingerprint> SlotExchange::compare_call(const Fingerprint& fingerprint) {
   if (process_ != process_token()) return std::nullopt;
-  RankState::Call& mine = memory_.rank(rank_).calls[note.number % kFingerprints];
+  RankState::CallFingerprint& mine = memory_.rank(rank_).calls[fingerprint.number % kFingerprints];
   mine.number.store(0, std::memory_order_seq_cst);
-  for (int i = 0; i < 2; ++i) mine.words[i].store(note.words[i], std::memory_order_seq_cst);
+  for (int i = 0; i < 2; ++i) mine.words[i].store(fingerprint.words[i], std::memory_order_seq_cst);
   // Sequentially consistent, as are the loads below: of two ranks that say something of the same
   // number at once, at least one sees the other.
-  mine.number.store(note.number, std::memory_order_seq_cst);
+  mine.number.store(fingerprint.number, std::memory_order_seq_cst);
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
-    const RankState::Call& theirs = memory_.rank(peer).calls[note.number % kFingerprints];
+    const RankState::CallFingerprint& theirs =
+        memory_.rank(peer).calls[fingerprint.number % kFingerprints];
     Fingerprint other;
     other.number = theirs.number.load(std::memory_order_seq_cst);
     for (int i = 0; i < 2; ++i) other.words[i] = theirs.words[i].load(std::memory_order_seq_cst);
-    if (other.number != note.number || other == note) continue;
+    if (other.number != fingerprint.number || other == fingerprint) continue;
     // Overwritten while it was read: the peer is far ahead, and has passed this number.
-    if (theirs.number.load(std::memory_order_seq_cst) != note.number) continue;
+    if (theirs.number.load(std::memory_order_seq_cst) != fingerprint.number) continue;
     return PeerFingerprint{called(peer), other};
   }
   return std::nullopt;
@@ -279,8 +280,8 @@ void SlotExchange::begin_exchange(const Deadline& deadline) {
   // What was opened and not posted is forgotten: nobody has seen it.
   open_ = false;
   opened_.clear();
-  std::vector<Sent>& before = in_flight_[slot()];
-  for (const Sent& sent : before) {
+  std::vector<PostedMessage>& before = in_flight_[slot()];
+  for (const PostedMessage& sent : before) {
     const PairSeen& seen = memory_.seen(sent.peer, rank_);
     auto released = [&] { return seen.released.load(std::memory_order_seq_cst); };
     wait_for(sent.peer, "release an earlier message", deadline,
@@ -368,10 +369,10 @@ void SlotExchange::post(const Deadline& deadline) {
   open_ = false;
   if (opened_.empty()) return;
   const auto slots = static_cast<uint64_t>(in_flight());
-  for (Sent& sent : opened_) {
+  for (PostedMessage& sent : opened_) {
     sent.number = ++sent_[sent.peer];
     PairSent& pair = memory_.sent(rank_, sent.peer);
-    PairSent::Entry& entry = pair.ring[sent.number % slots];
+    PairSent::Posted& entry = pair.ring[sent.number % slots];
     entry.offset.store(sent.offset, std::memory_order_relaxed);
     entry.bytes.store(sent.bytes, std::memory_order_relaxed);
     pair.posted.store(sent.number, std::memory_order_seq_cst);
@@ -385,7 +386,7 @@ void SlotExchange::post(const Deadline& deadline) {
 Message SlotExchange::receive(int peer, const Deadline& deadline) {
   check_usable();
   check_peer(peer, rank_, size());
-  Seen& seen = seen_[peer];
+  ReadMessages& seen = seen_[peer];
   if (seen.shown) {
     throw ConfigError(
         str_of("rank ", rank_, ": receive(", peer, ") before the release of its last message"));
@@ -397,7 +398,7 @@ Message SlotExchange::receive(int peer, const Deadline& deadline) {
   wait_for(peer, "send a message", deadline, [&] { return posted() >= number; });
 
   const uint64_t available = posted();
-  const PairSent::Entry& entry = pair.ring[number % slots];
+  const PairSent::Posted& entry = pair.ring[number % slots];
   const uint64_t offset = entry.offset.load(std::memory_order_relaxed);
   const uint64_t bytes = entry.bytes.load(std::memory_order_relaxed);
   const std::byte* message = message_at(peer, offset, bytes);

@@ -6,7 +6,7 @@
 // An exchange that does not fit into a slot gets memory of its own beside it, which stays for the
 // next ones (LongSlots).
 // Waiting is a short spin and then a sleep on a futex of the waiting rank; deadline, failures of
-// others and life signs of the peer are looked at every kWaitSlice.
+// other ranks and life signs of the peer are checked every kWaitSlice.
 //
 // What is read from shared memory is checked before use: a peer that scribbles there causes a
 // MismatchError, not an overrun. Thread-safety: as Communicator says.
@@ -30,10 +30,11 @@ namespace cgx {
 class LongSlots {
  public:
   virtual ~LongSlots() = default;
-  /// Memory of this rank for `slot`, `bytes` bytes of it at least, at a 64-byte border; readers
-  /// have released what lay there. ResourceError: there is not so much.
+  /// At least `bytes` bytes of memory of this rank for `slot`, at a 64-byte border; readers have
+  /// released what lay there. ResourceError: there is not so much.
   virtual std::byte* own(size_t slot, size_t bytes) = 0;
-  /// That of a peer, which has told of a message in it; nullptr if it has less than `bytes` bytes.
+  /// The memory of a peer that has posted a message in it; nullptr if it has less than `bytes`
+  /// bytes.
   virtual const std::byte* of(int peer, size_t slot, size_t bytes) = 0;
 };
 
@@ -65,7 +66,7 @@ class SlotExchange : public Communicator {
   void begin_call() override;
   void expect(int peer, size_t bytes) override;
   std::optional<Failure> failure() override;
-  std::optional<PeerFingerprint> compare_call(const Fingerprint& note) override;
+  std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint) override;
   void forget_call(uint64_t number) override;
   void finish_call(uint64_t number) override;
   bool sees_ended() const override { return true; }
@@ -86,14 +87,14 @@ class SlotExchange : public Communicator {
   friend struct SlotExchangeTestAccess;
 
   /// A message of the exchange that is open, or of one that is in flight.
-  struct Sent {
+  struct PostedMessage {
     int peer;
     uint64_t number;  // in its pair, from 1
     uint64_t offset;
     uint64_t bytes;
   };
 
-  struct Seen {
+  struct ReadMessages {
     uint64_t taken = 0;     // messages of the peer that were received
     bool shown = false;     // the last of them is not released yet
     uint64_t expected = 0;  // messages that the reader knows will come, up to this number
@@ -136,10 +137,10 @@ class SlotExchange : public Communicator {
 
   uint64_t exchange_ = 0;  // posted so far; the next one uses slot()
   bool open_ = false;
-  std::vector<Sent> opened_;
-  std::vector<Sent> in_flight_[kMaxSlots];
+  std::vector<PostedMessage> opened_;
+  std::vector<PostedMessage> in_flight_[kMaxSlots];
   std::vector<uint64_t> sent_;  // messages to each peer so far
-  std::vector<Seen> seen_;
+  std::vector<ReadMessages> seen_;
   std::optional<Failure> first_failure_;
 };
 

@@ -1,7 +1,6 @@
 // The texts of errors of collectives, all of them made here:
 //
-//     cgx: all_reduce number 7 of group 'default_pg', rank 1 of 3: ranks disagree on the
-//     collective:
+//     cgx: all_reduce number 7 of group 'data', rank 1 of 3: ranks disagree on the collective:
 //       rank 1 runs all_reduce SUM of 100 float32 values, 4 bits
 //       rank 0 runs all_reduce AVG of 100 float32 values, 4 bits
 //

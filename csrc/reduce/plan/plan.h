@@ -1,15 +1,13 @@
 // The plan of one call: which values travel in which message, and where in it.
 //
-//   layers   the layers of the call, each with its codec (raw_codec() for exact ones)
-//   rounds     parts of the tensor small enough for one exchange of each communicator; a reducer
-//   has
-//              several of them under way
-//   shards     a round cut into one part per team of ranks that talk across hosts; one in a group
-//   of
-//              one level
-//   chunks     a shard cut into one part per rank of the team (or a single one, where everybody
-//              sends everything)
-//   pieces     the runs of one chunk: a piece belongs to one layer
+//   layers   of the call, each with its codec (raw_codec() for exact ones)
+//   rounds   parts of the tensor small enough for one exchange of each communicator; a reducer has
+//            several of them under way
+//   shards   a round cut into one part per team of ranks that talk across hosts; one in a group of
+//            one level
+//   chunks   a shard cut into one part per rank of the team (or a single one, where every rank
+//            sends everything)
+//   pieces   the runs of one chunk: a piece belongs to one layer
 //
 // Cuts inside a layer fall on multiples of its codec's granule, counted from the layer's start,
 // so the code of a value depends neither on the number of ranks nor on the size of the rounds. A

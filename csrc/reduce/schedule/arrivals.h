@@ -11,8 +11,9 @@ namespace cgx {
 
 /// Receives what each of `sources` sends in a round, in their order, and decodes it to `output`: on
 /// the CPU one message while the next travels, on a GPU all of them by one launch.
-/// chunk_of(rank): what comes, alive until the end; nothing if it is empty. seen(rank, payload) is
-/// called with every message before it is released, and with nullptr where nothing comes.
+/// chunk_of(rank): the chunk that a source sends, alive until the end; an empty one is not sent.
+/// seen(rank, payload) is called with every message before it is released, and with nullptr where
+/// nothing is sent.
 template <typename ChunkOf, typename Seen>
 void decode_arrivals(Call& call, Channel& channel, const std::vector<int>& sources, size_t round,
                      const View& output, const ChunkOf& chunk_of, const Seen& seen) {

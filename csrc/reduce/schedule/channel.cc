@@ -101,7 +101,7 @@ void Channel::post(size_t round) {
   const auto flags = static_cast<uint8_t>(call_.met_nonfinite ? MessageHeader::kNonFinite : 0);
   if (call_.identity.checksum) comm_.fetch(call_.deadline);
   for (const auto& [message, payload_bytes] : opened_) {
-    if (!comm_.carries_heads()) break;
+    if (!comm_.has_headers()) break;
     std::byte* header = comm_.header_of(message);
     write_header(header, call_.identity, round, payload_bytes, flags);
     if (!call_.identity.checksum) continue;
@@ -124,7 +124,7 @@ void Channel::post_nothing(size_t round, bool broadcast) {
 
 void Channel::verify_first(int peer, size_t round) {
   PeerMessages& in = incoming_[static_cast<size_t>(peer)];
-  if (in.verified || !comm_.carries_heads()) return;
+  if (in.verified || !comm_.has_headers()) return;
   if (!in.expected) comm_.expect(peer, message_bytes(in.payloads.front()));
   in.expected = true;
   // A peer in another call may stop before it has sent the rest of its message.
@@ -137,7 +137,7 @@ void Channel::verify_first(int peer, size_t round) {
   }
 }
 
-void Channel::greet() {
+void Channel::look_at_first() {
   if (!comm_.announces() || comm_.matches_lengths()) return;
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
   for (int p : peers_) {
@@ -175,10 +175,10 @@ const std::byte* Channel::receive(int peer, size_t round) {
   verify_first(peer, round);
   const Message whole = comm_.receive(peer, call_.deadline);
   const Message message = without_checksum(whole, peer);
-  const uint8_t flags = comm_.carries_heads() ? check_header(message, call_.identity, round,
-                                                             members_[static_cast<size_t>(peer)],
-                                                             in.payloads[in.received])
-                                              : uint8_t{0};
+  const uint8_t flags = comm_.has_headers() ? check_header(message, call_.identity, round,
+                                                           members_[static_cast<size_t>(peer)],
+                                                           in.payloads[in.received])
+                                            : uint8_t{0};
   const bool frame = !comm_.announces() || in.received == 0;
   call_.stats.bytes_received += whole.bytes + (frame ? comm_.frame_bytes() : 0);
   ++in.received;

@@ -23,8 +23,8 @@ namespace cgx {
 
 class Channel {
  public:
-  /// members[r]: the rank in the group of the communicator's rank r. `across`: do its messages
-  /// leave the host?
+  /// members[r]: the rank in the group of the communicator's rank r. `across`: whether its messages
+  /// leave the host.
   Channel(Call& call, Communicator& comm, std::vector<int> members, bool across);
 
   int rank() const { return comm_.rank(); }
@@ -53,10 +53,11 @@ class Channel {
   /// that others have messages in.
   void post_nothing(size_t round, bool broadcast);
 
-  /// Where later messages of a call may be expected only when the first one was looked at: looks
-  /// at that of every peer that sends one at once, in round 0, so that the later ones can come
-  /// while this rank is busy. To be called when this rank has posted its own.
-  void greet();
+  /// For communicators over which later messages of a call may be expected only when the first one
+  /// was looked at: looks at the first message of every peer that sends it at once, in round 0, so
+  /// that the later ones can come while this rank is busy. To be called when this rank has posted
+  /// its own.
+  void look_at_first();
 
   // Where values travel apart from messages: all ranks send each other headers without a payload.
   /// In place of begin().
@@ -77,7 +78,7 @@ class Channel {
     std::vector<size_t> payloads;  // of all messages of the call
     size_t received = 0;
     bool at_once = false;   // the first one
-    bool expected = false;  // the communicator knows of the first one
+    bool expected = false;  // the first one, by the communicator
     bool verified = false;  // the first one was looked at
   };
   /// On the wire; 0 for a message that is not sent.

@@ -1,10 +1,10 @@
 // The steps of reduce/schedule/stages.h on a GPU: one launch for all runs of all messages of a
 // step.
 //
-// Work goes to the group's stream; nothing here waits for the device, but under
-// NonFinite::kRaise, where the values have to be looked at before they are sent. Tables of runs are
-// made once and stay on the device, found again by their content; only when there are very many of
-// them is the stream waited for, and they are made anew.
+// Work goes to the group's stream. Nothing here waits for the device except under
+// NonFinite::kRaise, where the values have to be looked at before they are sent, and when there are
+// too many tables of runs: those are made once and stay on the device, found again by their
+// content.
 #pragma once
 
 #include <cstddef>

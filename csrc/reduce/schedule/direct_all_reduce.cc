@@ -78,7 +78,7 @@ class DirectAllReduce {
   }
 
  private:
-  struct Transfer {
+  struct StartedTransfer {
     size_t round;
     size_t received;  // bytes; 0: a send
     std::unique_ptr<Pending> pending;
@@ -157,13 +157,14 @@ class DirectAllReduce {
   void settle(size_t round) {
     StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
     for (int p : channel_.sources()) {
-      std::deque<Transfer>& started = started_[static_cast<size_t>(p)];
+      std::deque<StartedTransfer>& started = started_[static_cast<size_t>(p)];
       for (auto& transfer : started) {
         if (transfer.round > round) continue;
         comm_.finish(*transfer.pending, p, call_.deadline);
         channel_.count_direct(0, transfer.received);
       }
-      std::erase_if(started, [&](const Transfer& transfer) { return transfer.round <= round; });
+      std::erase_if(started,
+                    [&](const StartedTransfer& transfer) { return transfer.round <= round; });
     }
   }
 
@@ -179,7 +180,7 @@ class DirectAllReduce {
   // By peer. Last, and so destroyed first: what is under way after an error touches the tensor and
   // the room no more.
   std::vector<std::deque<std::unique_ptr<Pending>>> contributions_;
-  std::vector<std::deque<Transfer>> started_;
+  std::vector<std::deque<StartedTransfer>> started_;
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ void send_and_receive(Call& call, Channel& channel, Send send, Receive receive) 
   for_each_step(rounds, 2, channel.in_flight() > 2 ? 2 : 1, [&](int stage, size_t round) {
     if (stage == 1) return receive(round);
     send(round);
-    if (round == 0 && rounds > 1) channel.greet();
+    if (round == 0 && rounds > 1) channel.look_at_first();
   });
 }
 
@@ -48,7 +48,7 @@ void all_reduce(Call& call, void* data) {
   const View view{static_cast<std::byte*>(data), 0, call.plan.dtype};
   for_each_step(rounds, stages, depth, [&](int stage, size_t round) {
     team->run(stage, {round, &shard_of(call, round), view, view, nullptr});
-    if (stage == 0 && round == 0 && rounds > 1) channel.greet();
+    if (stage == 0 && round == 0 && rounds > 1) channel.look_at_first();
   });
 }
 

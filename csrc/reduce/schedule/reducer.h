@@ -4,15 +4,16 @@
 // communicator. Where a rank sends an encoding of a value that it also keeps, it keeps the decoded
 // bytes, as everybody else does.
 //
-//   one_shot      every rank sends its encoded tensor to every other one; one rounding
-//   scatter_reduce_all_gather   the owner of a chunk sums it, encodes the sum and sends it to all;
-//                 two roundings
-//   direct        the same of exact values, from tensor to tensor
-//   ring          partial sums travel around, and so does the result; N roundings
-//   reduce_scatter, all_gather  the halves of scatter_reduce_all_gather; one rounding
-//   two levels    the ranks of a host sum first, in fp32; teams of one rank per host then reduce
-//   one
-//                 shard each by one of the above, and pass its encoded bytes on inside the host
+//   one_shot       every rank sends its encoded tensor to every other one; one rounding
+//   scatter_reduce_all_gather
+//                  the owner of a chunk sums it, encodes the sum and sends it to all; two roundings
+//   direct         the same of exact values, from tensor to tensor
+//   ring           partial sums travel around, and so does the result; N roundings
+//   reduce_scatter, all_gather
+//                  the halves of scatter_reduce_all_gather; one rounding
+//   two levels     the ranks of a host sum first, in fp32; teams of one rank per host then reduce
+//                  one shard each by one of the above, and pass its encoded bytes on inside the
+//                  host
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include "base/deadline.h"
 #include "base/parallel.h"
 #include "comm/communicator.h"
+#include "reduce/engine_options.h"
 #include "reduce/plan/header.h"
 #include "reduce/plan/plan.h"
 #include "reduce/plan/topology.h"
@@ -31,11 +33,9 @@ namespace cgx {
 
 class DeviceStages;
 
-enum class NonFinite : uint8_t { kPropagate = 0, kRaise = 1 };
-
-/// Who carries what. One level: exactly one of the two, over all ranks of the group. Two levels:
-/// `inner` over the ranks of this host (null if there is only one), `cross` over this rank's team
-/// (null on ranks that are in none).
+/// The communicators of a call. One level: exactly one of the two, over all ranks of the group. Two
+/// levels: `inner` over the ranks of this host (null if there is only one), `cross` over this
+/// rank's team (null on ranks that are in none).
 struct Links {
   Communicator* inner = nullptr;
   Communicator* cross = nullptr;

@@ -59,14 +59,14 @@ void copy_bytes(Call& call, void* to, const void* from, size_t bytes);
 struct Sum {
   /// By summand, in order; nullptr: the values of `own`, unrounded.
   const std::vector<const std::byte*>& payloads;
-  /// This rank's values. Where it has a payload too, only of `own_index`: exact pieces are read
-  /// here, which saves the copy of values that lie where the sum will.
+  /// This rank's values. If this rank has a payload too (`own_index`), exact pieces are read here,
+  /// which saves the copy of values that already lie where the sum will.
   View own;
   /// Gets the sum; what was encoded and decoded again if `encoded` is given. May be nowhere then.
   View output;
   std::byte* encoded = nullptr;
   float divisor = 1;
-  /// Is it what the caller gets? Sums of finite values may overflow: looked for under kRaise.
+  /// True if the caller gets the sum. Sums of finite values may overflow: looked for under kRaise.
   bool final = true;
   /// Which payload is this rank's own; -1: none is.
   int own_index = -1;

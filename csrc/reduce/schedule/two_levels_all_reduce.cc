@@ -25,7 +25,7 @@ class AllReduce {
     for_each_step(rounds, stages_, depth_, [&](int stage, size_t number) {
       if (stage == 0) levels_.scatter_inside(number, data_, partial(number));
       if (team_) team_->run(stage, team_round(number));
-      if (stage == 0 && number == 0 && rounds > 1 && levels_.cross) levels_.cross->greet();
+      if (stage == 0 && number == 0 && rounds > 1 && levels_.cross) levels_.cross->look_at_first();
       if (stage == stages_ - 1) gather_inside(number);
     });
   }

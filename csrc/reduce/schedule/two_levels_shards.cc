@@ -38,7 +38,7 @@ class Shards {
     for_each_step(rounds, kStages, kDepth, [&](int stage, size_t number) {
       if (stage == 1) return receive(number);
       send(number);
-      if (number == 0 && rounds > 1 && levels_.cross) levels_.cross->greet();
+      if (number == 0 && rounds > 1 && levels_.cross) levels_.cross->look_at_first();
     });
   }
 

@@ -1,27 +1,19 @@
 #include "reduce/tuning/autotuner.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "comm/failure.h"
+#include "reduce/tuning/codec_probe.h"
+#include "reduce/tuning/link_probe.h"
 
 namespace cgx {
 namespace {
 
-constexpr size_t kSmallValues = 256;
-// Probes grow by this factor, from the first to the last size, while the next one is expected to
-// take no longer than kLongestProbe: some 200 ms for all of them, on any link whose latency allows.
-constexpr size_t kGrowth = 4, kFirstValues = 1024, kLastValues = size_t{1} << 20;
-constexpr double kLongestProbe = 0.03;
-// A small exchange that takes longer than this is not repeated to be sure.
-constexpr double kSlowExchange = 0.005;
-constexpr size_t kCodecValues = size_t{1} << 16;
-constexpr int kCodecRuns = 4;
 // A script whose messages are ever different must not grow the tables for ever.
 constexpr size_t kMaxKnown = 512, kMaxClasses = 256;
-// Sizes of the table, in bytes of fp32.
-constexpr size_t kFirstRow = 4096, kLastRow = size_t{64} << 20;
+// Sizes of the table, in bytes of fp32: each is kRowGrowth times the one before.
+constexpr size_t kRowGrowth = 4, kFirstRow = 4096, kLastRow = size_t{64} << 20;
 
 // 4 log2(bytes), rounded down as the mantissa's two leading bits are.
 int quarter_octaves(size_t bytes) {
@@ -41,38 +33,13 @@ std::string text_of(const Estimates& seconds) {
   return text;
 }
 
-CodecCost time_codec(const Codec& codec, const float* values, size_t count) {
-  std::vector<std::byte> payload(codec.encoded_bytes(count, DType::kFloat32));
-  std::vector<float> sum(count);
-  const auto seconds = [](auto&& run) {
-    double least = 0;
-    for (int i = 0; i < kCodecRuns; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      run();
-      const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-      if (i == 0 || spent.count() < least) least = spent.count();
-    }
-    return least;
-  };
-  CodecCost cost;
-  cost.encode = seconds([&] {
-    codec.encode(values, DType::kFloat32, DType::kFloat32, count, 0, count, RandomKey{}, 0,
-                 payload.data());
-  });
-  cost.decode = seconds([&] {
-    codec.decode(payload.data(), DType::kFloat32, count, 0, count, sum.data(), /*add=*/true);
-  });
-  cost.encode /= static_cast<double>(count);
-  cost.decode /= static_cast<double>(count);
-  return cost;
-}
-
 }  // namespace
 
 Autotuner::Autotuner(Engine& engine, std::shared_ptr<const Codec> half, Log log)
     : engine_(engine),
       half_(std::move(half)),
       log_(std::move(log)),
+      ranks_(engine, overhead_),
       clock_(engine.size(), engine.topology().host_count() == 1) {}
 
 std::shared_ptr<const Codec> Autotuner::codec_of(const Plan& plan) const {
@@ -117,56 +84,15 @@ Estimates Autotuner::estimate(const Plans& plans) const {
   return seconds;
 }
 
-std::vector<float> Autotuner::exchange(const std::vector<float>& mine, const Deadline& deadline,
-                                       uint64_t number) {
-  std::vector<float> all(mine.size() * static_cast<size_t>(engine_.size()));
-  const auto plan =
-      engine_.plan_shards(Operation::kAllGather, mine.size(), raw_codec(), DType::kFloat32);
-  engine_.run(*plan, mine.data(), all.data(), false, deadline, number, &overhead_);
-  return all;
-}
-
-std::vector<float> Autotuner::slowest(const std::vector<float>& mine, const Deadline& deadline,
-                                      uint64_t number) {
-  const std::vector<float> all = exchange(mine, deadline, number);
-  std::vector<float> most(all.begin(), all.begin() + static_cast<ptrdiff_t>(mine.size()));
-  for (size_t i = 0; i < all.size(); ++i) {
-    float& one = most[i % mine.size()];
-    one = std::max(one, all[i]);
-  }
-  return most;
-}
-
-double Autotuner::run_probe(const Plan& plan, const Deadline& deadline, uint64_t number) {
-  exchange({0}, deadline, number);  // all ranks begin together
-  const auto start = Clock::now();
-  engine_.run(plan, buffer_.data(), buffer_.data(), /*average=*/true, deadline, number, &overhead_);
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Autotuner::probe(const std::shared_ptr<const Plan>& plan, int samples,
-                        const Deadline& deadline, uint64_t number) {
-  run_probe(*plan, deadline, number);  // connections, buffers, pages
-  double least = run_probe(*plan, deadline, number);
-  for (int i = 1; i < samples; ++i) least = std::min(least, run_probe(*plan, deadline, number));
-  return slowest({static_cast<float>(least)}, deadline, number).front();
-}
-
 void Autotuner::learn_codec(const std::shared_ptr<const Codec>& codec, const Deadline& deadline,
                             uint64_t number) {
   const std::string name = codec->describe();
   if (codecs_.contains(name)) return;
-  std::vector<float> values(kCodecValues);
-  uint32_t state = 1;
-  for (float& value : values) {  // a linear congruential generator; codecs do not care
-    state = state * 1664525 + 1013904223;
-    value = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31F;
-  }
-  const CodecCost mine = time_codec(*codec, values.data(), values.size());
-  const std::vector<float> most =
-      slowest({static_cast<float>(mine.encode), static_cast<float>(mine.decode)}, deadline, number);
+  const CodecCost mine = time_codec(*codec);
+  const std::vector<float> slowest = ranks_.largest(
+      {static_cast<float>(mine.encode), static_cast<float>(mine.decode)}, deadline, number);
   std::lock_guard<std::mutex> lock(mutex_);
-  codecs_[name] = {most[0], most[1]};
+  codecs_[name] = {slowest[0], slowest[1]};
 }
 
 void Autotuner::measure(const Plan& first, const Deadline& deadline, uint64_t number) {
@@ -176,47 +102,13 @@ void Autotuner::measure(const Plan& first, const Deadline& deadline, uint64_t nu
   learn_codec(asked, deadline, number);
   if (half_) learn_codec(half_, deadline, number);
 
-  buffer_.assign(kLastValues, 1.0F);
-  const auto plan_of = [&](size_t values, const std::shared_ptr<const Codec>& codec) {
-    return engine_.plan_all_reduce({{values, codec}}, DType::kFloat32);
-  };
-  const auto small = plan_of(kSmallValues, raw_codec());
-  LinkProbes probes;
-  probes.small = cost_of(*small, engine_.topology());
-  probes.small_seconds = probe(small, 1, deadline, number);
-  const int samples = probes.small_seconds > kSlowExchange ? 1 : 2;
-  if (samples > 1) {
-    probes.small_seconds =
-        std::min(probes.small_seconds, probe(small, 2 * samples, deadline, number));
-  }
-  // A message of several buckets may not fit where the caller's, of a part of one, does.
-  const auto fits = [&](size_t count) {
-    try {
-      plan_of(count, asked);
-      return true;
-    } catch (const ConfigError&) {
-      return false;
-    }
-  };
-  size_t values = kFirstValues;
-  for (;; values *= kGrowth) {
-    probes.exact_seconds = probe(plan_of(values, raw_codec()), 1, deadline, number);
-    const double next = static_cast<double>(kGrowth) * probes.exact_seconds;
-    if (values >= kLastValues || next > kLongestProbe || !fits(values * kGrowth)) break;
-  }
-  if (samples > 1) {
-    probes.exact_seconds =
-        std::min(probes.exact_seconds, probe(plan_of(values, raw_codec()), 1, deadline, number));
-  }
-  probes.exact = cost_of(*plan_of(values, raw_codec()), engine_.topology());
-  probes.asked_seconds = probe(plan_of(values, asked), samples, deadline, number);
-  probes.asked = cost_of(*plan_of(values, asked), engine_.topology());
-  buffer_ = {};
-
-  const CodecCost raw = codecs_.at(raw_codec()->describe());
-  const LinkModel link = fit_link(probes, codecs_.at(asked->describe()), raw);
+  LinkProbe probe(engine_, overhead_);
+  const LinkProbes probes = probe.measure(asked, deadline, number);
+  const LinkModel link =
+      fit_link(probes, codecs_.at(asked->describe()), codecs_.at(raw_codec()->describe()));
   const std::chrono::duration<double> spent = Clock::now() - start;
-  const double seconds = slowest({static_cast<float>(spent.count())}, deadline, number).front();
+  const double seconds =
+      ranks_.largest({static_cast<float>(spent.count())}, deadline, number).front();
   std::vector<TuningReport::SizeRow> rows;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -224,9 +116,10 @@ void Autotuner::measure(const Plan& first, const Deadline& deadline, uint64_t nu
     ++measurements_;
     measure_seconds_ = seconds;
   }
-  for (size_t bytes = kFirstRow; bytes <= kLastRow; bytes *= kGrowth) {
-    if (!fits(bytes / sizeof(float))) break;
-    const Estimates predicted = estimate(plans_for(plan_of(bytes / sizeof(float), asked)));
+  for (size_t bytes = kFirstRow; bytes <= kLastRow; bytes *= kRowGrowth) {
+    const size_t values = bytes / sizeof(float);
+    if (!probe.fits(values, asked)) break;
+    const Estimates predicted = estimate(plans_for(probe.plan_of(values, asked)));
     rows.push_back({bytes, predicted, fastest(predicted)});
   }
   if (!clock_.one_clock()) meet(deadline, number);
@@ -253,9 +146,9 @@ Autotuner::Known& Autotuner::known(const std::shared_ptr<const Plan>& asked,
   // Which classes there are must not depend on known_, which goes by address.
   const size_t bytes = asked->values * size_of(asked->dtype);
   const std::shared_ptr<const Codec> codec = codec_of(*asked);
-  const Key key{asked->operation, asked->dtype, quarter_octaves(bytes),
-                quarter_octaves(one_shot_payload_bytes(asked->layers, asked->dtype)),
-                codec->describe()};
+  const ClassKey key{asked->operation, asked->dtype, quarter_octaves(bytes),
+                     quarter_octaves(one_shot_payload_bytes(asked->layers, asked->dtype)),
+                     codec->describe()};
   if (!classes_.contains(key)) {
     if (classes_.size() >= kMaxClasses) {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -278,36 +171,20 @@ int64_t Autotuner::now() {
 }
 
 void Autotuner::meet(const Deadline& deadline, uint64_t number) {
-  exchange({0}, deadline, number);  // all ranks begin together
+  ranks_.barrier(deadline, number);  // all ranks begin together
   Span mine{now(), 0};
-  exchange({0}, deadline, number);
+  ranks_.barrier(deadline, number);
   mine.end = now();
   std::vector<Span> by_rank;
-  for (std::vector<Span>& theirs : exchange_spans({mine}, deadline, number)) {
+  for (std::vector<Span>& theirs : ranks_.gather_spans({mine}, deadline, number)) {
     by_rank.push_back(theirs.front());
   }
   clock_.meet(by_rank);
 }
 
-std::vector<std::vector<Span>> Autotuner::exchange_spans(const std::vector<Span>& mine,
-                                                         const Deadline& deadline,
-                                                         uint64_t number) {
-  std::vector<float> numbers;
-  for (const Span& span : mine) pack(span, numbers);
-  const std::vector<float> all = exchange(numbers, deadline, number);
-  std::vector<std::vector<Span>> by_rank(static_cast<size_t>(engine_.size()));
-  const float* next = all.data();
-  for (std::vector<Span>& theirs : by_rank) {
-    for (size_t i = 0; i < mine.size(); ++i, next += kFloatsPerSpan) {
-      theirs.push_back(unpack_span(next));
-    }
-  }
-  return by_rank;
-}
-
 void Autotuner::renew(TunedClass& tuned, const Deadline& deadline, uint64_t number) {
   if (!clock_.one_clock()) meet(deadline, number);
-  const auto by_rank = exchange_spans(tuned.spans(), deadline, number);
+  const auto by_rank = ranks_.gather_spans(tuned.spans(), deadline, number);
   std::vector<double> seconds;
   for (size_t sample = 0; sample < tuned.spans().size(); ++sample) {
     std::vector<Span> call;

@@ -29,11 +29,12 @@
 
 #include "reduce/engine.h"
 #include "reduce/tuning/cost_model.h"
+#include "reduce/tuning/rank_numbers.h"
 #include "reduce/tuning/tuned_class.h"
 
 namespace cgx {
 
-/// What is known, for people and for tests.
+/// All that an autotuner has measured and decided.
 struct TuningReport {
   struct CodecRow {
     std::string codec;
@@ -54,7 +55,7 @@ struct TuningReport {
     Choice choice;
   };
   uint64_t measurements = 0;  // 0 or 1
-  double seconds = 0;         // that it took, on the slowest rank
+  double seconds = 0;         // of the measurement, on the slowest rank
   LinkModel link;
   std::vector<CodecRow> codecs;
   /// Of all-reduces of fp32 with the codec that was measured first.
@@ -99,7 +100,7 @@ class Autotuner {
  private:
   using Clock = std::chrono::steady_clock;
   /// operation, dtype, sizes exact and as asked in quarters of octaves, codec.
-  using Key = std::tuple<Operation, DType, int, int, std::string>;
+  using ClassKey = std::tuple<Operation, DType, int, int, std::string>;
   using Plans = std::array<std::shared_ptr<const Plan>, kChoices>;
   struct Known {
     std::shared_ptr<const Plan> asked;  // keeps the key of the map alive
@@ -121,21 +122,9 @@ class Autotuner {
   Estimates estimate(const Plans& plans) const;
 
   void measure(const Plan& first, const Deadline& deadline, uint64_t number);
-  /// Seconds of a plan on the slowest rank, the least of `samples` after a first one.
-  double probe(const std::shared_ptr<const Plan>& plan, int samples, const Deadline& deadline,
-               uint64_t number);
-  double run_probe(const Plan& plan, const Deadline& deadline, uint64_t number);
   /// Measures the codec, unless it is known. Collective.
   void learn_codec(const std::shared_ptr<const Codec>& codec, const Deadline& deadline,
                    uint64_t number);
-  /// What every rank gave, numbers of the same rank together. Ends at about the same time on all.
-  std::vector<float> exchange(const std::vector<float>& mine, const Deadline& deadline,
-                              uint64_t number);
-  /// Spans of every rank; all give as many.
-  std::vector<std::vector<Span>> exchange_spans(const std::vector<Span>& mine,
-                                                const Deadline& deadline, uint64_t number);
-  std::vector<float> slowest(const std::vector<float>& mine, const Deadline& deadline,
-                             uint64_t number);
   /// Exchanges what the class has recorded.
   void renew(TunedClass& tuned, const Deadline& deadline, uint64_t number);
   /// Brings clocks together.
@@ -144,14 +133,14 @@ class Autotuner {
   Engine& engine_;
   const std::shared_ptr<const Codec> half_;
   const Log log_;
-  std::vector<float> buffer_;
   Stats overhead_;
+  RankNumbers ranks_;
   std::atomic<int64_t> tuning_ns_{0};
   std::array<std::atomic<uint64_t>, kChoices> calls_{};
 
   // Written by the driving thread alone, under the lock; it reads them without.
   mutable std::mutex mutex_;
-  std::map<Key, Class> classes_;
+  std::map<ClassKey, Class> classes_;
   std::unordered_map<const Plan*, Known> known_;
   std::map<std::string, CodecCost> codecs_;
   LinkModel link_;

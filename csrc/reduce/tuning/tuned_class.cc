@@ -185,7 +185,7 @@ void TunedClass::settle(Choice choice) {
     } else if (other == choice_) {
       for (const Rival& one : rivals_) {
         if (one.choice != choice) continue;
-        for (const Pair& pair : one.pairs) rival.pairs.push_back({pair.settled, pair.rival});
+        for (const TrialPair& pair : one.pairs) rival.pairs.push_back({pair.settled, pair.rival});
       }
     }
     const double own = seconds_of(choice), its = seconds_of(other);
@@ -232,9 +232,9 @@ void TunedClass::judge_rivals(const std::vector<double>& seconds) {
 }
 
 bool TunedClass::judge(Rival& rival) {
-  const auto ratio_of = [](const std::vector<Pair>& pairs, double& its, double& own) {
+  const auto ratio_of = [](const std::vector<TrialPair>& pairs, double& its, double& own) {
     std::vector<double> rivals, settled;
-    for (const Pair& pair : pairs) {
+    for (const TrialPair& pair : pairs) {
       rivals.push_back(pair.rival);
       settled.push_back(pair.settled);
     }
@@ -242,7 +242,7 @@ bool TunedClass::judge(Rival& rival) {
     own = typical(std::move(settled));
     return own > 0 ? its / own : 1;
   };
-  const std::vector<Pair> fresh = std::move(rival.fresh);
+  const std::vector<TrialPair> fresh = std::move(rival.fresh);
   rival.fresh.clear();
   rival.trials = 0;
   if (fresh.empty()) return false;

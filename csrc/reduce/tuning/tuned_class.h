@@ -1,11 +1,11 @@
-// The choice for one class of messages, those of about the same size and kind: raced for first,
-// then watched.
+// The choice for one class of messages, all of about the same size and kind: raced for first, then
+// watched.
 //
 //     turn = tuned.next();               // which choice this call takes
 //     ... the call; where turn.timed(): tuned.record(turn.sample, when it began and ended) ...
 //     if (tuned.due()) tuned.renew(...); // the group's seconds of what was recorded, by sample
 //
-// The race: those choices that are not hopeless take turns, call by call, for kRaceCalls calls at
+// The race: all choices that are not hopeless take turns, call by call, for kRaceCalls calls at
 // most. After 1, 2, 4, 8, 16 turns ranks exchange what they have measured, and a choice that is
 // far behind drops out, the less far the more turns there were. The fastest one is settled for.
 //
@@ -15,8 +15,8 @@
 // tried: near ones above all soon after the race, slow ones so seldom that all of their trials cost
 // 1 / kCallsPerLoss of the time. Where one that was far behind wins, all race again.
 //
-// A time is the mean of the shortest third: what the machine does beside makes calls longer, never
-// shorter. Which choice is faster at equal numbers of bits saved: see fastest().
+// A time is the mean of the shortest third: other work on the machine makes calls longer, never
+// shorter. Ties are decided as in fastest().
 //
 // What next() and due() say depends on the number of calls and on what was exchanged, never on this
 // rank's clock: it is the same on all ranks. Not thread-safe.
@@ -74,18 +74,18 @@ class TunedClass {
   uint64_t renewals() const { return renewals_; }
 
  private:
-  struct Pair {
+  struct TrialPair {
     double rival, settled;
   };
   /// A choice that was not settled for.
   struct Rival {
     Choice choice;
-    double ratio = 1;         // of its time to that of the choice settled for
-    std::vector<Pair> pairs;  // the latest that it was judged by
-    std::vector<Pair> fresh;  // since then
-    size_t trials = 0;        // since then; more than pairs where calls have failed
-    uint64_t next_trial = 0;  // number of the call
-    uint64_t patience = 1;    // factor of the least pause
+    double ratio = 1;              // of its time to that of the choice settled for
+    std::vector<TrialPair> pairs;  // the latest that it was judged by
+    std::vector<TrialPair> fresh;  // since then
+    size_t trials = 0;             // since then; more than pairs where calls have failed
+    uint64_t next_trial = 0;       // number of the call
+    uint64_t patience = 1;         // factor of the least pause
   };
 
   double seconds_of(Choice choice) const;

@@ -41,7 +41,7 @@ struct Request {
 using RequestPtr = std::shared_ptr<Request>;
 
 // Everything a test looks at or changes. Requests of earlier tests go on in their own world.
-struct World {
+struct MockWorld {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::pair<std::string, int>, long> numbers;  // knobs and counters, by rank
@@ -63,10 +63,10 @@ struct World {
   }
 };
 
-World* world = nullptr;
+MockWorld* world = nullptr;
 // Requests that have not been seen to end, with the world they belong to. Never destroyed, as the
 // threads that test them live as long as the process.
-auto& live = *new std::map<uint64_t, std::pair<World*, RequestPtr>>;
+auto& live = *new std::map<uint64_t, std::pair<MockWorld*, RequestPtr>>;
 auto& live_mutex = *new std::mutex;
 uint64_t next_request = 1;
 
@@ -81,7 +81,7 @@ bool fits(const Request& send, const Request& receive) {
 }
 
 // Hands over every message that has met its receive.
-void match(World& w) {
+void match(MockWorld& w) {
   for (auto receive = w.receives.begin(); receive != w.receives.end();) {
     auto send = w.sends.begin();
     while (send != w.sends.end() && !fits(**send, **receive)) ++send;
@@ -106,14 +106,14 @@ void match(World& w) {
   }
 }
 
-uint64_t start(World& w, RequestPtr request) {
+uint64_t start(MockWorld& w, RequestPtr request) {
   (request->receiving ? w.receives : w.sends).push_back(request);
   std::lock_guard lock(live_mutex);
   live[next_request] = {&w, std::move(request)};
   return next_request++;
 }
 
-std::pair<World*, RequestPtr> find(uint64_t request) {
+std::pair<MockWorld*, RequestPtr> find(uint64_t request) {
   std::lock_guard lock(live_mutex);
   return live.at(request);
 }
@@ -170,7 +170,7 @@ struct Rank {
     return 0;
   }
   static int init(int* level) {
-    World& w = *world;
+    MockWorld& w = *world;
     std::unique_lock lock(w.mutex);
     ++w.number("inits", kRank);
     w.changed.wait(lock, [&] { return w.number("hold_init", kRank) == 0; });
@@ -198,7 +198,7 @@ struct Rank {
     return 0;
   }
   static int finalize() {
-    World& w = *world;
+    MockWorld& w = *world;
     CgxMpiHook hook = nullptr;
     void* context = nullptr;
     {
@@ -223,7 +223,7 @@ struct Rank {
   static int exit_in_error() { return 0; }
 
   static int create_group(const int* world_ranks, int count, int tag, uint64_t* comm) {
-    World& w = *world;
+    MockWorld& w = *world;
     const std::vector<int> members(world_ranks, world_ranks + count);
     std::unique_lock lock(w.mutex);
     ++w.number("creates", kRank);
@@ -242,7 +242,7 @@ struct Rank {
   }
   static int post(uint64_t comm, char* data, int bytes, int peer, int tag, bool receiving,
                   uint64_t* request) {
-    World& w = *world;
+    MockWorld& w = *world;
     std::lock_guard lock(w.mutex);
     const char* name = receiving ? "irecvs" : "isends";
     ++w.number(name, kRank);
@@ -308,7 +308,7 @@ extern "C" {
 
 /// A world of four ranks that nobody has initialised. Earlier ones live on for their transfers.
 __attribute__((visibility("default"))) void mock_reset() {
-  auto* fresh = new World;
+  auto* fresh = new MockWorld;
   for (int rank = 0; rank < kRanks; ++rank) {
     fresh->number("level", rank) = CGX_MPI_MULTIPLE;
     fresh->number("world_rank", rank) = rank;

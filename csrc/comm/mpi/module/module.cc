@@ -285,15 +285,16 @@ PyMethodDef methods[] = {
      "Notes that the interpreter ends because of an exception that nobody caught."},
     {nullptr, nullptr, 0, nullptr}};
 
-PyModuleDef definition = {PyModuleDef_HEAD_INIT,
-                          nullptr,
-                          "MPI for the engine: `api` is a capsule with the table of mpi_api.h.",
-                          -1,
-                          methods,
-                          nullptr,
-                          nullptr,
-                          nullptr,
-                          nullptr};
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    nullptr,
+    "MPI for the engine: `api` is a capsule with the table of comm/mpi/api.h.",
+    -1,
+    methods,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr};
 
 PyObject* make_module() {
   definition.m_name = "torch_cgx._mpi_" CGX_MPI_KIND;

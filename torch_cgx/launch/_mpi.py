@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from torch_cgx._launch_env import Launcher, LaunchError
+from torch_cgx.launch._variables import Launcher, LaunchError
 
 _TO_FIRST, _FROM_FIRST = 0x6300, 0x6301  # tags on COMM_WORLD
 _BY_HAND = "or set MASTER_ADDR and MASTER_PORT to an address of rank 0's host and a free port there"
@@ -37,13 +37,13 @@ def missing(launcher: Launcher) -> LaunchError:
 
 
 class Failure:
-    """Passed to `Word.agree` instead of a value: all ranks raise its text."""
+    """Passed to `MpiWorld.agree` instead of a value: all ranks raise its text."""
 
     def __init__(self, text: str):
         self.text = text
 
 
-class Word:
+class MpiWorld:
     """Agreement between all ranks of MPI's world.
 
     LaunchError if MPI cannot be initialised, or was finalised already.

@@ -1,4 +1,4 @@
-#include "comm/shm/hand_over.h"
+#include "comm/hand_over.h"
 
 #include <condition_variable>
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace cgx {
 namespace {
 
-struct Transfer {
+struct HandedTransfer {
   const std::byte* source = nullptr;  // of a send
   std::byte* target = nullptr;        // of a receive
   size_t bytes = 0;                   // of a receive: its room
@@ -22,13 +22,13 @@ struct Transfer {
   std::optional<Failure> failure;
 };
 
-using TransferPtr = std::shared_ptr<Transfer>;
+using HandedTransferPtr = std::shared_ptr<HandedTransfer>;
 
 }  // namespace
 
-struct HandOver::Pair {
+struct HandOver::RankPair {
   struct Lane {
-    std::deque<TransferPtr> sends, receives;
+    std::deque<HandedTransferPtr> sends, receives;
   };
   Lane lanes[Communicator::kDirectLanes];
   bool left = false;  // one of the two
@@ -38,8 +38,8 @@ struct HandOver::Pair {
   // Called with the mutex held, as is the next one.
   void meet(Lane& lane) {
     while (!lane.sends.empty() && !lane.receives.empty()) {
-      const TransferPtr send = std::move(lane.sends.front());
-      const TransferPtr receive = std::move(lane.receives.front());
+      const HandedTransferPtr send = std::move(lane.sends.front());
+      const HandedTransferPtr receive = std::move(lane.receives.front());
       lane.sends.pop_front();
       lane.receives.pop_front();
       if (send->bytes > receive->bytes) {
@@ -58,14 +58,14 @@ struct HandOver::Pair {
     left = true;
     for (Lane& lane : lanes) {
       for (auto* transfers : {&lane.sends, &lane.receives}) {
-        for (const TransferPtr& transfer : *transfers) fail(*transfer);
+        for (const HandedTransferPtr& transfer : *transfers) fail(*transfer);
         transfers->clear();
       }
     }
     changed.notify_all();
   }
 
-  static void fail(Transfer& transfer) {
+  static void fail(HandedTransfer& transfer) {
     transfer.failure = Failure{FailureKind::kPeerLost, "it has left the group"};
     transfer.ended = true;
   }
@@ -75,12 +75,12 @@ namespace {
 
 class HandedOver final : public Pending {
  public:
-  HandedOver(std::shared_ptr<HandOver::Pair> pair, TransferPtr transfer)
+  HandedOver(std::shared_ptr<HandOver::RankPair> pair, HandedTransferPtr transfer)
       : pair_(std::move(pair)), transfer_(std::move(transfer)) {}
 
   ~HandedOver() override {
     std::lock_guard lock(pair_->mutex);
-    for (HandOver::Pair::Lane& lane : pair_->lanes) {
+    for (HandOver::RankPair::Lane& lane : pair_->lanes) {
       std::erase(lane.sends, transfer_);
       std::erase(lane.receives, transfer_);
     }
@@ -102,18 +102,18 @@ class HandedOver final : public Pending {
   }
 
  private:
-  const std::shared_ptr<HandOver::Pair> pair_;
-  const TransferPtr transfer_;
+  const std::shared_ptr<HandOver::RankPair> pair_;
+  const HandedTransferPtr transfer_;
 };
 
-std::unique_ptr<Pending> start(const std::shared_ptr<HandOver::Pair>& pair, int lane, bool sends,
-                               TransferPtr transfer) {
+std::unique_ptr<Pending> start(const std::shared_ptr<HandOver::RankPair>& pair, int lane,
+                               bool sends, HandedTransferPtr transfer) {
   {
     std::lock_guard lock(pair->mutex);
     if (pair->left) {
-      HandOver::Pair::fail(*transfer);
+      HandOver::RankPair::fail(*transfer);
     } else {
-      HandOver::Pair::Lane& mine = pair->lanes[lane];
+      HandOver::RankPair::Lane& mine = pair->lanes[lane];
       (sends ? mine.sends : mine.receives).push_back(transfer);
       pair->meet(mine);
     }
@@ -125,11 +125,11 @@ std::unique_ptr<Pending> start(const std::shared_ptr<HandOver::Pair>& pair, int 
 
 HandOver::HandOver(int size) : left_(static_cast<size_t>(size)) {}
 
-std::shared_ptr<HandOver::Pair> HandOver::pair(int from, int to) {
+std::shared_ptr<HandOver::RankPair> HandOver::pair(int from, int to) {
   std::lock_guard lock(mutex_);
-  std::shared_ptr<Pair>& found = pairs_[{from, to}];
+  std::shared_ptr<RankPair>& found = pairs_[{from, to}];
   if (!found) {
-    found = std::make_shared<Pair>();
+    found = std::make_shared<RankPair>();
     found->left = left_[static_cast<size_t>(from)] || left_[static_cast<size_t>(to)];
   }
   return found;
@@ -141,7 +141,7 @@ bool HandOver::ended_within(Pending& transfer, std::chrono::nanoseconds limit) {
 
 std::unique_ptr<Pending> HandOver::send_from(int rank, int peer, int lane, const std::byte* data,
                                              size_t bytes) {
-  auto transfer = std::make_shared<Transfer>();
+  auto transfer = std::make_shared<HandedTransfer>();
   transfer->source = data;
   transfer->bytes = bytes;
   return start(pair(rank, peer), lane, true, std::move(transfer));
@@ -149,7 +149,7 @@ std::unique_ptr<Pending> HandOver::send_from(int rank, int peer, int lane, const
 
 std::unique_ptr<Pending> HandOver::receive_into(int rank, int peer, int lane, std::byte* data,
                                                 size_t room) {
-  auto transfer = std::make_shared<Transfer>();
+  auto transfer = std::make_shared<HandedTransfer>();
   transfer->target = data;
   transfer->bytes = room;
   return start(pair(peer, rank), lane, false, std::move(transfer));

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from torch_cgx._launch_env import LaunchError
+from torch_cgx.launch._variables import LaunchError
 
 LOOPBACK = "127.0.0.1"
 _TOKEN_BYTES = 16

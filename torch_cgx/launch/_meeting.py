@@ -11,9 +11,9 @@ import socket
 from collections import Counter
 from typing import Any
 
-from torch_cgx import _launch_net as net
-from torch_cgx._launch_env import Launcher, LaunchError
-from torch_cgx._launch_mpi import Failure, Word
+from torch_cgx.launch import _network as net
+from torch_cgx.launch._mpi import Failure, MpiWorld
+from torch_cgx.launch._variables import Launcher, LaunchError
 
 _REACH_SECONDS = 5.0  # two repetitions of a lost SYN
 
@@ -98,20 +98,22 @@ class _Offer:
     token: bytes
 
 
-def meet_by_mpi(word: Word, launcher: Launcher, address: str | None, port: int | None) -> Meeting:
+def meet_by_mpi(
+    world: MpiWorld, launcher: Launcher, address: str | None, port: int | None
+) -> Meeting:
     """Rank 0 listens; the ranks choose the first of its addresses that all of them reach.
 
     Collective. LaunchError on all ranks if there is no such address, if ranks have different
     MASTER_ADDR or MASTER_PORT, or if their RANKs are not 0 to size - 1.
     """
-    size = word.size if launcher.size is None else launcher.size
+    size = world.size if launcher.size is None else launcher.size
     hello = _Hello(launcher.rank, size, address, port, net.network_identity())
-    plan: _Plan = word.agree(hello, lambda all_of: _make_plan(all_of, word.size))
-    place = plan.places[word.rank]
+    plan: _Plan = world.agree(hello, lambda all_of: _make_plan(all_of, world.size))
+    place = plan.places[world.rank]
     with contextlib.ExitStack() as serving:
         mine: Any = None
         listener = None
-        if word.rank == plan.master:
+        if world.rank == plan.master:
             try:
                 choice = _addresses(plan, address)
                 listener = net.listen(port or 0, loopback_only=choice == [net.LOOPBACK])
@@ -120,8 +122,8 @@ def meet_by_mpi(word: Word, launcher: Launcher, address: str | None, port: int |
                 mine = _Offer(int(listener.getsockname()[1]), choice, token)
             except LaunchError as error:
                 mine = Failure(f"rank 0: {error}")
-        offer: _Offer = word.agree(mine, lambda offers: offers[plan.master])
-        chosen, local = _choose(word, launcher.rank, offer)
+        offer: _Offer = world.agree(mine, lambda offers: offers[plan.master])
+        chosen, local = _choose(world, launcher.rank, offer)
         # The stack closes the first of the two.
         kept = None if listener is None else listener.dup()
     interface = None
@@ -176,13 +178,13 @@ def _addresses(plan: _Plan, address: str | None) -> list[str]:
     return net.candidates(named or None)
 
 
-def _choose(word: Word, rank: int, offer: _Offer) -> tuple[str, str]:
+def _choose(world: Word, rank: int, offer: _Offer) -> tuple[str, str]:
     """The first address that all ranks reach, and this rank's own address on the route to it."""
     complaints = []
     for address in offer.addresses:
         local, wrong = net.reach(address, offer.port, offer.token, _REACH_SECONDS)
         mine = None if wrong is None else f"rank {rank} on {socket.gethostname()}: {wrong}"
-        unreached = word.agree(mine, lambda all_of: [text for text in all_of if text])
+        unreached = world.agree(mine, lambda all_of: [text for text in all_of if text])
         if not unreached:
             assert local is not None
             return address, local

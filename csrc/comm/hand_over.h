@@ -1,4 +1,5 @@
-// Direct transfers between ranks that are threads of one process: whoever comes second copies.
+// Direct transfers between ranks that are threads of one process: whichever starts its side second
+// copies.
 #pragma once
 
 #include <chrono>
@@ -31,14 +32,14 @@ class HandOver {
   /// Waits at most so long for the end of a transfer that was started here.
   static bool ended_within(Pending& transfer, std::chrono::nanoseconds limit);
 
-  struct Pair;
+  struct RankPair;
 
  private:
-  std::shared_ptr<Pair> pair(int from, int to);
+  std::shared_ptr<RankPair> pair(int from, int to);
 
-  std::mutex mutex_;                                            // guards the rest
-  std::map<std::pair<int, int>, std::shared_ptr<Pair>> pairs_;  // made at first use
-  std::vector<bool> left_;                                      // by rank
+  std::mutex mutex_;                                                // guards the rest
+  std::map<std::pair<int, int>, std::shared_ptr<RankPair>> pairs_;  // made at first use
+  std::vector<bool> left_;                                          // by rank
 };
 
 }  // namespace cgx

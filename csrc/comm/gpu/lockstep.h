@@ -12,11 +12,11 @@
 
 namespace cgx {
 
-/// What the library does, in the order of the queue's stream; memory is the device's. Every rank
-/// calls the same with sizes that fit each other.
+/// The collectives of the library, run in the order of the queue's stream, on memory of the device.
+/// Every rank makes the same calls with sizes that fit each other.
 class ByteCollectives {
  public:
-  /// An exchange that was begun.
+  /// A collective under way.
   class Ticket {
    public:
     virtual ~Ticket() = default;

@@ -1,4 +1,4 @@
-#include "comm/shm/futex.h"
+#include "comm/futex.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>

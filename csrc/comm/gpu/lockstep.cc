@@ -1,4 +1,4 @@
-#include "comm/shm/lockstep.h"
+#include "comm/gpu/lockstep.h"
 
 #include <algorithm>
 #include <chrono>
@@ -34,7 +34,7 @@ class Lockstep final : public Communicator {
 
   ~Lockstep() override {
     try {
-      // What this rank had only to send, nobody has waited for.
+      // Nothing has waited yet for exchanges in which this rank only sent.
       for (Slot& slot : slots_) {
         if (slot.ticket && !failure()) slot.ticket->wait();
       }
@@ -55,7 +55,7 @@ class Lockstep final : public Communicator {
   int in_flight() const override { return kSlots; }
   bool matches_lengths() const override { return true; }
   bool on_device() const override { return true; }
-  bool carries_heads() const override { return false; }
+  bool has_headers() const override { return false; }
   bool lockstep() const override { return true; }
   bool through_host() const override { return false; }
 
@@ -181,7 +181,7 @@ class Lockstep final : public Communicator {
 
   Slot& begin_exchange() {
     Slot& slot = slots_[exchange_ % kSlots];
-    // The stream writes to what the library may still send.
+    // The library may still be sending what the stream is about to overwrite.
     if (slot.ticket) slot.ticket->wait();
     slot.ticket = nullptr;
     slot.broadcast = false;

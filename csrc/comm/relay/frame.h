@@ -1,0 +1,19 @@
+// How an announced message begins on the wire: its length in kFrame bytes, then as much of the
+// message as fits into kEager bytes together with them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/communicator.h"
+#include "comm/relay/relay.h"
+
+namespace cgx::relay {
+
+inline constexpr size_t kFrame = sizeof(uint64_t);
+inline constexpr size_t kEager = kRelayEagerBytes;
+
+static_assert((kFrame + Communicator::kPayloadOffset) % 64 == 0,
+              "blocks are 64-byte aligned, messages follow the frame");
+
+}  // namespace cgx::relay

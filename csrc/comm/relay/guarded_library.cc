@@ -1,0 +1,71 @@
+#include "comm/relay/guarded_library.h"
+
+#include "comm/communicator.h"
+
+namespace cgx::relay {
+
+GuardedLibrary::GuardedLibrary(std::shared_ptr<PointToPoint> library, size_t capacity,
+                               std::function<int(int)> called)
+    : library_(std::move(library)),
+      called_(std::move(called)),
+      capacity_(capacity),
+      classes_(library_->tags() >= kTags),
+      direct_(library_->tags() >= kTags * (1 + Communicator::kDirectLanes) && library_->lets_go()) {
+}
+
+void GuardedLibrary::check_usable() {
+  if (!broken_.load(std::memory_order_acquire)) return;
+  std::lock_guard lock(failure_mutex_);
+  throw_failure(*first_failure_);
+}
+
+void GuardedLibrary::fail(Failure failure) {
+  bool first = false;
+  {
+    std::lock_guard lock(failure_mutex_);
+    first = !first_failure_;
+    if (first) first_failure_ = std::move(failure);
+    failure = *first_failure_;
+  }
+  broken_.store(true, std::memory_order_release);
+  if (first) {
+    try {
+      library_->abort(failure.text);
+    } catch (const std::exception&) {
+      // The caller needs the cause; that the library cannot even abort adds nothing to it.
+    }
+  }
+  throw_failure(failure);
+}
+
+void GuardedLibrary::step_failed(int peer, const char* what, const Deadline& started,
+                                 const std::exception& error) {
+  Failure failure = failure_of(error);
+  if (failure.rank >= 0) fail(std::move(failure));  // a peer has told the cause
+  failure.text = str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ",
+                        called(peer), ", ", started.elapsed_text(), ": ", failure.text);
+  fail(std::move(failure));
+}
+
+void GuardedLibrary::abort(const Failure& cause) {
+  {
+    std::lock_guard lock(failure_mutex_);
+    if (!first_failure_) first_failure_ = cause;
+  }
+  broken_.store(true, std::memory_order_release);
+  library_->abort(cause.text);
+}
+
+std::optional<Failure> GuardedLibrary::failure() {
+  if (!broken_.load(std::memory_order_acquire)) return std::nullopt;
+  std::lock_guard lock(failure_mutex_);
+  return first_failure_;
+}
+
+bool GuardedLibrary::close() {
+  const bool sole_owner = library_.use_count() == 1;
+  library_.reset();
+  return sole_owner;
+}
+
+}  // namespace cgx::relay

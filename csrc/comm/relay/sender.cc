@@ -1,0 +1,135 @@
+#include "comm/relay/sender.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/relay/frame.h"
+
+namespace cgx::relay {
+namespace {
+
+size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+Sender::Sender(GuardedLibrary& library, RelayPool& pool, Receiver& receiver)
+    : library_(library),
+      pool_(pool),
+      receiver_(receiver),
+      sent_in_call_(static_cast<size_t>(library.size())) {}
+
+bool Sender::cancel() {
+  bool busy = false;
+  for (OutgoingExchange& out : exchanges_) {
+    for (OutgoingExchange::Send& send : out.sends) {
+      busy = busy || (send.pending && !send.pending->done());
+      send.pending.reset();
+    }
+  }
+  return busy;
+}
+
+void Sender::abandon() {
+  for (OutgoingExchange& out : exchanges_) out.block.abandon();
+}
+
+void Sender::begin_call() {
+  sent_in_call_.assign(sent_in_call_.size(), false);
+  // Nobody reads what was posted in the call before.
+  for (OutgoingExchange& out : exchanges_) {
+    if (out.sends.empty()) pool_.give(std::move(out.block));
+  }
+}
+
+void Sender::finish_sends(OutgoingExchange& out, const Deadline& deadline) {
+  for (OutgoingExchange::Send& send : out.sends) {
+    receiver_.wait_for(send.peer, "sending to", deadline, [&]() -> Pending* {
+      receiver_.advance(send.peer);
+      return send.pending->done() ? nullptr : send.pending.get();
+    });
+    library_.guarded(send.peer, "sending to", [&] { send.pending->wait(deadline); });
+  }
+  out.sends.clear();
+}
+
+Sender::OutgoingExchange& Sender::begin_exchange(const Deadline& deadline) {
+  // What was opened and not posted is forgotten: nobody has seen it.
+  open_ = false;
+  OutgoingExchange& out = exchanges_[exchange_ % kExchanges];
+  finish_sends(out, deadline);
+  out.parts.clear();
+  pool_.give(std::move(out.block));
+  return out;
+}
+
+void Sender::flush(const Deadline& deadline) {
+  for (OutgoingExchange& out : exchanges_) finish_sends(out, deadline);
+}
+
+void Sender::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
+                  const Deadline& deadline) {
+  OutgoingExchange& out = begin_exchange(deadline);
+  size_t total = 0;
+  for (int step = 1; step < library_.size(); ++step) {
+    const int peer = nth_peer(step);
+    if (bytes_to[peer] == 0) continue;
+    out.parts.push_back({peer, total, bytes_to[peer]});
+    total += aligned(kFrame + bytes_to[peer]);
+  }
+  library_.guarded(library_.rank(), "making room for messages of",
+                   [&] { out.block = pool_.take(total); });
+  buffers.assign(static_cast<size_t>(library_.size()), nullptr);
+  for (const OutgoingExchange::Part& part : out.parts)
+    buffers[part.peer] = out.block.data() + part.offset + kFrame;
+  open_ = true;
+}
+
+std::byte* Sender::open_broadcast(size_t bytes, const Deadline& deadline) {
+  OutgoingExchange& out = begin_exchange(deadline);
+  open_ = true;
+  if (bytes == 0) return nullptr;
+  for (int step = 1; step < library_.size(); ++step) {
+    out.parts.push_back({nth_peer(step), 0, bytes});
+  }
+  library_.guarded(library_.rank(), "making room for messages of",
+                   [&] { out.block = pool_.take(kFrame + bytes); });
+  return out.block.data() + kFrame;
+}
+
+void Sender::post() {
+  if (!open_) throw ConfigError(str_of("rank ", library_.rank(), ": post() without open()"));
+  open_ = false;
+  OutgoingExchange& out = exchanges_[exchange_ % kExchanges];
+  if (out.parts.empty()) return;
+  auto announced = [&](const OutgoingExchange::Part& part) {
+    return !library_.in_call() || !sent_in_call_[part.peer];
+  };
+  for (const OutgoingExchange::Part& part : out.parts) {
+    const uint64_t bytes = part.bytes;
+    std::memcpy(out.block.data() + part.offset, &bytes, kFrame);
+  }
+  auto send = [&](int peer, int tag, const std::byte* data, size_t bytes) {
+    library_.guarded(peer, "sending to", [&] {
+      out.sends.push_back({peer, library_.point_to_point().send(peer, tag, data, bytes)});
+    });
+  };
+  // All first frames before any rest: small messages do not queue behind large ones.
+  for (const OutgoingExchange::Part& part : out.parts) {
+    if (!announced(part)) continue;
+    send(part.peer, kFirstTag, out.block.data() + part.offset,
+         std::min(kEager, kFrame + part.bytes));
+  }
+  for (const OutgoingExchange::Part& part : out.parts) {
+    const std::byte* frame = out.block.data() + part.offset;
+    if (!announced(part)) {
+      send(part.peer, library_.class_of(part.bytes, kAgreedTag).tag, frame + kFrame, part.bytes);
+    } else if (kFrame + part.bytes > kEager) {
+      const size_t rest = kFrame + part.bytes - kEager;
+      send(part.peer, library_.class_of(rest, kRestTag).tag, frame + kEager, rest);
+    }
+    sent_in_call_[part.peer] = true;
+  }
+  ++exchange_;
+}
+
+}  // namespace cgx::relay

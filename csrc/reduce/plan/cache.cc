@@ -1,0 +1,54 @@
+#include "reduce/plan/cache.h"
+
+#include <functional>
+
+#include "reduce/plan/choose.h"
+
+namespace cgx {
+namespace {
+
+// A script that reduces ever new shapes must not grow the cache for ever.
+constexpr size_t kMostPlans = 512;
+
+}  // namespace
+
+size_t PlanCache::PlanKeyHash::operator()(const PlanKey& key) const {
+  size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);
+  for (const auto& [count, codec] : key.layers) {
+    hash = hash * 1000003 + count;
+    hash = hash * 1000003 + std::hash<const void*>()(codec.get());
+  }
+  return hash;
+}
+
+template <typename Build>
+std::shared_ptr<const Plan> PlanCache::cached(PlanKey key, const Build& build) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = plans_.find(key);
+    if (found != plans_.end()) return found->second;
+  }
+  std::shared_ptr<const Plan> plan = build();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (plans_.size() >= kMostPlans) plans_.clear();
+  plans_.emplace(std::move(key), plan);
+  return plan;
+}
+
+std::shared_ptr<const Plan> PlanCache::all_reduce(const std::vector<Layer>& layers, DType dtype) {
+  PlanKey key{Operation::kAllReduce, dtype, {}};
+  key.layers.reserve(layers.size());
+  for (const Layer& layer : layers) key.layers.emplace_back(layer.count, layer.codec);
+  return cached(std::move(key),
+                [&] { return make_all_reduce_plan(options_, topology_, layers, dtype); });
+}
+
+std::shared_ptr<const Plan> PlanCache::shards(Operation operation, size_t shard,
+                                              const std::shared_ptr<const Codec>& codec,
+                                              DType dtype) {
+  return cached(PlanKey{operation, dtype, {{shard, codec}}}, [&] {
+    return make_shards_plan(options_, topology_, operation, shard, codec, dtype);
+  });
+}
+
+}  // namespace cgx

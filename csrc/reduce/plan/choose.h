@@ -1,0 +1,41 @@
+// Which plan a call gets: the algorithm, and how large its messages are, from the options and the
+// topology of the group.
+//
+// Thread-safety: pure functions; equal arguments give equal plans on all ranks.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "reduce/engine_options.h"
+#include "reduce/plan/plan.h"
+#include "reduce/plan/topology.h"
+
+namespace cgx {
+
+/// Which algorithm the options take for an all-reduce of these layers, if it fits. kAuto: direct
+/// where the options say so; else one-shot for two ranks (as many bytes as
+/// scatter-reduce-all-gather, half the roundings and half the latency) and for messages so small
+/// that a second exchange would cost more than the extra bytes.
+Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
+                           const std::vector<Layer>& layers, DType dtype);
+
+/// The plan of an all-reduce. Where kAuto would take an algorithm whose messages do not fit into a
+/// communicator, scatter-reduce-all-gather is tried. ConfigError if a bucket does not fit into a
+/// message.
+std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
+                                                 const Topology& topology,
+                                                 const std::vector<Layer>& layers, DType dtype);
+
+/// The plan of a reduce-scatter or an all-gather.
+std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const Topology& topology,
+                                             Operation operation, size_t shard,
+                                             const std::shared_ptr<const Codec>& codec,
+                                             DType dtype);
+
+/// Why a plan has the algorithm that it has: for logs.
+std::string why_algorithm(const EngineOptions& options, const Plan& plan, const Topology& topology);
+
+}  // namespace cgx

@@ -1,0 +1,44 @@
+#include "reduce/tuning/rank_numbers.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace cgx {
+
+std::vector<float> RankNumbers::gather(const std::vector<float>& mine, const Deadline& deadline,
+                                       uint64_t number) {
+  std::vector<float> all(mine.size() * static_cast<size_t>(engine_.size()));
+  const auto plan =
+      engine_.plan_shards(Operation::kAllGather, mine.size(), raw_codec(), DType::kFloat32);
+  engine_.run(*plan, mine.data(), all.data(), false, deadline, number, &overhead_);
+  return all;
+}
+
+std::vector<std::vector<Span>> RankNumbers::gather_spans(const std::vector<Span>& mine,
+                                                         const Deadline& deadline,
+                                                         uint64_t number) {
+  std::vector<float> numbers;
+  for (const Span& span : mine) pack(span, numbers);
+  const std::vector<float> all = gather(numbers, deadline, number);
+  std::vector<std::vector<Span>> by_rank(static_cast<size_t>(engine_.size()));
+  const float* next = all.data();
+  for (std::vector<Span>& theirs : by_rank) {
+    for (size_t i = 0; i < mine.size(); ++i, next += kFloatsPerSpan) {
+      theirs.push_back(unpack_span(next));
+    }
+  }
+  return by_rank;
+}
+
+std::vector<float> RankNumbers::largest(const std::vector<float>& mine, const Deadline& deadline,
+                                        uint64_t number) {
+  const std::vector<float> all = gather(mine, deadline, number);
+  std::vector<float> most(all.begin(), all.begin() + static_cast<ptrdiff_t>(mine.size()));
+  for (size_t i = 0; i < all.size(); ++i) {
+    float& one = most[i % mine.size()];
+    one = std::max(one, all[i]);
+  }
+  return most;
+}
+
+}  // namespace cgx
