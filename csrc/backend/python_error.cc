@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "base/error.h"
 #include "backend/exceptions.h"
+#include "base/error.h"
 
 namespace cgx {
 namespace {

@@ -441,8 +441,7 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
   if (codec) {
     if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
     if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
-    return engine_reduce_scatter(output, input, op, allowed_in_group(codec), call,
-                                 given(call));
+    return engine_reduce_scatter(output, input, op, allowed_in_group(codec), call, given(call));
   }
   check_usable("reduce_scatter_tensor");
   c10d::ReduceScatterOptions opts;
@@ -457,8 +456,7 @@ WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
   if (codec) {
     if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
     if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
-    return engine_all_gather(output, input, allowed_in_group(codec), call,
-                             given(call));
+    return engine_all_gather(output, input, allowed_in_group(codec), call, given(call));
   }
   check_usable("all_gather_into_tensor");
   c10d::AllgatherOptions opts;

@@ -6,10 +6,10 @@
 
 namespace cgx {
 
-/// Of "123456789": 0xE3069283. Uses the processor's instruction where there is one.
+/// CRC of "123456789": 0xE3069283. Uses the processor's instruction if there is one.
 uint32_t crc32c(const void* data, size_t bytes);
 
-/// The same by tables, on any processor.
+/// The same from tables, on any processor.
 uint32_t crc32c_by_tables(const void* data, size_t bytes);
 
 }  // namespace cgx

@@ -7,7 +7,7 @@
 
 namespace cgx {
 
-/// As error messages say it: "0.21 s".
+/// Text for error messages: "0.21 s".
 inline std::string seconds_text(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f s", seconds);

@@ -21,22 +21,22 @@ struct CallName {
   }
 };
 
-/// Where an error comes from, for those who tell it again, in a sentence of their own.
+/// The origin of an error, for code that reports it again with a text of its own.
 struct Origin {
   std::string text;  // without the call that it met
   int rank = -1;     // of the group, that met it; -1: the one that throws
   CallName call;     // that this rank was in
 };
 
-/// Base of all errors that happen while ranks talk to each other. After one of these the group is
-/// broken: every later call on it fails at once with the first cause.
+/// Base of all errors in communication. After one of these the group is broken: every later call on
+/// it fails at once with the first cause.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   Error(const std::string& what, Origin origin)
       : std::runtime_error(what), origin_(std::make_shared<const Origin>(std::move(origin))) {}
 
-  /// Null: what() is all that is known.
+  /// Null: only what() is known.
   const Origin* origin() const { return origin_.get(); }
 
  private:
@@ -49,7 +49,7 @@ class TimeoutError : public Error {
   using Error::Error;
 };
 
-/// A peer's process has ended, or its communicator says that it cannot be reached.
+/// A peer's process has ended, or the communicator reports that the peer is unreachable.
 class PeerLostError : public Error {
  public:
   using Error::Error;
@@ -61,7 +61,7 @@ class AbortedError : public Error {
   using Error::Error;
 };
 
-/// Ranks disagree on what they are doing: sizes, types, configuration, order of calls.
+/// Ranks disagree: on sizes, types, configuration, or the order of calls.
 class MismatchError : public Error {
  public:
   using Error::Error;
@@ -73,7 +73,7 @@ class NonFiniteError : public Error {
   using Error::Error;
 };
 
-/// Something the machine lacks (memory in /dev/shm, a system call that was refused).
+/// A resource of the machine is missing (memory in /dev/shm, a permitted system call).
 class ResourceError : public Error {
  public:
   using Error::Error;

@@ -1,9 +1,9 @@
 // float16 and bfloat16 to and from float32, one value at a time: the reference of the SIMD
 // conversions.
 //
-// Narrowing rounds to nearest, ties to even; what is too large becomes infinity. A NaN stays a NaN:
-// sign and leading payload bits are kept and it is made quiet, as VCVTPS2PH does. Pure functions,
-// host only.
+// Narrowing rounds to nearest, ties to even; values beyond the range become infinity. A NaN stays a
+// NaN: sign and leading payload bits are kept and it is made quiet, as by VCVTPS2PH. Pure
+// functions, host only.
 #pragma once
 
 #include "base/host_device.h"

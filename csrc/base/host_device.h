@@ -1,23 +1,23 @@
-// Arithmetic that means the same on the host and in a kernel for CUDA or HIP.
+// Arithmetic with equal results on the host and in a kernel for CUDA or HIP.
 //
 // Each function is one IEEE operation in float32, rounded to nearest even (rn_fma: a b + c, rounded
-// once). On the device the
-// intrinsics keep the compiler from fusing a product and a sum; on the host, and in HIP, the flag
-// -ffp-contract=off does (no level may fuse, or the bytes would depend on the machine).
+// once). Nothing is fused, so the bytes do not depend on the machine:
+//   in CUDA               the intrinsics keep the compiler from fusing a product and a sum
+//   on the host, in HIP   the flag -ffp-contract=off does
 #pragma once
 
-// What compiles when the program runs has no headers, but what it brings along.
+// Compilers at run time have no headers except their own.
 #if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
 #define CGX_RUNTIME_COMPILER
 #endif
 
-// A compiler of kernels, be it nvcc, NVRTC, hipcc or hipRTC, sees none of what only the host needs.
+// Kernel compilers (nvcc, NVRTC, hipcc, hipRTC) skip the parts that only the host needs.
 #if defined(CGX_RUNTIME_COMPILER) || defined(__CUDACC__) || defined(__HIPCC__)
 #define CGX_DEVICE_COMPILER
 #endif
 
 #if defined(CGX_RUNTIME_COMPILER)
-// Not in the global namespace, where some versions of hipRTC have theirs, of other types.
+// Not in the global namespace: some versions of hipRTC define these names there, with other types.
 namespace cgx {
 using uint8_t = unsigned char;
 using uint16_t = unsigned short;

@@ -1,4 +1,4 @@
-// Lines on stderr for people who look for trouble. Thread-safe: a line is one write.
+// Log lines on stderr. Thread-safe: a line is one write.
 #pragma once
 
 #include <unistd.h>
@@ -10,10 +10,10 @@ namespace cgx {
 
 enum class LogLevel : uint8_t { kOff = 0, kWarn = 1, kInfo = 2, kDebug = 3 };
 
-/// "[cgx] text"; the caller has looked at the level.
+/// Writes "[cgx] text"; the caller has checked the level.
 inline void log_line(const std::string& text) {
   const std::string line = "[cgx] " + text + "\n";
-  // A stderr that is closed or full is no reason to fail.
+  // A closed or full stderr is not an error.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -6,7 +6,7 @@
 namespace cgx {
 
 struct TraceHooks {
-  /// Returns what end() gets; null if nobody is looking.
+  /// Returns the argument of end(); null if no profiler is active.
   void* (*begin)(const char* name);
   void (*end)(void* range);
 };

@@ -30,7 +30,9 @@ struct NoAutograd {
 };
 
 // As Python calls it.
-std::string text_of(at::ScalarType type) { return "torch." + std::string(c10::getDtypeNames(type).first); }
+std::string text_of(at::ScalarType type) {
+  return "torch." + std::string(c10::getDtypeNames(type).first);
+}
 
 // What torch_cgx/codecs.py has checked in words of its own.
 void check_tensor(const char* what, const at::Tensor& tensor) {

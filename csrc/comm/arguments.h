@@ -1,5 +1,4 @@
-// Checks of what a reducer asks of a communicator, the same for every communicator. All throw
-// ConfigError.
+// Checks of arguments, the same for every communicator. All throw ConfigError.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// The contract between reducers and communicators: who moves bytes between the ranks of one group.
+// Contract of a communicator: moves messages between the ranks of one group.
 //
-// A communicator moves opaque messages. It does not know what they mean; it does know how long each
-// one is, and shows the true length to the receiver, so that a disagreement is found by the reader
-// of the message and is never an overrun.
+// A communicator does not interpret messages. It knows the length of each and shows the true length
+// to the receiver, so the reader of a message detects a disagreement, and there is never an
+// overrun.
 //
 // Messages are sent in exchanges. In one exchange a rank sends at most one message to every peer:
 //
@@ -25,17 +25,18 @@
 //   of the oldest one; open() waits for that. So ranks that all post first and receive afterwards
 //   do not block each other.
 // - All bytes of one exchange, over all receivers (a broadcast counts once), fit into capacity();
-//   asking for more is a ConfigError. make_room() raises it, on every rank for itself.
-// - The sender may go on reading (not writing) the messages it posted until it has opened
-//   in_flight() - 1 more exchanges and opens the next.
+//   more is a ConfigError. make_room() raises the capacity of the calling rank.
+// - The sender may read (not write) its posted messages until it has opened in_flight() - 1 more
+//   exchanges and opens the next.
 // - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
 // - Communicators of a GPU (on_device()) lend and show memory of the device; what is written there
 //   and read there is work on the communicator's stream. The first kPayloadOffset bytes of such a
 //   message lie in host memory: header_of() and Message::header.
-// - Every wait ends: at the deadline (TimeoutError), when a peer is gone (PeerLostError), or after
-//   abort() (AbortedError). Messages of errors name the rank that was waited for. After an error
-//   the communicator is broken: all calls throw the first cause, here and, as soon as the
-//   communicator can tell them, on the other ranks.
+// - Every wait ends: at the deadline (TimeoutError), with the end of a peer (PeerLostError), or
+// after
+//   abort() (AbortedError). Error texts name the rank that was waited for. After an error the
+//   communicator is broken: all calls throw the first cause, on this rank and, as soon as they can
+//   be reached, on the others.
 // Thread-safety: one thread drives a communicator; abort() may be called from any thread at any
 // time.
 #pragma once
@@ -57,7 +58,7 @@ namespace cgx {
 struct Message {
   const std::byte* data = nullptr;
   size_t bytes = 0;
-  /// Where `data` is memory of a device: host memory with the first bytes.
+  /// If `data` is device memory: host memory with the first bytes.
   const std::byte* shadow = nullptr;
 
   const std::byte* header() const { return shadow != nullptr ? shadow : data; }
@@ -133,9 +134,8 @@ class Communicator {
   /// that ranks share. From any thread.
   virtual size_t staging_bytes() const { return 0; }
 
-  /// All ranks of the communicator begin a sequence of messages whose lengths they all know. From
-  /// here on only the first message of each ordered pair is announced; before the first
-  /// begin_call() all are.
+  /// Begins, on all ranks, a sequence of messages of known lengths. From here on only the first
+  /// message of each ordered pair is announced; before the first begin_call() all are.
   virtual void begin_call() {}
 
   /// The next message of `peer` that was not expected yet will have `bytes` bytes.
@@ -157,7 +157,7 @@ class Communicator {
   /// Borrows memory for an exchange in which every peer gets the same message.
   virtual std::byte* open_broadcast(size_t bytes, const Deadline& deadline) = 0;
 
-  /// Sends what was opened. Does not wait for the receivers.
+  /// Sends the opened messages. Does not wait for the receivers.
   virtual void post(const Deadline& deadline) = 0;
 
   /// Waits until what was posted has left this rank, so that it arrives even if this rank's process
@@ -169,8 +169,8 @@ class Communicator {
   virtual Message receive(int peer, const Deadline& deadline) = 0;
 
   /// Waits for the beginning of the next message from `peer` and shows it: at least kPayloadOffset
-  /// bytes, or the whole of a shorter message. Does not take it: receive() follows. So a reader can
-  /// refuse a message of which the rest will never come.
+  /// bytes, or the whole of a shorter message. receive() still follows. So a reader can reject a
+  /// message whose rest will never arrive.
   virtual Message peek(int peer, const Deadline& deadline) = 0;
 
   virtual void release(int peer) = 0;
@@ -187,8 +187,8 @@ class Communicator {
   /// Lanes of direct transfers.
   static constexpr int kDirectLanes = 2;
 
-  /// How much room a receive of `bytes` bytes must have as long as the sender may be in another
-  /// call: no message that is longer than the room meets it.
+  /// Size of the buffer for a receive of `bytes` bytes while the sender may be in another call: no
+  /// message longer than this buffer matches the receive.
   virtual size_t direct_room(size_t bytes) const { return bytes; }
 
   /// Starts sending `bytes` bytes, from 1 on, which stay there unchanged until the transfer has
@@ -196,22 +196,22 @@ class Communicator {
   virtual std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
                                              size_t bytes);
 
-  /// Starts receiving `bytes` bytes, from 1 on. `room`, what there is at `data`:
-  /// direct_room(bytes), or `bytes` where the sender is known to be in the same call. It is written
-  /// until the transfer has ended or was destroyed. Never waits.
+  /// Starts receiving `bytes` bytes, from 1 on. room: size of the buffer at `data`,
+  /// direct_room(bytes), or `bytes` if the sender is known to be in the same call. The buffer is
+  /// written until the transfer has ended or was destroyed. Never waits.
   virtual std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
                                                 size_t room);
 
   /// Waits for the end of a direct transfer with `peer`. Raises what receive() raises.
   virtual void finish(Pending& transfer, int peer, const Deadline& deadline);
 
-  /// Unblocks every waiter, here and on the other ranks where the communicator can reach them:
-  /// their errors are of the cause's kind and carry its text.
+  /// Unblocks every waiter, here and on the ranks that the communicator can reach: their errors
+  /// have the kind and the text of the cause.
   virtual void abort(const Failure& cause) = 0;
 
   // The following may be called from any thread at any time; they never wait.
 
-  /// Why the communicator is broken, as far as this rank can know without waiting for a peer.
+  /// The cause if the communicator is broken, as far as this rank knows without waiting for a peer.
   virtual std::optional<Failure> failure() { return std::nullopt; }
 
   /// Publishes the fingerprint of the collective that this rank begins, and returns that of a peer
@@ -231,8 +231,8 @@ class Communicator {
   /// True if ended_peers() knows the end of every peer.
   virtual bool sees_ended() const { return false; }
 
-  /// Peers whose process is known to have ended before it had done its part of the collective
-  /// (0: at all).
+  /// Peers whose process is known to have ended before it had done its part of the collective;
+  /// number 0: peers whose process has ended.
   virtual std::vector<int> ended_peers(uint64_t number) {
     (void)number;
     return {};

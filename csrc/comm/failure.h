@@ -1,5 +1,4 @@
-// The errors that break a group, as values: so that they can cross a process border and be thrown
-// again later.
+// Errors that break a group, as values that can cross a process border and be thrown again later.
 #pragma once
 
 #include <cstdint>

@@ -68,7 +68,7 @@ class Faulty final : public Communicator {
     Message message = inner_->receive(peer, deadline);
     if (fault == Fault::kTruncate) --message.bytes;
     if (fault != Fault::kAlter) return message;
-    // A copy: what is shown may be the sender's own memory.
+    // A copy: the message may lie in the sender's own memory.
     altered_.assign(message.data, message.data + message.bytes);
     altered_[altered_.size() - (altered_.size() - kPayloadOffset) / 2 - 1] ^= std::byte{1};
     return {altered_.data(), altered_.size()};

@@ -1,5 +1,5 @@
-// Faults on order: a communicator that kills or stops its process, fails, or alters a message at a
-// chosen step. For tests of what the other ranks make of it.
+// Injected faults: a communicator that kills or stops its process, fails, or alters a message at a
+// chosen step. For tests of the other ranks' reaction.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ enum class Fault : uint8_t {
 
 /// Every call of a communicator made by with_faults(), in this process, is a step.
 struct FaultPlan {
-  /// Whether communicators that the backend makes from now on have faults.
+  /// Whether communicators that the backend creates from now on have faults.
   static void allow(bool allow);
   static bool allowed();
   /// From now on: `fault` at step number `step` (0: the next one). kNone takes an order back.

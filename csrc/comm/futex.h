@@ -7,8 +7,8 @@
 
 namespace cgx {
 
-/// Sleeps while `word` holds `expected`, at most `limit`. May return early for no reason (signals):
-/// look again. The word may lie in memory shared between processes.
+/// Sleeps while `word` holds `expected`, at most `limit`. May return early (signals): the caller
+/// checks again. The word may be in memory shared between processes.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds limit);
 
 /// Wakes every sleeper on `word`. Change the word first.

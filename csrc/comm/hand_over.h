@@ -14,8 +14,7 @@
 
 namespace cgx {
 
-/// What the ranks of one group share. Thread-safe; a transfer belongs to the thread that started
-/// it.
+/// Shared by the ranks of one group. Thread-safe; a transfer belongs to the thread that started it.
 class HandOver {
  public:
   explicit HandOver(int size);
@@ -26,7 +25,7 @@ class HandOver {
                                      size_t bytes);
   std::unique_ptr<Pending> receive_into(int rank, int peer, int lane, std::byte* data, size_t room);
 
-  /// `rank` has gone: whoever waits for a transfer with it gets a PeerLostError.
+  /// `rank` has left: waits for a transfer with it raise PeerLostError.
   void leave(int rank);
 
   /// Waits at most so long for the end of a transfer that was started here.

@@ -1,5 +1,5 @@
-// Ranks as threads of one process: the test bench of every reducer and the base of the N-rank
-// simulator.
+// Communicators between ranks that are threads of one process: for tests of the reducers and for
+// the N-rank simulator.
 #pragma once
 
 #include <cstddef>

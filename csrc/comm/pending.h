@@ -1,4 +1,4 @@
-// A send or a receive under way.
+// A pending send or receive.
 #pragma once
 
 #include "base/deadline.h"

@@ -1,5 +1,5 @@
-// How the ranks of a new group find each other: a small key-value store that all of them reach.
-// backend/ implements it over c10d::Store; tests over a dictionary.
+// A small key-value store through which the ranks of a new group find each other. backend/
+// implements it over c10d::Store; tests use a dictionary.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
   /// Keys are private to one group.
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// Waits until the key is there; TimeoutError that names the key after the deadline.
+  /// Waits for the key; after the deadline TimeoutError names it.
   virtual std::string get(const std::string& key, const Deadline& deadline) = 0;
 };
 

@@ -1,9 +1,9 @@
-// The driver API of the GPU, opened at run time: libcuda, or libamdhip64 under other names. Nothing
-// here, or anywhere in the extension, links against either.
+// The driver API of the GPU, opened at run time: libcuda, or libamdhip64 under other names. The
+// extension links against neither.
 //
-// Every call's result is checked: GPU(driver, launch_kernel, ...) throws ResourceError that names
-// the driver's function, the code and the driver's own text. No device or context is selected for
-// the caller: functions work on the context that is current on the calling thread.
+// GPU(driver, launch_kernel, ...) checks the result of a call: ResourceError names the driver's
+// function, the code and the driver's own text. Functions work on the context that is current on
+// the calling thread; none of them selects a device or a context.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace cgx::device {
 
-// Handles, as the driver has them.
+// Handles of the driver.
 using Context = struct ContextHandle*;
 using Module = struct ModuleHandle*;
 using Function = struct FunctionHandle*;
@@ -26,7 +26,7 @@ struct IpcEvent {
   char bytes[64];
 };
 
-/// What is called of the driver: name here, libcuda's, libamdhip64's, arguments.
+/// Functions of the driver that are used: name here, in libcuda, in libamdhip64, arguments.
 // clang-format off
 #define CGX_DRIVER_CALLS(X)                                                                        \
   X(init, "cuInit", "hipInit", (unsigned flags))                                                   \
@@ -81,12 +81,12 @@ struct IpcEvent {
     (Event* event, IpcEvent handle))
 // clang-format on
 
-/// Results that callers look at.
+/// Results that callers compare with.
 enum Result : int { kSuccess = 0, kNotReady = 600 };
 
 enum class Vendor : uint8_t { kCuda, kHip };
 
-/// The driver's functions; all are there.
+/// The driver's functions; none is missing.
 struct Driver {
 #define CGX_DECLARE(name, cuda, hip, arguments) int(*name) arguments = nullptr;
   CGX_DRIVER_CALLS(CGX_DECLARE)
@@ -94,9 +94,9 @@ struct Driver {
   Vendor vendor = Vendor::kCuda;
   std::string library;
 
-  /// Of this process; opened and initialised by the first call. CGX_CUDA=0 takes libamdhip64.
-  /// ResourceError that says what is missing and how to get it: no library, a library without one
-  /// of the functions, no device. Thread-safe; a failure is not remembered.
+  /// The driver of this process; the first call opens and initialises it. CGX_CUDA=0 selects
+  /// libamdhip64. ResourceError names what is missing and how to install it: the library, one of
+  /// its functions, a device. Thread-safe; a failed call may be repeated.
   static const Driver& get();
 
   /// Throws unless `result` is kSuccess. `call`: name here.

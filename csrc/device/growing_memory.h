@@ -1,4 +1,4 @@
-// Memory that the work of a stream uses, of the GPU or pinned.
+// Memory for the work of a stream, of the GPU or pinned.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace cgx::device {
 
-/// A block that grows. What was outgrown stays, since work that was put on the stream may still use
-/// it; sizes double, so that it is no more than what is in use.
+/// A block that grows. Outgrown memory is kept, because pending work of the stream may still use
+/// it; sizes double, so it is never more than the block in use.
 class GrowingMemory {
  public:
   using Allocate = std::shared_ptr<std::byte> (*)(const Driver&, size_t);
@@ -18,7 +18,7 @@ class GrowingMemory {
   /// `allocate`: allocate_device or allocate_pinned.
   explicit GrowingMemory(Allocate allocate) : allocate_(allocate) {}
 
-  /// At least `bytes` bytes, also for 0; what was there is lost when it grows. ResourceError.
+  /// At least `bytes` bytes, also for 0. The content is lost when the block grows. ResourceError.
   std::byte* room(const Queue& queue, size_t bytes) {
     if (blocks_.empty() || bytes > bytes_) {
       const InContext here(queue.driver(), queue.context());

@@ -18,8 +18,8 @@ constexpr unsigned kPortable = 1;      // CU_MEMHOSTALLOC_PORTABLE
 constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kNap{50};
 
-// What was put on streams that hang, by an event behind it. Contexts are asked again: what was only
-// slow is done at last.
+// Pending work of hanging streams, by an event after it. Contexts are checked again, because slow
+// work ends at last.
 struct Hanging {
   const Driver* driver;
   Context context;

@@ -1,7 +1,7 @@
-// A stream of one GPU with its context: where a group's work on that GPU goes, in order.
+// A stream of one GPU with its context: runs a group's work on that GPU, in order.
 //
-// Functions make the context current for as long as they run, whatever is current on the thread.
-// Not thread-safe: one thread at a time puts work on it.
+// Functions make the context current while they run, whatever is current on the thread. Not
+// thread-safe: one thread at a time enqueues work.
 #pragma once
 
 #include <chrono>
@@ -17,16 +17,16 @@ namespace cgx::device {
 /// Destroyed in its context. Timing is off.
 class OwnEvent {
  public:
-  /// `between_processes`: others can open it by its handle.
+  /// between_processes: other processes can open the event by its handle.
   explicit OwnEvent(const Driver& driver, bool between_processes = false);
-  /// Another process's.
+  /// Opens an event of another process.
   OwnEvent(const Driver& driver, const IpcEvent& handle);
   ~OwnEvent();
   OwnEvent(OwnEvent&& other) noexcept;
   OwnEvent& operator=(OwnEvent&& other) = delete;
 
   Event get() const { return event_; }
-  /// Whoever calls this destroys it.
+  /// The caller destroys the result.
   Event release() { return std::exchange(event_, nullptr); }
 
  private:
@@ -51,14 +51,13 @@ class Queue {
   void to_device(void* to, const void* from, size_t bytes) const;
   void copy(void* to, const void* from, size_t bytes) const;
 
-  /// The calling thread waits until an event that was recorded has happened. TimeoutError that
-  /// names `what`.
+  /// Blocks the calling thread until a recorded event has happened. TimeoutError names `what`.
   void synchronize(const OwnEvent& event, const char* what, const Deadline& deadline) const;
-  /// ... until all that was put on the stream is done.
+  /// The same for all work of the stream.
   void synchronize(const char* what, const Deadline& deadline) const;
-  /// The same for destructors of what the stream uses. False if the stream is not done after
-  /// kGrace, or its context is gone. While a stream hangs (a peer that died may never do what an
-  /// event stands for), nothing of its context is freed: the driver would wait for ever.
+  /// The same for destructors of memory that the stream uses. False if the stream is not done after
+  /// kGrace, or its context is gone. While a stream hangs (a dead peer may never record an event),
+  /// nothing of its context is freed: the driver would wait forever.
   bool finish(const char* what) const noexcept;
   static constexpr std::chrono::seconds kGrace{10};
 
@@ -68,8 +67,8 @@ class Queue {
   const Stream stream_;
 };
 
-/// Destroys what belongs to a context, with it current. Not if it is gone, and with it all that
-/// belonged to it, nor while a stream of it hangs.
+/// Destroys an object of a context, with the context current. Does nothing if the context is gone,
+/// which has destroyed the object too, or while one of its streams hangs.
 void release_in(const Driver& driver, Context context, const std::function<void()>& destroy);
 
 /// The context that is current on this thread; ResourceError if none is.

@@ -1,7 +1,7 @@
 // The engine of one group: plans, reducers and statistics over its communicators.
 //
-// Thread-safety: plan_*() may be called from any thread; run() from one thread at a time; abort(),
-// stats() from any.
+// Thread-safety: plan_*(), abort() and stats() may be called from any thread, run() from one thread
+// at a time.
 #pragma once
 
 #include <atomic>
@@ -85,7 +85,7 @@ class Engine {
   void finish_call(uint64_t number);
   std::vector<int> ended_peers(uint64_t number);
 
-  /// Whose end ended_peers() knows: of some peers (those of this host), of all.
+  /// Which ends ended_peers() detects: of the peers of this host, or of all.
   enum class Sight : uint8_t { kNone, kSome, kAll };
   Sight sight_of_ends();
 
@@ -93,7 +93,7 @@ class Engine {
   /// under way or follow.
   void close();
 
-  /// Why the group is broken, if it is, as far as this rank knows. Never waits.
+  /// The cause if the group is broken, as far as this rank knows. Never waits.
   std::optional<Failure> failure();
   /// The same for errors of later calls: waits for the cause if a run() is just finding it out.
   std::optional<Failure> first_cause();
@@ -112,7 +112,7 @@ class Engine {
   void use(std::unique_ptr<DeviceStages> device);
 
  private:
-  /// What is longer than the communicators' capacity is a single bucket.
+  /// Only a single bucket is longer than the capacity of the communicators.
   void make_room(const Plan& plan);
   void dispatch(Call& call, const void* input, void* output);
   void abort_communicators(const Failure& cause);

@@ -1,4 +1,4 @@
-// What all ranks of a group must agree on: plans follow from it.
+// Options that must be equal on all ranks of a group: plans depend on them.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,8 @@ struct EngineOptions {
   bool tell_hashes = false;
   /// With two levels: no codec inside hosts.
   bool inner_exact = true;
-  /// With one level, over a communicator with direct transfers: kAuto takes them for exact tensors
-  /// from this many bytes on. 0: for none.
+  /// With one level, over a communicator with direct transfers: kAuto uses them for exact tensors
+  /// from this many bytes on. 0: never.
   size_t direct_from = 0;
   /// Bytes aimed at for a chunk of a direct all-reduce.
   size_t direct_chunk = kDirectChunk;

@@ -1,5 +1,5 @@
-// The result that N ranks would get, in one process: the real reducers over in-process
-// communicators, one thread per rank.
+// Simulates N ranks in one process: the real reducers over in-process communicators, one thread per
+// rank.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct SimulationResult {
   std::vector<StatsSnapshot> stats;  // by rank
 };
 
-/// All-reduces data[r] (the tensor of rank r) in place. Throws what the ranks throw.
+/// All-reduces data[r] (the tensor of rank r) in place. Throws the error of a rank.
 SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vector<void*>& data,
                                      DType dtype, const std::vector<Layer>& layers, bool average);
 

@@ -1,5 +1,4 @@
-// Counters of what a group's engine did. Written by the thread that drives the engine, read by any
-// thread.
+// Counters of a group's engine. Written by the thread that drives the engine, read by any thread.
 #pragma once
 
 #include <atomic>
@@ -49,7 +48,7 @@ class Stats {
 
   std::atomic<uint64_t> calls{0}, compressed_calls{0}, values{0}, bytes_raw{0};
   std::atomic<uint64_t> bytes_sent{0}, bytes_sent_across{0}, bytes_received{0}, messages_sent{0};
-  /// Host memory that communicators hold for messages, but for shared memory.
+  /// Host memory that communicators hold for messages, without shared memory.
   std::atomic<uint64_t> staging_bytes{0};
   std::atomic<int64_t> encode_ns{0}, transfer_ns{0}, decode_ns{0};
 

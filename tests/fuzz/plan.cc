@@ -1,10 +1,10 @@
-#include "codec/families/maxmin/maxmin.h"
 #include "reduce/plan/plan.h"
 
 #include <string>
 
 #include "base/error.h"
 #include "check.h"
+#include "codec/families/maxmin/maxmin.h"
 #include "comm/communicator.h"
 #include "specs.h"
 

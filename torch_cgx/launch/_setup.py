@@ -86,7 +86,7 @@ def _work_out(state: _state.State, timeout: float, rank: int | None, size: int |
     if launcher is None:
         absent = ", ".join(absent_variables(os.environ, rank, size))
         raise LaunchError(
-            f"{absent} not set, and no launcher found that would tell: start with "
+            f"{absent} not set, and no launcher found: start with "
             "torchrun, mpirun or srun (python -m torch_cgx.launch --help), or set them"
         )
     launcher = _with_given(launcher, rank, size)

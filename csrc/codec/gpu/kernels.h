@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "codec/gpu/stages.h"
 #include "codec/gpu/run_table.h"
+#include "codec/gpu/stages.h"
 #include "device/driver.h"
 
 namespace cgx::gpu {

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "base/half.h"
-#include "codec/gpu/run.h"
 #include "codec/families/maxmin/formulas.h"
+#include "codec/gpu/run.h"
 
 namespace cgx::gpu {
 

@@ -27,7 +27,7 @@ struct MessagePlace {
 };
 static_assert(kIpcControlBytes == Communicator::kPayloadOffset + sizeof(MessagePlace));
 
-// Where messages lie in the memory of a rank: its inbox, and then those that it broadcasts.
+// Layout of a rank's memory: its inbox, then its broadcasts.
 struct IpcLayout {
   size_t size, slots, stride;
 

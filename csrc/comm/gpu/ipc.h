@@ -29,8 +29,8 @@ namespace cgx {
 inline constexpr size_t kIpcControlBytes = Communicator::kPayloadOffset + 16;
 
 /// Collective. Each rank allocates in_flight() * (size + 1) * capacity bytes of device memory.
-/// Null, on all ranks, where one of them cannot open another's memory: `why_not` says which and
-/// why, and `control` stays the caller's. `queue` outlives the result. TimeoutError: a rank is
+/// Null, on all ranks, if one of them cannot open another's memory: `why_not` names both and the
+/// reason, and the caller keeps `control`. `queue` outlives the result. TimeoutError: a rank is
 /// missing.
 std::unique_ptr<Communicator> make_gpu_ipc(const device::Queue& queue,
                                            std::unique_ptr<Communicator>& control,

@@ -35,7 +35,7 @@ Cache& cache() {
   return *value;
 }
 
-/// What a rank tells the others.
+/// Data that a rank sends to the others.
 struct Record {
   std::string refusal;
   int world_rank = 0;

@@ -261,8 +261,8 @@ void MpiProcess::at_exit(void* self) {
     in_doubt = process.failed_ || process.creating_ != 0 || process.state_ == State::kStarting;
   }
   if (process.api_.exit_in_error() != 0) {
-    // The others may be waiting for this rank. If it waited for them in MPI_Finalize nobody would
-    // ever come to an end; the launcher ends them when it sees this process end in error.
+    // The others may be waiting for this rank. Waiting for them in MPI_Finalize would be a
+    // deadlock; the launcher ends them when this process exits with an error.
     process.finish(false, Deadline::after(std::chrono::seconds(1)));
   } else {
     process.finish(true, in_doubt ? Deadline::after(kLastWait) : Deadline());

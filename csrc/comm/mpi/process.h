@@ -1,4 +1,5 @@
-// MPI as this process has it: started once, shared with the rest of the program, ended at exit.
+// The MPI of this process: initialised once, shared with the rest of the program, finalised at
+// exit.
 #pragma once
 
 #include <atomic>

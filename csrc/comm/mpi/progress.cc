@@ -137,7 +137,7 @@ bool MpiProgress::poll() {
   const int error =
       api_.test_some(static_cast<int>(entries_.size()), requests_.data(), &ended, ends_.data());
   if (error != 0) {
-    // Nobody knows what became of the requests: their memory is kept for good.
+    // The state of the requests is unknown: their memory is never freed.
     auto* abandoned = new std::vector<WatchedRequest>(std::move(entries_));
     entries_.clear();
     requests_.clear();

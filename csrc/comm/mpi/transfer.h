@@ -45,7 +45,7 @@ struct MpiTransfer {
   /// Owner of the memory: alive as long as MPI may use it.
   std::shared_ptr<void> keep;
   bool receiving = false;
-  /// Nobody waits for it: it alone does not keep the progress thread at work.
+  /// No thread waits for it: it alone does not keep the progress thread busy.
   bool background = false;
   /// So long that MPI moves it in pieces.
   bool bulk = false;

@@ -1,5 +1,4 @@
-// Classes of lengths: how a receive can be posted before the length of its message is known to be
-// right.
+// Classes of lengths: they allow posting a receive before the length of its message is confirmed.
 #pragma once
 
 #include <bit>

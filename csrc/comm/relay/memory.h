@@ -1,4 +1,4 @@
-// 64-byte aligned memory of the relay, used again from message to message.
+// 64-byte aligned memory of the relay, reused from message to message.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ class RelayBlock {
   std::byte* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
 
-  /// Makes room for `bytes` and keeps the first `kept` ones. No transfer may be using the block.
+  /// Grows to `bytes` and keeps the first `kept` bytes. No transfer may be using the block.
   void grow(size_t bytes, size_t kept = 0) {
     if (bytes <= bytes_) return;
     const size_t rounded = (bytes + 4095) / 4096 * 4096;
@@ -44,7 +44,7 @@ class RelayBlock {
     bytes_ = rounded;
   }
 
-  /// Keeps the memory until the process ends: a transfer that cannot be called back may still write
+  /// Keeps the memory until the process ends: a transfer that cannot be cancelled may still write
   /// to it.
   void abandon() {
     static std::mutex mutex;

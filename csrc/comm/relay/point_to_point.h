@@ -1,5 +1,5 @@
-// What a message library must offer to become a communicator: tagged sends and receives between
-// pairs of ranks. backend/ implements it over any c10d::Backend (ProcessGroupGloo); the MPI
+// Interface of a message library that a communicator can use: tagged sends and receives between
+// pairs of ranks. backend/ implements it over any c10d::Backend (ProcessGroupGloo), the MPI
 // communicator over MPI_Isend/Irecv.
 #pragma once
 

@@ -24,8 +24,8 @@
 
 namespace cgx::relay {
 
-/// Messages of one peer that travel or are read at once: a pipelined reducer reads one while two
-/// kinds of two later rounds are on their way.
+/// Messages of one peer that are pending or being read at a time: a pipelined reducer reads one
+/// while two kinds of two later rounds travel.
 inline constexpr size_t kIncoming = 6;
 
 class Receiver {
@@ -66,7 +66,7 @@ class Receiver {
     Pending* last() const { return rest ? rest.get() : first.get(); }
   };
 
-  /// A message that will come, and whether its length comes with it (and is known all the same).
+  /// An expected message, and whether it announces its length (which may be known already).
   struct Expected {
     size_t bytes;
     bool announced;

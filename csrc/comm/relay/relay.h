@@ -1,4 +1,4 @@
-// Exchanges over any library that sends tagged messages between pairs of ranks.
+// The relay: a communicator over any library that sends tagged messages between pairs of ranks.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace cgx {
 
-/// Bytes of the first frame of a message; receivers post this much without knowing what comes.
+/// Bytes of the first frame of a message; receivers post this size before they know the length.
 inline constexpr size_t kRelayEagerBytes = 16384;
 
 /// A communicator over `library`. An announced message travels as 8 bytes of length (native byte

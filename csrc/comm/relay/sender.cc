@@ -35,7 +35,7 @@ void Sender::abandon() {
 
 void Sender::begin_call() {
   sent_in_call_.assign(sent_in_call_.size(), false);
-  // Nobody reads what was posted in the call before.
+  // No rank still reads messages of the previous call.
   for (OutgoingExchange& out : exchanges_) {
     if (out.sends.empty()) pool_.give(std::move(out.block));
   }

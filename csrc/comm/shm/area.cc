@@ -63,8 +63,8 @@ std::string mebibytes(size_t bytes) { return str_of((bytes + (1 << 20) - 1) >> 2
              "longer than an area smaller with bucket_size"));
 }
 
-// Takes the pages now: a full /dev/shm must be an error here, not a SIGBUS in the middle of
-// training. In pieces, because a signal undoes the piece under way.
+// Allocates the pages now: a full /dev/shm must be an error here, not a SIGBUS in the middle of
+// training. In pieces, because a signal undoes the current piece.
 void allocate_pages(int descriptor, size_t offset, size_t bytes) {
   struct rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&

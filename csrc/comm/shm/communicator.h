@@ -15,12 +15,12 @@ namespace cgx {
 /// slot_bytes of /dev/shm and a small control area. `slot_bytes` is capacity() and must be equal on
 /// all ranks.
 ///
-/// A peer that ends, in whatever way, is noticed within kWaitSlice plus scheduling while one waits
-/// for it. A stopped process (SIGSTOP) counts as alive.
+/// The end of a peer's process is detected within kWaitSlice, plus scheduling, by ranks that wait
+/// for that peer. A stopped process (SIGSTOP) counts as alive.
 ///
 /// Errors, on every rank, if the set-up fails on any: ConfigError (rank, size, slot_bytes),
-/// ResourceError (/dev/shm too small or not common), MismatchError (ranks disagree on size or
-/// slot_bytes), TimeoutError that names the missing rank.
+/// ResourceError (/dev/shm too small or not shared), MismatchError (ranks disagree on size or
+/// slot_bytes), TimeoutError, which names the missing rank.
 std::unique_ptr<Communicator> make_shm_communicator(Rendezvous& rendezvous, int rank, int size,
                                                     size_t slot_bytes, const Deadline& deadline);
 

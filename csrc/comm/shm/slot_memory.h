@@ -1,12 +1,12 @@
-// What lies where in the memory of a slot exchange. Only offsets, never pointers: every rank maps
-// it elsewhere.
+// Layout of the memory of a slot exchange. Only offsets, no pointers: every rank maps it at another
+// address.
 //
 //   SlotHeader | RankState[size] | PairSent[size][size] | PairSeen[size][size] | padding to a page
 //   | slots: SlotLayout::slots per rank, `stride` bytes each
 //
-// PairSent[s][r] is written by s alone, PairSeen[s][r] by r alone; each has a cache line of its
-// own. A message is found by its pair and its number in the pair (1, 2, ...), not by exchange: a
-// rank that gets nothing in an exchange has nothing to acknowledge.
+// Only s writes PairSent[s][r], only r writes PairSeen[s][r]; each has a cache line of its own. A
+// message is identified by its pair and its number in the pair (1, 2, ...), not by exchange: a rank
+// that receives nothing in an exchange acknowledges nothing.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace cgx {
 inline constexpr size_t kCacheLine = 64;
 inline constexpr uint64_t kSlotMagic = 0x63677873'6c6f7473;  // "cgxslots"
 inline constexpr uint32_t kSlotVersion = 4;
-/// Exchanges that a rank can have under way.
+/// Exchanges that a rank can have pending.
 inline constexpr int kMaxSlots = 4;
 /// An exchange that does not fit into its slot lies in memory of its own beside it, which never has
 /// more than kLongSlotBytes. Offsets of messages there are kLongSlot + slot * kLongSlotBytes + the
@@ -52,8 +52,8 @@ struct SlotHeader {
 struct RankState {
   enum Presence : uint32_t { kAbsent = 0, kHere = 1, kLeft = 2 };
 
-  /// The rank sleeps on `bell`. `sleeps_for` is 1 + the peer it sleeps for, 0 while it is awake: a
-  /// peer that changed something rings only then.
+  /// The rank sleeps on `bell`. `sleeps_for` is 1 + the peer it waits for, 0 while it is awake:
+  /// peers ring the bell only of a sleeping rank.
   alignas(kCacheLine) std::atomic<uint32_t> bell;
   std::atomic<uint32_t> sleeps_for;
 

@@ -26,7 +26,7 @@
 
 namespace cgx {
 
-/// The memory of exchanges that do not fit into a slot, as one rank sees it. Of one thread.
+/// The memory of exchanges that do not fit into a slot, for one rank. One thread only.
 class LongSlots {
  public:
   virtual ~LongSlots() = default;
@@ -40,10 +40,10 @@ class LongSlots {
 
 class SlotExchange : public Communicator {
  public:
-  /// Longest sleep between two looks at the deadline and at the peer.
+  /// Longest sleep between two checks of the deadline and of the peer.
   static constexpr std::chrono::milliseconds kWaitSlice{50};
 
-  /// Marks this rank as gone: peers that wait for it get a PeerLostError at once.
+  /// Marks this rank as left: peers that wait for it raise PeerLostError at once.
   ~SlotExchange() override;
   SlotExchange(const SlotExchange&) = delete;
   SlotExchange& operator=(const SlotExchange&) = delete;
@@ -77,8 +77,8 @@ class SlotExchange : public Communicator {
   SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory, int rank,
                std::unique_ptr<LongSlots> long_slots);
 
-  /// Whether the process of `peer` still runs. Asked while waiting, about once per kWaitSlice.
-  /// "Yes" when in doubt.
+  /// Whether the process of `peer` still runs; true when in doubt. Called while waiting, about once
+  /// per kWaitSlice.
   virtual bool peer_alive(int peer) { return peer >= 0; }
 
   const SlotMemory& memory() const { return memory_; }
@@ -100,8 +100,7 @@ class SlotExchange : public Communicator {
     uint64_t expected = 0;  // messages that the reader knows will come, up to this number
   };
 
-  /// Throws the first failure of the group, if there was one, and refuses to work in a forked
-  /// child.
+  /// Throws the first failure of the group, if there is one, and an error in a forked child.
   void check_usable();
   [[noreturn]] void fail(FailureKind kind, const std::string& text);
   bool publish(const Failure& failure);
@@ -112,7 +111,7 @@ class SlotExchange : public Communicator {
   void wait_for(int peer, const char* what, const Deadline& deadline, Ready ready);
   template <typename Ready>
   bool spin(Ready ready, Deadline::Clock::time_point start);
-  /// A wait has ended in a sleep: how long the next one spins follows.
+  /// Called after a wait that slept: adapts the spinning time of the next wait.
   void slept(std::chrono::nanoseconds waited);
   void ring(int peer);
   /// " (silent: rank 1, 3)": all ranks that owe this one a message, if they are more than one.
@@ -123,7 +122,7 @@ class SlotExchange : public Communicator {
   std::pair<std::byte*, uint64_t> place(size_t bytes, size_t padded);
   /// Null where a message cannot lie there.
   const std::byte* message_at(int peer, uint64_t offset, uint64_t bytes);
-  /// The one that the next exchange uses.
+  /// The slot that the next exchange uses.
   size_t slot() const { return exchange_ % static_cast<uint64_t>(memory_.layout().slots); }
 
   std::shared_ptr<void> owner_;

@@ -17,10 +17,10 @@
 
 namespace cgx {
 
-/// Is it a send or a receive?
+/// True for a send or a receive.
 bool point_to_point(const CallName& call);
 
-/// A call, as its own rank calls it.
+/// Name of a call on its own rank.
 struct CallTitle {
   CallName call;
   std::string group;  // empty: without a name
@@ -31,8 +31,8 @@ struct CallTitle {
   std::string text() const;
 };
 
-/// The whole text of an error. `where`: the communicator, and `seconds`: since the call was made;
-/// both belong to waits, and are left out of disagreements, and where the communicator is empty.
+/// The whole text of an error. where: the communicator; seconds: since the call was made. Both are
+/// for waits: disagreements omit them, and so does an empty `where`.
 std::string error_text(const CallTitle& title, const Failure& failure,
                        const std::string& where = "", double seconds = 0);
 
@@ -40,14 +40,14 @@ std::string error_text(const CallTitle& title, const Failure& failure,
 struct CallSide {
   int rank = 0;
   std::string call;  // "all_reduce SUM of 100 float32 values, 4 bits"
-  /// What tells calls apart that look alike: ", buckets of 64", ", one-shot". Both sides have
-  /// equally many, in the same order; those that are equal are left out.
+  /// Further differences of calls: ", buckets of 64", ", one-shot". Both sides have the same
+  /// number, in the same order; equal ones are omitted.
   std::vector<std::string> details;
   uint64_t hash = 0;  // of the plan; 0: not known
 };
 
-/// The cause of a MismatchError: a line, and two of who runs what. `hashes`: with those of the
-/// plans.
+/// The cause of a MismatchError: a line, and one for the call of each rank. hashes: with the hashes
+/// of the plans.
 std::string disagreement(const CallSide& one, const CallSide& other, bool hashes);
 
 /// " of 100 float32 values"

@@ -46,7 +46,7 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
     }
   };
   if (algorithm == Algorithm::kDirect) {
-    // No communicator holds what goes directly; but contributions of all peers need room.
+    // No communicator buffers direct transfers; but contributions of all peers need memory.
     const auto ranks = static_cast<size_t>(topology.size());
     const size_t most = kDirectRoom / std::max<size_t>(ranks - 1, 1);
     const size_t round = ranks * std::min(options.direct_chunk, std::max(most, kLeastDirectChunk));

@@ -22,9 +22,8 @@ namespace cgx {
 Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
                            const std::vector<Layer>& layers, DType dtype);
 
-/// The plan of an all-reduce. Where kAuto would take an algorithm whose messages do not fit into a
-/// communicator, scatter-reduce-all-gather is tried. ConfigError if a bucket does not fit into a
-/// message.
+/// The plan of an all-reduce. If the messages of kAuto's choice do not fit into a communicator,
+/// scatter-reduce-all-gather is tried. ConfigError if a bucket does not fit into a message.
 std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
                                                  const Topology& topology,
                                                  const std::vector<Layer>& layers, DType dtype);

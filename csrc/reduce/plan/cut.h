@@ -18,7 +18,7 @@ struct Run {
 /// The next multiple of kPieceAlignment.
 size_t align_piece(size_t bytes);
 
-/// Adds a run to a chunk as its next piece; nothing for an empty one.
+/// Adds a run to a chunk as its next piece; an empty run adds nothing.
 void append(Chunk& chunk, const Run& run, DType dtype);
 
 /// The largest multiple of the granule whose encoding fits into `budget` bytes (0 if not even one

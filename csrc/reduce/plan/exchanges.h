@@ -1,4 +1,4 @@
-// What the messages of a round take of the communicators.
+// Sizes of a round's exchanges.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 namespace cgx {
 
 /// Bytes of the longest exchange among the ranks of a team (of the group, with one level), and of
-/// that inside a host. At least; a rank that sends less than others counts with them.
+/// the longest one inside a host. The maximum over all ranks.
 struct Exchanges {
   size_t cross = 0, inner = 0;
 
@@ -17,7 +17,7 @@ struct Exchanges {
   }
 };
 
-/// Of a round of `plan`, of which operation, dtype and levels are known.
+/// Of a round of `plan`, whose operation, dtype and levels are set.
 Exchanges exchanges_of(const Round& round, const Plan& plan, int hosts);
 
 }  // namespace cgx

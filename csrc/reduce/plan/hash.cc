@@ -10,8 +10,7 @@ uint64_t plan_hash(const Plan& plan, const PlanSpace& space) {
   for (const Layer& layer : plan.layers) {
     hasher.add(layer.count).add(layer.codec->config().hash());
   }
-  // Capacities differ between communicators and configurations; equal rounds are what ranks must
-  // agree on.
+  // Capacities differ between communicators and configurations; ranks must agree on the rounds.
   hasher.add(plan.rounds.size());
   if (!plan.rounds.empty()) {
     for (const Shard& shard : plan.rounds.front().shards) {

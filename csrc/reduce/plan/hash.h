@@ -1,4 +1,4 @@
-// What ranks compare to know that their plans are the same (docs/wire_format.md).
+// The hash by which ranks compare their plans (docs/wire_format.md).
 #pragma once
 
 #include <cstdint>

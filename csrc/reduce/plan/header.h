@@ -1,8 +1,8 @@
-// The header that stands before every payload (docs/wire_format.md).
+// The header before every payload (docs/wire_format.md).
 //
-// A receiver compares it with what it expects itself: ranks that disagree on the operation, the
-// sequence of calls, sizes, types or codecs get a MismatchError that names both sides, and no byte
-// of the payload is looked at.
+// A receiver compares it with the header that it expects: ranks that disagree on the operation, the
+// sequence of calls, sizes, types or codecs get a MismatchError that names both sides. No byte of
+// the payload is read before.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +54,8 @@ struct CallIdentity {
 void write_header(std::byte* message, const CallIdentity& call, size_t round, size_t payload_bytes,
                   uint8_t flags);
 
-/// Checks the beginning of a message, before all of it has come: is the sender in the same call?
+/// Checks the beginning of a message, before all of it has arrived: MismatchError if the sender is
+/// in another call.
 void check_call(const Message& beginning, const CallIdentity& call, size_t round, int sender);
 
 /// Checks a received message against the call; returns its flags. MismatchError that names both

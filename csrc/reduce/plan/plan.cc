@@ -58,9 +58,8 @@ constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kPieceAlignment
 
 size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }
 
-// The least payload that is aimed at: as much as the rest of the round's messages, where the
-// communicator makes room for what is longer than its memory. So no number of ranks makes rounds of
-// a few values.
+// The smallest payload to aim at: as much as the rest of the round's messages, if the communicator
+// can grow. So a large world size does not lead to rounds of a few values.
 size_t least_aim(const Budget& budget, size_t cost) { return budget.grows() ? cost : 0; }
 
 // The first round has this part of what is aimed at, the next one twice as much, and so on; so have

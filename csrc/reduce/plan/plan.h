@@ -61,9 +61,9 @@ struct Round {
   std::vector<Shard> shards;  // by team
 };
 
-/// With two levels, a team's member gives the other ranks of its host the encoded result of a shard
-/// as a bundle: the payloads of its chunks (of a single chunk: that of every host), each at the
-/// next multiple of 64 bytes. bundle_stride: the room of one of them.
+/// With two levels, a team's member sends the other ranks of its host the encoded result of a shard
+/// as a bundle: the payloads of its chunks (for a single chunk: the payload of every host), each at
+/// the next multiple of 64 bytes. bundle_stride: bytes of one payload, rounded up.
 size_t bundle_stride(const Chunk& chunk);
 size_t bundle_bytes(const Shard& shard, int hosts);
 
@@ -76,14 +76,14 @@ enum class Algorithm : uint8_t {
   kDirect = 4
 };
 
-/// As torch.distributed calls it.
+/// Its name in torch.distributed.
 const char* name_of(Operation operation);
 const char* name_of(Algorithm algorithm);
 
 /// Pieces start at multiples of this many bytes, so that raw layers are aligned in the message.
 inline constexpr size_t kPieceAlignment = 16;
 
-/// More than any exchange can have.
+/// Larger than any exchange.
 inline constexpr size_t kNoLimit = size_t{1} << 46;
 
 /// Bytes of one exchange, headers included: `wanted` is aimed at (the size of the segments that are
@@ -97,14 +97,14 @@ struct Budget {
   bool grows() const { return limit > most; }
 };
 
-/// What a plan depends on beyond the call itself.
+/// Parameters of a plan beyond the call itself.
 struct PlanSpace {
   Topology topology;
   Budget cross;             // messages of a team; of all ranks in a group of one level
   Budget inner;             // messages inside a host, with two levels
   bool inner_exact = true;  // with two levels: no codec inside hosts
-  /// The first and the last rounds are smaller: the wire has work sooner, and less is left to do
-  /// when the last message has come.
+  /// The first and the last rounds are smaller: the link starts earlier, and less work is left
+  /// after the last message.
   bool ramp = false;
 };
 
@@ -116,12 +116,12 @@ struct Plan {
   std::vector<Layer> layers;  // keeps the codecs alive
   size_t values = 0;          // of the tensor that is reduced or gathered into
   std::vector<Round> rounds;
-  /// Of the longest exchange, headers included: of a team (of all ranks, with one level), and
-  /// inside a host. At least; a rank that sends less than others counts with them.
+  /// Bytes of the longest exchange, headers included: of a team (of all ranks, with one level), and
+  /// inside a host. The maximum over all ranks.
   size_t cross_bytes = 0, inner_bytes = 0;
   bool compressed = false;  // any layer that is not raw
   bool two_levels = false;
-  /// Equal on ranks that mean the same: covers all of the above, and no pointers.
+  /// Equal on ranks with equal plans: covers all of the above, without pointers.
   uint64_t hash = 0;
 
   const Layer* first_compressed() const;

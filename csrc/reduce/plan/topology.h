@@ -1,4 +1,4 @@
-// Which ranks of a group share a host, and which of them talk to other hosts.
+// Which ranks of a group share a host, and which of them communicate with other hosts.
 //
 //   hosts    lists of ranks; every host has at least one
 //   teams    team k holds rank number k of every host: it reduces shard k of a tensor across the
@@ -34,7 +34,7 @@ class Topology {
   /// Number of a rank among those of its host.
   int local_of(int rank) const { return local_of_[static_cast<size_t>(rank)]; }
 
-  /// The team whose member of this host serves `rank`; its own one if it is in a team.
+  /// The team whose member on this host works for `rank`; the rank's own team if it has one.
   int team_of(int rank) const { return local_of(rank) % teams_; }
   bool in_team(int rank) const { return local_of(rank) < teams_; }
   /// One rank per host, in the order of the hosts.

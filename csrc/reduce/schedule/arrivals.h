@@ -1,4 +1,4 @@
-// Messages that several ranks send at once, each with values of its own.
+// Receives messages that several ranks send at once, each with its own values.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The messages of one call over one communicator: headers, their checks, flags, statistics, and the
-// order in which messages will come.
+// The messages of one call over one communicator: headers and their checks, flags, statistics, and
+// the order of expected messages.
 //
 //     channel.will_receive(peer, bytes, at_once);  // for all messages of the call, in their order
 //     channel.begin();
@@ -29,15 +29,16 @@ class Channel {
 
   int rank() const { return comm_.rank(); }
   int size() const { return comm_.size(); }
-  /// All ranks but this one, from the next one on: if all send in this order, no two send to the
-  /// same rank at once.
+  /// All other ranks, beginning with the next one: if all ranks send in this order, no two send to
+  /// the same rank at once.
   const std::vector<int>& peers() const { return peers_; }
-  /// The same from the one before backwards: the order in which their messages come then.
+  /// The same backwards from the previous rank: the order in which their messages then arrive.
   const std::vector<int>& sources() const { return sources_; }
   int in_flight() const { return comm_.in_flight(); }
 
-  /// The next message of `peer` after those named before; 0 bytes: none. at_once: the peer sends it
-  /// in round 0 without waiting for anything but its own work (asked of the first message of each).
+  /// Registers the next message of `peer`; 0 bytes: none. at_once: the peer sends it in round 0
+  /// after its own work only, without waiting for a message (needed for the first message of each
+  /// peer).
   void will_receive(int peer, size_t payload_bytes, bool at_once);
   /// After the last will_receive().
   void begin();
@@ -46,11 +47,11 @@ class Channel {
   std::byte* open_broadcast(size_t payload_bytes);
   /// The same for messages of their own: payload_bytes[p] for peer p.
   const std::vector<std::byte*>& open(const std::vector<size_t>& payload_bytes);
-  /// Writes the headers of what was opened and sends it.
+  /// Writes the headers of the opened messages and sends these.
   void post(size_t round);
 
-  /// In place of open() or open_broadcast() and post() where this rank has nothing for an exchange
-  /// that others have messages in.
+  /// Replaces open() or open_broadcast() and post() in an exchange in which other ranks have
+  /// messages and this rank has none.
   void post_nothing(size_t round, bool broadcast);
 
   /// For communicators over which later messages of a call may be expected only when the first one
@@ -65,11 +66,11 @@ class Channel {
   void post_headers();
   /// Waits for the header of `peer` and checks it: the peer is in the same call.
   void take_header(int peer);
-  /// Counts what a direct transfer has sent or received.
+  /// Counts the bytes of a direct transfer.
   void count_direct(size_t sent, size_t received);
 
-  /// Waits for the next message of `peer`, checks it, notes its flags; returns its payload, which
-  /// stays until release().
+  /// Waits for the next message of `peer`, checks it and records its flags; returns its payload,
+  /// valid until release().
   const std::byte* receive(int peer, size_t round);
   void release(int peer);
 

@@ -50,7 +50,7 @@ class DeviceStages {
   const gpu::KernelModule& kernels_;
   std::unordered_map<std::string, gpu::DeviceTable> tables_;  // by the bytes of their runs
   std::shared_ptr<std::byte> flag_, host_flag_;               // of look_for_nonfinite()
-  /// Work memory that was outgrown: the stream may still use it.
+  /// Outgrown work memory, which the stream may still use.
   std::vector<std::shared_ptr<std::byte>> memory_;
 };
 

@@ -6,13 +6,14 @@
 //     sum          chunk 0       chunk 1       chunk 2             in rank order, where they lie
 //     lane 1       chunk 0  -->  chunk 0, also to 2 ...            sums
 //
-// It gives the bits of one-shot and of scatter-reduce-all-gather over messages, and sends what the
-// latter sends, without the copies into and out of messages: what leaves a rank is read from the
-// tensor, and sums of others are written there. Only contributions to the own chunk need room: that
-// of a few rounds.
+// The bits are those of one-shot and of scatter-reduce-all-gather over messages; the traffic is
+// that of the latter, without copies into and out of messages: a rank sends from its tensor, and
+// receives the sums of others into it. Only contributions to its own chunk need memory, for a few
+// rounds.
 //
-// All ranks exchange headers first. What may come before they were compared is contributions, whose
-// room is no one else's; the receives of sums, which write to the tensor, are started afterwards.
+// All ranks exchange headers first. Only contributions may arrive before the headers are compared,
+// in memory that nothing else uses; the receives of sums, which write to the tensor, are started
+// afterwards.
 #include <deque>
 #include <memory>
 #include <numeric>
@@ -28,12 +29,11 @@ namespace {
 
 constexpr int kContributions = 0, kSums = 1;  // lanes
 
-// Rounds whose contributions have room at once: one is summed while others come.
+// Rounds whose contributions have memory at a time: one is summed while others arrive.
 constexpr size_t kRoom = 3;
-// Rounds that a rank is ahead with what it sends, and with the receives of sums. It settles the
-// oldest before it goes on, so it holds few transfers. No two ranks wait for each other: the rank
-// that has got least far waits for transfers of its own round and earlier ones only, and all others
-// have started theirs.
+// Rounds by which a rank's sends and receives of sums run ahead. It finishes the oldest first, so
+// it holds few transfers. No deadlock: the slowest rank waits only for transfers of its own round
+// and earlier ones, and all others have started theirs.
 constexpr size_t kAhead = 4;
 
 class DirectAllReduce {

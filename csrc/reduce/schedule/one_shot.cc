@@ -26,7 +26,7 @@ class OneShot final : public TeamAllReduce {
       own_[round.number % 2] = message;
       return;
     }
-    // The own message is still readable: what the others decode is decoded here too.
+    // The own message is still readable: this rank decodes the same bytes as the others.
     payloads_.assign(static_cast<size_t>(channel_.size()), own_[round.number % 2]);
     for (int p : channel_.sources()) {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);

@@ -1,5 +1,5 @@
-// The order in which the stages of a call's rounds run: the same on all ranks, so that messages of
-// one pair are received in the order in which they are sent.
+// Runs the stages of a call's rounds in an order that is the same on all ranks, so that the
+// messages of one pair are received in the order in which they are sent.
 #pragma once
 
 #include <cstddef>

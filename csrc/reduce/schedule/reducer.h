@@ -1,19 +1,19 @@
-// Reducers: in what order the ranks of a group exchange and sum what a plan describes.
+// Reducers: the order in which the ranks of a group exchange and sum the values of a plan.
 //
 // Sums are fp32, in a fixed order, so all ranks get identical bits, from run to run, on every
-// communicator. Where a rank sends an encoding of a value that it also keeps, it keeps the decoded
-// bytes, as everybody else does.
+// communicator. A rank that sends an encoding of a value and also keeps the value keeps the decoded
+// bytes, as its peers do.
 //
-//   one_shot       every rank sends its encoded tensor to every other one; one rounding
-//   scatter_reduce_all_gather
-//                  the owner of a chunk sums it, encodes the sum and sends it to all; two roundings
-//   direct         the same of exact values, from tensor to tensor
-//   ring           partial sums travel around, and so does the result; N roundings
-//   reduce_scatter, all_gather
-//                  the halves of scatter_reduce_all_gather; one rounding
-//   two levels     the ranks of a host sum first, in fp32; teams of one rank per host then reduce
-//                  one shard each by one of the above, and pass its encoded bytes on inside the
-//                  host
+//   algorithm                   exchanges                                               roundings
+//   one_shot                    every rank sends its encoded tensor to all others       1
+//   scatter_reduce_all_gather   the owner of a chunk sums it, encodes the sum and
+//                               sends it to all                                         2
+//   direct                      the same with exact values, from tensor to tensor       0
+//   ring                        partial sums travel around, then the sums               N
+//   reduce_scatter, all_gather  the halves of scatter_reduce_all_gather                 1
+//
+// Two levels: the ranks of a host sum first, in fp32. Teams of one rank per host then reduce one
+// shard each by one of the above, and pass its encoded bytes on inside the host.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ struct Links {
   Communicator& only() const { return inner != nullptr ? *inner : *cross; }
 };
 
-/// One call under way on one rank. Not shared between threads.
+/// One running call on one rank. Not shared between threads.
 struct Call {
   Links links;
   const Topology& topology;
@@ -57,12 +57,12 @@ struct Call {
   WorkMemory& work;
   /// Null: the calling thread alone.
   const Parallel* parallel = nullptr;
-  /// Where tensors and messages are memory of a GPU; null: host memory.
+  /// For tensors and messages in memory of a GPU; null: host memory.
   DeviceStages* device = nullptr;
-  /// Set when a non-finite value was met on any rank, under NonFinite::kRaise only.
+  /// Set if any rank has found a non-finite value; under NonFinite::kRaise only.
   bool met_nonfinite = false;
 
-  /// What sums over all ranks are divided by.
+  /// Divisor of sums over all ranks.
   float divisor() const { return identity.average ? static_cast<float>(plan.size) : 1.0F; }
 };
 

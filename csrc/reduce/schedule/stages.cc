@@ -129,8 +129,7 @@ class Summing {
     if (wanted_.encoded != nullptr) {
       std::byte* encoded = wanted_.encoded + piece.payload;
       piece.codec->encode(sum, DType::kFloat32, dtype_, piece.count, first, n,
-                          key_of(call_, piece.codec->seed(), Stage::kSum), piece.offset,
-                          encoded);
+                          key_of(call_, piece.codec->seed(), Stage::kSum), piece.offset, encoded);
       if (!kept_) return;
       if (as_float_) sum = reinterpret_cast<float*>(out);
       piece.codec->decode(encoded, dtype_, piece.count, first, n, sum, false);
@@ -214,8 +213,8 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
   spread(call, chunk, parts_of(call, chunk),
          [&](const Piece& piece, size_t first, size_t n, size_t) {
            piece.codec->encode(input.at(piece, first), input.dtype, call.plan.dtype, piece.count,
-                               first, n, key_of(call, piece.codec->seed(), stage),
-                               piece.offset, payload + piece.payload);
+                               first, n, key_of(call, piece.codec->seed(), stage), piece.offset,
+                               payload + piece.payload);
          });
   if (call.nonfinite != NonFinite::kRaise) return;
   for (const Piece& piece : chunk.pieces) {

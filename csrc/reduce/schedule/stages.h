@@ -1,6 +1,6 @@
-// The steps that reducers are made of: encode a chunk into a message, sum what several ranks sent,
-// decode a message. Work goes in blocks that stay in the cache: every value is touched by decode,
-// sum and encode while it is near.
+// The steps of reducers: encode a chunk into a message, sum the messages of several ranks, decode a
+// message. Work goes in blocks that stay in the cache: decode, sum and encode touch a value while
+// it is in the cache.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace cgx {
 
-/// Which encoding of a call a random number belongs to; keeps the roundings of one value
+/// The encoding of a call that a random number belongs to; makes the roundings of one value
 /// independent.
 enum class Stage : int { kContribution = 0, kSum = 1, kInner = 2 };
 
 /// Of the generator, for this rank's roundings in one stage of the call.
 RandomKey key_of(const Call& call, uint64_t seed, Stage stage);
 
-/// Where values of the call's tensor lie.
+/// Address of values of the call's tensor.
 struct View {
   std::byte* base = nullptr;  // null: nowhere
   size_t first_value = 0;     // the value at base, unless packed
@@ -62,20 +62,20 @@ struct Sum {
   /// This rank's values. If this rank has a payload too (`own_index`), exact pieces are read here,
   /// which saves the copy of values that already lie where the sum will.
   View own;
-  /// Gets the sum; what was encoded and decoded again if `encoded` is given. May be nowhere then.
+  /// Receives the sum; with `encoded`, the values decoded from it. May be null with `encoded`.
   View output;
   std::byte* encoded = nullptr;
   float divisor = 1;
   /// True if the caller gets the sum. Sums of finite values may overflow: looked for under kRaise.
   bool final = true;
-  /// Which payload is this rank's own; -1: none is.
+  /// Index of this rank's own payload; -1: none.
   int own_index = -1;
 };
 
 /// Sums a chunk over several ranks.
 void sum_chunk(Call& call, const Chunk& chunk, const Sum& sum);
 
-/// Under NonFinite::kRaise: looks for a NaN or Inf in this rank's input before anything is sent.
+/// Under NonFinite::kRaise: checks this rank's input for NaN and Inf before anything is sent.
 void check_input(Call& call, const void* data, size_t values);
 
 }  // namespace cgx

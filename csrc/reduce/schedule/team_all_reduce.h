@@ -1,4 +1,4 @@
-// The all-reduce of one team in stages, so that several rounds can be under way at once.
+// The all-reduce of one team in stages, so that several rounds can be pending at once.
 //
 // Stage s of a round posts at most one exchange and receives what stage s - 1 of the other ranks
 // has posted. Every rank runs the stages of all rounds in the same order.

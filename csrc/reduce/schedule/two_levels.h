@@ -1,5 +1,4 @@
-// What the reductions over hosts of several ranks share: who this rank is in both levels, and the
-// channels.
+// Shared by the reductions with two levels: this rank's position in both levels, and the channels.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +36,7 @@ class TwoLevels {
 
   void begin();
 
-  /// Announces what scatter_inside() receives.
+  /// Announces the messages that scatter_inside() receives.
   void announce_scatter(size_t number);
   /// Sends the values of every shard to the member of its team on this host; on members, sums those
   /// of the own shard over the host, in the order of ranks, to `partial`.

@@ -239,8 +239,8 @@ class AllGather : private Shards {
     if (message != nullptr) levels_.cross->post(number);
   }
 
-  // What the other ranks of this host send; `message` gets that of those whom this one's team
-  // serves.
+  // Receives the messages of the other ranks of this host; `message` gets the values of the ranks
+  // that this rank's team works for.
   void take_locals(size_t number, std::byte* message) {
     alone_.clear();
     for (int p : levels_.locals) alone_.push_back(alone(piece_of(number, p)));

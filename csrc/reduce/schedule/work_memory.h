@@ -1,5 +1,5 @@
-// Memory that a group's reductions use again from call to call, aligned to 64 bytes: of the host,
-// or of a GPU.
+// Memory of a group's reductions, reused from call to call, 64-byte aligned: of the host, or of a
+// GPU.
 #pragma once
 
 #include <cstddef>

@@ -1,15 +1,14 @@
-// Chooses, call by call, between what was asked for and more precision: exact, 16 bits or the asked
-// bits, whichever is fastest on this group's link with these CPUs. Never fewer bits than asked.
+// The autotuner: chooses for each call the fastest of exact, 16 bits and the asked bits, on this
+// group's link with these CPUs. Never fewer bits than asked.
 //
-// The link and the codecs are measured in the first call that compresses anything, inside its
-// deadline: by then all ranks are in the same call, so a peer that is dead, late or elsewhere in
-// its program is the error that it would be in any call; and a group that never compresses pays
-// nothing. What ranks measure is exchanged, exactly and as fp32, over the engine; every rank
-// computes the same table from the same bits. The table tells where to begin: from then on
-// ordinary calls are timed, and decisions follow from the number of calls and from what was
-// exchanged (tuned_class.h). A time is the group's, without the wait for a late rank
-// (shared_clock.h). All of it happens on the thread that drives the engine, where calls have the
-// same order on all ranks, however far ahead their callers are.
+// The link and the codecs are measured in the first call that compresses anything, within its
+// deadline. All ranks are in the same call then, so a dead or late peer is the same error as in any
+// call, and a group that never compresses pays nothing. The ranks exchange measurements over the
+// engine, exactly and as fp32; every rank computes the same table from the same bits. The table
+// gives the first choice. From then on ordinary calls are timed, and decisions follow from the
+// number of calls and the exchanged times (tuned_class.h). A time is the group's, without the wait
+// for a late rank (shared_clock.h). Everything runs on the thread that drives the engine, where
+// calls have the same order on all ranks, however far ahead their callers are.
 //
 // Thread-safety: decide() and ran() on the thread that drives the engine; report() and the counters
 // from any.
@@ -73,13 +72,13 @@ class Autotuner {
   struct Decision {
     std::shared_ptr<const Plan> plan;
     TunedClass::Pick turn;
-    /// For ran(); null: nothing was decided.
+    /// For ran(); null: no decision.
     TunedClass* tuned = nullptr;
   };
 
-  /// The plan to run in place of `asked`. Collective where anything is measured or exchanged: all
-  /// ranks call it for the same calls in the same order, each directly before it runs the plan.
-  /// Raises what Engine::run() raises; `number` is that of the call.
+  /// The plan to run instead of `asked`. Collective if anything is measured or exchanged: all ranks
+  /// call it for the same calls in the same order, each directly before it runs the plan. Throws as
+  /// Engine::run(); `number` is that of the call.
   Decision decide(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
                   uint64_t number);
   /// For ran().
@@ -125,7 +124,7 @@ class Autotuner {
   /// Measures the codec, unless it is known. Collective.
   void learn_codec(const std::shared_ptr<const Codec>& codec, const Deadline& deadline,
                    uint64_t number);
-  /// Exchanges what the class has recorded.
+  /// Exchanges the recorded times of the class.
   void renew(TunedClass& tuned, const Deadline& deadline, uint64_t number);
   /// Brings clocks together.
   void meet(const Deadline& deadline, uint64_t number);
@@ -138,7 +137,7 @@ class Autotuner {
   std::atomic<int64_t> tuning_ns_{0};
   std::array<std::atomic<uint64_t>, kChoices> calls_{};
 
-  // Written by the driving thread alone, under the lock; it reads them without.
+  // Written only by the driving thread, under the lock; it reads them without the lock.
   mutable std::mutex mutex_;
   std::map<ClassKey, Class> classes_;
   std::unordered_map<const Plan*, Known> known_;

@@ -1,16 +1,16 @@
-// How long a reduction will take: the model that the autotuner chooses by.
+// The cost model of the autotuner: predicted time of a reduction.
 //
 //     seconds = steps * latency + values * seconds_per_value + overlap(wire, codec, rounds)
 //     wire    = bytes * seconds_per_byte
 //     codec   = encoded * encode seconds + decoded * decode seconds
 //     overlap = max + min / rounds
 //
-// With one round the stages of a message follow each other; with many, the longer of wire and codec
-// hides the other but for one round. seconds_per_value is what a value costs whatever its codec
-// (passes over memory, sums inside a host).
+// With one round the stages of a message follow each other. With many rounds the longer of wire and
+// codec hides the other, except for one round. seconds_per_value is the cost of a value with any
+// codec (passes over memory, sums inside a host).
 //
-// Nothing but + - * / and comparisons on doubles, and no library function: equal numbers give equal
-// answers on every rank. Thread-safety: pure functions.
+// Uses only + - * / and comparisons on doubles, no library functions: equal numbers give equal
+// results on every rank. Thread-safety: pure functions.
 #pragma once
 
 #include <array>
@@ -21,14 +21,14 @@
 
 namespace cgx {
 
-/// How the compressed layers of a call are sent; in the order in which a tie is broken.
+/// How the compressed layers of a call are sent; a tie goes to the first in this order.
 enum class Choice : uint8_t { kExact = 0, kHalf = 1, kAsked = 2 };
 inline constexpr size_t kChoices = 3;
 inline constexpr Choice kAllChoices[] = {Choice::kExact, Choice::kHalf, Choice::kAsked};
 /// "exact", "16 bits", "asked"
 const char* name_of(Choice choice);
 
-/// What one rank does for a message.
+/// The work of one rank for a message.
 struct MessageCost {
   double steps = 0;    // exchanges, one after the other
   double bytes = 0;    // that leave the rank, to other hosts where there are several
@@ -57,16 +57,16 @@ MessageCost cost_of(const Plan& plan, const Topology& topology);
 double predict(const LinkModel& link, const MessageCost& cost, const CodecCost& codec,
                const CodecCost& raw);
 
-/// What was measured: a small exact message, and a large one, exact and compressed.
+/// The measurements: a small exact message, and a large one, exact and compressed.
 struct LinkProbes {
   MessageCost small, exact, asked;
   double small_seconds = 0, exact_seconds = 0, asked_seconds = 0;
 };
-/// The model that gives what was measured; where none does, one that is right for the exact
-/// messages and as near as it can be for the compressed one. No number is negative.
+/// The model that reproduces the measurements. If there is none: a model that is right for the
+/// exact messages and as near as possible for the compressed one. No number is negative.
 LinkModel fit_link(const LinkProbes& probes, const CodecCost& asked, const CodecCost& raw);
 
-/// Seconds by choice; negative: not to be had.
+/// Seconds by choice; negative: unavailable.
 using Estimates = std::array<double, kChoices>;
 
 /// The fastest; more bits unless fewer save more than 1 - kClearly of the time. kAsked if none is

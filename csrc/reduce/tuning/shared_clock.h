@@ -1,12 +1,12 @@
-// How long a call took a group: from when its last rank began to when its last rank had ended. The
-// wait for a late rank is in no such time, whichever rank is late and however late.
+// The duration of a call for a group: from the moment when its last rank begins to the moment when
+// its last rank has ended. It does not include the wait for a late rank.
 //
-// Ranks of one host read the same clock. Between hosts a rank's clock is off by an amount that is
-// taken from exchanges in which all ranks were in step: then their middles were at the same moment,
-// to half the time that the exchange took. Clocks also run at different rates; between two such
-// exchanges, of the last kMeetings, the amount is interpolated.
+// Ranks of one host read the same clock. Between hosts the offset of a rank's clock comes from
+// exchanges in which all ranks were in step: their middles were at the same moment, to half the
+// duration of the exchange. Clocks also run at different rates, so the offset is interpolated
+// between two such exchanges, of the last kMeetings.
 //
-// Integers and + - * / on doubles alone: equal numbers give equal answers on every rank. Not
+// Uses only integers and + - * / on doubles: equal numbers give equal results on every rank. Not
 // thread-safe.
 #pragma once
 
@@ -17,7 +17,8 @@
 
 namespace cgx {
 
-/// What one rank saw of a call, in nanoseconds of its own steady clock. begin == end: nothing.
+/// Begin and end of a call on one rank, in nanoseconds of its own steady clock. begin == end: not
+/// recorded.
 struct Span {
   int64_t begin = 0;
   int64_t end = 0;

@@ -5,7 +5,8 @@
 namespace cgx {
 namespace {
 
-// The race: who is slower than the fastest by this factor after so many turns drops out.
+// The race: a choice that is slower than the fastest by this factor after this many turns drops
+// out.
 struct Hurdle {
   size_t laps;
   double factor;
@@ -249,7 +250,7 @@ bool TunedClass::judge(Rival& rival) {
   double its_now = 0, own_now = 0, its = 0, own = 0;
   const double now = ratio_of(fresh, its_now, own_now);
   const bool far = rival.ratio > kNear;
-  // The few pairs that one who is unsure is judged by may all be disturbed.
+  // All of the few pairs of an uncertain rival may be disturbed.
   const bool changed =
       !unsure(rival) && (now > kChanged * rival.ratio || kChanged * now < rival.ratio);
   if (changed) rival.pairs.clear();
@@ -261,7 +262,7 @@ bool TunedClass::judge(Rival& rival) {
   measured_[static_cast<size_t>(rival.choice)] = its;
   measured_[static_cast<size_t>(choice_)] = own;
   if (wins(rival.choice, its, own)) {
-    // What is known of the third may be as old as what was known of this one.
+    // The time of the third choice may be as outdated as that of this one was.
     if (far) {
       start_race();
     } else {

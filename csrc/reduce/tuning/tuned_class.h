@@ -42,7 +42,7 @@ class TunedClass {
   /// The same of near rivals that have not been tried often, as after the race.
   static constexpr double kFirstCallsPerLoss = 100;
   static constexpr uint64_t kFirstPause = 5;
-  /// A choice that is expected to take longer than so many times the best does not race.
+  /// A choice that is predicted to take more than this many times the best does not race.
   static constexpr double kHopeless = 30;
 
   struct Pick {
@@ -51,24 +51,24 @@ class TunedClass {
     bool timed() const { return sample >= 0; }
   };
 
-  /// Predicted seconds; negative: not to be had.
+  /// Predicted seconds; negative: unavailable.
   explicit TunedClass(const Estimates& predicted);
 
   /// Counts a call.
   Pick next();
   void record(int sample, const Span& span);
 
-  /// True once all ranks have run what was to be timed; next() may not be called before renew().
+  /// True once all ranks have run the timed calls; next() may not be called before renew().
   bool due() const { return due_; }
   /// This rank's, since the last renew(), by sample; empty where record() was not called.
   const std::vector<Span>& spans() const { return spans_; }
-  /// The group's seconds by sample; 0: not known, as if the call had not been timed.
+  /// The group's seconds by sample; 0: unknown, as if the call had not been timed.
   void renew(const std::vector<double>& seconds);
 
-  /// What the class has settled for, or would now.
+  /// The current choice of the class, or the one that it would make now.
   Choice choice() const { return choice_; }
   const Estimates& predicted() const { return predicted_; }
-  /// Of the latest trials of each; negative: never tried.
+  /// Seconds of the latest trials by choice; negative: never tried.
   const Estimates& measured() const { return measured_; }
   uint64_t calls() const { return calls_; }
   uint64_t renewals() const { return renewals_; }
@@ -77,7 +77,7 @@ class TunedClass {
   struct TrialPair {
     double rival, settled;
   };
-  /// A choice that was not settled for.
+  /// A choice other than the current one.
   struct Rival {
     Choice choice;
     double ratio = 1;              // of its time to that of the choice settled for
@@ -95,7 +95,7 @@ class TunedClass {
   void judge_rivals(const std::vector<double>& seconds);
   /// True if that was the end of the watch, and of the rival.
   bool judge(Rival& rival);
-  /// Whether so many seconds beat those of the choice settled for.
+  /// Whether this time beats the time of the current choice.
   bool wins(Choice rival, double its, double own) const;
   void pause(Rival& rival);
   /// Whether a rival is near, and has been tried too seldom to be sure that it loses.
