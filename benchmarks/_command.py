@@ -177,6 +177,14 @@ def spread(samples: list[float]) -> tuple[float, float, float]:
     return tenths[0], statistics.median(samples), tenths[-1]
 
 
+def quartiles(samples: list[float]) -> tuple[float, float, float]:
+    """First quartile, median, third quartile; between samples, never beyond them."""
+    if len(samples) == 1:
+        return samples[0], samples[0], samples[0]
+    first, median, third = statistics.quantiles(samples, n=4, method="inclusive")
+    return first, median, third
+
+
 def size_text(nbytes: float) -> str:
     """12345678 -> "11.8M"; whole numbers where they are exact."""
     for unit, factor in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):

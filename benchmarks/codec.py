@@ -287,15 +287,14 @@ def summarize(cases: list[Case], rates: list[list[float]], best: str) -> list[di
     }
     rows = []
     for case, rate in zip(cases, rates, strict=True):
-        median = statistics.median(rate)
-        quartiles = statistics.quantiles(rate, n=4) if len(rate) > 1 else [rate[0]] * 3
+        low, median, high = _command.quartiles(rate)
         rows.append(
             {
                 "name": case.name,
                 "level": case.level,
                 "gb_per_s": round(median, 3),
-                "q1": round(quartiles[0], 3),
-                "q3": round(quartiles[2], 3),
+                "q1": round(low, 3),
+                "q3": round(high, 3),
                 "roof": case.roof,
                 "of_roof": round(median / medians[case.roof], 3) if case.roof else None,
             }

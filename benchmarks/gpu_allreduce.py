@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -96,7 +95,7 @@ def measure_size(methods: dict[str, Method], nbytes: int, rounds: int) -> list[d
     rows = []
     for name in methods:
         seconds = [max(pair) for pair in zip(*(one[1][name] for one in gathered), strict=True)]
-        low, median, high = statistics.quantiles(seconds, n=4) if rounds > 1 else seconds * 3
+        low, median, high = _command.quartiles(seconds)
         rows.append(
             {
                 "method": name,

@@ -151,8 +151,7 @@ def summarize(cases: list[Case], times: list[list[float]]) -> list[dict[str, Any
     }
     rows = []
     for case, taken in zip(cases, times, strict=True):
-        seconds = statistics.median(taken)
-        quartiles = statistics.quantiles(taken, n=4) if len(taken) > 1 else [seconds] * 3
+        low, seconds, high = _command.quartiles(taken)
         rows.append(
             {
                 "name": case.name,
@@ -161,8 +160,8 @@ def summarize(cases: list[Case], times: list[list[float]]) -> list[dict[str, Any
                 "bits": case.bits,
                 "seconds": seconds,
                 "gb_per_s": case.size / seconds / 1e9,
-                "q1": case.size / quartiles[2] / 1e9,
-                "q3": case.size / quartiles[0] / 1e9,
+                "q1": case.size / high / 1e9,
+                "q3": case.size / low / 1e9,
                 "moved_gb_per_s": case.moved / seconds / 1e9,
                 "of_copy": case.moved / seconds / copies[case.dtype],
             }

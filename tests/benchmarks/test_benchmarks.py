@@ -121,6 +121,12 @@ def test_sizes_are_read_with_binary_units():
     assert [_command.size_text(n) for n in (4, 65536, 1536, 1 << 26)] == ["4", "64K", "1.5K", "64M"]
 
 
+def test_quartiles_lie_between_the_samples():
+    assert _command.quartiles([3.0]) == (3.0, 3.0, 3.0)
+    assert _command.quartiles([1.0, 9.0]) == (3.0, 5.0, 7.0)
+    assert _command.quartiles([4.0, 1.0, 2.0, 3.0, 5.0]) == (2.0, 3.0, 4.0)
+
+
 def test_the_maxmin_bound_is_that_of_the_formula():
     reference = _methods.Reference(world_size=2, numel=10, bucket_size=4)
     x = [_methods.contribution(rank, 10).double() for rank in range(2)]
