@@ -20,7 +20,7 @@ from torch_cgx._environment import GONE, OTHERS
 README = (ROOT / "README.md").read_text()
 SETTINGS = {row["option"]: row for row in table(marked(README, "settings"))}
 BUILD = {"CGX_CUDA_ARCHS", "CGX_MPI", "CGX_MPICC"}
-TESTS = {"CGX_TEST_GPU", "CGX_TEST_HOSTS", "CGX_TEST_MPICH", "CGX_TEST_OPENMPI"}
+TESTS = {f"CGX_TEST_{name}" for name in ("GPU", "HOSTS", "MPICH", "OPENMPI", "WARM")}
 
 
 def test_every_setting_is_in_the_table_and_nothing_else():
