@@ -171,6 +171,7 @@ class _Worker:
         theirs.close()
         self.pipe = Connection(ours.detach())
         self.log_start = 0
+        self.pid: int | None = None  # of the rank; `process` may be its client (tests/warm)
 
     def tail(self) -> str:
         size = self.log.seek(0, os.SEEK_END)
@@ -184,6 +185,9 @@ class _Worker:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        deadline = time.monotonic() + _LINGER_SECONDS
+        while self.pid and os.path.exists(f"/proc/{self.pid}") and time.monotonic() < deadline:
+            time.sleep(0.002)  # killed when its client was
         self.pipe.close()
         self.log.close()
 
@@ -270,7 +274,7 @@ class RankPool:
             try:
                 if not worker.pipe.poll(max(0.0, deadline - time.monotonic())):
                     raise EOFError
-                _receive(worker.pipe)
+                worker.pid = _receive(worker.pipe)
             except (EOFError, ConnectionError):
                 log = worker.tail()
                 self.close()
@@ -348,7 +352,7 @@ def _serve(fd: int) -> None:
         except EOFError:
             return
         if job == "ready?":
-            _send(pipe, "ready")
+            _send(pipe, os.getpid())
             continue
         outcome = _run(job)
         try:

@@ -37,6 +37,7 @@ def test_unions():
     assert overlap.common([(0, 4), (5, 9)], [(3, 6), (8, 10)]) == [(3, 4), (5, 6), (8, 9)]
 
 
+@pytest.mark.alone
 @needs_hosts
 def test_a_traced_call(tmp_path):
     out, picture = tmp_path / "out.json", tmp_path / "out.png"

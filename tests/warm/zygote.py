@@ -168,6 +168,8 @@ def become(request):
             os.setpgid(0, said["group"])
     _enter(said)
     os.chdir(said["folder"])
+    if "multiprocessing.process" in sys.modules:  # it notes the folder when it is imported
+        sys.modules["multiprocessing.process"].ORIGINAL_DIR = said["folder"]
     os.umask(said["umask"])
     os.nice(said["nice"] - os.nice(0))
     os.sched_setaffinity(0, said["affinity"])
