@@ -79,8 +79,8 @@ TARGETS = [
 ]
 
 
-def spec(bits: int, rounding: str, bucket_size: int) -> tuple[str, int, int, str, bool, int]:
-    return ("maxmin", bits, bucket_size, rounding, False, 1)
+def codec_of(bits: int, rounding: str, bucket_size: int) -> _C.Codec:
+    return _C.Codec(bits=bits, bucket_size=bucket_size, rounding=rounding, seed=1)
 
 
 def face_calls(
@@ -90,8 +90,9 @@ def face_calls(
     that does the same. The one place that knows the arguments of torch_cgx.codecs.
     """
     return {
-        NEAREST: lambda: codec.encode(values),
+        NEAREST: lambda: codec.encode(values, out=payload),
         "decode {b}": lambda: codec.decode(payload, out=target),
+        "decode+add {b}": lambda: codec.decode(payload, out=target, add=True),
     }
 
 
@@ -123,8 +124,8 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
 
     def encode(dtype: torch.dtype, bits: int, rounding: str, level: str) -> None:
         x = values.to(dtype)
-        s = spec(bits, rounding, bucket_size)
-        out = torch.zeros(_C.codec_encoded_bytes(*s, numel, CODES[dtype]), dtype=torch.uint8)
+        s = codec_of(bits, rounding, bucket_size)
+        out = torch.zeros(_C.codec_encoded_bytes(s, numel, CODES[dtype]), dtype=torch.uint8)
         cases.append(
             Case(
                 f"encode {NAMES[dtype]} {bits} {rounding}",
@@ -138,15 +139,15 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
         )
 
     def decode(bits: int, add: bool, level: str) -> None:
-        s = spec(bits, "nearest", bucket_size)
-        payload = torch.zeros(_C.codec_encoded_bytes(*s, numel, 0), dtype=torch.uint8)
-        _C.codec_encode(*s, values.data_ptr(), 0, numel, 1, 0, payload.data_ptr())
+        s = codec_of(bits, "nearest", bucket_size)
+        payload = torch.zeros(_C.codec_encoded_bytes(s, numel, 0), dtype=torch.uint8)
+        _C.codec_encode(s, values.data_ptr(), 0, numel, 1, 0, payload.data_ptr())
         cases.append(
             Case(
                 f"decode{'+add' if add else ''} {bits}",
                 level,
                 4 * numel,
-                lambda: _C.codec_decode(*s, payload.data_ptr(), 0, numel, target.data_ptr(), add),
+                lambda: _C.codec_decode(s, payload.data_ptr(), 0, numel, target.data_ptr(), add),
                 "y += x" if add else "memcpy",
             )
         )
@@ -197,14 +198,14 @@ def half_cases(values: torch.Tensor, target: torch.Tensor, level: str) -> list[C
     cases = []
     n = values.numel()
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        s = (name, 16, 1, "nearest", False, 0)
+        s = _C.Codec(name)
         wire = values.to(dtype)
 
         def encode(s: Any = s, wire: torch.Tensor = wire) -> None:
-            _C.codec_encode(*s, values.data_ptr(), 0, n, 0, 0, wire.data_ptr())
+            _C.codec_encode(s, values.data_ptr(), 0, n, 0, 0, wire.data_ptr())
 
         def decode(s: Any = s, wire: torch.Tensor = wire) -> None:
-            _C.codec_decode(*s, wire.data_ptr(), 0, n, target.data_ptr(), True)
+            _C.codec_decode(s, wire.data_ptr(), 0, n, target.data_ptr(), True)
 
         def cast(wire: torch.Tensor = wire) -> None:
             wire.copy_(values)
@@ -238,16 +239,16 @@ def small_cases(
     case("y += x", "", lambda count: _C.codec_add(values.data_ptr(), 0, count, target.data_ptr()))
     for bits in widths:
         for rounding in ("nearest", "stochastic"):
-            s = spec(bits, rounding, bucket_size)
-            payload = torch.zeros(_C.codec_encoded_bytes(*s, n, 0), dtype=torch.uint8)
+            s = codec_of(bits, rounding, bucket_size)
+            payload = torch.zeros(_C.codec_encoded_bytes(s, n, 0), dtype=torch.uint8)
 
             def encode(count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
-                _C.codec_encode(*s, values.data_ptr(), 0, count, 1, 0, payload.data_ptr())
+                _C.codec_encode(s, values.data_ptr(), 0, count, 1, 0, payload.data_ptr())
 
             case(f"encode fp32 {bits} {rounding}", "scan fp32" + L2, encode)
 
         def decode(add: bool, count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
-            _C.codec_decode(*s, payload.data_ptr(), 0, count, target.data_ptr(), add)
+            _C.codec_decode(s, payload.data_ptr(), 0, count, target.data_ptr(), add)
 
         encode(n)
         case(f"decode+add {bits}", "y += x" + L2, partial(decode, True))

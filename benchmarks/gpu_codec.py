@@ -30,7 +30,7 @@ import torch
 
 from benchmarks import _command
 from benchmarks._command import NOTHING, at_least
-from torch_cgx import _C, codecs  # type: ignore[attr-defined]
+from torch_cgx import _C, _backend
 
 CODES = {torch.float32: 0, torch.bfloat16: 2}
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
@@ -107,17 +107,17 @@ def make_cases(
         x, y = values.to(dtype), torch.zeros(numel, dtype=dtype, device="cuda")
         cases.append(Case("copy", name, None, x.nbytes, 2 * x.nbytes, lambda x=x, y=y: y.copy_(x)))
         for bits in widths:
-            spec = ("maxmin", bits, bucket_size, rounding, False, 1)
-            size = _C.codec_encoded_bytes(*spec, numel, code)
+            spec = _C.Codec(bits=bits, bucket_size=bucket_size, rounding=rounding, seed=1)
+            size = _C.codec_encoded_bytes(spec, numel, code)
             sent = torch.empty(size, dtype=torch.uint8, device="cuda")
 
             def encode(spec: Any = spec, x: Any = x, sent: Any = sent) -> None:
-                _C.gpu_codec_encode(*spec, x, sent, 1, 0, load)
+                _C.gpu_codec_encode(spec, x, sent, 1, 0, load)
 
             def decode(
                 add: bool, spec: Any = spec, y: Any = y, sent: Any = sent, code: int = code
             ) -> None:
-                _C.gpu_codec_decode(*spec, sent, code, y, load, add)
+                _C.gpu_codec_decode(spec, sent, code, y, load, add)
 
             cases.append(Case("encode", name, bits, x.nbytes, x.nbytes + size, encode))
             cases.append(
@@ -258,7 +258,7 @@ def main(argv: list[str] | None = None, clock: Clock | None = None) -> int:
     parser.add_argument("--calls", type=at_least(1), default=5, help="per round and measurement")
     parser.add_argument("--bits", nargs="+", type=int, choices=BITS, default=list(BITS))
     parser.add_argument("--bucket-size", type=at_least(1), default=512)
-    parser.add_argument("--rounding", choices=codecs._ROUNDINGS, default="nearest")
+    parser.add_argument("--rounding", choices=("nearest", "stochastic"), default="nearest")
     _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     if no_gpu():

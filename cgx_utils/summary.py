@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch_cgx._C import Codec
 
 
-
 @dataclass(frozen=True)
 class Choice:
     """How the gradient of one parameter is sent. spec: its codec, None: exact. why: the rule that

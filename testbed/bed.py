@@ -77,7 +77,7 @@ class Hosts:
 
     @staticmethod
     def python() -> list[str]:
-        """What torchrun is started with; tests put a process that has torch already in its place."""
+        """What torchrun is started with; tests replace it by a process that has torch already."""
         return [sys.executable]
 
     def __init__(

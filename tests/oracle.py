@@ -140,8 +140,8 @@ def decode(payload: bytes, n: int, spec: Spec) -> Floats:
 
 
 def bound(x: Floats, spec: Spec) -> Doubles:
-    """What |decoded - x| may be at most, for finite x: the statement of csrc/codec/families/maxmin/formulas.h, in
-    float64."""
+    """What |decoded - x| may be at most, for finite x: the statement of
+    csrc/codec/families/maxmin/formulas.h, in float64."""
     b = spec.bucket_size
     limits = np.empty(len(x), np.float64)
     for start in range(0, len(x), b):

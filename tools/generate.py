@@ -69,8 +69,7 @@ class Codec:
         if family["python"]:
             text += _class_stub(family)
     return text + (
-        "def names() -> tuple[str, ...]: ...\n"
-        "def make(name: str, **params: Any) -> Codec: ...\n"
+        "def names() -> tuple[str, ...]: ...\ndef make(name: str, **params: Any) -> Codec: ...\n"
     )
 
 
@@ -78,7 +77,7 @@ def _class_stub(family: dict[str, Any]) -> str:
     rows = [p for p in family["parameters"] if p["kind"] != "integer" or p["low"] != p["high"]]
     text = f"class {family['python']}(Codec):\n    def __init__(\n        self,\n"
     for row in rows:
-        default = '"%s"' % row["value"] if row["type"] == "str" else repr(row["value"])
+        default = '"' + row["value"] + '"' if row["type"] == "str" else repr(row["value"])
         text += f"        {row['name']}: {row['type']} = {default},\n"
     text += "    ) -> None: ...\n"
     for row in rows:

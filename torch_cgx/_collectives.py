@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from torch_cgx._backend import backend_of, check_group, check_op
-from torch_cgx._config import layers_of, codec_of
+from torch_cgx._config import codec_of, layers_of
 
 
 def all_reduce(

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from torch_cgx import _C
 from torch_cgx._backend import check_op
-from torch_cgx._config import defaults, layers_of, list_of, codec_of
+from torch_cgx._config import codec_of, defaults, layers_of, list_of
 
 _ALGORITHMS = ("auto", "oneshot", "sra", "ring")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h

@@ -7,8 +7,8 @@ The same code as inside a collective, callable on its own::
     restored = codec.decode(payload, numel=gradient.numel())
     error = codec.roundtrip(gradient) - gradient
 
-The classes follow from the engine's declarations (csrc/codec/families/): one for each family, with a
-field for each of its parameters. They are frozen dataclasses.
+The classes follow from the engine's declarations (csrc/codec/families/): one for each family, with
+a field for each of its parameters. They are frozen dataclasses.
 
 Payloads depend on the arguments only: not on the machine, its SIMD level or the number of threads,
 nor on whether the tensor is on the CPU or on a GPU. Long tensors on the CPU use as many threads as
@@ -149,7 +149,11 @@ def _docstring(family: dict[str, Any], fields: list[dict[str, Any]]) -> str:
     for row in fields:
         what = "True or False" if row["type"] == "bool" else row["allowed"]
         lines.append(f"    {row['name']}: {row['meaning']}; {what}.")
-    lines += ["", "Raises:", "    ValueError, TypeError: name the field, its value and what is allowed."]
+    lines += [
+        "",
+        "Raises:",
+        "    ValueError, TypeError: name the field, its value and what is allowed.",
+    ]
     return "\n".join(lines)
 
 

@@ -399,9 +399,7 @@ def test_foreign_files_are_refused(tmp_path: pathlib.Path, mode: int, content: b
     file.chmod(mode)
     FileRendezvous(str(tmp_path)).set("shm/area", b"ok /" + file.name.encode())
     try:
-        with pytest.raises(
-            (_C.MismatchError, _C.ResourceError), match="magic|belongs to|area has"
-        ):
+        with pytest.raises((_C.MismatchError, _C.ResourceError), match="magic|belongs to|area has"):
             shm(str(tmp_path), 1, 2, timeout=1)
     finally:
         file.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import torch
 
 from tests.codec import gpu_cases as cases
 from tests.device import fake_cuda
-from torch_cgx import _C, _backend, codecs
+from torch_cgx import _C, _backend
 from torch_cgx.codecs import Half, MaxMin
 
 pytestmark = fake_cuda.needed

@@ -18,7 +18,9 @@ from tests.distributed import run_pooled
 from tests.faults.forked import Lost, Ranks
 
 TIMEOUT = 20.0
-LEAVING = 3.0  # seconds that a rank which fails waits for the others: csrc/backend/config/handshake.cc
+LEAVING = (
+    3.0  # seconds that a rank which fails waits for the others: csrc/backend/config/handshake.cc
+)
 SLACK = 4.0
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.kernels import resources
 from tests.kernels.resources import build
-from torch_cgx import _backend, _hiprtc, _kernel_cache, _kernels, codecs
+from torch_cgx import _backend, _hiprtc, _kernel_cache, _kernels
 
 
 class Nvrtc(types.ModuleType):

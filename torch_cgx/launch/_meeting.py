@@ -178,7 +178,7 @@ def _addresses(plan: _Plan, address: str | None) -> list[str]:
     return net.candidates(named or None)
 
 
-def _choose(world: Word, rank: int, offer: _Offer) -> tuple[str, str]:
+def _choose(world: MpiWorld, rank: int, offer: _Offer) -> tuple[str, str]:
     """The first address that all ranks reach, and this rank's own address on the route to it."""
     complaints = []
     for address in offer.addresses:
