@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint format bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -142,6 +142,10 @@ lint: $(VENV)/.packages $(VENV)/.lint-packages  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
 	$(BIN)/mypy
+
+generate: build  ## rewrite the stubs and tables that follow from the engine's declarations
+	$(BIN)/python tools/generate.py
+	$(BIN)/python -m tests.docs.settings_table --write
 
 format: $(VENV)/.lint-packages  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

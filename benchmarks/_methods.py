@@ -91,7 +91,7 @@ class Reference:
         return (cast + relative * (self.peaks + cast) + floor + self.fp32_bound()) * _SLACK
 
     def maxmin_bound(self, bits: int, two_roundings: bool) -> torch.Tensor:
-        """Of a maxmin sum, per bucket (csrc/codec/families/maxmin/formulas.h): step / 2 + 12 2^-24 M
+        """Of a maxmin sum, per bucket (csrc/codec/families/maxmin/formulas.h): step/2 + 12 2^-24 M
         per rounding, with step = range / (2^bits - 1). Every contribution is rounded once, and with
         `two_roundings` their sum once more, whose range the first errors may have widened.
         """

@@ -17,7 +17,7 @@ Parameter bits_setting() {
           .low = 1,
           .high = kExactBits,
           .per_call = true,
-          .meaning = "Bits per value; 16: fp32 travels as bf16 or fp16; others above 8: exact"};
+          .meaning = "Bits per value. 1 to 8 compress; 16 sends fp32 as bf16 or fp16; all others are exact"};
 }
 
 Parameter name_setting() {
@@ -27,8 +27,7 @@ Parameter name_setting() {
           .fallback = "maxmin",
           .choices = codec_names(),
           .meaning =
-              "Name of the codec; bf16 and fp16 need `bits` 16, which chooses one of them "
-              "anyway"};
+              "Codec; bf16 and fp16 need `bits` 16, which selects one of them anyway"};
 }
 
 std::vector<Parameter> collect() {

@@ -20,18 +20,15 @@ HEAD = """\
 """
 
 
-def allowed(name: str) -> str:
-    """Allowed values as `help(torch_cgx.Options)` has them, in the environment's spelling."""
-    found = re.search(rf"^{name}: (.*); default ", _C.Options.__doc__ or "", re.MULTILINE)
-    assert found is not None, f"help(torch_cgx.Options) does not list {name}"
-    kind, _, rule = found[1].partition(", ")
+def allowed(rule: str) -> str:
+    """Allowed values, from the words of the engine's errors."""
     if limits := re.fullmatch(r"integers from (\d+) to (\d+)", rule):
         return f"{limits[1]} to {_power(int(limits[2]))}"
     if choices := re.fullmatch(r"one of ([\w,]+)", rule):
         return choices[1].replace(",", ", ")
     if choices := re.fullmatch(r"a comma-separated list \(or 'none'\) of ([\w,]+)", rule):
         return f"list of {choices[1].replace(',', ', ')}, or none"
-    return {"bool": "0, 1", "bool or 'AUTO'": "0, 1, AUTO", "str": "any text"}[kind]
+    return {"0 or 1": "0, 1", "0, 1 or AUTO": "0, 1, AUTO"}.get(rule, rule)
 
 
 def _power(number: int) -> str:
@@ -43,7 +40,7 @@ def table() -> str:
     lines = []
     for row in _C.settings():
         default = f"`{row['default']}`" if row["default"] else "(empty)"
-        cells = [f"`{row['name']}`", f"`{row['variable']}`", default, allowed(row["name"])]
+        cells = [f"`{row['name']}`", f"`{row['variable']}`", default, allowed(row["allowed"])]
         cells += ["call" if row["per_call"] else "group", row["meaning"]]
         lines.append(f"| {' | '.join(cells)} |\n")
     return HEAD + "".join(lines)

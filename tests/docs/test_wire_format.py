@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.distributed import run_pooled
+from torch_cgx import _C
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = (ROOT / "docs" / "wire_format.md").read_text()
@@ -34,13 +35,28 @@ def _fnv(data: bytes) -> int:
     return value
 
 
-def _hash(operation, algorithm, dtype, size, segments, first_round):
-    """The plan's hash as the document states it; segments: (count, name, bits, bucket_size,
-    rounding, skip, seed)."""
-    data = struct.pack("<5Q", operation, algorithm, dtype, size, len(segments))
-    for count, name, *numbers in segments:
-        data += struct.pack("<Q", count) + name.encode() + struct.pack("<Q", len(name))
-        data += struct.pack("<5Q", *numbers)
+def _config(family: int, **parameters: int) -> int:
+    """The hash of a configuration as the document states it."""
+    data = struct.pack("<Q", family)
+    for name, number in parameters.items():
+        data += name.encode() + struct.pack("<2Q", len(name), number)
+    return _fnv(data)
+
+
+def _maxmin(bits: int, bucket_size: int) -> int:
+    return _config(
+        1, bits=bits, bucket_size=bucket_size, rounding=0, seed=0, skip_incomplete_buckets=0
+    )
+
+
+RAW = _config(3)
+
+
+def _hash(operation, algorithm, dtype, size, layers, first_round):
+    """The plan's hash as the document states it; layers: (count, hash of the configuration)."""
+    data = struct.pack("<5Q", operation, algorithm, dtype, size, len(layers))
+    for layer in layers:
+        data += struct.pack("<2Q", *layer)
     rounds = 1 if first_round else 0
     return _fnv(data + struct.pack(f"<{1 + len(first_round)}Q", rounds, *first_round))
 
@@ -94,21 +110,22 @@ def test_example_is_what_a_rank_sends():
 
 def test_header_and_hash_of_the_example():
     fields = HEADER.unpack_from(_documented())
-    segments = [(10, "maxmin", 4, 8, 0, 0, 0), (2, "raw", 32, 1, 0, 0, 0)]
-    expected = _hash(1, 1, 0, 2, segments, [12])
-    assert fields == (b"CGX1", 2, 1, 1, 0, 0, 0, 0, 0, 4, 8, 2, expected, 12, 40)
+    config = _maxmin(4, 8)
+    expected = _hash(1, 1, 0, 2, [(10, config), (2, RAW)], [12])
+    assert fields == (b"CGX1", 3, 1, 1, 0, 0, 0, 0, 0, 1, config & 2**32 - 1, 2, expected, 12, 40)
     assert HEADER.size == 56
 
 
 @pytest.mark.parametrize(
-    "name, wire, code", [("fp16", torch.float16, 1), ("bf16", torch.bfloat16, 2)]
+    "name, wire, number", [("fp16", torch.float16, 1), ("bf16", torch.bfloat16, 0)]
 )
-def test_message_of_16_bits(name, wire, code):
+def test_message_of_16_bits(name, wire, number):
     layers = [(10, {"bits": 16, "half": name, "bucket_size": 8}), (2, None)]
     sent = run_pooled(_messages, 2, "ONESHOT", layers)[0]
     (message,) = (m for m in sent if HEADER.unpack_from(m)[7] == 0)
-    segments = [(10, name, 16, 1, 0, 0, 0), (2, "raw", 32, 1, 0, 0, 0)]
-    fields = (16, code, 2, _hash(1, 1, 0, 2, segments, [12]), 12, 40)
+    config = _config(2, bits=16, format=number)
+    plan = _hash(1, 1, 0, 2, [(10, config), (2, RAW)], [12])
+    fields = (2, config & 2**32 - 1, 2, plan, 12, 40)
     assert HEADER.unpack_from(message)[-6:] == fields
     values = torch.tensor(EXAMPLE[:10]).to(wire).view(torch.uint8)
     assert message[56:76] == bytes(values.tolist())
@@ -159,3 +176,13 @@ def _bytes_sent(rank, world_size, carrier):
 def test_framing_of_the_carriers(carrier, frame):
     size = 56 + _formula(5000, 3, 512, False, 4) + frame
     assert run_pooled(_bytes_sent, 3, carrier) == [2 * size] * 3
+
+
+def test_families_are_those_of_the_document():
+    rows = re.findall(r"^\| (\d+) \| `(\w+)`[^|]* \| ([^|]*) \|$", TEXT, re.MULTILINE)
+    found = {int(number): (name, re.sub(r"\([^)]*\)", "", rest)) for number, name, rest in rows}
+    expected = {
+        family["id"]: (family["name"], ", ".join(p["name"] for p in family["parameters"]) or "none")
+        for family in _C.families()
+    }
+    assert {n: (name, rest.replace(" ,", ",").strip()) for n, (name, rest) in found.items()} == expected

@@ -1,5 +1,6 @@
 // Measuring the link of a group: a made-up stopwatch gives the times of a known link.
 #include "check.h"
+#include "codec/families/maxmin/maxmin.h"
 #include "groups.h"
 #include "reduce/tuning/link_probe.h"
 
@@ -9,13 +10,6 @@ namespace {
 // 20 Mbit/s: probes stop growing at 16 KiB.
 constexpr LinkModel kLink{1e-3, 4e-7, 1e-9};
 constexpr CodecCost kRaw{1e-10, 1e-10}, kAsked{2e-9, 2e-9};
-
-std::shared_ptr<const Codec> maxmin() {
-  CodecSpec spec;
-  spec.bits = 4;
-  spec.bucket_size = 512;
-  return make_codec(spec);
-}
 
 EngineGroup two_hosts() {
   return make_engines({"a", "b"}, options_of(Reduction::kAuto, 1 << 16, 1 << 14, 1 << 20),
@@ -61,7 +55,7 @@ std::vector<Measured> measure(EngineGroup& group, const std::vector<Disturbance>
     };
     Stats overhead;
     LinkProbe probe(engine, overhead, stopwatch);
-    mine.probes = probe.measure(maxmin(), patience(), 0);
+    mine.probes = probe.measure(make_maxmin(), patience(), 0);
     mine.link = fit_link(mine.probes, kAsked, kRaw);
     mine.bytes = overhead.bytes_sent;
   });

@@ -50,39 +50,38 @@ std::vector<Setting> group_settings() {
         .fallback = "16",
         .low = 0,
         .high = kMaxInt64,
-        .meaning = "Tensors and layers with fewer values are exact; less than 16 counts as 16"}},
+        .meaning = "Tensors and layers with fewer values are exact; at least 16"}},
       {{.name = "nonfinite",
         .variable = "CGX_NONFINITE",
         .kind = Kind::kChoice,
         .fallback = "propagate",
         .choices = "propagate,raise",
-        .meaning = "NaN and Inf: make their bucket NaN everywhere, or raise on all ranks"}},
+        .meaning = "NaN and Inf: propagate makes their bucket NaN on all ranks; raise is an error on all ranks"}},
       {{.name = "collectives",
         .variable = "CGX_COMPRESS_COLLECTIVES",
         .kind = Kind::kList,
         .fallback = "all_reduce,reduce_scatter",
         .choices = "all_reduce,reduce_scatter,all_gather",
-        .meaning = "What the group's `bits` apply to"}},
+        .meaning = "Collectives that the group's `bits` apply to"}},
       {{.name = "inner_communicator",
         .variable = "CGX_INNER_COMMUNICATOR_TYPE",
         .kind = Kind::kChoice,
         .fallback = "SHM",
         .choices = "SHM,MPI,NCCL,GLOO",
-        .meaning = "Communicator inside a host; NCCL: of CUDA tensors"}},
+        .meaning = "Communicator inside a host; NCCL applies to CUDA tensors only"}},
       {{.name = "cross_communicator",
         .variable = "CGX_CROSS_COMMUNICATOR_TYPE",
         .kind = Kind::kChoice,
         .fallback = "AUTO",
         .choices = "AUTO,MPI,NCCL,GLOO",
         .meaning =
-            "Communicator between hosts; AUTO: Gloo, for CUDA tensors NCCL where torch has it"}},
+            "Communicator between hosts. AUTO: Gloo; for CUDA tensors NCCL if torch has it"}},
       {{.name = "cuda_backend",
         .variable = "CGX_CUDA_BACKEND",
         .kind = Kind::kChoice,
         .fallback = "AUTO",
         .choices = "AUTO,NCCL,GLOO",
-        .meaning = "Who carries CUDA tensors that the engine does not reduce; AUTO: NCCL where "
-                   "torch has it"}},
+        .meaning = "Backend of CUDA collectives that the engine does not reduce. AUTO: NCCL if torch has it, else Gloo"}},
       {{.name = "inner_reduction",
         .variable = "CGX_INNER_REDUCTION_TYPE",
         .kind = Kind::kChoice,
@@ -99,14 +98,12 @@ std::vector<Setting> group_settings() {
         .variable = "CGX_INTRA_BROADCAST",
         .kind = Kind::kBoolean,
         .fallback = "0",
-        .meaning = "1: only one rank of a host talks to other hosts; 0: as many as the smallest "
-                   "host has"}},
+        .meaning = "1: one rank of each host communicates with other hosts; 0: as many ranks as the smallest host has"}},
       {{.name = "intra_compress",
         .variable = "CGX_INTRA_COMPRESS",
         .kind = Kind::kSwitch,
         .fallback = "AUTO",
-        .meaning = "Compress inside hosts? AUTO: in groups on one host yes; below a reduction "
-                   "between hosts only if the inside is not SHM"}},
+        .meaning = "Whether to compress inside hosts. AUTO compresses if the whole group is on one host, or if the ranks of a host do not share memory"}},
       {{.name = "fusion_buffer_mb",
         .variable = "CGX_FUSION_BUFFER_SIZE_MB",
         .kind = Kind::kInteger,
@@ -114,40 +111,37 @@ std::vector<Setting> group_settings() {
         .low = 1,
         .high = 65536,
         .meaning =
-            "Most bytes of one exchange over Gloo or MPI, in MiB; a longer bucket travels alone"}},
+            "Largest size of one exchange over Gloo or MPI, in MiB; a longer bucket travels alone"}},
       {{.name = "shm_segment_kb",
         .variable = "CGX_SHM_SEGMENT_KB",
         .kind = Kind::kInteger,
         .fallback = "1024",
         .low = 16,
         .high = 1048576,
-        .meaning = "The same over shared memory, in KiB; `/dev/shm` holds two per rank"}},
+        .meaning = "Largest size of one exchange over shared memory, in KiB; `/dev/shm` holds two such blocks per rank"}},
       {{.name = "segment_kb",
         .variable = "CGX_SEGMENT_KB",
         .kind = Kind::kInteger,
         .fallback = "512",
         .low = 1,
         .high = 1048576,
-        .meaning = "Bytes of one message between hosts that is aimed at, in KiB: while one travels "
-                   "the next is encoded"}},
+        .meaning = "Target size of one message between hosts, in KiB: while one travels, the next is encoded"}},
       {{.name = "checksum",
         .variable = "CGX_CHECKSUM",
         .kind = Kind::kBoolean,
         .fallback = "0",
-        .meaning = "A CRC-32C after every message of the engine; an altered one is an error"}},
+        .meaning = "1: a CRC-32C follows every message of the engine; an altered message is an error"}},
       {{.name = "autotune",
         .variable = "CGX_AUTOTUNE",
         .kind = Kind::kBoolean,
         .fallback = "0",
-        .meaning = "Send with more bits than asked, up to exact, where that is faster; measured on "
-                   "the group's link"}},
+        .meaning = "1: send more bits than asked, up to exact, where this is faster; measured on the group's link"}},
       {{.name = "log",
         .variable = "CGX_LOG",
         .kind = Kind::kChoice,
         .fallback = "warn",
         .choices = "off,warn,info,debug",
-        .meaning = "Lines on stderr: info, one per group; debug, one per call: which backend ran "
-                   "it, and why"},
+        .meaning = "Lines on stderr: info logs each group; debug logs each call with the communicator used and the reason"},
        false},
       {{.name = "host_id",
         .variable = "CGX_HOST_ID",
@@ -307,10 +301,9 @@ std::string options_doc() {
   std::string text =
       "Settings of a cgx group: `pg_options` of init_process_group and new_group.\n\n"
       "    Options(bits=4, bucket_size=1024)\n\n"
-      "All are keywords, and None is as if it were not there: the environment variable then "
-      "counts, "
-      "else\nthe default. Those that are read at each call may change between calls, on all ranks "
-      "alike. ValueError\nand TypeError name a bad value and what is allowed. Immutable and "
+      "All arguments are keywords. None counts as absent: the environment variable applies, else "
+      "the default.\nSettings that are read at each call may change between calls, on all ranks at "
+      "the same call. ValueError\nand TypeError name a bad value and what is allowed. Immutable and "
       "hashable.\n";
   for (const Setting& s : settings()) {
     text += str_of("\n", s.name, ": ", python_type(s), allowed_of(s), "; default ",

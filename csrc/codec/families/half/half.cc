@@ -104,7 +104,7 @@ const Family& half_family() {
   static const auto* family = new Family{
       .id = 2,
       .name = "half",
-      .meaning = "float32 values rounded to 16 bits",
+      .meaning = "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on become infinite",
       .parameters = {{.name = "bits",
                       .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
                       .kind = Kind::kInteger,
@@ -119,8 +119,7 @@ const Family& half_family() {
                       .fallback = "bf16",
                       .choices = "bf16,fp16",
                       .per_call = true,
-                      .meaning = "What 16 bits are: bf16 has fp32's range, fp16 is finer but makes "
-                                 "values from 65520 on infinite",
+                      .meaning = "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on become infinite",
                       .option = "half"}},
       .variant = "format",
       .python = "Half",
