@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests import warm
 
@@ -24,7 +25,11 @@ _TURNS = "CGX_TEST_TURNS"  # the folder of the locks, for the workers
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+    if hasattr(config, "workerinput"):
+        # Workers share the cores: threads that spin for each other's turn cost more than they do.
+        torch.set_num_threads(1)
+        return
+    if not getattr(config.option, "numprocesses", None):
         return
     # Workers inherit both.
     if warm.enabled():
