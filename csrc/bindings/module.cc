@@ -1,12 +1,12 @@
 // torch_cgx._C: the one extension module of the package.
 #include <pybind11/pybind11.h>
 
+#include "backend/adapters/exceptions.h"
 #include "backend/work/profiler_ranges.h"
 #include "bindings/codec.h"
 #include "bindings/comm.h"
 #include "bindings/diagnostics.h"
 #include "bindings/engine.h"
-#include "backend/exceptions.h"
 #include "bindings/future.h"
 #include "bindings/gpu.h"
 #include "bindings/group.h"

@@ -1,12 +1,12 @@
-#include "backend/python_error.h"
+#include "backend/adapters/python_error.h"
 
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
 #include <string>
 
+#include "backend/adapters/exceptions.h"
 #include "base/error.h"
-#include "backend/exceptions.h"
 
 namespace cgx {
 namespace {
