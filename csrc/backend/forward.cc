@@ -3,33 +3,15 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
 #include <numeric>
-#include <stdexcept>
 #include <utility>
 
-#include "backend/gloo_tensors.h"
+#include "backend/adapters/tensor_memory.h"
+#include "backend/inner/gloo_tensors.h"
 #include "backend/process_group_cgx.h"
-#include "backend/tensor_memory.h"
-#include "backend/torch_text.h"
 
 namespace cgx {
 namespace {
-
-using WorkPtr = ProcessGroupCGX::WorkPtr;
-using Tensors = ProcessGroupCGX::Tensors;
-using std::chrono::milliseconds;
-
-const at::Tensor& first_of(const Tensors& tensors) {
-  TORCH_CHECK(!tensors.empty(), "cgx: the list of tensors is empty");
-  return tensors.front();
-}
-
-void wait_until(c10d::Work& work, const Deadline& deadline) {
-  const auto left = std::chrono::duration_cast<milliseconds>(deadline.left());
-  // Gloo takes 0 as "no timeout given".
-  work.wait(std::max(left, milliseconds(1)));
-}
 
 int64_t values_of(const Tensors& tensors) {
   int64_t values = 0;
@@ -53,91 +35,12 @@ CallShape uneven_shape_of(c10d::OpType op, const Tensors& tensors) {
 
 }  // namespace
 
-WorkPtr ProcessGroupCGX::forward(const CallShape& shape, const Tensors& inputs,
-                                 const Tensors& outputs, milliseconds timeout, bool views,
-                                 const std::function<WorkPtr()>& run) {
-  check_usable(name_of(shape.op));
-  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
-  CallShape said = shape;
-  // Gloo moves both: a root may have its values on the host, and its peers theirs on a GPU.
-  said.cuda = shape.cuda && gpu_has_nccl();
-  CallRecordPtr record = watchdog_->begin(said, inputs, outputs, timeout);
-  WorkPtr inner;
-  try {
-    inner = run();
-  } catch (const std::runtime_error& e) {
-    // Gloo's own errors: a connection was closed. What it says of arguments is of other types.
-    record->finish(plain_text(e));
-    watchdog_->rethrow(*record, plain_text(e), true);
-  } catch (const c10::DistError& e) {
-    // NCCL's: something may have been sent.
-    record->finish(plain_text(e));
-    watchdog_->rethrow(*record, plain_text(e), true);
-  } catch (...) {
-    watchdog_->withdraw(record);
-    throw;
-  }
-  if (!inner) inner = work_in_order(shape.op, outputs);
-  auto work =
-      c10::make_intrusive<ForwardedWork>(inner, record, watchdog_, views ? outputs : Tensors{});
-  record->start();  // the watch looks at the work from here on
-  if (config_.log == LogLevel::kDebug) log_call(*record, "");
-  return track(work);
-}
-
-WorkPtr ProcessGroupCGX::after(const char* title, const WorkPtr& work, const Tensors& outputs,
-                               const Tensors& copies, milliseconds timeout,
-                               std::function<void()> finish) {
-  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
-  Tensors memory = outputs;
-  memory.insert(memory.end(), copies.begin(), copies.end());
-  const bool on_gpu = first_of(memory).is_cuda();
-  auto gpu =
-      on_gpu ? std::make_shared<GpuCall>(side_stream(memory.front().device()), memory) : nullptr;
-  const auto& forwarded = static_cast<const ForwardedWork&>(*work);
-  auto last = c10::make_intrusive<EngineWork>(forwarded.record(), title, Tensors{}, outputs,
-                                              callbacks_, gpu);
-  auto task = [last, work, timeout, gpu, finish = std::move(finish)] {
-    std::exception_ptr error;
-    last->started();
-    try {
-      at::AutoDispatchBelowADInplaceOrView no_autograd;
-      const GpuCall::Turn turn(gpu.get());
-      wait_until(*work, Deadline::after(timeout));
-      finish();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    last->complete(error);
-  };
-  TORCH_CHECK(worker_->submit(std::move(task)), "cgx: ", title, " on rank ", rank_,
-              ": the process group has been destroyed");
-  return track(last);
-}
-
-WorkPtr ProcessGroupCGX::through_copies(const CallShape& shape, const char* title,
-                                        const Tensors& tensors, milliseconds timeout,
-                                        const std::function<WorkPtr(Tensors&)>& run) {
-  Tensors dense = readable(tensors);
-  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order.
-  const bool own = std::equal(dense.begin(), dense.end(), tensors.begin(),
-                              [](const auto& a, const auto& b) { return a.is_same(b); });
-  const bool views = needs_bytes(first_of(dense));
-  WorkPtr work =
-      forward(shape, tensors, tensors, timeout, views || !own, [&] { return run(dense); });
-  if (own) return work;
-  return after(title, work, tensors, dense, timeout, [dense, tensors] {
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (!dense[i].is_same(tensors[i])) tensors[i].copy_(dense[i]);
-    }
-  });
-}
-
 WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   CallShape shape = uneven_shape_of(c10d::OpType::ALLREDUCE, tensors);
   shape.reduce = opts.reduceOp.op_;
-  return forward(shape, tensors, tensors, opts.timeout, false,
-                 [&] { return inner_for(first_of(tensors))->allreduce(tensors, opts); });
+  return forwarder_->forward(shape, tensors, tensors, opts.timeout, false, [&] {
+    return forwarder_->backend_for(first_of(tensors))->allreduce(tensors, opts);
+  });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -145,9 +48,10 @@ WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::Allred
   check_writable("all_reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::ALLREDUCE, tensors);
   shape.reduce = opts.reduceOp.op_;
-  return through_copies(shape, "cgx:all_reduce", tensors, opts.timeout, [&](Tensors& dense) {
-    return inner_for(first_of(dense))->allreduce(dense, opts);
-  });
+  return forwarder_->through_copies(
+      shape, "cgx:all_reduce", tensors, opts.timeout, [&](Tensors& dense) {
+        return forwarder_->backend_for(first_of(dense))->allreduce(dense, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
@@ -157,43 +61,47 @@ WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& 
   CallShape shape = shape_of(c10d::OpType::_REDUCE_SCATTER_BASE, {input});
   shape.reduce = opts.reduceOp.op_;
   at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
-  return forward(shape, {input}, {output}, opts.timeout, true,
-                 [&] { return inner_for(out)->_reduce_scatter_base(out, in, opts); });
+  return forwarder_->forward(shape, {input}, {output}, opts.timeout, true, [&] {
+    return forwarder_->backend_for(out)->_reduce_scatter_base(out, in, opts);
+  });
 }
 
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
-  check_root("broadcast", opts.rootRank, size_);
+  check_root("broadcast", opts.rootRank, group_.size);
   check_writable("broadcast", tensors);
-  return through_copies(shape_of(c10d::OpType::BROADCAST, tensors, static_cast<int>(opts.rootRank)),
-                        "cgx:broadcast", tensors, opts.timeout, [&](Tensors& dense) {
-                          Tensors views = needs_bytes(first_of(dense)) ? as_bytes(dense) : dense;
-                          return inner_for(first_of(views))->broadcast(views, opts);
-                        });
+  return forwarder_->through_copies(
+      shape_of(c10d::OpType::BROADCAST, tensors, static_cast<int>(opts.rootRank)), "cgx:broadcast",
+      tensors, opts.timeout, [&](Tensors& dense) {
+        Tensors views = needs_bytes(first_of(dense)) ? as_bytes(dense) : dense;
+        return forwarder_->backend_for(first_of(views))->broadcast(views, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  check_root("reduce", opts.rootRank, size_);
+  check_root("reduce", opts.rootRank, group_.size);
   check_reducible("reduce", tensors);
   check_writable("reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::REDUCE, tensors, static_cast<int>(opts.rootRank));
   shape.reduce = opts.reduceOp.op_;
-  return through_copies(shape, "cgx:reduce", tensors, opts.timeout, [&](Tensors& dense) {
-    return inner_for(first_of(dense))->reduce(dense, opts);
-  });
+  return forwarder_->through_copies(
+      shape, "cgx:reduce", tensors, opts.timeout, [&](Tensors& dense) {
+        return forwarder_->backend_for(first_of(dense))->reduce(dense, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                    const c10d::AllgatherOptions& opts) {
   TORCH_CHECK_VALUE(outputs.size() == 1, "cgx: all_gather: expected one list of outputs");
-  check_list("all_gather", "outputs", outputs.front().size(), static_cast<size_t>(size_));
+  check_list("all_gather", "outputs", outputs.front().size(), static_cast<size_t>(group_.size));
   check_alike("all_gather", outputs.front(), first_of(inputs));
   check_writable("all_gather", outputs);
   const Tensors sent = readable(inputs);
   const bool bytes = needs_bytes(first_of(sent));
   auto out = bytes ? as_bytes(outputs) : outputs;
   Tensors in = bytes ? as_bytes(sent) : sent;
-  return forward(shape_of(c10d::OpType::ALLGATHER, inputs), inputs, flatten(outputs), opts.timeout,
-                 bytes, [&] { return inner_for(first_of(in))->allgather(out, in, opts); });
+  return forwarder_->forward(
+      shape_of(c10d::OpType::ALLGATHER, inputs), inputs, flatten(outputs), opts.timeout, bytes,
+      [&] { return forwarder_->backend_for(first_of(in))->allgather(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
@@ -203,8 +111,9 @@ WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& inpu
   const bool bytes = needs_bytes(sent);
   at::Tensor out = bytes ? as_bytes(output) : output;
   at::Tensor in = bytes ? as_bytes(sent) : sent;
-  return forward(shape_of(c10d::OpType::_ALLGATHER_BASE, {output}), {input}, {output}, opts.timeout,
-                 bytes, [&] { return inner_for(in)->_allgather_base(out, in, opts); });
+  return forwarder_->forward(
+      shape_of(c10d::OpType::_ALLGATHER_BASE, {output}), {input}, {output}, opts.timeout, bytes,
+      [&] { return forwarder_->backend_for(in)->_allgather_base(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -214,40 +123,43 @@ WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tens
   const bool bytes = needs_bytes(first_of(sent));
   auto out = bytes ? as_bytes(outputs) : outputs;
   Tensors in = bytes ? as_bytes(sent) : sent;
-  return forward(shape_of(c10d::OpType::ALLGATHER_COALESCED, inputs), inputs, flatten(outputs),
-                 opts.timeout, bytes,
-                 [&] { return inner_for(first_of(in))->allgather_coalesced(out, in, opts); });
+  return forwarder_->forward(
+      shape_of(c10d::OpType::ALLGATHER_COALESCED, inputs), inputs, flatten(outputs), opts.timeout,
+      bytes,
+      [&] { return forwarder_->backend_for(first_of(in))->allgather_coalesced(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                 const c10d::GatherOptions& opts) {
-  check_root("gather", opts.rootRank, size_);
-  check_lists("gather", "outputs", outputs, rank_, opts.rootRank, size_);
+  check_root("gather", opts.rootRank, group_.size);
+  check_lists("gather", "outputs", outputs, group_.rank, opts.rootRank, group_.size);
   check_alike("gather", flatten(outputs), first_of(inputs));
   check_writable("gather", outputs);
   const Tensors sent = readable(inputs);
   const bool bytes = needs_bytes(first_of(sent));
   auto out = bytes ? as_bytes(outputs) : outputs;
   Tensors in = bytes ? as_bytes(sent) : sent;
-  return forward(shape_of(c10d::OpType::GATHER, inputs, static_cast<int>(opts.rootRank)), inputs,
-                 flatten(outputs), opts.timeout, bytes,
-                 [&] { return inner_for(first_of(in))->gather(out, in, opts); });
+  return forwarder_->forward(
+      shape_of(c10d::OpType::GATHER, inputs, static_cast<int>(opts.rootRank)), inputs,
+      flatten(outputs), opts.timeout, bytes,
+      [&] { return forwarder_->backend_for(first_of(in))->gather(out, in, opts); });
 }
 
 WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                  const c10d::ScatterOptions& opts) {
-  check_root("scatter", opts.rootRank, size_);
-  check_lists("scatter", "inputs", inputs, rank_, opts.rootRank, size_);
+  check_root("scatter", opts.rootRank, group_.size);
+  check_lists("scatter", "inputs", inputs, group_.rank, opts.rootRank, group_.size);
   check_alike("scatter", flatten(inputs), first_of(outputs));
   check_writable("scatter", outputs);
   const std::vector<Tensors> sent = readable(inputs);
-  return through_copies(shape_of(c10d::OpType::SCATTER, outputs, static_cast<int>(opts.rootRank)),
-                        "cgx:scatter", outputs, opts.timeout, [&](Tensors& dense) {
-                          const bool bytes = needs_bytes(first_of(dense));
-                          Tensors out = bytes ? as_bytes(dense) : dense;
-                          auto in = bytes ? as_bytes(sent) : sent;
-                          return inner_for(first_of(out))->scatter(out, in, opts);
-                        });
+  return forwarder_->through_copies(
+      shape_of(c10d::OpType::SCATTER, outputs, static_cast<int>(opts.rootRank)), "cgx:scatter",
+      outputs, opts.timeout, [&](Tensors& dense) {
+        const bool bytes = needs_bytes(first_of(dense));
+        Tensors out = bytes ? as_bytes(dense) : dense;
+        auto in = bytes ? as_bytes(sent) : sent;
+        return forwarder_->backend_for(first_of(out))->scatter(out, in, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -255,13 +167,14 @@ WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& 
   check_reducible("reduce_scatter", outputs);
   check_writable("reduce_scatter", outputs);
   TORCH_CHECK_VALUE(inputs.size() == 1, "cgx: reduce_scatter: expected one list of inputs");
-  check_list("reduce_scatter", "inputs", inputs.front().size(), static_cast<size_t>(size_));
+  check_list("reduce_scatter", "inputs", inputs.front().size(), static_cast<size_t>(group_.size));
   // The parts may be of different lengths.
   CallShape shape = uneven_shape_of(c10d::OpType::REDUCE_SCATTER, outputs);
   shape.reduce = opts.reduceOp.op_;
   std::vector<Tensors> sent = readable(inputs);
-  return forward(shape, flatten(inputs), outputs, opts.timeout, false,
-                 [&] { return inner_for(first_of(outputs))->reduce_scatter(outputs, sent, opts); });
+  return forwarder_->forward(shape, flatten(inputs), outputs, opts.timeout, false, [&] {
+    return forwarder_->backend_for(first_of(outputs))->reduce_scatter(outputs, sent, opts);
+  });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& input,
@@ -271,8 +184,9 @@ WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& inpu
   // The numbers of values are the ranks' own.
   const CallShape shape = uneven_shape_of(c10d::OpType::ALLTOALL_BASE, {input});
   if (!needs_bytes(input)) {
-    return forward(shape, {input}, {output}, opts.timeout, false, [&] {
-      return inner_for(output)->alltoall_base(output, input, output_splits, input_splits, opts);
+    return forwarder_->forward(shape, {input}, {output}, opts.timeout, false, [&] {
+      return forwarder_->backend_for(output)->alltoall_base(output, input, output_splits,
+                                                            input_splits, opts);
     });
   }
   // Splits count rows of the first dimension: keep it, and turn each row into bytes.
@@ -284,8 +198,8 @@ WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& inpu
     return as_bytes(tensor).view({n, width});
   };
   at::Tensor out = rows(output), in = rows(input);
-  return forward(shape, {input}, {output}, opts.timeout, true, [&] {
-    return inner_for(out)->alltoall_base(out, in, output_splits, input_splits, opts);
+  return forwarder_->forward(shape, {input}, {output}, opts.timeout, true, [&] {
+    return forwarder_->backend_for(out)->alltoall_base(out, in, output_splits, input_splits, opts);
   });
 }
 
@@ -296,8 +210,9 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
   check_writable("all_to_all_single", output);
   for (const auto& [tensor, splits] : {std::pair(output, output_splits), {input, input_splits}}) {
     const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
-    TORCH_CHECK_VALUE(!splits.empty() || rows % size_ == 0, "cgx: all_to_all_single of ", rows,
-                      " rows on ", size_, " ranks; expected a multiple, or split sizes");
+    TORCH_CHECK_VALUE(!splits.empty() || rows % group_.size == 0, "cgx: all_to_all_single of ",
+                      rows, " rows on ", group_.size,
+                      " ranks; expected a multiple, or split sizes");
   }
   at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
   return forward_all_to_all(out, in, output_splits, input_splits, opts);
@@ -307,18 +222,19 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
 // before torch 2.12, and one for equal sizes only after.
 WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
-  check_usable("all_to_all");
+  executor_->check_usable("all_to_all");
   check_writable("all_to_all", outputs);
   if (!first_of(inputs).device().is_cpu()) {
     const bool bytes = needs_bytes(inputs.front());
     Tensors out = bytes ? as_bytes(outputs) : outputs;
     Tensors in = bytes ? as_bytes(inputs) : inputs;
-    return forward(uneven_shape_of(c10d::OpType::ALLTOALL, inputs), inputs, outputs, opts.timeout,
-                   bytes, [&] { return inner_for(first_of(out))->alltoall(out, in, opts); });
+    return forwarder_->forward(
+        uneven_shape_of(c10d::OpType::ALLTOALL, inputs), inputs, outputs, opts.timeout, bytes,
+        [&] { return forwarder_->backend_for(first_of(out))->alltoall(out, in, opts); });
   }
-  const size_t ranks = static_cast<size_t>(size_);
+  const size_t ranks = static_cast<size_t>(group_.size);
   TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "cgx: all_to_all of ",
-                    inputs.size(), " inputs and ", outputs.size(), " outputs on ", size_,
+                    inputs.size(), " inputs and ", outputs.size(), " outputs on ", group_.size,
                     " ranks; expected one of each per rank");
   const auto splits_of = [](const Tensors& tensors) {
     std::vector<int64_t> splits;
@@ -339,43 +255,47 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
   // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order. It takes
   // the splits away.
   WorkPtr work = forward_all_to_all(out, in, output_splits, input_splits, opts);
-  return after("cgx:all_to_all", work, outputs, {in, out}, opts.timeout,
-               [in, out, outputs, splits_of] {
-                 const Tensors parts = out.split_with_sizes(splits_of(outputs));
-                 for (size_t i = 0; i < outputs.size(); ++i) {
-                   outputs[i].copy_(parts[i].view(outputs[i].sizes()));
-                 }
-               });
+  return forwarder_->after("cgx:all_to_all", work, outputs, {in, out}, opts.timeout,
+                           [in, out, outputs, splits_of] {
+                             const Tensors parts = out.split_with_sizes(splits_of(outputs));
+                             for (size_t i = 0; i < outputs.size(); ++i) {
+                               outputs[i].copy_(parts[i].view(outputs[i].sizes()));
+                             }
+                           });
 }
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
   const Tensors sent = readable(tensors);
   const bool bytes = needs_bytes(first_of(sent));
   Tensors views = bytes ? as_bytes(sent) : sent;
-  return forward(shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout,
-                 false, [&] { return inner_for_batch(first_of(views))->send(views, peer, tag); });
+  return forwarder_->forward(
+      shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout, false,
+      [&] { return forwarder_->backend_for_batch(first_of(views))->send(views, peer, tag); });
 }
 
 WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
   check_writable("recv", tensors);
   const bool bytes = needs_bytes(first_of(tensors));
   Tensors views = bytes ? as_bytes(tensors) : tensors;
-  return forward(shape_of(c10d::OpType::RECV, tensors, peer), {}, tensors, c10d::kUnsetTimeout,
-                 bytes, [&] { return inner_for_batch(first_of(views))->recv(views, peer, tag); });
+  return forwarder_->forward(
+      shape_of(c10d::OpType::RECV, tensors, peer), {}, tensors, c10d::kUnsetTimeout, bytes,
+      [&] { return forwarder_->backend_for_batch(first_of(views))->recv(views, peer, tag); });
 }
 
 WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
   check_writable("recv", tensors);
   const bool bytes = needs_bytes(first_of(tensors));
   Tensors views = bytes ? as_bytes(tensors) : tensors;
-  return forward(shape_of(c10d::OpType::RECVANYSOURCE, tensors), {}, tensors, c10d::kUnsetTimeout,
-                 bytes, [&] { return inner_for(first_of(views))->recvAnysource(views, tag); });
+  return forwarder_->forward(
+      shape_of(c10d::OpType::RECVANYSOURCE, tensors), {}, tensors, c10d::kUnsetTimeout, bytes,
+      [&] { return forwarder_->backend_for(first_of(views))->recvAnysource(views, tag); });
 }
 
 WorkPtr ProcessGroupCGX::barrier(const c10d::BarrierOptions& opts) {
   CallShape shape;
   shape.op = c10d::OpType::BARRIER;
-  return forward(shape, {}, {}, opts.timeout, false, [&] { return inner_->barrier(opts); });
+  return forwarder_->forward(shape, {}, {}, opts.timeout, false,
+                             [&] { return inner_->gloo()->barrier(opts); });
 }
 
 }  // namespace cgx

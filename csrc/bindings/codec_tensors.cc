@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "backend/adapters/tensor_memory.h"
+#include "backend/adapters/torch_threads.h"
 #include "backend/gpu/codecs.h"
-#include "backend/tensor_memory.h"
-#include "backend/torch_threads.h"
 #include "base/error.h"
 #include "codec/ops/convert.h"
 

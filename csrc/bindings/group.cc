@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "backend/adapters/python_error.h"
 #include "backend/process_group_cgx.h"
-#include "backend/python_error.h"
 #include "base/error.h"
 #include "bindings/codec.h"
 #include "bindings/engine.h"
@@ -22,7 +22,7 @@ namespace py = pybind11;
 namespace cgx {
 namespace {
 
-using Options = ProcessGroupCGX::Options;
+using Options = GroupOptions;
 using OptionsPtr = c10::intrusive_ptr<Options>;
 using LayerPairs = std::vector<std::pair<int64_t, OptionalCodec>>;
 using std::chrono::milliseconds;
@@ -72,24 +72,24 @@ std::shared_ptr<py::function> hold(py::function function) {
           }};
 }
 
-ProcessGroupCGX::InnerFactory wrap_factory(py::function factory) {
+InnerFactory wrap_factory(py::function factory) {
   auto held = hold(std::move(factory));
-  return [held](const ProcessGroupCGX::StorePtr& store, int rank, int size, milliseconds timeout) {
+  return [held](const StorePtr& store, int rank, int size, milliseconds timeout) {
     py::gil_scoped_acquire gil;
-    return (*held)(store, rank, size, timeout).cast<ProcessGroupCGX::BackendPtr>();
+    return (*held)(store, rank, size, timeout).cast<BackendPtr>();
   };
 }
 
-ProcessGroupCGX::GlooFactory wrap_gloo(py::function factory) {
+GlooFactory wrap_gloo(py::function factory) {
   auto held = hold(std::move(factory));
-  return [held](const ProcessGroupCGX::StorePtr& store, int rank, int size, milliseconds timeout,
+  return [held](const StorePtr& store, int rank, int size, milliseconds timeout,
                 const std::string& address) {
     py::gil_scoped_acquire gil;
-    return (*held)(store, rank, size, timeout, address).cast<ProcessGroupCGX::BackendPtr>();
+    return (*held)(store, rank, size, timeout, address).cast<BackendPtr>();
   };
 }
 
-ProcessGroupCGX::ChooseAddress wrap_choice(py::function choose) {
+ChooseAddress wrap_choice(py::function choose) {
   auto held = hold(std::move(choose));
   return [held](int rank, const std::vector<std::string>& addresses) {
     py::gil_scoped_acquire gil;
@@ -97,7 +97,7 @@ ProcessGroupCGX::ChooseAddress wrap_choice(py::function choose) {
   };
 }
 
-ProcessGroupCGX::MpiFactory wrap_mpi_loader(py::function loader) {
+MpiFactory wrap_mpi_loader(py::function loader) {
   auto held = hold(std::move(loader));
   return [held] {
     py::gil_scoped_acquire gil;
@@ -114,17 +114,17 @@ LoadKernels wrap_kernel_loader(py::function loader) {
 }
 
 c10::intrusive_ptr<ProcessGroupCGX> make_group(
-    const ProcessGroupCGX::StorePtr& store, int rank, int size, const OptionsPtr& options,
-    py::function make_inner, const py::object& make_nccl, py::function load_mpi,
-    py::function load_kernels, py::function choose_address, const std::string& address,
-    milliseconds timeout, const std::string& group_name, const std::string& group_desc,
+    const StorePtr& store, int rank, int size, const OptionsPtr& options, py::function make_inner,
+    const py::object& make_nccl, py::function load_mpi, py::function load_kernels,
+    py::function choose_address, const std::string& address, milliseconds timeout,
+    const std::string& group_name, const std::string& group_desc,
     std::vector<uint64_t> global_ranks) {
   OptionsPtr own = options ? copy_of(*options) : c10::make_intrusive<Options>();
   own->timeout = timeout;
   own->group_name = group_name;
   own->group_desc = group_desc;
   own->global_ranks_in_group = std::move(global_ranks);
-  ProcessGroupCGX::Factories factories;
+  Factories factories;
   factories.inner = wrap_gloo(std::move(make_inner));
   if (!make_nccl.is_none()) factories.inner_nccl = wrap_factory(make_nccl.cast<py::function>());
   factories.mpi = wrap_mpi_loader(std::move(load_mpi));
@@ -283,9 +283,10 @@ void bind_group(py::module_& m) {
           [](ProcessGroupCGX& g) {
             return c10::static_intrusive_pointer_cast<Options>(g.getBackendOptions());
           })
-      .def_property_readonly("serial", &ProcessGroupCGX::serial)
-      .def("hosts", &ProcessGroupCGX::hosts)
-      .def("settings", [](ProcessGroupCGX& g) { return settings_in_force(g.fields()); })
+      .def_property_readonly("serial", [](ProcessGroupCGX& g) { return g.context().serial; })
+      .def("hosts", [](ProcessGroupCGX& g) { return g.context().hosts; })
+      .def("settings",
+           [](ProcessGroupCGX& g) { return settings_in_force(g.context().options->fields); })
       .def("wait_for_pending_works", &ProcessGroupCGX::waitForPendingWorks, NoGil())
       .def("split_group", &ProcessGroupCGX::split, py::arg("store"), py::arg("ranks"),
            py::arg("options"), NoGil());

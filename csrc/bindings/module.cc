@@ -1,7 +1,7 @@
 // torch_cgx._C: the one extension module of the package.
 #include <pybind11/pybind11.h>
 
-#include "backend/exceptions.h"
+#include "backend/adapters/exceptions.h"
 #include "backend/work/profiler_ranges.h"
 #include "bindings/codec.h"
 #include "bindings/comm.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "backend/c10d_adapters.h"
+#include "backend/adapters/c10d_adapters.h"
 #include "base/error.h"
 #include "comm/mpi/api.h"
 #include "comm/mpi/point_to_point.h"

@@ -10,14 +10,16 @@ namespace {
 using Kind = Parameter::Kind;
 
 Parameter bits_setting() {
-  return {.name = "bits",
-          .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
-          .kind = Kind::kInteger,
-          .fallback = std::to_string(kExactBits),
-          .low = 1,
-          .high = kExactBits,
-          .per_call = true,
-          .meaning = "Bits per value. 1 to 8 compress; 16 sends fp32 as bf16 or fp16; all others are exact"};
+  return {
+      .name = "bits",
+      .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
+      .kind = Kind::kInteger,
+      .fallback = std::to_string(kExactBits),
+      .low = 1,
+      .high = kExactBits,
+      .per_call = true,
+      .meaning =
+          "Bits per value. 1 to 8 compress; 16 sends fp32 as bf16 or fp16; all others are exact"};
 }
 
 Parameter name_setting() {
@@ -26,8 +28,7 @@ Parameter name_setting() {
           .kind = Kind::kChoice,
           .fallback = "maxmin",
           .choices = codec_names(),
-          .meaning =
-              "Codec; bf16 and fp16 need `bits` 16, which selects one of them anyway"};
+          .meaning = "Codec; bf16 and fp16 need `bits` 16, which selects one of them anyway"};
 }
 
 std::vector<Parameter> collect() {

@@ -44,6 +44,43 @@ def test_layers_include_downwards_only():
     assert not wrong
 
 
+def _circle(includes):
+    """A circle in a graph {module: modules}, or none."""
+    done = set()
+
+    def visit(module, path):
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return None
+        found = (visit(other, [*path, module]) for other in sorted(includes.get(module, ())))
+        circle = next(filter(None, found), None)
+        done.add(module)
+        return circle
+
+    return next(filter(None, (visit(module, []) for module in sorted(includes))), None)
+
+
+def test_circles_are_found():
+    assert _circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) is None
+    assert _circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+def test_parts_of_the_backend_do_not_include_each_other():
+    """A part is a header with its source file."""
+    includes: dict[str, set[str]] = {}
+    for path in (ROOT / "csrc" / "backend").rglob("*"):
+        if path.suffix in {".h", ".cc"}:
+            part = str(path.relative_to(ROOT / "csrc").with_suffix(""))
+            found = re.findall(r'^#include "(backend/.+)\.h"', path.read_text(), re.MULTILINE)
+            includes.setdefault(part, set()).update({*found} - {part})
+    assert len(includes) > 20
+    assert _circle(includes) is None
+    # The group is made of parts that do not know it.
+    group = {part for part, found in includes.items() if "backend/process_group_cgx" in found}
+    assert group == {"backend/reductions", "backend/forward"}
+
+
 def _setup_namespace(monkeypatch):
     import setuptools
 

@@ -56,7 +56,8 @@ std::vector<Setting> group_settings() {
         .kind = Kind::kChoice,
         .fallback = "propagate",
         .choices = "propagate,raise",
-        .meaning = "NaN and Inf: propagate makes their bucket NaN on all ranks; raise is an error on all ranks"}},
+        .meaning = "NaN and Inf: propagate makes their bucket NaN on all ranks; raise is an error "
+                   "on all ranks"}},
       {{.name = "collectives",
         .variable = "CGX_COMPRESS_COLLECTIVES",
         .kind = Kind::kList,
@@ -81,7 +82,8 @@ std::vector<Setting> group_settings() {
         .kind = Kind::kChoice,
         .fallback = "AUTO",
         .choices = "AUTO,NCCL,GLOO",
-        .meaning = "Backend of CUDA collectives that the engine does not reduce. AUTO: NCCL if torch has it, else Gloo"}},
+        .meaning = "Backend of CUDA collectives that the engine does not reduce. AUTO: NCCL if "
+                   "torch has it, else Gloo"}},
       {{.name = "inner_reduction",
         .variable = "CGX_INNER_REDUCTION_TYPE",
         .kind = Kind::kChoice,
@@ -98,50 +100,57 @@ std::vector<Setting> group_settings() {
         .variable = "CGX_INTRA_BROADCAST",
         .kind = Kind::kBoolean,
         .fallback = "0",
-        .meaning = "1: one rank of each host communicates with other hosts; 0: as many ranks as the smallest host has"}},
+        .meaning = "1: one rank of each host communicates with other hosts; 0: as many ranks as "
+                   "the smallest host has"}},
       {{.name = "intra_compress",
         .variable = "CGX_INTRA_COMPRESS",
         .kind = Kind::kSwitch,
         .fallback = "AUTO",
-        .meaning = "Whether to compress inside hosts. AUTO compresses if the whole group is on one host, or if the ranks of a host do not share memory"}},
+        .meaning = "Whether to compress inside hosts. AUTO compresses if the whole group is on one "
+                   "host, or if the ranks of a host do not share memory"}},
       {{.name = "fusion_buffer_mb",
         .variable = "CGX_FUSION_BUFFER_SIZE_MB",
         .kind = Kind::kInteger,
         .fallback = "64",
         .low = 1,
         .high = 65536,
-        .meaning =
-            "Largest size of one exchange over Gloo or MPI, in MiB; a longer bucket travels alone"}},
+        .meaning = "Largest size of one exchange over Gloo or MPI, in MiB; a longer bucket travels "
+                   "alone"}},
       {{.name = "shm_segment_kb",
         .variable = "CGX_SHM_SEGMENT_KB",
         .kind = Kind::kInteger,
         .fallback = "1024",
         .low = 16,
         .high = 1048576,
-        .meaning = "Largest size of one exchange over shared memory, in KiB; `/dev/shm` holds two such blocks per rank"}},
+        .meaning = "Largest size of one exchange over shared memory, in KiB; `/dev/shm` holds two "
+                   "such blocks per rank"}},
       {{.name = "segment_kb",
         .variable = "CGX_SEGMENT_KB",
         .kind = Kind::kInteger,
         .fallback = "512",
         .low = 1,
         .high = 1048576,
-        .meaning = "Target size of one message between hosts, in KiB: while one travels, the next is encoded"}},
+        .meaning = "Target size of one message between hosts, in KiB: while one travels, the next "
+                   "is encoded"}},
       {{.name = "checksum",
         .variable = "CGX_CHECKSUM",
         .kind = Kind::kBoolean,
         .fallback = "0",
-        .meaning = "1: a CRC-32C follows every message of the engine; an altered message is an error"}},
+        .meaning =
+            "1: a CRC-32C follows every message of the engine; an altered message is an error"}},
       {{.name = "autotune",
         .variable = "CGX_AUTOTUNE",
         .kind = Kind::kBoolean,
         .fallback = "0",
-        .meaning = "1: send more bits than asked, up to exact, where this is faster; measured on the group's link"}},
+        .meaning = "1: send more bits than asked, up to exact, where this is faster; measured on "
+                   "the group's link"}},
       {{.name = "log",
         .variable = "CGX_LOG",
         .kind = Kind::kChoice,
         .fallback = "warn",
         .choices = "off,warn,info,debug",
-        .meaning = "Lines on stderr: info logs each group; debug logs each call with the communicator used and the reason"},
+        .meaning = "Lines on stderr: info logs each group; debug logs each call with the "
+                   "communicator used and the reason"},
        false},
       {{.name = "host_id",
         .variable = "CGX_HOST_ID",
@@ -303,7 +312,8 @@ std::string options_doc() {
       "    Options(bits=4, bucket_size=1024)\n\n"
       "All arguments are keywords. None counts as absent: the environment variable applies, else "
       "the default.\nSettings that are read at each call may change between calls, on all ranks at "
-      "the same call. ValueError\nand TypeError name a bad value and what is allowed. Immutable and "
+      "the same call. ValueError\nand TypeError name a bad value and what is allowed. Immutable "
+      "and "
       "hashable.\n";
   for (const Setting& s : settings()) {
     text += str_of("\n", s.name, ": ", python_type(s), allowed_of(s), "; default ",

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <optional>
 
+#include "backend/adapters/tensor_memory.h"
 #include "backend/gpu/call.h"
-#include "backend/tensor_memory.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uintptr_t kAlignment = 16;  // of payloads: the kernels read meta as it lies there
 
-DType dtype_of(const at::Tensor& tensor, const char* what) {
+DType checked_dtype(const at::Tensor& tensor, const char* what) {
   if (const auto type = codec_type(tensor.scalar_type())) return *type;
   throw ConfigError(str_of(what, " is ", c10::toString(tensor.scalar_type()),
                            ", allowed: float32, float16, bfloat16"));
@@ -83,7 +83,7 @@ gpu::Type kernel_type(DType dtype) { return static_cast<gpu::Type>(dtype); }
 
 void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& payload, RandomKey key,
                 uint64_t index, const LoadKernels& load) {
-  const DType dtype = dtype_of(x, "tensor");
+  const DType dtype = checked_dtype(x, "tensor");
   const auto count = static_cast<size_t>(x.numel());
   check(x, "tensor", payload, codec.encoded_bytes(count, dtype));
   const Here here(x.device());
@@ -103,7 +103,7 @@ void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& paylo
 
 void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
                 bool add, const LoadKernels& load) {
-  const DType dtype = dtype_of(y, "out");
+  const DType dtype = checked_dtype(y, "out");
   if (dtype != DType::kFloat32 && (add || dtype != wire)) {
     throw ConfigError(str_of("out is ", name_of(dtype), ", allowed for ", add ? "sums of " : "",
                              name_of(wire), " values: float32",

@@ -17,7 +17,6 @@
 namespace cgx {
 namespace {
 
-using StorePtr = c10::intrusive_ptr<c10d::Store>;
 constexpr char kFailureKey[] = "cgx/failure";
 constexpr char kAskedKey[] = "cgx/asked";
 constexpr std::chrono::seconds kSilence{30};
@@ -50,11 +49,11 @@ ErrorStore::Posted unpack_posted(const std::string& text) {
   return posted;
 }
 
-std::string pack(int rank, const Fingerprint& note) {
-  return str_of(rank, ' ', note.words[0], ' ', note.words[1]);
+std::string pack(int rank, const Fingerprint& fingerprint) {
+  return str_of(rank, ' ', fingerprint.words[0], ' ', fingerprint.words[1]);
 }
 
-PeerFingerprint unpack_note(const std::string& text, uint64_t number) {
+PeerFingerprint unpack_fingerprint(const std::string& text, uint64_t number) {
   PeerFingerprint peer;
   peer.note.number = number;
   std::istringstream(text) >> peer.rank >> peer.note.words[0] >> peer.note.words[1];
@@ -76,14 +75,14 @@ struct ErrorStore::State {
   bool looking = false;
   std::optional<Finding> found;
 
-  void compare(const std::vector<Fingerprint>& notes, Finding& finding) {
-    for (const Fingerprint& note : notes) {
-      const std::string key = str_of("cgx/call/", note.number);
+  void compare(const std::vector<Fingerprint>& fingerprints, Finding& finding) {
+    for (const Fingerprint& fingerprint : fingerprints) {
+      const std::string key = str_of("cgx/call/", fingerprint.number);
       const PeerFingerprint first =
-          unpack_note(first_of(*store, key, pack(rank, note)), note.number);
-      if (first.note == note) continue;
+          unpack_fingerprint(first_of(*store, key, pack(rank, fingerprint)), fingerprint.number);
+      if (first.note == fingerprint) continue;
       finding.other = first;
-      finding.mine = note;
+      finding.mine = fingerprint;
       return;
     }
   }
@@ -173,21 +172,21 @@ bool ErrorStore::listen() {
   return start([](State&, Finding&) {});
 }
 
-bool ErrorStore::compare(std::vector<Fingerprint> notes, uint64_t ask) {
-  return start([notes = std::move(notes), ask](State& state, Finding& finding) {
-    state.compare(notes, finding);
+bool ErrorStore::compare(std::vector<Fingerprint> fingerprints, uint64_t ask) {
+  return start([fingerprints = std::move(fingerprints), ask](State& state, Finding& finding) {
+    state.compare(fingerprints, finding);
     if (ask != 0) state.store->set(kAskedKey, bytes_of(std::to_string(ask)));
   });
 }
 
-bool ErrorStore::answer(std::vector<Fingerprint> notes) {
-  return start([notes = std::move(notes)](State& state, Finding& finding) {
+bool ErrorStore::answer(std::vector<Fingerprint> fingerprints) {
+  return start([fingerprints = std::move(fingerprints)](State& state, Finding& finding) {
     if (!state.store->check({kAskedKey})) return;
     const std::vector<uint8_t> text = state.store->get(kAskedKey);
     const uint64_t asked =
         std::strtoull(std::string(text.begin(), text.end()).c_str(), nullptr, 10);
-    for (const Fingerprint& note : notes) {
-      if (note.number == asked) return state.compare({note}, finding);
+    for (const Fingerprint& fingerprint : fingerprints) {
+      if (fingerprint.number == asked) return state.compare({fingerprint}, finding);
     }
   });
 }

@@ -11,9 +11,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "backend/adapters/torch_types.h"
 #include "comm/failure.h"
 #include "comm/fingerprint.h"
 
@@ -21,7 +21,7 @@ namespace cgx {
 
 class ErrorStore {
  public:
-  ErrorStore(c10::intrusive_ptr<c10d::Store> store, int rank);
+  ErrorStore(StorePtr store, int rank);
 
   struct Posted {
     int rank;
@@ -47,9 +47,9 @@ class ErrorStore {
   /// Starts to compare what this rank has been doing (newest last) with what the ranks that got
   /// stuck before have said. `ask`: a number of a call that ranks which are not stuck shall tell
   /// of, too, by answer(); 0: none.
-  bool compare(std::vector<Fingerprint> notes, uint64_t ask = 0);
-  /// The same for what another rank has asked for, if it is among the notes.
-  bool answer(std::vector<Fingerprint> notes);
+  bool compare(std::vector<Fingerprint> fingerprints, uint64_t ask = 0);
+  /// The same for what another rank has asked for, if it is among the fingerprints.
+  bool answer(std::vector<Fingerprint> fingerprints);
   /// What the last of them found, once.
   std::optional<Finding> finding();
 

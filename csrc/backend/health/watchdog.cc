@@ -1,17 +1,15 @@
 #include "backend/health/watchdog.h"
 
-#include <ATen/ops/empty.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
-#include <string_view>
 #include <thread>
 #include <utility>
 
-#include "backend/python_error.h"
+#include "backend/adapters/c10d_adapters.h"
+#include "backend/adapters/python_error.h"
 #include "backend/work/flight_record.h"
-#include "backend/work/work.h"
+#include "backend/work/works.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -33,7 +31,6 @@ constexpr size_t kRecent = 16;
 constexpr size_t kRecentToAnswer = 4096;
 constexpr std::chrono::seconds kCompareAgain{5};
 constexpr std::chrono::seconds kAnswerAgain{2};
-constexpr int kNobodyUses = std::numeric_limits<int>::max();  // a tag
 
 // For who has made the call.
 [[noreturn]] void throw_to(const CallRecord& record, const Failure& failure) {
@@ -42,21 +39,7 @@ constexpr int kNobodyUses = std::numeric_limits<int>::max();  // a tag
 
 }  // namespace
 
-void close_connections(c10d::Backend& gloo) {
-  std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
-  for (int i = 1; i < gloo.getSize(); ++i) {
-    const int peer = (gloo.getRank() + i) % gloo.getSize();
-    try {
-      gloo.recv(nothing, peer, kNobodyUses)->wait(milliseconds(1));
-    } catch (const std::exception& e) {
-      // Where that one connection was closed already, the wait did not time out, and closed
-      // nothing.
-      if (std::string_view(e.what()).find("imed out") != std::string_view::npos) return;
-    }
-  }
-}
-
-Watchdog::Watchdog(std::shared_ptr<const GroupLabel> label, c10::intrusive_ptr<c10d::Store> store)
+Watchdog::Watchdog(std::shared_ptr<const GroupLabel> label, StorePtr store)
     : process_(getpid()), label_(std::move(label)), errors_(std::move(store), label_->rank) {}
 
 Watchdog::~Watchdog() = default;
@@ -120,7 +103,7 @@ CallRecordPtr Watchdog::begin(const CallShape& shape, const Tensors& inputs, con
     while (!calls_.empty() && calls_.front()->over()) calls_.pop_front();
     calls_.push_back(record);
     if (collective) {
-      recent_.push_back(record->note());
+      recent_.push_back(record->fingerprint());
       if (recent_.size() > (answers_ ? kRecentToAnswer : kRecent)) recent_.pop_front();
     }
   }
@@ -129,10 +112,10 @@ CallRecordPtr Watchdog::begin(const CallShape& shape, const Tensors& inputs, con
   std::optional<PeerFingerprint> other;
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
-    if (engine_ != nullptr) other = engine_->compare_call(record->note());
+    if (engine_ != nullptr) other = engine_->compare_call(record->fingerprint());
   }
   if (!other) return record;
-  const Failure failure = disagreement_of(record->note(), *other);
+  const Failure failure = disagreement_of(record->fingerprint(), *other);
   record->finish(record->error_text(failure));
   fail(failure);
   throw_to(*record, failure);
@@ -370,25 +353,25 @@ bool Watchdog::act_on_finding() {
 }
 
 void Watchdog::answer_when_asked(Clock::time_point now) {
-  std::vector<Fingerprint> notes;
+  std::vector<Fingerprint> fingerprints;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!answers_ || now < next_answer_) return;
-    notes.assign(recent_.begin(), recent_.end());
+    fingerprints.assign(recent_.begin(), recent_.end());
   }
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
     if (engine_ == nullptr || engine_->failure()) return;
   }
   if (act_on_finding()) return;
-  if (errors_.answer(std::move(notes))) next_answer_ = now + kAnswerAgain;
+  if (errors_.answer(std::move(fingerprints))) next_answer_ = now + kAnswerAgain;
 }
 
 void Watchdog::compare_when_stuck(Clock::time_point now) {
   if (act_on_finding()) return;
   uint64_t stuck = 0;
   bool asks = false;
-  std::vector<Fingerprint> notes;
+  std::vector<Fingerprint> fingerprints;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     asks = answers_;
@@ -399,16 +382,18 @@ void Watchdog::compare_when_stuck(Clock::time_point now) {
       break;
     }
     if (stuck != 0 && now < next_compare_) return;
-    for (const Fingerprint& note : recent_) {
-      if (note.number <= stuck) notes.push_back(note);
+    for (const Fingerprint& fingerprint : recent_) {
+      if (fingerprint.number <= stuck) fingerprints.push_back(fingerprint);
     }
-    if (notes.size() > kRecent) notes.erase(notes.begin(), notes.end() - kRecent);
+    if (fingerprints.size() > kRecent)
+      fingerprints.erase(fingerprints.begin(), fingerprints.end() - kRecent);
   }
   if (stuck == 0) {  // a receive may be under way for long, and says nothing of the collectives
     next_compare_ = {};
     return answer_when_asked(now);
   }
-  if (errors_.compare(std::move(notes), asks ? stuck : 0)) next_compare_ = now + kCompareAgain;
+  if (errors_.compare(std::move(fingerprints), asks ? stuck : 0))
+    next_compare_ = now + kCompareAgain;
 }
 
 }  // namespace cgx

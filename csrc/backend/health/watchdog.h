@@ -1,15 +1,15 @@
-// What stands between a group's collectives and silence: counts them, compares them with those of
-// the peers, notices ended peers and stuck calls, and turns every failure, of the engine or of the
-// inner backend, into the first cause on all ranks.
+// Watchdog of a process group: detects mismatches, dead peers and hangs, and spreads the first
+// error.
 //
-// Three ways to learn of trouble, from fast to slow:
-// - at the call: what ranks of one host are about to do is compared in shared memory, before
+// It counts the group's collectives, compares them with those of the peers, and turns every
+// failure, of the engine or of the inner backend, into the first cause on all ranks. A failure is
+// detected in one of three ways, from fast to slow:
+// - at the call: ranks of one host compare in shared memory what they are about to do, before
 //   anything is sent (Communicator::compare_call);
-// - while waiting: communicators and the inner backend report what they see; the watch adds peers
-// of
-//   this host that have ended, failures published in shared memory and, where nothing moves,
-//   failures posted in the store: ranks that wait for a live peer learn of a dead one from the
-//   ranks that waited for it;
+// - while a call waits: communicators and the inner backend report what they see; the watch adds
+//   peers of this host that have ended, failures published in shared memory and, where nothing
+//   moves, failures posted in the store: ranks that wait for a live peer learn of a dead one from
+//   the ranks that waited for it;
 // - after kStuckAfter: ranks that got stuck compare through the store what they are doing.
 // Thread-safe.
 #pragma once
@@ -21,9 +21,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
+#include "backend/adapters/torch_types.h"
 #include "backend/health/call_patience.h"
 #include "backend/health/error_store.h"
 #include "backend/health/watch.h"
@@ -32,19 +32,11 @@
 
 namespace cgx {
 
-/// Makes a Gloo backend drop all its connections, so that every wait on them, here and on the
-/// peers, ends: what Gloo itself does after a wait that timed out. It has no other way.
-void close_connections(c10d::Backend& gloo);
-
 class Watchdog final : public Watched {
  public:
-  using Tensors = std::vector<at::Tensor>;
-  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-  using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
-
   static constexpr std::chrono::seconds kStuckAfter{2};
 
-  Watchdog(std::shared_ptr<const GroupLabel> label, c10::intrusive_ptr<c10d::Store> store);
+  Watchdog(std::shared_ptr<const GroupLabel> label, StorePtr store);
   ~Watchdog() override;
 
   /// From here on the group is watched. Both must outlive detach().

@@ -8,9 +8,7 @@
 namespace cgx {
 namespace {
 
-constexpr const char* kReduceNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
-                                        "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
-// In the first word of a note, from the lowest bit: operation, reduction, type, flags, root.
+// In the first word of a fingerprint, from the lowest bit: operation, reduction, type, flags, root.
 constexpr int kReduceShift = 8, kTypeShift = 16, kFlagsShift = 24, kRootShift = 32;
 constexpr uint64_t kEngine = 1, kCuda = 2;
 constexpr int kBitsShift = 2;  // in the flags
@@ -94,54 +92,60 @@ const char* name_of(c10d::OpType op) {
   }
 }
 
-Fingerprint note_of(const CallShape& shape, uint64_t number) {
+const char* name_of(c10d::ReduceOp::RedOpType op) {
+  static constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                           "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
+  const auto index = static_cast<size_t>(op);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+Fingerprint fingerprint_of(const CallShape& shape, uint64_t number) {
   const uint64_t reduce = shape.reduce ? static_cast<uint64_t>(*shape.reduce) & kByte : kNone;
   // What has a plan has no root: the sign says which.
   const uint32_t root = shape.plan == 0 ? static_cast<uint32_t>(shape.root)
                                         : kIsPlan | (static_cast<uint32_t>(shape.plan) & kPlan);
   const uint64_t flags = (shape.engine ? kEngine : 0) | (shape.cuda ? kCuda : 0) |
                          static_cast<uint64_t>(shape.bits) << kBitsShift;
-  Fingerprint note;
-  note.number = number;
-  note.words[0] = (static_cast<uint64_t>(shape.op) & kByte) | reduce << kReduceShift |
-                  (static_cast<uint64_t>(shape.dtype) & kByte) << kTypeShift |
-                  flags << kFlagsShift | static_cast<uint64_t>(root) << kRootShift;
-  note.words[1] = static_cast<uint64_t>(shape.values);
-  return note;
+  Fingerprint fingerprint;
+  fingerprint.number = number;
+  fingerprint.words[0] = (static_cast<uint64_t>(shape.op) & kByte) | reduce << kReduceShift |
+                         (static_cast<uint64_t>(shape.dtype) & kByte) << kTypeShift |
+                         flags << kFlagsShift | static_cast<uint64_t>(root) << kRootShift;
+  fingerprint.words[1] = static_cast<uint64_t>(shape.values);
+  return fingerprint;
 }
 
-std::string describe(const Fingerprint& note) {
-  const auto field = [&note](int shift) { return note.words[0] >> shift & kByte; };
-  const auto op = static_cast<c10d::OpType>(note.words[0] & kByte);
-  const auto root = static_cast<int32_t>(note.words[0] >> kRootShift);
+std::string describe(const Fingerprint& fingerprint) {
+  const auto field = [&fingerprint](int shift) { return fingerprint.words[0] >> shift & kByte; };
+  const auto op = static_cast<c10d::OpType>(fingerprint.words[0] & kByte);
+  const auto root = static_cast<int32_t>(fingerprint.words[0] >> kRootShift);
   std::string text = name_of(op);
   if (op == c10d::OpType::BARRIER) return text;
   if (op == kConnectGpus) return text + ", for the first collective on CUDA tensors";
   const uint64_t reduce = field(kReduceShift);
   if (reduce != kNone) {
-    text += str_of(" ", reduce < std::size(kReduceNames) ? kReduceNames[reduce] : "?");
+    text += str_of(" ", name_of(static_cast<c10d::ReduceOp::RedOpType>(reduce)));
   }
-  const auto values = static_cast<int64_t>(note.words[1]);
+  const auto values = static_cast<int64_t>(fingerprint.words[1]);
   const char* type = name_of(static_cast<at::ScalarType>(field(kTypeShift)));
   text += values == CallShape::kUneven ? str_of(" of ", type, " values")
-                                       : values_text(note.words[1], type);
+                                       : values_text(fingerprint.words[1], type);
   const uint64_t flags = field(kFlagsShift);
   if ((flags & kCuda) != 0) text += " on CUDA";
   if (root >= 0) text += str_of(op == c10d::OpType::SEND ? " to rank " : " from rank ", root);
   return (flags & kEngine) != 0 ? text + bits_text(static_cast<int>(flags >> kBitsShift)) : text;
 }
 
-CallName name_of(const Fingerprint& note) {
-  return {name_of(static_cast<c10d::OpType>(note.words[0] & kByte)), note.number};
+CallName name_of(const Fingerprint& fingerprint) {
+  return {name_of(static_cast<c10d::OpType>(fingerprint.words[0] & kByte)), fingerprint.number};
 }
 
-CallSide side_of(const Fingerprint& note, int rank) {
-  const auto root = static_cast<int32_t>(note.words[0] >> kRootShift);
-  return {rank, describe(note), {}, root < -1 ? static_cast<uint32_t>(root) & kPlan : 0};
+CallSide side_of(const Fingerprint& fingerprint, int rank) {
+  const auto root = static_cast<int32_t>(fingerprint.words[0] >> kRootShift);
+  return {rank, describe(fingerprint), {}, root < -1 ? static_cast<uint32_t>(root) & kPlan : 0};
 }
 
-TensorShapes::TensorShapes(const std::vector<at::Tensor>& inputs,
-                           const std::vector<at::Tensor>& outputs) {
+TensorShapes::TensorShapes(const Tensors& inputs, const Tensors& outputs) {
   const auto sizes_of = [](const at::Tensor& t) {
     return t.layout() == at::kStrided ? t.sizes() : at::IntArrayRef{};
   };
@@ -150,7 +154,7 @@ TensorShapes::TensorShapes(const std::vector<at::Tensor>& inputs,
     for (const at::Tensor& t : *list) words += 2 + sizes_of(t).size();
   }
   packed_.reserve(words);
-  const auto pack = [&](const std::vector<at::Tensor>& list) {
+  const auto pack = [&](const Tensors& list) {
     for (const at::Tensor& t : list) {
       const at::IntArrayRef sizes = sizes_of(t);
       packed_.push_back(static_cast<int64_t>(t.scalar_type()));
@@ -191,7 +195,7 @@ void CallRecord::start() {
 void CallRecord::finish(const std::string& error) {
   // Even a weak pointer keeps a work from being destroyed, and with it Gloo's connections and their
   // thread, while records live on in the flight recorder. Let go of it after the lock.
-  c10::weak_intrusive_ptr<c10d::Work> work{c10::intrusive_ptr<c10d::Work>()};
+  c10::weak_intrusive_ptr<c10d::Work> work{WorkPtr()};
   std::lock_guard<std::mutex> lock(mutex_);
   if (over()) return;
   std::swap(work, work_);
@@ -214,12 +218,12 @@ void CallRecord::tuned(const std::string& why) {
   tuning_ = why;
 }
 
-void CallRecord::watch_work(const c10::intrusive_ptr<c10d::Work>& work) {
+void CallRecord::watch_work(const WorkPtr& work) {
   std::lock_guard<std::mutex> lock(mutex_);
   work_ = c10::weak_intrusive_ptr<c10d::Work>(work);
 }
 
-c10::intrusive_ptr<c10d::Work> CallRecord::work() const {
+WorkPtr CallRecord::work() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return work_.lock();
 }

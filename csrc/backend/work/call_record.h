@@ -1,8 +1,6 @@
 // What one collective of one rank is and was: for the watch, for errors and for the flight record.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -11,9 +9,9 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "backend/adapters/torch_types.h"
 #include "comm/fingerprint.h"
 #include "reduce/plan/call_text.h"
 #include "reduce/plan/plan.h"
@@ -47,13 +45,15 @@ constexpr c10d::OpType kConnectGpus = c10d::OpType::UNKNOWN;
 
 /// "all_reduce", "broadcast", ...
 const char* name_of(c10d::OpType op);
-Fingerprint note_of(const CallShape& shape, uint64_t number);
+/// "SUM", "AVG", ...
+const char* name_of(c10d::ReduceOp::RedOpType op);
+Fingerprint fingerprint_of(const CallShape& shape, uint64_t number);
 /// "all_reduce SUM of 1000 float32 values, exact", "broadcast of 10 int64 values on CUDA from rank
 /// 2".
-std::string describe(const Fingerprint& note);
-CallName name_of(const Fingerprint& note);
+std::string describe(const Fingerprint& fingerprint);
+CallName name_of(const Fingerprint& fingerprint);
 /// What `rank` runs, for disagreement().
-CallSide side_of(const Fingerprint& note, int rank);
+CallSide side_of(const Fingerprint& fingerprint, int rank);
 
 /// The group that a call belongs to, as errors and the flight record name it.
 struct GroupLabel {
@@ -74,7 +74,7 @@ struct GroupLabel {
 class TensorShapes {
  public:
   TensorShapes() = default;
-  TensorShapes(const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs);
+  TensorShapes(const Tensors& inputs, const Tensors& outputs);
 
   std::vector<std::vector<int64_t>> input_sizes() const { return sizes(0, inputs_); }
   std::vector<std::vector<int64_t>> output_sizes() const { return sizes(inputs_, packed_.size()); }
@@ -115,14 +115,14 @@ class CallRecord {
   void tuned(const std::string& why);
   void count_sent(uint64_t bytes) { bytes_after_ += bytes; }
 
-  void watch_work(const c10::intrusive_ptr<c10d::Work>& work);
+  void watch_work(const WorkPtr& work);
   /// The work, if it still exists.
-  c10::intrusive_ptr<c10d::Work> work() const;
+  WorkPtr work() const;
 
   CallTitle title() const;
   /// The text of an error that this call ends with.
   std::string error_text(const Failure& failure) const;
-  Fingerprint note() const { return note_of(shape, number); }
+  Fingerprint fingerprint() const { return fingerprint_of(shape, number); }
 
   struct Progress {
     State state;
@@ -143,7 +143,7 @@ class CallRecord {
   std::shared_ptr<const Plan> plan_;  // the last of several
   std::string communicator_, error_, tuning_;
   uint64_t bytes_before_ = 0;
-  c10::weak_intrusive_ptr<c10d::Work> work_{c10::intrusive_ptr<c10d::Work>()};
+  c10::weak_intrusive_ptr<c10d::Work> work_{WorkPtr()};
 };
 
 using CallRecordPtr = std::shared_ptr<CallRecord>;

@@ -104,7 +104,9 @@ const Family& half_family() {
   static const auto* family = new Family{
       .id = 2,
       .name = "half",
-      .meaning = "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on become infinite",
+      .meaning =
+          "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on "
+          "become infinite",
       .parameters = {{.name = "bits",
                       .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
                       .kind = Kind::kInteger,
@@ -119,7 +121,8 @@ const Family& half_family() {
                       .fallback = "bf16",
                       .choices = "bf16,fp16",
                       .per_call = true,
-                      .meaning = "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on become infinite",
+                      .meaning = "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, "
+                                 "but values from 65520 on become infinite",
                       .option = "half"}},
       .variant = "format",
       .python = "Half",

@@ -181,7 +181,8 @@ const Family& maxmin_family() {
                       .low = 1,
                       .high = int64_t{1} << 40,
                       .per_call = true,
-                      .meaning = "Number of values that share a minimum and a step (8 bytes on the wire)"},
+                      .meaning =
+                          "Number of values that share a minimum and a step (8 bytes on the wire)"},
                      {.name = "rounding",
                       .variable = "CGX_COMPRESSION_ROUNDING",
                       .kind = Kind::kChoice,

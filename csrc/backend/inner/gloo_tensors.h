@@ -1,9 +1,9 @@
 // Tensors as Gloo takes them, and what it has to be spared.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <vector>
+
+#include "backend/adapters/torch_types.h"
 
 namespace cgx {
 
@@ -11,10 +11,12 @@ namespace cgx {
 bool needs_bytes(const at::Tensor& tensor);
 /// Views of the same memory, flat.
 at::Tensor as_bytes(const at::Tensor& tensor);
-std::vector<at::Tensor> as_bytes(const std::vector<at::Tensor>& tensors);
-std::vector<std::vector<at::Tensor>> as_bytes(const std::vector<std::vector<at::Tensor>>& lists);
+Tensors as_bytes(const Tensors& tensors);
+std::vector<Tensors> as_bytes(const std::vector<Tensors>& lists);
 
-std::vector<at::Tensor> flatten(const std::vector<std::vector<at::Tensor>>& lists);
+/// An error for an empty list.
+const at::Tensor& first_of(const Tensors& tensors);
+Tensors flatten(const std::vector<Tensors>& lists);
 
 /// Gloo looks at the first dimension of what it scatters, and takes for granted that there is one.
 at::Tensor with_dimension(const at::Tensor& tensor);
@@ -25,12 +27,11 @@ at::Tensor with_dimension(const at::Tensor& tensor);
 /// One tensor per rank.
 void check_list(const char* what, const char* list, size_t length, size_t expected);
 /// On the root one list of one tensor per rank, elsewhere nothing.
-void check_lists(const char* what, const char* list,
-                 const std::vector<std::vector<at::Tensor>>& lists, int rank, int64_t root,
-                 int size);
-void check_alike(const char* what, const std::vector<at::Tensor>& tensors, const at::Tensor& like);
+void check_lists(const char* what, const char* list, const std::vector<Tensors>& lists, int rank,
+                 int64_t root, int size);
+void check_alike(const char* what, const Tensors& tensors, const at::Tensor& like);
 void check_root(const char* what, int64_t root, int size);
 /// Of a type that Gloo reduces.
-void check_reducible(const char* what, const std::vector<at::Tensor>& tensors);
+void check_reducible(const char* what, const Tensors& tensors);
 
 }  // namespace cgx

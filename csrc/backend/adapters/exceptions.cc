@@ -1,4 +1,4 @@
-#include "backend/exceptions.h"
+#include "backend/adapters/exceptions.h"
 
 #include <exception>
 #include <string>

@@ -1,12 +1,10 @@
-#include "backend/gloo_tensors.h"
+#include "backend/inner/gloo_tensors.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/ScalarType.h>
 
 namespace cgx {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
 
 bool gloo_moves(at::ScalarType type) {
   switch (type) {
@@ -50,6 +48,11 @@ std::vector<Tensors> as_bytes(const std::vector<Tensors>& lists) {
   views.reserve(lists.size());
   for (const Tensors& list : lists) views.push_back(as_bytes(list));
   return views;
+}
+
+const at::Tensor& first_of(const Tensors& tensors) {
+  TORCH_CHECK(!tensors.empty(), "cgx: the list of tensors is empty");
+  return tensors.front();
 }
 
 Tensors flatten(const std::vector<Tensors>& lists) {

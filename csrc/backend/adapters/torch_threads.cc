@@ -1,4 +1,4 @@
-#include "backend/torch_threads.h"
+#include "backend/adapters/torch_threads.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>

@@ -1,4 +1,4 @@
-#include "backend/torch_text.h"
+#include "backend/adapters/torch_text.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,4 +1,4 @@
-#include "backend/byte_collectives.h"
+#include "backend/adapters/byte_collectives.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/StreamGuard.h>
@@ -12,9 +12,6 @@
 
 namespace cgx {
 namespace {
-
-using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 std::chrono::milliseconds left(const Deadline& deadline) {
   const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());

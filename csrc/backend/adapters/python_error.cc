@@ -1,11 +1,11 @@
-#include "backend/python_error.h"
+#include "backend/adapters/python_error.h"
 
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
 #include <string>
 
-#include "backend/exceptions.h"
+#include "backend/adapters/exceptions.h"
 #include "base/error.h"
 
 namespace cgx {

@@ -27,6 +27,8 @@ void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>
 
 /// The type as codecs know it; none for those that they do not take.
 std::optional<DType> codec_type(at::ScalarType type);
+/// The same of a tensor that the engine can reduce: dense, on the CPU or a GPU.
+std::optional<DType> engine_dtype(const at::Tensor& tensor);
 
 /// Do the two tensors, both dense, have bytes in common?
 bool share_memory(const at::Tensor& a, const at::Tensor& b);

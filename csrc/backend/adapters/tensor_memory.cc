@@ -1,4 +1,4 @@
-#include "backend/tensor_memory.h"
+#include "backend/adapters/tensor_memory.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros.h>
@@ -83,6 +83,12 @@ std::optional<DType> codec_type(at::ScalarType type) {
     default:
       return std::nullopt;
   }
+}
+
+std::optional<DType> engine_dtype(const at::Tensor& tensor) {
+  const bool device = tensor.device().is_cpu() || tensor.is_cuda();
+  if (!device || tensor.layout() != at::kStrided) return std::nullopt;
+  return codec_type(tensor.scalar_type());
 }
 
 bool share_memory(const at::Tensor& a, const at::Tensor& b) {

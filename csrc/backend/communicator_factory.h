@@ -1,0 +1,62 @@
+// Makes the communicators of a group: one among the ranks of a host, one among hosts.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/group_context.h"
+#include "comm/communicator.h"
+#include "comm/rendezvous.h"
+#include "reduce/engine.h"
+
+namespace cgx {
+
+/// Slots of a communicator that carries nothing, or headers only.
+inline constexpr size_t kUnusedSlotBytes = 4096;
+
+/// The configuration for tensors of the host: NCCL carries those of GPUs only.
+GroupConfig for_host(GroupConfig config);
+
+class CommunicatorFactory {
+ public:
+  /// `watched`: the engine whose failure ends the waits for peers; null while the group is made.
+  explicit CommunicatorFactory(const GroupContext& group, Engine* watched = nullptr)
+      : group_(group), watched_(watched) {}
+
+  /// The communicators for tensors of the host. Collective over the group.
+  Communicators connect_host(const Topology& topology, Rendezvous& rendezvous) const;
+
+  /// Collective over `members`, ranks of this group of which this one is number `rank`, and which
+  /// alone use `keys`.
+  std::unique_ptr<Communicator> make(CommunicatorKind kind, const std::string& keys,
+                                     const std::vector<int>& members, int rank) const;
+  /// The same, without the names of the group's ranks and without faults. `shm_bytes`: of a slot of
+  /// shared memory.
+  std::unique_ptr<Communicator> connect(CommunicatorKind kind, const std::string& keys, int rank,
+                                        int size, size_t shm_bytes) const;
+
+  /// Runs `connect` for one level of communicators ("inner", "cross", "device") and tells the other
+  /// ranks whether it worked; MismatchError where it did not on another rank. Collective over the
+  /// group.
+  void connect_level(const char* level, Rendezvous& rendezvous,
+                     const std::function<void()>& connect) const;
+
+  /// ConfigError, naming the variable, where this torch has no NCCL.
+  void require_nccl(const char* variable) const;
+  /// The largest exchange over a message library.
+  size_t relay_bytes() const;
+  /// Over the group's store, under `keys`; waits end as the constructor says.
+  std::unique_ptr<Rendezvous> rendezvous(const std::string& keys) const;
+
+ private:
+  void connect_inner(Communicators& communicators) const;
+  void connect_cross(Communicators& communicators) const;
+
+  const GroupContext& group_;
+  Engine* const watched_;
+};
+
+}  // namespace cgx

@@ -1,0 +1,63 @@
+// Which codec the values of a call get, and why: from the options in force, the registered layers
+// and the hosts of the group.
+//
+// Thread-safe; as settings.h says, reading the environment races with setenv() of other threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/config/call_codec.h"
+#include "backend/config/notices.h"
+#include "backend/config/settings.h"
+#include "reduce/plan/plan.h"
+
+namespace cgx {
+
+/// One layer of an explicit all-reduce: `codec` null means exact.
+struct LayerRequest {
+  int64_t numel = 0;
+  std::shared_ptr<const Codec> codec;
+};
+
+class CodecPolicy {
+ public:
+  /// `options` and `config` outlive this object, and do not change. `speaks`: whether this rank is
+  /// the one that warns for its group.
+  CodecPolicy(const OptionFields& options, const GroupConfig& config, bool on_one_host,
+              bool speaks);
+
+  /// For `numel` values of a call that names no codec. `compressed`: whether the group compresses
+  /// that collective at all.
+  std::shared_ptr<const Codec> codec_for(bool compressed, int64_t numel) const;
+  /// Layers of an all-reduce that names none.
+  std::vector<Layer> layers_for(int64_t numel) const;
+  /// Layers of an explicit all-reduce; ValueError unless they add up to `numel`.
+  std::vector<Layer> layers_of_request(int64_t numel,
+                                       const std::vector<LayerRequest>& requests) const;
+  /// Exact inside the host where CGX_INTRA_COMPRESS=0 says so.
+  std::shared_ptr<const Codec> allowed_in_group(std::shared_ptr<const Codec> codec) const;
+
+  /// Why a call that names no codec is compressed, or not; empty where nobody wants to know.
+  std::string why(bool compressed, int64_t numel) const;
+  /// Warns of a reduction without a configuration of its own, of `bytes` bytes, whose layers are
+  /// the group's choice.
+  void notice(const char* what, int64_t numel, size_t bytes, const std::vector<Layer>& layers);
+  /// What the settings make of a reduction, as long as they stay as they are: for logs.
+  std::string describe() const;
+
+ private:
+  bool exact_on_host() const { return on_one_host_ && !config_.intra_compress.value_or(true); }
+
+  const OptionFields& options_;
+  const GroupConfig& config_;
+  const bool on_one_host_;
+  mutable CallCodec call_codec_;
+  Notices notices_;
+};
+
+}  // namespace cgx

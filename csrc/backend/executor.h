@@ -1,0 +1,94 @@
+// Runs the engine's collectives of one group, one after the other: on a thread of the group's own,
+// or on the caller's where that is faster.
+//
+// Thread-safety: as c10d::Backend; error() and close() from any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "backend/adapters/torch_types.h"
+#include "backend/call_options.h"
+#include "backend/gpu/group.h"
+#include "backend/group_context.h"
+#include "backend/inner/coalescing.h"
+#include "backend/work/call_record.h"
+#include "backend/work/task_queue.h"
+#include "base/deadline.h"
+#include "reduce/engine.h"
+#include "reduce/tuning/autotuner.h"
+
+namespace cgx {
+
+/// One collective of the engine.
+struct EngineCall {
+  using Body = std::function<void(const Deadline&, CallRecord&)>;
+
+  CallShape shape;
+  const char* title;  // for profilers: "cgx:all_reduce"
+  const Tensors& inputs;
+  const Tensors& outputs;
+  const Tensors& memory;  // what the body uses, of one device
+  const CallOptions& options;
+  std::string why;  // the codec, for the log
+  Body body;
+};
+
+class Executor {
+ public:
+  using CompletionHook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
+
+  /// All outlive this object, or its close(). `autotuner` null: nothing is tuned. `hook`: called
+  /// after each call, if there is one by then.
+  Executor(const GroupContext& group, Engine& engine, Autotuner* autotuner, GpuGroup& gpu,
+           Coalescing& coalescing, const CompletionHook& hook);
+
+  /// RuntimeError in a forked child and after close(); the first cause after a failure.
+  void check_usable(const char* what) const;
+
+  WorkPtr run(EngineCall call);
+  /// In the body of a call.
+  void run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
+                const void* input, void* output, bool average, const Deadline& deadline,
+                CallRecord& record);
+
+  /// Runs a task on the worker's thread, in its turn. RuntimeError after close().
+  void submit(const char* title, TaskQueue::Task task);
+  /// Where futures are completed.
+  const std::shared_ptr<TaskQueue>& callbacks() const { return callbacks_; }
+
+  void log_call(const CallRecord& record, const std::string& why) const;
+
+  /// Of the last call that failed.
+  c10d::ErrorType error() const;
+  void wait_idle();
+
+  /// True for the first caller, who goes on to close() or abandon().
+  bool begin_close();
+  /// Waits for the calls under way, 10 s at most, then aborts them; ends the threads.
+  void close();
+  /// In a forked child: leaks the queues, whose threads stayed in the parent.
+  void abandon();
+
+ private:
+  /// A call of the engine has failed.
+  void fail_call(const Failure& failure);
+
+  const GroupContext& group_;
+  Engine& engine_;
+  Autotuner* const autotuner_;
+  GpuGroup& gpu_;
+  Coalescing& coalescing_;
+  const CompletionHook& hook_;
+
+  std::shared_ptr<TaskQueue> callbacks_;
+  std::unique_ptr<TaskQueue> worker_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  c10d::ErrorType error_ = c10d::ErrorType::SUCCESS;
+  bool closed_ = false;
+};
+
+}  // namespace cgx

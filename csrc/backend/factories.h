@@ -1,0 +1,36 @@
+// What Python gives a group: how to make what only torch's Python side, or a package beside it, can
+// make.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend/adapters/torch_types.h"
+#include "backend/gpu/kernels.h"
+
+namespace cgx {
+
+/// Makes an inner backend over the ranks of a store: (store, rank, size, timeout).
+using InnerFactory =
+    std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds)>;
+/// The same of Gloo; the last: the address of this host to listen at, or empty.
+using GlooFactory = std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds,
+                                             const std::string&)>;
+/// That address, from what all ranks have said of theirs: (rank, addresses). Throws, on all ranks
+/// alike, where there is none.
+using ChooseAddress = std::function<std::string(int, const std::vector<std::string>&)>;
+/// The table of functions of the MPI that is installed (comm/mpi/api.h). Throws what is missing.
+using MpiFactory = std::function<const void*()>;
+
+struct Factories {
+  GlooFactory inner;        // for tensors of the host
+  InnerFactory inner_nccl;  // empty: this torch has no NCCL
+  MpiFactory mpi;
+  LoadKernels kernels;
+  ChooseAddress choose_address;
+  std::string address;  // what this rank says of its own, in a line; empty: nobody asks
+};
+
+}  // namespace cgx

@@ -1,0 +1,38 @@
+// Whether the ranks of a group are about to run the same plan, where messages have no headers that
+// would tell. Ranks of one host have compared it; those of several do so for each plan that is new.
+//
+// Thread-safe.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <unordered_set>
+
+#include "backend/group_context.h"
+#include "backend/work/call_record.h"
+#include "base/deadline.h"
+
+namespace cgx {
+
+class PlanAgreement {
+ public:
+  /// Both outlive this object. `host`: the engine whose failure ends the waits for peers.
+  PlanAgreement(const GroupContext& group, Engine& host) : group_(group), host_(host) {}
+
+  /// Before a call over such messages: MismatchError unless all ranks have the same plan.
+  void agree(const CallRecord& record, const Deadline& deadline) {
+    if (record.shape.plan != 0 && !group_.on_one_host) agree_across_hosts(record, deadline);
+  }
+
+ private:
+  void agree_across_hosts(const CallRecord& record, const Deadline& deadline);
+  /// Empty, or how ranks differ.
+  std::string compare(const Fingerprint& mine, const std::string& text, const Deadline& deadline);
+
+  const GroupContext& group_;
+  Engine& host_;
+  std::mutex mutex_;  // guards the next
+  std::unordered_set<std::string> agreed_;
+};
+
+}  // namespace cgx

@@ -1,0 +1,46 @@
+#include "backend/inner/coalescing.h"
+
+#include <utility>
+
+#include "backend/work/works.h"
+
+namespace cgx {
+
+void Coalescing::start() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // An exception inside torch's coalescing manager ends it without endCoalescing().
+  works_.clear();
+  if (auto* batch = std::exchange(batch_, nullptr)) batch->endCoalescing();
+  coalescing_ = true;
+}
+
+WorkPtr Coalescing::end() {
+  std::vector<WorkPtr> works;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(coalescing_, "cgx: endCoalescing() without startCoalescing()");
+    coalescing_ = false;
+    works.swap(works_);
+    if (auto* batch = std::exchange(batch_, nullptr)) {
+      if (WorkPtr work = batch->endCoalescing()) works.push_back(std::move(work));
+    }
+  }
+  return c10::make_intrusive<GroupedWork>(std::move(works), Tensors());
+}
+
+WorkPtr Coalescing::track(WorkPtr work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (coalescing_) works_.push_back(work);
+  return work;
+}
+
+void Coalescing::join_batch(const BackendPtr& nccl) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // NCCL runs sends and receives one after the other, so that those that cross wait for ever, but
+  // for those of one batch.
+  if (!coalescing_ || batch_ != nullptr) return;
+  batch_ = nccl.get();
+  nccl->startCoalescing();
+}
+
+}  // namespace cgx

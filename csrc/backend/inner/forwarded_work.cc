@@ -1,0 +1,93 @@
+#include "backend/inner/forwarded_work.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
+
+#include <utility>
+
+#include "backend/adapters/torch_text.h"
+#include "backend/work/works.h"
+
+namespace cgx {
+namespace {
+
+// Called while an exception of an inner work is handled.
+[[noreturn]] void rethrow_inner(Watchdog& watchdog, CallRecord& record) {
+  try {
+    throw;
+  } catch (const c10::DistError& e) {
+    watchdog.finish(record, plain_text(e));
+    watchdog.rethrow(record, plain_text(e), true);
+  } catch (const c10::Error& e) {
+    const std::string text = plain_text(e);
+    if (text.find(kWaitRanOut) != std::string::npos) {
+      // A wait for a send or a receive that ran out has ended it: Gloo closes the connections then.
+      const bool ended = record.shape.point_to_point();
+      if (ended) watchdog.finish(record, text);
+      watchdog.rethrow(record, text, ended);
+    }
+    watchdog.finish(record, text);
+    throw;  // torch's own: it does not know the type or the operation; the connections are fine
+  } catch (const std::exception& e) {
+    watchdog.finish(record, plain_text(e));
+    watchdog.rethrow(record, plain_text(e), true);
+  }
+}
+
+}  // namespace
+
+ForwardedWork::ForwardedWork(WorkPtr inner, CallRecordPtr record,
+                             std::shared_ptr<Watchdog> watchdog, Tensors outputs)
+    : Work(-1, record->shape.op),
+      inner_(std::move(inner)),
+      record_(std::move(record)),
+      watchdog_(std::move(watchdog)),
+      outputs_(std::move(outputs)) {
+  record_->watch_work(inner_);
+}
+
+bool ForwardedWork::isCompleted() { return inner_->isCompleted(); }
+bool ForwardedWork::isSuccess() const { return succeeded(*inner_); }
+std::exception_ptr ForwardedWork::exception() const { return inner_->exception(); }
+int ForwardedWork::sourceRank() const { return inner_->sourceRank(); }
+Tensors ForwardedWork::result() { return outputs_.empty() ? inner_->result() : outputs_; }
+void ForwardedWork::synchronize() { inner_->synchronize(); }
+
+bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
+  bool done = false;
+  try {
+    done = inner_->wait(timeout);
+  } catch (...) {
+    rethrow_inner(*watchdog_, *record_);
+  }
+  if (!done) {  // what Gloo makes of an abort()
+    watchdog_->finish(*record_, "aborted");
+    watchdog_->rethrow(*record_, "aborted", true);
+  }
+  watchdog_->finish(*record_, "");
+  return done;
+}
+
+void ForwardedWork::abort() { inner_->abort(); }
+
+FuturePtr ForwardedWork::getFuture() {
+  return inner_->getFuture()->then(
+      [record = record_, watchdog = watchdog_, outputs = outputs_](c10::ivalue::Future& done) {
+        if (done.hasError()) {
+          try {
+            std::rethrow_exception(done.exception_ptr());
+          } catch (...) {
+            rethrow_inner(*watchdog, *record);
+          }
+        }
+        watchdog->finish(*record, "");
+        return outputs.empty() ? done.value() : c10::IValue(outputs);
+      },
+      c10::ListType::create(c10::TensorType::get()));
+}
+
+FuturePtr ForwardedWork::getFutureResult() { return inner_->getFutureResult(); }
+float ForwardedWork::getDuration() const { return inner_->getDuration(); }
+uint64_t ForwardedWork::getSequencenumber() const { return record_->number; }
+
+}  // namespace cgx

@@ -1,0 +1,114 @@
+#include "backend/inner/forwarder.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/adapters/tensor_memory.h"
+#include "backend/adapters/torch_text.h"
+#include "backend/gpu/call.h"
+#include "backend/inner/forwarded_work.h"
+#include "backend/inner/gloo_tensors.h"
+#include "backend/work/engine_work.h"
+#include "backend/work/works.h"
+
+namespace cgx {
+namespace {
+
+using std::chrono::milliseconds;
+
+void wait_until(c10d::Work& work, const Deadline& deadline) {
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline.left());
+  // Gloo takes 0 as "no timeout given".
+  work.wait(std::max(left, milliseconds(1)));
+}
+
+}  // namespace
+
+const BackendPtr& Forwarder::backend_for_batch(const at::Tensor& tensor) {
+  const BackendPtr& backend = backend_for(tensor);
+  if (backend != inner_.gloo()) coalescing_.join_batch(backend);
+  return backend;
+}
+
+WorkPtr Forwarder::forward(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
+                           milliseconds timeout, bool views, const std::function<WorkPtr()>& run) {
+  executor_.check_usable(name_of(shape.op));
+  if (timeout == c10d::kUnsetTimeout) timeout = group_.timeout();
+  CallShape said = shape;
+  // Gloo moves both: a root may have its values on the host, and its peers theirs on a GPU.
+  said.cuda = shape.cuda && inner_.gpu_has_nccl();
+  const std::shared_ptr<Watchdog>& watchdog = group_.watchdog;
+  CallRecordPtr record = watchdog->begin(said, inputs, outputs, timeout);
+  WorkPtr inner;
+  try {
+    inner = run();
+  } catch (const std::runtime_error& e) {
+    // Gloo's own errors: a connection was closed. What it says of arguments is of other types.
+    record->finish(plain_text(e));
+    watchdog->rethrow(*record, plain_text(e), true);
+  } catch (const c10::DistError& e) {
+    // NCCL's: something may have been sent.
+    record->finish(plain_text(e));
+    watchdog->rethrow(*record, plain_text(e), true);
+  } catch (...) {
+    watchdog->withdraw(record);
+    throw;
+  }
+  if (!inner) inner = work_in_order(shape.op, outputs);
+  auto work =
+      c10::make_intrusive<ForwardedWork>(inner, record, watchdog, views ? outputs : Tensors{});
+  record->start();  // the watch looks at the work from here on
+  if (group_.logs(LogLevel::kDebug)) executor_.log_call(*record, "");
+  return coalescing_.track(work);
+}
+
+WorkPtr Forwarder::after(const char* title, const WorkPtr& work, const Tensors& outputs,
+                         const Tensors& copies, milliseconds timeout,
+                         std::function<void()> finish) {
+  if (timeout == c10d::kUnsetTimeout) timeout = group_.timeout();
+  Tensors memory = outputs;
+  memory.insert(memory.end(), copies.begin(), copies.end());
+  const bool on_gpu = first_of(memory).is_cuda();
+  auto gpu =
+      on_gpu ? std::make_shared<GpuCall>(side_stream(memory.front().device()), memory) : nullptr;
+  const auto& forwarded = static_cast<const ForwardedWork&>(*work);
+  auto last = c10::make_intrusive<EngineWork>(forwarded.record(), title, Tensors{}, outputs,
+                                              executor_.callbacks(), gpu);
+  executor_.submit(title, [last, work, timeout, gpu, finish = std::move(finish)] {
+    std::exception_ptr error;
+    last->started();
+    try {
+      at::AutoDispatchBelowADInplaceOrView no_autograd;
+      const GpuCall::Turn turn(gpu.get());
+      wait_until(*work, Deadline::after(timeout));
+      finish();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    last->complete(error);
+  });
+  return coalescing_.track(last);
+}
+
+WorkPtr Forwarder::through_copies(const CallShape& shape, const char* title, const Tensors& tensors,
+                                  milliseconds timeout,
+                                  const std::function<WorkPtr(Tensors&)>& run) {
+  Tensors dense = readable(tensors);
+  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order.
+  const bool own = std::equal(dense.begin(), dense.end(), tensors.begin(),
+                              [](const auto& a, const auto& b) { return a.is_same(b); });
+  const bool views = needs_bytes(first_of(dense));
+  WorkPtr work =
+      forward(shape, tensors, tensors, timeout, views || !own, [&] { return run(dense); });
+  if (own) return work;
+  return after(title, work, tensors, dense, timeout, [dense, tensors] {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!dense[i].is_same(tensors[i])) tensors[i].copy_(dense[i]);
+    }
+  });
+}
+
+}  // namespace cgx

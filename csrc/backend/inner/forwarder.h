@@ -1,0 +1,53 @@
+// Hands collectives that the engine does not reduce to the inner backends, unchanged and exact.
+//
+// Thread-safety: as c10d::Backend.
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "backend/adapters/torch_types.h"
+#include "backend/executor.h"
+#include "backend/group_context.h"
+#include "backend/inner/coalescing.h"
+#include "backend/inner/inner_backends.h"
+#include "backend/work/call_record.h"
+
+namespace cgx {
+
+class Forwarder {
+ public:
+  /// All outlive this object.
+  Forwarder(const GroupContext& group, InnerBackends& inner, Coalescing& coalescing,
+            Executor& executor)
+      : group_(group), inner_(inner), coalescing_(coalescing), executor_(executor) {}
+
+  /// The backend for what the engine does not reduce.
+  const BackendPtr& backend_for(const at::Tensor& tensor) { return inner_.for_tensor(tensor); }
+  /// The same for a send or a receive, which may belong to a batch.
+  const BackendPtr& backend_for_batch(const at::Tensor& tensor);
+
+  /// Hands a call to the inner backend, which `run` calls. `views`: the inner tensors are views of
+  /// `outputs`.
+  WorkPtr forward(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
+                  std::chrono::milliseconds timeout, bool views,
+                  const std::function<WorkPtr()>& run);
+  /// A work that ends when `work`, of forward(), has ended and `finish`, on the worker's thread,
+  /// has run. `copies`: what else it reads.
+  WorkPtr after(const char* title, const WorkPtr& work, const Tensors& outputs,
+                const Tensors& copies, std::chrono::milliseconds timeout,
+                std::function<void()> finish);
+  /// Runs a collective of the inner backend that writes `tensors`, on dense copies where they have
+  /// gaps.
+  WorkPtr through_copies(const CallShape& shape, const char* title, const Tensors& tensors,
+                         std::chrono::milliseconds timeout,
+                         const std::function<WorkPtr(Tensors&)>& run);
+
+ private:
+  const GroupContext& group_;
+  InnerBackends& inner_;
+  Coalescing& coalescing_;
+  Executor& executor_;
+};
+
+}  // namespace cgx

@@ -1,0 +1,41 @@
+// The backends of torch that run what the engine does not reduce: Gloo, and NCCL for the tensors of
+// a GPU where the configuration and this torch have it.
+//
+// Thread-safety: for_tensor(), set_timeout() from any thread.
+#pragma once
+
+#include <mutex>
+
+#include "backend/adapters/torch_types.h"
+#include "backend/group_context.h"
+
+namespace cgx {
+
+class InnerBackends {
+ public:
+  /// Makes that of Gloo. Collective.
+  explicit InnerBackends(const GroupContext& group);
+
+  const BackendPtr& gloo() const { return gloo_; }
+  /// Does NCCL carry what the engine does not reduce of CUDA tensors?
+  bool gpu_has_nccl() const;
+  /// The one that takes a tensor. NCCL's is made by the first call that needs it, which is
+  /// collective.
+  const BackendPtr& for_tensor(const at::Tensor& tensor);
+
+  void set_timeout(std::chrono::milliseconds timeout);
+  void shutdown();
+  /// Destroys Gloo's, on a thread of Gloo itself elsewhere. The caller does not hold Python's lock.
+  void destroy_gloo();
+  /// In a forked child: leaks both, whose threads stayed in the parent.
+  void abandon();
+
+ private:
+  const GroupContext& group_;
+  BackendPtr gloo_;
+  std::mutex mutex_;  // guards the making of the next; who holds it may wait for peers, and for
+                      // Python's lock
+  BackendPtr nccl_;   // null before the first call on a GPU's tensors
+};
+
+}  // namespace cgx
