@@ -114,7 +114,7 @@ cross:  ## compile the core for aarch64 and run the native tests of its codecs u
 	  "(Debian: apt-get install g++-aarch64-linux-gnu)" >&2; exit 1; }
 	@command -v $(QEMU) >/dev/null || { echo "make cross needs $(QEMU)" \
 	  "(Debian: apt-get install qemu-user-static)" >&2; exit 1; }
-	@$(NATIVE) -C tests/native SANITIZE= CROSS=aarch64-linux-gnu RUN=$(QEMU) ONLY="codec convert" run
+	@$(NATIVE) -C tests/native SANITIZE= CROSS=aarch64-linux-gnu RUN=$(QEMU) ONLY="codec conformance convert" run
 
 kernels:  ## compile the GPU kernels with nvcc for all architectures; fail on warnings, spills, local memory
 	@$(PYTHON) -m tests.kernels.resources

@@ -25,7 +25,7 @@ namespace cgx {
 struct SlotExchangeTestAccess {
   static void damage(SlotExchange& comm, int to, uint64_t offset, uint64_t bytes, uint64_t posted) {
     PairSent& pair = comm.memory_.sent(comm.rank_, to);
-    for (PairSent::Entry& entry : pair.ring) {
+    for (PairSent::Posted& entry : pair.ring) {
       entry.offset = offset;
       entry.bytes = bytes;
     }
