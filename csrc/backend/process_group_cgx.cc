@@ -20,7 +20,7 @@
 #include "backend/work/flight_record.h"
 #include "base/error.h"
 #include "codec/cpu/level.h"
-#include "comm/faults.h"
+#include "comm/hooks.h"
 #include "comm/in_process.h"
 #include "comm/mpi/point_to_point.h"
 #include "comm/relay/relay.h"
@@ -243,7 +243,7 @@ std::unique_ptr<Communicator> ProcessGroupCGX::make_communicator(CommunicatorKin
     throw_failure(failure);
   }
   communicator->call_ranks(members);
-  return FaultPlan::allowed() ? with_faults(std::move(communicator)) : std::move(communicator);
+  return hooked(std::move(communicator));
 }
 
 std::unique_ptr<Rendezvous> ProcessGroupCGX::rendezvous_at(StorePtr store) {

@@ -1,16 +1,14 @@
 // torch_cgx._C: the one extension module of the package.
 #include <pybind11/pybind11.h>
 
+#include "backend/exceptions.h"
 #include "backend/work/profiler_ranges.h"
 #include "bindings/codec.h"
-#include "bindings/comm.h"
 #include "bindings/diagnostics.h"
 #include "bindings/engine.h"
-#include "backend/exceptions.h"
 #include "bindings/future.h"
 #include "bindings/gpu.h"
 #include "bindings/group.h"
-#include "bindings/mpi.h"
 #include "bindings/tuning.h"
 
 PYBIND11_MODULE(_C, m) {
@@ -19,10 +17,8 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_codec(m);
   cgx::bind_gpu(m);
   cgx::bind_engine(m);
-  cgx::bind_comm(m);
   cgx::bind_group(m);
   cgx::bind_future(m);
-  cgx::bind_mpi(m);
   cgx::bind_diagnostics(m);
   cgx::bind_tuning(m);
   cgx::show_ranges_to_torch();
