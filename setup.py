@@ -9,6 +9,9 @@ torch_cgx._mpi_mpich. CGX_MPICC names one or several, with ':' between them; els
 mpicc beside the interpreter or on the PATH. CGX_MPI=0 builds none.
 
 Where there is an nvcc, also the kernels for GPUs (build_kernels.py).
+
+With CGX_TESTING=1, also the module of the tests' machinery, tests._machinery, if the build is
+one in place or editable: no wheel holds it.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ del sys.path[0]
 TORCH_FIRST, TORCH_LAST = (2, 11), (2, 14)  # as in pyproject.toml
 # No fused multiply-add: every SIMD level and the GPU must give the same bits.
 FLAGS = ["-O3", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-g0"]
+MACHINERY = "tests._machinery"
 SEPARATE = {"module"}  # directories that are not part of this extension module
 
 PROBE = """
@@ -73,6 +77,21 @@ cgx_kind unknown
 def sources() -> list[str]:
     found = (p.relative_to(ROOT) for p in (ROOT / "csrc").rglob("*.cc"))
     return sorted(str(p) for p in found if not SEPARATE & set(p.parts[:-1]))
+
+
+def testing() -> bool:
+    """Whether the module of the tests' machinery is built, too."""
+    wanted = os.environ.get("CGX_TESTING", "")
+    if wanted not in ("", "0", "1"):
+        sys.exit(f"CGX_TESTING is {wanted!r}, allowed: 0, 1 (builds the module of tests/machinery)")
+    return wanted == "1"
+
+
+def machinery_sources() -> list[str]:
+    """Its own ones, and a copy of the core (csrc/ without backend/ and bindings/)."""
+    own = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/machinery").glob("*.cc"))
+    core = [s for s in sources() if not s.startswith(("csrc/backend/", "csrc/bindings/"))]
+    return [*own, *core, "csrc/backend/exceptions.cc", "csrc/bindings/mpi.cc"]
 
 
 def headers() -> list[str]:
@@ -259,7 +278,7 @@ except ImportError as error:
         def run(self) -> None:
             sys.exit(no_torch(cause, sysconfig.get_path("purelib")))
 
-    extension = Extension("torch_cgx._C", sources())
+    extensions = [Extension("torch_cgx._C", sources())]
     command: type[build_ext] = NoTorch
 else:
     find_ninja()
@@ -280,10 +299,22 @@ else:
             check_compiler(os.environ.get("CXX", self.compiler.compiler_cxx[0]).split())
             super().build_extensions()
 
+        def build_extension(self, ext: Extension) -> None:
+            before = self.build_temp
+            if ext.name == MACHINERY:  # the same sources with other flags
+                self.build_temp = str(Path(before) / "machinery")
+            super().build_extension(ext)
+            self.build_temp = before
+
         def run(self) -> None:
             # First: they take a second, and an mpicc that does not work is told before the rest.
             built = build_mpi_modules(Path(self.build_temp) / "mpi")
             kernels = build_kernels.build(Path(self.build_temp) / "kernels")
+            if self.inplace:
+                # One of another build would not fit what is built now.
+                Path(self.get_ext_fullpath(MACHINERY)).unlink(missing_ok=True)
+            else:
+                self.extensions = [e for e in self.extensions if e.name != MACHINERY]
             super().run()
             self.more_outputs: list[str] = []
             for kind in MPI_KINDS:
@@ -307,15 +338,20 @@ else:
         def get_outputs(self) -> list[str]:
             return [*super().get_outputs(), *getattr(self, "more_outputs", [])]
 
-    extension = CppExtension(
-        "torch_cgx._C",
-        sources(),
-        include_dirs=[str(ROOT / "csrc")],
-        depends=headers(),
-        extra_compile_args=FLAGS,
-        extra_link_args=["-pthread", "-lrt"] if sys.platform.startswith("linux") else [],
-    )
+    def module(name: str, files: list[str], *includes: str) -> Extension:
+        return CppExtension(
+            name,
+            files,
+            include_dirs=[str(ROOT / folder) for folder in includes],
+            depends=headers(),
+            extra_compile_args=FLAGS,
+            extra_link_args=["-pthread", "-lrt"] if sys.platform.startswith("linux") else [],
+        )
+
+    extensions = [module("torch_cgx._C", sources(), "csrc")]
+    if testing():
+        extensions.append(module(MACHINERY, machinery_sources(), "csrc", "tests"))
     command = Build
 
 check_setuptools(setuptools.__version__)
-setup(ext_modules=[extension], cmdclass={"build_ext": command})
+setup(ext_modules=extensions, cmdclass={"build_ext": command})

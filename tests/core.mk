@@ -1,4 +1,7 @@
 # CORE: the engine's sources, which need neither torch nor MPI. For the tests that build it by
-# themselves (native, fuzz); ROOT is the top of the tree.
+# themselves (native, fuzz); ROOT is the top of the tree. MACHINERY: what they and tests._machinery
+# share, of tests/machinery; it is included as "machinery/...".
 CORE := $(shell find $(ROOT)/csrc/base $(ROOT)/csrc/codec $(ROOT)/csrc/comm $(ROOT)/csrc/device \
   $(ROOT)/csrc/reduce -name '*.cc' -not -path '*/mpi/*' | sort)
+MACHINERY := $(ROOT)/tests/machinery/mock_network.cc $(ROOT)/tests/machinery/stress.cc
+INCLUDES := -I$(ROOT)/csrc -I$(ROOT)/tests

@@ -6,7 +6,7 @@
 #include "backend/adapters/c10d_adapters.h"
 #include "backend/config/handshake.h"
 #include "base/error.h"
-#include "comm/faults.h"
+#include "comm/hooks.h"
 #include "comm/in_process.h"
 #include "comm/mpi/point_to_point.h"
 #include "comm/relay/relay.h"
@@ -113,7 +113,7 @@ std::unique_ptr<Communicator> CommunicatorFactory::make(CommunicatorKind kind,
     throw_failure(failure);
   }
   communicator->call_ranks(members);
-  return FaultPlan::allowed() ? with_faults(std::move(communicator)) : std::move(communicator);
+  return hooked(std::move(communicator));
 }
 
 std::unique_ptr<Communicator> CommunicatorFactory::connect(CommunicatorKind kind,

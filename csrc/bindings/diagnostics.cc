@@ -5,9 +5,7 @@
 #include <string>
 
 #include "backend/work/flight_record.h"
-#include "base/crc32c.h"
-#include "base/error.h"
-#include "comm/faults.h"
+#include "comm/hooks.h"
 
 namespace py = pybind11;
 
@@ -71,16 +69,6 @@ py::dict entry_of(size_t id, const CallRecord& record) {
   return entry;
 }
 
-Fault fault_of(const std::string& name) {
-  if (name == "none") return Fault::kNone;
-  if (name == "kill") return Fault::kKill;
-  if (name == "stop") return Fault::kStop;
-  if (name == "error") return Fault::kError;
-  if (name == "alter") return Fault::kAlter;
-  if (name == "truncate") return Fault::kTruncate;
-  throw ConfigError(str_of("fault='", name, "'; one of none, kill, stop, error, alter, truncate"));
-}
-
 }  // namespace
 
 void bind_diagnostics(py::module_& m) {
@@ -91,22 +79,8 @@ void bind_diagnostics(py::module_& m) {
     }
     return entries;
   });
-  m.def(
-      "crc32c",
-      [](const py::bytes& data, bool tables) {
-        const std::string text = data;
-        return tables ? crc32c_by_tables(text.data(), text.size())
-                      : crc32c(text.data(), text.size());
-      },
-      py::arg("data"), py::arg("tables") = false);
-
-  // For tests: communicators made after allow_faults() obey order_fault().
-  m.def("allow_faults", &FaultPlan::allow, py::arg("allow") = true);
-  m.def(
-      "order_fault",
-      [](const std::string& fault, int64_t step) { FaultPlan::order(fault_of(fault), step); },
-      py::arg("fault"), py::arg("step") = 0);
-  m.def("fault_steps", &FaultPlan::steps);
+  // For tests/machinery.
+  m.attr("_communicator_hook") = py::capsule(&communicator_hook(), kCommunicatorHookCapsule);
 }
 
 }  // namespace cgx

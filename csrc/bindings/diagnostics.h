@@ -4,7 +4,7 @@
 
 namespace cgx {
 
-/// The flight record, and faults on order for tests.
+/// The flight record, and the slot of comm/hooks.h as a capsule.
 void bind_diagnostics(pybind11::module_& m);
 
 }  // namespace cgx

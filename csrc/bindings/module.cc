@@ -4,7 +4,6 @@
 #include "backend/adapters/exceptions.h"
 #include "backend/work/profiler_ranges.h"
 #include "bindings/codec.h"
-#include "bindings/comm.h"
 #include "bindings/diagnostics.h"
 #include "bindings/engine.h"
 #include "bindings/future.h"
@@ -19,7 +18,6 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_codec(m);
   cgx::bind_gpu(m);
   cgx::bind_engine(m);
-  cgx::bind_comm(m);
   cgx::bind_group(m);
   cgx::bind_future(m);
   cgx::bind_mpi(m);

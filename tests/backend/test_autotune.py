@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from cgx_utils import CGXState
+from tests import _machinery
 from tests.calls import failure
 from tests.distributed import run_pooled, run_ranks, store
 from tests.reduce import model
@@ -370,14 +371,14 @@ def test_a_peer_that_does_not_come_is_a_timeout():
 
 
 def killed(rank, world_size, step):
-    _C.allow_faults()
+    _machinery.allow_faults()
     try:
         group = tuned()
     finally:
-        _C.allow_faults(False)
+        _machinery.allow_faults(False)
     dist.barrier()
     if rank == 1:
-        _C.order_fault("kill", step)
+        _machinery.order_fault("kill", step)
     start = time.monotonic()
     for _ in range(40):
         text = failure(lambda: dist.all_reduce(torch.ones(1000), group=group))

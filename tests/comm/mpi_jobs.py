@@ -19,7 +19,8 @@ from typing import Any
 import torch.distributed as dist
 
 from tests.calls import failure, on_threads
-from torch_cgx import _C, _mpi_loader
+from tests.comm.mpi_endpoint import make_mpi_endpoint
+from torch_cgx import _mpi_loader
 
 RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "0")))
 SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("PMI_SIZE", "1")))
@@ -37,7 +38,7 @@ class Place:
         """The endpoint of this rank in a new group of `ranks`."""
         ranks = list(range(SIZE)) if ranks is None else ranks
         store = dist.PrefixStore(name, self.store)
-        return _C._make_mpi_endpoint(
+        return make_mpi_endpoint(
             _mpi_loader.load(), store, ranks.index(RANK), len(ranks), **options
         )
 

@@ -16,8 +16,8 @@ import pytest
 import torch.distributed as dist
 
 from tests.calls import on_threads
+from tests.comm.mpi_endpoint import make_mpi_endpoint
 from tests.distributed import ROOT
-from torch_cgx import _C
 
 TRUNCATED, PEER_LOST, OTHER = 15, 75, 3  # its codes of errors
 
@@ -98,7 +98,7 @@ class MockMpi:
         world = list(range(size)) if members is None else members
 
         def make(rank: int) -> Any:
-            return _C._make_mpi_endpoint(self.tables[world[rank]], store, rank, size, **kw)
+            return make_mpi_endpoint(self.tables[world[rank]], store, rank, size, **kw)
 
         return on_threads(size, make)
 

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from torch_cgx import _C
+from tests import _machinery
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.comm.ranks"])
@@ -47,7 +47,7 @@ class FileRendezvous:
 def shm(directory: str, rank: int, size: int, slot_bytes: int = 65536, timeout: float = 20) -> Any:
     """The communicator of `rank` in a group that meets in `directory`."""
     store = FileRendezvous(directory)
-    return _C._make_shm_communicator(store.set, store.get, rank, size, slot_bytes, timeout)
+    return _machinery.make_shm_communicator(store.set, store.get, rank, size, slot_bytes, timeout)
 
 
 @dataclasses.dataclass

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import _machinery
 from torch_cgx import _C
 
 
@@ -26,26 +27,26 @@ def later(seconds: float, action: Callable[[], Any]) -> threading.Thread:
 @pytest.mark.parametrize("slots", [2, 3, 4])
 @pytest.mark.parametrize("size", range(1, 10))
 def test_random_exchanges(size: int, slots: int) -> None:
-    group = _C._make_in_process_group(size, 40000, slots)
+    group = _machinery.make_in_process_group(size, 40000, slots)
     assert all(comm.in_flight == slots for comm in group)
-    checked = _C._comm_stress(group, exchanges=150, seed=size, max_bytes=40000)
+    checked = _machinery.stress(group, exchanges=150, seed=size, max_bytes=40000)
     assert (checked > 0) == (size > 1)
 
 
 @pytest.mark.parametrize("slot_bytes", [9, 63, 64, 65, 1000])
 def test_small_slots(slot_bytes: int) -> None:
-    group = _C._make_in_process_group(9, slot_bytes)
-    assert _C._comm_stress(group, exchanges=100, seed=3) > 1000
+    group = _machinery.make_in_process_group(9, slot_bytes)
+    assert _machinery.stress(group, exchanges=100, seed=3) > 1000
 
 
 @pytest.mark.parametrize("slots", [1, 5])
 def test_wrong_number_of_slots(slots: int) -> None:
     with pytest.raises(ValueError, match=f"slots per rank is {slots}, allowed: 2 to 4"):
-        _C._make_in_process_group(2, 1000, slots)
+        _machinery.make_in_process_group(2, 1000, slots)
 
 
 def test_peek_takes_nothing() -> None:
-    a, b = _C._make_in_process_group(2, 1000)
+    a, b = _machinery.make_in_process_group(2, 1000)
     a.open([b"", b"text"])
     a.post()
     assert b.peek(0) == b.peek(0) == b"text"
@@ -59,13 +60,13 @@ def test_large_group_is_cheap_until_used() -> None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     before = resident()
-    group = _C._make_in_process_group(64, 64 << 20)
+    group = _machinery.make_in_process_group(64, 64 << 20)
     assert resident() - before < 16 << 20
-    assert _C._comm_stress(group, exchanges=4, max_bytes=1000) > 1000
+    assert _machinery.stress(group, exchanges=4, max_bytes=1000) > 1000
 
 
 def test_messages_are_fifo_and_skip_empty_ones() -> None:
-    a, b, c = _C._make_in_process_group(3, 100)
+    a, b, c = _machinery.make_in_process_group(3, 100)
     for round_ in range(5):
         a.open([b"", b"", b"to c %d" % round_])
         a.post()
@@ -78,7 +79,7 @@ def test_messages_are_fifo_and_skip_empty_ones() -> None:
 
 
 def test_broadcast_is_one_copy() -> None:
-    group = _C._make_in_process_group(4, 1000)
+    group = _machinery.make_in_process_group(4, 1000)
     group[2].open_broadcast(b"x" * 1000)  # four times as much would not fit
     group[2].post()
     for rank in (0, 1, 3):
@@ -87,7 +88,7 @@ def test_broadcast_is_one_copy() -> None:
 
 
 def test_open_again_discards_what_was_not_posted() -> None:
-    a, b = _C._make_in_process_group(2, 100)
+    a, b = _machinery.make_in_process_group(2, 100)
     a.open([b"", b"first"])
     a.open([b"", b"second"])
     a.post()
@@ -95,7 +96,7 @@ def test_open_again_discards_what_was_not_posted() -> None:
 
 
 def test_open_waits_for_release() -> None:
-    a, b = _C._make_in_process_group(2, 100)
+    a, b = _machinery.make_in_process_group(2, 100)
     for text in (b"1", b"2"):
         a.open([b"", text])
         a.post()
@@ -115,7 +116,7 @@ def test_open_waits_for_release() -> None:
 
 
 def test_open_times_out_when_nobody_releases() -> None:
-    a, b = _C._make_in_process_group(2, 100)
+    a, b = _machinery.make_in_process_group(2, 100)
     for _ in range(2):
         a.open([b"", b"x"])
         a.post()
@@ -129,7 +130,7 @@ def test_open_times_out_when_nobody_releases() -> None:
 
 @pytest.mark.alone
 def test_deadline_and_first_cause() -> None:
-    a, b, c = _C._make_in_process_group(3, 100)
+    a, b, c = _machinery.make_in_process_group(3, 100)
     start = time.monotonic()
     with pytest.raises(
         TimeoutError, match="rank 0 waited 0.3.* s for rank 2 to send a message"
@@ -152,7 +153,7 @@ def test_deadline_and_first_cause() -> None:
 
 @pytest.mark.alone
 def test_abort_reaches_a_waiter_here_and_there() -> None:
-    a, b, c = _C._make_in_process_group(3, 100)
+    a, b, c = _machinery.make_in_process_group(3, 100)
     texts: dict[int, str] = {}
 
     def wait(rank: int, comm: Any) -> None:
@@ -177,7 +178,7 @@ def test_abort_reaches_a_waiter_here_and_there() -> None:
 
 
 def test_long_abort_reason_is_cut() -> None:
-    a, b = _C._make_in_process_group(2, 100)
+    a, b = _machinery.make_in_process_group(2, 100)
     a.abort("y" * 100000)
     with pytest.raises(_C.AbortedError) as error:
         b.receive(0)
@@ -186,7 +187,7 @@ def test_long_abort_reason_is_cut() -> None:
 
 @pytest.mark.alone
 def test_closing_is_noticed_at_once() -> None:
-    a, b, _ = _C._make_in_process_group(3, 100)
+    a, b, _ = _machinery.make_in_process_group(3, 100)
     thread = later(0.2, b.close)
     start = time.monotonic()
     with pytest.raises(_C.PeerLostError, match="for rank 1 to send a message: it has closed"):
@@ -196,7 +197,7 @@ def test_closing_is_noticed_at_once() -> None:
 
 
 def test_messages_of_a_closed_rank_can_still_be_read() -> None:
-    a, b = _C._make_in_process_group(2, 100)
+    a, b = _machinery.make_in_process_group(2, 100)
     b.open([b"last words", b""])
     b.post()
     b.close()
@@ -207,7 +208,7 @@ def test_messages_of_a_closed_rank_can_still_be_read() -> None:
 
 
 def test_closed_reader_frees_no_slot() -> None:
-    a, b = _C._make_in_process_group(2, 100)
+    a, b = _machinery.make_in_process_group(2, 100)
     for _ in range(2):
         a.open([b"", b"x"])
         a.post()
@@ -232,14 +233,14 @@ def test_closed_reader_frees_no_slot() -> None:
     ],
 )
 def test_wrong_arguments_leave_the_group_usable(call: Callable[[Any], Any], text: str) -> None:
-    group = _C._make_in_process_group(3, 100)
+    group = _machinery.make_in_process_group(3, 100)
     with pytest.raises(ValueError, match=text):
         call(group[0])
-    assert _C._comm_stress(group, exchanges=20) > 10
+    assert _machinery.stress(group, exchanges=20) > 10
 
 
 def test_receive_twice_without_release() -> None:
-    a, b = _C._make_in_process_group(2, 100)
+    a, b = _machinery.make_in_process_group(2, 100)
     for text in (b"1", b"2"):
         a.open([b"", text])
         a.post()
@@ -251,12 +252,12 @@ def test_receive_twice_without_release() -> None:
 @pytest.mark.parametrize(("size", "slot_bytes"), [(0, 100), (-1, 100), (2, 0)])
 def test_wrong_group(size: int, slot_bytes: int) -> None:
     with pytest.raises(ValueError, match="is -?0|is -1"):
-        _C._make_in_process_group(size, slot_bytes)
+        _machinery.make_in_process_group(size, slot_bytes)
 
 
 def test_absurd_group() -> None:
     with pytest.raises(_C.ResourceError, match="address space"):
-        _C._make_in_process_group(2, 2**61)
+        _machinery.make_in_process_group(2, 2**61)
 
 
 @pytest.mark.parametrize(
@@ -273,8 +274,8 @@ def test_absurd_group() -> None:
     ],
 )
 def test_damaged_table_is_an_error(offset: int, length: int, posted: int) -> None:
-    a, b = _C._make_in_process_group(2, 100)
-    a._damage(1, offset, length, posted)
+    a, b = _machinery.make_in_process_group(2, 100)
+    a.damage(1, offset, length, posted)
     with pytest.raises(_C.MismatchError, match="rank 1: message 1 of .* from rank 0 .*damaged"):
         b.receive(0)
     with pytest.raises(_C.MismatchError, match="damaged"):
@@ -282,30 +283,30 @@ def test_damaged_table_is_an_error(offset: int, length: int, posted: int) -> Non
 
 
 def test_damaged_release_counter_is_an_error() -> None:
-    a, b = _C._make_in_process_group(2, 100)
+    a, b = _machinery.make_in_process_group(2, 100)
     for _ in range(2):
         a.open([b"", b"x"])
         a.post()
-    b._damage_released(0, 77)
+    b.damage_released(0, 77)
     with pytest.raises(_C.MismatchError, match="rank 1 has released 77 messages, 2 were sent"):
         a.open([b"", b"x"])
 
 
 def test_two_groups_do_not_meet() -> None:
-    first = _C._make_in_process_group(4, 5000)
-    second = _C._make_in_process_group(4, 5000)
+    first = _machinery.make_in_process_group(4, 5000)
+    second = _machinery.make_in_process_group(4, 5000)
     results: list[int] = []
-    thread = threading.Thread(target=lambda: results.append(_C._comm_stress(second, 200, seed=2)))
+    thread = threading.Thread(target=lambda: results.append(_machinery.stress(second, 200, seed=2)))
     thread.start()
-    results.append(_C._comm_stress(first, 200, seed=1))
+    results.append(_machinery.stress(first, 200, seed=1))
     thread.join()
     assert len(results) == 2 and min(results) > 500
     second[0].abort("only the second")
-    assert _C._comm_stress(first, 20, seed=5) > 20
+    assert _machinery.stress(first, 20, seed=5) > 20
 
 
 def test_forked_child_cannot_use_or_end_the_parents_group() -> None:
-    group = _C._make_in_process_group(2, 100)
+    group = _machinery.make_in_process_group(2, 100)
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -317,4 +318,4 @@ def test_forked_child_cannot_use_or_end_the_parents_group() -> None:
         group[0].close()
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert _C._comm_stress(group, 20, max_bytes=100) > 10
+    assert _machinery.stress(group, 20, max_bytes=100) > 10

@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.calls import on_threads
+from tests.comm.mpi_endpoint import make_mpi_endpoint
 from tests.comm.mpi_mock import LONG, NOTE, OTHER, MockMpi, settle, text
 from torch_cgx import _C
 
@@ -197,7 +198,7 @@ def test_parts_have_to_be_the_same(mock: MockMpi) -> None:
     store = dist.HashStore()
 
     def make(rank: int) -> Any:
-        return _C._make_mpi_endpoint(mock.tables[rank], store, rank, 2, part_bytes=100 + rank)
+        return make_mpi_endpoint(mock.tables[rank], store, rank, 2, part_bytes=100 + rank)
 
     for outcome in on_threads(2, make):
         assert isinstance(outcome, _C.MismatchError)
@@ -254,4 +255,4 @@ def test_a_table_of_another_version_is_refused(mock: MockMpi) -> None:
 @pytest.mark.parametrize("thing", [None, "x", 1.5])
 def test_something_that_is_no_capsule_is_refused(thing: Any) -> None:
     with pytest.raises(ValueError, match=r"capsule of an MPI module.*got"):
-        _C._make_mpi_endpoint(thing, dist.HashStore(), 0, 1)
+        make_mpi_endpoint(thing, dist.HashStore(), 0, 1)

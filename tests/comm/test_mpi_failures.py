@@ -11,6 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.calls import on_threads
+from tests.comm.mpi_endpoint import make_mpi_endpoint
 from tests.comm.mpi_mock import LONG, OTHER, PEER_LOST, TRUNCATED, MockMpi, settle, text
 from torch_cgx import _C
 
@@ -38,7 +39,7 @@ def test_creation_that_hangs(mock: MockMpi) -> None:
 def test_a_member_that_does_not_come(mock: MockMpi) -> None:
     start = time.monotonic()
     with pytest.raises(_C.TimeoutError, match="mpi/rank/1"):
-        _C._make_mpi_endpoint(mock.tables[0], dist.HashStore(), 0, 2, timeout=0.3)
+        make_mpi_endpoint(mock.tables[0], dist.HashStore(), 0, 2, timeout=0.3)
     assert time.monotonic() - start < 2
 
 

@@ -235,9 +235,10 @@ def test_a_low_thread_level_is_an_error(library: Library, tmp_path: Path) -> Non
 def test_processes_without_mpirun_are_told_how_to_start(library: Library, tmp_path: Path) -> None:
     script = (
         "import sys, torch.distributed as dist\n"
-        "from torch_cgx import _C, _mpi_loader\n"
+        "from tests.comm.mpi_endpoint import make_mpi_endpoint\n"
+        "from torch_cgx import _mpi_loader\n"
         "store = dist.FileStore(sys.argv[1], 2)\n"
-        "_C._make_mpi_endpoint(_mpi_loader.load(), store, int(sys.argv[2]), 2)\n"
+        "make_mpi_endpoint(_mpi_loader.load(), store, int(sys.argv[2]), 2)\n"
     )
     ranks = [
         subprocess.Popen(

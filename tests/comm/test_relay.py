@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import _machinery
 from torch_cgx import _C
 
 EAGER = 16384  # bytes of the first frame, 8 of which are the length
@@ -16,11 +17,11 @@ EAGER = 16384  # bytes of the first frame, 8 of which are the length
 def relays(
     size: int, capacity: int = 300000, delay: int = 0, lazy: bool = False, tags: int = 1 << 20
 ) -> tuple[Any, Any]:
-    network = _C._MockNetwork(size)
+    network = _machinery.MockNetwork(size)
     network.set_delay(delay, size)
     network.set_lazy(lazy)
     network.set_tags(tags)
-    return network, _C._make_relay_group(network, size, capacity)
+    return network, _machinery.make_relay_group(network, size, capacity)
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -28,7 +29,7 @@ def relays(
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
 def test_random_exchanges(size: int, delay: int, lazy: bool) -> None:
     network, group = relays(size, delay=delay, lazy=lazy)
-    checked = _C._comm_stress(group, exchanges=40, seed=size + delay, max_bytes=60000)
+    checked = _machinery.stress(group, exchanges=40, seed=size + delay, max_bytes=60000)
     assert (checked > 0) == (size > 1)
     assert network.overruns == 0
 
@@ -43,7 +44,7 @@ def test_random_exchanges_in_calls(
 ) -> None:
     network, group = relays(size, delay=delay, lazy=lazy, tags=tags)
     seed = size + delay + call_length
-    checked = _C._comm_stress(
+    checked = _machinery.stress(
         group, exchanges=40, seed=seed, max_bytes=60000, call_length=call_length
     )
     assert checked > 0
@@ -254,7 +255,7 @@ def test_errors_of_the_library_end_everybody(operations: int) -> None:
     network.fail_after(1, operations)
     start = time.monotonic()
     with pytest.raises(_C.CgxError, match="lost|aborted|abort"):
-        _C._comm_stress(group, exchanges=200, max_bytes=60000, timeout=20)
+        _machinery.stress(group, exchanges=200, max_bytes=60000, timeout=20)
     assert time.monotonic() - start < 5
     assert network.overruns == 0
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import _machinery
 from tests.calls import on_threads
 from tests.comm.ranks import FileRendezvous, Outcome, Rank, run, segments, shm, stays_empty
 from tests.distributed import ROOT
@@ -32,7 +33,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def stress(_say: Say, directory: str, size: int, exchanges: int, rank: int) -> int:
-    return _C._comm_stress([shm(directory, rank, size)], exchanges, seed=size)
+    return _machinery.stress([shm(directory, rank, size)], exchanges, seed=size)
 
 
 def wait_for_peer(say: Say, directory: str, size: int, peer: int, timeout: float, rank: int) -> Any:
@@ -135,7 +136,7 @@ def fork_close_then_stress(_say: Say, directory: str, size: int, rank: int) -> i
         os._exit(0)
     os.waitpid(child, 0)
     time.sleep(0.3)
-    return _C._comm_stress([comm], 200, seed=4)
+    return _machinery.stress([comm], 200, seed=4)
 
 
 def test_forked_child_that_cleans_up_does_no_harm(tmp_path: pathlib.Path) -> None:
@@ -206,7 +207,7 @@ def stress_under_signals(say: Say, directory: str, size: int, rank: int) -> Any:
 
     signal.signal(signal.SIGUSR1, count)
     say("armed")
-    checked = _C._comm_stress([shm(directory, rank, size, 1 << 20)], 2000, seed=9)
+    checked = _machinery.stress([shm(directory, rank, size, 1 << 20)], 2000, seed=9)
     return checked, caught
 
 
@@ -244,7 +245,7 @@ def local_group(directory: str, size: int, slot_bytes: int = 65536) -> list[Any]
 
 def test_ranks_of_one_process(tmp_path: pathlib.Path) -> None:
     comms = local_group(str(tmp_path), 3)
-    assert _C._comm_stress(comms, 300) > 500
+    assert _machinery.stress(comms, 300) > 500
 
 
 def hold_two_ranks(say: Say, directory: str) -> Any:
@@ -275,7 +276,7 @@ def test_no_leak_of_descriptors_or_mappings(tmp_path: pathlib.Path) -> None:
     for i in range(200):
         comms = local_group(str(tmp_path / str(i)), 2, 4096)
         if i % 10 == 0:
-            assert _C._comm_stress(comms, 5) > 0
+            assert _machinery.stress(comms, 5) > 0
         for comm in comms:
             comm.close()
     assert count() == start

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
+from tests import _machinery
 from tests.distributed import run_pooled
-from torch_cgx import _C
 
 
 def test_crc32c():
@@ -25,31 +25,31 @@ def test_crc32c():
         b"": 0,
     }
     for data, expected in vectors.items():
-        assert _C.crc32c(data) == expected == _C.crc32c(data, tables=True)
+        assert _machinery.crc32c(data) == expected == _machinery.crc32c(data, tables=True)
     random = np.random.default_rng(0)
     for length in [*range(70), 1000, 4095, 4096, 65537]:
         data = random.bytes(length)
-        assert _C.crc32c(data) == _C.crc32c(data, tables=True)
-        assert length == 0 or _C.crc32c(data) != zlib.crc32(data)  # another polynomial
+        assert _machinery.crc32c(data) == _machinery.crc32c(data, tables=True)
+        assert length == 0 or _machinery.crc32c(data) != zlib.crc32(data)  # another polynomial
 
 
 def damaged(rank, world_size, fault, steps):
-    _C.allow_faults()
+    _machinery.allow_faults()
     heard = []
     for step in range(steps):
         group = dist.new_group(list(range(world_size)))
         x = torch.arange(5000, dtype=torch.float32) * (rank + 1)
         exact = torch.arange(5000, dtype=torch.float32) * 3
-        _C.order_fault(fault if rank == 0 else "none", step)
+        _machinery.order_fault(fault if rank == 0 else "none", step)
         try:
             torch_cgx.all_reduce(x, config={"bits": 8}, group=group)
             close = torch.allclose(x, exact, atol=60)
             heard.append("right" if close else "garbage")
         except torch_cgx.CgxError as error:
             heard.append(f"{type(error).__name__}: {error}")
-        _C.order_fault("none")
+        _machinery.order_fault("none")
         dist.destroy_process_group(group)
-    _C.allow_faults(False)
+    _machinery.allow_faults(False)
     return heard
 
 

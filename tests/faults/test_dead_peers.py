@@ -50,18 +50,18 @@ def survive(rank, world_size, store, victim, direct, step):
     what they heard, and make a new group.
     """
     torch.set_num_threads(1)
-    from torch_cgx import _C
+    from tests import _machinery
 
-    _C.allow_faults()
+    _machinery.allow_faults()
     join(rank, world_size, store)
     reduce_once(1, direct)
     dist.barrier()
     if step is None:  # how many steps does a call have?
-        _C.order_fault("none")
+        _machinery.order_fault("none")
         reduce_once(1, direct)
-        return _C.fault_steps()
+        return _machinery.fault_steps()
     if rank == victim:
-        _C.order_fault("kill", step)
+        _machinery.order_fault("kill", step)
     cause = None
     for _ in range(3):
         try:

@@ -2,8 +2,8 @@
 
 #include "base/error.h"
 #include "check.h"
-#include "comm/mock_network.h"
 #include "comm/relay/lengths.h"
+#include "machinery/mock_network.h"
 #include "targets.h"
 
 namespace cgx::native {

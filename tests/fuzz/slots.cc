@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "check.h"
 #include "comm/in_process.h"
-#include "slot_access.h"
+#include "machinery/slot_access.h"
 #include "targets.h"
 
 namespace cgx::native {

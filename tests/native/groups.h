@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/mock_network.h"
 #include "comm/rendezvous.h"
+#include "machinery/mock_network.h"
 #include "reduce/engine.h"
 
 namespace cgx::native {

@@ -2,9 +2,9 @@
 #include <string>
 
 #include "check.h"
-#include "comm/stress.h"
 #include "groups.h"
-#include "slot_access.h"
+#include "machinery/slot_access.h"
+#include "machinery/stress.h"
 
 namespace cgx::native {
 

@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "groups.h"
-#include "slot_access.h"
+#include "machinery/slot_access.h"
 
 namespace cgx::native {
 namespace {

@@ -14,8 +14,8 @@
 #include "check.h"
 #include "comm/shm/area.h"
 #include "comm/shm/communicator.h"
-#include "comm/stress.h"
 #include "groups.h"
+#include "machinery/stress.h"
 
 namespace cgx::native {
 namespace {

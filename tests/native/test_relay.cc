@@ -3,8 +3,8 @@
 #include "comm/relay/lengths.h"
 #include "comm/relay/memory.h"
 #include "comm/relay/relay.h"
-#include "comm/stress.h"
 #include "groups.h"
+#include "machinery/stress.h"
 
 namespace cgx::native {
 

@@ -81,6 +81,46 @@ def test_parts_of_the_backend_do_not_include_each_other():
     assert group == {"backend/reductions", "backend/forward"}
 
 
+def test_test_machinery_is_not_in_the_shipped_module(monkeypatch):
+    from tests import _machinery
+    from torch_cgx import _C
+
+    names = {name for name in dir(_machinery) if not name.startswith("__")}
+    assert {"order_fault", "MockNetwork", "stress", "make_mpi_endpoint"} <= names
+    assert not names & set(dir(_C))
+    shipped = _setup_namespace(monkeypatch)["sources"]()
+    assert not [source for source in shipped if "tests" in Path(source).parts]
+
+
+def test_test_machinery_raises_the_classes_of_the_shipped_module():
+    import torch_cgx
+    from tests import _machinery
+
+    a, _ = _machinery.make_in_process_group(2, 100)
+    with pytest.raises(torch_cgx.TimeoutError) as caught:
+        a.receive(1, 0.01)
+    assert type(caught.value) is torch_cgx.TimeoutError
+
+
+def test_without_the_test_machinery_an_import_says_how_to_build_it():
+    script = "import sys; sys.modules['tests._machinery'] = None; from tests import _machinery"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ImportError" in done.stderr and "`make build`, or CGX_TESTING=1" in done.stderr
+
+
+@pytest.mark.parametrize("wanted, expected", [("", False), ("0", False), ("1", True)])
+def test_the_test_machinery_is_built_on_request(monkeypatch, wanted, expected):
+    monkeypatch.setenv("CGX_TESTING", wanted)
+    assert _setup_namespace(monkeypatch)["testing"]() is expected
+
+
+def test_another_value_of_cgx_testing_is_refused(monkeypatch):
+    monkeypatch.setenv("CGX_TESTING", "yes")
+    with pytest.raises(SystemExit, match="CGX_TESTING is 'yes', allowed: 0, 1"):
+        _setup_namespace(monkeypatch)["testing"]()
+
+
 def _setup_namespace(monkeypatch):
     import setuptools
 
@@ -190,6 +230,7 @@ def test_source_archive_is_complete(tmp_path):
         "pyproject.toml",
         "setup.py",
         "build_kernels.py",
+        "tests/core.mk",
         "torch_cgx/_C.pyi",
         "torch_cgx/launch/__init__.py",
     } <= names

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 
@@ -79,6 +80,20 @@ void register_errors(py::module_& module) {
       add_class(module, "NonFiniteError", "A NaN or an Inf under nonfinite=\"raise\".", base);
   all.resource = add_class(module, "ResourceError",
                            "The machine lacks something, e.g. room in /dev/shm.", base);
+  py::register_local_exception_translator(translate);
+}
+
+void adopt_errors(const py::module_& engine) {
+  Classes& all = classes();
+  const std::pair<PyObject*&, const char*> names[] = {
+      {all.error, "CgxError"},          {all.timeout, "TimeoutError"},
+      {all.peer_lost, "PeerLostError"}, {all.aborted, "AbortedError"},
+      {all.mismatch, "MismatchError"},  {all.non_finite, "NonFiniteError"},
+      {all.resource, "ResourceError"},
+  };
+  for (const auto& [slot, name] : names) {
+    slot = py::object(engine.attr(name)).release().ptr();
+  }
   py::register_local_exception_translator(translate);
 }
 

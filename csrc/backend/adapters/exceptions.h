@@ -13,6 +13,10 @@ namespace cgx {
 /// Call once, before other bindings.
 void register_errors(pybind11::module_& module);
 
+/// The same for another extension module, whose functions then raise the classes of `engine`: the
+/// module that register_errors() was called for.
+void adopt_errors(const pybind11::module_& engine);
+
 /// The Python class (borrowed) of an engine error; RuntimeError's subclass CgxError at least.
 PyObject* python_class_of(const Error& error);
 

@@ -1,18 +1,17 @@
-#include "comm/faults.h"
+#include "machinery/faults.h"
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <utility>
 #include <vector>
-
-#include "base/error.h"
 
 namespace cgx {
 namespace {
 
-std::atomic<bool> allowed_now{false};
+std::atomic<CommunicatorHook*> hook_now{nullptr};
 std::atomic<int64_t> taken{0};
 std::atomic<int64_t> at{-1};
 std::atomic<Fault> ordered{Fault::kNone};
@@ -22,6 +21,8 @@ Fault next_fault() {
   return step == at ? ordered.exchange(Fault::kNone) : Fault::kNone;
 }
 
+// Its memory and code are the test module's, its inner one those of the module that made it: each
+// destroys and throws by its own.
 class Faulty final : public Communicator {
  public:
   explicit Faulty(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
@@ -112,7 +113,7 @@ class Faulty final : public Communicator {
     const Fault fault = next_fault();
     if (fault == Fault::kKill) kill(getpid(), SIGKILL);
     if (fault == Fault::kStop) kill(getpid(), SIGSTOP);
-    if (fault == Fault::kError) throw Error("a fault was ordered");
+    if (fault == Fault::kError) hook_now.load()->fail("a fault was ordered");
     return fault;
   }
 
@@ -120,11 +121,16 @@ class Faulty final : public Communicator {
   std::vector<std::byte> altered_;
 };
 
+std::unique_ptr<Communicator> with_faults(std::unique_ptr<Communicator> inner) {
+  return std::make_unique<Faulty>(std::move(inner));
+}
+
 }  // namespace
 
-void FaultPlan::allow(bool allow) { allowed_now = allow; }
-
-bool FaultPlan::allowed() { return allowed_now; }
+void FaultPlan::allow(CommunicatorHook& hook, bool allow) {
+  hook_now = &hook;
+  hook.wrap = allow ? with_faults : nullptr;
+}
 
 void FaultPlan::order(Fault fault, int64_t step) {
   ordered = Fault::kNone;
@@ -134,9 +140,5 @@ void FaultPlan::order(Fault fault, int64_t step) {
 }
 
 int64_t FaultPlan::steps() { return taken; }
-
-std::unique_ptr<Communicator> with_faults(std::unique_ptr<Communicator> inner) {
-  return std::make_unique<Faulty>(std::move(inner));
-}
 
 }  // namespace cgx

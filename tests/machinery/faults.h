@@ -3,9 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
-#include "comm/communicator.h"
+#include "comm/hooks.h"
 
 namespace cgx {
 
@@ -18,18 +17,16 @@ enum class Fault : uint8_t {
   kTruncate,  // shows the next message one byte short
 };
 
-/// Every call of a communicator made by with_faults(), in this process, is a step.
+/// Every call of a communicator that was made while faults were allowed, in this process, is a
+/// step.
 struct FaultPlan {
-  /// Whether communicators that the backend creates from now on have faults.
-  static void allow(bool allow);
-  static bool allowed();
+  /// Whether communicators that process groups make from now on have faults. `hook`: the slot of
+  /// the extension module that makes them, one and the same in all calls.
+  static void allow(CommunicatorHook& hook, bool allow);
   /// From now on: `fault` at step number `step` (0: the next one). kNone takes an order back.
   static void order(Fault fault, int64_t step);
   /// Steps since the last order().
   static int64_t steps();
 };
-
-/// `inner`, with faults.
-std::unique_ptr<Communicator> with_faults(std::unique_ptr<Communicator> inner);
 
 }  // namespace cgx

@@ -1,8 +1,5 @@
-#include "bindings/comm.h"
-
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -11,40 +8,21 @@
 
 #include "base/error.h"
 #include "comm/in_process.h"
-#include "comm/mock_network.h"
 #include "comm/relay/relay.h"
 #include "comm/shm/communicator.h"
-#include "comm/shm/slots.h"
-#include "comm/stress.h"
+#include "machinery/bindings.h"
+#include "machinery/mock_network.h"
+#include "machinery/python.h"
+#include "machinery/slot_access.h"
+#include "machinery/stress.h"
 
 namespace py = pybind11;
 
 namespace cgx {
 
-/// Writes what a peer with damaged memory would write.
-struct SlotExchangeTestAccess {
-  static void damage(SlotExchange& comm, int to, uint64_t offset, uint64_t bytes, uint64_t posted) {
-    PairSent& pair = comm.memory_.sent(comm.rank_, to);
-    for (PairSent::Posted& entry : pair.ring) {
-      entry.offset = offset;
-      entry.bytes = bytes;
-    }
-    pair.posted = posted;
-  }
-  static void damage_released(SlotExchange& comm, int from, uint64_t released) {
-    comm.memory_.seen(comm.rank_, from).released = released;
-  }
-};
-
 namespace {
 
 using Sizes = std::vector<size_t>;
-
-Deadline deadline_of(double seconds) {
-  if (!(seconds >= 0)) throw ConfigError(str_of("timeout is ", seconds, " s, allowed: 0 or more"));
-  return Deadline::after(
-      std::chrono::nanoseconds(static_cast<int64_t>(std::min(seconds, 1e9) * 1e9)));
-}
 
 /// A communicator that Python may close before it is collected. A call under way keeps it alive.
 class Handle {
@@ -103,39 +81,6 @@ py::bytes receive(const Handle& handle, int peer, double timeout) {
   return {reinterpret_cast<const char*>(message.data), message.bytes};
 }
 
-/// A rendezvous of two Python callables: set(key, value) and get(key, timeout_seconds) -> bytes.
-class PyRendezvous final : public Rendezvous {
- public:
-  PyRendezvous(py::function set, py::function get) : set_(std::move(set)), get_(std::move(get)) {}
-
-  void set(const std::string& key, const std::string& value) override {
-    call(key, [&] { set_(key, py::bytes(value)); });
-  }
-  std::string get(const std::string& key, const Deadline& deadline) override {
-    std::string value;
-    call(key, [&] {
-      value = get_(key, std::chrono::duration<double>(deadline.left()).count()).cast<std::string>();
-    });
-    return value;
-  }
-
- private:
-  template <typename Step>
-  static void call(const std::string& key, Step step) {
-    py::gil_scoped_acquire acquired;
-    try {
-      step();
-    } catch (const py::error_already_set& error) {
-      const std::string text = str_of("key ", key, ": ", error.what());
-      if (error.matches(PyExc_TimeoutError)) throw TimeoutError(text);
-      throw Error(text);
-    }
-  }
-
-  py::function set_;
-  py::function get_;
-};
-
 std::unique_ptr<Handle> make_shm(py::function set, py::function get, int rank, int size,
                                  size_t slot_bytes, double timeout) {
   PyRendezvous rendezvous(std::move(set), std::move(get));
@@ -177,7 +122,7 @@ uint64_t stress(const std::vector<Handle*>& handles, int exchanges, uint64_t see
 }
 
 void bind_handle(py::module_& module) {
-  py::class_<Handle>(module, "_Communicator")
+  py::class_<Handle>(module, "Communicator")
       .def_property_readonly("rank", [](const Handle& self) { return self.get()->rank(); })
       .def_property_readonly("size", [](const Handle& self) { return self.get()->size(); })
       .def_property_readonly("name", [](const Handle& self) { return self.get()->name(); })
@@ -250,20 +195,20 @@ void bind_handle(py::module_& module) {
              comm->abort({FailureKind::kAborted, reason});
            })
       .def("close", &Handle::close)
-      .def("_damage",
+      .def("damage",
            [](const Handle& self, int to, uint64_t offset, uint64_t bytes, uint64_t posted) {
-             SlotExchangeTestAccess::damage(self.slots(), to, offset, bytes, posted);
+             SlotExchangeTestAccess::announce(self.slots(), to, offset, bytes, posted);
            })
-      .def("_damage_released", [](const Handle& self, int from, uint64_t released) {
-        SlotExchangeTestAccess::damage_released(self.slots(), from, released);
+      .def("damage_released", [](const Handle& self, int from, uint64_t released) {
+        SlotExchangeTestAccess::seen(self.slots(), from).released = released;
       });
 }
 
 }  // namespace
 
-void bind_comm(py::module_& module) {
+void bind_communicators(py::module_& module) {
   bind_handle(module);
-  py::class_<MockNetwork>(module, "_MockNetwork")
+  py::class_<MockNetwork>(module, "MockNetwork")
       .def(py::init<int>(), py::arg("size"))
       .def("set_delay",
            [](MockNetwork& self, int microseconds, uint64_t seed) {
@@ -274,13 +219,13 @@ void bind_comm(py::module_& module) {
       .def("forge_length", &MockNetwork::forge_length)
       .def("fail_after", &MockNetwork::fail_after)
       .def_property_readonly("overruns", &MockNetwork::overruns);
-  module.def("_make_in_process_group", &make_in_process, py::arg("size"), py::arg("slot_bytes"),
+  module.def("make_in_process_group", &make_in_process, py::arg("size"), py::arg("slot_bytes"),
              py::arg("slots") = 2);
-  module.def("_make_shm_communicator", &make_shm, py::arg("set"), py::arg("get"), py::arg("rank"),
+  module.def("make_shm_communicator", &make_shm, py::arg("set"), py::arg("get"), py::arg("rank"),
              py::arg("size"), py::arg("slot_bytes"), py::arg("timeout") = 30.0);
-  module.def("_make_relay_group", &make_relays, py::arg("network"), py::arg("size"),
+  module.def("make_relay_group", &make_relays, py::arg("network"), py::arg("size"),
              py::arg("capacity"));
-  module.def("_comm_stress", &stress, py::arg("comms"), py::arg("exchanges"), py::arg("seed") = 0,
+  module.def("stress", &stress, py::arg("comms"), py::arg("exchanges"), py::arg("seed") = 0,
              py::arg("max_bytes") = 65536, py::arg("timeout") = 60.0, py::arg("call_length") = 0);
 }
 

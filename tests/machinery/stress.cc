@@ -1,4 +1,4 @@
-#include "comm/stress.h"
+#include "machinery/stress.h"
 
 #include <algorithm>
 #include <cstring>

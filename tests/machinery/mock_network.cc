@@ -1,4 +1,4 @@
-#include "comm/mock_network.h"
+#include "machinery/mock_network.h"
 
 #include <algorithm>
 #include <condition_variable>

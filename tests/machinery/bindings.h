@@ -1,0 +1,19 @@
+// Python faces of tests._machinery. Everything that may wait releases the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace cgx {
+
+/// Adds Communicator, MockNetwork, make_in_process_group, make_shm_communicator, make_relay_group
+/// and stress.
+void bind_communicators(pybind11::module_& module);
+
+/// Adds MpiTransfer, MpiEndpoint and make_mpi_endpoint.
+void bind_mpi_endpoints(pybind11::module_& module);
+
+/// Adds allow_faults, order_fault and fault_steps. `engine`: torch_cgx._C, whose process groups get
+/// the faults.
+void bind_faults(pybind11::module_& module, const pybind11::module_& engine);
+
+}  // namespace cgx
