@@ -1,8 +1,9 @@
 """Builds the extension module torch_cgx._C against the torch that is installed; everything else is
 in pyproject.toml.
 
-Needs torch, a C++20 compiler and (for parallel, incremental builds) ninja; no CUDA, NCCL or MPI.
-Object files stay in build/, so a second build compiles only what changed.
+Needs torch, a C++20 compiler and ninja; no CUDA, NCCL or MPI. Which compiler and flags: CXX,
+CFLAGS, CPPFLAGS, CXXFLAGS, LDFLAGS; how many at once: MAX_JOBS. Object files stay in build/, so a
+second build compiles only what changed (build_engine.py).
 
 Where there is an mpicc, also a small module for its MPI library: torch_cgx._mpi_openmpi or
 torch_cgx._mpi_mpich. CGX_MPICC names one or several, with ':' between them; else it is MPICC, or
@@ -10,12 +11,13 @@ mpicc beside the interpreter or on the PATH. CGX_MPI=0 builds none.
 
 Where there is an nvcc, also the kernels for GPUs (build_kernels.py).
 
-With CGX_TESTING=1, also the module of the tests' machinery, tests._machinery, if the build is
-one in place or editable: no wheel holds it.
+With CGX_TESTING=1, also tests._machinery, the module of tests/machinery, if the build is in place
+or editable: no wheel holds it.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -23,7 +25,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import setuptools
 from setuptools import Extension, setup
@@ -32,6 +36,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 # A build by pip does not look for modules here.
 sys.path.insert(0, str(ROOT))
+import build_engine  # noqa: E402
 import build_kernels  # noqa: E402
 
 del sys.path[0]
@@ -39,7 +44,7 @@ del sys.path[0]
 TORCH_FIRST, TORCH_LAST = (2, 11), (2, 14)  # as in pyproject.toml
 # No fused multiply-add: every SIMD level and the GPU must give the same bits.
 FLAGS = ["-O3", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-g0"]
-MACHINERY = "tests._machinery"
+LINK = ["-pthread", "-lrt"] if sys.platform.startswith("linux") else []
 SEPARATE = {"module"}  # directories that are not part of this extension module
 
 PROBE = """
@@ -77,6 +82,19 @@ cgx_kind unknown
 def sources() -> list[str]:
     found = (p.relative_to(ROOT) for p in (ROOT / "csrc").rglob("*.cc"))
     return sorted(str(p) for p in found if not SEPARATE & set(p.parts[:-1]))
+
+
+def not_option(word: str) -> bool:
+    """For commands whose compiler may be several words ("ccache g++")."""
+    return not word.startswith("-")
+
+
+def put(built: Path, target: Path) -> None:
+    """A copy. What was there goes first: a process may be running it."""
+    if target.exists() and built.samefile(target):
+        return
+    target.unlink(missing_ok=True)
+    shutil.copy2(built, target)
 
 
 def testing() -> bool:
@@ -144,15 +162,6 @@ def check_compiler(command: list[str]) -> None:
             f"torch_cgx needs a C++20 compiler, and {' '.join(command)!r} is none (g++ >= 11 or "
             f"clang++ >= 14 are; choose one with the variable CXX):\n{probe.stderr}"
         )
-
-
-def find_ninja() -> None:
-    """Puts the interpreter's own ninja first: another version would not know these objects and
-    compile all of them again, and an environment that is not activated has none in its PATH.
-    """
-    scripts = sysconfig.get_path("scripts")
-    if (Path(scripts) / "ninja").exists():
-        os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", "")])
 
 
 class MpiError(Exception):
@@ -278,44 +287,83 @@ except ImportError as error:
         def run(self) -> None:
             sys.exit(no_torch(cause, sysconfig.get_path("purelib")))
 
-    extensions = [Extension("torch_cgx._C", sources())]
+    extension = Extension("torch_cgx._C", sources())
     command: type[build_ext] = NoTorch
 else:
-    find_ninja()
 
     class Build(BuildExtension):
-        """Checks torch and the compiler first, and keeps its objects in one place whoever asks for
-        the build.
+        """Checks torch and the compiler first, takes flags and libraries from torch, and keeps its
+        objects in one place whoever asks for the build.
         """
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options, use_ninja=False)  # torch's own use of it
 
         def finalize_options(self) -> None:
             super().finalize_options()
             check_torch(torch.__version__)
-            tag = f"{sys.implementation.cache_tag}-torch{torch.__version__}"
             # pip would give an editable build a fresh directory each time.
-            self.build_temp = str(ROOT / "build" / f"temp-{tag}")
+            self.build_temp = str(ROOT / "build" / f"temp-{sys.implementation.cache_tag}")
 
         def build_extensions(self) -> None:
-            check_compiler(os.environ.get("CXX", self.compiler.compiler_cxx[0]).split())
-            super().build_extensions()
+            check_compiler(self.compiler_command())
+            super().build_extensions()  # torch's: adds its flags, then calls build_extension()
 
         def build_extension(self, ext: Extension) -> None:
-            before = self.build_temp
-            if ext.name == MACHINERY:  # the same sources with other flags
-                self.build_temp = str(Path(before) / "machinery")
-            super().build_extension(ext)
-            self.build_temp = before
+            modules = [build_engine.Module("_C", ext.sources, self.libraries_of(ext))]
+            if self.testing:  # it needs none of torch's libraries
+                modules.append(build_engine.Module("_machinery", machinery_sources(), LINK))
+            tag = f"torch{torch.__version__}"
+            work = Path(self.build_temp)
+            self.built = build_engine.build(work, tag, self.tools_of(ext), modules)
+            target = Path(self.get_ext_fullpath(ext.name))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            put(self.built["_C"], target)
+
+        def compiler_command(self) -> list[str]:
+            named = shlex.split(os.environ.get("CXX", ""))
+            return named or [*itertools.takewhile(not_option, self.compiler.compiler_cxx)]
+
+        def tools_of(self, ext: Extension) -> build_engine.Tools:
+            asked = [*itertools.dropwhile(not_option, self.compiler.compiler_so)]
+            asked += [*shlex.split(os.environ.get("CXXFLAGS", "")), *FLAGS]
+            core, python, others = [], [], []  # of the flags that torch has added
+            for flag in ext.extra_compile_args:
+                if flag.startswith("-D_GLIBCXX"):
+                    core.append(flag)
+                elif flag.startswith("-DPYBIND11"):
+                    python.append(flag)
+                elif not flag.startswith("-DTORCH_EXTENSION_NAME"):
+                    others.append(flag)
+            # As headers of the system: their warnings are nobody's here.
+            headers = [word for path in ext.include_dirs for word in ("-isystem", path)]
+            headers += [f"-I{path}" for path in self.include_dirs]
+            flags = {"core": [*asked, *core]}
+            flags["python"] = [*flags["core"], *headers, *python]
+            flags["torch"] = [*flags["python"], *others]
+            compiler = self.compiler_command()
+            linker = [*itertools.dropwhile(not_option, self.compiler.linker_so_cxx)]
+            return build_engine.Tools(compiler, flags, [*compiler, *linker])
+
+        def libraries_of(self, ext: Extension) -> list[str]:
+            folders = [f"-L{folder}" for folder in (*ext.library_dirs, *self.library_dirs)]
+            names = [f"-l{name}" for name in self.get_libraries(ext)]
+            return [*folders, *names, *ext.extra_link_args]
 
         def run(self) -> None:
             # First: they take a second, and an mpicc that does not work is told before the rest.
             built = build_mpi_modules(Path(self.build_temp) / "mpi")
-            kernels = build_kernels.build(Path(self.build_temp) / "kernels")
+            build_kernels.wanted_archs()  # so is a bad CGX_CUDA_ARCHS
+            self.testing = testing() and self.inplace
+            with ThreadPoolExecutor(1) as beside:
+                kernels = beside.submit(build_kernels.build, Path(self.build_temp) / "kernels")
+                super().run()
             if self.inplace:
-                # One of another build would not fit what is built now.
-                Path(self.get_ext_fullpath(MACHINERY)).unlink(missing_ok=True)
-            else:
-                self.extensions = [e for e in self.extensions if e.name != MACHINERY]
-            super().run()
+                # One of an earlier build would not fit what is built now.
+                machinery = Path(self.get_ext_fullpath("tests._machinery"))
+                machinery.unlink(missing_ok=True)
+                if self.testing:
+                    put(self.built["_machinery"], machinery)
             self.more_outputs: list[str] = []
             for kind in MPI_KINDS:
                 target = Path(self.get_ext_fullpath(f"torch_cgx._mpi_{kind}"))
@@ -324,13 +372,12 @@ else:
                 self.put(built.get(kind), target, stays)
             for name in build_kernels.FILES:
                 target = Path(self.get_ext_fullpath("torch_cgx._C")).with_name(name)
-                self.put(kernels.get(name), target, stays=False)
+                self.put(kernels.result().get(name), target, stays=False)
 
         def put(self, built: Path | None, target: Path, stays: bool) -> None:
             """What was built to where it belongs; what an earlier build left there goes."""
             if built is not None:
-                if not (target.exists() and built.samefile(target)):
-                    shutil.copy2(built, target)
+                put(built, target)
                 self.more_outputs.append(str(target))
             elif not stays:
                 target.unlink(missing_ok=True)
@@ -338,20 +385,8 @@ else:
         def get_outputs(self) -> list[str]:
             return [*super().get_outputs(), *getattr(self, "more_outputs", [])]
 
-    def module(name: str, files: list[str], *includes: str) -> Extension:
-        return CppExtension(
-            name,
-            files,
-            include_dirs=[str(ROOT / folder) for folder in includes],
-            depends=headers(),
-            extra_compile_args=FLAGS,
-            extra_link_args=["-pthread", "-lrt"] if sys.platform.startswith("linux") else [],
-        )
-
-    extensions = [module("torch_cgx._C", sources(), "csrc")]
-    if testing():
-        extensions.append(module(MACHINERY, machinery_sources(), "csrc", "tests"))
+    extension = CppExtension("torch_cgx._C", sources(), depends=headers(), extra_link_args=LINK)
     command = Build
 
 check_setuptools(setuptools.__version__)
-setup(ext_modules=extensions, cmdclass={"build_ext": command})
+setup(ext_modules=[extension], cmdclass={"build_ext": command})

@@ -53,6 +53,13 @@ def damaged(rank, world_size, fault, steps):
     return heard
 
 
+def test_an_error_on_order_is_one_of_the_engines_own():
+    # The communicator that throws is code of another extension module.
+    mine, theirs = run_pooled(damaged, 2, "error", 3)
+    assert all(text.startswith("CgxError") and "a fault was ordered" in text for text in mine), mine
+    assert "garbage" not in theirs and "a fault was ordered" in "".join(theirs), theirs
+
+
 @pytest.mark.parametrize("fault", ["truncate", "alter"])
 @pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
 def test_damage_is_refused(carrier, fault):

@@ -229,6 +229,7 @@ def test_source_archive_is_complete(tmp_path):
         "LICENSE",
         "pyproject.toml",
         "setup.py",
+        "build_engine.py",
         "build_kernels.py",
         "tests/core.mk",
         "torch_cgx/_C.pyi",

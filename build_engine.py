@@ -1,0 +1,211 @@
+"""Compiles the extension modules for setup.py, by a ninja file of its own.
+
+Sources are of four kinds, by what they include, themselves or through the project's headers:
+
+    core     neither Python nor torch. Most are. Compiled once for all versions of torch.
+    torch    torch's headers, twenty seconds of every compilation.
+    python   pybind11, of which every compilation emits a copy: all sources of a module are one.
+    bindings both of them, and dealt with as both.
+
+So sources of the last two kinds share their anonymous namespaces. Headers that most sources include
+are precompiled: those of torch, and for the core those of the standard library.
+
+ninja compiles again what a changed source, header, flag or compiler concerns, and links again a
+module that has lost or got a source.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import itertools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+INCLUDED_AS = ("csrc", "tests")  # folders in which "..." of an #include is looked for
+PRECOMPILED = {"core": "csrc/base/precompiled.h", "torch": "csrc/backend/precompiled.h"}
+KINDS = ("core", "torch", "python", "bindings")
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What the interpreter, torch and the environment ask for."""
+
+    compiler: list[str]
+    flags: dict[str, list[str]]  # core, python (without torch's) and torch (with both)
+    linker: list[str]  # with what stands before the objects
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str
+    sources: list[str]  # relative to ROOT
+    libraries: list[str]  # what stands behind the objects
+
+
+def kind_of(source: str) -> str:
+    """Of KINDS; `source` is relative to ROOT."""
+    systems: set[str] = set()
+    seen, left = {source}, [source]
+    while left:
+        found, headers = _included(left.pop())
+        systems |= found
+        left += headers - seen
+        seen |= headers
+    torch = any(name.startswith(("torch/", "ATen/", "c10/")) for name in systems)
+    pybind = any(name.startswith("pybind11/") for name in systems)
+    return KINDS[torch + 2 * (pybind or ("Python.h" in systems and not torch))]
+
+
+@functools.cache
+def _included(path: str) -> tuple[frozenset[str], frozenset[str]]:
+    """By one file alone: as <...>, and the project's headers."""
+    found = INCLUDE.findall((ROOT / path).read_text())
+    headers = {f"{folder}/{quoted}" for folder in INCLUDED_AS for quoted, _ in found if quoted}
+    here = (name for name in headers if (ROOT / name).is_file())
+    return frozenset(system for _, system in found), frozenset(here)
+
+
+def find_ninja() -> str:
+    """The interpreter's own ninja, if it has one: an environment that is not activated has none in
+    its PATH.
+    """
+    own = Path(sysconfig.get_path("scripts")) / "ninja"
+    found = str(own) if own.exists() else shutil.which("ninja")
+    if found is None:
+        sys.exit("torch_cgx builds with ninja, and there is none: pip install ninja")
+    return found
+
+
+def jobs() -> list[str]:
+    """-j for ninja; MAX_JOBS as torch's own builds take it."""
+    wanted = os.environ.get("MAX_JOBS", "").strip()
+    if not wanted:
+        return []
+    if not wanted.isdigit() or int(wanted) == 0:
+        sys.exit(f"MAX_JOBS is {wanted!r}, allowed: a number from 1 on")
+    return ["-j", wanted]
+
+
+def build(work: Path, tag: str, tools: Tools, modules: list[Module]) -> dict[str, Path]:
+    """The modules, by name, in work/tag; objects of the kind core in work/core. `tag` names the
+    version of torch. A compiler that fails ends the program.
+    """
+    ninja = find_ninja()
+    _included.cache_clear()
+    for folder in (work / "core", work / tag):
+        folder.mkdir(parents=True, exist_ok=True)
+    with open(work / "lock", "w") as lock:  # several versions of torch share a log and objects
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        file = work / tag / "build.ninja"
+        ninja_file = NinjaFile(work, tag, tools)
+        for module in modules:
+            ninja_file.module(module)
+        _write(file, ninja_file.text())
+        done = subprocess.run([ninja, "-f", str(file), *jobs()])
+    if done.returncode != 0:
+        sys.exit(f"torch_cgx: the build failed (ninja -f {file}, status {done.returncode})")
+    return {module.name: work / tag / f"{module.name}.so" for module in modules}
+
+
+def _write(path: Path, text: str) -> None:
+    """A file that is as it was keeps its time."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+class NinjaFile:
+    """The lines of one, and the sources and headers beside it that it needs."""
+
+    def __init__(self, work: Path, tag: str, tools: Tools) -> None:
+        self.work, self.tag = work, tag
+        self.compiler = _program(tools.compiler)
+        self.headers: dict[str, Path] = {}  # by the flags that they are precompiled with
+        self.known: set[Path] = set()
+        includes = [f"-I{ROOT / folder}" for folder in INCLUDED_AS]
+        compile = "$compiler $flags -MD -MF $out.d -c"
+        self.lines = [
+            "ninja_required_version = 1.5",
+            f"builddir = {_path(work)}",
+            f"compiler = {_command(tools.compiler)}",
+            *(f"{key} = {_command([*includes, *flags])}" for key, flags in tools.flags.items()),
+            *_rule("compile", f"{compile} $in -o $out"),
+            *_rule("precompile", f"{compile} -x c++-header $in -o $out"),
+            *_rule("link", f"{_command(tools.linker)} $in -o $out $libraries"),
+        ]
+        for key in PRECOMPILED:
+            self.headers[key] = header = self.folder(key) / "precompiled.h"
+            _write(header, f'#include "{ROOT / PRECOMPILED[key]}"\n')
+            self.build(f"{header}.gch", "precompile", [header], [self.compiler], flags=f"${key}")
+
+    def folder(self, kind: str) -> Path:
+        return self.work / ("core" if kind == "core" else self.tag)
+
+    def module(self, module: Module) -> None:
+        objects = []
+        for kind in KINDS:
+            sources = sorted(source for source in module.sources if kind_of(source) == kind)
+            if kind in ("python", "bindings") and sources:
+                whole = self.folder(kind) / f"{module.name}_{kind}.cc"
+                _write(whole, "".join(f'#include "{ROOT / source}"\n' for source in sources))
+                objects.append(self.compiled(whole, whole.with_suffix(".o"), kind))
+            else:
+                for source in sources:
+                    target = (self.folder(kind) / source).with_suffix(".o")
+                    objects.append(self.compiled(ROOT / source, target, kind))
+        target = self.work / self.tag / f"{module.name}.so"
+        self.build(target, "link", objects, [], libraries=_command(module.libraries))
+
+    def compiled(self, source: Path, target: Path, kind: str) -> Path:
+        if target not in self.known:
+            self.known.add(target)
+            key = "torch" if kind == "bindings" else kind
+            before, flags = [self.compiler], f"${key}"
+            if key in self.headers:
+                before.append(f"{self.headers[key]}.gch")
+                # A compiler that cannot use that one reads the header itself, and says so.
+                flags += " " + _command(["-include", str(self.headers[key]), "-Winvalid-pch"])
+            self.build(target, "compile", [source], before, flags=flags)
+        return target
+
+    def build(
+        self, target: object, rule: str, inputs: list[Path], before: list[str], **variables: str
+    ) -> None:
+        """`before`: what `target` depends on, but is not named in the command."""
+        implicit = " ".join(_path(one) for one in before if one)
+        line = f"build {_path(target)}: {rule} {' '.join(map(_path, inputs))}"
+        self.lines.append(line + (f" | {implicit}" if implicit else ""))
+        self.lines += [f"  {name} = {value}" for name, value in variables.items()]
+
+    def text(self) -> str:
+        return "\n".join([*self.lines, ""])
+
+
+def _program(command: list[str]) -> str:
+    """The file of a compiler, which may be called by another one ("ccache g++")."""
+    names = itertools.takewhile(lambda word: not word.startswith("-"), command)
+    return shutil.which([*names][-1]) or ""
+
+
+def _rule(name: str, command: str) -> list[str]:
+    # What depends on which header stays in files of its own, not in ninja's log: that forgets what
+    # the ninja file of another torch does not name.
+    depfile = ["  depfile = $out.d"] if "-MF" in command else []
+    return [f"rule {name}", f"  command = {command}", f"  description = {name} $out", *depfile]
+
+
+def _path(path: object) -> str:
+    return re.sub(r"([$ :])", r"$\1", str(path))
+
+
+def _command(words: list[str]) -> str:
+    return shlex.join(words).replace("$", "$$")
