@@ -63,7 +63,7 @@ py::dict parameters_of(const Codec& codec) {
   return out;
 }
 
-std::string repr(const Codec& codec) {
+std::string codec_repr(const Codec& codec) {
   std::string text = "Codec(codec='" + codec.config().name() + "'";
   for (const auto& [name, value] : parameters_of(codec)) {
     text += str_of(", ", std::string(py::str(name)), "=", std::string(py::repr(value)));
@@ -157,7 +157,7 @@ void bind_class(py::module_& m) {
            [](const CodecHandle& h, const std::string& name) {
              const CodecConfig& config = h.codec->config();
              if (!config.family().has(name)) {
-               throw py::attribute_error(str_of(repr(*h.codec), " has no parameter '", name, "'"));
+               throw py::attribute_error(str_of(codec_repr(*h.codec), " has no parameter '", name, "'"));
              }
              return value_of(config.family().parameters[config.family().place_of(name)],
                              config.text(name));
@@ -165,7 +165,7 @@ void bind_class(py::module_& m) {
       .def("__eq__", [](const CodecHandle& a, const CodecHandle& b) { return a.codec == b.codec; })
       .def("__eq__", [](const CodecHandle&, const py::object&) { return false; })
       .def("__hash__", [](const CodecHandle& h) { return h.codec->config().hash(); })
-      .def("__repr__", [](const CodecHandle& h) { return repr(*h.codec); })
+      .def("__repr__", [](const CodecHandle& h) { return codec_repr(*h.codec); })
       .def(
           "encoded_bytes",
           [](const CodecHandle& h, size_t numel, at::ScalarType dtype) {

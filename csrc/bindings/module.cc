@@ -9,7 +9,6 @@
 #include "bindings/future.h"
 #include "bindings/gpu.h"
 #include "bindings/group.h"
-#include "bindings/mpi.h"
 #include "bindings/tuning.h"
 
 PYBIND11_MODULE(_C, m) {
@@ -20,7 +19,6 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_engine(m);
   cgx::bind_group(m);
   cgx::bind_future(m);
-  cgx::bind_mpi(m);
   cgx::bind_diagnostics(m);
   cgx::bind_tuning(m);
   cgx::show_ranges_to_torch();

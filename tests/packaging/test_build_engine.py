@@ -178,7 +178,7 @@ def test_kinds_of_the_projects_own_sources() -> None:
         "csrc/reduce/engine.cc": "core",
         "csrc/backend/work/task_queue.cc": "core",
         "csrc/backend/forward.cc": "torch",
-        "csrc/backend/exceptions.cc": "python",
+        "csrc/backend/adapters/exceptions.cc": "python",
         "csrc/bindings/group.cc": "bindings",
         "tests/machinery/stress.cc": "core",
         "tests/machinery/module.cc": "python",
