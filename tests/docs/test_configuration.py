@@ -14,7 +14,7 @@ from torch_cgx._environment import GONE, OTHERS
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
 SETTINGS = {row["option"]: row for row in table(marked(PAGE, "settings"))}
-BUILD = {"CGX_CUDA_ARCHS", "CGX_MPI", "CGX_MPICC"}
+BUILD = {"CGX_CUDA_ARCHS", "CGX_MPI", "CGX_MPICC", "CGX_TESTING"}
 TESTS = {f"CGX_TEST_{name}" for name in ("GPU", "HOSTS", "MPICH", "OPENMPI", "WARM")}
 
 
