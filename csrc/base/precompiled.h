@@ -1,5 +1,5 @@
-// The standard headers that most files of the core reach; build_engine.py compiles them once for all
-// of these files. A file goes on including what it uses.
+// The standard headers that most files of the core reach; build_engine.py compiles them once for
+// all of these files. A file goes on including what it uses.
 #pragma once
 
 #include <algorithm>

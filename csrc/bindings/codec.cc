@@ -157,7 +157,8 @@ void bind_class(py::module_& m) {
            [](const CodecHandle& h, const std::string& name) {
              const CodecConfig& config = h.codec->config();
              if (!config.family().has(name)) {
-               throw py::attribute_error(str_of(codec_repr(*h.codec), " has no parameter '", name, "'"));
+               throw py::attribute_error(
+                   str_of(codec_repr(*h.codec), " has no parameter '", name, "'"));
              }
              return value_of(config.family().parameters[config.family().place_of(name)],
                              config.text(name));

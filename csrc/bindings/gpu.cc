@@ -22,15 +22,16 @@ LoadKernels loader_of(const py::function& load) {
 }
 
 void gpu_encode_to(const CodecHandle& handle, const at::Tensor& x, const at::Tensor& payload,
-            uint64_t sequence, int rank, const py::function& load, uint64_t index, int stage) {
+                   uint64_t sequence, int rank, const py::function& load, uint64_t index,
+                   int stage) {
   const LoadKernels kernels = loader_of(load);
   const py::gil_scoped_release no_gil;
   const Codec& codec = *handle.codec;
   gpu_encode(codec, x, payload, random_key(codec.seed(), sequence, rank, stage), index, kernels);
 }
 
-void gpu_decode_to(const CodecHandle& handle, const at::Tensor& payload, int dtype, const at::Tensor& y,
-            const py::function& load, bool add) {
+void gpu_decode_to(const CodecHandle& handle, const at::Tensor& payload, int dtype,
+                   const at::Tensor& y, const py::function& load, bool add) {
   const LoadKernels kernels = loader_of(load);
   const py::gil_scoped_release no_gil;
   gpu_decode(*handle.codec, payload, dtype_of(dtype), y, add, kernels);
@@ -43,8 +44,8 @@ void bind_gpu(py::module_& m) {
         py::arg("sequence"), py::arg("rank"), py::arg("load_kernels"), py::kw_only(),
         py::arg("index") = 0, py::arg("stage") = 0,
         "Puts the encoding of x to payload on the current stream.");
-  m.def("gpu_codec_decode", &gpu_decode_to, py::arg("codec"), py::arg("payload"), py::arg("dtype_code"),
-        py::arg("y"), py::arg("load_kernels"), py::arg("add") = false,
+  m.def("gpu_codec_decode", &gpu_decode_to, py::arg("codec"), py::arg("payload"),
+        py::arg("dtype_code"), py::arg("y"), py::arg("load_kernels"), py::arg("add") = false,
         "Puts the decoding of payload to y, or its addition to y, on the current stream.");
 }
 

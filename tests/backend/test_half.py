@@ -151,7 +151,9 @@ def test_what_means_nothing_at_16_bits_changes_nothing():
 
 
 def _codec_without_its_bits(rank, size):
-    with pytest.raises(ValueError, match="codec fp16: bits='4' is not allowed; bits takes the integer 16"):
+    with pytest.raises(
+        ValueError, match="codec fp16: bits='4' is not allowed; bits takes the integer 16"
+    ):
         dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=4, codec="fp16"))
     return True
 

@@ -186,4 +186,6 @@ def test_families_are_those_of_the_document():
         family["id"]: (family["name"], ", ".join(p["name"] for p in family["parameters"]) or "none")
         for family in _C.families()
     }
-    assert {n: (name, rest.replace(" ,", ",").strip()) for n, (name, rest) in found.items()} == expected
+    assert {
+        n: (name, rest.replace(" ,", ",").strip()) for n, (name, rest) in found.items()
+    } == expected

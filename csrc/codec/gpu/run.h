@@ -3,7 +3,7 @@
 //
 // A run is cut into tiles. A thread block takes a tile at a time; the tiles of all runs are
 // numbered through, and a block finds the run of its tile by bisection of `first_tile`. Built on
-// the host once per plan (codec/gpu/run_table.h), shared by host and device: no pointers of its own.
+// the host once per plan (codec/gpu/run_table.h), shared by host and device: it holds no pointers.
 #pragma once
 
 #include "base/host_device.h"

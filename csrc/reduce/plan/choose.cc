@@ -29,8 +29,8 @@ bool takes_direct(const EngineOptions& options, const Topology& topology) {
 }
 
 // True if one rank gets all of it when it is cut into chunks. Then all others send it one message
-// each and get one, the fewest possible: the N (N - 1) of one-shot cost more CPU time than they save
-// where a message costs a system call and a wake-up.
+// each and get one, the fewest possible: the N (N - 1) of one-shot cost more CPU time than they
+// save where a message costs a system call and a wake-up.
 bool has_one_owner(const std::vector<Layer>& layers) {
   return layers.size() == 1 && layers.front().count <= layers.front().codec->granule();
 }
