@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def codecs() -> None:
-    """cgx_encode, cgx_wide_encode, cgx_decode."""
+    """cgx_encode, cgx_long_encode, cgx_decode."""
     import torch
 
     from tests.codec import gpu_cases as cases
@@ -40,7 +40,7 @@ def codecs() -> None:
 
 
 def reductions(rank: int, port: int) -> None:
-    """cgx_sum, cgx_wide_sum, cgx_finite, and the others on messages."""
+    """cgx_sum, cgx_long_sum, cgx_finite, and the others on messages."""
     import torch
     import torch.distributed as dist
 

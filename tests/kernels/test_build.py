@@ -169,7 +169,7 @@ def test_one_file_holds_all_and_includes_nothing_but_what_compilers_have() -> No
         "<cstdint>",
         "<hip/hip_runtime.h>",
     }
-    for name in ("encode", "decode", "sum", "wide_encode", "wide_sum", "finite"):
+    for name in ("encode", "decode", "sum", "long_encode", "long_sum", "finite"):
         assert text.count(f"CGX_KERNEL(cgx_{name}, ") == 1
     assert "random_key" not in text and "pragma once" not in text
     opened = len(re.findall(r"^#if", text, re.MULTILINE))

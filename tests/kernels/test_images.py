@@ -330,7 +330,7 @@ def kernels_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-NAMES = ("encode", "decode", "sum", "wide_encode", "wide_sum", "finite")
+NAMES = ("encode", "decode", "sum", "long_encode", "long_sum", "finite")
 
 
 def test_the_real_hiprtc_compiles_the_real_source(kernels_to_compile: Path) -> None:
