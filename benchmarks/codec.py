@@ -70,7 +70,7 @@ for _type in ("fp16", "bf16"):
     _what = f"{_type} / fp32 input, {{b}} bits, elements"
     _RATIOS.append(((4, 8), _what, f"encode {_type} {{b}} nearest", NEAREST, 0.5))
 for _size, _least in (("", 0.9), (L2, 0.7)):
-    for _row in (NEAREST + _size, "decode {b}" + _size):
+    for _row in (NEAREST + _size, "decode {b}" + _size, "decode+add {b}" + _size):
         _RATIOS.append((FACE_BITS, f"Python / engine, {_row}", f"Python {_row}", _row, _least))
 TARGETS = [
     (what.format(b=b), row.format(b=b), by.format(b=b), least)
@@ -131,9 +131,7 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
                 f"encode {NAMES[dtype]} {bits} {rounding}",
                 level,
                 x.nbytes,
-                lambda: _C.codec_encode(
-                    *s, x.data_ptr(), CODES[dtype], numel, 1, 0, out.data_ptr()
-                ),
+                lambda: _C.codec_encode(s, x.data_ptr(), CODES[dtype], numel, 1, 0, out.data_ptr()),
                 f"scan {NAMES[dtype]}",
             )
         )

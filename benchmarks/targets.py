@@ -172,7 +172,9 @@ def _python_face(end: str) -> Callable[[Results], float]:
 
     def figure(r: Results) -> float:
         names = (
-            f"{what}{end}" for b in (4, 8) for what in (f"encode fp32 {b} nearest", f"decode {b}")
+            f"{what}{end}"
+            for b in (4, 8)
+            for what in (f"encode fp32 {b} nearest", f"decode {b}", f"decode+add {b}")
         )
         return float(min(r.codec(f"Python {name}")["of_roof"] for name in names))
 

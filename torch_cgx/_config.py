@@ -8,25 +8,55 @@ and the rules are the engine's (csrc/codec/choice.h); here is only what Python g
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_cgx import _C
 from torch_cgx._warnings import warn
 
 if TYPE_CHECKING:
+    from torch_cgx import _C
     from torch_cgx.codecs import Codec
 
     Config = Mapping[str, Any] | _C.Options | _C.Codec | Codec
 
-EXACT_BITS: int = _C.EXACT_BITS
-HALF_BITS: int = _C.HALF_BITS
-MAX_BITS: int = _C.MAX_BITS  # more are exact, but for HALF_BITS
+    KEYS: tuple[str, ...]  # names of the settings that choose a codec
+    HALVES: tuple[str, ...]  # formats of 16 bits
+    EXACT_BITS: int
+    HALF_BITS: int
+    MAX_BITS: int  # more are exact, but for HALF_BITS
 
-# Names of the settings that choose a codec, and the table of all settings by name.
-KEYS: tuple[str, ...] = tuple(_C.codec_settings())
-_TABLE: dict[str, dict[str, Any]] = {row["name"]: row for row in _C.settings()}
-HALVES: tuple[str, ...] = tuple(_TABLE["half"]["choices"])
+
+@functools.cache
+def _engine() -> Any:
+    """The extension module. Imported on first use: importing cgx_utils must not load it."""
+    from torch_cgx import _C
+
+    return _C
+
+
+@functools.cache
+def _table() -> dict[str, dict[str, Any]]:
+    """All settings by name."""
+    return {row["name"]: row for row in _engine().settings()}
+
+
+def __getattr__(name: str) -> Any:
+    """The engine's constants."""
+    if name == "KEYS":
+        value: Any = tuple(_engine().codec_settings())
+    elif name == "HALVES":
+        value = tuple(_table()["half"]["choices"])
+    elif name in ("EXACT_BITS", "HALF_BITS", "MAX_BITS"):
+        value = getattr(_engine(), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def _keys() -> tuple[str, ...]:
+    return tuple(_engine().codec_settings())
 
 
 class Layer(NamedTuple):
@@ -44,9 +74,9 @@ def check(key: str, value: Any, where: str = "config") -> Any:
     """The canonical value of one key. ValueError or TypeError names the key, the value and what is
     allowed.
     """
-    if key not in KEYS:
-        raise ValueError(f"{where} has the unknown key {key!r}; allowed: {', '.join(KEYS)}")
-    checked = _C.check_setting(key, value, f"{where}: {key}")
+    if key not in _keys():
+        raise ValueError(f"{where} has the unknown key {key!r}; allowed: {', '.join(_keys())}")
+    checked = _engine().check_setting(key, value, f"{where}: {key}")
     if key == "bits":
         warn_of_exact(checked, where)
     return checked
@@ -54,15 +84,17 @@ def check(key: str, value: Any, where: str = "config") -> Any:
 
 def is_exact(bits: int) -> bool:
     """Whether so many bits mean values in the tensor's own type."""
-    return _C.is_exact(bits)
+    return bool(_engine().is_exact(bits))
 
 
 def warn_of_exact(bits: int, where: str) -> None:
     """Warns of numbers of bits that look like compression, and are none."""
-    if is_exact(bits) and bits != EXACT_BITS:
+    engine = _engine()
+    if is_exact(bits) and bits != engine.EXACT_BITS:
         warn(
-            f"cgx: {where}: bits={bits} means exact, nothing is compressed; 1 to {MAX_BITS} and "
-            f"{HALF_BITS} compress, {EXACT_BITS} is exact without this warning"
+            f"cgx: {where}: bits={bits} means exact, nothing is compressed; 1 to "
+            f"{engine.MAX_BITS} and {engine.HALF_BITS} compress, {engine.EXACT_BITS} is exact "
+            "without this warning"
         )
 
 
@@ -73,7 +105,7 @@ def check_dict(config: Mapping[str, Any], where: str = "config") -> dict[str, An
 
 def from_environment(key: str) -> Any:
     """The value of the setting's environment variable, or None where that is unset or empty."""
-    value = _C.setting_from_environment(key)
+    value = _engine().setting_from_environment(key)
     if key == "bits" and value is not None:
         warn_of_exact(value, variable_of(key))
     return value
@@ -81,21 +113,21 @@ def from_environment(key: str) -> Any:
 
 def variable_of(key: str) -> str:
     """The environment variable of a setting."""
-    return str(_TABLE[key]["variable"])
+    return str(_table()[key]["variable"])
 
 
 def defaults() -> dict[str, Any]:
     """What holds for each key where there is no group to ask: the environment's value, or the
     built-in one.
     """
-    found = {key: from_environment(key) for key in KEYS}
-    return {key: _TABLE[key]["value"] if value is None else value for key, value in found.items()}
+    found = {key: from_environment(key) for key in _keys()}
+    return {key: _table()[key]["value"] if value is None else value for key, value in found.items()}
 
 
 def minimal_size() -> int:
     """CGX_COMPRESSION_MINIMAL_SIZE in values: smaller tensors and layers are exact. Default 16."""
     size = from_environment("min_size")
-    return int(_TABLE["min_size"]["value"] if size is None else size)
+    return int(_table()["min_size"]["value"] if size is None else size)
 
 
 def list_of(name: str, value: Any, allowed: str) -> list[Any]:
@@ -115,6 +147,7 @@ def codec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Codec | N
     fallback: values of all keys, for what `config` leaves open (the group's `settings()`, or
     `defaults()`).
     """
+    from torch_cgx import _C
     from torch_cgx.codecs import Codec
 
     if config is None or isinstance(config, _C.Codec):
@@ -122,7 +155,7 @@ def codec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Codec | N
     if isinstance(config, Codec):
         return config._engine
     if isinstance(config, _C.Options):
-        given = {key: value for key, value in config.given().items() if key in KEYS}
+        given = {key: value for key, value in config.given().items() if key in _keys()}
     elif isinstance(config, Mapping):
         given = check_dict(config)
     else:
@@ -130,7 +163,10 @@ def codec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Codec | N
             f"config={config!r} is a {type(config).__name__}; allowed: a dict, a codec of "
             "torch_cgx.codecs, torch_cgx.Options, None"
         )
-    return _C.choose_codec({key: given.get(key, fallback[key]) for key in KEYS})
+    codec: _C.Codec | None = _engine().choose_codec(
+        {key: given.get(key, fallback[key]) for key in _keys()}
+    )
+    return codec
 
 
 def layers_of(

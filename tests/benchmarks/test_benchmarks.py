@@ -96,10 +96,10 @@ def test_runs_as_a_file_with_three_ranks_and_both_reductions(tmp_path):
 
 def test_a_rank_that_fails_fails_the_benchmark():
     # Ranks refuse to make a group with so large buckets.
-    unfit = ["--sizes", "1M", "--bits", "4", "--bucket-size", "3000000000"]
+    unfit = ["--sizes", "1M", "--bits", "4", "--bucket-size", "3000000000000"]
     done = runs.python("-m", "benchmarks.allreduce", "--carrier", "shm", "--repeats", "1", *unfit)
     assert done.returncode == 1
-    assert "bucket_size='3000000000' is not allowed" in done.stderr
+    assert "bucket_size='3000000000000' is not allowed" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,13 @@ def test_python_is_compared_with_the_engines_row_of_the_same_run(document):
     best = document["machine"]["levels"][-1]
     rates = {row["name"]: row["gb_per_s"] for row in document["rows"] if row["level"] == best}
     rows = {row["name"]: row for row in document["rows"] if row["name"].startswith("Python ")}
-    engine = [f"{what}{size}" for size in ("", ", 256 KiB") for bits in (4, 8)
-              for what in (f"encode fp32 {bits} nearest", f"decode {bits}")]  # fmt: skip
+    calls = ("encode fp32 {b} nearest", "decode {b}", "decode+add {b}")
+    engine = [
+        what.format(b=bits) + size
+        for size in ("", ", 256 KiB")
+        for bits in (4, 8)
+        for what in calls
+    ]
     assert set(rows) == {f"Python {name}" for name in engine}
     for name in engine:
         row = rows[f"Python {name}"]
@@ -48,10 +53,13 @@ def test_what_is_called_is_the_codec():
     maxmin = codec.codecs.MaxMin(bits=8, bucket_size=64)
     payload, target = maxmin.encode(values), torch.zeros(1000)
     calls = codec.face_calls(maxmin, values, payload, target)
-    assert set(calls) == {"encode fp32 {b} nearest", "decode {b}"}
+    assert set(calls) == {"encode fp32 {b} nearest", "decode {b}", "decode+add {b}"}
     assert torch.equal(calls["encode fp32 {b} nearest"](), payload)
     calls["decode {b}"]()
-    assert torch.equal(target, maxmin.decode(payload, numel=1000))
+    decoded = maxmin.decode(payload, numel=1000)
+    assert torch.equal(target, decoded)
+    calls["decode+add {b}"]()
+    assert torch.equal(target, decoded + decoded)
 
 
 def test_the_target_is_asked_of_the_slowest_row(document):
@@ -63,7 +71,7 @@ def test_the_target_is_asked_of_the_slowest_row(document):
         ("the same, 256 KiB in L2", 0.7, ", 256 KiB"),
     ):
         target = found[what, "the engine"]
-        names = [f"Python {one}{end}" for b in (4, 8)
-                 for one in (f"encode fp32 {b} nearest", f"decode {b}")]  # fmt: skip
+        calls = ("encode fp32 {b} nearest", "decode {b}", "decode+add {b}")
+        names = [f"Python {one.format(b=b)}{end}" for b in (4, 8) for one in calls]
         assert target.asked == asked
         assert target.figure(results) == min(rows[name] for name in names)

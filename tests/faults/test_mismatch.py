@@ -140,7 +140,7 @@ SAID = {
     sum_and_average: ("all_reduce SUM of 100 ", "all_reduce AVG of 100 "),
     compressed_and_exact: ("of 2000 float32 values", "of 2000 float32 values, 4 bits"),
     other_bits: (", 4 bits", ", 5 bits"),
-    other_bucket_size: (", buckets of 64", ", buckets of 128"),
+    other_bucket_size: (" bucket_size=64", " bucket_size=128"),
     other_size: ("of 1000 float32 values", "of 1001 float32 values"),
     one_call_ahead: ("all_reduce SUM of 100 float32 values", "barrier"),
     other_root: ("from rank 0", "from rank 1"),

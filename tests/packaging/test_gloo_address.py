@@ -38,7 +38,10 @@ def test_the_way_to_the_store_is_taken_and_where_the_store_is_the_way_to_another
 
 
 def test_all_ranks_refuse_a_host_that_others_cannot_reach():
-    for named, words in (("", "no interface has"), ("lo", "IFNAME=lo names no interface")):
+    for named, words in (
+        ("", "no interface has"),
+        ("lo", "GLOO_SOCKET_IFNAME=lo names no interface"),
+    ):
         reports = [_rank("a", at="10.0.0.1"), _rank("b", named=named)]
         for rank in (0, 1):
             with pytest.raises(RuntimeError, match=f"rank 1 on host host-b: {words}.*set GLOO_S"):

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from testbed.bed import hosts
 from tests import warm
 from tests.distributed import ROOT
-from tests.hosts.bed import hosts
 from tests.hosts.marks import needs_hosts
 
 pytestmark = pytest.mark.skipif(not warm.enabled(), reason="CGX_TEST_WARM=0, or not Linux")
