@@ -22,6 +22,7 @@ namespace {
 #include "codec/ops/simd_avx512-inl.h"
 // After the vector operations.
 #include "codec/ops/extremes-inl.h"
+#include "codec/ops/random-inl.h"
 // After the bounds helpers.
 #include "codec/ops/elementwise-inl.h"
 

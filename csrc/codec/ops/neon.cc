@@ -16,6 +16,7 @@ namespace {
 #include "codec/ops/simd_neon-inl.h"
 // After the vector operations.
 #include "codec/ops/extremes-inl.h"
+#include "codec/ops/random-inl.h"
 // After the bounds helpers.
 #include "codec/ops/elementwise-inl.h"
 

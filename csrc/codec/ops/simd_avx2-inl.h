@@ -54,7 +54,7 @@ static inline I increment_where_greater(I a, F x, F y) {
   return _mm256_sub_epi32(a, bits_of(_mm256_cmp_ps(x, y, _CMP_GT_OQ)));
 }
 
-static inline F unit_of(I bits);  // maxmin-inl.h
+static inline F unit_of(I bits);  // random-inl.h
 
 /// The code of a position: its integer part, and 1 more where its fraction exceeds random_unit().
 template <bool full>

@@ -21,6 +21,7 @@ using namespace cgx::cpu;
 #include "codec/ops/simd_avx2-inl.h"
 // After the vector operations.
 #include "codec/ops/extremes-inl.h"
+#include "codec/ops/random-inl.h"
 // After the bounds helpers.
 #include "codec/ops/pack-inl.h"
 // After all of them.

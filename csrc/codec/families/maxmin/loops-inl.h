@@ -37,12 +37,6 @@ static inline bool stochastic_by_reciprocal(MaxMinMeta meta) {
          (meta.unit <= 0.5f || magnitude >= kMaxMinLeastStep);
 }
 
-/// random_unit() of each lane.
-static inline F unit_of(I bits) {
-  const I inverted = exclusive_or(bits, set_int(0xffffffffu));
-  return mul(to_float(shift_right<8>(inverted)), set(0x1p-24f));
-}
-
 /// Any bucket. A NaN becomes 0x80000000 in the conversions, which the minimum turns into top = 0.
 struct AnyBucket {
   F scale, offset, step;

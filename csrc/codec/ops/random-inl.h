@@ -1,0 +1,8 @@
+// The generator's numbers in [0, 1), over the vector operations of one level. Included inside the
+// level's namespace, after its target pragma and its vector operations.
+
+/// random_unit() of each lane.
+static inline F unit_of(I bits) {
+  const I inverted = exclusive_or(bits, set_int(0xffffffffu));
+  return mul(to_float(shift_right<8>(inverted)), set(0x1p-24f));
+}
