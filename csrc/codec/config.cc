@@ -176,11 +176,12 @@ std::unique_ptr<CodecConfig> config_of_hash(const Family& family, uint32_t hash,
     for (int64_t number = low; number <= high && number - low <= kEach; ++number) {
       if (auto found = differs(number)) return found;
     }
-    for (int64_t power = kEach; power > 0 && power <= high; power *= 2) {
+    for (int exponent = 10; exponent < 63; ++exponent) {
       for (int64_t off : {-1, 0, 1}) {
-        if (auto found = differs(power + off)) return found;
+        if (auto found = differs((int64_t{1} << exponent) + off)) return found;
       }
     }
+    if (auto found = differs(high)) return found;
   }
   return nullptr;
 }

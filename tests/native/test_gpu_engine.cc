@@ -238,7 +238,7 @@ std::vector<Layer> plan_layers_of(uint64_t seed) {
       layers.push_back(
           {count, make_maxmin({1 + static_cast<int>(random(8)), buckets[random(5)],
                                random(2) == 0 ? Rounding::kNearest : Rounding::kStochastic,
-                               random(4) == 0, random(3)})});
+                               random(4) == 0, static_cast<int64_t>(random(3))})});
     }
   }
   return layers;
