@@ -5,11 +5,8 @@ Needs torch, a C++20 compiler and ninja; no CUDA, NCCL or MPI. Which compiler an
 CFLAGS, CPPFLAGS, CXXFLAGS, LDFLAGS; how many at once: MAX_JOBS. Object files stay in build/, so a
 second build compiles only what changed (build_engine.py).
 
-Where there is an mpicc, also a small module for its MPI library: torch_cgx._mpi_openmpi or
-torch_cgx._mpi_mpich. CGX_MPICC names one or several, with ':' between them; else it is MPICC, or
-mpicc beside the interpreter or on the PATH. CGX_MPI=0 builds none.
-
-Where there is an nvcc, also the kernels for GPUs (build_kernels.py).
+Where there is an mpicc, also a small module for its MPI library (build_mpi.py); where there is an
+nvcc, also the kernels for GPUs (build_kernels.py).
 
 With CGX_TESTING=1, also tests._machinery, the module of tests/machinery, if the build is in place
 or editable: no wheel holds it.
@@ -38,6 +35,7 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 import build_engine  # noqa: E402
 import build_kernels  # noqa: E402
+import build_mpi  # noqa: E402
 
 del sys.path[0]
 
@@ -58,24 +56,6 @@ PROBE = """
 template <std::integral T> constexpr int ones(T x) { return std::popcount(x); }
 struct Point { int x; bool operator==(const Point&) const = default; };
 static_assert(ones(std::uint32_t{7}) == 3 && Point{1} == Point{1});
-"""
-
-MPI_KINDS = {"openmpi": "Open MPI", "mpich": "MPICH"}
-MPI_SOURCE = "csrc/comm/mpi/module/module.cc"
-# It calls no function of the C++ library, which mpicc would not link.
-MPI_FLAGS = [
-    *("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"),
-    *("-fno-exceptions", "-fno-rtti", "-Wall"),
-]
-MPI_PROBE = """
-#include <mpi.h>
-#if defined(OPEN_MPI)
-cgx_kind openmpi
-#elif defined(MPICH_VERSION) || defined(MPICH_NUMVERSION) || defined(I_MPI_VERSION)
-cgx_kind mpich
-#else
-cgx_kind unknown
-#endif
 """
 
 
@@ -164,117 +144,6 @@ def check_compiler(command: list[str]) -> None:
         )
 
 
-class MpiError(Exception):
-    """An mpicc that cannot be used, with its output."""
-
-
-def run_mpicc(command: list[str], text: str | None = None) -> str:
-    """Its standard output."""
-    try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True)
-    except OSError as error:
-        raise MpiError(f"{command[0]!r} does not start: {error}") from error
-    if done.returncode != 0:
-        raise MpiError(f"{shlex.join(command)!r} failed:\n{done.stdout}{done.stderr}".rstrip())
-    return done.stdout
-
-
-def mpi_compilers() -> tuple[list[list[str]], bool]:
-    """Commands to try, and whether CGX_MPICC names them, so that each has to work."""
-    wanted = os.environ.get("CGX_MPI", "")
-    if wanted not in ("", "0", "1"):
-        sys.exit(f"CGX_MPI is {wanted!r}, allowed: 0 (no MPI modules), 1 (those that mpicc allows)")
-    if wanted == "0":
-        return [], False
-    named = [shlex.split(one) for one in os.environ.get("CGX_MPICC", "").split(":") if one.strip()]
-    if named:
-        return named, True
-    if os.environ.get("MPICC", "").strip():
-        return [shlex.split(os.environ["MPICC"])], False
-    beside = Path(sysconfig.get_path("scripts")) / "mpicc"
-    found = str(beside) if beside.exists() else shutil.which("mpicc")
-    return ([[found]] if found else []), False
-
-
-def mpi_kind(mpicc: list[str]) -> str:
-    """Of MPI_KINDS."""
-    text = run_mpicc([*mpicc, "-E", "-P", "-x", "c", "-"], MPI_PROBE)
-    found = re.search(r"^cgx_kind (\w+)", text, re.MULTILINE)
-    if found is None or found[1] not in MPI_KINDS:
-        allowed = ", ".join(MPI_KINDS.values())
-        raise MpiError(f"{shlex.join(mpicc)!r} compiles for an unknown MPI; allowed: {allowed}")
-    return found[1]
-
-
-def mpi_command(mpicc: list[str], kind: str) -> list[str]:
-    """What builds the module of this kind, but for the name of the output."""
-    # The library is found at run time where it is now (wrappers of both kinds know -show; others
-    # see to it themselves), or, in another environment, beside the packages.
-    try:
-        words = shlex.split(run_mpicc([*mpicc, "-show"]))
-    except MpiError:
-        words = []
-    folders = [word[2:] for word in words if word.startswith("-L")]
-    folders = [folder for folder in folders if list(Path(folder).glob("libmpi*.so*"))]
-    includes = map(sysconfig.get_path, ("include", "platinclude"))
-    return [
-        *mpicc,
-        *MPI_FLAGS,
-        f"-DCGX_MPI_MODULE=_mpi_{kind}",
-        f'-DCGX_MPI_KIND="{kind}"',
-        *(f"-I{path}" for path in dict.fromkeys(includes)),
-        f"-I{ROOT / 'csrc'}",
-        str(ROOT / MPI_SOURCE),
-        *(f"-Wl,-rpath,{folder}" for folder in [*folders, "$ORIGIN/../../.."]),
-    ]
-
-
-def build_mpi_module(mpicc: list[str], kind: str, work: Path) -> Path:
-    """The module, in the folder `work`; made again only if something it depends on has changed."""
-    command = mpi_command(mpicc, kind)
-    module = work / f"_mpi_{kind}.so"
-    stamp = work / f"_mpi_{kind}.txt"
-    inputs = [ROOT / MPI_SOURCE, ROOT / "csrc/comm/mpi/api.h", Path(shutil.which(mpicc[0]) or "")]
-    stamped = shlex.join(command)
-    if module.exists() and stamp.exists() and stamp.read_text() == stamped:
-        if all(path.stat().st_mtime < module.stat().st_mtime for path in inputs):
-            return module
-    work.mkdir(parents=True, exist_ok=True)
-    run_mpicc([*command, "-o", str(module)])
-    stamp.write_text(stamped)
-    return module
-
-
-def build_mpi_modules(work: Path) -> dict[str, Path]:
-    """All that can be built, by kind. What cannot is a warning, or the end if CGX_MPICC names
-    it.
-    """
-    compilers, named = mpi_compilers()
-    built: dict[str, Path] = {}
-    used: dict[str, str] = {}
-    for mpicc in compilers:
-        try:
-            kind = mpi_kind(mpicc)
-            if kind in built:
-                raise MpiError(
-                    f"{shlex.join(mpicc)!r} is a second mpicc of {MPI_KINDS[kind]}, after "
-                    f"{used[kind]!r}; allowed: one of each kind"
-                )
-            built[kind] = build_mpi_module(mpicc, kind, work)
-            used[kind] = shlex.join(mpicc)
-        except MpiError as error:
-            if named:
-                sys.exit(f"CGX_MPICC: {error}")
-            print(f"warning: torch_cgx is built without this MPI: {error}", file=sys.stderr)
-    if built:
-        found = ", ".join(f"{MPI_KINDS[kind]} ({used[kind]})" for kind in built)
-        print(f"torch_cgx: MPI communicator for {found}")
-    else:
-        why = "CGX_MPI=0" if os.environ.get("CGX_MPI") == "0" else "no usable mpicc found"
-        print(f"torch_cgx: built without the MPI communicator ({why})")
-    return built
-
-
 try:
     import torch
     from torch.utils.cpp_extension import BuildExtension, CppExtension
@@ -352,7 +221,7 @@ else:
 
         def run(self) -> None:
             # First: they take a second, and an mpicc that does not work is told before the rest.
-            built = build_mpi_modules(Path(self.build_temp) / "mpi")
+            built = build_mpi.build(Path(self.build_temp) / "mpi")
             build_kernels.wanted_archs()  # so is a bad CGX_CUDA_ARCHS
             self.testing = testing() and self.inplace
             with ThreadPoolExecutor(1) as beside:
@@ -365,7 +234,7 @@ else:
                 if self.testing:
                     put(self.built["_machinery"], machinery)
             self.more_outputs: list[str] = []
-            for kind in MPI_KINDS:
+            for kind in build_mpi.KINDS:
                 target = Path(self.get_ext_fullpath(f"torch_cgx._mpi_{kind}"))
                 # In the source tree those of other calls stay.
                 stays = self.inplace and os.environ.get("CGX_MPI") != "0"

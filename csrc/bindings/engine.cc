@@ -14,8 +14,6 @@
 #include "base/error.h"
 #include "bindings/codec.h"
 #include "bindings/parameters.h"
-#include "reduce/schedule/pipeline.h"
-#include "reduce/schedule/team_all_reduce.h"
 #include "reduce/simulate.h"
 
 namespace py = pybind11;
@@ -33,20 +31,6 @@ Reduction reduction_of(const std::string& algorithm) {
   if (algorithm == "ring") return Reduction::kRing;
   throw ConfigError(
       str_of("algorithm='", algorithm, "' is not allowed; one of auto, oneshot, sra, ring"));
-}
-
-Algorithm algorithm_of(const std::string& text) {
-  switch (reduction_of(text)) {
-    case Reduction::kOneShot:
-      return Algorithm::kOneShot;
-    case Reduction::kScatterReduceAllGather:
-      return Algorithm::kScatterReduceAllGather;
-    case Reduction::kRing:
-      return Algorithm::kRing;
-    case Reduction::kAuto:
-      break;
-  }
-  throw ConfigError(str_of("algorithm='", text, "' is not allowed; one of oneshot, sra, ring"));
 }
 
 const char* text_of(Algorithm algorithm) {
@@ -231,22 +215,6 @@ void bind_engine(py::module_& m) {
   m.def("simulate_shards", &simulate_shards_py, py::arg("operation"), py::arg("inputs"),
         py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("spec"),
         py::arg("average"));
-  m.def(
-      "pipeline_steps",
-      [](size_t rounds, int stages, size_t depth) {
-        std::vector<std::pair<int, size_t>> steps;
-        for_each_step(rounds, stages, depth,
-                      [&](int stage, size_t round) { steps.emplace_back(stage, round); });
-        return steps;
-      },
-      py::arg("rounds"), py::arg("stages"), py::arg("depth"));
-  m.def(
-      "pipeline_depth",
-      [](const std::string& algorithm, int size, int in_flight) {
-        const Algorithm chosen = algorithm_of(algorithm);
-        return std::make_pair(team_stages(chosen, size), team_depth(chosen, size, in_flight));
-      },
-      py::arg("algorithm"), py::arg("size"), py::arg("in_flight"));
   m.def("describe_plan", &describe_plan, py::arg("layers"), py::arg("dtype"));
 
   LayerTable& table = LayerTable::instance();

@@ -9,7 +9,6 @@
 #include "bindings/future.h"
 #include "bindings/gpu.h"
 #include "bindings/group.h"
-#include "bindings/tuning.h"
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The engine of torch_cgx; use it through the torch_cgx package.";
@@ -20,6 +19,5 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_group(m);
   cgx::bind_future(m);
   cgx::bind_diagnostics(m);
-  cgx::bind_tuning(m);
   cgx::show_ranges_to_torch();
 }

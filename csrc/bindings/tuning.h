@@ -1,4 +1,4 @@
-// Bindings of the autotuner: what a group's one knows, and its model alone, for tests.
+// What a group's autotuner knows, for Python.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,8 +7,31 @@
 
 namespace cgx {
 
+/// A choice's key in dicts.
+inline const char* key_of(Choice choice) {
+  constexpr const char* kKeys[kChoices] = {"exact", "half", "asked"};
+  return kKeys[static_cast<size_t>(choice)];
+}
+
+/// The seconds of the choices that have some.
+inline pybind11::dict by_choice(const Estimates& seconds) {
+  pybind11::dict out;
+  for (Choice choice : kAllChoices) {
+    const double estimate = seconds[static_cast<size_t>(choice)];
+    if (estimate >= 0) out[key_of(choice)] = estimate;
+  }
+  return out;
+}
+
+inline pybind11::dict to_dict(const LinkModel& link) {
+  pybind11::dict out;
+  out["latency"] = link.latency;
+  out["seconds_per_byte"] = link.seconds_per_byte;
+  out["seconds_per_value"] = link.seconds_per_value;
+  return out;
+}
+
 /// The report as a dict: see torch_cgx.tuning.
 pybind11::dict to_dict(const TuningReport& report);
-void bind_tuning(pybind11::module_& m);
 
 }  // namespace cgx

@@ -17,12 +17,11 @@ from tests.calls import failure
 from tests.distributed import run_pooled, run_ranks, store
 from tests.reduce import model
 from tests.utils import training
-from torch_cgx import _C
 from torch_cgx._backend import backend_of
 
 CONFIG = {"bits": 4, "bucket_size": 64}
 CHOICES = {"exact": {"bits": 32}, "half": {"bits": 16, "half": "bf16"}, "asked": CONFIG}
-RACE = _C.TUNING_RACE_CALLS  # most calls before a class has settled
+RACE = _machinery.TUNING_RACE_CALLS  # most calls before a class has settled
 LAYOUTS = ["aa", "aaa", "ab", "aab", "aabb"]
 
 
@@ -213,7 +212,7 @@ def test_ranks_with_different_timing_agree():
 
 def watched(rank, world_size):
     group = tuned()
-    for _ in range(RACE + 8 * _C.TUNING_LEAST_PAUSE + 10):
+    for _ in range(RACE + 8 * _machinery.TUNING_LEAST_PAUSE + 10):
         dist.all_reduce(torch.ones(2000), group=group)
     (settled,) = torch_cgx.tuning(group)["classes"]
     for _ in range(1000):

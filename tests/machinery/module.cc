@@ -13,6 +13,7 @@ PYBIND11_MODULE(_machinery, m) {
   cgx::bind_communicators(m);
   cgx::bind_mpi_endpoints(m);
   cgx::bind_faults(m, engine);
+  cgx::bind_schedules(m);
   m.def(
       "crc32c",
       [](const py::bytes& data, bool tables) {

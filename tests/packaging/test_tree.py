@@ -231,6 +231,7 @@ def test_source_archive_is_complete(tmp_path):
         "setup.py",
         "build_engine.py",
         "build_kernels.py",
+        "build_mpi.py",
         "tests/core.mk",
         "torch_cgx/_C.pyi",
         "torch_cgx/launch/__init__.py",

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from torch_cgx import _C
+from tests import _machinery
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000  # nanoseconds
 
@@ -14,18 +14,18 @@ US, MS, S = 1_000, 1_000_000, 1_000_000_000  # nanoseconds
 @pytest.mark.parametrize("late", [0, 3 * US, 20 * MS, 10 * S])
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_the_wait_for_a_late_rank_is_in_no_time(late, rank):
-    clock = _C.SharedClock(3, True)
+    clock = _machinery.SharedClock(3, True)
     begins = [7 * S + (late if r == rank else 0) for r in range(3)]
     ends = [max(begins) + spent for spent in (2 * MS, 3 * MS, 1 * MS)]
     assert clock.seconds(list(zip(begins, ends, strict=True))) == pytest.approx(3e-3)
 
 
 def test_ranks_in_step_have_their_own_times():
-    assert _C.SharedClock(2, True).seconds([(5, 105), (5, 85)]) == pytest.approx(100e-9)
+    assert _machinery.SharedClock(2, True).seconds([(5, 105), (5, 85)]) == pytest.approx(100e-9)
 
 
 def test_a_rank_without_a_time_leaves_the_group_without():
-    assert _C.SharedClock(2, True).seconds([(5, 105), (0, 0)]) == 0
+    assert _machinery.SharedClock(2, True).seconds([(5, 105), (0, 0)]) == 0
 
 
 class Host:
@@ -48,7 +48,7 @@ def test_clocks_of_hosts_are_brought_together(seed, meetings):
     choose = random.Random(seed)
     # Hosts that were started years apart, whose clocks differ by 50 us in a second.
     hosts = [Host(choose.randrange(10**17), choose.uniform(-5e-5, 5e-5)) for _ in range(4)]
-    clock = _C.SharedClock(4, False)
+    clock = _machinery.SharedClock(4, False)
     latency = 100 * US
     for meeting in meetings:
         spans = []
@@ -69,7 +69,7 @@ def test_clocks_of_hosts_are_brought_together(seed, meetings):
 
 def test_a_time_is_never_outside_of_those_that_ranks_saw():
     """Clocks that have never met, or that jump, are no reason for nonsense."""
-    clock = _C.SharedClock(2, False)
+    clock = _machinery.SharedClock(2, False)
     assert clock.seconds([(1000, 3000), (5 * S, 5 * S + 500)]) == pytest.approx(500e-9)
     assert clock.seconds([(5 * S, 5 * S + 500), (1000, 3000)]) == pytest.approx(500e-9)
     clock.meet([(0, 10), (5 * S, 5 * S + 10)])
@@ -79,12 +79,12 @@ def test_a_time_is_never_outside_of_those_that_ranks_saw():
 @pytest.mark.parametrize("begin", [0, 1, 2**22 - 1, 2**22, 10**15, 2**62 + 12345])
 @pytest.mark.parametrize("length", [1, 17, 2**24 - 1])
 def test_spans_travel_as_exact_finite_numbers(begin, length):
-    numbers = _C.pack_span(begin, begin + length)
+    numbers = _machinery.pack_span(begin, begin + length)
     assert all(0 <= n < 2**24 and n == int(n) for n in numbers)
-    assert _C.unpack_span(numbers) == (begin, begin + length)
+    assert _machinery.unpack_span(numbers) == (begin, begin + length)
 
 
 def test_long_spans_travel_to_24_bits():
     begin, length = 123456789012345678, 37 * S + 1
-    first, last = _C.unpack_span(_C.pack_span(begin, begin + length))
+    first, last = _machinery.unpack_span(_machinery.pack_span(begin, begin + length))
     assert first == begin and last - first == pytest.approx(length, rel=2**-24)

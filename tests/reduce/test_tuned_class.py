@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import pytest
 
-from torch_cgx import _C
+from tests import _machinery
 
 CHOICES = ("exact", "half", "asked")
 DECIDED = 50  # calls after which a class has decided
-LEAST_PAUSE, PER_LOSS = _C.TUNING_LEAST_PAUSE, _C.TUNING_CALLS_PER_LOSS
+LEAST_PAUSE, PER_LOSS = _machinery.TUNING_LEAST_PAUSE, _machinery.TUNING_CALLS_PER_LOSS
 
 Seconds = Callable[[str, int], float]
 Lateness = Callable[[int, int, str], float]
@@ -41,13 +41,13 @@ class Group:
     """Two ranks, or more, that call again and again. late: seconds by call, rank and choice."""
 
     def __init__(self, predicted: dict[str, float], ranks: int = 2):
-        self.classes = [_C.TunedClass(predicted) for _ in range(ranks)]
+        self.classes = [_machinery.TunedClass(predicted) for _ in range(ranks)]
         self.calls = 0
         self.taken: list[str] = []
         self.lost = 0.0  # seconds that trials took longer than the choice settled for
         self.spent = 0.0
         self._now = 10**9
-        self._clock = _C.SharedClock(ranks, True)
+        self._clock = _machinery.SharedClock(ranks, True)
 
     def run(self, calls: int, seconds: Seconds, late: Lateness = lambda *_: 0.0) -> list[str]:
         """What those calls took; ranks agree, or it fails."""
@@ -250,7 +250,7 @@ def test_ranks_agree_whatever_their_clocks_say(seed):
 
 
 def test_calls_that_failed_are_as_if_they_had_not_been_timed():
-    tuned = _C.TunedClass({"exact": 1.0, "half": 1.05, "asked": 1.1})
+    tuned = _machinery.TunedClass({"exact": 1.0, "half": 1.05, "asked": 1.1})
     for _ in range(500):
         if tuned.due:
             assert set(tuned.spans()) == {(0, 0)}

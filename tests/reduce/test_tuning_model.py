@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from torch_cgx import _C
+from tests import _machinery
 
 
 def seconds_of(link, cost, codec, raw):
@@ -55,7 +55,7 @@ def test_predictions_are_those_of_the_formula(seed):
     for values, bits in itertools.product((256, 65536, 1 << 24), (32, 4, 1)):
         cost = two_ranks(values, bits)
         wanted = seconds_of(link, cost, codec, raw)
-        assert _C.tuning_predict(link, cost, codec, raw) == pytest.approx(wanted, rel=1e-12)
+        assert _machinery.tuning_predict(link, cost, codec, raw) == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -67,7 +67,7 @@ def test_a_fit_finds_the_model_that_the_measurements_were_made_with(seed):
     times = [
         seconds_of(link, cost, c, raw) for cost, c in zip(costs, (raw, raw, codec), strict=True)
     ]
-    found = _C.tuning_fit(*zip(costs, times, strict=True), codec, raw)
+    found = _machinery.tuning_fit(*zip(costs, times, strict=True), codec, raw)
     # The probes are met again, whichever parameters share the time between them. (Not to the bit:
     # where the codec hides the wire in the one and not in the other, there may be two answers.)
     for cost, c, wanted in zip(costs, (raw, raw, codec), times, strict=True):
@@ -84,18 +84,20 @@ def test_a_fit_of_anything_is_right_for_exact_messages_and_never_negative(seed):
     _, codec, raw = made_up(seed)
     costs = two_ranks(256, 32), two_ranks(1 << 18, 32), two_ranks(1 << 18, 4)
     times = [10 ** choose.uniform(-6, 0) for _ in costs]
-    link = _C.tuning_fit(*zip(costs, times, strict=True), codec, raw)
+    link = _machinery.tuning_fit(*zip(costs, times, strict=True), codec, raw)
     assert min(link.values()) >= 0
     floor = costs[0]["steps"] * link["latency"] + seconds_of(
         {"latency": 0, "seconds_per_byte": 0, "seconds_per_value": 0}, costs[1], raw, raw
     )
-    found = _C.tuning_predict(link, costs[1], raw, raw)
+    found = _machinery.tuning_predict(link, costs[1], raw, raw)
     assert found == pytest.approx(max(times[1], floor), rel=1e-6)
 
 
 def test_a_fit_of_nothing_divides_by_nothing():
     nothing = dict.fromkeys(two_ranks(1, 32), 0.0) | {"rounds": 1.0}
-    link = _C.tuning_fit((nothing, 0.0), (nothing, 0.0), (nothing, 0.0), (0.0, 0.0), (0.0, 0.0))
+    link = _machinery.tuning_fit(
+        (nothing, 0.0), (nothing, 0.0), (nothing, 0.0), (0.0, 0.0), (0.0, 0.0)
+    )
     assert link == {"latency": 0, "seconds_per_byte": 0, "seconds_per_value": 0}
 
 
@@ -104,10 +106,10 @@ def test_the_choice_flips_with_the_link(bandwidth, wanted):
     raw, codec = (5e-11, 5e-11), (3e-10, 3e-10)
     link = {"latency": 5e-5, "seconds_per_byte": 1 / bandwidth, "seconds_per_value": 1e-10}
     seconds = {
-        "exact": _C.tuning_predict(link, two_ranks(1 << 22, 32), raw, raw),
-        "asked": _C.tuning_predict(link, two_ranks(1 << 22, 4), codec, raw),
+        "exact": _machinery.tuning_predict(link, two_ranks(1 << 22, 32), raw, raw),
+        "asked": _machinery.tuning_predict(link, two_ranks(1 << 22, 4), codec, raw),
     }
-    assert _C.tuning_fastest(seconds) == wanted
+    assert _machinery.tuning_fastest(seconds) == wanted
 
 
 @pytest.mark.parametrize(
@@ -126,4 +128,4 @@ def test_the_choice_flips_with_the_link(bandwidth, wanted):
     ],
 )
 def test_ties_go_to_more_bits(seconds, wanted):
-    assert _C.tuning_fastest(seconds) == wanted
+    assert _machinery.tuning_fastest(seconds) == wanted
