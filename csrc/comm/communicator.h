@@ -33,8 +33,7 @@
 //   and read there is work on the communicator's stream. The first kPayloadOffset bytes of such a
 //   message lie in host memory: header_of() and Message::header.
 // - Every wait ends: at the deadline (TimeoutError), with the end of a peer (PeerLostError), or
-// after
-//   abort() (AbortedError). Error texts name the rank that was waited for. After an error the
+//   after abort() (AbortedError). Error texts name the rank that was waited for. After an error the
 //   communicator is broken: all calls throw the first cause, on this rank and, as soon as they can
 //   be reached, on the others.
 // Thread-safety: one thread drives a communicator; abort() may be called from any thread at any

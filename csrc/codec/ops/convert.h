@@ -1,9 +1,8 @@
 // Runs of values between the tensor's type and float32, and the division of an average.
 //
 // Pointers to values that are read may have any alignment, and so may those to values of a tensor's
-// type that are written. Input and output are the same
-// memory or do not overlap; the same only where the types are. Thread-safe. Errors: ConfigError
-// where CGX_CPU_LEVEL is bad.
+// type that are written. Input and output are the same memory or do not overlap; the same only where
+// the types are. Thread-safe. Errors: ConfigError where CGX_CPU_LEVEL is bad.
 #pragma once
 
 #include <cstddef>

@@ -5,16 +5,17 @@
 // is float32, every operation rounded on its own (no fused multiply-add).
 //
 // With levels = 2^bits - 1 and M = the largest |x| of the bucket:
-//   regular   unit = (max - min) / levels      q = rint((x - min) / unit)              x^ = min +
-//   unit q wide      where max - min or the topmost x^ would overflow: stored unit is -(max/2 -
-//   min/2) / levels. The sign marks
-//             it; everything is done at half scale, x^ = 2 min(min/2 + |unit| q, FLT_MAX/2), step =
-//             2 |unit|
+//   regular   unit = (max - min) / levels
+//             q = rint((x - min) / unit)
+//             x^ = min + unit q
+//   wide      max - min or the topmost x^ would overflow. The stored unit is negative, which marks
+//             the bucket: -(max/2 - min/2) / levels. Everything is done at half scale:
+//             x^ = 2 min(min/2 + |unit| q, FLT_MAX/2), step = 2 |unit|
 //   constant  max = min: unit = 0, all q = 0, x^ = min exactly
 //   other     a NaN or Inf in the bucket: unit = min = quiet NaN 0x7fc00000, all q = 0, every x^ is
-//   NaN
-// Where the unit is subnormal it is rounded up, so that the largest level does not fall short of
-// max.
+//             NaN
+//
+// Where the unit is subnormal it is rounded up, so that the largest level does not fall short of max.
 //
 // Bounds. Nearest: |x^ - x| <= step/2 + 12 2^-24 M + 2^-148. Stochastic: < step + the same, and the
 // mean over u is x to within 2^-24 step + the same. Every finite bucket decodes to finite values. A

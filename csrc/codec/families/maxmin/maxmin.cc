@@ -1,8 +1,8 @@
 // The payload of `maxmin`, the Codec over it, and its declaration.
 //
 //   meta    [unit, min] of each bucket, float32, little-endian: 8 bytes a bucket
-//   codes   a stream of bits, lowest first, across bucket borders; the last byte is filled up with
-//   0 rest    with skip_incomplete_buckets: the last n mod bucket_size values in the tensor's type;
+//   codes   a stream of bits, lowest first, across bucket borders; zeros fill the last byte
+//   rest    with skip_incomplete_buckets: the last n mod bucket_size values in the tensor's type;
 //           meta and codes then cover full buckets only
 #include "codec/families/maxmin/maxmin.h"
 
