@@ -87,11 +87,12 @@ def build() -> None:
             ["-Wl,-soname,libcuda.so.1", "-pthread"],
         )
         includes = [torch / "include", torch / "include/torch/csrc/api/include"]
+        headers = sorted(HERE.glob("*.h"))
         libraries = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]
         for module in (MODULE, NCCL):
             _compile(
                 module,
-                [(HERE / module.stem.removeprefix("_")).with_suffix(".cc")],
+                [(HERE / module.stem.removeprefix("_")).with_suffix(".cc"), *headers],
                 # Not optimised: it compiles in a third of the time.
                 [*flags, "-O0", *(f"-isystem{path}" for path in [*includes, _python_include()])],
                 [f"-L{torch / 'lib'}", *libraries, f"-Wl,-rpath,{torch / 'lib'}"],
