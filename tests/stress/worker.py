@@ -25,6 +25,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.stress import oracle
 from tests.stress.board import Board
+from tests.stress.checks import Group, Place, complaint
 from tests.stress.held import Usual, resident
 from tests.stress.program import (
     CREATION_SECONDS,
@@ -36,9 +37,6 @@ from tests.stress.program import (
     draw,
 )
 from torch_cgx import _C, _backend
-
-_SIMULATED = 1 << 15  # values; larger calls are checked against the bound only
-_ALGORITHMS = {"AUTO": "auto", "SRA": "sra", "ONESHOT": "oneshot", "RING": "ring"}
 
 
 @dataclasses.dataclass
@@ -87,15 +85,6 @@ class Report:
     usual: dict[str, int] = dataclasses.field(default_factory=dict)  # what may be left
     threads: list[str] = dataclasses.field(default_factory=list)
     rss_kb: int = 0
-
-
-@dataclasses.dataclass
-class _Group:
-    handle: Any
-    members: tuple[int, ...]
-    settings: dict[str, Any]
-    way: oracle.Way
-    calls: int = 0
 
 
 _sending = threading.Lock()
@@ -167,7 +156,8 @@ class _Rank:
         self.slot = slot
         self.episode: Episode = draw(job.seed, job.number)
         self.report = Report(job.rank)
-        self.groups: dict[int, _Group] = {}
+        self.checked = Place(job.rank, job.seed, self.episode.hosts)
+        self.groups: dict[int, Group] = {}
         self.settings = dict(self.episode.settings)
         self.place = (-1, -1, "init", WORLD, False)
         self.entered = 0.0
@@ -275,7 +265,7 @@ class _Rank:
         settings = _backend.backend_of(handle).settings()
         labels = self.episode.hosts or ("one",) * self.episode.size
         way = oracle.way_of(settings, [labels[rank] for rank in members])
-        self.groups[number] = _Group(handle, members, settings, way)
+        self.groups[number] = Group(handle, members, settings, way)
         self.report.groups += 1
 
     def _make(self, step: Any) -> None:
@@ -295,7 +285,7 @@ class _Rank:
                 dist.distributed_c10d._set_pg_timeout(limit, handle)
 
     def _burst(self, number: int, step: Any) -> None:
-        started: dict[int, tuple[Call, _Group, torch.Tensor, Any]] = {}
+        started: dict[int, tuple[Call, Group, torch.Tensor, Any]] = {}
         for index, call in enumerate(step.calls):
             group = self.groups.get(call.group)
             if group is None:
@@ -316,7 +306,7 @@ class _Rank:
             self._at(number, "check", index, call.group)
             self._check(number, index, call, group, result)
 
-    def _start(self, call: Call, group: _Group) -> tuple[torch.Tensor, Any]:
+    def _start(self, call: Call, group: Group) -> tuple[torch.Tensor, Any]:
         size, seed = len(group.members), self.job.seed
         op = dist.ReduceOp.AVG if call.average else dist.ReduceOp.SUM
         handle = group.handle
@@ -348,9 +338,7 @@ class _Rank:
         op = dist.ReduceOp.SUM if call.kind == "integers" else dist.ReduceOp.MAX
         return mine, dist.all_reduce(mine, op, handle, async_op=True)
 
-    def _check(
-        self, step: int, index: int, call: Call, group: _Group, result: torch.Tensor
-    ) -> None:
+    def _check(self, step: int, index: int, call: Call, group: Group, result: torch.Tensor) -> None:
         if call.kind == "barrier":
             return
         if self.job.sabotage == "exit" and self.job.rank == 0:
@@ -360,111 +348,10 @@ class _Rank:
         if call.kind != "reduce_scatter":
             data = result.contiguous().view(torch.uint8).numpy()
             self.report.digests[step, index] = hashlib.blake2b(data, digest_size=12).hexdigest()
-        complaint = self._complaint(call, group, result)
-        if complaint:
-            self.report.wrong.append(f"step {step}, call {index}: {complaint}")
-
-    def _complaint(self, call: Call, group: _Group, result: torch.Tensor) -> str:
-        size, seed = len(group.members), self.job.seed
-        shards = call.kind == "reduce_scatter"
-        numel = call.numel * (size if shards else 1)
-        inputs = [oracle.values(call, rank, numel, seed) for rank in group.members]
-        if call.kind in ("integers", "maximum", "broadcast", "gather"):
-            expected = {
-                "integers": lambda: torch.stack(inputs).sum(0),
-                "maximum": lambda: torch.stack(inputs).amax(0),
-                "broadcast": lambda: inputs[call.key % size],
-                "gather": lambda: torch.cat(inputs),
-            }[call.kind]()
-            return "" if torch.equal(result, expected) else "not equal to the exact result"
-        place = group.members.index(self.job.rank)
-        if shards:
-            mine = slice(place * call.numel, (place + 1) * call.numel)
-            inputs = [x[mine] for x in inputs]
-        dtype = result.dtype
-        for name, spec, start, stop in self._parts(call, group):
-            doubles = [x[start:stop].double().numpy() for x in inputs]
-            if call.kind == "all_gather":
-                found = result.view(size, -1)
-                ratio = 0.0
-                for row, x in zip(found, doubles, strict=True):
-                    limit = oracle.codec_bound(x, spec) if size > 1 else 0 * x
-                    relative, absolute = oracle.ROUNDING[dtype]
-                    exact_way = spec["bits"] > 8 or size == 1
-                    limit = limit + (0.0 if exact_way else relative * (abs(x) + limit) + absolute)
-                    ratio = max(ratio, oracle.worst(row, x, limit + 1e-300))
-            else:
-                again = not shards
-                way = group.way
-                exact, limit = oracle.sum_bound(doubles, spec, way, dtype, call.average, again)
-                ratio = oracle.worst(result[start:stop], exact, limit)
-            if ratio > 1:
-                return f"{name}: error is {ratio:.3g} times what is allowed ({call})"
-        return self._compare_with_simulation(call, group, inputs, result)
-
-    def _parts(self, call: Call, group: _Group) -> list[tuple[str, dict[str, Any], int, int]]:
-        """Layers with their full configuration."""
-
-        def full(config: Any) -> dict[str, Any]:
-            spec = {
-                key: dict(config or ()).get(key, group.settings[key])
-                for key in ("bits", "bucket_size", "rounding", "skip_incomplete_buckets")
-            }
-            return {**spec, "bits": 32} if config is None else spec
-
-        if call.kind == "layers":
-            parts, start = [], 0
-            for numel, config in call.layers:
-                parts.append((f"layer at {start}", full(config), start, start + numel))
-                start += numel
-            return parts
-        config = call.config if call.config is not None else ()
-        return [("tensor", full(config), 0, call.numel)]
-
-    def _compare_with_simulation(
-        self, call: Call, group: _Group, inputs: list[torch.Tensor], result: torch.Tensor
-    ) -> str:
-        """Carriers must not change a bit of what the same engine gets without them. One rank of
-        the group looks.
-        """
-        size = len(group.members)
-        whole = call.kind in ("configured", "layers") and 0 < call.numel <= _SIMULATED
-        if not whole or size == 1 or call.key % size != group.members.index(self.job.rank):
-            return ""
-        parts = self._parts(call, group)
-        if any(spec["rounding"] == "stochastic" and spec["bits"] <= 8 for _, spec, _, _ in parts):
-            return ""
-        several = len(set(group.way.hosts)) > 1 and self.episode.hosts is not None
-        labels = None
-        if several:
-            labels = [self.episode.hosts[rank] for rank in group.members]
-            several = len(set(labels)) > 1
-        if not several and group.settings["intra_compress"] in ("0", False):
-            return ""
-        algorithm = group.settings["cross_reduction" if several else "inner_reduction"]
-        options = {
-            key: group.settings[key]
-            for key in (
-                "shm_segment_kb", "fusion_buffer_mb", "segment_kb", "intra_broadcast",
-                "intra_compress", "inner_communicator",
-            )
-        }  # fmt: skip
-        keys = ("bits", "bucket_size", "rounding", "skip_incomplete_buckets")
-        layers = [
-            (stop - start, None if spec["bits"] > 8 else {key: spec[key] for key in keys})
-            for _, spec, start, stop in parts
-        ]
-        found = torch_cgx.simulate(
-            inputs,
-            layers=layers,
-            algorithm=_ALGORITHMS[algorithm],
-            op=dist.ReduceOp.AVG if call.average else dist.ReduceOp.SUM,
-            hosts=labels if several else None,
-            options=torch_cgx.Options(**options),
-        )
-        self.report.simulated += 1
-        same = torch.equal(found.result.view(torch.uint8), result.view(torch.uint8))
-        return "" if same else f"differs from the simulation ({call}, {group.settings})"
+        found = complaint(call, group, self.checked, result)
+        self.report.simulated = self.checked.simulated
+        if found:
+            self.report.wrong.append(f"step {step}, call {index}: {found}")
 
     def _close(self) -> None:
         start = time.monotonic()
