@@ -48,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"seed {seed}", flush=True)
 
     import torch_cgx  # noqa: F401  before the first fork
+    from tests import warm
     from tests.stress import driver, leaks
 
     before = (_descriptors(), _threads(), set(os.listdir("/dev/shm")))
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.no_leaks and not given.episode:
         found, complaints = leaks.measure(full=given.minutes >= 10)
         totals.violations += complaints
+    warm.close()
     # Files of others come and go as they like.
     segments = [n for n in set(os.listdir("/dev/shm")) - before[2] if n.startswith("cgx-")]
     mine = driver.shared_memory(run.pids)

@@ -33,10 +33,22 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 _HUB = "CGX_TEST_WARM_HUB"  # where the hub listens, for processes below the one that started it
+
+
+class _Started(NamedTuple):
+    """The hub that this process has started."""
+
+    owner: int
+    process: subprocess.Popen[bytes]
+    folder: str
+
+
+_started: _Started | None = None
 
 
 def enabled() -> bool:
@@ -81,7 +93,9 @@ def hub() -> str:
         process.stdout.close()
         _script(Path(folder, "python"), address)
         os.environ[_HUB] = address
-        atexit.register(_close, os.getpid(), process, folder)
+        global _started
+        _started = _Started(os.getpid(), process, folder)
+        atexit.register(close)
     return os.environ[_HUB]
 
 
@@ -110,12 +124,19 @@ def executable() -> Iterator[None]:
         yield
 
 
-def _close(owner: int, process: subprocess.Popen[bytes], folder: str) -> None:
-    if os.getpid() != owner:  # a forked child
+def close() -> None:
+    """Ends the hub and its zygotes, if this process has started them. The end of the process does
+    the same.
+    """
+    global _started
+    started, _started = _started, None
+    if started is None or os.getpid() != started.owner:  # a forked child
         return
-    assert process.stdin is not None
-    process.stdin.close()
+    os.environ.pop(_HUB, None)
+    assert started.process.stdin is not None
+    started.process.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=10)
-    process.kill()
-    shutil.rmtree(folder, ignore_errors=True)
+        started.process.wait(timeout=10)
+    started.process.kill()
+    started.process.wait()
+    shutil.rmtree(started.folder, ignore_errors=True)

@@ -173,3 +173,25 @@ def test_a_hub_that_is_gone_is_an_error() -> None:
     command = [sys.executable, "-I", "-S", str(warm.HERE / "client.py"), "/nowhere", "", "-c", ""]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and "no hub at /nowhere" in done.stderr
+
+
+CLOSING = """
+import os, subprocess
+from tests import warm
+
+def children():
+    return open(f"/proc/self/task/{os.getpid()}/children").read().split()
+
+for _ in range(2):  # a closed hub is started anew
+    assert subprocess.run([*warm.python(), "-c", ""]).returncode == 0
+    folder = os.path.dirname(warm.hub())
+    assert len(children()) == 1
+    warm.close()
+    assert children() == [] and not os.path.exists(folder)
+warm.close()
+"""
+
+
+def test_a_hub_can_be_ended_before_the_process_ends():
+    env = {name: value for name, value in ENV.items() if name != "CGX_TEST_WARM_HUB"}
+    assert subprocess.run([sys.executable, "-c", CLOSING], env=env, timeout=60).returncode == 0
