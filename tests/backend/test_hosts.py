@@ -217,9 +217,9 @@ def held(rank, world_size, sizes):
     return seen
 
 
-@pytest.mark.parametrize("hosts", ["ab", "abc", "abcd"])
+@pytest.mark.parametrize("hosts", ["ab", "abcd"])
 def test_memory_of_messages_is_bounded_and_does_not_grow(hosts):
-    sizes = [1, 3000, 100_000, 200_000, 300_000, 600_000, 1_000_000, 4_000_000]
+    sizes = [1, 3000, 100_000, 200_000, 300_000, 600_000, 3_000_000]
     env = on(hosts, CGX_SEGMENT_KB=str(SEGMENT_KB))
     for of_rank in run_pooled(held, len(hosts), sizes, env=env, timeout=60):
         for n, (first, second) in zip(sizes, of_rank, strict=True):

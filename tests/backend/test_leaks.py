@@ -25,7 +25,7 @@ CARRIERS = ["SHM", "GLOO"]
 @pytest.mark.slow
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_many_all_reduces_leak_nothing(carrier):
-    calls = leaks.COUNTS[carrier][1][0]
+    calls = leaks.COUNTS[carrier][1][0] // 2  # `make stress` makes them all
     env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier}
     results = run_pooled(leaks.all_reduces, 2, calls, env=env, timeout=240)
     assert leaks.complaints(f"{calls} all-reduces", results, leaks.PER_CALL) == []

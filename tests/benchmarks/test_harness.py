@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import __main__ as harness
 from benchmarks import _peers, codec_peers, passthrough, targets
+from tests import warm
 
 TINY = {
     "allreduce": ("--sizes", "8", "--repeats", "1", "--bits", "4", "--carrier", "shm", "--no-bf16")
@@ -36,7 +37,8 @@ def tiny_parts(monkeypatch):
 def test_every_part_runs_and_failures_have_reasons(tiny_parts, tmp_path, capfd, monkeypatch):
     if (_peers.environment("hivemind") / ".ready").exists():
         del tiny_parts["lost"]
-    status = harness.main(["all", "--quick", "--out", str(tmp_path)])
+    with warm.executable():
+        status = harness.main(["all", "--quick", "--out", str(tmp_path)])
     said = capfd.readouterr().out
     assert status == 1
     lines = {line.split()[0]: line for line in said.splitlines()[-len(tiny_parts) :]}

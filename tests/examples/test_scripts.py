@@ -58,6 +58,7 @@ def test_digits_gloo() -> None:
     assert run["accuracy"] > 0.6
 
 
+@pytest.mark.usefixtures("forked")
 def test_digits_cgx() -> None:
     import torch_cgx  # noqa: F401  (the test needs it: no skip)
 

@@ -18,6 +18,7 @@ import pytest
 from testbed import mpi, network
 from testbed.bed import BedError, Hosts, HostsFailed, hosts, hosts_available
 from testbed.watchdog import pids_inside
+from tests import warm
 from tests.distributed import ROOT
 from tests.hosts.marks import mpi_installation, needs_hosts
 
@@ -51,7 +52,7 @@ def _wait_until(condition) -> None:
 def _script(folder: Path, text: str) -> list[str]:
     file = folder / "script.py"
     file.write_text(text)
-    return [sys.executable, str(file)]
+    return [*warm.python(), str(file)]
 
 
 # ---- coming and going
@@ -285,7 +286,7 @@ for line in world.gather("FOUND " + json.dumps(found)) or []:
 @pytest.mark.parametrize("kind", ["openmpi", "mpich"])
 def test_mpirun_starts_ranks_on_their_hosts(bed, tmp_path, kind):
     prefix = mpi_installation(kind)
-    command = [str(prefix / "bin" / "python"), _script(tmp_path, _MPI_RANK)[1]]
+    command = [str(prefix / "bin" / "python"), _script(tmp_path, _MPI_RANK)[-1]]
     output, traffic = bed.traffic_of(
         lambda: bed.mpirun(command, [2, 1, 1], prefix / "bin" / "mpirun", env={"NOTE": "a 'b"})
     )

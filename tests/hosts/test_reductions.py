@@ -18,7 +18,7 @@ from tests.hosts.marks import mpi_installation, needs_hosts
 pytestmark = needs_hosts
 
 LAYOUTS = [(2, 2), (2, 1, 1), (1, 1, 1, 1)]
-RANDOM_PROGRAMS = 50
+RANDOM_PROGRAMS = 30
 ALL = "compressed,collectives"
 
 
@@ -43,12 +43,12 @@ def test_under_torchrun():
     """Of a rank, torchrun decides no more than variables, as `run` does: one layout is enough."""
     ranks = (2, 1, 1)
     with hosts(len(ranks), rate=None) as bed:
-        outputs = bed.torchrun(command("compressed"), ranks=ranks, timeout=240)
-        check_passed("\n".join(outputs), "compressed", sum(ranks))
+        outputs = bed.torchrun(command("brief"), ranks=ranks, timeout=240)
+        check_passed("\n".join(outputs), "brief", sum(ranks))
 
 
 @pytest.mark.parametrize(
-    "kind, ranks", [*(("openmpi", ranks) for ranks in LAYOUTS), ("mpich", (2, 1, 1))], ids=str
+    "kind, ranks", [("openmpi", (2, 1, 1)), ("openmpi", (1, 1, 1, 1)), ("mpich", (2, 2))], ids=str
 )
 def test_over_mpi_under_mpirun(kind, ranks):
     prefix = mpi_installation(kind)
@@ -68,12 +68,12 @@ def test_over_gloo_under_mpirun(kind):
     prefix = mpi_installation(kind)
     with hosts(2, rate=None) as bed:
         output = bed.mpirun(
-            command("compressed", python=str(prefix / "bin" / "python")),
+            command("brief", python=str(prefix / "bin" / "python")),
             ranks=[2, 1],
             mpirun=prefix / "bin" / "mpirun",
             timeout=240,
         )
-        check_passed(output, "compressed", 3)
+        check_passed(output, "brief", 3)
 
 
 def test_random_programs_on_overlapping_groups_agree_with_gloo():
@@ -85,7 +85,7 @@ def test_random_programs_on_overlapping_groups_agree_with_gloo():
         check_passed("\n".join(outputs), "random", 4)
 
 
-VALUES = 1 << 24  # 64 MiB
+VALUES = 1 << 23  # 32 MiB
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])

@@ -11,8 +11,8 @@ import torch
 
 from torch_cgx import _C, codecs
 
-RANKS = 8
-SHARD = 2**28 + 8  # values; in all, 2^31 + 64
+RANKS = 4
+SHARD = 2**29 + 8  # values; in all, 2^31 + 32
 
 
 def zeros(n: int) -> torch.Tensor:

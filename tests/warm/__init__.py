@@ -103,7 +103,9 @@ def _script(path: Path, address: str) -> None:
     command = [sys.executable, "-I", "-S", str(HERE / "client.py"), address, ""]
     started = shlex.quote(sys.executable)  # with options that a warm start has not, as -S
     path.write_text(
-        f'#!/bin/sh\ncase $1 in -c | -m | -u | [!-]*) exec {shlex.join(command)} "$@" ;; esac\n'
+        # multiprocessing passes on that no bytecode is written, which the environment says, too.
+        '#!/bin/sh\n[ "$1" = -B ] && [ -n "$PYTHONDONTWRITEBYTECODE" ] && shift\n'
+        f'case $1 in -c | -m | -u | [!-]*) exec {shlex.join(command)} "$@" ;; esac\n'
         f'exec {started} "$@"\n'
     )
     path.chmod(0o755)

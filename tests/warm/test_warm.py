@@ -175,6 +175,30 @@ def test_a_hub_that_is_gone_is_an_error() -> None:
     assert done.returncode == 1 and "no hub at /nowhere" in done.stderr
 
 
+SPAWNS = """
+import multiprocessing, sys
+
+def name(queue):
+    queue.put(open("/proc/self/comm").read())
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=name, args=(queue,))
+    process.start()
+    print(queue.get())
+    process.join()
+    assert process.exitcode == 0
+"""
+
+
+def test_processes_of_multiprocessing_are_warm_below_a_nested_start(tmp_path):
+    script = tmp_path / "spawns.py"
+    script.write_text(SPAWNS)
+    assert said(str(script), env=ENV | warm.NESTED).startswith("warm-")
+    assert not said(str(script), env=ENV).startswith("warm-")
+
+
 CLOSING = """
 import os, subprocess
 from tests import warm
@@ -182,9 +206,10 @@ from tests import warm
 def children():
     return open(f"/proc/self/task/{os.getpid()}/children").read().split()
 
-for _ in range(2):  # a closed hub is started anew
-    assert subprocess.run([*warm.python(), "-c", ""]).returncode == 0
+for used in (True, False):  # a closed hub is started anew
     folder = os.path.dirname(warm.hub())
+    if used:
+        assert subprocess.run([*warm.python(), "-c", ""]).returncode == 0
     assert len(children()) == 1
     warm.close()
     assert children() == [] and not os.path.exists(folder)

@@ -185,6 +185,8 @@ def become(request):
         file.write(f"warm-{said['pid']}")
     if said["environment"].get("CGX_TEST_WARM_NESTED") == "1":
         sys.executable = os.path.join(os.path.dirname(said["hub"]), "python")
+        if "multiprocessing.spawn" in sys.modules:  # it notes the program when it is imported
+            sys.modules["multiprocessing.spawn"].set_executable(sys.executable)
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
