@@ -1,8 +1,9 @@
 """For all tests: one hub of warm processes, and turns where several pytest workers run them.
 
-`pytest -n 4` (pytest-xdist) runs tests side by side: most of them wait. Those that measure time, or
-look at what all processes of the machine have left, are marked `alone`: while one runs, no other
-does.
+`pytest -n 4` (pytest-xdist) runs tests side by side: most of them wait. Those that look at what all
+processes of the machine do or have left are marked `alone`: while one runs, no other does. Those
+that measure time, but take next to none of the CPU's, are marked `quiet`: while one runs, only
+others of them do.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import fcntl
 import functools
 import os
 import tempfile
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,33 +41,47 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[_TURNS] = folder.name
 
 
+KINDS = ("busy", "quiet", "alone")  # of tests, in the order in which they come
+
+
+def _kind(item: pytest.Item) -> str:
+    marked = [kind for kind in KINDS if item.get_closest_marker(kind)]
+    return marked[-1] if marked else KINDS[0]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first, as a worker that got one at the end would run alone. Tests that
-    are alone last, so that nobody waits for them.
+    are quiet or alone last, so that nobody waits for them.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    alone = {item for item in items if item.get_closest_marker("alone")}
-    items.sort(key=lambda item: (item in alone, item.path not in slow))
+    items.sort(key=lambda item: (KINDS.index(_kind(item)), item.path not in slow))
     if folder := os.environ.get(_TURNS):  # the scheduler, in another process, knows names only
-        part = Path(folder, f"{os.getpid()}.part")
-        part.write_text("\n".join(item.nodeid for item in alone))
-        part.replace(Path(folder, "alone"))
+        for kind in KINDS[1:]:
+            part = Path(folder, f"{os.getpid()}.part")
+            part.write_text("\n".join(item.nodeid for item in items if _kind(item) == kind))
+            part.replace(Path(folder, kind))
+
+
+@functools.cache
+def _named(kind: str) -> set[str]:
+    return set(Path(os.environ[_TURNS], kind).read_text().split("\n"))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """With `--dist loadfile`: all tests that are alone go to one worker."""
+    """With `--dist loadfile`: all tests that are alone go to one worker, and those of a file that
+    are quiet are apart from its others.
+    """
     if config.option.dist != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class ByFile(LoadFileScheduling):
-        @functools.cached_property
-        def alone(self) -> set[str]:
-            return set(Path(os.environ[_TURNS], "alone").read_text().split("\n"))
-
         def _split_scope(self, nodeid: str) -> str:
-            return "alone" if nodeid in self.alone else super()._split_scope(nodeid)
+            if nodeid in _named("alone"):
+                return "alone"
+            scope = super()._split_scope(nodeid)
+            return f"quiet {scope}" if nodeid in _named("quiet") else scope
 
     return ByFile(config, log)
 
@@ -78,11 +94,20 @@ def _locked(path: Path, how: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _turn(folder: Path, alone: bool) -> Iterator[None]:
-    with contextlib.ExitStack() as room:
-        # Who waits for the room holds the door, so that nobody overtakes.
-        with _locked(folder / "door", fcntl.LOCK_EX):
-            room.enter_context(_locked(folder / "room", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+def _turn(folder: Path, kind: str) -> Iterator[None]:
+    """Until no test runs that must not run beside one of this kind. Busy tests go first."""
+    others = [folder / f"{other}.lock" for other in KINDS if other != kind]
+    wait = 0 if kind == "busy" else fcntl.LOCK_NB
+    own = fcntl.LOCK_EX if kind == "alone" else fcntl.LOCK_SH
+    with contextlib.ExitStack() as turn:
+        while True:
+            with contextlib.suppress(BlockingIOError), contextlib.ExitStack() as door:
+                door.enter_context(_locked(folder / "door", fcntl.LOCK_EX))
+                for other in others:
+                    door.enter_context(_locked(other, fcntl.LOCK_EX | wait))
+                turn.enter_context(_locked(folder / f"{kind}.lock", own | wait))
+                break
+            time.sleep(0.05)
         yield
 
 
@@ -91,5 +116,5 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     folder = os.environ.get(_TURNS)
     if folder is None or not hasattr(item.config, "workerinput"):
         return (yield)
-    with _turn(Path(folder), item.get_closest_marker("alone") is not None):
+    with _turn(Path(folder), _kind(item)):
         return (yield)

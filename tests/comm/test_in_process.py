@@ -128,7 +128,7 @@ def test_open_times_out_when_nobody_releases() -> None:
         b.receive(0)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_deadline_and_first_cause() -> None:
     a, b, c = _machinery.make_in_process_group(3, 100)
     start = time.monotonic()
@@ -151,7 +151,7 @@ def test_deadline_and_first_cause() -> None:
         c.receive(0)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_abort_reaches_a_waiter_here_and_there() -> None:
     a, b, c = _machinery.make_in_process_group(3, 100)
     texts: dict[int, str] = {}
@@ -185,7 +185,7 @@ def test_long_abort_reason_is_cut() -> None:
     assert 500 < len(str(error.value)) < 2000
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_closing_is_noticed_at_once() -> None:
     a, b, _ = _machinery.make_in_process_group(3, 100)
     thread = later(0.2, b.close)

@@ -234,7 +234,7 @@ def test_mpi_that_does_not_start(mock: MockMpi) -> None:
         mock.group(2)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_mpi_that_hangs_at_its_start(mock: MockMpi) -> None:
     mock.set("hold_init", 1)
     start = time.monotonic()

@@ -24,7 +24,7 @@ def test_creation_that_fails(mock: MockMpi) -> None:
         mock.group(2)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_creation_that_hangs(mock: MockMpi) -> None:
     mock.set("hold_create", 1)
     start = time.monotonic()
@@ -35,7 +35,7 @@ def test_creation_that_hangs(mock: MockMpi) -> None:
     mock.group(2, members=[2, 0])  # later ones are not affected
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_a_member_that_does_not_come(mock: MockMpi) -> None:
     start = time.monotonic()
     with pytest.raises(_C.TimeoutError, match="mpi/rank/1"):
@@ -43,7 +43,7 @@ def test_a_member_that_does_not_come(mock: MockMpi) -> None:
     assert time.monotonic() - start < 2
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_deadline_of_a_receive(mock: MockMpi) -> None:
     group = mock.group(3, members=[3, 0, 2])
     coming = group[0].receive(2, 5, 100)
@@ -65,7 +65,7 @@ def test_deadline_of_a_send(mock: MockMpi) -> None:
         a.send(1, 0, text(LONG)).wait(timeout=0.2)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_abort_ends_every_wait_and_reaches_the_peers(mock: MockMpi) -> None:
     group = mock.group(4)
     waits = [group[0].receive(1, 0, 10), group[1].send(2, 0, text(LONG))]
@@ -205,7 +205,7 @@ def test_memory_of_a_send_under_way_keeps_the_carrier(mock: MockMpi) -> None:
     settle(mock, range(1), 0)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_a_receive_that_cannot_be_cancelled(mock: MockMpi) -> None:
     a, _ = mock.group(2)
     mock.set("stubborn", 1, (0,))

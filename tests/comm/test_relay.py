@@ -217,7 +217,7 @@ def test_longer_than_expected_arrives_whole() -> None:
     assert network.overruns == 0
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.parametrize("lazy", [False, True])
 def test_deadline(lazy: bool) -> None:
     _, (a, b, _c) = relays(3, lazy=lazy)
@@ -234,7 +234,7 @@ def test_deadline(lazy: bool) -> None:
         b.receive(0)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("others", [False, True])
 def test_abort_from_another_thread(lazy: bool, others: bool) -> None:

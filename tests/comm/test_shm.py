@@ -335,7 +335,7 @@ def test_bad_argument_on_one_rank_is_heard_by_all(tmp_path: pathlib.Path) -> Non
         assert outcomes[rank].error == "CgxError" and "slot size is 0" in outcomes[rank].text
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_missing_rank_is_named_to_all(tmp_path: pathlib.Path) -> None:
     ranks = [Rank(make, str(tmp_path), 4, [4096] * 4, 4.0, rank) for rank in (0, 1, 3)]
     outcomes = [rank.outcome() for rank in ranks]

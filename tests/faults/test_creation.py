@@ -94,7 +94,7 @@ BAD = {"CGX_COMPRESSION_QUANTIZATION_BITS": "99"}
 LEVEL = {"CGX_CPU_LEVEL": "sse"}
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     ("host", "env", "cramped", "own", "others"),
     [
@@ -123,7 +123,7 @@ def test_all_ranks_hear_why_a_group_is_not_made(host, env, cramped, own, others)
         assert seconds < LEAVING, (rank, seconds, text)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_a_rank_that_never_comes_holds_nobody_longer():
     (outcomes,) = run_pooled(made_by, 1, 0, [{}] * 3, -1, 2, 1.0, backend=None, timeout=100)
     assert isinstance(outcomes[2], Lost), outcomes

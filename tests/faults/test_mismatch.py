@@ -264,7 +264,7 @@ def rank_0_is_late(rank, world_size):
     return "no error"
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.parametrize("env", [OVER_GLOO, TWO_HOSTS], ids=["gloo", "hosts"])
 def test_a_closed_connection_is_not_taken_for_the_cause(env):
     for text in run_pooled(rank_0_is_late, 2, env=env, backend=None):
@@ -284,7 +284,7 @@ def slow_to_begin(rank, world_size):
     return "no error"
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.parametrize("env", [OVER_GLOO, TWO_HOSTS], ids=["gloo", "hosts"])
 def test_a_call_that_is_slow_to_begin_is_watched(env):
     for text in run_pooled(slow_to_begin, 2, env=env):

@@ -118,7 +118,7 @@ def timeouts(rank, world_size, kind):
     return time.monotonic() - start
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 @pytest.mark.parametrize("kind", ["new_group", "call", "set_timeout"])
 def test_every_timeout_is_kept(kind):
     seconds, _ = run_pooled(timeouts, 2, kind, group_timeout=50)

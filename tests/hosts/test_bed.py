@@ -52,7 +52,7 @@ def _wait_until(condition) -> None:
 def _script(folder: Path, text: str) -> list[str]:
     file = folder / "script.py"
     file.write_text(text)
-    return [*warm.python(), str(file)]
+    return [sys.executable, str(file)]
 
 
 # ---- coming and going
@@ -244,7 +244,7 @@ def _inode(name: str) -> int:
 @pytest.mark.parametrize("ranks", [[2, 1, 1]], ids=str)
 def test_ranks_run_on_their_hosts(bed, tmp_path, launcher, ranks):
     start = getattr(bed, launcher)
-    command = _script(tmp_path, _RANK)
+    command = [*warm.python(), _script(tmp_path, _RANK)[-1]]
     outputs, traffic = bed.traffic_of(lambda: start(command, ranks, env={"NOTE": "a 'b"}))
     assert len(outputs) == (4 if launcher == "run" else 3)
     found = _found(outputs)
@@ -332,7 +332,7 @@ def test_a_failing_rank_ends_the_run_and_is_shown(bed: Hosts, tmp_path, launcher
         call = getattr(bed, launcher)
     else:
         prefix = mpi_installation(launcher)
-        command = [str(prefix / "bin/python"), command[1], "mpi"]
+        command = [str(prefix / "bin/python"), command[-1], "mpi"]
         options = {"ranks": 1, "grace": 0.5, "mpirun": prefix / "bin/mpirun"}
         call = bed.mpirun
     with pytest.raises(HostsFailed) as caught:

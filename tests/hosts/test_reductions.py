@@ -85,10 +85,10 @@ def test_random_programs_on_overlapping_groups_agree_with_gloo():
         check_passed("\n".join(outputs), "random", 4)
 
 
-VALUES = 1 << 23  # 32 MiB
+VALUES = 1 << 24  # 64 MiB
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [2, 4])
 def test_bytes_that_leave_a_host(count):
     """Two ranks a host, none of whose values may cross the wire twice."""
     with hosts(count, rate=None) as bed:

@@ -32,6 +32,7 @@ def _raise_on_one(rank, world_size):
 
 
 def _die_on_zero(rank, world_size):
+    dist.barrier()  # a rank may die while another still connects to it
     if rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return rank

@@ -120,7 +120,7 @@ def test_a_port_in_use_is_named():
             _network.listen(port, True)
 
 
-@pytest.mark.alone
+@pytest.mark.quiet
 def test_a_peer_that_is_not_there_or_mute():
     with _network.listen(0, True) as listener:
         port = listener.getsockname()[1]

@@ -3,7 +3,9 @@
 python zygote.py SOCKET PRELUDE
 """
 
+import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -27,8 +29,30 @@ _PRELOADED = (
 )
 
 
+# What is taken apart at the end of a child, as in a started process: it may hold process groups.
+_TAKEN_APART = ("__main__", "torch.distributed.distributed_c10d", "torch_cgx", "cgx_utils")
+
+
+class _Kept:
+    """Modules that the zygote has imported. The end of a child would take them apart, object by
+    object, on pages that it shares with the zygote: a quarter of a second.
+    """
+
+    names: tuple[str, ...] = ()
+    modules: list[object] = []
+
+    @classmethod
+    def leave(cls):
+        for name in cls.names:
+            if name in sys.modules and not name.startswith(_TAKEN_APART):
+                cls.modules.append(sys.modules.pop(name))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(cls.modules))
+
+
 def prepare(prelude):
     """Imports. RuntimeError where that leaves a second thread, which no child would have."""
+    builtin = set(sys.modules)
+    atexit.register(_Kept.leave)  # the first one, so that it is called last
     if prelude:
         exec(prelude, {"__name__": "prelude"})
     import torch  # noqa: F401
@@ -42,6 +66,11 @@ def prepare(prelude):
     threads = os.listdir("/proc/self/task")
     if len(threads) != 1:
         raise RuntimeError(f"warm start: {len(threads)} threads after the imports; allowed: 1")
+    _Kept.names = tuple(name for name in sys.modules if name not in builtin)
+    # Destructors of what was loaded up to here are left out; those of a child's own libraries, and
+    # what it has registered, come before.
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
     gc.collect()
     gc.freeze()
 
