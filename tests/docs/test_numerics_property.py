@@ -149,7 +149,7 @@ def ratio(result: torch.Tensor, value: bounds.Value) -> float:
     return float(within.max(initial=0.0))
 
 
-@settings(max_examples=2000, **EXAMPLES)
+@settings(max_examples=1200, **EXAMPLES)
 @given(case=cases, algorithm=st.sampled_from(ALGORITHMS), split=st.floats(0, 1))
 def test_all_reduce(case: Case, algorithm: str, split: float) -> None:
     first = int(split * case.n)

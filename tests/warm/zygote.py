@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import types
+import weakref
 
 _PRELOADED = (
     "torch.distributed.run",
@@ -66,6 +67,8 @@ def prepare(prelude):
     threads = os.listdir("/proc/self/task")
     if len(threads) != 1:
         raise RuntimeError(f"warm start: {len(threads)} threads after the imports; allowed: 1")
+    for one in weakref.finalize._registry:  # torch's libraries of operators
+        one.atexit = False
     _Kept.names = tuple(name for name in sys.modules if name not in builtin)
     # Destructors of what was loaded up to here are left out; those of a child's own libraries, and
     # what it has registered, come before.
