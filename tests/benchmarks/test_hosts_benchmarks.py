@@ -91,7 +91,9 @@ def test_training_between_hosts(tmp_path):
         assert row["model_serial_ms"] == pytest.approx(1e3 * (compute["seconds"] + wire))
         assert 1e3 * compute["seconds"] < row["model_ms"] <= row["model_serial_ms"] + 1e-6
         assert row["ratio"] == pytest.approx(row["measured_ms"] / row["model_ms"])
-    assert base["ratio"] > 0.9  # no method is faster than computing and its own bytes
+    # No step is faster than its bytes over the link, however busy the machine is (computing was
+    # measured in another run, so that it bounds nothing).
+    assert base["measured_ms"] > 0.9e3 * base["link_bytes_per_step"] / 25e6
 
 
 def test_the_model_of_a_step_by_hand():
