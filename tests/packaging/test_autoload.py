@@ -37,52 +37,32 @@ def _python(code, autoload="1", **env):
     return done.stdout.strip()
 
 
-# The time that the hand-over of `import torch` to this package takes, without the noise of torch's
-# own second.
+# What torch does at its import for a package like this one: it looks for entry points, whoever has
+# any, and calls them. Not the whole import is timed: torch's own second varies by more than the limit.
 _TIME_OF_REGISTRATION = """
-import time, torch
-assert "torch_cgx" not in __import__("sys").modules
+import sys, time, torch
+from importlib.metadata import entry_points
+entry_points(group="torch.backends")
 start = time.process_time()
-import torch_cgx._autoload
-torch_cgx._autoload.register()
-print(time.process_time() - start)
-"""
-
-_TIME_OF_IMPORT = """
-import time
+entry_points(group="torch.backends")
+looking = time.process_time() - start
+assert "torch_cgx" not in sys.modules
 start = time.process_time()
-import torch
-print(time.process_time() - start)
+torch._import_device_backends()
+print(time.process_time() - start - looking, looking)
+assert "torch_cgx" in sys.modules
 """
 
 
 def test_registration_takes_less_than_5_ms():
-    times = [float(_python(_TIME_OF_REGISTRATION, autoload="0")) for _ in range(3)]
-    assert statistics.median(times) < LIMIT_SECONDS, times
+    runs = [_python(_TIME_OF_REGISTRATION, autoload="0").split() for _ in range(3)]
+    times = [float(added) for added, _ in runs]
+    assert statistics.median(times) < LIMIT_SECONDS, runs
 
 
-@pytest.mark.slow
-def test_import_torch_is_not_slowed_by_autoload():
-    # Interleaved, so that a busy machine slows both alike; torch itself takes about a second.
-    on, off = [], []
-    for _ in range(3):
-        on.append(float(_python(_TIME_OF_IMPORT)))
-        off.append(float(_python(_TIME_OF_IMPORT, autoload="0")))
-    spread = max(statistics.quantiles(off)[2] - statistics.quantiles(off)[0], 0.01)
-    added = statistics.median(on) - statistics.median(off)
-    assert added < LIMIT_SECONDS + 2 * spread, (on, off)
-
-
-def test_entry_point_is_installed_and_loads():
+def test_entry_point_is_installed():
     points = importlib.metadata.entry_points(group="torch.backends")
     assert "torch_cgx" in points.names, "the package is not installed: make build"
-    code = """
-import sys, torch
-import torch.distributed as dist
-print("torch_cgx" in sys.modules, "cgx" in dist.Backend.backend_list, "torch_cgx._C" in sys.modules)
-"""
-    assert _python(code) == "True True False"
-    assert _python(code, autoload="0") == "False False False"
 
 
 _ORDERS = [("torch", "0"), ("torch", "1"), ("torch_cgx", "0"), ("torch_cgx", "1")]
@@ -93,24 +73,22 @@ _ORDERS += [("torch_cgx._autoload", "0"), ("cgx_utils", "1")]
 def test_any_order_of_imports_registers_once(first, autoload):
     code = f"""
 import {first}
-import sys, torch, torch_cgx
+import sys, torch
 import torch.distributed as dist
+print("torch_cgx" in sys.modules, "cgx" in dist.Backend.backend_list)
+import torch_cgx
 assert torch_cgx.__version__
 torch_cgx._autoload.register()
 print(dist.Backend.backend_list.count("cgx"), dist.Backend.backend_capability["cgx"],
       "torch_cgx._C" in sys.modules)
-"""
-    assert _python(code, autoload=autoload) == "1 ['cpu', 'cuda'] False"
-
-
-def test_devices_keep_their_default_backends():
-    code = """
-import torch, torch_cgx
-import torch.distributed as dist
 default = dist.Backend.default_device_backend_map
 print(default["cpu"], default["cuda"], "c" in default)
 """
-    assert _python(code) == "gloo nccl False"
+    loaded = first != "torch" or autoload == "1"
+    registered, once, defaults = _python(code, autoload=autoload).splitlines()
+    assert registered == f"{loaded} {loaded}"
+    assert once == "1 ['cpu', 'cuda'] False"
+    assert defaults == "gloo nccl False"
 
 
 def test_without_torch_distributed_nothing_happens():
