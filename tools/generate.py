@@ -9,6 +9,7 @@ Needs the built extension.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from torch_cgx import _C  # noqa: E402
+from torch_cgx import _C, codecs  # noqa: E402
 
 BEGIN, END = "# begin: made by tools/generate.py\n", "# end\n"
 # By Setting::kind: what the constructor takes.
@@ -41,36 +42,28 @@ from torch_cgx import _C
 
 class Codec:
     _engine: _C.Codec
-    def encode(
-        self,
-        tensor: torch.Tensor,
-        *,
-        sequence: int = 0,
-        rank: int = 0,
-        index: int = 0,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor: ...
-    def decode(
-        self,
-        payload: torch.Tensor,
-        out: torch.Tensor | None = None,
-        *,
-        numel: int | None = None,
-        dtype: torch.dtype | None = None,
-        add: bool = False,
-    ) -> torch.Tensor: ...
-    def roundtrip(
-        self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
-    ) -> torch.Tensor: ...
-    def encoded_bytes(self, numel: int, dtype: torch.dtype = ...) -> int: ...
-
 """
+    text += "".join(_method_stub(name) for name in vars(codecs.Codec) if name[0] != "_") + "\n"
     for family in _C.families():
         if family["python"]:
             text += _class_stub(family)
     return text + (
         "def names() -> tuple[str, ...]: ...\ndef make(name: str, **params: Any) -> Codec: ...\n"
     )
+
+
+def _method_stub(name: str) -> str:
+    """As torch_cgx/codecs.py declares it: a stub beside a module hides the module's own types."""
+    signature = inspect.signature(getattr(codecs.Codec, name))
+    line = f"    def {name}{signature}: ...\n".replace("'", "")
+    if len(line) <= 100:
+        return line
+    rows, star = "", False
+    for row in signature.parameters.values():
+        if row.kind is row.KEYWORD_ONLY and not star:
+            rows, star = rows + "        *,\n", True
+        rows += f"        {row},\n".replace("'", "")
+    return f"    def {name}(\n{rows}    ) -> {signature.return_annotation}: ...\n"
 
 
 def _class_stub(family: dict[str, Any]) -> str:

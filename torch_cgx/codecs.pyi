@@ -26,9 +26,14 @@ class Codec:
         add: bool = False,
     ) -> torch.Tensor: ...
     def roundtrip(
-        self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
+        self,
+        tensor: torch.Tensor,
+        *,
+        sequence: int = 0,
+        rank: int = 0,
+        index: int = 0,
     ) -> torch.Tensor: ...
-    def encoded_bytes(self, numel: int, dtype: torch.dtype = ...) -> int: ...
+    def encoded_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int: ...
 
 class MaxMin(Codec):
     def __init__(
