@@ -24,6 +24,7 @@ below `load` are for such a process. What streams do: see fake_cuda.cc.
 from __future__ import annotations
 
 import atexit
+import concurrent.futures
 import contextlib
 import ctypes
 import fcntl
@@ -79,7 +80,7 @@ def build() -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     with open(BUILD / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _compile(
+        stub = (
             STUB,
             [HERE / "stub_driver.cc", *sorted((ROOT / "csrc").rglob("*.h"))],
             [*flags, "-O2", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"],
@@ -89,14 +90,19 @@ def build() -> None:
         includes = [torch / "include", torch / "include/torch/csrc/api/include"]
         headers = sorted(HERE.glob("*.h"))
         libraries = ["-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]
-        for module in (MODULE, NCCL):
-            _compile(
+        modules = [
+            (
                 module,
                 [(HERE / module.stem.removeprefix("_")).with_suffix(".cc"), *headers],
                 # Not optimised: it compiles in a third of the time.
                 [*flags, "-O0", *(f"-isystem{path}" for path in [*includes, _python_include()])],
                 [f"-L{torch / 'lib'}", *libraries, f"-Wl,-rpath,{torch / 'lib'}"],
             )
+            for module in (MODULE, NCCL)
+        ]
+        # Side by side: all tests of the device wait for them.
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            list(pool.map(lambda one: _compile(*one), [*modules, stub]))
 
 
 def environment(**settings: str) -> dict[str, str]:
