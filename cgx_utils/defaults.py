@@ -26,30 +26,24 @@ class Defaults:
             if (value := _config.from_environment(key)) is not None
         }
 
-    def values(self, given: Mapping[str, Any], backend: ProcessGroupCGX) -> dict[str, Any]:
-        """All keys of a layer's configuration; `given` are those that the state sets."""
+    def values(self, given: Mapping[str, Any], backend: ProcessGroupCGX | None) -> dict[str, Any]:
+        """All keys of a layer's configuration; `given` are those that the state sets. backend:
+        None for the values that hold as long as there is no group.
+        """
         found = {
-            **backend.settings(),
+            **(_config.defaults() if backend is None else backend.settings()),
             **self._environment,
-            **backend.options.given(),
+            **({} if backend is None else backend.options.given()),
             **given,
         }
         if "bits" not in given and not self.origin("bits", backend):
             found["bits"] = _config.HALF_BITS if found["codec"] in _config.HALVES else BITS
         return {key: found[key] for key in _config.KEYS}
 
-    def origin(self, key: str, backend: ProcessGroupCGX) -> str:
+    def origin(self, key: str, backend: ProcessGroupCGX | None) -> str:
         """The source of a key's value if the state does not set it; empty: built in."""
-        if key in backend.options.given():
+        if backend is not None and key in backend.options.given():
             return "the group's Options"
         if key in self._environment or _config.from_environment(key) is not None:
             return _config.variable_of(key)
         return ""
-
-    def bits(self) -> int:
-        """The number of bits without a group."""
-        return int(self._environment.get("bits", BITS))
-
-    def bucket_size(self) -> int:
-        """The bucket size without a group."""
-        return int(self._environment.get("bucket_size", _config.defaults()["bucket_size"]))

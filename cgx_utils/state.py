@@ -19,9 +19,9 @@ from torch_cgx import _config
 from torch_cgx._warnings import warn
 
 if TYPE_CHECKING:
-    from torch_cgx._C import ProcessGroupCGX, Spec
+    from torch_cgx._C import Codec, ProcessGroupCGX
 
-Plan = list[tuple[int, "Spec | None"]]
+Plan = list[tuple[int, "Codec | None"]]
 
 _MOST_LAYOUTS = 1024  # a model has tens of buckets, and rebuilds them once
 
@@ -107,13 +107,15 @@ class CGXState:
         """Shows the defaults that hold without a group, as long as there is none."""
         from torch_cgx import _C
 
-        shown = {
-            "bits": self._defaults.bits(),
-            "bucket_size": self._defaults.bucket_size(),
-            "codec": "maxmin",
-            **self._policy.params,
-            "layer_min_size": self.layer_min_size,
-        }
+        values = self._defaults.values(self._policy.params, None)
+        codec = _config.codec_of(values, values)
+        shown = {"bits": values["bits"]}
+        if codec is not None:
+            own = codec.parameters
+            shown = {key: own[key] for key in ("bits", "bucket_size") if key in own}
+            shown["codec"] = codec.codec
+        shown |= {key: value for key, value in self._policy.params.items() if key not in shown}
+        shown["layer_min_size"] = self.layer_min_size
         text = ", ".join(f"{key}={value!r}" for key, value in shown.items())
         rules = f"{text}{self._policy.describe_rules()}"
         found = "" if self._summary is None else f"{self._summary}; "
@@ -188,11 +190,11 @@ class CGXState:
             choice = self._choose(name, parameter, backend)
             if self._summary is None:
                 self._choices[id(parameter)] = choice
-            spec = choice.spec
-            if spec is None and layers and layers[-1][1] is None:
+            codec = choice.codec
+            if codec is None and layers and layers[-1][1] is None:
                 layers[-1] = (layers[-1][0] + parameter.numel(), None)
             else:
-                layers.append((parameter.numel(), spec))
+                layers.append((parameter.numel(), codec))
         return layers
 
     def _choose(
@@ -205,13 +207,13 @@ class CGXState:
         full = self._defaults.values(config, backend)
         # Values that mean exact have already caused a warning where they were given.
         exact = _config.is_exact(full["bits"])
-        spec = None if exact else _config.codec_of(full, full)
-        if spec is None:
+        codec = None if exact else _config.codec_of(full, full)
+        if codec is None:
             origin = why or self._defaults.origin("bits", backend)
             return Choice(numel, dtype, None, f"bits={full['bits']} in {origin}")
         if backend.settings()["intra_compress"] is False and len(set(backend.hosts())) == 1:
             return Choice(numel, dtype, None, "intra_compress=0, which keeps one host exact")
-        return Choice(numel, dtype, spec)
+        return Choice(numel, dtype, codec)
 
     def _all_names(self) -> dict[int, str]:
         """Parameter id -> name. The ids stay valid: the model or the given list keeps the

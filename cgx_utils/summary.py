@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """How the gradient of one parameter is sent. spec: its codec, None: exact. why: the rule that
+    """How the gradient of one parameter is sent. codec: its codec, None: exact. why: the rule that
     keeps it exact, empty if it is compressed.
     """
 
     numel: int
     dtype: torch.dtype
-    spec: Codec | None
+    codec: Codec | None
     why: str = ""
 
     @property
@@ -30,9 +30,9 @@ class Choice:
 
     def sent_bytes(self) -> int:
         """Bytes of one encoding, without headers."""
-        if self.spec is None:
+        if self.codec is None:
             return self.raw_bytes
-        return self.spec.encoded_bytes(self.numel, self.dtype)
+        return self.codec.encoded_bytes(self.numel, self.dtype)
 
 
 class Summary:
@@ -44,7 +44,7 @@ class Summary:
 
     @property
     def compresses(self) -> bool:
-        return any(choice.spec is not None for choice in self._choices)
+        return any(choice.codec is not None for choice in self._choices)
 
     def __str__(self) -> str:
         """As in "compressing 26 of 54 parameters, 98.2 % of 1.84 M values, maxmin 4 bits; 7.5x
@@ -57,7 +57,7 @@ class Summary:
                 f"nothing is compressed, all {len(every)} parameters ({_count(values)} values) are "
                 f"exact: {_rules(choice.why for choice in every)}; {self._communicator}"
             )
-        chosen = [choice for choice in every if choice.spec is not None]
+        chosen = [choice for choice in every if choice.codec is not None]
         share = 100 * sum(choice.numel for choice in chosen) / values
         raw = sum(choice.raw_bytes for choice in every)
         ratio = raw / sum(choice.sent_bytes() for choice in every)
@@ -68,9 +68,9 @@ class Summary:
         )
 
 
-def describe(spec: Codec) -> str:
+def describe(codec: Codec) -> str:
     """As in "maxmin 4 bits"."""
-    return f"{spec.codec} {spec.bits} bits"
+    return f"{codec.codec} {codec.bits} bits"
 
 
 def _codecs(choices: list[Choice]) -> str:
@@ -78,8 +78,8 @@ def _codecs(choices: list[Choice]) -> str:
     values: Counter[str] = Counter()
     parameters: Counter[str] = Counter()
     for choice in choices:
-        assert choice.spec is not None
-        name = describe(choice.spec)
+        assert choice.codec is not None
+        name = describe(choice.codec)
         values[name] += choice.numel
         parameters[name] += 1
     if len(values) == 1:

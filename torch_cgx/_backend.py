@@ -105,9 +105,9 @@ def load_kernels(major: int, minor: int) -> bytes:
     """The kernels for GPUs of compute capability major.minor. A group calls this when it first
     reduces a CUDA tensor.
     """
-    from torch_cgx import _kernels
+    from torch_cgx import _C, _kernels
 
-    if os.environ.get("CGX_CUDA") != "0":
+    if _C.process_variable("cuda"):
         return _kernels.image(major, minor)
     return _kernels.hip_image(torch.cuda.get_device_properties().gcnArchName)
 

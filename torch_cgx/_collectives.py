@@ -73,8 +73,8 @@ def reduce_scatter_tensor(
     backend = backend_of(group, input.device)
     if config is None:
         return dist.reduce_scatter_tensor(output, input, op, group, async_op)
-    spec = codec_of(config, backend.settings())
-    return _finish(backend.reduce_scatter_codec(output, input, op, spec, async_op), async_op)
+    codec = codec_of(config, backend.settings())
+    return _finish(backend.reduce_scatter_codec(output, input, op, codec, async_op), async_op)
 
 
 def all_gather_into_tensor(
@@ -97,8 +97,8 @@ def all_gather_into_tensor(
     backend = backend_of(group, input.device)
     if config is None:
         return dist.all_gather_into_tensor(output, input, group, async_op)
-    spec = codec_of(config, backend.settings())
-    return _finish(backend.all_gather_codec(output, input, spec, async_op), async_op)
+    codec = codec_of(config, backend.settings())
+    return _finish(backend.all_gather_codec(output, input, codec, async_op), async_op)
 
 
 def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:

@@ -9,10 +9,8 @@ from torch_cgx import _C
 from torch_cgx._warnings import warn
 
 # Variables without an option (`_C.settings()` lists the others): read by the process or the build.
-OTHERS = (
-    *("CGX_CPU_LEVEL", "CGX_CUDA", "CGX_KERNELS", "CGX_CUDA_ARCHS", "CGX_MPI", "CGX_MPICC"),
-    "CGX_TESTING",
-)
+BUILD = ("CGX_CUDA_ARCHS", "CGX_MPI", "CGX_MPICC", "CGX_TESTING")
+OTHERS = (*(row["variable"] for row in _C.process_variables()), *BUILD)
 _OF_TESTS = "CGX_TEST_"
 
 # Variables of IST-DASLab's torch_cgx that have no effect here -> what to do instead.

@@ -7,11 +7,11 @@ at hand, once: the result stays in a folder of the user. This module uses no GPU
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
+from torch_cgx import _C
 from torch_cgx._kernel_cache import cached
 
 _HERE = Path(__file__).parent
@@ -61,10 +61,10 @@ def hip_image(arch: str) -> bytes:
 
 def _choice(compiler: str, vendor: str) -> str:
     allowed = ("auto", compiler)
-    choice = os.environ.get("CGX_KERNELS", "").strip().lower() or "auto"
+    choice = _C.process_variable("kernels")
     if choice not in allowed:
         raise ValueError(
-            f"CGX_KERNELS is {choice!r}, allowed: {', '.join(allowed)} (for {vendor}'s GPUs)"
+            f"CGX_KERNELS={choice!r} is not for {vendor}'s GPUs; allowed: {', '.join(allowed)}"
         )
     return choice
 

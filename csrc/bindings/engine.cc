@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "backend/config/layer_table.h"
+#include "backend/config/process_variables.h"
 #include "backend/config/settings.h"
 #include "backend/version.h"
 #include "base/error.h"
 #include "bindings/codec.h"
 #include "bindings/parameters.h"
+#include "reduce/plan/choose.h"
 #include "reduce/simulate.h"
 
 namespace py = pybind11;
@@ -23,15 +25,6 @@ namespace {
 
 using Address = uintptr_t;
 using LayerRequests = std::vector<std::pair<size_t, OptionalCodec>>;
-
-Reduction reduction_of(const std::string& algorithm) {
-  if (algorithm == "auto") return Reduction::kAuto;
-  if (algorithm == "oneshot") return Reduction::kOneShot;
-  if (algorithm == "sra") return Reduction::kScatterReduceAllGather;
-  if (algorithm == "ring") return Reduction::kRing;
-  throw ConfigError(
-      str_of("algorithm='", algorithm, "' is not allowed; one of auto, oneshot, sra, ring"));
-}
 
 const char* text_of(Algorithm algorithm) {
   switch (algorithm) {
@@ -48,11 +41,11 @@ const char* text_of(Algorithm algorithm) {
 }
 
 // The keyword arguments that describe a simulated group.
-//   ranks or hosts   number of ranks, or the name of every rank's host
-//   slot_bytes, inner_bytes      of an exchange inside a host: aimed at, and allowed
-//   inner_limit                  of one that holds a single bucket
-//   segment_bytes, cross_bytes   of a message and of an exchange across hosts
-//   direct or direct_from, direct_chunk   of direct transfers, with one level
+//   ranks or hosts                          number of ranks, or the name of every rank's host
+//   slot_bytes, inner_bytes                 of an exchange inside a host: aimed at, and allowed
+//   inner_limit                             of one that holds a single bucket
+//   segment_bytes, cross_bytes              of a message and of an exchange across hosts
+//   direct or direct_from, direct_chunk     of direct transfers, with one level
 SimulatedGroup group_of(const py::dict& given) {
   auto get = [&given](const char* key, auto fallback) {
     return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;
@@ -61,7 +54,7 @@ SimulatedGroup group_of(const py::dict& given) {
   const auto ranks = get("ranks", 0);
   SimulatedGroup group{
       hosts.empty() ? Topology::one_host(ranks) : Topology(hosts, get("leader_only", false)), {}};
-  const Reduction reduction = reduction_of(get("algorithm", std::string("auto")));
+  const Reduction reduction = reduction_of("algorithm", get("algorithm", std::string("auto")));
   const bool across = group.topology.host_count() > 1;
   (across ? group.options.cross_reduction : group.options.inner_reduction) = reduction;
   group.options.nonfinite =
@@ -80,8 +73,8 @@ SimulatedGroup group_of(const py::dict& given) {
 
 std::vector<Layer> layers_of(const LayerRequests& requests) {
   std::vector<Layer> layers;
-  for (const auto& [numel, spec] : requests) {
-    layers.push_back({numel, spec ? spec->codec : raw_codec()});
+  for (const auto& [numel, codec] : requests) {
+    layers.push_back({numel, codec ? codec->codec : raw_codec()});
   }
   return layers;
 }
@@ -112,7 +105,7 @@ py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype,
 
 py::dict simulate_shards_py(const std::string& operation, const std::vector<Address>& inputs,
                             const std::vector<Address>& outputs, int dtype, size_t shard,
-                            const OptionalCodec& spec, bool average, const py::kwargs& group) {
+                            const OptionalCodec& codec, bool average, const py::kwargs& group) {
   if (operation != "reduce_scatter" && operation != "all_gather") {
     throw ConfigError(
         str_of("operation='", operation, "' is not one of reduce_scatter, all_gather"));
@@ -128,7 +121,7 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
     result = simulate_shards(
         simulated,
         operation == "reduce_scatter" ? Operation::kReduceScatter : Operation::kAllGather, in, out,
-        dtype_of(dtype), shard, spec ? spec->codec : raw_codec(), average);
+        dtype_of(dtype), shard, codec ? codec->codec : raw_codec(), average);
   }
   return to_python(result);
 }
@@ -182,6 +175,17 @@ py::object setting_from_environment(const std::string& name) {
   return text ? value_of(known, *text) : py::none();
 }
 
+py::list process_variables_py() {
+  py::list table;
+  for (const Parameter* variable : process_variables()) table.append(to_dict(*variable));
+  return table;
+}
+
+py::object process_variable_py(const std::string& name) {
+  const Parameter& known = process_variable(name);
+  return value_of(known, from_environment(known).value_or(known.fallback));
+}
+
 std::vector<std::string> codec_setting_names() {
   std::vector<std::string> names;
   for (const Parameter& p : codec_settings()) names.push_back(p.name);
@@ -213,7 +217,7 @@ void bind_engine(py::module_& m) {
   m.def("simulate_all_reduce", &simulate_all_reduce_py, py::arg("data"), py::arg("dtype"),
         py::arg("layers"), py::arg("average"));
   m.def("simulate_shards", &simulate_shards_py, py::arg("operation"), py::arg("inputs"),
-        py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("spec"),
+        py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("codec"),
         py::arg("average"));
   m.def("describe_plan", &describe_plan, py::arg("layers"), py::arg("dtype"));
 
@@ -240,6 +244,8 @@ void bind_engine(py::module_& m) {
   m.def("settings", &settings_py);
   m.def("check_setting", &check_setting, py::arg("name"), py::arg("value"), py::arg("where"));
   m.def("setting_from_environment", &setting_from_environment, py::arg("name"));
+  m.def("process_variables", &process_variables_py, "Variables of the process, not of a group.");
+  m.def("process_variable", &process_variable_py, py::arg("name"), "Its value in force.");
   m.def("codec_settings", &codec_setting_names, "Names of the settings that choose a codec.");
 }
 

@@ -7,7 +7,7 @@
 
 namespace cgx {
 
-/// Spec, simulate_all_reduce, simulate_shards, register_layer and its companions, settings.
+/// simulate_all_reduce, simulate_shards, register_layer and its companions, settings.
 void bind_engine(pybind11::module_& module);
 
 /// A snapshot as {"calls": ..., "bytes_sent": ...}; the keys are documented at torch_cgx.stats.

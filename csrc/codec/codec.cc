@@ -28,8 +28,7 @@ Registry& registry() {
 
 }  // namespace
 
-void Codec::check_part(size_t first, size_t n, size_t count) const {
-  const size_t unit = block();
+void Codec::check_part(size_t first, size_t n, size_t count, size_t unit) {
   const bool inside = first <= count && n <= count - first;
   if (!inside || first % unit != 0 || (n % unit != 0 && first + n != count)) {
     throw ConfigError(str_of("part of a run is first=", first, ", n=", n, ", allowed with count=",

@@ -72,8 +72,12 @@ class Codec {
   }
 
  protected:
-  /// ConfigError unless [first, first + n) is a part of a run of `count` values.
-  void check_part(size_t first, size_t n, size_t count) const;
+  /// ConfigError unless [first, first + n) is a part of a run of `count` values, with borders at
+  /// multiples of block(), or of `unit`.
+  void check_part(size_t first, size_t n, size_t count) const {
+    check_part(first, n, count, block());
+  }
+  static void check_part(size_t first, size_t n, size_t count, size_t unit);
 
  private:
   const CodecConfig config_;

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string_view>
@@ -34,10 +33,9 @@ const char* name_of(const char* call, Vendor vendor) {
 }
 
 Vendor vendor_wanted() {
-  const char* text = std::getenv("CGX_CUDA");
-  if (text == nullptr || std::string_view(text) == "1") return Vendor::kCuda;
-  if (std::string_view(text) == "0") return Vendor::kHip;
-  throw ConfigError(str_of("CGX_CUDA is \"", text, "\", allowed: 1 (libcuda), 0 (libamdhip64)"));
+  const Parameter& variable = cuda_variable();
+  const std::string text = from_environment(variable).value_or(variable.fallback);
+  return text == "1" ? Vendor::kCuda : Vendor::kHip;
 }
 
 struct Library {
@@ -122,6 +120,16 @@ Driver open_driver(Vendor vendor) {
 }
 
 }  // namespace
+
+const Parameter& cuda_variable() {
+  static const auto* variable =
+      new Parameter{.name = "cuda",
+                    .variable = "CGX_CUDA",
+                    .kind = Parameter::Kind::kBoolean,
+                    .fallback = "1",
+                    .meaning = "Driver of the GPUs: 1 is libcuda, 0 is AMD's libamdhip64"};
+  return *variable;
+}
 
 const Driver& Driver::get() {
   static std::mutex mutex;

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/parameter.h"
+
 namespace cgx::device {
 
 // Handles of the driver.
@@ -85,6 +87,9 @@ struct IpcEvent {
 enum Result : int { kSuccess = 0, kNotReady = 600 };
 
 enum class Vendor : uint8_t { kCuda, kHip };
+
+/// CGX_CUDA: 1 is libcuda, 0 libamdhip64.
+const Parameter& cuda_variable();
 
 /// The driver's functions; none is missing.
 struct Driver {

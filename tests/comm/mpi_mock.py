@@ -1,4 +1,4 @@
-"""The mock MPI (csrc/comm/mpi/module/mock.cc): up to four ranks as threads of this process."""
+"""The mock MPI (tests/comm/mock_mpi.cc): up to four ranks as threads of this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _library() -> ctypes.CDLL:
         pytest.skip(f"the mock MPI needs a C++ compiler, and {compiler[0]!r} is not there")
     folder = Path(tempfile.mkdtemp(prefix="cgx-mock-mpi-"))
     target = folder / "mock.so"
-    source = ROOT / "csrc/comm/mpi/module/mock.cc"
+    source = ROOT / "tests/comm/mock_mpi.cc"
     flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{ROOT / 'csrc'}"]
     try:
         done = subprocess.run(

@@ -10,11 +10,13 @@ import torch_cgx
 from tests.docs import settings_table
 from tests.docs.documents import DOCUMENTS, ROOT, marked, table
 from torch_cgx import _C
+from torch_cgx._environment import BUILD as BUILD_VARIABLES
 from torch_cgx._environment import GONE, OTHERS
+
+BUILD = set(BUILD_VARIABLES)
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
 SETTINGS = {row["option"]: row for row in table(marked(PAGE, "settings"))}
-BUILD = {"CGX_CUDA_ARCHS", "CGX_MPI", "CGX_MPICC", "CGX_TESTING"}
 TESTS = {f"CGX_TEST_{name}" for name in ("GPU", "HOSTS", "MPICH", "OPENMPI", "WARM")}
 
 

@@ -51,13 +51,27 @@ class FarStore(dist.Store):
         return self._store.compare_set(key, expected, desired)
 
 
+class OtherBuild(FarStore):
+    """The store of a rank whose build has another `fact` than the others'."""
+
+    def __init__(self, store, fact):
+        super().__init__(store)
+        self._fact = f"{fact}=".encode()
+
+    def get(self, key):
+        return super().get(key).replace(self._fact, self._fact + b"other ")
+
+    def set(self, key, value):
+        super().set(key, value.replace(self._fact, self._fact + b"other "))
+
+
 def no_room(limit=4096):
     """Files, those of shared memory too, cannot be longer."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
 
-def make(rank, world_size, store, host, cramped, absent, timeout):
+def make(rank, world_size, store, host, cramped, absent, timeout, fact):
     """What the rank heard. The process, and what it serves, ends right after this."""
     if rank == host:
         served = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -71,6 +85,8 @@ def make(rank, world_size, store, host, cramped, absent, timeout):
     if rank == cramped:
         no_room()
     mine = served if rank == host else FarStore(served)  # C++ does not keep the Python half of it
+    if fact and rank == 1:
+        mine = OtherBuild(served, fact)
     start = time.monotonic()
     try:
         dist.init_process_group(
@@ -85,8 +101,8 @@ def make(rank, world_size, store, host, cramped, absent, timeout):
     return "made", time.monotonic() - start
 
 
-def made_by(_rank, _world_size, host, env, cramped=-1, absent=-1, timeout=TIMEOUT):
-    with Ranks(3, make, host, cramped, absent, timeout, env=env) as ranks:
+def made_by(_rank, _world_size, host, env, cramped=-1, absent=-1, timeout=TIMEOUT, fact=""):
+    with Ranks(3, make, host, cramped, absent, timeout, fact, env=env) as ranks:
         return ranks.outcomes(timeout=TIMEOUT + 30)
 
 
@@ -102,7 +118,7 @@ LEVEL = {"CGX_CPU_LEVEL": "sse"}
         (0, [BAD, {}, {}], -1, (0, "ValueError", "='99'"), "rank 0 cannot take part.*BITS='99'"),
         (0, [{}, {}, BAD], -1, (2, "ValueError", "='99'"), "rank 2 cannot take part.*BITS='99'"),
         (1, [{}, BAD, {}], -1, (1, "ValueError", "='99'"), "rank 1 cannot take part.*BITS='99'"),
-        (0, [{}, LEVEL, {}], -1, (1, "ValueError", "scalar"), "rank 1 cannot.*CPU_LEVEL is 'sse'"),
+        (0, [{}, LEVEL, {}], -1, (1, "ValueError", "scalar"), "rank 1 cannot.*CPU_LEVEL='sse'"),
         (0, [{}, {}, {}], 0, (0, "ResourceError", "too small"), "shared memory failed on rank 0"),
     ],
     ids=["settings", "value-on-the-host", "value", "host-1", "level", "communicator"],
@@ -132,3 +148,16 @@ def test_a_rank_that_never_comes_holds_nobody_longer():
         assert text.startswith(("TimeoutError", "MismatchError")), (rank, text)
         assert "rank 2" in text or "handshake/2" in text, (rank, text)
         assert seconds < 1.0 + LEAVING + SLACK, (rank, seconds, text)
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("fact", ["torch_cgx version", "wire format", "codec families"])
+def test_ranks_of_other_builds_get_an_error(fact):
+    arguments = (0, [{}] * 3, -1, -1, TIMEOUT, fact)
+    (outcomes,) = run_pooled(made_by, 1, *arguments, backend=None, timeout=100)
+    for rank, outcome in enumerate(outcomes):
+        assert isinstance(outcome, tuple), (rank, outcome)
+        text, _ = outcome
+        assert text.startswith("MismatchError"), (rank, text)
+        (line,) = [line for line in text.splitlines() if line.startswith(f"  {fact}: ")]
+        assert "rank 1: " in line and "rank 0, 2: " in line and line.count("'other ") == 1, line

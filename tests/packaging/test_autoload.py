@@ -37,8 +37,8 @@ def _python(code, autoload="1", **env):
     return done.stdout.strip()
 
 
-# What torch does at its import for a package like this one: it looks for entry points, whoever has
-# any, and calls them. Not the whole import is timed: torch's own second varies by more than the limit.
+# At its import torch looks for entry points, with or without this package, and calls them. The test
+# does not time the whole import: torch's own second varies by more than the limit.
 _TIME_OF_REGISTRATION = """
 import sys, time, torch
 from importlib.metadata import entry_points

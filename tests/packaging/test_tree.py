@@ -4,6 +4,7 @@ other.
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -207,6 +208,19 @@ def test_generated_files_are_up_to_date():
         [sys.executable, "tools/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_stub_of_the_extension_names_all_that_it_has():
+    from torch_cgx import _C
+
+    declared = set()
+    for node in ast.parse((ROOT / "torch_cgx" / "_C.pyi").read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            declared.add(node.name)
+        elif isinstance(node, ast.AnnAssign):
+            declared.add(ast.unparse(node.target))
+    has = {name for name in dir(_C) if not name.startswith("_")}
+    assert {name for name in declared if not name.startswith("_")} == has
 
 
 def test_source_archive_is_complete(tmp_path):

@@ -198,6 +198,23 @@ def test_repr_says_what_holds():
 
 
 @pytest.mark.parametrize(
+    ("env", "params", "shown"),
+    [
+        ({"CGX_COMPRESSION_TYPE": "bf16"}, {}, "bits=16, codec='bf16'"),
+        ({}, {"bits": 16}, "bits=16, codec='bf16'"),
+        ({"CGX_HALF": "fp16"}, {"bits": 16}, "bits=16, codec='fp16'"),
+        ({"CGX_COMPRESSION_QUANTIZATION_BITS": "32"}, {}, "bits=32"),
+        ({}, {"rounding": "stochastic"}, "bits=4, bucket_size=512, codec='maxmin', rounding='sto"),
+        ({"CGX_COMPRESSION_BUCKET_SIZE": "64"}, {}, "bits=4, bucket_size=64, codec='maxmin'"),
+    ],
+)
+def test_repr_names_the_codec_in_force(monkeypatch, env, params, shown):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert repr(CGXState(None, 2000, params)).startswith(f"CGXState({shown}")
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("CGX_BITS", "did you mean CGX_COMPRESSION_QUANTIZATION_BITS?"),

@@ -11,6 +11,8 @@
 
 #include "backend/version.h"
 #include "base/error.h"
+#include "codec/config.h"
+#include "reduce/plan/header.h"
 
 namespace cgx {
 namespace {
@@ -40,6 +42,20 @@ std::map<std::string, std::string> unpack(const std::string& text) {
     if (equals != std::string::npos) values[line.substr(0, equals)] = line.substr(equals + 1);
   }
   return values;
+}
+
+// "1:maxmin(bits,bucket_size,rounding,...) 2:half(bits,format) ...": what a configuration's hash and
+// the header's family mean.
+std::string families_text() {
+  std::string text;
+  for (const Family* family : families()) {
+    text += str_of(text.empty() ? "" : " ", int{family->id}, ":", family->name, "(");
+    for (const Parameter& p : family->parameters) {
+      text += (&p == family->parameters.data() ? "" : ",") + p.name;
+    }
+    text += ")";
+  }
+  return text;
 }
 
 // "rank 0, 2: 4; rank 1: 8"
@@ -77,13 +93,15 @@ Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& 
                 const std::string& host_id, const std::string& address, const Deadline& deadline) {
   std::map<std::string, std::string> mine = compared_settings(options);
   mine["torch_cgx version"] = kVersion;
+  mine["wire format"] = std::to_string(MessageHeader::kVersion);
+  mine["codec families"] = families_text();
   mine[kHostKey] = host_identity(host_id);
   mine[kAddressKey] = address;
   rendezvous.set(rank_key(rank), pack(mine));
 
   Peers peers;
-  std::map<std::string, std::map<std::string, std::vector<int>>>
-      ranks_of;  // setting -> value -> ranks
+  // Setting -> value -> ranks.
+  std::map<std::string, std::map<std::string, std::vector<int>>> ranks_of;
   for (int p = 0; p < size; ++p) {
     auto theirs = p == rank ? mine : unpack(rendezvous.get(rank_key(p), deadline));
     if (theirs.count(kRefusedKey)) {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "reduce/plan/choose.h"
 
 namespace cgx {
 namespace {
@@ -27,12 +28,6 @@ CommunicatorKind communicator_kind_of(const std::string& value) {
   if (value == "MPI") return CommunicatorKind::kMpi;
   if (value == "NCCL") return CommunicatorKind::kNccl;
   return CommunicatorKind::kGloo;
-}
-
-Reduction reduction_of(const std::string& value) {
-  if (value == "SRA") return Reduction::kScatterReduceAllGather;
-  if (value == "ONESHOT") return Reduction::kOneShot;
-  return value == "RING" ? Reduction::kRing : Reduction::kAuto;
 }
 
 LogLevel log_level_of(const std::string& value) {
@@ -88,13 +83,13 @@ std::vector<Setting> group_settings() {
         .variable = "CGX_INNER_REDUCTION_TYPE",
         .kind = Kind::kChoice,
         .fallback = "AUTO",
-        .choices = "AUTO,SRA,ONESHOT,RING",
+        .choices = kReductions,
         .meaning = "Algorithm of a group on one host"}},
       {{.name = "cross_reduction",
         .variable = "CGX_CROSS_REDUCTION_TYPE",
         .kind = Kind::kChoice,
         .fallback = "AUTO",
-        .choices = "AUTO,SRA,ONESHOT,RING",
+        .choices = kReductions,
         .meaning = "Algorithm between hosts"}},
       {{.name = "intra_broadcast",
         .variable = "CGX_INTRA_BROADCAST",
@@ -265,8 +260,8 @@ std::shared_ptr<const Codec> usual_codec(const OptionFields& options, const Grou
 
 EngineOptions engine_options(const GroupConfig& group, const Topology& topology) {
   EngineOptions options;
-  options.inner_reduction = reduction_of(group.inner_reduction);
-  options.cross_reduction = reduction_of(group.cross_reduction);
+  options.inner_reduction = reduction_of("inner_reduction", group.inner_reduction);
+  options.cross_reduction = reduction_of("cross_reduction", group.cross_reduction);
   options.nonfinite = group.nonfinite;
   options.checksum = group.checksum;
   options.tell_hashes = group.log == LogLevel::kDebug;

@@ -77,8 +77,6 @@ unsigned char* bytes_of(const at::Tensor& tensor) {
   return static_cast<unsigned char*>(const_cast<void*>(tensor.const_data_ptr()));
 }
 
-gpu::Type kernel_type(DType dtype) { return static_cast<gpu::Type>(dtype); }
-
 }  // namespace
 
 void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& payload, RandomKey key,
@@ -96,7 +94,7 @@ void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& paylo
   call.table = view_of(table, runs);
   call.x = bytes_of(x);
   call.key = {key.low, key.high};
-  call.type = kernel_type(dtype);
+  call.type = gpu::type_of(dtype);
   call.messages[0] = bytes_of(payload);
   kernels.encode(call, here.queue().stream());
 }
@@ -121,7 +119,7 @@ void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const
   gpu::DecodeCall call{};
   call.table = view_of(table, runs);
   call.y = bytes_of(y);
-  call.type = kernel_type(dtype);
+  call.type = gpu::type_of(dtype);
   call.add = add ? 1 : 0;
   call.messages[0] = bytes_of(payload);
   kernels.decode(call, here.queue().stream());

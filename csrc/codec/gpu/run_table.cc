@@ -3,7 +3,6 @@
 #include "base/error.h"
 
 namespace cgx::gpu {
-namespace {
 
 Type type_of(DType dtype) {
   switch (dtype) {
@@ -16,8 +15,6 @@ Type type_of(DType dtype) {
   }
   throw ConfigError(str_of("dtype is ", static_cast<int>(dtype), ", allowed: 0 to 2"));
 }
-
-}  // namespace
 
 void RunTable::append(CodecRun run) {
   if (run.count == 0) return;

@@ -9,6 +9,9 @@
 
 namespace cgx::gpu {
 
+/// As kernels call it. ConfigError: another number.
+Type type_of(DType dtype);
+
 class RunTable {
  public:
   /// A run of `count` values of a tensor of type `dtype`, coded by `codec`.

@@ -5,7 +5,6 @@
 #endif
 
 #include <atomic>
-#include <cstdlib>
 #include <vector>
 
 #include "base/error.h"
@@ -45,17 +44,16 @@ const std::vector<const Kernels*>& available() {
   return levels;
 }
 
-const Kernels& find(const char* variable, const std::string& name) {
+const Kernels& find(const std::string& canonical_name) {
   for (const Kernels* level : available()) {
-    if (name == level->name) return *level;
+    if (canonical_name == level->name) return *level;
   }
-  throw ConfigError(str_of(variable, " is '", name, "', allowed on this CPU: ", cpu_levels()));
+  throw Error("no SIMD level is called " + canonical_name);
 }
 
 const Kernels& default_level() {
-  const char* pinned = std::getenv("CGX_CPU_LEVEL");
-  if (pinned != nullptr && *pinned != '\0') return find("CGX_CPU_LEVEL", pinned);
-  return *available().back();
+  const auto pinned = from_environment(cpu_level_variable());
+  return pinned ? find(*pinned) : *available().back();
 }
 
 std::atomic<const Kernels*> in_force{nullptr};
@@ -72,12 +70,24 @@ const cpu::Kernels& cpu::kernels() {
   return *level;
 }
 
+const Parameter& cpu_level_variable() {
+  static const auto* variable =
+      new Parameter{.name = "cpu_level",
+                    .variable = "CGX_CPU_LEVEL",
+                    .kind = Parameter::Kind::kChoice,
+                    .fallback = available().back()->name,
+                    .choices = cpu_levels(),
+                    .meaning = "SIMD level of the codecs; by default the best that the CPU has"};
+  return *variable;
+}
+
 std::string cpu_level() { return cpu::kernels().name; }
 
 std::string default_cpu_level() { return default_level().name; }
 
 void set_cpu_level(const std::string& name) {
-  const Kernels& level = name.empty() ? default_level() : find("cpu level", name);
+  const Kernels& level =
+      name.empty() ? default_level() : find(canonical(cpu_level_variable(), "cpu level", name));
   in_force.store(&level, std::memory_order_release);
 }
 

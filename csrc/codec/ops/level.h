@@ -6,7 +6,12 @@
 
 #include <string>
 
+#include "base/parameter.h"
+
 namespace cgx {
+
+/// CGX_CPU_LEVEL: a choice among the levels of this CPU.
+const Parameter& cpu_level_variable();
 
 /// Name of the level in force. Errors: ConfigError that names CGX_CPU_LEVEL, its value and what
 /// this CPU allows.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/parameter.h"
 #include "reduce/plan/header.h"
 
 namespace cgx {
@@ -67,6 +68,15 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
 }
 
 }  // namespace
+
+Reduction reduction_of(const std::string& where, const std::string& name) {
+  const Parameter names{
+      .name = "reduction", .kind = Parameter::Kind::kChoice, .choices = kReductions};
+  const std::string known = canonical(names, where, name);
+  if (known == "SRA") return Reduction::kScatterReduceAllGather;
+  if (known == "ONESHOT") return Reduction::kOneShot;
+  return known == "RING" ? Reduction::kRing : Reduction::kAuto;
+}
 
 Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
                            const std::vector<Layer>& layers, DType dtype) {

@@ -15,6 +15,11 @@
 
 namespace cgx {
 
+/// What users call reductions, comma-separated.
+inline constexpr char kReductions[] = "AUTO,SRA,ONESHOT,RING";
+/// The reduction of such a name, in any case. ConfigError: names `where`, the value and those.
+Reduction reduction_of(const std::string& where, const std::string& name);
+
 /// Which algorithm the options take for an all-reduce of these layers, if it fits. kAuto: direct
 /// where the options say so; else one-shot for two ranks (as many bytes as
 /// scatter-reduce-all-gather, half the roundings and half the latency) and for messages so small

@@ -12,8 +12,6 @@ namespace {
 // A script that reduces ever new shapes must not fill the device.
 constexpr size_t kMostTables = 16384;
 
-gpu::Type type_of(DType dtype) { return static_cast<gpu::Type>(dtype); }
-
 unsigned char* bytes_at(const void* memory) {
   return static_cast<unsigned char*>(const_cast<void*>(memory));
 }
@@ -102,7 +100,7 @@ void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, co
       work.table = on_device(seeded.table);
       work.x = base_of(input);
       work.key = kernel_key(key_of(call, seeded.seed, stage));
-      work.type = type_of(input.dtype);
+      work.type = gpu::type_of(input.dtype);
       for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
       kernels_.encode(work, queue_.stream());
       // What is finite here may not be so in a type of 16 bits.
@@ -124,7 +122,7 @@ void DeviceStages::decode(Call& call, const std::vector<ReceivedChunk>& chunks,
       gpu::DecodeCall work{};
       work.table = on_device(seeded.table);
       work.y = base_of(output);
-      work.type = type_of(output.dtype);
+      work.type = gpu::type_of(output.dtype);
       for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
       kernels_.decode(work, queue_.stream());
     }
@@ -153,8 +151,8 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
     work.key = kernel_key(key_of(call, seeded.seed, Stage::kSum));
     work.divisor = wanted.divisor;
     work.ranks = static_cast<uint32_t>(wanted.payloads.size());
-    work.own = type_of(wanted.own.dtype);
-    work.type = type_of(wanted.output.dtype);
+    work.own = gpu::type_of(wanted.own.dtype);
+    work.type = gpu::type_of(wanted.output.dtype);
     for (size_t i = 0; i < wanted.payloads.size(); ++i) {
       work.payloads[i] = bytes_at(wanted.payloads[i]);
     }
@@ -190,7 +188,7 @@ void DeviceStages::look_for_nonfinite(Call& call, const gpu::RunTable& table, co
   work.table = on_device(table);
   work.x = bytes_at(data);
   work.met = reinterpret_cast<uint32_t*>(flag_.get());
-  work.type = type_of(dtype);
+  work.type = gpu::type_of(dtype);
   kernels_.finite(work, queue_.stream());
   queue_.to_host(host_flag_.get(), flag_.get(), sizeof(uint32_t));
   queue_.synchronize("a look at the values (nonfinite='raise')", call.deadline);
