@@ -109,7 +109,7 @@ class Communicator {
   /// True if messages lie in memory of a GPU.
   virtual bool on_device() const { return false; }
 
-  /// Whether messages have a header; without one, mismatched calls go undetected, and peek()
+  /// True if messages have a header; without one, mismatched calls go undetected, and peek()
   /// throws.
   virtual bool has_headers() const { return true; }
 
@@ -125,8 +125,8 @@ class Communicator {
   /// True if messages pass through host memory, so that their bytes can be inspected.
   virtual bool through_host() const { return true; }
 
-  /// Where messages pass through the host: copies what was written into lent memory of a device to
-  /// header_of(), which then has the whole message.
+  /// Only if messages pass through the host: copies a message that was written into lent memory of
+  /// a device to header_of(), which then has the whole message.
   virtual void fetch(const Deadline& deadline) { (void)deadline; }
 
   /// Bytes of host memory that this rank holds for messages, sent and received, apart from memory
@@ -213,9 +213,9 @@ class Communicator {
   /// The cause if the communicator is broken, as far as this rank knows without waiting for a peer.
   virtual std::optional<Failure> failure() { return std::nullopt; }
 
-  /// Publishes the fingerprint of the collective that this rank begins, and returns that of a peer
-  /// for the same number if it differs. Of two ranks that disagree at least one gets the other's.
-  /// Communicators without shared memory publish and return nothing.
+  /// Publishes the fingerprint of the collective that this rank begins. Returns a peer's
+  /// fingerprint for the same number if it differs. Of two ranks that disagree at least one gets
+  /// the other's. Communicators without shared memory publish and return nothing.
   virtual std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint) {
     (void)fingerprint;
     return std::nullopt;

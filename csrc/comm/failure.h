@@ -30,8 +30,8 @@ struct Failure {
 };
 
 /// Throws the subclass of Error that belongs to the kind (Error itself for a number that is not one
-/// of the above). `what`: the text of the exception; without it, that of the failure after the
-/// number of its rank.
+/// of the above). `what`: the text of the exception; without it, the number of the failed rank and
+/// the text of the failure.
 [[noreturn]] void throw_failure(const Failure& failure);
 [[noreturn]] void throw_failure(const Failure& failure, const std::string& what);
 

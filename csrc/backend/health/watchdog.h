@@ -1,7 +1,7 @@
 // Watchdog of a process group: detects mismatches, dead peers and hangs, and spreads the first
 // error.
 //
-// It counts the group's collectives, compares them with those of the peers, and turns every
+// It counts the group's collectives, compares them with the peers' collectives, and turns every
 // failure, of the engine or of the inner backend, into the first cause on all ranks. A failure is
 // detected in one of three ways, from fast to slow:
 // - at the call: ranks of one host compare in shared memory what they are about to do, before
@@ -53,15 +53,15 @@ class Watchdog final : public Watched {
   /// The call has not reached any peer (its arguments were refused).
   void withdraw(const CallRecordPtr& record);
 
-  /// From here on this rank tells what it has run to ranks that are stuck, also while it is not:
-  /// its calls may end before the peers have begun theirs (NCCL between hosts).
+  /// From here on this rank reports its recent calls to stuck ranks, also while it is not stuck
+  /// itself: its calls may end before the peers have begun theirs (NCCL between hosts).
   void answer_always();
   /// The call has ended; `error` empty: well.
   void finish(CallRecord& record, const std::string& error);
 
   /// Collectives that were begun.
   uint64_t sequence() const;
-  /// What a call that begins now is called in errors.
+  /// The name in errors of a call that begins now.
   CallTitle next(const char* operation) const;
 
   /// Breaks the group on all ranks that can be reached.
@@ -72,7 +72,7 @@ class Watchdog final : public Watched {
   Failure explain(Failure failure);
 
   /// For works of the inner backend whose wait has thrown: throws the cause, as an exception for
-  /// Python. `ended`: has the call itself failed, not only this wait?
+  /// Python. `ended`: true if the call itself has failed, false if only this wait has.
   [[noreturn]] void rethrow(const CallRecord& record, const std::string& text, bool ended);
 
   void look() override;
@@ -80,8 +80,8 @@ class Watchdog final : public Watched {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// "the process of rank 2 has ended", or empty; those that had done their part of the call do not
-  /// count.
+  /// "the process of rank 2 has ended", or empty. Processes that had done their part of the call do
+  /// not count.
   std::string ended_peers_text(const CallRecord& call);
   std::vector<int> ended_peers(const CallRecord& call);
   Engine::Sight sight_of_ends();

@@ -13,14 +13,14 @@ namespace cgx {
 
 class InnerBackends {
  public:
-  /// Makes that of Gloo. Collective.
+  /// Makes the inner backend over Gloo. Collective.
   explicit InnerBackends(const GroupContext& group);
 
   const BackendPtr& gloo() const { return gloo_; }
-  /// Does NCCL carry what the engine does not reduce of CUDA tensors?
+  /// True if NCCL serves the calls on CUDA tensors that the engine does not take.
   bool gpu_has_nccl() const;
-  /// The one that takes a tensor. NCCL's is made by the first call that needs it, which is
-  /// collective.
+  /// The inner backend for this tensor. The first call that needs NCCL creates its backend; that
+  /// call is collective.
   const BackendPtr& for_tensor(const at::Tensor& tensor);
 
   void set_timeout(std::chrono::milliseconds timeout);

@@ -18,7 +18,7 @@ inline constexpr int kMpiAbortTag = 8;
 inline constexpr int kMpiTagsPerGroup = 16;
 
 struct MpiGroup {
-  uint64_t comm = 0;  // its ranks are those of the group
+  uint64_t comm = 0;  // has the ranks of the group
   int first_tag = 0;
   std::vector<int> world_ranks;
 };

@@ -31,7 +31,7 @@ class Topology {
   /// Ranks of a host, ascending.
   const std::vector<int>& host(int number) const { return hosts_[static_cast<size_t>(number)]; }
   int host_of(int rank) const { return host_of_[static_cast<size_t>(rank)]; }
-  /// Number of a rank among those of its host.
+  /// Number of a rank among the ranks of its host.
   int local_of(int rank) const { return local_of_[static_cast<size_t>(rank)]; }
 
   /// The team whose member on this host works for `rank`; the rank's own team if it has one.

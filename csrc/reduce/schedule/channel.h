@@ -10,7 +10,7 @@
 //     ... read it ...
 //     channel.release(peer);
 //
-// Ranks are those of the communicator; errors name those of the group. Not thread-safe.
+// Ranks are numbers in the communicator; errors name numbers in the group. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ class Channel {
   /// its own.
   void look_at_first();
 
-  // Where values travel apart from messages: all ranks send each other headers without a payload.
+  // For values that travel outside messages: all ranks send each other headers without a payload.
   /// In place of begin().
   void begin_headers();
   void post_headers();
@@ -95,7 +95,7 @@ class Channel {
   const bool across_;
   std::vector<int> peers_, sources_;
   std::vector<PeerMessages> incoming_;
-  std::vector<bool> announced_;  // was anything sent to the peer in this call?
+  std::vector<bool> announced_;  // by peer: something was sent to it in this call
   std::vector<std::pair<std::byte*, size_t>> opened_;
   std::vector<std::byte*> buffers_;
   std::vector<size_t> bytes_to_;

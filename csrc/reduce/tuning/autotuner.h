@@ -78,7 +78,7 @@ class Autotuner {
 
   /// The plan to run instead of `asked`. Collective if anything is measured or exchanged: all ranks
   /// call it for the same calls in the same order, each directly before it runs the plan. Throws as
-  /// Engine::run(); `number` is that of the call.
+  /// Engine::run(); `number` is the number of the call.
   Decision decide(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
                   uint64_t number);
   /// For ran().
