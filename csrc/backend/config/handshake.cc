@@ -18,7 +18,7 @@ namespace {
 // Of a rank's own, not compared.
 constexpr char kHostKey[] = "host", kAddressKey[] = "address";
 constexpr char kRefusedKey[] = "refused";
-// Ranks that have a cause to hear are waiting for it: they have it within milliseconds.
+// The other ranks are already waiting for the cause: they read it within milliseconds.
 constexpr std::chrono::seconds kLeaving{3};
 // The last of the others may still be reading what this rank has read.
 constexpr std::chrono::milliseconds kLastReader{30};
@@ -82,8 +82,8 @@ Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& 
   rendezvous.set(rank_key(rank), pack(mine));
 
   Peers peers;
-  std::map<std::string, std::map<std::string, std::vector<int>>>
-      ranks_of;  // setting -> value -> ranks
+  // setting -> value -> ranks
+  std::map<std::string, std::map<std::string, std::vector<int>>> ranks_of;
   for (int p = 0; p < size; ++p) {
     auto theirs = p == rank ? mine : unpack(rendezvous.get(rank_key(p), deadline));
     if (theirs.count(kRefusedKey)) {
@@ -134,7 +134,8 @@ void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept {
     }
     std::this_thread::sleep_for(kLastReader);
   } catch (...) {
-    // A rank never came, or whoever serves the store has left: this one knows its cause.
+    // A rank never came, or the process that serves the store has ended. This rank reports the
+    // cause that it has.
   }
 }
 

@@ -20,7 +20,7 @@
 
 namespace cgx {
 
-/// Where one call stands on the streams. Shared by its task and its work.
+/// Progress of one call on the streams. Shared by its task and its work.
 class GpuCall {
  public:
   /// Records the caller's current stream of the device; ties the memory of `tensors` to `side`.
@@ -46,14 +46,14 @@ class GpuCall {
 
   /// The calling thread's current stream waits until the call is done.
   void make_stream_wait() const;
-  /// Is it done on the device?
+  /// True once the call is done on the device.
   bool query() const;
 
   const c10::Stream& side() const { return side_; }
 
  private:
   const c10::Stream side_;
-  std::optional<c10::Event> ready_, done_;  // but for the destructor always there
+  std::optional<c10::Event> ready_, done_;  // empty only inside the destructor
 };
 
 /// The device's current stream; its context is bound to the calling thread.

@@ -1,5 +1,5 @@
-// What a group has for the tensors of a GPU: made at the first call that needs it, as torch's own
-// backends do. All ranks are in that call.
+// Communicators and engine of a group for the tensors of a GPU: made by the first call that needs
+// them, as torch's own backends do. All ranks are in that call.
 #pragma once
 
 #include <ATen/core/Tensor.h>

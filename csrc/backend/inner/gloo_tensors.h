@@ -7,7 +7,8 @@
 
 namespace cgx {
 
-/// Is it of a type that Gloo does not move? As bytes it does, which is the same to a data movement.
+/// True if Gloo does not move tensors of this type. Such tensors travel as bytes, which gives the
+/// same result where values are only moved.
 bool needs_bytes(const at::Tensor& tensor);
 /// Views of the same memory, flat.
 at::Tensor as_bytes(const at::Tensor& tensor);
@@ -21,8 +22,8 @@ Tensors flatten(const std::vector<Tensors>& lists);
 /// Gloo looks at the first dimension of what it scatters, and takes for granted that there is one.
 at::Tensor with_dimension(const at::Tensor& tensor);
 
-// What Gloo refuses only after it was asked: by then the peers count on this rank. ValueError, or
-// TypeError, naming the collective `what`.
+// Checks of arguments that Gloo makes too late, when the peers already wait for this rank.
+// ValueError or TypeError that names the collective `what`.
 
 /// One tensor per rank.
 void check_list(const char* what, const char* list, size_t length, size_t expected);

@@ -68,7 +68,8 @@ void EngineWork::complete(std::exception_ptr error) {
           static_cast<uint8_t>(error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
     }
   };
-  // After shutdown nobody is left to run callbacks elsewhere; a future must still never stay open.
+  // After shutdown no thread is left to run callbacks elsewhere; a future must still never stay
+  // open.
   if (!callbacks_->submit(task)) task();
 }
 

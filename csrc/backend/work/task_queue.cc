@@ -23,7 +23,7 @@ struct TaskQueue::State {
   std::thread::id guest;  // of a thread that is not the queue's, inside run_here()
   bool closed = false;
 
-  // Tasks of a queue with one thread run one after the other, whoever runs them.
+  // Tasks of a queue with one thread run one after the other, on whichever thread.
   bool may_run() const { return !tasks.empty() && (max_threads > 1 || running == 0); }
   void ended() {
     --running;
@@ -65,7 +65,8 @@ bool TaskQueue::run_here(const Task& task) {
   ++state->running;
   state->guest = std::this_thread::get_id();
   lock.unlock();
-  // However the task ends: Python unwinds threads that want its lock while it shuts down.
+  // A destructor, however the task ends: while Python shuts down it unwinds threads that ask for
+  // its lock.
   struct Leave {
     State& state;
     ~Leave() {
@@ -89,7 +90,7 @@ bool TaskQueue::submit(Task task) {
     try {
       state_->threads.emplace_back([state = state_] { run(state); });
     } catch (const std::system_error&) {
-      // The machine has no more threads: those that there are will get to the task.
+      // The machine gives no more threads: an existing thread will run the task.
       if (state_->threads.empty()) {
         state_->tasks.pop_back();
         return false;
