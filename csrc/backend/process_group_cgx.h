@@ -131,7 +131,8 @@ class ProcessGroupCGX : public c10d::Backend {
                              std::vector<int64_t>& output_splits,
                              std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts);
 
-  // Each knows only those above it. What the destructor leaves is destroyed from the last.
+  // Each member uses only members above it, so the implicit destruction goes from the last to the
+  // first.
   GroupContext group_;
   std::unique_ptr<InnerBackends> inner_;
   std::unique_ptr<CodecPolicy> policy_;

@@ -34,7 +34,7 @@ std::string text_of(at::ScalarType type) {
   return "torch." + std::string(c10::getDtypeNames(type).first);
 }
 
-// What torch_cgx/codecs.py has checked in words of its own.
+// Repeats checks of torch_cgx/codecs.py, which words its errors itself.
 void check_tensor(const char* what, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(tensor.defined() && !tensor.is_nested() && tensor.layout() == at::kStrided, what,
                    " is not a strided tensor");

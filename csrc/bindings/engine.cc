@@ -47,12 +47,13 @@ const char* text_of(Algorithm algorithm) {
   return "unknown";
 }
 
-// The keyword arguments that describe a simulated group.
-//   ranks or hosts   number of ranks, or the name of every rank's host
-//   slot_bytes, inner_bytes      of an exchange inside a host: aimed at, and allowed
-//   inner_limit                  of one that holds a single bucket
-//   segment_bytes, cross_bytes   of a message and of an exchange across hosts
-//   direct or direct_from, direct_chunk   of direct transfers, with one level
+// The keyword arguments that describe a simulated group:
+//   ranks or hosts                number of ranks, or the name of every rank's host
+//   slot_bytes, inner_bytes       bytes of an exchange inside a host: aimed at, and allowed
+//   inner_limit                   bytes of an exchange that holds a single bucket
+//   segment_bytes, cross_bytes    bytes of a message and of an exchange across hosts
+//   direct or direct_from,        direct transfers, with one level: their least bytes,
+//   direct_chunk                  and the bytes of a chunk
 SimulatedGroup group_of(const py::dict& given) {
   auto get = [&given](const char* key, auto fallback) {
     return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;

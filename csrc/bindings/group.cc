@@ -54,7 +54,7 @@ std::string repr(const Options& options) {
   return "Options(" + text + ")";
 }
 
-// What holds for every setting: the option, else the environment's value, else the default.
+// The value in force of every setting: the option, else the environment's value, else the default.
 py::dict settings_in_force(const OptionFields& fields) {
   py::dict out;
   for (const Setting& s : settings()) out[s.name.c_str()] = value_of(s, lookup(fields, s));

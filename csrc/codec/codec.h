@@ -64,8 +64,8 @@ class Codec {
   virtual void decode(const std::byte* payload, DType dtype, size_t count, size_t first, size_t n,
                       float* y, bool add) const = 0;
 
-  /// Whether all values of a payload of `count` ones are finite, where finite input does not say
-  /// so: a codec whose range is smaller than float32's looks, others have no need to.
+  /// True if all values of a payload of `count` values are finite, given that the input was finite.
+  /// A codec with a smaller range than float32 looks at the payload; others return true.
   virtual bool holds_finite(const std::byte* payload, DType dtype, size_t count) const {
     static_cast<void>(payload), static_cast<void>(dtype), static_cast<void>(count);
     return true;

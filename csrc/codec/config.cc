@@ -9,7 +9,7 @@
 namespace cgx {
 namespace {
 
-// describe() tells so many parameters whatever their values.
+// Number of parameters that describe() shows even if they have their defaults.
 constexpr size_t kAlwaysTold = 3;
 
 std::vector<const Family*>& list() {

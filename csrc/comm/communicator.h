@@ -1,8 +1,7 @@
 // Contract of a communicator: moves messages between the ranks of one group.
 //
-// A communicator does not interpret messages. It knows the length of each and shows the true length
-// to the receiver, so the reader of a message detects a disagreement, and there is never an
-// overrun.
+// A communicator does not interpret messages. The receiver gets the true length of each message, so
+// it detects a disagreement, and there is never an overrun.
 //
 // Messages are sent in exchanges. In one exchange a rank sends at most one message to every peer:
 //
@@ -18,8 +17,8 @@
 //
 // Contract
 // - Ordered pairs are FIFO: receive(p) shows the messages of p to me in the order in which p posted
-//   them. There is no matching by tag; sender and receiver both know from the plan which exchange
-//   carries a message for whom.
+//   them. There is no matching by tag: the plan defines for sender and receiver which exchange
+//   carries which messages.
 // - A message of 0 bytes is not sent: the receiver must not call receive() for it.
 // - A rank may post in_flight() exchanges (at least 2) before its peers have released the messages
 //   of the oldest one; open() waits for that. So ranks that all post first and receive afterwards
@@ -99,8 +98,8 @@ class Communicator {
   virtual bool announces() const { return false; }
 
   /// True if a message longer than expected can never land in the posted buffer. Then all messages
-  /// of a call may be expected right after begin_call(), before the reader knows that the sender is
-  /// in the same call.
+  /// of a call may be expected right after begin_call(), before the reader has seen that the sender
+  /// is in the same call.
   virtual bool matches_lengths() const { return false; }
 
   /// Bytes that the communicator adds to an announced message on the wire (0 for shared memory).
@@ -210,7 +209,7 @@ class Communicator {
 
   // The following may be called from any thread at any time; they never wait.
 
-  /// The cause if the communicator is broken, as far as this rank knows without waiting for a peer.
+  /// The cause if the communicator is broken, as far as it is known without waiting for a peer.
   virtual std::optional<Failure> failure() { return std::nullopt; }
 
   /// Publishes the fingerprint of the collective that this rank begins. Returns a peer's
@@ -227,7 +226,7 @@ class Communicator {
   /// This rank has done its part of the collective.
   virtual void finish_call(uint64_t number) { (void)number; }
 
-  /// True if ended_peers() knows the end of every peer.
+  /// True if ended_peers() detects the end of every peer.
   virtual bool sees_ended() const { return false; }
 
   /// Peers whose process is known to have ended before it had done its part of the collective;

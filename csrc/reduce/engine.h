@@ -93,7 +93,7 @@ class Engine {
   /// under way or follow.
   void close();
 
-  /// The cause if the group is broken, as far as this rank knows. Never waits.
+  /// The cause if the group is broken, as far as it is known here. Never waits.
   std::optional<Failure> failure();
   /// The same for errors of later calls: waits for the cause if a run() is just finding it out.
   std::optional<Failure> first_cause();
@@ -108,7 +108,7 @@ class Engine {
   /// Threads for the codecs. Before the first run().
   void use(std::unique_ptr<const Parallel> parallel) { parallel_ = std::move(parallel); }
 
-  /// Tensors and communicators are those of a GPU. Before the first run().
+  /// Tensors and communicators belong to a GPU. To be called before the first run().
   void use(std::unique_ptr<DeviceStages> device);
 
  private:

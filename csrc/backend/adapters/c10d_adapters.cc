@@ -45,8 +45,8 @@ class StoreRendezvous : public Rendezvous {
   }
 
  private:
-  // A client of the store that waits keeps its connection from all others of this process, also
-  // from those who would tell of a failure.
+  // Polls: a blocking wait would occupy the store's connection, which all threads of the process
+  // share, also the threads that report a failure.
   void look_until_there(const std::string& key, const Deadline& deadline) const {
     auto pause = std::chrono::milliseconds(1);
     while (!is_there(key) && deadline.left() > pause) {

@@ -1,9 +1,9 @@
-// When a collective is given up because the process of a peer has ended, as a watch sees it that
-// looks now and then. The communicator tells a rank that waits for that peer itself at once; this
-// is for a rank that waits for a live one, which may never come: it waits for the dead one in its
-// turn.
+// Decides when a collective is given up because the process of a peer has ended.
 //
-// A peer that is slow, or stopped, has not ended: nothing here is about time without an answer.
+// A rank that waits for the dead peer itself gets an error from the communicator at once. This
+// class is for a rank that waits for a live peer, which may never come because it waits for the
+// dead one. The watch looks at intervals. A peer that is slow or stopped has not ended and is not
+// concerned.
 #pragma once
 
 #include <chrono>

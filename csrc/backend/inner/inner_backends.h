@@ -33,7 +33,7 @@ class InnerBackends {
  private:
   const GroupContext& group_;
   BackendPtr gloo_;
-  std::mutex mutex_;  // guards the making of the next; who holds it may wait for peers, and for
+  std::mutex mutex_;  // guards the making of nccl_; its holder may wait for peers, and for
                       // Python's lock
   BackendPtr nccl_;   // null before the first call on a GPU's tensors
 };

@@ -29,9 +29,9 @@ struct CallShape {
   int root = -1;        // of collectives that have one; the peer of a send or a receive
   bool engine = false;  // runs on the engine, not on the inner backend
   bool cuda = false;    // of tensors on a GPU
-  /// Of the plans, where messages carry no headers that would tell them apart; 0 elsewhere.
+  /// Hash of the plans if messages have no headers to compare; else 0.
   uint64_t plan = 0;
-  /// Of the first compressed layer, as it was asked for; 0: exact.
+  /// Bits of the first compressed layer, as requested; 0: exact.
   int bits = 0;
 
   bool point_to_point() const {

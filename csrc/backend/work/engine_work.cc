@@ -52,7 +52,7 @@ void EngineWork::complete(std::exception_ptr error) {
   end_ = Clock::now();
   FuturePtr future, result;
   {
-    // Before finish(): who asks for a future after wait() gets one that is done.
+    // Before finish(): a future that is requested after wait() must be complete.
     std::lock_guard<std::mutex> lock(mutex_);
     settled_ = true;
     error_ = error;

@@ -167,7 +167,8 @@ CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
   return table.runs[low];
 }
 
-/// Of bucket `number` of all wide ones. Before encode_stage() and sum_stage().
+/// Writes the meta of bucket `number` of all long buckets. Runs before encode_stage() and
+/// sum_stage().
 template <typename Block>
 CGX_HD void long_encode_stage(Block& block, Shared& shared, const EncodeCall& call,
                               uint64_t number) {

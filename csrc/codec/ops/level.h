@@ -1,7 +1,8 @@
-// Which SIMD level the codecs run on.
+// The SIMD level that the codecs run on.
 //
-// The best one that the CPU has, unless the environment variable CGX_CPU_LEVEL (scalar, avx2,
-// avx512, neon) pins another when the first loop runs. Results do not depend on it. Thread-safe.
+// It is the best level that the CPU has, unless the environment variable CGX_CPU_LEVEL (scalar,
+// avx2, avx512, neon) pins another when the first loop runs. Results do not depend on it.
+// Thread-safe.
 #pragma once
 
 #include <string>

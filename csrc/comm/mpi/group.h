@@ -1,4 +1,4 @@
-// How the ranks of a group agree on one communicator of MPI.
+// Agreement of the ranks of a group on one communicator of MPI.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace cgx {
 
-/// Tags of a group: kMpiUserTags for its messages, one more for the news of an abort. Groups that
+/// Tags of a group: kMpiUserTags for its messages, one more for aborts. Groups that
 /// share a communicator get different ones.
 inline constexpr int kMpiUserTags = 8;
 inline constexpr int kMpiAbortTag = 8;

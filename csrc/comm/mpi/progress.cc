@@ -81,7 +81,7 @@ void MpiProgress::stop() {
 void MpiProgress::end_part(MpiTransfer& transfer, const CgxMpiEnd& end) const {
   if ((end.error != 0 || end.cancelled != 0) && transfer.failure.text.empty()) {
     transfer.failure = failure_of_end(api_, end);
-    // The other parts of a receive will not come; those of a send may still be on their way.
+    // The other parts of a receive will not come; other parts of a send may still be on their way.
     transfer.cancel.store(true, std::memory_order_relaxed);
   }
   if (--transfer.parts != 0) return;
@@ -122,7 +122,7 @@ void MpiProgress::cancel_requests(bool all) {
       continue;
     }
     entry.cancelled = true;
-    // An error means that it has ended or cannot be cancelled; testing it tells.
+    // An error means that the request has ended or cannot be cancelled; its test shows which.
     api_.cancel(&requests_[i]);
     if (transfer.background) {
       transfer.background = false;
@@ -218,7 +218,7 @@ void MpiProgress::pause(int& rounds) {
   if (waited_for && !helped && stay_awake(rounds++)) return;
   auto nap = helped ? Clock::duration(kHelped) : nap_after(idle);
   auto news = [this] { return stopping_ || cancel_seen_ || !fresh_entries_.empty(); };
-  // Whoever helps takes the news itself.
+  // A thread inside help() takes new entries itself.
   auto urgent = [&] { return helped ? stopping_ : news(); };
   std::unique_lock lock(mutex_);
   if (urgent()) return;

@@ -40,10 +40,11 @@ class GuardedLibrary {
   size_t capacity() const { return capacity_; }
   void make_room(size_t bytes) { capacity_ = bytes > capacity_ ? bytes : capacity_; }
 
-  /// The library has tags enough to tell lengths apart (lengths.h), and lanes for direct transfers.
+  /// True if the library has enough tags for length classes (lengths.h), and for the lanes of
+  /// direct transfers.
   bool classes() const { return classes_; }
   bool direct() const { return direct_; }
-  /// How a message of `bytes` bytes travels; with `tag_without` where there are no classes.
+  /// Tag and room of a message of `bytes` bytes; the tag is `tag_without` without length classes.
   LengthClass class_of(size_t bytes, int tag_without) const {
     return classes_ ? length_class(bytes) : LengthClass{tag_without, bytes};
   }

@@ -51,9 +51,9 @@ const Codec* inner_codec(const Codec* codec, const PlanSpace& space) {
   return space.inner_exact ? raw_codec().get() : codec;
 }
 
-// What a round costs beyond its payload, per chunk: a header, padding per piece; cutting a round
-// into chunks can split each border's piece in two, whose encodings may be one byte and one padding
-// longer than the whole's.
+// Bytes of a round beyond its payload, per chunk: a header, and padding per piece. Cutting a round
+// into chunks can split the piece at each border in two, whose encodings may be one byte and one
+// padding longer together.
 constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kPieceAlignment;
 
 size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }

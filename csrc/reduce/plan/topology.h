@@ -1,4 +1,4 @@
-// Which ranks of a group share a host, and which of them communicate with other hosts.
+// The hosts of a group: lists of ranks, and the teams that communicate between hosts.
 //
 //   hosts    lists of ranks; every host has at least one
 //   teams    team k holds rank number k of every host: it reduces shard k of a tensor across the

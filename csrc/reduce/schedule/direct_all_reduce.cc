@@ -6,10 +6,10 @@
 //     sum          chunk 0       chunk 1       chunk 2             in rank order, where they lie
 //     lane 1       chunk 0  -->  chunk 0, also to 2 ...            sums
 //
-// The bits are those of one-shot and of scatter-reduce-all-gather over messages; the traffic is
-// that of the latter, without copies into and out of messages: a rank sends from its tensor, and
-// receives the sums of others into it. Only contributions to its own chunk need memory, for a few
-// rounds.
+// The result has the same bits as one-shot and scatter-reduce-all-gather over messages. The traffic
+// equals scatter-reduce-all-gather, without copies into and out of messages: a rank sends from its
+// tensor, and receives the sums of others into it. Only contributions to its own chunk need memory,
+// for a few rounds.
 //
 // All ranks exchange headers first. Only contributions may arrive before the headers are compared,
 // in memory that nothing else uses; the receives of sums, which write to the tensor, are started
@@ -94,7 +94,7 @@ class DirectAllReduce {
     return view_.at(chunk(round, rank).pieces.front(), 0);
   }
 
-  // Where peer number `index` of sources() puts its contribution.
+  // Memory for the contribution of peer number `index` of sources().
   std::byte* room(size_t round, size_t index) const {
     return room_[round % kRoom] + index * stride_;
   }

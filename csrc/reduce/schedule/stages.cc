@@ -43,7 +43,7 @@ void spread(const Call& call, const Chunk& chunk, size_t parts, const Work& work
     return;
   }
   call.parallel->run(parts, [&](size_t part) {
-    FloatMode ieee;  // of this thread: a pool inherits the mode of whoever started it
+    FloatMode ieee;  // of this thread: a pool inherits the mode of the thread that started it
     const size_t share = chunk.values / parts;
     const size_t from = share * part;
     const size_t to = part + 1 == parts ? chunk.values : from + share;

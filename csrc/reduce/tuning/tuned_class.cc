@@ -262,7 +262,7 @@ bool TunedClass::judge(Rival& rival) {
   measured_[static_cast<size_t>(rival.choice)] = its;
   measured_[static_cast<size_t>(choice_)] = own;
   if (wins(rival.choice, its, own)) {
-    // The time of the third choice may be as outdated as that of this one was.
+    // The time of the third choice may be as outdated as this choice's time was.
     if (far) {
       start_race();
     } else {

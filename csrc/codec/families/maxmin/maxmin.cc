@@ -96,7 +96,7 @@ class MaxMinCodec final : public Codec {
   }
 
  private:
-  /// Where the parts of a payload start.
+  /// Offsets of the parts of a payload.
   struct Layout {
     size_t coded;  // values
     size_t codes;  // byte

@@ -70,7 +70,7 @@ CGX_HD void get_group(const Shared& shared, uint32_t i, uint32_t& low, uint32_t&
 CGX_HD uint32_t bucket_of_group(const Tile& tile, uint32_t i) {
   const CodecRun& run = *tile.run;
   if (run.kind == Kind::kMaxMin) return i * run.inverse >> 22;
-  // A wide bucket is larger than a tile, which holds two of them at most.
+  // A long bucket is larger than a tile, so a tile holds parts of two of them at most.
   return tile.first - tile.bucket * run.bucket + i >= run.bucket ? 1 : 0;
 }
 
