@@ -27,7 +27,7 @@ class Defaults:
         }
 
     def values(self, given: Mapping[str, Any], backend: ProcessGroupCGX) -> dict[str, Any]:
-        """All keys of a layer's configuration; `given` are those that the state sets."""
+        """All keys of a layer's configuration; `given`: the keys that the state sets."""
         found = {
             **backend.settings(),
             **self._environment,
