@@ -65,7 +65,7 @@ void CommunicatorFactory::connect_level(const char* level, Rendezvous& rendezvou
   try {
     connect();
   } catch (const std::exception& e) {
-    // Not every rank has every communicator: those without it would go on alone.
+    // Some ranks have no communicator of this level: without this they would go on alone.
     confirm(rendezvous, level, group_.rank, group_.size, e.what(), deadline);
     throw;
   }

@@ -49,19 +49,19 @@ class Executor {
   void check_usable(const char* what) const;
 
   WorkPtr run(EngineCall call);
-  /// In the body of a call.
+  /// Runs a plan; to be called in the body of a call.
   void run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
                 const void* input, void* output, bool average, const Deadline& deadline,
                 CallRecord& record);
 
   /// Runs a task on the worker's thread, in its turn. RuntimeError after close().
   void submit(const char* title, TaskQueue::Task task);
-  /// Where futures are completed.
+  /// The queue whose threads complete futures.
   const std::shared_ptr<TaskQueue>& callbacks() const { return callbacks_; }
 
   void log_call(const CallRecord& record, const std::string& why) const;
 
-  /// Of the last call that failed.
+  /// Kind of the last failure of a call.
   c10d::ErrorType error() const;
   void wait_idle();
 

@@ -115,7 +115,7 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
  private:
-  /// Of the constructor: compares configurations, finds the hosts, sets up the communicators.
+  /// Part of the constructor: compares configurations, finds the hosts, sets up the communicators.
   void make(Rendezvous& rendezvous);
 
   /// A compressible call on a device that the engine does not serve is an error where the group

@@ -31,7 +31,7 @@ at::Tensor decode_tensor(const Codec& codec, const at::Tensor& payload,
                          const std::optional<at::Tensor>& out, std::optional<int64_t> numel,
                          std::optional<at::ScalarType> dtype, bool add, const LoadKernels& load);
 
-/// Of a type that codecs take; TypeError that names `what`.
+/// The dtype of a type that codecs take; for others a TypeError that names `what`.
 DType codec_dtype(const char* what, at::ScalarType type);
 
 }  // namespace cgx

@@ -134,8 +134,8 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
   return to_python(result);
 }
 
-// For tests and for the curious: what travels where. rounds -> shards -> chunks -> pieces (offset,
-// count, payload, bytes, exact).
+// Describes a plan, for tests and for users who look into it: rounds -> shards -> chunks -> pieces
+// (offset, count, payload, bytes, exact).
 py::list describe_plan(const LayerRequests& requests, int dtype, const py::kwargs& group) {
   const std::vector<Layer> layers = layers_of(requests);
   const SimulatedGroup simulated = group_of(group);

@@ -23,8 +23,8 @@ constexpr bool is_exact(int64_t bits) { return bits > kMostBits && bits != kHalf
 /// them; each family checks its own.
 const std::vector<Parameter>& codec_settings();
 
-/// `setting` gives the canonical text of each of them. ConfigError: the codec does not take a
-/// value; names it and what is allowed.
+/// `setting` returns the canonical text of each of these settings. ConfigError: the codec does not
+/// take a value; the text names it and the allowed values.
 std::shared_ptr<const Codec> choose_codec(
     const std::function<std::string(const std::string&)>& setting);
 

@@ -82,7 +82,7 @@ class Codec {
 
 /// The codec of a configuration. Codecs are cached: equal configurations give the same object.
 std::shared_ptr<const Codec> make_codec(const CodecConfig& config);
-/// With the defaults under that name. ConfigError: no codec has it.
+/// The codec of that name, with its defaults. ConfigError: no codec has this name.
 std::shared_ptr<const Codec> make_codec(const std::string& name);
 
 /// The codec of layers that are not compressed: the bytes of the tensor's own type.

@@ -53,11 +53,11 @@ struct Family {
 /// Value semantics; the family must stay.
 class CodecConfig {
  public:
-  /// With the defaults.
+  /// All parameters have their defaults.
   explicit CodecConfig(const Family& family);
 
   const Family& family() const { return *family_; }
-  /// As users call it: "maxmin", "bf16".
+  /// The name for users: "maxmin", "bf16".
   std::string name() const;
 
   /// The number of a parameter: see number_of() in base/parameter.h. ConfigError: there is none of
@@ -72,7 +72,7 @@ class CodecConfig {
   /// left out. The fourth and later parameters are left out if they have their defaults.
   std::string describe() const;
 
-  /// Of the family's number and all parameters: ranks compare it.
+  /// Hash of the family's number and all parameters: ranks compare it.
   uint64_t hash() const;
 
   bool operator==(const CodecConfig&) const = default;

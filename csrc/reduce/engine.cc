@@ -198,7 +198,7 @@ std::optional<Failure> Engine::known_failure() {
   if (broken_) return broken_;
   for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
-    // Not kept: a run() that is under way will find out more.
+    // Not stored: a run() that is under way will find a more exact cause.
     if (auto known = comm->failure()) return known;
   }
   return std::nullopt;

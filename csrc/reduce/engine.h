@@ -33,7 +33,7 @@ struct Communicators {
   int rank = 0;
   std::unique_ptr<Communicator> inner;
   std::unique_ptr<Communicator> cross;
-  /// For errors and statistics: "shm", "shm+gloo".
+  /// Name in errors and statistics: "shm", "shm+gloo".
   std::string name;
 };
 
@@ -85,7 +85,7 @@ class Engine {
   void finish_call(uint64_t number);
   std::vector<int> ended_peers(uint64_t number);
 
-  /// Which ends ended_peers() detects: of the peers of this host, or of all.
+  /// Peers whose end ended_peers() detects: none, the peers on this host, or all.
   enum class Sight : uint8_t { kNone, kSome, kAll };
   Sight sight_of_ends();
 
@@ -118,7 +118,7 @@ class Engine {
   void abort_communicators(const Failure& cause);
   /// Remembers the first cause, and returns it.
   Failure broken_by(const Failure& cause);
-  /// As failure(), under the lock.
+  /// Same as failure(), with the lock held.
   std::optional<Failure> known_failure();
 
   Communicators communicators_;  // its communicators are null after close()

@@ -19,7 +19,7 @@ class CallCodec {
   /// Both outlive this object, and do not change.
   CallCodec(const OptionFields& options, const GroupConfig& group);
 
-  /// As resolve_codec(), on the caller's thread.
+  /// Same result as resolve_codec(). To be called on the caller's thread.
   std::shared_ptr<const Codec> get();
 
  private:

@@ -31,8 +31,8 @@ class CodecPolicy {
   CodecPolicy(const OptionFields& options, const GroupConfig& config, bool on_one_host,
               bool speaks);
 
-  /// For `numel` values of a call that names no codec. `compressed`: whether the group compresses
-  /// that collective at all.
+  /// The codec for `numel` values of a call that names none. `compressed`: true if the group
+  /// compresses that collective at all.
   std::shared_ptr<const Codec> codec_for(bool compressed, int64_t numel) const;
   /// Layers of an all-reduce that names none.
   std::vector<Layer> layers_for(int64_t numel) const;

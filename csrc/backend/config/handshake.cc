@@ -15,7 +15,7 @@
 namespace cgx {
 namespace {
 
-// Of a rank's own, not compared.
+// Entries of each rank that are not compared.
 constexpr char kHostKey[] = "host", kAddressKey[] = "address";
 constexpr char kRefusedKey[] = "refused";
 // The other ranks are already waiting for the cause: they read it within milliseconds.

@@ -90,7 +90,7 @@ std::unique_ptr<GpuLane> connect(const GroupContext& group, Engine& host,
                                  const CommunicatorFactory& hosts, c10::Device device,
                                  const std::string& keys, Rendezvous& rendezvous) {
   std::unique_ptr<GpuLane> lane;
-  // Not every rank has a driver, or kernels: those without would be waited for.
+  // A rank may lack the driver or the kernels: without this step the others would wait for it.
   hosts.connect_level("device", rendezvous,
                       [&] { lane = std::make_unique<GpuLane>(device, group.factories.kernels); });
   const GroupConfig& config = group.config;
@@ -138,7 +138,7 @@ std::unique_ptr<GpuLane> connect(const GroupContext& group, Engine& host,
                                          [watchdog = group.watchdog](Failure failure) {
                                            return watchdog->explain(std::move(failure));
                                          });
-  // With a level inside hosts the calling thread would wait for peers.
+  // Not with two levels: the calling thread would have to wait for peers inside the host.
   const bool on_caller = lockstep && !two_levels;
   if (group.logs(LogLevel::kInfo)) {
     log_line(str_of(group.title(), device.str(), " over ", engine->communicator()));

@@ -12,13 +12,14 @@
 
 namespace cgx {
 
-/// Of one thread.
+/// Used by one thread only.
 class CallPatience {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// How long a call may go on after the end of a peer's process was seen: what the peer has sent
-  /// before may still be on its way. An engine's call goes on for as long as bytes move.
+  /// Time that a call may go on after the end of a peer's process was seen: messages that the peer
+  /// has sent before may still be on their way. A call of the engine goes on for as long as bytes
+  /// move.
   static constexpr std::chrono::milliseconds kAfterPeerEnded{250};
 
   /// A look at a group that has calls under way. moved: bytes that its engine has sent and received
@@ -27,7 +28,7 @@ class CallPatience {
     if (std::exchange(moved_, moved) != moved) last_move_ = now;
   }
 
-  /// Nothing has moved for so long.
+  /// True if no bytes have moved for `time`.
   bool quiet(Clock::time_point now, std::chrono::milliseconds time) const {
     return now - last_move_ >= time;
   }

@@ -4,13 +4,13 @@
 // It counts the group's collectives, compares them with the peers' collectives, and turns every
 // failure, of the engine or of the inner backend, into the first cause on all ranks. A failure is
 // detected in one of three ways, from fast to slow:
-// - at the call: ranks of one host compare in shared memory what they are about to do, before
-//   anything is sent (Communicator::compare_call);
-// - while a call waits: communicators and the inner backend report what they see; the watch adds
-//   peers of this host that have ended, failures published in shared memory and, where nothing
-//   moves, failures posted in the store: ranks that wait for a live peer learn of a dead one from
-//   the ranks that waited for it;
-// - after kStuckAfter: ranks that got stuck compare through the store what they are doing.
+// - at the call: ranks of one host compare their calls in shared memory, before anything is sent
+//   (Communicator::compare_call);
+// - while a call waits: communicators and the inner backend report failures; the watch adds peers
+//   of this host that have ended, failures published in shared memory and, in a call without
+//   progress, failures posted in the store: so a rank that waits for a live peer gets the cause from
+//   the ranks that waited for the dead one;
+// - after kStuckAfter: stuck ranks compare their calls through the store.
 // Thread-safe.
 #pragma once
 
@@ -114,7 +114,7 @@ class Watchdog final : public Watched {
   bool answers_ = false;
   bool inner_aborted_ = false;
 
-  // Of the watch's thread alone.
+  // Used by the watch's thread only.
   CallPatience patience_;
   Clock::time_point next_compare_{}, next_answer_{}, next_listen_{};
 };

@@ -25,14 +25,14 @@ at::Tensor with_dimension(const at::Tensor& tensor);
 // Checks of arguments that Gloo makes too late, when the peers already wait for this rank.
 // ValueError or TypeError that names the collective `what`.
 
-/// One tensor per rank.
+/// The list must have one tensor per rank.
 void check_list(const char* what, const char* list, size_t length, size_t expected);
-/// On the root one list of one tensor per rank, elsewhere nothing.
+/// The root must give one list with one tensor per rank, the other ranks nothing.
 void check_lists(const char* what, const char* list, const std::vector<Tensors>& lists, int rank,
                  int64_t root, int size);
 void check_alike(const char* what, const Tensors& tensors, const at::Tensor& like);
 void check_root(const char* what, int64_t root, int size);
-/// Of a type that Gloo reduces.
+/// The tensors must have a type that Gloo reduces.
 void check_reducible(const char* what, const Tensors& tensors);
 
 }  // namespace cgx

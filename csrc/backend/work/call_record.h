@@ -66,7 +66,7 @@ struct GroupLabel {
   int size = 1;
   bool tell_hashes = false;  // of plans, in errors
 
-  /// For errors.
+  /// The group's name in errors.
   const std::string& shown() const { return description.empty() ? name : description; }
 };
 
@@ -110,7 +110,7 @@ class CallRecord {
   State state() const { return state_; }
   bool over() const { return state_ >= State::kCompleted; }
 
-  /// Of a call on the engine: one of its plans, and the communicators.
+  /// Notes one plan of a call on the engine, and the communicators.
   void served_by(const std::shared_ptr<const Plan>& plan, const std::string& communicator);
   /// The reason for the autotuner's choice.
   void tuned(const std::string& why);

@@ -299,7 +299,7 @@ class GpuIpc final : public Communicator {
     return *shared_->peers[rank < static_cast<size_t>(this->rank()) ? rank : rank - 1];
   }
 
-  // Where a message of the exchange lies at a peer.
+  // Address of this exchange's message in a peer's memory.
   std::byte* inbox_at(size_t to) const {
     return peer(to).memory.data() + layout_.inbox(static_cast<size_t>(rank()), slot());
   }

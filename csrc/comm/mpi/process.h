@@ -43,7 +43,7 @@ class MpiProcess {
   /// this process.
   void start(const Deadline& deadline);
 
-  /// After start().
+  /// Valid after start().
   const World& world() const { return world_; }
   const CgxMpiApi& api() const { return api_; }
   MpiProgress& progress() { return progress_; }

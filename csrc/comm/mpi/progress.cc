@@ -17,13 +17,13 @@ constexpr int kSpins = 30;
 constexpr int kYields = 100;
 constexpr auto kShortestSleep = std::chrono::microseconds(50);
 constexpr auto kLongestSleep = std::chrono::milliseconds(1);
-// Of a bulk message: some libraries move 30 KB of it each time they are called.
+// Calls per look for bulk messages: some libraries move only 30 KB in each call.
 constexpr int kCallsPerLook = 8;
-// A part of one (4 MiB) passes a network of 1 Gbit/s in less.
+// A part of a bulk message (4 MiB) takes less time than this at 1 Gbit/s.
 constexpr auto kBulkIdle = std::chrono::milliseconds(50);
-// A thread that has helped so recently will do so again.
+// A thread that has called help() within this time will do so again.
 constexpr auto kHelped = std::chrono::milliseconds(2);
-// MPI may call a send ended that it has only copied, and has yet to hand to the network.
+// MPI may report a send as ended that it has only copied and not yet passed to the network.
 constexpr auto kLinger = std::chrono::seconds(1);
 constexpr auto kDoze = std::chrono::milliseconds(20);
 constexpr auto kDrainTime = std::chrono::milliseconds(200);
@@ -147,7 +147,7 @@ bool MpiProgress::poll() {
     return true;
   }
   if (ended == 0) return false;
-  // From the back, so that what moves into a gap has been looked at.
+  // From the back: the entry that moves into a gap has been handled already.
   std::sort(ends_.begin(), ends_.begin() + ended,
             [](const CgxMpiEnd& a, const CgxMpiEnd& b) { return a.index > b.index; });
   bool more_to_cancel = false;

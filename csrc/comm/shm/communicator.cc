@@ -103,7 +103,7 @@ std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& lay
     rendezvous.set(kStartKey, "ok ");
     return comm;
   } catch (const std::exception& error) {
-    // In this order: a rank that finds the name gone can look up why.
+    // Errors before unlink(): a rank that does not find the name can look up the reason.
     if (announced) tell(rendezvous, kNameKey, error);
     tell(rendezvous, announced ? kStartKey : kAreaKey, error);
     if (area) area->unlink();

@@ -36,7 +36,7 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == Communicator::kPayloadOffset);
 
-/// After the payload, where the group has checksums.
+/// Size of the checksum after the payload, in groups with checksums.
 inline constexpr size_t kChecksumBytes = 8;
 
 /// Properties of one call to which every message is compared. Immutable during the call.

@@ -40,7 +40,7 @@ class Channel {
   /// after its own work only, without waiting for a message (needed for the first message of each
   /// peer).
   void will_receive(int peer, size_t payload_bytes, bool at_once);
-  /// After the last will_receive().
+  /// To be called after the last will_receive().
   void begin();
 
   /// Memory for the payload of a message to all peers; nullptr for 0 bytes.
@@ -82,7 +82,7 @@ class Channel {
     bool expected = false;  // the first one, by the communicator
     bool verified = false;  // the first one was looked at
   };
-  /// On the wire; 0 for a message that is not sent.
+  /// Size of a message on the wire; 0 for a message that is not sent.
   size_t message_bytes(size_t payload_bytes) const;
   /// MismatchError if the checksum is wrong.
   Message without_checksum(const Message& message, int peer) const;

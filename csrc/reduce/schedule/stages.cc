@@ -25,7 +25,7 @@ size_t block_values(const Codec& codec) {
 // Values that a thread gets, at least: below, waking it costs more than it does.
 constexpr size_t kValuesPerThread = 64 * 1024;
 
-// Where a part of a chunk ends in a piece: at a border of its codec's blocks.
+// The place in a piece at which a part of a chunk ends: a border of the codec's blocks.
 size_t cut(const Piece& piece, size_t value) {
   if (value <= piece.packed) return 0;
   const size_t inside = value - piece.packed;

@@ -171,7 +171,7 @@ void TunedClass::judge_race(const std::vector<double>& seconds) {
 }
 
 void TunedClass::settle(Choice choice) {
-  // Of the race, or of the watch that ends: what the new choice's rivals are known by.
+  // The times of the new choice's rivals come from the race, or from the watch that ends.
   std::vector<Rival> rivals;
   for (Choice other : kAllChoices) {
     if (other == choice || predicted_[static_cast<size_t>(other)] < 0) continue;
@@ -270,7 +270,7 @@ bool TunedClass::judge(Rival& rival) {
     }
     return true;
   }
-  // As long as the latest pairs say otherwise, it is tried as often as before.
+  // While the latest pairs contradict the decision, the rival is tried as often as before.
   if (changed) {
     rival.patience = 1;
   } else if (rival.pairs.size() >= kSurePairs && !wins(rival.choice, its_now, own_now)) {
