@@ -228,7 +228,7 @@ else:
                 kernels = beside.submit(build_kernels.build, Path(self.build_temp) / "kernels")
                 super().run()
             if self.inplace:
-                # One of an earlier build would not fit what is built now.
+                # The module of an earlier build would not fit the new extension.
                 machinery = Path(self.get_ext_fullpath("tests._machinery"))
                 machinery.unlink(missing_ok=True)
                 if self.testing:

@@ -21,10 +21,10 @@ from pathlib import Path
 MTU = 1500
 MAX_HOSTS = 250
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# A shaper lets through at once what it has saved up while idle: its burst. TCP hands it packets of
-# up to 64 KiB (segmentation offload), which have to fit, or the kernel cuts them at five times the
-# CPU time. So that a slow link cannot swallow a whole message at once, these packets are made no
-# longer than the link carries in about an eighth of a millisecond.
+# A shaper saves up credit while idle, its burst, and lets that many bytes through at once. TCP
+# passes packets of up to 64 KiB (segmentation offload), which have to fit into the burst, or the
+# kernel cuts them at five times the CPU time. So that a slow link cannot pass a whole message at
+# once, these packets are made no longer than the link carries in about an eighth of a millisecond.
 _BURST_SECONDS = 131e-6
 _OFFLOAD = (4096, 65536)
 # The longest time that a packet may wait in a link's queue, and the least capacity of the queue.
@@ -107,7 +107,7 @@ def build(switch: str, hosts: Sequence[str], rate: str | None) -> None:
     ]
     for port, host in zip(ports, hosts, strict=True):
         lines.append(f"link add {port} mtu {MTU} type veth peer name eth0 mtu {MTU} netns {host}")
-        # Without an IPv6 address of its own a link carries what is sent over it and ARP, no more.
+        # Without an IPv6 address of its own a link carries only the hosts' packets and ARP.
         lines.append(f"link set {port} addrgenmode none master br0{_offload(rate)} up")
     ip("-n", switch, lines=lines)
     tc("-n", switch, lines=[f"qdisc add dev {port} root {_discipline(rate)}" for port in ports])

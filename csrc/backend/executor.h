@@ -30,7 +30,7 @@ struct EngineCall {
   const char* title;  // for profilers: "cgx:all_reduce"
   const Tensors& inputs;
   const Tensors& outputs;
-  const Tensors& memory;  // what the body uses, of one device
+  const Tensors& memory;  // the tensors that the body uses, of one device
   const CallOptions& options;
   std::string why;  // the codec, for the log
   Body body;

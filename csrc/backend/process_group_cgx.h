@@ -83,7 +83,7 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr all_gather_codec(at::Tensor output, at::Tensor input,
                            const std::shared_ptr<const Codec>& codec, const CallOptions& call);
 
-  // --- what the bindings show
+  // --- for the bindings
   Engine& engine() { return *engine_; }
   /// Null before the first call on a GPU's tensors. Callers may hold Python's lock.
   Engine* gpu_engine() { return gpu_->engine(); }

@@ -14,8 +14,8 @@ struct Registry {
 
   std::mutex mutex;
   std::map<Key, std::weak_ptr<const Codec>> codecs;
-  // Keeps what was asked for lately, so that a caller that drops its codec between calls does not
-  // remake it.
+  // Keeps the latest codecs, so that a caller that drops its codec between calls does not remake
+  // it.
   std::shared_ptr<const Codec> recent[16];
   size_t next = 0;
 };

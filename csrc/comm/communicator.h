@@ -158,8 +158,8 @@ class Communicator {
   /// Sends the opened messages. Does not wait for the receivers.
   virtual void post(const Deadline& deadline) = 0;
 
-  /// Waits until what was posted has left this rank, so that it arrives even if this rank's process
-  /// ends next. Does nothing where messages lie in memory that outlives the sender.
+  /// Waits until all posted messages have left this rank, so that they arrive even if this rank's
+  /// process ends next. Does nothing where messages lie in memory that outlives the sender.
   virtual void flush(const Deadline& deadline) { (void)deadline; }
 
   /// Waits for the next message from `peer`. It stays valid until release(peer). One message per

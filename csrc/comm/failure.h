@@ -38,8 +38,8 @@ struct Failure {
 /// `error` as a value. Exceptions other than Error become kError and keep their text.
 Failure failure_of(const std::exception& error);
 
-/// A text that unpack_failure() turns into the same failure again. Of a text that was cut off,
-/// unpack_failure() gives what is left.
+/// A text that unpack_failure() turns into the same failure again. From a text that was cut off,
+/// unpack_failure() recovers the rest.
 std::string pack_failure(const Failure& failure);
 Failure unpack_failure(const std::string& packed);
 

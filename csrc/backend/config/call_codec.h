@@ -23,7 +23,7 @@ class CallCodec {
   std::shared_ptr<const Codec> get();
 
  private:
-  /// An environment variable that is read at each call, and what it held at the last look-up.
+  /// An environment variable that is read at each call, and its value at the last look-up.
   struct Variable {
     std::string name;
     std::optional<std::string> value;

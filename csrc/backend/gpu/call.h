@@ -29,8 +29,9 @@ class GpuCall {
   GpuCall(const GpuCall&) = delete;
   GpuCall& operator=(const GpuCall&) = delete;
 
-  /// While it lives, what the calling thread does goes to the side stream, behind what the caller
-  /// had put on its own. When it ends, also by an exception, all of the call is there.
+  /// While it lives, the calling thread's work goes to the side stream, after the earlier work of
+  /// the caller's own stream. When it ends, also by an exception, the whole call is on the side
+  /// stream.
   class Turn {
    public:
     /// `call` null: does nothing.

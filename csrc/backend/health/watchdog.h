@@ -8,8 +8,8 @@
 //   (Communicator::compare_call);
 // - while a call waits: communicators and the inner backend report failures; the watch adds peers
 //   of this host that have ended, failures published in shared memory and, in a call without
-//   progress, failures posted in the store: so a rank that waits for a live peer gets the cause from
-//   the ranks that waited for the dead one;
+//   progress, failures posted in the store: so a rank that waits for a live peer gets the cause
+//   from the ranks that waited for the dead one;
 // - after kStuckAfter: stuck ranks compare their calls through the store.
 // Thread-safe.
 #pragma once

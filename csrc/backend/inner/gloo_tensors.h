@@ -1,4 +1,4 @@
-// Tensors as Gloo takes them, and what it has to be spared.
+// Conversion of tensors to forms that Gloo takes, and checks of arguments before Gloo gets them.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ std::vector<Tensors> as_bytes(const std::vector<Tensors>& lists);
 const at::Tensor& first_of(const Tensors& tensors);
 Tensors flatten(const std::vector<Tensors>& lists);
 
-/// Gloo looks at the first dimension of what it scatters, and takes for granted that there is one.
+/// A view with at least one dimension: Gloo reads the first dimension of tensors that it scatters.
 at::Tensor with_dimension(const at::Tensor& tensor);
 
 // Checks of arguments that Gloo makes too late, when the peers already wait for this rank.

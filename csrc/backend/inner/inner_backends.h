@@ -1,5 +1,5 @@
-// The backends of torch that run what the engine does not reduce: Gloo, and NCCL for the tensors of
-// a GPU where the configuration and this torch have it.
+// The backends of torch for all calls that the engine does not take: Gloo, and NCCL for the tensors
+// of a GPU where the configuration and this torch have it.
 //
 // Thread-safety: for_tensor(), set_timeout() from any thread.
 #pragma once

@@ -8,8 +8,8 @@
 
 namespace cgx {
 
-// Shared with the threads, so that one that outlives the queue (a task that destroys its own group)
-// has what it needs.
+// Shared with the threads, so that it exists as long as a thread that outlives the queue (a task
+// that destroys its own group).
 struct TaskQueue::State {
   std::string name;
   size_t max_threads = 0;
@@ -52,7 +52,7 @@ void TaskQueue::run(const std::shared_ptr<State>& state) {
     ++state->running;
     lock.unlock();
     task();
-    task = nullptr;  // what the task holds (tensors, Python objects) goes before it counts as done
+    task = nullptr;  // releases its tensors and Python objects before it counts as done
     lock.lock();
     state->ended();
   }

@@ -1,7 +1,8 @@
-// The stages of a reduction, tile by tile: encode, decode, and sum of what the ranks sent.
+// The stages of a reduction, tile by tile: encode, decode, and sum of the ranks' contributions.
 //
 // `Block` runs a phase on all threads and waits for them: a thread block on the device, a loop on
-// the host (tests/native/test_gpu_stages.cc). fold(e, lanes) joins what neighbouring threads saw.
+// the host (tests/native/test_gpu_stages.cc). fold(e, lanes) joins the extremes of neighbouring
+// threads.
 #pragma once
 
 #include "codec/families/maxmin/gpu/buckets.h"

@@ -13,7 +13,8 @@ namespace cgx {
 /// this CPU allows.
 std::string cpu_level();
 
-/// The same as CGX_CPU_LEVEL and the CPU choose it now, whatever is in force. Errors: as above.
+/// The level that CGX_CPU_LEVEL and the CPU would choose now, also if another is in force. Errors:
+/// as above.
 std::string default_cpu_level();
 
 /// Pins another level for the whole process, at once; calls that are running finish on the old one.

@@ -1,7 +1,7 @@
 // The message library of a relay, shared by its sender and its receiver: every step over the
 // library is guarded, and the first failure breaks the whole relay.
 //
-// Errors: whatever a step throws is kept as the cause, with both ranks, the step and how long it
+// Errors: the exception of a step is kept as the cause, with both ranks, the step and how long it
 // took; the library is aborted, and all later calls throw the same cause.
 // Thread-safety: abort(), failure() and the read-only members from any thread; all others from the
 // one that drives the relay.

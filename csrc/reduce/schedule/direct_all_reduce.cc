@@ -153,7 +153,7 @@ class DirectAllReduce {
     for (int p : channel_.peers()) send(p, kSums, round, me_);
   }
 
-  // Waits for what was started for rounds up to this one.
+  // Waits for the transfers of rounds up to this one.
   void settle(size_t round) {
     StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
     for (int p : channel_.sources()) {
@@ -177,8 +177,8 @@ class DirectAllReduce {
   size_t stride_ = 0;             // room of one contribution
   std::vector<std::byte*> room_;  // by round
   std::vector<const std::byte*> payloads_;
-  // By peer. Last, and so destroyed first: what is under way after an error touches the tensor and
-  // the room no more.
+  // By peer. The last members, and so destroyed first: after that, transfers that were under way at
+  // an error no longer touch the tensor and the room.
   std::vector<std::deque<std::unique_ptr<Pending>>> contributions_;
   std::vector<std::deque<StartedTransfer>> started_;
 };

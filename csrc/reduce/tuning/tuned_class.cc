@@ -22,7 +22,8 @@ constexpr uint64_t kMostPatience = 16;
 // Before a near rival has lost so many pairs, noise may have done it, or a slow second in which all
 // of the race took place: until then it is tried and judged often.
 constexpr size_t kSurePairs = 32;
-// Pairs that say something so different from those before are of another machine or link.
+// Pairs that differ from earlier pairs by this factor show that the machine or the link has
+// changed.
 constexpr double kChanged = 1.5;
 
 // Mean of the shortest third; negative without any. Of long calls that share a machine with others,

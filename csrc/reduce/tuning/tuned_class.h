@@ -1,9 +1,9 @@
 // The choice for one class of messages, all of about the same size and kind: raced for first, then
 // watched.
 //
-//     turn = tuned.next();               // which choice this call takes
+//     turn = tuned.next();               // the choice for this call
 //     ... the call; where turn.timed(): tuned.record(turn.sample, when it began and ended) ...
-//     if (tuned.due()) tuned.renew(...); // the group's seconds of what was recorded, by sample
+//     if (tuned.due()) tuned.renew(...); // the group's seconds of the recorded calls, by sample
 //
 // The race: all choices that are not hopeless take turns, call by call, for kRaceCalls calls at
 // most. After 1, 2, 4, 8, 16 turns ranks exchange what they have measured, and a choice that is
