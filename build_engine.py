@@ -8,7 +8,7 @@ Sources are of four kinds, by what they include, themselves or through the proje
     bindings both of them, and dealt with as both.
 
 So sources of the last two kinds share their anonymous namespaces. Headers that most sources include
-are precompiled: those of torch, and for the core those of the standard library.
+are precompiled: torch's headers, and for the core the headers of the standard library.
 
 ninja compiles again what a changed source, header, flag or compiler concerns, and links again a
 module that has lost or got a source.
@@ -38,7 +38,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Tools:
-    """What the interpreter, torch and the environment ask for."""
+    """Compiler, linker and flags, as the interpreter, torch and the environment give them."""
 
     compiler: list[str]
     flags: dict[str, list[str]]  # core, python (without torch's) and torch (with both)
@@ -197,8 +197,8 @@ def _program(command: list[str]) -> str:
 
 
 def _rule(name: str, command: str) -> list[str]:
-    # What depends on which header stays in files of its own, not in ninja's log: that forgets what
-    # the ninja file of another torch does not name.
+    # The headers of each object stay in files of their own, not in ninja's log: the log forgets
+    # objects that the ninja file of another torch does not name.
     depfile = ["  depfile = $out.d"] if "-MF" in command else []
     return [f"rule {name}", f"  command = {command}", f"  description = {name} $out", *depfile]
 

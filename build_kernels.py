@@ -1,7 +1,7 @@
 """Builds the GPU kernels of csrc/codec/gpu for setup.py: their source as one file, for compilers
 at run time, and, where there is an nvcc, a fatbin.
 
-nvcc is $CUDA_HOME/bin/nvcc if CUDA_HOME is set, else that of the PATH. CGX_CUDA_ARCHS lists the
+nvcc is $CUDA_HOME/bin/nvcc if CUDA_HOME is set, else the nvcc on the PATH. CGX_CUDA_ARCHS lists the
 architectures: machine code for each, and PTX, which newer GPUs compile when they load it, for those
 with +PTX: "80+PTX;90". 0: no fatbin.
 """
@@ -24,7 +24,7 @@ HSACO = ROOT / "torch_cgx/_kernels.hsaco"  # of `make kernels-hip`, and packed i
 HIP_WORK = ROOT / "build/kernels-hip"
 FILES = ("_kernels.cu", "_kernels.fatbin", HSACO.name)
 DEFAULT_ARCHS = (80, 90, 100)
-# No fused multiply-add: the bits are those of the CPU. The rest of IEEE arithmetic is the default.
+# No fused multiply-add: the bits equal the CPU's. The rest of IEEE arithmetic is the default.
 FLAGS = ["-std=c++17", "-O3", "--fmad=false"]
 # As above, but in clang fusing is the default, and versions differ in the other two.
 HIP_FLAGS = [
@@ -95,7 +95,7 @@ def find_nvcc() -> str | None:
 
 
 def wanted_archs() -> list[Arch] | None:
-    """What CGX_CUDA_ARCHS asks for, without those named twice; [] for 0. None: it is not set."""
+    """The architectures of CGX_CUDA_ARCHS, each once; [] for 0. None: it is not set."""
     text = os.environ.get("CGX_CUDA_ARCHS", "").strip()
     if not text:
         return None
@@ -124,8 +124,8 @@ def known_archs(nvcc: str) -> list[int]:
 
 
 def choose_archs(nvcc: str) -> list[Arch]:
-    """What to build: as asked, or of the default what this nvcc knows. NvccError: what is asked for
-    it does not know.
+    """The architectures to build: the requested ones, or those of the default that this nvcc knows.
+    NvccError: nvcc does not know a requested one.
     """
     known = known_archs(nvcc)
     wanted = wanted_archs()
@@ -145,7 +145,7 @@ def choose_archs(nvcc: str) -> list[Arch]:
 
 
 def fatbin_command(nvcc: str, archs: list[Arch], source: Path) -> list[str]:
-    """What compiles `source`, but for the name of the output."""
+    """The command that compiles `source`, without the name of the output."""
     command = [nvcc, *FLAGS, "-fatbin"]
     for number, ptx in archs:
         kinds = f"[sm_{number},compute_{number}]" if ptx else f"sm_{number}"

@@ -55,7 +55,7 @@ def compilers() -> tuple[list[list[str]], bool]:
     """Commands to try, and whether CGX_MPICC names them, so that each has to work."""
     wanted = os.environ.get("CGX_MPI", "")
     if wanted not in ("", "0", "1"):
-        sys.exit(f"CGX_MPI is {wanted!r}, allowed: 0 (no MPI modules), 1 (those that mpicc allows)")
+        sys.exit(f"CGX_MPI is {wanted!r}, allowed: 0 (no MPI modules), 1 (what mpicc allows)")
     if wanted == "0":
         return [], False
     named = [shlex.split(one) for one in os.environ.get("CGX_MPICC", "").split(":") if one.strip()]
@@ -79,7 +79,7 @@ def kind_of(mpicc: list[str]) -> str:
 
 
 def command_of(mpicc: list[str], kind: str) -> list[str]:
-    """What builds the module of this kind, but for the name of the output."""
+    """The command that builds the module of this kind, without the name of the output."""
     # The library is found at run time where it is now (wrappers of both kinds know -show; others
     # see to it themselves), or, in another environment, beside the packages.
     try:

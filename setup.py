@@ -78,7 +78,7 @@ def put(built: Path, target: Path) -> None:
 
 
 def testing() -> bool:
-    """Whether the module of the tests' machinery is built, too."""
+    """True if the module of the tests' machinery is built, too."""
     wanted = os.environ.get("CGX_TESTING", "")
     if wanted not in ("", "0", "1"):
         sys.exit(f"CGX_TESTING is {wanted!r}, allowed: 0, 1 (builds the module of tests/machinery)")
@@ -112,8 +112,8 @@ def check_torch(version: str) -> None:
 
 
 def no_torch(cause: str, site_packages: str) -> str:
-    """What to do where torch cannot be imported; `site_packages`: of the interpreter, without what
-    an isolated build puts in front of it.
+    """The error if torch cannot be imported, with the remedy. `site_packages`: of the interpreter,
+    without the folders that an isolated build puts in front of it.
     """
     install = "pip install --no-build-isolation torch_cgx (or '.', in its source)"
     if (Path(site_packages) / "torch").is_dir():
@@ -162,7 +162,7 @@ else:
 
     class Build(BuildExtension):
         """Checks torch and the compiler first, takes flags and libraries from torch, and keeps its
-        objects in one place whoever asks for the build.
+        objects in one place for every command that builds.
         """
 
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -204,7 +204,7 @@ else:
                     python.append(flag)
                 elif not flag.startswith("-DTORCH_EXTENSION_NAME"):
                     others.append(flag)
-            # As headers of the system: their warnings are nobody's here.
+            # As headers of the system, so that the compiler does not warn about them.
             headers = [word for path in ext.include_dirs for word in ("-isystem", path)]
             headers += [f"-I{path}" for path in self.include_dirs]
             flags = {"core": [*asked, *core]}
@@ -220,15 +220,15 @@ else:
             return [*folders, *names, *ext.extra_link_args]
 
         def run(self) -> None:
-            # First: they take a second, and an mpicc that does not work is told before the rest.
+            # The MPI modules come first: they take a second, so a broken mpicc is reported at once.
             built = build_mpi.build(Path(self.build_temp) / "mpi")
-            build_kernels.wanted_archs()  # so is a bad CGX_CUDA_ARCHS
+            build_kernels.wanted_archs()  # reports a bad CGX_CUDA_ARCHS at once, too
             self.testing = testing() and self.inplace
             with ThreadPoolExecutor(1) as beside:
                 kernels = beside.submit(build_kernels.build, Path(self.build_temp) / "kernels")
                 super().run()
             if self.inplace:
-                # One of an earlier build would not fit what is built now.
+                # The module of an earlier build would not fit the new extension.
                 machinery = Path(self.get_ext_fullpath("tests._machinery"))
                 machinery.unlink(missing_ok=True)
                 if self.testing:
@@ -236,7 +236,7 @@ else:
             self.more_outputs: list[str] = []
             for kind in build_mpi.KINDS:
                 target = Path(self.get_ext_fullpath(f"torch_cgx._mpi_{kind}"))
-                # In the source tree those of other calls stay.
+                # In the source tree the modules of earlier builds stay.
                 stays = self.inplace and os.environ.get("CGX_MPI") != "0"
                 self.put(built.get(kind), target, stays)
             for name in build_kernels.FILES:
@@ -244,7 +244,7 @@ else:
                 self.put(kernels.result().get(name), target, stays=False)
 
         def put(self, built: Path | None, target: Path, stays: bool) -> None:
-            """What was built to where it belongs; what an earlier build left there goes."""
+            """Puts a built file into its place, or removes the file of an earlier build."""
             if built is not None:
                 put(built, target)
                 self.more_outputs.append(str(target))

@@ -27,7 +27,7 @@ class Defaults:
         }
 
     def values(self, given: Mapping[str, Any], backend: ProcessGroupCGX | None) -> dict[str, Any]:
-        """All keys of a layer's configuration; `given` are those that the state sets. backend:
+        """All keys of a layer's configuration; `given`: the keys that the state sets. backend:
         None for the values that hold as long as there is no group.
         """
         found = {

@@ -64,7 +64,7 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
 
 
 def _why_exact(buffer: torch.Tensor) -> str:
-    """Why the engine does not reduce a bucket; empty if it does."""
+    """The reason why the engine does not reduce a bucket; empty if it does."""
     global _warned_of_sparse
     if buffer.layout != torch.strided:
         if not _warned_of_sparse:

@@ -27,13 +27,14 @@ _MOST_LAYOUTS = 1024  # a model has tens of buckets, and rebuilds them once
 
 
 class CGXState:
-    """Which gradients `cgx_hook` compresses, and how. One per DistributedDataParallel instance.
+    """Rules by which `cgx_hook` compresses gradients. One per DistributedDataParallel instance.
 
     A gradient is compressed if its parameter has more than one dimension and at least
     max(layer_min_size, CGX_COMPRESSION_MINIMAL_SIZE) values; biases, norms and small layers are
     exact.
 
-    process_group: the group to reduce over (backend "cgx"); None: that of the DDP instance.
+    process_group: the group to reduce over (backend "cgx"); None: the group of the DDP
+        instance.
     layer_min_size: in values.
     compression_params: a dict of "bits" (1-8; 16: bf16 or fp16, as "half" says; 32: exact; other
         numbers above 8 are exact too, with a warning), "bucket_size" (values) and, if needed,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """How the gradient of one parameter is sent. codec: its codec, None: exact. why: the rule that
+    """The codec of the gradient of one parameter. codec: None for exact. why: the rule that
     keeps it exact, empty if it is compressed.
     """
 

@@ -7,8 +7,8 @@
 
 A host has a name, an address on its interface eth0, a link of the given rate to a switch that joins
 all hosts, a /dev/shm of its own, and an /etc/hosts with all names. It shares this machine's cores,
-memory, files, boot id and process ids; CGX_HOST_ID, the host's name, tells the ranks apart. Nothing
-can be reached but the other hosts. All of it goes away at the end, also if this process is killed.
+memory, files, boot id and process ids; CGX_HOST_ID, the host's name, marks the hosts as different.
+Only the other hosts can be reached. All of it goes away at the end, also if this process is killed.
 
 Needs Linux, root, iproute2 (`apt-get install iproute2`) and util-linux: `hosts_available()` says
 what is missing.
@@ -45,8 +45,8 @@ T = TypeVar("T")
 _FIRST_PORT = 29500  # below the ports that the kernel hands out; a bed's hosts have no other users
 _beds = itertools.count()
 
-# Runs a command as a fresh login would, from any host: with the files of the machine, not those of
-# the host that it is called from.
+# Runs a command as a fresh login would, from any host: with the files of the machine, not with the
+# files of the calling host.
 _ENTER = """#!/bin/sh
 # enter HOST COMMAND...
 host=$1; shift
@@ -77,7 +77,7 @@ class Hosts:
 
     @staticmethod
     def python() -> list[str]:
-        """What torchrun is started with; tests replace it by a process that has torch already."""
+        """The command that starts torchrun; tests use a process that has imported torch."""
         return [sys.executable]
 
     def __init__(
@@ -127,11 +127,11 @@ class Hosts:
     # ---- traffic
 
     def counters(self) -> list[Counters]:
-        """What every host's link has carried so far."""
+        """The traffic of every host's link so far."""
         return network.read(self._switch, self.names)
 
     def traffic_of(self, call: Callable[[], T]) -> tuple[T, list[Counters]]:
-        """What `call` returns, and what every host's link carried while it ran."""
+        """The result of `call`, and the traffic of every host's link while it ran."""
         before = self.counters()
         value = call()
         after = self.counters()

@@ -45,8 +45,8 @@ def _openmpi(
     # By slot: ranks in the order of hosts. Binding would put the first rank of every host on the
     # same core, as the hosts share a machine.
     command += ["--map-by", "slot", "--bind-to", "none"]
-    # ob1 and these transports: others (UCX, vader's copies between processes) look for what the
-    # hosts really share and would bypass the link.
+    # ob1 and these transports: others (UCX, vader's copies between processes) detect that the hosts
+    # share a machine and would bypass the link.
     settings = {
         "plm_rsh_agent": str(login),
         "pml": "ob1",

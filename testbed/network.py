@@ -21,13 +21,13 @@ from pathlib import Path
 MTU = 1500
 MAX_HOSTS = 250
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# A shaper lets through at once what it has saved up while idle: its burst. TCP hands it packets of
-# up to 64 KiB (segmentation offload), which have to fit, or the kernel cuts them at five times the
-# CPU time. So that a slow link cannot swallow a whole message at once, these packets are made no
-# longer than the link carries in about an eighth of a millisecond.
+# A shaper saves up credit while idle, its burst, and lets that many bytes through at once. TCP
+# passes packets of up to 64 KiB (segmentation offload), which have to fit into the burst, or the
+# kernel cuts them at five times the CPU time. So that a slow link cannot pass a whole message at
+# once, these packets are made no longer than the link carries in about an eighth of a millisecond.
 _BURST_SECONDS = 131e-6
 _OFFLOAD = (4096, 65536)
-# How long a packet may wait in a link's queue, and what the queue holds at least.
+# The longest time that a packet may wait in a link's queue, and the least capacity of the queue.
 _QUEUE_SECONDS = 0.05
 _QUEUE_BYTES = 4 << 20
 
@@ -38,8 +38,8 @@ class BedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Counters:
-    """What a host's link has carried since the bed was built, in whole Ethernet frames (with
-    their headers, without preamble, checksum and gap), retransmissions included.
+    """Traffic of a host's link since the bed was built, in whole Ethernet frames (with their
+    headers, without preamble, checksum and gap), retransmissions included.
     """
 
     sent_bytes: int
@@ -107,7 +107,7 @@ def build(switch: str, hosts: Sequence[str], rate: str | None) -> None:
     ]
     for port, host in zip(ports, hosts, strict=True):
         lines.append(f"link add {port} mtu {MTU} type veth peer name eth0 mtu {MTU} netns {host}")
-        # Without an IPv6 address of its own a link carries what is sent over it and ARP, no more.
+        # Without an IPv6 address of its own a link carries only the hosts' packets and ARP.
         lines.append(f"link set {port} addrgenmode none master br0{_offload(rate)} up")
     ip("-n", switch, lines=lines)
     tc("-n", switch, lines=[f"qdisc add dev {port} root {_discipline(rate)}" for port in ports])
@@ -127,8 +127,8 @@ def build(switch: str, hosts: Sequence[str], rate: str | None) -> None:
 
 
 def read_own() -> Counters:
-    """What the link of this host has sent; for processes on a host. Received is left at 0: it is
-    counted at the other end.
+    """The sent traffic of this host's link; for processes on a host. The received counters are 0:
+    they are counted at the other end.
     """
     shown = json.loads(tc("-s", "-j", "qdisc", "show", "dev", "eth0"))[0]
     return Counters(shown["bytes"], shown["packets"], 0, 0)
@@ -137,7 +137,7 @@ def read_own() -> Counters:
 def read(switch: str, hosts: Sequence[str]) -> list[Counters]:
     """The counters of all hosts.
 
-    They are those of the queueing disciplines at both ends of a link: an interface's own counters
+    They come from the queueing disciplines at both ends of a link: an interface's own counters
     see a packet before it is cut into frames, and miss the headers of all frames but one.
     """
     ports = {one["dev"]: one for one in json.loads(tc("-n", switch, "-s", "-j", "qdisc", "show"))}
@@ -178,7 +178,7 @@ def congestion_control() -> str | None:
 
 @cache
 def hosts_available() -> str | None:
-    """Why `hosts` cannot work here, or None if it can. Makes a namespace to find out, once."""
+    """The reason why `hosts` cannot work here, or None. Makes a namespace to find out, once."""
     if sys.platform != "linux":
         return f"network namespaces need Linux, this is {sys.platform}"
     import os

@@ -14,7 +14,7 @@ from pathlib import Path
 from testbed.network import BedError
 from testbed.watchdog import kill, pids_inside
 
-MARK = "HOSTBED_RUN"  # the variable by which the processes of one run are told from others
+MARK = "HOSTBED_RUN"  # the variable that marks the processes of one run
 _TAIL = 4000  # characters of an output that an error shows
 _POLL_SECONDS = 0.01
 _KILL_SECONDS = 20.0
@@ -139,15 +139,15 @@ def _carries(pid: int, mark: str) -> bool:
 
 
 def _ends(pid: int) -> bool:
-    """Whether a process has no memory any more."""
+    """True if a process has no memory any more."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/statm").read_text().split()[0] == "0"
     return False
 
 
 def environment(root: Path, folder: Path, mark: str, env: dict[str, str] | None) -> dict[str, str]:
-    """What is set for every process of a run, beside what it inherits. folder: for what they leave
-    behind, as torchrun does in the folder of temporary files.
+    """Variables set for every process of a run, beside the inherited ones. folder: for temporary
+    files that processes leave behind, as torchrun does.
     """
     path = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
@@ -168,7 +168,7 @@ _RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "
 
 
 def inherited() -> dict[str, str]:
-    """This process's variables, but for what a launcher has told it about its own rank."""
+    """This process's variables, without the variables in which a launcher describes its rank."""
     return {
         name: value
         for name, value in os.environ.items()

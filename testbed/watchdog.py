@@ -4,8 +4,8 @@
 
 PIPE is the read end of a pipe whose other end only the process PARENT has. At its end every process
 in the network namespaces NAME... is killed, the namespaces are deleted, and so are the folders
-named by the environment variable CGX_HOSTS_FOLDERS. What cannot be removed is told on stderr, with
-status 1. One byte in the pipe before its end says that PARENT is done by itself.
+named by the environment variable CGX_HOSTS_FOLDERS. Anything that cannot be removed is reported on
+stderr, with status 1. One byte in the pipe before its end says that PARENT is done by itself.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def kill(pids: Sequence[int]) -> None:
 
 
 def _wait(pipe: int, parent: int) -> bool:
-    """Whether the parent let go by itself. Its forked children may hold the pipe open: its death is
-    watched, too.
+    """True if the parent closed the bed itself. Its forked children may hold the pipe open, so its
+    death is watched, too.
     """
     poller = select.poll()
     poller.register(pipe, select.POLLIN)

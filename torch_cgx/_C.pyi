@@ -1,4 +1,4 @@
-"""What the Python side uses of the extension module (csrc/bindings/)."""
+"""The part of the extension module (csrc/bindings/) that the Python side uses."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta

@@ -1,9 +1,9 @@
-"""What a call or a layer asks for, checked and turned into the engine's codec (None: exact).
+"""Checks the configuration of a call or a layer and turns it into the engine's codec (None: exact).
 
 A configuration is given as a dict of the keys below, a codec of `torch_cgx.codecs`, a
 `torch_cgx.Options`, or None. What it leaves open is taken from the group's options, then from the
 environment, then from the defaults: the order that the backend itself uses. The keys, their values
-and the rules are the engine's (csrc/codec/choice.h); here is only what Python gives and gets.
+and the rules are the engine's (csrc/codec/choice.h); this module only converts Python objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     HALVES: tuple[str, ...]  # formats of 16 bits
     EXACT_BITS: int
     HALF_BITS: int
-    MAX_BITS: int  # more are exact, but for HALF_BITS
+    MAX_BITS: int  # more are exact, except for HALF_BITS
 
 
 @functools.cache
@@ -63,7 +63,7 @@ class Layer(NamedTuple):
     """A run of values of a tensor, in order, with a configuration of its own.
 
     numel: number of values, >= 0. config: as in `all_reduce`; None: exact. bits above 8
-    are exact too, but for 16.
+    are exact too, except for 16.
     """
 
     numel: int
@@ -83,7 +83,7 @@ def check(key: str, value: Any, where: str = "config") -> Any:
 
 
 def is_exact(bits: int) -> bool:
-    """Whether so many bits mean values in the tensor's own type."""
+    """True if this number of bits means values in the tensor's own type."""
     return bool(_engine().is_exact(bits))
 
 
@@ -117,9 +117,7 @@ def variable_of(key: str) -> str:
 
 
 def defaults() -> dict[str, Any]:
-    """What holds for each key where there is no group to ask: the environment's value, or the
-    built-in one.
-    """
+    """The value of each key outside of a group: the environment's, or the built-in default."""
     found = {key: from_environment(key) for key in _keys()}
     return {key: _table()[key]["value"] if value is None else value for key, value in found.items()}
 

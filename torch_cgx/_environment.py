@@ -69,7 +69,7 @@ def _advice(name: str) -> str:
         near = [guesses[one] for one in close]
     if near:
         return f"did you mean {near[0]}?"
-    return "help(torch_cgx.Options) lists those of all options"
+    return "help(torch_cgx.Options) lists the variables of all options"
 
 
 def _local_rank(env: Mapping[str, str], rank: int) -> int:

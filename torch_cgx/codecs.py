@@ -1,6 +1,6 @@
-"""Codecs on tensors: what bytes a run of numbers becomes, and back.
+"""Codecs on tensors: they encode a run of numbers to bytes and decode it again.
 
-The same code as inside a collective, callable on its own::
+They run the same code as collectives do::
 
     codec = torch_cgx.codecs.MaxMin(bits=4, bucket_size=512)
     payload = codec.encode(gradient)  # uint8, about numel * 4 / 8 bytes
@@ -19,6 +19,7 @@ device, and the CPU waits for nothing; not inside `torch.cuda.graph` (RuntimeErr
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from torch_cgx import _C
 
 
 class Codec:
-    """What every codec of this module offers."""
+    """Base class of all codecs of this module."""
 
     _engine: _C.Codec
 
@@ -55,7 +56,8 @@ class Codec:
         Raises:
             TypeError: another dtype or layout, or an argument of another type.
             ValueError: another device, a wrong size of ``out``, or a number out of range.
-            RuntimeError: on a GPU: its driver or kernels cannot be had, or a graph is captured.
+            RuntimeError: on a GPU: the driver or the kernels are not available, or a graph is being
+                captured.
         """
         _check_key(sequence, rank, index)
         return self._engine.encode(_tensor("tensor", tensor), sequence, rank, index, out)
@@ -79,7 +81,7 @@ class Codec:
                 ``out`` the largest count whose payload has this size: lengths of less than a byte
                 apart share one, so state ``numel`` where the exact count matters.
             dtype: type of the tensor that was encoded, and of the result where there is no ``out``.
-                By default that of ``out``, and float32 without ``out``.
+                By default the type of ``out``, and float32 without ``out``.
             add: adds the values to ``out``, in float32, and rounds once to its type.
 
         Returns:
@@ -89,7 +91,8 @@ class Codec:
             TypeError: a wrong dtype or layout.
             ValueError: a wrong device; a payload whose size does not fit the count; ``add`` without
                 ``out``.
-            RuntimeError: on a GPU: its driver or kernels cannot be had, or a graph is captured.
+            RuntimeError: on a GPU: the driver or the kernels are not available, or a graph is being
+                captured.
         """
         if numel is not None:
             _check_int("numel", numel, 0, 2**60)
@@ -102,8 +105,8 @@ class Codec:
     def roundtrip(
         self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
     ) -> torch.Tensor:
-        """What a receiver sees of ``tensor``: a new tensor of the same shape and dtype. Arguments
-        as of encode()."""
+        """``tensor`` encoded and decoded, as a receiver gets it: a new tensor of the same shape and
+        dtype. Arguments as for encode()."""
         payload = self.encode(tensor, sequence=sequence, rank=rank, index=index)
         out = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
         return self.decode(payload, out)
@@ -144,22 +147,33 @@ def _tensor(what: str, tensor: Any) -> torch.Tensor:
     return tensor
 
 
+def _field_lines(row: dict[str, Any]) -> list[str]:
+    """The lines about one field, of at most 96 characters."""
+    meaning, allowed = row["meaning"], row["allowed"]
+    if row["type"] == "bool":  # declared for the environment, where 1 means True
+        meaning, allowed = meaning.replace("1: ", "True: ", 1), "True or False"
+    elif row["type"] == "str":
+        allowed = ", ".join(f'"{choice}"' for choice in row["choices"])
+    text = f"{row['name']}: {meaning}. Allowed: {allowed}."
+    return textwrap.wrap(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+
+
 def _docstring(family: dict[str, Any], fields: list[dict[str, Any]]) -> str:
-    lines = [f"{family['meaning']}.", "", family["doc"], "", "Args:"]
+    lines = [*textwrap.wrap(f"{family['meaning']}.", 96), "", family["doc"], "", "Args:"]
     for row in fields:
-        what = "True or False" if row["type"] == "bool" else row["allowed"]
-        lines.append(f"    {row['name']}: {row['meaning']}; {what}.")
+        lines += _field_lines(row)
     lines += [
         "",
         "Raises:",
-        "    ValueError, TypeError: name the field, its value and what is allowed.",
+        "    ValueError, TypeError: a field is out of range or of another type; the text names the",
+        "        field, its value and the allowed values.",
     ]
     return "\n".join(lines)
 
 
 def _class_of(family: dict[str, Any]) -> type[Codec]:
     """The class of a family of the engine: a frozen dataclass of its parameters."""
-    # A parameter that can have one value only is none for Python.
+    # A parameter that can have one value only is no field of the class.
     rows = [p for p in family["parameters"] if p["kind"] != "integer" or p["low"] != p["high"]]
     name = family["python"]
 
@@ -190,7 +204,7 @@ def _class_of(family: dict[str, Any]) -> type[Codec]:
 
 
 def _by_name() -> dict[str, tuple[type[Codec], dict[str, Any]]]:
-    """Name that users give -> its class, and what the name says of the parameters."""
+    """Name that users give -> its class, and the parameters that follow from the name."""
     found: dict[str, tuple[type[Codec], dict[str, Any]]] = {}
     for family in _C.families():
         if not family["python"]:
@@ -207,7 +221,7 @@ def _by_name() -> dict[str, tuple[type[Codec], dict[str, Any]]]:
 
 
 _codecs = _by_name()
-# MaxMin, Half, ...: what a type checker knows of them stands in codecs.pyi.
+# MaxMin, Half, ...: codecs.pyi declares them for type checkers.
 globals().update({made.__name__: made for made, _ in _codecs.values()})
 __all__ = ["Codec", "make", "names", *sorted({made.__name__ for made, _ in _codecs.values()})]
 

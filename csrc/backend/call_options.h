@@ -1,4 +1,4 @@
-// How a collective of the engine is called.
+// Options of one call of a collective of the engine.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@
 
 namespace cgx {
 
-/// Who decides how many bits a call takes: the group's settings, or a policy, which the autotuner
-/// may raise, or the call.
+/// kTunable: the group's settings or a policy give the number of bits, and the autotuner may raise
+/// it. kFixed: the call gives it.
 enum class Bits : uint8_t { kTunable, kFixed };
 
 struct CallOptions {
@@ -17,7 +17,7 @@ struct CallOptions {
   /// False: the caller waits for the work at once, so its own thread may do it.
   bool async = true;
   Bits bits = Bits::kFixed;
-  /// Who chose the codecs of an explicit call, for the log; empty: the caller.
+  /// Origin of the codecs of an explicit call, for the log; empty: the caller.
   std::string chosen_by{};
 };
 

@@ -65,7 +65,7 @@ void CommunicatorFactory::connect_level(const char* level, Rendezvous& rendezvou
   try {
     connect();
   } catch (const std::exception& e) {
-    // Not every rank has every communicator: those without it would go on alone.
+    // Some ranks have no communicator of this level: without this they would go on alone.
     confirm(rendezvous, level, group_.rank, group_.size, e.what(), deadline);
     throw;
   }
@@ -126,7 +126,7 @@ std::unique_ptr<Communicator> CommunicatorFactory::connect(CommunicatorKind kind
     case CommunicatorKind::kShm:
       return make_shm_communicator(*meeting, rank, size, shm_bytes, deadline);
     case CommunicatorKind::kGloo:
-      // A backend of its own: its messages must not meet those of dist.send/recv in the group's.
+      // A backend of its own: its messages must not mix with messages of dist.send/recv.
       return make_relay_communicator(make_c10d_point_to_point(group_.factories.inner(
                                          store, rank, size, group_.timeout(), group_.address)),
                                      relay_bytes());

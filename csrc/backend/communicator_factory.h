@@ -17,7 +17,7 @@ namespace cgx {
 /// Slots of a communicator that carries nothing, or headers only.
 inline constexpr size_t kUnusedSlotBytes = 4096;
 
-/// The configuration for tensors of the host: NCCL carries those of GPUs only.
+/// The configuration for tensors of the host: NCCL carries tensors of GPUs only.
 GroupConfig for_host(GroupConfig config);
 
 class CommunicatorFactory {
@@ -38,9 +38,9 @@ class CommunicatorFactory {
   std::unique_ptr<Communicator> connect(CommunicatorKind kind, const std::string& keys, int rank,
                                         int size, size_t shm_bytes) const;
 
-  /// Runs `connect` for one level of communicators ("inner", "cross", "device") and tells the other
-  /// ranks whether it worked; MismatchError where it did not on another rank. Collective over the
-  /// group.
+  /// Runs `connect` for one level of communicators ("inner", "cross", "device") and reports
+  /// the outcome to the other ranks. MismatchError if it failed on another rank. Collective over
+  /// the group.
   void connect_level(const char* level, Rendezvous& rendezvous,
                      const std::function<void()>& connect) const;
 

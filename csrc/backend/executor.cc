@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long close() waits for collectives that nobody waited for, before it aborts them.
+// How long close() waits for collectives under way before it aborts them.
 constexpr auto kShutdownGrace = std::chrono::seconds(10);
 // Callbacks that wait for each other need a thread each; more than this many are an error of the
 // program.

@@ -30,7 +30,7 @@ struct EngineCall {
   const char* title;  // for profilers: "cgx:all_reduce"
   const Tensors& inputs;
   const Tensors& outputs;
-  const Tensors& memory;  // what the body uses, of one device
+  const Tensors& memory;  // the tensors that the body uses, of one device
   const CallOptions& options;
   std::string why;  // the codec, for the log
   Body body;
@@ -49,23 +49,23 @@ class Executor {
   void check_usable(const char* what) const;
 
   WorkPtr run(EngineCall call);
-  /// In the body of a call.
+  /// Runs a plan; to be called in the body of a call.
   void run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
                 const void* input, void* output, bool average, const Deadline& deadline,
                 CallRecord& record);
 
   /// Runs a task on the worker's thread, in its turn. RuntimeError after close().
   void submit(const char* title, TaskQueue::Task task);
-  /// Where futures are completed.
+  /// The queue whose threads complete futures.
   const std::shared_ptr<TaskQueue>& callbacks() const { return callbacks_; }
 
   void log_call(const CallRecord& record, const std::string& why) const;
 
-  /// Of the last call that failed.
+  /// Kind of the last failure of a call.
   c10d::ErrorType error() const;
   void wait_idle();
 
-  /// True for the first caller, who goes on to close() or abandon().
+  /// True for the first caller, which then calls close() or abandon().
   bool begin_close();
   /// Waits for the calls under way, 10 s at most, then aborts them; ends the threads.
   void close();

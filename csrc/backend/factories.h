@@ -1,5 +1,5 @@
-// What Python gives a group: how to make what only torch's Python side, or a package beside it, can
-// make.
+// Functions that Python gives a group: they make the objects that only torch's Python side, or
+// another Python package, can make.
 #pragma once
 
 #include <chrono>
@@ -18,10 +18,11 @@ using InnerFactory =
 /// The same of Gloo; the last: the address of this host to listen at, or empty.
 using GlooFactory = std::function<BackendPtr(const StorePtr&, int, int, std::chrono::milliseconds,
                                              const std::string&)>;
-/// That address, from what all ranks have said of theirs: (rank, addresses). Throws, on all ranks
-/// alike, where there is none.
+/// Chooses that address from the addresses of all ranks: (rank, addresses). Throws on all ranks if
+/// there is none.
 using ChooseAddress = std::function<std::string(int, const std::vector<std::string>&)>;
-/// The table of functions of the MPI that is installed (comm/mpi/api.h). Throws what is missing.
+/// The table of functions of the MPI that is installed (comm/mpi/api.h). Throws an error that
+/// names what is missing.
 using MpiFactory = std::function<const void*()>;
 
 struct Factories {
@@ -30,7 +31,7 @@ struct Factories {
   MpiFactory mpi;
   LoadKernels kernels;
   ChooseAddress choose_address;
-  std::string address;  // what this rank says of its own, in a line; empty: nobody asks
+  std::string address;  // this rank's addresses, in a line; empty: not needed
 };
 
 }  // namespace cgx

@@ -1,6 +1,6 @@
-// What a process group is: its place among the ranks, its store, its configuration, its hosts.
+// Description of a process group: rank, size, store, configuration, hosts.
 //
-// Plain data, filled while the group is made and constant afterwards, but for the timeout, which
+// Plain data, filled while the group is made and constant afterwards, except for the timeout, which
 // setTimeout() changes. The group's parts take it by reference; none of them knows the group.
 #pragma once
 
@@ -26,7 +26,7 @@ namespace cgx {
 struct GroupOptions : c10d::Backend::Options {
   GroupOptions() : c10d::Backend::Options("cgx") {}
 #if CGX_TORCH_AT_LEAST(2, 14)
-  // What torch gives to the children of a group; the base's copy would lose the fields.
+  // torch gives a clone to the children of a group; the base's copy would lose the fields.
   c10::intrusive_ptr<c10d::Backend::Options> clone() const override {
     return c10::make_intrusive<GroupOptions>(*this);
   }
@@ -35,7 +35,7 @@ struct GroupOptions : c10d::Backend::Options {
 };
 
 struct GroupContext {
-  uint64_t serial;  // differs between all groups of this process, also those that are gone
+  uint64_t serial;  // unique among all groups of this process, destroyed ones included
   pid_t process;    // that made the group; a forked child is another one
   int rank, size;
   StorePtr store;  // keys of this making of the group
@@ -65,7 +65,7 @@ Topology meet(GroupContext& group, Rendezvous& rendezvous);
 /// The group's store under `keys`.
 StorePtr store_at(const GroupContext& group, const std::string& keys);
 
-/// Waits on such a store end when `watched` fails; null: nobody could have failed yet.
+/// Waits on such a store end when `watched` fails; null while there is no engine that could fail.
 std::unique_ptr<Rendezvous> rendezvous_over(StorePtr store, Engine* watched);
 
 }  // namespace cgx

@@ -1,7 +1,7 @@
 // torch's headers that most files of backend/ reach; build_engine.py compiles them once for all of
-// these files. Nothing of the project, so that it need not be compiled again when that changes; a
-// file goes on including what it uses. Not pybind11 either: whoever includes that emits some 300 KB
-// of its functions.
+// these files. No header of the project, so that a change of one does not compile this again. Every
+// file still includes what it uses. Not pybind11 either: every file that includes it emits some
+// 300 KB of its functions.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -26,8 +26,8 @@ std::unique_ptr<Autotuner> make_autotuner(const GroupContext& group, Engine& eng
   if (group.logs(LogLevel::kInfo)) {
     log = [where = group.title()](const std::string& text) { log_line(where + text); };
   }
-  // bf16, whatever the option half says: values that the asked bits can carry must not become
-  // infinite because of the tuner's choice, but for those within a rounding of 2^128.
+  // bf16, whatever the option half says: a value that the requested codec can carry must not become
+  // infinite through the tuner's choice. Only values within one rounding of 2^128 still can.
   return std::make_unique<Autotuner>(engine, make_codec("bf16"), std::move(log));
 }
 
@@ -79,7 +79,8 @@ void ProcessGroupCGX::make(Rendezvous& rendezvous) {
 
 ProcessGroupCGX::~ProcessGroupCGX() {
   shutdown();
-  // Gloo's destructor joins threads that want the lock, to drop the tensors of their last works.
+  // Gloo's destructor joins threads that take Python's lock to drop the tensors of their last
+  // works.
   ReleaseGilIfHeld no_gil;
   autotuner_.reset();
   gpu_.reset();
@@ -111,7 +112,7 @@ void ProcessGroupCGX::registerOnCompletionHook(
 void ProcessGroupCGX::waitForPendingWorks() { executor_->wait_idle(); }
 
 void ProcessGroupCGX::enableCollectivesTiming() {
-  // Engine works always know their duration; the inner backend may want to be asked.
+  // Works of the engine always have a duration; the inner backend may need this call.
   inner_->gloo()->enableCollectivesTiming();
 }
 
@@ -128,7 +129,7 @@ void ProcessGroupCGX::abort() {
 void ProcessGroupCGX::shutdown() {
   if (!executor_->begin_close()) return;
   if (group_.process != getpid()) {
-    // A forked child has none of the threads, and must not speak for its parent.
+    // A forked child has none of the threads, and must not act for its parent.
     executor_->abandon();
     (void)autotuner_.release();
     (void)engine_.release();

@@ -83,7 +83,7 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr all_gather_codec(at::Tensor output, at::Tensor input,
                            const std::shared_ptr<const Codec>& codec, const CallOptions& call);
 
-  // --- what the bindings show
+  // --- for the bindings
   Engine& engine() { return *engine_; }
   /// Null before the first call on a GPU's tensors. Callers may hold Python's lock.
   Engine* gpu_engine() { return gpu_->engine(); }
@@ -115,7 +115,7 @@ class ProcessGroupCGX : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
 
  private:
-  /// Of the constructor: compares configurations, finds the hosts, sets up the communicators.
+  /// Part of the constructor: compares configurations, finds the hosts, sets up the communicators.
   void make(Rendezvous& rendezvous);
 
   /// A compressible call on a device that the engine does not serve is an error where the group
@@ -131,7 +131,8 @@ class ProcessGroupCGX : public c10d::Backend {
                              std::vector<int64_t>& output_splits,
                              std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts);
 
-  // Each knows only those above it. What the destructor leaves is destroyed from the last.
+  // Each member uses only members above it, so the implicit destruction goes from the last to the
+  // first.
   GroupContext group_;
   std::unique_ptr<InnerBackends> inner_;
   std::unique_ptr<CodecPolicy> policy_;

@@ -1,5 +1,5 @@
-// Reductions and gathers that torch, or torch_cgx, asks for: those that are to be compressed go to
-// the engine, the others to the inner backend.
+// Reductions and gathers called through torch or torch_cgx. Calls that the engine can serve go to
+// the engine, all others to the inner backend.
 #include <utility>
 
 #include "backend/adapters/tensor_memory.h"
@@ -9,7 +9,7 @@
 namespace cgx {
 namespace {
 
-// Why an explicit call has the codec that it has.
+// The reason for the codec of an explicit call, for the log.
 std::string given(const CallOptions& call) {
   return call.chosen_by.empty() ? "given by the call" : "chosen by " + call.chosen_by;
 }

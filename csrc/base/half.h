@@ -3,7 +3,7 @@
 //
 // Narrowing rounds to nearest, ties to even; values beyond the range become infinity. A NaN stays a
 // NaN: sign and leading payload bits are kept and it is made quiet, as by VCVTPS2PH. Pure
-// functions, host only.
+// functions, for the host and for kernels.
 #pragma once
 
 #include "base/host_device.h"

@@ -10,7 +10,7 @@ class Parallel {
  public:
   virtual ~Parallel() = default;
 
-  /// How many threads there are, the caller's included. At least 1.
+  /// Number of threads, the caller's included. At least 1.
   virtual int threads() const = 0;
 
   /// Calls body(0) ... body(parts - 1), each once, on any of the threads, and returns when all have

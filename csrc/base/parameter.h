@@ -1,9 +1,9 @@
-// A parameter as data: what a setting of a group or a parameter of a codec may be. All that reads
-// one, from the environment, from Python or from a peer, goes through canonical(), the only
+// A parameter as data: a setting of a group or a parameter of a codec, with its allowed values.
+// Every value, from the environment, from Python or from a peer, goes through canonical(), the only
 // validator.
 //
 // Values are texts in canonical form: "4", "1", "nearest", "all_gather,all_reduce". Thread-safety:
-// pure functions, but for from_environment(), which races with setenv() of other threads.
+// pure functions, except for from_environment(), which races with setenv() of other threads.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct Parameter {
   enum class Kind : uint8_t {
     kInteger,
     kBoolean,
-    kSwitch,
+    kSwitch,  // 0, 1, AUTO
     kChoice,
     kList,
     kText
-  };  // kSwitch: 0, 1, AUTO
+  };
 
   std::string name;
   std::string variable;  // environment variable

@@ -45,7 +45,7 @@ LoadKernels kernel_loader() {
   };
 }
 
-// `where`: what the parameters were given to, for errors.
+// `where`: the function that got the parameters, for errors.
 CodecHandle make_handle(const std::string& where, CodecConfig config, const py::dict& parameters) {
   for (const auto& [key, value] : parameters) {
     const std::string name = py::str(key);

@@ -29,12 +29,12 @@ struct NoAutograd {
   at::AutoDispatchBelowADInplaceOrView below;
 };
 
-// As Python calls it.
+// The name of the type in Python.
 std::string text_of(at::ScalarType type) {
   return "torch." + std::string(c10::getDtypeNames(type).first);
 }
 
-// What torch_cgx/codecs.py has checked in words of its own.
+// Repeats checks of torch_cgx/codecs.py, which words its errors itself.
 void check_tensor(const char* what, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(tensor.defined() && !tensor.is_nested() && tensor.layout() == at::kStrided, what,
                    " is not a strided tensor");
@@ -205,7 +205,7 @@ at::Tensor decode_tensor(const Codec& codec, const at::Tensor& given,
   }
   if (!out) return values;
   if (!direct) const_cast<at::Tensor&>(*out).copy_(values);
-  // As an operator of torch does, for autograd.
+  // Tells autograd that `out` has changed, as operators of torch do.
   if (!out->is_inference()) out->unsafeGetTensorImpl()->bump_version();
   return *out;
 }

@@ -25,13 +25,13 @@ at::Tensor encode_tensor(const Codec& codec, const at::Tensor& x, const EncodeKe
                          const std::optional<at::Tensor>& out, const LoadKernels& load);
 
 /// The values of a payload in `out`, or in a new tensor of `numel` values. `dtype`: of the tensor
-/// that was encoded; none: that of `out`, else float32. With `add`, the values are added to `out`,
-/// in float32.
+/// that was encoded; none: the type of `out`, else float32. With `add`, the values are added to
+/// `out`, in float32.
 at::Tensor decode_tensor(const Codec& codec, const at::Tensor& payload,
                          const std::optional<at::Tensor>& out, std::optional<int64_t> numel,
                          std::optional<at::ScalarType> dtype, bool add, const LoadKernels& load);
 
-/// Of a type that codecs take; TypeError that names `what`.
+/// The dtype of a type that codecs take; for others a TypeError that names `what`.
 DType codec_dtype(const char* what, at::ScalarType type);
 
 }  // namespace cgx

@@ -33,7 +33,7 @@ const char* text_of(CallRecord::State state) {
 }
 
 // Keys and units of torch's own flight recorder (torch/csrc/distributed/c10d/FlightRecorder.hpp,
-// version 2.10), and after them those that only cgx has.
+// version 2.10), then the keys that only cgx has.
 py::dict entry_of(size_t id, const CallRecord& record) {
   const CallRecord::Progress now = record.progress();
   const bool alone = record.shape.point_to_point();

@@ -40,12 +40,13 @@ const char* text_of(Algorithm algorithm) {
   return "unknown";
 }
 
-// The keyword arguments that describe a simulated group.
-//   ranks or hosts                          number of ranks, or the name of every rank's host
-//   slot_bytes, inner_bytes                 of an exchange inside a host: aimed at, and allowed
-//   inner_limit                             of one that holds a single bucket
-//   segment_bytes, cross_bytes              of a message and of an exchange across hosts
-//   direct or direct_from, direct_chunk     of direct transfers, with one level
+// The keyword arguments that describe a simulated group:
+//   ranks or hosts                number of ranks, or the name of every rank's host
+//   slot_bytes, inner_bytes       bytes of an exchange inside a host: aimed at, and allowed
+//   inner_limit                   bytes of an exchange that holds a single bucket
+//   segment_bytes, cross_bytes    bytes of a message and of an exchange across hosts
+//   direct or direct_from,        direct transfers, with one level: their least bytes,
+//   direct_chunk                  and the bytes of a chunk
 SimulatedGroup group_of(const py::dict& given) {
   auto get = [&given](const char* key, auto fallback) {
     return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;
@@ -126,8 +127,8 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
   return to_python(result);
 }
 
-// For tests and for the curious: what travels where. rounds -> shards -> chunks -> pieces (offset,
-// count, payload, bytes, exact).
+// Describes a plan, for tests and for users who look into it: rounds -> shards -> chunks -> pieces
+// (offset, count, payload, bytes, exact).
 py::list describe_plan(const LayerRequests& requests, int dtype, const py::kwargs& group) {
   const std::vector<Layer> layers = layers_of(requests);
   const SimulatedGroup simulated = group_of(group);

@@ -12,8 +12,8 @@ namespace {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// A communication hook returns a future of one tensor, while that of a work holds a list. Done here
-// because Future.then() of Python turns what a failed work has thrown into a RuntimeError.
+// A communication hook returns a future of one tensor; the future of a work holds a list. Converted
+// here because Python's Future.then() turns any exception of a failed work into a RuntimeError.
 py::object tensor_future(const WorkPtr& work, const py::object& tensor) {
   auto list = work->getFuture();
   // DistributedDataParallel takes the result of a hook of Python as an object of Python.

@@ -13,7 +13,7 @@ namespace py = pybind11;
 namespace cgx {
 namespace {
 
-// For the time of one call, whose arguments hold the function.
+// Valid for the time of one call, whose arguments hold the function.
 LoadKernels loader_of(const py::function& load) {
   return [&load](int major, int minor) {
     const py::gil_scoped_acquire gil;

@@ -54,7 +54,7 @@ std::string repr(const Options& options) {
   return "Options(" + text + ")";
 }
 
-// What holds for every setting: the option, else the environment's value, else the default.
+// The value in force of every setting: the option, else the environment's value, else the default.
 py::dict settings_in_force(const OptionFields& fields) {
   py::dict out;
   for (const Setting& s : settings()) out[s.name.c_str()] = value_of(s, lookup(fields, s));
@@ -64,7 +64,7 @@ py::dict settings_in_force(const OptionFields& fields) {
 // All fields, those too that only some versions of torch have.
 OptionsPtr copy_of(const Options& options) { return c10::make_intrusive<Options>(options); }
 
-// For what is called and destroyed on any thread.
+// Holds a function that may be called and destroyed on any thread.
 std::shared_ptr<py::function> hold(py::function function) {
   return {new py::function(std::move(function)), [](py::function* held) {
             py::gil_scoped_acquire gil;
@@ -148,7 +148,7 @@ c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const a
       {timeout, async_op, tunable ? Bits::kTunable : Bits::kFixed, chosen_by});
 }
 
-// Of both engines.
+// The statistics of both engines together.
 StatsSnapshot all_stats(ProcessGroupCGX& group) {
   StatsSnapshot all = group.engine().stats().snapshot();
   if (Engine* gpu = group.gpu_engine()) all += gpu->stats().snapshot();

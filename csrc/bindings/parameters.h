@@ -9,9 +9,9 @@
 
 namespace cgx {
 
-/// The canonical text of a Python value. `where`: what the value was given as, "Options(bits='x')"
-/// or "config: bits='x'", for errors. TypeError: a wrong type, so that bits=4.0 is no silent 4.
-/// ConfigError (ValueError): a value that is not allowed.
+/// The canonical text of a Python value. `where`: the argument that held the value, as
+/// "Options(bits='x')" or "config: bits='x'", for errors. TypeError: a wrong type, so that bits=4.0
+/// is no silent 4. ConfigError (ValueError): a value that is not allowed.
 std::string canonical_of(const Parameter& parameter, const std::string& where,
                          const pybind11::handle& value);
 

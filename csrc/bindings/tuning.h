@@ -1,4 +1,4 @@
-// What a group's autotuner knows, for Python.
+// State of a group's autotuner, as Python objects.
 #pragma once
 
 #include <pybind11/pybind11.h>

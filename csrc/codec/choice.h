@@ -1,5 +1,5 @@
-// Which codec the settings of a group or a call mean. The rule stands here and nowhere else: bits
-// above 8 are exact, but for 16, which is the codec `half`.
+// Maps the settings of a group or a call to a codec. The rule stands here and nowhere else: up to 8
+// bits are compressed, 16 bits are the codec `half`, all other numbers are exact.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ namespace cgx {
 
 inline constexpr int64_t kExactBits = 32, kHalfBits = 16, kMostBits = 8;
 
-/// Whether so many bits mean values in the tensor's own type.
+/// True if this number of bits means values in the tensor's own type.
 constexpr bool is_exact(int64_t bits) { return bits > kMostBits && bits != kHalfBits; }
 
-/// The settings that choose a codec and its parameters: `bits`, `codec`, and those of all families,
-/// each once. Where families share a setting, its range covers all of theirs, and each checks its
-/// own.
+/// The settings that choose a codec and its parameters: `bits`, `codec`, and the settings of all
+/// families, each once. The range of a setting that families share covers the ranges of all of
+/// them; each family checks its own.
 const std::vector<Parameter>& codec_settings();
 
-/// `setting` gives the canonical text of each of them. ConfigError: the codec does not take a
-/// value; names it and what is allowed.
+/// `setting` returns the canonical text of each of these settings. ConfigError: the codec does not
+/// take a value; the text names it and the allowed values.
 std::shared_ptr<const Codec> choose_codec(
     const std::function<std::string(const std::string&)>& setting);
 

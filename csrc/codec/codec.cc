@@ -14,8 +14,8 @@ struct Registry {
 
   std::mutex mutex;
   std::map<Key, std::weak_ptr<const Codec>> codecs;
-  // Keeps what was asked for lately, so that a caller that drops its codec between calls does not
-  // remake it.
+  // Keeps the latest codecs, so that a caller that drops its codec between calls does not remake
+  // it.
   std::shared_ptr<const Codec> recent[16];
   size_t next = 0;
 };
@@ -71,9 +71,9 @@ size_t largest_count(const Codec& codec, size_t bytes, DType dtype) {
     }
     return low;
   };
-  // Of whole granules, and of values within one, the size never falls with the count. A last
-  // granule that is sent in another way may take more bytes than a whole one: fewer granules with a
-  // longer rest may have the same size.
+  // The size never falls with the number of whole granules, nor with the number of values within
+  // one granule. A partial last granule that is sent in another way may take more bytes than a
+  // whole one, so fewer granules with a longer rest may have the same size.
   const size_t unit = codec.granule();
   for (size_t granules = last(0, unit, bytes * 8 / unit + 2);; --granules) {
     const size_t whole = unit * granules;

@@ -64,8 +64,8 @@ class Codec {
   virtual void decode(const std::byte* payload, DType dtype, size_t count, size_t first, size_t n,
                       float* y, bool add) const = 0;
 
-  /// Whether all values of a payload of `count` ones are finite, where finite input does not say
-  /// so: a codec whose range is smaller than float32's looks, others have no need to.
+  /// True if all values of a payload of `count` values are finite, given that the input was finite.
+  /// A codec with a smaller range than float32 looks at the payload; others return true.
   virtual bool holds_finite(const std::byte* payload, DType dtype, size_t count) const {
     static_cast<void>(payload), static_cast<void>(dtype), static_cast<void>(count);
     return true;
@@ -86,7 +86,7 @@ class Codec {
 
 /// The codec of a configuration. Codecs are cached: equal configurations give the same object.
 std::shared_ptr<const Codec> make_codec(const CodecConfig& config);
-/// With the defaults under that name. ConfigError: no codec has it.
+/// The codec of that name, with its defaults. ConfigError: no codec has this name.
 std::shared_ptr<const Codec> make_codec(const std::string& name);
 
 /// The codec of layers that are not compressed: the bytes of the tensor's own type.

@@ -9,7 +9,7 @@
 namespace cgx {
 namespace {
 
-// describe() tells so many parameters whatever their values.
+// Number of parameters that describe() shows even if they have their defaults.
 constexpr size_t kAlwaysTold = 3;
 
 std::vector<const Family*>& list() {
@@ -113,8 +113,8 @@ void add_family(const Family& family) {
   }
   for (const Family* other : list()) {
     if (other->id == family.id) {
-      throw ConfigError(
-          str_of("codec ", family.name, ": number ", int{family.id}, " is that of ", other->name));
+      throw ConfigError(str_of("codec ", family.name, ": number ", int{family.id},
+                               " belongs to codec ", other->name));
     }
     for (const Parameter& own : family.parameters) check_setting(own, *other);
   }

@@ -53,11 +53,11 @@ struct Family {
 /// Value semantics; the family must stay.
 class CodecConfig {
  public:
-  /// With the defaults.
+  /// All parameters have their defaults.
   explicit CodecConfig(const Family& family);
 
   const Family& family() const { return *family_; }
-  /// As users call it: "maxmin", "bf16".
+  /// The name for users: "maxmin", "bf16".
   std::string name() const;
 
   /// The number of a parameter: see number_of() in base/parameter.h. ConfigError: there is none of
@@ -69,10 +69,10 @@ class CodecConfig {
   CodecConfig& set(std::string_view parameter, int64_t number);
 
   /// "maxmin bits=4 bucket_size=512 rounding=nearest": parameters that can have one value only are
-  /// left out, and from the fourth on those that have their defaults.
+  /// left out. The fourth and later parameters are left out if they have their defaults.
   std::string describe() const;
 
-  /// Of the family's number and all parameters: ranks compare it.
+  /// Hash of the family's number and all parameters: ranks compare it.
   uint64_t hash() const;
 
   bool operator==(const CodecConfig&) const = default;
@@ -84,23 +84,24 @@ class CodecConfig {
   std::vector<int64_t> numbers_;
 };
 
-/// All families: those of codec/families/list.h, in that order, and those that were added.
+/// All families: first the list of codec/families/list.h, in its order, then the added ones.
 const std::vector<const Family*>& families();
 /// For tests, before threads use codecs. ConfigError: the number or a name is taken, or a parameter
-/// shares its setting with that of another family, but not its kind.
+/// shares its setting with a parameter of another kind in another family.
 void add_family(const Family& family);
 
-/// Null where there is none.
+/// The family with this number; null: there is none.
 const Family* family_of(uint8_t id);
 
 /// Names that users may give, sorted, comma-separated.
 std::string codec_names();
-/// The defaults under such a name, or "raw". ConfigError: no codec has this name; lists those that
-/// are.
+/// The defaults under such a name, or "raw". ConfigError, listing the names that exist: no codec
+/// has this name.
 CodecConfig config_named(const std::string& name);
 
-/// The configuration of that hash (its low 32 bits) in the family, looked for among those that
-/// differ from `near` in one parameter; null: not found. For errors that name what a peer has.
+/// The configuration of the family with that hash (its low 32 bits). Only configurations that
+/// differ from `near` in one parameter are tried; null: not found. For errors that name a peer's
+/// codec.
 std::unique_ptr<CodecConfig> config_of_hash(const Family& family, uint32_t hash,
                                             const CodecConfig& near);
 

@@ -1,8 +1,7 @@
 // Contract of a communicator: moves messages between the ranks of one group.
 //
-// A communicator does not interpret messages. It knows the length of each and shows the true length
-// to the receiver, so the reader of a message detects a disagreement, and there is never an
-// overrun.
+// A communicator does not interpret messages. The receiver gets the true length of each message, so
+// it detects a disagreement, and there is never an overrun.
 //
 // Messages are sent in exchanges. In one exchange a rank sends at most one message to every peer:
 //
@@ -18,8 +17,8 @@
 //
 // Contract
 // - Ordered pairs are FIFO: receive(p) shows the messages of p to me in the order in which p posted
-//   them. There is no matching by tag; sender and receiver both know from the plan which exchange
-//   carries a message for whom.
+//   them. There is no matching by tag: the plan defines for sender and receiver which exchange
+//   carries which messages.
 // - A message of 0 bytes is not sent: the receiver must not call receive() for it.
 // - A rank may post in_flight() exchanges (at least 2) before its peers have released the messages
 //   of the oldest one; open() waits for that. So ranks that all post first and receive afterwards
@@ -99,8 +98,8 @@ class Communicator {
   virtual bool announces() const { return false; }
 
   /// True if a message longer than expected can never land in the posted buffer. Then all messages
-  /// of a call may be expected right after begin_call(), before the reader knows that the sender is
-  /// in the same call.
+  /// of a call may be expected right after begin_call(), before the reader has seen that the sender
+  /// is in the same call.
   virtual bool matches_lengths() const { return false; }
 
   /// Bytes that the communicator adds to an announced message on the wire (0 for shared memory).
@@ -109,7 +108,7 @@ class Communicator {
   /// True if messages lie in memory of a GPU.
   virtual bool on_device() const { return false; }
 
-  /// Whether messages have a header; without one, mismatched calls go undetected, and peek()
+  /// True if messages have a header; without one, mismatched calls go undetected, and peek()
   /// throws.
   virtual bool has_headers() const { return true; }
 
@@ -125,8 +124,8 @@ class Communicator {
   /// True if messages pass through host memory, so that their bytes can be inspected.
   virtual bool through_host() const { return true; }
 
-  /// Where messages pass through the host: copies what was written into lent memory of a device to
-  /// header_of(), which then has the whole message.
+  /// Only if messages pass through the host: copies a message that was written into lent memory of
+  /// a device to header_of(), which then has the whole message.
   virtual void fetch(const Deadline& deadline) { (void)deadline; }
 
   /// Bytes of host memory that this rank holds for messages, sent and received, apart from memory
@@ -159,8 +158,8 @@ class Communicator {
   /// Sends the opened messages. Does not wait for the receivers.
   virtual void post(const Deadline& deadline) = 0;
 
-  /// Waits until what was posted has left this rank, so that it arrives even if this rank's process
-  /// ends next. Does nothing where messages lie in memory that outlives the sender.
+  /// Waits until all posted messages have left this rank, so that they arrive even if this rank's
+  /// process ends next. Does nothing where messages lie in memory that outlives the sender.
   virtual void flush(const Deadline& deadline) { (void)deadline; }
 
   /// Waits for the next message from `peer`. It stays valid until release(peer). One message per
@@ -210,12 +209,12 @@ class Communicator {
 
   // The following may be called from any thread at any time; they never wait.
 
-  /// The cause if the communicator is broken, as far as this rank knows without waiting for a peer.
+  /// The cause if the communicator is broken, as far as it is known without waiting for a peer.
   virtual std::optional<Failure> failure() { return std::nullopt; }
 
-  /// Publishes the fingerprint of the collective that this rank begins, and returns that of a peer
-  /// for the same number if it differs. Of two ranks that disagree at least one gets the other's.
-  /// Communicators without shared memory publish and return nothing.
+  /// Publishes the fingerprint of the collective that this rank begins. Returns a peer's
+  /// fingerprint for the same number if it differs. Of two ranks that disagree at least one gets
+  /// the other's. Communicators without shared memory publish and return nothing.
   virtual std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint) {
     (void)fingerprint;
     return std::nullopt;
@@ -227,7 +226,7 @@ class Communicator {
   /// This rank has done its part of the collective.
   virtual void finish_call(uint64_t number) { (void)number; }
 
-  /// True if ended_peers() knows the end of every peer.
+  /// True if ended_peers() detects the end of every peer.
   virtual bool sees_ended() const { return false; }
 
   /// Peers whose process is known to have ended before it had done its part of the collective;

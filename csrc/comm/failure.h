@@ -30,16 +30,16 @@ struct Failure {
 };
 
 /// Throws the subclass of Error that belongs to the kind (Error itself for a number that is not one
-/// of the above). `what`: the text of the exception; without it, that of the failure after the
-/// number of its rank.
+/// of the above). `what`: the text of the exception; without it, the number of the failed rank and
+/// the text of the failure.
 [[noreturn]] void throw_failure(const Failure& failure);
 [[noreturn]] void throw_failure(const Failure& failure, const std::string& what);
 
 /// `error` as a value. Exceptions other than Error become kError and keep their text.
 Failure failure_of(const std::exception& error);
 
-/// A text that unpack_failure() turns into the same failure again. Of a text that was cut off,
-/// unpack_failure() gives what is left.
+/// A text that unpack_failure() turns into the same failure again. From a text that was cut off,
+/// unpack_failure() recovers the rest.
 std::string pack_failure(const Failure& failure);
 Failure unpack_failure(const std::string& packed);
 

@@ -97,7 +97,7 @@ class HandedOver final : public Pending {
   }
 
   void wait(const Deadline& deadline) override {
-    if (!ended_within(deadline.left())) throw TimeoutError("nobody has come to the transfer");
+    if (!ended_within(deadline.left())) throw TimeoutError("the peer has not come to the transfer");
     if (transfer_->failure) throw_failure(*transfer_->failure);
   }
 

@@ -28,7 +28,7 @@ struct CommunicatorHook {
 /// The slot of this module.
 CommunicatorHook& communicator_hook();
 
-/// What the capsule that shows the slot to Python is called: the version of the struct, too.
+/// Name of the capsule that shows the slot to Python; it ends with the version of the struct.
 inline constexpr char kCommunicatorHookCapsule[] = "torch_cgx.communicator_hook.1";
 
 /// `communicator`, wrapped if the slot is filled.

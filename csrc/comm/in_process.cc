@@ -16,8 +16,8 @@
 namespace cgx {
 namespace {
 
-// Memory of long messages, by rank and slot. Its owner replaces a block only while nobody reads it,
-// and posts messages in it afterwards.
+// Memory of long messages, by rank and slot. Its owner replaces a block only while no rank reads
+// it, and posts messages in it afterwards.
 struct SlotBlocks {
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }

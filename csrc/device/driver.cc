@@ -49,7 +49,7 @@ Library library_of(Vendor vendor) {
             "it comes with NVIDIA's driver, not with CUDA or torch; in a container it takes the "
             "NVIDIA container toolkit (docker run --gpus all)"};
   }
-  // Without a number it is there only with ROCm's development files; torch brings its own.
+  // Only ROCm's development files have the name without a number. torch brings a copy of its own.
   return {{"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"},
           "it comes with ROCm"};
 }

@@ -30,7 +30,7 @@ class GrowingMemory {
     return blocks_.back().get();
   }
 
-  /// Of the block in use.
+  /// Size of the block in use.
   size_t bytes() const { return bytes_; }
 
  private:

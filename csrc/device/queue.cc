@@ -14,7 +14,7 @@ namespace {
 constexpr unsigned kNoTiming = 2;      // CU_EVENT_DISABLE_TIMING; HIP has the same
 constexpr unsigned kInterprocess = 4;  // CU_EVENT_INTERPROCESS
 constexpr unsigned kPortable = 1;      // CU_MEMHOSTALLOC_PORTABLE
-// How long a thread asks again at once, before it sleeps between two questions.
+// A thread polls without a pause for kSpin, then sleeps kNap between two polls.
 constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::microseconds kNap{50};
 

@@ -14,7 +14,7 @@
 namespace cgx {
 namespace {
 
-// How long an error may take to find its cause (Explain), at most: the peers are asked for it.
+// Longest time for finding the cause of an error (Explain): it may come from the peers.
 constexpr std::chrono::seconds kExplains{1};
 
 // Sets a flag for as long as it lives, and wakes all waiters at the end.
@@ -148,7 +148,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   } catch (const NonFiniteError&) {
     throw;
   } catch (const std::exception& e) {
-    // The cause is kept, and the operation is noted; the communicators tell the peers the same.
+    // Keeps the cause and the operation; the communicators send both to the peers.
     Failure failure = failure_of(e);
     if (failure.rank < 0) {
       if (overhead != nullptr) failure.text = "while the autotuner measured: " + failure.text;
@@ -198,7 +198,7 @@ std::optional<Failure> Engine::known_failure() {
   if (broken_) return broken_;
   for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
-    // Not kept: a run() that is under way will find out more.
+    // Not stored: a run() that is under way will find a more exact cause.
     if (auto known = comm->failure()) return known;
   }
   return std::nullopt;

@@ -33,7 +33,7 @@ struct Communicators {
   int rank = 0;
   std::unique_ptr<Communicator> inner;
   std::unique_ptr<Communicator> cross;
-  /// For errors and statistics: "shm", "shm+gloo".
+  /// Name in errors and statistics: "shm", "shm+gloo".
   std::string name;
 };
 
@@ -85,7 +85,7 @@ class Engine {
   void finish_call(uint64_t number);
   std::vector<int> ended_peers(uint64_t number);
 
-  /// Which ends ended_peers() detects: of the peers of this host, or of all.
+  /// Peers whose end ended_peers() detects: none, the peers on this host, or all.
   enum class Sight : uint8_t { kNone, kSome, kAll };
   Sight sight_of_ends();
 
@@ -93,7 +93,7 @@ class Engine {
   /// under way or follow.
   void close();
 
-  /// The cause if the group is broken, as far as this rank knows. Never waits.
+  /// The cause if the group is broken, as far as it is known here. Never waits.
   std::optional<Failure> failure();
   /// The same for errors of later calls: waits for the cause if a run() is just finding it out.
   std::optional<Failure> first_cause();
@@ -108,7 +108,7 @@ class Engine {
   /// Threads for the codecs. Before the first run().
   void use(std::unique_ptr<const Parallel> parallel) { parallel_ = std::move(parallel); }
 
-  /// Tensors and communicators are those of a GPU. Before the first run().
+  /// Tensors and communicators belong to a GPU. To be called before the first run().
   void use(std::unique_ptr<DeviceStages> device);
 
  private:
@@ -118,7 +118,7 @@ class Engine {
   void abort_communicators(const Failure& cause);
   /// Remembers the first cause, and returns it.
   Failure broken_by(const Failure& cause);
-  /// As failure(), under the lock.
+  /// Same as failure(), with the lock held.
   std::optional<Failure> known_failure();
 
   Communicators communicators_;  // its communicators are null after close()

@@ -17,7 +17,7 @@ inline constexpr size_t kDirectFrom = size_t{512} << 10;
 /// some 50 us.
 inline constexpr size_t kDirectChunk = size_t{2} << 20;
 
-/// What a NaN or Inf does: the result is not finite on all ranks, or the call is an error.
+/// Effect of a NaN or Inf. kPropagate: the result is not finite on all ranks. kRaise: an error.
 enum class NonFinite : uint8_t { kPropagate = 0, kRaise = 1 };
 
 /// The options of one engine.

@@ -9,12 +9,12 @@
 
 namespace cgx {
 
-/// The group that is simulated. Results depend on all of it: where a host begins decides what is
-/// summed first, and the sizes of messages decide who owns which values.
+/// The simulated group. Results depend on all of it: the hosts decide the order of sums, and the
+/// sizes of messages decide which rank owns which values.
 struct SimulatedGroup {
   Topology topology;
   EngineOptions options;
-  /// Of the first call; keys stochastic rounding.
+  /// Sequence number of the first call; keys stochastic rounding.
   uint64_t sequence = 0;
 };
 

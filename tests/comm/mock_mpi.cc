@@ -2,8 +2,8 @@
 // functions for each rank, and knobs that make it misbehave. Built by the tests as a library of its
 // own.
 //
-// As real ones do, it sends small messages at once and keeps long ones until the receive is there,
-// and moves nothing unless somebody calls it. Thread-safe.
+// As real libraries do, it sends small messages at once, keeps long ones until the receive is
+// posted, and moves messages only inside calls. Thread-safe.
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -306,7 +306,8 @@ struct Rank {
 
 extern "C" {
 
-/// A world of four ranks that nobody has initialised. Earlier ones live on for their transfers.
+/// Starts a world of four ranks, not yet initialised. Earlier worlds stay alive for their
+/// transfers.
 __attribute__((visibility("default"))) void mock_reset() {
   auto* fresh = new MockWorld;
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -318,7 +319,7 @@ __attribute__((visibility("default"))) void mock_reset() {
   world = fresh;
 }
 
-/// The functions as a rank calls them: a new table each time, for a process that knows nothing yet.
+/// The functions as a rank calls them: a new table at each call, as in a fresh process.
 __attribute__((visibility("default"))) CgxMpiApi* mock_table(int rank) {
   CgxMpiApi* (*const tables[kRanks])() = {Rank<0>::table, Rank<1>::table, Rank<2>::table,
                                           Rank<3>::table};

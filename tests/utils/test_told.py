@@ -223,7 +223,7 @@ def test_repr_names_the_codec_in_force(monkeypatch, env, params, shown):
         ("CGX_BUCKETSIZE", "did you mean CGX_COMPRESSION_BUCKET_SIZE?"),
         ("CGX_CHECKSUMS", "did you mean CGX_CHECKSUM?"),
         ("CGX_CPU_LEVL", "did you mean CGX_CPU_LEVEL?"),
-        ("CGX_FAVOURITE_COLOUR", "help(torch_cgx.Options) lists those of all options"),
+        ("CGX_FAVOURITE_COLOUR", "help(torch_cgx.Options) lists the variables of all options"),
         ("CGX_COMPRESSION_FAKE_RATIO", "belonged to the old torch_cgx: there is no replacement"),
         ("CGX_DEBUG_ALL_TO_ALL_REDUCTION", "CGX_INNER_REDUCTION_TYPE=ONESHOT"),
     ],

@@ -22,7 +22,7 @@ _BY_HAND = "or set MASTER_ADDR and MASTER_PORT to an address of rank 0's host an
 
 
 def available() -> bool:
-    """Whether mpi4py is installed."""
+    """True if mpi4py is installed."""
     return importlib.util.find_spec("mpi4py") is not None
 
 

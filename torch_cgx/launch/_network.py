@@ -108,7 +108,7 @@ def own_name_addresses() -> set[str]:
 
 
 def name_is_usable() -> bool:
-    """Whether this host's name resolves to an address of one of its interfaces, as Gloo needs."""
+    """True if this host's name resolves to an address of one of its interfaces, as Gloo needs."""
     return bool(own_name_addresses() & {a.ip for a in addresses()})
 
 

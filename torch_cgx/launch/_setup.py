@@ -52,7 +52,7 @@ def absent_variables(env: Mapping[str, str], rank: int | None, size: int | None)
 
 
 def _unchanged(found: Setup) -> bool:
-    """Whether the environment agrees with the variables that were determined before."""
+    """True if the environment agrees with the variables that were determined before."""
     return all(os.environ.get(n) in (None, "", v) for n, v in found.variables.items())
 
 
@@ -125,7 +125,7 @@ def _places(local_rank: int | None, local_size: int | None) -> dict[str, str]:
 
 
 def _with_given(launcher: Launcher, rank: int | None, size: int | None) -> Launcher:
-    """What the launcher says, overruled by RANK and WORLD_SIZE where those are given."""
+    """The launcher's rank and size, replaced by RANK and WORLD_SIZE if these are given."""
     env = os.environ
     given_rank = number("RANK", env.get("RANK")) if rank is None else rank
     given_size = number("WORLD_SIZE", env.get("WORLD_SIZE"), 1) if size is None else size

@@ -1,4 +1,4 @@
-"""What this process has found out about itself, and the store that it keeps for the group."""
+"""The results of the detection in this process, and the store that it keeps for the group."""
 
 from __future__ import annotations
 

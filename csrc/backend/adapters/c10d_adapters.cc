@@ -36,7 +36,7 @@ class StoreRendezvous : public Rendezvous {
     } catch (const std::exception& e) {
       const std::string text = str_of("waited ", deadline.elapsed_text(), " for '", key,
                                       "' in the group's store: ", plain_text(e));
-      // The wait was in whole milliseconds. An earlier end is that of the store's server.
+      // The wait was in whole milliseconds. If it ended earlier, the store's server has ended.
       if (deadline.left() < std::chrono::milliseconds(5)) throw TimeoutError(text);
       throw PeerLostError(text);
     }
@@ -45,8 +45,8 @@ class StoreRendezvous : public Rendezvous {
   }
 
  private:
-  // A client of the store that waits keeps its connection from all others of this process, also
-  // from those who would tell of a failure.
+  // Polls: a blocking wait would occupy the store's connection, which all threads of the process
+  // share, also the threads that report a failure.
   void look_until_there(const std::string& key, const Deadline& deadline) const {
     auto pause = std::chrono::milliseconds(1);
     while (!is_there(key) && deadline.left() > pause) {
@@ -60,7 +60,8 @@ class StoreRendezvous : public Rendezvous {
     try {
       return store_->check({key});
     } catch (const std::exception& e) {
-      // Whoever served the store may have died: the group's watch finds that and says it better.
+      // The process that served the store may have died: the group's watch finds that and reports
+      // it better.
       const Deadline patience = Deadline::after(kPatience);
       for (; !patience.expired(); std::this_thread::sleep_for(kLongestPause)) look_();
       throw PeerLostError(
@@ -87,8 +88,8 @@ class WorkPending : public Pending {
       : live_(std::move(live)), work_(std::move(work)), what_(std::move(what)) {
     live_->works.push_back(work_.get());
   }
-  // Gloo lets go of a transfer's memory when its work is destroyed: here, since nobody else holds
-  // it. (A weak pointer would keep it, too.)
+  // Gloo releases a transfer's memory when its work is destroyed: here, since there is no other
+  // reference to it. (A weak pointer would keep it, too.)
   ~WorkPending() override {
     std::lock_guard<std::mutex> lock(live_->mutex);
     std::erase(live_->works, work_.get());
@@ -132,9 +133,9 @@ class C10dPointToPoint : public PointToPoint {
   int size() const override { return inner_->getSize(); }
   const char* name() const override { return name_.c_str(); }
   bool can_poll() const override { return false; }
-  // NCCL's transfers are operations of a stream, which nobody takes back.
+  // NCCL's transfers are operations of a stream, which cannot be withdrawn.
   bool lets_go() const override { return name_ == "gloo"; }
-  // NCCL pays no regard to tags, and has always done with those of the relay that come in order.
+  // NCCL ignores tags: it matches transfers by their order, which the relay keeps for these tags.
   int tags() const override { return name_ == "gloo" ? std::numeric_limits<int>::max() : 8; }
 
   std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) override {
@@ -201,8 +202,7 @@ void close_connections(c10d::Backend& gloo) {
     try {
       gloo.recv(nothing, peer, kNobodyUses)->wait(std::chrono::milliseconds(1));
     } catch (const std::exception& e) {
-      // Where that one connection was closed already, the wait did not time out, and closed
-      // nothing.
+      // If this connection was closed already, the wait did not time out, and closed nothing.
       if (std::string_view(e.what()).find("imed out") != std::string_view::npos) return;
     }
   }

@@ -19,7 +19,7 @@ std::unique_ptr<Rendezvous> make_store_rendezvous(StorePtr store,
 /// peers, ends: what Gloo itself does after a wait that timed out. It has no other way.
 void close_connections(c10d::Backend& gloo);
 
-/// Sends and receives over an inner backend that nobody else uses for point-to-point traffic.
+/// Sends and receives over an inner backend that has no other point-to-point traffic.
 std::shared_ptr<PointToPoint> make_c10d_point_to_point(BackendPtr inner);
 
 }  // namespace cgx

@@ -5,8 +5,8 @@
 
 namespace cgx {
 
-/// Releases the lock for a scope if this thread holds it: whoever waits for threads that run Python
-/// callbacks must not hold it.
+/// Releases the lock for a scope if this thread holds it. A thread must not hold it while it waits
+/// for threads that run Python callbacks.
 class ReleaseGilIfHeld {
  public:
   ReleaseGilIfHeld()

@@ -8,19 +8,19 @@
 
 namespace cgx {
 
-/// Work.wait() and Future.wait() are bound by torch, which knows the Python class only of its own
-/// kind of exceptions and makes RuntimeError of all others. Wraps an engine error (cgx::Error)
-/// accordingly; returns any other one as it is.
+/// Wraps an engine error (cgx::Error) so that Work.wait() and Future.wait() throw its Python class:
+/// torch, which binds them, turns all exceptions but its own kind into RuntimeError. Returns any
+/// other exception unchanged.
 std::exception_ptr for_python(std::exception_ptr error);
 
-/// A UserWarning of the calling program; throws where its filters make an error of it. Takes
-/// Python's lock.
+/// Issues a UserWarning in the calling program; throws if its filters turn the warning into an
+/// error. Takes Python's lock.
 void warn_in_python(const std::string& text);
 
-/// The error of a failure with that text, in such a form.
+/// The error of a failure with that text, wrapped in the same way.
 std::exception_ptr for_python(const Failure& failure, const std::string& what);
 
-/// For places where torch does not translate itself.
+/// Registers a translator for bindings in which torch does not translate exceptions.
 void register_python_error_translator();
 
 }  // namespace cgx

@@ -13,8 +13,8 @@ bool has_strides(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_nested();
 }
 
-// May two elements have one address? Sure of "no" for all views but those of torch.as_strided whose
-// elements interleave.
+// True if two elements may have the same address. Exact for all views, except for views of
+// torch.as_strided whose elements interleave: these may give true although no address is shared.
 bool elements_share_memory(const at::Tensor& tensor) {
   if (tensor.numel() < 2 || tensor.is_non_overlapping_and_dense()) return false;
   std::vector<std::pair<int64_t, int64_t>> dimensions;

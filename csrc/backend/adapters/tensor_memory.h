@@ -1,6 +1,6 @@
-// What the memory of a tensor must be like before a collective reads or writes it. Gloo looks at
-// none of it: it would write past the memory of an expanded tensor, take what lies in the gaps of a
-// strided one for its values, or leave a lazy sign out.
+// Checks of a tensor's memory before a collective reads or writes it. Gloo checks nothing: it would
+// write past the memory of an expanded tensor, take the gaps of a strided tensor for values, or
+// omit a lazy sign.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +20,17 @@ std::vector<at::Tensor> readable(const std::vector<at::Tensor>& tensors);
 std::vector<std::vector<at::Tensor>> readable(const std::vector<std::vector<at::Tensor>>& lists);
 
 /// ValueError, naming the collective and the remedy, for a tensor that cannot be a result: elements
-/// share memory, or there is none. `lazy`: are lazily negated or conjugated views refused too?
+/// share memory, or there is none. `lazy`: also refuses lazily negated or conjugated views.
 void check_writable(const char* what, const at::Tensor& tensor, bool lazy = true);
 void check_writable(const char* what, const std::vector<at::Tensor>& tensors);
 void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>& lists);
 
-/// The type as codecs know it; none for those that they do not take.
+/// The codecs' name for the type; none for types that they do not take.
 std::optional<DType> codec_type(at::ScalarType type);
 /// The same of a tensor that the engine can reduce: dense, on the CPU or a GPU.
 std::optional<DType> engine_dtype(const at::Tensor& tensor);
 
-/// Do the two tensors, both dense, have bytes in common?
+/// True if the two tensors, both dense, have bytes in common.
 bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace cgx

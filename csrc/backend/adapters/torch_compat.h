@@ -3,7 +3,7 @@
 
 #include <torch/headeronly/version.h>
 
-/// For #if: whether torch's headers are of version major.minor or newer.
+/// For #if: true if torch's headers are of version major.minor or newer.
 #define CGX_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) ||      \
    (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))

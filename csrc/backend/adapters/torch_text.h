@@ -1,4 +1,4 @@
-// What torch and Gloo say of a failure, without what is of no use to the reader.
+// Error texts of torch and Gloo, without the parts that do not help the user.
 #pragma once
 
 #include <exception>

@@ -19,11 +19,11 @@ class CallCodec {
   /// Both outlive this object, and do not change.
   CallCodec(const OptionFields& options, const GroupConfig& group);
 
-  /// As resolve_codec(), on the caller's thread.
+  /// Same result as resolve_codec(). To be called on the caller's thread.
   std::shared_ptr<const Codec> get();
 
  private:
-  /// An environment variable that is read at each call, and what it held at the last look-up.
+  /// An environment variable that is read at each call, and its value at the last look-up.
   struct Variable {
     std::string name;
     std::optional<std::string> value;

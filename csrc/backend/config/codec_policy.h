@@ -1,5 +1,5 @@
-// Which codec the values of a call get, and why: from the options in force, the registered layers
-// and the hosts of the group.
+// Chooses the codec for the values of a call, from the options in force, the registered layers and
+// the hosts of the group, and gives the reason.
 //
 // Thread-safe; as settings.h says, reading the environment races with setenv() of other threads.
 #pragma once
@@ -26,13 +26,13 @@ struct LayerRequest {
 
 class CodecPolicy {
  public:
-  /// `options` and `config` outlive this object, and do not change. `speaks`: whether this rank is
-  /// the one that warns for its group.
+  /// `options` and `config` outlive this object, and do not change. `speaks`: true on the
+  /// one rank of the group that warns.
   CodecPolicy(const OptionFields& options, const GroupConfig& config, bool on_one_host,
               bool speaks);
 
-  /// For `numel` values of a call that names no codec. `compressed`: whether the group compresses
-  /// that collective at all.
+  /// The codec for `numel` values of a call that names none. `compressed`: true if the group
+  /// compresses that collective at all.
   std::shared_ptr<const Codec> codec_for(bool compressed, int64_t numel) const;
   /// Layers of an all-reduce that names none.
   std::vector<Layer> layers_for(int64_t numel) const;
@@ -42,12 +42,12 @@ class CodecPolicy {
   /// Exact inside the host where CGX_INTRA_COMPRESS=0 says so.
   std::shared_ptr<const Codec> allowed_in_group(std::shared_ptr<const Codec> codec) const;
 
-  /// Why a call that names no codec is compressed, or not; empty where nobody wants to know.
+  /// The reason why a call that names no codec is compressed, or not; empty unless it is logged.
   std::string why(bool compressed, int64_t numel) const;
   /// Warns of a reduction without a configuration of its own, of `bytes` bytes, whose layers are
   /// the group's choice.
   void notice(const char* what, int64_t numel, size_t bytes, const std::vector<Layer>& layers);
-  /// What the settings make of a reduction, as long as they stay as they are: for logs.
+  /// Describes, for logs, how reductions are compressed under the present settings.
   std::string describe() const;
 
  private:

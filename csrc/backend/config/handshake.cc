@@ -17,10 +17,10 @@
 namespace cgx {
 namespace {
 
-// Of a rank's own, not compared.
+// Entries of each rank that are not compared.
 constexpr char kHostKey[] = "host", kAddressKey[] = "address";
 constexpr char kRefusedKey[] = "refused";
-// Ranks that have a cause to hear are waiting for it: they have it within milliseconds.
+// The other ranks are already waiting for the cause: they read it within milliseconds.
 constexpr std::chrono::seconds kLeaving{3};
 // The last of the others may still be reading what this rank has read.
 constexpr std::chrono::milliseconds kLastReader{30};
@@ -152,7 +152,8 @@ void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept {
     }
     std::this_thread::sleep_for(kLastReader);
   } catch (...) {
-    // A rank never came, or whoever serves the store has left: this one knows its cause.
+    // A rank never came, or the process that serves the store has ended. This rank reports the
+    // cause that it has.
   }
 }
 

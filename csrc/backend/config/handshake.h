@@ -1,5 +1,5 @@
-// What the ranks of a new group tell each other: their configuration, which must be equal, and
-// their host.
+// Exchange between the ranks of a new group: their configurations, which must be equal, and their
+// hosts.
 #pragma once
 
 #include <string>
@@ -15,10 +15,10 @@ namespace cgx {
 /// here, and CGX_HOST_ID.
 std::string host_identity(const std::string& host_id);
 
-/// Tells the others that this rank cannot take part, so that they need not wait for it.
+/// Tells the other ranks that this rank cannot take part, so that they need not wait for it.
 void refuse_handshake(Rendezvous& rendezvous, int rank, const std::string& why);
 
-/// What every rank has said of itself.
+/// Hosts and addresses of all ranks, by rank.
 struct Peers {
   std::vector<std::string> hosts;      // identities
   std::vector<std::string> addresses;  // for Gloo
@@ -29,16 +29,15 @@ struct Peers {
 Peers handshake(Rendezvous& rendezvous, int rank, int size, const OptionFields& options,
                 const std::string& host_id, const std::string& address, const Deadline& deadline);
 
-/// After a part of making a group, called `part`: tells the others whether this rank has set it up
-/// (`failure` is empty then, else why not) and reads the same of them. MismatchError if another
-/// rank failed.
+/// After a step of making a group, called `part`: reports to the other ranks whether it worked on
+/// this rank (`failure`: empty, or the reason why not) and reads their reports. MismatchError if
+/// another rank failed.
 void confirm(Rendezvous& rendezvous, const std::string& part, int rank, int size,
              const std::string& failure, const Deadline& deadline);
 
-/// Before a rank throws what kept it from making a group: tells the others that it has read all
-/// that it will, and waits until all have, 3 s at most. With the exception its process may end, and
-/// with the process the store that it serves: the others must have read the cause before. Throws
-/// nothing.
+/// Called before a rank throws the error that kept it from making a group: waits until all ranks
+/// have called it, 3 s at most. The exception may end the process, and with it the store that the
+/// process serves: the other ranks must have read the cause before. Throws nothing.
 void leave_together(Rendezvous& rendezvous, int rank, int size) noexcept;
 
 }  // namespace cgx

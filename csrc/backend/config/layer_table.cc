@@ -8,7 +8,7 @@
 namespace cgx {
 namespace {
 
-// Of `bits` or `bucket_size`; 0 and less: as the group is set.
+// Checks `bits` or `bucket_size`; 0 and less: the group's setting applies.
 void check(const char* name, int64_t value) {
   if (value > 0) canonical(setting(name), name, std::to_string(value));
 }

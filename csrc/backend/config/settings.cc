@@ -292,7 +292,7 @@ EngineOptions engine_options(const GroupConfig& group, const Topology& topology)
 
 namespace {
 
-// Where the type does not say it.
+// The allowed values, if the Python type does not show them.
 std::string allowed_of(const Setting& setting) {
   const bool told = setting.kind == Kind::kBoolean || setting.kind == Kind::kSwitch ||
                     setting.kind == Kind::kText;

@@ -24,12 +24,12 @@ struct Setting : Parameter {
   bool compared = true;  // must be equal on all ranks
 };
 
-/// In the order of tables: those of the codecs (codec/choice.h) come first.
+/// All settings, in the order of tables: the settings of the codecs (codec/choice.h) come first.
 const std::vector<Setting>& settings();
 /// ConfigError that lists the known names.
 const Setting& setting(const std::string& name);
 
-/// What the user gave explicitly. Validated on set(); value semantics.
+/// The options that the user gave explicitly. Validated on set(); value semantics.
 class OptionFields {
  public:
   void set(const std::string& name, const std::string& value);
@@ -47,7 +47,7 @@ std::string options_doc();
 /// Canonical text of one setting: option, else environment, else default.
 std::string lookup(const OptionFields& options, const Setting& setting);
 
-/// Whether an option or its environment variable says it, so that it is not the default.
+/// True if an option or its environment variable gives the value, so that it is not the default.
 bool is_given(const OptionFields& options, const char* name);
 
 enum class CommunicatorKind { kShm, kGloo, kMpi, kNccl };
@@ -61,7 +61,7 @@ struct GroupConfig {
   bool compress_all_reduce = true, compress_reduce_scatter = true, compress_all_gather = false;
   CommunicatorKind inner = CommunicatorKind::kShm, cross = CommunicatorKind::kGloo;
   bool cross_is_automatic = true;  // NCCL for CUDA tensors, where torch has it
-  std::string cuda_backend;        // for what the engine does not reduce
+  std::string cuda_backend;        // for calls that the engine does not take
   std::string inner_reduction, cross_reduction;
   size_t fusion_buffer_bytes = 0;
   size_t shm_segment_bytes = 0;
@@ -86,7 +86,7 @@ std::shared_ptr<const Codec> resolve_codec(const OptionFields& options, const Gr
 /// exact, the same at 8 bits.
 std::shared_ptr<const Codec> usual_codec(const OptionFields& options, const GroupConfig& group);
 
-/// What the engine of a group on these hosts is to do. ConfigError for an impossible choice.
+/// Options of the engine for a group on these hosts. ConfigError for an impossible choice.
 EngineOptions engine_options(const GroupConfig& group, const Topology& topology);
 
 /// key=value of all settings that ranks must agree on, for the handshake.

@@ -61,8 +61,9 @@ GpuCall::GpuCall(c10::Stream side, const std::vector<at::Tensor>& tensors)
   }
 }
 
-// Whoever destroys an event goes to its device and comes back, which would give a thread of ours
-// that never chose a device a context on the first one: hundreds of MiB there, by every process.
+// The destructor of an event switches to its device and back. On a thread that never chose a
+// device, the way back would create a context on device 0: hundreds of MiB there, for every
+// process.
 GpuCall::~GpuCall() {
   try {
     const c10::DeviceGuard on(side_.device());

@@ -20,7 +20,7 @@
 
 namespace cgx {
 
-/// Where one call stands on the streams. Shared by its task and its work.
+/// Progress of one call on the streams. Shared by its task and its work.
 class GpuCall {
  public:
   /// Records the caller's current stream of the device; ties the memory of `tensors` to `side`.
@@ -29,8 +29,9 @@ class GpuCall {
   GpuCall(const GpuCall&) = delete;
   GpuCall& operator=(const GpuCall&) = delete;
 
-  /// While it lives, what the calling thread does goes to the side stream, behind what the caller
-  /// had put on its own. When it ends, also by an exception, all of the call is there.
+  /// While it lives, the calling thread's work goes to the side stream, after the earlier work of
+  /// the caller's own stream. When it ends, also by an exception, the whole call is on the side
+  /// stream.
   class Turn {
    public:
     /// `call` null: does nothing.
@@ -46,14 +47,14 @@ class GpuCall {
 
   /// The calling thread's current stream waits until the call is done.
   void make_stream_wait() const;
-  /// Is it done on the device?
+  /// True once the call is done on the device.
   bool query() const;
 
   const c10::Stream& side() const { return side_; }
 
  private:
   const c10::Stream side_;
-  std::optional<c10::Event> ready_, done_;  // but for the destructor always there
+  std::optional<c10::Event> ready_, done_;  // empty only inside the destructor
 };
 
 /// The device's current stream; its context is bound to the calling thread.

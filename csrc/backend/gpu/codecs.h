@@ -1,5 +1,5 @@
-// A codec on tensors of a GPU: on its current stream, behind what the caller has put there; the
-// host waits for nothing. The bytes are those of the CPU's codec (codec/codec.h).
+// A codec on tensors of a GPU: runs on its current stream, after the caller's earlier work there;
+// the host waits for nothing. The bytes equal the bytes of the CPU's codec (codec/codec.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

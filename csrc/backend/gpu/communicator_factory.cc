@@ -19,8 +19,8 @@ namespace {
 // this much larger.
 constexpr size_t kIpcFactor = 4;
 
-// Why messages between GPUs, of `capacity` bytes, are too short for a bucket of the group's own
-// configuration; empty: they are not.
+// The reason why messages between GPUs, of `capacity` bytes, are too short for a bucket of the
+// group's configuration; empty: they are long enough.
 std::string too_short(size_t capacity, EngineOptions options, const Topology& topology,
                       const std::shared_ptr<const Codec>& codec) {
   options.inner = {capacity, capacity, capacity};

@@ -26,7 +26,8 @@ class GpuCommunicatorFactory {
                                      int rank) const;
 
  private:
-  /// From GPU to GPU if they reach each other's memory, else through pinned memory of the host.
+  /// Messages go from GPU to GPU if these reach each other's memory, else through pinned memory of
+  /// the host.
   std::unique_ptr<Communicator> make_shm(const std::string& keys, const std::vector<int>& members,
                                          int rank) const;
 

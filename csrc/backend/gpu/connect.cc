@@ -13,7 +13,7 @@
 namespace cgx {
 namespace {
 
-// What NCCL is given at once; smaller layers are for wires that a GPU outruns.
+// Bytes that NCCL gets at once. Smaller pieces only pay where the link is slower than the GPU.
 constexpr size_t kLockstepArea = size_t{4} << 20;
 
 // The exchanges that all ranks of the group can take inside their hosts. `mine`: null on a rank
@@ -33,7 +33,7 @@ Budget agree_on_room(Rendezvous& rendezvous, int rank, int size, const Communica
   return least;
 }
 
-// Which communicator AUTO means follows from it.
+// All ranks must agree whether NCCL is there: the communicator that AUTO means follows from it.
 void agree_on_nccl(Rendezvous& rendezvous, int rank, int size, bool mine,
                    const Deadline& deadline) {
   rendezvous.set(str_of("gpu-nccl/", rank), mine ? "1" : "0");
@@ -47,8 +47,8 @@ void agree_on_nccl(Rendezvous& rendezvous, int rank, int size, bool mine,
   }
 }
 
-// What the configuration asks for and CUDA tensors cannot have. `cross`: their communicator between
-// hosts.
+// ConfigError if the configuration asks for something that CUDA tensors cannot have. `cross`: their
+// communicator between hosts.
 void refuse_impossible(const GroupConfig& config, const Topology& topology,
                        CommunicatorKind cross) {
   const bool two_levels = topology.two_levels(), on_one_host = topology.host_count() == 1;
@@ -90,7 +90,7 @@ std::unique_ptr<GpuLane> connect(const GroupContext& group, Engine& host,
                                  const CommunicatorFactory& hosts, c10::Device device,
                                  const std::string& keys, Rendezvous& rendezvous) {
   std::unique_ptr<GpuLane> lane;
-  // Not every rank has a driver, or kernels: those without would be waited for.
+  // A rank may lack the driver or the kernels: without this step the others would wait for it.
   hosts.connect_level("device", rendezvous,
                       [&] { lane = std::make_unique<GpuLane>(device, group.factories.kernels); });
   const GroupConfig& config = group.config;
@@ -128,9 +128,9 @@ std::unique_ptr<GpuLane> connect(const GroupContext& group, Engine& host,
     });
   }
   EngineOptions options = engine_options(config, topology);
-  options.direct_from = 0;  // those are transfers of host memory
+  options.direct_from = 0;  // direct transfers need host memory
   if (room.most > 0 && config.inner == CommunicatorKind::kShm) options.inner = room;
-  // The same on all ranks, also on those that have no communicator between hosts.
+  // The same on all ranks, also on ranks without a communicator between hosts.
   const bool lockstep = (group.on_one_host ? config.inner : cross) == CommunicatorKind::kNccl;
   if (lockstep) options.segment_bytes = std::max(options.segment_bytes, kLockstepArea);
   communicators.name = name_of(communicators);
@@ -138,7 +138,7 @@ std::unique_ptr<GpuLane> connect(const GroupContext& group, Engine& host,
                                          [watchdog = group.watchdog](Failure failure) {
                                            return watchdog->explain(std::move(failure));
                                          });
-  // With a level inside hosts the calling thread would wait for peers.
+  // Not with two levels: the calling thread would have to wait for peers inside the host.
   const bool on_caller = lockstep && !two_levels;
   if (group.logs(LogLevel::kInfo)) {
     log_line(str_of(group.title(), device.str(), " over ", engine->communicator()));

@@ -1,4 +1,4 @@
-// How a group comes to its communicators and its engine for the tensors of a GPU.
+// Creates the communicators and the engine of a group for the tensors of a GPU.
 #pragma once
 
 #include <c10/core/Device.h>

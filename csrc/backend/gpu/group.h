@@ -1,5 +1,5 @@
-// What a group has for the tensors of a GPU: made at the first call that needs it, as torch's own
-// backends do. All ranks are in that call.
+// Communicators and engine of a group for the tensors of a GPU: made by the first call that needs
+// them, as torch's own backends do. All ranks are in that call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +36,7 @@ class GpuGroup {
   const GroupContext& group_;
   Engine& host_;
   PlanAgreement plans_;
-  std::mutex mutex_;  // guards the making of the next; who holds it may wait for peers, and for
+  std::mutex mutex_;  // guards the making of lane_; its holder may wait for peers, and for
                       // Python's lock
   std::unique_ptr<GpuLane> lane_;  // null before the first call on a GPU's tensors
   int lanes_begun_ = 0;            // guarded by mutex_

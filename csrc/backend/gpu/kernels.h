@@ -12,9 +12,9 @@ namespace cgx {
 /// The kernels for a device of this compute capability: an image that the driver takes.
 using LoadKernels = std::function<std::string(int major, int minor)>;
 
-/// Kernels in the context of `queue`, loaded once per context and kept: those in flight may outlive
-/// every group. ResourceError: the driver refuses the image; and what `load` throws. Whoever calls
-/// this does not hold Python's lock, which `load` may want.
+/// Kernels in the context of `queue`, loaded once per context and never unloaded: a kernel in
+/// flight may outlive every group. ResourceError: the driver refuses the image. Errors of `load`
+/// pass through. The caller must not hold Python's lock, since `load` may take it.
 const gpu::KernelModule& kernels_for(const device::Queue& queue, const LoadKernels& load);
 
 }  // namespace cgx

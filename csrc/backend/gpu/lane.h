@@ -1,5 +1,5 @@
-// What a group has for the tensors of one GPU: a stream of its own, the kernels, and an engine over
-// communicators of device memory.
+// Objects of a group for the tensors of one GPU: a stream of its own, the kernels, and an engine
+// over communicators of device memory.
 #pragma once
 
 #include <c10/core/Stream.h>

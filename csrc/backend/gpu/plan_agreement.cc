@@ -13,8 +13,9 @@ constexpr size_t kMostAgreedPlans = 1024;
 
 }  // namespace
 
-// Rank 0 compares for all: one key for each to wait for. A rank that has used the plan before takes
-// no part, and is asked by those who wait in vain (Watchdog::answer_always).
+// Rank 0 compares for all ranks, so that every other rank waits for one key only. A rank that has
+// used the plan before takes no part; ranks that wait for it in vain ask it through the watchdog
+// (Watchdog::answer_always).
 std::string PlanAgreement::compare(const Fingerprint& mine, const std::string& text,
                                    const Deadline& deadline) {
   auto rendezvous = rendezvous_over(store_at(group_, str_of("cuda-plan/", mine.number)), &host_);

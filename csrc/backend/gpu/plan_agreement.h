@@ -1,5 +1,5 @@
-// Whether the ranks of a group are about to run the same plan, where messages have no headers that
-// would tell. Ranks of one host have compared it; those of several do so for each plan that is new.
+// Check that the ranks of a group are about to run the same plan, for messages without headers.
+// Ranks of one host compare plans at each call; ranks of several hosts compare each new plan once.
 //
 // Thread-safe.
 #pragma once

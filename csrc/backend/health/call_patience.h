@@ -1,9 +1,9 @@
-// When a collective is given up because the process of a peer has ended, as a watch sees it that
-// looks now and then. The communicator tells a rank that waits for that peer itself at once; this
-// is for a rank that waits for a live one, which may never come: it waits for the dead one in its
-// turn.
+// Decides when a collective is given up because the process of a peer has ended.
 //
-// A peer that is slow, or stopped, has not ended: nothing here is about time without an answer.
+// A rank that waits for the dead peer itself gets an error from the communicator at once. This
+// class is for a rank that waits for a live peer, which may never come because it waits for the
+// dead one. The watch looks at intervals. A peer that is slow or stopped has not ended and is not
+// concerned.
 #pragma once
 
 #include <chrono>
@@ -12,13 +12,14 @@
 
 namespace cgx {
 
-/// Of one thread.
+/// Used by one thread only.
 class CallPatience {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// How long a call may go on after the end of a peer's process was seen: what the peer has sent
-  /// before may still be on its way. An engine's call goes on for as long as bytes move.
+  /// Time that a call may go on after the end of a peer's process was seen: messages that the peer
+  /// has sent before may still be on their way. A call of the engine goes on for as long as bytes
+  /// move.
   static constexpr std::chrono::milliseconds kAfterPeerEnded{250};
 
   /// A look at a group that has calls under way. moved: bytes that its engine has sent and received
@@ -27,7 +28,7 @@ class CallPatience {
     if (std::exchange(moved_, moved) != moved) last_move_ = now;
   }
 
-  /// Nothing has moved for so long.
+  /// True if no bytes have moved for `time`.
   bool quiet(Clock::time_point now, std::chrono::milliseconds time) const {
     return now - last_move_ >= time;
   }

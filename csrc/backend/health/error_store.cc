@@ -87,7 +87,7 @@ struct ErrorStore::State {
     }
   }
 
-  // In a thread of its own; false: there is none to be had.
+  // Runs `work` in a thread of its own. False: the system gives no thread.
   static bool launch(std::function<void()> work) {
     try {
       std::thread(std::move(work)).detach();
@@ -114,7 +114,7 @@ struct ErrorStore::State {
       promise->set_value(std::move(value));
     });
     if (!runs) return std::nullopt;
-    // Who has waited for a dead store once does not do so again for every group.
+    // A process that has waited for a dead store once waits less for it in other groups.
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     if (now < silent_until().load()) patience = std::min(patience, kPatienceWithSilence);
     if (answer.wait_for(patience) != std::future_status::ready) {

@@ -1,5 +1,5 @@
-// Where the ranks of a group tell each other, through the group's store, what their communicators
-// cannot: the cause of a failure, and what a rank that got stuck is doing.
+// Causes of failures and the calls of stuck ranks, exchanged through the group's store because the
+// communicators cannot carry them.
 //
 // Used only when something is wrong. The store may be what is wrong (its server died, or was
 // stopped), so every access runs in a thread of its own and is waited for with a limit.
@@ -28,29 +28,31 @@ class ErrorStore {
     Failure failure;
   };
 
-  /// Tells the failure of this rank, unless another rank was faster or is within `hesitation`;
-  /// returns the first one, or nothing if the store did not answer within `patience` more.
+  /// Posts the failure of this rank, unless another rank has posted one or does so within
+  /// `hesitation`. Returns the first posted failure, or nothing if the store does not answer within
+  /// `patience` more.
   std::optional<Posted> post(const Failure& failure, std::chrono::milliseconds patience,
                              std::chrono::milliseconds hesitation = {});
 
   struct Finding {
     std::optional<Posted> failure;
-    std::optional<PeerFingerprint> other;  // a rank says something else of the same number
-    Fingerprint mine;                      // what this rank said
+    std::optional<PeerFingerprint> other;  // a rank has another call under the same number
+    Fingerprint mine;                      // this rank's call of that number
   };
 
-  // Each of these three looks for a failure, too, and returns false, having done nothing, while an
-  // earlier one is under way.
+  // Each of the next three functions also looks for a posted failure. It does nothing and returns
+  // false while an earlier one is under way.
 
   /// Starts to look whether another rank has posted a failure.
   bool listen();
-  /// Starts to compare what this rank has been doing (newest last) with what the ranks that got
-  /// stuck before have said. `ask`: a number of a call that ranks which are not stuck shall tell
-  /// of, too, by answer(); 0: none.
+  /// Starts to compare this rank's recent calls (newest last) with the calls that other stuck ranks
+  /// have posted. `ask`: number of a call that ranks which are not stuck shall also post, by
+  /// answer(); 0: none.
   bool compare(std::vector<Fingerprint> fingerprints, uint64_t ask = 0);
-  /// The same for what another rank has asked for, if it is among the fingerprints.
+  /// The same for the call whose number another rank has asked for, if it is among the
+  /// fingerprints.
   bool answer(std::vector<Fingerprint> fingerprints);
-  /// What the last of them found, once.
+  /// The result of the last of these three functions; each result is returned once.
   std::optional<Finding> finding();
 
  private:

@@ -17,22 +17,22 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long a store that may be dead is waited for.
+// Longest wait for an answer of a store that may be dead.
 constexpr milliseconds kPatience{300};
-// A lost connection is seldom the cause: a peer that has failed closes its connections. How long it
-// may take to tell why.
+// A lost connection is seldom the cause: a peer that has failed closes its connections. This is the
+// time it may take to post the cause.
 constexpr milliseconds kHesitation{150};
-// A call in which nothing has moved for so long looks into the store, so often; all ranks of a
-// large group together not more often than the store can bear.
+// A call without progress for kListenAfter looks into the store for a cause, then again every
+// kListenAfter, or every size * kListenShare if that is longer: large groups must not overload it.
 constexpr milliseconds kListenAfter{200};
 constexpr std::chrono::microseconds kListenShare{200};
-// Calls that a rank tells of once it is stuck: it may have passed the one that a peer is stuck in.
+// Number of calls that a stuck rank reports: it may have passed the call that a peer is stuck in.
 constexpr size_t kRecent = 16;
 constexpr size_t kRecentToAnswer = 4096;
 constexpr std::chrono::seconds kCompareAgain{5};
 constexpr std::chrono::seconds kAnswerAgain{2};
 
-// For who has made the call.
+// Throws the failure to the caller of the collective.
 [[noreturn]] void throw_to(const CallRecord& record, const Failure& failure) {
   std::rethrow_exception(for_python(failure, record.error_text(failure)));
 }
@@ -70,7 +70,7 @@ void Watchdog::answer_always() {
 
 void Watchdog::detach() {
   Watch::remove(this);
-  // Works that nobody has waited for: their records must not keep the inner backend (finish()).
+  // Finishes works that were never waited for: their records must not keep the inner backend.
   for (const CallRecordPtr& call : under_way()) {
     const auto work = call->work();
     const bool done = !work || (work->isCompleted() && succeeded(*work));
@@ -167,8 +167,8 @@ CallTitle Watchdog::next(const char* operation) const {
 }
 
 void Watchdog::fail(const Failure& failure) {
-  if (process_ != getpid()) return;  // a forked child must not speak for its parent
-  // Before the connections are closed: who sees that looks for the cause.
+  if (process_ != getpid()) return;  // a forked child must not act for its parent
+  // Before the connections are closed: a rank that sees a closed connection looks for the cause.
   errors_.post(failure, kPatience);
   {
     std::lock_guard<std::mutex> lock(attached_mutex_);
@@ -187,7 +187,7 @@ Engine::Sight Watchdog::sight_of_ends() {
 }
 
 Failure Watchdog::explain(Failure failure) {
-  // Communicators that see the end of a process say that; others only see a connection lost.
+  // Some communicators see that a process has ended; the others only see a lost connection.
   const bool symptom = failure.kind == FailureKind::kPeerLost;
   return explain(std::move(failure), symptom && sight_of_ends() != Engine::Sight::kAll);
 }
@@ -196,20 +196,19 @@ Failure Watchdog::explain(Failure failure, bool hesitate) {
   const std::optional<ErrorStore::Posted> first =
       errors_.post(failure, kPatience, hesitate ? kHesitation : milliseconds(0));
   if (!first || first->rank == label_->rank) return failure;
-  // The communicator has told the cause already, or this rank names both sides itself.
+  // The failure holds a peer's cause already, or names both sides of a mismatch.
   if (failure.rank != label_->rank || failure.kind == FailureKind::kMismatch) return failure;
   const Failure& cause = first->failure;
-  // All wait for the same one, each until its own deadline.
+  // Both ranks have waited for the same peer, each until its own deadline.
   if (failure.kind == FailureKind::kTimeout && cause.kind == failure.kind) return failure;
-  // Who has lost a connection only saw the end of what another rank has seen before.
+  // A lost connection is only a consequence of the failure that another rank has posted.
   if (failure.kind == FailureKind::kAborted || failure.kind == FailureKind::kPeerLost) return cause;
   if (failure.text.find(cause.text) != std::string::npos) return failure;
   failure.text += str_of("; rank ", cause.rank, " had failed before: ", cause.text);
   return failure;
 }
 
-// The kernel tells of the end of a process piece by piece: its connections may be closed before its
-// locks are free.
+// The kernel ends a process piece by piece: it may close its connections before it frees its locks.
 std::string Watchdog::ended_peers_text(const CallRecord& call) {
   std::vector<int> ended;
   const int attempts = sight_of_ends() == Engine::Sight::kNone ? 0 : 5;
@@ -282,7 +281,7 @@ void Watchdog::abort_inner() {
       // Gloo's collectives cannot be aborted, only lose their connections.
     }
   }
-  // Once for the peers, and again, at every look, for as long as anybody here still waits.
+  // Once for the peers, and again at every look while a thread of this process still waits.
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(inner_aborted_, true) && !waiting) return;

@@ -1,16 +1,16 @@
 // Watchdog of a process group: detects mismatches, dead peers and hangs, and spreads the first
 // error.
 //
-// It counts the group's collectives, compares them with those of the peers, and turns every
+// It counts the group's collectives, compares them with the peers' collectives, and turns every
 // failure, of the engine or of the inner backend, into the first cause on all ranks. A failure is
 // detected in one of three ways, from fast to slow:
-// - at the call: ranks of one host compare in shared memory what they are about to do, before
-//   anything is sent (Communicator::compare_call);
-// - while a call waits: communicators and the inner backend report what they see; the watch adds
-//   peers of this host that have ended, failures published in shared memory and, where nothing
-//   moves, failures posted in the store: ranks that wait for a live peer learn of a dead one from
-//   the ranks that waited for it;
-// - after kStuckAfter: ranks that got stuck compare through the store what they are doing.
+// - at the call: ranks of one host compare their calls in shared memory, before anything is sent
+//   (Communicator::compare_call);
+// - while a call waits: communicators and the inner backend report failures; the watch adds peers
+//   of this host that have ended, failures published in shared memory and, in a call without
+//   progress, failures posted in the store: so a rank that waits for a live peer gets the cause
+//   from the ranks that waited for the dead one;
+// - after kStuckAfter: stuck ranks compare their calls through the store.
 // Thread-safe.
 #pragma once
 
@@ -53,15 +53,15 @@ class Watchdog final : public Watched {
   /// The call has not reached any peer (its arguments were refused).
   void withdraw(const CallRecordPtr& record);
 
-  /// From here on this rank tells what it has run to ranks that are stuck, also while it is not:
-  /// its calls may end before the peers have begun theirs (NCCL between hosts).
+  /// From here on this rank reports its recent calls to stuck ranks, also while it is not stuck
+  /// itself: its calls may end before the peers have begun theirs (NCCL between hosts).
   void answer_always();
   /// The call has ended; `error` empty: well.
   void finish(CallRecord& record, const std::string& error);
 
   /// Collectives that were begun.
   uint64_t sequence() const;
-  /// What a call that begins now is called in errors.
+  /// The name in errors of a call that begins now.
   CallTitle next(const char* operation) const;
 
   /// Breaks the group on all ranks that can be reached.
@@ -72,7 +72,7 @@ class Watchdog final : public Watched {
   Failure explain(Failure failure);
 
   /// For works of the inner backend whose wait has thrown: throws the cause, as an exception for
-  /// Python. `ended`: has the call itself failed, not only this wait?
+  /// Python. `ended`: true if the call itself has failed, false if only this wait has.
   [[noreturn]] void rethrow(const CallRecord& record, const std::string& text, bool ended);
 
   void look() override;
@@ -80,8 +80,8 @@ class Watchdog final : public Watched {
  private:
   using Clock = std::chrono::steady_clock;
 
-  /// "the process of rank 2 has ended", or empty; those that had done their part of the call do not
-  /// count.
+  /// "the process of rank 2 has ended", or empty. Processes that had done their part of the call do
+  /// not count.
   std::string ended_peers_text(const CallRecord& call);
   std::vector<int> ended_peers(const CallRecord& call);
   Engine::Sight sight_of_ends();
@@ -114,7 +114,7 @@ class Watchdog final : public Watched {
   bool answers_ = false;
   bool inner_aborted_ = false;
 
-  // Of the watch's thread alone.
+  // Used by the watch's thread only.
   CallPatience patience_;
   Clock::time_point next_compare_{}, next_answer_{}, next_listen_{};
 };

@@ -36,8 +36,8 @@ WorkPtr Coalescing::track(WorkPtr work) {
 
 void Coalescing::join_batch(const BackendPtr& nccl) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // NCCL runs sends and receives one after the other, so that those that cross wait for ever, but
-  // for those of one batch.
+  // NCCL runs sends and receives one after the other: two ranks that each send first would wait for
+  // ever. Only within a batch do sends and receives run together.
   if (!coalescing_ || batch_ != nullptr) return;
   batch_ = nccl.get();
   nccl->startCoalescing();

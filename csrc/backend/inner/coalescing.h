@@ -1,5 +1,5 @@
-// What torch's coalescing manager collects: the works between startCoalescing() and
-// endCoalescing(), and the sends and receives that NCCL must run as one batch.
+// The works that torch's coalescing manager collects between startCoalescing() and endCoalescing(),
+// and the sends and receives that NCCL must run as one batch.
 //
 // Thread-safe.
 #pragma once
@@ -17,10 +17,9 @@ class Coalescing {
   /// All works since start(), as one.
   WorkPtr end();
 
-  /// Where torch is coalescing, keeps the work for end().
+  /// Keeps the work for end() if torch is coalescing.
   WorkPtr track(WorkPtr work);
-  /// Before a send or a receive on NCCL: one that torch is coalescing belongs to a batch there,
-  /// too.
+  /// Before a send or a receive on NCCL: if torch is coalescing, begins a batch of NCCL.
   void join_batch(const BackendPtr& nccl);
 
  private:

@@ -14,7 +14,7 @@ namespace cgx {
 /// of other types), and throws the cause that the group's watchdog knows when the inner work fails.
 class ForwardedWork : public c10d::Work {
  public:
-  /// `outputs` empty: those of the inner work.
+  /// `outputs` empty: the outputs of the inner work.
   ForwardedWork(WorkPtr inner, CallRecordPtr record, std::shared_ptr<Watchdog> watchdog,
                 Tensors outputs);
 

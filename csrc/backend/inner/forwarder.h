@@ -22,7 +22,7 @@ class Forwarder {
             Executor& executor)
       : group_(group), inner_(inner), coalescing_(coalescing), executor_(executor) {}
 
-  /// The backend for what the engine does not reduce.
+  /// The backend for calls that the engine does not take.
   const BackendPtr& backend_for(const at::Tensor& tensor) { return inner_.for_tensor(tensor); }
   /// The same for a send or a receive, which may belong to a batch.
   const BackendPtr& backend_for_batch(const at::Tensor& tensor);

@@ -1,4 +1,4 @@
-// Tensors as Gloo takes them, and what it has to be spared.
+// Conversion of tensors to forms that Gloo takes, and checks of arguments before Gloo gets them.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace cgx {
 
-/// Is it of a type that Gloo does not move? As bytes it does, which is the same to a data movement.
+/// True if Gloo does not move tensors of this type. Such tensors travel as bytes, which gives the
+/// same result where values are only moved.
 bool needs_bytes(const at::Tensor& tensor);
 /// Views of the same memory, flat.
 at::Tensor as_bytes(const at::Tensor& tensor);
@@ -18,20 +19,20 @@ std::vector<Tensors> as_bytes(const std::vector<Tensors>& lists);
 const at::Tensor& first_of(const Tensors& tensors);
 Tensors flatten(const std::vector<Tensors>& lists);
 
-/// Gloo looks at the first dimension of what it scatters, and takes for granted that there is one.
+/// A view with at least one dimension: Gloo reads the first dimension of tensors that it scatters.
 at::Tensor with_dimension(const at::Tensor& tensor);
 
-// What Gloo refuses only after it was asked: by then the peers count on this rank. ValueError, or
-// TypeError, naming the collective `what`.
+// Checks of arguments that Gloo makes too late, when the peers already wait for this rank.
+// ValueError or TypeError that names the collective `what`.
 
-/// One tensor per rank.
+/// The list must have one tensor per rank.
 void check_list(const char* what, const char* list, size_t length, size_t expected);
-/// On the root one list of one tensor per rank, elsewhere nothing.
+/// The root must give one list with one tensor per rank, the other ranks nothing.
 void check_lists(const char* what, const char* list, const std::vector<Tensors>& lists, int rank,
                  int64_t root, int size);
 void check_alike(const char* what, const Tensors& tensors, const at::Tensor& like);
 void check_root(const char* what, int64_t root, int size);
-/// Of a type that Gloo reduces.
+/// The tensors must have a type that Gloo reduces.
 void check_reducible(const char* what, const Tensors& tensors);
 
 }  // namespace cgx

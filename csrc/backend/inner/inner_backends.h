@@ -1,5 +1,5 @@
-// The backends of torch that run what the engine does not reduce: Gloo, and NCCL for the tensors of
-// a GPU where the configuration and this torch have it.
+// The backends of torch for all calls that the engine does not take: Gloo, and NCCL for the tensors
+// of a GPU where the configuration and this torch have it.
 //
 // Thread-safety: for_tensor(), set_timeout() from any thread.
 #pragma once
@@ -13,14 +13,14 @@ namespace cgx {
 
 class InnerBackends {
  public:
-  /// Makes that of Gloo. Collective.
+  /// Makes the inner backend over Gloo. Collective.
   explicit InnerBackends(const GroupContext& group);
 
   const BackendPtr& gloo() const { return gloo_; }
-  /// Does NCCL carry what the engine does not reduce of CUDA tensors?
+  /// True if NCCL serves the calls on CUDA tensors that the engine does not take.
   bool gpu_has_nccl() const;
-  /// The one that takes a tensor. NCCL's is made by the first call that needs it, which is
-  /// collective.
+  /// The inner backend for this tensor. The first call that needs NCCL creates its backend; that
+  /// call is collective.
   const BackendPtr& for_tensor(const at::Tensor& tensor);
 
   void set_timeout(std::chrono::milliseconds timeout);
@@ -33,7 +33,7 @@ class InnerBackends {
  private:
   const GroupContext& group_;
   BackendPtr gloo_;
-  std::mutex mutex_;  // guards the making of the next; who holds it may wait for peers, and for
+  std::mutex mutex_;  // guards the making of nccl_; its holder may wait for peers, and for
                       // Python's lock
   BackendPtr nccl_;   // null before the first call on a GPU's tensors
 };

@@ -101,7 +101,7 @@ const char* name_of(c10d::ReduceOp::RedOpType op) {
 
 Fingerprint fingerprint_of(const CallShape& shape, uint64_t number) {
   const uint64_t reduce = shape.reduce ? static_cast<uint64_t>(*shape.reduce) & kByte : kNone;
-  // What has a plan has no root: the sign says which.
+  // A call with a plan has no root: the sign shows which of the two this number is.
   const uint32_t root = shape.plan == 0 ? static_cast<uint32_t>(shape.root)
                                         : kIsPlan | (static_cast<uint32_t>(shape.plan) & kPlan);
   const uint64_t flags = (shape.engine ? kEngine : 0) | (shape.cuda ? kCuda : 0) |

@@ -1,4 +1,4 @@
-// What one collective of one rank is and was: for the watch, for errors and for the flight record.
+// Record of one collective on one rank: used by the watchdog, by errors and by the flight record.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace cgx {
 
-/// What the ranks of a group must agree on.
+/// The properties of a call on which the ranks of a group must agree.
 struct CallShape {
   static constexpr int64_t kUneven = -1;
 
@@ -29,9 +29,9 @@ struct CallShape {
   int root = -1;        // of collectives that have one; the peer of a send or a receive
   bool engine = false;  // runs on the engine, not on the inner backend
   bool cuda = false;    // of tensors on a GPU
-  /// Of the plans, where messages carry no headers that would tell them apart; 0 elsewhere.
+  /// Hash of the plans if messages have no headers to compare; else 0.
   uint64_t plan = 0;
-  /// Of the first compressed layer, as it was asked for; 0: exact.
+  /// Bits of the first compressed layer, as requested; 0: exact.
   int bits = 0;
 
   bool point_to_point() const {
@@ -40,7 +40,8 @@ struct CallShape {
   }
 };
 
-/// The op of what comes before a group's first collective on CUDA tensors: see gpu_lane().
+/// The op of the record that covers the connecting of the GPUs, before a group's first collective
+/// on CUDA tensors.
 constexpr c10d::OpType kConnectGpus = c10d::OpType::UNKNOWN;
 
 /// "all_reduce", "broadcast", ...
@@ -52,7 +53,7 @@ Fingerprint fingerprint_of(const CallShape& shape, uint64_t number);
 /// 2".
 std::string describe(const Fingerprint& fingerprint);
 CallName name_of(const Fingerprint& fingerprint);
-/// What `rank` runs, for disagreement().
+/// The call of `rank`, for disagreement().
 CallSide side_of(const Fingerprint& fingerprint, int rank);
 
 /// The group that a call belongs to, as errors and the flight record name it.
@@ -65,12 +66,12 @@ struct GroupLabel {
   int size = 1;
   bool tell_hashes = false;  // of plans, in errors
 
-  /// For errors.
+  /// The group's name in errors.
   const std::string& shown() const { return description.empty() ? name : description; }
 };
 
-/// Sizes and types of a call's tensors, in one allocation: the flight record keeps them of
-/// thousands of calls, and each call frees those of an old one.
+/// Sizes and types of a call's tensors, in one allocation: the flight record keeps them
+/// for thousands of calls, and each new call frees the shapes of an old one.
 class TensorShapes {
  public:
   TensorShapes() = default;
@@ -89,7 +90,7 @@ class TensorShapes {
   size_t inputs_ = 0;            // where the outputs begin
 };
 
-/// Thread-safe but for the constant fields, which are set before anybody else sees the record.
+/// Thread-safe, except for the constant fields: they are set before the record is shared.
 class CallRecord {
  public:
   enum class State : uint8_t { kScheduled = 0, kStarted = 1, kCompleted = 2, kFailed = 3 };
@@ -109,9 +110,9 @@ class CallRecord {
   State state() const { return state_; }
   bool over() const { return state_ >= State::kCompleted; }
 
-  /// Of a call on the engine: one of its plans, and the communicators.
+  /// Notes one plan of a call on the engine, and the communicators.
   void served_by(const std::shared_ptr<const Plan>& plan, const std::string& communicator);
-  /// What the autotuner says of its choice.
+  /// The reason for the autotuner's choice.
   void tuned(const std::string& why);
   void count_sent(uint64_t bytes) { bytes_after_ += bytes; }
 
@@ -131,7 +132,7 @@ class CallRecord {
     uint64_t bytes_before, bytes_after;      // of the values, and sent by this rank; engine only
     std::shared_ptr<const Plan> plan;
     std::string way, error;  // "one-shot over shm, maxmin bits=4 ..."
-    std::string tuning;      // empty: nobody chose, or nobody wants to know
+    std::string tuning;      // empty: no tuner, or not logged
   };
   Progress progress() const;
 

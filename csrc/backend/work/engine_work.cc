@@ -52,7 +52,7 @@ void EngineWork::complete(std::exception_ptr error) {
   end_ = Clock::now();
   FuturePtr future, result;
   {
-    // Before finish(): who asks for a future after wait() gets one that is done.
+    // Before finish(): a future that is requested after wait() must be complete.
     std::lock_guard<std::mutex> lock(mutex_);
     settled_ = true;
     error_ = error;
@@ -68,7 +68,8 @@ void EngineWork::complete(std::exception_ptr error) {
           static_cast<uint8_t>(error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
     }
   };
-  // After shutdown nobody is left to run callbacks elsewhere; a future must still never stay open.
+  // After shutdown no thread is left to run callbacks elsewhere; a future must still never stay
+  // open.
   if (!callbacks_->submit(task)) task();
 }
 

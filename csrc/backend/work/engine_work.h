@@ -23,7 +23,7 @@ class EngineWork : public c10d::Work {
   void complete(std::exception_ptr error);
   void started();
 
-  /// Of tensors of a GPU: done there, too.
+  /// For tensors of a GPU: true once the call is also done on the device.
   bool isCompleted() override;
   Tensors result() override;
   FuturePtr getFuture() override;

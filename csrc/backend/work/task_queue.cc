@@ -8,8 +8,8 @@
 
 namespace cgx {
 
-// Shared with the threads, so that one that outlives the queue (a task that destroys its own group)
-// has what it needs.
+// Shared with the threads, so that it exists as long as a thread that outlives the queue (a task
+// that destroys its own group).
 struct TaskQueue::State {
   std::string name;
   size_t max_threads = 0;
@@ -23,7 +23,7 @@ struct TaskQueue::State {
   std::thread::id guest;  // of a thread that is not the queue's, inside run_here()
   bool closed = false;
 
-  // Tasks of a queue with one thread run one after the other, whoever runs them.
+  // Tasks of a queue with one thread run one after the other, on whichever thread.
   bool may_run() const { return !tasks.empty() && (max_threads > 1 || running == 0); }
   void ended() {
     --running;
@@ -52,7 +52,7 @@ void TaskQueue::run(const std::shared_ptr<State>& state) {
     ++state->running;
     lock.unlock();
     task();
-    task = nullptr;  // what the task holds (tensors, Python objects) goes before it counts as done
+    task = nullptr;  // releases its tensors and Python objects before it counts as done
     lock.lock();
     state->ended();
   }
@@ -65,7 +65,8 @@ bool TaskQueue::run_here(const Task& task) {
   ++state->running;
   state->guest = std::this_thread::get_id();
   lock.unlock();
-  // However the task ends: Python unwinds threads that want its lock while it shuts down.
+  // A destructor, however the task ends: while Python shuts down it unwinds threads that ask for
+  // its lock.
   struct Leave {
     State& state;
     ~Leave() {
@@ -89,7 +90,7 @@ bool TaskQueue::submit(Task task) {
     try {
       state_->threads.emplace_back([state = state_] { run(state); });
     } catch (const std::system_error&) {
-      // The machine has no more threads: those that there are will get to the task.
+      // The machine gives no more threads: an existing thread will run the task.
       if (state_->threads.empty()) {
         state_->tasks.pop_back();
         return false;

@@ -37,7 +37,7 @@ class TaskQueue {
   /// Waits until no task is queued or running. False if the deadline passed first.
   bool wait_idle(const Deadline& deadline);
 
-  /// Runs what is queued, then ends the threads, and waits for what runs elsewhere (run_here). No
+  /// Runs the queued tasks, then ends the threads, and waits for tasks that run in run_here(). No
   /// task may be waiting for something that only the caller can do. A thread of the queue itself,
   /// or a task, may call it: that thread is left to end on its own.
   void close();

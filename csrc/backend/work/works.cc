@@ -9,8 +9,8 @@
 namespace cgx {
 namespace {
 
-// Devices whose streams a consumer must synchronise with. The CPU has none, and Future wants it
-// left out.
+// Devices whose streams a consumer must synchronise with. The CPU has no streams, and Future does
+// not accept it.
 std::vector<c10::Device> devices_of(const Tensors& tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
@@ -29,7 +29,7 @@ class WorkInOrder final : public c10d::Work {
     future_->markCompleted(c10::IValue(tensors_));
     finish();
   }
-  // Not base's, which want a future of a work that ends later.
+  // The base class would need a future that completes later.
   Tensors result() override { return tensors_; }
   FuturePtr getFuture() override { return future_; }
   void synchronize() override { future_->wait(); }  // for streams other than the caller's

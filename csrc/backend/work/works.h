@@ -10,17 +10,17 @@
 
 namespace cgx {
 
-/// What c10d::Work::wait() says when its own time is up, while the collective goes on.
+/// Text of c10d::Work::wait() when its own timeout has passed while the collective goes on.
 inline constexpr std::string_view kWaitRanOut = "Operation timed out!";
 
 /// A future of a list of tensors, on the devices of `outputs`.
 FuturePtr make_tensor_list_future(const Tensors& outputs);
 
-/// What a backend that gave no work has put on the calling thread's current streams (NCCL's, where
-/// the call is not asynchronous): nothing is left to wait for. `tensors`: what it wrote.
+/// The work of a call for which the backend returned none because it only used the calling thread's
+/// current streams (NCCL, synchronous calls): nothing is left to wait for. `tensors`: the results.
 WorkPtr work_in_order(c10d::OpType op, Tensors tensors);
 
-/// Did a work succeed, as far as it can tell? NCCL's know only whether they have failed.
+/// True if the work has succeeded. Works of NCCL only show whether they have failed.
 bool succeeded(const c10d::Work& work);
 
 /// Several works as one (coalesced operations): done when all are, waits for all, throws the first

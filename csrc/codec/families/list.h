@@ -1,5 +1,5 @@
-// The families of codecs: a line for each, with the name of its folder. The order is that of
-// tables.
+// The families of codecs: a line for each, with the name of its folder. Tables list them in this
+// order.
 #pragma once
 
 #include "codec/config.h"

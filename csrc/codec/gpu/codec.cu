@@ -46,8 +46,8 @@ struct ThreadBlock {
 #define CGX_CALL(Call) argument
 #endif
 
-// `blocks`: on a multiprocessor at once. Fewer of those that sum whole buckets, which need more
-// registers.
+// `blocks`: number of blocks on a multiprocessor at once. Kernels that sum whole buckets need more
+// registers, so fewer of their blocks fit.
 #define CGX_KERNEL(name, Call, count, stage, blocks)                      \
   extern "C" __global__ void __launch_bounds__(kThreads, blocks)          \
       name(CGX_ARGUMENT(Call) argument) {                                 \

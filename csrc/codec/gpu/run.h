@@ -10,7 +10,7 @@
 
 namespace cgx::gpu {
 
-/// How a run is coded.
+/// The kind of coding of a run.
 enum class Kind : uint8_t {
   kMaxMin = 0,  // extremes of a bucket fit a tile: read once
   kLong = 1,    // buckets that cross the borders of tiles: their meta is there before (extremes)

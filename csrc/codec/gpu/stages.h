@@ -1,7 +1,8 @@
-// The stages of a reduction, tile by tile: encode, decode, and sum of what the ranks sent.
+// The stages of a reduction, tile by tile: encode, decode, and sum of the ranks' contributions.
 //
 // `Block` runs a phase on all threads and waits for them: a thread block on the device, a loop on
-// the host (tests/native/test_gpu_stages.cc). fold(e, lanes) joins what neighbouring threads saw.
+// the host (tests/native/test_gpu_stages.cc). fold(e, lanes) joins the extremes of neighbouring
+// threads.
 #pragma once
 
 #include "codec/families/maxmin/gpu/buckets.h"
@@ -167,7 +168,8 @@ CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
   return table.runs[low];
 }
 
-/// Of bucket `number` of all wide ones. Before encode_stage() and sum_stage().
+/// Writes the meta of bucket `number` of all long buckets. Runs before encode_stage() and
+/// sum_stage().
 template <typename Block>
 CGX_HD void long_encode_stage(Block& block, Shared& shared, const EncodeCall& call,
                               uint64_t number) {

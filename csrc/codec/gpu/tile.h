@@ -1,7 +1,7 @@
-// What a thread block does with one tile, in phases. Between two phases all threads wait for each
-// other; inside a phase a thread writes nothing that another one reads. So the host runs the same
-// code, thread by thread, in its tests (tests/native/test_gpu_stages.cc), and every formula is that
-// of codec/families/maxmin/formulas.h.
+// The work of a thread block on one tile, in phases. Between two phases all threads wait for each
+// other; inside a phase a thread writes nothing that another one reads. So the host can run the
+// same code, thread by thread, in its tests (tests/native/test_gpu_stages.cc). All formulas come
+// from codec/families/maxmin/formulas.h.
 #pragma once
 
 #include "base/half.h"
@@ -43,7 +43,7 @@ struct Scale {
   uint32_t by_reciprocal;
 };
 
-/// What lies in a block's shared memory.
+/// The shared memory of a block.
 struct Shared {
   Values values;
   alignas(16) unsigned char codes[kTile + 16];
@@ -201,7 +201,7 @@ CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* t
   }
 }
 
-/// Do the thread's values stay finite on the wire of the tile's run?
+/// True if the thread's values stay finite in the wire type of the tile's run.
 CGX_HD bool all_finite_phase(const Shared& shared, const Tile& tile, uint32_t t) {
   const Type wire = tile.run->kind == Kind::kRaw ? tile.run->wire : Type::kFloat32;
   bool finite = true;

@@ -20,10 +20,10 @@ namespace avx512 {
 namespace {
 
 #include "codec/ops/simd_avx512-inl.h"
-// After the vector operations.
+// These need the vector operations.
 #include "codec/ops/extremes-inl.h"
 #include "codec/ops/random-inl.h"
-// After the bounds helpers.
+// This needs the headers above.
 #include "codec/ops/elementwise-inl.h"
 
 constexpr Kernels kKernels{"avx512",        Level::kAvx512, all_finite,

@@ -1,8 +1,8 @@
 // Runs of values between the tensor's type and float32, and the division of an average.
 //
-// Pointers to values that are read may have any alignment, and so may those to values of a tensor's
-// type that are written. Input and output are the same memory or do not overlap; the same only where
-// the types are. Thread-safe. Errors: ConfigError where CGX_CPU_LEVEL is bad.
+// Pointers to input, and pointers to output of a tensor's type, may have any alignment. Input and
+// output must not overlap; they may be the same memory if their types are equal. Thread-safe.
+// Errors: ConfigError where CGX_CPU_LEVEL is bad.
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,7 @@ struct Extremes {
   bool finite;
 };
 
-/// Of n >= 1 values.
+/// The extremes of n >= 1 values.
 template <typename T>
 static inline Extremes extremes(T type, const std::byte* x, size_t n) {
   F low, high;

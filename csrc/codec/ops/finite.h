@@ -1,4 +1,4 @@
-// Whether a run of values holds a NaN or an Inf.
+// Search for a NaN or an Inf in a run of values.
 #pragma once
 
 #include <cstddef>

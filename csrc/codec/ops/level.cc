@@ -16,7 +16,7 @@ namespace {
 using cpu::Kernels;
 
 #if defined(__x86_64__)
-// Not every compiler's __builtin_cpu_supports knows the name.
+// Some compilers' __builtin_cpu_supports does not accept the name f16c.
 bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;

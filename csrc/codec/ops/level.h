@@ -1,7 +1,8 @@
-// Which SIMD level the codecs run on.
+// The SIMD level that the codecs run on.
 //
-// The best one that the CPU has, unless the environment variable CGX_CPU_LEVEL (scalar, avx2,
-// avx512, neon) pins another when the first loop runs. Results do not depend on it. Thread-safe.
+// It is the best level that the CPU has, unless the environment variable CGX_CPU_LEVEL (scalar,
+// avx2, avx512, neon) pins another when the first loop runs. Results do not depend on it.
+// Thread-safe.
 #pragma once
 
 #include <string>
@@ -17,7 +18,8 @@ const Parameter& cpu_level_variable();
 /// this CPU allows.
 std::string cpu_level();
 
-/// The same as CGX_CPU_LEVEL and the CPU choose it now, whatever is in force. Errors: as above.
+/// The level that CGX_CPU_LEVEL and the CPU would choose now, also if another is in force. Errors:
+/// as above.
 std::string default_cpu_level();
 
 /// Pins another level for the whole process, at once; calls that are running finish on the old one.

@@ -14,10 +14,10 @@ namespace neon {
 namespace {
 
 #include "codec/ops/simd_neon-inl.h"
-// After the vector operations.
+// These need the vector operations.
 #include "codec/ops/extremes-inl.h"
 #include "codec/ops/random-inl.h"
-// After the bounds helpers.
+// This needs the headers above.
 #include "codec/ops/elementwise-inl.h"
 
 constexpr Kernels kKernels{"neon",          Level::kNeon, all_finite,

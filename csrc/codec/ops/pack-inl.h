@@ -18,7 +18,8 @@ struct Sink {
         bits(width),
         pack(width % 8) {}
 
-  /// Where n codes may be written without a detour, and what the vectors overwrite behind them.
+  /// Memory into which vectors may write n codes directly, with room for what they write behind
+  /// them; null: there is none.
   uint8_t* whole_bytes(size_t n) {
     if (bits != 8 || fill != 0 || static_cast<size_t>(end - out) < n + kLanes) return nullptr;
     uint8_t* at = reinterpret_cast<uint8_t*>(out);

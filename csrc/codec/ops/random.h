@@ -28,7 +28,7 @@ CGX_HD uint64_t splitmix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// What a counter is multiplied by: 2^32 over the golden ratio, whose multiples spread evenly
+/// Factor of a counter: 2^32 over the golden ratio, whose multiples spread evenly
 /// (Weyl). Next to each other they differ by a constant, so that vector code only adds.
 constexpr uint32_t kRandomStep = 0x9e3779b9u;
 

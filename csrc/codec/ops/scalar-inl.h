@@ -1,4 +1,4 @@
-// One value at a time: what the scalar loops of all families are made of.
+// Building blocks of the scalar loops of all families: one value at a time.
 #pragma once
 
 #include <cstring>

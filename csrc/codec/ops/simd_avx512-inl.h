@@ -57,7 +57,7 @@ struct RoundUp {
   explicit RoundUp(float levels)
       : top(full ? set_int(static_cast<uint32_t>(levels) << 24)
                  : _mm512_set1_epi8(static_cast<char>(levels))) {}
-  /// Of codes, as bytes or as dwords.
+  /// Codes limited to the top code, as bytes or as dwords.
   I limit(I codes) const { return full ? codes : _mm512_min_epu8(codes, top); }
   I operator()(F position, I bits) const {
     const I fixed = _mm512_cvt_roundps_epu32(position, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);

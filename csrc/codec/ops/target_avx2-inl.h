@@ -1,4 +1,4 @@
-// What follows is compiled for avx2, up to target_end-inl.h.
+// Compiles the following code for avx2, up to target_end-inl.h.
 //
 // All headers come before it, and nothing of the standard library is instantiated after it: an
 // inline function compiled for avx2 under a name that other files share could be the copy that the

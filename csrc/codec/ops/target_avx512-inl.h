@@ -1,4 +1,4 @@
-// What follows is compiled for avx512, up to target_end-inl.h.
+// Compiles the following code for avx512, up to target_end-inl.h.
 //
 // All headers come before it, and nothing of the standard library is instantiated after it: an
 // inline function compiled for avx512 under a name that other files share could be the copy that

@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kLeaveWait{500};
 // Payloads are aligned as the kernels want them: 64 bytes.
 constexpr size_t kShift = 64 - Communicator::kPayloadOffset;
 
-// What follows the header in a control message: where the message lies in the receiver's memory.
+// Follows the header in a control message: the place of the message in the receiver's memory.
 struct MessagePlace {
   uint64_t bytes;
   uint64_t slot;
@@ -45,7 +45,7 @@ struct IpcLayout {
   }
 };
 
-// What a rank shows the others: handles of its memory and events.
+// The text that a rank sends to the others: handles of its memory and events.
 class HandleWriter {
  public:
   void add(const void* bytes, size_t n) { text_.append(static_cast<const char*>(bytes), n); }
@@ -299,7 +299,7 @@ class GpuIpc final : public Communicator {
     return *shared_->peers[rank < static_cast<size_t>(this->rank()) ? rank : rank - 1];
   }
 
-  // Where a message of the exchange lies at a peer.
+  // Address of this exchange's message in a peer's memory.
   std::byte* inbox_at(size_t to) const {
     return peer(to).memory.data() + layout_.inbox(static_cast<size_t>(rank()), slot());
   }

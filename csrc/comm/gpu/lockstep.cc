@@ -17,7 +17,7 @@ using device::Queue;
 constexpr size_t kSlots = 4;
 constexpr size_t kMostBytes = size_t{1} << 47;  // sizes are added up without looking for overflow
 
-// Of the payload, on both sides.
+// Memory for the payload of a message, on both sides.
 size_t room_for(size_t message_bytes) {
   if (message_bytes == 0) return 0;
   return (message_bytes - Communicator::kPayloadOffset + 63) / 64 * 64;
@@ -34,7 +34,7 @@ class Lockstep final : public Communicator {
 
   ~Lockstep() override {
     try {
-      // Nothing has waited yet for exchanges in which this rank only sent.
+      // Exchanges in which this rank only sent have not been waited for yet.
       for (Slot& slot : slots_) {
         if (slot.ticket && !failure()) slot.ticket->wait();
       }

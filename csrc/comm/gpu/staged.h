@@ -9,9 +9,9 @@
 
 namespace cgx {
 
-/// Headers, lengths, deadlines and failures are those of `host`. post() waits until the device has
-/// written what is sent; received messages are copied to the device in the order of the stream.
-/// `queue` outlives the result.
+/// A communicator of a GPU that copies messages to and from `host`, which handles headers, lengths,
+/// deadlines and failures. post() waits until the device has written what is sent; received
+/// messages are copied to the device in the order of the stream. `queue` outlives the result.
 std::unique_ptr<Communicator> make_staged(const device::Queue& queue,
                                           std::unique_ptr<Communicator> host);
 

@@ -47,12 +47,12 @@ typedef struct CgxMpiApi {
   int (*world)(int* rank, int* size, int* largest_tag);
   int (*library_version)(char* text, int capacity);
   int (*finalize)(void);
-  /* `hook` runs at the beginning of MPI_Finalize, whoever calls it, while MPI still works. */
+  /* `hook` runs at the beginning of MPI_Finalize, from any caller, while MPI still works. */
   int (*on_finalize)(CgxMpiHook hook, void* context);
-  /* `hook` runs once when the interpreter has ended, without Python; before what was set to run
-   * then earlier. */
+  /* `hook` runs once when the interpreter has ended, without Python, and before exit functions that
+   * were registered earlier. */
   void (*at_exit)(CgxMpiHook hook, void* context);
-  /* 1 once the interpreter ends because of an exception that nobody caught. */
+  /* 1 once the interpreter ends because of an uncaught exception. */
   int (*exit_in_error)(void);
 
   /* --- transfers. Codes of errors are returned, as MPI_ERRORS_RETURN has it. */

@@ -43,7 +43,7 @@ struct Record {
   std::string library;
   std::string job;
   size_t part_bytes = 0;
-  std::string name;  // of a communicator yet to be made; that of rank 0 counts
+  std::string name;  // of a communicator yet to be made; the name on rank 0 counts
 
   std::string pack() const {
     return str_of(refusal, '\n', world_rank, '\n', world_size, '\n', library, '\n', job, '\n',
@@ -140,7 +140,7 @@ std::string draw_name() {
   return text.str();
 }
 
-// Of the name, so that concurrent creations by several threads are told apart (MPI 4.1, 7.4.2).
+// A tag from the name keeps concurrent creations by several threads apart (MPI 4.1, 7.4.2).
 int creation_tag(const std::string& name, int largest_tag) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;

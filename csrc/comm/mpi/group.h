@@ -1,4 +1,4 @@
-// How the ranks of a group agree on one communicator of MPI.
+// Agreement of the ranks of a group on one communicator of MPI.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace cgx {
 
-/// Tags of a group: kMpiUserTags for its messages, one more for the news of an abort. Groups that
+/// Tags of a group: kMpiUserTags for its messages, one more for aborts. Groups that
 /// share a communicator get different ones.
 inline constexpr int kMpiUserTags = 8;
 inline constexpr int kMpiAbortTag = 8;
 inline constexpr int kMpiTagsPerGroup = 16;
 
 struct MpiGroup {
-  uint64_t comm = 0;  // its ranks are those of the group
+  uint64_t comm = 0;  // has the ranks of the group
   int first_tag = 0;
   std::vector<int> world_ranks;
 };

@@ -52,7 +52,7 @@ class MpiPending final : public Pending {
     try {
       process_.guarded([&] { process_.progress().cancel_marked(); });
     } catch (const std::exception&) {
-      return;  // MPI has ended, or this is a forked child: nobody will cancel anything
+      return;  // MPI has ended, or this is a forked child: nothing can be cancelled
     }
     const Deadline deadline = Deadline::after(kCancelWait);
     sleep_until_done(deadline, [] { return false; });
@@ -66,7 +66,7 @@ class MpiPending final : public Pending {
   void wait(const Deadline& deadline) override {
     MpiChannel& channel = *transfer_->channel;
     sleep_until_done(deadline, [&] { return channel.aborted(); });
-    // What has come is kept, even if the group has been aborted meanwhile.
+    // A message that has come is kept, even if the group has been aborted meanwhile.
     const uint32_t state = transfer_->state.load(std::memory_order_acquire);
     if (state == MpiTransfer::kDone) return;
     if (channel.aborted()) throw AbortedError(str_of(message_.text(), ": ", channel.reason()));
@@ -116,7 +116,7 @@ class MpiPointToPoint final : public PointToPoint,
         part_bytes_(part_bytes),
         channel_(std::make_shared<MpiChannel>()) {}
 
-  // Runs on any thread, that of the progress too: transfers keep this object alive.
+  // Runs on any thread, also on the progress thread: transfers keep this object alive.
   ~MpiPointToPoint() override {
     if (!news_) return;
     news_->cancel.store(true, std::memory_order_relaxed);

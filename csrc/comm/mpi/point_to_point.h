@@ -12,7 +12,7 @@
 namespace cgx {
 
 struct MpiOptions {
-  /// Longer messages travel in parts: counts of MPI are int, and the end of a part tells that a
+  /// Longer messages travel in parts: counts of MPI are int, and the end of a part shows that a
   /// long message is on its way. Equal on all ranks; 1 to 2^31 - 1.
   size_t part_bytes = size_t{4} << 20;
 };

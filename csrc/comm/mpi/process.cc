@@ -16,7 +16,7 @@
 namespace cgx {
 namespace {
 
-// How long the end of MPI may take after an error, when peers may never come to it.
+// Longest time for MPI_Finalize after an error, when peers may never call it.
 constexpr auto kLastWait = std::chrono::seconds(5);
 constexpr auto kJoinWait = std::chrono::seconds(10);
 

@@ -21,7 +21,7 @@ namespace cgx {
 
 /// One per table of functions, made on first use and never destroyed. Thread-safe.
 ///
-/// A thread of its own tests the requests; it also initialises MPI, if nobody has, and then ends it
+/// A thread of its own tests the requests; it initialises MPI unless that is done, and then ends it
 /// when the interpreter has ended. If the program has initialised MPI itself (by mpi4py, say), it
 /// ends MPI, too; all transfers are ended before that in either case.
 class MpiProcess {
@@ -37,13 +37,13 @@ class MpiProcess {
   /// ConfigError for a table of another version.
   static MpiProcess& of(const CgxMpiApi* api);
 
-  /// Initialises MPI if nobody has. Every rank of the job must call this (or initialise MPI in
-  /// another way): TimeoutError if some do not. ConfigError: MPI has been finalised, or was
+  /// Initialises MPI unless that is done. Every rank of the job must call this (or initialise MPI
+  /// in another way): TimeoutError if some do not. ConfigError: MPI has been finalised, or was
   /// initialised without MPI_THREAD_MULTIPLE; Error: it does not start, or belongs to the parent of
   /// this process.
   void start(const Deadline& deadline);
 
-  /// After start().
+  /// Valid after start().
   const World& world() const { return world_; }
   const CgxMpiApi& api() const { return api_; }
   MpiProgress& progress() { return progress_; }

@@ -17,13 +17,13 @@ constexpr int kSpins = 30;
 constexpr int kYields = 100;
 constexpr auto kShortestSleep = std::chrono::microseconds(50);
 constexpr auto kLongestSleep = std::chrono::milliseconds(1);
-// Of a bulk message: some libraries move 30 KB of it each time they are called.
+// Calls per look for bulk messages: some libraries move only 30 KB in each call.
 constexpr int kCallsPerLook = 8;
-// A part of one (4 MiB) passes a network of 1 Gbit/s in less.
+// A part of a bulk message (4 MiB) takes less time than this at 1 Gbit/s.
 constexpr auto kBulkIdle = std::chrono::milliseconds(50);
-// A thread that has helped so recently will do so again.
+// A thread that has called help() within this time will do so again.
 constexpr auto kHelped = std::chrono::milliseconds(2);
-// MPI may call a send ended that it has only copied, and has yet to hand to the network.
+// MPI may report a send as ended that it has only copied and not yet passed to the network.
 constexpr auto kLinger = std::chrono::seconds(1);
 constexpr auto kDoze = std::chrono::milliseconds(20);
 constexpr auto kDrainTime = std::chrono::milliseconds(200);
@@ -81,7 +81,7 @@ void MpiProgress::stop() {
 void MpiProgress::end_part(MpiTransfer& transfer, const CgxMpiEnd& end) const {
   if ((end.error != 0 || end.cancelled != 0) && transfer.failure.text.empty()) {
     transfer.failure = failure_of_end(api_, end);
-    // The other parts of a receive will not come; those of a send may still be on their way.
+    // The other parts of a receive will not come; other parts of a send may still be on their way.
     transfer.cancel.store(true, std::memory_order_relaxed);
   }
   if (--transfer.parts != 0) return;
@@ -122,7 +122,7 @@ void MpiProgress::cancel_requests(bool all) {
       continue;
     }
     entry.cancelled = true;
-    // An error means that it has ended or cannot be cancelled; testing it tells.
+    // An error means that the request has ended or cannot be cancelled; its test shows which.
     api_.cancel(&requests_[i]);
     if (transfer.background) {
       transfer.background = false;
@@ -147,7 +147,7 @@ bool MpiProgress::poll() {
     return true;
   }
   if (ended == 0) return false;
-  // From the back, so that what moves into a gap has been looked at.
+  // From the back: the entry that moves into a gap has been handled already.
   std::sort(ends_.begin(), ends_.begin() + ended,
             [](const CgxMpiEnd& a, const CgxMpiEnd& b) { return a.index > b.index; });
   bool more_to_cancel = false;
@@ -218,7 +218,7 @@ void MpiProgress::pause(int& rounds) {
   if (waited_for && !helped && stay_awake(rounds++)) return;
   auto nap = helped ? Clock::duration(kHelped) : nap_after(idle);
   auto news = [this] { return stopping_ || cancel_seen_ || !fresh_entries_.empty(); };
-  // Whoever helps takes the news itself.
+  // A thread inside help() takes new entries itself.
   auto urgent = [&] { return helped ? stopping_ : news(); };
   std::unique_lock lock(mutex_);
   if (urgent()) return;

@@ -17,8 +17,8 @@ namespace cgx {
 ///
 /// A thread that waits for a transfer calls help(), which tests all requests. Where none waits, the
 /// thread in run() does: at once for a few microseconds after something has happened, then letting
-/// other threads run in between, then with naps (nap_after). A second after the end of the last
-/// transfer that somebody waits for it looks only every 20 ms, and not at all once there are no
+/// other threads run in between, then with naps (nap_after). If no transfer is
+/// waited for during a second, it looks only every 20 ms, and not at all once there are no
 /// requests.
 class MpiProgress {
  public:
@@ -41,7 +41,7 @@ class MpiProgress {
   /// memory.
   void stop();
 
-  /// How long to sleep between two looks when nothing has happened for `idle`: a twentieth of it,
+  /// Time to sleep between two looks when nothing has happened for `idle`: a twentieth of it,
   /// 50 us to 1 ms, and 50 us as long as bulk messages may be moving without an end of a part. A
   /// long wait costs little and ends with little delay.
   Clock::duration nap_after(Clock::duration idle) const;
@@ -79,7 +79,7 @@ class MpiProgress {
   std::vector<WatchedRequest> entries_;
   std::vector<uint64_t> requests_;  // of the entries with the same index
   std::vector<CgxMpiEnd> ends_;
-  int foreground_ = 0;                     // entries that somebody waits for
+  int foreground_ = 0;                     // entries that a thread waits for
   Clock::time_point last_ = Clock::now();  // when something happened
   Clock::time_point helped_{};             // when help() was last called
   bool ended_ = false;

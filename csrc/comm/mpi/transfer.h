@@ -17,7 +17,8 @@ namespace cgx {
 /// Thread-safe.
 class MpiChannel {
  public:
-  /// The first reason is kept; was this it? Rings.
+  /// Sets the reason why all transfers must end, and rings. Only the first reason is kept: true if
+  /// it is this one.
   bool abort(const std::string& reason);
   bool aborted() const { return aborted_.load(std::memory_order_acquire); }
   std::string reason() const;
@@ -55,9 +56,9 @@ struct MpiTransfer {
   std::atomic<uint32_t> state{kUnderWay};
   /// Written before `state` becomes kFailed.
   Failure failure;
-  /// Somebody wants it to end without a message (receives only).
+  /// The transfer shall end without a message (receives only).
   std::atomic<bool> cancel{false};
-  /// Not ended yet. Only whoever tests the requests touches it.
+  /// Number of parts that have not ended. Used only by the thread that tests the requests.
   int parts = 0;
 };
 

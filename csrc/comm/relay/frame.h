@@ -1,4 +1,4 @@
-// How an announced message begins on the wire: its length in kFrame bytes, then as much of the
+// First frame of an announced message on the wire: the length in kFrame bytes, then as much of the
 // message as fits into kEager bytes together with them.
 #pragma once
 

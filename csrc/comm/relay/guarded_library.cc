@@ -41,7 +41,7 @@ void GuardedLibrary::fail(Failure failure) {
 void GuardedLibrary::step_failed(int peer, const char* what, const Deadline& started,
                                  const std::exception& error) {
   Failure failure = failure_of(error);
-  if (failure.rank >= 0) fail(std::move(failure));  // a peer has told the cause
+  if (failure.rank >= 0) fail(std::move(failure));  // the cause came from a peer
   failure.text = str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ",
                         called(peer), ", ", started.elapsed_text(), ": ", failure.text);
   fail(std::move(failure));

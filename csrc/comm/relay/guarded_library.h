@@ -1,7 +1,7 @@
 // The message library of a relay, shared by its sender and its receiver: every step over the
 // library is guarded, and the first failure breaks the whole relay.
 //
-// Errors: whatever a step throws is kept as the cause, with both ranks, the step and how long it
+// Errors: the exception of a step is kept as the cause, with both ranks, the step and how long it
 // took; the library is aborted, and all later calls throw the same cause.
 // Thread-safety: abort(), failure() and the read-only members from any thread; all others from the
 // one that drives the relay.
@@ -40,10 +40,11 @@ class GuardedLibrary {
   size_t capacity() const { return capacity_; }
   void make_room(size_t bytes) { capacity_ = bytes > capacity_ ? bytes : capacity_; }
 
-  /// The library has tags enough to tell lengths apart (lengths.h), and lanes for direct transfers.
+  /// True if the library has enough tags for length classes (lengths.h), and for the lanes of
+  /// direct transfers.
   bool classes() const { return classes_; }
   bool direct() const { return direct_; }
-  /// How a message of `bytes` bytes travels; with `tag_without` where there are no classes.
+  /// Tag and room of a message of `bytes` bytes; the tag is `tag_without` without length classes.
   LengthClass class_of(size_t bytes, int tag_without) const {
     return classes_ ? length_class(bytes) : LengthClass{tag_without, bytes};
   }

@@ -31,8 +31,8 @@ class PointToPoint {
   /// `data` must stay valid and unchanged until the send has ended.
   virtual std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) = 0;
   /// Receives the next message of `peer` with this tag. The message may be shorter than `bytes`
-  /// (the library does not tell); a longer one is undefined behaviour in some libraries, so the
-  /// relay never lets it happen.
+  /// (the library does not report it); a longer one is undefined behaviour in some libraries, so
+  /// the relay never lets it happen.
   virtual std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) = 0;
   /// Makes every wait, here and where the library can reach them on the peers, end with an error.
   virtual void abort(const std::string& reason) = 0;

@@ -42,7 +42,7 @@ class Receiver {
   void advance(int peer);
 
   /// Waits for a transfer with `peer` of any kind. `blocker` moves that transfer on and returns
-  /// what it still waits for, null at its end. TimeoutError at the deadline.
+  /// the library's transfer that it still waits for, null at its end. TimeoutError at the deadline.
   template <typename Blocker>
   void wait_for(int peer, const char* what, const Deadline& deadline, Blocker blocker);
 

@@ -17,11 +17,11 @@ inline constexpr size_t kRelayEagerBytes = 16384;
 /// receivers learn the true length before they read: a length above `capacity` is a MismatchError.
 /// The other messages of a call (begin_call) travel as they are.
 ///
-/// What is not a first frame carries a tag that tells its length to an eighth (lengths.h), and is
-/// received with that much room: a receive of a rank that expects another length never matches it,
-/// so there is no overrun, and all receives of a call are posted before anything has come. Messages
-/// between ranks that agree need no round trip. A library with fewer tags uses 1 for rests and 2
-/// for messages that are not announced, and the receives of a call are posted when its first
+/// Everything but first frames carries a tag that encodes its length to an eighth (lengths.h), and
+/// is received with that much room: a receive of a rank that expects another length never matches
+/// it, so there is no overrun, and all receives of a call are posted before anything has come.
+/// Messages between ranks that agree need no round trip. A library with fewer tags uses 1 for rests
+/// and 2 for messages that are not announced, and the receives of a call are posted when its first
 /// message has been looked at.
 ///
 /// post() needs no action of the receivers; open() waits until the sends of the exchange

@@ -53,7 +53,7 @@ void Sender::finish_sends(OutgoingExchange& out, const Deadline& deadline) {
 }
 
 Sender::OutgoingExchange& Sender::begin_exchange(const Deadline& deadline) {
-  // What was opened and not posted is forgotten: nobody has seen it.
+  // Messages that were opened but not posted are dropped: no peer has seen them.
   open_ = false;
   OutgoingExchange& out = exchanges_[exchange_ % kExchanges];
   finish_sends(out, deadline);

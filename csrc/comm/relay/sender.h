@@ -41,7 +41,7 @@ class Sender {
   void abandon();
 
  private:
-  /// The messages of one exchange: where each of them lies, and what is on its way.
+  /// The messages of one exchange: their places in memory, and the sends under way.
   struct OutgoingExchange {
     struct Part {
       int peer;

@@ -29,12 +29,12 @@ class ShmPart {
 /// closes any descriptor of the file. Thread-safety: all methods may be called concurrently.
 class ShmArea {
  public:
-  /// Makes an area of `bytes` zeros, mode 0600, that has no name in /dev/shm where the kernel can
-  /// do that, so that nothing is left however the process ends; else under a name nobody can guess.
+  /// Makes an area of `bytes` zeros, mode 0600, without a name in /dev/shm where the kernel can do
+  /// that, so that nothing is left however the process ends; else under an unguessable name.
   /// ResourceError says what is missing and what to do, and leaves no file.
   static std::shared_ptr<ShmArea> create(size_t bytes);
 
-  /// Where other processes find it, for open().
+  /// The address under which other processes open() it.
   std::string address() const;
 
   /// Opens what create() made here or in another process. Null where it has no name and its
@@ -68,7 +68,7 @@ class ShmArea {
   /// however it ends; a forked child does not inherit it.
   void hold_lock(int rank);
 
-  /// Whether another process holds the lock of `rank`. Locks of this process look free.
+  /// True if another process holds the lock of `rank`. Locks of this process look free.
   bool locked_elsewhere(int rank) const;
 
  private:

@@ -86,7 +86,8 @@ std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& lay
     auto comm = std::make_unique<Shm>(area, memory, 0);
     rendezvous.set(kAreaKey, "ok " + area->address());
     announced = true;
-    // A little less time than the others have, so that they still learn who is missing.
+    // A little less time than the others have, so that they still receive the missing rank's
+    // number.
     const Deadline sooner = Deadline::after(deadline.left() / 4 * 3);
     std::vector<int> strangers;
     for (int peer = 1; peer < layout.size; ++peer) {
@@ -102,7 +103,7 @@ std::unique_ptr<Communicator> lead(Rendezvous& rendezvous, const SlotLayout& lay
     rendezvous.set(kStartKey, "ok ");
     return comm;
   } catch (const std::exception& error) {
-    // In this order: a rank that finds the name gone can look up why.
+    // Errors before unlink(): a rank that does not find the name can look up the reason.
     if (announced) tell(rendezvous, kNameKey, error);
     tell(rendezvous, announced ? kStartKey : kAreaKey, error);
     if (area) area->unlink();
@@ -172,7 +173,7 @@ std::unique_ptr<Communicator> follow(Rendezvous& rendezvous, int rank, const Slo
     if (attached) {
       area->unlink();  // rank 0 does this too, unless it is the one that died
     } else {
-      tell(rendezvous, key, error);  // rank 0 cleans up after it has told everybody
+      tell(rendezvous, key, error);  // rank 0 cleans up after it has sent the error to all
     }
     throw;
   }

@@ -25,8 +25,8 @@ inline constexpr int kMaxSlots = 4;
 /// place in that memory.
 inline constexpr size_t kLongSlot = size_t{1} << 62;
 inline constexpr size_t kLongSlotBytes = size_t{1} << 47;
-/// How many collectives that it has begun a rank remembers: a peer that lags further behind
-/// compares nothing.
+/// Number of fingerprints that a rank keeps, of its latest collectives. A peer that lags further
+/// behind compares nothing.
 inline constexpr int kFingerprints = 64;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&

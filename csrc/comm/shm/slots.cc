@@ -51,7 +51,7 @@ SlotExchange::SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory
 }
 
 SlotExchange::~SlotExchange() {
-  // A forked child that cleans up its copy must not speak for its parent.
+  // A forked child that cleans up its copy must not act for its parent.
   if (process_ != process_token()) return;
   memory_.rank(rank_).presence.store(RankState::kLeft, std::memory_order_seq_cst);
   for (int peer = 0; peer < size(); ++peer) {
@@ -109,7 +109,7 @@ Failure SlotExchange::published_failure() const {
 }
 
 void SlotExchange::fail(FailureKind kind, const std::string& text) {
-  // Whoever came first has the cause; ours may be a consequence of it.
+  // The first published failure is the cause; this rank's may be a consequence of it.
   const Failure failure{kind, text};
   if (publish(failure)) {
     first_failure_ = failure;
@@ -277,7 +277,7 @@ std::vector<int> SlotExchange::ended_peers(uint64_t number) {
 }
 
 void SlotExchange::begin_exchange(const Deadline& deadline) {
-  // What was opened and not posted is forgotten: nobody has seen it.
+  // Messages that were opened but not posted are dropped: no peer has seen them.
   open_ = false;
   opened_.clear();
   std::vector<PostedMessage>& before = in_flight_[slot()];

@@ -77,7 +77,7 @@ class SlotExchange : public Communicator {
   SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory, int rank,
                std::unique_ptr<LongSlots> long_slots);
 
-  /// Whether the process of `peer` still runs; true when in doubt. Called while waiting, about once
+  /// True if the process of `peer` still runs, or may run. Called while waiting, about once
   /// per kWaitSlice.
   virtual bool peer_alive(int peer) { return peer >= 0; }
 
@@ -97,7 +97,7 @@ class SlotExchange : public Communicator {
   struct ReadMessages {
     uint64_t taken = 0;     // messages of the peer that were received
     bool shown = false;     // the last of them is not released yet
-    uint64_t expected = 0;  // messages that the reader knows will come, up to this number
+    uint64_t expected = 0;  // messages that the reader expects, up to this number
   };
 
   /// Throws the first failure of the group, if there is one, and an error in a forked child.

@@ -55,14 +55,14 @@ std::string values_text(uint64_t count, const char* dtype);
 /// ", 4 bits", ", exact": of the first compressed layer; 0 bits: there is none.
 std::string bits_text(int bits);
 
-/// What a peer's header says of the codec of its first compressed layer.
+/// Text about the codec of a peer's first compressed layer, from its header.
 struct CodecText {
   std::string call;  // as bits_text()
-  std::string rest;  // ", maxmin bucket_size=64": what two sides of equally many bits differ in
+  std::string rest;  // ", maxmin bucket_size=64": shown if two sides have equally many bits
 };
 /// `family`: 0: there is none. `config`: the low half of the configuration's hash. `near`: this
-/// rank's own, or null; a peer's that differs from it in more than one parameter is told by its
-/// hash.
+/// rank's configuration, or null. A configuration that differs from it in more than one parameter
+/// is shown as its hash.
 CodecText codec_text(uint8_t family, uint32_t config, const CodecConfig* near);
 
 }  // namespace cgx

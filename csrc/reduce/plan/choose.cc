@@ -23,7 +23,7 @@ bool all_exact(const std::vector<Layer>& layers) {
                      [](const Layer& layer) { return layer.codec == raw_codec(); });
 }
 
-// Whether exact values may go directly: a checksum or a flag would need a message around them.
+// True if exact values may go directly: a checksum or a flag would need a message around them.
 bool takes_direct(const EngineOptions& options, const Topology& topology) {
   return options.direct_from > 0 && !topology.two_levels() && !options.checksum &&
          options.nonfinite == NonFinite::kPropagate;

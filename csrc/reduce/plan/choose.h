@@ -1,5 +1,5 @@
-// Which plan a call gets: the algorithm, and how large its messages are, from the options and the
-// topology of the group.
+// Choice of the plan of a call: algorithm and size of messages, from the options and the topology
+// of the group.
 //
 // Thread-safety: pure functions; equal arguments give equal plans on all ranks.
 #pragma once
@@ -20,7 +20,7 @@ inline constexpr char kReductions[] = "AUTO,SRA,ONESHOT,RING";
 /// The reduction of such a name, in any case. ConfigError: names `where`, the value and those.
 Reduction reduction_of(const std::string& where, const std::string& name);
 
-/// Which algorithm the options take for an all-reduce of these layers, if it fits. kAuto: direct
+/// The algorithm for an all-reduce of these layers under these options, if it fits. kAuto: direct
 /// where the options say so; else one-shot for two ranks (as many bytes as
 /// scatter-reduce-all-gather, half the roundings and half the latency) and for messages so small
 /// that a second exchange would cost more than the extra bytes.
@@ -39,7 +39,7 @@ std::shared_ptr<const Plan> make_shards_plan(const EngineOptions& options, const
                                              const std::shared_ptr<const Codec>& codec,
                                              DType dtype);
 
-/// Why a plan has the algorithm that it has: for logs.
+/// The reason for a plan's algorithm: for logs.
 std::string why_algorithm(const EngineOptions& options, const Plan& plan, const Topology& topology);
 
 }  // namespace cgx

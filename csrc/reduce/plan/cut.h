@@ -1,4 +1,4 @@
-// How runs of values are cut to size and placed in messages.
+// Cutting of runs of values to size, and their placement in messages.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@ struct Exchanges {
   }
 };
 
-/// Of a round of `plan`, whose operation, dtype and levels are set.
+/// The exchanges of a round of `plan`, whose operation, dtype and levels are set.
 Exchanges exchanges_of(const Round& round, const Plan& plan, int hosts);
 
 }  // namespace cgx

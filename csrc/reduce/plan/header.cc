@@ -32,8 +32,8 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
   return header;
 }
 
-// What a rank runs, as far as this one can tell from its header. What the hash covers and no detail
-// tells stays unsaid.
+// The call of a rank, as far as its header shows it. Details that only the plan's hash covers are
+// left out.
 CallSide side_of(const MessageHeader& h, int rank, const CallIdentity& here) {
   const auto operation = static_cast<Operation>(h.operation);
   CallSide side;

@@ -36,10 +36,10 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == Communicator::kPayloadOffset);
 
-/// After the payload, where the group has checksums.
+/// Size of the checksum after the payload, in groups with checksums.
 inline constexpr size_t kChecksumBytes = 8;
 
-/// What one call expects of every message. Immutable during the call.
+/// Properties of one call to which every message is compared. Immutable during the call.
 struct CallIdentity {
   const Plan* plan = nullptr;
   uint64_t sequence = 0;

@@ -51,9 +51,9 @@ const Codec* inner_codec(const Codec* codec, const PlanSpace& space) {
   return space.inner_exact ? raw_codec().get() : codec;
 }
 
-// What a round costs beyond its payload, per chunk: a header, padding per piece; cutting a round
-// into chunks can split each border's piece in two, whose encodings may be one byte and one padding
-// longer than the whole's.
+// Bytes of a round beyond its payload, per chunk: a header, and padding per piece. Cutting a round
+// into chunks can split the piece at each border in two, whose encodings may be one byte and one
+// padding longer together.
 constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kPieceAlignment;
 
 size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }
@@ -62,8 +62,9 @@ size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost :
 // can grow. So a large world size does not lead to rounds of a few values.
 size_t least_aim(const Budget& budget, size_t cost) { return budget.grows() ? cost : 0; }
 
-// The first round has this part of what is aimed at, the next one twice as much, and so on; so have
-// the last ones, from the end. Smaller aims stay: their rounds cost more than they hide.
+// The first round has 1/kRamp of the aimed size, the next one twice as much, and so on; the last
+// rounds shrink likewise. An aim below kSmallestRamp stays: smaller rounds cost more than they
+// hide.
 constexpr size_t kRamp = 4;
 constexpr size_t kSmallestRamp = 64 * 1024;
 // A tensor of many rounds has some twice as large in the middle: half as many messages, for the
@@ -194,9 +195,9 @@ void cut_one_level(Plan& plan, const PlanSpace& space) {
   });
 }
 
-// Exact values lie in the tensor as they travel, whatever the layers. As few rounds as there is
-// room for, of equal size: while a sum is made the link may rest, but every round costs each rank
-// the same waits, however small it is. Measured by hand: docs/performance.md.
+// Exact values travel as they lie in the tensor, so layers do not matter. The plan has as few
+// rounds as there is room for, of equal size: the link may rest while a sum is made, but every
+// round costs each rank the same waits, however small it is. Measured by hand: docs/performance.md.
 void cut_direct(Plan& plan, const PlanSpace& space) {
   for (const Layer& layer : plan.layers) {
     if (layer.codec != raw_codec()) throw Error("a direct plan has a compressed layer");

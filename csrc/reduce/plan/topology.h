@@ -1,4 +1,4 @@
-// Which ranks of a group share a host, and which of them communicate with other hosts.
+// The hosts of a group: lists of ranks, and the teams that communicate between hosts.
 //
 //   hosts    lists of ranks; every host has at least one
 //   teams    team k holds rank number k of every host: it reduces shard k of a tensor across the
@@ -31,7 +31,7 @@ class Topology {
   /// Ranks of a host, ascending.
   const std::vector<int>& host(int number) const { return hosts_[static_cast<size_t>(number)]; }
   int host_of(int rank) const { return host_of_[static_cast<size_t>(rank)]; }
-  /// Number of a rank among those of its host.
+  /// Number of a rank among the ranks of its host.
   int local_of(int rank) const { return local_of_[static_cast<size_t>(rank)]; }
 
   /// The team whose member on this host works for `rank`; the rank's own team if it has one.

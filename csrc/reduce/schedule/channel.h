@@ -10,7 +10,7 @@
 //     ... read it ...
 //     channel.release(peer);
 //
-// Ranks are those of the communicator; errors name those of the group. Not thread-safe.
+// Ranks are numbers in the communicator; errors name numbers in the group. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@ class Channel {
   /// after its own work only, without waiting for a message (needed for the first message of each
   /// peer).
   void will_receive(int peer, size_t payload_bytes, bool at_once);
-  /// After the last will_receive().
+  /// To be called after the last will_receive().
   void begin();
 
   /// Memory for the payload of a message to all peers; nullptr for 0 bytes.
@@ -60,7 +60,7 @@ class Channel {
   /// its own.
   void look_at_first();
 
-  // Where values travel apart from messages: all ranks send each other headers without a payload.
+  // For values that travel outside messages: all ranks send each other headers without a payload.
   /// In place of begin().
   void begin_headers();
   void post_headers();
@@ -82,7 +82,7 @@ class Channel {
     bool expected = false;  // the first one, by the communicator
     bool verified = false;  // the first one was looked at
   };
-  /// On the wire; 0 for a message that is not sent.
+  /// Size of a message on the wire; 0 for a message that is not sent.
   size_t message_bytes(size_t payload_bytes) const;
   /// MismatchError if the checksum is wrong.
   Message without_checksum(const Message& message, int peer) const;
@@ -95,7 +95,7 @@ class Channel {
   const bool across_;
   std::vector<int> peers_, sources_;
   std::vector<PeerMessages> incoming_;
-  std::vector<bool> announced_;  // was anything sent to the peer in this call?
+  std::vector<bool> announced_;  // by peer: something was sent to it in this call
   std::vector<std::pair<std::byte*, size_t>> opened_;
   std::vector<std::byte*> buffers_;
   std::vector<size_t> bytes_to_;

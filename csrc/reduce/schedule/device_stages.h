@@ -23,7 +23,7 @@ class DeviceStages {
  public:
   /// In the context that is current now. Both outlive the result.
   DeviceStages(const device::Queue& queue, const gpu::KernelModule& kernels);
-  /// Waits for what is on the stream.
+  /// Waits for the work on the stream.
   ~DeviceStages();
 
   void encode(Call& call, const std::vector<ChunkToSend>& chunks, const View& input, Stage stage);

@@ -6,10 +6,10 @@
 //     sum          chunk 0       chunk 1       chunk 2             in rank order, where they lie
 //     lane 1       chunk 0  -->  chunk 0, also to 2 ...            sums
 //
-// The bits are those of one-shot and of scatter-reduce-all-gather over messages; the traffic is
-// that of the latter, without copies into and out of messages: a rank sends from its tensor, and
-// receives the sums of others into it. Only contributions to its own chunk need memory, for a few
-// rounds.
+// The result has the same bits as one-shot and scatter-reduce-all-gather over messages. The traffic
+// equals scatter-reduce-all-gather, without copies into and out of messages: a rank sends from its
+// tensor, and receives the sums of others into it. Only contributions to its own chunk need memory,
+// for a few rounds.
 //
 // All ranks exchange headers first. Only contributions may arrive before the headers are compared,
 // in memory that nothing else uses; the receives of sums, which write to the tensor, are started
@@ -94,7 +94,7 @@ class DirectAllReduce {
     return view_.at(chunk(round, rank).pieces.front(), 0);
   }
 
-  // Where peer number `index` of sources() puts its contribution.
+  // Memory for the contribution of peer number `index` of sources().
   std::byte* room(size_t round, size_t index) const {
     return room_[round % kRoom] + index * stride_;
   }
@@ -153,7 +153,7 @@ class DirectAllReduce {
     for (int p : channel_.peers()) send(p, kSums, round, me_);
   }
 
-  // Waits for what was started for rounds up to this one.
+  // Waits for the transfers of rounds up to this one.
   void settle(size_t round) {
     StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
     for (int p : channel_.sources()) {
@@ -177,8 +177,8 @@ class DirectAllReduce {
   size_t stride_ = 0;             // room of one contribution
   std::vector<std::byte*> room_;  // by round
   std::vector<const std::byte*> payloads_;
-  // By peer. Last, and so destroyed first: what is under way after an error touches the tensor and
-  // the room no more.
+  // By peer. The last members, and so destroyed first: after that, transfers that were under way at
+  // an error no longer touch the tensor and the room.
   std::vector<std::deque<std::unique_ptr<Pending>>> contributions_;
   std::vector<std::deque<StartedTransfer>> started_;
 };

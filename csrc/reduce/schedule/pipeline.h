@@ -9,7 +9,7 @@ namespace cgx {
 /// Calls step(stage, round) for all stages of all rounds; the stages of a round in ascending order.
 ///
 /// depth >= stages: staggered. Each step begins one round and moves every round under way on by one
-/// stage, the youngest first, so what was sent in one step travels until the next one.
+/// stage, the youngest first, so a message sent in one step travels until the next one.
 /// depth < stages: `depth` rounds go side by side; all of them pass a stage before the first of
 /// them enters the next.
 template <typename Step>

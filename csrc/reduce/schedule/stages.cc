@@ -25,7 +25,7 @@ size_t block_values(const Codec& codec) {
 // Values that a thread gets, at least: below, waking it costs more than it does.
 constexpr size_t kValuesPerThread = 64 * 1024;
 
-// Where a part of a chunk ends in a piece: at a border of its codec's blocks.
+// The place in a piece at which a part of a chunk ends: a border of the codec's blocks.
 size_t cut(const Piece& piece, size_t value) {
   if (value <= piece.packed) return 0;
   const size_t inside = value - piece.packed;
@@ -43,7 +43,7 @@ void spread(const Call& call, const Chunk& chunk, size_t parts, const Work& work
     return;
   }
   call.parallel->run(parts, [&](size_t part) {
-    FloatMode ieee;  // of this thread: a pool inherits the mode of whoever started it
+    FloatMode ieee;  // of this thread: a pool inherits the mode of the thread that started it
     const size_t share = chunk.values / parts;
     const size_t from = share * part;
     const size_t to = part + 1 == parts ? chunk.values : from + share;

@@ -15,7 +15,7 @@ namespace cgx {
 /// independent.
 enum class Stage : int { kContribution = 0, kSum = 1, kInner = 2 };
 
-/// Of the generator, for this rank's roundings in one stage of the call.
+/// Key of the random generator for this rank's roundings in one stage of the call.
 RandomKey key_of(const Call& call, uint64_t seed, Stage stage);
 
 /// Address of values of the call's tensor.

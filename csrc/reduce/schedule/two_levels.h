@@ -25,7 +25,7 @@ class TwoLevels {
   const bool member;               // of team number `local`
   const size_t hosts;              // all of them
   std::vector<int> locals;         // the other ranks of this host, by their local number
-  std::vector<int> other_members;  // those of them that are in a team
+  std::vector<int> other_members;  // the locals that are in a team
   std::optional<Channel> inner;    // if this host has several ranks
   std::optional<Channel> cross;    // if this rank is in a team
 

@@ -41,7 +41,7 @@ class AllReduce {
     }
   }
 
-  // Where the host's sum of the own shard lies: in the tensor itself where that is fp32.
+  // Memory of the host's sum of this rank's shard: the tensor itself if it is fp32.
   View partial(size_t number) {
     if (!levels_.inner || !levels_.member || call_.plan.dtype == DType::kFloat32) return data_;
     const Chunk& chunk = levels_.shard(number, levels_.local).inner;

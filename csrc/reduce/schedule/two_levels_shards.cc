@@ -50,7 +50,7 @@ class Shards {
   const Chunk& chunk(size_t number, int team, int host) const {
     return levels_.shard(number, team).chunks[static_cast<size_t>(host)];
   }
-  // What the own team serves on this host.
+  // The chunk that this rank's team serves on this host.
   const Chunk& served(size_t number) const { return chunk(number, levels_.local, levels_.host); }
   // The piece of the rank with this local number on this host.
   const Piece& piece_of(size_t number, int local) const {
@@ -216,7 +216,7 @@ class AllGather : private Shards {
     }
   }
 
-  // What a team brings from the other hosts: its chunks, one behind the other.
+  // Bytes that a team brings from the other hosts: its chunks, one behind the other.
   size_t foreign_bytes(size_t number, int team) const {
     size_t bytes = 0;
     for (int host : other_hosts_) bytes += bundle_stride(chunk(number, team, host));
@@ -227,7 +227,7 @@ class AllGather : private Shards {
     const Chunk own = alone(piece_of(number, levels_.local));
     std::byte* message =
         levels_.member ? levels_.cross->open_broadcast(served(number).payload_bytes) : nullptr;
-    // This rank is the first of those that its team serves, and so the first piece of the message.
+    // This rank is the first rank that its team serves, so its piece is the first of the message.
     std::byte* encoded = levels_.inner ? levels_.inner->open_broadcast(own.payload_bytes) : message;
     encode_chunk(call_, own, input_, Stage::kContribution, encoded);
     decode_chunk(call_, own, encoded, output_);

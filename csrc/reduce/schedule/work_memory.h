@@ -20,7 +20,7 @@ class WorkMemory {
   WorkMemory() : allocate_(&on_host) {}
   explicit WorkMemory(Allocate allocate) : allocate_(std::move(allocate)) {}
 
-  /// Of all blocks.
+  /// Size of all blocks together.
   size_t bytes() const {
     size_t all = 0;
     for (const Block& block : blocks_) all += block.bytes;

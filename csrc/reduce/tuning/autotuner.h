@@ -33,7 +33,7 @@
 
 namespace cgx {
 
-/// All that an autotuner has measured and decided.
+/// Measurements and decisions of an autotuner.
 struct TuningReport {
   struct CodecRow {
     std::string codec;
@@ -57,7 +57,7 @@ struct TuningReport {
   double seconds = 0;         // of the measurement, on the slowest rank
   LinkModel link;
   std::vector<CodecRow> codecs;
-  /// Of all-reduces of fp32 with the codec that was measured first.
+  /// Sizes of all-reduces of fp32 with the codec that was measured first.
   std::vector<SizeRow> sizes;
   std::vector<ClassRow> classes;
 };
@@ -72,16 +72,16 @@ class Autotuner {
   struct Decision {
     std::shared_ptr<const Plan> plan;
     TunedClass::Pick turn;
-    /// For ran(); null: no decision.
+    /// Used by ran(); null: no decision.
     TunedClass* tuned = nullptr;
   };
 
   /// The plan to run instead of `asked`. Collective if anything is measured or exchanged: all ranks
   /// call it for the same calls in the same order, each directly before it runs the plan. Throws as
-  /// Engine::run(); `number` is that of the call.
+  /// Engine::run(); `number` is the number of the call.
   Decision decide(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
                   uint64_t number);
-  /// For ran().
+  /// The time stamp for the span that ran() takes.
   static int64_t now();
   /// The plan has run, in this time. Not to be called for a plan that has failed.
   void ran(const Decision& decision, const Span& span);

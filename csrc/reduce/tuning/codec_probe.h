@@ -1,4 +1,4 @@
-// How fast a codec is on this CPU.
+// Measures the speed of a codec on this CPU.
 #pragma once
 
 #include "codec/codec.h"

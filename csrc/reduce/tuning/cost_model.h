@@ -21,7 +21,8 @@
 
 namespace cgx {
 
-/// How the compressed layers of a call are sent; a tie goes to the first in this order.
+/// The form in which the compressed layers of a call are sent. A tie goes to the first in this
+/// order.
 enum class Choice : uint8_t { kExact = 0, kHalf = 1, kAsked = 2 };
 inline constexpr size_t kChoices = 3;
 inline constexpr Choice kAllChoices[] = {Choice::kExact, Choice::kHalf, Choice::kAsked};

@@ -41,8 +41,8 @@ class SharedClock {
 
   bool one_clock() const { return one_clock_; }
 
-  /// By rank, an exchange that all ranks began together and none could end before all had begun.
-  /// In the order of time; none is needed with one clock.
+  /// Adds the spans, by rank, of an exchange that no rank could end before all had begun. To be
+  /// called in the order of time; not needed with one clock.
   void meet(const std::vector<Span>& by_rank);
 
   /// Seconds of a call; 0 if a rank has nothing. At least the shortest, and at most the longest, of

@@ -22,7 +22,8 @@ constexpr uint64_t kMostPatience = 16;
 // Before a near rival has lost so many pairs, noise may have done it, or a slow second in which all
 // of the race took place: until then it is tried and judged often.
 constexpr size_t kSurePairs = 32;
-// Pairs that say something so different from those before are of another machine or link.
+// Pairs that differ from earlier pairs by this factor show that the machine or the link has
+// changed.
 constexpr double kChanged = 1.5;
 
 // Mean of the shortest third; negative without any. Of long calls that share a machine with others,
@@ -171,7 +172,7 @@ void TunedClass::judge_race(const std::vector<double>& seconds) {
 }
 
 void TunedClass::settle(Choice choice) {
-  // Of the race, or of the watch that ends: what the new choice's rivals are known by.
+  // The times of the new choice's rivals come from the race, or from the watch that ends.
   std::vector<Rival> rivals;
   for (Choice other : kAllChoices) {
     if (other == choice || predicted_[static_cast<size_t>(other)] < 0) continue;
@@ -262,7 +263,7 @@ bool TunedClass::judge(Rival& rival) {
   measured_[static_cast<size_t>(rival.choice)] = its;
   measured_[static_cast<size_t>(choice_)] = own;
   if (wins(rival.choice, its, own)) {
-    // The time of the third choice may be as outdated as that of this one was.
+    // The time of the third choice may be as outdated as this choice's time was.
     if (far) {
       start_race();
     } else {
@@ -270,7 +271,7 @@ bool TunedClass::judge(Rival& rival) {
     }
     return true;
   }
-  // As long as the latest pairs say otherwise, it is tried as often as before.
+  // While the latest pairs contradict the decision, the rival is tried as often as before.
   if (changed) {
     rival.patience = 1;
   } else if (rival.pairs.size() >= kSurePairs && !wins(rival.choice, its_now, own_now)) {

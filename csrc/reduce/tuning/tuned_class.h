@@ -1,9 +1,9 @@
 // The choice for one class of messages, all of about the same size and kind: raced for first, then
 // watched.
 //
-//     turn = tuned.next();               // which choice this call takes
+//     turn = tuned.next();               // the choice for this call
 //     ... the call; where turn.timed(): tuned.record(turn.sample, when it began and ended) ...
-//     if (tuned.due()) tuned.renew(...); // the group's seconds of what was recorded, by sample
+//     if (tuned.due()) tuned.renew(...); // the group's seconds of the recorded calls, by sample
 //
 // The race: all choices that are not hopeless take turns, call by call, for kRaceCalls calls at
 // most. After 1, 2, 4, 8, 16 turns ranks exchange what they have measured, and a choice that is
@@ -18,8 +18,8 @@
 // A time is the mean of the shortest third: other work on the machine makes calls longer, never
 // shorter. Ties are decided as in fastest().
 //
-// What next() and due() say depends on the number of calls and on what was exchanged, never on this
-// rank's clock: it is the same on all ranks. Not thread-safe.
+// The results of next() and due() depend on the number of calls and on exchanged times, never on
+// this rank's clock: they are the same on all ranks. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -80,7 +80,7 @@ class TunedClass {
   /// A choice other than the current one.
   struct Rival {
     Choice choice;
-    double ratio = 1;              // of its time to that of the choice settled for
+    double ratio = 1;              // of its time to the settled choice's time
     std::vector<TrialPair> pairs;  // the latest that it was judged by
     std::vector<TrialPair> fresh;  // since then
     size_t trials = 0;             // since then; more than pairs where calls have failed
@@ -95,10 +95,10 @@ class TunedClass {
   void judge_rivals(const std::vector<double>& seconds);
   /// True if that was the end of the watch, and of the rival.
   bool judge(Rival& rival);
-  /// Whether this time beats the time of the current choice.
+  /// True if this time beats the time of the current choice.
   bool wins(Choice rival, double its, double own) const;
   void pause(Rival& rival);
-  /// Whether a rival is near, and has been tried too seldom to be sure that it loses.
+  /// True if a rival is near, and has been tried too seldom to be sure that it loses.
   static bool unsure(const Rival& rival);
   Pick timed(Choice choice);
   static size_t pairs_wanted(const Rival& rival);
@@ -112,7 +112,7 @@ class TunedClass {
   std::vector<Choice> taken_;  // by sample
 
   std::vector<Choice> racers_;
-  bool doubtful_ = false;                           // is one of them expected to be far behind?
+  bool doubtful_ = false;                           // one of them is expected to be far behind
   std::array<std::vector<double>, kChoices> laps_;  // by choice and turn; 0: not known
   size_t lap_ = 0, place_ = 0;                      // of the next call
   uint64_t race_calls_ = 0;

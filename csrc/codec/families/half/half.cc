@@ -104,9 +104,7 @@ const Family& half_family() {
   static const auto* family = new Family{
       .id = 2,
       .name = "half",
-      .meaning =
-          "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on "
-          "become infinite",
+      .meaning = "Values of fp32 rounded to 16 bits, as bf16 or fp16",
       .parameters = {{.name = "bits",
                       .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
                       .kind = Kind::kInteger,

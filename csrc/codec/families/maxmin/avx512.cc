@@ -25,12 +25,12 @@ namespace {
 using namespace cgx::cpu;
 
 #include "codec/ops/simd_avx512-inl.h"
-// After the vector operations.
+// These need the vector operations.
 #include "codec/ops/extremes-inl.h"
 #include "codec/ops/random-inl.h"
-// After the bounds helpers.
+// This needs the headers above.
 #include "codec/ops/pack-inl.h"
-// After all of them.
+// This needs all headers above.
 #include "codec/families/maxmin/loops-inl.h"
 
 }  // namespace

@@ -8,14 +8,14 @@
 //   regular   unit = (max - min) / levels
 //             q = rint((x - min) / unit)
 //             x^ = min + unit q
-//   wide      max - min or the topmost x^ would overflow. The stored unit is negative, which marks
+//   overflow  max - min or the topmost x^ would overflow. The stored unit is negative, which marks
 //             the bucket: -(max/2 - min/2) / levels. Everything is done at half scale:
 //             x^ = 2 min(min/2 + |unit| q, FLT_MAX/2), step = 2 |unit|
 //   constant  max = min: unit = 0, all q = 0, x^ = min exactly
 //   other     a NaN or Inf in the bucket: unit = min = quiet NaN 0x7fc00000, all q = 0, every x^ is
 //             NaN
 //
-// Where the unit is subnormal it is rounded up, so that the largest level does not fall short of max.
+// A subnormal unit is rounded up, so that the largest level does not fall short of max.
 //
 // Bounds. Nearest: |x^ - x| <= step/2 + 12 2^-24 M + 2^-148. Stochastic: < step + the same, and the
 // mean over u is x to within 2^-24 step + the same. Every finite bucket decodes to finite values. A
@@ -26,9 +26,9 @@
 
 namespace cgx {
 
-/// What travels with a bucket: two float32, little-endian, unit first.
+/// The two numbers that turn the codes of a bucket into values: see the table above.
 struct MaxMinMeta {
-  float unit;
+  float unit;  // negative: marks an overflow bucket
   float min;
 };
 
@@ -72,8 +72,8 @@ CGX_HD MaxMinScale maxmin_scale(MaxMinMeta meta, float levels) {
   return {1.0f, meta.min, 1.0f, 0.0f};
 }
 
-/// Position of x on the scale of codes, in [0, top] but for rounding; anything for buckets with top
-/// = 0.
+/// Position of x on the scale of codes: in [0, top], up to rounding. Arbitrary for buckets with
+/// top = 0.
 CGX_HD float maxmin_position(float x, MaxMinScale s) {
   return rn_div(rn_sub(rn_mul(x, s.scale), s.offset), s.step);
 }
@@ -88,11 +88,11 @@ CGX_HD MaxMinReciprocal maxmin_reciprocal(float step) {
   return {high, static_cast<float>(exact - static_cast<double>(high))};
 }
 
-/// Steps below it are divided by.
+/// Positions are computed by a division, not by a reciprocal, if the step is smaller.
 constexpr float kMaxMinLeastStep = 0x1p-60f;
 
-/// Is the code of every value of the bucket, to nearest, that of maxmin_code_by_reciprocal()? Why
-/// just these: families/maxmin/loops-inl.h.
+/// True if maxmin_code_by_reciprocal() gives the nearest code of every value of the bucket. The
+/// proof is in families/maxmin/loops-inl.h.
 CGX_HD bool maxmin_by_reciprocal(MaxMinMeta meta) {
   const uint32_t low = as_bits(meta.unit) & 0xffffu;
   const bool safe = low == 0 || (low >= 8 && low <= 0x10000u - 8);

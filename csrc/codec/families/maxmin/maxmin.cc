@@ -96,7 +96,7 @@ class MaxMinCodec final : public Codec {
   }
 
  private:
-  /// Where the parts of a payload start.
+  /// Offsets of the parts of a payload.
   struct Layout {
     size_t coded;  // values
     size_t codes;  // byte
@@ -204,12 +204,13 @@ const Family& maxmin_family() {
                       .meaning = "1: the last numel mod bucket_size values are sent exactly"}},
       .python = "MaxMin",
       .doc =
-          "With ``levels = 2**bits - 1``: ``unit = (max - min) / levels``, ``q = round((x - min) "
-          "/ unit)``,\n``x^ = min + unit * q``, in float32 whatever the tensor's type. "
-          "csrc/codec/families/maxmin/formulas.h states\nthe bounds: ``|x^ - x| <= unit / 2`` "
-          "and a few float32 roundings with ``rounding=\"nearest\"``. A\nbucket of equal values "
-          "is exact; a bucket with a NaN or an Inf comes back as NaN and touches no\nother "
-          "bucket.",
+          "With ``levels = 2**bits - 1``, in float32 whatever the tensor's type::\n\n"
+          "    unit = (max - min) / levels\n"
+          "    q = round((x - min) / unit)  # the code\n"
+          "    x^ = min + unit * q          # the decoded value\n\n"
+          "With ``rounding=\"nearest\"`` the error ``|x^ - x|`` is at most ``unit / 2`` and a few "
+          "roundings of\nfloat32; docs/numerics.md states the bounds. A bucket of equal values is "
+          "exact. A bucket with a\nNaN or an Inf decodes to NaN and affects no other bucket.",
       .make = make,
       .bound = bound,
       .gpu_runs = maxmin::gpu_runs,

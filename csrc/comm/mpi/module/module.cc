@@ -64,7 +64,7 @@ int init(int* level) {
   int provided = MPI_THREAD_SINGLE;
   const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   *level = level_of(provided);
-  // Whoever initialises MPI chooses what its errors do; the default is to end the process.
+  // The code that initialises MPI chooses the effect of errors; the default ends the process.
   if (error == MPI_SUCCESS) return MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   return error;
 }
@@ -278,11 +278,11 @@ PyMethodDef methods[] = {
     {"library_version", py_library_version, METH_NOARGS,
      "First line of MPI_Get_library_version(); works before MPI is initialised."},
     {"is_initialized", py_is_initialized, METH_NOARGS,
-     "MPI_Initialized(), whoever has initialised it."},
+     "MPI_Initialized(): true also if another package has initialised MPI."},
     {"before_finalize", py_before_finalize, METH_NOARGS,
-     "What MPI_Finalize begins with: ends all transfers, and the engine's own thread."},
+     "Runs at the beginning of MPI_Finalize: ends all transfers and the engine's thread."},
     {"exit_in_error", py_exit_in_error, METH_NOARGS,
-     "Notes that the interpreter ends because of an exception that nobody caught."},
+     "Notes that the interpreter ends because of an uncaught exception."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {
@@ -306,7 +306,7 @@ PyObject* make_module() {
     Py_DECREF(module);
     return nullptr;
   }
-  // Python has few places for such functions; those of the C library run a little later.
+  // Python has few places for such functions. The C library calls its own a little later.
   if (Py_AtExit(run_exit_hook) != 0) atexit(run_exit_hook);
   return module;
 }

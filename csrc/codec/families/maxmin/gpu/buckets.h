@@ -20,8 +20,8 @@ CGX_HD void set_meta(Shared& shared, const Tile& tile, uint32_t b, MaxMinMeta me
   shared.scales[b] = {meta.min, safe ? maxmin_reciprocal(meta.unit) : MaxMinReciprocal{0, 0}, safe};
 }
 
-/// Meta of the tile's buckets into shared.meta. `Fold(extremes, lanes)` joins those of `lanes`
-/// neighbouring threads.
+/// Meta of the tile's buckets into shared.meta. `Fold(extremes, lanes)` joins the
+/// extremes of `lanes` neighbouring threads.
 template <typename Fold>
 CGX_HD void extremes_phase(Shared& shared, const Tile& tile, uint32_t t, const Fold& fold,
                            uint32_t lanes, uint32_t threads) {

@@ -45,7 +45,7 @@ CGX_HD void put_group(Shared& shared, uint32_t i, uint32_t low, uint32_t high) {
     for (uint32_t k = 0; k < kBits; ++k) to[k] = static_cast<unsigned char>(all >> (8 * k));
   }
 }
-/// Of the first four and the last four codes.
+/// Reads the codes of a group: the first four into `low`, the last four into `high`.
 template <uint32_t kBits>
 CGX_HD void get_group(const Shared& shared, uint32_t i, uint32_t& low, uint32_t& high) {
   const unsigned char* from = shared.codes + i / kGroup * kBits;
@@ -70,7 +70,7 @@ CGX_HD void get_group(const Shared& shared, uint32_t i, uint32_t& low, uint32_t&
 CGX_HD uint32_t bucket_of_group(const Tile& tile, uint32_t i) {
   const CodecRun& run = *tile.run;
   if (run.kind == Kind::kMaxMin) return i * run.inverse >> 22;
-  // A wide bucket is larger than a tile, which holds two of them at most.
+  // A long bucket is larger than a tile, so a tile holds parts of two of them at most.
   return tile.first - tile.bucket * run.bucket + i >= run.bucket ? 1 : 0;
 }
 

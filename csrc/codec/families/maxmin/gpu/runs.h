@@ -9,7 +9,8 @@
 
 namespace cgx::maxmin {
 
-/// As Family::gpu_runs: one entry for what is coded, and one for a rest that is sent raw.
+/// Implements Family::gpu_runs: one entry for the coded values, and one for a rest that is sent
+/// raw.
 void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
               DType dtype, uint64_t payload);
 
