@@ -38,7 +38,8 @@ def _python(code, autoload="1", **env):
 
 
 # What torch does at its import for a package like this one: it looks for entry points, whoever has
-# any, and calls them. Not the whole import is timed: torch's own second varies by more than the limit.
+# any, and calls them. The whole import is not timed: torch's own second varies by more than the
+# limit.
 _TIME_OF_REGISTRATION = """
 import sys, time, torch
 from importlib.metadata import entry_points
