@@ -116,7 +116,7 @@ PROBES: Probes = (
     Probe("codec", ("--quick",), _codec),
     Probe(
         "allreduce",
-        ("--carrier", "shm", "--sizes", "16K", "1M", "64M", "--bits", "32", "8", "4", "2")
+        ("--communicator", "shm", "--sizes", "16K", "1M", "64M", "--bits", "32", "8", "4", "2")
         + ("--repeats", "9", "--no-bf16", "--peers"),
         _allreduce,
     ),

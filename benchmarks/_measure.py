@@ -82,7 +82,7 @@ def measure_size(timing: Timing, methods: Sequence[Method], nbytes: int) -> dict
         rows.append(
             {
                 "method": method.name,
-                "carrier": method.carrier,
+                "communicator": method.communicator,
                 "bits": method.bits,
                 **checks[i],
                 "seconds": _slowest([per_rank["times"][i] for per_rank in gathered]),

@@ -127,7 +127,7 @@ class Method(ABC):
     """All-reduces an fp32 vector in place, among all ranks. `mean`: the result is their mean."""
 
     name: str
-    carrier: str = "gloo"
+    communicator: str = "gloo"
     bits: int = 32
     mean: bool = False
     wire_source: str = "formula"
@@ -206,9 +206,9 @@ class CgxGroup(Method):
 
     wire_source = "measured"
 
-    def __init__(self, name: str, carrier: str, options: dict[str, Any]):
+    def __init__(self, name: str, communicator: str, options: dict[str, Any]):
         self.name = name
-        self.carrier = carrier
+        self.communicator = communicator
         self.bits = options["bits"]
         self.group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**options))
 
@@ -258,11 +258,11 @@ class WidthGroup(CgxGroup):
         return torch.maximum(asked, half) if self.name == "tuned" else asked
 
     def tuning(self) -> dict[str, Any]:
-        """What the autotuned group knows of its link and codecs, as JSON; its carrier."""
+        """What the autotuned group knows of its link and codecs, as JSON; its communicator."""
         model = torch_cgx.tuning(self.group)
         assert model is not None, f"{self.name} is not autotuned"
         facts = {name: model[name] for name in ("seconds", "measurements", "link", "codecs")}
-        return {"carrier": torch_cgx.stats(self.group)["carrier"], "tuning": facts}
+        return {"communicator": torch_cgx.stats(self.group)["carrier"], "tuning": facts}
 
     def tuning_of(self, nbytes: int) -> dict[str, Any]:
         """What the autotuned group knows of messages of this size."""

@@ -127,7 +127,7 @@ class DeepSpeedShm(Method):
     """
 
     name = "DeepSpeed shm"
-    carrier = "shm"
+    communicator = "shm"
 
     def __init__(self) -> None:
         # Read by the op when it is made; the names of its memory are made from them.
@@ -165,7 +165,7 @@ class OpenMpi(Method):
     """MPI_Allreduce in place through mpi4py, in processes that mpirun has started."""
 
     name = "Open MPI"
-    carrier = "mpi"
+    communicator = "mpi"
 
     def __init__(self) -> None:
         from mpi4py import MPI  # type: ignore[import-not-found]

@@ -1,6 +1,6 @@
-"""How fast all-reduces are: cgx on its carriers, against gloo, torch's hooks and other systems.
+"""Speed of all-reduces: cgx on its communicators, against gloo, torch's hooks and other systems.
 
-    python -m benchmarks.allreduce [--ranks 2] [--carrier shm gloo] [--sizes 4 64K 64M]
+    python -m benchmarks.allreduce [--ranks 2] [--communicator shm gloo] [--sizes 4 64K 64M]
         [--bits 32 8 4 2] [--repeats 15] [--peers powersgd deepspeed] [--mpirun PROGRAM] [--quick]
         [--json FILE] [--plot FILE]
 
@@ -21,6 +21,7 @@ import dataclasses
 import itertools
 import sys
 import time
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,11 @@ QUICK_SIZES = [4, 4**6, 4**8, 4**10, 4**12]
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration of cgx. carrier: "shm" or "gloo"; bits: 32 is exact; reduction,
+    """One configuration of cgx. communicator: "shm" or "gloo"; bits: 32 is exact; reduction,
     segment_kb (of shm) and fusion_mb (of gloo) as in torch_cgx.Options, None for the default.
     """
 
-    carrier: str
+    communicator: str
     bits: int
     reduction: str | None = None
     segment_kb: int | None = None
@@ -53,7 +54,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        parts = ["cgx", self.carrier, "exact" if self.bits == 32 else f"{self.bits} bit"]
+        parts = ["cgx", self.communicator, "exact" if self.bits == 32 else f"{self.bits} bit"]
         parts += [self.reduction] if self.reduction else []
         parts += [f"{self.segment_kb}K"] if self.segment_kb else []
         parts += [f"{self.fusion_mb}M"] if self.fusion_mb else []
@@ -66,7 +67,7 @@ class Cgx(CgxGroup):
     def __init__(self, variant: Variant, bucket_size: int):
         self._reduction = variant.reduction or "AUTO"
         options: dict[str, Any] = {
-            "inner_communicator": variant.carrier.upper(),
+            "inner_communicator": variant.communicator.upper(),
             "inner_reduction": self._reduction,
             "bits": variant.bits,
             "bucket_size": bucket_size,
@@ -75,7 +76,7 @@ class Cgx(CgxGroup):
             options["shm_segment_kb"] = variant.segment_kb
         if variant.fusion_mb:
             options["fusion_buffer_mb"] = variant.fusion_mb
-        super().__init__(variant.name, variant.carrier, options)
+        super().__init__(variant.name, variant.communicator, options)
 
     def two_roundings(self, reference: Reference) -> bool:
         once = self._reduction == "ONESHOT" or (
@@ -126,14 +127,42 @@ def measure(fields: dict[str, Any]) -> dict[str, Any]:
     return {"sizes": [_measure.measure_size(timing, methods, nbytes) for nbytes in job.sizes]}
 
 
+class _Renamed(argparse.Action):
+    """A former name of the option that sets `dest`: works, with a DeprecationWarning.
+
+    In this module, because Python shows such warnings of the main module only.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        message = f"{option_string} is deprecated: it is called --{self.dest} now"
+        warnings.warn(message, DeprecationWarning, stacklevel=1)
+        setattr(namespace, self.dest, values)
+
+
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.allreduce",
         description="Speed of all-reduces on this host, against gloo in the same run.",
     )
     parser.add_argument("--ranks", type=at_least(2), default=2, metavar="N")
+    choices = ["shm", "gloo"]
     parser.add_argument(
-        "--carrier", nargs="+", choices=["shm", "gloo"], default=["shm", "gloo"], help="of cgx"
+        "--communicator", nargs="+", choices=choices, default=choices, help="of cgx"
+    )
+    parser.add_argument(
+        "--carrier",
+        dest="communicator",
+        nargs="+",
+        choices=choices,
+        action=_Renamed,
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
     )
     _command.add_reduction_arguments(parser, "4, 64K, 64M")
     parser.add_argument(
@@ -155,7 +184,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         nargs="+",
         type=at_least(1),
         metavar="MB",
-        help="compare sizes of the gloo carrier's buffer (CGX_FUSION_BUFFER_SIZE_MB)",
+        help="compare sizes of the gloo communicator's buffer (CGX_FUSION_BUFFER_SIZE_MB)",
     )
     parser.add_argument("--no-bf16", action="store_true", help="leave out torch's bf16 hook")
     parser.add_argument(
@@ -190,17 +219,17 @@ def find_peers(args: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
 
 def make_job(args: argparse.Namespace, peers: list[str] | None = None) -> Job:
     variants = []
-    for carrier, bits, reduction in itertools.product(
-        dict.fromkeys(args.carrier), dict.fromkeys(args.bits), args.reduction or [None]
+    for communicator, bits, reduction in itertools.product(
+        dict.fromkeys(args.communicator), dict.fromkeys(args.bits), args.reduction or [None]
     ):
         if bits == 16 and not sixteen_bits():
             continue
-        if carrier == "shm":
+        if communicator == "shm":
             segments = args.segment_kb or [None]
-            variants += [Variant(carrier, bits, reduction, segment_kb=kb) for kb in segments]
+            variants += [Variant(communicator, bits, reduction, segment_kb=kb) for kb in segments]
         else:
             buffers = args.fusion_mb or [None]
-            variants += [Variant(carrier, bits, reduction, fusion_mb=mb) for mb in buffers]
+            variants += [Variant(communicator, bits, reduction, fusion_mb=mb) for mb in buffers]
     return Job(
         sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
         repeats=args.repeats or (5 if args.quick else 15),
@@ -221,7 +250,7 @@ _PEER_COLORS = {
 
 
 def _style(row: dict[str, Any]) -> dict[str, Any]:
-    """Colour tells the bits, the line the carrier."""
+    """The colour shows the bits, the line the communicator."""
     if row["method"] == GLOO:
         return {"color": "black", "linestyle": "-", "marker": "s"}
     if not row["method"].startswith("cgx"):
@@ -230,8 +259,8 @@ def _style(row: dict[str, Any]) -> dict[str, Any]:
     color = _command.color(row["method"], row["bits"])
     return {
         "color": color,
-        "linestyle": "-" if row["carrier"] == "shm" else "--",
-        "marker": "o" if row["carrier"] == "shm" else "v",
+        "linestyle": "-" if row["communicator"] == "shm" else "--",
+        "marker": "o" if row["communicator"] == "shm" else "v",
     }
 
 

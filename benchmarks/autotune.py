@@ -244,7 +244,7 @@ def run(job: AutotuneJob, link: str, processes: int) -> dict[str, Any]:
     rows = [to_row(same) for same in zip(*(run["sizes"] for run in runs), strict=True)]
     return {
         "link": link,
-        "carrier": runs[0]["carrier"],
+        "communicator": runs[0]["communicator"],
         "tuning": [run["tuning"] for run in runs],
         "rows": rows,
     }
@@ -288,7 +288,7 @@ def _of_best(samples: dict[str, list[float]]) -> float:
 def table(run: dict[str, Any]) -> str:
     """All sizes of one link."""
     lines = [
-        f"{run['link']} ({run['carrier']})",
+        f"{run['link']} ({run['communicator']})",
         f"{'size':>6}" + "".join(f"{name:>11}" for name in METHODS) + f"  {'best':<6}"
         f"{'of best':>8} {'control':>8}  taken",
     ]

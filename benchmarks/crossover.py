@@ -207,7 +207,7 @@ def crossover_rates(runs: list[dict[str, Any]], level: str) -> list[dict[str, An
 def table(run: dict[str, Any]) -> str:
     """All sizes of one link."""
     lines = [
-        f"{run['rate']} ({run['carrier']}), link and codecs measured in "
+        f"{run['rate']} ({run['communicator']}), link and codecs measured in "
         f"{time_text(run['tuning']['seconds'])}",
         f"{'size':>6} {'exact':>9} {'16 bit':>9} {'asked':>9} {'tuned':>9}  {'fastest':<8}"
         f"{'predicted':<10}{'chosen':<8}{'of best':>8} {'of exact':>8} "

@@ -125,8 +125,8 @@ class CgxOnHosts(CgxGroup):
 
     def __init__(self, variant: HostsVariant, bucket_size: int):
         options = {"bits": variant.bits, "bucket_size": bucket_size, **variant.options}
-        carrier = str(options.get("cross_communicator", "GLOO")).lower()
-        super().__init__(variant.name, carrier, options)
+        communicator = str(options.get("cross_communicator", "GLOO")).lower()
+        super().__init__(variant.name, communicator, options)
 
 
 def make_job(args: argparse.Namespace) -> HostsJob:

@@ -211,12 +211,12 @@ def _against_fp16(hosts: int, bits: int) -> Callable[[Results], float]:
     return figure
 
 
-def _sixteen_bits(carrier: str) -> Callable[[Results], float]:
+def _sixteen_bits(communicator: str) -> Callable[[Results], float]:
     """Against the faster of torch's two hooks of 16 bits."""
 
     def figure(r: Results) -> float:
         hooks = min(r.reduced(f"{name} hook", MIB64)["seconds"] for name in ("fp16", "bf16"))
-        return float(hooks / r.reduced(f"cgx {carrier} 16 bit", MIB64)["seconds"])
+        return float(hooks / r.reduced(f"cgx {communicator} 16 bit", MIB64)["seconds"])
 
     return figure
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.distributed import run_pooled
 
-CARRIERS = ["SHM", "GLOO"]
+COMMUNICATORS = ["SHM", "GLOO"]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -35,11 +35,12 @@ def reduce_sizes(rank, world_size, sizes, dtype, configs, op):
             tensor = data(rank, n, dtype, seed=n)
             torch_cgx.all_reduce(tensor, op=op, config=config)
             digests.append(digest(tensor))
-    assert torch_cgx.stats()["carrier"] == ("in-process" if world_size == 1 else world_carrier())
+    wanted = "in-process" if world_size == 1 else world_communicator()
+    assert torch_cgx.stats()["carrier"] == wanted
     return digests
 
 
-def world_carrier() -> str:
+def world_communicator() -> str:
     import os
 
     return {"SHM": "shm", "GLOO": "gloo"}[os.environ.get("CGX_INNER_COMMUNICATOR_TYPE", "SHM")]
@@ -54,8 +55,8 @@ def simulated(world_size, sizes, dtype, configs, op):
     return digests
 
 
-def check(carrier, world_size, sizes, dtype, configs, op=dist.ReduceOp.SUM, timeout=120):
-    env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier}
+def check(communicator, world_size, sizes, dtype, configs, op=dist.ReduceOp.SUM, timeout=120):
+    env = {"CGX_INNER_COMMUNICATOR_TYPE": communicator}
     results = run_pooled(
         reduce_sizes, world_size, sizes, dtype, configs, op, env=env, timeout=timeout
     )
@@ -63,16 +64,16 @@ def check(carrier, world_size, sizes, dtype, configs, op=dist.ReduceOp.SUM, time
     assert results[0] == simulated(world_size, sizes, dtype, configs, op)
 
 
-# What a carrier could tell apart: tests/reduce has all sizes, over the in-process one.
+# Sizes that communicators could treat differently; tests/reduce has all, over the in-process one.
 BORDERS = [*range(10), 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 399, 400]
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_every_small_size(carrier, world_size):
+def test_every_small_size(communicator, world_size):
     configs = [{"bits": 4, "bucket_size": 64}, {"bits": 32}]
     small = [*range(401)] if world_size == 2 else BORDERS
-    check(carrier, world_size, [*small, 511, 512, 513, 1025], torch.float32, configs)
+    check(communicator, world_size, [*small, 511, 512, 513, 1025], torch.float32, configs)
 
 
 @pytest.mark.parametrize("world_size", [7, 8, 9])
@@ -94,24 +95,25 @@ def test_many_ranks_over_gloo():
     )
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_all_widths_and_types(carrier, dtype):
+def test_all_widths_and_types(communicator, dtype):
     configs = [{"bits": bits, "bucket_size": 512} for bits in [*range(1, 9), 32]]
-    check(carrier, 3, [100, 5000], dtype, configs, dist.ReduceOp.AVG)
+    check(communicator, 3, [100, 5000], dtype, configs, dist.ReduceOp.AVG)
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_bucket_sizes_and_options(carrier):
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
+def test_bucket_sizes_and_options(communicator):
     configs = [{"bits": 4, "bucket_size": b} for b in (1, 2, 3, 7, 33, 64, 100, 512, 1000, 4096)]
     configs += [{"bits": 4, "bucket_size": 1000, "skip_incomplete_buckets": True}]
-    check(carrier, 3, [1, 999, 10_007], torch.float32, configs)
+    check(communicator, 3, [1, 999, 10_007], torch.float32, configs)
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_large_tensors(carrier, world_size):
-    check(carrier, world_size, [1_000_001], torch.float32, [{"bits": 4}, {"bits": 8}, {"bits": 32}])
+def test_large_tensors(communicator, world_size):
+    configs = [{"bits": bits} for bits in (4, 8, 32)]
+    check(communicator, world_size, [1_000_001], torch.float32, configs)
 
 
 HUGE = 2**26 + 3
@@ -241,9 +243,9 @@ def other_layouts(rank, world_size):
         dist.all_reduce(torch.ones(1).expand(5))
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_strided_scalar_leaf_and_inference_tensors(carrier):
-    run_pooled(other_layouts, 2, env={"CGX_INNER_COMMUNICATOR_TYPE": carrier})
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
+def test_strided_scalar_leaf_and_inference_tensors(communicator):
+    run_pooled(other_layouts, 2, env={"CGX_INNER_COMMUNICATOR_TYPE": communicator})
 
 
 def exact_types(rank, world_size):

@@ -181,9 +181,9 @@ def abort_unblocks(rank, world_size):
     assert time.monotonic() - start < 1.5
 
 
-@pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
-def test_abort_from_another_thread(carrier):
-    run_pooled(abort_unblocks, 2, env={"CGX_INNER_COMMUNICATOR_TYPE": carrier})
+@pytest.mark.parametrize("communicator", ["SHM", "GLOO"])
+def test_abort_from_another_thread(communicator):
+    run_pooled(abort_unblocks, 2, env={"CGX_INNER_COMMUNICATOR_TYPE": communicator})
 
 
 def sequence_numbers(rank, world_size):

@@ -257,17 +257,18 @@ def shards(rank, world_size, dtype, bits):
     return whole.float().sum().item(), whole.view(torch.uint8).sum().item()
 
 
-@pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
+@pytest.mark.parametrize("communicator", ["SHM", "GLOO"])
 @pytest.mark.parametrize(
     "dtype, bits", [(torch.float32, 4), (torch.float32, 8), (torch.bfloat16, 4), (torch.float16, 4)]
 )
-def test_reduce_scatter_and_all_gather_compressed(carrier, dtype, bits):
-    env = {"CGX_COMPRESSION_QUANTIZATION_BITS": str(bits), "CGX_INNER_COMMUNICATOR_TYPE": carrier}
+def test_reduce_scatter_and_all_gather_compressed(communicator, dtype, bits):
+    env = {"CGX_INNER_COMMUNICATOR_TYPE": communicator}
+    env["CGX_COMPRESSION_QUANTIZATION_BITS"] = str(bits)
     results = run_pooled(shards, 3, dtype, bits, env=env)
     assert results[0] == results[1] == results[2]
 
 
-def gathers_when_told(rank, world_size):
+def gathers_when_asked(rank, world_size):
     whole = torch.zeros(1000 * world_size)
     dist.all_gather_into_tensor(whole, torch.randn(1000))
     return torch_cgx.stats()["compressed_calls"]
@@ -275,9 +276,9 @@ def gathers_when_told(rank, world_size):
 
 def test_all_gather_is_compressed_only_when_asked():
     env = {"CGX_COMPRESSION_QUANTIZATION_BITS": "4"}
-    assert run_pooled(gathers_when_told, 2, env=env) == [0, 0]
+    assert run_pooled(gathers_when_asked, 2, env=env) == [0, 0]
     env["CGX_COMPRESS_COLLECTIVES"] = "all_gather"
-    assert run_pooled(gathers_when_told, 2, env=env) == [1, 1]
+    assert run_pooled(gathers_when_asked, 2, env=env) == [1, 1]
 
 
 def uneven_lists(rank, world_size):

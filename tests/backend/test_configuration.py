@@ -116,7 +116,7 @@ def test_what_this_version_lacks_is_an_error_that_says_so(env, words):
 
 
 def two_hosts(rank, world_size, words):
-    # Rank 1 needs no carrier between hosts: it hears from the others.
+    # Rank 1 needs no communicator between hosts: it gets the error of the others.
     with pytest.raises((ValueError, torch_cgx.MismatchError), match=words):
         make_world(rank, world_size)
     return True
@@ -139,7 +139,7 @@ def test_impossible_choices_across_hosts_are_errors(variables, words):
     assert run_pooled(two_hosts, 3, words, backend=None, env=env) == [True] * 3
 
 
-def carriers(rank, world_size):
+def communicators(rank, world_size):
     tensor = torch.full((1000,), float(rank + 1))
     dist.all_reduce(tensor)
     assert torch.all(tensor == sum(range(1, world_size + 1)))
@@ -157,7 +157,7 @@ def carriers(rank, world_size):
 def test_every_group_finds_its_own_hosts():
     env = [{"CGX_HOST_ID": host} for host in "aabb"]
     # Ranks 0, 1 share a host; 1, 2 do not; of 0, 2, 3 two do.
-    assert run_pooled(carriers, 4, env=env) == [
+    assert run_pooled(communicators, 4, env=env) == [
         ["shm+gloo", "shm", "shm+gloo"],
         ["shm+gloo", "shm", "gloo"],
         ["shm+gloo", "gloo", "shm+gloo"],
@@ -250,7 +250,7 @@ def disagreement(rank, world_size):
     return str(info.value)
 
 
-def test_ranks_that_disagree_on_the_configuration_all_hear_both_sides():
+def test_ranks_that_disagree_on_the_configuration_all_get_both_sides():
     env = [
         {"CGX_COMPRESSION_SEED": "1"},
         {"CGX_COMPRESSION_SEED": "2"},
@@ -280,11 +280,11 @@ def call_mismatch(rank, world_size, kind):
     return str(info.value)
 
 
-@pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
+@pytest.mark.parametrize("communicator", ["SHM", "GLOO"])
 @pytest.mark.parametrize("kind", ["bits", "size", "dtype", "op", "order"])
-def test_ranks_that_disagree_on_a_call_all_get_an_error(kind, carrier):
+def test_ranks_that_disagree_on_a_call_all_get_an_error(kind, communicator):
     texts = run_pooled(
-        call_mismatch, 2, kind, env={"CGX_INNER_COMMUNICATOR_TYPE": carrier}, timeout=30
+        call_mismatch, 2, kind, env={"CGX_INNER_COMMUNICATOR_TYPE": communicator}, timeout=30
     )
     assert any("rank 0 runs" in text and "rank 1 runs" in text for text in texts), texts
 
@@ -296,7 +296,7 @@ def hosts_differ(rank, world_size):
     return torch_cgx.stats()["carrier"]
 
 
-def test_ranks_on_different_hosts_use_the_cross_carrier():
+def test_ranks_on_different_hosts_use_the_cross_communicator():
     env = [{"CGX_HOST_ID": "a"}, {"CGX_HOST_ID": "b"}]
     assert run_pooled(hosts_differ, 2, env=env) == ["gloo", "gloo"]
 

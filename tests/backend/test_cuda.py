@@ -1,4 +1,4 @@
-"""Collectives on CUDA tensors, on the fake device: every carrier gives the bits of the CPU."""
+"""Collectives on CUDA tensors, on the fake device: every communicator gives the bits of the CPU."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ CONFIGS = [
 SIZES = [*range(0, 401, 7), 511, 512, 513, 4097, 70_001]
 
 
-def reduce_all(rank, world_size, carrier, sizes, dtype, op):
+def reduce_all(rank, world_size, communicator, sizes, dtype, op):
     digests = []
     for n in sizes:
         for config in CONFIGS:
             tensor = data(rank, n, dtype, seed=n).to("cuda")
             torch_cgx.all_reduce(tensor, op=op, config=config)
             digests.append(digest(tensor.cpu()))
-    assert torch_cgx.stats()["cuda_carrier"] == (carrier if world_size > 1 else "in-process")
+    assert torch_cgx.stats()["cuda_carrier"] == (communicator if world_size > 1 else "in-process")
     return digests
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_all_reduce_equals_the_simulation(way, world_size):
-    env, carrier, options = WAYS[way]
+    env, communicator, options = WAYS[way]
     dtype = [torch.float32, torch.bfloat16, torch.float16][world_size % 3]
     op = dist.ReduceOp.AVG if world_size == 3 else dist.ReduceOp.SUM
-    results = fake_cuda.run(reduce_all, world_size, carrier, SIZES, dtype, op, env=env)
+    results = fake_cuda.run(reduce_all, world_size, communicator, SIZES, dtype, op, env=env)
     expected = []
     for n in SIZES:
         for config in CONFIGS:
@@ -286,7 +286,7 @@ def mismatch(rank, world_size):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_mismatch_is_told_to_all(way):
+def test_a_mismatch_is_an_error_on_all_ranks(way):
     assert fake_cuda.run_fresh(mismatch, 2, env=WAYS[way][0]) == [True] * 2
 
 

@@ -70,9 +70,9 @@ def lonely(rank, world_size):
     return time.monotonic() - start < 8
 
 
-@pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
-def test_a_peer_that_does_not_come(carrier):
-    env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier}
+@pytest.mark.parametrize("communicator", ["SHM", "GLOO"])
+def test_a_peer_that_does_not_come(communicator):
+    env = {"CGX_INNER_COMMUNICATOR_TYPE": communicator}
     assert fake_cuda.run_fresh(lonely, 2, env=env, timeout=90) == [True, True]
 
 
@@ -128,7 +128,7 @@ def on_different_devices(rank, world_size, late, used_before, hosts):
 
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("hosts, used_before", [(1, True), (1, False), (2, False)])
-def test_ranks_on_different_devices_are_told(hosts, late, used_before):
+def test_ranks_on_different_devices_get_an_error(hosts, late, used_before):
     for text in fake_cuda.run_fresh(on_different_devices, 2, late, used_before, hosts, env=SHM):
         assert "rank 0 runs" in text and "rank 1 runs all_reduce SUM of 3000 float32 " in text, text
         assert "CUDA" in text, text

@@ -18,7 +18,7 @@ CONFIGS = [{"bits": 4, "bucket_size": 64}, {"bits": 32}, {"bits": 3, "bucket_siz
 SIZES = [0, 1, 2, 3, 15, 16, 17, 100, 400, 513, 4097, 70_001]
 
 
-def reduce_over(rank, world_size, hosts, settings, carriers):
+def reduce_over(rank, world_size, hosts, settings, communicators):
     with fake_cuda.nccl():
         options = torch_cgx.Options(host_id=str(hosts[rank]), **settings)
         group = dist.new_group(backend="cgx", pg_options=options)
@@ -33,7 +33,7 @@ def reduce_over(rank, world_size, hosts, settings, carriers):
         torch_cgx.reduce_scatter_tensor(part, whole, group=group, config={"bits": 8})
         torch_cgx.all_gather_into_tensor(whole, part, group=group, config={"bits": 8})
         digests.append(digest(whole.cpu()))
-        assert torch_cgx.stats(group)["cuda_carrier"] == carriers[rank]
+        assert torch_cgx.stats(group)["cuda_carrier"] == communicators[rank]
         dist.destroy_process_group(group)
         return digests
 
@@ -50,7 +50,7 @@ def test_all_reduce_on_one_host(world_size, algorithm):
 
 
 @pytest.mark.parametrize(
-    ("hosts", "carriers"),
+    ("hosts", "communicators"),
     [
         ([0, 1, 2], ["nccl"] * 3),
         ([0, 0, 1, 1], ["cuda-ipc+nccl"] * 4),
@@ -58,9 +58,9 @@ def test_all_reduce_on_one_host(world_size, algorithm):
         ([0, 0, 0, 1], ["cuda-ipc+nccl", "cuda-ipc", "cuda-ipc", "nccl"]),
     ],
 )
-def test_across_hosts(hosts, carriers):
+def test_across_hosts(hosts, communicators):
     """By default: shared memory inside hosts, NCCL between them."""
-    results = fake_cuda.run(reduce_over, len(hosts), hosts, {}, carriers)
+    results = fake_cuda.run(reduce_over, len(hosts), hosts, {}, communicators)
     assert all(result == results[0] for result in results), "ranks differ"
     options = torch_cgx.Options(shm_segment_kb=4096, segment_kb=4096)
     assert results[0][:-1] == simulated(hosts, options)
@@ -158,21 +158,21 @@ def other_bits(rank, world_size):
             dist.distributed_c10d._get_default_store().wait(["begun"])
             with pytest.raises(torch_cgx.MismatchError, match=r"disagree(.|\n)*, 5 bits"):
                 torch_cgx.all_reduce(tensor, group=group, config={"bits": 5})
-            return "told"
+            return "refused"
         torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
         dist.distributed_c10d._get_default_store().set("begun", "")
         return None
 
 
-def test_ranks_of_a_host_with_other_bits_are_told():
-    """Messages over NCCL carry no heads; what ranks of a host are about to do is compared."""
+def test_ranks_of_a_host_with_other_bits_get_an_error():
+    """Messages over NCCL carry no headers; ranks of a host compare calls before they start."""
     outcomes = fake_cuda.run_fresh(other_bits, 2, check=False)
-    assert outcomes[1].value == "told", [(o.error, o.log) for o in outcomes]
+    assert outcomes[1].value == "refused", [(o.error, o.log) for o in outcomes]
 
 
 def go_on(group):
-    """Of a rank that has done its part without waiting for anybody: it hears of the others' trouble
-    while it does nothing, and is told by its next call.
+    """For a rank that has done its part without waiting for another: the error of the others comes
+    while it does nothing, and its next call raises it.
     """
     time.sleep(8)
     dist.all_reduce(torch.ones(1), group=group)
@@ -190,7 +190,7 @@ def other_layers(rank, world_size, hosts, known):
                 torch_cgx.all_reduce(tensor, group=group, layers=layers)
         last = rank == world_size - 1
         start = time.monotonic()
-        with pytest.raises(torch_cgx.MismatchError, match="disagree") as told:
+        with pytest.raises(torch_cgx.MismatchError, match="disagree") as refused:
             torch_cgx.all_reduce(
                 tensor, group=group, layers=shared[::-1] if last else shared, async_op=True
             ).wait()
@@ -198,12 +198,12 @@ def other_layers(rank, world_size, hosts, known):
         assert time.monotonic() - start < 20
         with pytest.raises(torch_cgx.CgxError):
             torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
-        return str(told.value)
+        return str(refused.value)
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["new", "known-to-the-others"])
 @pytest.mark.parametrize("hosts", [[0, 1], [0, 1, 2], [0, 0, 1, 1]], ids=str)
-def test_ranks_of_different_hosts_with_other_layers_are_told(hosts, known):
+def test_ranks_of_different_hosts_with_other_layers_get_an_error(hosts, known):
     """Their messages have equal lengths, and would be taken for each other."""
     for text in fake_cuda.run_fresh(other_layers, len(hosts), hosts, known):
         assert "disagree on the layers" in text, text
@@ -255,7 +255,7 @@ def while_a_receive_is_under_way(rank, world_size):
 
 
 @pytest.mark.parametrize("job", [mean_or_sum, on_the_host_or_not, while_a_receive_is_under_way])
-def test_other_disagreements_between_hosts_are_told(job):
+def test_other_disagreements_between_hosts_are_errors(job):
     fake_cuda.run_fresh(job, 2)
 
 
@@ -305,7 +305,7 @@ def crossing(rank, world_size):
 
 
 def test_batches_of_sends_and_receives_that_cross():
-    """NCCL runs them one after the other, unless it is told that they are a batch."""
+    """NCCL runs them one after the other, unless they are marked as a batch."""
     fake_cuda.run_fresh(crossing, 2, timeout=60)
 
 

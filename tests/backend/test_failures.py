@@ -58,7 +58,7 @@ def refusal(rank, world_size):
     return time.monotonic() - start
 
 
-def test_a_bad_variable_on_one_rank_is_told_to_the_others():
+def test_a_bad_variable_on_one_rank_is_an_error_on_all():
     env = [{}, {"CGX_COMPRESSION_QUANTIZATION_BITS": "99"}]
     assert max(run_pooled(refusal, 2, backend=None, env=env)) < 10
 

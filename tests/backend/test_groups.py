@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.distributed import run_pooled, store
 
-CARRIERS = ["SHM", "GLOO"]
+COMMUNICATORS = ["SHM", "GLOO"]
 
 
 def value(rank: int, n: int, salt: int = 0) -> torch.Tensor:
@@ -42,9 +42,9 @@ def subsets(rank, world_size):
     assert torch.all(tensor == world_size)
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_new_group_of_any_subset(carrier):
-    run_pooled(subsets, 4, env={"CGX_INNER_COMMUNICATOR_TYPE": carrier}, timeout=120)
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
+def test_new_group_of_any_subset(communicator):
+    run_pooled(subsets, 4, env={"CGX_INNER_COMMUNICATOR_TYPE": communicator}, timeout=120)
 
 
 def overlapping(rank, world_size):
@@ -90,9 +90,9 @@ def from_threads(rank, world_size):
     assert not failures
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_groups_used_concurrently_from_threads(carrier):
-    run_pooled(from_threads, 3, env={"CGX_INNER_COMMUNICATOR_TYPE": carrier})
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
+def test_groups_used_concurrently_from_threads(communicator):
+    run_pooled(from_threads, 3, env={"CGX_INNER_COMMUNICATOR_TYPE": communicator})
 
 
 def two_jobs(rank, world_size):

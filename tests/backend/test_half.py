@@ -173,7 +173,7 @@ def _disagree(rank, size):
     return True
 
 
-def test_ranks_that_disagree_on_the_format_hear_of_it():
+def test_ranks_that_disagree_on_the_format_get_an_error():
     assert run_pooled(_disagree, 2) == [True, True]
 
 

@@ -120,7 +120,7 @@ def test_long_exact_tensors_go_directly(hosts):
 
 
 def failing(rank, world_size, what):
-    """Seconds until this rank heard that rank 1 has failed, and what it heard."""
+    """Seconds until this rank got the error of rank 1, and its text."""
     group = dist.new_group()
     torch_cgx.all_reduce(torch.ones(5000), group=group, config={"bits": 4})
     dist.barrier()
@@ -191,7 +191,7 @@ def without_shared_memory(rank, world_size):
     return time.monotonic() - start, "nothing was raised"
 
 
-def test_a_host_without_shared_memory_is_told_to_the_others():
+def test_a_host_without_shared_memory_is_an_error_on_all():
     results = run_pooled(without_shared_memory, 4, backend=None, env=on("aabb"))
     for seconds, text in results:
         assert "/dev/shm" in text or "shared memory" in text, results

@@ -72,9 +72,9 @@ def check(layout, call, values=3 * 4096):
     first, second, _ = run_pooled(wait_for_rank_2, 3, call, values, env=LAYOUTS[layout], timeout=30)
     waiting = [first] if call == "recv" else [first, second]
     for rank, (cpu, wall) in enumerate(waiting):
-        told = f"rank {rank} used {cpu:.3f} s of CPU in a call of {wall:.3f} s"
-        assert wall > 0.9 * WAIT, f"{told}: it did not wait"
-        assert cpu < MOST * wall, told
+        message = f"rank {rank} used {cpu:.3f} s of CPU in a call of {wall:.3f} s"
+        assert wall > 0.9 * WAIT, f"{message}: it did not wait"
+        assert cpu < MOST * wall, message
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -92,7 +92,7 @@ def test_other_reductions(layout, call):
 
 @pytest.mark.parametrize("layout", ["shm", "hosts"])
 def test_long_messages(layout):
-    # More than the carriers take at once: ranks wait in the middle of their sends.
+    # More than the communicators take at once: ranks wait in the middle of their sends.
     check(layout, "4 bits", values=3 << 21)
 
 

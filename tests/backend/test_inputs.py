@@ -267,19 +267,19 @@ def overlaps(rank: int, size: int) -> list[str]:
     small = dist.new_group(pg_options=torch_cgx.Options(shm_segment_kb=16, segment_kb=1))
     data = torch.randn(n * size, generator=torch.Generator().manual_seed(rank))
     for bits in (4, 32):
-        told = {"group": small, "config": {"bits": bits}}
+        keywords = {"group": small, "config": {"bits": bits}}
         shard, whole = torch.empty(n), torch.empty(n * size)
-        torch_cgx.reduce_scatter_tensor(shard, data.clone(), **told)
-        torch_cgx.all_gather_into_tensor(whole, data[:n].clone(), **told)
+        torch_cgx.reduce_scatter_tensor(shard, data.clone(), **keywords)
+        torch_cgx.all_gather_into_tensor(whole, data[:n].clone(), **keywords)
         # The rank's own part, that of another rank, and across the borders of parts.
         for where in (rank * n, (rank + 1) % size * n, 17, n // 2):
             x = data.clone()
-            torch_cgx.reduce_scatter_tensor(x[where : where + n], x, **told)
+            torch_cgx.reduce_scatter_tensor(x[where : where + n], x, **keywords)
             if not torch.equal(x[where : where + n], shard):
                 wrong.append(f"reduce_scatter at {bits} bits into its own input at {where}")
             x = torch.zeros(n * size)
             x[where : where + n] = data[:n]
-            torch_cgx.all_gather_into_tensor(x, x[where : where + n], **told)
+            torch_cgx.all_gather_into_tensor(x, x[where : where + n], **keywords)
             if not torch.equal(x, whole):
                 wrong.append(f"all_gather at {bits} bits of a part of its output at {where}")
     return wrong

@@ -19,23 +19,23 @@ from tests.distributed import ROOT, run_pooled
 from tests.hosts.marks import needs_hosts
 from tests.stress import leaks
 
-CARRIERS = ["SHM", "GLOO"]
+COMMUNICATORS = ["SHM", "GLOO"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_many_all_reduces_leak_nothing(carrier):
-    calls = leaks.COUNTS[carrier][1][0] // 2  # `make stress` makes them all
-    env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier}
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
+def test_many_all_reduces_leak_nothing(communicator):
+    calls = leaks.COUNTS[communicator][1][0] // 2  # `make stress` makes them all
+    env = {"CGX_INNER_COMMUNICATOR_TYPE": communicator}
     results = run_pooled(leaks.all_reduces, 2, calls, env=env, timeout=240)
     assert leaks.complaints(f"{calls} all-reduces", results, leaks.PER_CALL) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("carrier", CARRIERS)
-def test_many_groups_leak_nothing(carrier):
-    rounds = leaks.COUNTS[carrier][1][1]
-    env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier}
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
+def test_many_groups_leak_nothing(communicator):
+    rounds = leaks.COUNTS[communicator][1][1]
+    env = {"CGX_INNER_COMMUNICATOR_TYPE": communicator}
     results = run_pooled(leaks.groups, 2, rounds, env=env, timeout=240)
     assert leaks.complaints(f"{rounds} groups", results, leaks.PER_GROUP) == []
 
@@ -70,10 +70,10 @@ def single_threaded() -> dict[str, str]:
     return {**os.environ, **threads, "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("communicator", COMMUNICATORS)
 @pytest.mark.parametrize("phase", ["calls", "making"])
-def test_ranks_that_are_killed_together_leave_nothing(phase, carrier):
-    command = [*warm.python(), "-m", "tests.stress.leftovers", phase, carrier, "12"]
+def test_ranks_that_are_killed_together_leave_nothing(phase, communicator):
+    command = [*warm.python(), "-m", "tests.stress.leftovers", phase, communicator, "12"]
     done = subprocess.run(
         command, cwd=ROOT, env=single_threaded(), capture_output=True, text=True, timeout=120
     )

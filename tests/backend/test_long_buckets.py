@@ -1,5 +1,5 @@
-"""Buckets that are longer than the group's messages, over real carriers: they work at every size,
-whether the group has them or a call.
+"""Buckets that are longer than the group's messages, over real communicators: they work at every
+size, whether the group has them or a call.
 """
 
 from __future__ import annotations

@@ -105,12 +105,12 @@ def refuse(rank: int, size: int) -> int:
             dirty[(number * 97) % N] = value
         before = dirty.clone()
         whole, shard = torch.empty(N * size, dtype=dtype), torch.empty(N, dtype=dtype)
-        told = {"group": group, "config": config}
+        kw = {"group": group, "config": config}
         calls = [
-            lambda d=dirty, told=told: torch_cgx.all_reduce(d.clone(), **told),
-            lambda w=whole, d=dirty, told=told: torch_cgx.all_gather_into_tensor(w, d, **told),
-            lambda s=shard, d=dirty, told=told: torch_cgx.reduce_scatter_tensor(
-                s, d.repeat(size), **told
+            lambda d=dirty, kw=kw: torch_cgx.all_reduce(d.clone(), **kw),
+            lambda w=whole, d=dirty, kw=kw: torch_cgx.all_gather_into_tensor(w, d, **kw),
+            lambda s=shard, d=dirty, kw=kw: torch_cgx.reduce_scatter_tensor(
+                s, d.repeat(size), **kw
             ),
         ]
         # What the inner backend carries is not looked through.

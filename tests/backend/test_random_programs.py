@@ -87,44 +87,44 @@ def start(step, members, group):
     me = members.index(rank)
     n, op = step.n, getattr(dist.ReduceOp, step.op)
     x = data(step, rank, n)
-    told = {"group": group, "async_op": True}
+    keywords = {"group": group, "async_op": True}
     whole = data(step, rank, n * size)
 
     def blank(k: int) -> torch.Tensor:
         return torch.zeros(k).to(step.dtype)
 
     if step.kind == "all_reduce":
-        return dist.all_reduce(x, op, **told), [x]
+        return dist.all_reduce(x, op, **keywords), [x]
     if step.kind == "reduce":
-        work = dist.reduce(x, step.root, op, **told)
+        work = dist.reduce(x, step.root, op, **keywords)
         return work, [x] if rank == step.root else []
     if step.kind == "broadcast":
-        return dist.broadcast(x, step.root, **told), [x]
+        return dist.broadcast(x, step.root, **keywords), [x]
     if step.kind == "all_gather":
         parts = [blank(n) for _ in members]
-        return dist.all_gather(parts, x, **told), parts
+        return dist.all_gather(parts, x, **keywords), parts
     if step.kind == "into_tensor":
         y = blank(n * size)
-        return dist.all_gather_into_tensor(y, x, **told), [y]
+        return dist.all_gather_into_tensor(y, x, **keywords), [y]
     if step.kind == "gather":
         parts = [blank(n) for _ in members] if rank == step.root else None
-        return dist.gather(x, parts, step.root, **told), parts or []
+        return dist.gather(x, parts, step.root, **keywords), parts or []
     if step.kind == "scatter":
         y, parts = blank(n), list(whole.chunk(size)) if n else [blank(0)] * size
-        return dist.scatter(y, parts if rank == step.root else None, step.root, **told), [y]
+        return dist.scatter(y, parts if rank == step.root else None, step.root, **keywords), [y]
     if step.kind == "reduce_scatter":
         y = blank(n)
-        return dist.reduce_scatter_tensor(y, whole, op, **told), [y]
+        return dist.reduce_scatter_tensor(y, whole, op, **keywords), [y]
     if step.kind == "reduce_scatter_list":
         y, parts = blank(n), list(whole.chunk(size)) if n else [blank(0)] * size
-        return dist.reduce_scatter(y, parts, op, **told), [y]
+        return dist.reduce_scatter(y, parts, op, **keywords), [y]
     if step.kind == "all_to_all_single":
         y = blank(n * size)
-        return dist.all_to_all_single(y, whole, **told), [y]
+        return dist.all_to_all_single(y, whole, **keywords), [y]
     if step.kind == "all_to_all":
         outs = [blank(n) for _ in members]  # Gloo takes equal sizes only
         ins = [data(step, rank + i, n) for i in range(size)]
-        return dist.all_to_all(outs, ins, **told), outs
+        return dist.all_to_all(outs, ins, **keywords), outs
     if step.kind == "send_recv":
         y = blank(n)
         after, before = members[(me + 1) % size], members[me - 1]
@@ -140,7 +140,7 @@ def start(step, members, group):
         assert everyone == [(r, step.salt) for r in members]
         return None, []
     assert step.kind == "barrier"
-    return dist.barrier(**told), []
+    return dist.barrier(**keywords), []
 
 
 def start_compressed(step, members, group):
@@ -161,8 +161,8 @@ def start_compressed(step, members, group):
         inputs = [data(step, r, step.n * size) for r in members]
         y = torch.zeros(step.n).to(step.dtype)
         work = torch_cgx.reduce_scatter_tensor(y, inputs[me], op, group, config, async_op=True)
-        told = {"hosts": [str(h) for h in hosts]}
-        return work, y, lambda: bounds.reduce_scatter(inputs, spec, average, **told)[me]
+        keywords = {"hosts": [str(h) for h in hosts]}
+        return work, y, lambda: bounds.reduce_scatter(inputs, spec, average, **keywords)[me]
     inputs = [data(step, r, step.n) for r in members]
     first = step.n // 3 if step.kind == "layers" else step.n
     layers = [(first, config), (step.n - first, None)]
@@ -173,8 +173,8 @@ def start_compressed(step, members, group):
     def wanted() -> torch.Tensor:
         algorithm = {"SRA": "sra"}.get(options.inner_reduction, "auto")
         algorithm = "auto" if len(labels) > 1 else algorithm
-        told = {"hosts": hosts, "options": options, "op": op, "layers": layers}
-        return torch_cgx.simulate(inputs, algorithm=algorithm, **told).result
+        keywords = {"hosts": hosts, "options": options, "op": op, "layers": layers}
+        return torch_cgx.simulate(inputs, algorithm=algorithm, **keywords).result
 
     return work, y, wanted
 

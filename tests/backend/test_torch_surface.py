@@ -79,8 +79,8 @@ def counters(rank, world_size):
     assert stats["bytes_sent"] == stats["bytes_received"] == expected
     assert stats["messages_sent"] == 2
     assert all(stats[f"seconds_{what}"] > 0 for what in ("encode", "transfer", "decode"))
-    (carrier,) = stats["carriers"]
-    assert carrier == stats["carrier"] == "shm"
+    (communicator,) = stats["carriers"]
+    assert communicator == stats["carrier"] == "shm"
     assert stats["carriers"]["shm"]["bytes_sent"] == expected
     torch_cgx.reset_stats()
     assert torch_cgx.stats()["calls"] == torch_cgx.stats()["bytes_sent"] == 0

@@ -88,7 +88,8 @@ def test_a_small_run(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = json.loads(out.read_text())["runs"]
-    assert run["carrier"] == "shm" and [row["bytes"] for row in run["rows"]] == [4096, 512 << 10]
+    assert run["communicator"] == "shm"
+    assert [row["bytes"] for row in run["rows"]] == [4096, 512 << 10]
     for row, calls in zip(run["rows"], (16, 1), strict=True):
         assert row["right"] and 0 < row["settled_after"] <= 50
         # What was timed, and nothing else, is counted.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import warnings
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def finished(tmp_path_factory):
 def test_every_method_is_measured_at_every_size(finished):
     _, document, _ = finished
     names = {"gloo fp32", "fp16 hook", "PowerSGD rank 1", "PowerSGD rank 4"}
-    names |= {f"cgx {carrier} {bits}" for carrier in ("shm", "gloo") for bits in ("exact", "4 bit")}
+    names |= {f"cgx {over} {bits}" for over in ("shm", "gloo") for bits in ("exact", "4 bit")}
     found = {(row["method"], row["bytes"]) for row in document["rows"]}
     assert found == {(name, size) for name in names for size in (4, 5000, 65536)}
 
@@ -61,9 +62,9 @@ def test_wire_bytes_are_counted_for_cgx_and_computed_for_gloo(finished):
     small = [row for row in finished[1]["rows"] if row["bytes"] == 5000]
     assert {r["wire_bytes"] for r in small if r["method"] == "PowerSGD rank 4"} == {5000}
     values, buckets = 16384, 32
-    for carrier in ("shm", "gloo"):
+    for communicator in ("shm", "gloo"):
         for name, payload in (("exact", 4 * values), ("4 bit", values // 2 + 8 * buckets)):
-            row = rows[f"cgx {carrier} {name}"]
+            row = rows[f"cgx {communicator} {name}"]
             assert row["wire_source"] == "measured"
             assert payload < row["wire_bytes"] <= payload + 200
             assert set(row["stages"]) == {"encode", "transfer", "decode"}
@@ -84,7 +85,7 @@ def test_machine_facts_table_and_picture(finished):
 def test_runs_as_a_file_with_three_ranks_and_both_reductions(tmp_path):
     out = tmp_path / "out.json"
     small = ["--ranks", "3", "--sizes", "8", "100K", "--repeats", "1", "--bits", "2"]
-    small += ["--carrier", "shm", "--reduction", "SRA", "ONESHOT", "--segment-kb", "64"]
+    small += ["--communicator", "shm", "--reduction", "SRA", "ONESHOT", "--segment-kb", "64"]
     done = runs.python("benchmarks/allreduce.py", *small, "--json", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {(r["method"], r["bytes"]): r for r in json.loads(out.read_text())["rows"]}
@@ -97,20 +98,44 @@ def test_runs_as_a_file_with_three_ranks_and_both_reductions(tmp_path):
 def test_a_rank_that_fails_fails_the_benchmark():
     # Ranks refuse to make a group with so large buckets.
     unfit = ["--sizes", "1M", "--bits", "4", "--bucket-size", "3000000000000"]
-    done = runs.python("-m", "benchmarks.allreduce", "--carrier", "shm", "--repeats", "1", *unfit)
+    unfit += ["--communicator", "shm", "--repeats", "1"]
+    done = runs.python("-m", "benchmarks.allreduce", *unfit)
     assert done.returncode == 1
     assert "bucket_size='3000000000000' is not allowed" in done.stderr
 
 
 @pytest.mark.parametrize(
     "flags",
-    [["--sizes", "6"], ["--sizes", "-4"], ["--ranks", "1"], ["--bits", "9"], ["--carrier", "tcp"]],
+    [
+        ["--sizes", "6"],
+        ["--sizes", "-4"],
+        ["--ranks", "1"],
+        ["--bits", "9"],
+        ["--communicator", "tcp"],
+    ],
 )
 def test_bad_arguments_are_named(flags, capsys):
     with pytest.raises(SystemExit) as caught:
         allreduce.arguments(flags)
     assert caught.value.code == 2
     assert flags[1] in capsys.readouterr().err
+
+
+def test_the_former_name_of_communicator_works_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="--carrier is deprecated: .* --communicator now"):
+        former = allreduce.arguments(["--carrier", "gloo"])
+    assert former.communicator == ["gloo"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert former == allreduce.arguments(["--communicator", "gloo"])
+        assert allreduce.arguments([]).communicator == ["shm", "gloo"]
+    with pytest.raises(SystemExit):
+        allreduce.arguments(["--carrier", "tcp"])
+
+
+def test_users_of_the_command_see_the_warning():
+    done = runs.python("-m", "benchmarks.allreduce", "--carrier", "shm", "--ranks", "1")
+    assert done.returncode == 2 and "DeprecationWarning: --carrier is deprecated" in done.stderr
 
 
 def test_sizes_are_read_with_binary_units():

@@ -77,7 +77,7 @@ def test_a_small_run(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(out.read_text())
     across, inside = document["runs"]
-    assert (across["carrier"], inside["carrier"]) == ("gloo", "shm")
+    assert (across["communicator"], inside["communicator"]) == ("gloo", "shm")
     for run in document["runs"]:
         assert [row["bytes"] for row in run["rows"]] == [4096, 1 << 20]
         assert all(

@@ -14,8 +14,8 @@ from benchmarks import _peers, codec_peers, passthrough, targets
 from tests import warm
 
 TINY = {
-    "allreduce": ("--sizes", "8", "--repeats", "1", "--bits", "4", "--carrier", "shm", "--no-bf16")
-    + ("--peers",),
+    "allreduce": ("--sizes", "8", "--repeats", "1", "--bits", "4", "--communicator", "shm")
+    + ("--no-bf16", "--peers"),
     "passthrough": ("--operations", "broadcast", "barrier", "--sizes", "8", "--seconds", "0.02"),
 }
 

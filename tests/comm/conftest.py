@@ -1,4 +1,4 @@
-"""What the tests of the MPI carrier share."""
+"""What the tests of the MPI communicator share."""
 
 from __future__ import annotations
 

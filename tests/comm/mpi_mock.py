@@ -103,7 +103,7 @@ class MockMpi:
         return on_threads(size, make)
 
 
-NOTE = 512  # bytes of the news of an abort, for which every rank listens
+NOTE = 512  # bytes of the message of an abort, which every rank has a receive for
 LONG = 50_000  # bytes; the mock holds messages of more than 4096 until their receive is there
 
 

@@ -1,4 +1,4 @@
-"""Ranks as real processes for the tests of the SHM carrier, over a rendezvous of files.
+"""Ranks as real processes for the tests of the SHM communicator, over a rendezvous of files.
 
 The processes come from a fork server that has loaded the extension once: each is a process of its
 own, made in milliseconds.
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class Rank:
-    """A running rank. `signals` of its progress arrive with `hear()`."""
+    """A running rank. `receive()` returns what its job sends."""
 
     def __init__(self, job: Callable[..., Any], *args: Any) -> None:
         self.pipe, other = _context.Pipe()
@@ -74,18 +74,18 @@ class Rank:
         assert self.process.pid is not None
         return self.process.pid
 
-    def hear(self, timeout: float = 30) -> Any:
-        """The next thing the job said, or its `Outcome`."""
+    def receive(self, timeout: float = 30) -> Any:
+        """The next thing that the job sent, or its `Outcome`."""
         if not self.pipe.poll(timeout):
-            raise AssertionError(f"rank process {self.pid} said nothing for {timeout} s")
+            raise AssertionError(f"rank process {self.pid} sent nothing for {timeout} s")
         return self.pipe.recv()
 
     def outcome(self, timeout: float = 30) -> Outcome:
-        heard = self.hear(timeout)
-        while not isinstance(heard, Outcome):
-            heard = self.hear(timeout)
+        received = self.receive(timeout)
+        while not isinstance(received, Outcome):
+            received = self.receive(timeout)
         self.end()
-        return heard
+        return received
 
     def value(self, timeout: float = 30) -> Any:
         outcome = self.outcome(timeout)

@@ -1,4 +1,4 @@
-"""The MPI carrier over a mock MPI: what it asks of MPI, and how groups are made."""
+"""The MPI communicator over a mock MPI: what it asks of MPI, and how groups are made."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_receive_may_be_longer_than_its_message(mock: MockMpi) -> None:
     assert coming.wait()[:3] == b"abc"
 
 
-def test_tags_and_peers_are_told_apart(mock: MockMpi) -> None:
+def test_tags_and_peers_are_kept_apart(mock: MockMpi) -> None:
     group = mock.group(4)
     coming = [
         (f"{peer} {tag}".encode(), group[0].receive(peer, tag, 3))
@@ -68,7 +68,7 @@ def test_done_needs_no_wait(mock: MockMpi) -> None:
 def test_progress_without_anybody_waiting(mock: MockMpi) -> None:
     a, b = mock.group(2)
     coming, sent = b.receive(0, 0, LONG), a.send(1, 0, text(LONG))
-    settle(mock, range(2), 1)  # what is left listens for aborts
+    settle(mock, range(2), 1)  # what is left is the receive of aborts
     assert coming.done() and sent.done()
 
 
@@ -162,7 +162,7 @@ def test_groups_of_the_same_ranks_made_by_several_threads(mock: MockMpi) -> None
 # --- ranks that do not fit together
 
 
-def test_processes_that_are_no_mpi_job_are_told_how_to_start(mock: MockMpi) -> None:
+def test_the_error_of_processes_that_are_no_mpi_job_says_how_to_start(mock: MockMpi) -> None:
     mock.set("world_rank", 0)
     mock.set("world_size", 1)
     with pytest.raises(
@@ -175,7 +175,7 @@ def test_processes_that_are_no_mpi_job_are_told_how_to_start(mock: MockMpi) -> N
     assert mock.get("creates", 0) == 0
 
 
-def test_two_jobs_are_told_apart(mock: MockMpi) -> None:
+def test_ranks_of_two_jobs_get_an_error(mock: MockMpi) -> None:
     mock.set("world_rank", 0, (2,))
     mock.set("world_rank", 1, (3,))
     outcomes = mock.outcomes(4)

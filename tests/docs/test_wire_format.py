@@ -166,17 +166,17 @@ def test_formula_of_the_payload(bits, skip, dtype):
             assert codec.encode(torch.ones(n, dtype=dtype)).numel() == codec.encoded_bytes(n, dtype)
 
 
-def _bytes_sent(rank, world_size, carrier):
-    options = torch_cgx.Options(inner_communicator=carrier, inner_reduction="ONESHOT")
+def _bytes_sent(rank, world_size, communicator):
+    options = torch_cgx.Options(inner_communicator=communicator, inner_reduction="ONESHOT")
     group = dist.new_group(backend="cgx", pg_options=options)
     torch_cgx.all_reduce(torch.ones(5000), config={"bits": 3, "bucket_size": 512}, group=group)
     return torch_cgx.stats(group)["bytes_sent"]
 
 
-@pytest.mark.parametrize("carrier, frame", [("SHM", 0), ("GLOO", 8)])
-def test_framing_of_the_carriers(carrier, frame):
+@pytest.mark.parametrize("communicator, frame", [("SHM", 0), ("GLOO", 8)])
+def test_framing_of_the_communicators(communicator, frame):
     size = 56 + _formula(5000, 3, 512, False, 4) + frame
-    assert run_pooled(_bytes_sent, 3, carrier) == [2 * size] * 3
+    assert run_pooled(_bytes_sent, 3, communicator) == [2 * size] * 3
 
 
 def test_families_are_those_of_the_document():

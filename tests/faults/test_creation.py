@@ -1,5 +1,5 @@
 """A group that cannot be made, where one of its ranks serves the store and ends with its error: all
-others hear the cause all the same.
+others still get the cause.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def no_room(limit=4096):
 
 
 def make(rank, world_size, store, host, cramped, absent, timeout, fact):
-    """What the rank heard. The process, and what it serves, ends right after this."""
+    """What the rank got. The process, and what it serves, ends right after this."""
     if rank == host:
         served = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         store.set("port", str(served.port))
@@ -123,7 +123,7 @@ LEVEL = {"CGX_CPU_LEVEL": "sse"}
     ],
     ids=["settings", "value-on-the-host", "value", "host-1", "level", "communicator"],
 )
-def test_all_ranks_hear_why_a_group_is_not_made(host, env, cramped, own, others):
+def test_all_ranks_get_the_reason_why_a_group_is_not_made(host, env, cramped, own, others):
     (outcomes,) = run_pooled(made_by, 1, host, env, cramped, backend=None, timeout=100)
     for rank, outcome in enumerate(outcomes):
         assert isinstance(outcome, tuple), (rank, outcome)
@@ -135,7 +135,7 @@ def test_all_ranks_hear_why_a_group_is_not_made(host, env, cramped, own, others)
             kind = "ResourceError"
         assert text.startswith(kind), (rank, text)
         assert re.search(words, text), (rank, text)
-        # All have told that they have heard it, so nobody waits for anybody else.
+        # All ranks have confirmed that they got the cause, so none waits for another.
         assert seconds < LEAVING, (rank, seconds, text)
 
 

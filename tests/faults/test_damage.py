@@ -35,7 +35,7 @@ def test_crc32c():
 
 def damaged(rank, world_size, fault, steps):
     _machinery.allow_faults()
-    heard = []
+    outcomes = []
     for step in range(steps):
         group = dist.new_group(list(range(world_size)))
         x = torch.arange(5000, dtype=torch.float32) * (rank + 1)
@@ -44,13 +44,13 @@ def damaged(rank, world_size, fault, steps):
         try:
             torch_cgx.all_reduce(x, config={"bits": 8}, group=group)
             close = torch.allclose(x, exact, atol=60)
-            heard.append("right" if close else "garbage")
+            outcomes.append("right" if close else "garbage")
         except torch_cgx.CgxError as error:
-            heard.append(f"{type(error).__name__}: {error}")
+            outcomes.append(f"{type(error).__name__}: {error}")
         _machinery.order_fault("none")
         dist.destroy_process_group(group)
     _machinery.allow_faults(False)
-    return heard
+    return outcomes
 
 
 def test_an_error_on_order_is_one_of_the_engines_own():
@@ -61,9 +61,9 @@ def test_an_error_on_order_is_one_of_the_engines_own():
 
 
 @pytest.mark.parametrize("fault", ["truncate", "alter"])
-@pytest.mark.parametrize("carrier", ["SHM", "GLOO"])
-def test_damage_is_refused(carrier, fault):
-    env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier, "CGX_CHECKSUM": "1"}
+@pytest.mark.parametrize("communicator", ["SHM", "GLOO"])
+def test_damage_is_refused(communicator, fault):
+    env = {"CGX_INNER_COMMUNICATOR_TYPE": communicator, "CGX_CHECKSUM": "1"}
     results = run_pooled(damaged, 2, fault, 8, env=env)
     refused = [text for text in results[0] if text != "right"]
     assert refused, "the fault hit no message"
@@ -71,7 +71,7 @@ def test_damage_is_refused(carrier, fault):
         assert text.startswith("MismatchError"), text
         assert "altered" in text or "truncated" in text, text
         assert "rank 1" in text
-    # The other side hears of it too, or has what it needs already.
+    # The other side gets an error too, or has what it needs already.
     assert not any(text == "garbage" for texts in results for text in texts)
 
 

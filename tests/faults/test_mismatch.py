@@ -132,7 +132,7 @@ EVERYWHERE = [
 SHARED_MEMORY = [*EVERYWHERE, other_root, other_size_inside]
 
 
-# What the two sides differ in is said in their lines, but for what only the plan's hash tells.
+# What the two sides differ in is in their lines, except for what only the plan's hash shows.
 SAID = {
     other_type: ("float32 values", "float64 values"),
     other_operation: ("broadcast of 100 float32 values from rank 0", "all_reduce SUM of 100 "),
@@ -188,7 +188,7 @@ def disagree(rank, world_size, cases):
         pytest.param(TWO_HOSTS, EVERYWHERE, STUCK, id="hosts"),
     ],
 )
-def test_every_rank_hears_both_sides(env, cases, limit):
+def test_every_rank_gets_both_sides(env, cases, limit):
     results = run_pooled(disagree, 2, cases, env=env, timeout=170, group_timeout=150)
     for rank, seen in enumerate(results):
         for case, seconds, text, number in seen:
@@ -199,7 +199,7 @@ def test_every_rank_hears_both_sides(env, cases, limit):
             # One number for a call, in the error as in the flight record.
             assert number is None or number == int(head_of(text)["number"]), where
             assert seconds < limit, where
-    # Calls are refused before they begin only where the peer has told already.
+    # A call is refused before it begins only if the peer has reported its own already.
     assert sum(number is not None for seen in results for *_, number in seen) >= len(cases)
 
 
@@ -216,8 +216,8 @@ def test_hashes_of_plans_are_for_debugging(level):
         assert head_of(text)["group"] == "default_pg" and head_of(text)["number"] == "1"
 
 
-class SlowBoard(dist.Store):
-    """What rank 0 has to say of a failure takes its time, as on a busy host."""
+class SlowErrorStore(dist.Store):
+    """Rank 0 writes its error late, as on a busy host."""
 
     def __init__(self, store, rank):
         super().__init__()
@@ -250,8 +250,8 @@ class SlowBoard(dist.Store):
 
 def rank_0_is_late(rank, world_size):
     """Who came last finds the other stuck, and closes what the other waits for."""
-    board = SlowBoard(store(), rank)  # C++ does not keep the Python half of it
-    dist.init_process_group("cgx", store=board, rank=rank, world_size=world_size)
+    slow = SlowErrorStore(store(), rank)  # C++ does not keep the Python half of it
+    dist.init_process_group("cgx", store=slow, rank=rank, world_size=world_size)
     if rank == 0:
         time.sleep(1)
     config = {"bits": 4} if rank else None
@@ -304,7 +304,7 @@ def spectators(rank, world_size):
 
 
 @pytest.mark.parametrize("hosts", ["aaa", "abb"])
-def test_those_who_agree_hear_it_too(hosts):
+def test_ranks_that_agree_get_the_error_too(hosts):
     env = [{"CGX_HOST_ID": host} for host in hosts]
     for rank, text in enumerate(run_pooled(spectators, 3, env=env, timeout=60)):
         check_disagreement(text, rank, 3)

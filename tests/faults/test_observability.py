@@ -1,4 +1,4 @@
-"""What somebody sees who looks for trouble: flight record, log, profiler ranges."""
+"""Diagnostics: flight record, log, profiler ranges."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def say(rank, world_size, what):
         return sink.read().decode()
 
 
-def test_the_log_says_who_served_a_call_and_why():
+def test_the_log_names_the_communicator_of_a_call_and_the_reason():
     bits = {"CGX_COMPRESSION_QUANTIZATION_BITS": "8"}
     lines = lines_of({"CGX_LOG": "debug", **bits})
     text = "\n".join(lines)

@@ -77,15 +77,15 @@ def test_a_stopped_rank_is_an_error_at_the_deadline(layout, call):
     for rank in (0, 2):
         assert isinstance(outcomes[rank], tuple), f"rank {rank}: {outcomes[rank]}"
         kind, text, seconds = outcomes[rank]
-        told = f"rank {rank} after {seconds:.2f} s: {kind}: {text}"
+        message = f"rank {rank} after {seconds:.2f} s: {kind}: {text}"
         if call == "broadcast" and kind == "fine":
             # Its part is done, and its process has ended: no reason for the others to fail sooner.
             continue
-        assert kind == "TimeoutError", told
+        assert kind == "TimeoutError", message
         head = head_of(text)
-        assert (head["call"], head["rank"], head["size"]) == (call, str(rank), "3"), told
-        assert len(text) <= LONGEST, told
-        assert TIMEOUT - EARLY < seconds < TIMEOUT + LATE + SLACK, told
+        assert (head["call"], head["rank"], head["size"]) == (call, str(rank), "3"), message
+        assert len(text) <= LONGEST, message
+        assert TIMEOUT - EARLY < seconds < TIMEOUT + LATE + SLACK, message
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

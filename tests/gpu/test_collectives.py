@@ -1,4 +1,4 @@
-"""Collectives of 2 and 4 processes that share one GPU: bits of the simulation, over every carrier.
+"""Collectives of 2 and 4 processes on one GPU: every communicator gives the bits of the simulation.
 
 The simulation (on the CPU) is held by tests of its own; float64 sums check the exact ones again.
 """
@@ -13,8 +13,8 @@ import torch_cgx
 from tests.backend.test_all_reduce import data, digest
 from tests.gpu import ranks
 
-# Settings, carrier's name, and the options with which a simulation cuts messages alike: those of
-# CUDA tensors are four times as large through shared memory, and Gloo's through NCCL.
+# Settings, the communicator's name, and the options with which a simulation cuts messages alike:
+# messages of CUDA tensors are four times as large through shared memory, and NCCL's are Gloo's.
 WAYS = {
     "SHM": (
         {"CGX_INNER_COMMUNICATOR_TYPE": "SHM"},
@@ -40,7 +40,7 @@ CONFIGS = [
 ]
 
 
-def _reduce(rank, world_size, carrier, sizes, dtype, op, configs):
+def _reduce(rank, world_size, communicator, sizes, dtype, op, configs):
     digests = []
     for n in sizes:
         for config in configs:
@@ -48,13 +48,13 @@ def _reduce(rank, world_size, carrier, sizes, dtype, op, configs):
             torch_cgx.all_reduce(x, op=op, config=config)
             number = torch_cgx.stats()["sequence"] - 1  # keys stochastic rounding
             digests.append((number, digest(x.cpu())))
-    assert torch_cgx.stats()["cuda_carrier"] == carrier
+    assert torch_cgx.stats()["cuda_carrier"] == communicator
     return digests
 
 
 def _check(way, world_size, sizes, dtype, op=dist.ReduceOp.SUM, configs=CONFIGS):
-    env, carrier, options = WAYS[way]
-    results = ranks.run(_reduce, world_size, carrier, sizes, dtype, op, configs, env=env)
+    env, communicator, options = WAYS[way]
+    results = ranks.run(_reduce, world_size, communicator, sizes, dtype, op, configs, env=env)
     assert all(result == results[0] for result in results), "ranks differ"
     cases = [(n, config) for n in sizes for config in configs]
     wrong = []

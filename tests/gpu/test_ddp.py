@@ -40,12 +40,12 @@ def _train(rank, world_size, bits, dtype):
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("bits", [4, 32])
 def test_it_learns_and_ranks_agree(way, bits):
-    env, carrier, _ = WAYS[way]
+    env, communicator, _ = WAYS[way]
     first, second = ranks.run(_train, 2, bits, torch.float32, env=env, timeout=240)
     assert torch.equal(first[1], second[1]), "parameters differ"
     assert learned(first[0]) and learned(second[0])
     assert (first[2] >= STEPS) == (bits == 4)
-    assert first[3] == carrier
+    assert first[3] == communicator
 
 
 def test_bf16_model():

@@ -286,8 +286,8 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("cgx")
     rank, size = dist.get_rank(), dist.get_world_size()
-    carrier = os.environ.get("CGX_CROSS_COMMUNICATOR_TYPE", "GLOO").lower()
-    assert carrier in torch_cgx.stats()["carrier"], torch_cgx.stats()["carrier"]
+    communicator = os.environ.get("CGX_CROSS_COMMUNICATOR_TYPE", "GLOO").lower()
+    assert communicator in torch_cgx.stats()["carrier"], torch_cgx.stats()["carrier"]
     for name in sys.argv[1].split(","):
         PROGRAMS[name](rank, size)
         dist.barrier()

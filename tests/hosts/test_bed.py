@@ -91,8 +91,8 @@ with hosts(2) as h:
     child = os.fork() if sys.argv[1] == "fork" else 0
     if child == 0 and sys.argv[1] == "fork":
         time.sleep(600)  # holds all files of its parent open
-    told = {"names": h.namespaces, "sleepers": [s.pid for s in sleepers], "child": child}
-    print(json.dumps(told), flush=True)
+    facts = {"names": h.namespaces, "sleepers": [s.pid for s in sleepers], "child": child}
+    print(json.dumps(facts), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -106,16 +106,16 @@ def test_nothing_is_left_when_the_process_is_killed(tmp_path, how):
     command = [sys.executable, str(file), how]
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
     assert process.stdout is not None
-    told = json.loads(process.stdout.readline())
+    facts = json.loads(process.stdout.readline())
     process.stdout.close()
     try:
         assert process.wait(timeout=30) == -signal.SIGKILL
-        name = told["names"][0].rsplit("-", 1)[0]
+        name = facts["names"][0].rsplit("-", 1)[0]
         _wait_until(lambda: _traces(name) == [])
-        assert not any(_runs(pid) for pid in told["sleepers"])
+        assert not any(_runs(pid) for pid in facts["sleepers"])
     finally:
-        if told["child"]:
-            os.kill(told["child"], signal.SIGKILL)
+        if facts["child"]:
+            os.kill(facts["child"], signal.SIGKILL)
 
 
 def _runs(pid: int) -> bool:
@@ -181,7 +181,7 @@ def test_links_keep_their_rate_and_count_what_crosses_them(tmp_path, rate):
     assert wire <= traffic[0].sent_bytes <= 1.06 * wire
     assert wire <= traffic[1].received_bytes <= 1.06 * wire
     assert size / PAYLOAD <= traffic[0].sent_packets <= 1.06 * size / PAYLOAD
-    # The way back carries acknowledgements only, and the third host hears nothing of it all.
+    # The way back carries acknowledgements only, and the third host gets nothing.
     assert 0 < traffic[1].sent_bytes < 0.05 * wire
     assert traffic[2].sent_bytes < 5000 and traffic[2].received_bytes < 5000
 
@@ -399,7 +399,7 @@ def test_rates_and_bursts():
         assert 8 * int(words[words.index("burst") + 1]) < 0.6e-3 * network.parse_rate(rate)
 
 
-def test_what_is_missing_is_told(monkeypatch):
+def test_what_is_missing_is_named(monkeypatch):
     if sys.platform != "linux":
         assert "need Linux" in str(hosts_available())
         return

@@ -64,7 +64,7 @@ except RuntimeError as error:
 """
 
 
-def test_all_ranks_hear_of_an_interface_that_leads_nowhere():
+def test_an_interface_that_leads_nowhere_is_an_error_on_all_ranks():
     with hosts(2, rate=None) as bed:
         script = '[ "$GROUP_RANK" = 0 ] || export GLOO_SOCKET_IFNAME=lo; exec "$@"'
         outputs = bed.run(

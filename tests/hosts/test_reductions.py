@@ -1,4 +1,4 @@
-"""Jobs on several hosts: right results, under every launcher and over every carrier between hosts.
+"""Jobs on several hosts: right results under every launcher, over every communicator between hosts.
 
 The ranks check themselves (tests/hosts/programs.py); here they are started.
 """

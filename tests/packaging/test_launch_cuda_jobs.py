@@ -33,7 +33,7 @@ for n in (1, 100, 511, 513, 5000, 70_001):
         same.append(torch.equal(tensor.cpu(), wanted.result))
 total = torch.full((10,), 2, device="cuda", dtype=torch.int64)
 dist.all_reduce(total)  # goes to Gloo
-said = {"same": same, "total": total.tolist(), "carrier": torch_cgx.stats()["cuda_carrier"]}
+said = {"same": same, "total": total.tolist(), "communicator": torch_cgx.stats()["cuda_carrier"]}
 with open(f"{folder}/{rank}.json", "w") as file:
     json.dump(said, file)
 dist.destroy_process_group()
@@ -42,7 +42,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("hosts", "inner", "carriers"),
+    ("hosts", "inner", "communicators"),
     [
         ([0, 0, 0], "MPI", ["mpi(pinned)"] * 3),
         ([0, 1], "SHM", ["mpi(pinned)"] * 2),
@@ -50,7 +50,7 @@ dist.destroy_process_group()
     ],
     ids=["one-host", "two-hosts", "two-levels"],
 )
-def test_tensors_of_a_gpu_over_mpi(kind, hosts, inner, carriers, tmp_path):
+def test_tensors_of_a_gpu_over_mpi(kind, hosts, inner, communicators, tmp_path):
     script = tmp_path / "reduce.py"
     script.write_text(_REDUCE)
     env = fake_cuda.environment(
@@ -61,8 +61,8 @@ def test_tensors_of_a_gpu_over_mpi(kind, hosts, inner, carriers, tmp_path):
     command = [script, json.dumps(hosts), tmp_path]
     done = mpirun(kind, len(hosts), *command, prelude=fake_cuda.PRELUDE, **env)
     assert done.returncode == 0, done.stdout + done.stderr
-    for rank, carrier in enumerate(carriers):
+    for rank, communicator in enumerate(communicators):
         said = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert said["carrier"] == carrier
+        assert said["communicator"] == communicator
         assert said["same"] == [True] * 12
         assert said["total"] == [2 * len(hosts)] * 10

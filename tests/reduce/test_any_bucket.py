@@ -137,7 +137,7 @@ def test_many_ranks_with_little_memory_make_no_rounds_of_a_few_values():
         ("aab", 50_000, "200000 bytes exact"),
     ],
 )
-def test_a_carrier_that_cannot_make_room_refuses_a_bucket_by_name(hosts, n, needed):
+def test_a_communicator_that_cannot_make_room_refuses_a_bucket_by_name(hosts, n, needed):
     group = {"hosts": list(hosts), "slot_bytes": 1 << 16, "inner_limit": 1 << 16}
     spec = _C.Codec(bits=8, bucket_size=100_000)
     refused = rf"bucket_size 100000.* {needed}, does not fit into a message of 65\d\d\d bytes"

@@ -56,9 +56,9 @@ def test_bytes_sent_equal_the_formula(ranks):
             chunks[owner] += sum(count for _, count, *_ in pieces)
     assert sum(chunks) == n
     for rank, one in enumerate(stats):
-        heads = 56 * (ranks - 1)
+        headers = 56 * (ranks - 1)
         contributions, sums = n - chunks[rank], (ranks - 1) * chunks[rank]
-        assert one["bytes_sent"] == heads + 4 * (contributions + sums)
+        assert one["bytes_sent"] == headers + 4 * (contributions + sums)
     assert sum(one["bytes_received"] for one in stats) == sum(one["bytes_sent"] for one in stats)
 
 

@@ -49,7 +49,7 @@ def test_messages_are_read_in_the_order_in_which_they_are_sent(algorithm, size, 
 
 @pytest.mark.parametrize("in_flight", [2, 3, 4])
 @pytest.mark.parametrize("algorithm, size", SHAPES)
-def test_no_rank_has_to_send_more_than_its_carrier_takes(algorithm, size, in_flight):
+def test_no_rank_has_to_send_more_than_its_communicator_takes(algorithm, size, in_flight):
     """Sending may wait until the exchange `in_flight` before was read, which every rank does only
     after its own sends that come first in the common order.
     """

@@ -121,7 +121,7 @@ def test_all_gather(layout):
                 assert model.same_bits(output, expected), (shard, more)
 
 
-def test_auto_takes_what_fits_where_carriers_make_no_room():
+def test_auto_takes_what_fits_where_communicators_make_no_room():
     n = 400_000
     layers = [(n, _C.Codec(bits=8, bucket_size=n))]
     inputs = gaussian(24, n, torch.bfloat16)

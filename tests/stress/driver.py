@@ -22,7 +22,7 @@ _EPISODE_SECONDS = 100.0  # nothing that a rank does may take longer
 _EPISODES_PER_STORE = 40
 _RANKS_PER_LANE = 16  # slots of the board: more than ranks, since processes are replaced
 _SHOWN = 30  # violations of one episode
-_TOLD = 3  # steps of a rank's program that a report shows
+_REPORTED = 3  # steps of a rank's program that a report shows
 
 
 @dataclasses.dataclass
@@ -99,7 +99,7 @@ class Lane:
         episode = draw(self.seed, number)
         store = self._prepare(episode)
         for rank, process in enumerate(self.processes):
-            process.tell(Job(self.seed, number, rank, store.port, f"e{number}", self.sabotage))
+            process.send(Job(self.seed, number, rank, store.port, f"e{number}", self.sabotage))
         times: dict[int, float] = {}
         first = asyncio.Event()
         tasks = [
@@ -151,10 +151,10 @@ class Lane:
     async def _follow(
         self, process: Process, rank: int, episode: Episode, first: asyncio.Event, times: Any
     ) -> Report | None:
-        """Listens to one rank until its report or its end."""
+        """Receives from one rank until its report or its end."""
         while True:
             try:
-                message = await process.hear()
+                message = await process.receive()
             except EOFError:
                 process.ended = self.totals.looked
                 return None
@@ -275,7 +275,7 @@ class Lane:
                     f"{failure.text[:300]}"
                 )
             upto = max(0, place.step + 1)
-            for index in range(max(0, upto - _TOLD), min(upto, len(episode.steps))):
+            for index in range(max(0, upto - _REPORTED), min(upto, len(episode.steps))):
                 lines.append(f"    {index}: {describe(episode.steps[index])[:1500]}")
             process = self.processes[number]
             if rank.report is None and not process.log.closed:

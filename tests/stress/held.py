@@ -39,8 +39,8 @@ class Usual:
     """What a process holds between episodes: as much as after its first one, and no more.
 
     What goes away within PATIENCE is not left over. A thread that has been joined stays among the
-    process's tasks until the kernel has had time to end it, and one that tells the store of a
-    failure is left alone when the store takes too long.
+    process's tasks until the kernel has had time to end it, and one that writes an error to the
+    store is left alone when the store takes too long.
     """
 
     PATIENCE = 5.0  # seconds, of a machine that has twenty other processes to run

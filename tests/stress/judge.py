@@ -18,7 +18,7 @@ SAME_HOST, ELSEWHERE = 2.0, 7.5
 # Gloo tries five times to connect to a peer, and gives each time the whole timeout.
 MESH_TRIES = 5
 CLOSING = 10.0  # a rank that leaves waits so long for calls that nobody has waited for
-LEAVING = 3.0  # a rank that cannot make a group waits so long for the others to hear why
+LEAVING = 3.0  # a rank that cannot make a group waits so long for the others to get the reason
 SLACK = 4.0  # seconds by which a busy machine may miss a deadline
 SILENT = ("none", "pause", "storm")  # faults that nobody may notice
 KILLS = ("kill", "kill_two", "kill_all", "creation")
@@ -83,19 +83,20 @@ def _judge_failure(
     verdict: Verdict,
 ) -> None:
     say = verdict.violations.append
-    told = f"rank {number}, step {failure.step} ({failure.phase}): {failure.kind}: {failure.text}"
+    where = f"rank {number}, step {failure.step} ({failure.phase})"
+    message = f"{where}: {failure.kind}: {failure.text}"
     verdict.errors[failure.kind] = verdict.errors.get(failure.kind, 0) + 1
     if episode.fault in SILENT or not times:
-        say(f"an error without a cause: {told}")
+        say(f"an error without a cause: {message}")
         return
     if failure.raised < min(times.values()):
-        say(f"an error before the fault: {told}")
+        say(f"an error before the fault: {message}")
         return
     if failure.phase not in ("init", "group", "destroy") and failure.engine:
         if failure.kind not in ("TimeoutError", "PeerLostError", "AbortedError", "CgxError"):
-            say(f"an unexpected kind of error: {told}")
+            say(f"an unexpected kind of error: {message}")
         if not failure.text.strip():
-            say(f"an error without text: {told}")
+            say(f"an error without text: {message}")
     if number in times and episode.fault != "abort":
         return  # it was stopped itself: its clock says nothing
     died = _death(episode, ranks, times)
@@ -109,7 +110,7 @@ def _judge_failure(
         what, limit = "behind others", latency
     verdict.notices[what] = max(verdict.notices.get(what, 0.0), latency)
     if latency > limit:
-        say(f"noticed ({what}) after {latency:.2f} s, allowed are {limit:.1f} s: {told}")
+        say(f"noticed ({what}) after {latency:.2f} s, allowed are {limit:.1f} s: {message}")
 
 
 def _death(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> float:
@@ -136,13 +137,13 @@ def _limit(episode: Episode, failure: Failure, times: dict[int, float]) -> tuple
         if step.kind == "group" and step.group == failure.group:
             settings = dict(step.options)
     shared = settings["inner_communicator"] == "SHM" and len(hosts) == 1 and failure.engine
-    carrier = "shm" if shared else "gloo" if len(hosts) == 1 or not failure.engine else "hosts"
+    communicator = "shm" if shared else "gloo" if len(hosts) == 1 or not failure.engine else "hosts"
     limit = SAME_HOST if len(hosts) == 1 else ELSEWHERE
     if not failure.engine:
-        carrier = "inner gloo"
+        communicator = "inner gloo"
     if set(times) & set(members):
-        return f"{episode.fault if episode.fault == 'abort' else 'death'}, {carrier}", limit
-    return f"departure, {carrier}", limit
+        return f"{episode.fault if episode.fault == 'abort' else 'death'}, {communicator}", limit
+    return f"departure, {communicator}", limit
 
 
 def _waited_for_others(number: int, failure: Failure, ranks: list[Rank], limit: float) -> bool:

@@ -104,20 +104,20 @@ def complaints(what: str, results: list[dict[str, Any]], most: float) -> list[st
 
 
 def measure(full: bool) -> tuple[dict[str, object], list[str]]:
-    """Both loops over both carriers: numbers for the summary, and what is wrong."""
+    """Both loops over both communicators: numbers for the summary, and what is wrong."""
     summary: dict[str, object] = {}
     wrong: list[str] = []
-    for carrier, counts in COUNTS.items():
+    for communicator, counts in COUNTS.items():
         calls, rounds = counts[0 if full else 1]
         pool = RankPool()
         try:
-            env = {"CGX_INNER_COMMUNICATOR_TYPE": carrier, **SHORT_RECORDS}
+            env = {"CGX_INNER_COMMUNICATOR_TYPE": communicator, **SHORT_RECORDS}
             for what, job, count, most in (
                 ("all-reduces", all_reduces, calls, PER_CALL),
                 ("groups", groups, rounds, PER_GROUP),
             ):
                 results = pool.run(job, 2, count, timeout=1800.0, group_timeout=60.0, env=env)
-                name = f"{count} {what} over {carrier}"
+                name = f"{count} {what} over {communicator}"
                 wrong += complaints(name, results, most)
                 summary[name] = f"{max(r['bytes'] for r in results):.1f} bytes each"
         finally:

@@ -1,6 +1,7 @@
 """What ranks leave behind that are killed all at once.
 
-    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python -m tests.stress.leftovers PHASE CARRIER TIMES
+    export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+    python -m tests.stress.leftovers PHASE COMMUNICATOR TIMES
 
 PHASE: "calls" (in the middle of all-reduces) or "making" (of groups). Prints JSON: how often ranks
 were killed, and what of theirs was still there afterwards. A program of its own, because it forks.
@@ -30,9 +31,9 @@ RANKS = 3
 
 
 def _rank(
-    channel: socket.socket, phase: str, carrier: str, rank: int, port: int, name: str
+    channel: socket.socket, phase: str, communicator: str, rank: int, port: int, name: str
 ) -> None:
-    os.environ["CGX_INNER_COMMUNICATOR_TYPE"] = carrier
+    os.environ["CGX_INNER_COMMUNICATOR_TYPE"] = communicator
     client = dist.TCPStore("127.0.0.1", port, is_master=False)
     limit = datetime.timedelta(seconds=60)
     store = dist.PrefixStore(name, client)
@@ -77,7 +78,9 @@ def _named(pids: set[int]) -> set[str]:
     return found | {f"System V segment {row[1]}" for row in rows if int(row[4]) in pids}
 
 
-def once(phase: str, carrier: str, rng: random.Random, server: StoreServer, name: str) -> list[str]:
+def once(
+    phase: str, communicator: str, rng: random.Random, server: StoreServer, name: str
+) -> list[str]:
     """Starts ranks, kills them together, and looks."""
     semaphores = _named(set())
     ranks: list[tuple[int, socket.socket]] = []
@@ -85,7 +88,7 @@ def once(phase: str, carrier: str, rng: random.Random, server: StoreServer, name
         for rank in range(RANKS):
 
             def body(end: socket.socket, rank: int = rank) -> None:
-                _rank(end, phase, carrier, rank, server.port, name)
+                _rank(end, phase, communicator, rank, server.port, name)
 
             ranks.append(fork(body, log.fileno()))
         for _, channel in ranks:
@@ -111,13 +114,13 @@ def once(phase: str, carrier: str, rng: random.Random, server: StoreServer, name
     return found
 
 
-def main(phase: str, carrier: str, times: int) -> dict[str, Any]:
+def main(phase: str, communicator: str, times: int) -> dict[str, Any]:
     rng = random.Random(times)
     server = StoreServer()
     found: list[str] = []
     try:
         for number in range(times):
-            found += once(phase, carrier, rng, server, f"{phase}{number}")
+            found += once(phase, communicator, rng, server, f"{phase}{number}")
     finally:
         server.close()
     for name in found:

@@ -56,12 +56,12 @@ class Process:
         self.status: int | None = None  # as of os.waitpid
         self.ended: float | None = None  # time.monotonic() before which it cannot have ended
 
-    def tell(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         data = pickle.dumps(message)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.send(struct.pack("<I", len(data)) + data)
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         """The next message; EOFError when the process has ended."""
         loop = asyncio.get_running_loop()
         while True:

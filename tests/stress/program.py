@@ -125,7 +125,7 @@ def slot_kb(settings: dict[str, Any]) -> int:
 
 
 def draw_settings(rng: random.Random, hosts: bool) -> dict[str, Any]:
-    """Options of a group: carrier, reducers, sizes of messages, what it compresses by itself."""
+    """Options of a group: communicator, reducers, sizes of messages, what it compresses unasked."""
     settings: dict[str, Any] = {}
     settings["inner_communicator"] = rng.choice(("SHM", "SHM", "GLOO"))
     # Inside hosts that talk to others it is a reduce-scatter and an all-gather, always.

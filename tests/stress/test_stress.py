@@ -48,7 +48,7 @@ def quiet_episode(seed: int) -> int:
     raise AssertionError("no such episode")
 
 
-def test_a_wrong_value_is_found_and_told():
+def test_a_wrong_value_is_found_and_reported():
     number = str(quiet_episode(1))
     status, output = stress("--seed", "1", "--episode", number, "--sabotage", "bits")
     assert status == 1
@@ -77,7 +77,7 @@ def test_a_seed_is_a_program():
 
 
 def test_the_place_of_a_rank_is_whole_whenever_it_is_read():
-    """A rank that was killed while it told its place once seemed to have never come to step 1."""
+    """A rank that was killed while it wrote its place once seemed to have never come to step 1."""
     board = Board(2)
     pid = os.fork()
     if pid == 0:
@@ -167,14 +167,14 @@ def test_the_loop_of_gloo_may_come_later_than_the_first_episode_and_once():
         assert usual.left()[0] == held[turn[0]] and usual.held == held[allowed]
 
 
-@pytest.mark.parametrize("carrier", ["GLOO", "SHM"])
+@pytest.mark.parametrize("communicator", ["GLOO", "SHM"])
 @pytest.mark.parametrize("came", [9.9, 10.2, 14.0])
-def test_over_gloo_a_death_is_noticed_when_a_rank_that_lives_has_come(carrier, came):
+def test_over_gloo_a_death_is_noticed_when_a_rank_that_lives_has_come(communicator, came):
     """Rank 0 dies at 10; rank 2 waits for rank 1, which comes at `came`, and raises at 14.1."""
     episode = SimpleNamespace(
         fault="kill",
         hosts=None,
-        settings={"inner_communicator": carrier},
+        settings={"inner_communicator": communicator},
         steps=(),
         groups_at=lambda step: {0: (0, 1, 2)},
     )
@@ -188,7 +188,7 @@ def test_over_gloo_a_death_is_noticed_when_a_rank_that_lives_has_come(carrier, c
     ranks = [judge.Rank(None, signal.SIGKILL, None), rank(1, came, 14.2), waits]
     verdict = judge.Verdict()
     judge._judge_failure(episode, 2, waits.report.failure, ranks, {0: 10.0}, verdict)
-    assert bool(verdict.violations) == (carrier == "SHM" or came < 14)
+    assert bool(verdict.violations) == (communicator == "SHM" or came < 14)
 
 
 class KilledLate(Lane):

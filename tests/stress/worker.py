@@ -1,4 +1,4 @@
-"""A rank: lives through one episode after another as the driver tells it, and reports on each."""
+"""A rank: runs one episode after another as the driver orders, and reports on each."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ class _Rank:
         self._at(len(self.episode.steps), "done")
 
     def _announce(self, step: int) -> None:
-        """Tells the driver that the place of the fault is reached; does what a rank does itself."""
+        """Reports that the place of the fault is reached; a rank makes some faults itself, here."""
         episode = self.episode
         if step != episode.at_step or episode.fault == "none":
             return

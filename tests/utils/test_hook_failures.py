@@ -51,10 +51,10 @@ def test_the_type_survives_the_backward_pass(layout):
             if kind.startswith("kill") and rank == 2:
                 assert isinstance(outcome, Lost)
                 continue
-            told = f"{kind}, rank {rank}: {outcome}"
-            assert isinstance(outcome, str), told
-            assert outcome.startswith(f"torch_cgx.{wanted[kind]}: "), told
-            assert "running the callback" not in outcome, told
+            message = f"{kind}, rank {rank}: {outcome}"
+            assert isinstance(outcome, str), message
+            assert outcome.startswith(f"torch_cgx.{wanted[kind]}: "), message
+            assert "running the callback" not in outcome, message
 
 
 @needs_hosts

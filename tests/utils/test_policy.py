@@ -145,7 +145,7 @@ def test_unused_patterns_are_warned_of():
 
 
 def _applied(rank, world_size, options, source):
-    """The bits that each layer really has, told by the number of different values in a bucket of
+    """The bits that each layer really has, found by the number of different values in a bucket of
     its gradient.
     """
     torch.manual_seed(0)

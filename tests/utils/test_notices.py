@@ -1,4 +1,4 @@
-"""Nobody trains uncompressed without being told: what a state compresses, and what does not."""
+"""Notices to users: what a state compresses, what stays exact, and settings without effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_BITS = [9, 12, 15, 17, 24, 31]
 
 
 @contextlib.contextmanager
-def heard():
+def notices():
     """Warnings of this project and lines on stderr, as they come."""
     lines: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -40,12 +40,12 @@ def _step(model, rank=0, step=0):
     loss_of(model, batch(rank, step)).backward()
 
 
-def _told(rank, world_size, params, options, group_options):
-    """What two steps say, and how many values the first bucket of first.weight has."""
+def _two_steps(rank, world_size, params, options, group_options):
+    """The notices of two steps, and how many values the first bucket of first.weight has."""
     group = None
     if group_options is not None:
         group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**group_options))
-    with heard() as lines:
+    with notices() as lines:
         state = CGXState(None, compression_params=params, **options)
         model = wrap(make_model(), state, process_group=group)
         # The same data everywhere: the mean of equal decoded values is one of the levels.
@@ -54,17 +54,17 @@ def _told(rank, world_size, params, options, group_options):
     return gradients(model)["first.weight"].flatten()[:64].unique().numel(), lines, repr(state)
 
 
-def told(params=None, options=None, group_options=None, **run):
+def of_two_steps(params=None, options=None, group_options=None, **run):
     """The same of rank 0; the other one has to be silent."""
     (levels, lines, text), (_, others, _) = run_pooled(
-        _told, 2, params, options or {}, group_options, **run
+        _two_steps, 2, params, options or {}, group_options, **run
     )
     assert [line for line in others if not line.startswith("warning: CGXState")] == []
     return levels, lines, text
 
 
 def test_a_state_without_bits_compresses():
-    levels, lines, _ = told()
+    levels, lines, _ = of_two_steps()
     assert 8 <= levels <= 16
     assert lines == [
         "cgx: compressing 2 of 7 parameters, 90.6 % of 11.3 k values, maxmin 4 bits; "
@@ -84,7 +84,7 @@ def test_a_state_without_bits_compresses():
     ],
 )
 def test_bits_from_wherever_they_come(params, options, env, most, words):
-    levels, lines, text = told(params, {}, options, env=env)
+    levels, lines, text = of_two_steps(params, {}, options, env=env)
     assert levels <= most
     assert len(lines) == 1 and words in lines[0], lines
     assert words.partition(";")[0] in text
@@ -92,7 +92,7 @@ def test_bits_from_wherever_they_come(params, options, env, most, words):
 
 def test_several_codecs_in_one_line():
     overrides = {"second": {"bits": 8}, "small.weight": {"bits": 2}}
-    _, (line,), text = told({"bits": 4}, {"overrides": overrides})
+    _, (line,), text = of_two_steps({"bits": 4}, {"overrides": overrides})
     assert "compressing 3 of 7 parameters" in line
     assert "maxmin 4 bits (1 of them), maxmin 8 bits (1 of them), maxmin 2 bits (1 of them)" in line
     assert "overrides={'second': {'bits': 8}" in text
@@ -119,7 +119,7 @@ def test_several_codecs_in_one_line():
 def test_nothing_compressed_is_a_warning_with_the_rule(params, options, group_options, env, rule):
     if "layer_filter" in options:  # a lambda does not travel
         options = {"layer_filter": "^none of them$"}
-    levels, lines, _ = told(params, options, group_options, env=env)
+    levels, lines, _ = of_two_steps(params, options, group_options, env=env)
     assert levels > 32
     lines = [line for line in lines if "matches none" not in line]
     assert len(lines) == 1 and lines[0].startswith("warning: cgx: nothing is compressed"), lines
@@ -127,11 +127,11 @@ def test_nothing_compressed_is_a_warning_with_the_rule(params, options, group_op
 
 
 def test_the_line_can_be_switched_off():
-    assert told({"bits": 4}, env={"CGX_LOG": "off"})[1] == []
+    assert of_two_steps({"bits": 4}, env={"CGX_LOG": "off"})[1] == []
 
 
 def _other_types(rank, world_size):
-    with heard() as lines:
+    with notices() as lines:
         for model in (make_model().double(), nn.Embedding(100, 64, sparse=True)):
             wrapped = wrap(model, CGXState())
             if isinstance(model, nn.Embedding):
@@ -141,10 +141,10 @@ def _other_types(rank, world_size):
     return lines
 
 
-def test_types_that_are_never_compressed_are_told():
+def test_types_that_are_never_compressed_are_named():
     first, second = run_pooled(_other_types, 2)
     assert "are exact: dtype torch.float64; shm" in first[0]
-    # A process is told once that sparse gradients are exact, whatever its rank.
+    # A process prints once that sparse gradients are exact, whatever its rank.
     assert any("are exact: sparse gradients; shm" in line for line in first), first
     assert not any("nothing" in line for line in second)
 
@@ -174,10 +174,10 @@ def test_other_bits_are_not(bits, monkeypatch):
 
 
 def _group_of_12_bits(rank, world_size):
-    with heard() as by_options:
+    with notices() as by_options:
         dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=12))
     os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"] = "13"
-    with heard() as by_environment:
+    with notices() as by_environment:
         dist.new_group(backend="cgx")
     del os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"]
     return by_options, by_environment
@@ -242,20 +242,20 @@ ODD = {"CGX_BITS": "4", "CGX_COMPRESSION_QUANTIZATION_BITS": "4"}
 
 
 def _once_a_process(rank, world_size):
-    """In processes of its own: what is told once."""
+    """In processes of its own: what is printed once."""
     found = {}
-    with heard() as found["groups"]:
+    with notices() as found["groups"]:
         dist.new_group(backend="cgx")
         dist.new_group(backend="cgx")
-    with heard() as found["min_size given"]:
+    with notices() as found["min_size given"]:
         options = torch_cgx.Options(min_size=16)
         group = dist.new_group(backend="cgx", pg_options=options)
         dist.all_reduce(torch.ones(100), group=group)
-    with heard() as found["large, exact, explicit"]:
+    with notices() as found["large, exact, explicit"]:
         dist.all_reduce(torch.ones(1024))
         dist.all_reduce(torch.ones(15))
         torch_cgx.all_reduce(torch.ones(100), config={"bits": 4})
-    with heard() as found["small"]:
+    with notices() as found["small"]:
         dist.all_reduce(torch.ones(10, 10))
         dist.all_reduce(torch.ones(10, 10))
     return found
@@ -264,18 +264,18 @@ def _once_a_process(rank, world_size):
 def _never_compressed(rank, world_size):
     """In processes of its own, where nothing has been compressed before."""
     found = {}
-    with heard() as found["bits given"]:
+    with notices() as found["bits given"]:
         exact = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=32))
         for _ in range(20):
             dist.all_reduce(torch.ones(1 << 14), group=exact)
     group = dist.new_group(backend="cgx")
-    with heard() as found["9 of 64 KiB"]:
+    with notices() as found["9 of 64 KiB"]:
         for _ in range(9):
             dist.all_reduce(torch.ones(1 << 14), group=group)
         for _ in range(20):
             dist.all_reduce(torch.ones(1000), group=group)
     # As where a trainer does not register the hook that it was given.
-    with heard() as found["a model without its hook"]:
+    with notices() as found["a model without its hook"]:
         state = CGXState(group)
         model = DistributedDataParallel(nn.Linear(256, 256), process_group=group)
         for _ in range(3):
@@ -284,9 +284,9 @@ def _never_compressed(rank, world_size):
     return found
 
 
-def test_what_is_told_once_a_process():
+def test_what_is_printed_once_a_process():
     first, second = run_ranks(_once_a_process, 2, env=ODD)
-    # On the first rank of a host, when the first group is made (by the harness, before `heard`).
+    # On the first rank of a host, when the first group is made (by the harness, before `notices`).
     assert first["groups"] == second["groups"] == []
     for found in (first, second):
         assert found["min_size given"] == found["large, exact, explicit"] == []
@@ -300,24 +300,24 @@ def test_what_is_told_once_a_process():
             assert word in small, small
 
 
-def test_a_program_that_compresses_nothing_is_told():
+def test_a_program_that_compresses_nothing_gets_a_warning():
     first, second = run_ranks(_never_compressed, 2)
     for found in (first, second):
         assert found["bits given"] == found["9 of 64 KiB"] == []
-    (told_once,) = first["a model without its hook"]
-    assert "nothing is compressed" in told_once and "cgx_utils.cgx_hook" in told_once
+    (text,) = first["a model without its hook"]
+    assert "nothing is compressed" in text and "cgx_utils.cgx_hook" in text
     assert second["a model without its hook"] == []
 
 
 def _complaint(rank, world_size):
-    with heard() as lines:
+    with notices() as lines:
         dist.init_process_group("cgx")
         dist.new_group(backend="cgx")
     dist.destroy_process_group()
     return lines
 
 
-def test_an_unknown_variable_is_told_on_the_first_rank_of_a_host():
+def test_an_unknown_variable_is_reported_on_the_first_rank_of_a_host():
     first, second = run_ranks(_complaint, 2, env={"CGX_BITS": "4"}, backend=None)
     assert len(first) == 1 and "CGX_BITS" in first[0] and "QUANTIZATION_BITS" in first[0]
     assert second == []
