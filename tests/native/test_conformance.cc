@@ -108,6 +108,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
                     [](float x, float y) { return same_bits(x, y); });
 }
 
+constexpr size_t kEach = 400;
 // Borders of bytes, SIMD registers and groups of codes.
 constexpr size_t kBorders[] = {0,  1,  2,  7,  8,   9,   15,  16,  17,  31,  32,  33,
                                63, 64, 65, 96, 127, 128, 129, 255, 256, 257, 399, 400};
@@ -115,11 +116,11 @@ constexpr size_t kBorders[] = {0,  1,  2,  7,  8,   9,   15,  16,  17,  31,  32,
 // more than memory holds. A run is then a part of one.
 constexpr size_t kLongest = 8192;
 
-// Each size from 0 to 400, or the borders among them; the borders of granules and blocks, and one
+// Each size from 0 to kEach, or the borders among them; the borders of granules and blocks, and one
 // run of several tiles and loops of every level.
 std::set<size_t> sizes(const Codec& codec, bool each) {
   std::set<size_t> all(std::begin(kBorders), std::end(kBorders));
-  for (size_t n = 0; each && n <= 400; ++n) all.insert(n);
+  for (size_t n = 0; each && n <= kEach; ++n) all.insert(n);
   for (size_t unit : {codec.granule(), codec.block()}) {
     if (unit > kLongest) continue;
     for (size_t n : {unit - 1, unit, unit + 1, 3 * unit - 1, 3 * unit}) all.insert(n);
@@ -128,27 +129,32 @@ std::set<size_t> sizes(const Codec& codec, bool each) {
   return all;
 }
 
-// Whether it is a codec with its defaults, under one of its names, or differs from one in a single
-// choice or a single number of a short range.
-bool near_defaults(const CodecConfig& config) {
+// Whether the codec has its defaults, under one of its names, or differs from them in one parameter
+// only: a choice, a number of a short range, or one that makes granules which sizes up to kEach
+// cross.
+bool near_defaults(const Codec& codec) {
+  const CodecConfig& config = codec.config();
   const CodecConfig defaults = config_named(config.name());
+  const bool crossed =
+      codec.granule() != make_codec(defaults)->granule() && codec.granule() <= kEach;
   int differences = 0;
   for (size_t i = 0; i < config.numbers().size(); ++i) {
     if (config.numbers()[i] == defaults.numbers()[i]) continue;
     const Parameter& p = config.family().parameters[i];
-    if (p.kind == Parameter::Kind::kInteger && p.high - p.low >= kShortRange) return false;
+    const bool is_long = p.kind == Parameter::Kind::kInteger && p.high - p.low >= kShortRange;
+    if (is_long && !crossed) return false;
     ++differences;
   }
   return differences <= 1;
 }
 
-// Configurations near the defaults meet each size in each type, all others the borders in each
-// type. The level is that of the program, which runs once on each. The patterns of values take
-// turns: `seed` differs from one test to the next.
+// Codecs near the defaults meet each size in each type, all others the borders in each type. The
+// level is that of the program, which runs once on each. The patterns of values take turns: `seed`
+// differs from one test to the next.
 template <typename Body>
 void for_each_run(uint64_t seed, const Body& body) {
   for_each_codec([&](const Family& family, const Codec& codec) {
-    for (size_t n : sizes(codec, near_defaults(codec.config()))) {
+    for (size_t n : sizes(codec, near_defaults(codec))) {
       for (DType dtype : kDTypes) {
         ++seed;
         const auto x = values(n, static_cast<int>(seed % kPatterns), seed);
@@ -165,7 +171,7 @@ TEST(conformance_sizes_say_how_many_values) {
   for_each_codec([](const Family&, const Codec& codec) {
     CHECK(codec.block() % codec.granule() == 0, codec.describe());
     for (DType dtype : kDTypes) {
-      for (size_t n = 0; n <= 400; ++n) {
+      for (size_t n = 0; n <= kEach; ++n) {
         const size_t bytes = codec.encoded_bytes(n, dtype);
         const size_t most = largest_count(codec, bytes, dtype);
         CHECK(most >= n && codec.encoded_bytes(most, dtype) == bytes, codec.describe(), " ",
