@@ -1,27 +1,29 @@
-"""Golden vectors of the format: `python -m tests.codec.golden` writes golden.json from the numpy
-model.
+"""Golden vectors of payloads: `python -m tests.codec.golden` adds to golden.json what it lacks.
 
-Every codec, width, rounding, dtype, with and without `skip_incomplete_buckets`. Rewriting it is a
-change of the wire format: ranks with different versions would no longer understand each other.
+What it has to have follows from the engine's list of families (`expected()`); bytes and values come
+from the models in models.py, which know nothing of the engine. Vectors that are there stay: to
+change one is a change of the wire format, after which ranks with different versions no longer
+understand each other.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tests import oracle
 from tests.codec.helpers import TORCH, tensor_bytes
-from tests.oracle import Spec
+from tests.codec.models import MODELS, Key
+from torch_cgx import _C
 
 FILE = Path(__file__).with_name("golden.json")
-BUCKETS = (5, 16)
-HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Ranges up to this length have vectors for each number.
+SHORT = 16
+Row = dict[str, Any]
 
 
 def inputs() -> dict[str, dict[int, torch.Tensor]]:
@@ -44,62 +46,95 @@ def inputs() -> dict[str, dict[int, torch.Tensor]]:
     }
 
 
-def spec_of(bits: int, bucket_size: int, stochastic: bool) -> Spec:
-    return Spec(bits, bucket_size, stochastic, seed=bits, sequence=2, rank=1, index=3)
+def _borders(parameter: Mapping[str, Any]) -> list[Any]:
+    """Values of a parameter that need vectors: choices, short ranges whole, ends of long ones."""
+    if parameter["kind"] == "choice":
+        return list(parameter["choices"])
+    if parameter["kind"] == "boolean":
+        return [False, True]
+    assert parameter["kind"] == "integer", parameter
+    low, high = parameter["low"], parameter["high"]
+    return list(range(low, high + 1)) if high - low < SHORT else [low, low + 1, high]
 
 
-def narrowed(x: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
-    """To nearest even; a NaN becomes the quiet one of its sign, as the inputs' are."""
-    y = x.to(wire)
-    quiet = 0x7E00 if wire == torch.float16 else 0x7FC0
-    y.view(torch.int16)[x.isnan()] = quiet
-    return y
-
-
-def _row(name: str, code: int, codec: str, payload: bytes, values: bytes) -> dict[str, Any]:
-    return {
-        "input": name,
-        "dtype": code,
-        "codec": codec,
-        "payload": payload.hex(),
-        "values": values.hex(),
+def configurations(family: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The defaults, and every border of each parameter: beside the defaults of the others, and
+    beside their last choices, since some parameters do nothing without a choice of another one (a
+    seed without stochastic rounding)."""
+    parameters = family["parameters"]
+    defaults = {p["name"]: p["value"] for p in parameters}
+    last = {
+        p["name"]: p["value"] if p["kind"] == "integer" else _borders(p)[-1] for p in parameters
     }
+    found = [defaults]
+    for base in (defaults, last):
+        for p in parameters:
+            for value in _borders(p):
+                one = {**base, p["name"]: value}
+                if one not in found:
+                    found.append(one)
+    return found
 
 
-def vectors() -> list[dict[str, Any]]:
+def expected(families: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Of each family: the defaults on every input, all other configurations on a ramp of each
+    dtype."""
     rows = []
-    for name, tensors in inputs().items():
-        for code, x in tensors.items():
-            single = x.float().numpy()
-            rows.append(_row(name, code, "raw", tensor_bytes(x).tobytes(), single.tobytes()))
-            for codec, wire in HALVES.items():
-                # Tensors of 16 bits travel as they are.
-                sent = narrowed(x, wire) if x.dtype == torch.float32 else x
-                values = sent.float().numpy().tobytes()
-                rows.append(_row(name, code, codec, tensor_bytes(sent).tobytes(), values))
-            every = itertools.product(range(1, 9), BUCKETS, (False, True), (False, True))
-            for bits, bucket_size, stochastic, skip in every:
-                spec = spec_of(bits, bucket_size, stochastic)
-                coded = len(x) // bucket_size * bucket_size if skip else len(x)
-                if skip and coded == len(x):
+    for family in families:
+        for number, parameters in enumerate(configurations(family)):
+            for name, tensors in inputs().items():
+                if number > 0 and name != "ramp":
                     continue
-                head = oracle.encode(single[:coded], spec)
-                values = oracle.decode(head, coded, spec).tobytes() + single[coded:].tobytes()
-                payload = head + tensor_bytes(x[coded:]).tobytes()
-                row = _row(name, code, "maxmin", payload, values)
-                row |= {"bits": bits, "bucket_size": bucket_size}
-                row |= {"stochastic": stochastic, "skip": skip}
-                rows.append(row)
+                rows += [
+                    {
+                        "input": name,
+                        "dtype": code,
+                        "family": family["name"],
+                        "parameters": parameters,
+                    }
+                    for code in tensors
+                ]
     return rows
 
 
+def missing(families: Iterable[Mapping[str, Any]], rows: Iterable[Row]) -> list[Row]:
+    """What `expected()` asks for and `rows` lack."""
+    have = {_identity(row) for row in rows}
+    return [row for row in expected(families) if _identity(row) not in have]
+
+
+def _identity(row: Row) -> tuple[Any, ...]:
+    return row["input"], row["dtype"], row["family"], json.dumps(row["parameters"])
+
+
+def load() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(FILE.read_text())
+    return found
+
+
+def modelled(row: Row) -> tuple[bytes, bytes]:
+    """Payload and values of a row by its family's model."""
+    if row["family"] not in MODELS:
+        raise SystemExit(
+            f"family {row['family']!r} has no model: add an independent one to "
+            "tests/codec/models.py, then run `python -m tests.codec.golden`"
+        )
+    return MODELS[row["family"]](inputs()[row["input"]][row["dtype"]], row["parameters"], Key())
+
+
 def write() -> None:
+    kept = load()["vectors"]
+    added = missing(_C.families(), kept)
+    for row in added:
+        payload, values = modelled(row)
+        row |= {"payload": payload.hex(), "values": values.hex()}
     hexes = {
         name: {code: tensor_bytes(x).tobytes().hex() for code, x in tensors.items()}
         for name, tensors in inputs().items()
     }
-    rows = ",\n".join(json.dumps(row) for row in vectors())
+    rows = ",\n".join(json.dumps(row) for row in kept + added)
     FILE.write_text(f'{{"inputs": {json.dumps(hexes)},\n"vectors": [\n{rows}\n]}}\n')
+    print(f"{len(kept)} vectors kept, {len(added)} added")
 
 
 if __name__ == "__main__":

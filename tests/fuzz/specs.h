@@ -1,10 +1,15 @@
-// Codecs, dtypes and layers as an input describes them.
+// Codecs, dtypes and layers as an input describes them. A family is fuzzed because it is in the
+// engine's list: its parameters are drawn from their declaration.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "codec/families/maxmin/maxmin.h"
+#include "base/error.h"
+#include "base/parameter.h"
+#include "codec/codec.h"
 #include "reduce/plan/plan.h"
 #include "targets.h"
 
@@ -12,18 +17,43 @@ namespace cgx::native {
 
 inline DType take_dtype(Input& input) { return static_cast<DType>(input.below(3)); }
 
-inline std::shared_ptr<const Codec> take_codec(Input& input) {
-  const uint8_t kind = input.take<uint8_t>();
-  if (kind % 8 == 7) return raw_codec();
-  if ((kind & 0xc0) == 0xc0) return make_codec(kind & 8 ? "bf16" : "fp16");
-  MaxMinOptions options;
-  options.bits = 1 + kind % 8;
-  constexpr int64_t kBuckets[] = {1, 2, 3, 7, 33, 64, 100, 512, 1000};
+/// A number that the parameter may have: of a long range mostly small ones, and its ends.
+inline int64_t take_number(Input& input, const Parameter& p) {
+  if (p.kind == Parameter::Kind::kBoolean) return input.flip() ? 1 : 0;
+  if (p.kind == Parameter::Kind::kChoice) {
+    return static_cast<int64_t>(input.below(split(p.choices).size()));
+  }
+  if (p.kind != Parameter::Kind::kInteger) {
+    throw ConfigError(str_of("parameter ", p.name, " has a kind that fuzzing cannot draw"));
+  }
+  if (p.low == p.high) return p.low;
+  const auto span = static_cast<uint64_t>(p.high) - static_cast<uint64_t>(p.low);
+  if (span < 256) return p.low + static_cast<int64_t>(input.below(span + 1));
+  constexpr uint64_t kNumbers[] = {0, 1, 2, 6, 32, 63, 99, 511, 999};
   const size_t choice = input.below(16);
-  options.bucket_size = choice < 9 ? kBuckets[choice] : 1 + static_cast<int64_t>(input.below(5000));
-  options.rounding = kind & 16 ? Rounding::kStochastic : Rounding::kNearest;
-  options.skip_incomplete_buckets = (kind & 32) != 0;
-  return make_maxmin(options);
+  uint64_t above = span;  // the last choice
+  if (choice < std::size(kNumbers)) {
+    above = kNumbers[choice];
+  } else if (choice < 14) {
+    above = input.below(5000);
+  } else if (choice < 15) {
+    above = input.take<uint64_t>() % span;
+  }
+  return p.low + static_cast<int64_t>(std::min(above, span));
+}
+
+/// The family of the number that the input says, or of any number: so inputs keep their meaning
+/// when a family is added.
+inline const Family& take_family(Input& input) {
+  const uint8_t number = input.take<uint8_t>();
+  const Family* family = family_of(number);
+  return family != nullptr ? *family : *families()[number % families().size()];
+}
+
+inline std::shared_ptr<const Codec> take_codec(Input& input) {
+  CodecConfig config(take_family(input));
+  for (const Parameter& p : config.family().parameters) config.set(p.name, take_number(input, p));
+  return make_codec(config);
 }
 
 inline std::vector<Layer> take_layers(Input& input, size_t most, size_t longest) {

@@ -108,7 +108,7 @@ Group make_group(CommunicatorKind communicator, int size, size_t capacity, int s
 }
 
 EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions options,
-                         CommunicatorKind inner, CommunicatorKind cross) {
+                         CommunicatorKind inner, CommunicatorKind cross, const Wrap& wrap) {
   const Topology topology(hosts);
   EngineGroup group;
   std::vector<Communicators> communicators;
@@ -126,6 +126,8 @@ EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions op
             options.cross_bytes, kCrossInFlight);
   }
   for (Communicators& mine : communicators) {
+    if (wrap && mine.inner) mine.inner = wrap(std::move(mine.inner), mine.rank, false);
+    if (wrap && mine.cross) mine.cross = wrap(std::move(mine.cross), mine.rank, true);
     group.ranks.push_back(std::make_unique<Engine>(std::move(mine), options));
   }
   return group;

@@ -51,8 +51,12 @@ struct EngineGroup {
 
   size_t size() const { return ranks.size(); }
 };
+/// wrap(communicator, rank, across): what the engine of a rank gets in place of a communicator;
+/// none: the communicator itself.
+using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int, bool)>;
 EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions options,
-                         CommunicatorKind inner, CommunicatorKind cross);
+                         CommunicatorKind inner, CommunicatorKind cross,
+                         const Wrap& wrap = nullptr);
 
 /// Messages of these sizes everywhere.
 EngineOptions options_of(Reduction reduction, size_t inner_bytes, size_t segment_bytes,

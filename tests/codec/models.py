@@ -1,0 +1,77 @@
+"""Independent models of the families of codecs, for golden vectors: from a tensor to its payload
+and to the values that come back. Written from docs/wire_format.md and docs/numerics.md, not from
+the engine.
+
+A new family adds its model to ``MODELS``, under its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests import oracle
+from tests.codec.helpers import tensor_bytes
+from tests.oracle import Spec
+
+
+@dataclass(frozen=True)
+class Key:
+    """What stochastic rounding takes from the call."""
+
+    sequence: int = 2
+    rank: int = 1
+    index: int = 3
+
+
+# Payload, and decoded values as bytes of float32.
+Coded = tuple[bytes, bytes]
+Model = Callable[[torch.Tensor, Mapping[str, Any], Key], Coded]
+
+
+def maxmin(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
+    bucket_size = parameters["bucket_size"]
+    coded = len(x)
+    if parameters["skip_incomplete_buckets"]:
+        coded = coded // bucket_size * bucket_size
+    spec = Spec(
+        parameters["bits"],
+        # No bucket is longer than the run, and the model makes rows of this length.
+        min(bucket_size, max(coded, 1)),
+        parameters["rounding"] == "stochastic",
+        parameters["seed"],
+        sequence=key.sequence,
+        rank=key.rank,
+        index=key.index,
+    )
+    single = x.float().numpy()
+    head = oracle.encode(single[:coded], spec)
+    values = oracle.decode(head, coded, spec).tobytes() + single[coded:].tobytes()
+    return head + tensor_bytes(x[coded:]).tobytes(), values
+
+
+def half(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
+    wire = {"bf16": torch.bfloat16, "fp16": torch.float16}[parameters["format"]]
+    sent = x
+    if x.dtype == torch.float32:  # tensors of 16 bits travel as they are
+        # To nearest even; a NaN becomes the quiet one of its sign, as the inputs' are.
+        sent = x.to(wire)
+        sent.view(torch.int16)[x.isnan()] = 0x7E00 if wire == torch.float16 else 0x7FC0
+    return tensor_bytes(sent).tobytes(), sent.float().numpy().tobytes()
+
+
+def raw(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
+    return tensor_bytes(x).tobytes(), x.float().numpy().tobytes()
+
+
+MODELS: dict[str, Model] = {"maxmin": maxmin, "half": half, "raw": raw}
+
+
+def same_values(a: bytes, b: bytes) -> bool:
+    """A NaN is a NaN: its payload bits are not part of the format."""
+    x, y = np.frombuffer(a, np.float32), np.frombuffer(b, np.float32)
+    return bool(np.array_equal(x, y, equal_nan=True))
