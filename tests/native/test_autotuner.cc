@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "groups.h"
+#include "maxmin_codec.h"
 #include "reduce/tuning/autotuner.h"
 
 namespace cgx::native {

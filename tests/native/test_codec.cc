@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "codec/ops/level.h"
 #include "codec/ops/random.h"
 #include "data.h"
+#include "maxmin_codec.h"
 #include "oracle.h"
 
 namespace cgx::native {

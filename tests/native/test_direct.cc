@@ -4,9 +4,9 @@
 #include <thread>
 
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "data.h"
 #include "groups.h"
+#include "maxmin_codec.h"
 
 namespace cgx::native {
 namespace {

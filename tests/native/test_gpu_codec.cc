@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "codec/gpu/kernels.h"
 #include "device/queue.h"
+#include "maxmin_codec.h"
 
 namespace cgx::native {
 namespace {

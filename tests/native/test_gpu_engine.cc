@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "codec/gpu/kernels.h"
 #include "comm/gpu/ipc.h"
 #include "comm/gpu/lockstep.h"
@@ -13,6 +12,7 @@
 #include "data.h"
 #include "device/queue.h"
 #include "groups.h"
+#include "maxmin_codec.h"
 #include "reduce/schedule/device_stages.h"
 #include "reduce/schedule/two_levels.h"
 

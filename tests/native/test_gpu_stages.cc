@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "codec/gpu/stages.h"
 #include "codec/ops/convert.h"
 #include "data.h"
 #include "gpu_block.h"
+#include "maxmin_codec.h"
 
 namespace cgx::native {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
+#include "maxmin_codec.h"
 #include "reduce/plan/header.h"
 
 namespace cgx::native {

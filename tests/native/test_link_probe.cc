@@ -1,7 +1,7 @@
 // Measuring the link of a group: a made-up stopwatch gives the times of a known link.
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "groups.h"
+#include "maxmin_codec.h"
 #include "reduce/tuning/link_probe.h"
 
 namespace cgx::native {

@@ -3,10 +3,10 @@
 #include <atomic>
 
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "codec/ops/level.h"
 #include "data.h"
 #include "groups.h"
+#include "maxmin_codec.h"
 #include "oracle.h"
 
 namespace cgx::native {

@@ -5,9 +5,9 @@
 
 #include "base/parallel.h"
 #include "check.h"
-#include "codec/families/maxmin/maxmin.h"
 #include "data.h"
 #include "groups.h"
+#include "maxmin_codec.h"
 
 namespace cgx::native {
 namespace {

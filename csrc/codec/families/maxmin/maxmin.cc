@@ -218,15 +218,4 @@ const Family& maxmin_family() {
   return *family;
 }
 
-CodecConfig maxmin_config(const MaxMinOptions& options) {
-  CodecConfig config(maxmin_family());
-  config.set("bits", options.bits).set("bucket_size", options.bucket_size);
-  config.set("rounding", static_cast<int64_t>(options.rounding)).set("seed", options.seed);
-  return config.set("skip_incomplete_buckets", int64_t{options.skip_incomplete_buckets});
-}
-
-std::shared_ptr<const Codec> make_maxmin(const MaxMinOptions& options) {
-  return make_codec(maxmin_config(options));
-}
-
 }  // namespace cgx
