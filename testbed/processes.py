@@ -113,11 +113,9 @@ def _end(started: Sequence[Started], names: Sequence[str], mark: str) -> None:
             one.process.kill()
     deadline = time.monotonic() + _KILL_SECONDS
     while True:
-        pids = pids_inside(names)
-        marked = [pid for pid in pids if _carries(pid, mark)]
-        kill(marked)
-        # The variables of a process that is ending are gone before it leaves its namespace.
-        left = marked or [pid for pid in pids if _ends(pid)]
+        carries = {pid: _carries(pid, mark) for pid in pids_inside(names)}
+        kill([pid for pid, marked in carries.items() if marked])
+        left = [pid for pid, marked in carries.items() if marked is not False]
         if not left:
             break
         if time.monotonic() > deadline:
@@ -127,21 +125,22 @@ def _end(started: Sequence[Started], names: Sequence[str], mark: str) -> None:
         one.process.wait()
 
 
-def _carries(pid: int, mark: str) -> bool:
+def _carries(pid: int, mark: str) -> bool | None:
+    """Whether the variables of a process hold the mark; None while it has neither variables nor
+    arguments: it has no memory any more, or exec() has not filled it yet.
+    """
     with contextlib.suppress(OSError):
         name = Path(f"/proc/{pid}/comm").read_text().strip()
         if name.startswith("warm-"):  # of tests/warm: its client has its variables
             pid = int(name.removeprefix("warm-"))
             if not Path(f"/proc/{pid}").exists():
                 return True  # and it is killed when the client is
-        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return False
-
-
-def _ends(pid: int) -> bool:
-    """True if a process has no memory any more."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/statm").read_text().split()[0] == "0"
+        for _ in range(2):
+            if variables := Path(f"/proc/{pid}/environ").read_bytes():
+                return f"{MARK}={mark}".encode() in variables.split(b"\0")
+            if not Path(f"/proc/{pid}/cmdline").read_bytes():
+                return None
+            # Arguments, but no variables: none were given, or exec() filled both between the reads.
     return False
 
 

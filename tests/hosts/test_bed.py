@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import mpi, network
+from testbed import mpi, network, processes
 from testbed.bed import BedError, Hosts, HostsFailed, hosts, hosts_available
 from testbed.watchdog import pids_inside
 from tests import warm
@@ -371,6 +371,35 @@ def test_a_run_that_takes_too_long_is_killed_with_all_it_started(bed: Hosts, tmp
     assert pids_inside(bed.names) == [bystander.pid]  # the bed's other processes stay
     bystander.kill()
     bystander.wait()
+
+
+@pytest.mark.parametrize(
+    ("reads", "carries"),
+    [
+        (["HOSTBED_RUN=m\0"], True),
+        (["A=b\0"], False),
+        (["", ""], None),  # ends, or exec() has not filled it
+        (["", "sh\0", "HOSTBED_RUN=m\0"], True),  # exec() filled it between two reads
+        (["", "sh\0", "", "sh\0"], False),  # a program without variables
+    ],
+)
+def test_a_process_amid_exec_is_not_overlooked(monkeypatch, reads, carries):
+    files = iter(reads)
+
+    class Proc:
+        def __init__(self, path):
+            self.path = path
+
+        def read_text(self):
+            assert self.path.endswith("/comm")
+            return "sh\n"
+
+        def read_bytes(self):
+            return next(files).encode()
+
+    monkeypatch.setattr(processes, "Path", Proc)
+    assert processes._carries(7, "m") is carries
+    assert list(files) == []
 
 
 @needs_hosts
