@@ -133,6 +133,9 @@ std::set<size_t> sizes(const Codec& codec, bool each) {
 // only: a choice, a number of a short range, or one that makes granules which sizes up to kEach
 // cross.
 bool near_defaults(const Codec& codec) {
+#if defined(__SANITIZE_THREAD__)
+  return false;  // codecs have no threads: it would look at each size for a minute and see nothing
+#endif
   const CodecConfig& config = codec.config();
   const CodecConfig defaults = config_named(config.name());
   const bool crossed =
@@ -183,18 +186,21 @@ TEST(conformance_sizes_say_how_many_values) {
 
 TEST(conformance_levels_give_the_bytes_of_scalar) {
   for_each_run(0, [](const Family&, const Run& run) {
-    std::vector<std::byte> expected;
-    std::vector<float> decoded, added;
-    {
-      AtLevel scalar("scalar");
-      expected = encode(run);
-      decoded = decode(run, expected, false);
-      added = decode(run, expected, true);
-    }
-    CHECK(encode(run) == expected, run.name());
-    CHECK(same_bits(decode(run, expected, false), decoded), run.name());
-    CHECK(same_bits(decode(run, expected, true), added), run.name());
+    const auto payload = encode(run);
+    const auto decoded = decode(run, payload, false), added = decode(run, payload, true);
     for (size_t i = 0; i < run.n; ++i) CHECK(same_bits(added[i], 0.5f + decoded[i]), run.name());
+    // Sums are float32, whatever the tensor's type: values that the type holds give the same bytes.
+    const std::vector<float> x = values_of(run.tensor, run.dtype);
+    std::vector<std::byte> of_sums(payload.size());
+    run.codec.encode(x.data(), DType::kFloat32, run.dtype, run.n, 0, run.n, kRunKey, kRunIndex,
+                     of_sums.data());
+    CHECK(of_sums == payload, "float32 input of the same values: ", run.name());
+    const std::string level = cpu_level();
+    if (level == "scalar") return;
+    AtLevel scalar("scalar");
+    CHECK(encode(run) == payload, level, " differs from ", run.name());
+    CHECK(same_bits(decode(run, payload, false), decoded), level, " differs from ", run.name());
+    CHECK(same_bits(decode(run, payload, true), added), level, " differs from ", run.name());
   });
 }
 
@@ -258,17 +264,6 @@ TEST(conformance_parts_equal_the_whole) {
       CHECK(same_bits(y, expected), run.name());
       error_of<ConfigError>([&] { codec.decode(payload.data(), dtype, n, n, 1, y.data(), false); });
     }
-  });
-}
-
-// Sums are float32, whatever the tensor's type: values that the type holds give the same bytes.
-TEST(conformance_float32_input_of_the_same_values) {
-  for_each_run(2, [](const Family&, const Run& run) {
-    const std::vector<float> x = values_of(run.tensor, run.dtype);
-    std::vector<std::byte> payload(run.codec.encoded_bytes(run.n, run.dtype));
-    run.codec.encode(x.data(), DType::kFloat32, run.dtype, run.n, 0, run.n, kRunKey, kRunIndex,
-                     payload.data());
-    CHECK(payload == encode(run), run.name());
   });
 }
 
