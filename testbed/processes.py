@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -129,7 +128,7 @@ def _carries(pid: int, mark: str) -> bool | None:
     """Whether the variables of a process hold the mark; None while it has neither variables nor
     arguments: it has no memory any more, or exec() has not filled it yet.
     """
-    with contextlib.suppress(OSError):
+    try:
         name = Path(f"/proc/{pid}/comm").read_text().strip()
         if name.startswith("warm-"):  # of tests/warm: its client has its variables
             pid = int(name.removeprefix("warm-"))
@@ -141,6 +140,10 @@ def _carries(pid: int, mark: str) -> bool | None:
             if not Path(f"/proc/{pid}/cmdline").read_bytes():
                 return None
             # Arguments, but no variables: none were given, or exec() filled both between the reads.
+    except ProcessLookupError:  # it has no memory, but is still there
+        return None
+    except OSError:  # gone
+        pass
     return False
 
 

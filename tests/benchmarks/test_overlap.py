@@ -10,6 +10,8 @@ from benchmarks import _ranks, overlap
 from tests.benchmarks import runs
 from tests.hosts.marks import needs_hosts
 
+SLACK_SECONDS = 0.1
+
 
 def test_numbers_by_hand():
     # A call of 10 s on a link of 100 bytes/s. Out: full in 1-5, a tenth in 5-9. In: half in 3-7.
@@ -49,10 +51,11 @@ def test_a_traced_call(tmp_path):
     call, told = run["shown"], run["numbers"]
     wire = (4 << 20) / 8 / 25e6  # seconds of the codes alone on the link
     assert call["seconds"] > 0.9 * wire and len(run["by_call"]) == 2
-    # The two clocks are one: all stages lie within the call, and leave little of it untold.
+    # The two clocks are one: all stages lie within the call, and leave little of it unexplained.
+    # Another clock would be off by far more than the time that a busy machine takes a rank away.
     stages = [tuple(r) for found in call["ranges"].values() for r in found]
-    assert min(begin for begin, _ in stages) > -1e-3
-    assert max(end for _, end in stages) < call["seconds"] + 1e-3
+    assert min(begin for begin, _ in stages) > -SLACK_SECONDS
+    assert max(end for _, end in stages) < call["seconds"] + SLACK_SECONDS
     assert overlap.length(overlap.union(stages)) > 0.5 * call["seconds"]
     # What the link's counters saw is the message, and it travelled during the call.
     first, last = call["samples"][0], call["samples"][-1]

@@ -17,7 +17,9 @@ BUILD = set(BUILD_VARIABLES)
 
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
 SETTINGS = {row["option"]: row for row in table(marked(PAGE, "settings"))}
-TESTS = {f"CGX_TEST_{name}" for name in ("GPU", "HOSTS", "MPICH", "OPENMPI", "WARM")}
+TESTS = {
+    f"CGX_TEST_{name}" for name in ("GPU", "HOSTS", "MPICH", "OPENMPI", "WARM", "WRITE_GOLDEN")
+}
 
 
 def test_the_table_is_the_extensions_list():

@@ -379,6 +379,8 @@ def test_a_run_that_takes_too_long_is_killed_with_all_it_started(bed: Hosts, tmp
         (["HOSTBED_RUN=m\0"], True),
         (["A=b\0"], False),
         (["", ""], None),  # ends, or exec() has not filled it
+        ([ProcessLookupError()], None),  # ends; so says Linux 6
+        ([FileNotFoundError()], False),
         (["", "sh\0", "HOSTBED_RUN=m\0"], True),  # exec() filled it between two reads
         (["", "sh\0", "", "sh\0"], False),  # a program without variables
     ],
@@ -395,7 +397,10 @@ def test_a_process_amid_exec_is_not_overlooked(monkeypatch, reads, carries):
             return "sh\n"
 
         def read_bytes(self):
-            return next(files).encode()
+            found = next(files)
+            if isinstance(found, OSError):
+                raise found
+            return found.encode()
 
     monkeypatch.setattr(processes, "Path", Proc)
     assert processes._carries(7, "m") is carries

@@ -2,7 +2,7 @@
 // tests/reduce/golden_headers.json, line by line. tests/reduce/test_golden_headers.py reads the same
 // file by docs/wire_format.md alone.
 //
-//     CGX_WRITE_GOLDEN=1 make -C tests/native SANITIZE= ONLY=golden_headers run
+//     CGX_TEST_WRITE_GOLDEN=1 make -C tests/native SANITIZE= ONLY=golden_headers run
 //
 // adds the lines that the file lacks, for a new family. Lines that are there stay: other bytes are
 // another version of the wire format, for which the file is removed and written anew.
@@ -239,7 +239,7 @@ TEST(golden_headers) {
   for (const std::string& line : before) {
     CHECK(made.count(line) == 1, "no rank sends this any more: ", line);
   }
-  const char* write = std::getenv("CGX_WRITE_GOLDEN");
+  const char* write = std::getenv("CGX_TEST_WRITE_GOLDEN");
   if (write != nullptr && std::string(write) == "1") {
     std::ofstream file(golden_file());
     for (size_t i = 0; i < lines.size(); ++i) file << (i == 0 ? "[\n" : ",\n") << lines[i];
@@ -249,8 +249,9 @@ TEST(golden_headers) {
   }
   const std::set<std::string> known(before.begin(), before.end());
   for (const std::string& line : lines) {
-    CHECK(known.count(line) == 1, golden_file().string(), " lacks ", line,
-          "; CGX_WRITE_GOLDEN=1 make -C tests/native SANITIZE= ONLY=golden_headers run adds it");
+    CHECK(
+        known.count(line) == 1, golden_file().string(), " lacks ", line,
+        "; CGX_TEST_WRITE_GOLDEN=1 make -C tests/native SANITIZE= ONLY=golden_headers run adds it");
   }
 }
 

@@ -114,7 +114,9 @@ def test_chunks_of_round_0_are_part_of_the_call() -> None:
 
 def test_every_family_and_kind_of_call_has_headers() -> None:
     """A family of the engine's list lacks none of the calls, nor any of its parameters."""
-    write = "CGX_WRITE_GOLDEN=1 make -C tests/native SANITIZE= ONLY=golden_headers run adds them"
+    write = (
+        "CGX_TEST_WRITE_GOLDEN=1 make -C tests/native SANITIZE= ONLY=golden_headers run adds them"
+    )
     for name, family in FAMILIES.items():
         rows = [row for row in ROWS if row["layers"][0][1] == name]
         calls = {(row["operation"], row["algorithm"], row["link"], row["dtype"]) for row in rows}
