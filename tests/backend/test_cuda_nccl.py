@@ -243,15 +243,20 @@ def while_a_receive_is_under_way(rank, world_size):
         group = dist.new_group(backend="cgx", pg_options=options)
         tensor = torch.ones(1000, device="cuda")
         torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})
+        store = dist.distributed_c10d._get_default_store()
         if rank == 0:
             torch_cgx.all_reduce(tensor, group=group, config={"bits": 4})  # waits for nobody
             never = dist.irecv(torch.ones(1), 1, group=group)
-            time.sleep(20)
+            deadline = time.monotonic() + 20
+            # wait() would keep the store's connection from all other threads of this process.
+            while not store.check(["rank 1 has its error"]) and time.monotonic() < deadline:
+                time.sleep(0.05)
             assert never is not None
         start = time.monotonic()
         with pytest.raises(torch_cgx.MismatchError, match=r"disagree(.|\n)*on CUDA"):
             torch_cgx.all_reduce(tensor.cpu(), group=group)
-        assert time.monotonic() - start < 18  # before rank 0 does anything else
+        assert time.monotonic() - start < 18  # rank 0 does nothing else
+        store.set("rank 1 has its error", "")
 
 
 @pytest.mark.parametrize("job", [mean_or_sum, on_the_host_or_not, while_a_receive_is_under_way])
