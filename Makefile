@@ -47,7 +47,7 @@ $(VENV)/.sources: FORCE | $(BIN)/python
 # The tests need their machinery; a user's own build goes without.
 $(VENV)/.built $(VENV)/.built-mpi: export CGX_TESTING := 1
 $(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py build_engine.py build_kernels.py build_mpi.py pyproject.toml $(VENV)/.packages
-	@echo "Compiling torch_cgx._C into build/ (the first time 5 to 15 minutes on 2 cores) ..."
+	@echo "Compiling torch_cgx._C into build/ (the first time 2 to 6 minutes on 2 cores) ..."
 	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
