@@ -82,7 +82,7 @@ def build() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stub = (
             STUB,
-            [HERE / "stub_driver.cc", *sorted((ROOT / "csrc").rglob("*.h"))],
+            [HERE / "stub_driver.cc", HERE / "host_kernels.h", *sorted((ROOT / "csrc").rglob("*.h"))],
             [*flags, "-O2", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"],
             # By its name a later dlopen("libcuda.so.1") finds the one that is loaded.
             ["-Wl,-soname,libcuda.so.1", "-pthread"],

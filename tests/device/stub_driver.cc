@@ -28,16 +28,14 @@
 #include <string>
 #include <thread>
 
-#include "codec/gpu/stages.h"
+#include "host_kernels.h"
 
 namespace {
 
 using cgx::gpu::DecodeCall;
 using cgx::gpu::EncodeCall;
 using cgx::gpu::FiniteCall;
-using cgx::gpu::Shared;
 using cgx::gpu::SumCall;
-using cgx::gpu::Tile;
 
 constexpr int kSuccess = 0, kInvalid = 1, kNotReady = 600, kLaunchFailed = 719;
 
@@ -63,27 +61,11 @@ bool called(const char* name, const Args&... args) {
   return setting("STUB_DRIVER_FAIL") == name;
 }
 
-struct HostBlock {
-  template <typename Phase>
-  void phase(const Phase& run) {
-    for (uint32_t t = 0; t < cgx::gpu::kThreads; ++t) run(t);
-  }
-  void extremes(Shared& shared, const Tile& tile) {
-    const auto alone = [](cgx::gpu::Extremes&, uint32_t) {};
-    for (uint32_t t = 0; t < cgx::gpu::kThreads; ++t) {
-      cgx::gpu::extremes_phase(shared, tile, t, alone, 1, cgx::gpu::kThreads);
-    }
-  }
-};
-
-template <typename Call, typename Stage>
-std::function<void()> job(const void* argument, uint64_t (*count)(const Call&), Stage stage) {
+template <typename Call>
+std::function<void()> job(const void* argument, uint64_t (*count)(const Call&),
+                          cgx::device::Stage<Call, cgx::gpu::KernelFamilies> stage) {
   const Call call = *static_cast<const Call*>(argument);
-  return [call, count, stage] {
-    auto shared = std::make_unique<Shared>();
-    HostBlock block;
-    for (uint64_t i = 0; i < count(call); ++i) stage(block, *shared, call, i);
-  };
+  return [call, count, stage] { cgx::device::launch(call, count(call), stage); };
 }
 
 template <typename Call>
@@ -91,7 +73,7 @@ uint64_t tiles(const Call& call) {
   return call.table.tiles;
 }
 template <typename Call>
-uint64_t wide(const Call& call) {
+uint64_t long_buckets(const Call& call) {
   return call.table.long_buckets;
 }
 
@@ -100,20 +82,14 @@ struct Kernel {
   std::function<void()> (*bind)(const void* argument);
 };
 const Kernel kKernels[] = {
-    {"cgx_encode",
-     [](const void* a) { return job<EncodeCall>(a, tiles, cgx::gpu::encode_stage<HostBlock>); }},
-    {"cgx_decode",
-     [](const void* a) { return job<DecodeCall>(a, tiles, cgx::gpu::decode_stage<HostBlock>); }},
-    {"cgx_sum",
-     [](const void* a) { return job<SumCall>(a, tiles, cgx::gpu::sum_stage<HostBlock>); }},
+    {"cgx_encode", [](const void* a) { return job<EncodeCall>(a, tiles, cgx::gpu::encode_stage); }},
+    {"cgx_decode", [](const void* a) { return job<DecodeCall>(a, tiles, cgx::gpu::decode_stage); }},
+    {"cgx_sum", [](const void* a) { return job<SumCall>(a, tiles, cgx::gpu::sum_stage); }},
     {"cgx_long_encode",
-     [](const void* a) {
-       return job<EncodeCall>(a, wide, cgx::gpu::long_encode_stage<HostBlock>);
-     }},
+     [](const void* a) { return job<EncodeCall>(a, long_buckets, cgx::gpu::long_encode_stage); }},
     {"cgx_long_sum",
-     [](const void* a) { return job<SumCall>(a, wide, cgx::gpu::long_sum_stage<HostBlock>); }},
-    {"cgx_finite",
-     [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage<HostBlock>); }},
+     [](const void* a) { return job<SumCall>(a, long_buckets, cgx::gpu::long_sum_stage); }},
+    {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 
 // Counts in shared memory, so that other processes can wait for them.

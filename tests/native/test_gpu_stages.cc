@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "check.h"
-#include "codec/gpu/stages.h"
+#include "codec/families/gpu_list.h"
 #include "codec/ops/convert.h"
 #include "data.h"
 #include "gpu_block.h"

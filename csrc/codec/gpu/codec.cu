@@ -1,36 +1,36 @@
 // The kernels: a grid of blocks that take tiles in turn. Only data movement is here; what a tile
-// needs is in stages.h, and the formulas in codec/families/maxmin/formulas.h.
+// needs is in stages.h, and what a family does with it in codec/families/<name>/gpu.
+#include "codec/families/gpu_list.h"
 #include "codec/gpu/stages.h"
 
 namespace cgx::gpu {
 namespace {
 
-/// The value of the thread whose number differs by `step`, less than 32, a power of two. All
-/// threads of a warp call it. (AMD's have 64, which work here as two of 32.)
-template <typename T>
-__device__ __forceinline__ T exchange(T value, uint32_t step) {
+/// Neighbouring threads of a warp. All threads of the warp exchange at the same time. (AMD's warps
+/// have 64, which work here as two of 32.)
+struct Team {
+  uint32_t lanes;
+
+  template <typename T>
+  __device__ __forceinline__ T exchange(T value, uint32_t step) const {
 #if defined(__HIPCC__)
-  return __shfl_xor(value, static_cast<int>(step), 32);
+    return __shfl_xor(value, static_cast<int>(step), 32);
 #else
-  return __shfl_xor_sync(0xffffffffu, value, step);
+    return __shfl_xor_sync(0xffffffffu, value, step);
 #endif
-}
+  }
+};
 
 struct ThreadBlock {
-  template <typename Phase>
-  __device__ __forceinline__ void phase(const Phase& run) {
-    run(threadIdx.x);
+  template <typename Work>
+  __device__ __forceinline__ void phase(const Work& work) {
+    work(threadIdx.x);
     __syncthreads();
   }
 
-  __device__ __forceinline__ void extremes(Shared& shared, const Tile& tile) {
-    const auto fold = [](Extremes& e, uint32_t lanes) {
-      for (uint32_t step = lanes / 2; step > 0; step /= 2) {
-        e.join({exchange(e.min, step), exchange(e.max, step),
-                exchange(static_cast<int>(e.finite), step) != 0});
-      }
-    };
-    extremes_phase(shared, tile, threadIdx.x, fold, lanes_of(tile.run->bucket), kThreads);
+  template <typename Work>
+  __device__ __forceinline__ void team_phase(uint32_t lanes, const Work& work) {
+    work(threadIdx.x, Team{lanes});
     __syncthreads();
   }
 };
@@ -51,11 +51,11 @@ struct ThreadBlock {
 #define CGX_KERNEL(name, Call, count, stage, blocks)                      \
   extern "C" __global__ void __launch_bounds__(kThreads, blocks)          \
       name(CGX_ARGUMENT(Call) argument) {                                 \
-    __shared__ Shared shared;                                             \
+    __shared__ BlockMemory<KernelFamilies> memory;                        \
     const Call& call = CGX_CALL(Call);                                    \
     ThreadBlock block;                                                    \
     for (uint64_t i = blockIdx.x; i < call.table.count; i += gridDim.x) { \
-      stage(block, shared, call, i);                                      \
+      stage(block, memory, call, i);                                      \
     }                                                                     \
   }
 

@@ -21,12 +21,12 @@ void RunTable::append(CodecRun run) {
   run.first_tile = tiles_;
   tiles_ += (run.count + run.tile - 1) / run.tile;
   run.first_long = long_buckets_;
-  if (run.kind == Kind::kLong) long_buckets_ += (run.count + run.bucket - 1) / run.bucket;
+  if (run.long_buckets) long_buckets_ += (run.count + run.bucket - 1) / run.bucket;
   runs_.push_back(run);
 }
 
 void RunTable::add_raw(CodecRun run, DType wire, uint64_t payload) {
-  run.kind = Kind::kRaw;
+  run.family = kRaw;
   run.codes = payload;
   run.tile = kTile;
   run.wire = type_of(wire);
@@ -40,6 +40,7 @@ void RunTable::add(const Codec& codec, DType dtype, uint64_t value, uint64_t sum
     throw ConfigError(str_of("codec ", family.name, " has no kernels for GPUs"));
   }
   CodecRun run{};
+  run.family = family.id;
   run.value = value;
   run.sum = sum;
   run.count = count;

@@ -24,8 +24,8 @@ class RunTable {
   void add(const Codec& codec, DType dtype, uint64_t value, uint64_t sum, uint64_t count,
            uint64_t index, uint64_t payload, uint32_t message);
 
-  /// Called by families. Value, sum, count, index and message of `run` are set; for append() the
-  /// family has set all other fields, too. add_raw(): values of type `wire`, one behind the other,
+  /// Called by families. Value, sum, count, index, message and family of `run` are set; for
+  /// append() the family has set all other fields that its kernels read, too. add_raw(): values of type `wire`, one behind the other,
   /// from byte `payload` on.
   void append(CodecRun run);
   void add_raw(CodecRun run, DType wire, uint64_t payload);

@@ -1,12 +1,17 @@
 // The stages of a reduction, tile by tile: encode, decode, and sum of the ranks' contributions.
 //
 // `Block` runs a phase on all threads and waits for them: a thread block on the device, a loop on
-// the host (tests/native/test_gpu_stages.cc). fold(e, lanes) joins the extremes of neighbouring
-// threads.
+// the host (tests/native/test_gpu_stages.cc).
+//   phase(work)              work(t) on each thread t
+//   team_phase(lanes, work)  work(t, team), for threads that exchange values in teams of at most
+//                            `lanes` neighbours, a power of two up to 32: team.lanes says how many
+//                            they are, team.exchange(value, step) gives the value of the thread
+//                            whose number differs by `step`, a power of two less than team.lanes
+//
+// What a stage does with coded values is the families': see families.h.
 #pragma once
 
-#include "codec/families/maxmin/gpu/buckets.h"
-#include "codec/families/maxmin/gpu/codes.h"
+#include "codec/gpu/families.h"
 
 namespace cgx::gpu {
 
@@ -59,66 +64,75 @@ struct FiniteCall {
 };
 
 /// Values of a tile from a message, or added to shared.values.
-template <typename Block>
-CGX_HD void decode_tile(Block& block, Shared& shared, const Tile& tile,
+template <typename Block, typename Families>
+CGX_HD void decode_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                         const unsigned char* message, bool add) {
-  if (tile.run->kind == Kind::kRaw) {
+  Shared& shared = memory.shared;
+  if (tile.run->family == kRaw) {
     return block.phase([&](uint32_t t) {
       load_phase(shared, tile, message + tile.raw_at(), tile.run->wire, add, t);
     });
   }
-  block.phase([&](uint32_t t) {
-    load_meta_phase(shared, tile, message, t);
-    load_codes_phase(shared, tile, message, t);
+  Families::with(tile.run->family, memory.family, [&](auto family, auto& own) {
+    decltype(family)::decode(block, shared, own, tile, message, add);
   });
-  block.phase([&](uint32_t t) { decode_phase(shared, tile, add, t); });
 }
 
 /// shared.values to a message.
-template <typename Block>
-CGX_HD void encode_tile(Block& block, Shared& shared, const Tile& tile, Key key,
+template <typename Block, typename Families>
+CGX_HD void encode_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile, Key key,
                         unsigned char* message) {
-  if (tile.run->kind == Kind::kRaw) {
+  Shared& shared = memory.shared;
+  if (tile.run->family == kRaw) {
     return block.phase(
         [&](uint32_t t) { store_phase(shared, tile, message + tile.raw_at(), tile.run->wire, t); });
   }
-  if (tile.run->kind == Kind::kMaxMin) {
-    block.extremes(shared, tile);
-    block.phase([&](uint32_t t) { store_meta_phase(shared, tile, message, t); });
-  } else {
-    block.phase([&](uint32_t t) { load_meta_phase(shared, tile, message, t); });
-  }
-  block.phase([&](uint32_t t) { quantize_phase(shared, tile, key, t); });
-  block.phase([&](uint32_t t) { store_codes_phase(shared, tile, message, t); });
+  Families::with(tile.run->family, memory.family, [&](auto family, auto& own) {
+    decltype(family)::encode(block, shared, own, tile, key, message);
+  });
 }
 
-template <typename Block>
-CGX_HD void encode_stage(Block& block, Shared& shared, const EncodeCall& call, uint64_t number) {
+/// shared.values as a message says them that encode_tile() has just written.
+template <typename Block, typename Families>
+CGX_HD void decode_encoded_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
+                                const unsigned char* message) {
+  if (tile.run->family == kRaw) return decode_tile(block, memory, tile, message, false);
+  Families::with(tile.run->family, memory.family, [&](auto family, auto& own) {
+    decltype(family)::decode_again(block, memory.shared, own, tile);
+  });
+}
+
+template <typename Block, typename Families>
+CGX_HD void encode_stage(Block& block, BlockMemory<Families>& memory, const EncodeCall& call,
+                         uint64_t number) {
   const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
   block.phase([&](uint32_t t) {
-    load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
+    load_phase(memory.shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
   });
-  encode_tile(block, shared, tile, call.key, call.messages[tile.run->message]);
+  encode_tile(block, memory, tile, call.key, call.messages[tile.run->message]);
 }
 
-template <typename Block>
-CGX_HD void decode_stage(Block& block, Shared& shared, const DecodeCall& call, uint64_t number) {
+template <typename Block, typename Families>
+CGX_HD void decode_stage(Block& block, BlockMemory<Families>& memory, const DecodeCall& call,
+                         uint64_t number) {
   const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
   unsigned char* y = call.y + tile.value_at(call.type);
   if (call.add) {
-    block.phase([&](uint32_t t) { load_phase(shared, tile, y, call.type, false, t); });
+    block.phase([&](uint32_t t) { load_phase(memory.shared, tile, y, call.type, false, t); });
   }
-  decode_tile(block, shared, tile, call.messages[tile.run->message], call.add);
-  block.phase([&](uint32_t t) { store_phase(shared, tile, y, call.type, t); });
+  decode_tile(block, memory, tile, call.messages[tile.run->message], call.add);
+  block.phase([&](uint32_t t) { store_phase(memory.shared, tile, y, call.type, t); });
 }
 
 /// The sum of a tile in shared.values.
-template <typename Block>
-CGX_HD void sum_tile(Block& block, Shared& shared, const SumCall& call, const Tile& tile) {
+template <typename Block, typename Families>
+CGX_HD void sum_tile(Block& block, BlockMemory<Families>& memory, const SumCall& call,
+                     const Tile& tile) {
+  Shared& shared = memory.shared;
   for (uint32_t r = 0; r < call.ranks; ++r) {
     const bool add = r > 0;
     if (call.payloads[r] != nullptr) {
-      decode_tile(block, shared, tile, call.payloads[r], add);
+      decode_tile(block, memory, tile, call.payloads[r], add);
     } else {
       const unsigned char* own = call.x + tile.value_at(call.own);
       block.phase([&](uint32_t t) { load_phase(shared, tile, own, call.own, add, t); });
@@ -133,30 +147,21 @@ CGX_HD void sum_tile(Block& block, Shared& shared, const SumCall& call, const Ti
 }
 
 /// Meta of a bucket that does not fit a tile, into the message. `fill` brings the values of a tile
-/// into shared.values.
-template <typename Block, typename Fill>
-CGX_HD void long_bucket(Block& block, Shared& shared, const CodecRun& run, uint64_t bucket,
-                        unsigned char* message, const Fill& fill) {
+/// into shared.values; own: the family's memory.
+template <typename Family, typename Block, typename Memory, typename Fill>
+CGX_HD void long_bucket(Block& block, const Shared& shared, Memory& own, const CodecRun& run,
+                        uint64_t bucket, unsigned char* message, const Fill& fill) {
   const uint64_t start = bucket * run.bucket;
   const uint64_t end = run.count - start < run.bucket ? run.count : start + run.bucket;
-  block.phase([&](uint32_t t) { shared.seen[t] = Extremes::none(); });
+  block.phase([&](uint32_t t) { Family::begin_bucket(own, t); });
   for (uint64_t first = start / 8 * 8; first < end; first += kTile) {
     const uint64_t left = end - first;
     const Tile tile = tile_in(run, first, static_cast<uint32_t>(left < kTile ? left : kTile));
     fill(tile);
-    block.phase([&](uint32_t t) {
-      for (uint32_t i = t; i < tile.n; i += kThreads) {
-        if (first + i >= start) shared.seen[t].see(shared.values[i]);
-      }
-    });
+    const uint32_t from = first < start ? static_cast<uint32_t>(start - first) : 0;
+    block.phase([&](uint32_t t) { Family::see(shared, own, from, tile.n, t); });
   }
-  block.phase([&](uint32_t t) {
-    if (t != 0) return;
-    Extremes all = shared.seen[0];
-    for (uint32_t k = 1; k < kThreads; ++k) all.join(shared.seen[k]);
-    reinterpret_cast<MaxMinMeta*>(message + run.meta)[bucket] =
-        maxmin_meta(all.min, all.max, all.finite, maxmin_levels(run.bits));
-  });
+  block.phase([&](uint32_t t) { Family::end_bucket(own, run, bucket, message, t); });
 }
 
 CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
@@ -170,45 +175,47 @@ CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
 
 /// Writes the meta of bucket `number` of all long buckets. Runs before encode_stage() and
 /// sum_stage().
-template <typename Block>
-CGX_HD void long_encode_stage(Block& block, Shared& shared, const EncodeCall& call,
+template <typename Block, typename Families>
+CGX_HD void long_encode_stage(Block& block, BlockMemory<Families>& memory, const EncodeCall& call,
                               uint64_t number) {
   const CodecRun& run = long_run(call.table, number);
   const auto fill = [&](const Tile& tile) {
     block.phase([&](uint32_t t) {
-      load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
+      load_phase(memory.shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
     });
   };
-  long_bucket(block, shared, run, number - run.first_long, call.messages[run.message], fill);
+  Families::with(run.family, memory.family, [&](auto family, auto& own) {
+    long_bucket<decltype(family)>(block, memory.shared, own, run, number - run.first_long,
+                                  call.messages[run.message], fill);
+  });
 }
-template <typename Block>
-CGX_HD void long_sum_stage(Block& block, Shared& shared, const SumCall& call, uint64_t number) {
+template <typename Block, typename Families>
+CGX_HD void long_sum_stage(Block& block, BlockMemory<Families>& memory, const SumCall& call,
+                           uint64_t number) {
   const CodecRun& run = long_run(call.table, number);
-  const auto fill = [&](const Tile& tile) { sum_tile(block, shared, call, tile); };
-  long_bucket(block, shared, run, number - run.first_long, call.encoded, fill);
+  const auto fill = [&](const Tile& tile) { sum_tile(block, memory, call, tile); };
+  Families::with(run.family, memory.family, [&](auto family, auto& own) {
+    long_bucket<decltype(family)>(block, memory.shared, own, run, number - run.first_long,
+                                  call.encoded, fill);
+  });
 }
 
-template <typename Block>
-CGX_HD void sum_stage(Block& block, Shared& shared, const SumCall& call, uint64_t number) {
+template <typename Block, typename Families>
+CGX_HD void sum_stage(Block& block, BlockMemory<Families>& memory, const SumCall& call,
+                      uint64_t number) {
   const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
-  sum_tile(block, shared, call, tile);
-  if (call.encoded != nullptr) {
-    encode_tile(block, shared, tile, call.key, call.encoded);
-    if (call.y == nullptr) return;
-    // What was stored as raw values may have been rounded; codes are still in shared memory.
-    if (tile.run->kind == Kind::kRaw) {
-      decode_tile(block, shared, tile, call.encoded, false);
-    } else {
-      block.phase([&](uint32_t t) { decode_phase(shared, tile, false, t); });
-    }
-  }
+  sum_tile(block, memory, call, tile);
+  if (call.encoded != nullptr) encode_tile(block, memory, tile, call.key, call.encoded);
   if (call.y == nullptr) return;
+  if (call.encoded != nullptr) decode_encoded_tile(block, memory, tile, call.encoded);
   unsigned char* y = call.y + tile.sum_at(call.type);
-  block.phase([&](uint32_t t) { store_phase(shared, tile, y, call.type, t); });
+  block.phase([&](uint32_t t) { store_phase(memory.shared, tile, y, call.type, t); });
 }
 
-template <typename Block>
-CGX_HD void finite_stage(Block& block, Shared& shared, const FiniteCall& call, uint64_t number) {
+template <typename Block, typename Families>
+CGX_HD void finite_stage(Block& block, BlockMemory<Families>& memory, const FiniteCall& call,
+                         uint64_t number) {
+  Shared& shared = memory.shared;
   const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
   block.phase([&](uint32_t t) {
     load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);

@@ -1,31 +1,17 @@
 // The work of a thread block on one tile, in phases. Between two phases all threads wait for each
 // other; inside a phase a thread writes nothing that another one reads. So the host can run the
-// same code, thread by thread, in its tests (tests/native/test_gpu_stages.cc). All formulas come
-// from codec/families/maxmin/formulas.h.
+// same code, thread by thread, in its tests (tests/native/test_gpu_stages.cc). Here is what all
+// families share; families.h says what each of them adds.
 #pragma once
 
 #include "base/half.h"
-#include "codec/families/maxmin/formulas.h"
 #include "codec/gpu/run.h"
 
 namespace cgx::gpu {
 
-/// Extremes of what a thread has seen. A NaN is remembered, not compared.
-struct Extremes {
-  float min, max;
-  bool finite;
-
-  CGX_HD static Extremes none() { return {from_bits(0x7f800000u), from_bits(0xff800000u), true}; }
-  CGX_HD void see(float x) {
-    min = x < min ? x : min;
-    max = x > max ? x : max;
-    finite = finite && x == x;
-  }
-  CGX_HD void join(const Extremes& other) {
-    min = other.min < min ? other.min : min;
-    max = other.max > max ? other.max : max;
-    finite = finite && other.finite;
-  }
+/// Of the generator, as RandomKey of codec/ops/random.h.
+struct Key {
+  uint32_t low, high;
 };
 
 /// The values of a tile in shared memory: a word is left out after every eighth one, so that
@@ -36,20 +22,10 @@ struct Values {
   CGX_HD const float& operator[](uint32_t i) const { return words[i + i / 8]; }
 };
 
-/// A bucket as its groups are coded: by division, or by the reciprocal of its step.
-struct Scale {
-  float min;
-  MaxMinReciprocal step;
-  uint32_t by_reciprocal;
-};
-
-/// The shared memory of a block.
+/// What the threads of a block share, whatever the family.
 struct Shared {
   Values values;
   alignas(16) unsigned char codes[kTile + 16];
-  MaxMinMeta meta[kTile];
-  Scale scales[kTile / kGroup];  // of runs with groups
-  Extremes seen[kThreads];
 };
 
 /// The part of a run that a tile covers.
@@ -69,7 +45,7 @@ struct Tile {
 };
 
 CGX_HD Tile tile_in(const CodecRun& run, uint64_t first, uint32_t n) {
-  if (run.kind == Kind::kRaw) return {&run, first, n, 0, 0};
+  if (run.bucket == 0) return {&run, first, n, 0, 0};
   const uint64_t bucket = first / run.bucket;
   const uint64_t last = (first + n - 1) / run.bucket;
   return {&run, first, n, bucket, static_cast<uint32_t>(last - bucket + 1)};
@@ -203,7 +179,7 @@ CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* t
 
 /// True if the thread's values stay finite in the wire type of the tile's run.
 CGX_HD bool all_finite_phase(const Shared& shared, const Tile& tile, uint32_t t) {
-  const Type wire = tile.run->kind == Kind::kRaw ? tile.run->wire : Type::kFloat32;
+  const Type wire = tile.run->family == kRaw ? tile.run->wire : Type::kFloat32;
   bool finite = true;
   for (uint32_t i = t; i < tile.n; i += kThreads) {
     const float x = widen(narrow(shared.values[i], wire), wire);

@@ -3,30 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../../device/host_kernels.h"
 #include "check.h"
-#include "codec/gpu/stages.h"
 #include "codec/ops/convert.h"
 
 namespace cgx::native {
 namespace {
 
-using gpu::CodecRun;
-using gpu::Shared;
-using gpu::Tile;
-
-struct HostBlock {
-  template <typename Phase>
-  void phase(const Phase& run) {
-    // Backwards: a phase whose threads depend on each other would show.
-    for (uint32_t t = gpu::kThreads; t-- > 0;) run(t);
-  }
-  void extremes(Shared& shared, const Tile& tile) {
-    const auto alone = [](gpu::Extremes&, uint32_t) {};
-    for (uint32_t t = 0; t < gpu::kThreads; ++t) {
-      gpu::extremes_phase(shared, tile, t, alone, 1, gpu::kThreads);
-    }
-  }
-};
+using device::launch;
 
 // memcpy() and memcmp() that take null for no bytes.
 void copy(void* to, const void* from, size_t bytes) {
@@ -34,13 +18,6 @@ void copy(void* to, const void* from, size_t bytes) {
 }
 bool equal(const void* a, const void* b, size_t bytes) {
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
-}
-
-template <typename Call, typename Stage>
-void launch(const Call& call, uint64_t n, const Stage& stage) {
-  auto shared = std::make_unique<Shared>();
-  HostBlock block;
-  for (uint64_t i = n; i-- > 0;) stage(block, *shared, call, i);
 }
 
 gpu::Table view(const gpu::RunTable& table) {
@@ -65,8 +42,8 @@ std::vector<std::byte> encode_on_block(const BlockCase& c, size_t shift) {
   copy(x.data(), c.x.data(), c.x.size());
   const gpu::EncodeCall call{
       view(table), x.data(), {kKey.low, kKey.high}, c.type(), {message.data()}};
-  launch(call, table.long_buckets(), gpu::long_encode_stage<HostBlock>);
-  launch(call, table.tiles(), gpu::encode_stage<HostBlock>);
+  launch(call, table.long_buckets(), gpu::long_encode_stage);
+  launch(call, table.tiles(), gpu::encode_stage);
   const auto* at = reinterpret_cast<const std::byte*>(message.data());
   return {at, at + c.bytes()};
 }
@@ -97,7 +74,7 @@ void check_decode(const BlockCase& c) {
     Memory y(4 * c.n, add ? 4 : 0);
     for (size_t i = 0; i < c.n; ++i) reinterpret_cast<float*>(y.data())[i] = 0.5f;
     const gpu::DecodeCall call{view(table), y.data(), gpu::Type::kFloat32, add, {message.data()}};
-    launch(call, table.tiles(), gpu::decode_stage<HostBlock>);
+    launch(call, table.tiles(), gpu::decode_stage);
     CHECK(equal(y.data(), expected.data(), 4 * c.n), name_of(c), ", add ", add);
   }
 }
@@ -137,8 +114,8 @@ void check_sum(const BlockCase& c) {
   gpu::SumCall call{view(table), x.data(), out.data(), y.data(), {kKey.low, kKey.high},
                     4.0f,        ranks,    c.type(),   c.type(), {}};
   for (uint32_t r = 0; r < ranks; ++r) call.payloads[r] = r == own ? nullptr : messages[r].data();
-  launch(call, table.long_buckets(), gpu::long_sum_stage<HostBlock>);
-  launch(call, table.tiles(), gpu::sum_stage<HostBlock>);
+  launch(call, table.long_buckets(), gpu::long_sum_stage);
+  launch(call, table.tiles(), gpu::sum_stage);
   CHECK(equal(out.data(), encoded.data(), c.bytes()), name_of(c), ", payload of the sum");
   CHECK(equal(y.data(), result.data(), c.x.size()), name_of(c), ", sum");
 }
@@ -148,8 +125,7 @@ bool finite_on_block(const BlockCase& c) {
   copy(x.data(), c.x.data(), c.x.size());
   const gpu::RunTable table = c.table();
   uint32_t met = 0;
-  launch(gpu::FiniteCall{view(table), x.data(), &met, c.type()}, table.tiles(),
-         gpu::finite_stage<HostBlock>);
+  launch(gpu::FiniteCall{view(table), x.data(), &met, c.type()}, table.tiles(), gpu::finite_stage);
   return met == 0;
 }
 

@@ -21,17 +21,18 @@ struct BucketOf {
 };
 
 /// shared.values to codes, packed in shared.codes.
-CGX_HD void quantize_phase(Shared& shared, const Tile& tile, Key key, uint32_t t) {
+CGX_HD void quantize_phase(Shared& shared, const MaxMinMemory& memory, const Tile& tile, Key key,
+                           uint32_t t) {
   const CodecRun& run = *tile.run;
-  if (run.inverse != 0) return with_bits(run.bits, QuantizeGroups{shared, tile, key, t});
+  if (run.inverse != 0) return with_bits(run.bits, QuantizeGroups{shared, memory, tile, key, t});
   const float levels = maxmin_levels(run.bits);
   for (uint32_t i = kGroup * t; i < tile.n; i += kGroup * kThreads) {
     uint64_t packed = 0;
     BucketOf at(tile, i);
-    MaxMinScale scale = maxmin_scale(shared.meta[at.bucket], levels);
+    MaxMinScale scale = maxmin_scale(memory.meta[at.bucket], levels);
     uint32_t bucket = at.bucket;
     for (uint32_t k = 0; k < kGroup && i + k < tile.n; ++k, at.next(tile)) {
-      if (at.bucket != bucket) scale = maxmin_scale(shared.meta[bucket = at.bucket], levels);
+      if (at.bucket != bucket) scale = maxmin_scale(memory.meta[bucket = at.bucket], levels);
       packed |= static_cast<uint64_t>(code_of(shared, tile, key, i + k, scale)) << (k * run.bits);
     }
     unsigned char* to = shared.codes + i / kGroup * run.bits;
@@ -49,9 +50,10 @@ CGX_HD void load_codes_phase(Shared& shared, const Tile& tile, const unsigned ch
 }
 
 /// shared.codes to shared.values, or added to them.
-CGX_HD void decode_phase(Shared& shared, const Tile& tile, bool add, uint32_t t) {
+CGX_HD void decode_phase(Shared& shared, const MaxMinMemory& memory, const Tile& tile, bool add,
+                         uint32_t t) {
   const uint32_t bits = tile.run->bits;
-  if (tile.run->inverse != 0) return with_bits(bits, DecodeGroups{shared, tile, add, t});
+  if (tile.run->inverse != 0) return with_bits(bits, DecodeGroups{shared, memory, tile, add, t});
   const uint32_t mask = (1u << bits) - 1;
   for (uint32_t i = 8 * t; i < tile.n; i += 8 * kThreads) {
     const unsigned char* from = shared.codes + i / 8 * bits;
@@ -60,7 +62,7 @@ CGX_HD void decode_phase(Shared& shared, const Tile& tile, bool add, uint32_t t)
     BucketOf at(tile, i);
     for (uint32_t k = 0; k < 8 && i + k < tile.n; ++k, at.next(tile)) {
       const uint32_t code = static_cast<uint32_t>(packed >> (k * bits)) & mask;
-      const float x = maxmin_value(shared.meta[at.bucket], code);
+      const float x = maxmin_value(memory.meta[at.bucket], code);
       shared.values[i + k] = add ? rn_add(shared.values[i + k], x) : x;
     }
   }

@@ -1,14 +1,10 @@
 // Groups of eight values that lie in one bucket: a thread codes one at a time, without a division.
 #pragma once
 
-#include "codec/gpu/tile.h"
+#include "codec/families/maxmin/gpu/memory.h"
 #include "codec/ops/random.h"
 
 namespace cgx::gpu {
-
-struct Key {
-  uint32_t low, high;
-};
 
 /// block_key() of codec/ops/random.h.
 CGX_HD Key key_of(Key key, uint32_t block) {
@@ -69,24 +65,25 @@ CGX_HD void get_group(const Shared& shared, uint32_t i, uint32_t& low, uint32_t&
 /// The bucket of the tile that the group at i lies in.
 CGX_HD uint32_t bucket_of_group(const Tile& tile, uint32_t i) {
   const CodecRun& run = *tile.run;
-  if (run.kind == Kind::kMaxMin) return i * run.inverse >> 22;
+  if (!run.long_buckets) return i * run.inverse >> 22;
   // A long bucket is larger than a tile, so a tile holds parts of two of them at most.
   return tile.first - tile.bucket * run.bucket + i >= run.bucket ? 1 : 0;
 }
 
 template <uint32_t kBits>
-CGX_HD void quantize_groups(Shared& shared, const Tile& tile, Key key, uint32_t t) {
+CGX_HD void quantize_groups(Shared& shared, const MaxMinMemory& memory, const Tile& tile, Key key,
+                            uint32_t t) {
   const uint32_t i = kGroup * t;
   if (i >= tile.n) return;
   const uint32_t b = bucket_of_group(tile, i);
   uint32_t codes[kGroup];
-  if (!tile.run->stochastic && shared.scales[b].by_reciprocal) {
-    const Scale scale = shared.scales[b];
+  if (!tile.run->stochastic && memory.scales[b].by_reciprocal) {
+    const Scale scale = memory.scales[b];
     for (uint32_t k = 0; k < kGroup; ++k) {
       codes[k] = maxmin_code_by_reciprocal(shared.values[i + k], scale.min, scale.step);
     }
   } else {
-    const MaxMinScale scale = maxmin_scale(shared.meta[b], maxmin_levels(kBits));
+    const MaxMinScale scale = maxmin_scale(memory.meta[b], maxmin_levels(kBits));
     for (uint32_t k = 0; k < kGroup; ++k) codes[k] = code_of(shared, tile, key, i + k, scale);
   }
   if (i + kGroup > tile.n) {  // behind the last value come bits of 0
@@ -101,10 +98,11 @@ CGX_HD void quantize_groups(Shared& shared, const Tile& tile, Key key, uint32_t 
 }
 
 template <uint32_t kBits>
-CGX_HD void decode_groups(Shared& shared, const Tile& tile, bool add, uint32_t t) {
+CGX_HD void decode_groups(Shared& shared, const MaxMinMemory& memory, const Tile& tile, bool add,
+                          uint32_t t) {
   const uint32_t i = kGroup * t;
   if (i >= tile.n) return;
-  const MaxMinMeta meta = shared.meta[bucket_of_group(tile, i)];
+  const MaxMinMeta meta = memory.meta[bucket_of_group(tile, i)];
   uint32_t low = 0, high = 0;
   get_group<kBits>(shared, i, low, high);
   for (uint32_t k = 0; k < kGroup; ++k) {
@@ -141,22 +139,24 @@ CGX_HD void with_bits(uint32_t bits, const Work& work) {
 
 struct QuantizeGroups {
   Shared& shared;
+  const MaxMinMemory& memory;
   const Tile& tile;
   Key key;
   uint32_t t;
   template <uint32_t kBits>
   CGX_HD void run() const {
-    quantize_groups<kBits>(shared, tile, key, t);
+    quantize_groups<kBits>(shared, memory, tile, key, t);
   }
 };
 struct DecodeGroups {
   Shared& shared;
+  const MaxMinMemory& memory;
   const Tile& tile;
   bool add;
   uint32_t t;
   template <uint32_t kBits>
   CGX_HD void run() const {
-    decode_groups<kBits>(shared, tile, add, t);
+    decode_groups<kBits>(shared, memory, tile, add, t);
   }
 };
 

@@ -12,7 +12,6 @@ namespace {
 
 using gpu::CodecRun;
 using gpu::kGroup;
-using gpu::Kind;
 using gpu::kTile;
 
 void add_coded(gpu::RunTable& table, CodecRun run, uint64_t payload) {
@@ -23,7 +22,7 @@ void add_coded(gpu::RunTable& table, CodecRun run, uint64_t payload) {
   run.codes = payload + buckets * sizeof(MaxMinMeta);
   // Tiles start where a bucket does, and at a whole byte of the codes.
   const uint64_t unit = run.bucket > kTile ? run.bucket : std::lcm(run.bucket, uint64_t{8});
-  run.kind = unit > kTile ? Kind::kLong : Kind::kMaxMin;
+  run.long_buckets = unit > kTile ? 1 : 0;
   run.tile = unit > kTile ? kTile : kTile / unit * unit;
   // Exact for places and buckets up to kTile: what is added to 2^22 / bucket, times the place,
   // stays below one.
