@@ -79,6 +79,7 @@ void ProcessGroupCGX::make(Rendezvous& rendezvous) {
 
 ProcessGroupCGX::~ProcessGroupCGX() {
   shutdown();
+  if (group_.process != getpid()) return;  // nothing is left
   // Gloo's destructor joins threads that take Python's lock to drop the tensors of their last
   // works.
   ReleaseGilIfHeld no_gil;
@@ -127,23 +128,24 @@ void ProcessGroupCGX::abort() {
 }
 
 void ProcessGroupCGX::shutdown() {
+  // Also where the parent has shut down its own: Gloo's threads end with its destructor.
+  if (group_.process != getpid()) return abandon();
   if (!executor_->begin_close()) return;
-  if (group_.process != getpid()) {
-    // A forked child has none of the threads, and must not act for its parent.
-    executor_->abandon();
-    (void)autotuner_.release();
-    (void)engine_.release();
-    gpu_->abandon();
-    inner_->abandon();
-    (void)new std::shared_ptr<Watchdog>(std::move(group_.watchdog));
-    return;
-  }
   ReleaseGilIfHeld no_gil;
   executor_->close();
   group_.watchdog->detach();
   engine_->close();
   if (Engine* gpu = gpu_->engine()) gpu->close();
   inner_->shutdown();
+}
+
+void ProcessGroupCGX::abandon() {
+  executor_->abandon();
+  (void)autotuner_.release();
+  (void)engine_.release();
+  gpu_->abandon();
+  inner_->abandon();
+  (void)new std::shared_ptr<Watchdog>(group_.watchdog);
 }
 
 BackendPtr ProcessGroupCGX::split(const StorePtr& store, const std::vector<int>& ranks,

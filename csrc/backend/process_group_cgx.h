@@ -118,6 +118,10 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Part of the constructor: compares configurations, finds the hosts, sets up the communicators.
   void make(Rendezvous& rendezvous);
 
+  /// In a forked child, which has none of the threads and must not act for its parent: leaks all
+  /// that the parent's process made.
+  void abandon();
+
   /// A compressible call on a device that the engine does not serve is an error where the group
   /// compresses it.
   void refuse_other_devices(const char* what, const at::Tensor& tensor, const c10d::ReduceOp& op,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import signal
 import time
 
 import pytest
@@ -128,6 +130,38 @@ def forked(rank, world_size):
 
 def test_a_forked_child_cannot_use_its_parents_group():
     assert all("forked child cannot use it" in text for text in run_pooled(forked, 2))
+
+
+def dropped_in_a_child(rank, world_size, destroyed):
+    """The child drops the last reference to a group of its parent."""
+    group = dist.new_group()
+    held = [group._get_backend(torch.device("cpu"))]
+    dist.all_reduce(torch.ones(10), group=group)
+    if destroyed:
+        dist.destroy_process_group(group)
+    del group
+    child = os.fork()
+    if child == 0:
+        held.clear()
+        gc.collect()
+        os._exit(7)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "the child hangs"
+
+
+@pytest.mark.parametrize("destroyed", [False, True])
+@pytest.mark.parametrize("inner", ["SHM", "GLOO"])
+def test_a_forked_child_drops_its_parents_group(inner, destroyed):
+    """A traceback may hold a destroyed group; a worker of a DataLoader then drops it."""
+    env = {"CGX_INNER_COMMUNICATOR_TYPE": inner}
+    assert run_pooled(dropped_in_a_child, 2, destroyed, env=env) == [7, 7]
 
 
 def many_callbacks(rank, world_size):
