@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import gc
 import os
 import tempfile
 import time
@@ -39,6 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="cgx-turns-")
     config.add_cleanup(folder.cleanup)
     os.environ[_TURNS] = folder.name
+
+
+def pytest_collection_finish() -> None:
+    # Modules and tests stay: no collection of garbage has to look at them again.
+    gc.freeze()
 
 
 KINDS = ("busy", "quiet", "alone")  # of tests, in the order in which they come

@@ -52,6 +52,7 @@ class _Kept:
 
 def prepare(prelude):
     """Imports. RuntimeError where that leaves a second thread, which no child would have."""
+    gc.disable()  # imports make much that stays, and no garbage worth a look at all of it
     builtin = set(sys.modules)
     atexit.register(_Kept.leave)  # the first one, so that it is called last
     if prelude:
@@ -74,8 +75,8 @@ def prepare(prelude):
     # what it has registered, come before.
     libc = ctypes.CDLL(None)
     libc.on_exit(libc._exit, None)
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 class Request:
