@@ -29,7 +29,11 @@ _EARLY = (
     *("TORCH_", "PYTORCH_", "ATEN_", "CUDA_", "PYTHON", "COVERAGE_", "GCOV_", "STUB_DRIVER_"),
 )
 # ... but for what the child takes from the client itself, or a program reads later.
-_LATER = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "TORCH_NCCL_", "TORCH_EXTENSIONS_DIR")
+_LATER = (
+    *("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_EXEC", "TORCH_NCCL_", "TORCH_EXTENSIONS_DIR"),
+    "TORCH_FR_",  # when a first group is created
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"),  # of Intel's OpenMP; scikit-learn sets them
+)
 
 
 def package(request):
@@ -44,10 +48,15 @@ def package(request):
     return ""
 
 
+def _folders(path):
+    """Each once: mpirun repeats its own."""
+    return os.pathsep.join(dict.fromkeys(filter(None, path.split(os.pathsep))))
+
+
 def variant(request):
     """What tells zygotes apart; the last part holds the variables that are read early."""
     early = [
-        (name, value)
+        (name, _folders(value) if name == "LD_LIBRARY_PATH" else value)
         for name, value in sorted(request["environment"].items())
         if name.startswith(_EARLY) and not name.startswith(_LATER)
     ]
