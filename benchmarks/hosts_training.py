@@ -8,8 +8,8 @@ Trains examples/train_gpt.py, unchanged, on hosts made of network namespaces (te
 needs Linux, root, iproute2): gloo in fp32, gloo with torch's fp16 hook, cgx. The methods take
 turns, one short run each, several times; a run's time per step is its median over the steps (so
 the first ones, which warm up, do not count), and the median over the runs is reported, beside the
-lowest and the highest. The frames that leave a host are counted on its link: those of a run, less
-those of a run of one step, over the other steps.
+lowest and the highest. The frames that leave a host are counted on its link: the frames of a run,
+less the frames of a run of one step, over the other steps.
 
 Between them takes its turn the same training without communication. What it needs and what the link
 carries make the time that a step is allowed; benchmarks/_step_model.py has both. Each row tells

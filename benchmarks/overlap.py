@@ -109,7 +109,7 @@ def traced(x: torch.Tensor, group: dist.ProcessGroup, every: float) -> dict[str,
     """
     dist.barrier()
     with profile(activities=[ProfilerActivity.CPU]) as profiler, Sampler(every) as sampler:
-        # A range whose begin is known on both clocks: that of the profiler and ours.
+        # A range whose begin is known on both clocks, the profiler's and ours.
         mark = time.perf_counter()
         with record_function(_MARK):
             pass

@@ -7,10 +7,11 @@ cgx hands every collective that is no SUM or AVG of floats to a gloo group of it
 measured on a cgx group and on two plain gloo groups, in the same processes, in turns, for about so
 many seconds per operation and size, in rounds of new processes that make the groups in all orders:
 which core a thread of gloo lands on decides a round's times, by up to 40 %. A time is the slowest
-rank's, and a round's ratio that of medians: the mean of gloo's two over cgx's. 1 is as fast, below
-1 slower. Told is the geometric mean over the rounds, between its 10th and 90th percentile over
-resamples of the rounds. The control is the same of one gloo group over the other: what that is off
-by is noise. Sizes are of the vector of one rank; sends go to the neighbour and back.
+rank's. The ratio of a round is the mean of gloo's two medians over cgx's median: 1 is as fast,
+below 1 slower. The table shows the geometric mean over the rounds, between its 10th and 90th
+percentile over resamples of the rounds. The control is the same ratio of one gloo group over the
+other: its distance from 1 is noise. Sizes are of the vector of one rank; sends go to the neighbour
+and back.
 """
 
 from __future__ import annotations

@@ -175,8 +175,9 @@ def summary_table(
         f"How many times as fast as `{BASE}`, measured in the same run: all-reduce of "
         f"{size_text(size)} of fp32, and one training step of a small GPT. `error` is the relative "
         f"L2 error of the sum of Gaussian values over {_ranks_of(hosts['runs'][0])} ranks. "
-        f"Machine: {_machine(hosts['machine'])} (training step: {training['machine']['simd']}); "
-        "the hosts are network namespaces on it and share its cores."
+        f"Machine: {_machine(hosts['machine'])}; the training step was measured with "
+        f"{training['machine']['simd']} codecs. The hosts are network namespaces on the machine "
+        "and share its cores."
     )
     lines = _head(caption, ["", *titles, step, "error"])
     times = [base[size]["seconds"] for base in (local[0], *(base for base, _, _ in runs))]
@@ -216,7 +217,7 @@ def _row(name: str, cells: list[str]) -> str:
 
 
 def _machine(facts: dict[str, Any]) -> str:
-    return f"{facts['cpu']}, {facts['cores']} cores, {facts['simd']}, torch {facts['torch']}"
+    return f"{facts['cpu']}, {facts['cores']} cores, {facts['simd']} codecs, torch {facts['torch']}"
 
 
 def _ranks(run: dict[str, Any]) -> str:
@@ -259,7 +260,7 @@ def _speedup(row: dict[str, Any] | None) -> str:
 
 
 def _percent(row: dict[str, Any] | None) -> str:
-    """Two digits; an error below 1e-6 is that of fp32 sums."""
+    """Two digits; an error below 1e-6 comes from fp32 sums."""
     if row is None:
         return ""
     error = row["relative_error"]

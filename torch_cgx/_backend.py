@@ -24,7 +24,7 @@ def create(dist_opts: Any, options: Any) -> _C.ProcessGroupCGX:
     """
     if options is not None and not isinstance(options, _C.Options):
         raise TypeError(
-            f"pg_options of a cgx group is a {type(options).__qualname__}; "
+            f"pg_options of a cgx group is of type {type(options).__qualname__}; "
             "allowed: torch_cgx.Options, None"
         )
     ranks = dist_opts.global_ranks_in_group  # empty: of the default group
@@ -123,7 +123,7 @@ def check_group(group: Any, name: str = "group") -> None:
     """TypeError if `group` is not a process group."""
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(
-            f"{name}={group!r} is a {type(group).__name__}; allowed: a ProcessGroup (of "
+            f"{name}={group!r} is of type {type(group).__name__}; allowed: a ProcessGroup (of "
             "dist.new_group, or dist.group.WORLD), None"
         )
 
@@ -131,7 +131,9 @@ def check_group(group: Any, name: str = "group") -> None:
 def check_op(op: Any) -> None:
     """TypeError if `op` is not a reduction."""
     if not isinstance(op, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
-        raise TypeError(f"op={op!r} is a {type(op).__name__}; allowed: torch.distributed.ReduceOp")
+        raise TypeError(
+            f"op={op!r} is of type {type(op).__name__}; allowed: torch.distributed.ReduceOp"
+        )
 
 
 def backend_of(

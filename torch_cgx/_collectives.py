@@ -175,7 +175,7 @@ def _not_a_member(group: Any, name: str) -> bool:
 
 def _check_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} is a {type(tensor).__name__}; allowed: torch.Tensor")
+        raise TypeError(f"{name} is of type {type(tensor).__name__}; allowed: torch.Tensor")
     if tensor.is_nested or tensor.layout != torch.strided:
         layout = "nested" if tensor.is_nested else tensor.layout
         raise TypeError(f"{name} has the layout {layout}; allowed: torch.strided")

@@ -158,7 +158,7 @@ def codec_of(config: Config | None, fallback: Mapping[str, Any]) -> _C.Codec | N
         given = check_dict(config)
     else:
         raise TypeError(
-            f"config={config!r} is a {type(config).__name__}; allowed: a dict, a codec of "
+            f"config={config!r} is of type {type(config).__name__}; allowed: a dict, a codec of "
             "torch_cgx.codecs, torch_cgx.Options, None"
         )
     codec: _C.Codec | None = _engine().choose_codec(

@@ -13,7 +13,6 @@ from torch_cgx import _C
 from torch_cgx._backend import check_op
 from torch_cgx._config import codec_of, defaults, layers_of, list_of
 
-_ALGORITHMS = ("auto", "oneshot", "sra", "ring")
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
 
 
@@ -64,8 +63,8 @@ def simulate(
     None: the environment's.
     """
     tensors = _checked(tensors)
-    if not isinstance(algorithm, str) or algorithm.lower() not in _ALGORITHMS:
-        raise ValueError(f"algorithm={algorithm!r}; allowed: {', '.join(_ALGORITHMS)}")
+    if not isinstance(algorithm, str):
+        raise TypeError(f"algorithm={algorithm!r} is not a str; allowed: auto, oneshot, sra, ring")
     check_op(op)
     if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
         raise ValueError(f"op={op!r}; allowed: SUM, AVG")
@@ -89,7 +88,7 @@ def simulate(
         dtype=_DTYPES[first.dtype],
         layers=plan,
         average=average,
-        algorithm=algorithm.lower(),
+        algorithm=algorithm,
         sequence=sequence,
         **_group(len(tensors), hosts, options),
     )
@@ -142,25 +141,7 @@ def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) 
     if len(hosts) != ranks:
         raise ValueError(f"hosts names {len(hosts)} hosts; allowed: one per tensor, {ranks}")
     labels = {host: f"host {number}" for number, host in enumerate(dict.fromkeys(hosts))}
-    settings = _C.settings_in_force(options)
-    compress = settings["intra_compress"]
-    slot_bytes = settings["shm_segment_kb"] << 10
-    over_shm = settings["inner_communicator"] == "SHM"
-    return {
-        "hosts": [labels[host] for host in hosts],
-        "leader_only": settings["intra_broadcast"],
-        "inner_exact": over_shm if compress == "AUTO" else not compress,
-        "slot_bytes": slot_bytes,
-        "inner_bytes": slot_bytes
-        if over_shm
-        else max(slot_bytes, settings["fusion_buffer_mb"] << 20),
-        "segment_bytes": settings["segment_kb"] << 10,
-        "cross_bytes": settings["fusion_buffer_mb"] << 20,
-        # CPU tensors: NCCL between hosts applies to CUDA tensors only.
-        "direct": settings["cross_communicator"] != "MPI"
-        if len(labels) > 1
-        else settings["inner_communicator"] == "GLOO",
-    }
+    return _C.simulated_group([labels[host] for host in hosts], options)
 
 
 def _error(result: torch.Tensor, inputs: list[torch.Tensor], average: bool) -> dict[str, float]:

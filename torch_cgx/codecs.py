@@ -28,9 +28,12 @@ from torch_cgx import _C
 
 
 class Codec:
-    """Base class of all codecs of this module."""
+    """Base class of all codecs of this module. Not itself a codec: calling it is a TypeError."""
 
     _engine: _C.Codec
+
+    def __init__(self) -> None:
+        raise TypeError(f"Codec is a base class; allowed: {', '.join(__all__[3:])}, or make()")
 
     def encode(
         self,
@@ -55,12 +58,16 @@ class Codec:
 
         Raises:
             TypeError: another dtype or layout, or an argument of another type.
-            ValueError: another device, a wrong size of ``out``, or a number out of range.
+            ValueError: another device, a wrong size of ``out``, an ``out`` whose elements share
+                memory, or a number out of range.
             RuntimeError: on a GPU: the driver or the kernels are not available, or a graph is being
                 captured.
         """
         _check_key(sequence, rank, index)
-        return self._engine.encode(_tensor("tensor", tensor), sequence, rank, index, out)
+        if out is not None:
+            _check_tensor("out", out)
+        _check_tensor("tensor", tensor)
+        return self._engine.encode(tensor, sequence, rank, index, out)
 
     def decode(
         self,
@@ -89,8 +96,8 @@ class Codec:
 
         Raises:
             TypeError: a wrong dtype or layout.
-            ValueError: a wrong device; a payload whose size does not fit the count; ``add`` without
-                ``out``.
+            ValueError: a wrong device; a payload whose size does not fit the count; an ``out``
+                whose elements share memory (an expanded tensor); ``add`` without ``out``.
             RuntimeError: on a GPU: the driver or the kernels are not available, or a graph is being
                 captured.
         """
@@ -98,9 +105,12 @@ class Codec:
             _check_int("numel", numel, 0, 2**60)
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise TypeError(f"dtype is {dtype!r}, allowed: float32, float16, bfloat16")
+        if not isinstance(add, bool):
+            raise TypeError(f"add is {add!r}, allowed: True or False")
         if out is not None:
-            _tensor("out", out)
-        return self._engine.decode(_tensor("payload", payload), out, numel, dtype, bool(add))
+            _check_tensor("out", out)
+        _check_tensor("payload", payload)
+        return self._engine.decode(payload, out, numel, dtype, add)
 
     def roundtrip(
         self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
@@ -121,7 +131,8 @@ class Codec:
 
 def _check_int(field: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{field} is {value!r} ({type(value).__name__}), allowed: an int")
+        kind = type(value).__name__
+        raise TypeError(f"{field} is {value!r} ({kind}), allowed: an int from {low} to {high}")
     if not low <= value <= high:
         raise ValueError(f"{field} is {value}, allowed: {low} to {high}")
 
@@ -135,16 +146,10 @@ def _check_key(sequence: object, rank: object, index: object) -> None:
     _check_int("index", index, 0, 2**63 - 1)
 
 
-def _tensor(what: str, tensor: Any) -> torch.Tensor:
+def _check_tensor(what: str, tensor: object) -> None:
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{what} is a {type(tensor).__name__}, allowed: a torch.Tensor")
-    if tensor.layout is not torch.strided:
-        raise TypeError(f"{what} has layout {tensor.layout}, allowed: torch.strided")
-    if not (tensor.is_cpu or tensor.is_cuda):
-        raise ValueError(f"{what} is on device {tensor.device}, allowed: cpu, cuda")
-    if tensor.is_nested:
-        raise TypeError(f"{what} is nested, allowed: a tensor with one shape")
-    return tensor
+        kind = type(tensor).__name__
+        raise TypeError(f"{what} is of type {kind}, allowed: a torch.Tensor")
 
 
 def _field_lines(row: dict[str, Any]) -> list[str]:
@@ -232,9 +237,9 @@ def names() -> tuple[str, ...]:
 
 
 def make(name: str, **params: Any) -> Codec:
-    """The codec of that name: ``make("maxmin", bits=4)``, ``make("fp16")``. An unknown name is a
-    ValueError."""
-    if not isinstance(name, str) or name not in _codecs:
+    """The codec of that name, in any case: ``make("maxmin", bits=4)``, ``make("fp16")``. An unknown
+    name is a ValueError."""
+    if not isinstance(name, str) or name.lower() not in _codecs:
         raise ValueError(f"codec is {name!r}, allowed: {', '.join(names())}")
-    made, said = _codecs[name]
+    made, said = _codecs[name.lower()]
     return made(**said, **params)

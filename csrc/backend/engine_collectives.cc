@@ -29,13 +29,17 @@ const void* part_of(const at::Tensor& whole, const at::Tensor& shard, int rank) 
          static_cast<size_t>(rank) * shard.nbytes();
 }
 
-void check_shards(const char* what, const at::Tensor& whole, const at::Tensor& shard, int size) {
-  TORCH_CHECK_VALUE(whole.scalar_type() == shard.scalar_type(), "cgx: ", what, ": input is ",
-                    whole.scalar_type(), ", output is ", shard.scalar_type(),
+// `whole` is `size` times as long as the other.
+void check_shards(const char* what, const at::Tensor& input, const at::Tensor& output, int size,
+                  const at::Tensor& whole) {
+  TORCH_CHECK_VALUE(input.scalar_type() == output.scalar_type(), "cgx: ", what, ": input is ",
+                    input.scalar_type(), ", output is ", output.scalar_type(),
                     "; they must be equal");
+  const bool gathers = whole.is_same(output);
+  const at::Tensor& shard = gathers ? input : output;
   TORCH_CHECK_VALUE(whole.numel() == shard.numel() * size, "cgx: ", what, " on ", size,
-                    " ranks: the larger tensor has ", whole.numel(), " values, the smaller one ",
-                    shard.numel(), "; expected ", size, " times as many");
+                    " ranks: input has ", input.numel(), " values, output has ", output.numel(),
+                    "; the ", gathers ? "output" : "input", " must have ", size, " times as many");
 }
 
 void check_same_device(const char* what, const at::Tensor& one, const at::Tensor& other) {
@@ -115,7 +119,7 @@ WorkPtr EngineCollectives::reduce_scatter(const at::Tensor& output, const at::Te
                                           const CallOptions& call, std::string why) {
   executor_.check_usable("reduce_scatter_tensor");
   refuse_in_capture("reduce_scatter", input);
-  check_shards("reduce_scatter", input, output, group_.size);
+  check_shards("reduce_scatter", input, output, group_.size, input);
   check_same_device("reduce_scatter", input, output);
   const at::Tensor out = dense("reduce_scatter", output);
   at::Tensor in = readable(input);
@@ -148,7 +152,7 @@ WorkPtr EngineCollectives::all_gather(const at::Tensor& output, const at::Tensor
                                       const CallOptions& call, std::string why) {
   executor_.check_usable("all_gather_into_tensor");
   refuse_in_capture("all_gather", input);
-  check_shards("all_gather", output, input, group_.size);
+  check_shards("all_gather", input, output, group_.size, output);
   check_same_device("all_gather", input, output);
   const at::Tensor out = dense("all_gather", output);
   at::Tensor in = readable(input);

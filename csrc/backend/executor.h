@@ -65,7 +65,7 @@ class Executor {
   c10d::ErrorType error() const;
   void wait_idle();
 
-  /// True for the first caller, which then calls close() or abandon().
+  /// True for the first caller, which then calls close().
   bool begin_close();
   /// Waits for the calls under way, 10 s at most, then aborts them; ends the threads.
   void close();

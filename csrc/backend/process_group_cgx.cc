@@ -78,8 +78,11 @@ void ProcessGroupCGX::make(Rendezvous& rendezvous) {
 }
 
 ProcessGroupCGX::~ProcessGroupCGX() {
+  if (group_.process != getpid()) {
+    abandon();
+    return;
+  }
   shutdown();
-  if (group_.process != getpid()) return;  // nothing is left
   // Gloo's destructor joins threads that take Python's lock to drop the tensors of their last
   // works.
   ReleaseGilIfHeld no_gil;
@@ -128,8 +131,7 @@ void ProcessGroupCGX::abort() {
 }
 
 void ProcessGroupCGX::shutdown() {
-  // Also where the parent has shut down its own: Gloo's threads end with its destructor.
-  if (group_.process != getpid()) return abandon();
+  if (group_.process != getpid()) return;  // a forked child must not act for its parent
   if (!executor_->begin_close()) return;
   ReleaseGilIfHeld no_gil;
   executor_->close();

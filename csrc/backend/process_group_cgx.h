@@ -118,8 +118,8 @@ class ProcessGroupCGX : public c10d::Backend {
   /// Part of the constructor: compares configurations, finds the hosts, sets up the communicators.
   void make(Rendezvous& rendezvous);
 
-  /// In a forked child, which has none of the threads and must not act for its parent: leaks all
-  /// that the parent's process made.
+  /// Part of the destructor in a forked child, also where the parent has shut the group down: leaks
+  /// what has threads, connections or memory of the parent.
   void abandon();
 
   /// A compressible call on a device that the engine does not serve is an error where the group

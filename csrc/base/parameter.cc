@@ -25,7 +25,7 @@ std::string strip(const std::string& text) {
 
 [[noreturn]] void bad_value(const Parameter& parameter, const std::string& where,
                             const std::string& value) {
-  throw ConfigError(str_of(where, "='", value, "' is not allowed; ", parameter.setting(), " takes ",
+  throw ConfigError(str_of(where, "='", value, "' is not allowed; ", parameter.name, " takes ",
                            allowed(parameter)));
 }
 
@@ -98,6 +98,11 @@ std::string allowed(const Parameter& parameter) {
 
 std::string canonical(const Parameter& parameter, const std::string& where,
                       const std::string& raw) {
+  // The text of an exception would end at a NUL.
+  if (raw.find('\0') != std::string::npos) {
+    throw ConfigError(str_of(where, " has a NUL character; ", parameter.name, " takes ",
+                             allowed(parameter), ", without NUL characters"));
+  }
   const std::string value = strip(raw);
   switch (parameter.kind) {
     case Kind::kInteger: {

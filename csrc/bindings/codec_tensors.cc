@@ -34,12 +34,16 @@ std::string text_of(at::ScalarType type) {
   return "torch." + std::string(c10::getDtypeNames(type).first);
 }
 
-// Repeats checks of torch_cgx/codecs.py, which words its errors itself.
 void check_tensor(const char* what, const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(tensor.defined() && !tensor.is_nested() && tensor.layout() == at::kStrided, what,
-                   " is not a strided tensor");
+  TORCH_CHECK_TYPE(!tensor.is_nested(), what, " is nested, allowed: a tensor with one shape");
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, what, " has the layout ", tensor.layout(),
+                   ", allowed: torch.strided");
   TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), what, " is on device ", tensor.device(),
                     ", allowed: cpu, cuda");
+}
+
+bool is_aligned(const at::Tensor& payload) {
+  return reinterpret_cast<uintptr_t>(payload.const_data_ptr()) % kAlignment == 0;
 }
 
 // The tensor, or a copy whose memory holds its values: a lazily negated view has others, lazy zeros
@@ -105,8 +109,7 @@ void decode_on_cpu(const Codec& codec, const at::Tensor& payload, DType wire, co
 
 void decode_on_gpu(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
                    bool add, const LoadKernels& load) {
-  const bool aligned = reinterpret_cast<uintptr_t>(payload.const_data_ptr()) % kAlignment == 0;
-  const at::Tensor from = aligned ? payload : payload.clone();
+  const at::Tensor from = is_aligned(payload) ? payload : payload.clone();
   const bool direct =
       y.scalar_type() == at::kFloat || (!add && codec_dtype("out.dtype", y.scalar_type()) == wire);
   if (direct) return gpu_decode(codec, from, wire, y, add, load);
@@ -140,10 +143,10 @@ at::Tensor encode_tensor(const Codec& codec, const at::Tensor& tensor, const Enc
                       ", allowed: ", x.device(), ", where tensor is");
     TORCH_CHECK_VALUE(out->numel() == size, "out has ", out->numel(), " bytes, allowed for ", count,
                       " values of ", text_of(tensor.scalar_type()), ": ", size);
-    payload = can_take(*out, x) ? *out : at::empty({size}, x.options().dtype(at::kByte));
-  } else {
-    payload = at::empty({size}, x.options().dtype(at::kByte));
+    check_writable("encode", *out, false);
+    if (can_take(*out, x) && (x.is_cpu() || is_aligned(*out))) payload = *out;
   }
+  if (!payload.defined()) payload = at::empty({size}, x.options().dtype(at::kByte));
   const RandomKey random = random_key(codec.seed(), key.sequence, key.rank, key.stage);
   if (x.is_cuda()) {
     gpu_encode(codec, x, payload, random, key.index, load);
@@ -178,6 +181,7 @@ at::Tensor decode_tensor(const Codec& codec, const at::Tensor& given,
     TORCH_CHECK_VALUE(!numel || *numel == out->numel(), "numel is ", *numel,
                       ", allowed with this out: ", out->numel());
     codec_dtype("out.dtype", out->scalar_type());
+    check_writable("decode", *out, false);
     numel = out->numel();
   }
   const at::ScalarType type = dtype ? *dtype : out ? out->scalar_type() : at::kFloat;

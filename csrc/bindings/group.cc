@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/adapters/python_error.h"
+#include "backend/communicator_factory.h"
 #include "backend/process_group_cgx.h"
 #include "base/error.h"
 #include "bindings/codec.h"
@@ -27,7 +28,11 @@ using OptionsPtr = c10::intrusive_ptr<Options>;
 using LayerPairs = std::vector<std::pair<int64_t, OptionalCodec>>;
 using std::chrono::milliseconds;
 
-OptionsPtr make_options(const py::kwargs& kwargs) {
+OptionsPtr make_options(const py::args& args, const py::kwargs& kwargs) {
+  if (!args.empty()) {
+    throw py::type_error(str_of("Options(", std::string(py::repr(args[0])),
+                                "): all arguments are keywords, as in Options(bits=4)"));
+  }
   auto options = c10::make_intrusive<Options>();
   for (const auto& [key, value] : kwargs) {
     const Setting& known = setting(py::str(key));
@@ -59,6 +64,19 @@ py::dict settings_in_force(const OptionFields& fields) {
   py::dict out;
   for (const Setting& s : settings()) out[s.name.c_str()] = value_of(s, lookup(fields, s));
   return out;
+}
+
+// The keyword arguments of simulate_all_reduce() that say what the engine of a group with these
+// options does with tensors of the host. The algorithm is the caller's.
+py::dict simulated_group(const std::vector<std::string>& hosts, const OptionsPtr& options) {
+  GroupConfig config = for_host(resolve_group(options ? options->fields : OptionFields()));
+  config.inner_reduction = config.cross_reduction = "AUTO";
+  const EngineOptions engine = engine_options(config, Topology(hosts, config.leader_only));
+  return py::dict(
+      py::arg("hosts") = hosts, py::arg("leader_only") = config.leader_only,
+      py::arg("inner_exact") = engine.inner_exact, py::arg("slot_bytes") = engine.inner.wanted,
+      py::arg("inner_bytes") = engine.inner.most, py::arg("segment_bytes") = engine.segment_bytes,
+      py::arg("cross_bytes") = engine.cross_bytes, py::arg("direct_from") = engine.direct_from);
 }
 
 // All fields, those too that only some versions of torch have.
@@ -234,6 +252,8 @@ void bind_group(py::module_& m) {
         return settings_in_force(options ? options->fields : OptionFields());
       },
       py::arg("options") = py::none());
+
+  m.def("simulated_group", &simulated_group, py::arg("hosts"), py::arg("options") = py::none());
 
   m.def(
       "gpu_driver",

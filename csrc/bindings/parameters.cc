@@ -21,8 +21,9 @@ std::string canonical_of(const Parameter& parameter, const std::string& where,
                          const py::handle& value) {
   const auto refuse = [&](const char* wanted) {
     const std::string type = py::str(py::type::handle_of(value).attr("__name__"));
-    throw py::type_error(str_of(where, "=", std::string(py::repr(value)), ": expected ", wanted,
-                                ", got ", type, "; allowed: ", allowed(parameter)));
+    throw py::type_error(str_of(
+        where, "=", std::string(py::repr(value)), ": expected ", wanted, ", got ", type,
+        "; allowed: ", parameter.kind == Kind::kBoolean ? "True or False" : allowed(parameter)));
   };
   std::string text;
   switch (parameter.kind) {
@@ -67,11 +68,6 @@ std::string canonical_of(const Parameter& parameter, const std::string& where,
       if (!py::isinstance<py::str>(value)) refuse("a str");
       text = py::str(value);
       break;
-  }
-  // The text of an exception would end there.
-  if (text.find('\0') != std::string::npos) {
-    throw ConfigError(str_of(where, "=", std::string(py::repr(value)),
-                             ": a text without NUL characters is allowed"));
   }
   return canonical(parameter, where, text);
 }

@@ -12,16 +12,6 @@ namespace {
 // Number of parameters that describe() shows even if they have their defaults.
 constexpr size_t kAlwaysTold = 3;
 
-std::vector<const Family*>& list() {
-  // Never destroyed: threads may encode while the process ends.
-  static auto* all = new std::vector<const Family*>{
-#define CGX_FAMILY(name) &name##_family(),
-      CGX_FAMILIES(CGX_FAMILY)
-#undef CGX_FAMILY
-  };
-  return *all;
-}
-
 std::vector<std::string> names_of(const Family& family) {
   if (!family.named) return {};
   if (family.variant.empty()) return {family.name};
@@ -31,10 +21,44 @@ std::vector<std::string> names_of(const Family& family) {
 void check_setting(const Parameter& own, const Family& other) {
   for (const Parameter& theirs : other.parameters) {
     if (theirs.setting() != own.setting()) continue;
-    if (theirs.kind == own.kind && theirs.variable == own.variable) continue;
+    // `bits` chooses the family: each has its own default.
+    const bool chooses = own.setting() == "bits";
+    if (theirs.kind == own.kind && theirs.variable == own.variable &&
+        (chooses || theirs.fallback == own.fallback)) {
+      continue;
+    }
     throw ConfigError(str_of("parameter ", own.name, " shares its setting with one of codec ",
-                             other.name, ", which has another kind or environment variable"));
+                             other.name,
+                             ", which has another kind, default or environment variable"));
   }
+}
+
+void add_to(std::vector<const Family*>& all, const Family& family) {
+  for (const Family* other : all) {
+    for (const std::string& name : names_of(family)) {
+      const std::vector<std::string> taken = names_of(*other);
+      if (std::find(taken.begin(), taken.end(), name) == taken.end()) continue;
+      throw ConfigError(str_of("codec '", name, "' is there already"));
+    }
+    if (other->id == family.id) {
+      throw ConfigError(str_of("codec ", family.name, ": number ", int{family.id},
+                               " belongs to codec ", other->name));
+    }
+    for (const Parameter& own : family.parameters) check_setting(own, *other);
+  }
+  all.push_back(&family);
+}
+
+std::vector<const Family*>& list() {
+  // Never destroyed: threads may encode while the process ends.
+  static auto* all = [] {
+    auto* made = new std::vector<const Family*>;
+#define CGX_FAMILY(name) add_to(*made, name##_family());
+    CGX_FAMILIES(CGX_FAMILY)
+#undef CGX_FAMILY
+    return made;
+  }();
+  return *all;
 }
 
 }  // namespace
@@ -106,20 +130,7 @@ uint64_t CodecConfig::hash() const {
 
 const std::vector<const Family*>& families() { return list(); }
 
-void add_family(const Family& family) {
-  for (const std::string& name : names_of(family)) {
-    if (("," + codec_names() + ",").find("," + name + ",") == std::string::npos) continue;
-    throw ConfigError(str_of("codec '", name, "' is there already"));
-  }
-  for (const Family* other : list()) {
-    if (other->id == family.id) {
-      throw ConfigError(str_of("codec ", family.name, ": number ", int{family.id},
-                               " belongs to codec ", other->name));
-    }
-    for (const Parameter& own : family.parameters) check_setting(own, *other);
-  }
-  list().push_back(&family);
-}
+void add_family(const Family& family) { add_to(list(), family); }
 
 const Family* family_of(uint8_t id) {
   for (const Family* family : list()) {

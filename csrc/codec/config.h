@@ -87,7 +87,7 @@ class CodecConfig {
 /// All families: first the list of codec/families/list.h, in its order, then the added ones.
 const std::vector<const Family*>& families();
 /// For tests, before threads use codecs. ConfigError: the number or a name is taken, or a parameter
-/// shares its setting with a parameter of another kind in another family.
+/// shares its setting with a parameter of another family whose kind, default or variable differs.
 void add_family(const Family& family);
 
 /// The family with this number; null: there is none.

@@ -17,7 +17,7 @@ struct Fingerprint {
 /// The fingerprint that a peer published for the same number.
 struct PeerFingerprint {
   int rank = 0;
-  Fingerprint note;
+  Fingerprint fingerprint;
 };
 
 }  // namespace cgx

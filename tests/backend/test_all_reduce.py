@@ -284,11 +284,20 @@ def refuse(rank, world_size):
         with pytest.raises(ValueError, match="compressed all_reduce was asked for"):
             torch_cgx.all_reduce(tensor, op=op, config={"bits": 4})
         assert torch.equal(before, tensor)
+    gather, scatter = torch_cgx.all_gather_into_tensor, torch_cgx.reduce_scatter_tensor
+    for call, output, given, text in [
+        (gather, torch.empty(20).half(), torch.ones(10), "input is Float, output is Half"),
+        (scatter, torch.empty(10).half(), torch.ones(20), "input is Float, output is Half"),
+        (gather, torch.empty(10), torch.ones(90), "input has 90 values, output has 10; the output"),
+        (scatter, torch.empty(10), torch.ones(9), "input has 9 values, output has 10; the input"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            call(output, given, config={"bits": 4})
     # A refused call breaks nothing.
     tensor = torch.ones(100)
     dist.all_reduce(tensor)
     assert torch.all(tensor == world_size)
 
 
-def test_compression_that_cannot_be_had_is_an_error():
+def test_compression_that_is_impossible_is_an_error():
     run_pooled(refuse, 2)

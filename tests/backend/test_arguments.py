@@ -24,7 +24,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 SAYS = re.compile(
     r"allowed|expected|takes|must not be negative|register|not a regular expression|supported"
-    r"|compressed are|but the tensor has|share|values",
+    r"|keywords|but the tensor has|share|values",
     re.I,
 )
 
@@ -53,6 +53,11 @@ def test_options():
     assert not wrong, "\n".join(wrong)
 
 
+def test_options_are_keywords():
+    with pytest.raises(TypeError, match=r"Options\(4\): all arguments are keywords, as in"):
+        _C.Options(4)  # type: ignore[misc]
+
+
 def simulated(**arguments: Any) -> Any:
     return torch_cgx.simulate([torch.arange(64.0), torch.ones(64)], **arguments)
 
@@ -66,6 +71,17 @@ def test_configurations():
     wrong += tries("numel", lambda v: simulated(layers=[(v, None)]), "numel|layers")
     wrong += tries("config", lambda v: simulated(layers=[(64, v)]))
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 1], [0, 0, 1]])
+def test_simulated_tensors_are_of_the_host(hosts):
+    """There NCCL, which is for tensors of GPUs, gives way to the default."""
+    x = [torch.randn(1000, generator=torch.Generator().manual_seed(r)) for r in range(len(hosts))]
+    nccl = _C.Options(inner_communicator="NCCL", cross_communicator="NCCL")
+    ours, default = (
+        torch_cgx.simulate(x, {"bits": 3}, hosts=hosts, options=options) for options in (nccl, None)
+    )
+    assert torch.equal(ours.result, default.result) and ours.bytes_sent == default.bytes_sent
 
 
 def test_simulate():
@@ -197,7 +213,7 @@ def test_collectives():
 
 
 def test_groups_of_odd_options():
-    with pytest.raises(TypeError, match="pg_options of a cgx group is a dict; allowed"):
+    with pytest.raises(TypeError, match="pg_options of a cgx group is of type dict; allowed"):
         torch_cgx._backend.create(None, {"bits": 4})
 
 

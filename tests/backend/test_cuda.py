@@ -71,7 +71,9 @@ def long_buckets(rank, world_size):
     dist.all_reduce(x, group=own)
     asked = dist.new_group(pg_options=torch_cgx.Options(shm_segment_kb=16))
     y = tensors[rank].to("cuda")
-    with pytest.raises(ValueError, match=r"bucket_size 100000 .*100008 bytes encoded.*SEGMENT_KB"):
+    with pytest.raises(
+        ValueError, match=r"one bucket of 100000 values .*100008 bytes encoded.*SEGMENT_KB"
+    ):
         torch_cgx.all_reduce(y, group=asked, config=LONG)
     torch_cgx.all_reduce(y, group=asked, config={**LONG, "bucket_size": 1000})
     names = [torch_cgx.stats(group)["cuda_carrier"] for group in (own, asked)]

@@ -271,7 +271,7 @@ def overlaps(rank: int, size: int) -> list[str]:
         shard, whole = torch.empty(n), torch.empty(n * size)
         torch_cgx.reduce_scatter_tensor(shard, data.clone(), **keywords)
         torch_cgx.all_gather_into_tensor(whole, data[:n].clone(), **keywords)
-        # The rank's own part, that of another rank, and across the borders of parts.
+        # The rank's own part, another rank's part, and across the borders of parts.
         for where in (rank * n, (rank + 1) % size * n, 17, n // 2):
             x = data.clone()
             torch_cgx.reduce_scatter_tensor(x[where : where + n], x, **keywords)

@@ -82,7 +82,7 @@ def test_ranks_that_are_killed_together_leave_nothing(phase, communicator):
 
 
 def attack(rank, world_size):
-    """Rank 0: what a process of another user gets of this one's segment."""
+    """Rank 0: what a process of another user gets of this one's shared-memory block."""
     import torch
     import torch.distributed as dist
 
@@ -130,7 +130,7 @@ def attack(rank, world_size):
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
 def test_another_user_cannot_attach():
     modes, areas, status, output = run_pooled(attack, 2)[0]
-    assert modes and areas, "the segment was not found"
+    assert modes and areas, "the block was not found"
     assert set(modes.values()) == {"0o600"}
     assert (status, output) == (0, "")
 

@@ -1,6 +1,6 @@
-"""Calls that are made again and again allocate no memory for messages: buffers, segments and plans
-are kept from call to call. What is left is bookkeeping of a few hundred bytes (torch's Work, the
-record of the call).
+"""Calls that are made again and again allocate no memory for messages: buffers, shared blocks and
+plans are kept from call to call. What is left is bookkeeping of a few hundred bytes (torch's Work,
+the record of the call).
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def test_bad_tensors() -> None:
             codec.encode(torch.zeros(3, dtype=dtype))
     with pytest.raises(ValueError, match="device meta, allowed: cpu, cuda$"):
         codec.encode(torch.zeros(3, device="meta"))
-    with pytest.raises(TypeError, match="layout torch.sparse_coo"):
+    with pytest.raises(TypeError, match="layout Sparse, allowed: torch.strided"):
         codec.encode(torch.zeros(3).to_sparse())
     with pytest.raises(TypeError, match="list, allowed: a torch.Tensor"):
         codec.encode([1.0])  # type: ignore[arg-type]
@@ -203,10 +203,12 @@ def test_hashable_and_equal() -> None:
 
 def test_names() -> None:
     assert codecs.names() == ("bf16", "fp16", "maxmin")
-    assert codecs.make("maxmin", bits=3) == MaxMin(3)
+    assert codecs.make("maxmin", bits=3) == codecs.make("MaxMin", bits=3) == MaxMin(3)
     assert isinstance(MaxMin(), codecs.Codec)
     with pytest.raises(ValueError, match="codec is 'nope', allowed: bf16, ?fp16, ?maxmin"):
         codecs.make("nope")
+    with pytest.raises(TypeError, match="Codec is a base class; allowed: Half, MaxMin, or make()"):
+        codecs.Codec()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -261,6 +263,21 @@ def test_encode_into_out() -> None:
         codec.encode(x, out=torch.zeros(3, dtype=torch.uint8))
     with pytest.raises(TypeError, match="out is torch.float32 with 1 dimensions"):
         codec.encode(x, out=torch.zeros(expected.numel()))
+    with pytest.raises(TypeError, match="out is of type list, allowed: a torch.Tensor"):
+        codec.encode(x, out=[1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="whose elements share memory"):
+        codec.encode(x, out=torch.zeros(1, dtype=torch.uint8).expand(expected.numel()))
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_decode_into_elements_that_share_memory(add: bool) -> None:
+    codec = MaxMin(4, 64)
+    payload = codec.encode(torch.randn(1000))
+    for out in (torch.zeros(1).expand(1000), torch.zeros(1001).as_strided((500, 2), (1, 1))):
+        with pytest.raises(ValueError, match="whose elements share memory"):
+            codec.decode(payload, out, add=add)
+    with pytest.raises(TypeError, match="add is 'no', allowed: True or False"):
+        codec.decode(payload, add="no")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ("bf16", "fp16"))

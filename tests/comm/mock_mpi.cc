@@ -80,7 +80,7 @@ bool fits(const Request& send, const Request& receive) {
          (receive.peer == CGX_MPI_ANY_PEER || receive.peer == send.owner);
 }
 
-// Hands over every message that has met its receive.
+// Hands over every message whose receive is posted.
 void match(MockWorld& w) {
   for (auto receive = w.receives.begin(); receive != w.receives.end();) {
     auto send = w.sends.begin();

@@ -116,15 +116,15 @@ def run(job: Callable[..., Any], size: int, *args: Any) -> list[Outcome]:
 
 
 def stays_empty(before: set[str]) -> bool:
-    """No segment stays that was not there `before`; groups of other programs come and go."""
+    """No shared block stays that was not there `before`; groups of other programs come and go."""
     end = time.monotonic() + 3
-    while not segments() <= before:
+    while not shared_blocks() <= before:
         if time.monotonic() > end:
             return False
         time.sleep(0.02)
     return True
 
 
-def segments() -> set[str]:
-    """Names of our segments in /dev/shm."""
+def shared_blocks() -> set[str]:
+    """Names of our blocks in /dev/shm."""
     return {name for name in os.listdir("/dev/shm") if name.startswith("cgx-")}

@@ -17,7 +17,7 @@ import pytest
 
 from tests import _machinery
 from tests.calls import on_threads
-from tests.comm.ranks import FileRendezvous, Outcome, Rank, run, segments, shm, stays_empty
+from tests.comm.ranks import FileRendezvous, Outcome, Rank, run, shared_blocks, shm, stays_empty
 from tests.distributed import ROOT
 from tests.hosts.marks import needs_hosts
 from torch_cgx import _C
@@ -27,7 +27,7 @@ Say = Callable[[Any], None]
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    before = segments()
+    before = shared_blocks()
     yield
     assert stays_empty(before)
 
@@ -62,7 +62,7 @@ def test_random_exchanges(tmp_path: pathlib.Path, size: int) -> None:
 
 
 def test_name_is_gone_before_first_use(tmp_path: pathlib.Path) -> None:
-    before = segments()
+    before = shared_blocks()
     rank = Rank(sleep, str(tmp_path), 2, 0)
     comm = shm(str(tmp_path), 1, 2)
     assert rank.receive() == "ready"
@@ -227,7 +227,7 @@ def test_signal_storm(tmp_path: pathlib.Path) -> None:
 
 
 def test_sigkill_of_all_leaves_nothing(tmp_path: pathlib.Path) -> None:
-    before = segments()
+    before = shared_blocks()
     ranks = [Rank(sleep, str(tmp_path), 3, rank) for rank in range(3)]
     for rank in ranks:
         assert rank.receive() == "ready"
@@ -365,14 +365,14 @@ def test_ranks_of_other_pid_namespaces_attach_by_a_name_that_is_gone_afterwards(
     tmp_path: pathlib.Path,
 ) -> None:
     """As containers with a common --ipc: their /proc does not have the rank that made the file."""
-    before = segments()
+    before = shared_blocks()
     inside = ["unshare", "--fork", "--pid", "--mount-proc"]
     others = [
         subprocess.Popen([*prefix, sys.executable, "-c", ATTACH, tmp_path, str(rank)], cwd=ROOT)
         for rank, prefix in ((1, inside), (2, []))
     ]
     comm = shm(str(tmp_path), 0, 3)
-    assert segments() == before
+    assert shared_blocks() == before
     assert (tmp_path / "shm_name").exists()  # it was needed: the address alone did not do
     comm.open([b"", b"hello", b"hello"])
     comm.post()
@@ -385,7 +385,7 @@ def test_ranks_of_other_pid_namespaces_attach_by_a_name_that_is_gone_afterwards(
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "/cgx-../x", "cgx-1", ""])
-def test_strange_segment_names_are_refused(tmp_path: pathlib.Path, name: str) -> None:
+def test_strange_names_of_blocks_are_refused(tmp_path: pathlib.Path, name: str) -> None:
     FileRendezvous(str(tmp_path)).set("shm/area", b"ok " + name.encode())
     with pytest.raises(_C.MismatchError, match="area name is"):
         shm(str(tmp_path), 1, 2, timeout=1)

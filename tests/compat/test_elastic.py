@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from tests import warm
-from tests.comm.ranks import segments, stays_empty
+from tests.comm.ranks import shared_blocks, stays_empty
 from tests.compat import elastic
 from tests.compat.compare import check_equal, over
 from tests.compat.training import Net, train
@@ -70,7 +70,7 @@ def _check_end(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["exit", "kill"])
 def test_the_second_attempt_finishes(how, tmp_path):
-    before = segments()
+    before = shared_blocks()
     agent = _agent(tmp_path, how, "--standalone", "--nproc-per-node=2", started=how == "exit")
     done = _finish([agent], tmp_path)
     assert done == [{"attempt": 1, "start": 3, "world_size": 2}] * 2

@@ -2,7 +2,7 @@
 
     from tests.device import fake_cuda
 
-    pytestmark = fake_cuda.needed                     # skips where it cannot be had
+    pytestmark = fake_cuda.needed                     # skips where it is not available
 
     def job(rank, world_size):                        # in a process that has loaded the device
         x = torch.full((8,), float(rank), device="cuda")
@@ -82,7 +82,11 @@ def build() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stub = (
             STUB,
-            [HERE / "stub_driver.cc", HERE / "host_kernels.h", *sorted((ROOT / "csrc").rglob("*.h"))],
+            [
+                HERE / "stub_driver.cc",
+                HERE / "host_kernels.h",
+                *sorted((ROOT / "csrc").rglob("*.h")),
+            ],
             [*flags, "-O2", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"],
             # By its name a later dlopen("libcuda.so.1") finds the one that is loaded.
             ["-Wl,-soname,libcuda.so.1", "-pthread"],

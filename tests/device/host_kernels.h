@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "codec/families/gpu_list.h"
+#include "codec/gpu/run_table.h"
 #include "codec/gpu/stages.h"
 
 namespace cgx::device {
@@ -34,6 +35,11 @@ struct HostBlock {
 /// As gpu::encode_stage and the others.
 template <typename Call, typename Families>
 using Stage = void (*)(HostBlock&, gpu::BlockMemory<Families>&, const Call&, uint64_t);
+
+inline gpu::Table view(const gpu::RunTable& table) {
+  return {table.runs().data(), table.tiles(), table.long_buckets(),
+          static_cast<uint32_t>(table.runs().size())};
+}
 
 /// A launch with n tiles (or long buckets), the last one first.
 template <typename Families = gpu::KernelFamilies, typename Call>

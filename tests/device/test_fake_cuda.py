@@ -417,7 +417,7 @@ def test_two_devices():
     assert fake_cuda.run_fresh(_devices, 1, backend=None, env=env) == [True]
 
 
-# ---- where it cannot be had ----
+# ---- where it is not available ----
 
 
 def _python(code):

@@ -163,6 +163,21 @@ def _refused(rank, world_size):
     return texts
 
 
+def _at_any_byte(rank, world_size):
+    codec, x = MaxMin(4, 64), cases.values(1000).to("cuda")
+    payload = codec.encode(x)
+    room = torch.zeros(payload.numel() + 3, dtype=torch.uint8, device="cuda")
+    out = room[3:]
+    assert codec.encode(x, out=out) is out
+    return torch.equal(out.cpu(), payload.cpu()), torch.equal(
+        codec.decode(out, numel=1000).cpu(), codec.decode(payload, numel=1000).cpu()
+    )
+
+
+def test_payloads_may_lie_at_any_byte():
+    assert run(_at_any_byte) == (True, True)
+
+
 def test_errors_name_what_is_wrong():
     assert run(_refused) == [
         "TypeError: tensor.dtype is torch.float64, allowed: float32, float16, bfloat16",

@@ -63,7 +63,7 @@ def _hash(operation, algorithm, dtype, size, layers, first_round):
 
 
 def _mapped() -> dict[str, tuple[int, int]]:
-    """Inode -> addresses of the segments that this process maps; their names are gone by then."""
+    """Inode -> addresses of the shared blocks that this process maps; their names are gone."""
     found = {}
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -85,14 +85,14 @@ def _contents(start: int, end: int) -> bytes:
 
 def _messages(rank, world_size, algorithm, layers=LAYERS):
     before = _mapped()  # groups of other tests
-    # A fresh group: its segment holds nothing else.
+    # A fresh group: its shared block holds nothing else.
     options = torch_cgx.Options(inner_reduction=algorithm, shm_segment_kb=16)
     group = dist.new_group(backend="cgx", pg_options=options)
     x = torch.tensor(EXAMPLE)
     torch_cgx.all_reduce(x if rank == 0 else torch.zeros(12), layers=layers, group=group)
     dist.barrier()
-    (segment,) = (where for inode, where in _mapped().items() if inode not in before)
-    memory = _contents(*segment)
+    (block,) = (where for inode, where in _mapped().items() if inode not in before)
+    memory = _contents(*block)
     dist.barrier()
     messages = []
     for match in re.finditer(b"CGX1", memory):

@@ -316,6 +316,7 @@ TEST(conformance_configurations_as_text_and_hash) {
   for (const Family* family : families()) {
     CHECK(family_of(family->id) == family && ids.insert(std::to_string(family->id)).second);
     CHECK(!family->meaning.empty(), family->name);
+    CHECK(family->named == !family->python.empty(), family->name, " has no class for Python");
     const CodecConfig defaults(*family);
     CHECK(hashes.insert(defaults.hash()).second, family->name);
     for (const Parameter& p : family->parameters) {

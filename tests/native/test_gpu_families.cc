@@ -26,7 +26,7 @@ struct SignTiles : gpu::NoLongBuckets {
 
   template <typename Block>
   static void encode(Block& block, gpu::Shared& shared, Memory& memory, const gpu::Tile& tile,
-                     gpu::Key, unsigned char* message) {
+                     RandomKey, unsigned char* message) {
     block.phase([&](uint32_t t) {
       if (t >= tile.buckets) return;
       float largest = 0;
@@ -74,15 +74,18 @@ struct SignTiles : gpu::NoLongBuckets {
   }
 };
 
-using Families = gpu::FamilyList<gpu::MaxMinTiles, SignTiles>;
+using Families = gpu::FamilyList<gpu::maxmin::Tiles, SignTiles>;
 
-void sign_runs(const CodecConfig&, gpu::RunTable& table, const gpu::CodecRun& run, DType,
-               uint64_t payload) {
-  gpu::CodecRun coded = run;
+// As a family's gpu_runs; RunTable::add() takes those of the product's list only.
+void add_signs(gpu::RunTable& table, uint64_t places, uint64_t n, uint64_t payload) {
+  gpu::CodecRun coded{};
+  coded.family = SignTiles::kFamily;
+  coded.value = coded.sum = places;
+  coded.count = n;
   coded.bucket = kBucket;
   coded.bits = 1;
   coded.meta = payload;
-  coded.codes = payload + 4 * ((run.count + kBucket - 1) / kBucket);
+  coded.codes = payload + 4 * ((n + kBucket - 1) / kBucket);
   coded.tile = gpu::kTile;
   table.append(coded);
 }
@@ -99,49 +102,14 @@ std::vector<float> signs_of(const std::vector<float>& x) {
   return y;
 }
 
-class SignCodec final : public Codec {
- public:
-  explicit SignCodec(const CodecConfig& config) : Codec(config) {}
-  int bits() const override { return 1; }
-  size_t granule() const override { return kBucket; }
-  size_t block() const override { return kBucket; }
-  size_t encoded_bytes(size_t n, DType) const override { return (n + 7) / 8 * 5; }
-  void encode(const void*, DType, DType, size_t, size_t, size_t, RandomKey, uint64_t,
-              std::byte*) const override {
-    throw Error("kernels only");
-  }
-  void decode(const std::byte*, DType, size_t, size_t, size_t, float*, bool) const override {
-    throw Error("kernels only");
-  }
-};
-
-const Family& sign_family() {
-  static const Family family{
-      .id = SignTiles::kFamily,
-      .name = "sign",
-      .meaning = "Signs",
-      .parameters = {},
-      .make = [](const CodecConfig& config) -> std::shared_ptr<const Codec> {
-        return std::make_shared<SignCodec>(config);
-      },
-      .bound = nullptr,
-      .gpu_runs = sign_runs,
-  };
-  return family;
-}
-
-gpu::Table view(const gpu::RunTable& table) {
-  return {table.runs().data(), table.tiles(), table.long_buckets(),
-          static_cast<uint32_t>(table.runs().size())};
-}
-
 // Runs of three families in one message, one behind the other.
 struct Mixed {
   explicit Mixed(size_t n, int64_t bucket_size)
       : n(n), maxmin(make_maxmin({.bits = 3, .bucket_size = bucket_size})) {
-    const SignCodec sign{CodecConfig(sign_family())};
     add(*maxmin);
-    add(sign);
+    add_signs(table, places, n, bytes);
+    places += n;
+    bytes += ((n + 7) / 8 * 5 + 3) / 4 * 4;
     add(*raw_codec());
     x.resize(3 * n);
     for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i * i + 1));
@@ -185,12 +153,12 @@ TEST(gpu_families_each_code_their_own_runs_of_a_table) {
     for (const int64_t bucket : {64, 4096}) {
       Mixed m(n, bucket);
       const gpu::EncodeCall encode{
-          view(m.table), bytes_of(m.x), {}, gpu::Type::kFloat32, {m.message.data()}};
+          device::view(m.table), bytes_of(m.x), {}, gpu::Type::kFloat32, {m.message.data()}};
       device::launch<Families>(encode, m.table.long_buckets(), gpu::long_encode_stage);
       device::launch<Families>(encode, m.table.tiles(), gpu::encode_stage);
       std::vector<float> y(m.x.size(), 2.0f);
       gpu::DecodeCall decode{
-          view(m.table), bytes_of(y), gpu::Type::kFloat32, 0, {m.message.data()}};
+          device::view(m.table), bytes_of(y), gpu::Type::kFloat32, 0, {m.message.data()}};
       device::launch<Families>(decode, m.table.tiles(), gpu::decode_stage);
       CHECK(y == m.expected(), "n=", n, ", bucket ", bucket);
 
@@ -210,14 +178,14 @@ TEST(gpu_families_each_sum_their_own_runs_of_a_table) {
       std::vector<float> y(m.x.size());
       // The own values only, so that the sum is known: encoded, and as it was encoded.
       const gpu::SumCall sum{
-          view(m.table),       bytes_of(m.x),       m.message.data(), bytes_of(y), {}, 1.0f, 1,
-          gpu::Type::kFloat32, gpu::Type::kFloat32, {nullptr}};
+          device::view(m.table), bytes_of(m.x),       m.message.data(), bytes_of(y), {}, 1.0f, 1,
+          gpu::Type::kFloat32,   gpu::Type::kFloat32, {nullptr}};
       device::launch<Families>(sum, m.table.long_buckets(), gpu::long_sum_stage);
       device::launch<Families>(sum, m.table.tiles(), gpu::sum_stage);
       CHECK(y == m.expected(), "n=", n, ", bucket ", bucket);
       std::vector<float> again(y.size());
       const gpu::DecodeCall decode{
-          view(m.table), bytes_of(again), gpu::Type::kFloat32, 0, {m.message.data()}};
+          device::view(m.table), bytes_of(again), gpu::Type::kFloat32, 0, {m.message.data()}};
       device::launch<Families>(decode, m.table.tiles(), gpu::decode_stage);
       CHECK(again == y, "message of the sum, n=", n, ", bucket ", bucket);
     }

@@ -116,7 +116,7 @@ TEST(gpu_stages_find_the_bucket_of_every_group) {
     const gpu::CodecRun& run = table.runs().front();
     const gpu::Tile tile = gpu::tile_of(&run, 1, 0);
     for (uint32_t i = 0; i < run.tile; i += gpu::kGroup) {
-      CHECK(gpu::bucket_of_group(tile, i) == i / bucket, "bucket ", bucket, ", place ", i);
+      CHECK(gpu::maxmin::bucket_of_group(tile, i) == i / bucket, "bucket ", bucket, ", place ", i);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Every altered byte of a header is refused, but for those that only appear in error messages.
+// Every altered byte of a header is refused, except in fields that only appear in error messages.
 #include <cstddef>
 #include <cstring>
 
@@ -112,7 +112,7 @@ TEST(header_names_what_codecs_differ_in) {
   CHECK(contains(half, "16 bits, bf16") && contains(half, "16 bits, fp16"), half);
   const auto exact = told(raw_codec(), make_maxmin({.bits = 2}));
   CHECK(contains(exact, "values, exact") && contains(exact, "2 bits, maxmin bits=2"), exact);
-  // Two parameters differ: too far for the search, so the hash is told.
+  // Two parameters differ: too far for the search, so the text names the hash.
   const auto far = told(make_maxmin(), make_maxmin({.bits = 2, .bucket_size = 64}));
   CHECK(contains(far, "compressed by maxmin, configuration "), far);
 }

@@ -265,7 +265,7 @@ TEST(reduce_mismatches_are_named_on_every_rank) {
           engine.set_sequence(mine.sequence);
           std::vector<std::byte> data(4 * 3001);
           const auto plan = engine.plan_all_reduce(mine.layers, mine.dtype);
-          // Whoever hears of it over a relay knows only that the others have stopped.
+          // Over a relay some ranks only learn that the others have stopped.
           auto run = [&] { engine.run(*plan, data.data(), data.data(), mine.average, patience()); };
           error_of<Error>(run);
           CHECK(engine.failure());

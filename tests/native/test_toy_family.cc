@@ -89,6 +89,8 @@ const Family& toy_family() {
                       .high = 6,
                       .per_call = true,
                       .meaning = "Bits that are dropped"}},
+      .python = "Toy",
+      .doc = "The upper 16 bits of each value, less ``shift``.",
       .make = make,
       .bound = bound,
   };
@@ -204,6 +206,9 @@ TEST(families_that_clash_are_refused) {
   other.id = 251;
   other.parameters[0].variable = "CGX_OTHER";
   CHECK(contains(error_of<ConfigError>([&] { add_family(other); }), "shift"));
+  other.parameters[0] = toy_family().parameters[0];
+  other.parameters[0].fallback = "1";
+  CHECK(contains(error_of<ConfigError>([&] { add_family(other); }), "another kind, default"));
 }
 
 }  // namespace cgx::native

@@ -140,7 +140,9 @@ def test_many_ranks_with_little_memory_make_no_rounds_of_a_few_values():
 def test_a_communicator_that_cannot_make_room_refuses_a_bucket_by_name(hosts, n, needed):
     group = {"hosts": list(hosts), "slot_bytes": 1 << 16, "inner_limit": 1 << 16}
     spec = _C.Codec(bits=8, bucket_size=100_000)
-    refused = rf"bucket_size 100000.* {needed}, does not fit into a message of 65\d\d\d bytes"
+    refused = (
+        rf"one bucket of 100000 values .* {needed}, does not fit into a message of 65\d\d\d bytes"
+    )
     with pytest.raises(ValueError, match=refused + ".*CGX_SHM_SEGMENT_KB"):
         run(gaussian(3, n), [(n, spec)], "sra", **group)
     small = 1000  # no bucket of that size is there

@@ -103,7 +103,7 @@ def test_a_bucket_that_does_not_fit_is_alone_or_refused_by_name():
     assert [[piece[1] for piece in chunks[0]] for (chunks,) in rounds] == [
         [1000], [1_000_000], [1_000_000], [1000],
     ]  # fmt: skip
-    with pytest.raises(ValueError, match=r"bucket_size 1000000.*CGX_SHM_SEGMENT_KB"):
+    with pytest.raises(ValueError, match=r"one bucket of 1000000 values.*CGX_SHM_SEGMENT_KB"):
         _C.describe_plan(layers, 0, ranks=2, slot_bytes=65536, inner_limit=65536)
 
 

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         totals.violations += complaints
     warm.close()
     # Files of others come and go as they like.
-    segments = [n for n in set(os.listdir("/dev/shm")) - before[2] if n.startswith("cgx-")]
+    blocks = [n for n in set(os.listdir("/dev/shm")) - before[2] if n.startswith("cgx-")]
     mine = driver.shared_memory(run.pids)
     if mine:
         totals.violations.append(f"left in /dev/shm: {mine}")
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         },
         "this program, late by at most": round(totals.lag, 3),
         "largest rank, MiB": round(totals.rss_mb),
-        "segments of anybody": len(segments),
+        "shared blocks of anybody": len(blocks),
         "leaks": found,
         "violations": len(totals.violations),
     }

@@ -44,7 +44,7 @@ class Totals:
 
 
 def shared_memory(pids: set[int]) -> list[str]:
-    """Segments in /dev/shm that these processes made."""
+    """Shared-memory blocks in /dev/shm that these processes made."""
     makers = {f"cgx-{pid}" for pid in pids}
     return [name for name in os.listdir("/dev/shm") if name.rpartition("-")[0] in makers]
 

@@ -1,4 +1,4 @@
-"""What a process holds of the system: descriptors, threads, mapped segments, memory."""
+"""What a process holds of the system: descriptors, threads, mapped shared memory, memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Callable
 def held() -> dict[str, int]:
     gc.collect()
     with open("/proc/self/maps") as maps:
-        segments = sum("/dev/shm/" in line for line in maps)
+        blocks = sum("/dev/shm/" in line for line in maps)
     return {
         "fds": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
-        "segments": segments,
+        "shared blocks": blocks,
     }
 
 

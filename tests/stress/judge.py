@@ -64,8 +64,8 @@ def judge(episode: Episode, ranks: list[Rank], times: dict[int, float]) -> Verdi
             _judge_failure(episode, number, rank.report.failure, ranks, times, verdict)
         if rank.report.close_seconds > CLOSING + SLACK:
             say(f"rank {number} took {rank.report.close_seconds:.1f} s to destroy its groups")
-        if rank.report.left["segments"]:
-            say(f"rank {number} still maps {rank.report.left['segments']} segments")
+        if rank.report.left["shared blocks"]:
+            say(f"rank {number} still maps {rank.report.left['shared blocks']} shared blocks")
     _judge_absence(episode, ranks, say)
     for number, sent in times.items():
         ended = ranks[number].ended

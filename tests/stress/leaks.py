@@ -1,5 +1,5 @@
 """Whether many collectives and many groups leave anything in a process: descriptors, threads,
-mapped segments, memory.
+mapped shared memory, memory.
 
 Memory is the resident set after a collection, sampled as the loop goes; what counts is the median
 of the last quarter of the samples against that of the second: one-time growth is over by then, and

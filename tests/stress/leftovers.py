@@ -108,7 +108,7 @@ def once(
                 log.seek(0)
                 found.append(f"status {status} of a rank: {log.read().decode()}")
     pids = {pid for pid, _ in ranks}
-    found += [f"/dev/shm/{segment}" for segment in shared_memory(pids)]
+    found += [f"/dev/shm/{block}" for block in shared_memory(pids)]
     found += [f"socket {inode}" for inode in sockets & _open_sockets()]
     found += sorted(_named(pids) - semaphores)
     return found

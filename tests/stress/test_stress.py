@@ -181,7 +181,7 @@ def test_over_gloo_a_death_is_noticed_when_a_rank_that_lives_has_come(communicat
 
     def rank(number, entered, raised):
         failure = Failure(0, 0, "wait", 0, True, "PeerLostError", "gone", entered, raised)
-        report = Report(number, failure=failure, left={"segments": 0}, gone=raised)
+        report = Report(number, failure=failure, left={"shared blocks": 0}, gone=raised)
         return judge.Rank(report, None, None)
 
     waits = rank(2, 9.5, 14.1)
@@ -231,7 +231,7 @@ def test_the_time_to_notice_counts_from_the_end_of_the_process():
         groups_at=lambda step: {0: (0, 1)},
     )
     failure = Failure(0, 0, "wait", 0, True, "PeerLostError", "gone", 9.0, 13.0)
-    waits = judge.Rank(Report(1, failure=failure, left={"segments": 0}, gone=13.0), None, None)
+    waits = judge.Rank(Report(1, failure=failure, left={"shared blocks": 0}, gone=13.0), None, None)
     for ended, seconds in ((None, 3.0), (10.5, 2.5), (11.5, 1.5), (13.1, 0.0)):
         ranks = [judge.Rank(None, signal.SIGKILL, None, ended), waits]
         verdict = judge.judge(episode, ranks, {0: 10.0})

@@ -35,8 +35,8 @@ std::string Notices::reduction(const char* what, size_t values, size_t bytes, bo
   return str_of("cgx: nothing is compressed: ", kManyCalls, " reductions of ", kLargeBytes >> 10,
                 " KiB and more were exact, since neither a hook nor the group says how many bits ",
                 "to send. Register cgx_utils.cgx_hook with the DistributedDataParallel model (a ",
-                "trainer may not have done so), or set the bits of the group; 32 there says that ",
-                "exact is what you want");
+                "trainer may not have done so), or set the bits of the group; 32 keeps values ",
+                "exact without this warning");
 }
 
 }  // namespace cgx

@@ -93,7 +93,7 @@ void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& paylo
   gpu::EncodeCall call{};
   call.table = view_of(table, runs);
   call.x = bytes_of(x);
-  call.key = {key.low, key.high};
+  call.key = key;
   call.type = gpu::type_of(dtype);
   call.messages[0] = bytes_of(payload);
   kernels.encode(call, here.queue().stream());

@@ -67,7 +67,7 @@ void refuse_impossible(const GroupConfig& config, const Topology& topology,
   const bool ipc = (on_one_host || two_levels) && config.inner == CommunicatorKind::kShm;
   if (config.checksum && (nccl || ipc)) {
     throw ConfigError(
-        "CGX_CHECKSUM=1 is for messages that pass through host memory; those of CUDA tensors do so "
+        "CGX_CHECKSUM=1 is for messages that pass through host memory; messages of CUDA tensors do "
         "with CGX_INNER_COMMUNICATOR_TYPE and CGX_CROSS_COMMUNICATOR_TYPE MPI or GLOO");
   }
   if (nccl && config.nonfinite == NonFinite::kRaise) {

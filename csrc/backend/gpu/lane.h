@@ -14,7 +14,7 @@ namespace cgx {
 
 class GpuLane {
  public:
-  /// ResourceError if the driver, the kernels or a stream cannot be had.
+  /// ResourceError if the driver, the kernels or a stream is not available.
   GpuLane(c10::Device device, const LoadKernels& load);
   ~GpuLane();
 

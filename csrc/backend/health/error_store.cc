@@ -55,8 +55,8 @@ std::string pack(int rank, const Fingerprint& fingerprint) {
 
 PeerFingerprint unpack_fingerprint(const std::string& text, uint64_t number) {
   PeerFingerprint peer;
-  peer.note.number = number;
-  std::istringstream(text) >> peer.rank >> peer.note.words[0] >> peer.note.words[1];
+  peer.fingerprint.number = number;
+  std::istringstream(text) >> peer.rank >> peer.fingerprint.words[0] >> peer.fingerprint.words[1];
   return peer;
 }
 
@@ -80,7 +80,7 @@ struct ErrorStore::State {
       const std::string key = str_of("cgx/call/", fingerprint.number);
       const PeerFingerprint first =
           unpack_fingerprint(first_of(*store, key, pack(rank, fingerprint)), fingerprint.number);
-      if (first.note == fingerprint) continue;
+      if (first.fingerprint == fingerprint) continue;
       finding.other = first;
       finding.mine = fingerprint;
       return;

@@ -123,7 +123,7 @@ CallRecordPtr Watchdog::begin(const CallShape& shape, const Tensors& inputs, con
 
 Failure Watchdog::disagreement_of(const Fingerprint& mine, const PeerFingerprint& other) const {
   return {FailureKind::kMismatch,
-          disagreement(side_of(mine, label_->rank), side_of(other.note, other.rank),
+          disagreement(side_of(mine, label_->rank), side_of(other.fingerprint, other.rank),
                        label_->tell_hashes),
           label_->rank, name_of(mine)};
 }

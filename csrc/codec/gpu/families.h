@@ -1,6 +1,6 @@
 // How the kernels take the families of codecs in: by a list of structs, one for each family that
-// has kernels (families/gpu_list.h). MaxMinTiles of families/maxmin/gpu/tiles.h is the model. Such
-// a struct has only static members:
+// has kernels (families/gpu_list.h). families/maxmin/gpu/tiles.h is the model. All families are
+// compiled together, each in a namespace of its own. Such a struct has only static members:
 //
 //   kFamily    the number of the family's declaration; RunTable::add() sets it in the runs
 //   Memory     what the threads of a block share beside Shared: trivial, without initializers
@@ -12,7 +12,8 @@
 //              to shared.values what decode() would give, right after encode(), from what that has
 //              left in shared memory
 //
-// and for buckets larger than a tile (CodecRun::long_buckets), whose values come tile by tile, with
+// and for buckets that cross the borders of tiles (CodecRun::long_buckets), whose values come tile
+// by tile, with
 // calls of decode() between them where they are sums; a family without such buckets inherits these
 // from NoLongBuckets:
 //
@@ -47,8 +48,8 @@ struct FamilyList<First, Rest...> {
     return family == First::kFamily || FamilyList<Rest...>::has(family);
   }
 
-  /// Calls work(struct, its memory) for the struct of the family of this number, which is one of
-  /// the list's: the last is not asked.
+  /// Calls work(struct, its memory) for the struct of the family of this number, which is in the
+  /// list (RunTable::add() checks): the last one's number is not compared.
   template <typename Work>
   static CGX_HD void with(uint8_t family, Memory& memory, const Work& work) {
     if constexpr (sizeof...(Rest) > 0) {

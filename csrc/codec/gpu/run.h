@@ -17,24 +17,23 @@ constexpr uint8_t kRaw = 0;
 enum class Type : uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 struct alignas(8) CodecRun {
-  uint64_t value;       // place of the first value in the tensor that is read, or decoded to
-  uint64_t sum;         // place where its sum goes
-  uint64_t count;       // values
-  uint64_t index;       // counter of the generator at the first value
-  uint64_t bucket;      // values; 0 where the family has none
-  uint64_t meta;        // byte of the message where the meta of the first bucket lies
-  uint64_t codes;       // byte of the message where the codes, or raw values, start
-  uint64_t first_tile;  // of all tiles of the table
-  uint64_t first_long;  // of all long buckets, where this run's are
-  uint64_t tile;        // values in each tile but the last; a multiple of 8
-  uint32_t message;     // which of the launch's messages
-  uint32_t inverse;     // place * inverse >> 22 is the bucket of a place of a tile; see kGroup
-  uint8_t family;       // number of its declaration, or kRaw
-  uint8_t bits;         // of a code
-  Type wire;            // of raw values
-  uint8_t stochastic;
-  uint8_t long_buckets;  // 1: larger than a tile; their meta is in the message before their codes
-  uint8_t unused[3];
+  uint64_t value;        // place of the first value in the tensor that is read, or decoded to
+  uint64_t sum;          // place where its sum goes
+  uint64_t count;        // values
+  uint64_t index;        // counter of the generator at the first value
+  uint64_t bucket;       // values; 0 where the family has none
+  uint64_t meta;         // byte of the message where the meta of the first bucket lies
+  uint64_t codes;        // byte of the message where the codes, or raw values, start
+  uint64_t first_tile;   // of all tiles of the table
+  uint64_t first_long;   // of all long buckets, where this run's are
+  uint64_t tile;         // values in each tile but the last; a multiple of 8
+  uint32_t message;      // which of the launch's messages
+  uint32_t inverse;      // place * inverse >> 22 is the bucket of a place of a tile; see kGroup
+  uint8_t family;        // number of its declaration, or kRaw
+  uint8_t bits;          // of a code
+  Type wire;             // of raw values
+  uint8_t long_buckets;  // 1: they cross borders of tiles; a pass before writes their meta
+  uint8_t own[4];        // further parameters, as the family defines them
 };
 static_assert(sizeof(CodecRun) == 96, "the table is read by the device as it lies on the host");
 

@@ -1,6 +1,7 @@
 #include "codec/gpu/run_table.h"
 
 #include "base/error.h"
+#include "codec/families/gpu_list.h"
 
 namespace cgx::gpu {
 
@@ -46,7 +47,12 @@ void RunTable::add(const Codec& codec, DType dtype, uint64_t value, uint64_t sum
   run.count = count;
   run.index = index;
   run.message = message;
+  const size_t before = runs_.size();
   family.gpu_runs(codec.config(), *this, run, dtype, payload);
+  for (size_t i = before; i < runs_.size(); ++i) {
+    if (runs_[i].family == kRaw || KernelFamilies::has(runs_[i].family)) continue;
+    throw ConfigError(str_of("codec ", family.name, " is not in the list of the kernels"));
+  }
 }
 
 }  // namespace cgx::gpu

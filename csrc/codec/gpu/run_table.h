@@ -25,8 +25,8 @@ class RunTable {
            uint64_t index, uint64_t payload, uint32_t message);
 
   /// Called by families. Value, sum, count, index, message and family of `run` are set; for
-  /// append() the family has set all other fields that its kernels read, too. add_raw(): values of type `wire`, one behind the other,
-  /// from byte `payload` on.
+  /// append() the family has set all other fields that its kernels read, too. add_raw(): values of
+  /// type `wire`, one behind the other, from byte `payload` on.
   void append(CodecRun run);
   void add_raw(CodecRun run, DType wire, uint64_t payload);
 

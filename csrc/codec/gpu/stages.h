@@ -1,7 +1,7 @@
 // The stages of a reduction, tile by tile: encode, decode, and sum of the ranks' contributions.
 //
 // `Block` runs a phase on all threads and waits for them: a thread block on the device, a loop on
-// the host (tests/native/test_gpu_stages.cc).
+// the host (tests/device/host_kernels.h).
 //   phase(work)              work(t) on each thread t
 //   team_phase(lanes, work)  work(t, team), for threads that exchange values in teams of at most
 //                            `lanes` neighbours, a power of two up to 32: team.lanes says how many
@@ -25,7 +25,7 @@ struct Table {
 struct EncodeCall {
   Table table;
   const unsigned char* x;  // the call's tensor
-  Key key;
+  RandomKey key;
   Type type;
   unsigned char* messages[kMostMessages];
 };
@@ -46,7 +46,7 @@ struct SumCall {
   const unsigned char* x;
   unsigned char* encoded;
   unsigned char* y;
-  Key key;
+  RandomKey key;
   float divisor;
   uint32_t ranks;
   Type own;   // of x
@@ -80,8 +80,8 @@ CGX_HD void decode_tile(Block& block, BlockMemory<Families>& memory, const Tile&
 
 /// shared.values to a message.
 template <typename Block, typename Families>
-CGX_HD void encode_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile, Key key,
-                        unsigned char* message) {
+CGX_HD void encode_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
+                        RandomKey key, unsigned char* message) {
   Shared& shared = memory.shared;
   if (tile.run->family == kRaw) {
     return block.phase(

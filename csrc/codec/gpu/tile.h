@@ -1,18 +1,14 @@
 // The work of a thread block on one tile, in phases. Between two phases all threads wait for each
 // other; inside a phase a thread writes nothing that another one reads. So the host can run the
-// same code, thread by thread, in its tests (tests/native/test_gpu_stages.cc). Here is what all
+// same code, thread by thread, in its tests (tests/device/host_kernels.h). Here is what all
 // families share; families.h says what each of them adds.
 #pragma once
 
 #include "base/half.h"
 #include "codec/gpu/run.h"
+#include "codec/ops/random.h"
 
 namespace cgx::gpu {
-
-/// Of the generator, as RandomKey of codec/ops/random.h.
-struct Key {
-  uint32_t low, high;
-};
 
 /// The values of a tile in shared memory: a word is left out after every eighth one, so that
 /// threads which work on groups of eight read from different banks.

@@ -9,14 +9,12 @@
 
 namespace cgx {
 
-#if !defined(CGX_DEVICE_COMPILER)
 /// Key of the counter-based generator: made of (seed, sequence number, rank, stage) by
 /// random_key().
 struct RandomKey {
   uint32_t low = 0;
   uint32_t high = 0;
 };
-#endif
 
 /// One step of splitmix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
 /// OOPSLA 2014): a bijection of 64 bits in which every bit of the input reaches every bit of the
@@ -58,19 +56,19 @@ inline RandomKey random_key(uint64_t seed, uint64_t sequence, int rank, int stag
                      static_cast<uint32_t>(rank));
   return {static_cast<uint32_t>(state), static_cast<uint32_t>(state >> 32)};
 }
+#endif
 
 /// Key of the elements whose number has the high word `block`: the counter itself has 32 bits only.
-inline RandomKey block_key(RandomKey key, uint32_t block) {
+CGX_HD RandomKey block_key(RandomKey key, uint32_t block) {
   if (block == 0) return key;
   const uint64_t mixed = splitmix64(block);
   return {key.low ^ static_cast<uint32_t>(mixed), key.high ^ static_cast<uint32_t>(mixed >> 32)};
 }
 
 /// random_unit() of element number `index` of a call.
-inline float random_of(RandomKey key, uint64_t index) {
+CGX_HD float random_of(RandomKey key, uint64_t index) {
   const RandomKey k = block_key(key, static_cast<uint32_t>(index >> 32));
   return random_unit(random_bits(static_cast<uint32_t>(index), k.low, k.high));
 }
-#endif
 
 }  // namespace cgx

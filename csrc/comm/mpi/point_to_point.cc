@@ -157,7 +157,7 @@ class MpiPointToPoint final : public PointToPoint,
  private:
   std::unique_ptr<Pending> start(int peer, int tag, std::byte* data, size_t bytes, bool receiving);
   void tell_peers(const std::string& reason);
-  /// Posts one part. Throws what MPI says.
+  /// Posts one part. Throws MPI's error.
   uint64_t post(bool receiving, int peer, int tag, void* data, size_t bytes);
   /// Ends the transfer at once if MPI has, hands it to the progress thread otherwise.
   void watch(const std::shared_ptr<MpiTransfer>& transfer, std::vector<uint64_t>& requests);

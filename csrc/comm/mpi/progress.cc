@@ -102,7 +102,7 @@ bool MpiProgress::take_news() {
     std::swap(cancel, cancel_seen_);
   }
   for (WatchedRequest& entry : entries) {
-    // Those whose end was wanted before they came here.
+    // Also transfers that were cancelled before they came here.
     cancel = cancel || entry.transfer->cancel.load(std::memory_order_relaxed) ||
              entry.transfer->channel->aborted();
     foreground_ += entry.transfer->background ? 0 : 1;

@@ -70,8 +70,7 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
 }  // namespace
 
 Reduction reduction_of(const std::string& where, const std::string& name) {
-  const Parameter names{
-      .name = "reduction", .kind = Parameter::Kind::kChoice, .choices = kReductions};
+  const Parameter names{.name = where, .kind = Parameter::Kind::kChoice, .choices = kReductions};
   const std::string known = canonical(names, where, name);
   if (known == "SRA") return Reduction::kScatterReduceAllGather;
   if (known == "ONESHOT") return Reduction::kOneShot;

@@ -17,10 +17,10 @@ namespace {
 [[noreturn]] void bucket_too_big(const Codec& codec, const Codec& as, size_t count, size_t budget,
                                  DType dtype) {
   throw ConfigError(str_of(
-      "bucket_size ", codec.granule(), " (", codec.describe(), "): one bucket, ",
+      "one bucket of ", codec.granule(), " values (", codec.describe(), "), ",
       as.encoded_bytes(count, dtype), " bytes ", &as == raw_codec().get() ? "exact" : "encoded",
       ", does not fit into a message of ", budget,
-      " bytes, which the communicator cannot make longer; use a smaller bucket_size, or raise "
+      " bytes, which the communicator cannot make longer; use smaller buckets, or raise "
       "CGX_SHM_SEGMENT_KB"));
 }
 

@@ -37,8 +37,6 @@ void in_parts(const std::vector<Message>& messages, const Launch& launch) {
   }
 }
 
-gpu::Key kernel_key(RandomKey key) { return {key.low, key.high}; }
-
 }  // namespace
 
 DeviceStages::DeviceStages(const device::Queue& queue, const gpu::KernelModule& kernels)
@@ -99,7 +97,7 @@ void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, co
       gpu::EncodeCall work{};
       work.table = on_device(seeded.table);
       work.x = base_of(input);
-      work.key = kernel_key(key_of(call, seeded.seed, stage));
+      work.key = key_of(call, seeded.seed, stage);
       work.type = gpu::type_of(input.dtype);
       for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
       kernels_.encode(work, queue_.stream());
@@ -148,7 +146,7 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
     work.x = base_of(wanted.own);
     work.encoded = bytes_at(wanted.encoded);
     work.y = base_of(wanted.output);
-    work.key = kernel_key(key_of(call, seeded.seed, Stage::kSum));
+    work.key = key_of(call, seeded.seed, Stage::kSum);
     work.divisor = wanted.divisor;
     work.ranks = static_cast<uint32_t>(wanted.payloads.size());
     work.own = gpu::type_of(wanted.own.dtype);

@@ -55,7 +55,7 @@ std::shared_ptr<const Plan> Autotuner::plan_as(const Plan& asked,
   std::vector<Layer> layers = asked.layers;
   for (Layer& layer : layers) {
     const bool raise =
-        layer.codec != raw_codec() && (codec == raw_codec() || layer.codec->bits() < 16);
+        layer.codec != raw_codec() && (codec == raw_codec() || layer.codec->bits() < codec->bits());
     if (raise) layer.codec = codec;
   }
   return engine_.plan_all_reduce(layers, asked.dtype);
@@ -66,7 +66,7 @@ Autotuner::Plans Autotuner::plans_for(const std::shared_ptr<const Plan>& asked) 
   plans[static_cast<size_t>(Choice::kAsked)] = asked;
   plans[static_cast<size_t>(Choice::kExact)] = plan_as(*asked, raw_codec());
   // 16 bits of a type of 16 bits are no fewer than all of them.
-  if (half_ && asked->dtype == DType::kFloat32 && codec_of(*asked)->bits() < 16) {
+  if (half_ && asked->dtype == DType::kFloat32 && codec_of(*asked)->bits() < half_->bits()) {
     plans[static_cast<size_t>(Choice::kHalf)] = plan_as(*asked, half_);
   }
   return plans;

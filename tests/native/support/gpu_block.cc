@@ -11,6 +11,7 @@ namespace cgx::native {
 namespace {
 
 using device::launch;
+using device::view;
 
 // memcpy() and memcmp() that take null for no bytes.
 void copy(void* to, const void* from, size_t bytes) {
@@ -18,11 +19,6 @@ void copy(void* to, const void* from, size_t bytes) {
 }
 bool equal(const void* a, const void* b, size_t bytes) {
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
-}
-
-gpu::Table view(const gpu::RunTable& table) {
-  return {table.runs().data(), table.tiles(), table.long_buckets(),
-          static_cast<uint32_t>(table.runs().size())};
 }
 
 // Memory at an address that is a multiple of 16, as on the device, plus `shift`.
@@ -40,8 +36,7 @@ std::vector<std::byte> encode_on_block(const BlockCase& c, size_t shift) {
   const gpu::RunTable table = c.table();
   Memory x(c.x.size(), shift), message(c.bytes());
   copy(x.data(), c.x.data(), c.x.size());
-  const gpu::EncodeCall call{
-      view(table), x.data(), {kKey.low, kKey.high}, c.type(), {message.data()}};
+  const gpu::EncodeCall call{view(table), x.data(), kKey, c.type(), {message.data()}};
   launch(call, table.long_buckets(), gpu::long_encode_stage);
   launch(call, table.tiles(), gpu::encode_stage);
   const auto* at = reinterpret_cast<const std::byte*>(message.data());
@@ -111,7 +106,7 @@ void check_sum(const BlockCase& c) {
   Memory x(c.x.size()), y(c.x.size()), out(c.bytes());
   copy(x.data(), inputs[own].data(), c.x.size());
   const gpu::RunTable table = c.table();
-  gpu::SumCall call{view(table), x.data(), out.data(), y.data(), {kKey.low, kKey.high},
+  gpu::SumCall call{view(table), x.data(), out.data(), y.data(), kKey,
                     4.0f,        ranks,    c.type(),   c.type(), {}};
   for (uint32_t r = 0; r < ranks; ++r) call.payloads[r] = r == own ? nullptr : messages[r].data();
   launch(call, table.long_buckets(), gpu::long_sum_stage);

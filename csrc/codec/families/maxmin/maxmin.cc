@@ -163,7 +163,7 @@ void bound(const CodecConfig& config, DType, const float* x, size_t n, double* l
 const Family& maxmin_family() {
   using Kind = Parameter::Kind;
   static const auto* family = new Family{
-      .id = 1,
+      .id = kMaxMinFamily,
       .name = "maxmin",
       .meaning = "Uniform quantization between the minimum and the maximum of each bucket",
       .parameters = {{.name = "bits",

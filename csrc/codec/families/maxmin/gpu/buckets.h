@@ -3,7 +3,7 @@
 
 #include "codec/families/maxmin/gpu/memory.h"
 
-namespace cgx::gpu {
+namespace cgx::gpu::maxmin {
 
 /// Threads that share a bucket: a power of two, at most a warp.
 CGX_HD uint32_t lanes_of(uint64_t bucket) {
@@ -12,17 +12,17 @@ CGX_HD uint32_t lanes_of(uint64_t bucket) {
   return lanes;
 }
 
-CGX_HD void set_meta(MaxMinMemory& memory, const Tile& tile, uint32_t b, MaxMinMeta meta) {
+CGX_HD void set_meta(BucketMemory& memory, const Tile& tile, uint32_t b, MaxMinMeta meta) {
   memory.meta[b] = meta;
   const CodecRun& run = *tile.run;
-  if (run.inverse == 0 || run.stochastic) return;
+  if (run.inverse == 0 || is_stochastic(run)) return;
   const bool safe = maxmin_by_reciprocal(meta);
   memory.scales[b] = {meta.min, safe ? maxmin_reciprocal(meta.unit) : MaxMinReciprocal{0, 0}, safe};
 }
 
 /// Meta of the tile's buckets into memory.meta. A team takes a bucket at a time.
 template <typename Team>
-CGX_HD void extremes_phase(const Shared& shared, MaxMinMemory& memory, const Tile& tile, uint32_t t,
+CGX_HD void extremes_phase(const Shared& shared, BucketMemory& memory, const Tile& tile, uint32_t t,
                            const Team& team) {
   const uint32_t bucket = static_cast<uint32_t>(tile.run->bucket);
   const uint32_t lanes = team.lanes, teams = kThreads / lanes;
@@ -46,15 +46,15 @@ CGX_HD void extremes_phase(const Shared& shared, MaxMinMemory& memory, const Til
 }
 
 /// Meta between shared memory and the message.
-CGX_HD void store_meta_phase(const MaxMinMemory& memory, const Tile& tile, unsigned char* message,
+CGX_HD void store_meta_phase(const BucketMemory& memory, const Tile& tile, unsigned char* message,
                              uint32_t t) {
   auto* to = reinterpret_cast<MaxMinMeta*>(message + tile.run->meta) + tile.bucket;
   for (uint32_t b = t; b < tile.buckets; b += kThreads) to[b] = memory.meta[b];
 }
-CGX_HD void load_meta_phase(MaxMinMemory& memory, const Tile& tile, const unsigned char* message,
+CGX_HD void load_meta_phase(BucketMemory& memory, const Tile& tile, const unsigned char* message,
                             uint32_t t) {
   const auto* from = reinterpret_cast<const MaxMinMeta*>(message + tile.run->meta) + tile.bucket;
   for (uint32_t b = t; b < tile.buckets; b += kThreads) set_meta(memory, tile, b, from[b]);
 }
 
-}  // namespace cgx::gpu
+}  // namespace cgx::gpu::maxmin

@@ -3,7 +3,7 @@
 
 #include "codec/families/maxmin/gpu/groups.h"
 
-namespace cgx::gpu {
+namespace cgx::gpu::maxmin {
 
 /// Walks the values of a group of eight with the bucket that each belongs to.
 struct BucketOf {
@@ -21,8 +21,8 @@ struct BucketOf {
 };
 
 /// shared.values to codes, packed in shared.codes.
-CGX_HD void quantize_phase(Shared& shared, const MaxMinMemory& memory, const Tile& tile, Key key,
-                           uint32_t t) {
+CGX_HD void quantize_phase(Shared& shared, const BucketMemory& memory, const Tile& tile,
+                           RandomKey key, uint32_t t) {
   const CodecRun& run = *tile.run;
   if (run.inverse != 0) return with_bits(run.bits, QuantizeGroups{shared, memory, tile, key, t});
   const float levels = maxmin_levels(run.bits);
@@ -50,7 +50,7 @@ CGX_HD void load_codes_phase(Shared& shared, const Tile& tile, const unsigned ch
 }
 
 /// shared.codes to shared.values, or added to them.
-CGX_HD void decode_phase(Shared& shared, const MaxMinMemory& memory, const Tile& tile, bool add,
+CGX_HD void decode_phase(Shared& shared, const BucketMemory& memory, const Tile& tile, bool add,
                          uint32_t t) {
   const uint32_t bits = tile.run->bits;
   if (tile.run->inverse != 0) return with_bits(bits, DecodeGroups{shared, memory, tile, add, t});
@@ -68,4 +68,4 @@ CGX_HD void decode_phase(Shared& shared, const MaxMinMemory& memory, const Tile&
   }
 }
 
-}  // namespace cgx::gpu
+}  // namespace cgx::gpu::maxmin

@@ -2,26 +2,16 @@
 #pragma once
 
 #include "codec/families/maxmin/gpu/memory.h"
-#include "codec/ops/random.h"
 
-namespace cgx::gpu {
-
-/// block_key() of codec/ops/random.h.
-CGX_HD Key key_of(Key key, uint32_t block) {
-  if (block == 0) return key;
-  const uint64_t mixed = splitmix64(block);
-  return {key.low ^ static_cast<uint32_t>(mixed), key.high ^ static_cast<uint32_t>(mixed >> 32)};
-}
+namespace cgx::gpu::maxmin {
 
 /// Code of value number i of the tile, by the formula.
-CGX_HD uint32_t code_of(const Shared& shared, const Tile& tile, Key key, uint32_t i,
+CGX_HD uint32_t code_of(const Shared& shared, const Tile& tile, RandomKey key, uint32_t i,
                         MaxMinScale scale) {
   const CodecRun& run = *tile.run;
   const float position = maxmin_position(shared.values[i], scale);
-  if (!run.stochastic) return maxmin_nearest(position, scale.top);
-  const uint64_t index = run.index + tile.first + i;
-  const Key mine = key_of(key, static_cast<uint32_t>(index >> 32));
-  const float u = random_unit(random_bits(static_cast<uint32_t>(index), mine.low, mine.high));
+  if (!is_stochastic(run)) return maxmin_nearest(position, scale.top);
+  const float u = random_of(key, run.index + tile.first + i);
   return maxmin_stochastic(position, scale.top, u);
 }
 
@@ -71,13 +61,13 @@ CGX_HD uint32_t bucket_of_group(const Tile& tile, uint32_t i) {
 }
 
 template <uint32_t kBits>
-CGX_HD void quantize_groups(Shared& shared, const MaxMinMemory& memory, const Tile& tile, Key key,
-                            uint32_t t) {
+CGX_HD void quantize_groups(Shared& shared, const BucketMemory& memory, const Tile& tile,
+                            RandomKey key, uint32_t t) {
   const uint32_t i = kGroup * t;
   if (i >= tile.n) return;
   const uint32_t b = bucket_of_group(tile, i);
   uint32_t codes[kGroup];
-  if (!tile.run->stochastic && memory.scales[b].by_reciprocal) {
+  if (!is_stochastic(*tile.run) && memory.scales[b].by_reciprocal) {
     const Scale scale = memory.scales[b];
     for (uint32_t k = 0; k < kGroup; ++k) {
       codes[k] = maxmin_code_by_reciprocal(shared.values[i + k], scale.min, scale.step);
@@ -98,7 +88,7 @@ CGX_HD void quantize_groups(Shared& shared, const MaxMinMemory& memory, const Ti
 }
 
 template <uint32_t kBits>
-CGX_HD void decode_groups(Shared& shared, const MaxMinMemory& memory, const Tile& tile, bool add,
+CGX_HD void decode_groups(Shared& shared, const BucketMemory& memory, const Tile& tile, bool add,
                           uint32_t t) {
   const uint32_t i = kGroup * t;
   if (i >= tile.n) return;
@@ -139,9 +129,9 @@ CGX_HD void with_bits(uint32_t bits, const Work& work) {
 
 struct QuantizeGroups {
   Shared& shared;
-  const MaxMinMemory& memory;
+  const BucketMemory& memory;
   const Tile& tile;
-  Key key;
+  RandomKey key;
   uint32_t t;
   template <uint32_t kBits>
   CGX_HD void run() const {
@@ -150,7 +140,7 @@ struct QuantizeGroups {
 };
 struct DecodeGroups {
   Shared& shared;
-  const MaxMinMemory& memory;
+  const BucketMemory& memory;
   const Tile& tile;
   bool add;
   uint32_t t;
@@ -160,4 +150,4 @@ struct DecodeGroups {
   }
 };
 
-}  // namespace cgx::gpu
+}  // namespace cgx::gpu::maxmin

@@ -4,7 +4,9 @@
 #include "codec/families/maxmin/formulas.h"
 #include "codec/gpu/families.h"
 
-namespace cgx::gpu {
+namespace cgx::gpu::maxmin {
+
+CGX_HD bool is_stochastic(const CodecRun& run) { return run.own[0] != 0; }
 
 /// Extremes of what a thread has seen. A NaN is remembered, not compared.
 struct Extremes {
@@ -31,10 +33,10 @@ struct Scale {
   uint32_t by_reciprocal;
 };
 
-struct MaxMinMemory {
+struct BucketMemory {
   MaxMinMeta meta[kTile];
   Scale scales[kTile / kGroup];  // of runs with groups
   Extremes seen[kThreads];       // of a long bucket
 };
 
-}  // namespace cgx::gpu
+}  // namespace cgx::gpu::maxmin

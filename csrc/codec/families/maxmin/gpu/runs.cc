@@ -38,7 +38,7 @@ void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecR
   CodecRun coded = run;
   coded.bucket = static_cast<uint64_t>(config.get("bucket_size"));
   coded.bits = static_cast<uint8_t>(config.get("bits"));
-  coded.stochastic = config.get("rounding") == static_cast<int64_t>(Rounding::kStochastic) ? 1 : 0;
+  coded.own[0] = config.get("rounding") == static_cast<int64_t>(Rounding::kStochastic) ? 1 : 0;
   const uint64_t rest = config.get("skip_incomplete_buckets") != 0 ? run.count % coded.bucket : 0;
   coded.count = run.count - rest;
   if (coded.count > 0) add_coded(table, coded, payload);

@@ -3,16 +3,17 @@
 
 #include "codec/families/maxmin/gpu/buckets.h"
 #include "codec/families/maxmin/gpu/codes.h"
+#include "codec/families/maxmin/maxmin.h"
 
-namespace cgx::gpu {
+namespace cgx::gpu::maxmin {
 
-struct MaxMinTiles {
-  static constexpr uint8_t kFamily = 1;
-  using Memory = MaxMinMemory;
+struct Tiles {
+  static constexpr uint8_t kFamily = kMaxMinFamily;
+  using Memory = BucketMemory;
 
   template <typename Block>
-  static CGX_HD void encode(Block& block, Shared& shared, Memory& memory, const Tile& tile, Key key,
-                            unsigned char* message) {
+  static CGX_HD void encode(Block& block, Shared& shared, Memory& memory, const Tile& tile,
+                            RandomKey key, unsigned char* message) {
     if (tile.run->long_buckets) {
       block.phase([&](uint32_t t) { load_meta_phase(memory, tile, message, t); });
     } else {
@@ -57,4 +58,4 @@ struct MaxMinTiles {
   }
 };
 
-}  // namespace cgx::gpu
+}  // namespace cgx::gpu::maxmin
