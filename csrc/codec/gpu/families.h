@@ -34,7 +34,7 @@ struct FamilyList;
 template <>
 struct FamilyList<> {
   struct Memory {};
-  static constexpr bool has(uint8_t) { return false; }
+  static constexpr CGX_HD bool has(uint8_t) { return false; }
 };
 
 template <typename First, typename... Rest>
@@ -44,7 +44,7 @@ struct FamilyList<First, Rest...> {
     typename FamilyList<Rest...>::Memory rest;
   };
 
-  static constexpr bool has(uint8_t family) {
+  static constexpr CGX_HD bool has(uint8_t family) {
     return family == First::kFamily || FamilyList<Rest...>::has(family);
   }
 
