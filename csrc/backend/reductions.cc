@@ -27,9 +27,8 @@ const at::Tensor& single(const char* what, const Tensors& tensors) {
 // A compressed call that the engine cannot serve must not silently become an exact one.
 void refuse_compression(const char* what, const at::Tensor& tensor, const c10d::ReduceOp* op) {
   TORCH_CHECK_VALUE(
-      false, "cgx: a compressed ", what, " was asked for a ",
-      c10::getDtypeNames(tensor.scalar_type()).first, " tensor on ", tensor.device(),
-      " with the op ", op != nullptr ? name_of(op->op_) : "(none)",
+      false, "cgx: a compressed ", what, " was asked for a ", tensor.scalar_type(), " tensor on ",
+      tensor.device(), " with the op ", op != nullptr ? name_of(op->op_) : "(none)",
       "; it takes float32, float16 and bfloat16 tensors on CPU or CUDA, and SUM and AVG. ",
       "Ask for 32 bits, or use an exact collective");
 }

@@ -48,7 +48,7 @@ def lazily_negated(rank: int) -> torch.Tensor:
 # ones), list (dist.all_gather), broadcast, reduce, deal (dist.scatter). None: torch's own affair.
 TENSORS = {
     "contiguous": (base, {}),
-    "0-dim": (lambda r: torch.tensor(1.5 + r), {"scatter": "larger tensor has 1 values"}),
+    "0-dim": (lambda r: torch.tensor(1.5 + r), {"scatter": "input has 1 values"}),
     "empty": (lambda r: torch.zeros(0, 3), {}),
     "empty, strided": (lambda r: torch.zeros(0, 3).t(), {}),
     "-0.0": (lambda r: torch.full((N,), -0.0), {}),

@@ -294,7 +294,7 @@ def test_refused_calls_name_the_cause_and_leave_the_group_usable():
             "sum": ("ValueError", str(N - 1)),
             "gloo": ("ValueError", "'gloo'"),
             "op": ("ValueError", "SUM and AVG"),
-            "dtype": ("ValueError", "float64", "float32"),
+            "dtype": ("ValueError", "Double", "float32"),
             "shape": ("ValueError", str(N)),
             "stats": ("ValueError", "'gloo'"),
         }.items():
