@@ -49,6 +49,10 @@ def _wait_until(condition) -> None:
     assert condition()
 
 
+def _program(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+
+
 def _script(folder: Path, text: str) -> list[str]:
     file = folder / "script.py"
     file.write_text(text)
@@ -71,6 +75,8 @@ def test_hosts_are_there_within_the_block_only(raises):
             assert len(_traces(name)) == 5
             sleeper = h.popen(0, ["sleep", "600"])
             _wait_until(lambda: sleeper.pid in pids_inside(h.names))
+            # The end of a bed removes the scripts on the way there before it kills.
+            _wait_until(lambda: _program(sleeper.pid) == b"sleep")
             # Nothing appears in the namespace that everything else on this machine uses.
             now = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True)
             assert now.stdout == links
