@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import signal
 import time
 
 import pytest
@@ -14,6 +13,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.distributed import run_pooled, store
+from tests.faults.forked import exit_code
 
 
 def broken_group(rank, world_size):
@@ -147,15 +147,7 @@ def dropped_in_a_child(rank, world_size, destroyed):
         held.clear()
         gc.collect()
         os._exit(7)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "the child hangs"
+    return exit_code(child)
 
 
 @pytest.mark.parametrize("destroyed", [False, True])

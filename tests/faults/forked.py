@@ -140,6 +140,19 @@ class Ranks:
         return pickle.loads(child.text) if child.text else Lost(f"wait status {child.status}")
 
 
+def exit_code(child: int, seconds: float = 10.0) -> int | str:
+    """Of a forked child; "the child hangs" if it has to be killed after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "the child hangs"
+
+
 def join(rank: int, world_size: int, store: Any, name: str = "cgx", timeout: float = 30.0) -> None:
     """init_process_group over keys of its own."""
     dist.init_process_group(

@@ -76,7 +76,7 @@ struct SignTiles : gpu::NoLongBuckets {
 
 using Families = gpu::FamilyList<gpu::maxmin::Tiles, SignTiles>;
 
-// As a family's gpu_runs; RunTable::add() takes those of the product's list only.
+// Does what a family's gpu_runs does. RunTable::add() accepts only families of the product's list.
 void add_signs(gpu::RunTable& table, uint64_t places, uint64_t n, uint64_t payload) {
   gpu::CodecRun coded{};
   coded.family = SignTiles::kFamily;

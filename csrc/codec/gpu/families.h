@@ -13,9 +13,8 @@
 //              left in shared memory
 //
 // and for buckets that cross the borders of tiles (CodecRun::long_buckets), whose values come tile
-// by tile, with
-// calls of decode() between them where they are sums; a family without such buckets inherits these
-// from NoLongBuckets:
+// by tile, with calls of decode() between them where they are sums; a family without such buckets
+// inherits these from NoLongBuckets:
 //
 //   begin_bucket(memory, t)
 //   see(shared, memory, from, n, t)                  the values [from, n) of a tile

@@ -92,7 +92,7 @@ CGX_HD void encode_tile(Block& block, BlockMemory<Families>& memory, const Tile&
   });
 }
 
-/// shared.values as a message says them that encode_tile() has just written.
+/// Decodes to shared.values the message that encode_tile() has just written.
 template <typename Block, typename Families>
 CGX_HD void decode_encoded_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                                 const unsigned char* message) {
