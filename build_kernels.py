@@ -33,6 +33,10 @@ HIP_FLAGS = [
 ]
 
 
+# Where there is an nvcc, too, hipcc would call that.
+ENVIRONMENT = {**os.environ, "HIP_PLATFORM": "amd"}
+
+
 class NvccError(Exception):
     """An nvcc that cannot be used, with its output."""
 
@@ -77,7 +81,9 @@ def _inlined(name: str, seen: set[str]) -> list[str]:
 def run(command: list[str]) -> str:
     """Standard output and standard error together."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
+        )
     except OSError as error:
         raise NvccError(f"{command[0]!r} does not start: {error}") from error
     if done.returncode != 0:

@@ -82,6 +82,8 @@ class Options(Backend.Options):
         rounding: str | None = None,
         seed: int | None = None,
         skip_incomplete_buckets: bool | None = None,
+        block_size: int | None = None,
+        scale: str | None = None,
         half: str | None = None,
         min_size: int | None = None,
         nonfinite: str | None = None,
@@ -128,12 +130,13 @@ class ProcessGroupCGX(Backend):
         self,
         tensor: torch.Tensor,
         op: Any,
-        layers: _Layers,
+        layers: _Layers | None,
         async_op: bool = True,
         timeout: timedelta = ...,
         *,
         tunable: bool = False,
         chosen_by: str = "",
+        residual: torch.Tensor | None = None,
     ) -> dist.Work: ...
     def reduce_scatter_codec(
         self,
@@ -143,6 +146,9 @@ class ProcessGroupCGX(Backend):
         codec: Codec | None,
         async_op: bool = True,
         timeout: timedelta = ...,
+        *,
+        as_group: bool = False,
+        residual: torch.Tensor | None = None,
     ) -> dist.Work: ...
     def all_gather_codec(
         self,
@@ -151,6 +157,9 @@ class ProcessGroupCGX(Backend):
         codec: Codec | None,
         async_op: bool = True,
         timeout: timedelta = ...,
+        *,
+        as_group: bool = False,
+        residual: torch.Tensor | None = None,
     ) -> dist.Work: ...
     @property
     def options(self) -> Options: ...

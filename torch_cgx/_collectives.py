@@ -25,6 +25,7 @@ def all_reduce(
     config: Any = None,
     layers: Sequence[Any] | None = None,
     async_op: bool = False,
+    residual: torch.Tensor | None = None,
 ) -> dist.Work | None:
     """All-reduces `tensor` in place; every rank gets the same bits.
 
@@ -33,7 +34,12 @@ def all_reduce(
     for the group's configuration, a dict of bits (1-8; 16: bf16 or fp16 on the wire; else exact),
     half, bucket_size, codec, rounding, seed, skip_incomplete_buckets, a codec of
     `torch_cgx.codecs`, or `torch_cgx.Options`. layers: (numel, config) pairs or `Layer`s in the
-    tensor's order, with None for exact ones; not together with `config`.
+    tensor's order, with None for exact ones; not together with `config`. residual: error feedback
+    (docs/numerics.md), a contiguous fp32 or bf16 tensor of the tensor's shape and device, which the
+    caller keeps from call to call, zeros at first. The rank contributes tensor + residual, and
+    residual gets the error of what the rank encodes, in units of the sum; where that is not finite,
+    it stays. It belongs to the work until that is complete. Each rank decides for itself whether it
+    has one.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses report later failures.
@@ -44,12 +50,16 @@ def all_reduce(
         raise ValueError("all_reduce takes config or layers, not both")
     _check_tensor("tensor", tensor)
     check_op(op)
+    _check_residual(residual)
     backend = backend_of(group, tensor.device)
-    if config is None and layers is None:
+    plan = None
+    if config is not None or layers is not None:
+        pairs = layers if layers is not None else [(tensor.numel(), config)]
+        plan = layers_of(pairs, tensor.numel(), backend.settings())
+    elif residual is None:
         return dist.all_reduce(tensor, op, group, async_op)
-    pairs = layers if layers is not None else [(tensor.numel(), config)]
-    plan = layers_of(pairs, tensor.numel(), backend.settings())
-    return _finish(backend.all_reduce_layers(tensor, op, plan, async_op), async_op)
+    work = backend.all_reduce_layers(tensor, op, plan, async_op, residual=residual)
+    return _finish(work, async_op)
 
 
 def reduce_scatter_tensor(
@@ -59,22 +69,30 @@ def reduce_scatter_tensor(
     group: dist.ProcessGroup | None = None,
     config: Any = None,
     async_op: bool = False,
+    residual: torch.Tensor | None = None,
 ) -> dist.Work | None:
     """Reduces `input` over the ranks and writes one of world-size equal parts to `output`: part r
     on rank r.
 
-    output: n values; input: n * world size, same dtype. Other arguments as in `all_reduce`.
+    output: n values; input: n * world size, same dtype. residual: of the input's shape. Other
+    arguments as in `all_reduce`.
     """
     if _not_a_member(group, "reduce_scatter_tensor"):
         return None
     _check_tensor("output", output)
     _check_tensor("input", input)
     check_op(op)
+    _check_residual(residual)
     backend = backend_of(group, input.device)
-    if config is None:
+    codec = None
+    if config is not None:
+        codec = codec_of(config, backend.settings())
+    elif residual is None:
         return dist.reduce_scatter_tensor(output, input, op, group, async_op)
-    codec = codec_of(config, backend.settings())
-    return _finish(backend.reduce_scatter_codec(output, input, op, codec, async_op), async_op)
+    work = backend.reduce_scatter_codec(
+        output, input, op, codec, async_op, as_group=config is None, residual=residual
+    )
+    return _finish(work, async_op)
 
 
 def all_gather_into_tensor(
@@ -83,22 +101,30 @@ def all_gather_into_tensor(
     group: dist.ProcessGroup | None = None,
     config: Any = None,
     async_op: bool = False,
+    residual: torch.Tensor | None = None,
 ) -> dist.Work | None:
     """Gathers every rank's `input` into `output`, in rank order; a config quantizes the values for
     the wire.
 
     input: n values; output: n * world size, same dtype. All ranks, the sender included, get the
-    same (decoded) values. Other arguments as in `all_reduce`.
+    same (decoded) values. residual: of the input's shape; gets input + residual - what is gathered.
+    Other arguments as in `all_reduce`.
     """
     if _not_a_member(group, "all_gather_into_tensor"):
         return None
     _check_tensor("output", output)
     _check_tensor("input", input)
+    _check_residual(residual)
     backend = backend_of(group, input.device)
-    if config is None:
+    codec = None
+    if config is not None:
+        codec = codec_of(config, backend.settings())
+    elif residual is None:
         return dist.all_gather_into_tensor(output, input, group, async_op)
-    codec = codec_of(config, backend.settings())
-    return _finish(backend.all_gather_codec(output, input, codec, async_op), async_op)
+    work = backend.all_gather_codec(
+        output, input, codec, async_op, as_group=config is None, residual=residual
+    )
+    return _finish(work, async_op)
 
 
 def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
@@ -171,6 +197,14 @@ def _not_a_member(group: Any, name: str) -> bool:
         f"torch_cgx.{name}: this rank is not in the given group; nothing done", stacklevel=3
     )
     return True
+
+
+def _check_residual(residual: Any) -> None:
+    """Its type; the engine checks what depends on the other tensors."""
+    if residual is not None and not isinstance(residual, torch.Tensor):
+        raise TypeError(
+            f"residual is of type {type(residual).__name__}; allowed: torch.Tensor, None"
+        )
 
 
 def _check_tensor(name: str, tensor: Any) -> None:

@@ -48,6 +48,7 @@ def simulate(
     sequence: int = 0,
     hosts: Sequence[Any] | None = None,
     options: _C.Options | None = None,
+    residuals: Sequence[torch.Tensor] | None = None,
 ) -> Simulation:
     """All-reduces tensors[r] of rank r among len(tensors) simulated ranks; the inputs are not
     changed.
@@ -60,7 +61,8 @@ def simulate(
     hosts: the host of every rank, any hashable labels, as in [0, 0, 1, 1]; None: one host. options:
     of the simulated group, for the settings that change its results (segment_kb, shm_segment_kb,
     fusion_buffer_mb, intra_broadcast, intra_compress, inner_communicator, cross_communicator);
-    None: the environment's.
+    None: the environment's. residuals: for error feedback, residuals[r] of rank r as in
+    `all_reduce`, all of one dtype; read and written.
     """
     tensors = _checked(tensors)
     if not isinstance(algorithm, str):
@@ -91,6 +93,7 @@ def simulate(
         algorithm=algorithm,
         sequence=sequence,
         **_group(len(tensors), hosts, options),
+        **_feedback(residuals, tensors),
     )
     return Simulation(
         outputs=outputs,
@@ -142,6 +145,33 @@ def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) 
         raise ValueError(f"hosts names {len(hosts)} hosts; allowed: one per tensor, {ranks}")
     labels = {host: f"host {number}" for number, host in enumerate(dict.fromkeys(hosts))}
     return _C.simulated_group([labels[host] for host in hosts], options)
+
+
+def _feedback(residuals: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
+    """The residuals of all ranks, checked, as the engine takes them."""
+    if residuals is None:
+        return {}
+    if isinstance(residuals, torch.Tensor):  # also a sequence, of its rows
+        raise TypeError("residuals is one tensor; allowed: a list of one per rank, None")
+    residuals = list_of("residuals", residuals, "a list of one torch.Tensor per rank, None")
+    if len(residuals) != len(tensors):
+        raise ValueError(f"residuals has {len(residuals)} tensors; allowed: {len(tensors)}")
+    for rank, residual in enumerate(residuals):
+        if not isinstance(residual, torch.Tensor):
+            raise TypeError(f"residuals[{rank}] is {residual!r}; allowed: a torch.Tensor")
+        allowed = (torch.float32, torch.bfloat16) if rank == 0 else (residuals[0].dtype,)
+        if residual.dtype not in allowed:
+            names = ", ".join(map(str, allowed))
+            raise TypeError(f"residuals[{rank}] is {residual.dtype}; allowed: {names}")
+        if residual.device.type != "cpu":
+            raise ValueError(f"residuals[{rank}] is on {residual.device}; allowed: cpu")
+        if residual.shape != tensors[0].shape or not residual.is_contiguous():
+            raise ValueError(
+                f"residuals[{rank}] has the shape {tuple(residual.shape)} and the strides "
+                f"{residual.stride()}; allowed: a contiguous tensor of {tuple(tensors[0].shape)}"
+            )
+    dtype = _DTYPES[residuals[0].dtype]
+    return {"residuals": [r.data_ptr() for r in residuals], "residual_dtype": dtype}
 
 
 def _error(result: torch.Tensor, inputs: list[torch.Tensor], average: bool) -> dict[str, float]:

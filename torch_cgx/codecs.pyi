@@ -55,6 +55,40 @@ class MaxMin(Codec):
     @property
     def skip_incomplete_buckets(self) -> bool: ...
 
+class Rotated(Codec):
+    def __init__(
+        self,
+        bits: int = 4,
+        block_size: int = 1024,
+        scale: str = "mse",
+        seed: int = 0,
+    ) -> None: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def scale(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+class Trellis(Codec):
+    def __init__(
+        self,
+        bits: int = 2,
+        block_size: int = 1024,
+        scale: str = "mse",
+        seed: int = 0,
+    ) -> None: ...
+    @property
+    def bits(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def scale(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
 class Half(Codec):
     def __init__(
         self,

@@ -1,6 +1,8 @@
 // Options of one call of a collective of the engine.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -19,6 +21,8 @@ struct CallOptions {
   Bits bits = Bits::kFixed;
   /// Origin of the codecs of an explicit call, for the log; empty: the caller.
   std::string chosen_by{};
+  /// Error feedback: read and written until the work is complete. Undefined: none.
+  at::Tensor residual{};
 };
 
 }  // namespace cgx

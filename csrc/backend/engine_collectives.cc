@@ -54,6 +54,39 @@ void refuse_in_capture(const char* what, const at::Tensor& tensor) {
                  "numbers of calls, deadlines and checks of the peers belong to");
 }
 
+// A residual belongs to the values of `input`, and is written while the tensors are.
+void check_residual(const char* what, const at::Tensor& residual, const at::Tensor& input,
+                    const at::Tensor& output) {
+  if (!residual.defined()) return;
+  const auto type = residual.scalar_type();
+  TORCH_CHECK_TYPE(type == at::kFloat || type == at::kBFloat16, "cgx: ", what, ": the residual is ",
+                   type, "; allowed: float32, bfloat16");
+  TORCH_CHECK_TYPE(residual.layout() == at::kStrided && !residual.is_nested(), "cgx: ", what,
+                   ": the residual has the layout ", residual.layout(), "; allowed: torch.strided");
+  TORCH_CHECK_VALUE(residual.sizes() == input.sizes(), "cgx: ", what,
+                    ": the residual has the shape ", residual.sizes(), "; allowed: the input's, ",
+                    input.sizes());
+  TORCH_CHECK_VALUE(residual.device() == input.device(), "cgx: ", what, ": the residual is on ",
+                    residual.device(), "; allowed: the input's device, ", input.device());
+  TORCH_CHECK_VALUE(residual.is_contiguous() && !residual.is_neg(), "cgx: ", what,
+                    ": the residual is not contiguous (strides ", residual.strides(),
+                    ") or lazily negated; allowed: a contiguous tensor");
+  check_writable(what, residual);
+  TORCH_CHECK_VALUE(!share_memory(residual, input) && !share_memory(residual, output),
+                    "cgx: ", what, ": the residual shares memory with the input or the output");
+}
+
+Residual residual_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {tensor.data_ptr(), *codec_type(tensor.scalar_type())};
+}
+
+// The tensors that a body uses, for the memory of EngineCall.
+Tensors with(Tensors memory, const at::Tensor& residual) {
+  if (residual.defined()) memory.push_back(residual);
+  return memory;
+}
+
 int bits_of(const Plan& plan) {
   const Layer* first = plan.first_compressed();
   return first != nullptr ? first->codec->bits() : 0;
@@ -78,6 +111,7 @@ WorkPtr EngineCollectives::all_reduce(const Tensors& tensors, const c10d::Reduce
   Tensors memory;
   int64_t values = 0;
   uint64_t hash = 0;
+  check_residual("all_reduce", call.residual, tensors.front(), tensors.front());
   Engine& engine = engine_for(tensors.front());
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
@@ -98,15 +132,16 @@ WorkPtr EngineCollectives::all_reduce(const Tensors& tensors, const c10d::Reduce
       .title = "cgx:all_reduce",
       .inputs = tensors,
       .outputs = tensors,
-      .memory = memory,
+      .memory = with(std::move(memory), call.residual),
       .options = call,
       .why = std::move(why),
       .body =
-          [executor = &executor_, &engine, items = std::move(items), bits = call.bits, average](
-              const Deadline& deadline, CallRecord& record) {
+          [executor = &executor_, &engine, items = std::move(items), bits = call.bits, average,
+           residual = call.residual](const Deadline& deadline, CallRecord& record) {
             for (const Item& item : items) {
               void* data = item.memory.data_ptr();
-              executor->run_plan(engine, item.plan, bits, data, data, average, deadline, record);
+              executor->run_plan(engine, item.plan, bits, data, data, average, deadline, record,
+                                 residual_of(residual));
               if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
             }
           },
@@ -121,6 +156,7 @@ WorkPtr EngineCollectives::reduce_scatter(const at::Tensor& output, const at::Te
   refuse_in_capture("reduce_scatter", input);
   check_shards("reduce_scatter", input, output, group_.size, input);
   check_same_device("reduce_scatter", input, output);
+  check_residual("reduce_scatter", call.residual, input, output);
   const at::Tensor out = dense("reduce_scatter", output);
   at::Tensor in = readable(input);
   in = apart(in, out, part_of(in, out, group_.rank));
@@ -134,14 +170,14 @@ WorkPtr EngineCollectives::reduce_scatter(const at::Tensor& output, const at::Te
       .title = "cgx:reduce_scatter",
       .inputs = {input},
       .outputs = {output},
-      .memory = {in, out, output},
+      .memory = with({in, out, output}, call.residual),
       .options = call,
       .why = std::move(why),
       .body =
-          [executor = &executor_, &engine, in, out, output, plan, bits = call.bits, average](
-              const Deadline& deadline, CallRecord& record) {
+          [executor = &executor_, &engine, in, out, output, plan, bits = call.bits, average,
+           residual = call.residual](const Deadline& deadline, CallRecord& record) {
             executor->run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), average, deadline,
-                               record);
+                               record, residual_of(residual));
             if (!out.is_same(output)) output.copy_(out);
           },
   });
@@ -154,6 +190,7 @@ WorkPtr EngineCollectives::all_gather(const at::Tensor& output, const at::Tensor
   refuse_in_capture("all_gather", input);
   check_shards("all_gather", input, output, group_.size, output);
   check_same_device("all_gather", input, output);
+  check_residual("all_gather", call.residual, input, output);
   const at::Tensor out = dense("all_gather", output);
   at::Tensor in = readable(input);
   in = apart(in, out, part_of(out, in, group_.rank));
@@ -166,14 +203,14 @@ WorkPtr EngineCollectives::all_gather(const at::Tensor& output, const at::Tensor
       .title = "cgx:all_gather",
       .inputs = {input},
       .outputs = {output},
-      .memory = {in, out, output},
+      .memory = with({in, out, output}, call.residual),
       .options = call,
       .why = std::move(why),
       .body =
-          [executor = &executor_, &engine, in, out, output, plan, bits = call.bits](
-              const Deadline& deadline, CallRecord& record) {
+          [executor = &executor_, &engine, in, out, output, plan, bits = call.bits,
+           residual = call.residual](const Deadline& deadline, CallRecord& record) {
             executor->run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), false, deadline,
-                               record);
+                               record, residual_of(residual));
             if (!out.is_same(output)) output.copy_(out);
           },
   });

@@ -156,7 +156,7 @@ void Executor::fail_call(const Failure& failure) {
 
 void Executor::run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
                         const void* input, void* output, bool average, const Deadline& deadline,
-                        CallRecord& record) {
+                        CallRecord& record, const Residual& residual) {
   Autotuner::Decision decision{plan};
   if (autotuner_ != nullptr && bits == Bits::kTunable && &engine == &engine_) {
     decision = autotuner_->decide(plan, deadline, record.number);
@@ -165,7 +165,7 @@ void Executor::run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan,
   record.served_by(decision.plan, engine.communicator());
   const uint64_t before = engine.stats().bytes_sent;
   const int64_t begin = decision.turn.timed() ? Autotuner::now() : 0;
-  engine.run(*decision.plan, input, output, average, deadline, record.number);
+  engine.run(*decision.plan, input, output, average, deadline, record.number, nullptr, residual);
   const int64_t end = decision.turn.timed() ? Autotuner::now() : 0;
   record.count_sent(engine.stats().bytes_sent - before);
   if (decision.tuned != nullptr) autotuner_->ran(decision, {begin, end});

@@ -77,6 +77,12 @@ class ProcessGroupCGX : public c10d::Backend {
   /// is an error.
   WorkPtr all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
                             const std::vector<LayerRequest>& requests, const CallOptions& call);
+  /// The same with the layers that the group's configuration gives the tensor, for calls with a
+  /// residual. ValueError for a tensor or an op that the engine does not take.
+  WorkPtr all_reduce_as_group(at::Tensor tensor, const c10d::ReduceOp& op, CallOptions call);
+  WorkPtr reduce_scatter_as_group(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
+                                  CallOptions call);
+  WorkPtr all_gather_as_group(at::Tensor output, at::Tensor input, CallOptions call);
   /// `codec` empty: exact, whatever the group's configuration says.
   WorkPtr reduce_scatter_codec(at::Tensor output, at::Tensor input, const c10d::ReduceOp& op,
                                const std::shared_ptr<const Codec>& codec, const CallOptions& call);

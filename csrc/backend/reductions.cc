@@ -33,6 +33,14 @@ void refuse_compression(const char* what, const at::Tensor& tensor, const c10d::
       "Ask for 32 bits, or use an exact collective");
 }
 
+// Error feedback is the engine's: a call that the inner backend would serve cannot have it.
+void refuse_residual(const char* what, const at::Tensor& tensor, const c10d::ReduceOp* op) {
+  TORCH_CHECK_VALUE(false, "cgx: a residual was given to ", what, " of a ", tensor.scalar_type(),
+                    " tensor on ", tensor.device(), " with the op ",
+                    op != nullptr ? name_of(op->op_) : "(none)",
+                    "; allowed: float32, float16 and bfloat16 tensors, SUM and AVG");
+}
+
 }  // namespace
 
 void ProcessGroupCGX::refuse_other_devices(const char* what, const at::Tensor& tensor,
@@ -155,6 +163,7 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
   for (const LayerRequest& layer : requests) {
     if (layer.codec) refuse_compression("all_reduce", tensor, &op);
   }
+  if (call.residual.defined()) refuse_residual("all_reduce", tensor, &op);
   c10d::AllreduceOptions opts;
   opts.reduceOp = op;
   opts.timeout = call.timeout;
@@ -162,16 +171,31 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
   return forward_all_reduce(tensors, opts);
 }
 
+WorkPtr ProcessGroupCGX::all_reduce_as_group(at::Tensor tensor, const c10d::ReduceOp& op,
+                                             CallOptions call) {
+  if (!is_sum(op) || !engine_dtype(tensor)) refuse_residual("all_reduce", tensor, &op);
+  call.bits = Bits::kTunable;
+  std::vector<Layer> layers = policy_->layers_for(tensor.numel());
+  policy_->notice("all_reduce", tensor.numel(), tensor.nbytes(), layers);
+  return engine_collectives_->all_reduce(
+      {tensor}, op, {std::move(layers)}, call,
+      policy_->why(group_.config.compress_all_reduce, tensor.numel()));
+}
+
 WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor input,
                                               const c10d::ReduceOp& op,
                                               const std::shared_ptr<const Codec>& codec,
                                               const CallOptions& call) {
   Notices::explicit_call(input.nbytes());
-  if (codec) {
-    if (!is_sum(op) || !engine_dtype(input)) refuse_compression("reduce_scatter", input, &op);
-    if (!engine_dtype(output)) refuse_compression("reduce_scatter", output, &op);
-    return engine_collectives_->reduce_scatter(output, input, op, policy_->allowed_in_group(codec),
-                                               call, given(call));
+  if (codec || call.residual.defined()) {
+    for (const at::Tensor& tensor : {input, output}) {
+      if (is_sum(op) && engine_dtype(tensor)) continue;
+      if (codec) refuse_compression("reduce_scatter", tensor, &op);
+      refuse_residual("reduce_scatter", tensor, &op);
+    }
+    return engine_collectives_->reduce_scatter(
+        output, input, op, codec ? policy_->allowed_in_group(codec) : raw_codec(), call,
+        given(call));
   }
   executor_->check_usable("reduce_scatter_tensor");
   c10d::ReduceScatterOptions opts;
@@ -180,19 +204,48 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
   return forward_reduce_scatter(output, input, opts);
 }
 
+WorkPtr ProcessGroupCGX::reduce_scatter_as_group(at::Tensor output, at::Tensor input,
+                                                 const c10d::ReduceOp& op, CallOptions call) {
+  for (const at::Tensor& tensor : {input, output}) {
+    if (!is_sum(op) || !engine_dtype(tensor)) refuse_residual("reduce_scatter", tensor, &op);
+  }
+  call.bits = Bits::kTunable;
+  const bool compresses = group_.config.compress_reduce_scatter;
+  auto codec = policy_->codec_for(compresses, output.numel());
+  policy_->notice("reduce_scatter", output.numel(), output.nbytes(),
+                  {{static_cast<size_t>(output.numel()), codec}});
+  return engine_collectives_->reduce_scatter(output, input, op, codec, call,
+                                             policy_->why(compresses, output.numel()));
+}
+
 WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
                                           const std::shared_ptr<const Codec>& codec,
                                           const CallOptions& call) {
-  if (codec) {
-    if (!engine_dtype(input)) refuse_compression("all_gather", input, nullptr);
-    if (!engine_dtype(output)) refuse_compression("all_gather", output, nullptr);
-    return engine_collectives_->all_gather(output, input, policy_->allowed_in_group(codec), call,
-                                           given(call));
+  if (codec || call.residual.defined()) {
+    for (const at::Tensor& tensor : {input, output}) {
+      if (engine_dtype(tensor)) continue;
+      if (codec) refuse_compression("all_gather", tensor, nullptr);
+      refuse_residual("all_gather", tensor, nullptr);
+    }
+    return engine_collectives_->all_gather(
+        output, input, codec ? policy_->allowed_in_group(codec) : raw_codec(), call, given(call));
   }
   executor_->check_usable("all_gather_into_tensor");
   c10d::AllgatherOptions opts;
   opts.timeout = call.timeout;
   return forward_all_gather(output, input, opts);
+}
+
+WorkPtr ProcessGroupCGX::all_gather_as_group(at::Tensor output, at::Tensor input,
+                                             CallOptions call) {
+  for (const at::Tensor& tensor : {input, output}) {
+    if (!engine_dtype(tensor)) refuse_residual("all_gather", tensor, nullptr);
+  }
+  call.bits = Bits::kTunable;
+  const bool compresses = group_.config.compress_all_gather;
+  return engine_collectives_->all_gather(output, input,
+                                         policy_->codec_for(compresses, input.numel()), call,
+                                         policy_->why(compresses, input.numel()));
 }
 
 }  // namespace cgx

@@ -40,6 +40,13 @@ static_assert(sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "these types have 
 #define CGX_HD inline
 #endif
 
+/// A constant array, on the side that reads it: `CGX_TABLE float kName[3] = {...};`.
+#if defined(CGX_DEVICE_COMPILER)
+#define CGX_TABLE static __device__ const
+#else
+#define CGX_TABLE inline constexpr
+#endif
+
 #if defined(__FAST_MATH__)
 #error "codecs need IEEE arithmetic: build without -ffast-math"
 #endif
@@ -51,6 +58,7 @@ CGX_HD float rn_add(float a, float b) { return __fadd_rn(a, b); }
 CGX_HD float rn_sub(float a, float b) { return __fsub_rn(a, b); }
 CGX_HD float rn_mul(float a, float b) { return __fmul_rn(a, b); }
 CGX_HD float rn_div(float a, float b) { return __fdiv_rn(a, b); }
+CGX_HD float rn_sqrt(float a) { return __fsqrt_rn(a); }
 CGX_HD float rn_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __float_as_uint(x); }
 CGX_HD float from_bits(uint32_t bits) { return __uint_as_float(bits); }
@@ -59,6 +67,7 @@ CGX_HD float rn_add(float a, float b) { return a + b; }
 CGX_HD float rn_sub(float a, float b) { return a - b; }
 CGX_HD float rn_mul(float a, float b) { return a * b; }
 CGX_HD float rn_div(float a, float b) { return a / b; }
+CGX_HD float rn_sqrt(float a) { return __builtin_sqrtf(a); }
 CGX_HD float rn_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 CGX_HD float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }

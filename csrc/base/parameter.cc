@@ -81,7 +81,8 @@ std::string allowed(const Parameter& parameter) {
   switch (parameter.kind) {
     case Kind::kInteger:
       if (parameter.low == parameter.high) return str_of("the integer ", parameter.low);
-      return str_of("integers from ", parameter.low, " to ", parameter.high);
+      return str_of(parameter.power_of_two ? "powers of two" : "integers", " from ", parameter.low,
+                    " to ", parameter.high);
     case Kind::kBoolean:
       return "0 or 1";
     case Kind::kSwitch:
@@ -107,9 +108,7 @@ std::string canonical(const Parameter& parameter, const std::string& where,
   switch (parameter.kind) {
     case Kind::kInteger: {
       const auto number = integer_of(value);
-      if (!number || *number < parameter.low || *number > parameter.high) {
-        bad_value(parameter, where, raw);
-      }
+      if (!number || !parameter.takes(*number)) bad_value(parameter, where, raw);
       return std::to_string(*number);
     }
     case Kind::kBoolean:

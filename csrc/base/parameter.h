@@ -28,6 +28,7 @@ struct Parameter {
   Kind kind = Kind::kText;
   std::string fallback{};     // default, in canonical form
   int64_t low = 0, high = 0;  // kInteger
+  bool power_of_two = false;  // kInteger: of the range, only powers of two
   std::string choices{};      // comma-separated; kChoice and kList
   bool per_call = false;      // read at each call; else when the group is made
   std::string meaning{};      // for tables and docstrings, without a full stop
@@ -35,6 +36,11 @@ struct Parameter {
   std::string option{};
 
   const std::string& setting() const { return option.empty() ? name : option; }
+
+  /// True if an integer parameter may have this number.
+  bool takes(int64_t number) const {
+    return number >= low && number <= high && (!power_of_two || (number & (number - 1)) == 0);
+  }
 };
 
 /// "integers from 1 to 32", "one of nearest,stochastic".

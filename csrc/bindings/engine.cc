@@ -47,6 +47,7 @@ const char* text_of(Algorithm algorithm) {
 //   segment_bytes, cross_bytes    bytes of a message and of an exchange across hosts
 //   direct or direct_from,        direct transfers, with one level: their least bytes,
 //   direct_chunk                  and the bytes of a chunk
+//   residuals, residual_dtype     addresses, by rank, and type of the residuals
 SimulatedGroup group_of(const py::dict& given) {
   auto get = [&given](const char* key, auto fallback) {
     return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;
@@ -72,6 +73,16 @@ SimulatedGroup group_of(const py::dict& given) {
   return group;
 }
 
+std::vector<Residual> residuals_of(const py::dict& given) {
+  std::vector<Residual> residuals;
+  if (!given.contains("residuals")) return residuals;
+  const DType dtype = dtype_of(given["residual_dtype"].cast<int>());
+  for (Address address : given["residuals"].cast<std::vector<Address>>()) {
+    residuals.push_back({reinterpret_cast<void*>(address), dtype});
+  }
+  return residuals;
+}
+
 std::vector<Layer> layers_of(const LayerRequests& requests) {
   std::vector<Layer> layers;
   for (const auto& [numel, codec] : requests) {
@@ -95,11 +106,12 @@ py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype,
   std::vector<void*> pointers;
   for (Address address : data) pointers.push_back(reinterpret_cast<void*>(address));
   const SimulatedGroup simulated = group_of(group);
+  const std::vector<Residual> residuals = residuals_of(group);
   SimulationResult result;
   {
     py::gil_scoped_release no_gil;
-    result =
-        simulate_all_reduce(simulated, pointers, dtype_of(dtype), layers_of(requests), average);
+    result = simulate_all_reduce(simulated, pointers, dtype_of(dtype), layers_of(requests), average,
+                                 residuals);
   }
   return to_python(result);
 }
@@ -116,13 +128,14 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
   for (Address address : inputs) in.push_back(reinterpret_cast<const void*>(address));
   for (Address address : outputs) out.push_back(reinterpret_cast<void*>(address));
   const SimulatedGroup simulated = group_of(group);
+  const std::vector<Residual> residuals = residuals_of(group);
   SimulationResult result;
   {
     py::gil_scoped_release no_gil;
     result = simulate_shards(
         simulated,
         operation == "reduce_scatter" ? Operation::kReduceScatter : Operation::kAllGather, in, out,
-        dtype_of(dtype), shard, codec ? codec->codec : raw_codec(), average);
+        dtype_of(dtype), shard, codec ? codec->codec : raw_codec(), average, residuals);
   }
   return to_python(result);
 }

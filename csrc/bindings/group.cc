@@ -154,16 +154,38 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(
                                               std::move(factories));
 }
 
+using OptionalTensor = std::optional<at::Tensor>;
+
+CallOptions call_options(milliseconds timeout, bool async_op, const OptionalTensor& residual) {
+  return {timeout, async_op, Bits::kFixed, "", residual.value_or(at::Tensor())};
+}
+
 c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
-                                                 const c10d::ReduceOp& op, const LayerPairs& layers,
+                                                 const c10d::ReduceOp& op,
+                                                 const std::optional<LayerPairs>& layers,
                                                  bool async_op, milliseconds timeout, bool tunable,
-                                                 const std::string& chosen_by) {
+                                                 const std::string& chosen_by,
+                                                 const OptionalTensor& residual) {
   std::vector<LayerRequest> requests;
-  for (const auto& [numel, codec] : layers) requests.push_back({numel, codec_of(codec)});
+  for (const auto& [numel, codec] : layers.value_or(LayerPairs())) {
+    requests.push_back({numel, codec_of(codec)});
+  }
+  CallOptions call = call_options(timeout, async_op, residual);
+  call.bits = tunable ? Bits::kTunable : Bits::kFixed;
+  call.chosen_by = chosen_by;
   py::gil_scoped_release no_gil;
-  return group.all_reduce_layers(
-      tensor, op, requests,
-      {timeout, async_op, tunable ? Bits::kTunable : Bits::kFixed, chosen_by});
+  if (!layers) return group.all_reduce_as_group(tensor, op, std::move(call));
+  return group.all_reduce_layers(tensor, op, requests, call);
+}
+
+c10::intrusive_ptr<c10d::Work> reduce_scatter_codec(
+    ProcessGroupCGX& group, const at::Tensor& output, const at::Tensor& input,
+    const c10d::ReduceOp& op, const OptionalCodec& codec, bool async_op, milliseconds timeout,
+    bool as_group, const OptionalTensor& residual) {
+  CallOptions call = call_options(timeout, async_op, residual);
+  py::gil_scoped_release no_gil;
+  if (as_group) return group.reduce_scatter_as_group(output, input, op, std::move(call));
+  return group.reduce_scatter_codec(output, input, op, codec_of(codec), call);
 }
 
 // The statistics of both engines together.
@@ -277,24 +299,24 @@ void bind_group(py::module_& m) {
            py::arg("global_ranks"))
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
            py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
-           py::kw_only(), py::arg("tunable") = false, py::arg("chosen_by") = "")
-      .def(
-          "reduce_scatter_codec",
-          [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
-             const c10d::ReduceOp& op, const OptionalCodec& codec, bool async_op,
-             milliseconds timeout) {
-            return g.reduce_scatter_codec(output, input, op, codec_of(codec), {timeout, async_op});
-          },
-          py::arg("output"), py::arg("input"), py::arg("op"), py::arg("codec"),
-          py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
+           py::kw_only(), py::arg("tunable") = false, py::arg("chosen_by") = "",
+           py::arg("residual") = py::none())
+      .def("reduce_scatter_codec", &reduce_scatter_codec, py::arg("output"), py::arg("input"),
+           py::arg("op"), py::arg("codec"), py::arg("async_op") = true,
+           py::arg("timeout") = c10d::kUnsetTimeout, py::kw_only(), py::arg("as_group") = false,
+           py::arg("residual") = py::none())
       .def(
           "all_gather_codec",
           [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
-             const OptionalCodec& codec, bool async_op, milliseconds timeout) {
-            return g.all_gather_codec(output, input, codec_of(codec), {timeout, async_op});
+             const OptionalCodec& codec, bool async_op, milliseconds timeout, bool as_group,
+             const OptionalTensor& residual) {
+            const CallOptions call = call_options(timeout, async_op, residual);
+            if (as_group) return g.all_gather_as_group(output, input, call);
+            return g.all_gather_codec(output, input, codec_of(codec), call);
           },
           py::arg("output"), py::arg("input"), py::arg("codec"), py::arg("async_op") = true,
-          py::arg("timeout") = c10d::kUnsetTimeout, NoGil())
+          py::arg("timeout") = c10d::kUnsetTimeout, py::kw_only(), py::arg("as_group") = false,
+          py::arg("residual") = py::none(), NoGil())
       .def("stats", &stats_of)
       .def("tuning", &tuning_of)
       .def("reset_stats", &reset_stats)

@@ -98,6 +98,7 @@ py::dict to_dict(const Parameter& parameter) {
   row["value"] = value_of(parameter, parameter.fallback);
   row["low"] = parameter.low;
   row["high"] = parameter.high;
+  row["power_of_two"] = parameter.power_of_two;
   row["choices"] = py::cast(split(parameter.choices));
   row["per_call"] = parameter.per_call;
   row["meaning"] = parameter.meaning;

@@ -179,7 +179,7 @@ std::unique_ptr<CodecConfig> config_of_hash(const Family& family, uint32_t hash,
                              ? static_cast<int64_t>(split(p.choices).size()) - 1
                              : 1;
     const auto differs = [&](int64_t number) -> std::unique_ptr<CodecConfig> {
-      if (number < low || number > high) return nullptr;
+      if (integer ? !p.takes(number) : number < low || number > high) return nullptr;
       auto config = std::make_unique<CodecConfig>(start);
       config->set(p.name, number);
       return matches(*config) ? std::move(config) : nullptr;

@@ -100,8 +100,16 @@ void Engine::dispatch(Call& call, const void* input, void* output) {
   }
 }
 
+View Engine::residual_view(const Plan& plan, const Residual& residual) const {
+  const bool one_shard = plan.operation == Operation::kAllGather;
+  const size_t shard = plan.values / static_cast<size_t>(size_);
+  return {static_cast<std::byte*>(residual.data),
+          one_shard ? shard * static_cast<size_t>(rank_) : size_t{0}, residual.dtype};
+}
+
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
-                 const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead) {
+                 const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead,
+                 const Residual& residual) {
   const uint64_t shown = number.value_or(sequence_ + 1);
   const auto title = [&] { return CallTitle{{name_of(plan.operation), shown}, "", rank_, size_}; };
   const auto text_of = [&](const Failure& failure) {
@@ -125,6 +133,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
               work_,
               parallel_.get(),
               device_.get()};
+    call.residual = residual_view(plan, residual);
     stats.calls += 1;
     stats.compressed_calls += plan.compressed ? 1 : 0;
     stats.values += plan.values;
@@ -132,6 +141,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
       copy_bytes(call, output, input, plan.values * size_of(plan.dtype));
     }
+    if (size_ == 1) add_residual(call, output, plan.values);
     make_room(plan);
     dispatch(call, input, output);
     if (communicators_.inner) communicators_.inner->flush(deadline);

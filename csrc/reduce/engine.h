@@ -37,6 +37,13 @@ struct Communicators {
   std::string name;
 };
 
+/// Error feedback of a call (schedule/residual.h): a float32 or bfloat16 value for each value of the
+/// input, read and written. Null: none.
+struct Residual {
+  void* data = nullptr;
+  DType dtype = DType::kFloat32;
+};
+
 /// Called with the failure that breaks a group, before the communicators pass it on to the peers;
 /// returns it with what else is known of its cause.
 using Explain = std::function<Failure(Failure)>;
@@ -69,11 +76,13 @@ class Engine {
   /// number: of the call, for errors; none: the engine's own count, from 1.
   /// overhead: gets the statistics instead of stats(); for exchanges of the autotuner, on behalf of
   /// the call with that number.
+  /// residual: this rank's; the others may have none. It must not overlap the tensors. A failure may
+  /// leave it partly written.
   /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
   /// later run() throws the same). Their origin() is the cause without this call's title.
   void run(const Plan& plan, const void* input, void* output, bool average,
            const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
-           Stats* overhead = nullptr);
+           Stats* overhead = nullptr, const Residual& residual = {});
 
   /// Breaks the group, here and where the communicators reach the peers. The first cause stays.
   void fail(const Failure& cause);
@@ -115,6 +124,7 @@ class Engine {
   /// Only a single bucket is longer than the capacity of the communicators.
   void make_room(const Plan& plan);
   void dispatch(Call& call, const void* input, void* output);
+  View residual_view(const Plan& plan, const Residual& residual) const;
   void abort_communicators(const Failure& cause);
   /// Remembers the first cause, and returns it.
   Failure broken_by(const Failure& cause);

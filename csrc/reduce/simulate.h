@@ -23,14 +23,17 @@ struct SimulationResult {
   std::vector<StatsSnapshot> stats;  // by rank
 };
 
-/// All-reduces data[r] (the tensor of rank r) in place. Throws the error of a rank.
+/// All-reduces data[r] (the tensor of rank r) in place. residuals: by rank; empty: none has one.
+/// Throws the error of a rank.
 SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vector<void*>& data,
-                                     DType dtype, const std::vector<Layer>& layers, bool average);
+                                     DType dtype, const std::vector<Layer>& layers, bool average,
+                                     const std::vector<Residual>& residuals = {});
 
 /// Reduce-scatter (inputs: N shards, outputs: one) and all-gather (inputs: one shard, outputs: N).
 SimulationResult simulate_shards(const SimulatedGroup& group, Operation operation,
                                  const std::vector<const void*>& inputs,
                                  const std::vector<void*>& outputs, DType dtype, size_t shard,
-                                 const std::shared_ptr<const Codec>& codec, bool average);
+                                 const std::shared_ptr<const Codec>& codec, bool average,
+                                 const std::vector<Residual>& residuals = {});
 
 }  // namespace cgx

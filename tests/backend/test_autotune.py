@@ -89,6 +89,31 @@ def test_every_call_is_what_was_asked_or_better_and_the_same_on_all_ranks(hosts)
     assert set(first[0]) == set(CHOICES)
 
 
+def of_a_rotation(rank, world_size):
+    asked = {"bits": 2, "codec": "rotated", "block_size": 256}
+    group = tuned(**asked)
+    inputs = [data(r, 20_000) for r in range(world_size)]
+    found = []
+    for _ in range(30):
+        x = inputs[rank].clone()
+        dist.all_reduce(x, group=group)
+        # The call before the next one: signs are of the call's number.
+        place = {"hosts": backend_of(group).hosts()}
+        place["sequence"] = torch_cgx.stats(group)["sequence"] - 1
+        wanted = {
+            name: torch_cgx.simulate(inputs, config, "auto", **place).result
+            for name, config in (CHOICES | {"asked": asked}).items()
+        }
+        found.append(chosen(x, wanted))
+    assert any("rotated" in name for name in torch_cgx.tuning(group)["codecs"])
+    return found
+
+
+def test_of_a_rotation():
+    first, second = run_pooled(of_a_rotation, 2)
+    assert first == second and "asked" in first
+
+
 def of_16_bits(rank, world_size):
     group = tuned(bits=16, half="fp16")
     n = 5000

@@ -42,6 +42,39 @@ def reduce_all(rank, world_size, communicator, sizes, dtype, op):
     return digests
 
 
+def reduce_with_residuals(rank, world_size, dtype, residual_dtype):
+    digests = []
+    for n in (1, 400, 4097):
+        for config in CONFIGS:
+            residual = data(rank, n, residual_dtype, seed=n + 1).to("cuda")
+            for _ in range(2):
+                tensor = data(rank, n, dtype, seed=n).to("cuda")
+                torch_cgx.all_reduce(tensor, config=config, residual=residual)
+            digests += [digest(tensor.cpu()), digest(residual.cpu())]
+    return digests
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("residual_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_residuals_equal_the_simulations(way, residual_dtype, world_size):
+    env, _, options = WAYS[way]
+    dtype = torch.float32 if way == "SHM" else torch.bfloat16
+    results = fake_cuda.run(reduce_with_residuals, world_size, dtype, residual_dtype, env=env)
+    expected = [[] for _ in range(world_size)]
+    for n in (1, 400, 4097):
+        for config in CONFIGS:
+            residuals = [data(rank, n, residual_dtype, seed=n + 1) for rank in range(world_size)]
+            for call in range(2):
+                inputs = [data(rank, n, dtype, seed=n) for rank in range(world_size)]
+                found = torch_cgx.simulate(
+                    inputs, config, options=options, sequence=call, residuals=residuals
+                )
+            for rank in range(world_size):
+                expected[rank] += [digest(found.result), digest(residuals[rank])]
+    assert results == expected
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_all_reduce_equals_the_simulation(way, world_size):

@@ -13,23 +13,24 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
+import torch_cgx
 from tests.distributed import run_ranks
 
 CALLS = 50
 
 
-def counted(rank, world_size, bits):
+def counted(rank, world_size, bits, feedback=False):
     library = ctypes.CDLL(os.environ["LD_PRELOAD"])
     library.cgx_counted.restype = ctypes.c_size_t
     os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"] = str(bits)
     tensors = [torch.ones(n) for n in (1, 1000, 70_000, 3_000_000)]
+    residuals = [torch.zeros(t.shape) if feedback else None for t in tensors]
 
     def calls(times):
         for _ in range(times):
-            for tensor in tensors:
-                dist.all_reduce(tensor)
+            for tensor, residual in zip(tensors, residuals, strict=True):
+                torch_cgx.all_reduce(tensor, residual=residual)
                 tensor.fill_(1.0)
 
     calls(10)
@@ -54,9 +55,9 @@ def counter(tmp_path_factory):
     return str(library)
 
 
-@pytest.mark.parametrize("bits", [32, 4])
-def test_over_shared_memory_nothing_of_4_kib_or_more_is_allocated(counter, bits):
-    for total, large, largest in run_ranks(counted, 2, bits, env={"LD_PRELOAD": counter}):
+@pytest.mark.parametrize(("bits", "feedback"), [(32, False), (4, False), (4, True)])
+def test_over_shared_memory_nothing_of_4_kib_or_more_is_allocated(counter, bits, feedback):
+    for total, large, largest in run_ranks(counted, 2, bits, feedback, env={"LD_PRELOAD": counter}):
         assert large == 0, f"{large} allocations, the largest of {largest} bytes"
         assert total < 100, f"{total} allocations a call"
 

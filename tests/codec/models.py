@@ -15,13 +15,14 @@ import numpy as np
 import torch
 
 from tests import oracle
+from tests.codec import rotation_model
 from tests.codec.helpers import tensor_bytes
 from tests.oracle import Spec
 
 
 @dataclass(frozen=True)
 class Key:
-    """What stochastic rounding takes from the call."""
+    """What stochastic rounding and rotations take from the call."""
 
     sequence: int = 2
     rank: int = 1
@@ -68,7 +69,27 @@ def raw(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
     return tensor_bytes(x).tobytes(), x.float().numpy().tobytes()
 
 
-MODELS: dict[str, Model] = {"maxmin": maxmin, "half": half, "raw": raw}
+def rotated(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
+    return _blocks(rotation_model.Rotated, x, parameters, key)
+
+
+def trellis(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
+    return _blocks(rotation_model.Trellis, x, parameters, key)
+
+
+def _blocks(family: Any, x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
+    call = rotation_model.Call(key.sequence, key.rank, key.index)
+    payload, values = rotation_model.coded(family, x.float().numpy(), parameters, call)
+    return payload, values.tobytes()
+
+
+MODELS: dict[str, Model] = {
+    "maxmin": maxmin,
+    "rotated": rotated,
+    "trellis": trellis,
+    "half": half,
+    "raw": raw,
+}
 
 
 def same_values(a: bytes, b: bytes) -> bool:

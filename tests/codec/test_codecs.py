@@ -202,12 +202,16 @@ def test_hashable_and_equal() -> None:
 
 
 def test_names() -> None:
-    assert codecs.names() == ("bf16", "fp16", "maxmin")
+    assert codecs.names() == ("bf16", "fp16", "maxmin", "rotated", "trellis")
     assert codecs.make("maxmin", bits=3) == codecs.make("MaxMin", bits=3) == MaxMin(3)
     assert isinstance(MaxMin(), codecs.Codec)
-    with pytest.raises(ValueError, match="codec is 'nope', allowed: bf16, ?fp16, ?maxmin"):
+    with pytest.raises(
+        ValueError, match="codec is 'nope', allowed: bf16, ?fp16, ?maxmin, ?rotated"
+    ):
         codecs.make("nope")
-    with pytest.raises(TypeError, match="Codec is a base class; allowed: Half, MaxMin, or make()"):
+    with pytest.raises(
+        TypeError, match="base class; allowed: Half, MaxMin, Rotated, Trellis, or make()"
+    ):
         codecs.Codec()
 
 

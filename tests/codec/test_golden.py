@@ -93,6 +93,7 @@ def test_maxmin_has_each_width_and_rounding() -> None:
 
 def test_a_new_family_would_be_missing() -> None:
     fraction = {"name": "level", "kind": "integer", "value": 3, "low": 0, "high": 900}
+    fraction["power_of_two"] = False
     shape = {"name": "shape", "kind": "choice", "value": "a", "choices": ["a", "b"]}
     new = {"name": "new", "parameters": [fraction, shape]}
     assert configurations(new) == [

@@ -12,6 +12,11 @@
 namespace cgx::device {
 
 struct HostBlock {
+  struct Kept {
+    float values[gpu::kThreads][gpu::kTile / gpu::kThreads];
+    float& at(uint32_t t, uint32_t k) { return values[t][k]; }
+  };
+
   /// Backwards: a phase whose threads depend on each other would show.
   template <typename Work>
   void phase(const Work& work) {

@@ -89,6 +89,18 @@ const Kernel kKernels[] = {
      [](const void* a) { return job<EncodeCall>(a, long_buckets, cgx::gpu::long_encode_stage); }},
     {"cgx_long_sum",
      [](const void* a) { return job<SumCall>(a, long_buckets, cgx::gpu::long_sum_stage); }},
+    {"cgx_encode_feedback",
+     [](const void* a) { return job<EncodeCall>(a, tiles, cgx::gpu::encode_feedback_stage); }},
+    {"cgx_sum_feedback",
+     [](const void* a) { return job<SumCall>(a, tiles, cgx::gpu::sum_feedback_stage); }},
+    {"cgx_long_encode_feedback",
+     [](const void* a) {
+       return job<EncodeCall>(a, long_buckets, cgx::gpu::long_encode_feedback_stage);
+     }},
+    {"cgx_long_sum_feedback",
+     [](const void* a) {
+       return job<SumCall>(a, long_buckets, cgx::gpu::long_sum_feedback_stage);
+     }},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

@@ -59,6 +59,15 @@ def other_bucket_size(rank):
     torch_cgx.all_reduce(torch.ones(1000), config={"bits": 4, "bucket_size": 64 << rank})
 
 
+def other_codec(rank):
+    torch_cgx.all_reduce(torch.ones(1000), config={"bits": 4, "codec": ["maxmin", "rotated"][rank]})
+
+
+def other_scale(rank):
+    config = {"bits": 2, "codec": "trellis", "scale": ["mse", "unbiased"][rank]}
+    torch_cgx.all_reduce(torch.ones(1000), config=config)
+
+
 def other_rounding(rank):
     rounding = "stochastic" if rank else "nearest"
     torch_cgx.all_reduce(torch.ones(1000), config={"bits": 4, "rounding": rounding})
@@ -119,6 +128,8 @@ EVERYWHERE = [
     compressed_and_exact,
     other_bits,
     other_bucket_size,
+    other_codec,
+    other_scale,
     other_rounding,
     other_size,
     other_layers,
@@ -141,6 +152,8 @@ SAID = {
     compressed_and_exact: ("of 2000 float32 values", "of 2000 float32 values, 4 bits"),
     other_bits: (", 4 bits", ", 5 bits"),
     other_bucket_size: (" bucket_size=64", " bucket_size=128"),
+    other_codec: (" maxmin", " rotated"),
+    other_scale: (" scale=mse", " scale=unbiased"),
     other_size: ("of 1000 float32 values", "of 1001 float32 values"),
     one_call_ahead: ("all_reduce SUM of 100 float32 values", "barrier"),
     other_root: ("from rank 0", "from rank 1"),

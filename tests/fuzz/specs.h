@@ -27,6 +27,11 @@ inline int64_t take_number(Input& input, const Parameter& p) {
     throw ConfigError(str_of("parameter ", p.name, " has a kind that fuzzing cannot draw"));
   }
   if (p.low == p.high) return p.low;
+  if (p.power_of_two) {
+    int64_t number = p.low;
+    for (size_t i = input.below(64); i > 0 && 2 * number <= p.high; --i) number *= 2;
+    return number;
+  }
   const auto span = static_cast<uint64_t>(p.high) - static_cast<uint64_t>(p.low);
   if (span < 256) return p.low + static_cast<int64_t>(input.below(span + 1));
   constexpr uint64_t kNumbers[] = {0, 1, 2, 6, 32, 63, 99, 511, 999};

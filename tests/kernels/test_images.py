@@ -337,6 +337,7 @@ def kernels_to_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 NAMES = ("encode", "decode", "sum", "long_encode", "long_sum", "finite")
+NAMES += tuple(f"{name}_feedback" for name in ("encode", "sum", "long_encode", "long_sum"))
 
 
 def test_the_real_hiprtc_compiles_the_real_source(kernels_to_compile: Path) -> None:
@@ -351,7 +352,7 @@ def test_the_real_hiprtc_compiles_the_real_source(kernels_to_compile: Path) -> N
 
 
 def arithmetic(code: Path) -> dict[str, int]:
-    """How often each instruction that fuses or divides stands in a code object."""
+    """How often each instruction that fuses or divides floats stands in a code object."""
     done = subprocess.run(
         ["llvm-objdump-15", "--disassemble", "--mcpu=gfx90a", code],
         capture_output=True,
@@ -360,7 +361,7 @@ def arithmetic(code: Path) -> dict[str, int]:
     )
     found: dict[str, int] = {}
     for name in re.findall(
-        r"^\s+(v_(?:pk_)?(?:fma|mad|mac|div|rcp)\w*)",
+        r"^\s+(v_(?:pk_)?(?:fma|mad|mac|div|rcp)\w*_f\d\d\w*)",
         done.stdout,
         re.MULTILINE,
     ):
@@ -380,6 +381,7 @@ def test_hiprtc_rounds_as_hipcc_does(kernels_to_compile: Path) -> None:
         ["hipcc", *build.HIP_FLAGS, "--offload-arch=gfx90a", "--genco", "-x", "hip", source]
         + ["-o", str(bundle)],
         check=True,
+        env=build.ENVIRONMENT,
     )
     subprocess.run(
         ["clang-offload-bundler-15", "--unbundle", "--type=o", f"--input={bundle}"]

@@ -17,6 +17,7 @@ from tests.kernels.resources import build
 NVCC = resources.find_nvcc()
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc (the CUDA toolkit)")
 HIPCC = shutil.which("hipcc")
+KERNELS = 10
 
 SPILLS = """
 #define CGX_KERNEL(name) extern "C" __global__ void name(float* x, int n)
@@ -58,7 +59,7 @@ def unfused(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_is_fused_but_what_asks_for_it(ptx: str, unfused: Path) -> None:
     assert NVCC is not None
     assert "fma.rn.f32" in ptx
-    assert len(resources.threads(ptx)) == 6
+    assert len(resources.threads(ptx)) == KERNELS
     (threads,) = re.findall(r"kThreads = (\d+);", (build.ROOT / "csrc/codec/gpu/run.h").read_text())
     assert set(resources.threads(ptx).values()) == {int(threads)}
     text = resources.ptx(NVCC, unfused)
@@ -99,6 +100,7 @@ def hip(source: Path, output: Path, *flags: str) -> str:
         [*command, *flags, "-x", "hip", str(source), "-o", str(output)],
         capture_output=True,
         text=True,
+        env=build.ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr
     return output.read_text()
@@ -109,10 +111,10 @@ def hip(source: Path, output: Path, *flags: str) -> str:
 def test_amd(source: Path, unfused: Path, tmp_path: Path) -> None:
     """Operations of floats are single and IEEE's; no kernel copies its arguments, of 2 KiB."""
     code = hip(unfused, tmp_path / "kernels.ll", "-emit-llvm")
-    assert len(re.findall(r"^define .*amdgpu_kernel void @cgx_", code, re.MULTILINE)) == 6
+    assert len(re.findall(r"^define .*amdgpu_kernel void @cgx_", code, re.MULTILINE)) == KERNELS
     assert len(re.findall(r"\bf(?:mul|add|div) float", code)) > 50
     assert not re.findall(r"llvm\.fma|\bf(?:mul|add|sub|div) \w+ float|!fpmath", code)
     machine = hip(source, tmp_path / "kernels.s")
     scratch = re.findall(r"\.amdhsa_private_segment_fixed_size (\d+)", machine)
-    assert len(scratch) == 6 and max(map(int, scratch)) < 64
-    assert re.findall(r"\.amdhsa_float_denorm_mode_32 (\d)", machine) == ["3"] * 6
+    assert len(scratch) == KERNELS and max(map(int, scratch)) < 64
+    assert re.findall(r"\.amdhsa_float_denorm_mode_32 (\d)", machine) == ["3"] * KERNELS

@@ -28,11 +28,13 @@ struct AtLevel {
 std::vector<int64_t> samples(const Parameter& p) {
   std::vector<int64_t> some;
   if (p.kind == Parameter::Kind::kInteger) {
-    for (int64_t n = p.low; n <= p.high && n < p.low + kShortRange; ++n) some.push_back(n);
+    for (int64_t n = p.low; n <= p.high && n < p.low + kShortRange; ++n) {
+      if (p.takes(n)) some.push_back(n);
+    }
     if (some.back() == p.high) return some;
     some = {p.low};
-    for (int64_t n : {3, 8, 33, 64, 100, 512, 1000}) {
-      if (n > p.low && n < p.high) some.push_back(n);
+    for (int64_t n : {3, 8, 33, 64, 100, 512, 1000, 1024, 2048}) {
+      if (n > p.low && n < p.high && p.takes(n)) some.push_back(n);
     }
     some.push_back(p.high);
   } else {

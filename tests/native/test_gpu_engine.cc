@@ -253,7 +253,7 @@ Tensors inputs_of(size_t ranks, size_t count, DType dtype, uint64_t seed) {
   return all;
 }
 
-// All-reduces twice, so that slots are used again.
+// All-reduces twice, so that slots are used again. By turns with residuals of both types, and none.
 void check_all_reduce(const Hosts& hosts, Way inner, Way cross, Reduction reduction,
                       uint64_t seed) {
   const auto dtype = static_cast<DType>(seed % 3);
@@ -273,14 +273,23 @@ void check_all_reduce(const Hosts& hosts, Way inner, Way cross, Reduction reduct
     const device::InContext here(Driver::get(), kContext);
     std::vector<std::byte> on_host = inputs[r];
     const OnDevice on_device(gpus.gpus[r]->queue, inputs[r]);
+    const DType type = seed / 3 % 3 == 1 ? DType::kFloat32 : DType::kBFloat16;
+    std::vector<std::byte> owed = tensor_of(values(count, 0, seed + r), type);
+    const OnDevice owed_on_device(gpus.gpus[r]->queue, owed);
+    const bool feedback = seed / 3 % 3 != 0;
     for (int turn = 0; turn < 2; ++turn) {
       const auto plan = expected.ranks[r]->plan_all_reduce(layers, dtype);
       const bool average = seed % 4 == 0;
-      expected.ranks[r]->run(*plan, on_host.data(), on_host.data(), average, patience());
+      expected.ranks[r]->run(*plan, on_host.data(), on_host.data(), average, patience(),
+                             std::nullopt, nullptr,
+                             feedback ? Residual{owed.data(), type} : Residual{});
       const auto same = gpus.ranks[r]->plan_all_reduce(layers, dtype);
-      gpus.ranks[r]->run(*same, on_device.data(), on_device.data(), average, patience());
+      gpus.ranks[r]->run(*same, on_device.data(), on_device.data(), average, patience(),
+                         std::nullopt, nullptr,
+                         feedback ? Residual{owed_on_device.data(), type} : Residual{});
     }
     CHECK(on_device.read() == on_host, "rank ", rank, ", seed ", seed);
+    CHECK(owed_on_device.read() == owed, "residual of rank ", rank, ", seed ", seed);
   });
 }
 
@@ -363,16 +372,29 @@ TEST(gpu_engine_scatters_and_gathers) {
           std::vector<std::byte> part(bytes), whole(bytes * size);
           const Queue& queue = gpus.gpus[r]->queue;
           const OnDevice input(queue, inputs[r]), scattered(queue, part), gathered(queue, whole);
+          const DType type = seed / 3 % 2 == 0 ? DType::kFloat32 : DType::kBFloat16;
+          auto owed = tensor_of(values(shard * size, 0, seed + r), type);
+          auto shard_owed = tensor_of(values(shard, 0, seed + r), type);
+          const OnDevice owed_there(queue, owed), shard_owed_there(queue, shard_owed);
           for (int turn = 0; turn < 2; ++turn) {
             const auto scatter =
                 expected.ranks[r]->plan_shards(Operation::kReduceScatter, shard, codec, dtype);
             const auto gather =
                 expected.ranks[r]->plan_shards(Operation::kAllGather, shard, codec, dtype);
-            expected.ranks[r]->run(*scatter, inputs[r].data(), part.data(), true, patience());
-            expected.ranks[r]->run(*gather, part.data(), whole.data(), false, patience());
-            gpus.ranks[r]->run(*scatter, input.data(), scattered.data(), true, patience());
-            gpus.ranks[r]->run(*gather, scattered.data(), gathered.data(), false, patience());
+            const auto run = [&](Engine& engine, const Plan& plan, const void* from, void* to,
+                                 std::byte* residual) {
+              const bool feedback = seed % 4 != 0;
+              engine.run(plan, from, to, plan.operation == Operation::kReduceScatter, patience(),
+                         std::nullopt, nullptr, feedback ? Residual{residual, type} : Residual{});
+            };
+            run(*expected.ranks[r], *scatter, inputs[r].data(), part.data(), owed.data());
+            run(*expected.ranks[r], *gather, part.data(), whole.data(), shard_owed.data());
+            run(*gpus.ranks[r], *scatter, input.data(), scattered.data(), owed_there.data());
+            run(*gpus.ranks[r], *gather, scattered.data(), gathered.data(),
+                shard_owed_there.data());
           }
+          CHECK(owed_there.read() == owed, "residual, rank ", rank, ", seed ", seed);
+          CHECK(shard_owed_there.read() == shard_owed, "gather's, rank ", rank, ", seed ", seed);
           CHECK(scattered.read() == part, "scatter, rank ", rank, ", seed ", seed);
           CHECK(gathered.read() == whole, "gather, rank ", rank, ", seed ", seed);
         });

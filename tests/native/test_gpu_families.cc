@@ -20,6 +20,7 @@ constexpr uint64_t kBucket = 8;
 
 struct SignTiles : gpu::NoLongBuckets {
   static constexpr uint8_t kFamily = 251;
+  static constexpr bool serves(uint8_t family) { return family == kFamily; }
   struct Memory {
     float largest[gpu::kTile / kBucket];
   };

@@ -35,6 +35,7 @@ void check_codec(const std::shared_ptr<const Codec>& codec, size_t n) {
     check_encode(c);
     check_decode(c);
     check_sum(c);
+    check_feedback(c);
   }
 }
 
@@ -85,6 +86,7 @@ TEST(gpu_stages_of_raw_values) {
       check_encode(c);
       check_decode(c);
       check_sum(c);
+      check_feedback(c);
     }
   }
 }

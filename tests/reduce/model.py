@@ -14,9 +14,12 @@ import numpy as np
 import torch
 
 from tests import oracle
+from tests.codec import rotation_model
 from torch_cgx import _C
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+CONTRIBUTION, SUM, INNER = 0, 1, 2  # stages of an encoding, as random.h numbers them
+ROTATIONS = {"rotated": rotation_model.Rotated, "trellis": rotation_model.Trellis}
 
 
 def to_float32(tensor: torch.Tensor) -> np.ndarray:
@@ -24,15 +27,25 @@ def to_float32(tensor: torch.Tensor) -> np.ndarray:
 
 
 def through_codec(
-    values: np.ndarray, spec: _C.Codec | None, dtype: torch.dtype, *, source: np.ndarray
+    values: np.ndarray,
+    spec: _C.Codec | None,
+    dtype: torch.dtype,
+    *,
+    source: np.ndarray,
+    index: int = 0,
+    rank: int = 0,
+    stage: int = CONTRIBUTION,
 ) -> np.ndarray:
     """fp32 values of one run after encode and decode. `source`: the same values as they were (for
-    raw parts).
+    raw parts). index: of the run's first value in call number 0. rank, stage: of the encoding.
     """
     if spec is None or spec.bits == 16:
         if spec is not None and dtype == torch.float32:
             dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[spec.codec]
         return to_float32(torch.from_numpy(np.ascontiguousarray(values)).to(dtype))
+    if spec.codec in ROTATIONS:
+        call = rotation_model.Call(rank=rank, index=index, stage=stage)
+        return rotation_model.coded(ROTATIONS[spec.codec], values, spec.parameters, call)[1]
     full = len(values)
     if spec.skip_incomplete_buckets:
         full -= full % spec.bucket_size
@@ -82,18 +95,28 @@ def all_reduce(
                     spec = layers[layer][1]
                     part = slice(offset, offset + count)
 
-                    def code(x: np.ndarray, spec: _C.Codec | None = spec) -> np.ndarray:
-                        return through_codec(x, spec, dtype, source=x)
+                    def code(
+                        x: np.ndarray,
+                        rank: int,
+                        stage: int,
+                        spec: _C.Codec | None = spec,
+                        index: int = offset,
+                    ) -> np.ndarray:
+                        more = {"index": index, "rank": rank, "stage": stage}
+                        return through_codec(x, spec, dtype, source=x, **more)
 
                     own = [x[part] for x in flat]
+                    members = list(range(size))
                     if two_levels:
                         exact = bool(group.get("inner_exact", True))
                         own = [host_sum(own, host, team, exact, code) for host in hosts]
-                    result[part] = team_sum(own, algorithm, owner, size if average else 1, code)
+                        members = [host[team] for host in hosts]
+                    divisor = size if average else 1
+                    result[part] = team_sum(own, members, algorithm, owner, divisor, code)
     return torch.from_numpy(result).to(dtype)
 
 
-Coder = Callable[[np.ndarray], np.ndarray]
+Coder = Callable[[np.ndarray, int, int], np.ndarray]  # of values, rank and stage
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -107,30 +130,42 @@ def host_sum(
     """The sum over the ranks of a host, in the order of ranks; the team's member is never coded."""
     total: np.ndarray | None = None
     for local, rank in enumerate(host):
-        mine = own[rank] if exact or local == team else code(own[rank])
+        mine = own[rank] if exact or local == team else code(own[rank], rank, INNER)
         total = mine.copy() if total is None else add(total, mine)
     assert total is not None
     return total
 
 
 def team_sum(
-    own: list[np.ndarray], algorithm: str, owner: int, divisor: int, code: Coder
+    own: list[np.ndarray],
+    members: list[int],
+    algorithm: str,
+    owner: int,
+    divisor: int,
+    code: Coder,
 ) -> np.ndarray:
-    """The result for one piece, of which `owner` has the chunk."""
+    """The result for one piece, of which number `owner` of the team has the chunk. members: the
+    ranks of the team.
+    """
     if algorithm == "ring":
-        total = code(own[owner])
+        total, last = code(own[owner], members[owner], CONTRIBUTION), owner
         for hop in range(1, len(own)):
-            total = add(total, own[(owner + hop) % len(own)])
+            last = (owner + hop) % len(own)
+            total = add(total, own[last])
             if hop < len(own) - 1:
-                total = code(total)
+                total = code(total, members[last], SUM)
+        owner = last
     else:
-        coded = [x if algorithm == "sra" and r == owner else code(x) for r, x in enumerate(own)]
+        coded = [
+            x if algorithm == "sra" and r == owner else code(x, members[r], CONTRIBUTION)
+            for r, x in enumerate(own)
+        ]
         total = coded[0].copy()
         for x in coded[1:]:
             total = add(total, x)
     if divisor != 1:
         total = (total / np.float32(divisor)).astype(np.float32)
-    return total if algorithm == "oneshot" else code(total)
+    return total if algorithm == "oneshot" else code(total, members[owner], SUM)
 
 
 def reduce_scatter(
@@ -145,18 +180,19 @@ def reduce_scatter(
     two_levels = 1 < len(hosts) < size
     teams = 1 if group.get("leader_only") else min(len(host) for host in hosts)
 
-    def code(x: np.ndarray) -> np.ndarray:
-        return through_codec(x, spec, dtype, source=x)
+    def code(x: np.ndarray, rank: int, stage: int) -> np.ndarray:
+        return through_codec(x, spec, dtype, source=x, rank=rank, stage=stage)
 
     results = []
     for rank in range(size):
         own = [to_float32(x[rank * shard : (rank + 1) * shard]) for x in inputs]
-        owner = rank
+        owner, members = rank, list(range(size))
         if two_levels:
             owner, local = next((h, r.index(rank)) for h, r in enumerate(hosts) if rank in r)
             exact = bool(group.get("inner_exact", True))
             own = [host_sum(own, host, local % teams, exact, code) for host in hosts]
-        coded = [x if r == owner else code(x) for r, x in enumerate(own)]
+            members = [host[local % teams] for host in hosts]
+        coded = [x if r == owner else code(x, members[r], CONTRIBUTION) for r, x in enumerate(own)]
         total = coded[0].copy()
         for x in coded[1:]:
             total = add(total, x)

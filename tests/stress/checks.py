@@ -13,6 +13,10 @@ from tests.stress import oracle
 from tests.stress.program import Call
 
 _SIMULATED = 1 << 15  # values; larger calls are checked against the bound only
+# What a configuration may set, as far as results depend on it.
+KEYS = (
+    "codec", "bits", "bucket_size", "rounding", "skip_incomplete_buckets", "block_size", "scale",
+)  # fmt: skip
 _ALGORITHMS = {"AUTO": "auto", "SRA": "sra", "ONESHOT": "oneshot", "RING": "ring"}
 
 
@@ -79,10 +83,7 @@ def _parts(call: Call, group: Group) -> list[tuple[str, dict[str, Any], int, int
     """Layers with their full configuration."""
 
     def full(config: Any) -> dict[str, Any]:
-        spec = {
-            key: dict(config or ()).get(key, group.settings[key])
-            for key in ("bits", "bucket_size", "rounding", "skip_incomplete_buckets")
-        }
+        spec = {key: dict(config or ()).get(key, group.settings[key]) for key in KEYS}
         return {**spec, "bits": 32} if config is None else spec
 
     if call.kind == "layers":
@@ -104,7 +105,11 @@ def _compare_with_simulation(
     if not whole or size == 1 or call.key % size != group.members.index(place.rank):
         return ""
     parts = _parts(call, group)
-    if any(spec["rounding"] == "stochastic" and spec["bits"] <= 8 for _, spec, _, _ in parts):
+    # What depends on the number of the call, which is not known here.
+    if any(
+        spec["bits"] <= 8 and (spec["codec"] != "maxmin" or spec["rounding"] == "stochastic")
+        for _, spec, _, _ in parts
+    ):
         return ""
     several = len(set(group.way.hosts)) > 1 and place.hosts is not None
     labels = None
@@ -121,9 +126,8 @@ def _compare_with_simulation(
             "intra_compress", "inner_communicator",
         )
     }  # fmt: skip
-    keys = ("bits", "bucket_size", "rounding", "skip_incomplete_buckets")
     layers = [
-        (stop - start, None if spec["bits"] > 8 else {key: spec[key] for key in keys})
+        (stop - start, None if spec["bits"] > 8 else {key: spec[key] for key in KEYS})
         for _, spec, start, stop in parts
     ]
     found = torch_cgx.simulate(

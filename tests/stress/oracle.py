@@ -88,8 +88,18 @@ def way_of(settings: dict[str, Any], hosts: Sequence[str]) -> Way:
     return Way(groups, ring, exact)
 
 
+def block_bound(x: Doubles, spec: dict[str, Any], extra: Doubles | float) -> Doubles:
+    """`codec_bound` of the codecs with a rotation: a share of the block's norm."""
+    starts = np.arange(0, len(x), spec["block_size"])
+    norm = np.sqrt(np.add.reduceat((np.abs(x) + extra) ** 2, starts))
+    limit = (1 + 2.0**-12 if spec["scale"] == "mse" else 4.0) * norm + 2.0**-136
+    return np.repeat(limit, spec["block_size"])[: len(x)]
+
+
 def codec_bound(x: Doubles, spec: dict[str, Any], extra: Doubles | float = 0.0) -> Doubles:
     """E of docs/numerics.md for each value of x; `extra` is what the values may be off already."""
+    if spec["codec"] != "maxmin" and spec["bits"] <= 8 and len(x) > 0:
+        return block_bound(x, spec, extra)
     bits, bucket = spec["bits"], min(spec["bucket_size"], max(1, len(x)))
     if bits > 8 or len(x) == 0:
         return np.zeros_like(x)

@@ -109,7 +109,19 @@ def sizes(rng: random.Random, settings: dict[str, Any], bucket: int) -> int:
 
 
 def draw_config(rng: random.Random) -> dict[str, Any]:
-    config: dict[str, Any] = {"bits": rng.choice((1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 32))}
+    # The codec is always named: settings of a group and of a call are merged.
+    if rng.random() < 0.3:
+        codec = rng.choice(("rotated", "trellis"))
+        widths = (1, 2, 3, 4, 5, 8) if codec == "rotated" else (1, 2, 3, 4)
+        return {
+            "codec": codec,
+            "bits": rng.choice(widths),
+            "block_size": rng.choice((256, 512, 1024, 4096)),
+            "scale": rng.choice(("mse", "mse", "unbiased")),
+            "seed": rng.randrange(1000),
+        }
+    config: dict[str, Any] = {"codec": "maxmin"}
+    config["bits"] = rng.choice((1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 32))
     # Longer than some groups' messages, and than some tensors.
     config["bucket_size"] = rng.choice((512, 512, 64, 128, 7, 1, 1024, 2048, 1000, 30_000))
     if rng.random() < 0.3:
@@ -151,7 +163,7 @@ def draw_call(rng: random.Random, group: int, settings: dict[str, Any]) -> Call:
     kind = rng.choice(ENGINE * 3 + FORWARDED)
     config = draw_config(rng)
     key = rng.getrandbits(48)
-    numel = sizes(rng, settings, config["bucket_size"])
+    numel = sizes(rng, settings, config.get("bucket_size", config.get("block_size")))
     if settings.get("segment_kb", 512) < 16:
         # Thousands of messages, of which each waits for a turn on a busy machine: slow, not stuck.
         numel = min(numel, 1 << 14)

@@ -1,11 +1,14 @@
-// The families that have kernels for GPUs: a line for each, with the struct that
-// codec/gpu/families.h describes.
+// The families that have kernels for GPUs, by the structs that codec/gpu/families.h describes.
 #pragma once
 
 #include "codec/families/maxmin/gpu/tiles.h"
+#include "codec/families/rotated/gpu/quantizer.h"
+#include "codec/families/trellis/gpu/quantizer.h"
+#include "codec/rotation/gpu/tiles.h"
 
 namespace cgx::gpu {
 
-using KernelFamilies = FamilyList<maxmin::Tiles>;
+using KernelFamilies =
+    FamilyList<maxmin::Tiles, rotation::Tiles<rotated::Quantizer, trellis::Quantizer>>;
 
 }  // namespace cgx::gpu

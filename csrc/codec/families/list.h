@@ -6,6 +6,8 @@
 
 #define CGX_FAMILIES(FAMILY) \
   FAMILY(maxmin)             \
+  FAMILY(rotated)            \
+  FAMILY(trellis)            \
   FAMILY(half)               \
   FAMILY(raw)
 

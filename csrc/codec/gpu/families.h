@@ -1,8 +1,11 @@
 // How the kernels take the families of codecs in: by a list of structs, one for each family that
-// has kernels (families/gpu_list.h). families/maxmin/gpu/tiles.h is the model. All families are
-// compiled together, each in a namespace of its own. Such a struct has only static members:
+// has kernels, or for several that share them (families/gpu_list.h). families/maxmin/gpu/tiles.h is
+// the model. All families are compiled together, each in a namespace of its own. Such a struct has
+// only static members:
 //
-//   kFamily    the number of the family's declaration; RunTable::add() sets it in the runs
+//   serves(family)
+//              whether it is the struct of the family of this number: of a declaration, as
+//              RunTable::add() sets it in the runs
 //   Memory     what the threads of a block share beside Shared: trivial, without initializers
 //   encode(block, shared, memory, tile, key, message)
 //              shared.values to the message, and its codes into shared.codes
@@ -14,8 +17,9 @@
 //
 // and for buckets that cross the borders of tiles (CodecRun::long_buckets), whose values come tile
 // by tile, with calls of decode() between them where they are sums; a family without such buckets
-// inherits these from NoLongBuckets:
+// inherits NoLongBuckets:
 //
+//   kLongBuckets = true
 //   begin_bucket(memory, t)
 //   see(shared, memory, from, n, t)                  the values [from, n) of a tile
 //   end_bucket(memory, run, bucket, message, t)      writes the meta of the bucket
@@ -30,10 +34,15 @@ namespace cgx::gpu {
 template <typename... Families>
 struct FamilyList;
 
+/// Which structs of a list a kernel needs: kernels of long buckets are compiled without the others.
+enum class Needs : uint8_t { kAll, kLongBuckets };
+
 template <>
 struct FamilyList<> {
   struct Memory {};
   static constexpr CGX_HD bool has(uint8_t) { return false; }
+  template <Needs needs, typename Work>
+  static CGX_HD void with(uint8_t, Memory&, const Work&) {}
 };
 
 template <typename First, typename... Rest>
@@ -44,17 +53,20 @@ struct FamilyList<First, Rest...> {
   };
 
   static constexpr CGX_HD bool has(uint8_t family) {
-    return family == First::kFamily || FamilyList<Rest...>::has(family);
+    return First::serves(family) || FamilyList<Rest...>::has(family);
   }
 
   /// Calls work(struct, its memory) for the struct of the family of this number, which is in the
-  /// list (RunTable::add() checks): the last one's number is not compared.
-  template <typename Work>
+  /// list (RunTable::add() checks).
+  template <Needs needs, typename Work>
   static CGX_HD void with(uint8_t family, Memory& memory, const Work& work) {
-    if constexpr (sizeof...(Rest) > 0) {
-      if (family != First::kFamily) return FamilyList<Rest...>::with(family, memory.rest, work);
+    if constexpr (needs == Needs::kLongBuckets && !First::kLongBuckets) {
+      FamilyList<Rest...>::template with<needs>(family, memory.rest, work);
+    } else if (First::serves(family)) {
+      work(First{}, memory.first);
+    } else {
+      FamilyList<Rest...>::template with<needs>(family, memory.rest, work);
     }
-    work(First{}, memory.first);
   }
 };
 
@@ -66,12 +78,7 @@ struct BlockMemory {
 };
 
 struct NoLongBuckets {
-  template <typename Memory>
-  static CGX_HD void begin_bucket(Memory&, uint32_t) {}
-  template <typename Memory>
-  static CGX_HD void see(const Shared&, Memory&, uint32_t, uint32_t, uint32_t) {}
-  template <typename Memory>
-  static CGX_HD void end_bucket(Memory&, const CodecRun&, uint64_t, unsigned char*, uint32_t) {}
+  static constexpr bool kLongBuckets = false;
 };
 
 }  // namespace cgx::gpu

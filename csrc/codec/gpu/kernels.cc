@@ -28,6 +28,10 @@ KernelModule::KernelModule(const Driver& driver, const void* image)
   GPU(driver, get_function, &decode_, module_, "cgx_decode");
   GPU(driver, get_function, &sum_, module_, "cgx_sum");
   GPU(driver, get_function, &long_encode_, module_, "cgx_long_encode");
+  GPU(driver, get_function, &encode_feedback_, module_, "cgx_encode_feedback");
+  GPU(driver, get_function, &sum_feedback_, module_, "cgx_sum_feedback");
+  GPU(driver, get_function, &long_encode_feedback_, module_, "cgx_long_encode_feedback");
+  GPU(driver, get_function, &long_sum_feedback_, module_, "cgx_long_sum_feedback");
   GPU(driver, get_function, &long_sum_, module_, "cgx_long_sum");
   GPU(driver, get_function, &finite_, module_, "cgx_finite");
 }
@@ -46,8 +50,9 @@ void KernelModule::launch(device::Function kernel, const Call& call, uint64_t wo
 }
 
 void KernelModule::encode(const EncodeCall& call, device::Stream stream) const {
-  launch(long_encode_, call, call.table.long_buckets, stream);
-  launch(encode_, call, call.table.tiles, stream);
+  const bool feedback = call.feedback.residual != nullptr;
+  launch(feedback ? long_encode_feedback_ : long_encode_, call, call.table.long_buckets, stream);
+  launch(feedback ? encode_feedback_ : encode_, call, call.table.tiles, stream);
 }
 
 void KernelModule::decode(const DecodeCall& call, device::Stream stream) const {
@@ -55,8 +60,11 @@ void KernelModule::decode(const DecodeCall& call, device::Stream stream) const {
 }
 
 void KernelModule::sum(const SumCall& call, device::Stream stream) const {
-  if (call.encoded != nullptr) launch(long_sum_, call, call.table.long_buckets, stream);
-  launch(sum_, call, call.table.tiles, stream);
+  const bool feedback = call.feedback.residual != nullptr;
+  if (call.encoded != nullptr) {
+    launch(feedback ? long_sum_feedback_ : long_sum_, call, call.table.long_buckets, stream);
+  }
+  launch(feedback ? sum_feedback_ : sum_, call, call.table.tiles, stream);
 }
 
 void KernelModule::finite(const FiniteCall& call, device::Stream stream) const {

@@ -38,6 +38,9 @@ class KernelModule {
   device::Module module_ = nullptr;
   device::Function encode_ = nullptr, decode_ = nullptr, sum_ = nullptr;
   device::Function long_encode_ = nullptr, long_sum_ = nullptr, finite_ = nullptr;
+  // With error feedback.
+  device::Function encode_feedback_ = nullptr, sum_feedback_ = nullptr;
+  device::Function long_encode_feedback_ = nullptr, long_sum_feedback_ = nullptr;
   unsigned most_blocks_ = 1;
 };
 

@@ -37,8 +37,10 @@ struct alignas(8) CodecRun {
 };
 static_assert(sizeof(CodecRun) == 96, "the table is read by the device as it lies on the host");
 
-/// Values that a tile holds at most, and the threads that share its work.
+/// Values that a tile holds, and the threads that share its work.
 constexpr uint32_t kTile = 2048;
+/// Values of the longest tile: of families whose blocks must not cross tiles.
+constexpr uint32_t kLongestTile = 4096;
 constexpr uint32_t kThreads = 256;
 /// Values that a thread codes at once. Where buckets are multiples of it, a group lies in one
 /// bucket and `inverse` is not 0.

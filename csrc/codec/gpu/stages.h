@@ -7,6 +7,8 @@
 //                            `lanes` neighbours, a power of two up to 32: team.lanes says how many
 //                            they are, team.exchange(value, step) gives the value of the thread
 //                            whose number differs by `step`, a power of two less than team.lanes
+//   Kept                     a thread's own values of a tile, from phase to phase: at(t, k) of
+//                            thread t, for the tile's value t + k * kThreads
 //
 // What a stage does with coded values is the families': see families.h.
 #pragma once
@@ -22,12 +24,23 @@ struct Table {
   uint32_t n_runs;
 };
 
+/// Error feedback (reduce/schedule/residual.h). A run's `index` is its place in the residual.
+struct Feedback {
+  enum class Keep : uint8_t { kNothing, kSet, kAdd };
+  unsigned char* residual;  // of place 0; null: there is none
+  Type type;                // float32 or bfloat16
+  Type rounded;             // what decoded values are rounded to
+  uint8_t plus;             // own values are added to the residual first
+  Keep keep;
+};
+
 struct EncodeCall {
   Table table;
   const unsigned char* x;  // the call's tensor
   RandomKey key;
   Type type;
   unsigned char* messages[kMostMessages];
+  Feedback feedback;
 };
 
 struct DecodeCall {
@@ -52,6 +65,7 @@ struct SumCall {
   Type own;   // of x
   Type type;  // of y
   const unsigned char* payloads[kMostMessages];
+  Feedback feedback;
 };
 
 /// Sets *met to 1 where a value of x is not finite, or is not once it is written in the type that
@@ -64,7 +78,7 @@ struct FiniteCall {
 };
 
 /// Values of a tile from a message, or added to shared.values.
-template <typename Block, typename Families>
+template <Needs needs = Needs::kAll, typename Block, typename Families>
 CGX_HD void decode_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                         const unsigned char* message, bool add) {
   Shared& shared = memory.shared;
@@ -73,7 +87,7 @@ CGX_HD void decode_tile(Block& block, BlockMemory<Families>& memory, const Tile&
       load_phase(shared, tile, message + tile.raw_at(), tile.run->wire, add, t);
     });
   }
-  Families::with(tile.run->family, memory.family, [&](auto family, auto& own) {
+  Families::template with<needs>(tile.run->family, memory.family, [&](auto family, auto& own) {
     decltype(family)::decode(block, shared, own, tile, message, add);
   });
 }
@@ -87,9 +101,10 @@ CGX_HD void encode_tile(Block& block, BlockMemory<Families>& memory, const Tile&
     return block.phase(
         [&](uint32_t t) { store_phase(shared, tile, message + tile.raw_at(), tile.run->wire, t); });
   }
-  Families::with(tile.run->family, memory.family, [&](auto family, auto& own) {
-    decltype(family)::encode(block, shared, own, tile, key, message);
-  });
+  Families::template with<Needs::kAll>(
+      tile.run->family, memory.family, [&](auto family, auto& own) {
+        decltype(family)::encode(block, shared, own, tile, key, message);
+      });
 }
 
 /// Decodes to shared.values the message that encode_tile() has just written.
@@ -97,19 +112,87 @@ template <typename Block, typename Families>
 CGX_HD void decode_encoded_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                                 const unsigned char* message) {
   if (tile.run->family == kRaw) return decode_tile(block, memory, tile, message, false);
-  Families::with(tile.run->family, memory.family, [&](auto family, auto& own) {
-    decltype(family)::decode_again(block, memory.shared, own, tile);
+  Families::template with<Needs::kAll>(
+      tile.run->family, memory.family, [&](auto family, auto& own) {
+        decltype(family)::decode_again(block, memory.shared, own, tile);
+      });
+}
+
+/// This rank's values of a tile into shared.values, or added to them. with_feedback: the residual
+/// is added first, where the call asks for it.
+template <bool with_feedback, typename Block>
+CGX_HD void load_own(Block& block, Shared& shared, const Tile& tile, const unsigned char* x,
+                     Type type, bool add, const Feedback& feedback) {
+  if constexpr (with_feedback) {
+    if (feedback.plus) {
+      return block.phase([&](uint32_t t) {
+        load_with_residual_phase(shared, tile, x, type, feedback.residual, feedback.type, add, t);
+      });
+    }
+  }
+  block.phase([&](uint32_t t) { load_phase(shared, tile, x, type, add, t); });
+}
+
+/// Remembers shared.values.
+template <typename Block>
+CGX_HD void keep_values(Block& block, const Shared& shared, const Tile& tile,
+                        typename Block::Kept& kept) {
+  block.phase([&](uint32_t t) {
+    CGX_UNROLL for (uint32_t k = 0; k < kLongestTile / kThreads; ++k) {
+      const uint32_t i = t + k * kThreads;
+      if (i < tile.n) kept.at(t, k) = shared.values[i];
+    }
   });
+}
+
+/// The residual gets what was kept, less shared.values, times the divisor; where that is not
+/// finite, it stays.
+template <typename Block>
+CGX_HD void keep_error(Block& block, const Shared& shared, const Tile& tile,
+                       typename Block::Kept& kept, const Feedback& feedback, float divisor) {
+  const uint32_t bytes = size_of(feedback.type);
+  unsigned char* residual = feedback.residual + tile.residual_at(feedback.type);
+  block.phase([&](uint32_t t) {
+    CGX_UNROLL for (uint32_t k = 0; k < kLongestTile / kThreads; ++k) {
+      const uint32_t i = t + k * kThreads;
+      if (i >= tile.n) continue;
+      const float sent = widen(narrow(shared.values[i], feedback.rounded), feedback.rounded);
+      float error = rn_mul(rn_sub(kept.at(t, k), sent), divisor);
+      unsigned char* at = residual + i * bytes;
+      if (feedback.keep == Feedback::Keep::kAdd) {
+        error = rn_add(error, widen(load_word(at, bytes), feedback.type));
+      }
+      const uint32_t word = narrow(error, feedback.type);
+      if (is_finite(widen(word, feedback.type))) store_word(at, bytes, word);
+    }
+  });
+}
+
+template <bool with_feedback, typename Block, typename Families>
+CGX_HD void encode_one_tile(Block& block, BlockMemory<Families>& memory, const EncodeCall& call,
+                            uint64_t number) {
+  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  unsigned char* message = call.messages[tile.run->message];
+  load_own<with_feedback>(block, memory.shared, tile, call.x + tile.value_at(call.type), call.type,
+                          false, call.feedback);
+  if constexpr (!with_feedback) return encode_tile(block, memory, tile, call.key, message);
+  typename Block::Kept kept;
+  keep_values(block, memory.shared, tile, kept);
+  encode_tile(block, memory, tile, call.key, message);
+  decode_encoded_tile(block, memory, tile, message);
+  keep_error(block, memory.shared, tile, kept, call.feedback, 1.0f);
 }
 
 template <typename Block, typename Families>
 CGX_HD void encode_stage(Block& block, BlockMemory<Families>& memory, const EncodeCall& call,
                          uint64_t number) {
-  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
-  block.phase([&](uint32_t t) {
-    load_phase(memory.shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
-  });
-  encode_tile(block, memory, tile, call.key, call.messages[tile.run->message]);
+  encode_one_tile<false>(block, memory, call, number);
+}
+/// With error feedback; the same for the other stages.
+template <typename Block, typename Families>
+CGX_HD void encode_feedback_stage(Block& block, BlockMemory<Families>& memory,
+                                  const EncodeCall& call, uint64_t number) {
+  encode_one_tile<true>(block, memory, call, number);
 }
 
 template <typename Block, typename Families>
@@ -125,17 +208,17 @@ CGX_HD void decode_stage(Block& block, BlockMemory<Families>& memory, const Deco
 }
 
 /// The sum of a tile in shared.values.
-template <typename Block, typename Families>
+template <bool with_feedback, Needs needs = Needs::kAll, typename Block, typename Families>
 CGX_HD void sum_tile(Block& block, BlockMemory<Families>& memory, const SumCall& call,
                      const Tile& tile) {
   Shared& shared = memory.shared;
   for (uint32_t r = 0; r < call.ranks; ++r) {
     const bool add = r > 0;
     if (call.payloads[r] != nullptr) {
-      decode_tile(block, memory, tile, call.payloads[r], add);
+      decode_tile<needs>(block, memory, tile, call.payloads[r], add);
     } else {
       const unsigned char* own = call.x + tile.value_at(call.own);
-      block.phase([&](uint32_t t) { load_phase(shared, tile, own, call.own, add, t); });
+      load_own<with_feedback>(block, shared, tile, own, call.own, add, call.feedback);
     }
   }
   if (call.divisor == 1.0f) return;
@@ -175,41 +258,84 @@ CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
 
 /// Writes the meta of bucket `number` of all long buckets. Runs before encode_stage() and
 /// sum_stage().
+template <bool with_feedback, typename Block, typename Families>
+CGX_HD void encode_long_bucket(Block& block, BlockMemory<Families>& memory, const EncodeCall& call,
+                               uint64_t number) {
+  const CodecRun& run = long_run(call.table, number);
+  const auto fill = [&](const Tile& tile) {
+    load_own<with_feedback>(block, memory.shared, tile, call.x + tile.value_at(call.type),
+                            call.type, false, call.feedback);
+  };
+  Families::template with<Needs::kLongBuckets>(
+      run.family, memory.family, [&](auto family, auto& own) {
+        long_bucket<decltype(family)>(block, memory.shared, own, run, number - run.first_long,
+                                      call.messages[run.message], fill);
+      });
+}
+template <bool with_feedback, typename Block, typename Families>
+CGX_HD void sum_long_bucket(Block& block, BlockMemory<Families>& memory, const SumCall& call,
+                            uint64_t number) {
+  const CodecRun& run = long_run(call.table, number);
+  const auto fill = [&](const Tile& tile) {
+    sum_tile<with_feedback, Needs::kLongBuckets>(block, memory, call, tile);
+  };
+  Families::template with<Needs::kLongBuckets>(
+      run.family, memory.family, [&](auto family, auto& own) {
+        long_bucket<decltype(family)>(block, memory.shared, own, run, number - run.first_long,
+                                      call.encoded, fill);
+      });
+}
+
 template <typename Block, typename Families>
 CGX_HD void long_encode_stage(Block& block, BlockMemory<Families>& memory, const EncodeCall& call,
                               uint64_t number) {
-  const CodecRun& run = long_run(call.table, number);
-  const auto fill = [&](const Tile& tile) {
-    block.phase([&](uint32_t t) {
-      load_phase(memory.shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
-    });
-  };
-  Families::with(run.family, memory.family, [&](auto family, auto& own) {
-    long_bucket<decltype(family)>(block, memory.shared, own, run, number - run.first_long,
-                                  call.messages[run.message], fill);
-  });
+  encode_long_bucket<false>(block, memory, call, number);
+}
+template <typename Block, typename Families>
+CGX_HD void long_encode_feedback_stage(Block& block, BlockMemory<Families>& memory,
+                                       const EncodeCall& call, uint64_t number) {
+  encode_long_bucket<true>(block, memory, call, number);
 }
 template <typename Block, typename Families>
 CGX_HD void long_sum_stage(Block& block, BlockMemory<Families>& memory, const SumCall& call,
                            uint64_t number) {
-  const CodecRun& run = long_run(call.table, number);
-  const auto fill = [&](const Tile& tile) { sum_tile(block, memory, call, tile); };
-  Families::with(run.family, memory.family, [&](auto family, auto& own) {
-    long_bucket<decltype(family)>(block, memory.shared, own, run, number - run.first_long,
-                                  call.encoded, fill);
-  });
+  sum_long_bucket<false>(block, memory, call, number);
+}
+template <typename Block, typename Families>
+CGX_HD void long_sum_feedback_stage(Block& block, BlockMemory<Families>& memory,
+                                    const SumCall& call, uint64_t number) {
+  sum_long_bucket<true>(block, memory, call, number);
 }
 
 template <typename Block, typename Families>
 CGX_HD void sum_stage(Block& block, BlockMemory<Families>& memory, const SumCall& call,
                       uint64_t number) {
   const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
-  sum_tile(block, memory, call, tile);
+  sum_tile<false>(block, memory, call, tile);
   if (call.encoded != nullptr) encode_tile(block, memory, tile, call.key, call.encoded);
   if (call.y == nullptr) return;
   if (call.encoded != nullptr) decode_encoded_tile(block, memory, tile, call.encoded);
   unsigned char* y = call.y + tile.sum_at(call.type);
   block.phase([&](uint32_t t) { store_phase(memory.shared, tile, y, call.type, t); });
+}
+
+template <typename Block, typename Families>
+CGX_HD void sum_feedback_stage(Block& block, BlockMemory<Families>& memory, const SumCall& call,
+                               uint64_t number) {
+  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  typename Block::Kept kept;
+  sum_tile<true>(block, memory, call, tile);
+  keep_values(block, memory.shared, tile, kept);
+  if (call.encoded != nullptr) {
+    encode_tile(block, memory, tile, call.key, call.encoded);
+    decode_encoded_tile(block, memory, tile, call.encoded);
+  }
+  if (call.y != nullptr) {
+    unsigned char* y = call.y + tile.sum_at(call.type);
+    block.phase([&](uint32_t t) { store_phase(memory.shared, tile, y, call.type, t); });
+  }
+  if (call.feedback.keep == Feedback::Keep::kNothing) return;
+  keep_error(block, memory.shared, tile, kept, call.feedback, call.divisor);
 }
 
 template <typename Block, typename Families>

@@ -8,12 +8,19 @@
 #include "codec/gpu/run.h"
 #include "codec/ops/random.h"
 
+// Before a loop whose counter has to be known to a kernel's compiler: its arrays stay in registers.
+#if defined(CGX_DEVICE_COMPILER)
+#define CGX_UNROLL _Pragma("unroll")
+#else
+#define CGX_UNROLL
+#endif
+
 namespace cgx::gpu {
 
 /// The values of a tile in shared memory: a word is left out after every eighth one, so that
 /// threads which work on groups of eight read from different banks.
 struct Values {
-  float words[kTile + kTile / 8];
+  float words[kLongestTile + kLongestTile / 8];
   CGX_HD float& operator[](uint32_t i) { return words[i + i / 8]; }
   CGX_HD const float& operator[](uint32_t i) const { return words[i + i / 8]; }
 };
@@ -21,7 +28,7 @@ struct Values {
 /// What the threads of a block share, whatever the family.
 struct Shared {
   Values values;
-  alignas(16) unsigned char codes[kTile + 16];
+  alignas(16) unsigned char codes[kLongestTile + 16];
 };
 
 /// The part of a run that a tile covers.
@@ -38,6 +45,7 @@ struct Tile {
   CGX_HD uint64_t value_at(Type type) const;
   CGX_HD uint64_t sum_at(Type type) const;
   CGX_HD uint64_t raw_at() const;
+  CGX_HD uint64_t residual_at(Type type) const;
 };
 
 CGX_HD Tile tile_in(const CodecRun& run, uint64_t first, uint32_t n) {
@@ -67,6 +75,7 @@ CGX_HD uint32_t size_of(Type type) { return type == Type::kFloat32 ? 4 : 2; }
 
 CGX_HD uint64_t Tile::value_at(Type type) const { return (run->value + first) * size_of(type); }
 CGX_HD uint64_t Tile::sum_at(Type type) const { return (run->sum + first) * size_of(type); }
+CGX_HD uint64_t Tile::residual_at(Type type) const { return (run->index + first) * size_of(type); }
 CGX_HD uint64_t Tile::raw_at() const { return run->codes + first * size_of(run->wire); }
 
 /// `bytes` (2 or 4) of any alignment: raw values behind codes start at any byte.
@@ -160,6 +169,21 @@ CGX_HD void load_phase(Shared& shared, const Tile& tile, const unsigned char* fr
   }
 }
 
+/// The sums of two tensors' values into shared.values, or added to them. `residual` is the memory of
+/// place 0.
+CGX_HD void load_with_residual_phase(Shared& shared, const Tile& tile, const unsigned char* from,
+                                     Type type, const unsigned char* residual, Type residual_type,
+                                     bool add, uint32_t t) {
+  const uint32_t bytes = size_of(type), residual_bytes = size_of(residual_type);
+  residual += tile.residual_at(residual_type);
+  for (uint32_t i = t; i < tile.n; i += kThreads) {
+    const float x =
+        rn_add(widen(load_word(from + i * bytes, bytes), type),
+               widen(load_word(residual + i * residual_bytes, residual_bytes), residual_type));
+    shared.values[i] = add ? rn_add(shared.values[i], x) : x;
+  }
+}
+
 /// shared.values into memory.
 CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* to, Type type,
                         uint32_t t) {
@@ -173,13 +197,14 @@ CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* t
   }
 }
 
+CGX_HD bool is_finite(float x) { return (as_bits(x) & 0x7f800000u) != 0x7f800000u; }
+
 /// True if the thread's values stay finite in the wire type of the tile's run.
 CGX_HD bool all_finite_phase(const Shared& shared, const Tile& tile, uint32_t t) {
   const Type wire = tile.run->family == kRaw ? tile.run->wire : Type::kFloat32;
   bool finite = true;
   for (uint32_t i = t; i < tile.n; i += kThreads) {
-    const float x = widen(narrow(shared.values[i], wire), wire);
-    finite = finite && (as_bits(x) & 0x7f800000u) != 0x7f800000u;
+    finite = finite && is_finite(widen(narrow(shared.values[i], wire), wire));
   }
   return finite;
 }

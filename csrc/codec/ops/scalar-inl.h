@@ -89,4 +89,26 @@ class BitWriter {
   int held_ = 0;
 };
 
+/// Takes codes from such a stream. Reads nothing beyond the last byte that holds a code.
+class BitReader {
+ public:
+  BitReader(const std::byte* in, int bits) : in_(in), bits_(bits) {}
+  uint32_t get() {
+    if (held_ < bits_) {
+      word_ |= static_cast<uint32_t>(*in_++) << held_;
+      held_ += 8;
+    }
+    const uint32_t code = word_ & ((1u << bits_) - 1);
+    word_ >>= bits_;
+    held_ -= bits_;
+    return code;
+  }
+
+ private:
+  const std::byte* in_;
+  int bits_;
+  uint32_t word_ = 0;
+  int held_ = 0;
+};
+
 }  // namespace cgx::cpu::scalar

@@ -49,6 +49,90 @@ static inline I to_int_nearest(F a) { return _mm256_cvtps_epi32(a); }
 static inline I to_int_truncated(F a) { return _mm256_cvttps_epi32(a); }
 static inline F to_float(I a) { return _mm256_cvtepi32_ps(a); }
 static inline I bits_of(F a) { return _mm256_castps_si256(a); }
+static inline F float_of(I a) { return _mm256_castsi256_ps(a); }
+static inline I or_(I a, I b) { return _mm256_or_si256(a, b); }
+static inline I max_unsigned(I a, I b) { return _mm256_max_epu32(a, b); }
+static inline uint32_t reduce_max_unsigned(I a) {
+  __m128i v = _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+  v = _mm_max_epu32(v, _mm_shuffle_epi32(v, 0x4e));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(v, _mm_shuffle_epi32(v, 0xb1))));
+}
+template <int count>
+static inline I shift_left(I a) {
+  return _mm256_slli_epi32(a, count);
+}
+/// b where x < y, else a.
+static inline F select_less(F x, F y, F a, F b) {
+  return _mm256_blendv_ps(a, b, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
+}
+static inline I select_less(F x, F y, I a, I b) {
+  return bits_of(select_less(x, y, float_of(a), float_of(b)));
+}
+/// The second half of a, then the first half of b.
+static inline I join_halves(I a, I b) { return _mm256_permute2x128_si256(a, b, 0x21); }
+/// Eight floats of a; then, in vectors with room for them, eight of b.
+static inline F eight_of_each(const float* a, const float*) { return _mm256_loadu_ps(a); }
+static inline F eight_of_each(float a, float) { return set(a); }
+static inline void store_eight_of_each(float* a, float*, F v) { _mm256_storeu_ps(a, v); }
+static inline I shift_left(I a, I counts) { return _mm256_sllv_epi32(a, counts); }
+/// Codes that are bytes.
+static inline I load_codes(const uint8_t* codes) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+}
+/// Lane i is negated where bit i of the word is set.
+static inline F negate(F a, uint64_t word) {
+  const I bits = set_int(static_cast<uint32_t>(word));
+  const I place = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+  const I signs = and_(_mm256_sllv_epi32(bits, place), set_int(0x80000000u));
+  return float_of(exclusive_or(bits_of(a), signs));
+}
+/// Of lanes that are `step` apart, the first gets the sum, the second the difference.
+template <int step>
+static inline F butterfly(F a) {
+  F other;
+  if constexpr (step == 1) other = _mm256_permute_ps(a, 0xb1);
+  if constexpr (step == 2) other = _mm256_permute_ps(a, 0x4e);
+  if constexpr (step == 4) other = _mm256_permute2f128_ps(a, a, 1);
+  constexpr uint32_t kFirst = 0x3f800000u, kSecond = 0xbf800000u;  // 1, -1: no rounding
+  const I signs =
+      _mm256_setr_epi32(kFirst, static_cast<int>(step == 1 ? kSecond : kFirst),
+                        static_cast<int>(step == 2 ? kSecond : kFirst),
+                        static_cast<int>(step == 4 ? kFirst : kSecond),
+                        static_cast<int>(step == 4 ? kSecond : kFirst),
+                        static_cast<int>(step == 2 ? kFirst : kSecond),
+                        static_cast<int>(step == 1 ? kFirst : kSecond), static_cast<int>(kSecond));
+  return fused_add(a, float_of(signs), other);
+}
+/// Entries of a table of floats, by the low bits of an index. `entries`: a power of two.
+template <int entries>
+struct Table {
+  Table<entries / 2> low, high;
+  explicit Table(const float* table) : low(table), high(table + entries / 2) {}
+  F operator()(I index) const {
+    constexpr int kPlace = entries == 16 ? 28 : entries == 32 ? 27 : entries == 64 ? 26 : 25;
+    static_assert(entries <= 128);
+    return _mm256_blendv_ps(low(index), high(index), float_of(shift_left<kPlace>(index)));
+  }
+};
+template <int entries>
+  requires(entries <= 8)
+struct Table<entries> {
+  F all;
+  explicit Table(const float* table) {
+    alignas(32) float entry[8];
+    for (int i = 0; i < 8; ++i) entry[i] = table[i % entries];
+    all = _mm256_load_ps(entry);
+  }
+  F operator()(I index) const { return _mm256_permutevar8x32_ps(all, index); }
+};
+/// From this many entries on a gather() is faster.
+constexpr int kSlowTable = 64;
+/// Entries of a table in memory; the index is below its length.
+static inline I gather(const uint32_t* table, I index) {
+  return _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), index, 4);
+}
+static inline F gather(const float* table, I index) { return _mm256_i32gather_ps(table, index, 4); }
+
 /// 1 is added to a where x > y.
 static inline I increment_where_greater(I a, F x, F y) {
   return _mm256_sub_epi32(a, bits_of(_mm256_cmp_ps(x, y, _CMP_GT_OQ)));

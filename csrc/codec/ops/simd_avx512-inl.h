@@ -40,6 +40,89 @@ static inline I to_int_nearest(F a) { return _mm512_cvtps_epi32(a); }
 static inline I to_int_truncated(F a) { return _mm512_cvttps_epi32(a); }
 static inline F to_float(I a) { return _mm512_cvtepi32_ps(a); }
 static inline I bits_of(F a) { return _mm512_castps_si512(a); }
+static inline F float_of(I a) { return _mm512_castsi512_ps(a); }
+static inline I or_(I a, I b) { return _mm512_or_si512(a, b); }
+static inline I max_unsigned(I a, I b) { return _mm512_max_epu32(a, b); }
+static inline uint32_t reduce_max_unsigned(I a) { return _mm512_reduce_max_epu32(a); }
+template <int count>
+static inline I shift_left(I a) {
+  return _mm512_slli_epi32(a, count);
+}
+/// b where x < y, else a.
+static inline I select_less(F x, F y, I a, I b) {
+  return _mm512_mask_mov_epi32(a, _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b);
+}
+static inline F select_less(F x, F y, F a, F b) {
+  return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b);
+}
+/// The second half of a, then the first half of b.
+static inline I join_halves(I a, I b) { return _mm512_shuffle_i64x2(a, b, 0x4e); }
+/// Eight floats of a; then, in vectors with room for them, eight of b.
+static inline F eight_of_each(const float* a, const float* b) {
+  return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(a)), _mm256_loadu_ps(b), 1);
+}
+static inline F eight_of_each(float a, float b) {
+  return _mm512_insertf32x8(set(a), _mm256_set1_ps(b), 1);
+}
+static inline void store_eight_of_each(float* a, float* b, F v) {
+  _mm256_storeu_ps(a, _mm512_castps512_ps256(v));
+  _mm256_storeu_ps(b, _mm512_extractf32x8_ps(v, 1));
+}
+static inline I shift_left(I a, I counts) { return _mm512_sllv_epi32(a, counts); }
+/// Codes that are bytes.
+static inline I load_codes(const uint8_t* codes) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+}
+/// Lane i is negated where bit i of the word is set.
+static inline F negate(F a, uint64_t word) {
+  const I bits = bits_of(a);
+  return float_of(
+      _mm512_mask_xor_epi32(bits, static_cast<__mmask16>(word), bits, set_int(0x80000000u)));
+}
+/// Of lanes that are `step` apart, the first gets the sum, the second the difference.
+template <int step>
+static inline F butterfly(F a) {
+  F other;
+  if constexpr (step == 1) other = _mm512_permute_ps(a, 0xb1);
+  if constexpr (step == 2) other = _mm512_permute_ps(a, 0x4e);
+  if constexpr (step == 4) other = _mm512_shuffle_f32x4(a, a, 0xb1);
+  if constexpr (step == 8) other = _mm512_shuffle_f32x4(a, a, 0x4e);
+  // The difference in the second lanes, and where the mask has no bit the sum.
+  constexpr int kSecond = step == 1 ? 0xaaaa : step == 2 ? 0xcccc : step == 4 ? 0xf0f0 : 0xff00;
+  return _mm512_mask_sub_ps(add(other, a), static_cast<__mmask16>(kSecond), other, a);
+}
+/// Entries of a table of floats, by the low bits of an index. `entries`: a power of two.
+template <int entries>
+struct Table {
+  Table<entries / 2> low, high;
+  explicit Table(const float* table) : low(table), high(table + entries / 2) {}
+  F operator()(I index) const {
+    return _mm512_mask_blend_ps(_mm512_test_epi32_mask(index, set_int(entries / 2)), low(index),
+                                high(index));
+  }
+};
+template <int entries>
+  requires(entries <= 32)
+struct Table<entries> {
+  F low, high;
+  explicit Table(const float* table) {
+    alignas(64) float all[32];
+    for (int i = 0; i < 32; ++i) all[i] = table[i % entries];
+    low = _mm512_load_ps(all), high = _mm512_load_ps(all + 16);
+  }
+  F operator()(I index) const {
+    if constexpr (entries <= 16) return _mm512_permutexvar_ps(index, low);
+    return _mm512_permutex2var_ps(low, index, high);
+  }
+};
+/// From this many entries on a gather() is faster.
+constexpr int kSlowTable = 256;
+/// Entries of a table in memory; the index is below its length.
+static inline I gather(const uint32_t* table, I index) {
+  return _mm512_i32gather_epi32(index, table, 4);
+}
+static inline F gather(const float* table, I index) { return _mm512_i32gather_ps(index, table, 4); }
+
 /// 1 is added to a where x > y.
 static inline I increment_where_greater(I a, F x, F y) {
   return _mm512_mask_add_epi32(a, _mm512_cmp_ps_mask(x, y, _CMP_GT_OQ), a, _mm512_set1_epi32(1));

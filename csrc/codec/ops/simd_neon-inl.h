@@ -55,6 +55,91 @@ static inline I shift_right(I x, I counts) {
 static inline I to_int_nearest(F x) { return {vcvtnq_u32_f32(x.a), vcvtnq_u32_f32(x.b)}; }
 static inline I to_int_truncated(F x) { return {vcvtq_u32_f32(x.a), vcvtq_u32_f32(x.b)}; }
 static inline F to_float(I x) { return {vcvtq_f32_u32(x.a), vcvtq_f32_u32(x.b)}; }
+static inline I bits_of(F x) { return {vreinterpretq_u32_f32(x.a), vreinterpretq_u32_f32(x.b)}; }
+static inline F float_of(I x) { return {vreinterpretq_f32_u32(x.a), vreinterpretq_f32_u32(x.b)}; }
+static inline I or_(I x, I y) { return {vorrq_u32(x.a, y.a), vorrq_u32(x.b, y.b)}; }
+static inline I max_unsigned(I x, I y) { return {vmaxq_u32(x.a, y.a), vmaxq_u32(x.b, y.b)}; }
+static inline uint32_t reduce_max_unsigned(I x) { return vmaxvq_u32(vmaxq_u32(x.a, x.b)); }
+template <int count>
+static inline I shift_left(I x) {
+  return {vshlq_n_u32(x.a, count), vshlq_n_u32(x.b, count)};
+}
+/// y where p < q, else x.
+static inline I select_less(F p, F q, I x, I y) {
+  return {vbslq_u32(vcltq_f32(p.a, q.a), y.a, x.a), vbslq_u32(vcltq_f32(p.b, q.b), y.b, x.b)};
+}
+static inline F select_less(F p, F q, F x, F y) {
+  return {vbslq_f32(vcltq_f32(p.a, q.a), y.a, x.a), vbslq_f32(vcltq_f32(p.b, q.b), y.b, x.b)};
+}
+/// The second half of x, then the first half of y.
+static inline I join_halves(I x, I y) { return {x.b, y.a}; }
+/// Eight floats of x; then, in vectors with room for them, eight of y.
+static inline F eight_of_each(const float* x, const float*) {
+  return {vld1q_f32(x), vld1q_f32(x + 4)};
+}
+static inline F eight_of_each(float x, float) { return set(x); }
+static inline void store_eight_of_each(float* x, float*, F v) {
+  vst1q_f32(x, v.a), vst1q_f32(x + 4, v.b);
+}
+static inline I shift_left(I x, I counts) {
+  return {vshlq_u32(x.a, vreinterpretq_s32_u32(counts.a)),
+          vshlq_u32(x.b, vreinterpretq_s32_u32(counts.b))};
+}
+/// Codes that are bytes.
+static inline I load_codes(const uint8_t* codes) {
+  const uint16x8_t words = vmovl_u8(vld1_u8(codes));
+  return {vmovl_u16(vget_low_u16(words)), vmovl_u16(vget_high_u16(words))};
+}
+/// Lane i is negated where bit i of the word is set.
+static inline F negate(F x, uint64_t word) {
+  const uint32x4_t bits = vdupq_n_u32(static_cast<uint32_t>(word));
+  const int32x4_t low = {31, 30, 29, 28}, high = {27, 26, 25, 24};
+  const uint32x4_t sign = vdupq_n_u32(0x80000000u);
+  const I signs = {vandq_u32(vshlq_u32(bits, low), sign), vandq_u32(vshlq_u32(bits, high), sign)};
+  return float_of(exclusive_or(bits_of(x), signs));
+}
+/// Of lanes that are `step` apart, the first gets the sum, the second the difference.
+template <int step>
+static inline F butterfly(F x) {
+  if constexpr (step == 4) {
+    return {vaddq_f32(x.a, x.b), vsubq_f32(x.a, x.b)};
+  } else {
+    const auto half = [](float32x4_t v) {
+      const float32x4_t other = step == 1 ? vrev64q_f32(v) : vextq_f32(v, v, 2);
+      const uint32x4_t second = step == 1 ? uint32x4_t{0, ~0u, 0, ~0u} : uint32x4_t{0, 0, ~0u, ~0u};
+      return vbslq_f32(second, vsubq_f32(other, v), vaddq_f32(other, v));
+    };
+    return {half(x.a), half(x.b)};
+  }
+}
+/// Entries of a table in memory; the index is below its length.
+template <typename T>
+static inline void gather_all(const T* table, I index, T* all) {
+  uint32_t at[kLanes];
+  vst1q_u32(at, index.a), vst1q_u32(at + 4, index.b);
+  for (size_t i = 0; i < kLanes; ++i) all[i] = table[at[i]];
+}
+static inline I gather(const uint32_t* table, I index) {
+  uint32_t all[kLanes];
+  gather_all(table, index, all);
+  return {vld1q_u32(all), vld1q_u32(all + 4)};
+}
+static inline F gather(const float* table, I index) {
+  float all[kLanes];
+  gather_all(table, index, all);
+  return {vld1q_f32(all), vld1q_f32(all + 4)};
+}
+/// Entries of a table of floats, by the low bits of an index. `entries`: a power of two.
+template <int entries>
+struct Table {
+  const float* memory;
+  /// The table stays.
+  explicit Table(const float* table) : memory(table) {}
+  F operator()(I index) const { return gather(memory, and_(index, set_int(entries - 1))); }
+};
+/// From this many entries on a gather() is faster.
+constexpr int kSlowTable = 64;
+
 /// 1 is added to x where p > q.
 static inline I increment_where_greater(I x, F p, F q) {
   return {vsubq_u32(x.a, vcgtq_f32(p.a, q.a)), vsubq_u32(x.b, vcgtq_f32(p.b, q.b))};

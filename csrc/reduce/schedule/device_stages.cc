@@ -27,6 +27,24 @@ uint64_t place_in(const View& view, const Piece& piece) {
   return view.packed ? piece.packed : piece.offset;
 }
 
+gpu::Feedback feedback_of(const Call& call, bool plus, gpu::Feedback::Keep keep, DType rounded) {
+  if (call.residual.base == nullptr) return {};
+  return {base_of(call.residual), gpu::type_of(call.residual.dtype), gpu::type_of(rounded), plus,
+          keep};
+}
+
+gpu::Feedback::Keep keep_of(Feedback feedback) {
+  switch (feedback) {
+    case Feedback::kSet:
+      return gpu::Feedback::Keep::kSet;
+    case Feedback::kAdd:
+      return gpu::Feedback::Keep::kAdd;
+    case Feedback::kNone:
+      break;
+  }
+  return gpu::Feedback::Keep::kNothing;
+}
+
 // As many as a launch takes.
 template <typename Message, typename Launch>
 void in_parts(const std::vector<Message>& messages, const Launch& launch) {
@@ -87,7 +105,7 @@ gpu::Table DeviceStages::on_device(const gpu::RunTable& table) {
 }
 
 void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
-                          Stage stage) {
+                          Stage stage, bool final) {
   const device::InContext here(queue_.driver(), queue_.context());
   in_parts(chunks, [&](const std::vector<ChunkToSend>& part) {
     const auto place = [&](const Piece& piece) {
@@ -99,6 +117,8 @@ void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, co
       work.x = base_of(input);
       work.key = key_of(call, seeded.seed, stage);
       work.type = gpu::type_of(input.dtype);
+      work.feedback = feedback_of(call, input.plus_residual, gpu::Feedback::Keep::kSet,
+                                  final ? call.plan.dtype : DType::kFloat32);
       for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
       kernels_.encode(work, queue_.stream());
       // What is finite here may not be so in a type of 16 bits.
@@ -154,6 +174,11 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
     for (size_t i = 0; i < wanted.payloads.size(); ++i) {
       work.payloads[i] = bytes_at(wanted.payloads[i]);
     }
+    const bool plus = wanted.own.plus_residual;
+    if (plus || wanted.feedback != Feedback::kNone) {
+      work.feedback = feedback_of(call, plus, keep_of(wanted.feedback),
+                                  kept ? wanted.output.dtype : DType::kFloat32);
+    }
     kernels_.sum(work, queue_.stream());
   }
   if (!wanted.final || !kept || call.nonfinite != NonFinite::kRaise) return;
@@ -168,9 +193,13 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
 void DeviceStages::check_input(Call& call, const void* data, size_t values) {
   if (call.nonfinite != NonFinite::kRaise || values == 0) return;
   const device::InContext here(queue_.driver(), queue_.context());
-  gpu::RunTable table;
-  table.add(*raw_codec(), call.plan.dtype, 0, 0, values, 0, 0, 0);
-  look_for_nonfinite(call, table, data, call.plan.dtype);
+  const auto look = [&](const void* at, DType dtype) {
+    gpu::RunTable table;
+    table.add(*raw_codec(), dtype, 0, 0, values, 0, 0, 0);
+    look_for_nonfinite(call, table, at, dtype);
+  };
+  look(data, call.plan.dtype);
+  if (call.residual.base != nullptr) look(call.residual.base, call.residual.dtype);
 }
 
 void DeviceStages::look_for_nonfinite(Call& call, const gpu::RunTable& table, const void* data,

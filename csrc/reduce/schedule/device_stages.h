@@ -26,7 +26,8 @@ class DeviceStages {
   /// Waits for the work on the stream.
   ~DeviceStages();
 
-  void encode(Call& call, const std::vector<ChunkToSend>& chunks, const View& input, Stage stage);
+  void encode(Call& call, const std::vector<ChunkToSend>& chunks, const View& input, Stage stage,
+              bool final);
   void decode(Call& call, const std::vector<ReceivedChunk>& chunks, const View& output);
   void sum(Call& call, const Chunk& chunk, const Sum& wanted);
   void copy(void* to, const void* from, size_t bytes) const { queue_.copy(to, from, bytes); }

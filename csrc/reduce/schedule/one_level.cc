@@ -45,7 +45,7 @@ void all_reduce(Call& call, void* data) {
     team->announce(stage, round, shard_of(call, round));
   });
   channel.begin();
-  const View view{static_cast<std::byte*>(data), 0, call.plan.dtype};
+  const View view{static_cast<std::byte*>(data), 0, call.plan.dtype, false, true};
   for_each_step(rounds, stages, depth, [&](int stage, size_t round) {
     team->run(stage, {round, &shard_of(call, round), view, view, nullptr});
     if (stage == 0 && round == 0 && rounds > 1) channel.look_at_first();
@@ -57,7 +57,7 @@ void reduce_scatter(Call& call, const void* input, void* output) {
   const DType dtype = call.plan.dtype;
   const auto rank = static_cast<size_t>(channel.rank());
   const size_t shard = call.plan.values / static_cast<size_t>(channel.size());
-  const View in{static_cast<std::byte*>(const_cast<void*>(input)), 0, dtype};
+  const View in{static_cast<std::byte*>(const_cast<void*>(input)), 0, dtype, false, true};
   const View out{static_cast<std::byte*>(output), shard * rank, dtype};
   check_input(call, input, call.plan.values);
   auto chunks = [&](size_t round) -> const std::vector<Chunk>& {
@@ -92,7 +92,9 @@ void reduce_scatter(Call& call, const void* input, void* output) {
         for (int p : channel.sources()) {
           payloads[static_cast<size_t>(p)] = channel.receive(p, round);
         }
-        sum_chunk(call, chunks(round)[rank], {payloads, in, out, nullptr, call.divisor()});
+        sum_chunk(call, chunks(round)[rank],
+                  {payloads, in, out, nullptr, call.divisor(), /*final=*/true, /*own_index=*/-1,
+                   Feedback::kSet});
         for (int p : channel.peers()) channel.release(p);
       });
 }
@@ -102,7 +104,8 @@ void all_gather(Call& call, const void* input, void* output) {
   const DType dtype = call.plan.dtype;
   const auto rank = static_cast<size_t>(channel.rank());
   const size_t shard = call.plan.values / static_cast<size_t>(channel.size());
-  const View in{static_cast<std::byte*>(const_cast<void*>(input)), shard * rank, dtype};
+  const View in{static_cast<std::byte*>(const_cast<void*>(input)), shard * rank, dtype, false,
+                true};
   const View out{static_cast<std::byte*>(output), 0, dtype};
   check_input(call, input, shard);
   auto chunk = [&](size_t round, int p) -> const Chunk& {
@@ -119,7 +122,7 @@ void all_gather(Call& call, const void* input, void* output) {
       [&](size_t round) {
         const Chunk& own = chunk(round, channel.rank());
         std::byte* message = channel.open_broadcast(own.payload_bytes);
-        encode_chunk(call, own, in, Stage::kContribution, message);
+        encode_chunk(call, own, in, Stage::kContribution, message, /*final=*/true);
         decode_chunk(call, own, message, out);
         channel.post(round);
       },

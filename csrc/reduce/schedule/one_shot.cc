@@ -31,9 +31,11 @@ class OneShot final : public TeamAllReduce {
     for (int p : channel_.sources()) {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
     }
+    // The sum is rounded to the plan's dtype, alike on all ranks: one of them keeps the error.
+    const bool rounds = call_.plan.dtype != DType::kFloat32 && channel_.rank() == 0;
     sum_chunk(call_, chunk,
               {payloads_, round.source, round.output, nullptr, call_.divisor(),
-               /*final=*/true, channel_.rank()});
+               /*final=*/true, channel_.rank(), rounds ? Feedback::kAdd : Feedback::kNone});
     for (size_t i = 0; i < payloads_.size(); ++i) put_in_bundle(call_, round, i, payloads_[i]);
     for (int p : channel_.peers()) channel_.release(p);
   }

@@ -12,6 +12,10 @@
 //   ring                        partial sums travel around, then the sums               N
 //   reduce_scatter, all_gather  the halves of scatter_reduce_all_gather                 1
 //
+// Error feedback: a rank adds its residual to its input, and keeps there the error of everything that
+// it encodes. Every algorithm has a rank encode each of its values once at most, its contribution or
+// a sum, so the residual of a place is written once, by the encoding, and nothing else is stored.
+//
 // Two levels: the ranks of a host sum first, in fp32. Teams of one rank per host then reduce one
 // shard each by one of the above, and pass its encoded bytes on inside the host.
 #pragma once
@@ -26,6 +30,7 @@
 #include "reduce/plan/header.h"
 #include "reduce/plan/plan.h"
 #include "reduce/plan/topology.h"
+#include "reduce/schedule/view.h"
 #include "reduce/schedule/work_memory.h"
 #include "reduce/stats.h"
 
@@ -61,6 +66,8 @@ struct Call {
   DeviceStages* device = nullptr;
   /// Set if any rank has found a non-finite value; under NonFinite::kRaise only.
   bool met_nonfinite = false;
+  /// Error feedback (residual.h): fp32 or bf16 values beside those of the input. Null base: none.
+  View residual{};
 
   /// Divisor of sums over all ranks.
   float divisor() const { return identity.average ? static_cast<float>(plan.size) : 1.0F; }

@@ -47,7 +47,7 @@ class Ring final : public TeamAllReduce {
       payloads_ = {in, nullptr};  // nullptr: own values
       sum_chunk(call_, work,
                 {payloads_, round.source, complete ? round.output : View{}, out,
-                 complete ? call_.divisor() : 1.0F, complete});
+                 complete ? call_.divisor() : 1.0F, complete, /*own_index=*/-1, Feedback::kSet});
       if (complete) put_in_bundle(call_, round, index(stage), out);
     } else {
       decode_chunk(call_, work, in, round.output);

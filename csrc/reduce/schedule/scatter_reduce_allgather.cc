@@ -54,7 +54,9 @@ class ScatterReduceAllGather final : public TeamAllReduce {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
     }
     std::byte* message = channel_.open_broadcast(mine.payload_bytes);
-    sum_chunk(call_, mine, {payloads_, round.source, round.output, message, call_.divisor()});
+    sum_chunk(call_, mine,
+              {payloads_, round.source, round.output, message, call_.divisor(), /*final=*/true,
+               /*own_index=*/-1, Feedback::kSet});
     put_in_bundle(call_, round, static_cast<size_t>(channel_.rank()), message);
     for (int p : channel_.peers()) channel_.release(p);
     channel_.post(round.number);

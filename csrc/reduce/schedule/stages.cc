@@ -9,6 +9,7 @@
 #include "codec/ops/finite.h"
 #include "codec/ops/random.h"
 #include "reduce/schedule/device_stages.h"
+#include "reduce/schedule/residual.h"
 
 namespace cgx {
 namespace {
@@ -88,6 +89,13 @@ void add_values(const std::byte* x, DType dtype, size_t n, float* sum, float* mi
   for (size_t i = 0; i < n; ++i) sum[i] += mine[i];
 }
 
+// x = dtype(x), in place; `room` is for n values.
+void round_to(DType dtype, size_t n, float* x, float* room) {
+  if (dtype == DType::kFloat32) return;
+  from_float(x, dtype, n, room);
+  to_float(room, dtype, n, x);
+}
+
 const float* as_float32(const std::byte* x) { return reinterpret_cast<const float*>(x); }
 
 bool is_exact_float32(const Piece& piece, DType dtype) {
@@ -102,11 +110,13 @@ class Summing {
         wanted_(wanted),
         dtype_(call.plan.dtype),
         kept_(wanted.output.base != nullptr),
-        as_float_(kept_ && wanted.output.dtype == DType::kFloat32) {
+        as_float_(kept_ && wanted.output.dtype == DType::kFloat32),
+        feeds_back_(call.residual.base != nullptr && wanted.feedback != Feedback::kNone),
+        adds_residual_(call.residual.base != nullptr && wanted.own.plus_residual) {
     // The own values may lie where the output does: then they must be read before it is written.
     const bool reads_own = std::find(wanted.payloads.begin() + 1, wanted.payloads.end(), nullptr) !=
                            wanted.payloads.end();
-    in_place_ = as_float_ && !reads_own;
+    in_place_ = as_float_ && !reads_own && !feeds_back_;
   }
 
   bool met_nonfinite() const { return met_nonfinite_; }
@@ -126,15 +136,27 @@ class Summing {
     float* mine = scratch + std::min(block_values(*piece.codec), piece.count);
     add_up(piece, first, n, sum, mine);
     if (wanted_.divisor != 1) divide(sum, n, wanted_.divisor);
+    float* got = sum;  // what the ranks get
     if (wanted_.encoded != nullptr) {
       std::byte* encoded = wanted_.encoded + piece.payload;
       piece.codec->encode(sum, DType::kFloat32, dtype_, piece.count, first, n,
                           key_of(call_, piece.codec->seed(), Stage::kSum), piece.offset, encoded);
-      if (!kept_) return;
-      if (as_float_) sum = reinterpret_cast<float*>(out);
-      piece.codec->decode(encoded, dtype_, piece.count, first, n, sum, false);
+      if (!kept_ && !feeds_back_) return;
+      if (as_float_) {
+        got = reinterpret_cast<float*>(out);
+      } else if (feeds_back_) {
+        got = mine;
+      }
+      piece.codec->decode(encoded, dtype_, piece.count, first, n, got, false);
     }
-    if (reinterpret_cast<std::byte*>(sum) != out) from_float(sum, wanted_.output.dtype, n, out);
+    if (kept_ && reinterpret_cast<std::byte*>(got) != out) {
+      from_float(got, wanted_.output.dtype, n, out);
+    }
+    if (feeds_back_) {
+      if (kept_ && !as_float_) to_float(out, wanted_.output.dtype, n, got = mine);
+      keep_error(call_, piece, first, n, sum, got, wanted_.divisor,
+                 wanted_.feedback == Feedback::kAdd);
+    }
     // Finite inputs may overflow in the sum, or when it is rounded to 16 bits.
     if (wanted_.final && call_.nonfinite == NonFinite::kRaise &&
         !all_finite(out, wanted_.output.dtype, n)) {
@@ -145,7 +167,7 @@ class Summing {
   // In the order of the payloads.
   void add_up(const Piece& piece, size_t first, size_t n, float* sum, float* mine) {
     size_t next = 0;
-    if (is_exact_float32(piece, dtype_) && wanted_.payloads.size() >= 2) {
+    if (is_exact_float32(piece, dtype_) && wanted_.payloads.size() >= 2 && !adds_residual_) {
       add_pair(exact(piece, first, 0), exact(piece, first, 1), n, sum);
       next = 2;
     }
@@ -153,6 +175,9 @@ class Summing {
       const std::byte* payload = wanted_.payloads[next];
       if (payload != nullptr) {
         piece.codec->decode(payload + piece.payload, dtype_, piece.count, first, n, sum, next > 0);
+      } else if (adds_residual_) {
+        load_values(call_, wanted_.own, piece, first, n, next > 0 ? mine : sum);
+        if (next > 0) add_pair(sum, mine, n, sum);
       } else if (next > 0) {
         add_values(wanted_.own.at(piece, first), wanted_.own.dtype, n, sum, mine);
       } else {
@@ -172,11 +197,37 @@ class Summing {
   Call& call_;
   const Sum& wanted_;
   const DType dtype_;
-  const bool kept_;      // the sum goes somewhere
-  const bool as_float_;  // as fp32
+  const bool kept_;           // the sum goes somewhere
+  const bool as_float_;       // as fp32
+  const bool feeds_back_;     // its error goes to the residual
+  const bool adds_residual_;  // own values come with the residual
   bool in_place_ = false;
   std::atomic<bool> met_nonfinite_{false};
 };
+
+// encode_chunk(), block by block: a value, its encoding and its residual are touched while they are
+// in the cache.
+void encode_with_residual(Call& call, const Chunk& chunk, const View& input, Stage stage,
+                          std::byte* payload, bool final) {
+  const DType dtype = call.plan.dtype;
+  const size_t parts = parts_of(call, chunk);
+  const Scratch scratch(call, chunk, parts, 3);
+  spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t part) {
+    const RandomKey key = key_of(call, piece.codec->seed(), stage);
+    const size_t block = std::min(block_values(*piece.codec), piece.count);
+    float* wanted = scratch.of(part);
+    float* sent = wanted + block;
+    for (size_t done = 0; done < n; done += block) {
+      const size_t from = first + done, now = std::min(block, n - done);
+      load_values(call, input, piece, from, now, wanted);
+      piece.codec->encode(wanted, DType::kFloat32, dtype, piece.count, from, now, key, piece.offset,
+                          payload + piece.payload);
+      piece.codec->decode(payload + piece.payload, dtype, piece.count, from, now, sent, false);
+      if (final) round_to(dtype, now, sent, sent + block);
+      keep_error(call, piece, from, now, wanted, sent, 1, false);
+    }
+  });
+}
 
 }  // namespace
 
@@ -185,12 +236,14 @@ RandomKey key_of(const Call& call, uint64_t seed, Stage stage) {
 }
 
 void encode_chunks(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
-                   Stage stage) {
+                   Stage stage, bool final) {
   if (call.device != nullptr) {
     StageTimer timer(call.stats.encode_ns, "cgx:encode");
-    return call.device->encode(call, chunks, input, stage);
+    return call.device->encode(call, chunks, input, stage, final);
   }
-  for (const ChunkToSend& out : chunks) encode_chunk(call, *out.chunk, input, stage, out.payload);
+  for (const ChunkToSend& out : chunks) {
+    encode_chunk(call, *out.chunk, input, stage, out.payload, final);
+  }
 }
 
 void decode_chunks(Call& call, const std::vector<ReceivedChunk>& chunks, const View& output) {
@@ -207,15 +260,19 @@ void copy_bytes(Call& call, void* to, const void* from, size_t bytes) {
 }
 
 void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
-                  std::byte* payload) {
-  if (call.device != nullptr) return encode_chunks(call, {{&chunk, payload}}, input, stage);
+                  std::byte* payload, bool final) {
+  if (call.device != nullptr) return encode_chunks(call, {{&chunk, payload}}, input, stage, final);
   StageTimer timer(call.stats.encode_ns, "cgx:encode");
-  spread(call, chunk, parts_of(call, chunk),
-         [&](const Piece& piece, size_t first, size_t n, size_t) {
-           piece.codec->encode(input.at(piece, first), input.dtype, call.plan.dtype, piece.count,
-                               first, n, key_of(call, piece.codec->seed(), stage), piece.offset,
-                               payload + piece.payload);
-         });
+  if (call.residual.base != nullptr) {
+    encode_with_residual(call, chunk, input, stage, payload, final);
+  } else {
+    spread(call, chunk, parts_of(call, chunk),
+           [&](const Piece& piece, size_t first, size_t n, size_t) {
+             piece.codec->encode(input.at(piece, first), input.dtype, call.plan.dtype, piece.count,
+                                 first, n, key_of(call, piece.codec->seed(), stage), piece.offset,
+                                 payload + piece.payload);
+           });
+  }
   if (call.nonfinite != NonFinite::kRaise) return;
   for (const Piece& piece : chunk.pieces) {
     if (!piece.codec->holds_finite(payload + piece.payload, call.plan.dtype, piece.count)) {
@@ -259,9 +316,28 @@ void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
   if (summing.met_nonfinite()) call.met_nonfinite = true;
 }
 
+void add_residual(Call& call, void* data, size_t values) {
+  if (call.residual.base == nullptr || values == 0) return;
+  // The whole tensor as one exact piece, by its places in the residual.
+  Chunk all;
+  all.pieces.push_back({.offset = call.residual.first_value,
+                        .count = values,
+                        .codec = raw_codec().get(),
+                        .payload = 0,
+                        .bytes = values * size_of(call.plan.dtype),
+                        .packed = 0});
+  all.values = values;
+  const View view{static_cast<std::byte*>(data), call.residual.first_value, call.plan.dtype, false,
+                  true};
+  encode_chunk(call, all, view, Stage::kContribution, view.base);
+}
+
 void check_input(Call& call, const void* data, size_t values) {
   if (call.device != nullptr) return call.device->check_input(call, data, values);
-  if (call.nonfinite == NonFinite::kRaise && !all_finite(data, call.plan.dtype, values)) {
+  if (call.nonfinite != NonFinite::kRaise) return;
+  const View& residual = call.residual;
+  if (!all_finite(data, call.plan.dtype, values) ||
+      (residual.base != nullptr && !all_finite(residual.base, residual.dtype, values))) {
     call.met_nonfinite = true;
   }
 }

@@ -18,21 +18,6 @@ enum class Stage : int { kContribution = 0, kSum = 1, kInner = 2 };
 /// Key of the random generator for this rank's roundings in one stage of the call.
 RandomKey key_of(const Call& call, uint64_t seed, Stage stage);
 
-/// Address of values of the call's tensor.
-struct View {
-  std::byte* base = nullptr;  // null: nowhere
-  size_t first_value = 0;     // the value at base, unless packed
-  DType dtype = DType::kFloat32;
-  /// The values of a chunk lie one behind the other, in the order of its pieces.
-  bool packed = false;
-
-  /// Value number `value` of a piece.
-  std::byte* at(const Piece& piece, size_t value) const {
-    const size_t place = (packed ? piece.packed : piece.offset - first_value) + value;
-    return base + place * size_of(dtype);
-  }
-};
-
 /// A chunk and the message that carries it.
 struct ChunkToSend {
   const Chunk* chunk;
@@ -43,11 +28,12 @@ struct ReceivedChunk {
   const std::byte* payload;
 };
 
-/// Encodes the values of chunks into their messages' payloads.
+/// Encodes the values of chunks into their messages' payloads. A residual gets the errors. `final`:
+/// they are the result of the call, rounded to the plan's dtype where they are decoded.
 void encode_chunks(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
-                   Stage stage);
+                   Stage stage, bool final = false);
 void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
-                  std::byte* payload);
+                  std::byte* payload, bool final = false);
 
 /// Decodes messages' payloads to `output` (of the plan's dtype, or fp32).
 void decode_chunks(Call& call, const std::vector<ReceivedChunk>& chunks, const View& output);
@@ -55,6 +41,13 @@ void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, cons
 
 /// Bytes between the call's tensors, messages and work memory.
 void copy_bytes(Call& call, void* to, const void* from, size_t bytes);
+
+/// What a sum does with the call's residual, if there is one.
+enum class Feedback : uint8_t {
+  kNone,
+  kSet,  // replaces it by the error: (what was summed - what the ranks get) * divisor
+  kAdd,  // adds the error to it
+};
 
 struct Sum {
   /// By summand, in order; nullptr: the values of `own`, unrounded.
@@ -70,12 +63,18 @@ struct Sum {
   bool final = true;
   /// Index of this rank's own payload; -1: none.
   int own_index = -1;
+  Feedback feedback = Feedback::kNone;
 };
 
 /// Sums a chunk over several ranks.
 void sum_chunk(Call& call, const Chunk& chunk, const Sum& sum);
 
-/// Under NonFinite::kRaise: checks this rank's input for NaN and Inf before anything is sent.
+/// data += the call's residual, which keeps what is lost when the sum is rounded to the plan's
+/// dtype. For values that travel as they are, and for groups of one rank.
+void add_residual(Call& call, void* data, size_t values);
+
+/// Under NonFinite::kRaise: checks this rank's input (and residual) for NaN and Inf before anything
+/// is sent.
 void check_input(Call& call, const void* data, size_t values);
 
 }  // namespace cgx

@@ -10,7 +10,7 @@ class AllReduce {
       : call_(call),
         levels_(call),
         hosts_(static_cast<int>(levels_.hosts)),
-        data_{static_cast<std::byte*>(data), 0, call.plan.dtype},
+        data_{static_cast<std::byte*>(data), 0, call.plan.dtype, false, true},
         stages_(team_stages(call.plan.algorithm, hosts_)),
         depth_(team_depth(call.plan.algorithm, hosts_, kCrossInFlight)),
         live_(live_rounds(stages_, depth_)) {
@@ -43,7 +43,12 @@ class AllReduce {
 
   // Memory of the host's sum of this rank's shard: the tensor itself if it is fp32.
   View partial(size_t number) {
-    if (!levels_.inner || !levels_.member || call_.plan.dtype == DType::kFloat32) return data_;
+    if (!levels_.inner || !levels_.member) return data_;
+    if (call_.plan.dtype == DType::kFloat32) {
+      View sums = data_;
+      sums.plus_residual = false;  // the sums have it
+      return sums;
+    }
     const Chunk& chunk = levels_.shard(number, levels_.local).inner;
     if (chunk.empty()) return data_;
     std::byte* block = call_.work.block(number % live_, chunk.values * sizeof(float));

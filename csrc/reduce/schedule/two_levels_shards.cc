@@ -69,7 +69,7 @@ class ReduceScatter : private Shards {
  public:
   ReduceScatter(Call& call, const void* input, void* output)
       : Shards(call),
-        input_{static_cast<std::byte*>(const_cast<void*>(input)), 0, dtype_},
+        input_{static_cast<std::byte*>(const_cast<void*>(input)), 0, dtype_, false, true},
         output_(static_cast<std::byte*>(output)) {}
 
   void run() {
@@ -147,7 +147,8 @@ class ReduceScatter : private Shards {
     std::byte* sums = call_.work.block(kStages, mine.values * size_of(dtype_));
     const View result{sums, 0, dtype_, true};
     sum_chunk(call_, mine,
-              {payloads_, partial(number, levels_.host), result, nullptr, call_.divisor()});
+              {payloads_, partial(number, levels_.host), result, nullptr, call_.divisor(),
+               /*final=*/true, /*own_index=*/-1, Feedback::kSet});
     for (int host : cross.peers()) cross.release(host);
     deliver(number, mine, result, out);
   }
@@ -183,7 +184,7 @@ class AllGather : private Shards {
   AllGather(Call& call, const void* input, void* output)
       : Shards(call),
         input_{static_cast<std::byte*>(const_cast<void*>(input)),
-               shard_values_ * static_cast<size_t>(call.identity.rank), dtype_},
+               shard_values_ * static_cast<size_t>(call.identity.rank), dtype_, false, true},
         output_{static_cast<std::byte*>(output), 0, dtype_} {
     for (int host = 0; host < static_cast<int>(levels_.hosts); ++host) {
       if (host != levels_.host) other_hosts_.push_back(host);
@@ -229,7 +230,7 @@ class AllGather : private Shards {
         levels_.member ? levels_.cross->open_broadcast(served(number).payload_bytes) : nullptr;
     // This rank is the first rank that its team serves, so its piece is the first of the message.
     std::byte* encoded = levels_.inner ? levels_.inner->open_broadcast(own.payload_bytes) : message;
-    encode_chunk(call_, own, input_, Stage::kContribution, encoded);
+    encode_chunk(call_, own, input_, Stage::kContribution, encoded, /*final=*/true);
     decode_chunk(call_, own, encoded, output_);
     if (levels_.inner) {
       if (message != nullptr) copy_bytes(call_, message, encoded, own.payload_bytes);

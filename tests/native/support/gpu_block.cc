@@ -1,6 +1,7 @@
 #include "gpu_block.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "../../device/host_kernels.h"
@@ -113,6 +114,75 @@ void check_sum(const BlockCase& c) {
   launch(call, table.tiles(), gpu::sum_stage);
   CHECK(equal(out.data(), encoded.data(), c.bytes()), name_of(c), ", payload of the sum");
   CHECK(equal(y.data(), result.data(), c.x.size()), name_of(c), ", sum");
+}
+
+void check_feedback(const BlockCase& c) {
+  const gpu::RunTable table = c.table();
+  for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+    const auto gpu_type = static_cast<gpu::Type>(type);
+    std::vector<float> owed(c.n), own(c.n), sent(c.n), sum(c.n), got(c.n);
+    for (size_t i = 0; i < c.n; ++i) owed[i] = static_cast<float>(i % 17) * 0.0625f;
+    std::vector<std::byte> start(c.n * size_of(type));
+    from_float(owed.data(), type, c.n, start.data());
+    const auto after = [&](const std::vector<float>& wanted, const std::vector<float>& received,
+                           float divisor, bool add) {
+      std::vector<std::byte> residual = start;
+      for (size_t i = 0; i < c.n; ++i) {
+        float error = (wanted[i] - received[i]) * divisor;
+        if (add) error += owed[i];
+        std::byte word[4];
+        float kept = 0;
+        from_float(&error, type, 1, word);
+        to_float(word, type, 1, &kept);
+        if (std::isfinite(kept)) std::memcpy(&residual[i * size_of(type)], word, size_of(type));
+      }
+      return residual;
+    };
+    to_float(c.x.data(), c.dtype, c.n, own.data());
+    for (size_t i = 0; i < c.n; ++i) own[i] += owed[i];
+    std::vector<std::byte> payload(c.bytes());
+    c.codec->encode(own.data(), DType::kFloat32, c.dtype, c.n, 0, c.n, kKey, kIndex,
+                    payload.data());
+    c.codec->decode(payload.data(), c.dtype, c.n, 0, c.n, sent.data(), false);
+
+    Memory x(c.x.size()), message(c.bytes()), residual(start.size());
+    copy(x.data(), c.x.data(), c.x.size());
+    copy(residual.data(), start.data(), start.size());
+    // The table counts from kIndex.
+    auto* base = reinterpret_cast<unsigned char*>(reinterpret_cast<uintptr_t>(residual.data()) -
+                                                  kIndex * size_of(type));
+    gpu::EncodeCall encode{view(table), x.data(), kKey, c.type(), {message.data()}, {}};
+    encode.feedback = {base, gpu_type, gpu::Type::kFloat32, 1, gpu::Feedback::Keep::kSet};
+    launch(encode, table.long_buckets(), gpu::long_encode_feedback_stage);
+    launch(encode, table.tiles(), gpu::encode_feedback_stage);
+    CHECK(equal(message.data(), payload.data(), c.bytes()), name_of(c), ", payload");
+    CHECK(equal(residual.data(), after(own, sent, 1, false).data(), start.size()), name_of(c),
+          ", residual ", cgx::name_of(type));
+
+    // The payload and the own values once more, averaged; rounded to the tensor's type.
+    for (size_t i = 0; i < c.n; ++i) sum[i] = sent[i] + own[i];
+    divide(sum.data(), c.n, 2.0f);
+    c.codec->encode(sum.data(), DType::kFloat32, c.dtype, c.n, 0, c.n, kKey, kIndex,
+                    payload.data());
+    c.codec->decode(payload.data(), c.dtype, c.n, 0, c.n, got.data(), false);
+    std::vector<std::byte> result(c.x.size());
+    from_float(got.data(), c.dtype, c.n, result.data());
+    to_float(result.data(), c.dtype, c.n, got.data());
+    for (const bool add : {false, true}) {
+      Memory y(c.x.size()), out(c.bytes());
+      copy(residual.data(), start.data(), start.size());
+      gpu::SumCall call{view(table), x.data(), out.data(), y.data(),         kKey, 2.0f,
+                        2,           c.type(), c.type(),   {message.data()}, {}};
+      const auto keep = add ? gpu::Feedback::Keep::kAdd : gpu::Feedback::Keep::kSet;
+      call.feedback = {base, gpu_type, c.type(), 1, keep};
+      launch(call, table.long_buckets(), gpu::long_sum_feedback_stage);
+      launch(call, table.tiles(), gpu::sum_feedback_stage);
+      CHECK(equal(out.data(), payload.data(), c.bytes()), name_of(c), ", payload of the sum");
+      CHECK(equal(y.data(), result.data(), c.x.size()), name_of(c), ", sum");
+      CHECK(equal(residual.data(), after(sum, got, 2, add).data(), start.size()), name_of(c),
+            ", residual of the sum");
+    }
+  }
 }
 
 bool finite_on_block(const BlockCase& c) {

@@ -45,6 +45,10 @@ void check_encode(const BlockCase& c);
 void check_decode(const BlockCase& c);
 void check_sum(const BlockCase& c);
 
+/// The same with error feedback: the residual that encode, and the sum of a payload and own values,
+/// leave behind.
+void check_feedback(const BlockCase& c);
+
 bool finite_on_block(const BlockCase& c);
 
 }  // namespace cgx::native

@@ -38,22 +38,14 @@ void encode(const Part& part, const std::byte* x, DType dtype, Rounding rounding
 
 void decode(const Part& part, const std::byte* meta_in, const std::byte* codes, float* y,
             bool add) {
-  const uint32_t mask = (1u << part.bits) - 1;
-  uint32_t word = 0;
-  int held = 0;
+  BitReader reader(codes, part.bits);
   for (size_t start = 0; start < part.n; start += part.bucket_size) {
     const size_t n = part.bucket_size < part.n - start ? part.bucket_size : part.n - start;
     MaxMinMeta meta;
     std::memcpy(&meta, meta_in, sizeof meta);
     meta_in += sizeof meta;
     for (size_t i = 0; i < n; ++i) {
-      if (held < part.bits) {
-        word |= static_cast<uint32_t>(*codes++) << held;
-        held += 8;
-      }
-      const float value = maxmin_value(meta, word & mask);
-      word >>= part.bits;
-      held -= part.bits;
+      const float value = maxmin_value(meta, reader.get());
       y[start + i] = add ? y[start + i] + value : value;
     }
   }

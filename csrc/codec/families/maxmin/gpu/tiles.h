@@ -8,8 +8,9 @@
 namespace cgx::gpu::maxmin {
 
 struct Tiles {
-  static constexpr uint8_t kFamily = kMaxMinFamily;
+  static constexpr CGX_HD bool serves(uint8_t family) { return family == kMaxMinFamily; }
   using Memory = BucketMemory;
+  static constexpr bool kLongBuckets = true;
 
   template <typename Block>
   static CGX_HD void encode(Block& block, Shared& shared, Memory& memory, const Tile& tile,

@@ -1,0 +1,15 @@
+// The loops of `trellis`, by SIMD level.
+#pragma once
+
+#include "codec/rotation/loops.h"
+
+namespace cgx::trellis {
+
+extern const rotation::Loops kScalarLoops;
+#if defined(__x86_64__)
+extern const rotation::Loops kAvx2Loops, kAvx512Loops;
+#elif defined(__aarch64__)
+extern const rotation::Loops kNeonLoops;
+#endif
+
+}  // namespace cgx::trellis
