@@ -1,14 +1,18 @@
-"""The communication hook of DistributedDataParallel and its per-layer policy.
+"""What training scripts use: DDP's communication hook, FSDP2's collectives, DiLoCo.
 
     from cgx_utils import CGXState, cgx_hook
 
     model = DistributedDataParallel(model)
     model.register_comm_hook(CGXState(), cgx_hook)
 
-`CGXState` decides which gradients are compressed; `cgx_hook` reduces them.
+`CGXState` decides which gradients are compressed; `cgx_hook` reduces them. `AdaptiveBits` has it
+choose the bits of each layer under a budget. `cgx_utils.fsdp.compress` is for `fully_shard`
+modules, `DiLoCo` for many local steps.
 """
 
+from cgx_utils.adaptive import AdaptiveBits
+from cgx_utils.diloco import DiLoCo
 from cgx_utils.hook import cgx_hook
 from cgx_utils.state import CGXState
 
-__all__ = ["CGXState", "cgx_hook"]
+__all__ = ["AdaptiveBits", "CGXState", "DiLoCo", "cgx_hook"]

@@ -20,7 +20,8 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
 
     The bucket's flat buffer is reduced in place: the sum in fp32, divided by the number of ranks
     before it is rounded to the buffer's dtype. Layers that `state` keeps exact travel in the same
-    messages. In a group with the option `autotune`, a bucket may be sent with more bits if that is
+    messages. With error feedback this rank's residual of the bucket is added first, and gets the
+    new error. In a group with the option `autotune`, a bucket may be sent with more bits if that is
     faster. Buckets of other dtypes (float64, complex) and sparse gradients are exact. Returns a
     future of the buffer.
 
@@ -55,11 +56,18 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
                 f"bucket {bucket.index()} holds {buffer.numel()} values, but its {len(parameters)} "
                 f"parameters have {planned}"
             )
+        state.measure(parameters, buffer, backend)
         work = backend.all_reduce_layers(
-            buffer, dist.ReduceOp.AVG, layers, tunable=True, chosen_by="cgx_hook"
+            buffer,
+            dist.ReduceOp.AVG,
+            layers,
+            tunable=True,
+            chosen_by="cgx_hook",
+            residual=state.residual(parameters, buffer, group),
         )
+        state.keep_residual(parameters, layers, work)
     if bucket.is_last():
-        state.end_step(backend)
+        state.end_step(backend, group)
     return _C.tensor_future(work, buffer)
 
 

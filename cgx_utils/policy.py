@@ -76,15 +76,15 @@ class Policy:
             text += f", overrides={found}"
         return text
 
-    def warn_of_unused(self, names: Iterable[str]) -> None:
+    def warn_of_unused(self, names: Iterable[str], where: str = "CGXState") -> None:
         """Warns of each regex that matches none of the model's parameter names, most likely a
-        typing error.
+        typing error. where: who was given the regexes.
         """
         known = list(names)
         for pattern in [*self._patterns, *self._overrides]:
             if not any(pattern.search(name) for name in known):
                 warnings.warn(
-                    f"CGXState: the pattern {pattern.pattern!r} matches none of the model's "
+                    f"{where}: the pattern {pattern.pattern!r} matches none of the model's "
                     f"{len(known)} parameters: {', '.join(known[:3])}, ...",
                     stacklevel=2,
                 )

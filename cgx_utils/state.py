@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
+from cgx_utils import error_feedback as feedback
+from cgx_utils.adaptive import AdaptiveBits
+from cgx_utils.decisions import Decisions, Layer
 from cgx_utils.defaults import Defaults
-from cgx_utils.owner import find_owner
+from cgx_utils.names import Names, missing
 from cgx_utils.policy import Policy
+from cgx_utils.report import Report
+from cgx_utils.saved import VERSION, check_adaptive, check_model, check_saved
 from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config
 from torch_cgx._warnings import warn
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 Plan = list[tuple[int, "Codec | None"]]
 
+_PURPOSE = "its layer_filter, overrides or adaptive"
 _MOST_LAYOUTS = 1024  # a model has tens of buckets, and rebuilds them once
 
 
@@ -49,13 +53,24 @@ class CGXState:
         sizes included; without, it changes how a compressed layer is compressed.
     named_parameters: `model.named_parameters()` or the model, for the names; by default the names
         in the DDP instance, without the leading "module.".
+    adaptive: chooses the bits of each compressed layer under a budget, from gradients measured on
+        all ranks (`AdaptiveBits`). Layers whose bits an override sets are left alone. "bits" of
+        compression_params then hold until the first decision only, after step 2; without it the
+        largest candidate in the budget does.
+    error_feedback: adds to each gradient what the encodings of earlier steps left out of it
+        (docs/numerics.md, Error feedback). One residual for each parameter that is reduced as fp32,
+        fp16 or bf16; exact ones stay 0.
+    error_feedback_memory: what a value of it takes: "fp32", "bf16", or "8bit" (maxmin with 8 bits
+        between the steps; not for CUDA tensors).
 
     After the first step, rank 0 of the group writes a line on stderr that says what is compressed
-    (unless the group's option `log` is off), or warns that nothing is compressed, with the reason.
+    (unless the group's option `log` is off), or warns that nothing is compressed, with the reason;
+    with `adaptive`, a line for each decision that changes bits.
 
     ValueError and TypeError name a bad key or value. Pickling drops the process group, plans and
-    names; a restored state uses the DDP instance that it is registered with. Not thread-safe (DDP
-    runs one hook at a time).
+    names, and keeps residuals by name, as state_dict() does (with a warning it drops them where the
+    names are not known); a restored state uses the DDP instance that it is registered with. Not
+    thread-safe (DDP runs one hook at a time).
     """
 
     def __init__(
@@ -67,6 +82,9 @@ class CGXState:
         layer_filter: Any = None,
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         named_parameters: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
+        adaptive: AdaptiveBits | None = None,
+        error_feedback: bool = False,
+        error_feedback_memory: str = "fp32",
     ):
         if isinstance(layer_min_size, bool) or not isinstance(layer_min_size, int):
             raise TypeError(f"layer_min_size={layer_min_size!r}; allowed: integers >= 0")
@@ -77,6 +95,8 @@ class CGXState:
                 f"compression_params={compression_params!r}; allowed: a dict of "
                 f"{', '.join(_config.KEYS)}, None"
             )
+        if adaptive is not None and not isinstance(adaptive, AdaptiveBits):
+            raise TypeError(f"adaptive={adaptive!r}; allowed: an AdaptiveBits, None")
         if process_group is not None:
             _check_group(process_group)
         params = _config.check_dict(compression_params or {}, "compression_params")
@@ -85,12 +105,14 @@ class CGXState:
             max(layer_min_size, _config.minimal_size()), params, layer_filter, overrides
         )
         self._defaults = Defaults()
-        self._names = None if named_parameters is None else _names_of(named_parameters)
+        self._decisions = None if adaptive is None else Decisions(adaptive, params.get("bits"))
+        self._model: dict[str, int] = {}  # that was decided for: numbers of values by name
+        self._names = Names(named_parameters)
+        self._feedback = feedback.make(error_feedback, error_feedback_memory)
         self._layouts: dict[Any, list[torch.Tensor]] = {}
         self._plans: dict[Any, Plan] = {}
-        self._choices: dict[int, Choice] = {}  # of parameters, by id, in the first step
+        self._choices: dict[int, Choice] = {}  # of parameters, by id
         self._summary: Summary | None = None
-        self._owner: weakref.ref[DistributedDataParallel] | None = None
         self._holders = 0
         self._checked_patterns = False
 
@@ -108,7 +130,8 @@ class CGXState:
         """Shows the defaults that hold without a group, as long as there is none."""
         from torch_cgx import _C
 
-        values = self._defaults.values(self._policy.params, None)
+        start = {} if self._decisions is None else {"bits": self._decisions.start_bits}
+        values = self._defaults.values({**self._policy.params, **start}, None)
         codec = _config.codec_of(values, values)
         shown = {"bits": values["bits"]}
         if codec is not None:
@@ -119,6 +142,10 @@ class CGXState:
         shown["layer_min_size"] = self.layer_min_size
         text = ", ".join(f"{key}={value!r}" for key, value in shown.items())
         rules = f"{text}{self._policy.describe_rules()}"
+        if self._decisions is not None:
+            rules += f", adaptive={self._decisions.parameters}"
+        if self._feedback is not None:
+            rules += f", error_feedback={self._feedback.memory}"
         found = "" if self._summary is None else f"{self._summary}; "
         return f"CGXState({rules}; {found}torch_cgx {_C.__version__}, {_C.cpu_level()})"
 
@@ -127,23 +154,109 @@ class CGXState:
         key = _content(parameters)
         # Signs of a second DDP instance: a new layout, the end of the first instance or, if both
         # have the same parameters, another reference to this state. Searching for it is slow.
-        gone = self._owner is not None and self._owner() is None
+        gone = self._names.lost_owner
         if key not in self._layouts or gone or sys.getrefcount(self) > self._holders:
             if len(self._layouts) >= _MOST_LAYOUTS or gone:
                 self._layouts.clear()
                 self._plans.clear()
+                self._choices.clear()
+                if self._decisions is not None:
+                    self._decisions.forget(gone)
             if gone:
-                self._owner = None
-            self._find_owner(parameters)
+                self._model = {}
+                self._names.forget_owner()
+            owner = self._names.find_owner(self, parameters)
+            if gone and self._feedback is not None:
+                self._feedback.keep_only(parameters if owner is None else owner.parameters())
             self._holders = max(self._holders, sys.getrefcount(self))
             # Kept alive, so that no other object gets one of these ids.
             self._layouts[key] = parameters
         if self.process_group is not None:
             return self.process_group
-        owner = self._known_owner()
+        owner = self._names.owner
         if owner is not None:
             return owner.process_group
         return dist.distributed_c10d._get_default_group()
+
+    def residual(
+        self, parameters: list[torch.Tensor], buffer: torch.Tensor, group: dist.ProcessGroup
+    ) -> torch.Tensor | None:
+        """The residual of a bucket, after `group_of`; None without error feedback. ValueError where
+        load_state_dict() got the residuals of another model.
+        """
+        if self._feedback is None:
+            return None
+        if self._feedback.waits_for_names:
+            self._feedback.restore(self._names.needed("the restored residuals"), group)
+        return self._feedback.take(_content(parameters), parameters, buffer, group)
+
+    def keep_residual(self, parameters: list[torch.Tensor], plan: Plan, work: dist.Work) -> None:
+        """Called with the work that writes the residual, before its future gets callbacks."""
+        if self._feedback is not None:
+            self._feedback.keep_after(work, _content(parameters), [numel for numel, _ in plan])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to go on after a restart, to be called on all ranks, or between
+        steps on any: {"version": 1} and, as far as this state has them, the sections
+
+        - "adaptive": the decision by parameter name, plain Python objects, equal on all ranks. A
+          decision that is under way is waited for.
+        - "error_feedback": {"residuals": {name: tensor}, "memory", "rank", "world_size",
+          "sequence"}. Residuals are copies of the shapes of their parameters, in units of a rank's
+          gradient, fp32 or (memory "bf16") bf16. Each rank has its own.
+
+        RuntimeError where parameters with residuals have no known names.
+        """
+        state: dict[str, Any] = {"version": VERSION}
+        if self._decisions is not None:
+            self._settle(None)
+            state["adaptive"] = {**self._decisions.state_dict(), "model": dict(self._model)}
+        if self._feedback is not None:
+            state["error_feedback"] = self._feedback.saved(self._names_of_residuals())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state_dict() of the same rank and model, in place of what this state has;
+        on all ranks alike, before the first step or between two. Residuals are taken by name when
+        the first bucket is reduced, or here if this state has named_parameters.
+
+        TypeError and ValueError name what does not fit: another version, a number of bits that is
+        not known here, a decision without `adaptive`, names and sizes of another model; at once
+        where the parameters' names are known, else at the next step, before anything is sent.
+        Saved with another number of ranks: a warning says which residuals are dropped, or begin
+        with zeros. A warning, too, if `state` has residuals and this object no error feedback.
+        What `state` lacks begins with zeros.
+        """
+        check_saved(state)
+        self._load_decision(state.get("adaptive"))
+        section = state.get("error_feedback")
+        if self._feedback is None:
+            if section is not None:
+                warn(
+                    "CGXState: load_state_dict drops the residuals of "
+                    f"{len(section['residuals'])} parameters, since error_feedback=False"
+                )
+            return
+        if section is None:
+            self._feedback.clear()
+            return
+        self._feedback.load(section)
+        if self._names.given is not None:
+            self._feedback.restore(self._names.given, None)
+
+    def _load_decision(self, saved: Any) -> None:
+        if saved is None:
+            return
+        if self._decisions is None:
+            raise ValueError(
+                "the restored state has a section 'adaptive', but this CGXState has none; allowed: "
+                "CGXState(adaptive=AdaptiveBits(...)), or a state without that section"
+            )
+        check_adaptive(saved, self._decisions.parameters.candidates)
+        check_model(saved["model"], self._names.known())
+        self._decisions.load_state_dict(saved)
+        self._model = dict(saved["model"])
+        self._plans.clear()
 
     def plan(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
         """The layers of a bucket, in its order: (number of values, codec or None for exact). Cached
@@ -152,45 +265,83 @@ class CGXState:
         backend: its options apply to keys that the state leaves open; the environment to keys that
         both leave open.
         """
+        if self._decisions is not None:
+            self._settle(backend)
         key = (_content(parameters), backend.serial)
         if key not in self._plans:
             self._plans[key] = self._build(parameters, backend)
         return self._plans[key]
 
     def keep_exact(self, parameters: list[torch.Tensor], why: str) -> None:
-        """Records for the summary that the hook reduced these parameters without a plan."""
-        if self._summary is None:
-            for parameter in parameters:
+        """Records that the hook reduced these parameters without a plan."""
+        for parameter in parameters:
+            if id(parameter) not in self._choices:
                 numel, dtype = parameter.numel(), parameter.dtype
                 self._choices[id(parameter)] = Choice(numel, dtype, None, why)
 
-    def end_step(self, backend: ProcessGroupCGX) -> None:
+    def measure(
+        self, parameters: list[torch.Tensor], buffer: torch.Tensor, backend: ProcessGroupCGX
+    ) -> None:
+        """Called before a planned bucket is reduced: measures it, if a decision is due."""
+        if self._decisions is None or not self._decisions.measures:
+            return
+        pieces = buffer.split([parameter.numel() for parameter in parameters])
+        for parameter, values in zip(parameters, pieces, strict=True):
+            self._decisions.measure(parameter, values, backend.rank())
+
+    def end_step(self, backend: ProcessGroupCGX, group: dist.ProcessGroup) -> None:
         """Called after the last bucket of a step; the first call reports what is compressed."""
+        if self._decisions is not None:
+            self._decisions.end_step(group)
         if self._summary is not None:
             return
         self._summary = Summary(self._choices.values(), backend.stats()["carrier"])
-        self._choices = {}
-        if backend.rank() != 0:
-            return
-        if not self._summary.compresses:
+        if not self._summary.compresses and backend.rank() == 0:
             warn(f"cgx: {self._summary}")
-        elif backend.settings()["log"] != "off":
-            # One write: a worker of the group may log at the same time.
-            sys.stderr.write(f"cgx: {self._summary}\n")
-            sys.stderr.flush()
+        else:
+            _log(str(self._summary), backend)
+
+    def report(self) -> Report:
+        """What the last step did with each parameter, on this rank; no communication. `.rows` is a
+        list of dicts, `print()` shows a table. Without rows before the first step.
+
+        Relative errors are those of `adaptive`, of the last gradients that it measured; else they
+        are None, and 0 for exact parameters.
+        """
+        names = {id(p): n for n, p in self._names.known()}
+        errors = {} if self._decisions is None else self._decisions.errors
+        rows = []
+        for key, choice in self._choices.items():
+            name = names.get(key)
+            rows.append((name, choice, errors.get(name or "") if choice.codec else 0.0))
+        order = {name: number for number, name in enumerate(names.values())}
+        return Report(sorted(rows, key=lambda row: order.get(row[0] or "", len(order))))
+
+    def _settle(self, backend: ProcessGroupCGX | None) -> None:
+        """Takes a new decision over. backend: None keeps the line about it for the next step."""
+        assert self._decisions is not None
+        if self._decisions.settle():
+            self._plans.clear()
+        if backend is not None and self._decisions.news:
+            _log(self._decisions.news, backend)
+            self._decisions.news = ""
 
     def _build(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
-        names = self._all_names() if self._policy.needs_names else None
+        if self._decisions is not None:
+            check_model(self._model, self._names.known())
+            self._model = {name: parameter.numel() for name, parameter in self._names.known()}
+        needs_names = self._policy.needs_names or self._decisions is not None
+        names = self._all_names() if needs_names else None
         layers: Plan = []
         for parameter in parameters:
             name = None
             if names is not None:
                 if id(parameter) not in names:
-                    raise _no_names(f"a parameter of shape {tuple(parameter.shape)} is not in them")
+                    shape = tuple(parameter.shape)
+                    raise missing(_PURPOSE, f"a parameter of shape {shape} is not in them")
                 name = names[id(parameter)]
             choice = self._choose(name, parameter, backend)
-            if self._summary is None:
-                self._choices[id(parameter)] = choice
+            self._choices[id(parameter)] = choice
             codec = choice.codec
             if codec is None and layers and layers[-1][1] is None:
                 layers[-1] = (layers[-1][0] + parameter.numel(), None)
@@ -205,57 +356,83 @@ class CGXState:
         config, why = self._policy.decide(name, parameter)
         if config is None:
             return Choice(numel, dtype, None, why)
+        local = backend.settings()["intra_compress"] is False and len(set(backend.hosts())) == 1
+        decides = self._decisions is not None and why != "overrides" and not local
+        if self._decisions is not None and decides:
+            assert name is not None
+            config = {**config, "bits": self._decisions.bits_of(name)}
+            candidates = self._candidates(name, self._defaults.values(config, backend))
+            self._decisions.layers[id(parameter)] = Layer(name, numel, dtype, candidates)
         full = self._defaults.values(config, backend)
         # Values that mean exact have already caused a warning where they were given.
         exact = _config.is_exact(full["bits"])
         codec = None if exact else _config.codec_of(full, full)
+        if codec is not None and self._feedback is not None:
+            feedback.check_codec(codec)
         if codec is None:
             origin = why or self._defaults.origin("bits", backend)
             return Choice(numel, dtype, None, f"bits={full['bits']} in {origin}")
-        if backend.settings()["intra_compress"] is False and len(set(backend.hosts())) == 1:
+        if local:
             return Choice(numel, dtype, None, "intra_compress=0, which keeps one host exact")
         return Choice(numel, dtype, codec)
+
+    def _candidates(self, name: str, full: dict[str, Any]) -> tuple[Codec, ...]:
+        """The codecs of a layer with each number of bits that `adaptive` may choose."""
+        assert self._decisions is not None
+        codecs = []
+        for bits in self._decisions.parameters.candidates:
+            values = {**full, "bits": bits}
+            try:
+                codec = _config.codec_of(values, values)
+            except ValueError as error:
+                raise ValueError(
+                    f"adaptive: candidates has {bits}, for {name!r}: {error}"
+                ) from None
+            assert codec is not None
+            codecs.append(codec)
+        return tuple(codecs)
 
     def _all_names(self) -> dict[int, str]:
         """Parameter id -> name. The ids stay valid: the model or the given list keeps the
         parameters.
         """
-        if self._names is None:
-            owner = self._known_owner()
-            if owner is None:
-                raise _no_names("the DistributedDataParallel instance was not found")
-            pairs = {id(p): n for n, p in owner.module.named_parameters(remove_duplicate=False)}
-        else:
-            pairs = {id(p): n for n, p in self._names}
+        pairs = {id(p): n for n, p in self._names.needed(_PURPOSE)}
         if not self._checked_patterns:
             self._checked_patterns = True
             self._policy.warn_of_unused(pairs.values())
         return pairs
 
-    def _known_owner(self) -> DistributedDataParallel | None:
-        return None if self._owner is None else self._owner()
-
-    def _find_owner(self, parameters: list[torch.Tensor]) -> DistributedDataParallel | None:
-        owner = find_owner(self, parameters)
-        previous = self._known_owner()
-        if owner is not None and previous is not None and owner is not previous:
-            raise RuntimeError(
-                "this CGXState was used by another DistributedDataParallel instance before, "
-                "which is still in use; make a CGXState for each"
-            )
-        if owner is not None:
-            self._owner = weakref.ref(owner)
-        return owner
+    def _names_of_residuals(self) -> dict[int, str]:
+        """By id of the parameter; empty as long as no parameter has a residual."""
+        assert self._feedback is not None
+        if not self._feedback.has_places:
+            return {}
+        return {id(p): name for name, p in self._names.needed("its residuals")}
 
     def __getstate__(self) -> dict[str, Any]:
-        dropped = {"process_group", "_layouts", "_plans", "_owner", "_names"}
+        dropped = {"process_group", "_layouts", "_plans", "_names"}
         dropped |= {"_choices", "_summary"}
-        return {key: value for key, value in self.__dict__.items() if key not in dropped}
+        state = {key: value for key, value in self.__dict__.items() if key not in dropped}
+        if self._feedback is not None:
+            try:
+                state["_feedback"] = self._feedback.detached(self._names_of_residuals())
+            except RuntimeError as error:
+                warn(f"CGXState: pickling drops the residuals: {error}")
+                state["_feedback"] = feedback.ErrorFeedback(self._feedback.memory)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, process_group=None, _names=None, _owner=None)
+        self.__dict__.update(state, process_group=None, _names=Names())
         self.__dict__.update(_layouts={}, _plans={}, _holders=0, _checked_patterns=False)
         self.__dict__.update(_choices={}, _summary=None)
+
+
+def _log(line: str, backend: ProcessGroupCGX) -> None:
+    """On rank 0, unless the group's option `log` is off."""
+    if backend.rank() == 0 and backend.settings()["log"] != "off":
+        # One write: a worker of the group may log at the same time.
+        sys.stderr.write(f"cgx: {line}\n")
+        sys.stderr.flush()
 
 
 def _check_group(group: Any) -> None:
@@ -266,26 +443,3 @@ def _check_group(group: Any) -> None:
 
 def _content(parameters: list[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     return tuple((id(parameter), parameter.numel()) for parameter in parameters)
-
-
-def _names_of(source: Any) -> list[tuple[str, torch.Tensor]]:
-    if isinstance(source, DistributedDataParallel):
-        source = source.module
-    if isinstance(source, torch.nn.Module):
-        source = source.named_parameters(remove_duplicate=False)
-    pairs = _config.list_of("named_parameters", source, "a module, (name, parameter) pairs, None")
-    for pair in pairs:
-        ok = isinstance(pair, tuple) and len(pair) == 2
-        if not (ok and isinstance(pair[0], str) and isinstance(pair[1], torch.Tensor)):
-            raise TypeError(
-                f"named_parameters holds {type(pair).__name__}; allowed: a module, or "
-                "(name, parameter) pairs as model.named_parameters() gives"
-            )
-    return pairs
-
-
-def _no_names(why: str) -> RuntimeError:
-    return RuntimeError(
-        f"CGXState needs the parameters' names for its layer_filter or overrides, and {why}; "
-        "pass named_parameters=model.named_parameters()"
-    )

@@ -1,0 +1,378 @@
+"""DiLoCo: local steps on every rank, then one compressed all-reduce of what they have changed.
+
+A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023,
+arXiv:2311.08105, algorithm 1. In place of their exact mean of the outer gradients, this one is
+quantized, with error feedback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import torch_cgx
+from cgx_utils import error_feedback as feedback
+from cgx_utils.agreement import compare, digest
+from cgx_utils.state import CGXState
+from torch_cgx._warnings import warn
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_BUCKET = 1 << 24  # values of an all-reduce, 64 MiB
+_KEYS = ("start", "outer", "residuals", "local_steps", "rounds", "rank", "world_size")
+
+
+class DiLoCo:
+    """Trains locally, and every `every` steps of the inner optimizer brings the ranks together.
+
+        outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+        with DiLoCo(model, inner, outer, every=100, config={"bits": 4}):
+            for batch in data:
+                ...
+                inner.step()  # the hundredth one ends with the outer step
+
+    As torchft's classes, it is a context manager that hooks `inner.step()`. Without the `with`,
+    call `step()` after each inner step. A loop whose GradScaler may skip steps on single ranks has
+    to do that, so that all ranks count alike.
+
+    The outer step: every parameter's change since the last one, start - now, is averaged over the
+    ranks, by an all-reduce of one flat fp32 bucket (several above 2^24 values). Parameters go back
+    to `start`, the mean becomes their gradient, and `outer.step()` is taken. Afterwards all ranks
+    have the same parameters, bit for bit. Gradients are as they were before. `error_feedback` adds
+    what a rank's encodings left out to its next change.
+
+    model: its parameters that require gradients take part: plain tensors (no DTensors) of fp32,
+        fp16 or bf16, on one device. Parameters and buffers are broadcast from rank 0 of the group
+        when the DiLoCo is made. Buffers (BatchNorm's statistics) are each rank's own from then on;
+        broadcast or average them before an evaluation that is to be the same everywhere.
+    inner: the optimizer of the local steps. outer: a torch optimizer that has all these parameters;
+        None: SGD(lr=0.7, momentum=0.9, nesterov=True), the paper's.
+    every: inner steps per outer step, >= 1.
+    config, layer_min_size, layer_filter, overrides: as `compression_params` and the others of
+        `CGXState`: by default 4 bits for parameters of more than one dimension and 1024 values, all
+        others exact, in the same message.
+    error_feedback: one residual of fp32 for each parameter, on every rank (docs/numerics.md, Error
+        feedback). ValueError with 1 bit and stochastic rounding.
+    nonfinite: what happens when the mean has a NaN or an infinity, on all ranks alike. "raise":
+        torch_cgx.NonFiniteError; "skip": a warning. Both leave the parameters at the start of the
+        round, and residuals and outer optimizer as they were.
+
+    Collective: made, stepped and ended by all ranks of the group. ValueError and TypeError name bad
+    arguments; torch_cgx.MismatchError, on all ranks, says which ranks were given another model,
+    `every` or configuration. A CgxError out of a step leaves parameters as the inner steps made
+    them. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        inner: torch.optim.Optimizer,
+        outer: torch.optim.Optimizer | None = None,
+        *,
+        every: int,
+        config: Mapping[str, Any] | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        layer_min_size: int = 1024,
+        layer_filter: Any = None,
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        error_feedback: bool = True,
+        nonfinite: str = "raise",
+    ):
+        from torch_cgx._backend import backend_of
+
+        _check_arguments(model, inner, outer, every, error_feedback, nonfinite)
+        self.every = every
+        self._named = _parameters(model)
+        parameters: list[torch.Tensor] = list(self._named.values())
+        if outer is None:
+            outer = torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
+        _check_outer(outer, self._named)
+        self.inner, self.outer = inner, outer
+        self._group = process_group
+        self._backend = backend_of(process_group, parameters[0].device)
+        self._state = CGXState(
+            process_group,
+            layer_min_size,
+            config,
+            layer_filter=layer_filter,
+            overrides=overrides,
+            named_parameters=self._named.items(),
+        )
+        self._buckets = _buckets(parameters)
+        plans = [self._state.plan(bucket, self._backend) for bucket in self._buckets]
+        if error_feedback:
+            for codec in {codec for plan in plans for _, codec in plan if codec is not None}:
+                feedback.check_codec(codec)
+        self._nonfinite = nonfinite
+        self._local_steps = self._rounds = 0
+        self._handle: Any = None
+        shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in self._named.items()]
+        codecs = [(n, c and c.describe()) for plan in plans for n, c in plan]
+        rules = {"every": every, "error_feedback": error_feedback, "nonfinite": nonfinite}
+        compare({"model": shapes, "configuration": codecs, **rules}, process_group)
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor.detach(), group=process_group, group_src=0)
+        self._start = [p.detach().clone() for p in parameters]
+        self._loaded = False
+        self._residuals: list[torch.Tensor] | None = None
+        if error_feedback:
+            self._residuals = [
+                torch.zeros(_numel(bucket), device=bucket[0].device) for bucket in self._buckets
+            ]
+
+    @property
+    def local_steps(self) -> int:
+        """Inner steps since the last outer one."""
+        return self._local_steps
+
+    @property
+    def rounds(self) -> int:
+        """Outer steps so far, skipped ones included."""
+        return self._rounds
+
+    def __enter__(self) -> DiLoCo:
+        if self._handle is not None:
+            raise RuntimeError("this DiLoCo is in use by another `with` already")
+        self._handle = self.inner.register_step_post_hook(lambda *_: self.step())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Local steps since the last outer one stay local, unless `sync()` was called."""
+        self._handle.remove()
+        self._handle = None
+
+    def step(self) -> None:
+        """Counts an inner step; every `every`-th call is an outer step."""
+        self._local_steps += 1
+        if self._local_steps >= self.every:
+            self.sync()
+
+    @torch.no_grad()
+    def sync(self) -> None:
+        """An outer step now, whatever the number of local steps."""
+        if self._loaded:
+            state = {"rounds": self._rounds, "start of the round": digest(self._start)}
+            compare(state, self._group)
+            self._loaded = False
+        start = iter(self._start)
+        means, residuals = [], []
+        for number, bucket in enumerate(self._buckets):
+            changes = [next(start).float() - p.detach().float() for p in bucket]
+            flat = torch.cat([change.reshape(-1) for change in changes])
+            del changes
+            left = None if self._residuals is None else self._residuals[number].clone()
+            layers = self._state.plan(bucket, self._backend)
+            torch_cgx.all_reduce(flat, dist.ReduceOp.AVG, self._group, layers=layers, residual=left)
+            means.append(flat)
+            residuals.append(left)
+        for parameter, value in zip(self._parameters, self._start, strict=True):
+            parameter.detach().copy_(value)
+        self._local_steps = 0
+        self._rounds += 1
+        if not all(bool(mean.isfinite().all()) for mean in means):
+            self._refuse(means)
+            return
+        if self._residuals is not None:
+            self._residuals = [left for left in residuals if left is not None]
+        self._outer_step(means)
+        group = self._group or dist.distributed_c10d._get_default_group()
+        self._state.end_step(self._backend, group)
+
+    @property
+    def _parameters(self) -> Iterable[torch.nn.Parameter]:
+        return self._named.values()
+
+    def _outer_step(self, means: list[torch.Tensor]) -> None:
+        kept = [p.grad for p in self._parameters]
+        for bucket, mean in zip(self._buckets, means, strict=True):
+            parts = mean.split([p.numel() for p in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
+                parameter.grad = part.view(parameter.shape).to(parameter.dtype)
+        try:
+            self.outer.step()
+        finally:
+            for parameter, gradient in zip(self._parameters, kept, strict=True):
+                parameter.grad = gradient
+        for parameter, value in zip(self._parameters, self._start, strict=True):
+            value.copy_(parameter.detach())
+
+    def _refuse(self, means: list[torch.Tensor]) -> None:
+        bad = [
+            name
+            for (name, _), part in zip(self._named.items(), self._split(means), strict=True)
+            if not bool(part.isfinite().all())
+        ]
+        text = (
+            f"DiLoCo: the mean change of round {self._rounds} is not finite in {len(bad)} of "
+            f"{len(self._named)} parameters ({bad[0]!r} first): the parameters are those of the "
+            "round's start. A rank's inner optimizer may hold NaNs: lower its learning rate, clip "
+            "gradients, and make its state anew"
+        )
+        if self._nonfinite == "raise":
+            raise torch_cgx.NonFiniteError(text)
+        warn(text)
+
+    def _split(self, flats: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Flat buckets as one flat tensor for each parameter."""
+        return [
+            part
+            for bucket, flat in zip(self._buckets, flats, strict=True)
+            for part in flat.split([p.numel() for p in bucket])
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Start parameters, state of the outer optimizer, residuals and counts. The residuals are
+        this rank's own: each rank saves its own, beside model and inner optimizer.
+        """
+        residuals = None
+        if self._residuals is not None:
+            parts = [part.clone() for part in self._split(self._residuals)]
+            residuals = dict(zip(self._named, parts, strict=True))
+        return {
+            "start": dict(zip(self._named, [s.clone() for s in self._start], strict=True)),
+            "outer": self.outer.state_dict(),
+            "residuals": residuals,
+            "local_steps": self._local_steps,
+            "rounds": self._rounds,
+            "rank": self._backend.rank(),
+            "world_size": self._backend.size(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from a `state_dict()`, after model and inner optimizer have been loaded.
+
+        The residuals of another rank or another number of ranks are dropped, with a warning. The
+        next outer step first compares the ranks' start parameters. ValueError for a state of
+        another model, before anything is changed.
+        """
+        if not isinstance(state, Mapping) or set(state) != set(_KEYS):
+            found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
+            raise ValueError(f"the state is {found}; allowed: a dict of {', '.join(_KEYS)}")
+        _check_tensors("start", state["start"], self._named)
+        residuals = state["residuals"]
+        if residuals is not None:
+            _check_tensors("residuals", residuals, self._named, flat=True)
+        place = self._backend.rank(), self._backend.size()
+        saved = state["rank"], state["world_size"]
+        self.outer.load_state_dict(state["outer"])
+        for value, name in zip(self._start, self._named, strict=True):
+            value.copy_(state["start"][name])
+        if self._residuals is not None:
+            own = residuals if saved == place else None
+            if residuals is not None and own is None:
+                warn(
+                    f"DiLoCo: the state is that of rank {saved[0]} of {saved[1]}, this is rank "
+                    f"{place[0]} of {place[1]}: its residuals are dropped"
+                )
+            for part, name in zip(self._split(self._residuals), self._named, strict=True):
+                if own is None:
+                    part.zero_()
+                else:
+                    part.copy_(own[name])
+        self._local_steps, self._rounds = state["local_steps"], state["rounds"]
+        self._loaded = True
+
+
+def _numel(bucket: list[torch.Tensor]) -> int:
+    return sum(p.numel() for p in bucket)
+
+
+def _buckets(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Neighbouring parameters of at most _BUCKET values, or a single longer one."""
+    found: list[list[torch.Tensor]] = [[]]
+    for parameter in parameters:
+        if found[-1] and _numel(found[-1]) + parameter.numel() > _BUCKET:
+            found.append([])
+        found[-1].append(parameter)
+    return found
+
+
+def _parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The parameters that take part, by name; TypeError or ValueError names one that cannot."""
+    from torch.distributed.tensor import DTensor  # slow to import
+
+    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not found:
+        raise ValueError(
+            "the model has no parameter that requires a gradient; needed: at least one"
+        )
+    device = next(iter(found.values())).device
+    for name, parameter in found.items():
+        if isinstance(parameter, DTensor):
+            raise TypeError(
+                f"the parameter {name!r} is a DTensor; allowed: plain tensors (a sharded model is "
+                "for cgx_utils.fsdp)"
+            )
+        if parameter.dtype not in _DTYPES:
+            raise TypeError(
+                f"the parameter {name!r} is {parameter.dtype}; allowed: "
+                f"{', '.join(map(str, _DTYPES))}"
+            )
+        if parameter.device != device:
+            raise ValueError(
+                f"the parameter {name!r} is on {parameter.device}, others are on {device}; "
+                "allowed: one device"
+            )
+    return found
+
+
+def _check_arguments(
+    model: Any, inner: Any, outer: Any, every: Any, error_feedback: Any, nonfinite: Any
+) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is of type {type(model).__name__}; allowed: torch.nn.Module")
+    for name, optimizer in (("inner", inner), ("outer", outer)):
+        if isinstance(optimizer, torch.optim.Optimizer) or (name, optimizer) == ("outer", None):
+            continue
+        raise TypeError(
+            f"{name} is of type {type(optimizer).__name__}; allowed: torch.optim.Optimizer"
+            + (", None" if name == "outer" else "")
+        )
+    if inner is outer:
+        raise ValueError("inner and outer are the same optimizer; allowed: one for each")
+    if isinstance(every, bool) or not isinstance(every, int):
+        raise TypeError(f"every={every!r}; allowed: integers >= 1")
+    if every < 1:
+        raise ValueError(f"every={every}; allowed: integers >= 1")
+    if not isinstance(error_feedback, bool):
+        raise TypeError(f"error_feedback={error_feedback!r}; allowed: True, False")
+    if nonfinite not in ("raise", "skip"):
+        raise ValueError(f"nonfinite={nonfinite!r}; allowed: 'raise', 'skip'")
+
+
+def _check_outer(outer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]) -> None:
+    """ValueError unless `outer` has all the model's parameters, and no others."""
+    has = {id(p) for group in outer.param_groups for p in group["params"]}
+    for name, parameter in named.items():
+        if id(parameter) not in has:
+            raise ValueError(
+                f"outer does not have the model's parameter {name!r}, which would never change; "
+                "needed: all that require a gradient, as model.parameters()"
+            )
+    more = len(has - {id(p) for p in named.values()})
+    if more:
+        raise ValueError(
+            f"outer has {more} tensors that are no parameters of the model that require a "
+            "gradient; allowed: those only"
+        )
+
+
+def _check_tensors(
+    what: str, given: Any, named: Mapping[str, torch.nn.Parameter], flat: bool = False
+) -> None:
+    """ValueError unless `given` has a tensor of each parameter's shape, or size, under its name."""
+    if not isinstance(given, Mapping) or set(given) != set(named):
+        names = set(given) ^ set(named) if isinstance(given, Mapping) else {type(given).__name__}
+        raise ValueError(
+            f"the state's {what!r} is of another model: it differs in {sorted(map(str, names))[:3]}"
+        )
+    for name, parameter in named.items():
+        shape = (parameter.numel(),) if flat else tuple(parameter.shape)
+        if not isinstance(given[name], torch.Tensor) or tuple(given[name].shape) != shape:
+            found = tuple(getattr(given[name], "shape", ()))
+            raise ValueError(
+                f"the state's {what!r} is of another model: {name!r} has the shape {found}, the "
+                f"model's {shape}"
+            )

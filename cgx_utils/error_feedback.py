@@ -1,0 +1,321 @@
+"""Error feedback of `CGXState`: what the encodings of earlier steps left out of each gradient, kept
+until it is contributed.
+
+The rule is the engine's (docs/numerics.md, Error feedback). Here is where the residuals live: one
+flat tensor for each of DDP's buckets, in the order of its parameters, so that a reduction gets it
+as it is. When DDP rebuilds its buckets, the parts move with their parameters.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from torch_cgx._warnings import warn
+
+if TYPE_CHECKING:
+    from torch_cgx._C import Codec
+    from torch_cgx.codecs import MaxMin
+
+MEMORIES = ("fp32", "bf16", "8bit")
+_8BIT_BUCKET = 512  # values that share a scale between the steps
+Key = tuple[tuple[int, int], ...]
+
+
+class Bucket:
+    """The residuals of one bucket: `values`, flat, or between the steps of "8bit" the payloads of
+    its layers. codec: of "8bit", else None.
+    """
+
+    def __init__(self, values: torch.Tensor):
+        self.values: torch.Tensor | None = values
+        self._layers: list[tuple[int, torch.Tensor | None]] | None = None
+        self._numel, self._device = values.numel(), values.device
+        self.settled = threading.Event()  # not set: a thread is about to call close() or undo()
+        self.settled.set()
+
+    def open(self, codec: MaxMin | None) -> torch.Tensor:
+        """The values. Waits for the reduction that writes them, which has a deadline."""
+        self.settled.wait()
+        if self.values is None:
+            self.values = torch.zeros(self._numel, device=self._device)
+            parts = self.values.split([numel for numel, _ in self._layers or ()])
+            for part, (_, payload) in zip(parts, self._layers or (), strict=True):
+                if payload is not None:
+                    assert codec is not None
+                    codec.decode(payload, part)
+        return self.values
+
+    def close(self, codec: MaxMin, numels: list[int], sequence: int, rank: int) -> None:
+        """Encodes each layer by itself, so that a layer of zeros stays one, and takes no memory."""
+        assert self.values is not None
+        self._layers, first = [], 0
+        for part in self.values.split(numels):
+            payload = None
+            if bool(part.any()):
+                payload = codec.encode(part, sequence=sequence, rank=rank, index=first)
+            self._layers.append((part.numel(), payload))
+            first += part.numel()
+        self.values = None
+
+    def undo(self) -> None:
+        """Back to what the last close() has left, if there was one."""
+        if self._layers is not None:
+            self.values = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the residual of a parameter lies. parameter: kept alive, so that its id stays its."""
+
+    parameter: torch.Tensor
+    bucket: Bucket
+    first: int
+
+
+def check_codec(codec: Codec) -> None:
+    """ValueError for a codec whose errors may exceed the values: its residuals would grow without
+    bound.
+    """
+    own = codec.parameters
+    if codec.codec == "maxmin" and own["bits"] == 1 and own["rounding"] == "stochastic":
+        raise ValueError(
+            "error_feedback with bits=1 and rounding='stochastic': its residuals grow without "
+            "bound; allowed: rounding='nearest', or bits >= 2"
+        )
+
+
+class ErrorFeedback:
+    """The residuals of one rank. memory: of a value between the steps: "fp32", "bf16" or "8bit"
+    (maxmin with 8 bits, stochastic rounding and buckets of 512: about 1.02 bytes). With "8bit" the
+    residuals of the buckets under way are fp32.
+
+    ValueError names a bad argument. Not thread-safe, as CGXState.
+    """
+
+    def __init__(self, memory: str):
+        if memory not in MEMORIES:
+            allowed = ", ".join(map(repr, MEMORIES))
+            raise ValueError(f"error_feedback_memory={memory!r}; allowed: {allowed}")
+        self.memory = memory
+        self._buckets: dict[Key, Bucket] = {}
+        self._places: dict[int, Place] = {}  # by id of the parameter
+        self._restored: dict[str, torch.Tensor] = {}  # by name, until the first bucket comes
+        self._saved_by: tuple[int, int] | None = None  # rank and ranks
+        self._rank, self._ranks = 0, 0  # 0 ranks: not known yet
+        self._sequence = 0  # keys the stochastic rounding of "8bit"
+
+    @property
+    def waits_for_names(self) -> bool:
+        """True if residuals were restored that no bucket has taken yet."""
+        return bool(self._restored)
+
+    @property
+    def has_places(self) -> bool:
+        """True if a parameter has a residual."""
+        return bool(self._places)
+
+    def clear(self) -> None:
+        """Begins with zeros."""
+        self._buckets, self._places, self._restored, self._saved_by = {}, {}, {}, None
+
+    def take(
+        self,
+        key: Key,
+        parameters: list[torch.Tensor],
+        buffer: torch.Tensor,
+        group: dist.ProcessGroup,
+    ) -> torch.Tensor:
+        """The residual for a bucket: of the shape and on the device of its buffer, fp32 or bf16."""
+        self._rank, self._ranks = group.rank(), group.size()
+        if self.memory == "8bit" and buffer.device.type != "cpu":
+            raise ValueError(
+                f"error_feedback_memory='8bit' with gradients on {buffer.device}; allowed there: "
+                "'fp32', 'bf16'"
+            )
+        found = self._buckets.get(key)
+        if found is None:
+            found = self._buckets[key] = self._assemble(parameters, buffer)
+        return found.open(self._codec())
+
+    def keep_after(self, work: dist.Work, key: Key, numels: list[int]) -> None:
+        """Called when the reduction that writes the residual was started: "8bit" encodes it, in
+        layers of these lengths, when that has ended, and before any callback that is added to the
+        work's future later.
+        """
+        codec = self._codec()
+        if codec is None:
+            return
+        bucket, sequence, rank = self._buckets[key], self._sequence, self._rank
+        self._sequence += 1
+
+        def ended(future: torch.futures.Future[Any]) -> None:
+            try:
+                future.value()
+            except Exception:  # the caller of the reduction gets it
+                bucket.undo()
+            else:
+                bucket.close(codec, numels, sequence, rank)
+            finally:
+                bucket.settled.set()
+
+        bucket.settled.clear()
+        work.get_future().add_done_callback(ended)
+
+    def keep_only(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Forgets all other parameters: the model of an earlier DDP instance."""
+        kept = {id(parameter) for parameter in parameters}
+        self._places = {key: place for key, place in self._places.items() if key in kept}
+        alive = {id(place.bucket) for place in self._places.values()}
+        self._buckets = {k: bucket for k, bucket in self._buckets.items() if id(bucket) in alive}
+
+    def restore(
+        self, named: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup | None
+    ) -> None:
+        """Gives what load() has got to the model's parameters; only checks it without a group.
+        ValueError where it is of another model.
+        """
+        numels = {name: parameter.numel() for name, parameter in named}
+        for name, saved in self._restored.items():
+            if name not in numels:
+                known = ", ".join(list(numels)[:3])
+                raise ValueError(
+                    f"load_state_dict of a CGXState: error_feedback has a residual for {name!r}; "
+                    f"the model has {len(numels)} parameters: {known}, ..."
+                )
+            if saved.numel() != numels[name]:
+                raise ValueError(
+                    f"load_state_dict of a CGXState: the residual of {name!r} has the shape "
+                    f"{tuple(saved.shape)}; allowed: the parameter's {numels[name]} values"
+                )
+        if group is None:
+            return
+        self._rank, self._ranks = group.rank(), group.size()
+        if self._saved_by is not None and self._ranks != self._saved_by[1]:
+            rank, ranks = self._saved_by
+            warn(
+                f"CGXState: residuals were saved by rank {rank} of {ranks} and are restored on "
+                f"rank {self._rank} of {self._ranks}; {_lost(ranks, self._ranks)}"
+            )
+        for name, parameter in named:
+            if name in self._restored:
+                bucket = Bucket(self._restored[name].reshape(-1))
+                self._places[id(parameter)] = Place(parameter, bucket, 0)
+        self._restored, self._saved_by = {}, None
+
+    def saved(self, names: Mapping[int, str]) -> dict[str, Any]:
+        """The section of CGXState.state_dict(): copies, by name, of the shapes of parameters."""
+        residuals = {name: saved.clone() for name, saved in self._restored.items()}
+        for key, place in self._places.items():
+            if key not in names:
+                shape = tuple(place.parameter.shape)
+                raise RuntimeError(
+                    f"CGXState: a parameter of shape {shape} has a residual and no name; pass "
+                    "named_parameters=model.named_parameters()"
+                )
+            residuals[names[key]] = self._part(place).clone().view(place.parameter.shape)
+        for place in self._places.values():
+            place.bucket.undo()
+        rank, ranks = self._saved_by or (self._rank, self._ranks)
+        return {
+            "memory": self.memory,
+            "rank": rank,
+            "world_size": ranks,
+            "sequence": self._sequence,
+            "residuals": residuals,
+        }
+
+    def detached(self, names: Mapping[int, str]) -> ErrorFeedback:
+        """A copy without parameters, which waits for names: for pickle."""
+        copy = ErrorFeedback(self.memory)
+        copy.load(self.saved(names))
+        return copy
+
+    def load(self, section: Any) -> None:
+        """Takes what saved() gave, also of another memory, in place of all residuals. TypeError and
+        ValueError name what is wrong.
+        """
+        wanted = {"memory", "rank", "world_size", "sequence", "residuals"}
+        if not isinstance(section, Mapping) or set(section) != wanted:
+            got = sorted(section) if isinstance(section, Mapping) else repr(section)
+            raise ValueError(
+                f"load_state_dict of a CGXState: error_feedback holds {got}; allowed: a dict with "
+                f"{', '.join(sorted(wanted))}"
+            )
+        residuals = section["residuals"]
+        if not isinstance(residuals, Mapping):
+            raise TypeError(f"error_feedback: residuals={residuals!r}; allowed: a dict by name")
+        for name, saved in residuals.items():
+            ok = isinstance(saved, torch.Tensor) and saved.dtype in (torch.float32, torch.bfloat16)
+            if not ok:
+                what = saved.dtype if isinstance(saved, torch.Tensor) else type(saved).__name__
+                raise TypeError(
+                    f"error_feedback: the residual of {name!r} is {what}; allowed: tensors of "
+                    "float32 or bfloat16"
+                )
+            if not bool(torch.isfinite(saved).all()):
+                raise ValueError(
+                    f"error_feedback: the residual of {name!r} holds a NaN or Inf; allowed: finite "
+                    "values"
+                )
+        numbers = {}
+        for key in ("rank", "world_size", "sequence"):
+            numbers[key] = section[key]
+            if isinstance(section[key], bool) or not isinstance(section[key], int):
+                raise TypeError(f"error_feedback: {key}={section[key]!r}; allowed: integers >= 0")
+            if section[key] < 0:
+                raise ValueError(f"error_feedback: {key}={section[key]}; allowed: integers >= 0")
+        self.clear()
+        self._restored = {name: saved.detach().clone() for name, saved in residuals.items()}
+        known = numbers["world_size"] > 0
+        self._saved_by = (numbers["rank"], numbers["world_size"]) if known else None
+        self._sequence = numbers["sequence"]
+
+    def _codec(self) -> MaxMin | None:
+        from torch_cgx.codecs import MaxMin  # loads the engine
+
+        if self.memory != "8bit":
+            return None
+        return MaxMin(bits=8, bucket_size=_8BIT_BUCKET, rounding="stochastic")
+
+    def _assemble(self, parameters: list[torch.Tensor], buffer: torch.Tensor) -> Bucket:
+        """A bucket of these parameters, with what they have owed in other buckets."""
+        dtype = torch.bfloat16 if self.memory == "bf16" else torch.float32
+        values = torch.zeros(buffer.shape, dtype=dtype, device=buffer.device)
+        made, first = Bucket(values), 0
+        for parameter in parameters:
+            old = self._places.get(id(parameter))
+            if old is not None:
+                values[first : first + parameter.numel()].copy_(self._part(old))
+                outdated = [key for key, one in self._buckets.items() if one is old.bucket]
+                for key in outdated:
+                    del self._buckets[key]
+            self._places[id(parameter)] = Place(parameter, made, first)
+            first += parameter.numel()
+        return made
+
+    def _part(self, place: Place) -> torch.Tensor:
+        values = place.bucket.open(self._codec())
+        return values[place.first : place.first + place.parameter.numel()]
+
+
+def make(error_feedback: Any, memory: Any) -> ErrorFeedback | None:
+    """Of the arguments of CGXState."""
+    if not isinstance(error_feedback, bool):
+        raise TypeError(f"error_feedback={error_feedback!r}; allowed: True, False")
+    if not isinstance(memory, str):
+        allowed = ", ".join(map(repr, MEMORIES))
+        raise TypeError(f"error_feedback_memory={memory!r}; allowed: {allowed}")
+    feedback = ErrorFeedback(memory)  # also checks the argument where it has no effect
+    return feedback if error_feedback else None
+
+
+def _lost(saved: int, now: int) -> str:
+    if saved > now:
+        return f"what ranks {now} to {saved - 1} owed is dropped"
+    return f"ranks {saved} to {now - 1} begin with zeros"

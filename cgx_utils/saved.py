@@ -1,0 +1,62 @@
+"""Checks what `CGXState.load_state_dict` is given, before any of it is taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+VERSION = 1  # of what CGXState.state_dict() returns
+_ADAPTIVE = {"step": int, "due": int, "bits": dict, "errors": dict, "model": dict}
+
+
+def check_saved(state: Any) -> Mapping[str, Any]:
+    """The state itself. TypeError or ValueError if `CGXState.state_dict()` cannot have made it."""
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"load_state_dict was given {type(state).__name__}; allowed: what "
+            "CGXState.state_dict() returned"
+        )
+    version = state.get("version")
+    if version != VERSION:
+        raise ValueError(f"the restored state has version {version!r}; allowed: {VERSION}")
+    return state
+
+
+def check_adaptive(section: Any, candidates: Iterable[int]) -> None:
+    """ValueError if the section "adaptive" lacks a key, or has bits that are no candidate."""
+    for key, kind in _ADAPTIVE.items():
+        value = section.get(key) if isinstance(section, Mapping) else None
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"the restored state's section 'adaptive' has {key}={value!r}; allowed: "
+                f"{kind.__name__}, as CGXState.state_dict() writes it"
+            )
+    for name, bits in section["bits"].items():
+        if bits not in candidates:
+            raise ValueError(
+                f"the restored state has {bits!r} bits for {name!r}; allowed: the candidates "
+                f"{candidates}"
+            )
+
+
+def check_model(saved: Mapping[str, int], pairs: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """ValueError unless the saved model, {name: number of values}, is the one with these (name,
+    parameter) pairs. No check where either is not known.
+    """
+    found = {name: parameter.numel() for name, parameter in pairs}
+    if not saved or not found:
+        return
+    for name in [*saved, *found]:
+        if saved.get(name) != found.get(name):
+            raise ValueError(
+                f"the restored state is of another model: there {_describe(name, saved)}, here "
+                f"{_describe(name, found)}; allowed: a state of a model with the same parameters"
+            )
+
+
+def _describe(name: str, model: Mapping[str, int]) -> str:
+    if name not in model:
+        return f"no parameter is named {name!r}"
+    return f"{name!r} has {model[name]} values"
