@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc tests/machinery -name '*.cc' -o -name '*.h' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -81,6 +81,20 @@ build-mpi: $(VENV)/.built-mpi  ## compile the MPI communicators too, for the MPI
 
 demo: build  ## train a small model at 32 and at 4 bits with two processes, and compare
 	$(BIN)/python examples/demo.py
+
+# Runs that a results file holds already are kept: an interrupted `make accuracy` goes on. CIFAR-10 needs DATA=FOLDER.
+MATRIX := --codecs maxmin rotated trellis --bits 1 2 3 4 8 --error-feedback off on
+# With more seeds: what README.md says.
+CLAIMED := --codecs rotated --seeds 0 1 2 3 4
+RESULTS := benchmarks/results/accuracy
+accuracy: build  ## train the examples with all codecs, widths and seeds: some hours on two cores; DATA=FOLDER for CIFAR-10
+	for example in digits gpt; do \
+	  $(BIN)/python examples/compare.py --example $$example $(MATRIX) --json $(RESULTS)_$$example.json && \
+	  $(BIN)/python examples/compare.py --example $$example $(CLAIMED) --json $(RESULTS)_$$example.json && \
+	  $(BIN)/python examples/compare.py --example $$example $(CLAIMED) --bits 1 2 --error-feedback on \
+	    --json $(RESULTS)_$$example.json --plot $(RESULTS)_$$example.png || exit 1; done
+	$(if $(DATA),$(BIN)/python examples/compare.py --example cifar $(MATRIX) --timeout 36000 --options "--data $(DATA)" \
+	  --json $(RESULTS)_cifar.json --plot $(RESULTS)_cifar.png)
 
 # Twice the cores: most tests wait. A file is run by one worker, so that its tests share what they start.
 # Hundreds of processes import the tests: their bytecode is kept, also where the environment says otherwise.

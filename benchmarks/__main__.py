@@ -55,8 +55,10 @@ class Part:
 
 
 _BITS = ("--bits", "32", "16", "8", "4", "2")
+_CODECS = ("--codecs", "rotated:1", "rotated:2", "rotated:4", "trellis:2")
 _ALL = (
     Part("codec", "codec", "codecs on one core, against the memory", "codec"),
+    Part("errors", "errors", "errors of the codecs at their bytes", "errors"),
     Part("gpu-codec", "gpu_codec", "codecs on a GPU, against a copy in its memory", "gpu_codec"),
     Part("codec-peers", "codec_peers", "8-bit codecs of others", "codec_peers"),
     Part("allreduce", "allreduce", "all-reduces on one host", "allreduce", _BITS),
@@ -76,7 +78,7 @@ _ALL = (
         "hosts",
         "all-reduces between hosts",
         "hosts",
-        ("--hosts", "2", "4", "--rates", "1gbit", "10gbit", "--repeats", "11", *_BITS),
+        ("--hosts", "2", "4", "--rates", "1gbit", "10gbit", "--repeats", "11", *_BITS, *_CODECS),
     ),
     Part("exact", "exact", "exact all-reduces over Gloo, against gloo's own", "exact"),
     Part("autotune", "autotune", "autotuned groups, against the best choice", "autotune"),
@@ -88,6 +90,9 @@ _ALL = (
         "hosts_training",
         ("--runs", "2", "--steps", "40"),
     ),
+    Part("adaptive", "adaptive", "bits per layer, against uniform bits", "adaptive"),
+    Part("fsdp", "fsdp", "FSDP2 with compressed gradients and weights", "fsdp"),
+    Part("diloco", "diloco", "DiLoCo over slow links, against DDP", "diloco"),
     Part("overlap", "overlap", "a picture of encode, transfer and decode", "overlap"),
 )
 PARTS = {part.name: part for part in _ALL}

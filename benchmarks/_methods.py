@@ -27,6 +27,7 @@ HALF = {
 }
 # Evaluating a bound must not be the reason for missing it.
 _SLACK = 1 + 2.0**-20
+LARGEST_BLOCK = 4096  # of the codecs rotated and trellis
 
 
 def contribution(rank: int, numel: int) -> torch.Tensor:
@@ -60,6 +61,7 @@ class Reference:
         buckets = math.ceil(numel / bucket_size)
         self.ranges = torch.zeros(buckets, dtype=torch.float64)  # added up over the ranks
         self.peaks = torch.zeros(buckets, dtype=torch.float64)
+        self.norms = 0.0  # of the longest block of each rank, added up
         for rank in range(world_size):
             x = contribution(rank, numel)
             self.sum += x
@@ -67,6 +69,7 @@ class Reference:
             low, high = rows.aminmax(dim=1)
             self.ranges += high.double() - low.double()
             self.peaks += torch.maximum(high.abs(), low.abs()).double()
+            self.norms += float(by_bucket(x, LARGEST_BLOCK).double().norm(dim=1).max())
         rows = by_bucket(self.sum, bucket_size)
         self.sum_range = rows.amax(dim=1) - rows.amin(dim=1)
 
@@ -102,6 +105,13 @@ class Reference:
             widened = self.sum_range + 2 * bound
             bound = bound + widened / levels / 2 + 12 * FP32_ROUNDING * (self.peaks + bound)
         return bound * _SLACK
+
+    def rotation_bound(self) -> torch.Tensor:
+        """Of a sum with the codec rotated or trellis, scale mse, per bucket: no encoding is off by
+        more than the norm of its block (csrc/codec/rotation/formulas.h), and the second one's
+        values are at most twice as large as the first one's.
+        """
+        return torch.full_like(self.peaks, 4 * self.norms) + self.fp32_bound()
 
     def compare(self, result: torch.Tensor, bound: torch.Tensor, mean: bool) -> tuple[bool, float]:
         """Whether every value lies within its bucket's bound, and the relative L2 error.
@@ -210,6 +220,7 @@ class CgxGroup(Method):
         self.name = name
         self.communicator = communicator
         self.bits = options["bits"]
+        self.codec = options.get("codec", "maxmin")
         self.group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**options))
 
     def run(self, x: torch.Tensor) -> None:
@@ -220,6 +231,8 @@ class CgxGroup(Method):
             return reference.cast_bound(torch.bfloat16)
         if self.bits > 8:
             return reference.fp32_bound()
+        if self.codec != "maxmin":
+            return reference.rotation_bound()
         return reference.maxmin_bound(self.bits, two_roundings=self.two_roundings(reference))
 
     def two_roundings(self, reference: Reference) -> bool:

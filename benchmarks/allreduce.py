@@ -43,7 +43,8 @@ QUICK_SIZES = [4, 4**6, 4**8, 4**10, 4**12]
 @dataclass(frozen=True)
 class Variant:
     """One configuration of cgx. communicator: "shm" or "gloo"; bits: 32 is exact; reduction,
-    segment_kb (of shm) and fusion_mb (of gloo) as in torch_cgx.Options, None for the default.
+    segment_kb (of shm) and fusion_mb (of gloo) as in torch_cgx.Options, None for the default;
+    residual: with error feedback.
     """
 
     communicator: str
@@ -51,6 +52,7 @@ class Variant:
     reduction: str | None = None
     segment_kb: int | None = None
     fusion_mb: int | None = None
+    residual: bool = False
 
     @property
     def name(self) -> str:
@@ -58,6 +60,7 @@ class Variant:
         parts += [self.reduction] if self.reduction else []
         parts += [f"{self.segment_kb}K"] if self.segment_kb else []
         parts += [f"{self.fusion_mb}M"] if self.fusion_mb else []
+        parts += ["residual"] if self.residual else []
         return " ".join(parts)
 
 
@@ -83,6 +86,17 @@ class Cgx(CgxGroup):
             self._reduction == "AUTO" and reference.world_size <= 2
         )
         return not once
+
+
+class WithResidual(Cgx):
+    """The same by torch_cgx.all_reduce with a residual, of zeros at the first call of a size."""
+
+    _residual = torch.zeros(0)
+
+    def run(self, x: torch.Tensor) -> None:
+        if self._residual.shape != x.shape:
+            self._residual = torch.zeros_like(x)
+        torch_cgx.all_reduce(x, group=self.group, residual=self._residual)
 
 
 def sixteen_bits() -> bool:
@@ -115,7 +129,9 @@ def make_methods(job: Job) -> list[Method]:
         methods.append(Hook(torch.bfloat16))
     for peer in job.peers:
         methods += _peers.METHODS[peer]()
-    methods += [Cgx(variant, job.bucket_size) for variant in job.variants]
+    for variant in job.variants:
+        method = WithResidual if variant.residual else Cgx
+        methods.append(method(variant, job.bucket_size))
     return methods
 
 
@@ -186,6 +202,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         metavar="MB",
         help="compare sizes of the gloo communicator's buffer (CGX_FUSION_BUFFER_SIZE_MB)",
     )
+    parser.add_argument(
+        "--residual",
+        nargs="*",
+        type=int,
+        default=[4],
+        metavar="BITS",
+        help="of the bits over shm, those also measured with error feedback: 4; none: no value",
+    )
     parser.add_argument("--no-bf16", action="store_true", help="leave out torch's bf16 hook")
     parser.add_argument(
         "--peers",
@@ -227,6 +251,8 @@ def make_job(args: argparse.Namespace, peers: list[str] | None = None) -> Job:
         if communicator == "shm":
             segments = args.segment_kb or [None]
             variants += [Variant(communicator, bits, reduction, segment_kb=kb) for kb in segments]
+            if bits in args.residual:
+                variants.append(Variant(communicator, bits, reduction, residual=True))
         else:
             buffers = args.fusion_mb or [None]
             variants += [Variant(communicator, bits, reduction, fusion_mb=mb) for mb in buffers]

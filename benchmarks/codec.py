@@ -6,9 +6,9 @@ All rates are GB/s of the values (their own type; float32 for decoding), on one 
 that does not fit the caches, and for the rows "256 KiB" from the second-level cache, with its own
 roof. Roofs measured in the same rounds: a min-max scan of the same type (encoding), y += x
 (decoding), memcpy. Peers: torch's quantize_per_tensor with and without the search for its extremes,
-and torch's cast to 16 bits. Rows "Python" are torch_cgx.codecs as a program calls it, with all that
-Python costs; their roof is the engine's own figure, without. Ratios that the project aims at are
-printed beside their targets.
+and torch's cast to 16 bits. Rows "rotated" and "trellis" are the codecs of these names. Rows
+"Python" are torch_cgx.codecs as a program calls it, with all that Python costs; their roof is the
+engine's own figure, without. Ratios that the project aims at are printed beside their targets.
 Every round runs all measurements once, so a slow phase of the machine meets all of them; the table
 shows medians, ratios to the roof, and the spread (interquartile range).
 """
@@ -66,6 +66,19 @@ _RATIOS: list[tuple[Iterable[int], str, str, str, float]] = [
     (BITS, "encode, {b} bits, 256 KiB / scan", NEAREST + L2, "scan fp32" + L2, 0.45),
     (BITS, "stochastic / nearest, {b} bits", "encode fp32 {b} stochastic", NEAREST, 0.6),
 ]
+# Widths of the codecs with a rotation, and their least encode / scan; decode+add / y += x.
+ROTATIONS: dict[str, tuple[dict[int, float], float]] = {
+    "rotated": (dict.fromkeys(BITS, 0.18), 0.14),
+    "trellis": ({1: 0.06, 2: 0.06, 3: 0.04, 4: 0.04}, 0.12),
+}
+for _name, (_encode, _decode) in ROTATIONS.items():
+    for _bits, _least in _encode.items():
+        _row = f"encode {_name} {_bits}"
+        _RATIOS.append(((_bits,), f"{_name} encode, {{b}} bits / scan", _row, "scan fp32", _least))
+        _row = f"decode+add {_name} {_bits}"
+        _RATIOS.append(
+            ((_bits,), f"{_name} decode+add, {{b}} bits / y += x", _row, "y += x", _decode)
+        )
 for _type in ("fp16", "bf16"):
     _what = f"{_type} / fp32 input, {{b}} bits, elements"
     _RATIOS.append(((4, 8), _what, f"encode {_type} {{b}} nearest", NEAREST, 0.5))
@@ -179,6 +192,10 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
     for dtype in (torch.float16, torch.bfloat16):
         for bits in (4, 8):
             encode(dtype, bits, "nearest", best)
+    for level in levels:
+        for name, (by_bits, _) in ROTATIONS.items():
+            some = [bits for bits in by_bits if bits in (1, 2, 4) or not quick]
+            cases += rotation_cases(name, some if level == best else [2], values, target, level)
     cases += half_cases(values, target, best)
     cases += face_cases(values, bucket_size, best)
     cases += small_cases(values[:SMALL], widths, bucket_size, best)
@@ -188,6 +205,30 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
         encode(torch.float32, 4, "nearest", level)
         encode(torch.float32, 4, "stochastic", level)
         decode(4, True, level)
+    return cases
+
+
+def rotation_cases(
+    name: str, widths: Iterable[int], values: torch.Tensor, target: torch.Tensor, level: str
+) -> list[Case]:
+    """Codecs with a rotation, in blocks of their default size."""
+    cases = []
+    n = values.numel()
+    for bits in widths:
+        s = _C.Codec(name, bits=bits)
+        payload = torch.zeros(_C.codec_encoded_bytes(s, n, 0), dtype=torch.uint8)
+
+        def encode(s: Any = s, payload: torch.Tensor = payload) -> None:
+            _C.codec_encode(s, values.data_ptr(), 0, n, 1, 0, payload.data_ptr())
+
+        def decode(s: Any = s, payload: torch.Tensor = payload) -> None:
+            _C.codec_decode(s, payload.data_ptr(), 0, n, target.data_ptr(), True)
+
+        encode()
+        cases += [
+            Case(f"encode {name} {bits}", level, values.nbytes, encode, "scan fp32"),
+            Case(f"decode+add {name} {bits}", level, values.nbytes, decode, "y += x"),
+        ]
     return cases
 
 

@@ -1,7 +1,8 @@
 r"""How fast all-reduces between hosts are, at a given rate of their links, against gloo.
 
     python -m benchmarks.hosts [--hosts 2 4] [--ranks-per-host 1] [--rates 1gbit] [--sizes 4K 64M]
-        [--bits 32 8 4 2] [--with fusion_buffer_mb=4,...] [--repeats 15] [--quick]
+        [--bits 32 8 4 2] [--codecs rotated:2 ...] [--with fusion_buffer_mb=4,...] [--repeats 15]
+        [--quick]
         [--mpirun PROGRAM] [--json FILE] [--plot FILE]
 
 The hosts are network namespaces of this machine (testbed/bed.py: needs Linux, root, iproute2),
@@ -77,6 +78,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         help="200mbit, none",
     )
     _command.add_reduction_arguments(parser, "4K, 64M")
+    parser.add_argument(
+        "--codecs",
+        nargs="+",
+        type=codec_and_bits,
+        default=[],
+        metavar="NAME:BITS",
+        help="further codecs, each at a number of bits",
+    )
     _command.add_settings_argument(parser, "all bits once more")
     parser.add_argument(
         "--mpirun", metavar="PROGRAM", help="start ranks by it, with the python beside it"
@@ -86,6 +95,14 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     _command.add_output_arguments(parser)
     return parser.parse_args(argv)
+
+
+def codec_and_bits(text: str) -> tuple[str, int]:
+    """ "rotated:2" """
+    name, _, bits = text.partition(":")
+    if not name or not bits.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: NAME:BITS, such as rotated:2")
+    return name, int(bits)
 
 
 @dataclass(frozen=True)
@@ -134,6 +151,7 @@ def make_job(args: argparse.Namespace) -> HostsJob:
     for options in [{}, *args.settings]:
         label = settings_label(options)
         variants += [HostsVariant(bits, options, label) for bits in dict.fromkeys(args.bits)]
+    variants += [HostsVariant(bits, {"codec": name}, name) for name, bits in args.codecs]
     return HostsJob(
         sizes=sorted(set(args.sizes or (QUICK_SIZES if args.quick else SIZES))),
         repeats=args.repeats or (5 if args.quick else 15),
@@ -215,13 +233,15 @@ def run(
     }
 
 
-def payload_bytes(bits: int, nbytes: int, bucket_size: int) -> float:
+def payload_bytes(bits: int, nbytes: int, bucket_size: int, rotated: bool = False) -> float:
     """Bytes of a vector of `nbytes` of fp32 at `bits` per value; up to 8 bits with a minimum and a
-    step, 8 bytes, per bucket.
+    step, 8 bytes, per bucket; of a codec with a rotation with a scale, 4 bytes, per 1024 values.
     """
     values = nbytes // 4
     if bits > 8:
         return values * bits / 8
+    if rotated:
+        return values * bits / 8 + 4 * math.ceil(values / 1024)
     return values * bits / 8 + 8 * math.ceil(values / bucket_size)
 
 
@@ -231,7 +251,8 @@ def expected_bytes(row: Row, hosts: int, ranks: int, bucket_size: int) -> float:
     any headers.
     """
     parties = hosts if row["method"].startswith("cgx") else ranks
-    payload = payload_bytes(row["bits"], row["bytes"], bucket_size)
+    rotated = row["method"].endswith(("rotated", "trellis"))
+    payload = payload_bytes(row["bits"], row["bytes"], bucket_size, rotated)
     return 2 * (parties - 1) / parties * payload
 
 

@@ -1,4 +1,4 @@
-"""Writes the measured tables of README.md and docs/performance.md.
+"""Writes the measured tables of README.md, docs/performance.md and docs/choosing_bits.md.
 
     python benchmarks/readme_table.py [--check]
 
@@ -8,6 +8,7 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
     docs/performance.md   `<!-- benchmark NAME -->` of TABLES; `<!-- targets -->`
                           (benchmarks/targets.py), `<!-- latency -->`, `<!-- exact -->`,
                           `<!-- autotune -->`
+    docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
 
 With --check nothing is written; the status is 1 if a page is not up to date.
 """
@@ -26,11 +27,13 @@ from typing import Any
 if not __package__:  # run as a file: the repository's root instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from benchmarks import targets
+from benchmarks import _accuracy, targets
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
+CHOOSING = ROOT / "docs" / "choosing_bits.md"
+EXAMPLES = ("digits", "gpt")  # trained by `make accuracy`
 BASE = "gloo fp32"
 EXACT, CONTROL = "cgx exact", "gloo again"  # of benchmarks/exact.py
 LEAST = 4096  # bytes: below, latency alone is measured
@@ -152,6 +155,46 @@ def training_table(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def fsdp_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/fsdp.py: a row for each method."""
+    facts = document["machine"]
+    caption = (
+        f"The GPT of `examples/train_gpt.py`, {document['parameters'] / 1e6:.2f} million "
+        f"parameters, {_layout(document)}, {document['steps']} steps: validation loss, mean of "
+        f"{facts['seeds']} seeds, and bytes per step that leave a host, as its link counts them "
+        f"({_machine(facts)})."
+    )
+    lines = _head(caption, ["", "val loss", "over fp32", "by seed", "bytes/step", "fewer"])
+    most = document["rows"][0]["link_bytes_per_step"]
+    for row in document["rows"]:
+        seeds = ", ".join(f"{value:+.2f} %" for value in row["percent_over_base_by_seed"])
+        sent = row["link_bytes_per_step"]
+        cells = [f"{row['val_loss']:.4f}", f"{row['percent_over_base']:+.2f} %", seeds]
+        lines.append(_row(row["method"], [*cells, f"{sent / 1e6:.2f} MB", f"{most / sent:.1f}x"]))
+    return "\n".join(lines) + "\n"
+
+
+def diloco_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/diloco.py: a row for each method."""
+    facts = document["machine"]
+    caption = (
+        f"`examples/train_diloco.py`, {document['runs'][0]['parameters'] / 1e6:.2f} million "
+        f"parameters, {document['hosts']} hosts, links of {rate_text(document['rate'])}, "
+        f"{facts['seconds_each']} seconds each, {facts['runs']} seeds: validation loss at equal "
+        "time, time to the loss that DDP over gloo ended with, and bytes per step that leave a "
+        f"host, start and validation included ({_machine(facts)})."
+    )
+    lines = _head(caption, ["", "val loss", "to gloo's loss", "steps", "bytes/step", "fewer"])
+    most = document["rows"][0]["link_bytes_per_step"]
+    for row in document["rows"]:
+        reached = [value for value in row["faster_to_base_loss"] if value]
+        faster = f"{sum(reached) / len(reached):.1f}x as fast" if reached else "not reached"
+        sent = row["link_bytes_per_step"]
+        cells = [f"{row['loss']:.3f}", faster, ", ".join(map(str, row["steps"]))]
+        lines.append(_row(row["method"], [*cells, f"{sent / 1e6:.3f} MB", f"{most / sent:.1f}x"]))
+    return "\n".join(lines) + "\n"
+
+
 def summary_table(
     allreduce: dict[str, Any], hosts: dict[str, Any], training: dict[str, Any]
 ) -> str:
@@ -193,7 +236,13 @@ def summary_table(
 
 
 # Of docs/performance.md: the name in the marks and of the file of results, and what makes the text.
-TABLES = {"allreduce": table, "hosts": hosts_table, "hosts_training": training_table}
+TABLES = {
+    "allreduce": table,
+    "hosts": hosts_table,
+    "hosts_training": training_table,
+    "fsdp": fsdp_table,
+    "diloco": diloco_table,
+}
 
 
 def _by_method(
@@ -293,7 +342,16 @@ def update_performance(page: str) -> str:
     results = targets.Results.in_tree()
     page = insert(insert(page, "targets", targets.table()), "latency", latency_table())
     page = insert(page, "exact", exact_table(results.of("exact")))
+    page = insert(page, "adaptive", adaptive_table(results.of("adaptive")))
     return insert(page, "autotune", autotune_table(results.of("autotune")))
+
+
+def update_choosing(page: str) -> str:
+    """docs/choosing_bits.md with all its tables. FileNotFoundError as in `update`."""
+    for name in EXAMPLES:
+        text = accuracy_table(read_results(f"accuracy_{name}"))
+        page = insert(page, f"accuracy {name}", text)
+    return insert(page, "errors", errors_table(read_results("errors")))
 
 
 def read_results(name: str) -> dict[str, Any]:
@@ -306,6 +364,44 @@ def read_results(name: str) -> dict[str, Any]:
         )
     document: dict[str, Any] = json.loads(results.read_text())
     return document
+
+
+def accuracy_table(document: dict[str, Any]) -> str:
+    """Of `make accuracy`: codecs by bits, each the difference to exact training."""
+    first = document["runs"][0]
+    what = "percent of the validation loss" if first["accuracy"] is None else "points of accuracy"
+    mean = sum(run["final_val_loss"] for run in document["runs"][:3]) / 3
+    reached = f"validation loss {mean:.3f}"
+    if first["accuracy"] is not None:
+        accuracy = sum(run["accuracy"] for run in document["runs"][:3]) / 3
+        reached = f"accuracy {100 * accuracy:.2f} %"
+    caption = (
+        f"Difference to fp32 over Gloo ({reached}) in {what}, seed by seed: mean of 3 seeds unless "
+        f"said otherwise, with its 95 % interval; {first['world_size']} ranks, {first['steps']} "
+        f"steps, {first['parameters'] / 1e6:.2f} million parameters. Standard deviation of fp32's "
+        f"own seeds: {_accuracy.noise(document):.2f}."
+    )
+    titles, *lines = _accuracy.table(document)
+    return "\n".join(_head(caption, titles) + [_row(c[0], c[1:]) for c in lines]) + "\n"
+
+
+def errors_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/errors.py: codecs by bits."""
+    rows = [row for row in document["rows"] if row["bits"] <= 4 and " " not in row["codec"]]
+    caption = (
+        "Squared error of one encoding over the squared norm (NMSE), and bits per value with "
+        "metadata. Gradients: all weights, the mean over steps and dtypes."
+    )
+    titles = ["", *(f"{bits} bit{'s' * (bits > 1)}" for bits in range(1, 5))]
+    lines = _head(caption, titles)
+    by_case: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
+    for row in rows:
+        by_case.setdefault((row["data"], row["codec"]), {})[row["bits"]] = row
+    for (data, codec), found in by_case.items():
+        cells = [f"{found[b]['nmse']:.3g} ({found[b]['bits_per_value']:.2f})" for b in range(1, 5)]
+        where = {"gpt": "GPT's gradients", "resnet": "ResNet's gradients"}.get(data, data)
+        lines.append(_row(f"{where}, `{codec}`", cells))
+    return "\n".join(lines) + "\n"
 
 
 def autotune_table(document: dict[str, Any]) -> str:
@@ -376,15 +472,51 @@ def exact_table(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def adaptive_table(document: dict[str, Any]) -> str:
+    """Of benchmarks/adaptive.py: decisions by models and average bits, fp32 gradients."""
+    rows = [row for row in document["rows"] if row["dtype"] == "float32"]
+    pairs = sorted({(row["measured_step"], row["step"]) for row in rows})
+    titles = ["model, codec, average bits", "uniform, step 64", "adaptive, step 64"]
+    titles += [f"{a} at {b}" for a, b in pairs]
+    caption = (
+        "Squared error with adaptive bits over that with the same bits for all layers, in at most "
+        "as many bytes; `2 at 4`: the decision of step 2, applied to step 4. Before that the "
+        f"relative L2 errors of a decision of step 32 ({_machine(document['machine'])})."
+    )
+    lines = _head(caption, titles)
+    by_case: dict[tuple[str, str, int], dict[tuple[int, int], dict[str, Any]]] = {}
+    for row in rows:
+        case = row["model"], row["codec"], row["average_bits"]
+        by_case.setdefault(case, {})[row["measured_step"], row["step"]] = row
+    for (model, codec, bits), found in by_case.items():
+        held = found[32, 64]
+        cells = [f"{held[f'relative_error_{kind}']:.3f}" for kind in ("uniform", "adaptive")]
+        cells += [f"{found[pair]['ratio']:.3f}" for pair in pairs]
+        lines.append(_row(f"{model}, {codec}, {bits}", cells))
+    for cost in document["costs"]:
+        text = (
+            f"The hook itself takes {1e6 * cost['uniform_seconds']:.1f} us of a step of "
+            f"{cost['model']} with uniform bits, {1e6 * cost['between_seconds']:.1f} us between "
+            f"decisions, and {1e3 * cost['decision_seconds']:.0f} ms where the step is measured, "
+            f"on one thread ({cost['layers']} layers, {cost['values'] / 1e6:.2f} M values)."
+        )
+        lines += ["", textwrap.fill(text, 118)]
+    return "\n".join(lines) + "\n"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare only")
     args = parser.parse_args(argv)
     status = 0
-    for file, make in ((README, update), (PERFORMANCE, update_performance)):
-        before = file.read_text()
+    for file, make in (
+        (README, update),
+        (PERFORMANCE, update_performance),
+        (CHOOSING, update_choosing),
+    ):
         try:
+            before = file.read_text()
             after = make(before)
         except (FileNotFoundError, ValueError) as error:
             print(f"{file.name}: {error}")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import _accuracy
 from benchmarks._command import RESULTS
 from benchmarks.hosts import payload_bytes
 
@@ -181,6 +182,42 @@ def _python_face(end: str) -> Callable[[Results], float]:
     return figure
 
 
+def _rotation(name: str, what: str, widths: Iterable[int]) -> Callable[[Results], float]:
+    """The slowest row of a codec with a rotation over its roof; what: "encode" or "decode+add"."""
+    return lambda r: float(min(r.codec(f"{what} {name} {b}")["of_roof"] for b in widths))
+
+
+# Largest squared error relative to the squared norm, by bits; bits per value, metadata included.
+ERRORS = {
+    "rotated": {1: 0.37, 2: 0.121, 3: 0.0355, 4: 0.0098},
+    "trellis": {1: 0.33, 2: 0.092, 3: 0.0258, 4: 0.0068},
+}
+
+
+def _error_rows(r: Results, name: str, data: str) -> list[Row]:
+    rows = r.rows("errors")
+    return [
+        _one(
+            (row for row in rows if (row["data"], row["codec"], row["bits"]) == (data, name, bits)),
+            f"errors.json has no {name} at {bits} bits on {data}",
+        )
+        for bits in ERRORS[name]
+    ]
+
+
+def _error(name: str, data: str) -> Callable[[Results], float]:
+    """Of the worst width, as a share of its target; of gradients the worst step and dtype."""
+    return lambda r: float(
+        max(row["worst"] / ERRORS[name][row["bits"]] for row in _error_rows(r, name, data))
+    )
+
+
+def _metadata(name: str) -> Callable[[Results], float]:
+    return lambda r: float(
+        max(row["bits_per_value"] - row["bits"] for row in _error_rows(r, name, "Gaussian"))
+    )
+
+
 def _speedup(method: str, nbytes: int = MIB64) -> Callable[[Results], float]:
     return lambda r: float(r.reduced(method, nbytes)["speedup"])
 
@@ -200,6 +237,22 @@ def _between(hosts: int, rate: str, bits: int, nbytes: int = MIB64) -> Callable[
         return float(_find(rows, f"cgx {bits} bit", nbytes, "hosts.json")["speedup"])
 
     return figure
+
+
+def _rotated_between(name: str, bits: int) -> Callable[[Results], float]:
+    def figure(r: Results) -> float:
+        rows = r.hosts(2, "1gbit")
+        return float(_find(rows, f"cgx {bits} bit {name}", MIB64, "hosts.json")["speedup"])
+
+    return figure
+
+
+def _rotated_like_maxmin(r: Results) -> float:
+    rows = r.hosts(2, "1gbit")
+    rotated, maxmin = (
+        _find(rows, f"cgx 4 bit{name}", MIB64, "hosts.json") for name in (" rotated", "")
+    )
+    return float(maxmin["seconds"] / rotated["seconds"])
 
 
 def _against_fp16(hosts: int, bits: int) -> Callable[[Results], float]:
@@ -243,6 +296,20 @@ def _passthrough_median(r: Results) -> float:
     return float(statistics.median(row["ratio"] for row in r.rows("passthrough")))
 
 
+def _adaptive(held: bool) -> Callable[[Results], float]:
+    """The largest ratio of adaptive to uniform squared errors; held: of steps after the measured
+    one.
+    """
+
+    def figure(r: Results) -> float:
+        rows = r.rows("adaptive")
+        return float(
+            max(row["ratio"] for row in rows if (row["step"] != row["measured_step"]) == held)
+        )
+
+    return figure
+
+
 SEGMENT = 512 << 10  # the default of segment_kb
 
 
@@ -272,6 +339,51 @@ def _training(method: str) -> Callable[[Results], float]:
     return figure
 
 
+def _sharded_loss(r: Results) -> float:
+    """By how many percent the loss is above fp32's: the mean of all seeds."""
+    row = _one((row for row in r.rows("fsdp") if row["bits"] == [4, 8]), "no 4 and 8 bits")
+    if len(row["val_losses"]) < 3:
+        raise Missing("fsdp.json has less than 3 seeds")
+    return float(row["percent_over_base"])
+
+
+def _diloco_loss(r: Results) -> float:
+    """The loss at equal time over that of DDP over gloo."""
+    base, *_, diloco = r.rows("diloco")
+    return float(diloco["loss"] / base["loss"])
+
+
+def _harm(example: str, bits: int, feedback: bool) -> Callable[[Results], float]:
+    """How much worse than exact `rotated` trains: points of accuracy (digits), % of loss (gpt)."""
+
+    def figure(r: Results) -> float:
+        row = _accuracy.row_of(r.of(f"accuracy_{example}"), "rotated", bits, feedback)
+        if row is None:
+            raise Missing(f"accuracy_{example}.json has no rotated at {bits} bits")
+        return _accuracy.harm(row)
+
+    return figure
+
+
+def _harm_of_noise(example: str) -> Callable[[Results], float]:
+    """Of 4 bits, as a share of the standard deviation of the exact runs' seeds."""
+    harm = _harm(example, 4, False)
+    return lambda r: abs(harm(r)) / _accuracy.noise(r.of(f"accuracy_{example}"))
+
+
+def _trained(example: str, unit: str, two: float, one: float) -> list[Target]:
+    exact = "exact training"
+    what = f"{example}, `rotated`"
+    return [
+        Target(f"{what} 4 bits", "noise of fp32's seeds", 1, _harm_of_noise(example), True),
+        *(
+            Target(f"{what} {bits} bits with error feedback", exact, most, figure, True, f" {unit}")
+            for bits, most in ((2, two), (1, one))
+            for figure in [_harm(example, bits, True)]
+        ),
+    ]
+
+
 def _hosts(hosts: int) -> list[Target]:
     what = f"{hosts} hosts at 1 Gbit/s, 64 MiB"
     gloo = "gloo fp32"
@@ -293,6 +405,31 @@ TARGETS = [
     Target("fp16 and bf16 input, values/s, slowest", "fp32 input", 1.0, _sixteen_bit_input),
     Target("`codecs` from Python, 64 MiB, slowest", "the engine", 0.9, _python_face("")),
     Target("the same, 256 KiB in L2", "the engine", 0.7, _python_face(", 256 KiB")),
+    *(
+        Target(
+            f"`{name}`, squared error on {data}, worst of its widths", against, most, figure, True
+        )
+        for name in ERRORS
+        for data, against, most, figure in (
+            ("Gaussian", "its targets", 1.0, _error(name, "Gaussian")),
+            ("gpt", "the same", 1.1, _error(name, "gpt")),
+            ("resnet", "the same", 1.1, _error(name, "resnet")),
+        )
+    ),
+    *(
+        Target(f"`{name}`, metadata", "bits per value", 0.04, _metadata(name), True)
+        for name in ERRORS
+    ),
+    *(
+        Target(f"`{name}` {what}, {where}, slowest", roof, least, _rotation(name, what, widths))
+        for name, what, where, widths, roof, least in (
+            ("rotated", "encode", "1-8 bits", range(1, 9), "min-max scan", 0.18),
+            ("rotated", "decode+add", "1-8 bits", range(1, 9), "`y += x`", 0.14),
+            ("trellis", "encode", "1-2 bits", (1, 2), "min-max scan", 0.06),
+            ("trellis", "encode", "3-4 bits", (3, 4), "min-max scan", 0.04),
+            ("trellis", "decode+add", "1-4 bits", range(1, 5), "`y += x`", 0.12),
+        )
+    ),
     Target(
         "exact over SHM, 2 ranks, 64 MiB", "gloo fp32", 3.5, _speedup("cgx shm exact"), unit="x"
     ),
@@ -304,6 +441,17 @@ TARGETS = [
         for where, figure in (("SHM", _sixteen_bits("shm")), ("Gloo", _sixteen_bits("gloo")))
     ),
     *_hosts(2),
+    *(
+        Target(
+            f"2 hosts at 1 Gbit/s, 64 MiB, `{name}` {bits} bits",
+            "gloo fp32",
+            least,
+            _rotated_between(name, bits),
+            unit="x",
+        )
+        for name, bits, least in (("rotated", 2, 13), ("rotated", 1, 18), ("trellis", 2, 10))
+    ),
+    Target("the same, `rotated` 4 bits", "`maxmin`", 0.95, _rotated_like_maxmin, unit="x"),
     *_hosts(4),
     Target(
         "2 hosts at 10 Gbit/s, 64 MiB, 4 bits", "gloo fp32", 3, _between(2, "10gbit", 4), unit="x"
@@ -345,6 +493,28 @@ TARGETS = [
         "compute and wire, overlapped",
         1.15,
         _training("cgx, 4 bits"),
+        True,
+        "x",
+    ),
+    Target(
+        "adaptive bits, error^2 at equal bytes, worst", "uniform bits", 0.85, _adaptive(False), True
+    ),
+    Target("the same, when the decision ends", "uniform bits", 0.85, _adaptive(True), True),
+    *_trained("digits", "points", 0.5, 1.5),
+    *_trained("gpt", "%", 1, 3),
+    Target(
+        "FSDP2, GPT, 4-bit gradients, 8-bit weights, loss above",
+        "fp32, mean of 3 seeds",
+        0.5,
+        _sharded_loss,
+        True,
+        " %",
+    ),
+    Target(
+        "DiLoCo, 4 bits, 2 hosts at 50 Mbit/s, loss at equal time",
+        "DDP over gloo",
+        1,
+        _diloco_loss,
         True,
         "x",
     ),

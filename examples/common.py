@@ -51,6 +51,20 @@ def parser(description: str) -> argparse.ArgumentParser:
         choices=[*range(1, 9), 16, EXACT_BITS],
         help="bits per gradient value for cgx; 16 is bf16, 32 exact (default: 4 with cgx, else 32)",
     )
+    group.add_argument(
+        "--average-bits",
+        type=float,
+        metavar="BITS",
+        help="bits of each layer in the bytes of so many for all (AdaptiveBits), for cgx",
+    )
+    group.add_argument(
+        "--codec", choices=["maxmin", "rotated", "trellis"], default="maxmin", help="for cgx"
+    )
+    group.add_argument(
+        "--error-feedback",
+        action="store_true",
+        help="add to each gradient what earlier steps left out of it, for cgx",
+    )
     group.add_argument("--bucket-size", type=int, default=512, help="values per bucket, for cgx")
     group.add_argument(
         "--layer-min-size",
@@ -72,6 +86,13 @@ def parser(description: str) -> argparse.ArgumentParser:
 def parse(p: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
     """Parses and checks; a bad value or combination exits with status 2 and names itself."""
     args = p.parse_args(argv)
+    if args.average_bits is not None:
+        if not uses_cgx(args) or args.bits is not None:
+            p.error(f"--average-bits {args.average_bits:g} needs --backend cgx, without --bits")
+        if not 1 <= args.average_bits <= 8:
+            p.error(f"--average-bits {args.average_bits:g}: must be from 1 to 8")
+    if not uses_cgx(args) and (args.codec != "maxmin" or args.error_feedback):
+        p.error(f"--codec and --error-feedback need --backend cgx; this is {args.backend}")
     if args.bits is None:
         args.bits = 4 if uses_cgx(args) else EXACT_BITS
     if not uses_cgx(args) and args.bits != EXACT_BITS:
@@ -144,10 +165,21 @@ def data_parallel(
     ids = [ranks.device.index] if ranks.device.type == "cuda" else None
     ddp = DistributedDataParallel(model.to(ranks.device), device_ids=ids)
     if uses_cgx(args):
-        from cgx_utils import CGXState, cgx_hook
+        from cgx_utils import AdaptiveBits, CGXState, cgx_hook
 
-        compression = {"bits": args.bits, "bucket_size": args.bucket_size}
-        state = CGXState(None, layer_min_size=args.layer_min_size, compression_params=compression)
+        compression: dict[str, Any] = {"codec": args.codec, "bucket_size": args.bucket_size}
+        adaptive = None
+        if args.average_bits is None:
+            compression["bits"] = args.bits
+        else:
+            adaptive = AdaptiveBits(args.average_bits)
+        state = CGXState(
+            None,
+            layer_min_size=args.layer_min_size,
+            compression_params=compression,
+            adaptive=adaptive,
+            error_feedback=args.error_feedback,
+        )
         ddp.register_comm_hook(state, cgx_hook)
     elif args.hook == "fp16":
         ddp.register_comm_hook(None, fp16_compress_hook)

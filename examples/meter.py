@@ -118,11 +118,15 @@ class Meter:
         *losses, sent = (total / world for total in totals)
         args = self._args
         cgx = uses_cgx(args)
+        average = args.average_bits
         return {
             "example": self._name,
             "backend": args.backend,
             "hook": "cgx" if cgx else args.hook,
-            "bits": 16 if args.hook == "fp16" else args.bits,
+            "bits": 16 if args.hook == "fp16" else args.bits if average is None else average,
+            "adaptive": average is not None,
+            "codec": args.codec if cgx else None,
+            "error_feedback": args.error_feedback,
             "bucket_size": args.bucket_size if cgx else None,
             "layer_min_size": args.layer_min_size if cgx else None,
             "world_size": world,

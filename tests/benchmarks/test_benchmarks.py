@@ -30,6 +30,7 @@ def test_every_method_is_measured_at_every_size(finished):
     _, document, _ = finished
     names = {"gloo fp32", "fp16 hook", "PowerSGD rank 1", "PowerSGD rank 4"}
     names |= {f"cgx {over} {bits}" for over in ("shm", "gloo") for bits in ("exact", "4 bit")}
+    names.add("cgx shm 4 bit residual")
     found = {(row["method"], row["bytes"]) for row in document["rows"]}
     assert found == {(name, size) for name in names for size in (4, 5000, 65536)}
 

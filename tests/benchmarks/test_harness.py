@@ -168,6 +168,17 @@ def test_targets_say_what_was_measured_and_whether_it_is_met():
         for b, n in of_bits.items()
     ]
     runs = [{"hosts": 2, "rate": "1gbit", "ranks_per_host": 1, "rows": rows}]
+    sharded = found[
+        "FSDP2, GPT, 4-bit gradients, 8-bit weights, loss above", "fp32, mean of 3 seeds"
+    ]
+    row = {"bits": [4, 8], "val_losses": [2.0] * 3, "percent_over_base": 0.51}
+    document = {"rows": [{"bits": [32, 32]}, row], "machine": {"simd": "avx2"}}
+    assert sharded.row(targets.Results({"fsdp": document}))[3:] == ["0.51 %", "**no**", "avx2"]
+    row["val_losses"] = [2.0] * 2
+    assert "less than 3 seeds" in sharded.row(targets.Results({"fsdp": document}))[3]
+    local = found["DiLoCo, 4 bits, 2 hosts at 50 Mbit/s, loss at equal time", "DDP over gloo"]
+    document["rows"] = [{"loss": 2.5}, {"loss": 2.4}, {"loss": 2.0}]
+    assert local.row(targets.Results({"diloco": document}))[3:] == ["0.8x", "yes", "avx2"]
     memory = targets.TARGETS[-1]
     results = targets.Results({"hosts": {"runs": runs, "machine": {"simd": "avx512"}}})
     assert memory.row(results)[2:] == ["<= 1x", "1x", "yes", "avx512"]

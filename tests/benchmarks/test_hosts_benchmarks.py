@@ -20,7 +20,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hosts")
     files = ["--json", str(folder / "out.json"), "--plot", str(folder / "out.png")]
     small = ["--hosts", "2", "--rates", "1gbit", "--sizes", "4K", "1M", "--repeats", "2"]
-    small += ["--bits", "32", "4", "--with", "cross_reduction=SRA"]
+    small += ["--bits", "32", "4", "--with", "cross_reduction=SRA", "--codecs", "rotated:2"]
     done = runs.python("benchmarks/hosts.py", *small, *files)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "out.json").read_text()), folder / "out.png"
@@ -34,7 +34,7 @@ def test_every_method_is_measured_and_verified(finished):
     cgx = [
         f"cgx {bits}{more}" for more in ("", " cross_reduction=SRA") for bits in ("exact", "4 bit")
     ]
-    names = ["gloo fp32", "fp16 hook", *cgx]
+    names = ["gloo fp32", "fp16 hook", *cgx, "cgx 2 bit rotated"]
     assert [row["method"] for row in run["rows"]] == names * 2
     assert all(row["equal"] and row["within_bound"] for row in run["rows"])
     assert all(row["speedup"] == 1.0 for row in run["rows"] if row["method"] == "gloo fp32")
@@ -48,6 +48,7 @@ def test_frames_on_the_links_are_what_the_formula_expects(finished):
     _, document, _ = finished
     values = 1 << 18
     payload = {32: 4 * values, 16: 2 * values, 4: values // 2 + 8 * values // 512}
+    payload[2] = values // 4 + 4 * values // 1024  # rotated
     for row in document["runs"][0]["rows"]:
         assert len(row["link_bytes_by_host"]) == 2
         if row["bytes"] == 1 << 20:

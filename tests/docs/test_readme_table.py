@@ -105,6 +105,45 @@ def test_training_tells_what_is_allowed_where_that_was_measured():
     assert lines.splitlines()[-1] == "| cgx, 4 bits | 100 ms (2.00x) | 0.50 MB | 80 ms (1.25x) |"
 
 
+def test_sharded_training_has_a_row_per_method():
+    rows = [
+        {"method": "gloo fp32", "val_loss": 2.0, "percent_over_base": 0.0}
+        | {"percent_over_base_by_seed": [0.0, 0.0], "link_bytes_per_step": 8e6},
+        {"method": "cgx", "val_loss": 2.004, "percent_over_base": 0.2}
+        | {"percent_over_base_by_seed": [0.5, -0.1], "link_bytes_per_step": 1.6e6},
+    ]
+    document = {"machine": {**MACHINE, "seeds": 2}, "rows": rows, "parameters": 837_888}
+    document |= {"hosts": 2, "ranks_per_host": 1, "steps": 300}
+    caption, lines = readme_table.fsdp_table(document).split("\n\n")
+    assert "0.84 million parameters, 2 hosts x 1 rank, 300 steps" in caption.replace("\n", " ")
+    assert lines.splitlines() == [
+        "|  | val loss | over fp32 | by seed | bytes/step | fewer |",
+        "|---|---|---|---|---|---|",
+        "| gloo fp32 | 2.0000 | +0.00 % | +0.00 %, +0.00 % | 8.00 MB | 1.0x |",
+        "| cgx | 2.0040 | +0.20 % | +0.50 %, -0.10 % | 1.60 MB | 5.0x |",
+    ]
+
+
+def test_local_steps_have_a_row_per_method():
+    rows = [
+        {"method": "DDP", "loss": 2.5, "faster_to_base_loss": [1.0], "steps": [100]}
+        | {"link_bytes_per_step": 4e6},
+        {"method": "DiLoCo", "loss": 2.0, "faster_to_base_loss": [6.0, None], "steps": [400, 500]}
+        | {"link_bytes_per_step": 4e4},
+        {"method": "slow", "loss": 2.6, "faster_to_base_loss": [None], "steps": [9]}
+        | {"link_bytes_per_step": 4e6},
+    ]
+    document = {"machine": {**MACHINE, "seconds_each": 60, "runs": 2}, "rows": rows, "hosts": 2}
+    document |= {"rate": "50mbit", "runs": [{"parameters": 1e6}]}
+    caption, lines = readme_table.diloco_table(document).split("\n\n")
+    assert "links of 50 Mbit/s, 60 seconds each, 2 seeds" in caption.replace("\n", " ")
+    assert lines.splitlines()[2:] == [
+        "| DDP | 2.500 | 1.0x as fast | 100 | 4.000 MB | 1.0x |",
+        "| DiLoCo | 2.000 | 6.0x as fast | 400, 500 | 0.040 MB | 100.0x |",
+        "| slow | 2.600 | not reached | 9 | 4.000 MB | 1.0x |",
+    ]
+
+
 def _summary_inputs():
     def rows(names, seconds):
         return [

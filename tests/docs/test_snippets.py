@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
-from tests.distributed import run_pooled
+from tests.distributed import run_pooled, run_ranks
 from tests.docs.documents import DOCUMENTS, README, ROOT, code_blocks
 
 PAGES = {"README.md": README, "usage.md": (ROOT / "docs" / "usage.md").read_text()}
@@ -20,11 +20,15 @@ PAGES = {"README.md": README, "usage.md": (ROOT / "docs" / "usage.md").read_text
 
 def _run_blocks(rank, world_size, page, blocks):
     names: dict = {"__name__": "__main__"}
+    torch.manual_seed(rank)  # for the pages' lines about decisions
     with contextlib.redirect_stderr(io.StringIO()) as said:
         for block in blocks:
             exec(compile(block, page, "exec"), names)
     if rank == 0 and world_size == 2:
-        assert f"    {said.getvalue()}" in PAGES[page], said.getvalue()
+        for line in said.getvalue().splitlines():
+            # A first line of another model is like the one that a page shows.
+            shown = line.partition("; relative error")[0]
+            assert f"    {shown}" in PAGES[page] or "3 of 5 parameters" in line, line
     counters = torch_cgx.stats()
     answer = names["x"].clone() if "x" in names else None, counters["compressed_calls"]
     model = names["model"]
@@ -39,9 +43,9 @@ def _run_blocks(rank, world_size, page, blocks):
     return *answer, gradients, compressed
 
 
-# README: DDP's bucket. Usage: DDP's bucket and three explicit calls; the new group counts for
-# itself.
-@pytest.mark.parametrize("page, number, calls", [("README.md", 1, 1), ("usage.md", 3, 4)])
+# README: DDP's bucket. Usage: DDP's bucket, three steps with adaptive bits, three explicit calls
+# and ten with error feedback; the new group counts for itself.
+@pytest.mark.parametrize("page, number, calls", [("README.md", 1, 1), ("usage.md", 5, 17)])
 def test_blocks_for_two_ranks_run(page, number, calls):
     blocks = code_blocks(PAGES[page], "two ranks")
     assert len(blocks) == number
@@ -59,6 +63,30 @@ def test_blocks_for_two_ranks_run_on_one(page):
     ((x, _, gradients, _),) = run_pooled(_run_blocks, 1, page, blocks, backend=None)
     assert x is None or x.isfinite().all()
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def _run_alone(rank, world_size, block, name):
+    names: dict = {"__name__": "__main__"}
+    with contextlib.redirect_stderr(io.StringIO()):
+        exec(compile(block, "usage.md", "exec"), names)
+    model = names[name]
+    values = [getattr(p, "full_tensor", p.detach)().clone() for p in model.parameters()]
+    calls = torch_cgx.stats()["compressed_calls"]
+    names.clear()
+    del model
+    gc.collect()
+    dist.destroy_process_group()
+    return values, calls
+
+
+# Two gathers and a reduce-scatter of one module; an all-reduce in each of three rounds. In new
+# processes: their groups come from the environment, and a rank must not have had more than others.
+@pytest.mark.parametrize("kind, name", [("sharded ranks", "sharded"), ("local steps", "local")])
+def test_blocks_with_a_group_of_their_own_run(kind, name):
+    (block,) = code_blocks(PAGES["usage.md"], kind)
+    first, second = run_ranks(_run_alone, 2, block, name, backend=None, timeout=120)
+    assert first[1] == second[1] == 3
+    assert all(torch.equal(a, b) for a, b in zip(first[0], second[0], strict=True))
 
 
 def _set_up(rank, world_size, block):
@@ -84,11 +112,11 @@ def test_blocks_for_one_process_run(capsys):
 def test_indented_calls_of_the_usage_page_are_valid():
     """One-line examples outside of blocks."""
     calls = re.findall(r"^    (CGXState\(.*\))$", PAGES["usage.md"], re.MULTILINE)
-    assert len(calls) == 1
     from cgx_utils import CGXState
 
-    state = eval(calls[0], {"CGXState": CGXState})
-    assert "overrides={'embed': {'bits': 8}" in repr(state)
+    rules, feedback = (repr(eval(call, {"CGXState": CGXState})) for call in calls)
+    assert "overrides={'embed': {'bits': 8}" in rules
+    assert "error_feedback=bf16" in feedback
 
 
 def test_every_python_block_is_run():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +62,55 @@ def test_missing_module_is_named() -> None:
 def test_summary_of_seeds() -> None:
     exact = [fake_run(32, seed=s, accuracy=0.97 + 0.01 * s) for s in range(3)]
     small = [fake_run(4, seed=s, accuracy=0.97, final_val_loss=0.2 + 0.01 * s) for s in range(3)]
-    row = compare.summary(4, small, exact)
+    row = compare.summary(compare.Variant("rotated", 4, feedback=True), small, exact)
     assert row["accuracy_change"] == pytest.approx(-1.0)
+    # Student's t of two degrees of freedom, times the standard error of 0, -1 and -2 points.
+    assert row["accuracy_interval"] == pytest.approx(4.303 / math.sqrt(3))
     assert row["loss_change"] == pytest.approx(0.05)
+    assert row["loss_change_interval"] == pytest.approx(4.303 * 0.05 / math.sqrt(3))
     assert row["val_loss_stdev"] == pytest.approx(0.01)
     assert row["bytes_ratio"] == pytest.approx(8)
-    assert "accuracy 97.00 % (-1.00 points)" in compare.line(row)
+    text = compare.line(row)
+    assert "accuracy 97.00 % (-1.00 +- 2.48 points)" in text
+    assert "rotated, error feedback    4 bits" in text
+
+
+def test_variants_are_all_that_the_codecs_take() -> None:
+    asked = ["--codecs", "maxmin", "trellis", "--bits", "2", "8", "--error-feedback", "off", "on"]
+    found = compare.variants(compare.arguments(asked))
+    assert [(v.codec, v.bits, v.feedback) for v in found] == [
+        ("", 32, False),
+        *(("maxmin", 2, False), ("maxmin", 8, False), ("trellis", 2, False)),
+        *(("maxmin", 2, True), ("maxmin", 8, True), ("trellis", 2, True)),
+    ]
+    assert found[0].arguments == ["--backend", "gloo"]
+    assert found[-1].arguments == [
+        *("--backend", "cgx", "--codec", "trellis", "--bits", "2", "--error-feedback"),
+    ]
+
+
+def test_runs_that_the_file_holds_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+
+    def run(script: str, arguments: list[str], processes: int, timeout: float) -> Any:
+        asked.append(arguments)
+        bits = 4 if "--bits" in arguments else 32
+        loss = 0.2 + 0.001 * bits
+        return fake_run(bits, seed=int(arguments[-2]), final_val_loss=loss, loss=[1.0, 3.0])
+
+    monkeypatch.setattr(compare, "run_example", run)
+    files = ["--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.png")]
+    compare.main(["--seeds", "0", "1", *files])
+    assert len(asked) == 4
+    compare.main(["--seeds", "0", "1", "2", *files])
+    assert len(asked) == 6 and all(call[-2] == "2" for call in asked[4:])
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert len(document["runs"]) == 6 and [row["bits"] for row in document["rows"]] == [32, 4]
+    assert document["rows"][1]["seeds"] == [0, 1, 2] and document["runs"][0]["curve"] == [2.0]
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert "maxmin    4 bits" in capsys.readouterr().out
 
 
 def agree(rank: int, world_size: int, different: int | None) -> str:

@@ -14,6 +14,7 @@ import common
 import pytest
 import torch
 import train_digits
+import train_diloco
 import train_gpt
 from launch import RunFailed, run_example
 
@@ -74,6 +75,20 @@ def test_digits_cgx() -> None:
 
 
 @pytest.mark.usefixtures("forked")
+def test_gpt_with_bits_per_layer() -> None:
+    arguments = [*TINY_GPT, "--steps", "6", "--backend", "cgx"]
+    uniform, adaptive = (
+        run_example("train_gpt.py", [*arguments, *bits])
+        for bits in (["--bits", "3"], ["--average-bits", "3"])
+    )
+    check(adaptive, "cgx", 3, 6)
+    assert adaptive["adaptive"] and not uniform["adaptive"]
+    # As many bytes at most; the all-reduces of errors at steps 2 and 4 are small.
+    assert adaptive["bytes_sent_per_step"] <= 1.01 * uniform["bytes_sent_per_step"]
+    assert adaptive["weights_sha256"] != uniform["weights_sha256"]
+
+
+@pytest.mark.usefixtures("forked")
 def test_gpt_gloo_with_fp16_hook() -> None:
     run = run_example("train_gpt.py", [*TINY_GPT, "--steps", "40", "--hook", "fp16"])
     check(run, "gloo", 16, 40)
@@ -81,6 +96,34 @@ def test_gpt_gloo_with_fp16_hook() -> None:
     assert run["bytes_sent_per_step"] == 2 * run["parameters"]
     assert 2.5 < run["unigram_entropy"] < 4
     assert run["final_val_loss"] < math.log(256)
+
+
+@pytest.mark.usefixtures("forked")
+def test_diloco_cgx() -> None:
+    arguments = ["--backend", "cgx", "--every", "8", "--steps", "36"]
+    run = run_example("train_diloco.py", [*TINY_GPT, *arguments])
+    check(run, "cgx", 4, 36)
+    assert (run["method"], run["every"]) == ("diloco", 8)
+    assert [point["steps"] for point in run["curve"]] == [0, 8, 16, 24, 32, 36]
+    seconds = [point["seconds"] for point in run["curve"]]
+    assert seconds == sorted(seconds) and run["train_seconds"] == seconds[-1]
+    assert run["curve"][-1]["val_loss"] == run["final_val_loss"] < run["curve"][0]["val_loss"]
+    # Five rounds, the last one a short one; norms are exact.
+    compressed = 256 * 32 + 16 * 32 + 12 * 32 * 32
+    small = 16 * 32
+    expected = (compressed - small) * (4 / 8 + 8 / 512) + 4 * (
+        run["parameters"] - compressed + small
+    )
+    assert expected * 5 / 36 <= run["bytes_sent_per_step"] < 1.05 * expected * 5 / 36
+
+
+@pytest.mark.usefixtures("forked")
+def test_diloco_ddp_for_a_time() -> None:
+    arguments = ["--method", "ddp", "--every", "2", "--steps", "100000", "--seconds", "0.01"]
+    run = run_example("train_diloco.py", [*TINY_GPT, *arguments])
+    check(run, "gloo", 32, run["steps"])
+    assert 2 <= run["steps"] < 100_000 and run["steps"] % 2 == 0
+    assert run["curve"][-1]["seconds"] >= 0.01
 
 
 @pytest.mark.usefixtures("forked")
@@ -145,6 +188,12 @@ def test_run_that_takes_too_long_is_ended() -> None:
         (["--batch", "0"], "--batch 0: must be positive"),
         (["--steps", "-3"], "--steps -3: must be positive"),
         (["--bucket-size", "0"], "--bucket-size 0: must be positive"),
+        (["--average-bits", "3"], "--average-bits 3 needs --backend cgx, without --bits"),
+        (
+            ["--backend", "cgx", "--bits", "4", "--average-bits", "2.5"],
+            "--average-bits 2.5 needs --backend cgx, without --bits",
+        ),
+        (["--backend", "cgx", "--average-bits", "9"], "--average-bits 9: must be from 1 to 8"),
     ],
 )
 def test_bad_arguments(
@@ -155,6 +204,22 @@ def test_bad_arguments(
     assert caught.value.code == 2
     text = capsys.readouterr().err
     assert re.search(message, text), text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "gloo"], "--method diloco needs --backend cgx, not gloo"),
+        (["--method", "ddp", "--every", "0"], "--every 0: must be positive"),
+        (["--method", "ddp", "--validate-every", "-1"], "--validate-every -1: must be positive"),
+    ],
+)
+def test_bad_arguments_of_diloco(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        train_diloco.main(arguments)
+    assert caught.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_default_bits() -> None:
