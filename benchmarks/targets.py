@@ -360,6 +360,8 @@ def _harm(example: str, bits: int, feedback: bool) -> Callable[[Results], float]
         row = _accuracy.row_of(r.of(f"accuracy_{example}"), "rotated", bits, feedback)
         if row is None:
             raise Missing(f"accuracy_{example}.json has no rotated at {bits} bits")
+        if len(row["seeds"]) < 3:
+            raise Missing(f"accuracy_{example}.json has less than 3 seeds")
         return _accuracy.harm(row)
 
     return figure

@@ -144,6 +144,61 @@ def test_local_steps_have_a_row_per_method():
     ]
 
 
+def _trained(codec, bits, feedback, change, seeds=3, **more):
+    row = {"codec": codec, "bits": bits, "feedback": feedback, "average": False}
+    row |= {"loss_change": change / 100, "loss_change_interval": 0.004, "bytes_ratio": 32 / bits}
+    return row | {"seeds": list(range(seeds))} | more
+
+
+def _accuracy_document(accuracy=None, **more):
+    runs = [
+        {"bits": 32, "seed": seed, "final_val_loss": 2.0 + 0.01 * seed, "accuracy": accuracy}
+        | {"world_size": 2, "steps": 300, "parameters": 829_696}
+        for seed in range(3)
+    ]
+    rows = [
+        _trained("", 32, False, 0.0, **more) | {"val_loss": 2.01, "accuracy": accuracy},
+        _trained("maxmin", 1, False, 30.0, **more),
+        _trained("maxmin", 8, False, 0.1, **more),
+        _trained("trellis", 1, True, 2.5, 5, **more),
+    ]
+    return {"rows": rows, "runs": runs}
+
+
+def test_training_has_a_row_for_each_codec_and_feedback():
+    caption, lines = readme_table.accuracy_table(_accuracy_document()).split("\n\n")
+    caption = caption.replace("\n", " ")
+    assert "(validation loss 2.010) in percent of the validation loss" in caption
+    assert "2 ranks, 300 steps, 0.83 million parameters" in caption
+    assert caption.endswith("own seeds: 0.50.")
+    assert lines.splitlines() == [
+        "|  | 1 bit | 8 bits |",
+        "|---|---|---|",
+        "| `maxmin` | +30.0 ± 0.4 | +0.10 ± 0.40 |",
+        "| `trellis`, error feedback | +2.50 ± 0.40 (5 seeds) |  |",
+        "| fewer bytes, at most | 32.0x | 4.0x |",
+    ]
+
+
+def test_accuracy_is_in_points_where_there_is_one():
+    more = {"accuracy_change": -0.25, "accuracy_interval": 0.1}
+    caption, lines = readme_table.accuracy_table(_accuracy_document(0.98, **more)).split("\n\n")
+    assert "(accuracy 98.00 %) in points of accuracy" in caption.replace("\n", " ")
+    assert "| `maxmin` | -0.25 ± 0.10 | -0.25 ± 0.10 |" in lines
+
+
+def test_errors_have_a_row_for_each_data_and_codec():
+    rows = [
+        {"data": "gpt", "codec": codec, "bits": bits, "nmse": 0.5**bits, "bits_per_value": bits}
+        for codec in ("rotated", "rotated unbiased")
+        for bits in range(1, 9)
+    ]
+    _, lines = readme_table.errors_table({"rows": rows}).split("\n\n")
+    assert lines.splitlines()[2:] == [
+        "| GPT's gradients, `rotated` | 0.5 (1.00) | 0.25 (2.00) | 0.125 (3.00) | 0.0625 (4.00) |"
+    ]
+
+
 def _summary_inputs():
     def rows(names, seconds):
         return [
@@ -219,6 +274,11 @@ def test_the_readme_shows_the_results_in_the_tree():
 def test_the_targets_show_the_results_in_the_tree():
     page = readme_table.PERFORMANCE.read_text()
     assert readme_table.update_performance(page) == page, "run python benchmarks/readme_table.py"
+
+
+def test_the_page_on_bits_shows_the_results_in_the_tree():
+    page = readme_table.CHOOSING.read_text()
+    assert readme_table.update_choosing(page) == page, "run python benchmarks/readme_table.py"
 
 
 def test_results_that_are_not_there_are_named(monkeypatch, capsys, tmp_path):

@@ -30,10 +30,10 @@ def stress(*arguments: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_a_short_run_passes_and_counts():
-    status, output = stress("--seed", "5", "--episodes", "8", "--minutes", "2")
+    status, output = stress("--seed", "11", "--episodes", "8", "--minutes", "2")
     assert status == 0, output
     summary, _ = json.JSONDecoder().raw_decode(output[output.index("{\n") :])
-    assert summary["seed"] == 5 and summary["violations"] == 0
+    assert summary["seed"] == 11 and summary["violations"] == 0
     assert sum(summary["episodes"].values()) == 8
     assert summary["collectives"] > 100 and summary["compared"] > 50 and summary["kills"] > 0
 

@@ -47,8 +47,8 @@ constexpr uint32_t kThreads = 256;
 constexpr uint32_t kGroup = 8;
 static_assert(kTile == kGroup * kThreads);
 
-/// Blocks on a multiprocessor at once: as many as leave their threads 64 registers.
-constexpr uint32_t kBlocks = 4;
+/// Blocks on a multiprocessor at once: as many as leave their threads 64 registers. Not for AMD: see codec.cu.
+[[maybe_unused]] constexpr uint32_t kBlocks = 4;
 
 /// Messages of a launch: their addresses travel as arguments of the kernel, which have 4 KiB.
 constexpr uint32_t kMostMessages = 256;

@@ -13,7 +13,7 @@
 
 namespace cgx::rotated {
 
-constexpr int kMostBits = 8;
+[[maybe_unused]] constexpr int kMostBits = 8;
 
 /// Where the magnitudes of a number of bits start in kLevels.
 constexpr CGX_HD uint32_t first_level(int bits) { return (1u << (bits - 1)) - 1; }

@@ -23,7 +23,7 @@
 
 namespace cgx::trellis {
 
-constexpr int kMostBits = 4;
+[[maybe_unused]] constexpr int kMostBits = 4;
 constexpr uint32_t kSequences = 8;
 constexpr uint32_t kStates = 4, kSubsets = 4;
 constexpr float kNoPath = 1e30f;
