@@ -46,12 +46,14 @@ class Method:
     arguments: tuple[str, ...]
 
 
-def methods(bits: int, every: int) -> list[Method]:
-    cgx = ("--backend", "cgx", "--bits", str(bits))
+def methods(codec: str, bits: int, every: int) -> list[Method]:
+    cgx = ("--backend", "cgx", "--codec", codec, "--bits", str(bits))
     return [
         Method(BASE, "black", ("--method", "ddp", "--backend", "gloo")),
-        Method(f"DDP over cgx, {bits} bits", "#1f77b4", ("--method", "ddp", *cgx)),
-        Method(f"DiLoCo, {bits} bits, every {every}", "#ff7f0e", ("--method", "diloco", *cgx)),
+        Method(f"DDP over cgx, {codec} {bits} bits", "#1f77b4", ("--method", "ddp", *cgx)),
+        Method(
+            f"DiLoCo, {codec} {bits} bits, every {every}", "#ff7f0e", ("--method", "diloco", *cgx)
+        ),
     ]
 
 
@@ -65,6 +67,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs", type=at_least(1), metavar="N", help="2; --quick: 1")
     parser.add_argument("--every", type=at_least(1), default=20, metavar="N")
     parser.add_argument("--bits", type=int, choices=range(1, 9), default=4, metavar="N")
+    parser.add_argument("--codec", default="rotated", help="of cgx")
     parser.add_argument("--options", default="", help="more arguments of the example")
     parser.add_argument("--quick", action="store_true", help="one short run of each method")
     _command.add_output_arguments(parser)
@@ -155,7 +158,7 @@ def draw(document: dict[str, Any], file: str) -> None:
     """The picture: loss against seconds of training, a line for each run."""
     with _command.picture(file, 1, 1, figsize=(8, 4.8)) as (figure, axes):
         axis = axes[0][0]
-        for method in methods(document["bits"], document["every"]):
+        for method in methods(document["codec"], document["bits"], document["every"]):
             label: str | None = method.name
             for run in document["runs"]:
                 if run["method"] == method.name:
@@ -181,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
     seconds = args.seconds or (3 if args.quick else 60)
     start = time.monotonic()
     facts = _ranks.print_link_facts(runs=count, seconds_each=seconds)
-    chosen = methods(args.bits, args.every)
+    chosen = methods(args.codec, args.bits, args.every)
     runs: list[dict[str, Any]] = []
     with hosts(args.hosts, args.rate) as bed:
         for seed in range(count):
@@ -198,6 +201,7 @@ def main(argv: list[str] | None = None) -> int:
         "machine": facts,
         "hosts": args.hosts,
         "rate": args.rate,
+        "codec": args.codec,
         "bits": args.bits,
         "every": args.every,
         "options": args.options,

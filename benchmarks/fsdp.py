@@ -1,7 +1,7 @@
 """Whether FSDP2 trains as well with compressed gradients and weights, and what it then sends.
 
     python -m benchmarks.fsdp [--hosts 2] [--ranks-per-host 1] [--rate none] [--seeds 3]
-        [--steps 300] [--gradients 4] [--weights 8] [--codec maxmin] [--quick]
+        [--steps 300] [--gradients 4] [--weights 8] [--codec rotated] [--quick]
         [--json FILE] [--plot FILE]
 
 Trains the GPT of examples/train_gpt.py, each block and the rest a `fully_shard` module, with that
@@ -48,7 +48,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=at_least(2), metavar="N", help="300; --quick: 10")
     parser.add_argument("--gradients", type=int, choices=_command.BITS, default=4, metavar="BITS")
     parser.add_argument("--weights", type=int, choices=_command.BITS, default=8, metavar="BITS")
-    parser.add_argument("--codec", default="maxmin", help="of both")
+    parser.add_argument("--codec", default="rotated", help="of gradients")
     parser.add_argument("--width", type=at_least(4), default=128, metavar="N", help="of the GPT")
     parser.add_argument("--layers", type=at_least(1), default=4, metavar="N")
     parser.add_argument("--quick", action="store_true", help="one short run of each method")
@@ -186,11 +186,11 @@ def main(argv: list[str] | None = None) -> int:
     steps = args.steps or (10 if args.quick else 300)
     start = time.monotonic()
     facts = _ranks.print_link_facts(seeds=seeds, steps=steps)
-    label = f"cgx {args.codec}, {args.gradients}-bit gradients, {args.weights}-bit weights"
+    label = f"cgx, {args.codec} {args.gradients}-bit gradients, {args.weights}-bit weights"
     configs: dict[str, Any] = {BASE: {"gradients": None, "weights": None}}
     configs[label] = {
-        name: {"codec": args.codec, "bits": bits}
-        for name, bits in (("gradients", args.gradients), ("weights", args.weights))
+        "gradients": {"codec": args.codec, "bits": args.gradients},
+        "weights": {"codec": "maxmin", "bits": args.weights},
     }
     size = {"layers": args.layers, "width": args.width}
     runs: list[dict[str, Any]] = []

@@ -66,7 +66,7 @@ def set_up(args: argparse.Namespace, ranks: Ranks) -> tuple[nn.Module, torch.opt
         optimizer,
         outer,
         every=args.every,
-        config={"bits": args.bits, "bucket_size": args.bucket_size},
+        config={"codec": args.codec, "bits": args.bits, "bucket_size": args.bucket_size},
         layer_min_size=args.layer_min_size,
         error_feedback=not args.no_error_feedback,
     )

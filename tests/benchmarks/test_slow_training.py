@@ -29,7 +29,7 @@ def _run(method, seed, curve, sent):
 
 
 def _diloco_runs():
-    base, _, fast = diloco.methods(4, 20)
+    base, _, fast = diloco.methods("rotated", 4, 20)
     return [
         _run(base, 0, [(0.0, 5.0), (60.0, 3.0)], 1000),
         _run(fast, 0, [(0.0, 5.0), (10.0, 3.0), (50.0, 1.0)], 10),
@@ -39,7 +39,7 @@ def _diloco_runs():
 
 
 def test_runs_of_one_seed_are_compared_at_equal_time(tmp_path):
-    base, other, fast = diloco.methods(4, 20)
+    base, other, fast = diloco.methods("rotated", 4, 20)
     runs = _diloco_runs()
     row = diloco.summary(fast, runs)
     assert row["losses"] == [1.0, 4.0] and row["loss"] == 2.5
@@ -48,7 +48,14 @@ def test_runs_of_one_seed_are_compared_at_equal_time(tmp_path):
     assert slow["losses"] == pytest.approx([5 - 2 * 50 / 60] * 2)
     text = diloco.table([slow, row])
     assert "6.0x as fast" in text and "50.0x" in text
-    document = {"bits": 4, "every": 20, "hosts": 2, "rate": "50mbit", "runs": runs}
+    document = {
+        "codec": "rotated",
+        "bits": 4,
+        "every": 20,
+        "hosts": 2,
+        "rate": "50mbit",
+        "runs": runs,
+    }
     document["runs"] += [_run(other, 0, [(0.0, 5.0), (60.0, 2.0)], 100)]
     document["machine"] = {"cpu": "some"}
     diloco.draw(document, str(tmp_path / "out.png"))
@@ -70,10 +77,10 @@ def test_a_run_is_the_example_on_the_bed(tmp_path):
 
     bed = SimpleNamespace(folder=tmp_path, run=run, traffic_of=traffic_of)
     args = argparse.Namespace(every=10, options="--width 32")
-    found = diloco.train(bed, diloco.methods(4, 10)[2], args, 6, 3)
+    found = diloco.train(bed, diloco.methods("rotated", 4, 10)[2], args, 6, 3)
     assert found["link_bytes_per_step"] == 20 and found["curve"] == [[0.0, 5.0]]
     line = " ".join(commands[0])
-    assert "--method diloco --backend cgx --bits 4 --every 10 --seconds 6" in line
+    assert "--method diloco --backend cgx --codec rotated --bits 4 --every 10 --seconds 6" in line
     assert "--seed 3" in line and line.endswith(f"--width 32 --json {tmp_path}/diloco.json")
 
 
