@@ -2,8 +2,8 @@
 
     python docs/pictures/measure_residuals.py [CALLS]
 
-Five ranks contribute the same Gaussian gradients CALLS times (800). Printed is the norm of the sum of
-the residuals by the norm of the sum of the gradients. "same signs": every call has the number 0.
+Five ranks contribute the same Gaussian gradients CALLS times (800). Printed is the norm of the sum
+of the residuals by the norm of the sum of the gradients. "same signs": every call has the number 0.
 """
 
 from __future__ import annotations
