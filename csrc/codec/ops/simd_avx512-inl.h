@@ -87,9 +87,12 @@ static inline F butterfly(F a) {
   if constexpr (step == 2) other = _mm512_permute_ps(a, 0x4e);
   if constexpr (step == 4) other = _mm512_shuffle_f32x4(a, a, 0xb1);
   if constexpr (step == 8) other = _mm512_shuffle_f32x4(a, a, 0x4e);
-  // The difference in the second lanes, and where the mask has no bit the sum.
-  constexpr int kSecond = step == 1 ? 0xaaaa : step == 2 ? 0xcccc : step == 4 ? 0xf0f0 : 0xff00;
-  return _mm512_mask_sub_ps(add(other, a), static_cast<__mmask16>(kSecond), other, a);
+  // other + a or other - a with one rounding, as add() and sub(); on other units than the adders.
+  const auto sign = [](int lane) { return lane & step ? -1.0f : 1.0f; };
+  const F signs = _mm512_setr_ps(sign(0), sign(1), sign(2), sign(3), sign(4), sign(5), sign(6),
+                                 sign(7), sign(8), sign(9), sign(10), sign(11), sign(12), sign(13),
+                                 sign(14), sign(15));
+  return fused_add(a, signs, other);
 }
 /// Entries of a table of floats, by the low bits of an index. `entries`: a power of two.
 template <int entries>

@@ -6,13 +6,16 @@
 // up to three stages between them; the stages inside of vectors ride on the first pass (encoding),
 // or on the last one (decoding).
 //
-// A family brings a Quantizer for each number of bits:
-//   static constexpr int kBits
-//   Quantizer(factor)                                for decoding: levels are multiplied by it
-//   static constexpr size_t kTogether                blocks that are quantized at once
-//   quantize(group, n)                               codes, a byte each, and sums of the blocks
-//   levels(codes, n, levels)                         their levels, from the bits of a block:
-//                                                    16 bytes behind them may be read
+// A family brings, for each number of bits, with tables that are loaded once a call:
+//   Encoder: static constexpr int kBits, kMostBits
+//            static constexpr size_t kTogether       blocks that are quantized at once
+//            quantize(group, n)                      codes, a byte each, and sums of the blocks
+//   Decoder: static constexpr int kBits, kMostBits
+//            Decoder(factor)                         levels are multiplied by it
+//            level(codes, at)                        the levels of a vector, from the bits of its
+//                                                    block: 16 bytes behind them may be read
+//            or levels(codes, n, levels)             the levels of a block, where those of a vector
+//                                                    depend on the vectors before it
 
 using rotation::kLargestBlock;
 using rotation::kSumLanes;
@@ -30,6 +33,16 @@ static inline F load_row(const float* z) {
 }
 static inline void store_row(float* z, F v) {
   store(Float32{}, reinterpret_cast<std::byte*>(z), v);
+}
+
+/// Asks the memory for `bytes` bytes from `p` on; they need not be there. Between two reads of new
+/// values a block is worked on for longer than the processor looks ahead.
+template <bool to_write>
+static inline __attribute__((always_inline)) void fetch(const void* p, size_t at, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(p) + at;
+  for (size_t i = 0; i < bytes; i += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(address + i), to_write ? 1 : 0);
+  }
 }
 
 /// Accumulators of one sum: vector number `i` of a block goes to number i % kSums.
@@ -83,13 +96,25 @@ static inline __attribute__((always_inline)) F lanes_back(F v) {
   return butterfly<1>(butterfly<2>(butterfly<4>(v)));
 }
 
-/// Stages of the strides `stride`, 2 `stride`, ... `rows` / 2 `stride`.
-template <size_t rows, bool back>
-static void pass(float* z, size_t n, size_t stride) {
+/// The vector at a position of a block.
+struct RowOf {
+  const float* z;
+  F operator()(size_t at) const { return load_row(z + at); }
+};
+template <typename Decoder>
+struct LevelOf {
+  Decoder decoder;  // of its own: stores to a block could change another's, as far as compilers know
+  const std::byte* codes;
+  F operator()(size_t at) const { return decoder.level(codes, at); }
+};
+
+/// Stages of the strides `stride`, 2 `stride`, ... `rows` / 2 `stride`, from `input` to z.
+template <size_t rows, bool back, typename Input>
+static void pass(const Input& input, float* z, size_t n, size_t stride) {
   for (size_t start = 0; start < n; start += rows * stride) {
     for (size_t at = start; at < start + stride; at += kLanes) {
       F v[rows];
-      for (size_t i = 0; i < rows; ++i) v[i] = load_row(z + at + i * stride);
+      for (size_t i = 0; i < rows; ++i) v[i] = input(at + i * stride);
       if constexpr (back) {
         rows_back<rows>(v);
       } else {
@@ -106,26 +131,33 @@ static void far_stages(float* z, size_t n) {
   while (stride < n) {
     const size_t left = n / stride;
     if (left >= 8 && left != 16) {
-      pass<8, false>(z, n, stride), stride *= 8;
+      pass<8, false>(RowOf{z}, z, n, stride), stride *= 8;
     } else if (left >= 4) {
-      pass<4, false>(z, n, stride), stride *= 4;
+      pass<4, false>(RowOf{z}, z, n, stride), stride *= 4;
     } else {
-      pass<2, false>(z, n, stride), stride *= 2;
+      pass<2, false>(RowOf{z}, z, n, stride), stride *= 2;
     }
   }
 }
-static void far_stages_back(float* z, size_t n) {
-  size_t end = n;  // of the strides that are left
-  while (end > kRows * kLanes) {
-    const size_t left = end / (kRows * kLanes);
-    if (left >= 8 && left != 16) {
-      pass<8, true>(z, n, end /= 8);
-    } else if (left >= 4) {
-      pass<4, true>(z, n, end /= 4);
-    } else {
-      pass<2, true>(z, n, end /= 2);
-    }
+/// One pass back over the strides below `end`; returns the end of those that are left.
+template <typename Input>
+static size_t pass_back(const Input& input, float* z, size_t n, size_t end) {
+  const size_t left = end / (kRows * kLanes);
+  if (left >= 8 && left != 16) {
+    pass<8, true>(input, z, n, end /= 8);
+  } else if (left >= 4) {
+    pass<4, true>(input, z, n, end /= 4);
+  } else {
+    pass<2, true>(input, z, n, end /= 2);
   }
+  return end;
+}
+/// The far stages back, from `input` to z.
+template <typename Input>
+static void far_stages_back(const Input& input, float* z, size_t n) {
+  static_assert(rotation::kLeastBlock > kRows * kLanes, "there is a pass");
+  size_t end = pass_back(input, z, n, n);
+  while (end > kRows * kLanes) end = pass_back(RowOf{z}, z, n, end);
 }
 
 template <typename T>
@@ -151,6 +183,8 @@ static float rotate_block(T type, const std::byte* x, size_t n, float down, uint
   uint64_t word = 0;
   for (size_t start = 0; start < n; start += kRows * kLanes) {
     F v[kRows];
+    fetch<false>(x, (n + start) * T::kBytes, kRows * kLanes * T::kBytes);
+#pragma GCC unroll kRows  // or v lies in memory
     for (size_t i = 0; i < kRows; ++i) {
       const size_t at = start + i * kLanes;
       if (at % 64 == 0) word = rotation::sign_word(rotation::sign_state(signs, at));
@@ -165,16 +199,17 @@ static float rotate_block(T type, const std::byte* x, size_t n, float down, uint
   return energy.total();
 }
 
-/// All stages back, and the values.
+/// The stages that are left after far_stages_back(), and the values.
 template <bool add_to>
-static void values_of_block(float* z, size_t n, float scale, uint64_t signs, float* y) {
-  far_stages_back(z, n);
+static void values_of_block(const float* z, size_t n, float scale, uint64_t signs, float* y) {
   const F by = set(scale);
   uint64_t word = 0;
   for (size_t start = 0; start < n; start += kRows * kLanes) {
     F v[kRows];
+    fetch<true>(y, (n + start) * sizeof(float), kRows * kLanes * sizeof(float));
     for (size_t i = 0; i < kRows; ++i) v[i] = load_row(z + start + i * kLanes);
     rows_back<kRows>(v);
+#pragma GCC unroll kRows
     for (size_t i = 0; i < kRows; ++i) {
       const size_t at = start + i * kLanes;
       if (at % 64 == 0) word = rotation::sign_word(rotation::sign_state(signs, at));
@@ -186,7 +221,6 @@ static void values_of_block(float* z, size_t n, float scale, uint64_t signs, flo
 
 /// The same for scales at which values may overflow.
 static void careful_values(float* z, size_t n, float scale, uint64_t signs, float* y, bool add_to) {
-  far_stages_back(z, n);
   for (size_t start = 0; start < n; start += kRows * kLanes) {
     F v[kRows];
     for (size_t i = 0; i < kRows; ++i) v[i] = load_row(z + start + i * kLanes);
@@ -248,11 +282,18 @@ static void put_codes(const uint8_t* codes, size_t n, Sink& sink) {
   }
 }
 
-template <typename T, typename Quantizer>
+/// The memory of this thread. Not inlined, or its address is asked for again in each step.
+template <size_t count>
+static __attribute__((noinline)) Group<count>& group_of_thread() {
+  static thread_local Group<count> group;
+  return group;
+}
+
+template <typename T, typename Encoder>
 static void encode_as(const Part& part, const std::byte* x, std::byte* scales, std::byte* codes) {
-  constexpr size_t kTogether = Quantizer::kTogether;
-  static thread_local Group<kTogether> group;
-  const Quantizer quantizer(1.0f);
+  constexpr size_t kTogether = Encoder::kTogether;
+  Group<kTogether>& group = group_of_thread<kTogether>();
+  const Encoder encoder;
   const size_t n = part.block, whole = part.n / n * n;
   Sink sink(codes, whole, part.bits);
   for (size_t start = 0; start < whole; start += kTogether * n) {
@@ -265,7 +306,7 @@ static void encode_as(const Part& part, const std::byte* x, std::byte* scales, s
         pending[k] = prepare(T{}, part, x, start + k * n, group.z[k], &group.inverse[k]);
       }
     }
-    quantizer.quantize(group, n);
+    encoder.quantize(group, n);
     for (size_t k = 0; k < blocks; ++k) {
       float scale = pending[k].scale;
       if (group.inverse[k] == 0.0f) {
@@ -282,16 +323,16 @@ static void encode_as(const Part& part, const std::byte* x, std::byte* scales, s
   sink.flush();
 }
 
-template <typename Quantizer>
+template <typename Encoder>
 static void encode_part(const Part& part, const std::byte* x, DType dtype, std::byte* scales,
                         std::byte* codes) {
   switch (dtype) {
     case DType::kFloat32:
-      return encode_as<Float32, Quantizer>(part, x, scales, codes);
+      return encode_as<Float32, Encoder>(part, x, scales, codes);
     case DType::kFloat16:
-      return encode_as<Float16, Quantizer>(part, x, scales, codes);
+      return encode_as<Float16, Encoder>(part, x, scales, codes);
     case DType::kBFloat16:
-      return encode_as<BFloat16, Quantizer>(part, x, scales, codes);
+      return encode_as<BFloat16, Encoder>(part, x, scales, codes);
   }
 }
 
@@ -302,14 +343,14 @@ struct BlockCodes {
   I operator()(const std::byte* codes, size_t at) const { return unpack(codes + at / 8 * bits); }
 };
 
-template <typename Quantizer>
+template <typename Decoder>
 static void decode_part(const Part& part, const std::byte* scales, const std::byte* codes, float* y,
                         bool add_to) {
-  constexpr size_t kBits = Quantizer::kBits;
+  constexpr size_t kBits = Decoder::kBits;
   alignas(64) float z[kLargestBlock];
   alignas(64) std::byte last[kLargestBlock * kBits / 8 + 64];
   const size_t n = part.block, whole = part.n / n * n, bytes = n / 8 * kBits;
-  const Quantizer quantizer(rotation::stage_factor(rotation::stages_of(part.block)));
+  const Decoder decoder(rotation::stage_factor(rotation::stages_of(part.block)));
   for (size_t start = 0; start < whole; start += n) {
     const std::byte* in = codes + start / 8 * kBits;
     if (start + n == whole) {  // what follows need not be memory
@@ -324,7 +365,12 @@ static void decode_part(const Part& part, const std::byte* scales, const std::by
       fill_zeros(y + start, n, add_to);
       continue;
     }
-    quantizer.levels(in, n, z);
+    if constexpr (requires { decoder.level(in, start); }) {
+      far_stages_back(LevelOf<Decoder>{decoder, in}, z, n);
+    } else {
+      decoder.levels(in, n, z);
+      far_stages_back(RowOf{z}, z, n);
+    }
     if (rotation::may_overflow(scale)) {
       careful_values(z, n, scale, signs, y + start, add_to);
     } else if (add_to) {

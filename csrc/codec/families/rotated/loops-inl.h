@@ -1,7 +1,7 @@
 // The quantizer of `rotated` over the vector operations of one level. Included as
 // rotation/blocks-inl.h, after it.
 
-/// The magnitudes' levels, times a factor: from registers, or from memory where there are many.
+/// The levels of magnitudes: from registers, or from memory where there are many.
 template <int bits>
 struct Magnitudes {
   static constexpr int kCount = 1 << (bits - 1);
@@ -10,7 +10,6 @@ struct Magnitudes {
   Table<kInRegisters ? kCount : 1> table;
 
   explicit Magnitudes(float factor) : table(fill(memory, factor)) {}
-  Magnitudes(const Magnitudes&) = delete;
   static const float* fill(float* levels, float factor) {
     for (int i = 0; i < kCount; ++i) {
       levels[i] = rotated::kLevels[rotated::first_level(bits) + i] * factor;
@@ -21,6 +20,34 @@ struct Magnitudes {
     if constexpr (kInRegisters) return table(index);
     return gather(memory, and_(index, set_int(kCount - 1)));
   }
+};
+
+/// The levels of codes, with their signs, times a factor. Two vectors of them are looked up as fast
+/// as one of magnitudes; of more levels the sign is put on afterwards.
+template <int bits, bool few = (1 << bits) <= 2 * static_cast<int>(kLanes)>
+struct Levels {
+  Magnitudes<bits> magnitudes;
+  explicit Levels(float factor) : magnitudes(factor) {}
+  F operator()(I code) const {
+    const I sign = set_int(0x80000000u);
+    const I negative = exclusive_or(and_(shift_left<32 - bits>(code), sign), sign);
+    return float_of(exclusive_or(bits_of(magnitudes(code)), negative));
+  }
+};
+template <int bits>
+struct Levels<bits, true> {
+  static constexpr int kHalf = 1 << (bits - 1);
+  alignas(64) float memory[2 * kHalf];
+  Table<2 * kHalf> table;
+  explicit Levels(float factor) : table(fill(memory, factor)) {}
+  static const float* fill(float* levels, float factor) {
+    for (int i = 0; i < kHalf; ++i) {
+      levels[kHalf + i] = rotated::kLevels[rotated::first_level(bits) + i] * factor;
+      levels[i] = -levels[kHalf + i];
+    }
+    return levels;
+  }
+  F operator()(I code) const { return table(code); }
 };
 
 /// The number of thresholds below a magnitude, plus 2^(bits-1).
@@ -50,22 +77,26 @@ struct SearchOf<bits, false> {
 };
 
 template <int bits>
-struct Quantizer {
+struct Encoder {
   static constexpr int kBits = bits, kMostBits = rotated::kMostBits;
   static constexpr size_t kTogether = 1;
 
-  Magnitudes<bits> magnitudes;
-  explicit Quantizer(float factor) : magnitudes(factor) {}
+  using Search = typename SearchOf<bits>::Type;
+  Search search_table;
+  Magnitudes<bits> magnitude_table{1.0f};
 
   struct NoLimit {
     static I limit(I codes) { return codes; }
   };
 
   void quantize(Group<kTogether>& group, size_t n) const {
-    const typename SearchOf<bits>::Type search;
+    // Of its own, so that they stay in registers: stores to codes could change the others, as far as
+    // compilers know.
+    const Search search = search_table;
+    const Magnitudes<bits> magnitudes = magnitude_table;
     const float* z = group.z[0];
     uint8_t* codes = group.codes[0];
-    BlockSums& sums = group.sums[0];
+    BlockSums sums;
     const F by = set(group.inverse[0]);
     const I mask = set_int(0x7fffffffu);
     for (size_t i = 0; i < n; i += 4 * kLanes) {
@@ -81,24 +112,26 @@ struct Quantizer {
       }
       store_bytes(codes + i, code[0], code[1], code[2], code[3], NoLimit{});
     }
+    group.sums[0] = sums;
   }
+};
 
-  void levels(const std::byte* codes, size_t n, float* z) const {
-    const BlockCodes<bits> unpack;
-    const I sign = set_int(0x80000000u);
-    for (size_t i = 0; i < n; i += kLanes) {
-      const I code = unpack(codes, i);
-      const I negative = exclusive_or(and_(shift_left<32 - bits>(code), sign), sign);
-      store_row(z + i, float_of(exclusive_or(bits_of(magnitudes(code)), negative)));
-    }
-  }
+template <int bits>
+struct Decoder {
+  static constexpr int kBits = bits, kMostBits = rotated::kMostBits;
+
+  Levels<bits> levels_of;
+  BlockCodes<bits> unpack;
+
+  explicit Decoder(float factor) : levels_of(factor) {}
+  F level(const std::byte* codes, size_t at) const { return levels_of(unpack(codes, at)); }
 };
 
 static void encode(const Part& part, const std::byte* x, DType dtype, std::byte* scales,
                    std::byte* codes) {
-  encode_all<Quantizer>(rotated::kScalarLoops, part, x, dtype, scales, codes);
+  encode_all<Encoder>(rotated::kScalarLoops, part, x, dtype, scales, codes);
 }
 static void decode(const Part& part, const std::byte* scales, const std::byte* codes, float* y,
                    bool add_to) {
-  decode_all<Quantizer>(rotated::kScalarLoops, part, scales, codes, y, add_to);
+  decode_all<Decoder>(rotated::kScalarLoops, part, scales, codes, y, add_to);
 }

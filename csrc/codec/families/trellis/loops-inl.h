@@ -34,23 +34,49 @@ struct Subset {
 };
 
 template <int bits>
-struct Quantizer {
+struct Decoder {
   static constexpr int kBits = bits, kMostBits = trellis::kMostBits;
-  static constexpr size_t kTogether = kLanes / trellis::kSequences;
-  static constexpr size_t kMostSteps = kLargestBlock / trellis::kSequences;
   static constexpr int kLevels = 4 << (bits - 1);
 
   alignas(64) float memory[kLevels];
   Table<kLevels> table;
+  BlockCodes<bits> unpack;
 
-  explicit Quantizer(float factor) : table(fill(memory, factor)) {}
-  Quantizer(const Quantizer&) = delete;
+  explicit Decoder(float factor) : table(fill(memory, factor)) {}
   static const float* fill(float* levels, float factor) {
     for (int i = 0; i < kLevels; ++i) {
       levels[i] = trellis::kLevels[trellis::first_level(bits) + i] * factor;
     }
     return levels;
   }
+
+  /// `before`, `two_before`: the vectors before this one.
+  F level_of(I code, I before, I two_before) const {
+    const I one = set_int(1);
+    I b1 = before, b2 = two_before;
+    if constexpr (kLanes == 16) b1 = join_halves(before, code), b2 = before;
+    const I subset = exclusive_or(shift_left<1>(code), shift_left<1>(and_(b2, one)));
+    return table(or_(subset, and_(b1, one)));
+  }
+
+  void levels(const std::byte* codes, size_t n, float* z) const {
+    const I zero = set_int(0);
+    I before = zero, two_before = zero;
+    for (size_t i = 0; i < n; i += kLanes) {
+      const I code = unpack(codes, i);
+      store_row(z + i, level_of(code, before, two_before));
+      two_before = before, before = code;
+    }
+  }
+};
+
+template <int bits>
+struct Encoder {
+  static constexpr int kBits = bits, kMostBits = trellis::kMostBits;
+  static constexpr size_t kTogether = kLanes / trellis::kSequences;
+  static constexpr size_t kMostSteps = kLargestBlock / trellis::kSequences;
+
+  Decoder<bits> level_table{1.0f};
 
   void quantize(Group<kTogether>& group, size_t n) const {
     alignas(64) uint32_t steps[kMostSteps * kLanes];
@@ -60,32 +86,12 @@ struct Quantizer {
     for (size_t k = 0; k <= kOther; ++k) see(group, k, n);
   }
 
-  void levels(const std::byte* codes, size_t n, float* z) const {
-    const BlockCodes<bits> unpack;
-    const I zero = set_int(0);
-    I before = zero, two_before = zero;
-    for (size_t i = 0; i < n; i += kLanes) {
-      const I code = unpack(codes, i);
-      store_row(z + i, level(code, before, two_before));
-      two_before = before, before = code;
-    }
-  }
-
  private:
   static inline void store_step(uint32_t* to, I step) {
     store(Float32{}, reinterpret_cast<std::byte*>(to), float_of(step));
   }
   static inline I load_step(const uint32_t* from) {
     return bits_of(load(Float32{}, reinterpret_cast<const std::byte*>(from)));
-  }
-
-  /// `before`, `two_before`: the vectors before this one.
-  F level(I code, I before, I two_before) const {
-    const I one = set_int(1);
-    I b1 = before, b2 = two_before;
-    if constexpr (kLanes == 16) b1 = join_halves(before, code), b2 = before;
-    const I subset = exclusive_or(shift_left<1>(code), shift_left<1>(and_(b2, one)));
-    return table(or_(subset, and_(b1, one)));
   }
 
   /// All steps; returns the best last states.
@@ -150,27 +156,30 @@ struct Quantizer {
   /// The sums of a block, from its codes.
   void see(Group<kTogether>& group, size_t k, size_t n) const {
     const F by = set(group.inverse[k]);
+    const Decoder<bits> decoder = level_table;
+    BlockSums sums;
     const I zero = set_int(0);
     I before = zero, two_before = zero;
     for (size_t i = 0; i < n; i += kSumLanes) {
       for (size_t row = 0; row < kSums; ++row) {
         const size_t at = i + row * kLanes;
         const I code = load_codes(group.codes[k] + at);
-        const F c = level(code, before, two_before);
+        const F c = decoder.level_of(code, before, two_before);
         const F u = mul(load_row(group.z[k] + at), by);
-        group.sums[k].product.see(row, u, c);
-        group.sums[k].square.see(row, c, c);
+        sums.product.see(row, u, c);
+        sums.square.see(row, c, c);
         two_before = before, before = code;
       }
     }
+    group.sums[k] = sums;
   }
 };
 
 static void encode(const Part& part, const std::byte* x, DType dtype, std::byte* scales,
                    std::byte* codes) {
-  encode_all<Quantizer>(trellis::kScalarLoops, part, x, dtype, scales, codes);
+  encode_all<Encoder>(trellis::kScalarLoops, part, x, dtype, scales, codes);
 }
 static void decode(const Part& part, const std::byte* scales, const std::byte* codes, float* y,
                    bool add_to) {
-  decode_all<Quantizer>(trellis::kScalarLoops, part, scales, codes, y, add_to);
+  decode_all<Decoder>(trellis::kScalarLoops, part, scales, codes, y, add_to);
 }
