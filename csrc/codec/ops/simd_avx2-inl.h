@@ -68,6 +68,10 @@ static inline F select_less(F x, F y, F a, F b) {
 static inline I select_less(F x, F y, I a, I b) {
   return bits_of(select_less(x, y, float_of(a), float_of(b)));
 }
+/// a with the bits of b where x < y.
+static inline I or_where_less(F x, F y, I a, I b) {
+  return or_(a, and_(bits_of(_mm256_cmp_ps(x, y, _CMP_LT_OQ)), b));
+}
 /// The second half of a, then the first half of b.
 static inline I join_halves(I a, I b) { return _mm256_permute2x128_si256(a, b, 0x21); }
 /// Eight floats of a; then, in vectors with room for them, eight of b.

@@ -55,6 +55,10 @@ static inline I select_less(F x, F y, I a, I b) {
 static inline F select_less(F x, F y, F a, F b) {
   return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), b);
 }
+/// a with the bits of b where x < y.
+static inline I or_where_less(F x, F y, I a, I b) {
+  return _mm512_mask_or_epi32(a, _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), a, b);
+}
 /// The second half of a, then the first half of b.
 static inline I join_halves(I a, I b) { return _mm512_shuffle_i64x2(a, b, 0x4e); }
 /// Eight floats of a; then, in vectors with room for them, eight of b.
@@ -89,9 +93,9 @@ static inline F butterfly(F a) {
   if constexpr (step == 8) other = _mm512_shuffle_f32x4(a, a, 0x4e);
   // other + a or other - a with one rounding, as add() and sub(); on other units than the adders.
   const auto sign = [](int lane) { return lane & step ? -1.0f : 1.0f; };
-  const F signs = _mm512_setr_ps(sign(0), sign(1), sign(2), sign(3), sign(4), sign(5), sign(6),
-                                 sign(7), sign(8), sign(9), sign(10), sign(11), sign(12), sign(13),
-                                 sign(14), sign(15));
+  const F signs =
+      _mm512_setr_ps(sign(0), sign(1), sign(2), sign(3), sign(4), sign(5), sign(6), sign(7),
+                     sign(8), sign(9), sign(10), sign(11), sign(12), sign(13), sign(14), sign(15));
   return fused_add(a, signs, other);
 }
 /// Entries of a table of floats, by the low bits of an index. `entries`: a power of two.

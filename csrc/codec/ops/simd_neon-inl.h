@@ -71,6 +71,11 @@ static inline I select_less(F p, F q, I x, I y) {
 static inline F select_less(F p, F q, F x, F y) {
   return {vbslq_f32(vcltq_f32(p.a, q.a), y.a, x.a), vbslq_f32(vcltq_f32(p.b, q.b), y.b, x.b)};
 }
+/// x with the bits of y where p < q.
+static inline I or_where_less(F p, F q, I x, I y) {
+  return {vorrq_u32(x.a, vandq_u32(vcltq_f32(p.a, q.a), y.a)),
+          vorrq_u32(x.b, vandq_u32(vcltq_f32(p.b, q.b), y.b))};
+}
 /// The second half of x, then the first half of y.
 static inline I join_halves(I x, I y) { return {x.b, y.a}; }
 /// Eight floats of x; then, in vectors with room for them, eight of y.

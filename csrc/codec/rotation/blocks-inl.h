@@ -103,7 +103,8 @@ struct RowOf {
 };
 template <typename Decoder>
 struct LevelOf {
-  Decoder decoder;  // of its own: stores to a block could change another's, as far as compilers know
+  Decoder
+      decoder;  // of its own: stores to a block could change another's, as far as compilers know
   const std::byte* codes;
   F operator()(size_t at) const { return decoder.level(codes, at); }
 };

@@ -5,6 +5,9 @@
 namespace cgx {
 namespace {
 
+// Rounds under way at once, at most: see team_depth().
+constexpr size_t kMostRounds = 3;
+
 class OneShot final : public TeamAllReduce {
  public:
   OneShot(Call& call, Channel& channel) : call_(call), channel_(channel) {}
@@ -23,11 +26,11 @@ class OneShot final : public TeamAllReduce {
       std::byte* message = channel_.open_broadcast(chunk.payload_bytes);
       encode_chunk(call_, chunk, round.source, Stage::kContribution, message);
       channel_.post(round.number);
-      own_[round.number % 2] = message;
+      own_[round.number % kMostRounds] = message;
       return;
     }
     // The own message is still readable: this rank decodes the same bytes as the others.
-    payloads_.assign(static_cast<size_t>(channel_.size()), own_[round.number % 2]);
+    payloads_.assign(static_cast<size_t>(channel_.size()), own_[round.number % kMostRounds]);
     for (int p : channel_.sources()) {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
     }
@@ -43,7 +46,7 @@ class OneShot final : public TeamAllReduce {
  private:
   Call& call_;
   Channel& channel_;
-  const std::byte* own_[2] = {};
+  const std::byte* own_[kMostRounds] = {};
   std::vector<const std::byte*> payloads_;
 };
 

@@ -7,18 +7,21 @@
 namespace cgx {
 
 /// Calls step(stage, round) for all stages of all rounds; the stages of a round in ascending order.
+/// At most `depth` rounds are under way at once.
 ///
 /// depth >= stages: staggered. Each step begins one round and moves every round under way on by one
-/// stage, the youngest first, so a message sent in one step travels until the next one.
+/// stage, the youngest first, so a message sent in one step travels until the next one. The last
+/// stage waits for `depth - stages` steps more.
 /// depth < stages: `depth` rounds go side by side; all of them pass a stage before the first of
 /// them enters the next.
 template <typename Step>
 void for_each_step(size_t rounds, int stages, size_t depth, Step step) {
   const auto count = static_cast<size_t>(stages);
   if (depth >= count) {
-    for (size_t time = 0; rounds > 0 && time < rounds + count - 1; ++time) {
+    for (size_t time = 0; rounds > 0 && time < rounds + depth - 1; ++time) {
       for (size_t stage = 0; stage < count; ++stage) {
-        if (time >= stage && time - stage < rounds) step(static_cast<int>(stage), time - stage);
+        const size_t late = stage + 1 == count ? depth - 1 : stage;
+        if (time >= late && time - late < rounds) step(static_cast<int>(stage), time - late);
       }
     }
     return;
@@ -30,12 +33,6 @@ void for_each_step(size_t rounds, int stages, size_t depth, Step step) {
       }
     }
   }
-}
-
-/// Rounds under way at once, at most.
-inline size_t live_rounds(int stages, size_t depth) {
-  const auto count = static_cast<size_t>(stages);
-  return depth >= count ? count : depth;
 }
 
 }  // namespace cgx

@@ -36,7 +36,9 @@ int team_stages(Algorithm algorithm, int size) {
 size_t team_depth(Algorithm algorithm, int size, int in_flight) {
   switch (algorithm) {
     case Algorithm::kOneShot:
-      return in_flight > 2 ? 2 : 1;
+      // While a message is awaited, two more are on the way: the link does not rest when a rank is
+      // late.
+      return in_flight >= 4 ? 3 : in_flight > 2 ? 2 : 1;
     case Algorithm::kScatterReduceAllGather:
       // Each of two rounds has a message of both kinds under way.
       return in_flight >= 4 ? 3 : 1;

@@ -12,8 +12,7 @@ class AllReduce {
         hosts_(static_cast<int>(levels_.hosts)),
         data_{static_cast<std::byte*>(data), 0, call.plan.dtype, false, true},
         stages_(team_stages(call.plan.algorithm, hosts_)),
-        depth_(team_depth(call.plan.algorithm, hosts_, kCrossInFlight)),
-        live_(live_rounds(stages_, depth_)) {
+        depth_(team_depth(call.plan.algorithm, hosts_, kCrossInFlight)) {
     if (levels_.member) team_ = make_team_all_reduce(call.plan.algorithm, call, *levels_.cross);
   }
 
@@ -51,13 +50,13 @@ class AllReduce {
     }
     const Chunk& chunk = levels_.shard(number, levels_.local).inner;
     if (chunk.empty()) return data_;
-    std::byte* block = call_.work.block(number % live_, chunk.values * sizeof(float));
+    std::byte* block = call_.work.block(number % depth_, chunk.values * sizeof(float));
     return {block, chunk.pieces.front().offset, DType::kFloat32};
   }
 
   std::byte* bundle(size_t number) {
     if (!levels_.inner) return nullptr;
-    return call_.work.block(live_ + number % live_,
+    return call_.work.block(depth_ + number % depth_,
                             bundle_bytes(levels_.shard(number, levels_.local), hosts_));
   }
 
@@ -105,7 +104,7 @@ class AllReduce {
   const int hosts_;
   const View data_;
   const int stages_;
-  const size_t depth_, live_;
+  const size_t depth_;
   std::unique_ptr<TeamAllReduce> team_;  // null on ranks that are in none
   std::vector<const std::byte*> payloads_;
   std::vector<ReceivedChunk> bundled_;

@@ -24,11 +24,16 @@ struct Subset {
 
   /// The squared distance of the nearest level; its number goes to its bits of `step`.
   inline __attribute__((always_inline)) F distance(F u, I& step) const {
+    constexpr int kPlace = 4 + 3 * subset;
+    if constexpr (bits == 2) {  // two levels need no table
+      const F threshold = set(kTree<bits, subset>.thresholds[1]);
+      step = or_where_less(threshold, u, step, set_int(1 << kPlace));
+      const F off = sub(u, select_less(threshold, u, set(memory[0]), set(memory[1])));
+      return mul(off, off);
+    }
     const I at = walk(u, set_int(1));
     const F off = sub(u, levels(at));
-    if constexpr (bits > 1) {
-      step = or_(step, shift_left<4 + 3 * subset>(and_(at, set_int(kSize - 1))));
-    }
+    if constexpr (bits > 1) step = or_(step, shift_left<kPlace>(and_(at, set_int(kSize - 1))));
     return mul(off, off);
   }
 };
@@ -114,10 +119,10 @@ struct Encoder {
       const F over0 = add(cost0, d2), over2 = add(cost2, d0);
       const F from1 = add(cost1, d1), from3 = add(cost3, d3);
       const F over1 = add(cost1, d3), over3 = add(cost3, d1);
-      step = or_(step, select_less(from2, from0, zero, set_int(1)));
-      step = or_(step, select_less(over2, over0, zero, set_int(2)));
-      step = or_(step, select_less(from3, from1, zero, set_int(4)));
-      step = or_(step, select_less(over3, over1, zero, set_int(8)));
+      step = or_where_less(from2, from0, step, set_int(1));
+      step = or_where_less(over2, over0, step, set_int(2));
+      step = or_where_less(from3, from1, step, set_int(4));
+      step = or_where_less(over3, over1, step, set_int(8));
       cost0 = min(from2, from0), cost1 = min(over2, over0);
       cost2 = min(from3, from1), cost3 = min(over3, over1);
       store_step(steps, step);
