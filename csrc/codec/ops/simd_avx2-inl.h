@@ -132,9 +132,6 @@ struct Table<entries> {
 /// From this many entries on a gather() is faster.
 constexpr int kSlowTable = 64;
 /// Entries of a table in memory; the index is below its length.
-static inline I gather(const uint32_t* table, I index) {
-  return _mm256_i32gather_epi32(reinterpret_cast<const int*>(table), index, 4);
-}
 static inline F gather(const float* table, I index) { return _mm256_i32gather_ps(table, index, 4); }
 
 /// 1 is added to a where x > y.

@@ -125,9 +125,6 @@ struct Table<entries> {
 /// From this many entries on a gather() is faster.
 constexpr int kSlowTable = 256;
 /// Entries of a table in memory; the index is below its length.
-static inline I gather(const uint32_t* table, I index) {
-  return _mm512_i32gather_epi32(index, table, 4);
-}
 static inline F gather(const float* table, I index) { return _mm512_i32gather_ps(index, table, 4); }
 
 /// 1 is added to a where x > y.

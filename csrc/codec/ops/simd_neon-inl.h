@@ -124,11 +124,6 @@ static inline void gather_all(const T* table, I index, T* all) {
   vst1q_u32(at, index.a), vst1q_u32(at + 4, index.b);
   for (size_t i = 0; i < kLanes; ++i) all[i] = table[at[i]];
 }
-static inline I gather(const uint32_t* table, I index) {
-  uint32_t all[kLanes];
-  gather_all(table, index, all);
-  return {vld1q_u32(all), vld1q_u32(all + 4)};
-}
 static inline F gather(const float* table, I index) {
   float all[kLanes];
   gather_all(table, index, all);

@@ -50,30 +50,44 @@ struct Levels<bits, true> {
   F operator()(I code) const { return table(code); }
 };
 
-/// The number of thresholds below a magnitude, plus 2^(bits-1).
+/// The number of thresholds below a magnitude, plus 2^(bits-1), and its level.
 template <int bits>
 struct TreeSearch {
   Walk<1, 1 << (bits - 1)> walk{rotated::kTree<bits>.thresholds};
-  I operator()(F magnitude) const { return walk(magnitude, set_int(1)); }
-};
-template <int bits>
-struct CellSearch {
-  I operator()(F magnitude) const {
-    constexpr const auto& cells = rotated::kCells<bits>;
-    static_assert(cells.works);
-    const I cell = to_int_truncated(mul(magnitude, set(cells.kPerUnit)));
-    const I below = gather(cells.below, min_unsigned(cell, set_int(cells.kCount - 1)));
-    const F next = gather(cells.next, below);
-    return or_(increment_where_greater(below, magnitude, next), set_int(1 << (bits - 1)));
+  Magnitudes<bits> magnitudes{1.0f};
+
+  void operator()(F magnitude, I& at, F& level) const {
+    at = walk(magnitude, set_int(1));
+    level = magnitudes(at);
   }
 };
-template <int bits, bool in_registers = Magnitudes<bits>::kInRegisters>
+/// The same for wider codes: an estimate that may be one too low, and one comparison.
+template <int bits>
+struct LineSearch {
+  static constexpr const auto& kLines = rotated::kLines<bits>;
+  static_assert(kLines.works);
+  Table<kLines.kSegments> offset{kLines.offset}, slope{kLines.slope};
+  Magnitudes<bits> magnitudes{1.0f};
+
+  void operator()(F magnitude, I& at, F& level) const {
+    const I segment = min_unsigned(to_int_truncated(mul(magnitude, set(kLines.kPerUnit))),
+                                   set_int(kLines.kSegments - 1));
+    const I low =
+        min_unsigned(to_int_truncated(fused_add(magnitude, slope(segment), offset(segment))),
+                     set_int(Magnitudes<bits>::kCount - 2));
+    const F below = magnitudes(low), above = magnitudes(add(low, set_int(1)));
+    const F threshold = mul(set(0.5f), add(below, above));
+    at = or_(increment_where_greater(low, magnitude, threshold), set_int(1 << (bits - 1)));
+    level = select_less(threshold, magnitude, below, above);
+  }
+};
+template <int bits, bool wide = bits >= 7>
 struct SearchOf {
   using Type = TreeSearch<bits>;
 };
 template <int bits>
-struct SearchOf<bits, false> {
-  using Type = CellSearch<bits>;
+struct SearchOf<bits, true> {
+  using Type = LineSearch<bits>;
 };
 
 template <int bits>
@@ -82,18 +96,15 @@ struct Encoder {
   static constexpr size_t kTogether = 1;
 
   using Search = typename SearchOf<bits>::Type;
-  Search search_table;
-  Magnitudes<bits> magnitude_table{1.0f};
+  Search tables;
 
   struct NoLimit {
     static I limit(I codes) { return codes; }
   };
 
   void quantize(Group<kTogether>& group, size_t n) const {
-    // Of its own, so that they stay in registers: stores to codes could change the others, as far as
-    // compilers know.
-    const Search search = search_table;
-    const Magnitudes<bits> magnitudes = magnitude_table;
+    // In registers: stores to codes could change `tables`, as far as compilers know.
+    const Search search = tables;
     const float* z = group.z[0];
     uint8_t* codes = group.codes[0];
     BlockSums sums;
@@ -104,8 +115,9 @@ struct Encoder {
       for (size_t k = 0; k < 4; ++k) {
         const F u = mul(load_row(z + i + k * kLanes), by);
         const F magnitude = float_of(and_(bits_of(u), mask));
-        const I at = search(magnitude);
-        const F level = magnitudes(at);
+        I at;
+        F level;
+        search(magnitude, at, level);
         sums.product.see(k, magnitude, level);
         sums.square.see(k, level, level);
         code[k] = exclusive_or(at, shift_left<bits - 1>(shift_right<31>(bits_of(u))));

@@ -7,39 +7,62 @@
 
 namespace cgx::rotated {
 
-/// Thresholds of wider codes: the magnitude's cell, of 1/64, says how many are below the cell; one
-/// more may be inside of it.
+/// How many thresholds of wider codes are below a magnitude: a line for each of 16 segments of the
+/// axis, whose integer part is that number or one less.
 template <int bits>
-struct Cells {
+struct Lines {
   static constexpr int kMagnitudes = 1 << (bits - 1);
-  static constexpr int kCount = 320;  // the last one has no end
-  static constexpr float kPerUnit = 64;
-  alignas(64) uint32_t below[kCount] = {};
-  alignas(64) float next[kMagnitudes] = {};  // the threshold behind so many
-  bool works = true;                         // no cell has two
+  static constexpr int kSegments = 16;  // the last one has no end
+  static constexpr float kPerUnit = 3.2f;
+  static constexpr double kMargin = 1.0 / 64;  // far more than float32's rounding
 
-  constexpr Cells() {
-    const float* levels = kLevels + first_level(bits);
-    for (int i = 0; i + 1 < kMagnitudes; ++i) next[i] = 0.5f * (levels[i] + levels[i + 1]);
-    next[kMagnitudes - 1] = 0x1.fffffep127f;
-    for (int cell = 0; cell < kCount; ++cell) {
-      uint32_t count = 0, inside = 0;
-      for (int i = 0; i + 1 < kMagnitudes; ++i) {
-        const float at = next[i] * kPerUnit;
-        if (at < static_cast<float>(cell)) ++count;
-        if (at >= static_cast<float>(cell) &&
-            (at < static_cast<float>(cell + 1) || cell + 1 == kCount))
-          ++inside;
-      }
-      below[cell] = count;
-      works = works && inside <= 1;
+  float offset[kSegments] = {};
+  float slope[kSegments] = {};
+  bool works = true;
+
+  constexpr Lines() {
+    for (int i = 0; i < kSegments; ++i) {
+      const double low = i / double{kPerUnit}, high = (i + 1) / double{kPerUnit};
+      const double rise = (count(high) - count(low)) * double{kPerUnit};
+      offset[i] = static_cast<float>(count(low) - rise * low);
+      slope[i] = static_cast<float>(rise);
+      see(i, low), see(i, high);
     }
+    for (int j = 0; j + 1 < kMagnitudes; ++j) {
+      const double at = threshold(j);
+      const int i = static_cast<int>(at * double{kPerUnit});
+      works = works && i < kSegments && line(i, at) > j + kMargin && line(i, at) < j + 1 - kMargin;
+    }
+  }
+
+ private:
+  static constexpr double threshold(int j) {
+    const float* levels = kLevels + first_level(bits);
+    return double{0.5f * (levels[j] + levels[j + 1])};
+  }
+  constexpr double line(int i, double at) const { return offset[i] + slope[i] * at; }
+  /// The number of thresholds below, without its steps: it goes through j + 1/2 at threshold j.
+  static constexpr double count(double at) {
+    double before = 0, known = 0;
+    for (int j = 0; j + 1 < kMagnitudes; ++j) {
+      const double here = threshold(j);
+      if (at <= here) return known + (j + 0.5 - known) * (at - before) / (here - before);
+      before = here, known = j + 0.5;
+    }
+    return known;
+  }
+  /// Checks a segment's end.
+  constexpr void see(int i, double at) {
+    int below = 0;
+    while (below + 1 < kMagnitudes && threshold(below) < at) ++below;
+    const double most = below + 1 < kMagnitudes ? below + 1 - kMargin : kMagnitudes;
+    works = works && line(i, at) >= 0 && line(i, at) > below - 1 + kMargin && line(i, at) < most;
   }
 };
 
 template <int bits>
 inline constexpr rotation::Tree<1 << (bits - 1)> kTree{kLevels + first_level(bits), 1};
 template <int bits>
-inline constexpr Cells<bits> kCells{};
+inline constexpr Lines<bits> kLines{};
 
 }  // namespace cgx::rotated
