@@ -206,9 +206,9 @@ class DiLoCo:
         ]
         text = (
             f"DiLoCo: the mean change of round {self._rounds} is not finite in {len(bad)} of "
-            f"{len(self._named)} parameters ({bad[0]!r} first): the parameters are those of the "
-            "round's start. A rank's inner optimizer may hold NaNs: lower its learning rate, clip "
-            "gradients, and make its state anew"
+            f"{len(self._named)} parameters ({bad[0]!r} first): all parameters are back at the "
+            "start of the round. A rank's inner optimizer may hold NaNs: lower its learning rate, "
+            "clip gradients, and make its state anew"
         )
         if self._nonfinite == "raise":
             raise torch_cgx.NonFiniteError(text)
@@ -263,8 +263,8 @@ class DiLoCo:
             own = residuals if saved == place else None
             if residuals is not None and own is None:
                 warn(
-                    f"DiLoCo: the state is that of rank {saved[0]} of {saved[1]}, this is rank "
-                    f"{place[0]} of {place[1]}: its residuals are dropped"
+                    f"DiLoCo: rank {saved[0]} of {saved[1]} saved this state, this is rank "
+                    f"{place[0]} of {place[1]}: the saved residuals are dropped"
                 )
             for part, name in zip(self._split(self._residuals), self._named, strict=True):
                 if own is None:
@@ -354,8 +354,8 @@ def _check_outer(outer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Para
     more = len(has - {id(p) for p in named.values()})
     if more:
         raise ValueError(
-            f"outer has {more} tensors that are no parameters of the model that require a "
-            "gradient; allowed: those only"
+            f"outer has {more} tensors beside the model's parameters that require a gradient; "
+            "allowed: only these parameters"
         )
 
 

@@ -2,9 +2,9 @@
 
 FSDP2 gathers and reduces the parameters of one `fully_shard` call in one flat buffer. Rank r's
 shard of it holds, one behind the other, rank r's shard of every parameter: its rows r*k to (r+1)*k
-for k = ceil(rows / ranks), padded with zeros to k rows. The gathers hold all parameters, the
-reduce-scatters those that have a gradient. The order is that of torch's `FSDPParamGroup`, which is
-no public class: only this module reads it.
+for k = ceil(rows / ranks), padded with zeros to k rows. A gather holds all parameters, a
+reduce-scatter the parameters that have a gradient. Torch's `FSDPParamGroup` gives their order; it
+is no public class, so only this module reads it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Unit:
 
     def numels(self, trained: bool = False) -> list[int]:
         """Values of each parameter in one shard of a gather, padding included; `trained`: of a
-        reduce-scatter, which parameters without `requires_grad` are not part of.
+        reduce-scatter, which leaves parameters without `requires_grad` out.
         """
         every = self.group.fsdp_params
         return [

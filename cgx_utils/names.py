@@ -16,8 +16,8 @@ Pairs = list[tuple[str, torch.Tensor]]
 
 
 class Names:
-    """given: a module, its `named_parameters()`, or None: then the names are those in the DDP
-    instance, without the leading "module.".
+    """given: a module, its `named_parameters()`, or None: then the DDP instance gives the names,
+    without the leading "module.".
 
     TypeError names what `given` holds otherwise.
     """

@@ -305,8 +305,8 @@ class CGXState:
         """What the last step did with each parameter, on this rank; no communication. `.rows` is a
         list of dicts, `print()` shows a table. Without rows before the first step.
 
-        Relative errors are those of `adaptive`, of the last gradients that it measured; else they
-        are None, and 0 for exact parameters.
+        Relative errors are the last ones that `adaptive` measured: None for a parameter that it has
+        not measured, 0 for an exact one.
         """
         names = {id(p): n for n, p in self._names.known()}
         errors = {} if self._decisions is None else self._decisions.errors

@@ -75,7 +75,7 @@ def evaluate(
 ) -> tuple[float, float]:
     """Mean cross-entropy in nats, and accuracy in 0..1; every rank sees its share of the images.
 
-    Running means of batch norm are those of rank 0 on all ranks, as in a checkpoint of rank 0.
+    All ranks use rank 0's running means of batch norm, as with a checkpoint of rank 0.
     """
     for buffer in model.buffers():
         torch.distributed.broadcast(buffer, src=0)

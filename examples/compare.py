@@ -86,7 +86,7 @@ def interval(values: list[float]) -> float | None:
 def summary(
     variant: Variant, runs: list[dict[str, Any]], exact: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Means over the seeds of `runs`, and how they differ from those of the `exact` ones.
+    """Means over the seeds of `runs`, and how they differ from the `exact` runs.
 
     `loss_change` is relative, `accuracy_change` in points (1/100); both are means of the seeds'
     differences, with their intervals. `seconds_200mbit` is a step's time, with the bytes that it

@@ -43,13 +43,13 @@ class Progress:
 class Meter:
     """Call `start` before the loop, `step` after each step, `stop` after the loop, then `result`.
 
-    Bytes are those that this rank sent for gradients within the loop. With cgx they are counted
-    by the backend ("measured"). Other backends do not tell, so they are the volume of a
-    bandwidth-optimal all-reduce, 2 (N-1)/N times the gradient's size ("computed"; Patarasuk and
-    Yuan, J. Parallel Distrib. Comput. 69, 2009).
+    Bytes are what this rank sent for gradients within the loop. With cgx the backend counts them
+    ("measured"). Other backends do not tell, so they are the volume of a bandwidth-optimal
+    all-reduce, 2 (N-1)/N times the gradient's size ("computed"; Patarasuk and Yuan, J. Parallel
+    Distrib. Comput. 69, 2009).
     """
 
-    TAIL = 20  # steps whose mean is the final training loss: that of one batch is too noisy
+    TAIL = 20  # steps whose mean is the final training loss: one batch's is too noisy
 
     def __init__(
         self, name: str, args: argparse.Namespace, ranks: Ranks, model: nn.Module, steps: int

@@ -20,10 +20,9 @@ import corpus
 import torch
 import torch.nn.functional as F
 from common import Ranks
-from gpt import GPT, GPTConfig
 from meter import Meter
 from torch import nn
-from train_gpt import validate
+from train_gpt import add_arguments, make_model, validate
 
 WARMUP = 50  # steps
 
@@ -49,8 +48,7 @@ class Clock:
 
 def set_up(args: argparse.Namespace, ranks: Ranks) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
     """The model to train, its optimizer, and the DiLoCo around the steps (DDP: nothing)."""
-    config = GPTConfig(context=args.context, layers=args.layers, heads=args.heads, width=args.width)
-    model: nn.Module = GPT(config).to(ranks.device)
+    model: nn.Module = make_model(args).to(ranks.device)
     if args.method == "ddp":
         model = common.data_parallel(model, args, ranks)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95))
@@ -129,13 +127,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=0.0, help="end after these; 0: by --steps")
     parser.add_argument("--validate-every", type=int, default=1, help="in rounds")
     parser.add_argument("--steps", type=int, default=300, help="at most")
-    parser.add_argument("--batch", type=int, default=32, help="windows per step, of all ranks")
-    parser.add_argument("--context", type=int, default=64, help="bytes per window")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--width", type=int, default=128)
+    add_arguments(parser)
     parser.add_argument("--lr", type=float, default=2e-3, help="after the warm-up")
-    parser.add_argument("--data-mb", type=float, default=4.0, help="text to use, in 1e6 bytes")
     args = common.parse(parser, argv)
     for name in ("every", "validate_every"):
         if getattr(args, name) < 1:

@@ -46,11 +46,26 @@ def validate(model: nn.Module, text: torch.Tensor, length: int, ranks: Ranks) ->
     return total / count
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options about the model and its data."""
+    parser.add_argument("--batch", type=int, default=32, help="windows per step, of all ranks")
+    parser.add_argument("--context", type=int, default=64, help="bytes per window")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--data-mb", type=float, default=4.0, help="text to use, in 1e6 bytes")
+
+
+def make_model(args: argparse.Namespace) -> GPT:
+    """The model that these options describe."""
+    config = GPTConfig(context=args.context, layers=args.layers, heads=args.heads, width=args.width)
+    return GPT(config)
+
+
 def train(args: argparse.Namespace, ranks: Ranks) -> dict[str, Any]:
     """One training run on this rank; the result is the same on every rank."""
     train, val = corpus.load(args.data_mb)
-    config = GPTConfig(context=args.context, layers=args.layers, heads=args.heads, width=args.width)
-    model = common.data_parallel(GPT(config), args, ranks)
+    model = common.data_parallel(make_model(args), args, ranks)
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW(
@@ -82,13 +97,8 @@ def main(argv: list[str] | None = None) -> None:
     """Trains as the arguments say; prints the result on rank 0."""
     parser = common.parser(__doc__ or "")
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=32, help="windows per step, of all ranks")
-    parser.add_argument("--context", type=int, default=64, help="bytes per window")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--width", type=int, default=128)
+    add_arguments(parser)
     parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
-    parser.add_argument("--data-mb", type=float, default=4.0, help="text to use, in 1e6 bytes")
     args = common.parse(parser, argv)
     with common.process_group(args) as ranks:
         common.finish(args, ranks, train(args, ranks))

@@ -71,21 +71,23 @@ def lloyd_max(bits: int) -> np.ndarray:
     return levels
 
 
-def text() -> str:
-    every = [np.float32(level) for bits in BITS for level in lloyd_max(bits)]
+def table(levels: list[float]) -> str:
+    """The levels as a table in C++, rounded to float32."""
     lines, line = [], "   "
-    for level in every:
-        word = f" {level:.9g}f,"
+    for level in levels:
+        word = f" {np.float32(level):.9g}f,"
         if len(line) + len(word) > 100:
             lines.append(line)
             line = "   "
         line += word
     lines.append(line)
     body = "\n".join(lines)
-    return (
-        f"{HEAD}CGX_TABLE float kLevels[{len(every)}] = {{\n{body}\n}};\n\n"
-        "}  // namespace cgx::rotated\n"
-    )
+    return f"CGX_TABLE float kLevels[{len(levels)}] = {{\n{body}\n}};\n"
+
+
+def text() -> str:
+    levels = table([level for bits in BITS for level in lloyd_max(bits)])
+    return f"{HEAD}{levels}\n}}  // namespace cgx::rotated\n"
 
 
 if __name__ == "__main__":

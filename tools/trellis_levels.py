@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from quantizer_levels import lloyd_max
+from quantizer_levels import lloyd_max, table
 
 TARGET = Path(__file__).resolve().parent.parent / "csrc/codec/families/trellis/levels.h"
 STEPS, LANES, ROUNDS = 128, 8192, 60
@@ -82,20 +82,8 @@ def train(bits: int) -> np.ndarray:
 
 
 def text() -> str:
-    every = [np.float32(level) for bits in range(1, 5) for level in train(bits)]
-    lines, line = [], "   "
-    for level in every:
-        word = f" {level:.9g}f,"
-        if len(line) + len(word) > 100:
-            lines.append(line)
-            line = "   "
-        line += word
-    lines.append(line)
-    body = "\n".join(lines)
-    return (
-        f"{HEAD}CGX_TABLE float kLevels[{len(every)}] = {{\n{body}\n}};\n\n"
-        "}  // namespace cgx::trellis\n"
-    )
+    levels = table([level for bits in range(1, 5) for level in train(bits)])
+    return f"{HEAD}{levels}\n}}  // namespace cgx::trellis\n"
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def build() -> None:
             STUB,
             [
                 HERE / "stub_driver.cc",
-                HERE / "host_kernels.h",
+                *(HERE / name for name in ("stub_device.h", "stub_kernels.h", "host_kernels.h")),
                 *sorted((ROOT / "csrc").rglob("*.h")),
             ],
             [*flags, "-O2", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"],

@@ -21,8 +21,6 @@ namespace {
 
 using device::Driver;
 using device::Queue;
-using Tensors = std::vector<std::vector<std::byte>>;
-using Hosts = std::vector<std::string>;
 
 // A fake context: the stub takes any pointer.
 const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
@@ -215,13 +213,6 @@ GpuGroup make_gpus(const Hosts& hosts, const EngineOptions& options, Way inner, 
   return group;
 }
 
-const std::vector<Hosts>& layouts() {
-  static const std::vector<Hosts> all = {
-      {"a"},           {"a", "a"},           {"a", "a", "a", "a", "a"},     {"a", "b", "c"},
-      {"a", "a", "b"}, {"a", "b", "a", "b"}, {"a", "a", "b", "b", "b", "c"}};
-  return all;
-}
-
 std::vector<Layer> plan_layers_of(uint64_t seed) {
   Random random(seed);
   std::vector<Layer> layers;
@@ -242,15 +233,6 @@ std::vector<Layer> plan_layers_of(uint64_t seed) {
     }
   }
   return layers;
-}
-
-Tensors inputs_of(size_t ranks, size_t count, DType dtype, uint64_t seed) {
-  Tensors all;
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    all.push_back(
-        tensor_of(values(count, static_cast<int>(seed % kPatterns), seed * 64 + rank), dtype));
-  }
-  return all;
 }
 
 // All-reduces twice, so that slots are used again. By turns with residuals of both types, and none.

@@ -12,20 +12,6 @@
 namespace cgx::native {
 namespace {
 
-using Tensors = std::vector<std::vector<std::byte>>;
-using Hosts = std::vector<std::string>;
-
-const std::vector<Hosts>& layouts() {
-  static const std::vector<Hosts> all = {
-      {"a"},           {"a", "a"},           {"a", "a", "a", "a", "a"},      {"a", "b", "c"},
-      {"a", "a", "b"}, {"a", "b", "a", "b"}, {"a", "a", "b", "b", "b", "c"},
-  };
-  return all;
-}
-
-constexpr Reduction kReductions[] = {Reduction::kAuto, Reduction::kOneShot,
-                                     Reduction::kScatterReduceAllGather, Reduction::kRing};
-
 struct Case {
   Hosts hosts;
   Reduction reduction = Reduction::kAuto;
@@ -50,14 +36,7 @@ struct Case {
     for (const Layer& layer : layers) n += layer.count;
     return n;
   }
-  std::vector<std::vector<float>> inputs() const {
-    std::vector<std::vector<float>> all;
-    for (size_t rank = 0; rank < hosts.size(); ++rank) {
-      auto x = values(count(), static_cast<int>(seed % kPatterns), seed * 64 + rank);
-      all.push_back(values_of(tensor_of(x, dtype), dtype));
-    }
-    return all;
-  }
+  Values inputs() const { return values_of(inputs_of(hosts.size(), count(), dtype, seed), dtype); }
 };
 
 // Small messages, so that every tensor takes several rounds.

@@ -1,28 +1,33 @@
-"""Bits decided from all ranks' gradients: against numpy and brute force, held in between, restored
-from checkpoints; and every error.
-"""
+"""Bits decided from all ranks' gradients: against numpy and brute force, and held in between."""
 
 from __future__ import annotations
 
 import gc
 import itertools
-import pickle
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 import torch_cgx
-from cgx_utils import AdaptiveBits, CGXState
+from cgx_utils import AdaptiveBits
 from cgx_utils.decisions import SAMPLE, Decisions, Layer
 from tests import oracle
-from tests.calls import failure
 from tests.distributed import run_pooled
+from tests.utils.deciding import (
+    BUCKET,
+    NUMEL,
+    make_state,
+    shown_bits,
+    spied,
+    take_step,
+    uneven_model,
+)
 from tests.utils.test_notices import notices
 from tests.utils.training import (
     COMPRESSED,
+    Branches,
     batch,
     check_gradients,
     digest,
@@ -33,28 +38,6 @@ from tests.utils.training import (
     make_model,
     wrap,
 )
-
-BUCKET = 64
-NUMEL = {"first.weight": 8192, "second.weight": 2048}
-
-
-def _state(adaptive=None, params=None, **options):
-    adaptive = AdaptiveBits(3) if adaptive is None else adaptive
-    params = {"bucket_size": BUCKET, **(params or {})}
-    return CGXState(None, compression_params=params, adaptive=adaptive, **options)
-
-
-def _uneven():
-    """A model whose second matrix has much larger gradients than its first."""
-    model = make_model()
-    with torch.no_grad():
-        model.second.weight.mul_(0.1)
-    return model
-
-
-def _step(model, rank, step):
-    model.zero_grad()
-    loss_of(model, batch(rank, step)).backward()
 
 
 def _bytes(numel, bits):
@@ -114,30 +97,23 @@ def test_every_bucket_of_a_long_layer_is_measured_at_some_step():
     assert seen == pytest.approx(float(values.double().square().sum()))
 
 
+def test_an_error_budget_out_of_reach_later_takes_the_nearest_choice():
+    layer = Layer("a", 1000, torch.float32, _codecs((2, 4)))
+    decisions = Decisions(AdaptiveBits(error_budget=0.1, candidates=(2, 4)))
+    assert decisions.decide([layer], [[4.0, 0.5, 100.0]]) == [1]
+    decisions.bits = {"a": 4}
+    assert decisions.decide([layer], [[40.0, 20.0, 100.0]]) == [1]
+    assert decisions.decide([layer], [[0.5, 0.1, 100.0]]) == [0]
+
+
 # ---- ranks
-
-
-def _spied(state):
-    """The bits of the layers of each bucket, as `plan` returns them, and the plans themselves."""
-    plans, inner = [], state.plan
-
-    def plan(parameters, backend):
-        plans.append(inner(parameters, backend))
-        return plans[-1]
-
-    state.plan = plan
-    return plans
-
-
-def _shown(plan):
-    return {numel: codec.bits for numel, codec in plan if codec is not None}
 
 
 def _trained(rank, world_size, steps):
     exact = dist.new_group(backend="gloo")
-    state = _state()
-    plans = _spied(state)
-    model = wrap(_uneven(), state)
+    state = make_state()
+    plans = spied(state)
+    model = wrap(uneven_model(), state)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
     for step in range(1, steps + 1):
@@ -145,7 +121,7 @@ def _trained(rank, world_size, steps):
         parts = {name: gather(local[name], exact) for name in NUMEL}
         model.zero_grad()
         loss_of(model, batch(rank, step)).backward()
-        bits = _shown(plans[-1])
+        bits = shown_bits(plans[-1])
         levels = 2 ** min(bits.values()) - 1
         check_gradients(gradients(model), local, exact, COMPRESSED, levels=levels, bucket=BUCKET)
         found.append((parts, bits, state.state_dict()["adaptive"]["bits"]))
@@ -211,12 +187,12 @@ def _with(rank, world_size, case):
         "sixteen": (AdaptiveBits(12, (2, 8, 16), 1), {}, {}),
         "stochastic": (AdaptiveBits(2, (1, 2, 4), 1), {"rounding": "stochastic"}, {}),
     }[case]
-    state = _state(adaptive, params, **options)
-    plans = _spied(state)
-    model = wrap(_uneven(), state)
+    state = make_state(adaptive, params, **options)
+    plans = spied(state)
+    model = wrap(uneven_model(), state)
     for step in range(4):
-        _step(model, rank, step)
-    return [_shown(plan) for plan in plans], state.report().rows, digest(gradients(model))
+        take_step(model, rank, step)
+    return [shown_bits(plan) for plan in plans], state.report().rows, digest(gradients(model))
 
 
 @pytest.mark.parametrize(
@@ -250,8 +226,8 @@ def test_settings(case):
 
 def _overflow(rank, world_size, injector):
     """Step 2, which is measured, has gradients that are not finite on one rank."""
-    state = _state()
-    model = wrap(_uneven(), state)
+    state = make_state()
+    model = wrap(uneven_model(), state)
     found = []
     for step in range(1, 6):
         model.zero_grad()
@@ -269,27 +245,14 @@ def test_gradients_that_are_not_finite_put_the_decision_off(injector):
     assert first[0] == [(0, 2, 2), (0, 3, 3), (0, 4, 4), (2, 5, 8), (2, 6, 8)]
 
 
-class _Branches(nn.Module):
-    """Uses one of two branches: the other has gradients of zeros."""
-
-    def __init__(self):
-        super().__init__()
-        self.left = nn.Linear(64, 40)
-        self.right = nn.Linear(64, 40)
-        self.use_left = True
-
-    def forward(self, x):
-        return (self.left if self.use_left else self.right)(x)
-
-
 def _branches(rank, world_size):
     torch.manual_seed(0)
-    state = _state(AdaptiveBits(3, every=1))
-    model = wrap(_Branches(), state, find_unused_parameters=True)
+    state = make_state(AdaptiveBits(3, every=1))
+    model = wrap(Branches(), state, find_unused_parameters=True)
     found = []
     for step in range(4):
         model.module.use_left = step < 2
-        _step(model, rank, step)
+        take_step(model, rank, step)
         saved = state.state_dict()["adaptive"]
         found.append((saved["bits"], {k: v is None for k, v in saved["errors"].items()}))
     return found
@@ -307,8 +270,8 @@ def test_a_layer_without_gradients_keeps_the_bits_of_the_start():
 
 
 def _join(rank, world_size):
-    state = _state(AdaptiveBits(3, every=1))
-    model = wrap(_uneven(), state)
+    state = make_state(AdaptiveBits(3, every=1))
+    model = wrap(uneven_model(), state)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with model.join():
         for step in range(3 + 2 * rank):
@@ -326,9 +289,9 @@ def test_join_with_uneven_inputs():
 
 def _logged(rank, world_size, steps):
     with notices() as lines:
-        model = wrap(_uneven(), _state())
+        model = wrap(uneven_model(), make_state())
         for step in range(steps):
-            _step(model, rank, step)
+            take_step(model, rank, step)
     return lines
 
 
@@ -341,10 +304,10 @@ def test_a_decision_is_one_line_of_rank_0():
 
 
 def _ended(rank, world_size):
-    state = _state()
-    model = wrap(_uneven(), state)
+    state = make_state()
+    model = wrap(uneven_model(), state)
     for step in range(2):
-        _step(model, rank, step)
+        take_step(model, rank, step)
     del model
     gc.collect()
     dist.destroy_process_group()
@@ -356,196 +319,14 @@ def test_a_group_may_end_while_a_decision_is_under_way():
 
 
 def test_repr_shows_the_bits_of_the_start_and_the_budget():
-    text = repr(_state(AdaptiveBits(2.5)))
+    text = repr(make_state(AdaptiveBits(2.5)))
     assert text.startswith("CGXState(bits=2, bucket_size=64, codec='maxmin', layer_min_size=1024, ")
     assert (
         "adaptive=AdaptiveBits(average_bits=2.5, candidates=(1, 2, 3, 4, 6, 8), every=100" in text
     )
-    assert repr(_state(params={"bits": 5})).startswith("CGXState(bits=5, ")
-
-
-# ---- checkpoints
-
-
-def _resumed(rank, world_size, way):
-    def run(model, state, steps):
-        bits = []
-        plans = _spied(state)
-        for step in steps:
-            _step(model, rank, step)
-            bits.append(_shown(plans[-1]))
-        return bits
-
-    whole_state = _state()
-    whole = run(wrap(_uneven(), whole_state), whole_state, range(9))
-    state = _state()
-    model = wrap(_uneven(), state)
-    first = run(model, state, range(4))
-    if way == "state_dict":
-        saved = pickle.dumps(state.state_dict())
-        state = _state()
-        state.load_state_dict(pickle.loads(saved))
-    else:
-        del state.plan  # the spy
-        state = pickle.loads(pickle.dumps(state))
-    second = run(wrap(model.module, state), state, range(4, 9))
-    return whole, first + second, state.state_dict() == whole_state.state_dict()
-
-
-def test_a_decision_survives_a_checkpoint():
-    results = run_pooled(_resumed, 2, "state_dict")
-    assert results[0] == results[1]
-    whole, resumed, equal = results[0]
-    assert whole == resumed and equal
-    assert len({str(bits) for bits in whole}) > 1
-
-
-def test_a_pickled_state_keeps_decisions():
-    results = run_pooled(_resumed, 2, "pickle")
-    assert results[0] == results[1]
-    whole, resumed, _ = results[0]
-    # The decision that was under way at step 4 is not in the pickle: step 5 is measured instead.
-    assert whole[:4] == resumed[:4] and resumed[4] == whole[3]
-
-
-class _Other(nn.Module):
-    def __init__(self, outputs):
-        super().__init__()
-        self.first = nn.Linear(64, outputs)
-
-    def forward(self, x):
-        return self.first(x)
-
-
-def _other_model(rank, world_size):
-    state = _state()
-    model = wrap(_uneven(), state)
-    for step in range(3):
-        _step(model, rank, step)
-    saved = state.state_dict()
-    found = []
-    for outputs in (128, 40):
-        other = _state()
-        other.load_state_dict(saved)  # the names are not known yet
-        wrapped = wrap(_Other(outputs), other)
-        calls = torch_cgx.stats()["calls"]
-        found.append(failure(wrapped(torch.ones(2, 64)).sum().backward))
-        assert torch_cgx.stats()["calls"] == calls
-        named = _state(named_parameters=_Other(outputs))
-        found.append(failure(lambda named=named: named.load_state_dict(saved)))
-    return found
-
-
-def test_a_state_of_another_model_is_refused_before_anything_is_sent():
-    first, second = run_pooled(_other_model, 2)
-    assert first == second
-    missing = "there 'norm.weight' has 128 values, here no parameter is named 'norm.weight'"
-    size = "there 'first.weight' has 8192 values, here 'first.weight' has 2560 values"
-    for text, words in zip(first, [missing, missing, size, size], strict=True):
-        assert text.startswith("ValueError: the restored state is of another model: ")
-        assert words in text and "allowed: a state of a model with the same parameters" in text
-
-
-_ADAPTIVE = {"step": 5, "due": 8, "bits": {"a": 3}, "errors": {"a": 0.1}, "model": {"a": 64}}
-
-
-@pytest.mark.parametrize(
-    ("saved", "error", "words"),
-    [
-        ([1], TypeError, "given list; allowed: what CGXState.state_dict() returned"),
-        ({}, ValueError, "version None; allowed: 1"),
-        ({"version": 2}, ValueError, "version 2; allowed: 1"),
-        ({"version": 1, "adaptive": {}}, ValueError, "step=None; allowed: int"),
-        ({"version": 1, "adaptive": 3}, ValueError, "step=None; allowed: int"),
-        (
-            {"version": 1, "adaptive": {**_ADAPTIVE, "bits": [3]}},
-            ValueError,
-            "bits=[3]; allowed: dict",
-        ),
-        (
-            {"version": 1, "adaptive": {**_ADAPTIVE, "bits": {"a": 5}}},
-            ValueError,
-            "5 bits for 'a'; allowed: the candidates (1, 2, 3, 4, 6, 8)",
-        ),
-    ],
-)
-def test_what_no_state_has_written_is_refused(saved, error, words):
-    state = _state()
-    before = state.state_dict()
-    with pytest.raises(error) as caught:
-        state.load_state_dict(saved)
-    assert words in str(caught.value)
-    assert state.state_dict() == before
-
-
-def test_a_decision_needs_a_state_that_decides():
-    with pytest.raises(ValueError, match="section 'adaptive', but this CGXState has none; allowed"):
-        CGXState().load_state_dict({"version": 1, "adaptive": _ADAPTIVE})
-    CGXState().load_state_dict(CGXState().state_dict())
-    _state().load_state_dict(CGXState().state_dict())
-
-
-# ---- errors
-
-
-def _cannot(rank, world_size):
-    state = _state(AdaptiveBits(error_budget=1e-3, candidates=(2, 4)))
-    model = wrap(_uneven(), state)
-    _step(model, rank, 0)
-    _step(model, rank, 1)
-    calls = torch_cgx.stats()["calls"]
-    found = failure(lambda: _step(model, rank, 2))
-    assert torch_cgx.stats()["calls"] == calls
-    return found
-
-
-def test_a_budget_that_no_candidate_meets():
-    first, second = run_pooled(_cannot, 2)
-    assert first == second
-    assert first.startswith(
-        "ValueError: error_budget=0.001 cannot be met: the relative error of 2 "
-    )
-    assert "candidates (2, 4) is 0." in first and "allowed: that or more, or more bits" in first
-
-
-def test_an_error_budget_out_of_reach_later_takes_the_nearest_choice():
-    layer = Layer("a", 1000, torch.float32, _codecs((2, 4)))
-    decisions = Decisions(AdaptiveBits(error_budget=0.1, candidates=(2, 4)))
-    assert decisions.decide([layer], [[4.0, 0.5, 100.0]]) == [1]
-    decisions.bits = {"a": 4}
-    assert decisions.decide([layer], [[40.0, 20.0, 100.0]]) == [1]
-    assert decisions.decide([layer], [[0.5, 0.1, 100.0]]) == [0]
-
-
-def _refused_candidate(rank, world_size):
-    model = wrap(_uneven(), _state(AdaptiveBits(3), {"codec": "bf16"}))
-    calls = torch_cgx.stats()["calls"]
-    found = failure(lambda: _step(model, rank, 0))
-    assert torch_cgx.stats()["calls"] == calls
-    return found
-
-
-def test_a_candidate_that_the_codec_does_not_have():
-    first, second = run_pooled(_refused_candidate, 2)
-    assert first == second
-    assert "adaptive: candidates has 1, for '" in first and "bits='1' is not allowed" in first
-
-
-def _different(rank, world_size):
-    model = wrap(_uneven(), _state(AdaptiveBits(3, every=1 + rank)))
-    return failure(lambda: [_step(model, rank, step) for step in range(6)])
-
-
-def test_ranks_with_different_parameters_get_an_error():
-    for text in run_pooled(_different, 2, timeout=40, group_timeout=10):
-        assert text.startswith("MismatchError") and "ranks disagree on the collective" in text
-
-
-def test_adaptive_is_an_adaptive_bits():
-    with pytest.raises(TypeError, match="adaptive=3; allowed: an AdaptiveBits, None"):
-        CGXState(adaptive=3)
+    assert repr(make_state(params={"bits": 5})).startswith("CGXState(bits=5, ")
 
 
 def test_a_report_before_the_first_step():
-    report = _state().report()
+    report = make_state().report()
     assert report.rows == [] and str(report) == "no step has been taken yet"

@@ -21,6 +21,7 @@ from cgx_utils import CGXState
 from cgx_utils.error_feedback import ErrorFeedback, check_codec
 from tests.distributed import run_pooled
 from tests.utils.training import (
+    Branches,
     batch,
     digest,
     gradients,
@@ -146,20 +147,10 @@ def test_a_joined_rank_contributes_zeros_and_what_it_owes():
     assert _off([(first[0], second[1], first[2]), second], 2) < 1e-5
 
 
-class _Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.left, self.right = nn.Linear(64, 40), nn.Linear(64, 40)
-        self.use_left = True
-
-    def forward(self, x):
-        return (self.left if self.use_left else self.right)(x)
-
-
 def _unused(rank, world_size):
     state = _state()
     torch.manual_seed(0)
-    model = wrap(_Branches(), state, find_unused_parameters=True)
+    model = wrap(Branches(), state, find_unused_parameters=True)
     ledger = Ledger()
     for step in range(4):
         model.module.use_left = (step + rank) % 2 == 0  # another one on each rank

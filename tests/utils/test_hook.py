@@ -18,6 +18,7 @@ import torch_cgx
 from cgx_utils import CGXState, cgx_hook, hook
 from tests.distributed import run_pooled
 from tests.utils.training import (
+    Branches,
     batch,
     check_gradients,
     digest,
@@ -231,23 +232,10 @@ def test_two_models_and_metrics_in_between():
     assert first == second
 
 
-class _Branches(nn.Module):
-    """Uses one of two branches: the gradient of the other is never made."""
-
-    def __init__(self):
-        super().__init__()
-        self.left = nn.Linear(64, 40)
-        self.right = nn.Linear(64, 40)
-        self.use_left = True
-
-    def forward(self, x):
-        return (self.left if self.use_left else self.right)(x)
-
-
 def _unused(rank, world_size):
     group = dist.new_group(backend="gloo")
     torch.manual_seed(0)
-    model = wrap(_Branches(), _state(), find_unused_parameters=True)
+    model = wrap(Branches(), _state(), find_unused_parameters=True)
     for step in range(4):
         model.module.use_left = step % 2 == 0
         local = local_gradients(model, batch(rank, step))

@@ -36,6 +36,19 @@ class Net(nn.Module):
 COMPRESSED = {"first.weight", "second.weight"}
 
 
+class Branches(nn.Module):
+    """Uses one of two branches; the other gets no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = nn.Linear(64, 40)
+        self.right = nn.Linear(64, 40)
+        self.use_left = True
+
+    def forward(self, x):
+        return (self.left if self.use_left else self.right)(x)
+
+
 def make_model(seed=0):
     torch.manual_seed(seed)
     return Net()

@@ -12,6 +12,10 @@
 
 namespace cgx::native {
 
+/// Of each rank: the bytes of its tensor, and the values in it.
+using Tensors = std::vector<std::vector<std::byte>>;
+using Values = std::vector<std::vector<float>>;
+
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -90,6 +94,22 @@ inline std::vector<float> values_of(const std::vector<std::byte>& tensor, DType 
   for (size_t i = 0; i < x.size(); ++i)
     x[i] = load_value(tensor.data() + i * size_of(dtype), dtype);
   return x;
+}
+
+/// Tensors of n values for each rank, all of the seed's pattern.
+inline Tensors inputs_of(size_t ranks, size_t n, DType dtype, uint64_t seed) {
+  Tensors all;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const auto x = values(n, static_cast<int>(seed % kPatterns), seed * 64 + rank);
+    all.push_back(tensor_of(x, dtype));
+  }
+  return all;
+}
+
+inline Values values_of(const Tensors& tensors, DType dtype) {
+  Values all;
+  for (const auto& tensor : tensors) all.push_back(values_of(tensor, dtype));
+  return all;
 }
 
 }  // namespace cgx::native

@@ -107,8 +107,8 @@ Group make_group(CommunicatorKind communicator, int size, size_t capacity, int s
   return group;
 }
 
-EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions options,
-                         CommunicatorKind inner, CommunicatorKind cross, const Wrap& wrap) {
+EngineGroup make_engines(const Hosts& hosts, EngineOptions options, CommunicatorKind inner,
+                         CommunicatorKind cross, const Wrap& wrap) {
   const Topology topology(hosts);
   EngineGroup group;
   std::vector<Communicators> communicators;
@@ -131,6 +131,14 @@ EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions op
     group.ranks.push_back(std::make_unique<Engine>(std::move(mine), options));
   }
   return group;
+}
+
+const std::vector<Hosts>& layouts() {
+  static const std::vector<Hosts> all = {
+      {"a"},           {"a", "a"},           {"a", "a", "a", "a", "a"},      {"a", "b", "c"},
+      {"a", "a", "b"}, {"a", "b", "a", "b"}, {"a", "a", "b", "b", "b", "c"},
+  };
+  return all;
 }
 
 EngineOptions options_of(Reduction reduction, size_t inner_bytes, size_t segment_bytes,

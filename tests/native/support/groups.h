@@ -20,6 +20,15 @@ inline constexpr CommunicatorKind kKinds[] = {CommunicatorKind::kInProcess, Comm
                                               CommunicatorKind::kRelay,
                                               CommunicatorKind::kLazyRelay};
 
+/// The host of each rank.
+using Hosts = std::vector<std::string>;
+
+/// One to seven ranks, on one to three hosts.
+const std::vector<Hosts>& layouts();
+
+inline constexpr Reduction kReductions[] = {Reduction::kAuto, Reduction::kOneShot,
+                                            Reduction::kScatterReduceAllGather, Reduction::kRing};
+
 /// Long enough for a machine that is busy and slowed down by a sanitizer.
 inline Deadline patience() { return Deadline::after(std::chrono::seconds(120)); }
 inline Deadline soon(int milliseconds) {
@@ -54,9 +63,8 @@ struct EngineGroup {
 /// wrap(communicator, rank, across): what the engine of a rank gets in place of a communicator;
 /// none: the communicator itself.
 using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int, bool)>;
-EngineGroup make_engines(const std::vector<std::string>& hosts, EngineOptions options,
-                         CommunicatorKind inner, CommunicatorKind cross,
-                         const Wrap& wrap = nullptr);
+EngineGroup make_engines(const Hosts& hosts, EngineOptions options, CommunicatorKind inner,
+                         CommunicatorKind cross, const Wrap& wrap = nullptr);
 
 /// Messages of these sizes everywhere.
 EngineOptions options_of(Reduction reduction, size_t inner_bytes, size_t segment_bytes,

@@ -1,0 +1,60 @@
+// The kernels that the stub driver launches: the stages of csrc/codec/gpu, each by its name. In an
+// unnamed namespace, as stub_device.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "host_kernels.h"
+
+namespace {
+
+using cgx::gpu::DecodeCall;
+using cgx::gpu::EncodeCall;
+using cgx::gpu::FiniteCall;
+using cgx::gpu::SumCall;
+
+template <typename Call>
+std::function<void()> job(const void* argument, uint64_t (*count)(const Call&),
+                          cgx::device::Stage<Call, cgx::gpu::KernelFamilies> stage) {
+  const Call call = *static_cast<const Call*>(argument);
+  return [call, count, stage] { cgx::device::launch(call, count(call), stage); };
+}
+
+template <typename Call>
+uint64_t tiles(const Call& call) {
+  return call.table.tiles;
+}
+template <typename Call>
+uint64_t long_buckets(const Call& call) {
+  return call.table.long_buckets;
+}
+
+struct Kernel {
+  const char* name;
+  std::function<void()> (*bind)(const void* argument);
+};
+const Kernel kKernels[] = {
+    {"cgx_encode", [](const void* a) { return job<EncodeCall>(a, tiles, cgx::gpu::encode_stage); }},
+    {"cgx_decode", [](const void* a) { return job<DecodeCall>(a, tiles, cgx::gpu::decode_stage); }},
+    {"cgx_sum", [](const void* a) { return job<SumCall>(a, tiles, cgx::gpu::sum_stage); }},
+    {"cgx_long_encode",
+     [](const void* a) { return job<EncodeCall>(a, long_buckets, cgx::gpu::long_encode_stage); }},
+    {"cgx_long_sum",
+     [](const void* a) { return job<SumCall>(a, long_buckets, cgx::gpu::long_sum_stage); }},
+    {"cgx_encode_feedback",
+     [](const void* a) { return job<EncodeCall>(a, tiles, cgx::gpu::encode_feedback_stage); }},
+    {"cgx_sum_feedback",
+     [](const void* a) { return job<SumCall>(a, tiles, cgx::gpu::sum_feedback_stage); }},
+    {"cgx_long_encode_feedback",
+     [](const void* a) {
+       return job<EncodeCall>(a, long_buckets, cgx::gpu::long_encode_feedback_stage);
+     }},
+    {"cgx_long_sum_feedback",
+     [](const void* a) {
+       return job<SumCall>(a, long_buckets, cgx::gpu::long_sum_feedback_stage);
+     }},
+    {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
+};
+
+}  // namespace
