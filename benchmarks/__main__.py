@@ -13,7 +13,7 @@ breaks another.
 
 Parts run one after another; one that fails, or cannot run here, does not stop the others, and is
 listed at the end with its reason. Without --out nothing is written. --commit-results writes to
-benchmarks/results/ and fills the tables of README.md and docs/performance.md; with --resume
+benchmarks/results/ and fills the tables of README.md and docs (`report.tables`); with --resume
 parts that have results of this revision there are not run again. Status 1 if a part failed.
 """
 
@@ -33,8 +33,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _command, _guard, readme_table, targets
+from benchmarks import _command
 from benchmarks._command import NOTHING, RESULTS, ROOT
+from benchmarks.report import guard, tables, targets
 
 OTHERS = ("list", "baseline", "check", "targets")
 LIMIT = 1500.0  # seconds that one part may take
@@ -42,8 +43,8 @@ LIMIT = 1500.0  # seconds that one part may take
 
 @dataclass(frozen=True)
 class Part:
-    """result: name of its files, without .json and .png; arguments: of a full run; quick: of a
-    short one.
+    """module: within this package; result: name of its files, without .json and .png; arguments: of
+    a full run; quick: of a short one.
     """
 
     name: str
@@ -58,7 +59,7 @@ _BITS = ("--bits", "32", "16", "8", "4", "2")
 _CODECS = ("--codecs", "rotated:1", "rotated:2", "rotated:4", "trellis:2")
 _ALL = (
     Part("codec", "codec", "codecs on one core, against the memory", "codec"),
-    Part("errors", "errors", "errors of the codecs at their bytes", "errors"),
+    Part("errors", "training.errors", "errors of the codecs at their bytes", "errors"),
     Part("gpu-codec", "gpu_codec", "codecs on a GPU, against a copy in its memory", "gpu_codec"),
     Part("codec-peers", "codec_peers", "8-bit codecs of others", "codec_peers"),
     Part("allreduce", "allreduce", "all-reduces on one host", "allreduce", _BITS),
@@ -85,14 +86,14 @@ _ALL = (
     Part("crossover", "crossover", "the size from which compression pays", "crossover"),
     Part(
         "training",
-        "hosts_training",
+        "training.hosts",
         "a training between hosts",
         "hosts_training",
         ("--runs", "2", "--steps", "40"),
     ),
-    Part("adaptive", "adaptive", "bits per layer, against uniform bits", "adaptive"),
-    Part("fsdp", "fsdp", "FSDP2 with compressed gradients and weights", "fsdp"),
-    Part("diloco", "diloco", "DiLoCo over slow links, against DDP", "diloco"),
+    Part("adaptive", "training.adaptive", "bits per layer, against uniform bits", "adaptive"),
+    Part("fsdp", "training.fsdp", "FSDP2 with compressed gradients and weights", "fsdp"),
+    Part("diloco", "training.diloco", "DiLoCo over slow links, against DDP", "diloco"),
     Part("overlap", "overlap", "a picture of encode, transfer and decode", "overlap"),
 )
 PARTS = {part.name: part for part in _ALL}
@@ -189,13 +190,13 @@ def kept(part: Part, out: Path) -> bool:
     return bool(facts.get("revision") == now)
 
 
-def probe(name: str, arguments: tuple[str, ...]) -> _guard.Document:
+def probe(name: str, arguments: tuple[str, ...]) -> guard.Document:
     """What a part writes in a short run with these arguments."""
     part = dataclasses.replace(PARTS[name], quick=arguments)
     with tempfile.TemporaryDirectory(prefix="cgx-baseline-") as folder:
         outcome = run_part(part, quick=True, out=Path(folder), drop=True)
         if outcome.status != "done":
-            raise _guard.ProbeFailed(f"{name}: {outcome.status}: {outcome.reason}")
+            raise guard.ProbeFailed(f"{name}: {outcome.status}: {outcome.reason}")
         return dict(json.loads((Path(folder) / f"{part.result}.json").read_text()))
 
 
@@ -254,9 +255,9 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{part.name:<12} {part.about}")
         return 0
     if what == "baseline":
-        return _guard.write(probe)
+        return guard.write(probe)
     if what == "check":
-        return _guard.check(probe)
+        return guard.check(probe)
     if what == "targets":
         print(targets.table())
         return 0
@@ -267,8 +268,8 @@ def main(argv: list[str] | None = None) -> int:
     status = int(any(one.status == "failed" for one in outcomes))
     if args.commit_results:
         if "all" in args.what:
-            status |= _guard.write(probe)
-        status |= readme_table.main([])
+            status |= guard.write(probe)
+        status |= tables.main([])
     return status
 
 

@@ -199,6 +199,14 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
+def rate_text(rate: str | None) -> str:
+    """ "200mbit" -> "200 Mbit/s" """
+    if rate is None:
+        return "any speed"
+    match = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate)
+    return f"{match[1]} {match[2].upper()}bit/s" if match else rate
+
+
 # ---- results
 
 

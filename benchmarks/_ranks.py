@@ -80,12 +80,13 @@ def on_hosts(
 
 def _prepare(measurement: Measurement, job: Any, folder: Path) -> tuple[list[str], Path]:
     """The arguments of a rank, and the file of its result."""
-    module = Path(measurement.__code__.co_filename).stem  # not __module__: may be __main__
+    # Not __module__: may be __main__.
+    file = Path(measurement.__code__.co_filename).resolve().relative_to(ROOT)
+    module = ".".join(file.with_suffix("").parts)
     job_file, result = folder / "job.json", folder / "result.json"
     job_file.write_text(json.dumps(job))
     result.unlink(missing_ok=True)
-    name = f"benchmarks.{module}:{measurement.__name__}"
-    return [name, str(job_file), str(result)], result
+    return [f"{module}:{measurement.__name__}", str(job_file), str(result)], result
 
 
 def _store(port: int, **options: Any) -> Any:

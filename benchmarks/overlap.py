@@ -34,9 +34,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import torch_cgx
 from benchmarks import _command, _ranks
-from benchmarks._command import BITS, at_least, parse_size
+from benchmarks._command import BITS, at_least, parse_size, rate_text
 from benchmarks._methods import STAGES
-from benchmarks.readme_table import rate_text
 from testbed.bed import hosts
 from testbed.network import parse_rate
 

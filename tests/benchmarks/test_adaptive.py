@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import adaptive
+from benchmarks.training import adaptive
 from tests.benchmarks import runs
 
 
@@ -17,7 +17,9 @@ from tests.benchmarks import runs
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("adaptive")
     files = ["--json", str(folder / "out.json"), "--plot", str(folder / "out.png")]
-    done = runs.python("-m", "benchmarks.adaptive", "--quick", "--codecs", "maxmin", *files)
+    done = runs.python(
+        "-m", "benchmarks.training.adaptive", "--quick", "--codecs", "maxmin", *files
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((folder / "out.json").read_text()), folder / "out.png"
 

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from benchmarks import autotune, readme_table
+from benchmarks import autotune
+from benchmarks.report import speed
 from tests.benchmarks import runs
 
 
@@ -62,7 +63,7 @@ def test_the_table_has_three_columns_for_each_link():
         "simd": "avx2",
         "torch": "2",
     }
-    text = readme_table.autotune_table({"machine": machine, "runs": links})
+    text = speed.autotune_table({"machine": machine, "runs": links})
     caption, rows = text.split("\n\n")
     assert "3 pairs of processes, after at most 50 calls of a size (a CPU, 2 cores," in (
         caption.replace("\n", " ")

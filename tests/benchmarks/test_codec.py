@@ -8,7 +8,9 @@ import json
 
 import pytest
 
-from benchmarks import codec, targets
+from benchmarks import codec
+from benchmarks.report import targets
+from benchmarks.report.results import Results
 from tests.benchmarks import runs
 
 
@@ -64,7 +66,7 @@ def test_what_is_called_is_the_codec():
 
 def test_the_target_is_asked_of_the_slowest_row(document):
     found = {(t.what, t.against): t for t in targets.TARGETS}
-    results = targets.Results({"codec": document})
+    results = Results({"codec": document})
     rows = {row["name"]: row["of_roof"] for row in document["rows"]}
     for what, asked, end in (
         ("`codecs` from Python, 64 MiB, slowest", 0.9, ""),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks._gradients import Key, Textures, record
+from benchmarks.training.gradients import Key, Textures, record
 
 BOTH = (torch.float32, torch.bfloat16)
 

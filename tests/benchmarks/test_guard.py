@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks import __main__ as harness
-from benchmarks import _guard
+from benchmarks.report import guard
 from tests import warm
 
 BASELINE = {"codec: encode / scan": 0.8, "allreduce: exact / gloo": 4.0, "allreduce: 4 bit": 3.0}
@@ -28,15 +28,15 @@ class Machine:
 
 def test_equal_and_better_and_a_little_worse_pass_at_once():
     machine = Machine({name: ratio * 0.81 for name, ratio in BASELINE.items()})
-    assert _guard.compare(BASELINE, machine) == []
+    assert guard.compare(BASELINE, machine) == []
     assert machine.asked == [set(BASELINE)]
-    assert _guard.compare(BASELINE, Machine({n: 9 * r for n, r in BASELINE.items()})) == []
+    assert guard.compare(BASELINE, Machine({n: 9 * r for n, r in BASELINE.items()})) == []
 
 
 def test_a_loss_stays_and_is_named():
     lost = {**BASELINE, "allreduce: exact / gloo": 4.0 * 0.79}
     machine = Machine(lost)
-    losses = _guard.compare(BASELINE, machine)
+    losses = guard.compare(BASELINE, machine)
     assert [loss.name for loss in losses] == ["allreduce: exact / gloo"]
     assert str(losses[0]) == "allreduce: exact / gloo: 3.160, was 4.000 (21 % less)"
     # Measured three times more, and only what was lost.
@@ -47,21 +47,21 @@ def test_a_loss_stays_and_is_named():
 def test_noise_that_goes_passes(bad):
     noisy = {**BASELINE, "allreduce: 4 bit": 1.0}
     machine = Machine(*bad * [noisy], BASELINE)
-    assert _guard.compare(BASELINE, machine) == []
+    assert guard.compare(BASELINE, machine) == []
     assert len(machine.asked) == bad + 1
 
 
 def test_noise_in_other_rows_does_not_hide_a_loss():
     first = {**BASELINE, "codec: encode / scan": 0.5, "allreduce: 4 bit": 1.0}
     then = {**BASELINE, "codec: encode / scan": 0.5, "allreduce: exact / gloo": 1.0}
-    losses = _guard.compare(BASELINE, Machine(first, then))
+    losses = guard.compare(BASELINE, Machine(first, then))
     assert [(loss.name, loss.best) for loss in losses] == [("codec: encode / scan", 0.5)]
 
 
 def test_a_row_that_is_gone_or_no_number_is_lost():
     found = {**BASELINE, "allreduce: 4 bit": float("nan")}
     del found["codec: encode / scan"]
-    losses = _guard.compare(BASELINE, Machine(found), repeats=1)
+    losses = guard.compare(BASELINE, Machine(found), repeats=1)
     assert [loss.name for loss in losses] == ["codec: encode / scan", "allreduce: 4 bit"]
     assert "not measured now" in str(losses[0])
 
@@ -85,7 +85,7 @@ def test_ratios_are_read_from_what_the_parts_write():
     passed = {"rows": [{"ratio": ratio} for ratio in (0.9, 1.0, 1.3)]}
     documents = {"codec": codec, "allreduce": reduced, "passthrough": passed}
     found = {}
-    for probe in _guard.PROBES:
+    for probe in guard.PROBES:
         ratios = probe.ratios(documents[probe.part])
         assert all(name.startswith(f"{probe.part}: ") for name in ratios)
         found |= ratios
@@ -98,24 +98,24 @@ def test_ratios_are_read_from_what_the_parts_write():
 
 def test_the_command_fails_on_a_loss_and_writes_medians(tmp_path, capsys):
     runs = iter([{"codec: a": 1.0}, {"codec: a": 3.0}, {"codec: a": 2.0}])
-    probes = (_guard.Probe("codec", (), lambda document: document),)
+    probes = (guard.Probe("codec", (), lambda document: document),)
     file = tmp_path / "baseline.json"
-    assert _guard.write(lambda part, arguments: next(runs), file, probes) == 0
+    assert guard.write(lambda part, arguments: next(runs), file, probes) == 0
     assert json.loads(file.read_text())["ratios"] == {"codec: a": 2.0}
-    assert _guard.check(lambda part, arguments: {"codec: a": 1.7}, file, probes) == 0
-    assert _guard.check(lambda part, arguments: {"codec: a": 1.5}, file, probes) == 1
+    assert guard.check(lambda part, arguments: {"codec: a": 1.7}, file, probes) == 0
+    assert guard.check(lambda part, arguments: {"codec: a": 1.5}, file, probes) == 1
     assert "LOST codec: a: 1.500, was 2.000 (25 % less)" in capsys.readouterr().out
-    assert _guard.check(harness.probe, tmp_path / "other.json") == 1
+    assert guard.check(harness.probe, tmp_path / "other.json") == 1
     assert "python -m benchmarks baseline" in capsys.readouterr().err
 
 
 def test_a_probe_runs_its_part(capsys):
     tiny = ("--operations", "barrier", "--seconds", "0.02")
-    probe = _guard.Probe("passthrough", tiny, _guard._passthrough)
+    probe = guard.Probe("passthrough", tiny, guard._passthrough)
     with warm.executable():
-        found = _guard.measure(harness.probe, {"passthrough: median of all / gloo"}, (probe,))
+        found = guard.measure(harness.probe, {"passthrough: median of all / gloo"}, (probe,))
     assert found["passthrough: median of all / gloo"] > 0.1
-    assert _guard.measure(harness.probe, {"codec: a"}, (probe,)) == {}
-    wrong = _guard.Probe("passthrough", ("--sizes", "3"), _guard._passthrough)
-    with pytest.raises(_guard.ProbeFailed, match="passthrough: failed: status 2"):
-        _guard.measure(harness.probe, None, (wrong,))
+    assert guard.measure(harness.probe, {"codec: a"}, (probe,)) == {}
+    wrong = guard.Probe("passthrough", ("--sizes", "3"), guard._passthrough)
+    with pytest.raises(guard.ProbeFailed, match="passthrough: failed: status 2"):
+        guard.measure(harness.probe, None, (wrong,))

@@ -10,7 +10,9 @@ import time
 import pytest
 
 from benchmarks import __main__ as harness
-from benchmarks import _peers, codec_peers, passthrough, targets
+from benchmarks import _peers, codec_peers, passthrough
+from benchmarks.report import targets
+from benchmarks.report.results import Results
 from tests import warm
 
 TINY = {
@@ -74,7 +76,7 @@ def test_a_part_that_takes_too_long_is_ended_with_all_it_started():
 
 
 def test_nothing_of_the_tests_is_imported():
-    files = sorted((harness.ROOT / "benchmarks").glob("*.py"))
+    files = sorted((harness.ROOT / "benchmarks").rglob("*.py"))
     assert len(files) > 10
     wrong = [f.name for f in files if re.search(r"^\s*(from|import) tests\b", f.read_text(), re.M)]
     assert not wrong
@@ -147,7 +149,7 @@ def _results(speedup, deepspeed):
     rows = [row("cgx shm exact", seconds=1.0, speedup=speedup)]
     rows += [row("DeepSpeed shm", seconds=deepspeed)] if deepspeed else []
     rows.append({"method": "cgx shm exact", "bytes": 16 << 10, "speedup": 8.0, "seconds": 1.0})
-    return targets.Results({"allreduce": {"rows": rows, "machine": {"simd": "avx2"}}})
+    return Results({"allreduce": {"rows": rows, "machine": {"simd": "avx2"}}})
 
 
 def test_targets_say_what_was_measured_and_whether_it_is_met():
@@ -173,17 +175,17 @@ def test_targets_say_what_was_measured_and_whether_it_is_met():
     ]
     row = {"bits": [4, 8], "val_losses": [2.0] * 3, "percent_over_base": 0.51}
     document = {"rows": [{"bits": [32, 32]}, row], "machine": {"simd": "avx2"}}
-    assert sharded.row(targets.Results({"fsdp": document}))[3:] == ["0.51 %", "**no**", "avx2"]
+    assert sharded.row(Results({"fsdp": document}))[3:] == ["0.51 %", "**no**", "avx2"]
     row["val_losses"] = [2.0] * 2
-    assert "less than 3 seeds" in sharded.row(targets.Results({"fsdp": document}))[3]
+    assert "less than 3 seeds" in sharded.row(Results({"fsdp": document}))[3]
     local = found["DiLoCo, 4 bits, 2 hosts at 50 Mbit/s, loss at equal time", "DDP over gloo"]
     document["rows"] = [{"loss": 2.5}, {"loss": 2.4}, {"loss": 2.0}]
-    assert local.row(targets.Results({"diloco": document}))[3:] == ["0.8x", "yes", "avx2"]
+    assert local.row(Results({"diloco": document}))[3:] == ["0.8x", "yes", "avx2"]
     memory = targets.TARGETS[-1]
-    results = targets.Results({"hosts": {"runs": runs, "machine": {"simd": "avx512"}}})
+    results = Results({"hosts": {"runs": runs, "machine": {"simd": "avx512"}}})
     assert memory.row(results)[2:] == ["<= 1x", "1x", "yes", "avx512"]
     rows[1]["staging_bytes"] *= 1.01
     assert memory.row(results)[3:] == ["1.01x", "**no**", "avx512"]
-    empty = targets.table(targets.Results({})).splitlines()
+    empty = targets.table(Results({})).splitlines()
     assert len(empty) == 2 + len(targets.TARGETS)
     assert all("not measured" in line for line in empty[2:])

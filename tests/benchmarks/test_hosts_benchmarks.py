@@ -10,7 +10,9 @@ import json
 
 import pytest
 
-from benchmarks import _ranks, _step_model, hosts, hosts_training
+from benchmarks import _ranks, hosts
+from benchmarks.training import hosts as hosts_training
+from benchmarks.training import step_model
 from tests.benchmarks import runs
 from tests.hosts.marks import needs_hosts
 
@@ -66,7 +68,7 @@ def test_training_between_hosts(tmp_path):
     files = ["--json", str(out), "--plot", str(picture)]
     small = ["--bits", "4", "--runs", "1", "--steps", "4"]
     small += ["--options", "--data-mb 0.3 --layers 1 --batch 4"]
-    done = runs.python("-m", "benchmarks.hosts_training", *small, *files)
+    done = runs.python("-m", "benchmarks.training.hosts", *small, *files)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(out.read_text())
     (group,) = document["groups"]
@@ -99,12 +101,12 @@ def test_training_between_hosts(tmp_path):
 
 def test_the_model_of_a_step_by_hand():
     # Two buckets, 1 and 3 MB, ready 40 and 80 ms into steps of 90 ms.
-    alone = _step_model.Compute(0.09, 0.09, [1_000_000, 3_000_000], [0.04, 0.08])
-    assert _step_model.model(alone, 0.0) == pytest.approx((0.09, 0.09))
+    alone = step_model.Compute(0.09, 0.09, [1_000_000, 3_000_000], [0.04, 0.08])
+    assert step_model.model(alone, 0.0) == pytest.approx((0.09, 0.09))
     # 16 ms of wire: the first 4 are hidden, 12 follow the backward pass.
-    assert _step_model.model(alone, 0.016) == pytest.approx((0.106, 0.08 + 0.012 + 0.01))
+    assert step_model.model(alone, 0.016) == pytest.approx((0.106, 0.08 + 0.012 + 0.01))
     # 400 ms: the link never rests from 40 ms on.
-    assert _step_model.model(alone, 0.4) == pytest.approx((0.49, 0.04 + 0.4 + 0.01))
+    assert step_model.model(alone, 0.4) == pytest.approx((0.49, 0.04 + 0.4 + 0.01))
 
 
 def test_what_computing_takes_is_the_slowest_ranks():
@@ -118,12 +120,12 @@ def test_what_computing_takes_is_the_slowest_ranks():
     first = (9.0, [(40, 1.0)])
     a = rank(first, (0.1, [(10, 0.05), (30, 0.09)]), (0.3, [(10, 0.05), (30, 0.09)]))
     b = rank(first, (0.2, [(10, 0.07), (30, 0.08)]), (0.2, [(10, 0.05), (30, 0.11)]))
-    found = _step_model.compute_of([a, b])
+    found = step_model.compute_of([a, b])
     assert (found.seconds, found.seconds_own) == pytest.approx((0.25, 0.2))
     assert found.bucket_bytes == [10, 30]
     assert found.ready_seconds == pytest.approx([0.06, 0.10])
     with pytest.raises(ValueError, match="1 steps tell nothing"):
-        _step_model.compute_of([rank(first)])
+        step_model.compute_of([rank(first)])
 
 
 def test_expected_bytes_by_hand():

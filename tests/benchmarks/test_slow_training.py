@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import diloco, fsdp
+from benchmarks.training import diloco, fsdp
 from tests.distributed import run_pooled
 
 

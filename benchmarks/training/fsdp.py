@@ -1,6 +1,6 @@
 """Whether FSDP2 trains as well with compressed gradients and weights, and what it then sends.
 
-    python -m benchmarks.fsdp [--hosts 2] [--ranks-per-host 1] [--rate none] [--seeds 3]
+    python -m benchmarks.training.fsdp [--hosts 2] [--ranks-per-host 1] [--rate none] [--seeds 3]
         [--steps 300] [--gradients 4] [--weights 8] [--codec rotated] [--quick]
         [--json FILE] [--plot FILE]
 
@@ -9,7 +9,7 @@ example's data, optimizer and learning rates: in fp32 over gloo, and over cgx wi
 `cgx_utils.fsdp.compress`. Hosts are network namespaces (testbed/bed.py: needs Linux, root,
 iproute2). The methods take turns, one run for each seed. The validation loss is computed by the
 sharded model, and so with the weights that its gathers give: with the compressed ones over cgx. The
-frames that leave a host are counted on its link, those of a run of one step and of a longer one,
+frames that leave a host are counted on its link, in a run of one step and in a longer one, both
 without validation; the difference is what the steps between have sent.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:  # run as a file: the repository's root instead of this folder
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
 import torch.distributed as dist
@@ -39,7 +39,7 @@ _TIMEOUT = 1200.0
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.fsdp", description="Loss and bytes of compressed FSDP2."
+        prog="python -m benchmarks.training.fsdp", description="Loss and bytes of compressed FSDP2."
     )
     parser.add_argument("--hosts", type=at_least(2), default=2, metavar="N")
     parser.add_argument("--ranks-per-host", type=at_least(1), default=1, metavar="N")

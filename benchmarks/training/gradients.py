@@ -6,9 +6,9 @@ has the shape of CIFAR's and the structure of a texture: its class fixes the gra
 chance moves them and adds smooth and white noise.
 
 Each model trains alone, in fp32, from a fixed seed. At each step of `STEPS` its gradients are
-recorded before they are clipped or applied, and those of a bf16 copy of the model on the same
-batch. One thread computes, so equal arguments give equal bits on one machine. Both models together
-take about 20 s.
+recorded before they are clipped or applied; a bf16 copy of the model computes gradients of the same
+batch, which are recorded too. One thread computes, so equal arguments give equal bits on one
+machine. Both models together take about 20 s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MODELS = ("gpt", "resnet")
 STEPS = (2, 20, 60)  # during the warm-up of the learning rate, soon after it, and later
 DTYPES = (torch.float32, torch.bfloat16)

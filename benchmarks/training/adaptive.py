@@ -1,17 +1,17 @@
 """Bits per layer under a budget, against the same bits for all layers at equal bytes.
 
-    python -m benchmarks.adaptive [--bits 2 3 4] [--codecs maxmin] [--quick]
+    python -m benchmarks.training.adaptive [--bits 2 3 4] [--codecs maxmin] [--quick]
         [--json FILE] [--plot FILE]
 
-The gradients are those of benchmarks/_gradients.py; layers are compressed by the default policy of
-`CGXState` (more than one dimension, 1024 values or more). The error is the squared L2 error of one
-encoding, summed over these layers; the ratio is adaptive by uniform, so below 1 is better. A
-decision is applied to the gradients that it was made from, and to those of the last step for which
-it holds in training: those of steps 2, 16 and 32 to steps 4, 32 and 64.
+benchmarks/training/gradients.py records the gradients; layers are compressed by the default policy
+of `CGXState` (more than one dimension, 1024 values or more). The error is the squared L2 error of
+one encoding, summed over these layers; the ratio is adaptive by uniform, so below 1 is better. A
+decision is applied to the gradients that it was made from, and to the gradients of the last step
+for which it holds in training: a decision of step 2 to step 4, of step 16 to 32, of step 32 to 64.
 
-The cost is that of the hook without the reduction, on one thread, in a group of one rank: of a step
-with uniform bits, of a step between decisions, and of a step that is measured, its decision
-included. Medians.
+The cost is the time that the hook takes without the reduction, on one thread, in a group of one
+rank: in a step with uniform bits, in a step between decisions, and in a step that is measured, its
+decision included. Medians.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ import torch.distributed as dist
 from torch import nn
 
 if not __package__:  # run as a file: the repository's root instead of this folder
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch_cgx
-from benchmarks import _command, _gradients
+from benchmarks import _command
 from benchmarks._command import at_least
+from benchmarks.training.gradients import MODELS, record
 from cgx_utils import AdaptiveBits, CGXState
 from cgx_utils.decisions import Decisions, Layer
 from torch_cgx import _C
@@ -51,7 +52,7 @@ Gradients = dict[str, torch.Tensor]  # of the compressed layers, by name
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     known = [name for name in _CODECS if name in _C.codec_names()]
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.adaptive", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.training.adaptive", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--bits", nargs="+", type=int, choices=range(1, 9), default=[2, 3, 4])
     parser.add_argument("--codecs", nargs="+", choices=known, default=known)
@@ -63,10 +64,10 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def recorded(quick: bool) -> dict[tuple[str, str], dict[int, Gradients]]:
     """By model and dtype, then by step, counted from 1."""
-    models = ("gpt",) if quick else _gradients.MODELS
+    models = ("gpt",) if quick else MODELS
     steps = (2, 4) if quick else tuple(sorted({*HELD, *HELD.values()}))
     found: dict[tuple[str, str], dict[int, Gradients]] = {}
-    for key, value in _gradients.record(models, tuple(step - 1 for step in steps)).items():
+    for key, value in record(models, tuple(step - 1 for step in steps)).items():
         if value.dim() > 1 and value.numel() >= MIN_SIZE:
             name = str(key.dtype).removeprefix("torch.")
             run = found.setdefault((key.model, name), {step: {} for step in steps})

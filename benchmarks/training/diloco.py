@@ -1,7 +1,7 @@
 """What a loss costs in time over links of some Mbit/s: DiLoCo at 4 bits against DDP over gloo.
 
-    python -m benchmarks.diloco [--hosts 2] [--rate 50mbit] [--seconds 60] [--runs 2] [--every 20]
-        [--bits 4] [--options "--width 256"] [--quick] [--json FILE] [--plot FILE]
+    python -m benchmarks.training.diloco [--hosts 2] [--rate 50mbit] [--seconds 60] [--runs 2]
+        [--every 20] [--bits 4] [--options "--width 256"] [--quick] [--json FILE] [--plot FILE]
 
 Trains examples/train_diloco.py on hosts made of network namespaces (testbed/bed.py: needs Linux,
 root, iproute2), so many seconds each: DDP over gloo in fp32, DDP over cgx, DiLoCo over cgx. The
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:  # run as a file: the repository's root instead of this folder
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from benchmarks import _command, _ranks
 from benchmarks._command import at_least
@@ -59,7 +59,8 @@ def methods(codec: str, bits: int, every: int) -> list[Method]:
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.diloco", description="Loss at equal time over slow links."
+        prog="python -m benchmarks.training.diloco",
+        description="Loss at equal time over slow links.",
     )
     parser.add_argument("--hosts", type=at_least(2), default=2, metavar="N")
     parser.add_argument("--rate", type=_ranks.rate, default="50mbit", help="of every link")

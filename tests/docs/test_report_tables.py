@@ -1,12 +1,13 @@
-"""benchmarks/readme_table.py, and the tables of README.md and docs/performance.md against the
-results in the tree.
+"""benchmarks/report/tables.py, and the tables of README.md and docs against the results in the
+tree.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks import readme_table
+from benchmarks._command import rate_text
+from benchmarks.report import losses, speed, tables
 
 MACHINE = {
     "repeats": 5,
@@ -31,7 +32,7 @@ def _document(sizes):
 
 
 def test_table_has_a_column_per_size_and_a_row_per_method():
-    text = readme_table.table(_document([64, 4096, 1 << 20, 1 << 26]))
+    text = speed.allreduce_table(_document([64, 4096, 1 << 20, 1 << 26]))
     head, rule, base, row = text.split("\n\n")[1].splitlines()
     assert head == "| fp32 vector of | 4 KiB | 1 MiB | 64 MiB | bytes |"
     assert rule == "|---|---|---|---|---|"
@@ -41,8 +42,8 @@ def test_table_has_a_column_per_size_and_a_row_per_method():
 
 def test_sizes_are_spread_and_the_largest_is_there():
     sizes = [4**k for k in range(1, 14)]
-    assert readme_table.choose(sizes) == [1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 26]
-    assert readme_table.choose([8, 4]) == [4, 8]
+    assert speed.choose(sizes) == [1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 26]
+    assert speed.choose([8, 4]) == [4, 8]
 
 
 def _run(sizes, **changes):
@@ -51,7 +52,7 @@ def _run(sizes, **changes):
 
 def test_between_hosts_the_largest_size_of_other_runs_is_a_column():
     first, other = _run([4096, 1 << 16, 1 << 20]), _run([64, 1 << 26], hosts=4, rate=None)
-    text = readme_table.hosts_table({"machine": MACHINE, "runs": [first, other]})
+    text = speed.hosts_table({"machine": MACHINE, "runs": [first, other]})
     caption, rows = text.split("\n\n")
     assert "2 hosts x 1 rank, links of 1 Gbit/s (a CPU, 2 cores," in caption.replace("\n", " ")
     head, rule, base, row = rows.splitlines()
@@ -63,7 +64,7 @@ def test_between_hosts_the_largest_size_of_other_runs_is_a_column():
     other["rows"] = [r for r in other["rows"] if r["method"] == "gloo fp32"] + [
         {**other["rows"][-1], "method": "cgx 2 bit"}
     ]
-    text = readme_table.hosts_table({"machine": MACHINE, "runs": [first, other]})
+    text = speed.hosts_table({"machine": MACHINE, "runs": [first, other]})
     assert text.splitlines()[-1] == "| cgx shm 4 bit | 2.04 | 2.04 |  |"
 
 
@@ -83,7 +84,7 @@ def test_training_has_two_columns_per_layout():
     ]
     document = {"machine": {**MACHINE, "runs": 3, "steps": 60}, "groups": groups}
     document |= {"hosts": 2, "rate": "200mbit", "options": ""}
-    caption, rows = readme_table.training_table(document).split("\n\n")
+    caption, rows = speed.training_table(document).split("\n\n")
     assert "1.00 million parameters, links of 200 Mbit/s: time per step, median of 3" in caption
     assert rows.splitlines() == [
         "| time per step | 2 hosts x 1 rank | bytes/step | 2 hosts x 2 ranks | bytes/step |",
@@ -92,14 +93,14 @@ def test_training_has_two_columns_per_layout():
         "| cgx, 4 bits | 100 ms (2.00x) | 0.50 MB | 50 ms (4.00x) | 0.60 MB |",
     ]
     with pytest.raises(ValueError, match="no rows"):
-        readme_table.training_table({**document, "groups": []})
+        speed.training_table({**document, "groups": []})
 
 
 def test_training_tells_what_is_allowed_where_that_was_measured():
     rows = [{**row, "model_ms": 80.0, "ratio": 1.25} for row in _training(2.0, 5e5)]
     document = {"machine": {**MACHINE, "runs": 3, "steps": 60}, "options": "--width 9"}
     document |= {"groups": [{"ranks_per_host": 1, "rows": rows}], "hosts": 2, "rate": "200mbit"}
-    caption, lines = readme_table.training_table(document).split("\n\n")
+    caption, lines = speed.training_table(document).split("\n\n")
     assert "`allowed`: what computing alone takes" in caption
     assert lines.splitlines()[0] == "| time per step | 2 hosts x 1 rank | bytes/step | allowed |"
     assert lines.splitlines()[-1] == "| cgx, 4 bits | 100 ms (2.00x) | 0.50 MB | 80 ms (1.25x) |"
@@ -114,7 +115,7 @@ def test_sharded_training_has_a_row_per_method():
     ]
     document = {"machine": {**MACHINE, "seeds": 2}, "rows": rows, "parameters": 837_888}
     document |= {"hosts": 2, "ranks_per_host": 1, "steps": 300}
-    caption, lines = readme_table.fsdp_table(document).split("\n\n")
+    caption, lines = losses.fsdp_table(document).split("\n\n")
     assert "0.84 million parameters, 2 hosts x 1 rank, 300 steps" in caption.replace("\n", " ")
     assert lines.splitlines() == [
         "|  | val loss | over fp32 | by seed | bytes/step | fewer |",
@@ -135,7 +136,7 @@ def test_local_steps_have_a_row_per_method():
     ]
     document = {"machine": {**MACHINE, "seconds_each": 60, "runs": 2}, "rows": rows, "hosts": 2}
     document |= {"rate": "50mbit", "runs": [{"parameters": 1e6}]}
-    caption, lines = readme_table.diloco_table(document).split("\n\n")
+    caption, lines = losses.diloco_table(document).split("\n\n")
     assert "links of 50 Mbit/s, 60 seconds each, 2 seeds" in caption.replace("\n", " ")
     assert lines.splitlines()[2:] == [
         "| DDP | 2.500 | 1.0x as fast | 100 | 4.000 MB | 1.0x |",
@@ -166,7 +167,7 @@ def _accuracy_document(accuracy=None, **more):
 
 
 def test_training_has_a_row_for_each_codec_and_feedback():
-    caption, lines = readme_table.accuracy_table(_accuracy_document()).split("\n\n")
+    caption, lines = losses.accuracy_table(_accuracy_document()).split("\n\n")
     caption = caption.replace("\n", " ")
     assert "(validation loss 2.010) in percent of the validation loss" in caption
     assert "2 ranks, 300 steps, 0.83 million parameters" in caption
@@ -182,7 +183,7 @@ def test_training_has_a_row_for_each_codec_and_feedback():
 
 def test_accuracy_is_in_points_where_there_is_one():
     more = {"accuracy_change": -0.25, "accuracy_interval": 0.1}
-    caption, lines = readme_table.accuracy_table(_accuracy_document(0.98, **more)).split("\n\n")
+    caption, lines = losses.accuracy_table(_accuracy_document(0.98, **more)).split("\n\n")
     assert "(accuracy 98.00 %) in points of accuracy" in caption.replace("\n", " ")
     assert "| `maxmin` | -0.25 ± 0.10 | -0.25 ± 0.10 |" in lines
 
@@ -193,7 +194,7 @@ def test_errors_have_a_row_for_each_data_and_codec():
         for codec in ("rotated", "rotated unbiased")
         for bits in range(1, 9)
     ]
-    _, lines = readme_table.errors_table({"rows": rows}).split("\n\n")
+    _, lines = losses.errors_table({"rows": rows}).split("\n\n")
     assert lines.splitlines()[2:] == [
         "| GPT's gradients, `rotated` | 0.5 (1.00) | 0.25 (2.00) | 0.125 (3.00) | 0.0625 (4.00) |"
     ]
@@ -220,7 +221,7 @@ def _summary_inputs():
 
 
 def test_summary_has_a_column_per_link_and_names_what_was_not_run():
-    caption, rows = readme_table.summary_table(*_summary_inputs()).split("\n\n")
+    caption, rows = speed.summary_table(*_summary_inputs()).split("\n\n")
     assert "all-reduce of 64 MiB of fp32" in caption and "over 2 ranks" in caption
     assert rows.splitlines() == [
         "|  | 2 ranks, one host | 2 hosts, 1 Gbit/s | 2 hosts, 10 Gbit/s | "
@@ -240,11 +241,11 @@ def test_summary_needs_a_size_that_all_runs_have():
     for row in local["rows"]:
         row["bytes"] = 4096
     with pytest.raises(ValueError, match="no size in common"):
-        readme_table.summary_table(local, hosts, training)
+        speed.summary_table(local, hosts, training)
 
 
 def test_rates_in_words():
-    texts = map(readme_table.rate_text, ["200mbit", "1gbit", "2.5gbit", "800bit", None, "1mbps"])
+    texts = map(rate_text, ["200mbit", "1gbit", "2.5gbit", "800bit", None, "1mbps"])
     assert list(texts) == [
         "200 Mbit/s", "1 Gbit/s", "2.5 Gbit/s", "800 bit/s", "any speed", "1mbps"
     ]  # fmt: skip
@@ -253,36 +254,36 @@ def test_rates_in_words():
 def test_marks_must_be_there_once():
     text = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n"
     new = "a\n<!-- x -->\nnew\n<!-- /x -->\nb\n"
-    assert readme_table.insert(text, "x", "new\n") == new
+    assert tables.insert(text, "x", "new\n") == new
     for bad in ("no marks", text + text, text.replace("x", "y")):
         with pytest.raises(ValueError, match="once each"):
-            readme_table.insert(bad, "x", "new\n")
+            tables.insert(bad, "x", "new\n")
 
 
 def test_nothing_to_compare_with_is_an_error():
     document = _document([4096])
     document["rows"] = document["rows"][1:]
     with pytest.raises(ValueError, match="gloo fp32"):
-        readme_table.table(document)
+        speed.allreduce_table(document)
 
 
 def test_the_readme_shows_the_results_in_the_tree():
-    readme = readme_table.README.read_text()
-    assert readme_table.update(readme) == readme, "run python benchmarks/readme_table.py"
+    readme = tables.README.read_text()
+    assert tables.update(readme) == readme, "run python -m benchmarks.report.tables"
 
 
 def test_the_targets_show_the_results_in_the_tree():
-    page = readme_table.PERFORMANCE.read_text()
-    assert readme_table.update_performance(page) == page, "run python benchmarks/readme_table.py"
+    page = tables.PERFORMANCE.read_text()
+    assert tables.update_performance(page) == page, "run python -m benchmarks.report.tables"
 
 
 def test_the_page_on_bits_shows_the_results_in_the_tree():
-    page = readme_table.CHOOSING.read_text()
-    assert readme_table.update_choosing(page) == page, "run python benchmarks/readme_table.py"
+    page = tables.CHOOSING.read_text()
+    assert tables.update_choosing(page) == page, "run python -m benchmarks.report.tables"
 
 
 def test_results_that_are_not_there_are_named(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(readme_table, "ROOT", tmp_path)
-    assert readme_table.main(["--check"]) == 1
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    assert tables.main(["--check"]) == 1
     said = capsys.readouterr().out
     assert "allreduce.json is not there; run python -m benchmarks all --commit-results" in said

@@ -17,7 +17,7 @@ slowest rank of a step has it, since a step of training waits for that one; medi
 Left out, and so counted as overhead of a method: latency, its codec, its messages' processor time
 on this machine's shared cores.
 
-    RANK=... python -m benchmarks._step_model RESULT SCRIPT [ARGUMENT]...
+    RANK=... python -m benchmarks.training.step_model RESULT SCRIPT [ARGUMENT]...
 
 measures these. It runs examples/SCRIPT with gloo, except for the gradients: every bucket that DDP
 hands to its communication hook comes back at once, as it is. So the ranks compute what they compute
@@ -44,7 +44,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @dataclass(frozen=True)

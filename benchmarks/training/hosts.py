@@ -1,6 +1,6 @@
 """What compression saves per training step between hosts: a small GPT on slow links.
 
-    python -m benchmarks.hosts_training [--hosts 2] [--ranks-per-host 1] [--rate 200mbit]
+    python -m benchmarks.training.hosts [--hosts 2] [--ranks-per-host 1] [--rate 200mbit]
         [--bits 8 4] [--runs 3] [--steps 60] [--options "--width 256"] [--quick]
         [--json FILE] [--plot FILE]
 
@@ -12,8 +12,8 @@ lowest and the highest. The frames that leave a host are counted on its link: th
 less the frames of a run of one step, over the other steps.
 
 Between them takes its turn the same training without communication. What it needs and what the link
-carries make the time that a step is allowed; benchmarks/_step_model.py has both. Each row tells
-measured / allowed.
+carries make the time that a step is allowed; benchmarks/training/step_model.py has both. Each row
+tells measured / allowed.
 
 All hosts share the cores of this machine, so the computation is slower than on hosts of their own,
 and the share of communication smaller.
@@ -33,12 +33,12 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:  # run as a file: the repository's root instead of this folder
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from benchmarks import _command, _ranks
 from benchmarks._command import BITS, at_least
 from benchmarks._methods import GLOO
-from benchmarks._step_model import Compute, compute_of, model
+from benchmarks.training.step_model import Compute, compute_of, model
 from testbed.bed import Hosts, hosts
 from testbed.network import parse_rate
 
@@ -70,7 +70,7 @@ def methods(bits: list[int]) -> list[TrainingMethod]:
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.hosts_training",
+        prog="python -m benchmarks.training.hosts",
         description="Time per training step between hosts, against gloo.",
     )
     parser.add_argument("--hosts", type=at_least(2), default=2, metavar="N")
@@ -116,7 +116,7 @@ def train(
 def compute(bed: Hosts, ranks: int, steps: int, options: list[str]) -> Compute:
     """One run without communication."""
     result = bed.folder / "compute.json"
-    command = [sys.executable, "-m", "benchmarks._step_model", str(result), "train_gpt.py"]
+    command = [sys.executable, "-m", "benchmarks.training.step_model", str(result), "train_gpt.py"]
     command += ["--backend", "gloo", *options, "--steps", str(steps), "--no-progress"]
     bed.run(command, ranks, timeout=_TIMEOUT)
     files = [Path(f"{result}.{rank}") for rank in range(ranks * len(bed.names))]

@@ -1,10 +1,10 @@
 """How far each codec carries values off, at how many bytes.
 
-    python -m benchmarks.errors [--quick] [--json FILE] [--plot FILE]
+    python -m benchmarks.training.errors [--quick] [--json FILE] [--plot FILE]
 
 One encoding of Gaussian values, and of real gradients: all weights from 1024 values on of the GPT
-and the ResNet of benchmarks/_gradients.py, at several steps of their training, in fp32 and bf16.
-The error is the squared error over the squared norm (NMSE), in float64; bits are 8 bytes over
+and the ResNet of benchmarks/training/gradients.py, at several steps of their training, in fp32 and
+bf16. The error is the squared error over the squared norm (NMSE), in float64; bits are 8 bytes over
 values, metadata included. Of gradients the table shows the error of a whole model (squared errors
 and norms of its layers added up), its worst case over steps and dtypes, and the worst single layer.
 The lower limit for Gaussian values is Shannon's, 2^(-2 bits).
@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 if not __package__:  # run as a file: the repository's root instead of this folder
-    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import torch
 
-from benchmarks import _command, _gradients
+from benchmarks import _command
+from benchmarks.training.gradients import STEPS, record
 from torch_cgx import codecs
 
 LEAST_VALUES = 1024
@@ -80,9 +81,9 @@ def row_of(data: str, name: str, bits: int, groups: dict[str, Group]) -> dict[st
 
 def gradients(quick: bool) -> dict[str, dict[str, Group]]:
     """Weights by model, then by step and dtype."""
-    steps = _gradients.STEPS[:1] if quick else _gradients.STEPS
+    steps = STEPS[:1] if quick else STEPS
     found: dict[str, dict[str, Group]] = defaultdict(lambda: defaultdict(dict))
-    for key, gradient in _gradients.record(steps=steps).items():
+    for key, gradient in record(steps=steps).items():
         if gradient.dim() < 2 or gradient.numel() < LEAST_VALUES:
             continue
         group = f"step {key.step}, {str(key.dtype).removeprefix('torch.')}"
@@ -134,7 +135,8 @@ def plot(rows: list[dict[str, Any]], file: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.errors", description="Error of the codecs at their bytes."
+        prog="python -m benchmarks.training.errors",
+        description="Error of the codecs at their bytes.",
     )
     parser.add_argument("--quick", action="store_true", help="fewer values, one step of training")
     _command.add_output_arguments(parser)

@@ -1,0 +1,122 @@
+"""Writes the measured tables of README.md, docs/performance.md and docs/choosing_bits.md.
+
+    python -m benchmarks.report.tables [--check]
+
+The JSON files in benchmarks/results/ are the input. Each table stands between two marks:
+
+    README.md             `<!-- benchmark summary -->`: one row a method, one column a link
+    docs/performance.md   `<!-- benchmark NAME -->` of TABLES; `<!-- targets -->`
+                          (benchmarks/report/targets.py), `<!-- latency -->`, `<!-- exact -->`,
+                          `<!-- autotune -->`, `<!-- adaptive -->`
+    docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
+
+With --check nothing is written; the status is 1 if a page is not up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks._command import ROOT
+from benchmarks.report import losses, speed, targets
+from benchmarks.report.results import Results
+
+README = ROOT / "README.md"
+PERFORMANCE = ROOT / "docs" / "performance.md"
+CHOOSING = ROOT / "docs" / "choosing_bits.md"
+EXAMPLES = ("digits",)  # trained by `make accuracy`
+# Of docs/performance.md: the name in the marks and of the file of results, and what makes the text.
+TABLES = {
+    "allreduce": speed.allreduce_table,
+    "hosts": speed.hosts_table,
+    "hosts_training": speed.training_table,
+    "fsdp": losses.fsdp_table,
+    "diloco": losses.diloco_table,
+}
+
+
+def update(readme: str) -> str:
+    """README.md with its table. FileNotFoundError, with what to run, if results are not there."""
+    documents = (read_results(name) for name in ("allreduce", "hosts", "hosts_training"))
+    return insert(readme, "benchmark summary", speed.summary_table(*documents))
+
+
+def update_performance(page: str) -> str:
+    """docs/performance.md with all its tables. FileNotFoundError as in `update`."""
+    for name, make in TABLES.items():
+        page = insert(page, f"benchmark {name}", make(read_results(name)))
+    results = Results.in_tree()
+    page = insert(insert(page, "targets", targets.table()), "latency", speed.latency_table())
+    page = insert(page, "exact", speed.exact_table(results.of("exact")))
+    page = insert(page, "adaptive", losses.adaptive_table(results.of("adaptive")))
+    return insert(page, "autotune", speed.autotune_table(results.of("autotune")))
+
+
+def update_choosing(page: str) -> str:
+    """docs/choosing_bits.md with all its tables. FileNotFoundError as in `update`."""
+    for name in EXAMPLES:
+        text = losses.accuracy_table(read_results(f"accuracy_{name}"))
+        page = insert(page, f"accuracy {name}", text)
+    return insert(page, "errors", losses.errors_table(read_results("errors")))
+
+
+def insert(page: str, name: str, text: str) -> str:
+    """`page` with `text` between the marks of `name`. ValueError unless each mark is there once."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page must hold {begin.strip()} and {end} once each")
+    head, _, rest = page.partition(begin)
+    return head + begin + text + end + rest.partition(end)[2]
+
+
+def results_of(name: str) -> Path:
+    return ROOT / "benchmarks" / "results" / f"{name}.json"
+
+
+def read_results(name: str) -> dict[str, Any]:
+    """The committed results of one benchmark. FileNotFoundError, with what to run."""
+    results = results_of(name)
+    if not results.exists():
+        path = results.relative_to(ROOT)
+        raise FileNotFoundError(
+            f"{path} is not there; run python -m benchmarks all --commit-results"
+        )
+    document: dict[str, Any] = json.loads(results.read_text())
+    return document
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.report.tables", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--check", action="store_true", help="compare only")
+    args = parser.parse_args(argv)
+    status = 0
+    for file, make in (
+        (README, update),
+        (PERFORMANCE, update_performance),
+        (CHOOSING, update_choosing),
+    ):
+        try:
+            before = file.read_text()
+            after = make(before)
+        except (FileNotFoundError, ValueError) as error:
+            print(f"{file.name}: {error}")
+            status = 1
+            continue
+        if args.check:
+            print(f"{file.name} is {'' if before == after else 'not '}up to date")
+            status |= int(before != after)
+        else:
+            file.write_text(after)
+            print(f"wrote the tables of {file.name}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

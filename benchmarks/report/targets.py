@@ -1,0 +1,245 @@
+"""What was asked of the speed, and what the results in the tree say.
+
+    python -m benchmarks targets
+
+Reads benchmarks/results/*.json; a row whose results are not there says so. Every figure is a ratio
+of medians or a median of ratios within one run.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.report import figures
+from benchmarks.report.results import Missing, Results
+
+
+@dataclass(frozen=True)
+class Target:
+    """`figure` is compared with `asked`: at least it, or at most with `at_most`. pattern: how a
+    figure is shown."""
+
+    what: str
+    against: str
+    asked: float
+    figure: Callable[[Results], float]
+    at_most: bool = False
+    unit: str = ""
+
+    def row(self, results: Results) -> list[str]:
+        """The cells of the table's line; the last one is the SIMD level of the machine."""
+        asked = f"{'<=' if self.at_most else '>='} {self.asked:g}{self.unit}"
+        results = results.unread()
+        try:
+            figure = self.figure(results)
+        except Missing as why:
+            return [self.what, self.against, asked, f"not measured: {why}", "", ""]
+        # As it is shown: 0.951 of 0.95 must not look met at "0.95" and fail, nor the other way.
+        shown = float(f"{figure:.3g}")
+        met = shown <= self.asked if self.at_most else shown >= self.asked
+        said = "yes" if met else "**no**"
+        return [self.what, self.against, asked, f"{shown:g}{self.unit}", said, results.simd()]
+
+
+def _trained(example: str, unit: str, two: float, one: float) -> list[Target]:
+    exact = "exact training"
+    what = f"{example}, `rotated`"
+    return [
+        Target(f"{what} 4 bits", "noise of fp32's seeds", 1, figures.harm_of_noise(example), True),
+        *(
+            Target(f"{what} {bits} bits with error feedback", exact, most, figure, True, f" {unit}")
+            for bits, most in ((2, two), (1, one))
+            for figure in [figures.harm(example, bits, True)]
+        ),
+    ]
+
+
+def _hosts(hosts: int) -> list[Target]:
+    what = f"{hosts} hosts at 1 Gbit/s, 64 MiB"
+    gloo = "gloo fp32"
+    return [
+        Target(f"{what}, 4 bits", gloo, 7.2, figures.between(hosts, "1gbit", 4), unit="x"),
+        Target(f"{what}, 8 bits", gloo, 3.7, figures.between(hosts, "1gbit", 8), unit="x"),
+        Target(f"{what}, 2 bits", gloo, 12, figures.between(hosts, "1gbit", 2), unit="x"),
+        Target(
+            f"{what}, 4 bits", "gloo + fp16 hook", 3.6, figures.against_fp16(hosts, 4), unit="x"
+        ),
+        Target(
+            f"{what}, 16 bits", "gloo + fp16 hook", 1, figures.against_fp16(hosts, 16), unit="x"
+        ),
+    ]
+
+
+TARGETS = [
+    Target("encode fp32, 64 MiB, slowest of 1-8 bits", "min-max scan", 0.7, figures.lowest_encode),
+    Target("the same, slowest width", "fastest width", 0.8, figures.even_encode),
+    Target("decode and add, 64 MiB, slowest of 1-8 bits", "`y += x`", 0.8, figures.lowest_add),
+    Target("encode fp32, 256 KiB in L2, slowest", "min-max scan in L2", 0.45, figures.lowest_l2),
+    Target("stochastic rounding, 64 MiB, slowest", "nearest", 0.6, figures.stochastic),
+    Target("fp16 and bf16 input, values/s, slowest", "fp32 input", 1.0, figures.sixteen_bit_input),
+    Target("`codecs` from Python, 64 MiB, slowest", "the engine", 0.9, figures.python_face("")),
+    Target("the same, 256 KiB in L2", "the engine", 0.7, figures.python_face(", 256 KiB")),
+    *(
+        Target(
+            f"`{name}`, squared error on {data}, worst of its widths", against, most, figure, True
+        )
+        for name in figures.ERRORS
+        for data, against, most, figure in (
+            ("Gaussian", "its targets", 1.0, figures.error(name, "Gaussian")),
+            ("gpt", "the same", 1.1, figures.error(name, "gpt")),
+            ("resnet", "the same", 1.1, figures.error(name, "resnet")),
+        )
+    ),
+    *(
+        Target(f"`{name}`, metadata", "bits per value", 0.04, figures.metadata(name), True)
+        for name in figures.ERRORS
+    ),
+    *(
+        Target(
+            f"`{name}` {what}, {where}, slowest", roof, least, figures.rotation(name, what, widths)
+        )
+        for name, what, where, widths, roof, least in (
+            ("rotated", "encode", "1-8 bits", range(1, 9), "min-max scan", 0.18),
+            ("rotated", "decode+add", "1-8 bits", range(1, 9), "`y += x`", 0.14),
+            ("trellis", "encode", "1-2 bits", (1, 2), "min-max scan", 0.06),
+            ("trellis", "encode", "3-4 bits", (3, 4), "min-max scan", 0.04),
+            ("trellis", "decode+add", "1-4 bits", range(1, 5), "`y += x`", 0.12),
+        )
+    ),
+    Target(
+        "exact over SHM, 2 ranks, 64 MiB",
+        "gloo fp32",
+        3.5,
+        figures.speedup("cgx shm exact"),
+        unit="x",
+    ),
+    Target(
+        "exact over SHM, 2 ranks, 64 MiB", "DeepSpeed's SHM op", 1.0, figures.deepspeed, unit="x"
+    ),
+    Target("exact over SHM, 2 ranks, 16 KiB, time", "gloo fp32", 0.15, figures.latency, True, "x"),
+    Target(
+        "4 bits over SHM, 2 ranks, 64 MiB",
+        "gloo fp32",
+        3,
+        figures.speedup("cgx shm 4 bit"),
+        unit="x",
+    ),
+    *(
+        Target(f"16 bits over {where}, 2 ranks, 64 MiB", "gloo + 16-bit hook", 1, figure, unit="x")
+        for where, figure in (
+            ("SHM", figures.sixteen_bits("shm")),
+            ("Gloo", figures.sixteen_bits("gloo")),
+        )
+    ),
+    *_hosts(2),
+    *(
+        Target(
+            f"2 hosts at 1 Gbit/s, 64 MiB, `{name}` {bits} bits",
+            "gloo fp32",
+            least,
+            figures.rotated_between(name, bits),
+            unit="x",
+        )
+        for name, bits, least in (("rotated", 2, 13), ("rotated", 1, 18), ("trellis", 2, 10))
+    ),
+    Target("the same, `rotated` 4 bits", "`maxmin`", 0.95, figures.rotated_like_maxmin, unit="x"),
+    *_hosts(4),
+    Target(
+        "2 hosts at 10 Gbit/s, 64 MiB, 4 bits",
+        "gloo fp32",
+        3,
+        figures.between(2, "10gbit", 4),
+        unit="x",
+    ),
+    Target(
+        "2 hosts at 1 Gbit/s, 64 KiB, 4 bits",
+        "gloo fp32",
+        1.5,
+        figures.between(2, "1gbit", 4, 64 << 10),
+        unit="x",
+    ),
+    Target("the same, slowest of all sizes", "gloo fp32", 0.95, figures.worst_between, unit="x"),
+    Target(
+        "exact over Gloo, 1 to 4 hosts, 4 B to 64 MiB, slowest",
+        "gloo fp32",
+        0.95,
+        lambda r: min(figures.exact(r)),
+        unit="x",
+    ),
+    Target(
+        "the same, median",
+        "gloo fp32",
+        0.95,
+        lambda r: statistics.median(figures.exact(r)),
+        unit="x",
+    ),
+    Target(
+        "autotuned, 4 bits asked for, 1 KiB to 64 MiB, slowest",
+        "the best choice",
+        0.95,
+        lambda r: min(figures.autotuned(r)),
+        unit="x",
+    ),
+    Target(
+        "the same, median",
+        "the best choice",
+        0.95,
+        lambda r: statistics.median(figures.autotuned(r)),
+        unit="x",
+    ),
+    Target("collectives through cgx, slowest", "gloo alone", 0.97, figures.passthrough, unit="x"),
+    Target("the same, median of all", "gloo alone", 0.97, figures.passthrough_median, unit="x"),
+    Target(
+        "training step, 2 hosts at 200 Mbit/s, 4 bits",
+        "compute and wire, overlapped",
+        1.15,
+        figures.training("cgx, 4 bits"),
+        True,
+        "x",
+    ),
+    Target(
+        "adaptive bits, error^2 at equal bytes, worst",
+        "uniform bits",
+        0.85,
+        figures.adaptive(False),
+        True,
+    ),
+    Target("the same, when the decision ends", "uniform bits", 0.85, figures.adaptive(True), True),
+    *_trained("digits", "points", 0.5, 1.5),
+    *_trained("gpt", "%", 1, 3),
+    Target(
+        "FSDP2, GPT, 4-bit gradients, 8-bit weights, loss above",
+        "fp32, mean of 3 seeds",
+        0.5,
+        figures.sharded_loss,
+        True,
+        " %",
+    ),
+    Target(
+        "DiLoCo, 4 bits, 2 hosts at 50 Mbit/s, loss at equal time",
+        "DDP over gloo",
+        1,
+        figures.diloco_loss,
+        True,
+        "x",
+    ),
+    Target(
+        "memory of messages between hosts, 64 MiB",
+        "3 encoded tensors + 2 segments a peer",
+        1,
+        figures.staging,
+        True,
+        "x",
+    ),
+]
+
+
+def table(results: Results | None = None) -> str:
+    """As Markdown."""
+    results = results or Results.in_tree()
+    lines = ["| what | against | asked | measured | met | on |", "|---|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(target.row(results)) + " |" for target in TARGETS]
+    return "\n".join(re.sub(r" +\|", " |", line) for line in lines) + "\n"

@@ -1,0 +1,1 @@
+"""What compression makes of trainings and of their gradients."""
