@@ -28,7 +28,7 @@ from benchmarks.report.results import Results
 README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 CHOOSING = ROOT / "docs" / "choosing_bits.md"
-EXAMPLES = ("digits",)  # trained by `make accuracy`
+EXAMPLES = ("digits", "gpt")  # trained by `make accuracy`
 # Of docs/performance.md: the name in the marks and of the file of results, and what makes the text.
 TABLES = {
     "allreduce": speed.allreduce_table,

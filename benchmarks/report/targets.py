@@ -50,9 +50,10 @@ def _trained(example: str, unit: str, two: float, one: float) -> list[Target]:
     return [
         Target(f"{what} 4 bits", "noise of fp32's seeds", 1, figures.harm_of_noise(example), True),
         *(
-            Target(f"{what} {bits} bits with error feedback", exact, most, figure, True, f" {unit}")
+            Target(f"{what} {bits} bits{how}", exact, most, figure, True, f" {unit}")
             for bits, most in ((2, two), (1, one))
-            for figure in [figures.harm(example, bits, True)]
+            for feedback, how in ((True, " with error feedback"), (False, ", without"))
+            for figure in [figures.harm(example, bits, feedback)]
         ),
     ]
 
