@@ -153,6 +153,7 @@ at::Tensor encode_tensor(const Codec& codec, const at::Tensor& tensor, const Enc
   } else {
     const std::byte* from = bytes_of(x);
     std::byte* to = bytes_of(payload);
+    codec.begin(random, key.index, count, to);
     in_parts(codec, count, [&](size_t first, size_t n) {
       codec.encode(from + first * size_of(dtype), dtype, dtype, count, first, n, random, key.index,
                    to);

@@ -48,6 +48,13 @@ class Codec {
   /// type.
   virtual size_t encoded_bytes(size_t count, DType dtype) const = 0;
 
+  /// Writes what a payload holds besides its parts. Parts are encoded after it, on any threads and in
+  /// any order, and each may be decoded once it is encoded; encode() of a whole run does it itself.
+  virtual void begin(RandomKey key, uint64_t index, size_t count, std::byte* payload) const {
+    static_cast<void>(key), static_cast<void>(index), static_cast<void>(count);
+    static_cast<void>(payload);
+  }
+
   /// Encodes the values [first, first + n) of a run of `count` values.
   ///   x        value number `first` of the run; n values of type x_dtype, of any alignment
   ///   dtype    the tensor's type: the type of raw parts on the wire

@@ -301,6 +301,25 @@ def test_large_buffers_are_split_over_torchs_threads():
     run_ranks(split_over_threads, 2)
 
 
+def rotated_on_threads(rank, world_size):
+    torch.set_num_threads(3)
+    results = []
+    for bits in (1, 2, 4):
+        x = torch.randn(600_001, generator=torch.Generator().manual_seed(rank))
+        torch_cgx.all_reduce(x, config={"codec": "rotated", "bits": bits})
+        results.append(x.view(torch.int32))
+    torch.set_num_threads(1)
+    return results
+
+
+@pytest.mark.parametrize("reduction", ["ONESHOT", "SRA"])
+def test_ranks_agree_when_rotated_blocks_are_split_over_threads(reduction):
+    env = {"CGX_INNER_REDUCTION_TYPE": reduction}
+    first, second = run_pooled(rotated_on_threads, 2, env=env)
+    for mine, other in zip(first, second, strict=True):
+        assert torch.equal(mine, other)
+
+
 class NoNewTensors(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert "empty" not in str(func), func

@@ -196,6 +196,7 @@ TEST(codec_parts_equal_the_whole) {
         const auto expected = decode(run, whole, 0, false);
         Exact payload(whole.size(), 1);
         std::vector<float> y(n, -1);
+        codec->begin(random_key(1, 2, 3, 0), 7, n, payload.data());
         for (size_t first = n / block * block;; first -= block) {
           const size_t take = std::min(block, n - first);
           Exact in(4 * take, 0);

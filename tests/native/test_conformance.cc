@@ -252,10 +252,17 @@ TEST(conformance_parts_equal_the_whole) {
       std::vector<std::byte> payload(whole.size());
       std::vector<float> y(n);
       // In any order: the last one first, then from the second one on.
+      codec.begin(kRunKey, kRunIndex, n, payload.data());
       for (size_t k = parts.size(); k-- > 0;) {
-        const size_t first = parts[k];
-        codec.encode(run.tensor.data() + first * size_of(dtype), dtype, dtype, n, first,
-                     std::min(block, n - first), kRunKey, kRunIndex, payload.data());
+        const size_t first = parts[k], some = std::min(block, n - first);
+        codec.encode(run.tensor.data() + first * size_of(dtype), dtype, dtype, n, first, some,
+                     kRunKey, kRunIndex, payload.data());
+        codec.decode(payload.data(), dtype, n, first, some, y.data() + first, false);
+        CHECK(std::equal(y.begin() + static_cast<ptrdiff_t>(first),
+                         y.begin() + static_cast<ptrdiff_t>(first + some),
+                         expected.begin() + static_cast<ptrdiff_t>(first),
+                         [](float a, float b) { return same_bits(a, b); }),
+              "a part, before the others are encoded: ", run.name());
       }
       for (size_t k = 0; k < parts.size(); ++k) {
         const size_t first = parts[(k + 1) % parts.size()];

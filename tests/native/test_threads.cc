@@ -29,9 +29,13 @@ class Threads final : public Parallel {
   std::atomic<int>& runs_;
 };
 
-std::vector<std::vector<std::byte>> reduce(const std::vector<Layer>& layers, DType dtype,
-                                           Reduction reduction, int ranks, int threads,
-                                           std::atomic<int>& runs) {
+struct Outcome {
+  std::vector<std::vector<std::byte>> results, residuals;  // of each rank
+};
+
+// Two calls: messages of the second one lie where those of the first one were.
+Outcome reduce(const std::vector<Layer>& layers, DType dtype, Reduction reduction, int ranks,
+               int threads, bool feedback, std::atomic<int>& runs) {
   size_t count = 0;
   for (const Layer& layer : layers) count += layer.count;
   EngineOptions options = options_of(reduction, 8 << 20, 1 << 20, 4 << 20);
@@ -39,20 +43,28 @@ std::vector<std::vector<std::byte>> reduce(const std::vector<Layer>& layers, DTy
   EngineGroup engines =
       make_engines(std::vector<std::string>(static_cast<size_t>(ranks), "a"), options,
                    CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
-  std::vector<std::vector<std::byte>> data;
+  Outcome outcome;
   for (int rank = 0; rank < ranks; ++rank) {
-    data.push_back(tensor_of(values(count, 0, static_cast<uint64_t>(rank) + 1), dtype));
+    outcome.results.push_back(tensor_of(values(count, 0, static_cast<uint64_t>(rank) + 1), dtype));
+    outcome.residuals.push_back(tensor_of(std::vector<float>(count), DType::kFloat32));
     if (threads > 1) {
       engines.ranks[static_cast<size_t>(rank)]->use(std::make_unique<Threads>(threads, runs));
     }
   }
   run_ranks(ranks, [&](int rank) {
     Engine& engine = *engines.ranks[static_cast<size_t>(rank)];
-    auto& mine = data[static_cast<size_t>(rank)];
+    auto& mine = outcome.results[static_cast<size_t>(rank)];
+    Residual residual;
+    if (feedback) {
+      residual = {outcome.residuals[static_cast<size_t>(rank)].data(), DType::kFloat32};
+    }
     const auto plan = engine.plan_all_reduce(layers, dtype);
-    engine.run(*plan, mine.data(), mine.data(), true, patience());
+    for (int call = 0; call < 2; ++call) {
+      engine.run(*plan, mine.data(), mine.data(), true, patience(), std::nullopt, nullptr,
+                 residual);
+    }
   });
-  return data;
+  return outcome;
 }
 
 }  // namespace
@@ -64,24 +76,29 @@ TEST(threads_change_no_bit) {
       {{500001, raw_codec()}},
       {{500001, four}},
       {{231072, three}, {70001, raw_codec()}, {5, four}, {200000, four}},
+      {{170001, make_codec("rotated")}, {231072, make_codec("trellis")}, {9, raw_codec()}},
   };
   for (size_t i = 0; i < tensors.size(); ++i) {
     const DType dtype = kDTypes[i % std::size(kDTypes)];
     for (Reduction reduction : {Reduction::kOneShot, Reduction::kScatterReduceAllGather}) {
-      const int ranks = reduction == Reduction::kOneShot ? 2 : 3;
-      std::atomic<int> runs{0};
-      const auto alone = reduce(tensors[i], dtype, reduction, ranks, 1, runs);
-      CHECK(runs == 0, "one thread");
-      const auto shared = reduce(tensors[i], dtype, reduction, ranks, 5, runs);
-      CHECK(runs > 0, "five threads");
-      for (const auto& mine : shared) CHECK(mine == alone[0], "tensor ", i, ", ", name_of(dtype));
+      for (bool feedback : {false, true}) {
+        const int ranks = reduction == Reduction::kOneShot ? 2 : 3;
+        std::atomic<int> runs{0};
+        const auto alone = reduce(tensors[i], dtype, reduction, ranks, 1, feedback, runs);
+        CHECK(runs == 0, "one thread");
+        const auto shared = reduce(tensors[i], dtype, reduction, ranks, 5, feedback, runs);
+        CHECK(runs > 0, "five threads");
+        const auto where = str_of("tensor ", i, ", ", name_of(dtype), feedback ? ", feedback" : "");
+        for (const auto& mine : shared.results) CHECK(mine == alone.results[0], where);
+        CHECK(shared.residuals == alone.residuals, where);
+      }
     }
   }
 }
 
 TEST(threads_are_left_alone_by_small_chunks) {
   std::atomic<int> runs{0};
-  reduce({{100000, raw_codec()}}, DType::kFloat32, Reduction::kOneShot, 2, 4, runs);
+  reduce({{100000, raw_codec()}}, DType::kFloat32, Reduction::kOneShot, 2, 4, false, runs);
   CHECK(runs == 0, "100000 values");
 }
 

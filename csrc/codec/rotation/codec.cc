@@ -36,12 +36,18 @@ class BlockCodec final : public Codec {
     return count == 0 ? 0 : codes_at(count) + code_bytes(count);
   }
 
+  void begin(RandomKey key, uint64_t index, size_t count, std::byte* payload) const override {
+    if (count == 0) return;
+    const uint64_t signs = sign_state(start_of(key), index);
+    std::memcpy(payload, &signs, kKeyBytes);
+  }
+
   void encode(const void* x, DType x_dtype, DType, size_t count, size_t first, size_t n,
               RandomKey key, uint64_t index, std::byte* payload) const override {
     check_part(first, n, count);
     if (n == 0) return;
+    if (n == count) begin(key, index, count, payload);
     const uint64_t signs = sign_state(start_of(key), index);
-    if (first == 0) std::memcpy(payload, &signs, kKeyBytes);
     FloatMode mode;
     cpu::at_level(by_level_).encode(
         {n, block_, bits_, scale_, sign_state(signs, first)}, static_cast<const std::byte*>(x),

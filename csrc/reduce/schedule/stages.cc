@@ -205,6 +205,14 @@ class Summing {
   std::atomic<bool> met_nonfinite_{false};
 };
 
+// Of all payloads of a chunk, before threads encode their parts.
+void begin_payloads(const Call& call, const Chunk& chunk, Stage stage, std::byte* payload) {
+  for (const Piece& piece : chunk.pieces) {
+    piece.codec->begin(key_of(call, piece.codec->seed(), stage), piece.offset, piece.count,
+                       payload + piece.payload);
+  }
+}
+
 // encode_chunk(), block by block: a value, its encoding and its residual are touched while they are
 // in the cache.
 void encode_with_residual(Call& call, const Chunk& chunk, const View& input, Stage stage,
@@ -263,6 +271,7 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
                   std::byte* payload, bool final) {
   if (call.device != nullptr) return encode_chunks(call, {{&chunk, payload}}, input, stage, final);
   StageTimer timer(call.stats.encode_ns, "cgx:encode");
+  begin_payloads(call, chunk, stage, payload);
   if (call.residual.base != nullptr) {
     encode_with_residual(call, chunk, input, stage, payload, final);
   } else {
@@ -310,6 +319,7 @@ void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
   const size_t parts = parts_of(call, chunk);
   const Scratch scratch(call, chunk, parts, 2);
   Summing summing(call, wanted);
+  if (wanted.encoded != nullptr) begin_payloads(call, chunk, Stage::kSum, wanted.encoded);
   spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t part) {
     summing.run(piece, first, n, scratch.of(part));
   });
