@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch_cgx
 from cgx_utils import error_feedback as feedback
 from cgx_utils.agreement import compare, digest
+from cgx_utils.saved import check_finite
 from cgx_utils.state import CGXState
 from torch_cgx._warnings import warn
 
@@ -115,7 +116,7 @@ class DiLoCo:
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), group=process_group, group_src=0)
         self._start = [p.detach().clone() for p in parameters]
-        self._loaded = False
+        self._compares_start = True  # at the next outer step: a rank may have loaded a state
         self._residuals: list[torch.Tensor] | None = None
         if error_feedback:
             self._residuals = [
@@ -152,33 +153,53 @@ class DiLoCo:
     @torch.no_grad()
     def sync(self) -> None:
         """An outer step now, whatever the number of local steps."""
-        if self._loaded:
+        if self._compares_start:
             state = {"rounds": self._rounds, "start of the round": digest(self._start)}
             compare(state, self._group)
-            self._loaded = False
-        start = iter(self._start)
-        means, residuals = [], []
+            self._compares_start = False
+        means, residuals, bad = self._reduce()
+        for parameter, value in zip(self._parameters, self._start, strict=True):
+            parameter.detach().copy_(value)
+        self._local_steps = 0
+        self._rounds += 1
+        if bad:
+            self._refuse(bad)
+            return
+        if self._residuals is not None:
+            self._residuals = residuals
+        self._outer_step(means)
+        group = self._group or dist.distributed_c10d._get_default_group()
+        self._state.end_step(self._backend, group)
+
+    def _reduce(self) -> tuple[list[torch.Tensor], list[torch.Tensor], list[str]]:
+        """The mean changes, the residuals that they leave, and the names of parameters whose mean
+        is not finite: all of a bucket where the group raises NonFiniteError.
+        """
+        start, names = iter(self._start), iter(self._named)
+        means: list[torch.Tensor] = []
+        residuals: list[torch.Tensor] = []
+        bad: list[str] = []
         for number, bucket in enumerate(self._buckets):
             changes = [next(start).float() - p.detach().float() for p in bucket]
             flat = torch.cat([change.reshape(-1) for change in changes])
             del changes
             left = None if self._residuals is None else self._residuals[number].clone()
             layers = self._state.plan(bucket, self._backend)
-            torch_cgx.all_reduce(flat, dist.ReduceOp.AVG, self._group, layers=layers, residual=left)
+            ours = [next(names) for _ in bucket]
+            try:
+                torch_cgx.all_reduce(
+                    flat, dist.ReduceOp.AVG, self._group, layers=layers, residual=left
+                )
+            except torch_cgx.NonFiniteError:  # on all ranks alike, and the group goes on
+                bad += ours
+                continue
+            parts = flat.split([p.numel() for p in bucket])
+            found = zip(ours, parts, strict=True)
+            bad += [name for name, part in found if not bool(part.isfinite().all())]
             means.append(flat)
-            residuals.append(left)
-        for parameter, value in zip(self._parameters, self._start, strict=True):
-            parameter.detach().copy_(value)
-        self._local_steps = 0
-        self._rounds += 1
-        if not all(bool(mean.isfinite().all()) for mean in means):
-            self._refuse(means)
-            return
-        if self._residuals is not None:
-            self._residuals = [left for left in residuals if left is not None]
-        self._outer_step(means)
-        group = self._group or dist.distributed_c10d._get_default_group()
-        self._state.end_step(self._backend, group)
+            if left is not None:
+                residuals.append(left)
+        return means, residuals, bad
 
     @property
     def _parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -198,12 +219,7 @@ class DiLoCo:
         for parameter, value in zip(self._parameters, self._start, strict=True):
             value.copy_(parameter.detach())
 
-    def _refuse(self, means: list[torch.Tensor]) -> None:
-        bad = [
-            name
-            for (name, _), part in zip(self._named.items(), self._split(means), strict=True)
-            if not bool(part.isfinite().all())
-        ]
+    def _refuse(self, bad: list[str]) -> None:
         text = (
             f"DiLoCo: the mean change of round {self._rounds} is not finite in {len(bad)} of "
             f"{len(self._named)} parameters ({bad[0]!r} first): all parameters are back at the "
@@ -254,6 +270,11 @@ class DiLoCo:
         residuals = state["residuals"]
         if residuals is not None:
             _check_tensors("residuals", residuals, self._named, flat=True)
+            for name, residual in residuals.items():
+                check_finite(name, residual)
+        for key in ("local_steps", "rounds"):
+            if isinstance(state[key], bool) or not isinstance(state[key], int) or state[key] < 0:
+                raise ValueError(f"the state has {key}={state[key]!r}; allowed: an integer >= 0")
         place = self._backend.rank(), self._backend.size()
         saved = state["rank"], state["world_size"]
         self.outer.load_state_dict(state["outer"])
@@ -272,7 +293,7 @@ class DiLoCo:
                 else:
                     part.copy_(own[name])
         self._local_steps, self._rounds = state["local_steps"], state["rounds"]
-        self._loaded = True
+        self._compares_start = True
 
 
 def _numel(bucket: list[torch.Tensor]) -> int:
@@ -370,9 +391,13 @@ def _check_tensors(
         )
     for name, parameter in named.items():
         shape = (parameter.numel(),) if flat else tuple(parameter.shape)
-        if not isinstance(given[name], torch.Tensor) or tuple(given[name].shape) != shape:
-            found = tuple(getattr(given[name], "shape", ()))
+        if not isinstance(given[name], torch.Tensor) or not given[name].is_floating_point():
+            found = getattr(given[name], "dtype", type(given[name]).__name__)
             raise ValueError(
-                f"the state's {what!r} is of another model: {name!r} has the shape {found}, the "
-                f"model's {shape}"
+                f"the state's {what!r} has {found} for {name!r}; allowed: a tensor of floats"
+            )
+        if tuple(given[name].shape) != shape:
+            raise ValueError(
+                f"the state's {what!r} is of another model: {name!r} has the shape "
+                f"{tuple(given[name].shape)}, the model's {shape}"
             )

@@ -24,6 +24,42 @@ def check_saved(state: Any) -> Mapping[str, Any]:
     return state
 
 
+def check_residuals(section: Any) -> None:
+    """TypeError or ValueError if the section "error_feedback" is not what state_dict() writes."""
+    wanted = {"memory", "rank", "world_size", "sequence", "residuals"}
+    if not isinstance(section, Mapping) or set(section) != wanted:
+        got = sorted(section) if isinstance(section, Mapping) else repr(section)
+        raise ValueError(
+            f"load_state_dict of a CGXState: error_feedback holds {got}; allowed: a dict with "
+            f"{', '.join(sorted(wanted))}"
+        )
+    residuals = section["residuals"]
+    if not isinstance(residuals, Mapping):
+        raise TypeError(f"error_feedback: residuals={residuals!r}; allowed: a dict by name")
+    for name, saved in residuals.items():
+        ok = isinstance(saved, torch.Tensor) and saved.dtype in (torch.float32, torch.bfloat16)
+        if not ok:
+            what = saved.dtype if isinstance(saved, torch.Tensor) else type(saved).__name__
+            raise TypeError(
+                f"error_feedback: the residual of {name!r} is {what}; allowed: tensors of "
+                "float32 or bfloat16"
+            )
+        check_finite(name, saved)
+    for key in ("rank", "world_size", "sequence"):
+        if isinstance(section[key], bool) or not isinstance(section[key], int):
+            raise TypeError(f"error_feedback: {key}={section[key]!r}; allowed: integers >= 0")
+        if section[key] < 0:
+            raise ValueError(f"error_feedback: {key}={section[key]}; allowed: integers >= 0")
+
+
+def check_finite(name: str, residual: torch.Tensor) -> None:
+    """ValueError if a saved residual holds a NaN or Inf, which it would add to every gradient."""
+    if not bool(torch.isfinite(residual).all()):
+        raise ValueError(
+            f"error_feedback: the residual of {name!r} holds a NaN or Inf; allowed: finite values"
+        )
+
+
 def check_adaptive(section: Any, candidates: Iterable[int]) -> None:
     """ValueError if the section "adaptive" lacks a key, or has bits that are no candidate."""
     for key, kind in _ADAPTIVE.items():

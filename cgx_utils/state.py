@@ -16,7 +16,7 @@ from cgx_utils.defaults import Defaults
 from cgx_utils.names import Names, missing
 from cgx_utils.policy import Policy
 from cgx_utils.report import Report
-from cgx_utils.saved import VERSION, check_adaptive, check_model, check_saved
+from cgx_utils.saved import VERSION, check_adaptive, check_model, check_residuals, check_saved
 from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config
 from torch_cgx._warnings import warn
@@ -138,7 +138,8 @@ class CGXState:
             own = codec.parameters
             shown = {key: own[key] for key in ("bits", "bucket_size") if key in own}
             shown["codec"] = codec.codec
-        shown |= {key: value for key, value in self._policy.params.items() if key not in shown}
+            given = {k: v for k, v in self._policy.params.items() if k in own or k == "half"}
+            shown |= {key: value for key, value in given.items() if key not in shown}
         shown["layer_min_size"] = self.layer_min_size
         text = ", ".join(f"{key}={value!r}" for key, value in shown.items())
         rules = f"{text}{self._policy.describe_rules()}"
@@ -225,11 +226,13 @@ class CGXState:
         where the parameters' names are known, else at the next step, before anything is sent.
         Saved with another number of ranks: a warning says which residuals are dropped, or begin
         with zeros. A warning, too, if `state` has residuals and this object no error feedback.
-        What `state` lacks begins with zeros.
+        Residuals that `state` lacks begin with zeros; a decision that it lacks stays as it is.
         """
         check_saved(state)
-        self._load_decision(state.get("adaptive"))
         section = state.get("error_feedback")
+        if section is not None:
+            check_residuals(section)
+        self._load_decision(state.get("adaptive"))
         if self._feedback is None:
             if section is not None:
                 warn(

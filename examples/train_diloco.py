@@ -123,13 +123,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--every", type=int, default=20, help="steps per round, of DDP: per look")
     parser.add_argument("--outer-lr", type=float, default=0.7)
     parser.add_argument("--outer-momentum", type=float, default=0.9)
-    parser.add_argument("--no-error-feedback", action="store_true")
+    parser.add_argument("--no-error-feedback", action="store_true", help="the default is with it")
     parser.add_argument("--seconds", type=float, default=0.0, help="end after these; 0: by --steps")
     parser.add_argument("--validate-every", type=int, default=1, help="in rounds")
     parser.add_argument("--steps", type=int, default=300, help="at most")
     add_arguments(parser)
     parser.add_argument("--lr", type=float, default=2e-3, help="after the warm-up")
     args = common.parse(parser, argv)
+    if args.error_feedback and args.no_error_feedback:
+        parser.error("--error-feedback and --no-error-feedback exclude each other")
     for name in ("every", "validate_every"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(args, name)}: must be positive")

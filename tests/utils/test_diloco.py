@@ -210,6 +210,22 @@ def test_ranks_restored_from_different_starts_are_named():
         assert "start of the round differs between ranks: rank 0 has" in outcome.error
 
 
+def _one_rank_restored(rank, world_size):
+    model = _net()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    diloco = DiLoCo(model, inner, every=1, config=CONFIG)
+    if rank == 1:
+        diloco.load_state_dict({**diloco.state_dict(), "rounds": 5})
+    _local_step(model, inner, rank, 0)
+    diloco.step()
+
+
+def test_a_state_that_only_one_rank_has_loaded_is_named():
+    for outcome in run_pooled(_one_rank_restored, 2, check=False):
+        assert isinstance(outcome.exception, torch_cgx.MismatchError)
+        assert "rounds differs between ranks: rank 0 has 0" in outcome.error
+
+
 def _foreign_states(rank, world_size):
     model = _net()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -222,11 +238,16 @@ def _foreign_states(rank, world_size):
     other["start"]["first.weight"] = torch.zeros(3, 3)
     fewer = copy.deepcopy(good)
     del fewer["residuals"]["last.bias"]
+    unsound = copy.deepcopy(good)
+    unsound["residuals"]["last.bias"][0] = float("nan")
     cases = [
         ({"start": 1}, r"the state is \['start'\]; allowed: a dict of start, outer, residuals"),
         (None, "the state is NoneType"),
         (other, r"'start' is of another model: 'first.weight' has the shape \(3, 3\)"),
         (fewer, r"'residuals' is of another model: it differs in \['last.bias'\]"),
+        (unsound, "the residual of 'last.bias' holds a NaN or Inf; allowed: finite values"),
+        ({**good, "rounds": "x"}, "rounds='x'; allowed: an integer >= 0"),
+        ({**good, "local_steps": -1}, "local_steps=-1; allowed: an integer >= 0"),
     ]
     for state, text in cases:
         with pytest.raises(ValueError, match=text):
@@ -245,7 +266,7 @@ def test_states_of_another_model_or_group():
 # ---- what can go wrong
 
 
-def _nonfinite(rank, world_size, mode):
+def _nonfinite(rank, world_size, mode, found):
     model = _net()
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
     diloco = DiLoCo(model, inner, _outer(model), every=2, config=CONFIG, nonfinite=mode)
@@ -259,7 +280,7 @@ def _nonfinite(rank, world_size, mode):
     if rank == 1:
         with torch.no_grad():
             model.blocks[1].down.weight[3, 4] = float("nan")
-    text = r"round 2 is not finite in 1 of 16 parameters \('blocks.1.down.weight' first\)"
+    text = rf"round 2 is not finite in {found} of 16 parameters \('"
     if mode == "raise":
         with pytest.raises(torch_cgx.NonFiniteError, match=text):
             diloco.step()
@@ -277,8 +298,10 @@ def _nonfinite(rank, world_size, mode):
 
 
 @pytest.mark.parametrize("mode", ["raise", "skip"])
-def test_a_change_that_is_not_finite_is_taken_back_everywhere(mode):
-    first, second = run_pooled(_nonfinite, 2, mode)
+@pytest.mark.parametrize("group, found", [("propagate", 1), ("raise", 16)])
+def test_a_change_that_is_not_finite_is_taken_back_everywhere(mode, group, found):
+    """A group that raises does not say in which parameter of the bucket."""
+    first, second = run_pooled(_nonfinite, 2, mode, found, env={"CGX_NONFINITE": group})
     _equal(first, second)
     assert all(value.isfinite().all() for value in first.values())
 

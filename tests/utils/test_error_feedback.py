@@ -331,6 +331,8 @@ def test_a_state_without_error_feedback_drops_residuals_with_a_warning():
     section = {**SECTION, "residuals": {"a": torch.zeros(2)}}
     with pytest.warns(UserWarning, match="drops the residuals of 1 parameters"):
         CGXState().load_state_dict({"version": 1, "error_feedback": section})
+    with pytest.raises(ValueError, match="error_feedback holds 3; allowed"):
+        CGXState().load_state_dict({"version": 1, "error_feedback": 3})
     assert CGXState().state_dict() == {"version": 1}
     CGXState().load_state_dict({"version": 1})
 
