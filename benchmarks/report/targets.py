@@ -38,7 +38,7 @@ class Target:
         except Missing as why:
             return [self.what, self.against, asked, f"not measured: {why}", "", ""]
         # As it is shown: 0.951 of 0.95 must not look met at "0.95" and fail, nor the other way.
-        shown = float(f"{figure:.3g}")
+        shown = float(f"{figure:.3g}") + 0.0  # no -0
         met = shown <= self.asked if self.at_most else shown >= self.asked
         said = "yes" if met else "**no**"
         return [self.what, self.against, asked, f"{shown:g}{self.unit}", said, results.simd()]
