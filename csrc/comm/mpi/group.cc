@@ -147,15 +147,25 @@ int creation_tag(const std::string& name, int largest_tag) {
   return static_cast<int>((hash ^ (hash >> 32)) % (static_cast<uint64_t>(largest_tag) + 1));
 }
 
-/// Takes the next tags of every kept communicator, which no other group of this process gets then:
-/// "name uses" per line.
-std::string reserve(const std::pair<MpiProcess*, std::vector<int>>& key, int groups_per_comm) {
+/// Takes the next tags of every kept communicator, which no other group of this process gets then.
+/// `uses` of the result is the number of the tags. The cache may forget a communicator while its
+/// ranks agree on it, on one of them earlier than on another: each looks it up in its own result.
+std::vector<Kept> reserve(const std::pair<MpiProcess*, std::vector<int>>& key,
+                          int groups_per_comm) {
   Cache& all = cache();
   std::lock_guard lock(all.mutex);
   std::vector<Kept>& kept = all.kept[key];
   std::erase_if(kept, [&](const Kept& one) { return one.uses >= groups_per_comm; });
+  const std::vector<Kept> reserved = kept;
+  for (Kept& one : kept) ++one.uses;
+  return reserved;
+}
+
+/// A line for each.
+std::string line_of(const Kept& one) { return str_of(one.name, ' ', one.uses); }
+std::string lines_of(const std::vector<Kept>& all) {
   std::string text;
-  for (Kept& one : kept) text += str_of(one.name, ' ', one.uses++, '\n');
+  for (const Kept& one : all) text += line_of(one) + '\n';
   return text;
 }
 
@@ -199,28 +209,24 @@ MpiGroup meet_over_mpi(MpiProcess& process, Rendezvous& rendezvous, int rank, in
   const std::pair<MpiProcess*, std::vector<int>> key{&process, group.world_ranks};
   const int groups_per_comm = (world.largest_tag - kMpiTagsPerGroup + 1) / kMpiTagsPerGroup + 1;
 
+  const std::vector<Kept> own = reserve(key, groups_per_comm);
   std::vector<std::string> reserved(size);
-  reserved[rank] = reserve(key, groups_per_comm);
+  reserved[rank] = lines_of(own);
   rendezvous.set(kept_key(rank), reserved[rank]);
   for (int peer = 0; peer < size; ++peer) {
     if (peer != rank) reserved[peer] = rendezvous.get(kept_key(peer), deadline);
   }
   const std::string line = common_line(reserved);
-  Cache& all = cache();
-  if (!line.empty()) {
-    const size_t space = line.find(' ');
-    const std::string name = line.substr(0, space);
-    std::lock_guard lock(all.mutex);
-    for (const Kept& one : all.kept[key]) {
-      if (one.name != name) continue;
-      group.comm = one.comm;
-      group.first_tag = std::atoi(line.c_str() + space + 1) * kMpiTagsPerGroup;
-      return group;
-    }
+  for (const Kept& one : own) {
+    if (line_of(one) != line) continue;
+    group.comm = one.comm;
+    group.first_tag = one.uses * kMpiTagsPerGroup;
+    return group;
   }
   const std::string& name = records[0].name;
   group.comm =
       process.create_group(group.world_ranks, creation_tag(name, world.largest_tag), deadline);
+  Cache& all = cache();
   std::lock_guard lock(all.mutex);
   std::vector<Kept>& kept = all.kept[key];
   if (kept.size() >= kMostKept) kept.erase(kept.begin());
