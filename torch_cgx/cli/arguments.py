@@ -1,0 +1,56 @@
+"""Types of arguments that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
+_RATES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+
+
+def size(text: str) -> int:
+    """Bytes of "64K", "64KiB" or "65536"; ArgumentTypeError unless a positive multiple of 4."""
+    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:I?B)?", text.strip().upper())
+    nbytes = int(match[1]) << _UNITS[match[2]] if match else 0
+    if nbytes < 4 or nbytes % 4:
+        raise argparse.ArgumentTypeError(
+            f"size {text!r}; allowed: positive multiples of 4 bytes, as 4, 64K, 16MiB"
+        )
+    return nbytes
+
+
+def rate(text: str) -> float:
+    """Bits per second of "1gbit" or "200Mbit/s"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)BIT(?:/S|PS)?", text.strip().upper())
+    found = float(match[1]) * _RATES[match[2]] if match else 0.0
+    if found <= 0:
+        raise argparse.ArgumentTypeError(
+            f"rate {text!r}; allowed: bits per second, as 100mbit, 1gbit, 2.5gbit"
+        )
+    return found
+
+
+def at_least(minimum: int) -> Callable[[str], int]:
+    """The type of an argument: integers from `minimum`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = minimum - 1
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"{text!r}; allowed: integers from {minimum}")
+        return value
+
+    return parse
+
+
+def listed(parse: Callable[[str], object]) -> Callable[[str], list[object]]:
+    """The type of an argument: several values with commas between."""
+
+    def parse_all(text: str) -> list[object]:
+        return [parse(word) for word in text.split(",")]
+
+    return parse_all

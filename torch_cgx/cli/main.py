@@ -1,0 +1,95 @@
+"""Finds the command that an invocation names, and runs it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import sys
+from typing import Any, NoReturn, Protocol
+
+from torch_cgx.cli.errors import CliError
+
+# What each command is for. Its module, torch_cgx.cli.NAME, is imported when it is needed.
+COMMANDS = {
+    "doctor": "show what is installed here and what follows from it, and how to mend it",
+    "bench": "time all-reduces by size, bits and codec, against gloo and NCCL",
+    "advise": "predict a model's step time and error by setting, and recommend one",
+    "simulate": "show what compression does to recorded gradients, layer by layer",
+    "report": "summarise the log of a training run",
+}
+
+
+class Command(Protocol):
+    """What a module of a command has."""
+
+    EXAMPLES: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line, without the usage in front."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def load(name: str) -> Any:
+    """The module of a command."""
+    return importlib.import_module(f"torch_cgx.cli.{name}")
+
+
+def overview() -> str:
+    """The text of `cgx --help`."""
+    lines = ["usage: cgx COMMAND [ARGUMENT]...", ""]
+    width = max(map(len, COMMANDS))
+    lines += [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
+    return "\n".join([*lines, "", "cgx COMMAND --help shows arguments and examples.", ""])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs `cgx` with these arguments (None: of the process). Returns the exit status."""
+    words = sys.argv[1:] if argv is None else argv
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview(), end="")
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        from torch_cgx import __version__
+
+        print(f"torch_cgx {__version__}")
+        return 0
+    name = words[0]
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        print(
+            f"cgx: unknown command {name!r}{hint} (commands: {', '.join(COMMANDS)})",
+            file=sys.stderr,
+        )
+        return 2
+    command: Command = load(name)
+    parser = Parser(
+        prog=f"cgx {name}",
+        description=f"{COMMANDS[name].capitalize()}.",
+        epilog=command.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(parser)
+    try:
+        args = parser.parse_args(words[1:])
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 2
+    try:
+        return command.run(args)
+    except CliError as error:
+        print(f"cgx {name}: {error}", file=sys.stderr, flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print(f"cgx {name}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # as of `cgx doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

@@ -1,0 +1,56 @@
+"""How commands show numbers, tables and progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Aligned columns; `left`: the numbers of the columns that are aligned left."""
+    every = [list(head), *map(list, rows)]
+    widths = [max(len(row[i]) for row in every) for i in range(len(head))]
+    lines = []
+    for row in every:
+        cells = (
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def size_text(nbytes: float) -> str:
+    """As in 512 B, 64 KiB, 1.5 MiB."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            return (
+                f"{nbytes / size:.3g} {unit}"
+                if nbytes < 1000 * size
+                else f"{nbytes / size:.0f} {unit}"
+            )
+    return f"{nbytes:.0f} B"
+
+
+def time_text(seconds: float) -> str:
+    """As in 12.3 us, 4.56 ms, 7.89 s."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
+def rate_text(bits_per_second: float) -> str:
+    """As in 940 Mbit/s, 1.2 Gbit/s."""
+    for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits_per_second >= size:
+            return f"{bits_per_second / size:.3g} {unit}"
+    return f"{bits_per_second:.0f} bit/s"
+
+
+def progress(total: int, what: str, show: bool = True) -> Any:
+    """A progress bar on stderr, where that is a terminal: a tqdm with update() and close()."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, desc=what, disable=not (show and sys.stderr.isatty()), leave=False)
