@@ -201,5 +201,5 @@ bench-check: build  ## measure some ratios again; fail where one has lost 20 % o
 	$(BIN)/python -m benchmarks check
 
 clean:  ## remove what was built (keeps .venv)
-	rm -rf build dist *.egg-info torch_cgx/_C*.so tests/_machinery*.so torch_cgx/_mpi_*.so torch_cgx/_kernels.cu torch_cgx/*.fatbin torch_cgx/*.hsaco $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist *.egg-info torch_cgx/_C*.so torch_cgx/_build_info.*.json tests/_machinery*.so torch_cgx/_mpi_*.so torch_cgx/_kernels.cu torch_cgx/*.fatbin torch_cgx/*.hsaco $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache
 	find . -path './$(VENV)*' -prune -o -name __pycache__ -type d -print | xargs rm -rf

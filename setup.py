@@ -15,6 +15,7 @@ or editable: no wheel holds it.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shlex
@@ -239,9 +240,26 @@ else:
                 # In the source tree the modules of earlier builds stay.
                 stays = self.inplace and os.environ.get("CGX_MPI") != "0"
                 self.put(built.get(kind), target, stays)
+            beside_engine = Path(self.get_ext_fullpath("torch_cgx._C"))
             for name in build_kernels.FILES:
-                target = Path(self.get_ext_fullpath("torch_cgx._C")).with_name(name)
+                target = beside_engine.with_name(name)
                 self.put(kernels.result().get(name), target, stays=False)
+            record = Path(self.build_temp) / f"_build_info.{sys.implementation.cache_tag}.json"
+            record.write_text(json.dumps(self.record(built, kernels.result()), indent=2) + "\n")
+            self.put(record, beside_engine.with_name(record.name), stays=False)
+
+        def record(self, mpi: dict[str, Path], kernels: dict[str, Path]) -> dict[str, Any]:
+            """For torch_cgx/_build_info.py."""
+            compiler = self.compiler_command()
+            shown = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+            return {
+                "version": self.distribution.get_version(),
+                "torch": torch.__version__,
+                "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI),
+                "compiler": shown.partition("\n")[0],
+                "mpi": sorted(mpi),
+                "kernels": sorted(kernels),
+            }
 
         def put(self, built: Path | None, target: Path, stays: bool) -> None:
             """Puts a built file into its place, or removes the file of an earlier build."""

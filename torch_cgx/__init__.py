@@ -110,7 +110,12 @@ _register()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name == "_C" or _LAZY.get(name) == "torch_cgx._C":
+        from torch_cgx._build_info import load_engine
+
+        engine = load_engine()
+        value = engine if name == "_C" else getattr(engine, name)
+    elif name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
     elif name == "codecs":
         value = importlib.import_module("torch_cgx.codecs")

@@ -1,0 +1,126 @@
+"""Checks of this host: shared memory, network, open files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch_cgx.cli.doctor.finding import NOTE, OK, PROBLEM, Finding
+from torch_cgx.cli.output import size_text
+from torch_cgx.launch._network import Address
+
+SECTION = "host"
+SHM = Path("/dev/shm")
+CONTROL_BYTES = 1 << 20  # more than a group's control area takes
+OLD = 60.0  # seconds: a name in /dev/shm lives only until all ranks of a group have opened it
+OPEN_FILES = 1024
+
+
+def check_shm(
+    folder: Path, block_bytes: int, ranks: int, asked: str, free: int | None = None
+) -> Finding:
+    """block_bytes: of `shm_segment_kb`; a group takes two such blocks per rank. asked: NAME=VALUE
+    that asks for shared memory; empty for the default. free: bytes; None: as the folder has it.
+    """
+    need = 2 * block_bytes * ranks + CONTROL_BYTES
+    try:
+        space = os.statvfs(folder)
+        if not stat.S_ISDIR(folder.stat().st_mode) or not os.access(folder, os.W_OK | os.X_OK):
+            raise OSError(f"{folder} cannot be written to")
+    except OSError as error:
+        mend = f"mount a tmpfs at {folder}, or set CGX_INNER_COMMUNICATOR_TYPE=GLOO"
+        return Finding(SECTION, "shared memory", PROBLEM, str(error), mend)
+    total = space.f_frsize * space.f_blocks
+    if free is None:
+        free = space.f_frsize * space.f_bavail
+    found = f"{size_text(free)} free of {size_text(total)} in {folder}"
+    needs = f"a group of {ranks} ranks takes {size_text(need)}"
+    mend = (
+        "docker: --shm-size=1g; Kubernetes: an emptyDir with medium Memory; or a smaller "
+        "CGX_SHM_SEGMENT_KB"
+    )
+    if free < need:
+        why = f" ({asked})" if asked else ""
+        return Finding(SECTION, "shared memory", PROBLEM, f"{found}; {needs}{why}", mend)
+    if free < 8 * need:
+        return Finding(SECTION, "shared memory", NOTE, f"{found}; {needs}: few groups fit", mend)
+    return Finding(SECTION, "shared memory", OK, f"{found}; {needs}")
+
+
+def check_leftovers(folder: Path, now: float | None = None) -> Finding | None:
+    """Blocks whose names were not removed: their ranks died while a group was made."""
+    now = time.time() if now is None else now
+    old = []
+    for path in sorted(folder.glob("cgx-*")):
+        try:
+            if now - path.stat().st_mtime > OLD:
+                old.append(path)
+        except OSError:  # removed meanwhile
+            continue
+    if not old:
+        return None
+    names = ", ".join(map(str, old[:3])) + (", ..." if len(old) > 3 else "")
+    mend = "remove them, if no group is being made: rm /dev/shm/cgx-*"
+    return Finding(SECTION, "left in /dev/shm", NOTE, f"{len(old)} blocks: {names}", mend)
+
+
+def check_interfaces(
+    found: Sequence[Address], names: Sequence[str], env: Mapping[str, str]
+) -> Finding:
+    """names: of all interfaces; found: addresses of those that are up."""
+    wanted = [name for name in env.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+    listed = ", ".join(f"{one.interface} {one.ip}" for one in found) or "none is up"
+    for name in wanted:
+        up = {one.interface for one in found}
+        if name not in up:
+            state = "is down or has no address" if name in names else "is not on this host"
+            usable = ", ".join(sorted(up)) or "none"
+            return Finding(
+                SECTION,
+                "interfaces",
+                PROBLEM,
+                f"GLOO_SOCKET_IFNAME={env['GLOO_SOCKET_IFNAME']}: {name!r} {state}; usable: "
+                f"{usable}",
+                "set GLOO_SOCKET_IFNAME to one of these, or unset it",
+            )
+    return Finding(SECTION, "interfaces", OK, listed)
+
+
+def check_name(host: str, addresses: Sequence[str], env: Mapping[str, str]) -> Finding:
+    """addresses: what the host's name resolves to."""
+    if not addresses:
+        found = f"{host} resolves to no address"
+    elif all(ip.startswith("127.") or ip == "::1" for ip in addresses):
+        found = f"{host} resolves to loopback ({', '.join(addresses)})"
+    else:
+        return Finding(SECTION, "host name", OK, f"{host}, {', '.join(addresses)}")
+    if env.get("GLOO_SOCKET_IFNAME"):
+        return Finding(SECTION, "host name", OK, f"{found}; GLOO_SOCKET_IFNAME is set")
+    mend = (
+        "cgx finds an address by itself; groups of the backend gloo across hosts need "
+        "GLOO_SOCKET_IFNAME"
+    )
+    return Finding(SECTION, "host name", NOTE, found, mend)
+
+
+def resolve(host: str) -> list[str]:
+    """Addresses of a name, from files or the resolver."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def check_files(limit: int | None = None) -> Finding:
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
+    if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
+        mend = f"ulimit -n {OPEN_FILES}: each group opens some sockets per rank"
+        return Finding(SECTION, "open files", NOTE, f"at most {soft}", mend)
+    shown = "unlimited" if soft == resource.RLIM_INFINITY else f"at most {soft}"
+    return Finding(SECTION, "open files", OK, shown)
