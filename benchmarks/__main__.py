@@ -93,6 +93,7 @@ _ALL = (
     ),
     Part("adaptive", "training.adaptive", "bits per layer, against uniform bits", "adaptive"),
     Part("fsdp", "training.fsdp", "FSDP2 with compressed gradients and weights", "fsdp"),
+    Part("monitor", "training.monitor", "what watching a training costs", "monitor"),
     Part("diloco", "training.diloco", "DiLoCo over slow links, against DDP", "diloco"),
     Part("overlap", "overlap", "a picture of encode, transfer and decode", "overlap"),
 )

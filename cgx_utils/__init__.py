@@ -7,12 +7,13 @@
 
 `CGXState` decides which gradients are compressed; `cgx_hook` reduces them. `AdaptiveBits` has it
 choose the bits of each layer under a budget. `cgx_utils.fsdp.compress` is for `fully_shard`
-modules, `DiLoCo` for many local steps.
+modules, `DiLoCo` for many local steps. `Monitor` shows what compression does in a training.
 """
 
 from cgx_utils.adaptive import AdaptiveBits
 from cgx_utils.diloco import DiLoCo
 from cgx_utils.hook import cgx_hook
+from cgx_utils.monitor import Monitor
 from cgx_utils.state import CGXState
 
-__all__ = ["AdaptiveBits", "CGXState", "DiLoCo", "cgx_hook"]
+__all__ = ["AdaptiveBits", "CGXState", "DiLoCo", "Monitor", "cgx_hook"]

@@ -46,7 +46,7 @@ class Layer:
         A long layer is represented by whole buckets of the codec, evenly spread; their sums are
         scaled up. The choice depends on the step and is the same on all ranks.
         """
-        sample = _sample(values, math.lcm(*(codec.granule for codec in self.codecs)), step)
+        sample = sample_of(values, math.lcm(*(codec.granule for codec in self.codecs)), step)
         exact = sample.double()
         sums = []
         for codec in self.codecs:
@@ -57,7 +57,7 @@ class Layer:
         return torch.stack(sums) * (self.numel / max(1, sample.numel()))
 
 
-def _sample(values: torch.Tensor, unit: int, step: int) -> torch.Tensor:
+def sample_of(values: torch.Tensor, unit: int, step: int) -> torch.Tensor:
     """At least `SAMPLE` values in units of `unit`; all of a layer that is hardly longer."""
     values = values.detach().reshape(-1)
     units = values.numel() // unit

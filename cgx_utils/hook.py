@@ -44,6 +44,8 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
         backend = backend_of(group, buffer.device)
     except ValueError as error:
         raise ValueError(f"cgx_hook reduces over a cgx group only: {error}") from None
+    if state.observer is not None:
+        state.observer.before(bucket, parameters, buffer)
     exact = _why_exact(buffer)
     if exact:
         state.keep_exact(parameters, exact)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from cgx_utils.decisions import sample_of
 from cgx_utils.summary import Choice
 
-_COLUMNS = ("name", "numel", "bits", "codec", "relative_error", "bytes", "share")
+if TYPE_CHECKING:
+    from torch_cgx._C import Codec
+
+_COLUMNS = ("name", "numel", "bits", "codec", "relative_error", "bytes", "share", "why")
 
 
 class Report:
@@ -17,10 +24,12 @@ class Report:
     numel: number of values
     bits: per value, the codec's metadata not included
     codec: as in "maxmin"; "exact"
-    relative_error: L2 error of one encoding by L2 norm, over the gradients of all ranks; None if it
-        was not measured
+    relative_error: L2 error by L2 norm: of the reduced gradient, from a `Monitor`; else of one
+        encoding of the gradients of all ranks, from `adaptive`; else of one encoding of a sample of
+        the gradient that the parameter holds now; None where there is none
     bytes: of one encoding, each step, without headers
     share: of the bytes of all rows, 0 to 1
+    why: the rule that keeps the parameter exact; empty for a compressed one
 
     `str()` is an aligned table with a line of totals.
     """
@@ -32,11 +41,12 @@ class Report:
             {
                 "name": name,
                 "numel": choice.numel,
-                "bits": 8 * choice.dtype.itemsize if choice.codec is None else choice.codec.bits,
-                "codec": "exact" if choice.codec is None else choice.codec.codec,
+                "bits": choice.bits,
+                "codec": choice.codec_name,
                 "relative_error": error,
                 "bytes": choice.sent_bytes(),
                 "share": choice.sent_bytes() / total if total else 0.0,
+                "why": choice.why,
             }
             for name, choice, error in listed
         ]
@@ -48,12 +58,12 @@ class Report:
         numel = sum(row["numel"] for row in self.rows)
         nbytes = sum(row["bytes"] for row in self.rows)
         average = f"{8 * nbytes / numel:.2f}" if numel else ""
-        lines.append(["total", f"{numel}", average, "", "", f"{nbytes}", "100.0 %"])
+        lines.append(["total", f"{numel}", average, "", "", f"{nbytes}", "100.0 %", ""])
         header = [column.replace("_", " ") for column in _COLUMNS]
         widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
         return "\n".join(
             "  ".join(
-                cell.ljust(width) if column in ("name", "codec") else cell.rjust(width)
+                cell.ljust(width) if column in ("name", "codec", "why") else cell.rjust(width)
                 for column, cell, width in zip(_COLUMNS, line, widths, strict=True)
             ).rstrip()
             for line in [header, *lines]
@@ -70,4 +80,15 @@ def _cells(row: dict[str, Any]) -> list[str]:
         "" if error is None else f"{error:.3g}",
         f"{row['bytes']}",
         f"{100 * row['share']:.1f} %",
+        row["why"],
     ]
+
+
+def error_of_encoding(values: torch.Tensor, codec: Codec) -> float | None:
+    """Relative L2 error of one encoding of (a sample of) these values; None if it is not finite."""
+    sample = sample_of(values, codec.granule, 0).contiguous()
+    exact = sample.double()
+    decoded = codec.decode(codec.encode(sample), torch.empty_like(sample)).double()
+    norm = exact.norm().item()
+    error = (decoded - exact).norm().item() / norm if norm else 0.0
+    return error if math.isfinite(error) and math.isfinite(norm) else None

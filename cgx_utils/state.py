@@ -15,13 +15,14 @@ from cgx_utils.decisions import Decisions, Layer
 from cgx_utils.defaults import Defaults
 from cgx_utils.names import Names, missing
 from cgx_utils.policy import Policy
-from cgx_utils.report import Report
+from cgx_utils.report import Report, error_of_encoding
 from cgx_utils.saved import VERSION, check_adaptive, check_model, check_residuals, check_saved
 from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config
 from torch_cgx._warnings import warn
 
 if TYPE_CHECKING:
+    from cgx_utils.monitor.observer import Observer
     from torch_cgx._C import Codec, ProcessGroupCGX
 
 Plan = list[tuple[int, "Codec | None"]]
@@ -115,6 +116,7 @@ class CGXState:
         self._summary: Summary | None = None
         self._holders = 0
         self._checked_patterns = False
+        self.observer: Observer | None = None  # set by a Monitor
 
     @property
     def layer_min_size(self) -> int:
@@ -304,19 +306,35 @@ class CGXState:
         else:
             _log(str(self._summary), backend)
 
+    def choices(self) -> dict[str, Choice]:
+        """By name of the parameter, of those that took part in a step and have a known name."""
+        names = {id(p): n for n, p in self._names.known()}
+        return {names[key]: one for key, one in self._choices.items() if key in names}
+
+    def names_of(self, parameters: list[torch.Tensor]) -> list[str]:
+        """The names of a bucket's parameters; "parameter N" where they are not known."""
+        names = {id(p): n for n, p in self._names.known()}
+        return [names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
+
     def report(self) -> Report:
         """What the last step did with each parameter, on this rank; no communication. `.rows` is a
         list of dicts, `print()` shows a table. Without rows before the first step.
 
-        Relative errors are the last ones that `adaptive` measured: None for a parameter that it has
-        not measured, 0 for an exact one.
+        Relative errors are 0 for exact parameters; for others the last that a `Monitor` or
+        `adaptive` measured, else of one encoding of a sample of the parameter's `grad`, which is
+        the averaged gradient; None where the parameter has none.
         """
         names = {id(p): n for n, p in self._names.known()}
-        errors = {} if self._decisions is None else self._decisions.errors
-        rows = []
+        measured = {} if self._decisions is None else dict(self._decisions.errors)
+        measured |= {} if self.observer is None else self.observer.errors
+        gradients = {id(p): p.grad for bucket in self._layouts.values() for p in bucket}
+        rows: list[tuple[str | None, Choice, float | None]] = []
         for key, choice in self._choices.items():
-            name = names.get(key)
-            rows.append((name, choice, errors.get(name or "") if choice.codec else 0.0))
+            name, gradient = names.get(key), gradients.get(key)
+            error = 0.0 if choice.codec is None else measured.get(name or "")
+            if error is None and choice.codec is not None and gradient is not None:
+                error = error_of_encoding(gradient, choice.codec)
+            rows.append((name, choice, error))
         order = {name: number for number, name in enumerate(names.values())}
         return Report(sorted(rows, key=lambda row: order.get(row[0] or "", len(order))))
 
@@ -414,7 +432,7 @@ class CGXState:
 
     def __getstate__(self) -> dict[str, Any]:
         dropped = {"process_group", "_layouts", "_plans", "_names"}
-        dropped |= {"_choices", "_summary"}
+        dropped |= {"_choices", "_summary", "observer"}
         state = {key: value for key, value in self.__dict__.items() if key not in dropped}
         if self._feedback is not None:
             try:
@@ -427,7 +445,7 @@ class CGXState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, process_group=None, _names=Names())
         self.__dict__.update(_layouts={}, _plans={}, _holders=0, _checked_patterns=False)
-        self.__dict__.update(_choices={}, _summary=None)
+        self.__dict__.update(_choices={}, _summary=None, observer=None)
 
 
 def _log(line: str, backend: ProcessGroupCGX) -> None:

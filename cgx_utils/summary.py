@@ -25,6 +25,16 @@ class Choice:
     why: str = ""
 
     @property
+    def bits(self) -> int:
+        """Per value, the codec's metadata not included."""
+        return 8 * self.dtype.itemsize if self.codec is None else self.codec.bits
+
+    @property
+    def codec_name(self) -> str:
+        """As in "maxmin"; "exact"."""
+        return "exact" if self.codec is None else self.codec.codec
+
+    @property
     def raw_bytes(self) -> int:
         return self.numel * self.dtype.itemsize
 

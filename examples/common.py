@@ -79,6 +79,12 @@ def parser(description: str) -> argparse.ArgumentParser:
     group.add_argument("--seed", type=int, default=0, help="of initial weights and data order")
     group.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     group.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    group.add_argument(
+        "--watch",
+        type=Path,
+        metavar="FILE",
+        help="show what compression does every 20 steps, and write a log for `cgx report`, for cgx",
+    )
     group.add_argument("--no-progress", action="store_true", help="print the result only")
     return p
 
@@ -93,6 +99,8 @@ def parse(p: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namesp
             p.error(f"--average-bits {args.average_bits:g}: must be from 1 to 8")
     if not uses_cgx(args) and (args.codec != "maxmin" or args.error_feedback):
         p.error(f"--codec and --error-feedback need --backend cgx; this is {args.backend}")
+    if args.watch is not None and not uses_cgx(args):
+        p.error(f"--watch {args.watch} needs --backend cgx; this is {args.backend}")
     if args.bits is None:
         args.bits = 4 if uses_cgx(args) else EXACT_BITS
     if not uses_cgx(args) and args.bits != EXACT_BITS:

@@ -15,6 +15,8 @@ import torch
 from common import Ranks, require_equal_weights, sum_over_ranks, uses_cgx
 from torch import nn
 
+MONITORED = 20  # steps in a record of --watch
+
 
 class Progress:
     """A bar on stderr where that is a terminal, else a line every tenth of the way; rank 0 only."""
@@ -62,6 +64,7 @@ class Meter:
         self._losses: list[float] = []
         self._times: list[float] = []
         self._stats: dict[str, Any] = {}
+        self._monitor: Any = None
         self._parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self._begin = self._last = self._seconds = 0.0
 
@@ -76,6 +79,13 @@ class Meter:
             import torch_cgx
 
             torch_cgx.reset_stats()
+        if self._args.watch is not None:
+            from cgx_utils import Monitor
+            from cgx_utils.monitor import JsonLines, Table
+
+            # Only rank 0 has sinks, so only it opens the file.
+            sinks = [Table(), JsonLines(self._args.watch)] if self._ranks.rank == 0 else []
+            self._monitor = Monitor(self._model, MONITORED, sinks)
         self._begin = self._last = time.perf_counter()
 
     def step(self, loss: torch.Tensor) -> None:
@@ -95,6 +105,8 @@ class Meter:
             import torch_cgx
 
             self._stats = dict(torch_cgx.stats())
+        if self._monitor is not None:
+            self._monitor.close()
 
     def bytes_per_step(self) -> float:
         """Bytes that this rank sent, per step; see the class."""

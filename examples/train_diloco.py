@@ -130,6 +130,8 @@ def main(argv: list[str] | None = None) -> None:
     add_arguments(parser)
     parser.add_argument("--lr", type=float, default=2e-3, help="after the warm-up")
     args = common.parse(parser, argv)
+    if args.watch is not None:
+        parser.error(f"--watch {args.watch}: DiLoCo reduces no gradients that a Monitor follows")
     if args.error_feedback and args.no_error_feedback:
         parser.error("--error-feedback and --no-error-feedback exclude each other")
     for name in ("every", "validate_every"):

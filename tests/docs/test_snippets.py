@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import os
 import re
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ import torch.distributed as dist
 import torch_cgx
 from tests.distributed import run_pooled, run_ranks
 from tests.docs.documents import DOCUMENTS, README, ROOT, code_blocks
+from torch_cgx.cli.report import read
 
 PAGES = {"README.md": README, "usage.md": (ROOT / "docs" / "usage.md").read_text()}
 
@@ -21,14 +25,25 @@ PAGES = {"README.md": README, "usage.md": (ROOT / "docs" / "usage.md").read_text
 def _run_blocks(rank, world_size, page, blocks):
     names: dict = {"__name__": "__main__"}
     torch.manual_seed(rank)  # for the pages' lines about decisions
-    with contextlib.redirect_stderr(io.StringIO()) as said:
-        for block in blocks:
-            exec(compile(block, page, "exec"), names)
+    here = os.getcwd()
+    with contextlib.redirect_stderr(io.StringIO()) as said, tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # a block writes a log
+        try:
+            for block in blocks:
+                exec(compile(block, page, "exec"), names)
+            found, _ = read(Path("cgx.jsonl")) if "watched" in names and rank == 0 else ([], [])
+        finally:
+            os.chdir(here)
+    if found:
+        assert [one["step"] for one in found] == [20, 40]
     if rank == 0 and world_size == 2:
         for line in said.getvalue().splitlines():
+            if line.startswith("cgx:  "):  # of a Monitor: times and errors
+                continue
             # A first line of another model is like the one that a page shows.
             shown = line.partition("; relative error")[0]
-            assert f"    {shown}" in PAGES[page] or "3 of 5 parameters" in line, line
+            others = ("3 of 5 parameters", "1 of 2 parameters")
+            assert f"    {shown}" in PAGES[page] or any(o in line for o in others), line
     counters = torch_cgx.stats()
     answer = names["x"].clone() if "x" in names else None, counters["compressed_calls"]
     model = names["model"]
@@ -43,9 +58,9 @@ def _run_blocks(rank, world_size, page, blocks):
     return *answer, gradients, compressed
 
 
-# README: DDP's bucket. Usage: DDP's bucket, three steps with adaptive bits, three explicit calls
-# and ten with error feedback; the new group counts for itself.
-@pytest.mark.parametrize("page, number, calls", [("README.md", 1, 1), ("usage.md", 5, 17)])
+# README: DDP's bucket. Usage: DDP's bucket, three steps with adaptive bits, forty that are watched,
+# three explicit calls and ten with error feedback; the new group counts for itself.
+@pytest.mark.parametrize("page, number, calls", [("README.md", 1, 1), ("usage.md", 6, 57)])
 def test_blocks_for_two_ranks_run(page, number, calls):
     blocks = code_blocks(PAGES[page], "two ranks")
     assert len(blocks) == number

@@ -216,7 +216,8 @@ def test_settings(case):
         assert 0.02 < rows["second.weight"]["relative_error"] < 0.21
     if case == "fixed":
         assert all(step[2048] == 7 and step[8192] == 3 for step in bits)
-        assert rows["second.weight"]["relative_error"] is None
+        # Of the parameter's grad: `adaptive` does not measure this layer.
+        assert 0.004 < rows["second.weight"]["relative_error"] < 0.02
     if case == "sixteen":
         assert set(bits[-1].values()) <= {2, 8, 16} and bits[0] == {8192: 8, 2048: 8}
         assert sent <= (8192 + 2048) * 12 // 8 + (8192 + 2048) // BUCKET * 8

@@ -36,11 +36,11 @@ def test_rows():
 
 def test_table():
     assert str(Report(_rows())).splitlines() == [
-        "name         numel  bits  codec   relative error  bytes    share",
+        "name         numel  bits  codec   relative error  bytes    share  why",
         "body.weight    640     2  maxmin            0.25    240   65.2 %",
-        "body.bias       10    32  exact                0     40   10.9 %",
+        "body.bias       10    32  exact                0     40   10.9 %  small",
         "?              128     2  maxmin                     48   13.0 %",
-        "half            20    16  exact                0     40   10.9 %",
+        "half            20    16  exact                0     40   10.9 %  small",
         "total          798  3.69                            368  100.0 %",
     ]
 
@@ -65,7 +65,10 @@ def test_without_adaptive_bits():
     for row in rows:
         compressed = row["name"] in ("first.weight", "second.weight")
         assert (row["bits"], row["codec"]) == ((4, "maxmin") if compressed else (32, "exact"))
-        assert row["relative_error"] == (None if compressed else 0.0)
+        if compressed:  # of one encoding of the averaged gradient
+            assert 0.03 < row["relative_error"] < 0.3
+        else:
+            assert row["relative_error"] == 0.0
     # A bucket of another dtype has no plan.
     assert [(row["name"], row["bits"], row["bytes"]) for row in exact] == [
         ("weight", 64, 64 * 64 * 8),

@@ -44,10 +44,11 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     from torch_cgx.cli.doctor import ranks, show
+    from torch_cgx.cli.meeting import launched
 
     findings, engine_loads = local_findings(os.environ)
     printing = True
-    if ranks.launched(os.environ):
+    if launched(os.environ):
         findings, printing = ranks.examine(findings, engine_loads, args.timeout)
     if printing:
         print(show.json_of(findings) if args.json else show.text_of(findings), flush=True)

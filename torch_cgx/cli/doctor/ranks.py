@@ -12,11 +12,11 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Mapping
 from typing import Any
 
 from torch_cgx.cli.doctor.finding import OK, PROBLEM, Finding
 from torch_cgx.cli.errors import CliError
+from torch_cgx.cli.meeting import collect, meet
 
 SECTION = "ranks"
 _EQUAL = ("torch_cgx", "torch", "settings")  # facts that all ranks must share
@@ -25,28 +25,16 @@ _LEAVE_SECONDS = 10.0
 _place: tuple[Any, int, int] | None = None  # store, rank, world size
 
 
-def launched(env: Mapping[str, str]) -> bool:
-    """Whether a launcher started this process as one of several ranks, or as a single one."""
-    from torch_cgx.launch import LaunchError, find
-
-    if env.get("RANK") and env.get("WORLD_SIZE"):
-        return True
-    try:
-        return find(env) is not None
-    except LaunchError as error:
-        raise CliError(str(error)) from None
-
-
 def examine(
     findings: list[Finding], engine_loads: bool, timeout: float
 ) -> tuple[list[Finding], bool]:
     """The findings of all ranks, and whether this rank prints them. Collective."""
     global _place
-    store, rank, size = _meet(timeout)
+    store, rank, size = meet(timeout)
     _place = store, rank, size
     mine = {"facts": _facts(engine_loads), "findings": [one.to_json() for one in findings]}
     store.set(f"doctor/{rank}", json.dumps(mine))
-    reports = [json.loads(text) for text in _collect(store, "doctor", size, timeout)]
+    reports = [json.loads(text) for text in collect(store, "doctor", size, timeout)]
     every = findings if rank == 0 else [Finding(**one) for one in reports[0]["findings"]]
     every = [*every, *_of_others(reports), *compare([one["facts"] for one in reports])]
     if not any(one.status == PROBLEM for one in every):
@@ -66,46 +54,12 @@ def leave(timeout: float) -> None:
         if rank == 0:
             store.set("doctor/printed", "1")
             # The store of a launcher without one of its own ends with this process.
-            _collect(store, "doctor/gone", size, wait, mine=rank)
+            collect(store, "doctor/gone", size, wait, mine=rank)
         else:
             store.wait(["doctor/printed"], datetime.timedelta(seconds=wait))
             store.set(f"doctor/gone/{rank}", "1")
     except (RuntimeError, CliError):  # the findings are printed, or the deadline is over
         pass
-
-
-def _meet(timeout: float) -> tuple[Any, int, int]:
-    from torch.distributed.rendezvous import rendezvous
-
-    from torch_cgx.launch import LaunchError
-
-    try:
-        limit = datetime.timedelta(seconds=timeout)
-        store, rank, size = next(iter(rendezvous("env://", timeout=limit)))
-    except (LaunchError, RuntimeError, ValueError) as error:
-        where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CliError(
-            f"rank {os.environ.get('RANK', '?')} on {socket.gethostname()} has not met the others "
-            f"at {where} within {timeout:g} s: {reason}"
-        ) from None
-    return store, rank, size
-
-
-def _collect(
-    store: Any, prefix: str, size: int, timeout: float, mine: int | None = None
-) -> list[str]:
-    """The values of `prefix`/RANK of all ranks (but `mine`); CliError names the missing ones."""
-    keys = [f"{prefix}/{rank}" for rank in range(size) if rank != mine]
-    try:
-        store.wait(keys, datetime.timedelta(seconds=timeout))
-    except RuntimeError:
-        missing = [key.rpartition("/")[2] for key in keys if not store.check([key])]
-        raise CliError(
-            f"of {size} ranks, {', '.join(missing) or 'some'} did not answer within {timeout:g} s: "
-            "start `cgx doctor` on every host, with the same version of torch_cgx"
-        ) from None
-    return [store.get(key).decode() for key in keys]
 
 
 def _facts(engine_loads: bool) -> dict[str, Any]:

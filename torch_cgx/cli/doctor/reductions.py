@@ -16,8 +16,8 @@ from torch._C._distributed_c10d import PrefixStore
 
 import torch_cgx
 from torch_cgx.cli.doctor.finding import OK, PROBLEM, Finding
-from torch_cgx.cli.doctor.ranks import _collect
 from torch_cgx.cli.errors import CliError
+from torch_cgx.cli.meeting import collect
 from torch_cgx.cli.output import time_text
 
 SECTION = "all-reduce"
@@ -62,7 +62,7 @@ def try_all(
         for name, options, device in communicators(facts, _mpi_connects()):
             mine = _try_one(options, torch.device(device), rank, size, limit)
             store.set(f"doctor/{name}/{rank}", json.dumps(mine))
-            answers = _collect(store, f"doctor/{name}", size, timeout)
+            answers = collect(store, f"doctor/{name}", size, timeout)
             findings.append(verdict(name, [json.loads(text) for text in answers]))
     except CliError as error:
         findings.append(

@@ -1,0 +1,14 @@
+"""What compression does while a model trains: `Monitor` and where its records go.
+
+    from cgx_utils import Monitor
+
+    model.register_comm_hook(state, cgx_hook)
+    monitor = Monitor(model, every=100)  # a line every 100 steps on rank 0
+
+A record is a dict of plain values; `records.py` lists its keys.
+"""
+
+from cgx_utils.monitor.monitor import Monitor
+from cgx_utils.monitor.sinks import Csv, JsonLines, Table, TensorBoard
+
+__all__ = ["Csv", "JsonLines", "Monitor", "Table", "TensorBoard"]

@@ -1,0 +1,244 @@
+"""The Monitor: records of what compression does while a model trains."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from cgx_utils.monitor import records
+from cgx_utils.monitor.observer import Clock, Observer
+from cgx_utils.monitor.sinks import Table
+from cgx_utils.state import CGXState
+from torch_cgx._warnings import warn
+
+Sink = Callable[[Mapping[str, Any]], Any]
+
+
+class Monitor:
+    """Makes a record every `every` steps, on all ranks, and gives it to the sinks on rank 0.
+
+    target: a DistributedDataParallel instance with `cgx_hook` registered: steps are then found by
+        themselves, a step being a backward pass that communicates. Or a process group of the
+        backend cgx, for FSDP2 and loops of one's own: call step() after each step. None: the
+        default group.
+    every: steps in a record. With DDP a step of each (every / number of buckets) compares a sample
+        of one bucket, at most 65536 values, with its exact mean, for which all ranks send the
+        sample exactly.
+    sinks: what is called with each record (`cgx_utils.monitor`: Table, JsonLines, Csv,
+        TensorBoard; or a function of a dict); None: a Table on stderr. A sink that raises is
+        dropped, with a warning; the training goes on.
+    clock: seconds, for tests.
+
+    All ranks of the group make it, with equal `every`: ranks that disagree raise an error.
+    ValueError: a bad `every`, a target without cgx_hook, or with a Monitor already. close() ends
+    it; it is a context manager, too. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        target: DistributedDataParallel | dist.ProcessGroup | None = None,
+        every: int = 100,
+        sinks: Iterable[Sink] | Sink | None = None,
+        *,
+        clock: Clock = time.perf_counter,
+    ):
+        if isinstance(every, bool) or not isinstance(every, int):
+            raise TypeError(f"every={every!r}; allowed: integers >= 1")
+        if every < 1:
+            raise ValueError(f"every={every}; allowed: integers >= 1")
+        self.every = every
+        self.step_number = 0
+        self.last: dict[str, Any] | None = None  # the last record
+        self._clock = clock
+        self._state = _state_of(target)
+        group = _group_of(target)
+        self._backend, device = _backend_of(group, target)
+        _check_ranks(group, device, every)
+        self._rank, self._size = self._backend.rank(), self._backend.size()
+        self._sinks = _listed(sinks) if self._rank == 0 else []
+        self._observer: Observer | None = None
+        if self._state is not None:
+            if self._state.observer is not None:
+                raise ValueError("this model has a Monitor already; close() that one first")
+            self._observer = Observer(
+                self._state.names_of, self._sum_exactly, self._ended, self._size, clock
+            )
+            self._observer.due = every == 1
+            self._state.observer = self._observer
+        self._group = group
+        self._own = dict.fromkeys(records.COUNTERS, 0.0)  # of the samples, since the last record
+        self._closed = False
+        self._exposed: list[float] = []
+        self._counted = records.counters_of(self._backend.stats())
+        self._begin = clock()
+        self._window = 0  # steps since the last record
+
+    def step(self) -> None:
+        """A step is over. For a process group only: with DDP it does nothing, as steps are found
+        by themselves.
+        """
+        if self._observer is None and not self._closed:
+            self._count(None)
+
+    def close(self) -> None:
+        """A last record of the steps since the one before, then the sinks' close(). Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._window:
+            self._record()
+        if self._state is not None and self._state.observer is self._observer:
+            self._state.observer = None
+        for sink in list(self._sinks):
+            self._call(sink, getattr(sink, "close", lambda: None))
+        self._sinks = []
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- steps
+
+    def _ended(self, exposed: float | None) -> None:
+        if not self._closed:
+            self._count(exposed)
+
+    def _count(self, exposed: float | None) -> None:
+        self.step_number += 1
+        self._window += 1
+        if exposed is not None:
+            self._exposed.append(exposed)
+        if self._window == self.every:
+            self._record()
+        if self._observer is not None:
+            # Decided from the number of the step alone, so alike on all ranks.
+            between = max(1, self.every // max(1, self._observer.buckets))
+            self._observer.due = (self.step_number + 1) % between == 0  # the step that comes
+
+    def _sum_exactly(self, values: torch.Tensor) -> None:
+        """Sums a sample over the ranks, in place. Its cost is kept out of the records."""
+        from torch_cgx import _config, all_reduce
+
+        before = records.counters_of(self._backend.stats())
+        all_reduce(values, group=self._group, config={"bits": _config.EXACT_BITS})
+        spent = records.difference(records.counters_of(self._backend.stats()), before)
+        self._own = {name: self._own[name] + spent[name] for name in records.COUNTERS}
+
+    def _record(self) -> None:
+        now, counted = self._clock(), records.counters_of(self._backend.stats())
+        steps, seconds = self._window, (now - self._begin) / self._window
+        difference = records.difference(counted, self._counted)
+        spent = {name: (difference[name] - self._own[name]) / steps for name in records.COUNTERS}
+        exposed = sum(self._exposed) / steps if self._exposed else None
+        choices = {} if self._state is None else self._state.choices()
+        if choices:
+            raw = sum(one.raw_bytes for one in choices.values())
+            ratio: float | None = raw / sum(one.sent_bytes() for one in choices.values())
+        else:
+            ratio = spent["bytes_raw"] / spent["bytes_sent"] if spent["bytes_sent"] else None
+        self.last = {
+            "version": records.VERSION,
+            "step": self.step_number,
+            "steps": steps,
+            "seconds_per_step": seconds,
+            "exposed_seconds": exposed,
+            "exposed": exposed / seconds if exposed is not None and seconds > 0 else None,
+            **spent,
+            "ratio": ratio,
+            "communicator": self._backend.stats()["carrier"],
+            "errors": {} if self._observer is None else dict(self._observer.errors),
+            "bits": {name: one.bits for name, one in choices.items()},
+            "codec": {name: one.codec_name for name, one in choices.items()},
+            "rank": self._rank,
+            "world_size": self._size,
+        }
+        self._begin, self._counted, self._window, self._exposed = now, counted, 0, []
+        self._own = dict.fromkeys(records.COUNTERS, 0.0)
+        for sink in list(self._sinks):
+            self._call(sink, functools.partial(sink, self.last))
+
+    def _call(self, sink: Sink, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._sinks.remove(sink)
+            name = getattr(sink, "__qualname__", type(sink).__qualname__)
+            warn(f"cgx: Monitor drops the sink {name}: {type(error).__name__}: {error}")
+
+
+def _state_of(target: Any) -> CGXState | None:
+    """The state of the hook of a DDP instance; None for a group."""
+    if target is None or isinstance(target, dist.ProcessGroup):
+        return None
+    if not isinstance(target, DistributedDataParallel):
+        raise TypeError(
+            f"Monitor of a {type(target).__name__}; allowed: a DistributedDataParallel with "
+            "cgx_hook, a ProcessGroup of the backend cgx, None for the default group"
+        )
+    states = [state for _, state in getattr(target, "_comm_hooks", ())]
+    found = [state for state in states if isinstance(state, CGXState)]
+    if not found:
+        raise ValueError(
+            "the model has no CGXState registered: model.register_comm_hook(CGXState(), cgx_hook) "
+            "comes before Monitor(model)"
+        )
+    return found[0]
+
+
+def _group_of(target: Any) -> dist.ProcessGroup:
+    if isinstance(target, DistributedDataParallel):
+        state = _state_of(target)
+        assert state is not None
+        return state.process_group or target.process_group
+    if target is not None:
+        return target
+    if not dist.is_initialized():
+        raise RuntimeError('there is no process group yet: dist.init_process_group("cgx") first')
+    return dist.distributed_c10d._get_default_group()
+
+
+def _backend_of(group: dist.ProcessGroup, target: Any) -> tuple[Any, torch.device]:
+    from torch_cgx._backend import backend_of
+    from torch_cgx._collectives import _device_of
+
+    if isinstance(target, DistributedDataParallel):
+        device = next(target.parameters()).device
+        return backend_of(group, device), device
+    try:
+        return backend_of(group, "cpu"), torch.device("cpu")
+    except ValueError:  # "cpu:gloo,cuda:cgx"
+        device = _device_of(group)
+        return backend_of(group, device), device
+
+
+def _check_ranks(group: dist.ProcessGroup, device: torch.device, every: int) -> None:
+    """ValueError, on all ranks, unless all have made a Monitor with the same `every`. A rank that
+    calls something else is noticed by the group.
+    """
+    mine = torch.tensor([every], dtype=torch.int64, device=device)
+    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, mine, group=group)
+    found = [int(part.item()) for part in parts]
+    if len(set(found)) > 1:
+        raise ValueError(f"every differs between ranks: {found}, by rank; allowed: equal values")
+
+
+def _listed(sinks: Iterable[Sink] | Sink | None) -> list[Sink]:
+    if sinks is None:
+        return [Table()]
+    found = [sinks] if callable(sinks) else list(sinks)
+    for sink in found:
+        if not callable(sink):
+            raise TypeError(
+                f"sinks holds {sink!r}; allowed: cgx_utils.monitor.Table, JsonLines, Csv, "
+                "TensorBoard, functions of a record (a dict)"
+            )
+    return found

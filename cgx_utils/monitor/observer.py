@@ -1,0 +1,113 @@
+"""Follows the buckets of one DDP instance through `cgx_hook`: exposure and sampled errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from cgx_utils.monitor.sample import Sample
+
+Clock = Callable[[], float]
+
+
+class Bucket(Protocol):
+    """The part of torch's GradBucket that is used here."""
+
+    def index(self) -> int: ...
+    def is_last(self) -> bool: ...
+
+
+class Observer:
+    """What `cgx_hook` tells of each bucket, before it reduces it.
+
+    The exposed communication of a step lasts from the end of its gradient computation to the end of
+    its backward pass, in which DDP waits for the buckets and hands the gradients over. Both moments
+    are callbacks of autograd's engine: the first is queued by the hook of the last bucket, the
+    second by the first, after DDP's own.
+
+    names_of: parameters -> their names. reduce: sums a flat fp32 tensor over the ranks, exactly, in
+    place. ended: called after each backward pass that communicated, with the exposed seconds.
+    """
+
+    def __init__(
+        self,
+        names_of: Callable[[list[torch.Tensor]], list[str]],
+        reduce: Callable[[torch.Tensor], None],
+        ended: Callable[[float | None], None],
+        world_size: int,
+        clock: Clock,
+    ):
+        self.errors: dict[str, float | None] = {}  # relative, by name, the last measured
+        self.buckets = 0  # of the last whole step
+        self.due = False  # whether this step samples a bucket
+        self._turn = 0  # the next bucket that is sampled
+        self._names_of, self._reduce, self._ended = names_of, reduce, ended
+        self._world_size = world_size
+        self._clock = clock
+        self._samples: dict[tuple[int, ...], Sample] = {}
+        self._pending: tuple[Sample, torch.Tensor, torch.Tensor] | None = None
+        self._computed: Any = None
+
+    def before(self, bucket: Any, parameters: list[torch.Tensor], buffer: torch.Tensor) -> None:
+        """Called by the hook with a bucket that has this rank's gradients."""
+        if bucket.index() == 0:
+            self._pending = None  # of a backward pass that failed
+        if self.due and self._pending is None and bucket.index() >= self._turn:
+            self._take(bucket.index(), parameters, buffer)
+        if bucket.is_last():
+            self.buckets = bucket.index() + 1
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._gradients_computed(buffer.device))
+
+    def _take(self, index: int, parameters: list[torch.Tensor], buffer: torch.Tensor) -> None:
+        if buffer.layout != torch.strided or not buffer.is_floating_point():
+            return
+        key = tuple(map(id, parameters))  # the model keeps them
+        if key not in self._samples:
+            sizes = [parameter.numel() for parameter in parameters]
+            self._samples[key] = Sample(self._names_of(parameters), sizes, buffer.device)
+        sample = self._samples[key]
+        self._pending = sample, buffer, sample.values(buffer)
+        self._turn = index + 1
+
+    def _gradients_computed(self, device: torch.device) -> None:
+        self._computed = _moment(device, self._clock)
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: self._backward_ended(device))
+
+    def _backward_ended(self, device: torch.device) -> None:
+        exposed = _seconds_between(self._computed, _moment(device, self._clock))
+        if self._pending is not None:
+            sample, buffer, mine = self._pending
+            self._pending = None
+            self._compare(sample, buffer, mine)
+        if self.due and self._turn >= self.buckets:
+            self._turn = 0
+        self.due = False
+        self._ended(exposed)
+
+    def _compare(self, sample: Sample, buffer: torch.Tensor, mine: torch.Tensor) -> None:
+        """Errors of the reduced values in `buffer`, against the exact mean of what ranks had."""
+        self._reduce(mine)
+        exact = mine.double() / self._world_size
+        for name, error in sample.errors(sample.values(buffer).double(), exact).items():
+            self.errors[name] = error if error is not None and math.isfinite(error) else None
+
+
+def _moment(device: torch.device, clock: Clock) -> Any:
+    """Seconds, or an event of a CUDA device, whose work the host does not wait for."""
+    if device.type != "cuda":
+        return clock()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _seconds_between(begin: Any, end: Any) -> float:
+    if isinstance(begin, float):
+        return float(end - begin)
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3

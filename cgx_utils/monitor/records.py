@@ -1,0 +1,38 @@
+"""The records of a `Monitor`: what their keys mean, and how they are made from counters.
+
+version: 1
+step: steps since the Monitor was made, at the end of the record's window
+steps: in the window
+seconds_per_step: wall clock between the ends of steps, mean over the window
+exposed_seconds: per step, communication that the backward pass did not hide; None without DDP
+exposed: that by seconds_per_step, 0 to 1
+bytes_raw, bytes_sent: per step, of this rank, over all its receivers
+ratio: bytes of the gradients by bytes of their encodings, without headers; without DDP
+    bytes_raw / bytes_sent (which counts each receiver); None where nothing was sent
+seconds_encode, seconds_transfer, seconds_decode: per step, of this rank's engine; they overlap the
+    backward pass
+communicator: as in "shm"
+errors: {name: relative L2 error of the reduced gradient}, of a sample of its values, against their
+    exact mean; the last that was measured. With error feedback it includes what the feedback added
+bits: {name: bits per value}, and codec: {name: as in "maxmin", "exact"}
+rank, world_size
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+VERSION = 1
+COUNTERS = ("bytes_raw", "bytes_sent", "seconds_encode", "seconds_transfer", "seconds_decode")
+
+
+def counters_of(stats: Mapping[str, Any]) -> dict[str, float]:
+    return {name: stats[name] for name in COUNTERS}
+
+
+def difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """What was counted in between; from zero if somebody has reset the counters."""
+    if any(after[name] < before[name] for name in COUNTERS):
+        return dict(after)
+    return {name: after[name] - before[name] for name in COUNTERS}

@@ -1,0 +1,235 @@
+"""`cgx bench`: what it measures, how ranks are started, and how it fails."""
+
+import argparse
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import warm
+from tests.distributed import ROOT
+from torch_cgx.cli import main as cli
+from torch_cgx.cli.bench import _hosts, sizes
+from torch_cgx.cli.bench.measure import TILE, compare, contribution
+from torch_cgx.cli.bench.show import advice, text_of, wrong
+
+SMALL = ["--sizes", "4K,16K", "--bits", "32,4", "--repeats", "2"]
+
+
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("4K", [4096]),
+        ("1M,4K,4K", [4096, 1 << 20]),
+        ("4K-1M", [4096, 16384, 65536, 262144, 1 << 20]),
+        ("4K-20K", [4096, 16384]),
+    ],
+)
+def test_sizes(text, found):
+    assert sizes(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "5", "4K-", "1M-4K", "x", "4K,,8K", "-4K"])
+def test_bad_sizes(text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        sizes(text)
+
+
+def test_hosts():
+    assert _hosts("a,b:2") == [("a", 1), ("b", 2)]
+    for text in ("", "a,", "a:0", "a:x", "-oProxyCommand=x"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            _hosts(text)
+
+
+def test_contributions_repeat_what_is_drawn():
+    long = contribution(1, TILE + 5, "cpu")
+    assert torch.equal(long[TILE:], long[:5])
+    assert torch.equal(contribution(1, 7, "cpu")[:3], contribution(1, 7, "cpu")[:3])
+    assert not torch.equal(contribution(0, 7, "cpu"), contribution(1, 7, "cpu"))
+
+
+def _row(method, bits, seconds, nbytes=4096, **other):
+    return {
+        "bytes": nbytes,
+        "method": method,
+        "bits": bits,
+        "communicator": "shm",
+        "equal": True,
+        "relative_error": 0.1,
+        "seconds": seconds,
+        "seconds_p10": seconds,
+        "seconds_p90": seconds,
+        "algbw": 1.0,
+        "busbw": 1.0,
+        "bytes_sent": 100.0,
+        "bytes_counted": True,
+        "vs_gloo": 1.0,
+        "samples": [seconds],
+        **other,
+    }
+
+
+def test_ratios_are_within_repetitions():
+    rows = compare(
+        [
+            _row("gloo fp32", 32, 2, samples=[2.0, 20.0, 2.0]),
+            _row("cgx maxmin 4 bits", 4, 1, samples=[1.0, 5.0, 4.0]),
+        ]
+    )
+    assert [row["vs_gloo"] for row in rows] == [1.0, 2.0]
+
+
+def test_advice():
+    def rows(small, large):
+        exact = [_row("gloo fp32", 32, 1.0, size) for size in (4096, 8192)]
+        return [*exact, _row("cgx x", 4, small), _row("cgx x", 4, large, 8192)]
+
+    assert advice(rows(2.0, 0.5)).startswith("Compression pays from 8 KiB on: at 8 KiB cgx x is 2.")
+    assert advice(rows(0.5, 0.5)).startswith("Compression pays from 4 KiB on")
+    assert advice(rows(0.5, 2.0)).startswith("Compression does not pay here: at 8 KiB cgx x takes")
+    assert advice([_row("gloo fp32", 32, 1.0)]).startswith("Nothing was compressed")
+
+
+def test_ranks_with_different_results_are_wrong():
+    assert wrong([_row("a", 4, 1.0), _row("b", 4, 1.0, equal=False)]) == [
+        "b at 4 KiB: ranks got different results"
+    ]
+    assert "~100 B" in text_of([_row("a", 4, 1.0, bytes_counted=False)])
+
+
+def run(*words, timeout=120, **options):
+    return subprocess.run(
+        [*warm.python(), "-m", "torch_cgx", "bench", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_local_ranks(tmp_path, ranks):
+    files = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "plot")}
+    words = [word for name, file in files.items() for word in (f"--{name}", str(file))]
+    words[-1] = str(tmp_path / "out.png")
+    done = run("--ranks", f"{ranks}", "--codec", "maxmin,rotated", *SMALL, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("vs gloo") == 1
+    found = json.loads(files["json"].read_text())
+    assert found["facts"]["ranks"] == ranks and found["facts"]["hosts"] == 1
+    rows = found["rows"]
+    names = ["gloo fp32", "gloo fp16", "cgx exact", "cgx maxmin 4 bits", "cgx rotated 4 bits"]
+    assert [row["method"] for row in rows] == names * 2
+    for row in rows:
+        assert row["equal"]
+        assert row["algbw"] == pytest.approx(row["bytes"] / row["seconds"] / 1e9)
+        assert row["busbw"] == pytest.approx(row["algbw"] * 2 * (ranks - 1) / ranks)
+        assert row["communicator"] == ("shm" if row["method"].startswith("cgx") else "gloo")
+        low, high = {4: (0.05, 0.2), 16: (0, 5e-3), 32: (0, 1e-6)}[row["bits"]]
+        assert low <= row["relative_error"] < high
+    by_name = {(row["method"], row["bytes"]): row["bytes_sent"] for row in rows}
+    assert by_name["gloo fp32", 16384] == 2 * (ranks - 1) / ranks * 16384
+    if ranks == 2:  # 4096 values at 4 bits with 8 bytes for each 512, and a header
+        assert 2048 + 64 < by_name["cgx maxmin 4 bits", 16384] < 2048 + 64 + 100
+    table = list(csv.DictReader(files["csv"].open()))
+    assert [row["method"] for row in table] == names * 2
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(Path("/dev/shm").glob(f"cgx-*-{os.getpid()}*"))
+
+
+def test_under_torchrun_the_ranks_that_are_there_are_used():
+    command = [*warm.python(), "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "torch_cgx", "bench", *SMALL]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ranks 2, hosts 1") == 1
+    assert done.stdout.count("cgx maxmin 4 bits") == 3  # two rows, and the advice
+
+
+def test_hosts_are_reached_by_the_named_command(tmp_path):
+    """A stand-in for ssh that runs the command on this machine, as another host."""
+    rsh = tmp_path / "rsh"
+    rsh.write_text(
+        f'#!/bin/sh\necho "$1" >> {tmp_path}/called\nexport CGX_HOST_ID="$1"\nexec sh -c "$2"\n'
+    )
+    rsh.chmod(0o755)
+    words = ["--hosts", "localhost,127.0.0.1", "--rsh", str(rsh), *SMALL]
+    done = run(*words, "--json", str(tmp_path / "out.json"))
+    assert done.returncode == 0, done.stderr
+    assert sorted((tmp_path / "called").read_text().split()) == ["127.0.0.1", "localhost"]
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["facts"]["hosts"] == 2
+    assert {row["communicator"] for row in found["rows"]} == {"gloo"}
+
+
+@pytest.mark.parametrize(
+    "words, status, text",
+    [
+        (["--sizes", "5"], 2, "size '5'; allowed: positive multiples of 4 bytes"),
+        (["--bits", "9"], 2, "bits '9'; allowed: 1 to 8, 16, 32"),
+        (["--codec", "zip"], 1, "--codec zip: no such codec; allowed: maxmin, rotated, trellis"),
+        (["--codec", "trellis", "--bits", "8"], 1, "--bits 8: trellis has no 8 bits"),
+        (["--interface", "nope0"], 1, "has no such interface"),
+        (["--json", "/nowhere/file"], 1, "cannot write /nowhere/file: No such file"),
+        (["--hosts", "a", "--ranks", "2"], 1, "--ranks is for this host"),
+        (["--hosts", "localhost", "--rsh", "/nowhere/ssh"], 1, "'/nowhere/ssh' does not start"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, words, status, text):
+    assert cli(["bench", *words]) == status
+    err = capsys.readouterr().err
+    assert text in err and err.count("\n") == 1
+
+
+def test_a_host_that_cannot_be_reached_is_named():
+    done = run("--hosts", "localhost", "--rsh", "false", *SMALL)
+    assert done.returncode == 1
+    assert done.stderr == "cgx bench: rank 0 on localhost ended with status 1\n"
+
+
+def test_sizes_beyond_the_memory_are_refused():
+    done = run("--sizes", "4096G")
+    assert done.returncode == 1
+    assert done.stderr.startswith("cgx bench: --sizes up to 4096 GiB takes about")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_rank_that_is_missing_ends_the_others():
+    env = {**os.environ, "RANK": "1", "WORLD_SIZE": "2"}
+    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    done = run("--timeout", "2", *SMALL, env=env)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("cgx bench: rank 1 on") and "127.0.0.1:1 within 2 s" in last
+
+
+def test_a_killed_rank_ends_the_command_and_leaves_nothing():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch_cgx", "bench", "--sizes", "64M", "--repeats", "1000"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    before = set(Path("/dev/shm").iterdir())
+    limit = time.monotonic() + 60
+    while len(children.read_text().split()) < 2 and time.monotonic() < limit:
+        time.sleep(0.05)
+    pids = [int(pid) for pid in children.read_text().split()]
+    os.kill(pids[1], signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.count("\n") == 1 and said.startswith("cgx bench: rank ")
+    for pid in pids:
+        assert not Path(f"/proc/{pid}").exists()
+    assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "cgx" in path.name]

@@ -1,0 +1,169 @@
+"""Starts the ranks of `cgx bench`: processes of this host, or of others by ssh.
+
+This process serves the store at which they meet, and ends all of them as soon as one fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_cgx.cli.errors import CliError
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
+
+
+@dataclass
+class Rank:
+    number: int
+    host: str
+    process: subprocess.Popen[bytes]
+    said: Path  # its stderr; of rank 0 the terminal has it
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns the exit status of rank 0; CliError names the rank that failed, and its last line."""
+    places = _places(args)
+    store = _serve(len(places))
+    with tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
+        ranks: list[Rank] = []
+        try:
+            for number, (host, local, beside) in enumerate(places):
+                env = {
+                    "RANK": f"{number}",
+                    "WORLD_SIZE": f"{len(places)}",
+                    "LOCAL_RANK": f"{local}",
+                    "LOCAL_WORLD_SIZE": f"{beside}",
+                    "MASTER_ADDR": _address_for(host) if args.hosts else "127.0.0.1",
+                    "MASTER_PORT": f"{store.port}",
+                    # The store is this process's: no rank serves one.
+                    "TORCHELASTIC_USE_AGENT_STORE": "True",
+                    "TORCH_CGX_BENCH_STARTED": "1",
+                    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+                }
+                if args.interface:
+                    env["GLOO_SOCKET_IFNAME"] = args.interface
+                ranks.append(_start(args, number, host, env, Path(folder, f"rank{number}")))
+            return _wait(ranks)
+        finally:
+            _end(ranks)
+
+
+def _places(args: argparse.Namespace) -> list[tuple[str, int, int]]:
+    """(host, local rank, ranks of the host) of every rank; an empty host is this one."""
+    if args.hosts and args.ranks:
+        raise CliError("--ranks is for this host; --hosts has its own numbers, as in a:2,b:2")
+    hosts = args.hosts or [("", args.ranks or 2)]
+    return [(host, local, number) for host, number in hosts for local in range(number)]
+
+
+def _serve(size: int) -> Any:
+    from torch._C._distributed_c10d import TCPStore
+
+    try:
+        return TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise CliError(f"cannot listen for {size} ranks on this host: {reason}") from None
+
+
+def _address_for(host: str) -> str:
+    """This host's address on the route to another; nothing is sent."""
+    name = host.rpartition("@")[2]
+    try:
+        found = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
+        with socket.socket(found[0][0], socket.SOCK_DGRAM) as probe:
+            probe.connect(found[0][4])
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise CliError(f"--hosts {host}: {error.strerror or error}") from None
+
+
+def _start(
+    args: argparse.Namespace, number: int, host: str, env: dict[str, str], said: Path
+) -> Rank:
+    command = [args.python or sys.executable, "-m", "torch_cgx", "bench", *_arguments(args, number)]
+    if host:
+        variables = [f"{name}={value}" for name, value in (*env.items(), *_passed())]
+        remote = ["cd", os.getcwd(), "2>/dev/null;", "exec", "env", *map(shlex.quote, variables)]
+        command = [*shlex.split(args.rsh), host, " ".join([*remote, *map(shlex.quote, command)])]
+    try:
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=None if number == 0 else subprocess.DEVNULL,
+                stderr=None if number == 0 and sys.stderr.isatty() else file,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise CliError(f"{command[0]!r} does not start: {error.strerror}") from None
+    return Rank(number, host, process, said)
+
+
+def _passed() -> list[tuple[str, str]]:
+    """Variables that the other hosts get, too."""
+    names = ("PYTHONPATH", "LD_LIBRARY_PATH")
+    return [(n, v) for n, v in os.environ.items() if n in names or n.startswith("CGX_")]
+
+
+def _arguments(args: argparse.Namespace, number: int) -> list[str]:
+    words = ["--sizes", ",".join(map(str, args.sizes)), "--bits", ",".join(map(str, args.bits))]
+    words += ["--codec", ",".join(args.codec), "--device", args.device]
+    words += ["--repeats", f"{args.repeats}", "--timeout", f"{args.timeout}"]
+    if number == 0:
+        for name in ("json", "csv", "plot"):
+            path = getattr(args, name)
+            words += [f"--{name}", str(path.absolute())] if path else []
+    return words
+
+
+def _wait(ranks: Sequence[Rank]) -> int:
+    left = list(ranks)
+    while left:
+        for rank in list(left):
+            status = rank.process.poll()
+            if status is None:
+                continue
+            left.remove(rank)
+            if status != 0:
+                raise CliError(_reason(rank, status))
+        time.sleep(_POLL_SECONDS)
+    return 0
+
+
+def _reason(rank: Rank, status: int) -> str:
+    """The last line that a rank wrote, or how it ended."""
+    lines = rank.said.read_text(errors="replace").strip().splitlines()
+    where = f"rank {rank.number}" + (f" on {rank.host}" if rank.host else "")
+    how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
+    if lines and lines[-1].startswith("cgx bench: "):
+        return lines[-1].removeprefix("cgx bench: ")
+    return f"{where} {how}" + (f": {lines[-1]}" if lines and status > 0 else "")
+
+
+def _end(ranks: Sequence[Rank]) -> None:
+    """Nothing stays: SIGTERM to what still runs, then SIGKILL."""
+    for kind, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
+        running = [rank for rank in ranks if rank.process.poll() is None]
+        for rank in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.process.pid, kind)
+        limit = time.monotonic() + seconds
+        for rank in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rank.process.wait(max(0.0, limit - time.monotonic()))
