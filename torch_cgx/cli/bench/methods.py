@@ -45,11 +45,12 @@ def check_codecs(names: Sequence[str], bits: Sequence[int]) -> None:
         if name not in known:
             raise CliError(f"--codec {name}: no such codec; allowed: {', '.join(known)}")
     for number in bits:
-        if number <= 8 and not any(_has(name, number) for name in names):
+        if number <= 8 and not any(has(name, number) for name in names):
             raise CliError(f"--bits {number}: {', '.join(names)} has no {number} bits")
 
 
-def _has(codec: str, bits: int) -> bool:
+def has(codec: str, bits: int) -> bool:
+    """Whether a codec has that many bits."""
     from torch_cgx import _config
 
     try:
@@ -77,7 +78,7 @@ def methods(
             found.append(_cgx("cgx 16 bits", 16, "", {"bits": 16}))
         else:
             for codec in codecs:
-                if _has(codec, number):
+                if has(codec, number):
                     config = {"bits": number, "codec": codec}
                     found.append(_cgx(f"cgx {codec} {number} bits", number, codec, config))
     return found

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from torch_cgx.cli.bench.measure import Row
-from torch_cgx.cli.bench.methods import BASE
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.output import size_text, table, time_text
 
