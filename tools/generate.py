@@ -1,5 +1,6 @@
-"""Writes what follows from the engine's declarations: the stub of torch_cgx.codecs, and the
-constructor of Options in torch_cgx/_C.pyi.
+"""Writes what follows from the engine's declarations: the stub of torch_cgx.codecs, and in
+torch_cgx/_C.pyi the errors and Options. Docstrings go along, for editors and for `make docs`,
+which read stubs only.
 
     python tools/generate.py           # after a change of csrc/codec/families or of a setting
     python tools/generate.py --check   # fails where a file is not as it would be written
@@ -10,7 +11,9 @@ Needs the built extension.
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,10 @@ sys.path.insert(0, str(ROOT))
 from torch_cgx import _C, codecs  # noqa: E402
 
 BEGIN, END = "# begin: made by tools/generate.py\n", "# end\n"
+ERRORS = (
+    "CgxError TimeoutError PeerLostError AbortedError MismatchError NonFiniteError ResourceError"
+)
+WIDTH = 96  # of a class's docstring
 # By Setting::kind: what the constructor takes.
 TYPES = {
     "integer": "int",
@@ -68,7 +75,9 @@ def _method_stub(name: str) -> str:
 
 def _class_stub(family: dict[str, Any]) -> str:
     rows = [p for p in family["parameters"] if p["kind"] != "integer" or p["low"] != p["high"]]
-    text = f"class {family['python']}(Codec):\n    def __init__(\n        self,\n"
+    text = f"class {family['python']}(Codec):\n"
+    text += _docstring(getattr(codecs, family["python"]).__doc__)
+    text += "    def __init__(\n        self,\n"
     for row in rows:
         default = '"' + row["value"] + '"' if row["type"] == "str" else repr(row["value"])
         text += f"        {row['name']}: {row['type']} = {default},\n"
@@ -85,17 +94,59 @@ def options_lines() -> str:
     )
 
 
-def between_marks(text: str, lines: str) -> str:
-    before, rest = text.split(" " * 8 + BEGIN)
-    _, after = rest.split(" " * 8 + END)
-    return before + " " * 8 + BEGIN + lines + " " * 8 + END + after
+def options_docstring() -> str:
+    """What `help(Options)` says first, then the settings."""
+    lines = [_C.Options.__doc__.split("\n\nbits: ")[0], "", "Args:"]
+    for row in _C.settings():
+        when = "at each call" if row["per_call"] else "when the group is made"
+        default = row["value"] if row["value"] != "" else "empty"
+        said = f"{row['name']}: {row['meaning']}. Allowed: {row['allowed']}; default {default}. "
+        said += f"{row['variable']}, read {when}."
+        lines += textwrap.wrap(
+            said.replace(",", ", ").replace(",  ", ", "),
+            WIDTH,
+            initial_indent=" " * 4,
+            subsequent_indent=" " * 8,
+        )
+    return _docstring("\n".join(lines))
+
+
+def _docstring(text: str) -> str:
+    """A docstring in a class; paragraphs with too long a line are filled anew."""
+    parts = text.split("\n\n")
+    long = [max(map(len, part.splitlines())) > WIDTH for part in parts]
+    text = "\n\n".join(
+        textwrap.fill(p, WIDTH) if too_long else p for p, too_long in zip(parts, long, strict=True)
+    )
+    return textwrap.indent(f'"""{text}\n"""\n', " " * 4)
+
+
+def errors() -> str:
+    """The classes of errors."""
+    text = ""
+    for name in ERRORS.split():
+        made = getattr(_C, name)
+        bases = ", ".join(base.__name__ for base in made.__bases__)
+        ignored = "  # type: ignore[misc]" if name in bases else ""
+        text += f'class {name}({bases}):{ignored}\n    """{made.__doc__}"""\n\n'
+    return text
+
+
+def between_marks(text: str, parts: list[str]) -> str:
+    """The text with these parts, in their order, between its marks."""
+    between = re.compile(f"({re.escape(BEGIN)}).*?( *{re.escape(END)})", re.DOTALL)
+    if len(between.findall(text)) != len(parts):
+        sys.exit(f"torch_cgx/_C.pyi: {len(parts)} pairs of marks are needed: {BEGIN}{END}")
+    given = iter(parts)
+    return between.sub(lambda found: found[1] + next(given) + found[2], text)
 
 
 def files() -> dict[Path, str]:
     stub = ROOT / "torch_cgx" / "_C.pyi"
+    made = [errors(), options_docstring(), options_lines()]
     return {
         ROOT / "torch_cgx" / "codecs.pyi": codecs_stub(),
-        stub: between_marks(stub.read_text(), options_lines()),
+        stub: between_marks(stub.read_text(), made),
     }
 
 

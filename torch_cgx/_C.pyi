@@ -10,14 +10,29 @@ from torch._C._distributed_c10d import Backend, Store
 
 __version__: str
 
-class CgxError(RuntimeError): ...
-class TimeoutError(CgxError, TimeoutError): ...  # type: ignore[misc]
-class PeerLostError(CgxError): ...
-class AbortedError(CgxError): ...
-class MismatchError(CgxError): ...
-class NonFiniteError(CgxError): ...
-class ResourceError(CgxError): ...
+# begin: made by tools/generate.py
+class CgxError(RuntimeError):
+    """Something failed while ranks talked to each other; the group is broken."""
 
+class TimeoutError(CgxError, TimeoutError):  # type: ignore[misc]
+    """A wait passed its deadline."""
+
+class PeerLostError(CgxError):
+    """A peer has ended or cannot be reached."""
+
+class AbortedError(CgxError):
+    """The group was aborted, on this or another rank."""
+
+class MismatchError(CgxError):
+    """Ranks disagree on what they are doing."""
+
+class NonFiniteError(CgxError):
+    """A NaN or an Inf under nonfinite="raise"."""
+
+class ResourceError(CgxError):
+    """The machine lacks something, e.g. room in /dev/shm."""
+
+# end
 class Codec:
     def __init__(self, codec: str = "maxmin", **parameters: Any) -> None: ...
     @property
@@ -72,6 +87,88 @@ def set_cpu_level(name: str) -> None: ...
 def cpu_levels() -> str: ...
 
 class Options(Backend.Options):
+    # begin: made by tools/generate.py
+    """Settings of a cgx group: `pg_options` of init_process_group and new_group.
+
+        Options(bits=4, bucket_size=1024)
+
+    All arguments are keywords. None counts as absent: the environment variable applies, else the
+    default. Settings that are read at each call may change between calls, on all ranks at the same
+    call. ValueError and TypeError name a bad value and what is allowed. Immutable and hashable.
+
+    Args:
+        bits: Bits per value. 1 to 8 compress; 16 sends fp32 as bf16 or fp16; all others are exact.
+            Allowed: integers from 1 to 32; default 32. CGX_COMPRESSION_QUANTIZATION_BITS, read at
+            each call.
+        codec: Codec; bf16 and fp16 need `bits` 16, which selects one of them anyway. Allowed: one
+            of bf16, fp16, maxmin, rotated, trellis; default maxmin. CGX_COMPRESSION_TYPE, read when
+            the group is made.
+        bucket_size: Number of values that share a minimum and a step (8 bytes on the wire).
+            Allowed: integers from 1 to 1099511627776; default 512. CGX_COMPRESSION_BUCKET_SIZE,
+            read at each call.
+        rounding: Rounding of values to levels. Allowed: one of nearest, stochastic; default
+            nearest. CGX_COMPRESSION_ROUNDING, read when the group is made.
+        seed: Seed of random numbers: of stochastic rounding, and of the signs of a rotation.
+            Allowed: integers from 0 to 9223372036854775807; default 0. CGX_COMPRESSION_SEED, read
+            when the group is made.
+        skip_incomplete_buckets: 1: the last numel mod bucket_size values are sent exactly. Allowed:
+            0 or 1; default False. CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS, read at each call.
+        block_size: Number of values that are rotated together and share a scale (4 bytes on the
+            wire). Allowed: powers of two from 256 to 4096; default 1024.
+            CGX_COMPRESSION_BLOCK_SIZE, read at each call.
+        scale: Scale of a block: mse has the least error, unbiased the right mean over ranks and
+            steps. Allowed: one of mse, unbiased; default mse. CGX_COMPRESSION_SCALE, read at each
+            call.
+        half: Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520 on
+            become infinite. Allowed: one of bf16, fp16; default bf16. CGX_HALF, read at each call.
+        min_size: Tensors and layers with fewer values are exact; at least 16. Allowed: integers
+            from 0 to 9223372036854775807; default 16. CGX_COMPRESSION_MINIMAL_SIZE, read when the
+            group is made.
+        nonfinite: NaN and Inf: propagate makes their bucket NaN on all ranks; raise is an error on
+            all ranks. Allowed: one of propagate, raise; default propagate. CGX_NONFINITE, read when
+            the group is made.
+        collectives: Collectives that the group's `bits` apply to. Allowed: a comma-separated list
+            (or 'none') of all_reduce, reduce_scatter, all_gather; default all_reduce,
+            reduce_scatter. CGX_COMPRESS_COLLECTIVES, read when the group is made.
+        inner_communicator: Communicator inside a host; NCCL applies to CUDA tensors only. Allowed:
+            one of SHM, MPI, NCCL, GLOO; default SHM. CGX_INNER_COMMUNICATOR_TYPE, read when the
+            group is made.
+        cross_communicator: Communicator between hosts. AUTO: Gloo; for CUDA tensors NCCL if torch
+            has it. Allowed: one of AUTO, MPI, NCCL, GLOO; default AUTO.
+            CGX_CROSS_COMMUNICATOR_TYPE, read when the group is made.
+        cuda_backend: Backend of CUDA collectives that the engine does not reduce. AUTO: NCCL if
+            torch has it, else Gloo. Allowed: one of AUTO, NCCL, GLOO; default AUTO.
+            CGX_CUDA_BACKEND, read when the group is made.
+        inner_reduction: Algorithm of a group on one host. Allowed: one of AUTO, SRA, ONESHOT, RING;
+            default AUTO. CGX_INNER_REDUCTION_TYPE, read when the group is made.
+        cross_reduction: Algorithm between hosts. Allowed: one of AUTO, SRA, ONESHOT, RING; default
+            AUTO. CGX_CROSS_REDUCTION_TYPE, read when the group is made.
+        intra_broadcast: 1: one rank of each host communicates with other hosts; 0: as many ranks as
+            the smallest host has. Allowed: 0 or 1; default False. CGX_INTRA_BROADCAST, read when
+            the group is made.
+        intra_compress: Whether to compress inside hosts. AUTO compresses if the whole group is on
+            one host, or if the ranks of a host do not share memory. Allowed: 0, 1 or AUTO; default
+            AUTO. CGX_INTRA_COMPRESS, read when the group is made.
+        fusion_buffer_mb: Largest size of one exchange over Gloo or MPI, in MiB; a longer bucket
+            travels alone. Allowed: integers from 1 to 65536; default 64. CGX_FUSION_BUFFER_SIZE_MB,
+            read when the group is made.
+        shm_segment_kb: Largest size of one exchange over shared memory, in KiB; `/dev/shm` holds
+            two such blocks per rank. Allowed: integers from 16 to 1048576; default 1024.
+            CGX_SHM_SEGMENT_KB, read when the group is made.
+        segment_kb: Target size of one message between hosts, in KiB: while one travels, the next is
+            encoded. Allowed: integers from 1 to 1048576; default 512. CGX_SEGMENT_KB, read when the
+            group is made.
+        checksum: 1: a CRC-32C follows every message of the engine; an altered message is an error.
+            Allowed: 0 or 1; default False. CGX_CHECKSUM, read when the group is made.
+        autotune: 1: send more bits than asked, up to exact, where this is faster; measured on the
+            group's link. Allowed: 0 or 1; default False. CGX_AUTOTUNE, read when the group is made.
+        log: Lines on stderr: info logs each group; debug logs each call with the communicator used
+            and the reason. Allowed: one of off, warn, info, debug; default warn. CGX_LOG, read when
+            the group is made.
+        host_id: Ranks with different values count as on different hosts. Allowed: any text; default
+            empty. CGX_HOST_ID, read when the group is made.
+    """
+    # end
     def __init__(
         self,
         *,
