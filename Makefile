@@ -208,7 +208,7 @@ bench-check: build  ## measure some ratios again; fail where one has lost 20 % o
 	$(BIN)/python -m benchmarks check
 
 docs: $(VENV)-docs/.ready  ## build the documentation site into build/site; fail on bad links
-	@NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
 	@echo "Documentation: file://$(CURDIR)/build/site/index.html"
 
 notebook: $(VENV)/.built $(VENV)-docs/.ready  ## run examples/tutorial.ipynb and compare its outputs with the saved ones

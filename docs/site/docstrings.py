@@ -58,10 +58,10 @@ def to_markdown(text: str, names: set[str]) -> str:
 def _section(match: re.Match[str]) -> str:
     title, body = match[1], textwrap.dedent(match[2]).strip()
     if title == "Returns":
-        return f"{TITLES[title]}{body}\n"
+        return f"{TITLES[title]}{body}\n\n"
     items = re.split(r"\n(?=\S)", body)
-    rows = [item.partition(":")[::2] for item in items]
-    return TITLES[title] + _definitions([(names, said) for names, said in rows]) + "\n"
+    rows = [(item.partition(":")[0], item.partition(":")[2]) for item in items]
+    return TITLES[title] + _definitions(rows) + "\n\n"
 
 
 def _paragraphs(text: str) -> list[str]:

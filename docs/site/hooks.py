@@ -11,6 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -59,7 +60,28 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Makes the document's links those of the site, and drops its marks for tests."""
     here = page.file.src_uri
     text = re.sub(r"^<!--.*?-->\n", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    text = "".join(deepened(text.splitlines(keepends=True)))
     return LINK.sub(lambda match: rewritten(match, here, config.repo_url), text)
+
+
+def deepened(lines: list[str]) -> Iterator[str]:
+    """Lists as Python-Markdown wants them: contents indented by 4, where GitHub takes 2 or 3, and a
+    blank line after an item of several paragraphs."""
+    width = 0  # of the marker of the list that the line is in; 0: of none
+    code = after_blank = paragraphs = False
+    for line in lines:
+        code ^= line.startswith("```")
+        marker = re.match(r"([-*]|\d\d?\.) +", line)
+        if marker and not code and (width or after_blank):
+            if paragraphs and not after_blank:
+                yield "\n"
+            width, paragraphs = marker.end(), False
+        elif after_blank and line.strip() and not line.startswith(" " * width):
+            width, paragraphs = 0, False
+        inside = width and not code and line.startswith(" " * width)
+        paragraphs |= bool(inside and after_blank)
+        yield " " * (4 - width) + line if inside else line
+        after_blank = not line.strip()
 
 
 def rewritten(match: re.Match[str], here: str, repository: str | None) -> str:
