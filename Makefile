@@ -207,6 +207,7 @@ bench: build  ## run all benchmarks, write benchmarks/results/ (some forty minut
 bench-check: build  ## measure some ratios again; fail where one has lost 20 % of benchmarks/results/baseline.json
 	$(BIN)/python -m benchmarks check
 
+# Not --quiet, which would hide the warnings from --strict too.
 docs: $(VENV)-docs/.ready  ## build the documentation site into build/site; fail on bad links
 	@NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict
 	@echo "Documentation: file://$(CURDIR)/build/site/index.html"

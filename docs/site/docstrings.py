@@ -14,6 +14,7 @@ from typing import Any
 import griffe
 
 NAMES = r"`?[a-z_]\w*`?(?:(?:, | and )`?[a-z_]\w*`?)*"
+VARIABLE = re.compile(r"(?<![`\w])((?:CGX|TORCH)_\w+)(?!`)")
 SECTION = re.compile(r"^(Args|Raises|Returns):\n((?:[ ]{4,}.*\n?|\n)+)", re.MULTILINE)
 TITLES = {"Args": "", "Raises": "**Raises**\n\n", "Returns": "**Returns** "}
 
@@ -79,7 +80,7 @@ def _paragraph(part: str, names: set[str]) -> str:
         if set(re.findall(r"\w+", match[1].replace(" and ", " "))) <= names
     ]
     if not found:
-        return part
+        return VARIABLE.sub(r"`\1`", part)
     ends = [match.start() for match in found[1:]] + [len(flat)]
     rows = [(m[1], flat[m.end() : end].strip(" ;")) for m, end in zip(found, ends, strict=True)]
     before = flat[: found[0].start()].strip()
@@ -95,5 +96,6 @@ def _definitions(rows: list[tuple[str, str]]) -> str:
     lines = []
     for names, said in rows:
         terms = re.sub(r"\w+", lambda match: f"`{match[0]}`", names.replace("`", ""))
-        lines.append(f"{terms.replace('`and`', 'and')}\n\n:   {' '.join(said.split())}")
+        text = VARIABLE.sub(r"`\1`", " ".join(said.split()))
+        lines.append(f"{terms.replace('`and`', 'and')}\n\n:   {text}")
     return "\n\n".join(lines)

@@ -64,6 +64,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return LINK.sub(lambda match: rewritten(match, here, config.repo_url), text)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Marks cells with sentences in them, which site.css keeps from getting narrow on a phone."""
+    return re.sub(r"<td>(.*?)</td>", marked, html)
+
+
+def marked(cell: re.Match[str]) -> str:
+    """A cell of a table, with a class if its text is long."""
+    text = re.sub(r"<[^>]*>", "", cell[1])
+    return f'<td class="long">{cell[1]}</td>' if len(text) > 45 else cell[0]
+
+
 def deepened(lines: list[str]) -> Iterator[str]:
     """Lists as Python-Markdown wants them: contents indented by 4, where GitHub takes 2 or 3, and a
     blank line after an item of several paragraphs."""
