@@ -189,8 +189,12 @@ def test_a_build_where_torch_is_not_installed_says_so(monkeypatch, tmp_path):
 
 def test_everything_the_makefile_installs_is_pinned():
     lines = re.findall(r"^\w+_PACKAGES := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    names = {name for line in lines for name in line.split()}
-    assert {"torch", "ninja", "pytest", "ruff"} <= names
+    files = [name for line in lines for name in re.findall(r"-r (\S+)", line)]
+    names = {name for line in lines for name in re.sub(r"-r \S+", "", line).split()}
+    assert {"torch", "ninja", "pytest", "ruff"} <= names and files == ["docs/requirements.txt"]
+    for path in files:
+        for line in (ROOT / path).read_text().splitlines():
+            assert re.fullmatch(r"#.*|[\w.-]+==[\w.]+", line), f"{path}: {line}"
     constraints = (ROOT / "constraints.txt").read_text()
     pinned = set(re.findall(r"^([\w.-]+)==", constraints, re.MULTILINE))
     assert names <= pinned, names - pinned
