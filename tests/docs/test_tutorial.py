@@ -45,8 +45,18 @@ def _run(rank, world_size, source):
     return out.getvalue().splitlines()
 
 
-# In new processes, whose groups come from the environment. Accuracies may differ between CPUs by
-# some of 899 pictures; all other lines may not.
+def same(line: str, expected: str) -> bool:
+    """Equal but for accuracies and errors, which differ a little between CPUs."""
+    for mine, theirs in zip(line.split(), expected.split(), strict=True):
+        if re.fullmatch(r"0\.\d+", theirs):
+            if abs(float(mine) - float(theirs)) > 0.2 * float(theirs):
+                return False
+        elif mine != theirs:
+            return False
+    return True
+
+
+# In new processes, whose groups come from the environment.
 @pytest.mark.parametrize("name", ["gloo", "cgx"])
 def test_script_prints_what_the_page_shows(name):
     source = script() if name == "gloo" else changed(script())
@@ -56,7 +66,9 @@ def test_script_prints_what_the_page_shows(name):
     (said,) = (float(match[1]) for match in map(PERCENT.match, first) if match)
     (claimed,) = (float(match[1]) for match in map(PERCENT.match, expected) if match)
     assert abs(said - claimed) < 1.5
-    assert [PERCENT.sub("", line) for line in first] == [PERCENT.sub("", line) for line in expected]
+    assert len(first) == len(expected)
+    for line, other in zip(first, expected, strict=True):
+        assert same(PERCENT.sub("", line), PERCENT.sub("", other)), f"{line!r}, not {other!r}"
 
 
 def test_errors_are_those_that_the_page_shows(capsys):
@@ -79,7 +91,7 @@ def test_commands_exist():
     from torch_cgx.cli.main import COMMANDS
 
     named = set(re.findall(r"`cgx (\w+)`", TEXT))
-    assert named == {"doctor", "bench", "advise"} and named <= set(COMMANDS) | {"COMMAND"}
+    assert named == {"doctor", "bench", "advise"} and named <= set(COMMANDS)
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^    make (\w+)", TEXT, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
