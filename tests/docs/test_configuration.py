@@ -18,7 +18,8 @@ BUILD = set(BUILD_VARIABLES)
 PAGE = (ROOT / "docs" / "configuration.md").read_text()
 SETTINGS = {row["option"]: row for row in table(marked(PAGE, "settings"))}
 TESTS = {
-    f"CGX_TEST_{name}" for name in ("GPU", "HOSTS", "MPICH", "OPENMPI", "WARM", "WRITE_GOLDEN")
+    f"CGX_TEST_{name}"
+    for name in ("GPU", "HOSTS", "MPICH", "OPENMPI", "SITE", "WARM", "WRITE_GOLDEN")
 }
 
 
