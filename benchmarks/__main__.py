@@ -91,6 +91,7 @@ _ALL = (
         "hosts_training",
         ("--runs", "2", "--steps", "40"),
     ),
+    Part("advice", "training.advice", "steps that cgx advise predicts, measured", "advice"),
     Part("adaptive", "training.adaptive", "bits per layer, against uniform bits", "adaptive"),
     Part("fsdp", "training.fsdp", "FSDP2 with compressed gradients and weights", "fsdp"),
     Part("monitor", "training.monitor", "what watching a training costs", "monitor"),

@@ -1,0 +1,160 @@
+"""How well `cgx advise` predicts a training step: predicted against measured, between hosts.
+
+    python -m benchmarks.training.advice [--rates 100mbit 1gbit] [--runs 3] [--steps 40] [--quick]
+        [--json FILE] [--plot FILE]
+
+Trains examples/train_gpt.py on two hosts made of network namespaces (needs Linux, root, iproute2),
+as benchmarks.training.hosts does, with gloo and with cgx at several settings, in turns. The cost
+model (torch_cgx/cost) gets what `cgx advise` would have: the layers, the codecs' speeds, measured
+in this process, and the computation with its buckets, measured on the same hosts in the same run
+with nothing sent. Reported are medians over the runs, and predicted / measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a file: the repository's root instead of this folder
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from benchmarks import _command, _ranks
+from benchmarks._command import at_least
+from benchmarks.training.hosts import TrainingMethod, compute, train
+from benchmarks.training.step_model import EXAMPLES, Compute
+from testbed.bed import hosts
+from testbed.network import parse_rate
+from torch_cgx.cli.advise import choose
+from torch_cgx.cli.advise.source import Profile
+from torch_cgx.cost import Layer, buckets_of
+
+HOSTS = 2
+WITHIN = 0.2  # of the measured time, as asked
+
+
+def methods() -> list[TrainingMethod]:
+    """By the names of choose.SETTINGS."""
+    found = [
+        TrainingMethod("gloo fp32", 32, ["--backend", "gloo"]),
+        TrainingMethod("gloo, fp16 hook", 16, ["--backend", "gloo", "--hook", "fp16"]),
+    ]
+    for name, config, _, flat in choose.SETTINGS:
+        if not flat and config is not None:
+            bits = config["bits"]
+            words = ["--backend", "cgx", "--bits", f"{bits}"]
+            words += ["--codec", config.get("codec", "maxmin")]
+            found.append(TrainingMethod(name, bits, words))
+    return found
+
+
+def layers() -> list[Layer]:
+    sys.path.insert(0, str(EXAMPLES))
+    gpt: Any = importlib.import_module("gpt")
+    model = gpt.GPT(gpt.GPTConfig(context=64, layers=4, heads=4, width=128))
+    return [Layer(n, tuple(p.shape), p.element_size()) for n, p in model.named_parameters()]
+
+
+def predicted(alone: Compute, rate: str) -> dict[str, float]:
+    """Seconds of a step by setting."""
+    model = layers()
+    buckets = buckets_of(model)
+    if len(buckets) != len(alone.bucket_bytes):
+        raise ValueError(f"{len(buckets)} buckets predicted, DDP has {alone.bucket_bytes}")
+    ready = tuple(min(moment, alone.seconds) for moment in alone.ready_seconds)
+    profile = Profile(model, buckets, alone.seconds, "measured", ready, "Gaussian values")
+    # Each host has one core for one rank, which computes without a pause.
+    place = choose.Place(HOSTS, 1, None, busy_cores=True)
+    chosen = choose.settings(profile, place, 1024)
+    rows = choose.rows(profile, place, chosen, parse_rate(rate))
+    return {row["setting"]: row["seconds"] for row in rows}
+
+
+def measure(rate: str, runs: int, steps: int) -> list[dict[str, Any]]:
+    """A row for each setting on links of this rate."""
+    times: dict[str, list[float]] = {}
+    forecasts: dict[str, list[float]] = {}
+    chosen = methods()
+    with hosts(HOSTS, rate) as bed:
+        for number in range(runs):
+            for name, seconds in predicted(compute(bed, 1, steps, []), rate).items():
+                forecasts.setdefault(name, []).append(seconds)
+            for turn in range(len(chosen)):
+                method = chosen[(turn + number) % len(chosen)]
+                run = train(bed, method, 1, steps, [])
+                times.setdefault(method.name, []).append(run["step_seconds"])
+                seconds = times[method.name][-1]
+                print(
+                    f"{rate}, run {number + 1}, {method.name}: {1e3 * seconds:.1f} ms", flush=True
+                )
+    rows = []
+    for method in chosen:
+        measured = statistics.median(times[method.name])
+        forecast = statistics.median(forecasts[method.name])
+        rows.append(
+            {
+                "rate": rate,
+                "setting": method.name,
+                "measured_seconds": measured,
+                "predicted_seconds": forecast,
+                "ratio": forecast / measured,
+                "within": abs(forecast / measured - 1) <= WITHIN,
+                "runs": times[method.name],
+            }
+        )
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'link':<8} {'setting':<20} {'measured':>10} {'predicted':>10} {'ratio':>7}"]
+    for row in rows:
+        lines.append(
+            f"{row['rate']:<8} {row['setting']:<20} {1e3 * row['measured_seconds']:>7.1f} ms "
+            f"{1e3 * row['predicted_seconds']:>7.1f} ms {row['ratio']:>7.3f}"
+            + ("" if row["within"] else "  beyond 20 %")
+        )
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict[str, Any]], file: str) -> None:
+    with _command.picture(file, 1, 1, figsize=(5.5, 5)) as (_, ((axes,),)):
+        for rate in dict.fromkeys(row["rate"] for row in rows):
+            mine = [row for row in rows if row["rate"] == rate]
+            measured = [1e3 * row["measured_seconds"] for row in mine]
+            forecast = [1e3 * row["predicted_seconds"] for row in mine]
+            axes.plot(measured, forecast, "o", label=_command.rate_text(rate))
+        low, high = axes.get_xlim()
+        for factor, style in ((1.0, "-"), (1 - WITHIN, ":"), (1 + WITHIN, ":")):
+            axes.plot([low, high], [factor * low, factor * high], style, color="gray")
+        axes.set_xlabel("measured [ms per step]")
+        axes.set_ylabel("predicted [ms per step] (dotted: 20 %)")
+        axes.legend()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training.advice",
+        description="Steps that cgx advise predicts, against measured ones.",
+    )
+    parser.add_argument("--rates", nargs="+", type=_ranks.rate, default=["100mbit", "1gbit"])
+    parser.add_argument("--runs", type=at_least(1), metavar="N", help="2; 1 with --quick")
+    parser.add_argument("--steps", type=at_least(4), metavar="N", help="30; 6 with --quick")
+    parser.add_argument("--quick", action="store_true")
+    _command.add_output_arguments(parser)
+    args = parser.parse_args(argv)
+    if _ranks.missing_hosts():
+        return 0
+    runs = args.runs or (1 if args.quick else 2)
+    steps = args.steps or (6 if args.quick else 30)
+    facts = _ranks.print_link_facts(runs=runs, steps=steps)
+    rows = [row for rate in args.rates for row in measure(rate, runs, steps)]
+    print(table(rows))
+    document = {"benchmark": "advice", "machine": facts, "rows": rows}
+    return _command.finish(args, document, lambda file: draw(rows, file))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
