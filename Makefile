@@ -46,7 +46,7 @@ $(VENV)/.sources: FORCE | $(BIN)/python
 
 # The tests need their machinery; a user's own build goes without.
 $(VENV)/.built $(VENV)/.built-mpi: export CGX_TESTING := 1
-$(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py build_engine.py build_kernels.py build_mpi.py pyproject.toml $(VENV)/.packages
+$(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py build_backend.py build_engine.py build_kernels.py build_mpi.py pyproject.toml $(VENV)/.packages
 	@echo "Compiling torch_cgx._C into build/ (the first time 2 to 6 minutes on 2 cores) ..."
 	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
@@ -86,7 +86,7 @@ $(VENV)/.built-mpi: $(VENV)/.built $(MPI_PYTHONS)
 
 build-mpi: $(VENV)/.built-mpi  ## compile the MPI communicators too, for the MPI packages of the tests
 
-demo: build  ## train a small model at 32 and at 4 bits with two processes, and compare
+demo: build  ## train a small model at 32, 4 and 2 bits with two processes; compare, and predict slower links
 	$(BIN)/python examples/demo.py
 
 # Runs that a results file holds already are kept: an interrupted `make accuracy` goes on. CIFAR-10 needs DATA=FOLDER.

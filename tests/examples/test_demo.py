@@ -10,6 +10,7 @@ from typing import Any
 import common
 import compare
 import demo
+import forecast
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ def fake_run(bits: int, **changes: Any) -> dict[str, Any]:
     run: dict[str, Any] = {
         "backend": "gloo" if bits == 32 else "cgx",
         "bits": bits,
+        "codec": None if bits == 32 else "maxmin",
         "seed": 0,
         "world_size": 2,
         "parameters": 1000,
@@ -39,7 +41,9 @@ def test_table_has_a_line_per_run() -> None:
     lines = demo.table([fake_run(32), fake_run(4, accuracy=0.975)]).splitlines()
     assert len(lines) == 4
     assert lines[2].startswith("gloo, 32 bits (exact)") and "98.00 %" in lines[2]
-    assert lines[3].startswith("cgx, 4 bits ") and "97.50 %" in lines[3] and "500" in lines[3]
+    assert (
+        lines[3].startswith("cgx maxmin, 4 bits ") and "97.50 %" in lines[3] and "500" in lines[3]
+    )
     assert len({len(line) for line in lines}) == 1
 
 
@@ -50,8 +54,38 @@ def test_running_mean() -> None:
 
 def test_plot_is_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "demo.png"
-    demo.plot([fake_run(32), fake_run(4)], path)
+    demo.plot([fake_run(32), fake_run(4), fake_run(2)], path)
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
+
+
+def test_table_of_links() -> None:
+    columns = {"here": [1.0, 2.0], "1 Gbit/s*": [3.25, 4.0]}
+    lines = demo.links([fake_run(32), fake_run(2)], columns).splitlines()
+    assert lines[0].split() == ["time", "per", "step", "here", "1", "Gbit/s*"]
+    assert lines[2].split()[-4:] == ["1.0", "ms", "3.2", "ms"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_predictions_are_of_each_link_and_setting() -> None:
+    small = {"bits": 4, "codec": "rotated"}
+    found = forecast.predict([("gloo", None), ("4", small)])
+    assert list(found) == ["100 Mbit/s", "1 Gbit/s", "10 Gbit/s"]
+    slow, _, fast = found.values()
+    # 605 kB of gradients on 12.5 MB/s, an eighth of them at 4 bits.
+    assert 45 < slow[0] - slow[1] < 60
+    assert fast[0] - fast[1] < slow[0] - slow[1]
+
+
+@pytest.mark.parametrize(
+    "columns, text",
+    [
+        ({"a": [10.0, 5.0], "b": [10.0, 9.0]}, "pays on all"),
+        ({"a": [10.0, 5.0], "b": [10.0, 9.9]}, "does not pay at b:"),
+        ({"a": [10.0, 10.0]}, "does not pay on any"),
+    ],
+)
+def test_the_note_says_where_compression_pays(columns: dict[str, list[float]], text: str) -> None:
+    assert text in forecast.note(columns)
 
 
 def test_missing_module_is_named() -> None:

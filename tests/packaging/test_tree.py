@@ -247,6 +247,7 @@ def test_source_archive_is_complete(tmp_path):
         "LICENSE",
         "pyproject.toml",
         "setup.py",
+        "build_backend.py",
         "build_engine.py",
         "build_kernels.py",
         "build_mpi.py",
