@@ -13,6 +13,7 @@ from pathlib import Path
 from testbed.network import BedError
 from testbed.watchdog import kill, pids_inside
 
+_LOOKS = 10  # at a process that seems to have no variables
 MARK = "HOSTBED_RUN"  # the variable that marks the processes of one run
 _TAIL = 4000  # characters of an output that an error shows
 _POLL_SECONDS = 0.01
@@ -134,12 +135,13 @@ def _carries(pid: int, mark: str) -> bool | None:
             pid = int(name.removeprefix("warm-"))
             if not Path(f"/proc/{pid}").exists():
                 return True  # and it is killed when the client is
-        for _ in range(2):
+        for _ in range(_LOOKS):
             if variables := Path(f"/proc/{pid}/environ").read_bytes():
                 return f"{MARK}={mark}".encode() in variables.split(b"\0")
             if not Path(f"/proc/{pid}/cmdline").read_bytes():
                 return None
             # Arguments, but no variables: none were given, or exec() filled both between the reads.
+            # A shell execs several programs in a row, so that happens more than once.
     except ProcessLookupError:  # it has no memory, but is still there
         return None
     except OSError:  # gone

@@ -97,7 +97,7 @@ def test_a_module_that_is_not_built(
     with pytest.raises(
         RuntimeError,
         match=r"built without MPICH, which this process needs \(its launcher has set MPI_LOCALRANKI"
-        r"D\).*`pip install mpich`.*mpicc on the PATH \(or in CGX_MPICC\): `pip install --no-",
+        r"D\).*`pip install mpich`.*mpicc on the PATH \(or in CGX_MPICC\): `pip install --force-",
     ) as caught:
         _mpi_loader.load()
     assert ("built for Open MPI" in str(caught.value)) == bool(others)
