@@ -6,8 +6,9 @@
 Trains examples/train_gpt.py on two hosts made of network namespaces (needs Linux, root, iproute2),
 as benchmarks.training.hosts does, with gloo and with cgx at several settings, in turns. The cost
 model (torch_cgx/cost) gets what `cgx advise` would have: the layers, the codecs' speeds, measured
-in this process, and the computation with its buckets, measured on the same hosts in the same run
-with nothing sent. Reported are medians over the runs, and predicted / measured.
+in this process, and the computation with its buckets, measured on the same hosts with nothing sent,
+before each training anew, since a shared machine is not equally fast all the time. Reported are
+medians over the runs, and predicted / measured.
 """
 
 from __future__ import annotations
@@ -58,19 +59,31 @@ def layers() -> list[Layer]:
     return [Layer(n, tuple(p.shape), p.element_size()) for n, p in model.named_parameters()]
 
 
-def predicted(alone: Compute, rate: str) -> dict[str, float]:
-    """Seconds of a step by setting."""
-    model = layers()
-    buckets = buckets_of(model)
-    if len(buckets) != len(alone.bucket_bytes):
-        raise ValueError(f"{len(buckets)} buckets predicted, DDP has {alone.bucket_bytes}")
-    ready = tuple(min(moment, alone.seconds) for moment in alone.ready_seconds)
-    profile = Profile(model, buckets, alone.seconds, "measured", ready, "Gaussian values")
-    # Each host has one core for one rank, which computes without a pause.
-    place = choose.Place(HOSTS, 1, None, busy_cores=True)
-    chosen = choose.settings(profile, place, 1024)
-    rows = choose.rows(profile, place, chosen, parse_rate(rate))
-    return {row["setting"]: row["seconds"] for row in rows}
+class Forecast:
+    """Seconds of a step by setting, for links of one rate."""
+
+    def __init__(self, rate: str) -> None:
+        self._rate = parse_rate(rate)
+        self._layers = layers()
+        self._buckets = buckets_of(self._layers)
+        # Each host has one core for one rank, which computes without a pause.
+        self._place = choose.Place(HOSTS, 1, None, busy_cores=True)
+        self._settings = choose.settings(
+            self._profile(0.0, (0.0,) * len(self._buckets)), self._place, 1024
+        )
+
+    def _profile(self, seconds: float, ready: tuple[float, ...]) -> Profile:
+        return Profile(self._layers, self._buckets, seconds, "measured", ready, "Gaussian values")
+
+    def of(self, alone: Compute) -> dict[str, float]:
+        if len(self._buckets) != len(alone.bucket_bytes):
+            raise ValueError(
+                f"{len(self._buckets)} buckets predicted, DDP has {alone.bucket_bytes}"
+            )
+        ready = tuple(min(moment, alone.seconds) for moment in alone.ready_seconds)
+        profile = self._profile(alone.seconds, ready)
+        rows = choose.rows(profile, self._place, self._settings, self._rate)
+        return {row["setting"]: row["seconds"] for row in rows}
 
 
 def measure(rate: str, runs: int, steps: int) -> list[dict[str, Any]]:
@@ -78,30 +91,33 @@ def measure(rate: str, runs: int, steps: int) -> list[dict[str, Any]]:
     times: dict[str, list[float]] = {}
     forecasts: dict[str, list[float]] = {}
     chosen = methods()
+    forecast = Forecast(rate)
     with hosts(HOSTS, rate) as bed:
         for number in range(runs):
-            for name, seconds in predicted(compute(bed, 1, steps, []), rate).items():
-                forecasts.setdefault(name, []).append(seconds)
             for turn in range(len(chosen)):
+                alone = compute(bed, 1, steps, [])
+                for name, seconds in forecast.of(alone).items():
+                    forecasts.setdefault(name, []).append(seconds)
                 method = chosen[(turn + number) % len(chosen)]
-                run = train(bed, method, 1, steps, [])
-                times.setdefault(method.name, []).append(run["step_seconds"])
-                seconds = times[method.name][-1]
+                seconds = train(bed, method, 1, steps, [])["step_seconds"]
+                times.setdefault(method.name, []).append(seconds)
                 print(
-                    f"{rate}, run {number + 1}, {method.name}: {1e3 * seconds:.1f} ms", flush=True
+                    f"{rate}, run {number + 1}, {method.name}: {1e3 * seconds:.1f} ms, "
+                    f"computation {1e3 * alone.seconds:.1f} ms",
+                    flush=True,
                 )
     rows = []
     for method in chosen:
         measured = statistics.median(times[method.name])
-        forecast = statistics.median(forecasts[method.name])
+        expected = statistics.median(forecasts[method.name])
         rows.append(
             {
                 "rate": rate,
                 "setting": method.name,
                 "measured_seconds": measured,
-                "predicted_seconds": forecast,
-                "ratio": forecast / measured,
-                "within": abs(forecast / measured - 1) <= WITHIN,
+                "predicted_seconds": expected,
+                "ratio": expected / measured,
+                "within": abs(expected / measured - 1) <= WITHIN,
                 "runs": times[method.name],
             }
         )
@@ -140,15 +156,15 @@ def main(argv: list[str] | None = None) -> int:
         description="Steps that cgx advise predicts, against measured ones.",
     )
     parser.add_argument("--rates", nargs="+", type=_ranks.rate, default=["100mbit", "1gbit"])
-    parser.add_argument("--runs", type=at_least(1), metavar="N", help="2; 1 with --quick")
-    parser.add_argument("--steps", type=at_least(4), metavar="N", help="30; 6 with --quick")
+    parser.add_argument("--runs", type=at_least(1), metavar="N", help="3; 1 with --quick")
+    parser.add_argument("--steps", type=at_least(4), metavar="N", help="20; 6 with --quick")
     parser.add_argument("--quick", action="store_true")
     _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
     if _ranks.missing_hosts():
         return 0
-    runs = args.runs or (1 if args.quick else 2)
-    steps = args.steps or (6 if args.quick else 30)
+    runs = args.runs or (1 if args.quick else 3)
+    steps = args.steps or (6 if args.quick else 20)
     facts = _ranks.print_link_facts(runs=runs, steps=steps)
     rows = [row for rate in args.rates for row in measure(rate, runs, steps)]
     print(table(rows))
