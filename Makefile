@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc tests/machinery -name '*.cc' -o -name '*.h' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook recipes bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -75,7 +75,7 @@ $(VENV)-docs/.ready: docs/requirements.txt | docs-python
 .PHONY: docs-python
 docs-python: | $(BIN)/python
 	@$(BIN)/python -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
-	  f"make docs and make notebook need Python 3.11 or newer; $(VENV) has {v[0]}.{v[1]}")'
+	  f"make docs, make notebook and make recipes need Python 3.11 or newer; $(VENV) has {v[0]}.{v[1]}")'
 
 empty :=
 space := $(empty) $(empty)
@@ -182,6 +182,20 @@ PEER_ENV = $(BIN)/python -m venv $(VENV)-$(1) && \
   $$($(VENV)-$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
 PEER_PIP = TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(VENV)-$(1)/bin/python -m pip --disable-pip-version-check install \
   --quiet -c benchmarks/constraints.txt
+
+# The launchers and trainers of examples/recipes. All that they need is pinned, so that pip looks for no other torch.
+# They see what is in .venv, torch_cgx included, also where that is an editable install. DeepSpeed's ops stay uncompiled.
+$(VENV)-recipes/.ready: examples/recipes/requirements.txt $(VENV)/.packages | docs-python
+	@echo "Installing launchers and trainers into $(VENV)-recipes ..."
+	@$(BIN)/python -m venv $(VENV)-recipes
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' > \
+	  $$($(VENV)-recipes/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	@TORCH_DEVICE_BACKEND_AUTOLOAD=0 DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $(VENV)-recipes/bin/python -m pip \
+	  --disable-pip-version-check install --quiet --no-deps --no-build-isolation -r $<
+	@touch $@
+
+recipes: $(VENV)/.built $(VENV)-recipes/.ready  ## run every recipe of examples/recipes with two ranks
+	@CGX_TEST_RECIPES=$(CURDIR)/$(VENV)-recipes $(PYTEST) tests/recipes
 
 $(VENV)-hivemind/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	@echo "Installing hivemind into $(VENV)-hivemind ..."

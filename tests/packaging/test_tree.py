@@ -192,6 +192,7 @@ def test_everything_the_makefile_installs_is_pinned():
     files = [name for line in lines for name in re.findall(r"-r (\S+)", line)]
     names = {name for line in lines for name in re.sub(r"-r \S+", "", line).split()}
     assert {"torch", "ninja", "pytest", "ruff"} <= names and files == ["docs/requirements.txt"]
+    files.append("examples/recipes/requirements.txt")
     for path in files:
         for line in (ROOT / path).read_text().splitlines():
             assert re.fullmatch(r"#.*|[\w.-]+==[\w.]+", line), f"{path}: {line}"
