@@ -1,0 +1,62 @@
+"""Lightning over cgx: one line chooses backend and compression.
+
+torchrun --nproc-per-node 2 examples/recipes/lightning_ddp.py
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import lightning
+import torch
+import torch.nn.functional as F
+from toy import batch, make_model, summary
+from torch.utils.data import DataLoader, TensorDataset
+
+from cgx_utils.trainers.lightning import CGXStrategy, MonitorCallback
+
+
+class Classifier(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_model()
+        self.losses: list[float] = []
+
+    def training_step(self, pair: list[torch.Tensor], _: int) -> torch.Tensor:
+        x, labels = pair
+        loss = F.cross_entropy(self.net(x), labels)
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--accumulate", type=int, default=1, help="batches in a step")
+    args = parser.parse_args()
+    batches = [batch(0, number) for number in range(args.steps * args.accumulate * args.ranks)]
+    data = TensorDataset(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+    trainer = lightning.Trainer(
+        strategy=CGXStrategy(bits=4, bucket_size=512),  # the one line
+        callbacks=[MonitorCallback(every=20)],  # rank 0 shows bytes and errors
+        accelerator="cpu",
+        devices=args.ranks,
+        max_epochs=1,
+        accumulate_grad_batches=args.accumulate,
+        gradient_clip_val=1.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = Classifier()
+    trainer.fit(model, DataLoader(data, batch_size=32))
+    print(summary(model, 0, model.losses) + "\n", end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()
