@@ -16,7 +16,7 @@ import torch
 from tests import warm
 from tests.distributed import ROOT
 from torch_cgx.cli import main as cli
-from torch_cgx.cli.bench import _hosts, sizes
+from torch_cgx.cli.bench import _hosts, sizes, start
 from torch_cgx.cli.bench.measure import TILE, compare, contribution
 from torch_cgx.cli.bench.show import advice, text_of, wrong
 
@@ -190,6 +190,27 @@ def test_bad_input_is_one_line(capsys, words, status, text):
     assert text in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["--ranks", "100000"], "100000 ranks; allowed: at most 1024"),
+        (["--hosts", "a:600,b:600"], "1200 ranks; allowed: at most 1024"),
+        (["--ranks", "6"], "--ranks 6 takes about 1.17 GiB on this host, which has 1 GiB free"),
+    ],
+)
+def test_more_ranks_than_fit_start_nothing(monkeypatch, capsys, words, text):
+    """The command is not run: one that fails this would take all of the machine's memory."""
+
+    def started(*_):
+        raise AssertionError("a rank was started")
+
+    monkeypatch.setattr(start, "free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(start, "_start", started)
+    monkeypatch.setattr(start, "_serve", started)
+    assert cli(["bench", *words]) == 1
+    assert capsys.readouterr().err == f"cgx bench: {text}\n"
+
+
 def test_a_host_that_cannot_be_reached_is_named():
     done = run("--hosts", "localhost", "--rsh", "false", *SMALL)
     assert done.returncode == 1
@@ -212,7 +233,8 @@ def test_a_rank_that_is_missing_ends_the_others():
     assert last.startswith("cgx bench: rank 1 on") and "127.0.0.1:1 within 2 s" in last
 
 
-def test_a_killed_rank_ends_the_command_and_leaves_nothing():
+def _endless():
+    """A command that takes hours, and the process ids of its two ranks."""
     process = subprocess.Popen(
         [sys.executable, "-m", "torch_cgx", "bench", "--sizes", "64M", "--repeats", "1000"],
         cwd=ROOT,
@@ -221,11 +243,44 @@ def test_a_killed_rank_ends_the_command_and_leaves_nothing():
         text=True,
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    before = set(Path("/dev/shm").iterdir())
     limit = time.monotonic() + 60
     while len(children.read_text().split()) < 2 and time.monotonic() < limit:
         time.sleep(0.05)
-    pids = [int(pid) for pid in children.read_text().split()]
+    return process, [int(pid) for pid in children.read_text().split()]
+
+
+def _runs(pid):
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("seconds", [0, 6])  # while ranks import torch, and while they measure
+@pytest.mark.parametrize("name, status", [("INT", 130), ("TERM", 143), ("HUP", 129), ("KILL", -9)])
+def test_ranks_end_with_the_command(name, status, seconds):
+    before = set(Path("/dev/shm").iterdir())
+    process, pids = _endless()
+    try:
+        time.sleep(seconds)
+        process.send_signal(getattr(signal, f"SIG{name}"))
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == status
+        assert said.count("\n") == (0 if name == "KILL" else 1)
+        limit = time.monotonic() + 30
+        while any(map(_runs, pids)) and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert not any(map(_runs, pids))
+    finally:
+        for pid in filter(_runs, pids):
+            os.kill(pid, signal.SIGKILL)
+    left = set(Path("/dev/shm").iterdir()) - before
+    assert not [path for path in left if "cgx" in path.name]
+
+
+def test_a_killed_rank_ends_the_command_and_leaves_nothing():
+    before = set(Path("/dev/shm").iterdir())
+    process, pids = _endless()
     os.kill(pids[1], signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests import warm
 from tests.comm.test_mpi_jobs import Library
@@ -45,6 +46,24 @@ def test_an_extension_for_another_torch_names_both_and_the_wheel(monkeypatch):
     assert (found.status, engine) == (PROBLEM, None)
     assert "built for torch 2.12, and torch 2.13.0" in found.found
     assert "torch_cgx-0.1.0+torch2.13" in found.found
+
+
+def test_the_abi_is_compared_with_torchs():
+    built = {"torch": torch.__version__, "version": "0.1.0", "compiler": "g++ 12"}
+    for abi in (True, False):
+        found, engine = software.check_extension({**built, "cxx11_abi": abi}, abi=True)
+        assert engine is not None
+        assert found.status == (OK if abi else PROBLEM)
+        assert f"cxx11_abi={abi}" in found.found
+
+
+def test_an_extension_that_is_missing_has_no_word_on_its_abi(monkeypatch):
+    def missing():
+        raise ImportError("torch_cgx is here without its extension")
+
+    monkeypatch.setattr(_build_info, "load_engine", missing)
+    found, _ = software.check_extension({"cxx11_abi": True}, abi=True)
+    assert found.found == "torch_cgx is here without its extension"
 
 
 def test_the_import_of_the_package_names_them_too(tmp_path):
@@ -131,6 +150,21 @@ def test_shared_memory_holds_two_blocks_a_rank(tmp_path, free, status):
 def test_no_shared_memory_is_a_problem(tmp_path):
     found = host.check_shm(tmp_path / "missing", MIB, 2, "")
     assert found.status == PROBLEM and "CGX_INNER_COMMUNICATOR_TYPE=GLOO" in found.mend
+
+
+def test_no_shared_memory_is_a_note_where_groups_do_without_it(tmp_path):
+    found = host.check_shm(tmp_path / "missing", MIB, 2, "", needed=False)
+    assert found.status == NOTE
+    assert host.check_shm(tmp_path, MIB, 2, "", 4 * MIB, needed=False).status == NOTE
+
+
+@pytest.mark.parametrize("inner, status", [("", PROBLEM), ("SHM", PROBLEM), (" gloo ", NOTE)])
+def test_what_doctor_says_about_shared_memory_mends_it(monkeypatch, tmp_path, inner, status):
+    from torch_cgx.cli.doctor import local_findings
+
+    monkeypatch.setattr(host, "SHM", tmp_path / "missing")
+    findings, _ = local_findings({"CGX_INNER_COMMUNICATOR_TYPE": inner})
+    assert [one.status for one in findings if one.name == "shared memory"] == [status]
 
 
 def test_blocks_that_were_left_behind_are_shown_after_a_minute(tmp_path):

@@ -1,13 +1,15 @@
 """How the command line finds commands and ends: statuses, one line for each error."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from tests.distributed import ROOT
-from torch_cgx import __version__
+from torch_cgx import __version__, _build_info
 from torch_cgx.cli import main as cli
+from torch_cgx.cli.main import COMMANDS
 
 
 def test_help_lists_every_command(capsys):
@@ -43,3 +45,56 @@ def test_the_module_is_the_command():
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("cgx: unknown command 'nope'")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_help_has_examples_and_says_what_each_argument_is_for(capsys, name):
+    assert cli([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"examples:\n  cgx {name}" in shown
+    assert cli(["help", name]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_help_of_all_has_examples_and_keeps_names(capsys):
+    assert cli(["--help"]) == 0
+    assert "examples:\n  cgx doctor" in capsys.readouterr().out
+    assert cli(["bench", "--help"]) == 0
+    assert "against gloo and NCCL." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["bench"], ["simulate", "FILE"]])
+def test_an_extension_that_does_not_load_is_one_line(monkeypatch, capsys, tmp_path, words):
+    import torch
+
+    import torch_cgx
+
+    def fails():
+        raise ImportError("this torch_cgx was built for\ntorch 2.12")
+
+    file = tmp_path / "g.pt"
+    torch.save({"w": torch.ones(4, 4)}, file)
+    monkeypatch.setattr(_build_info, "load_engine", fails)
+    monkeypatch.delitem(vars(torch_cgx), "_C", raising=False)
+    monkeypatch.setattr(torch_cgx, "__getattr__", lambda name: fails())
+    assert cli([str(file) if word == "FILE" else word for word in words]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith(f"cgx {words[0]}: this torch_cgx was built for torch 2.12 (`cgx doctor`")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["doctor"], ["bench", "--help"]])
+def test_a_reader_that_has_gone_and_a_full_disk(words):
+    command = [sys.executable, "-m", "torch_cgx", *words]
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith(b": cannot write the output: No space left on device\n")
+    assert done.stderr.count(b"\n") == 1

@@ -29,30 +29,61 @@ BITS = (*range(1, 9), 16, 32)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=at_least(1), metavar="N", help="on this host: 2")
     parser.add_argument(
-        "--hosts", type=_hosts, metavar="HOST[:N],...", help="start N ranks on each, by --rsh"
+        "--ranks", type=at_least(1), metavar="N", help="start N ranks on this host (default: 2)"
     )
-    parser.add_argument("--rsh", default="ssh -o BatchMode=yes", metavar="COMMAND")
-    parser.add_argument("--python", metavar="FILE", help="of the hosts; default: as here")
-    parser.add_argument("--interface", metavar="NAME", help="network interface, on all hosts")
+    parser.add_argument(
+        "--hosts", type=_hosts, metavar="HOST[:N],...", help="start N ranks (1) on each, by --rsh"
+    )
+    parser.add_argument(
+        "--rsh",
+        default="ssh -o BatchMode=yes",
+        metavar="COMMAND",
+        help="runs a command on a host (default: ssh -o BatchMode=yes)",
+    )
+    parser.add_argument(
+        "--python", metavar="FILE", help="interpreter on the hosts (default: the path of this one)"
+    )
+    parser.add_argument(
+        "--interface", metavar="NAME", help="network interface to use, on all hosts"
+    )
     parser.add_argument(
         "--sizes",
         type=sizes,
         default=sizes(DEFAULT_SIZES),
         metavar="SIZES",
-        help=f"bytes of fp32, as 64K,1M or 4K-1G (every fourth power of 2): {DEFAULT_SIZES}",
+        help=f"bytes of fp32, as 64K,1M or, in steps of four, 4K-1G (default: {DEFAULT_SIZES})",
     )
     parser.add_argument(
-        "--bits", type=_bits, default=[32, 16, 8, 4, 2], metavar="BITS", help="32,16,8,4,2"
+        "--bits",
+        type=_bits,
+        default=[32, 16, 8, 4, 2],
+        metavar="BITS",
+        help="per value; 32 is exact (default: 32,16,8,4,2)",
     )
-    parser.add_argument("--codec", type=_words, default=["maxmin"], metavar="CODEC,...")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(
-        "--repeats", type=at_least(1), default=7, metavar="N", help="of each method and size: 7"
+        "--codec",
+        type=_words,
+        default=["maxmin"],
+        metavar="CODEC,...",
+        help="maxmin, rotated, trellis (default: maxmin)",
     )
     parser.add_argument(
-        "--timeout", type=at_least(1), default=60, metavar="SECONDS", help="of every wait: 60"
+        "--device", choices=["cpu", "cuda"], default="cpu", help="of the tensors (default: cpu)"
+    )
+    parser.add_argument(
+        "--repeats",
+        type=at_least(1),
+        default=7,
+        metavar="N",
+        help="of each method and size (default: 7)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=at_least(1),
+        default=60,
+        metavar="SECONDS",
+        help="of every wait (default: 60)",
     )
     for name, what in (("json", "rows and facts"), ("csv", "rows"), ("plot", "a picture")):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"write {what}")
@@ -60,6 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def sizes(text: str) -> list[int]:
     """Bytes: of a list with commas, or of a range FIRST-LAST in steps of four."""
+    if text.startswith("-") or text.endswith("-"):
+        raise argparse.ArgumentTypeError(f"sizes {text!r}; allowed: as 64K,1M or 4K-1G")
     first, dash, last = text.partition("-")
     if not dash:
         return sorted({size(word) for word in text.split(",")})
@@ -100,6 +133,8 @@ def run(args: argparse.Namespace) -> int:
     from torch_cgx.cli.bench import rank, start
     from torch_cgx.cli.meeting import launched
 
+    if os.environ.get(start.PARENT):
+        start.end_with_parent(os.environ[start.PARENT])
     if args.interface:
         _use_interface(args.interface)
     if launched(os.environ):

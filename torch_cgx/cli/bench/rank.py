@@ -12,6 +12,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from torch_cgx.cli.bench.start import free_memory
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.meeting import collect, meet
 from torch_cgx.cli.output import progress, size_text
@@ -113,11 +114,7 @@ def _agree(store: Any, rank: int, size: int, mine: dict[str, Any], timeout: floa
 
 def _check_memory(store: Any, rank: int, size: int, nbytes: int, timeout: float) -> None:
     """CliError, on all ranks, if the largest size does not fit into a host's free memory."""
-    free = next(
-        int(line.split()[1]) << 10
-        for line in Path("/proc/meminfo").read_text().splitlines()
-        if line.startswith("MemAvailable")
-    )
+    free = free_memory()
     beside = sum(one["network"] == _everyone[rank]["network"] for one in _everyone)
     store.set(f"bench/memory/{rank}", json.dumps([free, _MEMORY * nbytes * beside]))
     for other, text in enumerate(collect(store, "bench/memory", size, timeout)):

@@ -14,16 +14,21 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch_cgx.cli.errors import CliError
+from torch_cgx.cli.output import size_text
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
+_MOST_RANKS = 1024
+_RANK_BYTES = 200 << 20  # of a process that has imported torch, without its tensors
+PARENT = "TORCH_CGX_BENCH_PARENT"  # process id, for the ranks of this host
 
 
 @dataclass
@@ -37,8 +42,9 @@ class Rank:
 def run(args: argparse.Namespace) -> int:
     """Returns the exit status of rank 0; CliError names the rank that failed, and its last line."""
     places = _places(args)
+    _check_room(places)
     store = _serve(len(places))
-    with tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
+    with _ending_by_signals(), tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
         ranks: list[Rank] = []
         try:
             for number, (host, local, beside) in enumerate(places):
@@ -54,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
                     "TORCH_CGX_BENCH_STARTED": "1",
                     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                 }
+                if not host:
+                    env[PARENT] = f"{os.getpid()}"
                 if args.interface:
                     env["GLOO_SOCKET_IFNAME"] = args.interface
                 ranks.append(_start(args, number, host, env, Path(folder, f"rank{number}")))
@@ -68,6 +76,56 @@ def _places(args: argparse.Namespace) -> list[tuple[str, int, int]]:
         raise CliError("--ranks is for this host; --hosts has its own numbers, as in a:2,b:2")
     hosts = args.hosts or [("", args.ranks or 2)]
     return [(host, local, number) for host, number in hosts for local in range(number)]
+
+
+def _check_room(places: Sequence[tuple[str, int, int]]) -> None:
+    """CliError, before anything is started, for more ranks than this host can hold."""
+    if len(places) > _MOST_RANKS:
+        raise CliError(f"{len(places)} ranks; allowed: at most {_MOST_RANKS}")
+    needed = _RANK_BYTES * sum(not host for host, _, _ in places)
+    free = free_memory()
+    if needed > free:
+        raise CliError(
+            f"--ranks {len(places)} takes about {size_text(needed)} on this host, which has "
+            f"{size_text(free)} free"
+        )
+
+
+def free_memory() -> int:
+    """Bytes that this host can give to processes without swapping."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+
+
+@contextlib.contextmanager
+def _ending_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the block as Ctrl-C does, so that its ranks end, too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # the program that calls this owns its signals
+        return
+
+    def end(number: int, _: object) -> None:
+        raise CliError(f"ended by {signal.Signals(number).name}", 128 + number)
+
+    kinds = (signal.SIGTERM, signal.SIGHUP)
+    before = {kind: signal.signal(kind, end) for kind in kinds}
+    before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def end_with_parent(pid: str) -> None:
+    """On a rank: makes the kernel end this process when the command that started it ends, however
+    that ends.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(pid):  # it has ended already
+        raise CliError("the command that started this rank has ended")
 
 
 def _serve(size: int) -> Any:
@@ -157,7 +215,10 @@ def _reason(rank: Rank, status: int) -> str:
 
 
 def _end(ranks: Sequence[Rank]) -> None:
-    """Nothing stays: SIGTERM to what still runs, then SIGKILL."""
+    """Nothing stays: SIGTERM to what still runs, then SIGKILL. A second Ctrl-C does not stop it."""
+    if threading.current_thread() is threading.main_thread():
+        for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(kind, signal.SIG_IGN)
     for kind, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
         running = [rank for rank in ranks if rank.process.poll() is None]
         for rank in running:

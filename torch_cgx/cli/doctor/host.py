@@ -22,19 +22,26 @@ OPEN_FILES = 1024
 
 
 def check_shm(
-    folder: Path, block_bytes: int, ranks: int, asked: str, free: int | None = None
+    folder: Path,
+    block_bytes: int,
+    ranks: int,
+    asked: str,
+    free: int | None = None,
+    needed: bool = True,
 ) -> Finding:
     """block_bytes: of `shm_segment_kb`; a group takes two such blocks per rank. asked: NAME=VALUE
     that asks for shared memory; empty for the default. free: bytes; None: as the folder has it.
+    needed: whether groups use shared memory; where they do not, its lack is a note.
     """
     need = 2 * block_bytes * ranks + CONTROL_BYTES
+    lack = PROBLEM if needed else NOTE
     try:
         space = os.statvfs(folder)
         if not stat.S_ISDIR(folder.stat().st_mode) or not os.access(folder, os.W_OK | os.X_OK):
             raise OSError(f"{folder} cannot be written to")
     except OSError as error:
         mend = f"mount a tmpfs at {folder}, or set CGX_INNER_COMMUNICATOR_TYPE=GLOO"
-        return Finding(SECTION, "shared memory", PROBLEM, str(error), mend)
+        return Finding(SECTION, "shared memory", lack, str(error), mend)
     total = space.f_frsize * space.f_blocks
     if free is None:
         free = space.f_frsize * space.f_bavail
@@ -46,7 +53,7 @@ def check_shm(
     )
     if free < need:
         why = f" ({asked})" if asked else ""
-        return Finding(SECTION, "shared memory", PROBLEM, f"{found}; {needs}{why}", mend)
+        return Finding(SECTION, "shared memory", lack, f"{found}; {needs}{why}", mend)
     if free < 8 * need:
         return Finding(SECTION, "shared memory", NOTE, f"{found}; {needs}: few groups fit", mend)
     return Finding(SECTION, "shared memory", OK, f"{found}; {needs}")

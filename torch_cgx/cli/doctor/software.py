@@ -50,16 +50,25 @@ def check_torch(version: str, has_gloo: bool) -> Finding:
 
 
 def check_extension(built: dict[str, Any], abi: bool) -> tuple[Finding, Any]:
-    """The finding, and the module; None if it does not load."""
+    """The finding, and the module; None if it does not load. abi: cxx11_abi of torch."""
+    differs = ""
+    if built.get("cxx11_abi", abi) != abi:
+        differs = f"built with cxx11_abi={built['cxx11_abi']}, and torch has cxx11_abi={abi}"
     try:
         engine = _build_info.load_engine()
     except ImportError as error:
-        known = f"; torch has cxx11_abi={abi}, it has {built['cxx11_abi']}" if built else ""
         mend = "see docs/installing.md for the ways to install"
+        known = f"; {differs}" if differs else ""
         return Finding(SECTION, "extension", PROBLEM, f"{error}{known}", mend), None
+    if differs:
+        mend = "install torch_cgx again, built for the torch that is installed"
+        return Finding(SECTION, "extension", PROBLEM, differs, mend), engine
     made = "built for an unrecorded torch"
     if built:
-        made = f"built for torch {built['torch']} with {built['compiler']}"
+        made = (
+            f"built for torch {built['torch']} (cxx11_abi={abi}, as torch has) with "
+            f"{built['compiler']}"
+        )
     return Finding(SECTION, "extension", OK, made), engine
 
 
