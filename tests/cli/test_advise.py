@@ -147,7 +147,7 @@ def test_fewer_bits_are_recommended_where_they_gain(eight, four, recommended):
         (["--model", "no_such_module:f"], 1, "ModuleNotFoundError: No module named"),
         (["--model", "MODULE:nothing"], 1, "AttributeError"),
         (["--model", "MODULE:fails"], 1, "ZeroDivisionError: no data"),
-        (["--model", "MODULE:other"], 1, "returned a int; allowed: a torch.nn.Module"),
+        (["--model", "MODULE:other"], 1, "an object of type int; allowed: a torch.nn.Module"),
         (["--model", "MODULE:empty"], 1, "has no parameters that are trained"),
         (["--model", "MODULE:bad_step"], 1, "step() failed: RuntimeError"),
         (["--model", "MODULE:diverges"], 1, "which is not finite"),

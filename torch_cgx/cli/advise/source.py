@@ -69,8 +69,8 @@ def _of_factory(name: str, folder: str) -> Source:
     module, step = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, torch.nn.Module) or not (step is None or callable(step)):
         raise CliError(
-            f"--model {name} returned a {type(made).__name__}; allowed: a torch.nn.Module, or "
-            "(module, step) with a function step() that returns the loss"
+            f"--model {name} returned an object of type {type(made).__name__}; allowed: a "
+            "torch.nn.Module, or (module, step) with a function step() that returns the loss"
         )
     layers = [
         Layer(n, tuple(p.shape), p.element_size())
