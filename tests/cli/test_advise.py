@@ -56,15 +56,15 @@ def advise(capsys, *words):
 
 
 def test_a_model_that_runs_is_measured(module, capsys):
-    found = advise(capsys, "--model", f"{module}:runs", "--link", "100mbit")
+    found = advise(capsys, "--model", f"{module}:runs", "--link", "10mbit")
     assert found["parameters"] == 64 * 512 + 512 + 512 * 64 + 64
     assert found["buckets"] == [4 * found["parameters"]]
-    assert 0 < found["compute_seconds"] < 1
+    assert 0 < found["compute_seconds"] < 1.5
     assert found["error_source"] == "gradients of 4 batches"
     (table,) = found["links"]
     rows = {row["setting"]: row for row in table["rows"]}
-    # 263 kB on a link of 12.5 MB/s.
-    assert rows["gloo fp32"]["exposed_seconds"] == pytest.approx(0.0224, rel=0.1)
+    # 263 kB on a link of 1.25 MB/s.
+    assert rows["gloo fp32"]["exposed_seconds"] == pytest.approx(0.224, rel=0.1)
     assert rows["cgx maxmin 4 bits"]["seconds"] < rows["cgx maxmin 8 bits"]["seconds"]
     assert 0.05 < rows["cgx rotated 4 bits"]["error"] < 0.2
     assert rows["cgx exact"]["error"] == 0.0
