@@ -100,6 +100,8 @@ def test_values_that_are_not_finite_are_named(tmp_path, capsys):
         ([{"a": torch.ones(3)}] * 2, ["--ranks", "3"], "of 2 ranks; --ranks is 3"),
         ({"a": torch.ones(3)}, ["--hosts", "3"], "--hosts 3 is more than 2 ranks"),
         ({"a": torch.ones(3)}, ["--codec", "zip"], "no such codec"),
+        ({"a": torch.ones(3)}, ["--ranks", "100000000"], "allowed: at most 1024"),
+        ({"a": torch.ones(1).expand(1 << 26)}, ["--ranks", "1024"], "takes about 1536 GiB"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, value, words, text):

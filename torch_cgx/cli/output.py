@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -47,6 +48,12 @@ def rate_text(bits_per_second: float) -> str:
         if bits_per_second >= size:
             return f"{bits_per_second / size:.3g} {unit}"
     return f"{bits_per_second:.0f} bit/s"
+
+
+def free_memory() -> int:
+    """Bytes that this host can give to processes without swapping."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
 
 
 def progress(total: int, what: str, show: bool = True) -> Any:

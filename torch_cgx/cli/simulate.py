@@ -27,16 +27,32 @@ From one dict all ranks get the same gradients. That is the worst case: errors o
 equal, too, and do not average out. Layers that CGXState keeps exact are marked so."""
 
 BITS = (*range(1, 9), 16)
+_MOST_RANKS = 1024
+_MEMORY = 6  # fp32 copies of a layer that each rank takes: values, result, messages
 Gradients = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--ranks", type=at_least(1), metavar="N", help="as FILE has, or 2")
-    parser.add_argument("--hosts", type=at_least(1), default=1, metavar="N", help="1")
-    parser.add_argument("--codec", type=_words, default=["maxmin"], metavar="CODEC,...")
-    parser.add_argument("--bits", type=_bits, default=[8, 4, 2], metavar="BITS", help="8,4,2")
-    parser.add_argument("--layer-min-size", type=at_least(0), default=1024, metavar="N")
+    parser.add_argument("file", type=Path, metavar="FILE", help="recorded gradients, see below")
+    parser.add_argument("--ranks", type=at_least(1), metavar="N", help="default: as FILE has, or 2")
+    parser.add_argument("--hosts", type=at_least(1), default=1, metavar="N", help="default: 1")
+    parser.add_argument(
+        "--codec",
+        type=_words,
+        default=["maxmin"],
+        metavar="CODEC,...",
+        help="maxmin, rotated, trellis (default: maxmin)",
+    )
+    parser.add_argument(
+        "--bits", type=_bits, default=[8, 4, 2], metavar="BITS", help="default: 8,4,2"
+    )
+    parser.add_argument(
+        "--layer-min-size",
+        type=at_least(0),
+        default=1024,
+        metavar="N",
+        help="smaller layers are exact (default: 1024)",
+    )
     parser.add_argument("--json", action="store_true", help="write JSON")
 
 
@@ -61,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         raise CliError(f"{args.file} has gradients of {len(ranks)} ranks; --ranks is {number}")
     if args.hosts > number:
         raise CliError(f"--hosts {args.hosts} is more than {number} ranks")
+    _check_room(number, ranks[0])
     each = ranks if len(ranks) > 1 else ranks * number
     hosts = [rank * args.hosts // number for rank in range(number)]
     configs = _configs(args.codec, args.bits)
@@ -76,6 +93,20 @@ def run(args: argparse.Namespace) -> int:
         print(f"{number} ranks on {args.hosts} host{'s' * (args.hosts > 1)}{same}\n")
         print(text_of(each[0], columns))
     return 0
+
+
+def _check_room(number: int, gradients: Gradients) -> None:
+    """CliError for more ranks than this process can hold."""
+    from torch_cgx.cli.output import free_memory
+
+    if number > _MOST_RANKS:
+        raise CliError(f"--ranks {number}; allowed: at most {_MOST_RANKS}")
+    needed = _MEMORY * 4 * number * max(tensor.numel() for tensor in gradients.values())
+    free = free_memory()
+    if needed > free:
+        raise CliError(
+            f"--ranks {number} takes about {size_text(needed)}, and {size_text(free)} is free"
+        )
 
 
 def load(path: Path) -> list[Gradients]:

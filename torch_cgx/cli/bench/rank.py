@@ -12,10 +12,9 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from torch_cgx.cli.bench.start import free_memory
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.meeting import collect, meet
-from torch_cgx.cli.output import progress, size_text
+from torch_cgx.cli.output import free_memory, progress, size_text
 
 # What a size needs on each rank: input, result, reference, and the buffers of the communicators.
 _MEMORY = 6

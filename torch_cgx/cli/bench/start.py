@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_cgx.cli.errors import CliError
-from torch_cgx.cli.output import size_text
+from torch_cgx.cli.output import free_memory, size_text
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
@@ -89,12 +89,6 @@ def _check_room(places: Sequence[tuple[str, int, int]]) -> None:
             f"--ranks {len(places)} takes about {size_text(needed)} on this host, which has "
             f"{size_text(free)} free"
         )
-
-
-def free_memory() -> int:
-    """Bytes that this host can give to processes without swapping."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
 
 
 @contextlib.contextmanager
