@@ -388,7 +388,8 @@ def test_a_run_that_takes_too_long_is_killed_with_all_it_started(bed: Hosts, tmp
         ([ProcessLookupError()], None),  # ends; so says Linux 6
         ([FileNotFoundError()], False),
         (["", "sh\0", "HOSTBED_RUN=m\0"], True),  # exec() filled it between two reads
-        (["", "sh\0", "", "sh\0"], False),  # a program without variables
+        (["", "sh\0"] * (processes._LOOKS - 1) + ["HOSTBED_RUN=m\0"], True),  # several in a row
+        (["", "sh\0"] * processes._LOOKS, False),  # a program without variables
     ],
 )
 def test_a_process_amid_exec_is_not_overlooked(monkeypatch, reads, carries):
