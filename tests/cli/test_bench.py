@@ -217,6 +217,13 @@ def test_a_host_that_cannot_be_reached_is_named():
     assert done.stderr == "cgx bench: rank 0 on localhost ended with status 1\n"
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_missing_is_one_line():
+    done = run("--device", "cuda", *SMALL)
+    assert done.returncode == 1
+    assert done.stderr == f"cgx bench: --device cuda: torch {torch.__version__} sees no GPU here\n"
+
+
 def test_sizes_beyond_the_memory_are_refused():
     done = run("--sizes", "4096G")
     assert done.returncode == 1

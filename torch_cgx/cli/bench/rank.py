@@ -29,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from torch_cgx.cli.bench import measure, methods, show
 
     methods.check_codecs(args.codec, args.bits)
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise CliError(f"--device cuda: torch {torch.__version__} sees no GPU here")
     store, rank, size = meet(args.timeout)
     facts = _facts(args)
     _agree(store, rank, size, facts, args.timeout)
