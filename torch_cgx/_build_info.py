@@ -1,8 +1,9 @@
 """What the installed extension was built with, and what to say where it does not load.
 
 The build (setup.py) writes `_build_info.TAG.json` beside the extension, TAG as in cpython-311:
-"version" of torch_cgx, "torch" (the whole version), "cxx11_abi", "compiler", "mpi" and "kernels"
-(lists).
+"version" of torch_cgx, "wheel" (what follows the version in the names of wheels, as torch2.13;
+empty for a build from the source), "torch" (the whole version), "cxx11_abi", "compiler", "mpi" and
+"kernels" (lists).
 """
 
 from __future__ import annotations
@@ -38,7 +39,14 @@ def misfit(built: dict[str, Any], torch_version: str) -> str:
     """
     if not built.get("torch") or minor(built["torch"]) == minor(torch_version):
         return ""
-    wanted = minor(torch_version)
+    wanted, fits = minor(torch_version), minor(built["torch"])
+    if built.get("wheel"):
+        version = built.get("version", "")
+        return (
+            f"this wheel of torch_cgx is for torch {fits}, and torch {torch_version} is installed: "
+            f"`pip install torch_cgx-{version}+torch{wanted}-...whl`, a wheel that `make wheels "
+            f'TORCHES=...` makes, or `pip install "torch=={fits}.*"`'
+        )
     return (
         f"this torch_cgx was built for torch {minor(built['torch'])}, and torch {torch_version} is "
         f"installed: install the wheel torch_cgx-{built.get('version', '')}+torch{wanted}, or from "

@@ -19,7 +19,17 @@ PAGE = (ROOT / "docs" / "configuration.md").read_text()
 SETTINGS = {row["option"]: row for row in table(marked(PAGE, "settings"))}
 TESTS = {
     f"CGX_TEST_{name}"
-    for name in ("GPU", "HOSTS", "MPICH", "OPENMPI", "RECIPES", "SITE", "WARM", "WRITE_GOLDEN")
+    for name in (
+        "GPU",
+        "HOSTS",
+        "MPICH",
+        "OPENMPI",
+        "RECIPES",
+        "SITE",
+        "WARM",
+        "WHEELS",
+        "WRITE_GOLDEN",
+    )
 }
 
 

@@ -65,8 +65,9 @@ def check_extension(built: dict[str, Any], abi: bool) -> tuple[Finding, Any]:
         return Finding(SECTION, "extension", PROBLEM, differs, mend), engine
     made = "built for an unrecorded torch"
     if built:
+        source = f"a wheel, {built['wheel']}; " if built.get("wheel") else ""
         made = (
-            f"built for torch {built['torch']} (cxx11_abi={abi}, as torch has) with "
+            f"{source}built for torch {built['torch']} (cxx11_abi={abi}, as torch has) with "
             f"{built['compiler']}"
         )
     return Finding(SECTION, "extension", OK, made), engine
