@@ -9,6 +9,6 @@
     from cgx_utils.trainers.hf import compress
     compress(trainer, bits=4)                   # before trainer.train()
 
-Each module imports its library, and only that one; a missing one is an ImportError that says what to
-install. Nothing here is imported by `cgx_utils` itself.
+Each module imports its library, and only that one; a missing one is an ImportError that says what
+to install. Nothing here is imported by `cgx_utils` itself.
 """

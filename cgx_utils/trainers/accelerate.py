@@ -1,11 +1,11 @@
 """Hugging Face Accelerate: compressed gradients for the model that `prepare` wraps.
 
-    from accelerate import Accelerator
-    from cgx_utils.trainers.accelerate import compress
+from accelerate import Accelerator
+from cgx_utils.trainers.accelerate import compress
 
-    accelerator = Accelerator()
-    compress(accelerator, bits=4)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+accelerator = Accelerator()
+compress(accelerator, bits=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def compress(
     that group carries everything. `accelerator.save_state` writes cgx_state_RANK.pt for each rank,
     and `load_state` reads it.
 
-    TypeError: no Accelerator. ValueError: an Accelerator that does not train by DDP, one with a
-    communication hook. RuntimeError: after `prepare`. With one process Accelerate does not wrap the
+    TypeError: no Accelerator. ValueError: one that does not train by DDP, or has a communication
+    hook. RuntimeError: after `prepare`. With one process Accelerate does not wrap the
     model, so that nothing is compressed, with a warning.
     """
     if not isinstance(accelerator, Accelerator):
@@ -89,7 +89,9 @@ def compress(
         )
     given = accelerator.ddp_handler or DistributedDataParallelKwargs()
     former = isinstance(given, _Handler)
-    if not former and any(isinstance(m, DistributedDataParallel) for m in accelerator._models):
+    models = accelerator._models
+    trained = any(p.requires_grad for model in models for p in model.parameters())
+    if trained and not former:
         raise RuntimeError("compress(accelerator) comes before accelerator.prepare(model)")
     if given.comm_hook != DDPCommunicationHookType.NO:
         raise ValueError(

@@ -1,10 +1,10 @@
 """Hugging Face Trainer: compressed gradients, and a Monitor as a callback.
 
-    from cgx_utils.trainers.hf import MonitorCallback, compress
+from cgx_utils.trainers.hf import MonitorCallback, compress
 
-    trainer = Trainer(model, args, train_dataset=data, callbacks=[MonitorCallback(every=100)])
-    compress(trainer, bits=4)
-    trainer.train()
+trainer = Trainer(model, args, train_dataset=data, callbacks=[MonitorCallback(every=100)])
+compress(trainer, bits=4)
+trainer.train()
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ except ModuleNotFoundError as error:
     ) from error
 
 
-def compress(trainer: Trainer, state: CGXState | None = None, **compression_params: Any) -> CGXState:
+def compress(
+    trainer: Trainer, state: CGXState | None = None, **compression_params: Any
+) -> CGXState:
     """Trains with compressed gradients; on all ranks, before trainer.train(). Returns the state.
 
     state: a CGXState; None: a new one with compression_params (bits=4, bucket_size=512, ...).
 
     As `cgx_utils.trainers.accelerate.compress` of the trainer's Accelerator, with its errors.
     Checkpoints have a file cgx_state_RANK.pt for each rank, from which a resumed training goes on.
-    Checkpoints are found as OUTPUT_DIR/checkpoint-STEP; elsewhere a warning says that none is there.
+    They are found as OUTPUT_DIR/checkpoint-STEP; elsewhere a warning says that none is there.
     """
     from cgx_utils.trainers import accelerate
 

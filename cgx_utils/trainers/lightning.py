@@ -1,9 +1,9 @@
 """Lightning: a strategy that trains with compressed gradients, and a Monitor as a callback.
 
-    import lightning
-    from cgx_utils.trainers.lightning import CGXStrategy, MonitorCallback
+import lightning
+from cgx_utils.trainers.lightning import CGXStrategy, MonitorCallback
 
-    trainer = lightning.Trainer(strategy=CGXStrategy(bits=4), callbacks=[MonitorCallback(every=100)])
+trainer = lightning.Trainer(strategy=CGXStrategy(bits=4), callbacks=[MonitorCallback(every=100)])
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch_cgx import _config
 try:
     from lightning.pytorch import Callback
     from lightning.pytorch.strategies import DDPStrategy
-    from lightning.pytorch.trainer.states import TrainerFn
+    from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 except ModuleNotFoundError as error:
     raise ImportError(
         f"cgx_utils.trainers.lightning needs Lightning ({error}): pip install lightning"
@@ -41,8 +41,8 @@ class CGXStrategy(DDPStrategy):
     process_group_backend: a backend that has cgx, as "cpu:cgx,cuda:nccl" for CPU tensors.
     options: all other arguments of DDPStrategy, and through it of DistributedDataParallel.
 
-    Checkpoints have the state_dict()s of all ranks, by rank, under "cgx": with error feedback rank 0
-    gathers the residuals of all ranks. `Trainer.fit(ckpt_path=...)` restores them, also with
+    Checkpoints have the state_dict()s of all ranks, by rank, under "cgx": with error feedback rank
+    0 gathers the residuals of all ranks. `Trainer.fit(ckpt_path=...)` restores them, also with
     weights_only=True.
 
     TypeError and ValueError name a hook beside ours, a backend without cgx, a bad setting.
@@ -65,17 +65,28 @@ class CGXStrategy(DDPStrategy):
             )
         params = {name: options.pop(name) for name in _config.KEYS if name in options}
         self.cgx_state = state_of(state, params)
+        self._ended: dict[str, Any] | None = None  # its state_dict() when the training ended
         super().__init__(process_group_backend=process_group_backend, **options)
 
     def configure_ddp(self) -> None:
         super().configure_ddp()
         assert isinstance(self.model, DistributedDataParallel)
         self.model.register_comm_hook(self.cgx_state, cgx_hook)
+        self._ended = None
+
+    def teardown(self) -> None:
+        # Afterwards there is no DDP instance that knows the names of residuals, but checkpoints.
+        module = self.lightning_module
+        interrupted = module is None or module.trainer.state.status == TrainerStatus.INTERRUPTED
+        if isinstance(self.model, DistributedDataParallel) and not interrupted:
+            self._ended = self.cgx_state.state_dict()
+        super().teardown()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], *args: Any, **options: Any) -> None:
         """Called by Lightning on all ranks; rank 0 writes."""
         states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(states, self.cgx_state.state_dict())
+        mine = self.cgx_state.state_dict() if self._ended is None else self._ended
+        dist.all_gather_object(states, mine)
         checkpoint[_KEY] = states
         super().save_checkpoint(checkpoint, *args, **options)
 

@@ -9,8 +9,8 @@ import argparse
 
 import torch.nn.functional as F
 from accelerate import Accelerator
-from toy import batch, make_model, summary
 from torch import optim
+from toy import batch, make_model, summary
 
 from cgx_utils import Monitor
 from cgx_utils.trainers.accelerate import compress
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1, help="batches in a step")
     args = parser.parse_args()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=args.accumulate)
-    compress(accelerator, bits=4, bucket_size=512)  # the one line
+    state = compress(accelerator, bits=4, bucket_size=512)  # the one line
     module = make_model()
     model, optimizer = accelerator.prepare(
         module, optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
@@ -40,7 +40,7 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
             losses.append(loss.item())
-    print(summary(module, 0, losses) + "\n", end="", flush=True)
+    print(summary(module, 0, losses, state.process_group) + "\n", end="", flush=True)
     del model, optimizer  # before their groups
     accelerator.end_training()
 

@@ -9,10 +9,11 @@ import argparse
 import tempfile
 
 import torch
-from toy import summary
 from torch.utils.data import Dataset
+from toy import summary
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
+from cgx_utils import CGXState
 from cgx_utils.trainers.hf import MonitorCallback, compress
 
 
@@ -37,7 +38,15 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(1)
     model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=64, n_positions=32, n_embd=64, n_layer=2, n_head=2)
+        GPT2Config(
+            vocab_size=64,
+            n_positions=32,
+            n_embd=64,
+            n_layer=2,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
     )
     with tempfile.TemporaryDirectory() as temporary:
         trainer = Trainer(
@@ -59,10 +68,12 @@ def main() -> None:
             train_dataset=Counting(),
             callbacks=[MonitorCallback(every=20)],  # rank 0 shows bytes and errors
         )
-        compress(trainer, bits=4, bucket_size=512)  # the one line
+        state = compress(  # the one line
+            trainer, CGXState(compression_params={"bits": 4}, error_feedback=args.error_feedback)
+        )
         trainer.train(resume_from_checkpoint=args.resume or None)
         losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-        print(summary(model, 0, losses) + "\n", end="", flush=True)
+        print(summary(model, 0, losses, state.process_group) + "\n", end="", flush=True)
 
 
 if __name__ == "__main__":

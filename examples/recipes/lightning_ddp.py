@@ -10,8 +10,8 @@ import argparse
 import lightning
 import torch
 import torch.nn.functional as F
-from toy import batch, make_model, summary
 from torch.utils.data import DataLoader, TensorDataset
+from toy import batch, make_model, summary
 
 from cgx_utils.trainers.lightning import CGXStrategy, MonitorCallback
 

@@ -1,5 +1,5 @@
-"""Runs a recipe of examples/recipes as a user would, in the environment that `make recipes` makes, and
-ends all processes that it has started.
+"""Runs a recipe of examples/recipes as a user would, in the environment that `make recipes` makes,
+and ends all processes that it has started.
 
     pytestmark = needs_recipes
 
@@ -7,8 +7,8 @@ ends all processes that it has started.
         finished = run_ranks("lightning_ddp.py")       # torchrun, two ranks
         assert finished.matches(r"rank (\\d)") == ["0", "1"]
 
-CGX_TEST_RECIPES names the environment: `make recipes` makes .venv-recipes and sets it. Without it the
-tests are skipped.
+CGX_TEST_RECIPES names the environment: `make recipes` makes .venv-recipes and sets it. Without it
+the tests are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.distributed import ROOT
 
 RECIPES = ROOT / "examples" / "recipes"
 _VARIABLE = "CGX_TEST_RECIPES"
-_MARK = "CGX_RECIPE_RUN"  # in the environment of all processes of one run
+_MARK = "RECIPE_RUN"  # in the environment of all processes of one run
 _TAIL = 8000  # characters of output in an error
 _GRACE_SECONDS = 10.0  # for processes to end by themselves, before and after SIGTERM
 
