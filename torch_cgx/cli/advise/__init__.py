@@ -32,15 +32,22 @@ LINKS = (1e8, 1e9, 1e10)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--model", metavar="MODULE:FACTORY")
+    source.add_argument(
+        "--model", metavar="MODULE:FACTORY", help="a function that returns the model (see below)"
+    )
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="a state dict")
     link = parser.add_mutually_exclusive_group()
     link.add_argument("--link", type=rate, metavar="RATE", help="of a host, as 1gbit")
     link.add_argument("--measure", action="store_true", help="the link between the hosts' ranks")
-    parser.add_argument("--hosts", type=at_least(2), metavar="N", help="2")
-    parser.add_argument("--ranks-per-host", type=at_least(1), metavar="N", help="1")
+    parser.add_argument("--hosts", type=at_least(2), metavar="N", help="number of hosts: 2")
     parser.add_argument(
-        "--compute-ms", type=_positive, metavar="MS", help="a step without gradients"
+        "--ranks-per-host", type=at_least(1), metavar="N", help="ranks of each host: 1"
+    )
+    parser.add_argument(
+        "--compute-ms",
+        type=_positive,
+        metavar="MS",
+        help="milliseconds of a step without communication",
     )
     parser.add_argument(
         "--max-error",
@@ -49,7 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="E",
         help="relative error of the averaged gradient that is acceptable: 0.25",
     )
-    parser.add_argument("--layer-min-size", type=at_least(0), default=1024, metavar="N")
+    parser.add_argument(
+        "--layer-min-size",
+        type=at_least(0),
+        default=1024,
+        metavar="N",
+        help="layers of fewer values stay exact: 1024",
+    )
     parser.add_argument(
         "--busy-cores", action="store_true", help="computing keeps all cores of a host busy"
     )
