@@ -191,7 +191,7 @@ def test_pip_refuses_it_or_takes_the_other_wheel_where_the_torch_is_named(store)
     wheel = str(next(store[1].glob("torch_cgx-*torch2.13*.whl")))
     said = plan(store, wheel, "torch==2.12.*", f"--find-links={store[1]}")
     assert "ResolutionImpossible" in said
-    assert re.search(r"torch-cgx 0\.1\.0\+torch2\.13 depends on torch[<>=.,0-9]*2\.13", said), said
+    assert re.search(r"torch-cgx 0\.1\.0\+torch2\.13 depends on torch.*>=2\.13", said), said
     assert "No matching distribution found for torch" in plan(store, wheel)  # no index
     assert plan(store, "torch_cgx", "torch==2.12.*", f"--find-links={store[1]}") == (
         "Would install torch-cgx-0.1.0+torch2.12"
