@@ -1,13 +1,14 @@
 """What a Monitor costs: training steps with and without one, in turns.
 
-    python -m benchmarks.training.monitor [--blocks 240] [--quick] [--json FILE] [--plot FILE]
+    python -m benchmarks.training.monitor [--blocks 480] [--quick] [--json FILE] [--plot FILE]
 
 Two ranks of this host train a small GPT (examples/gpt.py) and a small MLP at 4 bits, in blocks of
 10 steps. Half of the blocks have the Monitor, in the order 0 1 1 0, so a slow phase of the machine
 meets both kinds; it makes a record every 100 steps that it sees. So all of its costs are in them:
-following the buckets, sampling each bucket once per record, the record and its line. Reported is
-the time of all blocks with it over that of all without, of the slowest rank; the quartiles are over
-the ratios of twelve parts of the run.
+following the buckets, sampling each bucket once per record, the record and its line. A record's
+cost is in one block of ten, so a pair for the ratio is ten blocks with it and the ten without that
+lie between them, by the slowest rank. Reported is the median over the pairs, with its 95 % interval
+(order statistics, whatever the distribution).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import math
 import statistics
 import sys
 import time
@@ -30,7 +32,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import _command, _ranks
-from benchmarks._command import at_least, quartiles
+from benchmarks._command import at_least
 from benchmarks._ranks import everyone
 from benchmarks.training.step_model import EXAMPLES
 from cgx_utils import CGXState, Monitor, cgx_hook
@@ -49,7 +51,8 @@ def _mlp() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*layers), torch.randn(64, 256)
 
 
-STEPS, EVERY, PARTS = 10, 100, 12
+STEPS, EVERY = 10, 100
+PAIR = EVERY // STEPS  # blocks of each kind in a pair: one record
 MODELS = {"gpt": _gpt, "mlp": _mlp}
 
 
@@ -96,8 +99,7 @@ def _seconds(model: nn.Module, optimizer: Any, x: torch.Tensor, steps: int) -> f
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     done = []
     for row in rows:
-        ratio = sum(row["seconds_with"]) / sum(row["seconds_without"])
-        low, _, high = quartiles(ratios(row))
+        low, ratio, high = interval(ratios(row))
         step = statistics.median(row["seconds_without"]) / STEPS
         found = {"ratio": ratio, "ratio_low": low, "ratio_high": high, "seconds_per_step": step}
         done.append({**row, **found})
@@ -105,18 +107,28 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def ratios(row: dict[str, Any]) -> list[float]:
-    """Of parts of the run."""
-    size = max(1, len(row["seconds_with"]) // PARTS)
-    parts = range(0, len(row["seconds_with"]) - size + 1, size)
+    """Of the pairs."""
+    number = len(row["seconds_with"])
+    size = min(PAIR, number)
     return [
         sum(row["seconds_with"][i : i + size]) / sum(row["seconds_without"][i : i + size])
-        for i in parts
+        for i in range(0, number - size + 1, size)
     ]
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """The median between the ends of its 95 % interval: of n values in order, those 0.98 sqrt(n)
+    places from the middle.
+    """
+    ordered = sorted(values)
+    middle, reach = (len(ordered) - 1) / 2, 0.98 * math.sqrt(len(ordered))
+    low, high = max(0, math.floor(middle - reach)), math.ceil(middle + reach)
+    return ordered[low], statistics.median(ordered), ordered[min(high, len(ordered) - 1)]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        f"{'model':<6} {'parameters':>10} {'ms/step':>8} {'with/without':>13} {'quartiles':>15}"
+        f"{'model':<6} {'parameters':>10} {'ms/step':>8} {'with/without':>13} {'95 % interval':>15}"
     ]
     for row in rows:
         lines.append(
@@ -139,11 +151,11 @@ def draw(rows: list[dict[str, Any]], file: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What watching a training costs.")
-    parser.add_argument("--blocks", type=at_least(4), metavar="N", help="240; 8 with --quick")
+    parser.add_argument("--blocks", type=at_least(4), metavar="N", help="480; 8 with --quick")
     parser.add_argument("--quick", action="store_true")
     _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
-    blocks = 4 * ((args.blocks or (8 if args.quick else 240)) // 4)
+    blocks = 4 * ((args.blocks or (8 if args.quick else 480)) // 4)
     facts = _command.print_facts(ranks=2, threads=1, blocks=blocks, steps=STEPS, every=EVERY)
     rows = summary(_ranks.on_this_host(measure, {"blocks": blocks}, 2)["rows"])
     print(table(rows))
