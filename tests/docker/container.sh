@@ -25,5 +25,5 @@ mount --bind "$hosts" "$root/etc/hosts"
 echo "$name" >/proc/sys/kernel/hostname
 ip link set lo up
 # shellcheck disable=SC2016
-exec env -i chroot --userspec="$user" "$root" /usr/bin/env "HOSTNAME=$name" \
-  /bin/sh -c 'cd "$1"; shift; exec env "$@"' sh "$directory" "$@"
+exec env -i /usr/sbin/chroot --userspec="$user" "$root" /usr/bin/env "HOSTNAME=$name" \
+  /bin/sh -c 'cd "$1"; shift; exec /usr/bin/env "$@"' sh "$directory" "$@"

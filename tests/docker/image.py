@@ -71,6 +71,7 @@ class Image:
         with tempfile.NamedTemporaryFile("w", suffix=".hosts") as hosts:
             hosts.write("127.0.0.1 localhost container\n")
             hosts.flush()
+            os.fchmod(hosts.fileno(), 0o644)
             line = ["unshare", "--net", *self.command(command, Path(hosts.name), **options)]
             return subprocess.run(
                 line,

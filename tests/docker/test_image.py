@@ -22,7 +22,7 @@ def test_the_default_command_finds_no_problem(demo: Image):
     done = demo.run(demo.config["Cmd"])
     assert done.returncode == 0, done.stdout
     assert "torch_cgx           0.1.0, /opt/cgx/lib/" in done.stdout
-    assert re.search(r"shared memory +64.0 MiB free of 64.0 MiB", done.stdout)
+    assert re.search(r"shared memory +64 MiB free of 64 MiB", done.stdout)
 
 
 def test_the_health_check_passes_also_with_a_launchers_variables(demo: Image):
