@@ -84,8 +84,8 @@ def compress(
         return state
     if kind not in _ALLOWED:
         raise ValueError(
-            f"compress of an Accelerator of type {kind}; allowed: {', '.join(_ALLOWED)} (for FSDP2: "
-            "cgx_utils.fsdp.compress)"
+            f"compress of an Accelerator of type {kind}; allowed: {', '.join(_ALLOWED)} (for "
+            "FSDP2: cgx_utils.fsdp.compress)"
         )
     given = accelerator.ddp_handler or DistributedDataParallelKwargs()
     former = isinstance(given, _Handler)
