@@ -20,6 +20,8 @@ SETTINGS = {row["option"]: row for row in table(marked(PAGE, "settings"))}
 TESTS = {
     f"CGX_TEST_{name}"
     for name in (
+        "DOCKER",
+        "DOCKER_WHEEL",
         "GPU",
         "HOSTS",
         "MPICH",
