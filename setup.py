@@ -116,11 +116,12 @@ def no_torch(cause: str, site_packages: str) -> str:
     """The error if torch cannot be imported, with the remedy. `site_packages`: of the interpreter,
     without the folders that an isolated build puts in front of it.
     """
-    install = "pip install --no-build-isolation torch_cgx (or '.', in its source)"
+    install = "pip install torch_cgx (or '.', in its source)"
     if (Path(site_packages) / "torch").is_dir():
         return (
-            f"torch is installed in {site_packages}, but this build cannot import it ({cause}): by "
-            f"default, pip builds in an isolated environment, which hides it. Type: {install}"
+            f"torch is installed in {site_packages}, but this build cannot import it ({cause}). "
+            f"Where the build's isolated environment is the reason, type: {install} "
+            "--no-build-isolation"
         )
     return (
         f"torch_cgx is built against the torch that it will run with, and there is none in "
