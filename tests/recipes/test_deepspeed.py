@@ -43,7 +43,7 @@ def test_half_precision_trains(stage, dtype):
 
 @pytest.mark.parametrize("stage, messages", [(1, 1), (2, 3)])
 def test_when_accumulated_batches_are_sent(stage, messages):
-    """Stages 0 and 1 send the sum of three batches once, 2 and 3 each of them."""
+    """Stage 1 (as 0) sends the sum of three batches once, stage 2 (as 3) each of them."""
     sent = []
     for accumulate in "1", "3":
         arguments = ["--stage", str(stage), "--steps", "10", "--accumulate", accumulate]
