@@ -1,0 +1,134 @@
+"""python fake_pods.py JOB.json --map /code=FOLDER ... [ARGUMENT ...]
+
+The pods of a PyTorchJob as processes of this host, with the environment that the training operator
+(1.7 and newer) sets: no Kubernetes is needed. ARGUMENTs are added to the container's command.
+
+A container that fails starts again, as with restartPolicy OnFailure, until runPolicy.backoffLimit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+
+
+def variables(job: dict[str, Any], port: int) -> dict[str, dict[str, str]]:
+    """By pod: what the operator sets, then what the container sets."""
+    spec = job["spec"]
+    pods: dict[str, dict[str, str]] = {}
+    names = []
+    for kind in ("Master", "Worker"):
+        replicas = spec["pytorchReplicaSpecs"].get(kind, {"replicas": 0}).get("replicas", 1)
+        names += [(kind, f"{job['metadata']['name']}-{kind.lower()}-{i}") for i in range(replicas)]
+    per_pod = spec["nprocPerNode"]
+    for rank, (kind, name) in enumerate(names):
+        container = _container(job, kind)
+        pods[name] = {
+            "PYTHONUNBUFFERED": "1",
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(port),
+            "PET_MASTER_ADDR": LOOPBACK,
+            "PET_MASTER_PORT": str(port),
+            "WORLD_SIZE": str(len(names) * int(per_pod)),
+            "RANK": str(rank),
+            "PET_NPROC_PER_NODE": per_pod,
+            "PET_NODE_RANK": str(rank),
+            "PET_NNODES": str(len(names)),
+            **{variable["name"]: variable["value"] for variable in container["env"]},
+            "CGX_HOST_ID": name,  # pods do not share memory
+        }
+    return pods
+
+
+def command(job: dict[str, Any], kind: str, folders: dict[str, str]) -> list[str]:
+    """The container's command, with this host's folders in place of its mounts."""
+    container = _container(job, kind)
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    words = []
+    for word in container["command"]:
+        for inside, here in folders.items():
+            if word.startswith(f"{inside}/"):
+                if inside not in mounts:
+                    raise ValueError(f"{word}: no volume is mounted at {inside}")
+                word = here + word.removeprefix(inside)
+                break
+        words.append(word)
+    return words
+
+
+def _kind(pod: str) -> str:
+    return "Master" if "-master-" in pod else "Worker"
+
+
+def _container(job: dict[str, Any], kind: str) -> dict[str, Any]:
+    containers = job["spec"]["pytorchReplicaSpecs"][kind]["template"]["spec"]["containers"]
+    return next(one for one in containers if one["name"] == "pytorch")
+
+
+def _free_port() -> int:
+    """In place of the operator's 23456, so that tests may run side by side."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def run_pods(
+    job: dict[str, Any], folders: dict[str, str], more: list[str], evict: Path | None
+) -> int:
+    """Runs all pods to their end. evict: once this file exists, a worker gets SIGTERM."""
+    pods = variables(job, _free_port())
+    restarts_left = job["spec"]["runPolicy"]["backoffLimit"]
+    running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(name: str) -> None:
+        words = [*command(job, _kind(name), folders), *more]
+        running[name] = subprocess.Popen(words, env={**os.environ, **pods[name]})
+
+    for name in pods:
+        start(name)
+    while running:
+        time.sleep(0.01)
+        if evict is not None and evict.exists():
+            evict = None
+            name = next(name for name in running if _kind(name) == "Worker")
+            print(f"pods: {name} is evicted", flush=True)
+            running[name].send_signal(signal.SIGTERM)
+        for name, process in list(running.items()):
+            if process.poll() is None:
+                continue
+            del running[name]
+            print(f"pods: {name} ended with status {process.returncode}", flush=True)
+            if process.returncode == 0:
+                continue
+            policy = job["spec"]["pytorchReplicaSpecs"][_kind(name)]["restartPolicy"]
+            if policy != "OnFailure" or restarts_left == 0:
+                print("pods: the job has failed", flush=True)
+                for other in running.values():
+                    other.terminate()
+                return 1
+            restarts_left -= 1
+            start(name)
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--map", action="append", default=[], metavar="INSIDE=HERE")
+    parser.add_argument("--evict-worker", type=Path, metavar="FILE", help="once FILE exists")
+    parser.add_argument("job", type=Path)
+    options, more = parser.parse_known_args()
+    folders = dict(word.split("=", 1) for word in options.map)
+    return run_pods(json.loads(options.job.read_text()), folders, more, options.evict_worker)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

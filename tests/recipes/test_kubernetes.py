@@ -1,0 +1,128 @@
+"""The manifest of Kubernetes: schemas, and its command in two "pods" with the training operator's
+environment, which train, and go on from their checkpoint after an eviction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.distributed import ROOT
+from tests.recipes.running import RECIPES, Finished, needs_recipes, python, run
+
+pytestmark = [needs_recipes, pytest.mark.slow]
+
+MANIFEST = RECIPES / "kubernetes.yaml"
+HERE = ROOT / "tests" / "recipes"
+LINE = (
+    r"rank (\d) of 2: steps (\d+) to (\d+), loss ([\d.]+) to ([\d.]+), weights (\w+), "
+    r"sent (\d+) of (\d+) bytes"
+)
+
+
+def _check(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python(), str(HERE / "kubernetes_check.py")],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def job():
+    done = _check(MANIFEST.read_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "old, new, error",
+    [
+        ("nprocPerNode", "nprocPerNodes", r"'nprocPerNodes' was unexpected"),
+        ('nprocPerNode: "1"', "nprocPerNode: 1", r"spec\.nprocPerNode: 1 is not of type 'string'"),
+        ("kubeflow.org/v1", "kubeflow.org/v2", r"apiVersion: 'kubeflow.org/v1' was expected"),
+        ("replicas: 1", "replicas: 2", r"Master\.replicas: 1 was expected"),
+        ("OnFailure", "onFailure", r"'onFailure' is not one of"),
+        ("name: pytorch ", "name: main ", r"containers: .* does not contain"),
+        ("medium: Memory", "mediun: Memory", r"Master: .*'mediun' was unexpected"),
+        ('value: "4"', "value: 4", r"env\.0\.value: 4 is not of type 'string'"),
+        ("name: shm, ", "name: smh, ", r"Master: no volume 'smh'"),
+    ],
+)
+def test_a_wrong_field_is_found(old, new, error):
+    text = MANIFEST.read_text()
+    assert old in text
+    done = _check(text.replace(old, new))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(error, done.stdout), done.stdout
+
+
+def test_the_image_user_and_shared_memory_are_those_of_the_dockerfile(job):
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    version = re.search(r'image\.version="([\d.]+)"', dockerfile)
+    user = re.search(r"^USER (\d+):(\d+)$", dockerfile, re.MULTILINE)
+    assert version and user
+    for replicas in job["spec"]["pytorchReplicaSpecs"].values():
+        spec = replicas["template"]["spec"]
+        (container,) = spec["containers"]
+        assert container["image"] == f"torch_cgx:{version[1]}"
+        security = spec["securityContext"]
+        assert (security["runAsUser"], security["runAsGroup"]) == (int(user[1]), int(user[2]))
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume.pop("name"): volume for volume in map(dict, spec["volumes"])}
+        assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+
+
+def _run(folder: Path, job: object, *arguments: str) -> Finished:
+    """Both pods, with torchrun on the PATH as in the image, and their volumes below `folder`."""
+    torchrun = folder / "bin" / "torchrun"
+    torchrun.parent.mkdir(exist_ok=True)
+    torchrun.write_text(f'#!/bin/sh\nexec {python()} -m torch.distributed.run "$@"\n')
+    torchrun.chmod(0o755)
+    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    command = [python(), "-P", str(HERE / "fake_pods.py"), str(folder / "job.json")]
+    command += ["--map", f"/code={RECIPES}", "--map", f"/checkpoints={folder / 'checkpoints'}"]
+    path = f"{torchrun.parent}:{os.environ['PATH']}"
+    return run([*command, *arguments], env={"PATH": path}, seconds=150)
+
+
+def _weights(finished: Finished, first: int | None, last: int) -> str:
+    """Of both ranks, which have trained from step `first` (None: above 0) to `last`."""
+    found = sorted(re.findall(LINE, finished.output))
+    assert [one[0] for one in found] == ["0", "1"], finished.output
+    assert {one[2] for one in found} == {str(last)}
+    (start,) = {int(one[1]) for one in found}
+    assert start > 0 if first is None else start == first
+    assert found[0][5] == found[1][5], "weights differ between ranks"
+    for *_, sent, raw in found:
+        assert 0 < int(sent) < int(raw) / 5
+    return found[0][5]
+
+
+def test_two_pods_train(job, tmp_path):
+    finished = _run(tmp_path, job)
+    _weights(finished, 0, 39)
+    assert "communicator gloo, 2 hosts" in finished.output  # CGX_LOG of the manifest
+    assert (tmp_path / "checkpoints" / "last.pt").exists()
+    assert finished.matches(r"pods: cgx-(\w+)-0 ended with status 0") == ["master", "worker"]
+
+
+def test_pods_start_again_after_an_eviction_and_go_on(job, tmp_path):
+    whole, evicted = tmp_path / "whole", tmp_path / "evicted"
+    whole.mkdir()
+    evicted.mkdir()
+    steps = ("--steps", "120")
+    wanted = _weights(_run(whole, job, *steps), 0, 119)
+    checkpoint = evicted / "checkpoints" / "last.pt"
+    finished = _run(evicted, job, "--evict-worker", str(checkpoint), *steps)
+    assert finished.matches(r"pods: (cgx-worker-0) is evicted")
+    assert finished.matches(r"pods: cgx-(\w+)-0 ended with status 1") == ["master", "worker"]
+    assert _weights(finished, None, 119) == wanted
