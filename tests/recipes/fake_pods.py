@@ -82,9 +82,9 @@ def _free_port() -> int:
 
 
 def run_pods(
-    job: dict[str, Any], folders: dict[str, str], more: list[str], evict: Path | None
+    job: dict[str, Any], folders: dict[str, str], more: list[str], end_worker: Path | None
 ) -> int:
-    """Runs all pods to their end. evict: once this file exists, a worker gets SIGTERM."""
+    """Runs all pods to their end. end_worker: once this file exists, a worker gets SIGTERM."""
     pods = variables(job, _free_port())
     restarts_left = job["spec"]["runPolicy"]["backoffLimit"]
     running: dict[str, subprocess.Popen[bytes]] = {}
@@ -97,10 +97,10 @@ def run_pods(
         start(name)
     while running:
         time.sleep(0.01)
-        if evict is not None and evict.exists():
-            evict = None
+        if end_worker is not None and end_worker.exists():
+            end_worker = None
             name = next(name for name in running if _kind(name) == "Worker")
-            print(f"pods: {name} is evicted", flush=True)
+            print(f"pods: {name} gets SIGTERM", flush=True)
             running[name].send_signal(signal.SIGTERM)
         for name, process in list(running.items()):
             if process.poll() is None:
@@ -123,11 +123,11 @@ def run_pods(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--map", action="append", default=[], metavar="INSIDE=HERE")
-    parser.add_argument("--evict-worker", type=Path, metavar="FILE", help="once FILE exists")
+    parser.add_argument("--end-worker", type=Path, metavar="FILE", help="once FILE exists")
     parser.add_argument("job", type=Path)
     options, more = parser.parse_known_args()
     folders = dict(word.split("=", 1) for word in options.map)
-    return run_pods(json.loads(options.job.read_text()), folders, more, options.evict_worker)
+    return run_pods(json.loads(options.job.read_text()), folders, more, options.end_worker)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,10 @@ def _submit(folder: Path, *arguments: str, status: int | None = 0) -> Finished:
     copy.write_bytes((folder / "slurm.sh").read_bytes())
     path = f"{folder / 'bin'}:{Path(python()).parent}:{os.environ['PATH']}"
     env = {**fake_slurm.job(copy.read_text(), str(folder)), "PATH": path}
-    return run(["bash", str(copy), *arguments], env=env, status=status, seconds=120)
+    env["OMP_WAIT_POLICY"] = (
+        "PASSIVE"  # the script asks for 4 threads a rank: perhaps too many here
+    )
+    return run(["bash", str(copy), *arguments], env=env, status=status, seconds=300)
 
 
 def _check(finished: Finished, first: int, last: int) -> str:
