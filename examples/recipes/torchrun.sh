@@ -21,7 +21,5 @@ for pair in "HOSTS=$hosts" "RANKS=$ranks" "RESTARTS=$restarts"; do
 done
 meeting=$1
 shift
-# Without this, torchrun tells a host that comes back later nothing of where rank 0 is.
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 exec torchrun --nnodes "$hosts" --nproc-per-node "$ranks" --max-restarts "$restarts" \
   --rdzv-backend c10d --rdzv-endpoint "$meeting" --rdzv-id "${JOB:-cgx}" "$@"
