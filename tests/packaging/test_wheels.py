@@ -77,7 +77,7 @@ def test_what_is_missing_is_an_error_that_names_the_way_without(monkeypatch):
     monkeypatch.setattr(wheels.build_kernels, "find_nvcc", lambda: None)
     with pytest.raises(SystemExit, match="no nvcc in CUDA_HOME or on the PATH.*KERNELS=0"):
         wheels.arguments(["--no-mpi"])
-    with pytest.raises(SystemExit, match=r"needed: those of Open MPI and of MPICH, or MPI= "):
+    with pytest.raises(SystemExit, match=r"needed: one of Open MPI and one of MPICH, or MPI= "):
         wheels.arguments(["--no-kernels", "--mpicc", "a/mpicc"])
     args = wheels.arguments(["--no-kernels", "--no-mpi"])
     assert args.torch == [

@@ -1,7 +1,7 @@
 """What sbatch and srun do to a script's environment, on this host: no SLURM is needed.
 
 `job` reads the #SBATCH lines as sbatch does. Run as the command srun, this file starts the tasks
-of such a job with the variables of tasks; names and values are those that SLURM documents.
+of such a job and sets their variables, with the names and values that SLURM documents.
 """
 
 from __future__ import annotations

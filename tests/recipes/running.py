@@ -110,7 +110,7 @@ def run(
 
 def run_ranks(script: str, *arguments: str, ranks: int = 2, **options: object) -> Finished:
     """Runs examples/recipes/SCRIPT on ranks started by torchrun; a whole path is taken as it is.
-    Options: those of `run`.
+    Takes the options of `run`.
     """
     command = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command += [str(ranks), str(RECIPES / script), *arguments]

@@ -41,7 +41,7 @@ def test_two_ranks_train_with_fewer_bytes(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_accumulated_batches_are_sent_once(recipe):
-    """The bytes of 10 steps of 4 batches are those of 10 steps of one batch."""
+    """10 steps of 4 batches send as many bytes as 10 steps of one batch."""
     once = _ranks(run_ranks(recipe, "--steps", "10"))
     four = _ranks(run_ranks(recipe, "--steps", "10", "--accumulate", "4"))
     assert [one[3:] for one in once] == [one[3:] for one in four]

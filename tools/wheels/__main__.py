@@ -41,7 +41,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         )
     if not args.no_mpi and len(args.mpicc.split(":")) != len(repair.KINDS):
         sys.exit(
-            f"make wheels: the compilers of MPI are {args.mpicc!r}; needed: those of Open MPI and "
+            f"make wheels: the MPI compilers are {args.mpicc!r}; needed: one of Open MPI and one "
             "of MPICH, or MPI= for wheels without MPI modules"
         )
     return args

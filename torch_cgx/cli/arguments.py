@@ -1,4 +1,4 @@
-"""Types of arguments that several commands have."""
+"""Arguments that several commands have, and their types."""
 
 from __future__ import annotations
 
@@ -54,3 +54,14 @@ def listed(parse: Callable[[str], object]) -> Callable[[str], list[object]]:
         return [parse(word) for word in text.split(",")]
 
     return parse_all
+
+
+def add_codec(parser: argparse.ArgumentParser) -> None:
+    """--codec: names with commas between, each once."""
+    parser.add_argument(
+        "--codec",
+        type=lambda text: list(dict.fromkeys(word.strip() for word in text.split(","))),
+        default=["maxmin"],
+        metavar="CODEC,...",
+        help="maxmin, rotated, trellis (default: maxmin)",
+    )

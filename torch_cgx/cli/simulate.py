@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_cgx.cli.arguments import at_least
+from torch_cgx.cli.arguments import add_codec, at_least
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.output import progress, size_text, table
 
@@ -36,13 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="recorded gradients, see below")
     parser.add_argument("--ranks", type=at_least(1), metavar="N", help="default: as FILE has, or 2")
     parser.add_argument("--hosts", type=at_least(1), default=1, metavar="N", help="default: 1")
-    parser.add_argument(
-        "--codec",
-        type=_words,
-        default=["maxmin"],
-        metavar="CODEC,...",
-        help="maxmin, rotated, trellis (default: maxmin)",
-    )
+    add_codec(parser)
     parser.add_argument(
         "--bits", type=_bits, default=[8, 4, 2], metavar="BITS", help="default: 8,4,2"
     )
@@ -54,10 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="smaller layers are exact (default: 1024)",
     )
     parser.add_argument("--json", action="store_true", help="write JSON")
-
-
-def _words(text: str) -> list[str]:
-    return list(dict.fromkeys(word.strip() for word in text.split(",")))
 
 
 def _bits(text: str) -> list[int]:

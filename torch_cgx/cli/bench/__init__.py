@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from torch_cgx.cli.arguments import at_least, size
+from torch_cgx.cli.arguments import add_codec, at_least, size
 from torch_cgx.cli.errors import CliError
 
 EXAMPLES = """\
@@ -61,13 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BITS",
         help="per value; 32 is exact (default: 32,16,8,4,2)",
     )
-    parser.add_argument(
-        "--codec",
-        type=_words,
-        default=["maxmin"],
-        metavar="CODEC,...",
-        help="maxmin, rotated, trellis (default: maxmin)",
-    )
+    add_codec(parser)
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cpu", help="of the tensors (default: cpu)"
     )
@@ -113,10 +107,6 @@ def _bits(text: str) -> list[int]:
     if not set(found) <= set(BITS):
         raise argparse.ArgumentTypeError(f"bits {text!r}; allowed: 1 to 8, 16, 32, as 32,8,4")
     return list(dict.fromkeys(found))
-
-
-def _words(text: str) -> list[str]:
-    return list(dict.fromkeys(word.strip() for word in text.split(",")))
 
 
 def _hosts(text: str) -> list[tuple[str, int]]:
