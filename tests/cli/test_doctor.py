@@ -195,6 +195,31 @@ def test_interfaces(named, status, text):
 
 
 @pytest.mark.parametrize(
+    "value, used",
+    [
+        ("eth", "eth0"),
+        ("=eth0", "eth0"),
+        ("ib,lo", "lo"),
+        ("^lo", "eth0"),
+        ("^=eth0", "lo"),
+        ("^eth", "lo"),
+        ("=eth", None),
+        ("ib", None),
+        ("^lo,eth", None),
+    ],
+)
+def test_interfaces_of_nccl(value, used):
+    up = [Address("lo", "127.0.0.1"), Address("eth0", "10.0.0.1"), Address("eth0", "fe80::1")]
+    found = host.check_nccl_interfaces(up, {"NCCL_SOCKET_IFNAME": value})
+    assert found is not None
+    if used is None:
+        assert found.status == PROBLEM and "usable: lo, eth0" in found.found
+    else:
+        assert (found.status, found.found) == (OK, f"{value}: {used}")
+    assert host.check_nccl_interfaces(up, {}) is None
+
+
+@pytest.mark.parametrize(
     "addresses, named, status",
     [(["10.0.0.1"], "", OK), (["127.0.1.1"], "", NOTE), ([], "", NOTE), (["::1"], "eth0", OK)],
 )

@@ -90,7 +90,8 @@ def local_findings(env: Mapping[str, str]) -> tuple[list[Finding], bool]:
         host.check_files(),
     ]
     left = host.check_leftovers(host.SHM)
-    findings += [left] if left else []
+    nccl = host.check_nccl_interfaces(net.addresses(), env)
+    findings += [one for one in (nccl, left) if one]
     if engine is not None:
         findings += variables.check_variables(engine, env)
     return findings, engine is not None

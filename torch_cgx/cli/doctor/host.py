@@ -98,6 +98,32 @@ def check_interfaces(
     return Finding(SECTION, "interfaces", OK, listed)
 
 
+def check_nccl_interfaces(found: Sequence[Address], env: Mapping[str, str]) -> Finding | None:
+    """None where NCCL_SOCKET_IFNAME is not set. found: addresses of interfaces that are up.
+
+    NCCL's rule: names with commas between them are beginnings of the interfaces to use; after "=",
+    whole names; after "^", those to leave out.
+    """
+    text = env.get("NCCL_SOCKET_IFNAME", "")
+    if not text:
+        return None
+    left_out = text.startswith("^")
+    listed = text.removeprefix("^")
+    names = tuple(name for name in listed.removeprefix("=").split(",") if name)
+    up = list(dict.fromkeys(one.interface for one in found))
+    named = [one for one in up if (one in names if listed[:1] == "=" else one.startswith(names))]
+    used = [one for one in up if (one in named) != left_out]
+    if used:
+        return Finding(SECTION, "NCCL's interfaces", OK, f"{text}: {', '.join(used)}")
+    return Finding(
+        SECTION,
+        "NCCL's interfaces",
+        PROBLEM,
+        f"NCCL_SOCKET_IFNAME={text}: leaves no interface; usable: {', '.join(up) or 'none'}",
+        "set NCCL_SOCKET_IFNAME to one of these, or unset it",
+    )
+
+
 def check_name(host: str, addresses: Sequence[str], env: Mapping[str, str]) -> Finding:
     """addresses: what the host's name resolves to."""
     if not addresses:
