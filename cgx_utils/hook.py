@@ -46,7 +46,7 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
         raise ValueError(f"cgx_hook reduces over a cgx group only: {error}") from None
     if state.observer is not None:
         state.observer.before(bucket, parameters, buffer)
-    exact = _why_exact(buffer)
+    exact = why_exact(buffer)
     if exact:
         state.keep_exact(parameters, exact)
         work = dist.all_reduce(buffer.div_(group.size()), group=group, async_op=True)
@@ -73,7 +73,7 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
     return _C.tensor_future(work, buffer)
 
 
-def _why_exact(buffer: torch.Tensor) -> str:
+def why_exact(buffer: torch.Tensor) -> str:
     """The reason why the engine does not reduce a bucket; empty if it does."""
     global _warned_of_sparse
     if buffer.layout != torch.strided:

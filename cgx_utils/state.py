@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from cgx_utils import error_feedback as feedback
 from cgx_utils.adaptive import AdaptiveBits
-from cgx_utils.decisions import Decisions, Layer
+from cgx_utils.choosing import Chooser
+from cgx_utils.decisions import Decisions
 from cgx_utils.defaults import Defaults
 from cgx_utils.names import Names, missing
 from cgx_utils.policy import Policy
@@ -110,6 +111,7 @@ class CGXState:
         self._model: dict[str, int] = {}  # that was decided for: numbers of values by name
         self._names = Names(named_parameters)
         self._feedback = feedback.make(error_feedback, error_feedback_memory)
+        self._chooser = Chooser(self._policy, self._defaults, self._decisions, error_feedback)
         self._layouts: dict[Any, list[torch.Tensor]] = {}
         self._plans: dict[Any, Plan] = {}
         self._choices: dict[int, Choice] = {}  # of parameters, by id
@@ -127,6 +129,16 @@ class CGXState:
     def compression_params(self) -> dict[str, Any]:
         """A copy of what was given."""
         return dict(self._policy.params)
+
+    @property
+    def adaptive(self) -> AdaptiveBits | None:
+        """As given."""
+        return None if self._decisions is None else self._decisions.parameters
+
+    @property
+    def error_feedback(self) -> str | None:
+        """The memory of a residual's value, "fp32", "bf16" or "8bit"; None without residuals."""
+        return None if self._feedback is None else self._feedback.memory
 
     def __repr__(self) -> str:
         """Shows the defaults that hold without a group, as long as there is none."""
@@ -361,7 +373,7 @@ class CGXState:
                     shape = tuple(parameter.shape)
                     raise missing(_PURPOSE, f"a parameter of shape {shape} is not in them")
                 name = names[id(parameter)]
-            choice = self._choose(name, parameter, backend)
+            choice = self._chooser.choose(name, parameter, backend)
             self._choices[id(parameter)] = choice
             codec = choice.codec
             if codec is None and layers and layers[-1][1] is None:
@@ -369,49 +381,6 @@ class CGXState:
             else:
                 layers.append((parameter.numel(), codec))
         return layers
-
-    def _choose(
-        self, name: str | None, parameter: torch.Tensor, backend: ProcessGroupCGX
-    ) -> Choice:
-        numel, dtype = parameter.numel(), parameter.dtype
-        config, why = self._policy.decide(name, parameter)
-        if config is None:
-            return Choice(numel, dtype, None, why)
-        local = backend.settings()["intra_compress"] is False and len(set(backend.hosts())) == 1
-        decides = self._decisions is not None and why != "overrides" and not local
-        if self._decisions is not None and decides:
-            assert name is not None
-            config = {**config, "bits": self._decisions.bits_of(name)}
-            candidates = self._candidates(name, self._defaults.values(config, backend))
-            self._decisions.layers[id(parameter)] = Layer(name, numel, dtype, candidates)
-        full = self._defaults.values(config, backend)
-        # Values that mean exact have already caused a warning where they were given.
-        exact = _config.is_exact(full["bits"])
-        codec = None if exact else _config.codec_of(full, full)
-        if codec is not None and self._feedback is not None:
-            feedback.check_codec(codec)
-        if codec is None:
-            origin = why or self._defaults.origin("bits", backend)
-            return Choice(numel, dtype, None, f"bits={full['bits']} in {origin}")
-        if local:
-            return Choice(numel, dtype, None, "intra_compress=0, which keeps one host exact")
-        return Choice(numel, dtype, codec)
-
-    def _candidates(self, name: str, full: dict[str, Any]) -> tuple[Codec, ...]:
-        """The codecs of a layer with each number of bits that `adaptive` may choose."""
-        assert self._decisions is not None
-        codecs = []
-        for bits in self._decisions.parameters.candidates:
-            values = {**full, "bits": bits}
-            try:
-                codec = _config.codec_of(values, values)
-            except ValueError as error:
-                raise ValueError(
-                    f"adaptive: candidates has {bits}, for {name!r}: {error}"
-                ) from None
-            assert codec is not None
-            codecs.append(codec)
-        return tuple(codecs)
 
     def _all_names(self) -> dict[int, str]:
         """Parameter id -> name. The ids stay valid: the model or the given list keeps the

@@ -9,6 +9,10 @@
     from cgx_utils.trainers.hf import compress
     compress(trainer, bits=4)                   # before trainer.train()
 
+    from cgx_utils.trainers.torchft import DistributedDataParallel, ProcessGroupCGX
+    manager = torchft.Manager(pg=ProcessGroupCGX(), ...)
+    model = DistributedDataParallel(manager, model, bits=4)
+
 Each module imports its library, and only that one; a missing one is an ImportError that says what
 to install. Nothing here is imported by `cgx_utils` itself.
 """

@@ -31,7 +31,7 @@ from tests.distributed import ROOT
 
 RECIPES = ROOT / "examples" / "recipes"
 _VARIABLE = "CGX_TEST_RECIPES"
-_MARK = "RECIPE_RUN"  # in the environment of all processes of one run
+MARK = "RECIPE_RUN"  # in the environment of all processes of one run
 _TAIL = 8000  # characters of output in an error
 _GRACE_SECONDS = 10.0  # for processes to end by themselves, before and after SIGTERM
 
@@ -82,7 +82,7 @@ def run(
         "HF_HUB_OFFLINE": "1",  # no recipe downloads
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **(env or {}),
-        _MARK: mark,
+        MARK: mark,
     }
     started = time.monotonic()
     with tempfile.TemporaryFile() as log:
@@ -95,7 +95,7 @@ def run(
         except subprocess.TimeoutExpired:
             found, outlived = None, []
         finally:
-            _end_all(mark, process)
+            end_all(mark, process)
         took = time.monotonic() - started
         log.seek(0)
         output = log.read().decode(errors="replace")
@@ -117,9 +117,9 @@ def run_ranks(script: str, *arguments: str, ranks: int = 2, **options: object) -
     return run(command, **options)  # type: ignore[arg-type]
 
 
-def _marked(mark: str) -> list[int]:
+def marked(mark: str) -> list[int]:
     """The processes, zombies apart, whose environment has the mark."""
-    wanted = f"{_MARK}={mark}".encode()
+    wanted = f"{MARK}={mark}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -140,15 +140,15 @@ def _names(pids: Sequence[int]) -> list[str]:
 def _wait_for_end(mark: str) -> list[int]:
     """The marked processes that are still there after a while."""
     deadline = time.monotonic() + _GRACE_SECONDS
-    while (pids := _marked(mark)) and time.monotonic() < deadline:
+    while (pids := marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return pids
 
 
-def _end_all(mark: str, process: subprocess.Popen[bytes]) -> None:
+def end_all(mark: str, process: subprocess.Popen[bytes]) -> None:
     """SIGTERM, on which torchrun ends its workers; after a while SIGKILL."""
     for how in (signal.SIGTERM, signal.SIGKILL):
-        for pid in _marked(mark):
+        for pid in marked(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, how)
         with contextlib.suppress(subprocess.TimeoutExpired):

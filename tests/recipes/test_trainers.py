@@ -92,6 +92,7 @@ def test_mistakes_are_named():
         ("lightning", "lightning", "lightning"),
         ("accelerate", "accelerate", "accelerate"),
         ("hf", "transformers", "transformers accelerate"),
+        ("torchft", "torchft", "torchft"),
     ],
 )
 def test_a_missing_library_is_named(module, library, package):
@@ -102,6 +103,6 @@ def test_a_missing_library_is_named(module, library, package):
 
 
 def test_cgx_utils_itself_imports_none_of_the_libraries():
-    names = "'lightning', 'accelerate', 'transformers'"
+    names = "'lightning', 'accelerate', 'transformers', 'torchft'"
     code = f"import sys, cgx_utils, cgx_utils.trainers; print({{{names}}} & set(sys.modules))"
     assert run([python(), "-c", code]).output.strip() == "set()"

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import torch_cgx
-from cgx_utils import CGXState
+from cgx_utils import AdaptiveBits, CGXState, Monitor
 from cgx_utils.report import Report
 from cgx_utils.summary import Choice
 from tests.distributed import run_pooled
-from tests.utils.training import batch, loss_of, make_model, wrap
+from tests.utils.training import COMPRESSED, batch, loss_of, make_model, wrap
 
 
 def _rows():
@@ -74,3 +74,46 @@ def test_without_adaptive_bits():
         ("weight", 64, 64 * 64 * 8),
         ("bias", 64, 64 * 8),
     ]
+
+
+def _reported(rank, world_size):
+    state = CGXState(compression_params={"bits": 4, "bucket_size": 64})
+    model = wrap(make_model(), state)
+    for step in range(2):
+        model.zero_grad()
+        loss_of(model, batch(rank, step)).backward()
+    alone = {row["name"]: row for row in state.report().rows}
+    monitor = Monitor(model, 1, lambda record: None)
+    for step in range(4):
+        model.zero_grad()
+        loss_of(model, batch(rank, step)).backward()
+    watched = {row["name"]: row["relative_error"] for row in state.report().rows}
+    errors = dict(monitor._observer.errors)
+    monitor.close()
+    model.zero_grad(set_to_none=True)
+    bare = {row["name"]: row["relative_error"] for row in state.report().rows}
+    return alone, watched, errors, bare
+
+
+def test_the_report_says_why_and_how_far_off():
+    alone, watched, errors, bare = run_pooled(_reported, 2)[0]
+    assert alone["first.bias"]["why"] == "layer_min_size=1024 (fewer values)"
+    for name in COMPRESSED:
+        assert alone[name]["why"] == ""
+        assert 0.02 < alone[name]["relative_error"] < 0.3  # of the parameter's grad
+        assert watched[name] == errors[name]
+        assert bare[name] is None
+    assert alone["first.bias"]["relative_error"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "options, shown",
+    [
+        ({}, (None, None)),
+        ({"error_feedback": True, "error_feedback_memory": "bf16"}, ("bf16", None)),
+        ({"adaptive": AdaptiveBits(average_bits=4.0)}, (None, AdaptiveBits(average_bits=4.0))),
+    ],
+)
+def test_a_state_says_what_it_was_made_with(options, shown):
+    state = CGXState(**options)
+    assert (state.error_feedback, state.adaptive) == shown

@@ -1,0 +1,80 @@
+"""Which codec a parameter gets: by the rules of a state, the settings that they leave open, and the
+decisions of `adaptive`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cgx_utils import error_feedback as feedback
+from cgx_utils.decisions import Decisions, Layer
+from cgx_utils.defaults import Defaults
+from cgx_utils.policy import Policy
+from cgx_utils.summary import Choice
+from torch_cgx import _config
+
+if TYPE_CHECKING:
+    from torch_cgx._C import Codec, ProcessGroupCGX
+
+
+class Chooser:
+    """Chooses for one `CGXState`, and tells `decisions` about the layers that they are for.
+
+    error_feedback: only codecs that work with residuals are allowed.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        defaults: Defaults,
+        decisions: Decisions | None,
+        error_feedback: bool,
+    ):
+        self._policy = policy
+        self._defaults = defaults
+        self._decisions = decisions
+        self._error_feedback = error_feedback
+
+    def choose(self, name: str | None, parameter: torch.Tensor, backend: ProcessGroupCGX) -> Choice:
+        """Its codec, or why it is exact. name: None where no rule needs it."""
+        numel, dtype = parameter.numel(), parameter.dtype
+        config, why = self._policy.decide(name, parameter)
+        if config is None:
+            return Choice(numel, dtype, None, why)
+        local = backend.settings()["intra_compress"] is False and len(set(backend.hosts())) == 1
+        decides = self._decisions is not None and why != "overrides" and not local
+        if self._decisions is not None and decides:
+            assert name is not None
+            config = {**config, "bits": self._decisions.bits_of(name)}
+            candidates = self._candidates(name, self._defaults.values(config, backend))
+            self._decisions.layers[id(parameter)] = Layer(name, numel, dtype, candidates)
+        full = self._defaults.values(config, backend)
+        # Values that mean exact have already caused a warning where they were given.
+        exact = _config.is_exact(full["bits"])
+        codec = None if exact else _config.codec_of(full, full)
+        if codec is not None and self._error_feedback:
+            feedback.check_codec(codec)
+        if codec is None:
+            origin = why or self._defaults.origin("bits", backend)
+            return Choice(numel, dtype, None, f"bits={full['bits']} in {origin}")
+        if local:
+            return Choice(numel, dtype, None, "intra_compress=0, which keeps one host exact")
+        return Choice(numel, dtype, codec)
+
+    def _candidates(self, name: str, full: dict[str, Any]) -> tuple[Codec, ...]:
+        """The codecs of a layer with each number of bits that `adaptive` may choose."""
+        assert self._decisions is not None
+        codecs = []
+        for bits in self._decisions.parameters.candidates:
+            values = {**full, "bits": bits}
+            try:
+                codec = _config.codec_of(values, values)
+            except ValueError as error:
+                raise ValueError(
+                    f"adaptive: candidates has {bits}, for {name!r}: {error}"
+                ) from None
+            assert codec is not None
+            codecs.append(codec)
+        return tuple(codecs)

@@ -1,0 +1,60 @@
+"""One rank makes the mistakes that cgx_utils.trainers.torchft names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torchft
+from torchft.coordination import LighthouseServer
+
+import torch_cgx
+from cgx_utils import AdaptiveBits, CGXState
+from cgx_utils.trainers.torchft import DistributedDataParallel, ProcessGroupCGX
+
+
+def refused(kind: type[Exception], text: str, call: Callable[..., Any], *args: Any, **opts: Any):
+    try:
+        call(*args, **opts)
+    except kind as error:
+        assert re.search(text, str(error)), f"{error!r}: {text!r}"
+        return
+    raise AssertionError(f"nothing was raised; expected {kind.__name__}: {text}")
+
+
+def manager_of(group: Any) -> torchft.Manager:
+    manager = torchft.Manager(
+        pg=group,
+        min_replica_size=1,
+        load_state_dict=lambda saved: None,
+        state_dict=dict,
+        use_async_quorum=False,
+        lighthouse_addr=lighthouse.address(),
+        hostname="127.0.0.1",
+    )
+    manager.start_quorum()
+    return manager
+
+
+lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100)
+refused(TypeError, "options of a ProcessGroupCGX are of type dict; allowed", ProcessGroupCGX, {})
+net = torch.nn.Linear(64, 64)
+good = manager_of(ProcessGroupCGX(torch_cgx.Options(bits=4)))
+for name, state in (
+    ("error_feedback", CGXState(error_feedback=True)),
+    ("adaptive", CGXState(adaptive=AdaptiveBits(average_bits=4.0))),
+):
+    refused(
+        ValueError, f"a CGXState with {name}; allowed", DistributedDataParallel, good, net, state
+    )
+refused(TypeError, "both a state and bits", DistributedDataParallel, good, net, CGXState(), bits=4)
+good.shutdown()
+
+other = manager_of(torchft.ProcessGroupGloo())
+model = DistributedDataParallel(other, net, bits=4)
+refused(TypeError, r"needed: .*ProcessGroupCGX", model(torch.ones(2, 64)).sum().backward)
+other.shutdown()
+lighthouse.shutdown()
+print("all named")
