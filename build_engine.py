@@ -11,7 +11,8 @@ So sources of the last two kinds share their anonymous namespaces. Headers that 
 are precompiled: torch's headers, and for the core the headers of the standard library.
 
 ninja compiles again what a changed source, header, flag or compiler concerns, and links again a
-module that has lost or got a source.
+module that has lost or got a source. It runs in ROOT and is told paths from there: a copy of the
+tree goes on with the objects that it was copied with.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def build(work: Path, tag: str, tools: Tools, modules: list[Module]) -> dict[str
         for module in modules:
             ninja_file.module(module)
         _write(file, ninja_file.text())
-        done = subprocess.run([ninja, "-f", str(file), *jobs()])
+        done = subprocess.run([ninja, "-f", _from_root(file), *jobs()], cwd=ROOT)
     if done.returncode != 0:
         sys.exit(f"torch_cgx: the build failed (ninja -f {file}, status {done.returncode})")
     return {module.name: work / tag / f"{module.name}.so" for module in modules}
@@ -131,7 +132,7 @@ class NinjaFile:
         self.compiler = _program(tools.compiler)
         self.headers: dict[str, Path] = {}  # by the flags that they are precompiled with
         self.known: set[Path] = set()
-        includes = [f"-I{ROOT / folder}" for folder in INCLUDED_AS]
+        includes = [f"-I{folder}" for folder in INCLUDED_AS]
         compile = "$compiler $flags -MD -MF $out.d -c"
         self.lines = [
             "ninja_required_version = 1.5",
@@ -144,7 +145,7 @@ class NinjaFile:
         ]
         for key in PRECOMPILED:
             self.headers[key] = header = self.folder(key) / "precompiled.h"
-            _write(header, f'#include "{ROOT / PRECOMPILED[key]}"\n')
+            _write(header, _include(PRECOMPILED[key]))
             self.build(f"{header}.gch", "precompile", [header], [self.compiler], flags=f"${key}")
 
     def folder(self, kind: str) -> Path:
@@ -156,7 +157,7 @@ class NinjaFile:
             sources = sorted(source for source in module.sources if kind_of(source) == kind)
             if kind in ("python", "bindings") and sources:
                 whole = self.folder(kind) / f"{module.name}_{kind}.cc"
-                _write(whole, "".join(f'#include "{ROOT / source}"\n' for source in sources))
+                _write(whole, "".join(map(_include, sources)))
                 objects.append(self.compiled(whole, whole.with_suffix(".o"), kind))
             else:
                 for source in sources:
@@ -173,7 +174,8 @@ class NinjaFile:
             if key in self.headers:
                 before.append(f"{self.headers[key]}.gch")
                 # A compiler that cannot use that one reads the header itself, and says so.
-                flags += " " + _command(["-include", str(self.headers[key]), "-Winvalid-pch"])
+                header = _from_root(self.headers[key])
+                flags += " " + _command(["-include", header, "-Winvalid-pch"])
             self.build(target, "compile", [source], before, flags=flags)
         return target
 
@@ -203,8 +205,19 @@ def _rule(name: str, command: str) -> list[str]:
     return [f"rule {name}", f"  command = {command}", f"  description = {name} $out", *depfile]
 
 
+def _include(source: str) -> str:
+    """A line. `source` is relative to ROOT, in a folder of INCLUDED_AS."""
+    return f'#include "{source.partition("/")[2]}"\n'
+
+
+def _from_root(path: object) -> str:
+    """As it is called in ROOT."""
+    whole = Path(str(path))
+    return str(whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else whole)
+
+
 def _path(path: object) -> str:
-    return re.sub(r"([$ :])", r"$\1", str(path))
+    return re.sub(r"([$ :])", r"$\1", _from_root(path))
 
 
 def _command(words: list[str]) -> str:

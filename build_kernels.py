@@ -175,7 +175,8 @@ def build_fatbin(nvcc: str, archs: list[Arch], source: Path) -> Path:
     fatbin, stamp = source.with_suffix(".fatbin"), source.with_suffix(".txt")
     compiler = Path(nvcc).stat()
     text = hashlib.sha256(source.read_bytes()).hexdigest()
-    stamped = f"{shlex.join(command)}\n{text} {compiler.st_size} {compiler.st_mtime_ns}\n"
+    named = shlex.join(fatbin_command(nvcc, archs, Path(source.name)))  # the same in a copied tree
+    stamped = f"{named}\n{text} {compiler.st_size} {compiler.st_mtime_ns}\n"
     if fatbin.exists() and stamp.exists() and stamp.read_text() == stamped:
         return fatbin
     run([*command, "-o", str(fatbin)])

@@ -208,7 +208,11 @@ else:
                     others.append(flag)
             # As headers of the system, so that the compiler does not warn about them.
             headers = [word for path in ext.include_dirs for word in ("-isystem", path)]
-            headers += [f"-I{path}" for path in self.include_dirs]
+            # An environment's own folder is not there, or has no header but in its folder "site".
+            own = [path for path in self.include_dirs if any(Path(path).glob("*.h"))]
+            headers += [f"-I{path}" for path in own]
+            # Assertions of torch's headers name their files: not where they are on this machine.
+            others.append(f"-fmacro-prefix-map={Path(torch.__file__).resolve().parents[1]}/=")
             flags = {"core": [*asked, *core]}
             flags["python"] = [*flags["core"], *headers, *python]
             flags["torch"] = [*flags["python"], *others]

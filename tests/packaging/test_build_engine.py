@@ -46,6 +46,7 @@ MACHINERY = ["csrc/base/core.cc", "tests/machinery/mock.cc"]
 class Tree:
     def __init__(self, root: Path, capfd: pytest.CaptureFixture[str]) -> None:
         self.root, self.capfd = root, capfd
+        self.torch = root / "torch"
         self.sources = list(ALL)
         for name, text in FILES.items():
             self.write(name, text)
@@ -58,7 +59,7 @@ class Tree:
     def build(self, tag: str = "torch1", *flags: str) -> set[str]:
         """Names of what was made, without folders but core's."""
         base = ["-fPIC", "-O0", *flags]
-        headers = [*base, f"-I{self.root / 'torch'}"]
+        headers = [*base, f"-I{self.torch}"]
         tools = engine.Tools(
             CXX, {"core": base, "python": headers, "torch": headers}, [*CXX, "-shared"]
         )
@@ -104,6 +105,18 @@ def test_another_torch_shares_the_core(tree: Tree) -> None:
     tree.build("torch1")
     assert tree.build("torch2") == {one for one in EVERYTHING if not one.startswith("core/")}
     assert tree.build("torch1") == set()
+
+
+def test_a_copy_goes_on_with_the_objects(
+    tree: Tree, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.build()
+    tree.root = Path(shutil.copytree(tree.root, tmp_path_factory.mktemp("copy") / "a tree"))
+    monkeypatch.setattr(engine, "ROOT", tree.root)
+    assert tree.build() == set()
+    tree.write("csrc/base/alone.cc", 'extern "C" int alone() { return 3; }\n')
+    assert tree.build() == {"core/alone.o", "_C.so"}
+    assert tree.call("alone") == 3
 
 
 def test_a_changed_header_compiles_what_includes_it(tree: Tree) -> None:

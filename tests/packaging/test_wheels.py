@@ -90,7 +90,9 @@ def test_a_tree_follows_its_source_and_keeps_times(tmp_path):
     for name, text in {"csrc/a.cc": "a", "csrc/b.cc": "b", "gone.py": ""}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text)
+    os.utime(source / "csrc/b.cc", (2, 2))
     tree.update(target, source)
+    assert (target / "csrc/b.cc").stat().st_mtime == 2
     (target / "build").mkdir()
     (target / "build/a.o").touch()
     os.utime(target / "csrc/a.cc", (1, 1))
@@ -101,6 +103,26 @@ def test_a_tree_follows_its_source_and_keeps_times(tmp_path):
     assert found == {"csrc/a.cc", "csrc/b.cc", "build/a.o"}
     assert (target / "csrc/a.cc").stat().st_mtime == 1
     assert (target / "csrc/b.cc").read_text() == "other"
+    assert (target / "csrc/b.cc").stat().st_mtime > 2
+
+
+def test_a_tree_takes_newer_objects_and_their_commands(tmp_path):
+    root, target = tmp_path / "root", tmp_path / "tree"
+    for folder, files in {
+        root: {"core/a.o": "new", "core/b.o": "old", "torch1/build.ninja": "", ".ninja_log": "1\n"},
+        target: {"core/a.o": "", "core/b.o": "own", ".ninja_log": "2\n"},
+    }.items():
+        for name, text in files.items():
+            file = folder / "build/temp-cpython" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            os.utime(file, (10 * (folder == root),) * 2 if name.endswith("a.o") else (5, 5))
+    tree.take_objects(target, root)
+    made = target / "build/temp-cpython"
+    assert (made / "core/a.o").read_text() == "new" and (made / "core/a.o").stat().st_mtime == 10
+    assert (made / "core/b.o").read_text() == "own"
+    assert (made / ".ninja_log").read_text() == "2\n1\n"
+    assert not (made / "torch1").exists()
 
 
 def write_wheel(folder: Path, name: str, version: str, needs: str = "", **files: str) -> Path:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tools.wheels.names import Target
-from tools.wheels.tree import ROOT, TREE, WORK
+from tools.wheels.tree import TREE, WORK
 
 BUILD_PACKAGES = ("setuptools>=77,<82", "wheel", "ninja")  # as in pyproject.toml
 WRAPPED = "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE"
@@ -69,6 +69,11 @@ def make(target: Target, base: Path) -> Path:
         packages += ["numpy", f"torch=={target.torch}"]
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     run([*pip, *packages], "installing its packages")
+    ninja = folder / "bin/ninja"
+    if not ninja.exists() and (base / "bin/ninja").exists():
+        # As `base` had it, pip has left it out; a ninja of the system may be one that cannot read
+        # what this one has logged.
+        ninja.symlink_to((base / "bin/ninja").resolve())
     stamp.write_text(shared)
     return python
 
@@ -87,10 +92,8 @@ def build(python: Path, target: Target, mpicc: str, kernels: bool, out: Path) ->
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     env = {k: v for k, v in os.environ.items() if k not in ("CGX_TESTING", "MPICC", "PYTHONPATH")}
-    # Assertions of torch's headers name their files: not where they are on this machine.
-    flags = f"{env.get('CXXFLAGS', '')} -fmacro-prefix-map={ROOT}/="
     links = f"{env.get('LDFLAGS', '')} {lower_libstdcxx()}"
-    env |= {"CXXFLAGS": flags.strip(), "LDFLAGS": links.strip(), "CGX_MPICC": mpicc}
+    env |= {"LDFLAGS": links.strip(), "CGX_MPICC": mpicc}
     env |= {"CGX_MPI": "1" if mpicc else "0", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     if not kernels:
         env["CGX_CUDA_ARCHS"] = "0"

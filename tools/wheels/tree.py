@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/wheels"
 TREE = WORK / "tree"
+LOG = ".ninja_log"  # the commands by which files were made
 
 
 def archive(folder: Path) -> Path:
@@ -28,8 +29,9 @@ def archive(folder: Path) -> Path:
 
 
 def update(tree: Path, source: Path) -> None:
-    """Makes the files of `tree` those of `source`. A file that is as it was keeps its time, so that
-    it is not compiled again; what builds have left in build/ stays.
+    """Makes the files of `tree` those of `source`. A new one has the time that it has there, a file
+    that is as it was keeps its time, so that neither is compiled without need; what builds have
+    left in build/ stays.
     """
     wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     for path in tree.rglob("*") if tree.exists() else ():
@@ -38,9 +40,28 @@ def update(tree: Path, source: Path) -> None:
             path.unlink()
     for name in wanted:
         text, target = (source / name).read_bytes(), tree / name
-        if not target.is_file() or target.read_bytes() != text:
+        if not target.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, target)
+        elif target.read_bytes() != text:
             target.write_bytes(text)
+
+
+def take_objects(tree: Path, root: Path) -> None:
+    """Copies what `make build` has compiled in `root`, so that `tree` compiles the rest only."""
+    for made in (root / "build").glob("temp-*"):
+        target = tree / "build" / made.name
+        for path in made.rglob("*"):
+            copy = target / path.relative_to(made)
+            if path.is_dir() or path.name == "lock" or path.suffix == ".ninja":
+                continue
+            if path.name == LOG:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                older = copy.read_text() if copy.exists() else ""
+                copy.write_text(older + path.read_text())  # of two lines for a file the last counts
+            elif not copy.exists() or copy.stat().st_mtime < path.stat().st_mtime:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, copy)
 
 
 def make() -> str:
@@ -52,6 +73,7 @@ def make() -> str:
         (source,) = (Path(scratch) / "source").iterdir()
         text = (source / "pyproject.toml").read_text()
         update(TREE, source)
+    take_objects(TREE, ROOT)
     return text
 
 
