@@ -69,6 +69,7 @@ def test_a_model_that_runs_is_measured(module, capsys):
     assert 0.05 < rows["cgx rotated 4 bits"]["error"] < 0.2
     assert rows["cgx exact"]["error"] == 0.0
     assert table["recommended"] in ("cgx rotated 4 bits", "cgx maxmin 4 bits")
+    assert " times as fast as gloo fp32" in table["why"]
     state = eval(table["code"][len("model.register_comm_hook(") : -len(", cgx_hook)")])
     assert isinstance(state, CGXState) and "bits=4" in repr(state)
 

@@ -16,7 +16,7 @@ import torch
 from tests import warm
 from tests.distributed import ROOT
 from torch_cgx.cli import main as cli
-from torch_cgx.cli.bench import _hosts, sizes, start
+from torch_cgx.cli.bench import _hosts, rank, sizes, start
 from torch_cgx.cli.bench.measure import TILE, compare, contribution
 from torch_cgx.cli.bench.show import advice, text_of, wrong
 
@@ -155,13 +155,18 @@ def test_under_torchrun_the_ranks_that_are_there_are_used():
     assert done.stdout.count("cgx maxmin 4 bits") == 3  # two rows, and the advice
 
 
-def test_hosts_are_reached_by_the_named_command(tmp_path):
+def _rsh(tmp_path, before, command='exec sh -c "$2"'):
     """A stand-in for ssh that runs the command on this machine, as another host."""
     rsh = tmp_path / "rsh"
-    rsh.write_text(
-        f'#!/bin/sh\necho "$1" >> {tmp_path}/called\nexport CGX_HOST_ID="$1"\nexec sh -c "$2"\n'
-    )
+    rsh.write_text(f'#!/bin/sh\n{before}\nexport CGX_HOST_ID="$1"\n{command}\n')
     rsh.chmod(0o755)
+    return rsh
+
+
+@pytest.mark.parametrize("stdin", ["", " </dev/null"])
+def test_hosts_are_reached_by_the_named_command(tmp_path, stdin):
+    command = f'exec sh -c "$2"{stdin}'
+    rsh = _rsh(tmp_path, f'echo "$1" >> {tmp_path}/called', command)
     words = ["--hosts", "localhost,127.0.0.1", "--rsh", str(rsh), *SMALL]
     done = run(*words, "--json", str(tmp_path / "out.json"))
     assert done.returncode == 0, done.stderr
@@ -215,6 +220,59 @@ def test_a_host_that_cannot_be_reached_is_named():
     done = run("--hosts", "localhost", "--rsh", "false", *SMALL)
     assert done.returncode == 1
     assert done.stderr == "cgx bench: rank 0 on localhost ended with status 1\n"
+
+
+def test_ranks_of_other_hosts_end_with_the_command(tmp_path):
+    """Nothing but their stdin tells them that it was killed."""
+    rsh = _rsh(tmp_path, f"echo $$ >> {tmp_path}/pids")
+    words = ["--hosts", "localhost,127.0.0.1", "--rsh", str(rsh), "--sizes", "64M"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torch_cgx", "bench", *words, "--repeats", "1000"], cwd=ROOT
+    )
+    file = tmp_path / "pids"
+    pids = []
+    try:
+        limit = time.monotonic() + 60
+        while len(pids) < 2 and time.monotonic() < limit:
+            time.sleep(0.05)
+            pids = [int(pid) for pid in file.read_text().split()] if file.exists() else []
+        time.sleep(4)  # they measure
+        assert len(pids) == 2 and all(map(_runs, pids))
+        process.kill()
+        process.wait()
+        limit = time.monotonic() + 20
+        while any(map(_runs, pids)) and time.monotonic() < limit:
+            time.sleep(0.05)
+        assert not any(map(_runs, pids))
+    finally:
+        for pid in [*filter(_runs, pids)]:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "status, said",
+    [(127, "env: '/x/python': No such file or directory"), (1, "/x: No module named torch_cgx")],
+)
+def test_a_host_without_the_package_is_told(tmp_path, status, said):
+    file = tmp_path / "said"
+    file.write_text(said)
+    text = start._reason(start.Rank(1, "b", None, file), status)
+    assert text.startswith(f"rank 1 on b ended with status {status}: {said} (torch_cgx must be")
+
+
+def test_the_group_of_gloo_does_not_listen_at_a_loopback_address(monkeypatch):
+    """Where the host's name has only that; the address stands for the one towards the store."""
+    places = [
+        {"network": name, "host": name, "named": "", "at": "", "way": "127.0.0.1", "any": ""}
+        for name in ("a", "b")
+    ]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    monkeypatch.setattr(rank, "_everyone", [{"gloo": json.dumps(one)} for one in places[:1] * 2])
+    rank._name_interface(0)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == ""
+    monkeypatch.setattr(rank, "_everyone", [{"gloo": json.dumps(one)} for one in places])
+    rank._name_interface(0)
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -6,13 +6,18 @@ deadline and ends in a `CliError` of one line.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from torch_cgx.cli.errors import CliError
+from torch_cgx.cli.output import without_log_of_torch
+
+_MORE_SECONDS = 2.0  # torch's own limits are rounded up
 
 
 def launched(env: Mapping[str, str]) -> bool:
@@ -29,21 +34,61 @@ def launched(env: Mapping[str, str]) -> bool:
 
 def meet(timeout: float) -> tuple[Any, int, int]:
     """The store, the rank and the world size. Collective."""
-    from torch.distributed.rendezvous import rendezvous
-
-    from torch_cgx.launch import LaunchError
+    from torch_cgx.launch import LaunchError, setup
 
     try:
-        limit = datetime.timedelta(seconds=timeout)
-        store, rank, size = next(iter(rendezvous("env://", timeout=limit)))
-    except (LaunchError, RuntimeError, ValueError) as error:
-        where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        place = setup(timeout)  # in this thread, as it may initialise MPI
+    except LaunchError as error:
+        raise CliError(str(error)) from None
+    except RuntimeError as error:
+        raise CliError(_reason(error)) from None
+    if place.rank >= place.world_size:
+        raise CliError(f"RANK={place.rank}: must be below WORLD_SIZE={place.world_size}")
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    here = f"rank {place.rank} on {socket.gethostname()}"
+    try:
+        socket.getaddrinfo(address, None)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
         raise CliError(
-            f"rank {os.environ.get('RANK', '?')} on {socket.gethostname()} has not met the others "
-            f"at {where} within {timeout:g} s: {reason}"
+            f"{here} cannot resolve MASTER_ADDR={address} ({why}): set it to an address of "
+            "rank 0's host"
         ) from None
-    return store, rank, size
+    with without_log_of_torch():
+        met = _rendezvous(timeout)
+    if isinstance(met, Exception):
+        if "EADDRINUSE" in str(met):
+            raise CliError(f"{here}: MASTER_PORT={port} is in use there: set another one")
+        raise CliError(
+            f"{here} has not met the others at {address}:{port} within {timeout:g} s: "
+            f"{_reason(met)}; start all {place.world_size} ranks with the same MASTER_ADDR and "
+            "MASTER_PORT"
+        )
+    return met
+
+
+def _rendezvous(timeout: float) -> tuple[Any, int, int] | Exception:
+    """In a thread: torch waits forever for a program at the port that is not a store."""
+    from torch.distributed.rendezvous import rendezvous
+
+    found: list[tuple[Any, int, int] | Exception] = []
+
+    def wait() -> None:
+        try:
+            limit = datetime.timedelta(seconds=timeout)
+            found.append(next(iter(rendezvous("env://", timeout=limit))))
+        except (RuntimeError, ValueError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait, name="cgx-meet", daemon=True)
+    thread.start()
+    thread.join(timeout + _MORE_SECONDS)
+    return found[0] if found else RuntimeError("no store of a rank 0 answers there")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error of torch."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def collect(
@@ -54,7 +99,9 @@ def collect(
     try:
         store.wait(keys, datetime.timedelta(seconds=timeout))
     except RuntimeError:
-        missing = [key.rpartition("/")[2] for key in keys if not store.check([key])]
+        missing = []
+        with contextlib.suppress(RuntimeError):  # the store has ended
+            missing = [key.rpartition("/")[2] for key in keys if not store.check([key])]
         raise CliError(
             f"of {size} ranks, {', '.join(missing) or 'some'} did not answer within {timeout:g} s: "
             "start the command on every host, with the same version of torch_cgx"

@@ -188,7 +188,8 @@ def verdict(
         )
         return {"recommended": None, "why": why, "code": ""}
     why = (
-        f"{gain:.2f} times as fast as {best['setting']}, {chosen['vs_gloo']:.2f} times as gloo fp32"
+        f"{gain:.2f} times as fast as {best['setting']}, "
+        f"{chosen['vs_gloo']:.2f} times as fast as gloo fp32"
     )
     return {"recommended": chosen["setting"], "why": why, "code": code_of(chosen["config"], least)}
 

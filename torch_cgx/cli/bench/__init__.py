@@ -125,6 +125,8 @@ def run(args: argparse.Namespace) -> int:
 
     if os.environ.get(start.PARENT):
         start.end_with_parent(os.environ[start.PARENT])
+    if os.environ.get(start.LIFELINE):
+        start.end_with_connection()
     if args.interface:
         _use_interface(args.interface)
     if launched(os.environ):

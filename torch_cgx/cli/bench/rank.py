@@ -32,9 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if args.device == "cuda" and not torch.cuda.is_available():
         raise CliError(f"--device cuda: torch {torch.__version__} sees no GPU here")
     store, rank, size = meet(args.timeout)
-    facts = _facts(args)
-    _agree(store, rank, size, facts, args.timeout)
-    _check_memory(store, rank, size, max(args.sizes), args.timeout)
+    facts = _facts(args, store)
     limit = datetime.timedelta(seconds=args.timeout)
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
@@ -46,6 +44,9 @@ def run(args: argparse.Namespace) -> int:
         return [json.loads(text) for text in collect(store, f"bench/{number}", size, args.timeout)]
 
     try:
+        _agree(store, rank, size, facts, args.timeout)
+        _check_memory(store, rank, size, max(args.sizes), args.timeout)
+        _name_interface(rank)
         dist.init_process_group(
             "cgx", store=PrefixStore("cgx", store), rank=rank, world_size=size, timeout=limit
         )
@@ -64,17 +65,18 @@ def run(args: argparse.Namespace) -> int:
     rows = measure.compare(rows)
     if rank == 0:
         facts |= {"ranks": size, "hosts": len({f["network"] for f in _everyone})}
-        show.show(rows, {k: v for k, v in facts.items() if k != "network"}, args)
+        hidden = ("network", "gloo")
+        show.show(rows, {k: v for k, v in facts.items() if k not in hidden}, args)
     return 1 if show.wrong(rows) else 0
 
 
 _everyone: list[dict[str, Any]] = []
 
 
-def _facts(args: argparse.Namespace) -> dict[str, Any]:
+def _facts(args: argparse.Namespace, store: Any) -> dict[str, Any]:
     import torch
 
-    from torch_cgx import _C, __version__
+    from torch_cgx import _C, __version__, _gloo_address
     from torch_cgx.launch import _network as net
 
     return {
@@ -83,6 +85,7 @@ def _facts(args: argparse.Namespace) -> dict[str, Any]:
         "python": platform.python_version(),
         "host": socket.gethostname(),
         "network": net.network_identity() + os.environ.get("CGX_HOST_ID", ""),
+        "gloo": _gloo_address.report(store),
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "simd": _C.cpu_level(),
@@ -111,6 +114,19 @@ def _agree(store: Any, rank: int, size: int, mine: dict[str, Any], timeout: floa
                     f"{one[name]} on rank {other} ({one['host']}); it must be equal on all hosts"
                 )
     _everyone[:] = everyone
+
+
+def _name_interface(rank: int) -> None:
+    """For the group of gloo, on a host whose own name leads to its loopback: groups of cgx find the
+    interface by themselves.
+    """
+    from torch_cgx import _gloo_address
+    from torch_cgx.launch import _network as net
+
+    address = _gloo_address.choose(rank, [one["gloo"] for one in _everyone])
+    interface = net.interface_of(address) if address else None
+    if interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
 
 
 def _check_memory(store: Any, rank: int, size: int, nbytes: int, timeout: float) -> None:

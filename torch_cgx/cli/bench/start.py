@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from torch_cgx.cli.errors import CliError
-from torch_cgx.cli.output import free_memory, size_text
+from torch_cgx.cli.output import free_memory, size_text, without_log_of_torch
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 _MOST_RANKS = 1024
 _RANK_BYTES = 200 << 20  # of a process that has imported torch, without its tensors
 PARENT = "TORCH_CGX_BENCH_PARENT"  # process id, for the ranks of this host
+LIFELINE = "TORCH_CGX_BENCH_LIFELINE"  # for the others: stdin ends with the command
 
 
 @dataclass
@@ -60,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
                     "TORCH_CGX_BENCH_STARTED": "1",
                     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                 }
-                if not host:
-                    env[PARENT] = f"{os.getpid()}"
+                env |= {LIFELINE: "1"} if host else {PARENT: f"{os.getpid()}"}
                 if args.interface:
                     env["GLOO_SOCKET_IFNAME"] = args.interface
                 ranks.append(_start(args, number, host, env, Path(folder, f"rank{number}")))
@@ -122,11 +122,27 @@ def end_with_parent(pid: str) -> None:
         raise CliError("the command that started this rank has ended")
 
 
+def end_with_connection() -> None:
+    """On a rank of another host: ends this process when stdin ends, as it does with the command or
+    its ssh. A --rsh that passes no stdin on tells nothing: then the first byte is missing.
+    """
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            if os.read(0, 1):
+                while os.read(0, 1024):
+                    pass
+                os._exit(1)
+
+    threading.Thread(target=watch, name="cgx-lifeline", daemon=True).start()
+
+
 def _serve(size: int) -> Any:
     from torch._C._distributed_c10d import TCPStore
 
     try:
-        return TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+        with without_log_of_torch():
+            return TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise CliError(f"cannot listen for {size} ranks on this host: {reason}") from None
@@ -157,13 +173,16 @@ def _start(
             process = subprocess.Popen(
                 command,
                 env={**os.environ, **env},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if host else subprocess.DEVNULL,
                 stdout=None if number == 0 else subprocess.DEVNULL,
                 stderr=None if number == 0 and sys.stderr.isatty() else file,
                 start_new_session=True,
             )
     except OSError as error:
         raise CliError(f"{command[0]!r} does not start: {error.strerror}") from None
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            os.write(process.stdin.fileno(), b"\n")
     return Rank(number, host, process, said)
 
 
@@ -205,7 +224,10 @@ def _reason(rank: Rank, status: int) -> str:
     how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
     if lines and lines[-1].startswith("cgx bench: "):
         return lines[-1].removeprefix("cgx bench: ")
-    return f"{where} {how}" + (f": {lines[-1]}" if lines and status > 0 else "")
+    text = f"{where} {how}" + (f": {lines[-1]}" if lines and status > 0 else "")
+    if rank.host and (status == 127 or "No module named" in text):
+        text += " (torch_cgx must be installed there; --python names its interpreter)"
+    return text
 
 
 def _end(ranks: Sequence[Rank]) -> None:
