@@ -212,7 +212,8 @@ else:
             own = [path for path in self.include_dirs if any(Path(path).glob("*.h"))]
             headers += [f"-I{path}" for path in own]
             # Assertions of torch's headers name their files: not where they are on this machine.
-            others.append(f"-fmacro-prefix-map={Path(torch.__file__).resolve().parents[1]}/=")
+            folder = Path(os.path.abspath(torch.__file__)).parents[1]  # as in include_dirs
+            others.append(f"-fmacro-prefix-map={folder}/=")
             flags = {"core": [*asked, *core]}
             flags["python"] = [*flags["core"], *headers, *python]
             flags["torch"] = [*flags["python"], *others]

@@ -73,6 +73,7 @@ _ALL = (
     ),
     Part("gpu-allreduce", "gpu_allreduce", "all-reduces of two ranks on one GPU", "gpu_allreduce"),
     Part("passthrough", "passthrough", "all other collectives, against gloo", "passthrough"),
+    Part("shards", "shards", "reduce-scatters and all-gathers, against gloo", "shards"),
     Part("latency", "latency", "where a small all-reduce spends its time", "latency"),
     Part(
         "hosts",

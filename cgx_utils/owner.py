@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def find_owner(state: Any, parameters: Iterable[torch.Tensor]) -> DistributedDataParallel | None:
-    """The live DDP instance that `state` is registered with, or else the one that owns
-    `parameters`.
+    """The live DDP instance that `state` is registered with, or that has it as `cgx_state`, or else
+    the one that owns `parameters`.
 
     RuntimeError if the state is registered with two. Walks the garbage collector's objects (tens of
     milliseconds): for new bucket layouts only.
@@ -45,7 +45,8 @@ def _registered_with(
     return [
         ddp
         for ddp in instances
-        if any(registered is state for _, registered in getattr(ddp, "_comm_hooks", ()))
+        if ddp.__dict__.get("cgx_state") is state
+        or any(registered is state for _, registered in getattr(ddp, "_comm_hooks", ()))
     ]
 
 
@@ -56,4 +57,5 @@ def _instances() -> list[DistributedDataParallel]:
         classes += new
         found.update(new)
     # type(), not isinstance(): the latter would run __class__ properties of foreign objects.
-    return [o for o in gc.get_objects() if type(o) in found]
+    # One whose constructor has failed has no parameters.
+    return [o for o in gc.get_objects() if type(o) in found and "_parameters" in o.__dict__]

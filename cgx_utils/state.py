@@ -136,9 +136,9 @@ class CGXState:
         return None if self._decisions is None else self._decisions.parameters
 
     @property
-    def error_feedback(self) -> str | None:
-        """The memory of a residual's value, "fp32", "bf16" or "8bit"; None without residuals."""
-        return None if self._feedback is None else self._feedback.memory
+    def error_feedback(self) -> bool:
+        """As given."""
+        return self._feedback is not None
 
     def __repr__(self) -> str:
         """Shows the defaults that hold without a group, as long as there is none."""
@@ -286,6 +286,8 @@ class CGXState:
             self._settle(backend)
         key = (_content(parameters), backend.serial)
         if key not in self._plans:
+            if len(self._plans) >= _MOST_LAYOUTS:  # groups come and go
+                self._plans.clear()
             self._plans[key] = self._build(parameters, backend)
         return self._plans[key]
 

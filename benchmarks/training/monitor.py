@@ -1,14 +1,15 @@
 """What a Monitor costs: training steps with and without one, in turns.
 
-    python -m benchmarks.training.monitor [--blocks 480] [--quick] [--json FILE] [--plot FILE]
+    python -m benchmarks.training.monitor [--blocks 1440] [--quick] [--json FILE] [--plot FILE]
 
 Two ranks of this host train a small GPT (examples/gpt.py) and a small MLP at 4 bits, in blocks of
-10 steps. Half of the blocks have the Monitor, in the order 0 1 1 0, so a slow phase of the machine
-meets both kinds; it makes a record every 100 steps that it sees. So all of its costs are in them:
-following the buckets, sampling each bucket once per record, the record and its line. A record's
-cost is in one block of ten, so a pair for the ratio is ten blocks with it and the ten without that
-lie between them, by the slowest rank. Reported is the median over the pairs, with its 95 % interval
-(order statistics, whatever the distribution).
+10 steps, of which the MLP, whose steps are short, has eight times as many. Half of the blocks have
+the Monitor, in the order 0 1 1 0, so a slow phase of the machine meets both kinds; it makes a
+record every 100 steps that it sees. So all of its costs are in them: following the buckets,
+sampling each bucket once per record, the record and its line. A record's cost is in one block of
+ten, so a pair for the ratio is ten blocks with it and the ten without that lie between them, by the
+slowest rank. Reported is the median over the pairs, with its 95 % interval (order statistics,
+whatever the distribution).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _mlp() -> tuple[nn.Module, torch.Tensor]:
 
 STEPS, EVERY = 10, 100
 PAIR = EVERY // STEPS  # blocks of each kind in a pair: one record
-MODELS = {"gpt": _gpt, "mlp": _mlp}
+MODELS = {"gpt": (_gpt, 1), "mlp": (_mlp, 8)}  # with factors of the blocks
 
 
 def measure(job: dict[str, int]) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def measure(job: dict[str, int]) -> dict[str, Any]:
     torch.manual_seed(0)
     group = dist.new_group(backend="cgx")
     rows = []
-    for name, make in MODELS.items():
+    for name, (make, factor) in MODELS.items():
         module, x = make()
         model = DistributedDataParallel(module, process_group=group)
         state = CGXState(group, compression_params={"bits": 4})
@@ -71,7 +72,7 @@ def measure(job: dict[str, int]) -> dict[str, Any]:
         times: dict[bool, list[float]] = {True: [], False: []}
         with Monitor(model, EVERY, Table(io.StringIO())):
             observer = state.observer
-            for block in range(job["blocks"]):
+            for block in range(factor * job["blocks"]):
                 watched = block % 4 in (1, 2)
                 state.observer = observer if watched else None
                 dist.barrier()
@@ -151,11 +152,13 @@ def draw(rows: list[dict[str, Any]], file: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What watching a training costs.")
-    parser.add_argument("--blocks", type=at_least(4), metavar="N", help="480; 8 with --quick")
+    parser.add_argument(
+        "--blocks", type=at_least(4), metavar="N", help="of the GPT; 1440; 8 with --quick"
+    )
     parser.add_argument("--quick", action="store_true")
     _command.add_output_arguments(parser)
     args = parser.parse_args(argv)
-    blocks = 4 * ((args.blocks or (8 if args.quick else 480)) // 4)
+    blocks = 4 * ((args.blocks or (8 if args.quick else 1440)) // 4)
     facts = _command.print_facts(ranks=2, threads=1, blocks=blocks, steps=STEPS, every=EVERY)
     rows = summary(_ranks.on_this_host(measure, {"blocks": blocks}, 2)["rows"])
     print(table(rows))

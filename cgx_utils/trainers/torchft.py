@@ -36,11 +36,15 @@ except ModuleNotFoundError as error:
 
 @dataclasses.dataclass
 class _Reduction:
-    """A bucket on its way through the manager to the process group."""
+    """A bucket on its way through the manager to the process group. exact: why nothing of it is
+    compressed, or empty. mistake: what the manager would take for a lost peer.
+    """
 
     state: CGXState
     parameters: list[torch.Tensor]
     buffer: torch.Tensor
+    exact: str
+    mistake: Exception | None = None
     engine: _C.ProcessGroupCGX | None = None  # of the group that it has reached
 
 
@@ -65,14 +69,14 @@ class ProcessGroupCGX(ProcessGroupWrapper):
     """The process group of a `torchft.Manager`: a cgx group of the replicas that are there. Each
     quorum with other replicas makes a new one.
 
-    options: a `torch_cgx.Options` with what all-reduces do that are not of the
-        `DistributedDataParallel` below (LocalSGD, DiLoCo, torchft's own one); None: exact, unless
-        the environment says otherwise. They compress a whole tensor, layers that are sensitive
-        included.
-    timeout: of a call and of the making of a group.
+    options: a `torch_cgx.Options`; None: exact, unless the environment says otherwise. The
+        `DistributedDataParallel` below takes from it what its state leaves open. All other
+        all-reduces (of LocalSGD, DiLoCo and torchft's own DistributedDataParallel) compress whole
+        tensors as it says, sensitive layers included.
+    timeout: of a call, and of the making of a group.
 
     `torch_cgx.stats(group.parent)` has the counters since the last quorum with other replicas.
-    TypeError names options of another type.
+    TypeError names options of another type, ValueError a bad variable of the environment.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class ProcessGroupCGX(ProcessGroupWrapper):
                 f"options of a ProcessGroupCGX are of type {type(options).__qualname__}; "
                 "allowed: torch_cgx.Options, None"
             )
+        _config.defaults()  # later torchft would take its error for a lost peer
         super().__init__(timeout)
         self._options = options
         self._engine: _C.ProcessGroupCGX | None = None
@@ -91,15 +96,11 @@ class ProcessGroupCGX(ProcessGroupWrapper):
         return "torchft-cgx"
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> dist.ProcessGroup:
-        replica, quorum = self._replica_id, self._quorum_id
-        place = _Place(
-            store,
-            rank,
-            world_size,
-            self._timeout,
-            f"torchft_quorum_{quorum}_replica_{replica}",
-            list(range(world_size)),
-        )
+        self._engine = None  # the former one ends before the new one begins
+        known = self._global_ranks or []
+        ranks = list(known) if len(set(known)) == world_size else list(range(world_size))
+        name = f"torchft_quorum_{self._quorum_id}_rank_{self._group_rank or 0}"
+        place = _Place(store, rank, world_size, self._timeout, name, ranks)
         self._engine = create(place, self._options)
         group = dist.ProcessGroup(store, rank, world_size)
         kind = dist.ProcessGroup.BackendType.CUSTOM
@@ -108,13 +109,26 @@ class ProcessGroupCGX(ProcessGroupWrapper):
             group._register_backend(torch.device(device), kind, self._engine)
         return group
 
+    def abort(self, errored: bool = True) -> None:
+        super().abort(errored)
+        self._engine = None
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._engine = None
+
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         bucket = _reduction.get()
         if bucket is None or len(tensors) != 1 or tensors[0] is not bucket.buffer:
             return super().allreduce(tensors, opts)
         engine = bucket.engine = self._engine
-        assert engine is not None
-        plan = bucket.state.plan(bucket.parameters, engine)
+        if engine is None or bucket.exact:
+            return super().allreduce(tensors, opts)
+        try:
+            plan = bucket.state.plan(bucket.parameters, engine)
+        except Exception as error:
+            bucket.mistake = error
+            raise
         op = getattr(opts, "reduceOp", opts)
         return engine.all_reduce_layers(bucket.buffer, op, plan, tunable=True, chosen_by="cgx_hook")
 
@@ -126,11 +140,13 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
     manager: a torchft.Manager, whose process group is a `ProcessGroupCGX`.
     state: a CGXState, for rules by name. Or its compression_params as keywords: bits=4,
         bucket_size=512.
-    options: all other arguments of torch's DistributedDataParallel.
+    options: further arguments of torchft.DistributedDataParallel.
 
-    A step that torchft discards would leave a residual that belongs to no update, and a replica
-    that comes back knows no decisions: a state with `error_feedback` or `adaptive` is a ValueError.
-    TypeError names a manager with another process group, at the first step.
+    ValueError names what a state must not have. A step that torchft discards would leave a residual
+    that belongs to no update, so `error_feedback` is refused; a replica that comes back knows no
+    decisions, so `adaptive` is; the manager has the process group, so that of the state is. The
+    first step raises a TypeError if the manager has another process group, and what is wrong with
+    the state's rules.
     """
 
     def __init__(
@@ -142,8 +158,8 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
     ):
         params = {name: options.pop(name) for name in _config.KEYS if name in options}
         self.cgx_state = state_of(state, params)
-        for name in ("error_feedback", "adaptive"):
-            if getattr(self.cgx_state, name) is not None:
+        for name in ("error_feedback", "adaptive", "process_group"):
+            if getattr(self.cgx_state, name):
                 raise ValueError(f"a CGXState with {name}; allowed with torchft: one without it")
         # What torchft registers; a bound method would keep this instance alive.
         self._comm_hook = _hook(self.cgx_state)
@@ -156,17 +172,18 @@ def _hook(state: CGXState) -> Callable[[Any, GradBucket], torch.futures.Future[t
     def cgx_hook(manager: Any, bucket: Any) -> Any:
         parameters, buffer = bucket.parameters(), bucket.buffer()
         group = state.group_of(parameters)  # a stand-in of torchft; also finds the names
-        exact = why_exact(buffer)
-        reduction = None if exact else _Reduction(state, parameters, buffer)
-        if exact:
-            state.keep_exact(parameters, exact)
+        reduction = _Reduction(state, parameters, buffer, why_exact(buffer))
+        if reduction.exact:
+            state.keep_exact(parameters, reduction.exact)
         token = _reduction.set(reduction)
         try:
             work = manager.allreduce(buffer)
         finally:
             _reduction.reset(token)
-        engine = None if reduction is None else reduction.engine
-        if reduction is not None and engine is None and not manager.errored():
+        if reduction.mistake is not None:
+            raise reduction.mistake
+        engine = reduction.engine
+        if engine is None and not manager.errored():
             raise TypeError(
                 "the process group of the manager is another one; needed: "
                 "torchft.Manager(pg=cgx_utils.trainers.torchft.ProcessGroupCGX(...))"

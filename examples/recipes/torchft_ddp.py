@@ -50,6 +50,7 @@ def main() -> None:
         state_dict=save,
         replica_id=f"cgx_{replica}",
         use_async_quorum=False,
+        max_retries=10,  # steps without a result, one after another; None: it tries for ever
     )
     model = DistributedDataParallel(manager, module, bits=4, bucket_size=512)
     optimizer = torchft.Optimizer(manager, inner)
@@ -59,7 +60,7 @@ def main() -> None:
         x, labels = batch(replica, step)
         loss = F.cross_entropy(model(x), labels)
         loss.backward()
-        optimizer.step()  # if all replicas have reduced their gradients
+        optimizer.step()  # if this replica has the reduced gradients
         print(
             f"replica {replica}, step {step}, {manager.num_participants()} replicas: "
             f"loss {loss.item():.3f}",

@@ -5,17 +5,18 @@
 #     HOSTS=2 RANKS=1 ./torchrun.sh host1:29400 train.py --checkpoint /shared/last.pt
 #
 # host1 is one of the hosts; its port 29400 is free, and no firewall is between the hosts. RANKS: on each
-# host (1). RESTARTS: how often all ranks are started again (3). The checkpoint is in a folder that all
-# hosts share.
+# host (1). RESTARTS: how often all ranks are started again (3). JOB: its name at the meeting point
+# (cgx). The checkpoint is in a folder that all hosts share.
 set -euo pipefail
 if [ $# -lt 2 ] || [[ $1 != ?*:?* ]]; then
-  echo "usage: HOSTS=2 RANKS=1 RESTARTS=3 $0 HOST:PORT SCRIPT [ARGUMENT ...]" >&2
+  echo "usage: HOSTS=2 RANKS=1 RESTARTS=3 JOB=cgx $0 HOST:PORT SCRIPT [ARGUMENT ...]" >&2
   exit 2
 fi
 hosts=${HOSTS:-2} ranks=${RANKS:-1} restarts=${RESTARTS:-3}
 for pair in "HOSTS=$hosts" "RANKS=$ranks" "RESTARTS=$restarts"; do
-  if [[ ! ${pair#*=} =~ ^[0-9]+$ ]]; then
-    echo "$0: $pair; allowed: a whole number" >&2
+  case ${pair%%=*} in RESTARTS) least=0 ;; *) least=1 ;; esac
+  if [[ ! ${pair#*=} =~ ^(0|[1-9][0-9]*)$ || ${pair#*=} -lt $least ]]; then
+    echo "$0: $pair; allowed: a whole number from $least" >&2
     exit 2
   fi
 done

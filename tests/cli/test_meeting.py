@@ -9,6 +9,7 @@ import pytest
 
 from tests import warm
 from tests.distributed import ROOT
+from torch_cgx.cli import meeting
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.meeting import collect, meet
 
@@ -23,7 +24,6 @@ PLACE = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_POR
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0: must be"),
         ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999: must be 0 to 65535"),
         ({"MASTER_PORT": ""}, "MASTER_PORT not set, and no launcher found"),
-        ({"MASTER_ADDR": "no.invalid"}, "cannot resolve MASTER_ADDR=no.invalid"),
     ],
 )
 def test_wrong_variables_are_named_at_once(monkeypatch, changed, text):
@@ -31,6 +31,26 @@ def test_wrong_variables_are_named_at_once(monkeypatch, changed, text):
         monkeypatch.setenv(name, value)
     with pytest.raises(CliError, match=text):
         meet(60)
+
+
+def test_a_name_may_get_its_address_later(monkeypatch):
+    answers = [socket.gaierror(-2, "Name or service not known"), OSError(11, "again"), []]
+    slept = []
+
+    def ask(name, port):
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(meeting.socket, "getaddrinfo", ask)
+    monkeypatch.setattr(meeting.time, "sleep", slept.append)
+    meeting._resolve("master-0", "rank 1 on b", 60)
+    assert slept == [0.5, 0.5] and not answers
+    for wrong in (socket.gaierror(-2, "unknown"), UnicodeError("label too long")):
+        answers.append(wrong)
+        with pytest.raises(CliError, match="rank 1 on b cannot resolve MASTER_ADDR=x"):
+            meeting._resolve("x", "rank 1 on b", 60 if isinstance(wrong, UnicodeError) else 0)
 
 
 def test_a_port_that_is_taken(monkeypatch, capfd):

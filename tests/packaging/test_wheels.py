@@ -95,34 +95,47 @@ def test_a_tree_follows_its_source_and_keeps_times(tmp_path):
     assert (target / "csrc/b.cc").stat().st_mtime == 2
     (target / "build").mkdir()
     (target / "build/a.o").touch()
-    os.utime(target / "csrc/a.cc", (1, 1))
+    os.utime(target / "csrc/a.cc", (4e9, 4e9))
     (source / "csrc/b.cc").write_text("other")
     (source / "gone.py").unlink()
     tree.update(target, source)
     found = {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()}
     assert found == {"csrc/a.cc", "csrc/b.cc", "build/a.o"}
-    assert (target / "csrc/a.cc").stat().st_mtime == 1
+    assert (target / "csrc/a.cc").stat().st_mtime == 4e9
     assert (target / "csrc/b.cc").read_text() == "other"
     assert (target / "csrc/b.cc").stat().st_mtime > 2
+    # What was changed and is as before: an object of the change is older than this.
+    os.utime(source / "csrc/a.cc", (5e9, 5e9))
+    tree.update(target, source)
+    assert (target / "csrc/a.cc").stat().st_mtime == 5e9
 
 
 def test_a_tree_takes_newer_objects_and_their_commands(tmp_path):
     root, target = tmp_path / "root", tmp_path / "tree"
+    line = "0\t1\t2\tbuild/temp-cpython/core/{}\t{}"
     for folder, files in {
-        root: {"core/a.o": "new", "core/b.o": "old", "torch1/build.ninja": "", ".ninja_log": "1\n"},
-        target: {"core/a.o": "", "core/b.o": "own", ".ninja_log": "2\n"},
+        root: {"core/a.o": "new", "core/b.o": "old", "torch1/build.ninja": "", "lock": ""},
+        target: {"core/a.o": "", "core/b.o": "own"},
     }.items():
-        for name, text in files.items():
+        log = ["# ninja log v7", line.format("a.o", folder.name), line.format("b.o", folder.name)]
+        for name, text in {**files, ".ninja_log": "\n".join([*log, ""])}.items():
             file = folder / "build/temp-cpython" / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
             os.utime(file, (10 * (folder == root),) * 2 if name.endswith("a.o") else (5, 5))
-    tree.take_objects(target, root)
-    made = target / "build/temp-cpython"
-    assert (made / "core/a.o").read_text() == "new" and (made / "core/a.o").stat().st_mtime == 10
-    assert (made / "core/b.o").read_text() == "own"
-    assert (made / ".ninja_log").read_text() == "2\n1\n"
-    assert not (made / "torch1").exists()
+    for _ in range(2):
+        tree.take_objects(target, root)
+        made = target / "build/temp-cpython"
+        assert (made / "core/a.o").read_text() == "new"
+        assert (made / "core/a.o").stat().st_mtime == 10
+        assert (made / "core/b.o").read_text() == "own"
+        assert (made / ".ninja_log").read_text().splitlines() == [
+            "# ninja log v7",
+            line.format("a.o", "tree"),
+            line.format("b.o", "tree"),
+            line.format("a.o", "root"),
+        ]
+        assert not (made / "torch1").exists()
 
 
 def write_wheel(folder: Path, name: str, version: str, needs: str = "", **files: str) -> Path:

@@ -58,8 +58,15 @@ def test_wrong_arguments_are_refused_in_one_line(command, words):
     assert status == 2 and words in said and said.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["HOSTS", "RANKS", "RESTARTS"])
-@pytest.mark.parametrize("value", ["two", "0x2", "-1", "1 2"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (name, value)
+        for name in ("HOSTS", "RANKS", "RESTARTS")
+        for value in ("two", "0x2", "-1", "1 2")
+    ]
+    + [("HOSTS", "0"), ("RANKS", "0")],
+)
 def test_numbers_that_are_none_are_refused(name, value):
     status, said = _say(RECIPES / "torchrun.sh", "host1:29400", "train.py", **{name: value})
     assert status == 2 and f"{name}={value}; allowed: " in said and said.count("\n") == 1

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import os
 from typing import Any
 
 import torch
 import torchft
+from refusing import refused
 from torchft.coordination import LighthouseServer
 
 import torch_cgx
 from cgx_utils import AdaptiveBits, CGXState
 from cgx_utils.trainers.torchft import DistributedDataParallel, ProcessGroupCGX
-
-
-def refused(kind: type[Exception], text: str, call: Callable[..., Any], *args: Any, **opts: Any):
-    try:
-        call(*args, **opts)
-    except kind as error:
-        assert re.search(text, str(error)), f"{error!r}: {text!r}"
-        return
-    raise AssertionError(f"nothing was raised; expected {kind.__name__}: {text}")
 
 
 def manager_of(group: Any) -> torchft.Manager:
@@ -41,15 +32,24 @@ def manager_of(group: Any) -> torchft.Manager:
 lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100)
 refused(TypeError, "options of a ProcessGroupCGX are of type dict; allowed", ProcessGroupCGX, {})
 net = torch.nn.Linear(64, 64)
-good = manager_of(ProcessGroupCGX(torch_cgx.Options(bits=4)))
+os.environ["CGX_COMPRESSION_BUCKET_SIZE"] = "some"
+refused(ValueError, "CGX_COMPRESSION_BUCKET_SIZE", ProcessGroupCGX)
+del os.environ["CGX_COMPRESSION_BUCKET_SIZE"]
+group = ProcessGroupCGX(torch_cgx.Options(bits=4))
+good = manager_of(group)
 for name, state in (
     ("error_feedback", CGXState(error_feedback=True)),
     ("adaptive", CGXState(adaptive=AdaptiveBits(average_bits=4.0))),
+    ("process_group", CGXState(group.parent)),
 ):
     refused(
         ValueError, f"a CGXState with {name}; allowed", DistributedDataParallel, good, net, state
     )
 refused(TypeError, "both a state and bits", DistributedDataParallel, good, net, CGXState(), bits=4)
+failing = CGXState(layer_filter=lambda name, parameter: bool(1 / 0))
+model = DistributedDataParallel(good, net, failing)
+refused(ZeroDivisionError, "division by zero", model(torch.ones(2, 64)).sum().backward)
+DistributedDataParallel(good, net, bits=4)(torch.ones(2, 64)).sum().backward()
 good.shutdown()
 
 other = manager_of(torchft.ProcessGroupGloo())

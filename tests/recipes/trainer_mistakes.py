@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DDPCommunicationHookType, DistributedDataParallelKwargs
+from refusing import refused
 
 from cgx_utils import CGXState
 from cgx_utils.trainers import hf
 from cgx_utils.trainers.accelerate import compress
 from cgx_utils.trainers.lightning import CGXStrategy, MonitorCallback
-
-
-def refused(kind: type[Exception], text: str, call: Callable[..., Any], *args: Any, **opts: Any):
-    try:
-        call(*args, **opts)
-    except kind as error:
-        assert re.search(text, str(error)), f"{error!r}: {text!r}"
-        return
-    raise AssertionError(f"nothing was raised; expected {kind.__name__}: {text}")
-
 
 hook = DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.FP16)
 refused(

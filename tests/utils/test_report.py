@@ -109,9 +109,9 @@ def test_the_report_says_why_and_how_far_off():
 @pytest.mark.parametrize(
     "options, shown",
     [
-        ({}, (None, None)),
-        ({"error_feedback": True, "error_feedback_memory": "bf16"}, ("bf16", None)),
-        ({"adaptive": AdaptiveBits(average_bits=4.0)}, (None, AdaptiveBits(average_bits=4.0))),
+        ({}, (False, None)),
+        ({"error_feedback": True}, (True, None)),
+        ({"adaptive": AdaptiveBits(average_bits=4.0)}, (False, AdaptiveBits(average_bits=4.0))),
     ],
 )
 def test_a_state_says_what_it_was_made_with(options, shown):

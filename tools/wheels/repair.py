@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -68,6 +69,9 @@ def repair(wheel: Path, out: Path) -> Path:
 def problems(wheel: Path, target: Target, version: str, mpi: bool, kernels: bool) -> list[str]:
     """What is wrong with a finished wheel."""
     found = []
+    here = os.environ.get("PWD", "")  # how a link to the folder is called
+    machine = {str(ROOT), sys.base_prefix}
+    machine |= {here} if here and Path(here).exists() and Path(here).samefile(ROOT) else set()
     if wheel.name != target.wheel(version):
         found.append(f"its name should be {target.wheel(version)}")
     with zipfile.ZipFile(wheel) as packed:
@@ -76,7 +80,7 @@ def problems(wheel: Path, target: Target, version: str, mpi: bool, kernels: bool
         metadata = packed.read(f"{info}/METADATA").decode()
         for name in names:
             content = packed.read(name)
-            for folder in (str(ROOT), sys.base_prefix):
+            for folder in machine:
                 if folder.encode() in content:
                     found.append(f"{name} names a folder of this machine, {folder}")
     wanted = {

@@ -4,6 +4,7 @@ builds.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -29,9 +30,10 @@ def archive(folder: Path) -> Path:
 
 
 def update(tree: Path, source: Path) -> None:
-    """Makes the files of `tree` those of `source`. A new one has the time that it has there, a file
-    that is as it was keeps its time, so that neither is compiled without need; what builds have
-    left in build/ stays.
+    """Makes the files of `tree` those of `source`; what builds have left in build/ stays.
+
+    A file that is as it was keeps its time, or gets that of `source` if that is newer; a new one
+    has that of `source`. So an object of either tree that is older than its source stays older.
     """
     wanted = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
     for path in tree.rglob("*") if tree.exists() else ():
@@ -39,29 +41,47 @@ def update(tree: Path, source: Path) -> None:
         if path.is_file() and name.parts[0] != "build" and name not in wanted:
             path.unlink()
     for name in wanted:
-        text, target = (source / name).read_bytes(), tree / name
+        file, target = source / name, tree / name
         if not target.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source / name, target)
-        elif target.read_bytes() != text:
-            target.write_bytes(text)
+            shutil.copy2(file, target)
+        elif target.read_bytes() != file.read_bytes():
+            target.write_bytes(file.read_bytes())
+        elif target.stat().st_mtime < file.stat().st_mtime:
+            shutil.copystat(file, target)
 
 
 def take_objects(tree: Path, root: Path) -> None:
     """Copies what `make build` has compiled in `root`, so that `tree` compiles the rest only."""
     for made in (root / "build").glob("temp-*"):
-        target = tree / "build" / made.name
-        for path in made.rglob("*"):
-            copy = target / path.relative_to(made)
-            if path.is_dir() or path.name == "lock" or path.suffix == ".ninja":
-                continue
-            if path.name == LOG:
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                older = copy.read_text() if copy.exists() else ""
-                copy.write_text(older + path.read_text())  # of two lines for a file the last counts
-            elif not copy.exists() or copy.stat().st_mtime < path.stat().st_mtime:
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, copy)
+        with open(made / "lock", "a") as lock:  # as build_engine does
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            copied = _take(tree / "build" / made.name, made)
+            _take_log(tree / "build" / made.name / LOG, made / LOG, copied)
+
+
+def _take(target: Path, made: Path) -> set[str]:
+    """Copies files that are newer than those of `target`: their names, as ninja has them."""
+    copied = set()
+    for path in made.rglob("*"):
+        copy = target / path.relative_to(made)
+        if path.is_dir() or path.name in ("lock", LOG) or path.suffix == ".ninja":
+            continue
+        if not copy.exists() or copy.stat().st_mtime < path.stat().st_mtime:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copy)
+            copied.add(f"build/{made.name}/{path.relative_to(made)}")
+    return copied
+
+
+def _take_log(target: Path, log: Path, copied: set[str]) -> None:
+    """Adds the lines of what was copied: of two lines for a file ninja takes the last."""
+    if not log.exists():
+        return
+    head, *lines = log.read_text().splitlines()
+    wanted = [line for line in lines if "\t" in line and line.split("\t")[3] in copied]
+    older = target.read_text().splitlines() if target.exists() else [head]
+    target.write_text("\n".join([*older, *wanted, ""]))
 
 
 def make() -> str:

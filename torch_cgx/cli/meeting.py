@@ -11,6 +11,7 @@ import datetime
 import os
 import socket
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.output import without_log_of_torch
 
 _MORE_SECONDS = 2.0  # torch's own limits are rounded up
+_RESOLVE_SECONDS = 0.5  # between two questions for a name
 
 
 def launched(env: Mapping[str, str]) -> bool:
@@ -46,14 +48,9 @@ def meet(timeout: float) -> tuple[Any, int, int]:
         raise CliError(f"RANK={place.rank}: must be below WORLD_SIZE={place.world_size}")
     address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     here = f"rank {place.rank} on {socket.gethostname()}"
-    try:
-        socket.getaddrinfo(address, None)
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise CliError(
-            f"{here} cannot resolve MASTER_ADDR={address} ({why}): set it to an address of "
-            "rank 0's host"
-        ) from None
+    began = time.monotonic()
+    _resolve(address, here, timeout)
+    timeout = max(timeout - (time.monotonic() - began), _MORE_SECONDS)
     with without_log_of_torch():
         met = _rendezvous(timeout)
     if isinstance(met, Exception):
@@ -67,6 +64,24 @@ def meet(timeout: float) -> tuple[Any, int, int]:
     return met
 
 
+def _resolve(address: str, here: str, timeout: float) -> None:
+    """CliError where the name still has no address after `timeout`: a pod may start before it."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            socket.getaddrinfo(address, None)
+            return
+        except (OSError, UnicodeError) as error:
+            wrong = isinstance(error, UnicodeError) or time.monotonic() >= deadline
+            why = getattr(error, "strerror", None) or error
+        if wrong:
+            raise CliError(
+                f"{here} cannot resolve MASTER_ADDR={address} ({why}): set it to an address of "
+                "rank 0's host"
+            )
+        time.sleep(min(_RESOLVE_SECONDS, max(deadline - time.monotonic(), 0.0)))
+
+
 def _rendezvous(timeout: float) -> tuple[Any, int, int] | Exception:
     """In a thread: torch waits forever for a program at the port that is not a store."""
     from torch.distributed.rendezvous import rendezvous
@@ -77,7 +92,7 @@ def _rendezvous(timeout: float) -> tuple[Any, int, int] | Exception:
         try:
             limit = datetime.timedelta(seconds=timeout)
             found.append(next(iter(rendezvous("env://", timeout=limit))))
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:
             found.append(error)
 
     thread = threading.Thread(target=wait, name="cgx-meet", daemon=True)

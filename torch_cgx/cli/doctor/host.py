@@ -102,16 +102,19 @@ def check_nccl_interfaces(found: Sequence[Address], env: Mapping[str, str]) -> F
     """None where NCCL_SOCKET_IFNAME is not set. found: addresses of interfaces that are up.
 
     NCCL's rule: names with commas between them are beginnings of the interfaces to use; after "=",
-    whole names; after "^", those to leave out.
+    whole names; after "^", those to leave out. No name stands for all; ports behind ":" are not
+    looked at.
     """
     text = env.get("NCCL_SOCKET_IFNAME", "")
     if not text:
         return None
     left_out = text.startswith("^")
     listed = text.removeprefix("^")
-    names = tuple(name for name in listed.removeprefix("=").split(",") if name)
+    words = (word.partition(":")[0] for word in listed.removeprefix("=").split(","))
+    names = tuple(word for word in words if word) or ("",)
+    whole = listed[:1] == "=" and names != ("",)
     up = list(dict.fromkeys(one.interface for one in found))
-    named = [one for one in up if (one in names if listed[:1] == "=" else one.startswith(names))]
+    named = [one for one in up if (one in names if whole else one.startswith(names))]
     used = [one for one in up if (one in named) != left_out]
     if used:
         return Finding(SECTION, "NCCL's interfaces", OK, f"{text}: {', '.join(used)}")
