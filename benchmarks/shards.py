@@ -113,7 +113,7 @@ def _check(operation: str, bits: int, got: torch.Tensor, wanted: torch.Tensor) -
     added = dist.get_world_size() if operation == "reduce_scatter" else 1
     worst = float((got - wanted).abs().max())
     if worst > added * most + 1e-5:
-        raise RuntimeError(f"{operation} with {bits} bits is off by {worst}")
+        raise RuntimeError(f"{operation} with {bits} bits is off by {worst:.4g}")
 
 
 def table(rows: list[dict[str, Any]]) -> str:

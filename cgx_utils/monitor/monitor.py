@@ -18,6 +18,7 @@ from cgx_utils.state import CGXState
 from torch_cgx._warnings import warn
 
 Sink = Callable[[Mapping[str, Any]], Any]
+_TIMED = 25  # steps of a record whose exposed communication is measured, at least where it has them
 
 
 class Monitor:
@@ -29,7 +30,7 @@ class Monitor:
         default group.
     every: steps in a record. With DDP a step of each (every / number of buckets) compares a sample
         of one bucket, at most 65536 values, with its exact mean, for which all ranks send the
-        sample exactly.
+        sample exactly; and some 25 steps of a record measure the exposed communication.
     sinks: what is called with each record (`cgx_utils.monitor`: Table, JsonLines, Csv,
         TensorBoard; or a function of a dict); None: a Table on stderr. A sink that raises is
         dropped, with a warning; the training goes on.
@@ -62,6 +63,7 @@ class Monitor:
         _check_ranks(group, device, every)
         self._rank, self._size = self._backend.rank(), self._backend.size()
         self._sinks = _listed(sinks) if self._rank == 0 else []
+        self._window = 0  # steps since the last record
         self._observer: Observer | None = None
         if self._state is not None:
             if self._state.observer is not None:
@@ -69,7 +71,7 @@ class Monitor:
             self._observer = Observer(
                 self._state.names_of, self._sum_exactly, self._ended, self._size, clock
             )
-            self._observer.due = every == 1
+            self._look_ahead(self._observer)
             self._state.observer = self._observer
         self._group = group
         self._own = dict.fromkeys(records.COUNTERS, 0.0)  # of the samples, since the last record
@@ -77,7 +79,6 @@ class Monitor:
         self._exposed: list[float] = []
         self._counted = records.counters_of(self._backend.stats())
         self._begin = clock()
-        self._window = 0  # steps since the last record
 
     def step(self) -> None:
         """A step is over. For a process group only: with DDP it does nothing, as steps are found
@@ -119,9 +120,19 @@ class Monitor:
         if self._window == self.every:
             self._record()
         if self._observer is not None:
-            # Decided from the number of the step alone, so alike on all ranks.
-            between = max(1, self.every // max(1, self._observer.buckets))
-            self._observer.due = (self.step_number + 1) % between == 0  # the step that comes
+            self._look_ahead(self._observer)
+
+    def _look_ahead(self, observer: Observer) -> None:
+        """What the step that comes has to measure."""
+        number = self.step_number + 1
+        # Decided from the number of the step alone, so alike on all ranks.
+        observer.due = number % max(1, self.every // max(1, observer.buckets)) == 0
+        observer.timed = (
+            observer.due
+            or number <= 2  # DDP lays out its buckets anew after the first one
+            or number % max(1, self.every // _TIMED) == 0
+            or self._window + 1 == self.every  # the record comes after its backward pass
+        )
 
     def _sum_exactly(self, values: torch.Tensor) -> None:
         """Sums a sample over the ranks, in place. Its cost is kept out of the records."""
@@ -137,7 +148,7 @@ class Monitor:
         steps, seconds = self._window, (now - self._begin) / self._window
         difference = records.difference(counted, self._counted)
         spent = {name: (difference[name] - self._own[name]) / steps for name in records.COUNTERS}
-        exposed = sum(self._exposed) / steps if self._exposed else None
+        exposed = sum(self._exposed) / len(self._exposed) if self._exposed else None
         choices = {} if self._state is None else self._state.choices()
         if choices:
             raw = sum(one.raw_bytes for one in choices.values())

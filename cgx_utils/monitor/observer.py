@@ -26,10 +26,12 @@ class Observer:
     The exposed communication of a step lasts from the end of its gradient computation to the end of
     its backward pass, in which DDP waits for the buckets and hands the gradients over. Both moments
     are callbacks of autograd's engine: the first is queued by the hook of the last bucket, the
-    second by the first, after DDP's own.
+    second by the first, after DDP's own. Both cost some microseconds, so only steps that are `timed`
+    have them.
 
     names_of: parameters -> their names. reduce: sums a flat fp32 tensor over the ranks, exactly, in
-    place. ended: called after each backward pass that communicated, with the exposed seconds.
+    place. ended: called after each backward pass that communicated, with the exposed seconds; of a
+    step that is not timed with None, by the hook of its last bucket.
     """
 
     def __init__(
@@ -42,7 +44,8 @@ class Observer:
     ):
         self.errors: dict[str, float | None] = {}  # relative, by name, the last measured
         self.buckets = 0  # of the last whole step
-        self.due = False  # whether this step samples a bucket
+        self.due = False  # whether this step samples a bucket: only where it is timed
+        self.timed = True  # whether the exposed communication of this step is measured
         self._turn = 0  # the next bucket that is sampled
         self._names_of, self._reduce, self._ended = names_of, reduce, ended
         self._world_size = world_size
@@ -53,12 +56,18 @@ class Observer:
 
     def before(self, bucket: Any, parameters: list[torch.Tensor], buffer: torch.Tensor) -> None:
         """Called by the hook with a bucket that has this rank's gradients."""
-        if bucket.index() == 0:
+        last = bucket.is_last()
+        if not self.timed:
+            if last:
+                self._ended(None)
+            return
+        index = bucket.index()
+        if index == 0:
             self._pending = None  # of a backward pass that failed
-        if self.due and self._pending is None and bucket.index() >= self._turn:
-            self._take(bucket.index(), parameters, buffer)
-        if bucket.is_last():
-            self.buckets = bucket.index() + 1
+        if self.due and self._pending is None and index >= self._turn:
+            self._take(index, parameters, buffer)
+        if last:
+            self.buckets = index + 1
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self._gradients_computed(buffer.device))
 

@@ -50,9 +50,9 @@ def meet(timeout: float) -> tuple[Any, int, int]:
     here = f"rank {place.rank} on {socket.gethostname()}"
     began = time.monotonic()
     _resolve(address, here, timeout)
-    timeout = max(timeout - (time.monotonic() - began), _MORE_SECONDS)
+    left = max(timeout - (time.monotonic() - began), _MORE_SECONDS)
     with without_log_of_torch():
-        met = _rendezvous(timeout)
+        met = _rendezvous(left)
     if isinstance(met, Exception):
         if "EADDRINUSE" in str(met):
             raise CliError(f"{here}: MASTER_PORT={port} is in use there: set another one")
