@@ -26,8 +26,8 @@ class Observer:
     The exposed communication of a step lasts from the end of its gradient computation to the end of
     its backward pass, in which DDP waits for the buckets and hands the gradients over. Both moments
     are callbacks of autograd's engine: the first is queued by the hook of the last bucket, the
-    second by the first, after DDP's own. Both cost some microseconds, so only steps that are `timed`
-    have them.
+    second by the first, after DDP's own. Both cost some microseconds, so that only steps that are
+    `timed` have them.
 
     names_of: parameters -> their names. reduce: sums a flat fp32 tensor over the ranks, exactly, in
     place. ended: called after each backward pass that communicated, with the exposed seconds; of a

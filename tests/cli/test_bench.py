@@ -236,7 +236,6 @@ def test_ranks_of_other_hosts_end_with_the_command(tmp_path):
         while len(pids) < 2 and time.monotonic() < limit:
             time.sleep(0.05)
             pids = [int(pid) for pid in file.read_text().split()] if file.exists() else []
-        time.sleep(4)  # they measure
         assert len(pids) == 2 and all(map(_runs, pids))
         process.kill()
         process.wait()
