@@ -54,7 +54,7 @@ class Monitor:
         if every < 1:
             raise ValueError(f"every={every}; allowed: integers >= 1")
         self.every = every
-        self.step_number = 0
+        self._steps = 0  # without those that the observer has passed by since
         self.last: dict[str, Any] | None = None  # the last record
         self._clock = clock
         self._state = _state_of(target)
@@ -80,6 +80,11 @@ class Monitor:
         self._counted = records.counters_of(self._backend.stats())
         self._begin = clock()
 
+    @property
+    def step_number(self) -> int:
+        """Steps so far."""
+        return self._steps + (0 if self._observer is None else self._observer.passed)
+
     def step(self) -> None:
         """A step is over. For a process group only: with DDP it does nothing, as steps are found
         by themselves.
@@ -92,6 +97,7 @@ class Monitor:
         if self._closed:
             return
         self._closed = True
+        self._take_passed()
         if self._window:
             self._record()
         if self._state is not None and self._state.observer is self._observer:
@@ -113,7 +119,8 @@ class Monitor:
             self._count(exposed)
 
     def _count(self, exposed: float | None) -> None:
-        self.step_number += 1
+        self._take_passed()
+        self._steps += 1
         self._window += 1
         if exposed is not None:
             self._exposed.append(exposed)
@@ -122,17 +129,24 @@ class Monitor:
         if self._observer is not None:
             self._look_ahead(self._observer)
 
+    def _take_passed(self) -> None:
+        if self._observer is not None:
+            self._steps += self._observer.passed
+            self._window += self._observer.passed
+            self._observer.passed = 0
+
     def _look_ahead(self, observer: Observer) -> None:
-        """What the step that comes has to measure."""
-        number = self.step_number + 1
-        # Decided from the number of the step alone, so alike on all ranks.
-        observer.due = number % max(1, self.every // max(1, observer.buckets)) == 0
-        observer.timed = (
-            observer.due
-            or number <= 2  # DDP lays out its buckets anew after the first one
-            or number % max(1, self.every // _TIMED) == 0
-            or self._window + 1 == self.every  # the record comes after its backward pass
-        )
+        """Which step is the next that measures something, and what. Decided from the numbers of the
+        steps alone, so alike on all ranks.
+        """
+        sampled = max(1, self.every // max(1, observer.buckets))
+        timed = max(1, self.every // _TIMED)
+        number = self._steps + 1
+        # DDP lays out its buckets anew after the first step. The last step has the record.
+        while number > 2 and number % sampled and number % timed and number % self.every:
+            number += 1
+        observer.due = number % sampled == 0
+        observer.left = number - self._steps - 1
 
     def _sum_exactly(self, values: torch.Tensor) -> None:
         """Sums a sample over the ranks, in place. Its cost is kept out of the records."""
@@ -157,7 +171,7 @@ class Monitor:
             ratio = spent["bytes_raw"] / spent["bytes_sent"] if spent["bytes_sent"] else None
         self.last = {
             "version": records.VERSION,
-            "step": self.step_number,
+            "step": self._steps,
             "steps": steps,
             "seconds_per_step": seconds,
             "exposed_seconds": exposed,

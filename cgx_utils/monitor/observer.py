@@ -26,12 +26,11 @@ class Observer:
     The exposed communication of a step lasts from the end of its gradient computation to the end of
     its backward pass, in which DDP waits for the buckets and hands the gradients over. Both moments
     are callbacks of autograd's engine: the first is queued by the hook of the last bucket, the
-    second by the first, after DDP's own. Both cost some microseconds, so that only steps that are
-    `timed` have them.
+    second by the first, after DDP's own. Both cost some microseconds, so most steps are passed by.
 
     names_of: parameters -> their names. reduce: sums a flat fp32 tensor over the ranks, exactly, in
-    place. ended: called after each backward pass that communicated, with the exposed seconds; of a
-    step that is not timed with None, by the hook of its last bucket.
+    place. ended: called after each backward pass that communicated and was not passed by, with the
+    exposed seconds.
     """
 
     def __init__(
@@ -44,8 +43,9 @@ class Observer:
     ):
         self.errors: dict[str, float | None] = {}  # relative, by name, the last measured
         self.buckets = 0  # of the last whole step
-        self.due = False  # whether this step samples a bucket: only where it is timed
-        self.timed = True  # whether the exposed communication of this step is measured
+        self.due = False  # whether the next step that is not passed by samples a bucket
+        self.left = 0  # steps that come first, and are passed by
+        self.passed = 0  # of these, since `ended` was called
         self._turn = 0  # the next bucket that is sampled
         self._names_of, self._reduce, self._ended = names_of, reduce, ended
         self._world_size = world_size
@@ -57,9 +57,9 @@ class Observer:
     def before(self, bucket: Any, parameters: list[torch.Tensor], buffer: torch.Tensor) -> None:
         """Called by the hook with a bucket that has this rank's gradients."""
         last = bucket.is_last()
-        if not self.timed:
-            if last:
-                self._ended(None)
+        if self.left:
+            self.left -= last
+            self.passed += last
             return
         index = bucket.index()
         if index == 0:
