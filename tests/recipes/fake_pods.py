@@ -11,15 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
+Steps = Iterator[None]
 
 
 def variables(job: dict[str, Any], port: int) -> dict[str, dict[str, str]]:
@@ -81,11 +84,62 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def _rank_of(torchrun: subprocess.Popen[bytes] | None) -> int | None:
+    """The process of a pod's rank, once torchrun has started it."""
+    if torchrun is None:
+        return None
+    try:
+        children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text()
+    except OSError:
+        return None
+    return int(children.split()[0]) if children.strip() else None
+
+
+def _listens(port: int) -> bool:
+    lines = Path("/proc/net/tcp6").read_text() + Path("/proc/net/tcp").read_text()
+    return re.search(rf":{port:04X} \w+:0000 0A ", lines) is not None
+
+
+def _old_master_first(
+    running: dict[str, subprocess.Popen[bytes]], names: list[str], port: int
+) -> Steps:
+    """Ends the worker, and lets it start again while the old master still runs, but its rank only
+    when the new master listens.
+    """
+    master, worker = names
+    while (rank := _rank_of(running.get(master))) is None:
+        yield
+    os.kill(rank, signal.SIGSTOP)
+    before = running[master], running[worker]
+    before[1].send_signal(signal.SIGTERM)
+    while running.get(worker) is before[1] or (new := _rank_of(running.get(worker))) is None:
+        yield
+    os.kill(new, signal.SIGSTOP)
+    os.kill(rank, signal.SIGCONT)
+    while running.get(master) is before[0] or not _listens(port):
+        yield
+    os.kill(new, signal.SIGCONT)
+    while worker in running or _rank_of(running.get(master)) is not None:
+        yield
+    # Its torchrun waits five minutes for the worker's, which knew the old master only.
+    if (waiting := running.pop(master, None)) is not None:
+        print(f"pods: {master} is not awaited", flush=True)
+        waiting.terminate()
+        waiting.wait()
+
+
 def run_pods(
-    job: dict[str, Any], folders: dict[str, str], more: list[str], end_worker: Path | None
+    job: dict[str, Any],
+    folders: dict[str, str],
+    more: list[str],
+    end_worker: Path | None,
+    old_master: bool = False,
 ) -> int:
-    """Runs all pods to their end. end_worker: once this file exists, a worker gets SIGTERM."""
-    pods = variables(job, _free_port())
+    """Runs all pods to their end. end_worker: once this file exists, a worker gets SIGTERM;
+    old_master: in the order of `_old_master_first`.
+    """
+    port = _free_port()
+    pods = variables(job, port)
     restarts_left = job["spec"]["runPolicy"]["backoffLimit"]
     running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -95,13 +149,18 @@ def run_pods(
 
     for name in pods:
         start(name)
+    steps: Steps = iter(())
     while running:
         time.sleep(0.01)
+        next(steps, None)
         if end_worker is not None and end_worker.exists():
             end_worker = None
             name = next(name for name in running if _kind(name) == "Worker")
             print(f"pods: {name} gets SIGTERM", flush=True)
-            running[name].send_signal(signal.SIGTERM)
+            if old_master:
+                steps = _old_master_first(running, list(pods), port)
+            else:
+                running[name].send_signal(signal.SIGTERM)
         for name, process in list(running.items()):
             if process.poll() is None:
                 continue
@@ -124,10 +183,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--map", action="append", default=[], metavar="INSIDE=HERE")
     parser.add_argument("--end-worker", type=Path, metavar="FILE", help="once FILE exists")
+    parser.add_argument("--old-master", action="store_true", help="outlives the worker's start")
     parser.add_argument("job", type=Path)
     options, more = parser.parse_known_args()
     folders = dict(word.split("=", 1) for word in options.map)
-    return run_pods(json.loads(options.job.read_text()), folders, more, options.end_worker)
+    return run_pods(
+        json.loads(options.job.read_text()), folders, more, options.end_worker, options.old_master
+    )
 
 
 if __name__ == "__main__":

@@ -117,14 +117,15 @@ def test_two_pods_train(job, tmp_path):
     assert finished.matches(r"pods: cgx-(\w+)-0 ended with status 0") == ["master", "worker"]
 
 
-def test_pods_start_again_after_one_has_ended_and_go_on(job, tmp_path):
+@pytest.mark.parametrize("order", [(), ("--old-master",)], ids=["together", "old master"])
+def test_pods_start_again_after_one_has_ended_and_go_on(job, tmp_path, order):
     whole, ended = tmp_path / "whole", tmp_path / "ended"
     whole.mkdir()
     ended.mkdir()
     steps = ("--steps", "120")
     wanted = _weights(_run(whole, job, *steps), 0, 119)
     checkpoint = ended / "checkpoints" / "last.pt"
-    finished = _run(ended, job, "--end-worker", str(checkpoint), *steps)
+    finished = _run(ended, job, "--end-worker", str(checkpoint), *order, *steps)
     assert finished.matches(r"pods: (cgx-worker-0) gets SIGTERM")
     assert finished.matches(r"pods: cgx-(\w+)-0 ended with status 1") == ["master", "worker"]
     assert _weights(finished, None, 119) == wanted
