@@ -124,7 +124,7 @@ def _old_master_first(
     # Its torchrun waits five minutes for the worker's, which knew the old master only.
     if (waiting := running.pop(master, None)) is not None:
         print(f"pods: {master} is not awaited", flush=True)
-        waiting.terminate()
+        waiting.kill()
         waiting.wait()
 
 

@@ -20,6 +20,7 @@ pytestmark = [needs_recipes, pytest.mark.slow]
 MANIFEST = RECIPES / "kubernetes.yaml"
 # The manifest asks for 4 threads a rank; on fewer cores they should not wait actively.
 CALM = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+STEPS = ("--steps", "120")
 HERE = ROOT / "tests" / "recipes"
 LINE = (
     r"rank (\d) of 2: steps (\d+) to (\d+), loss ([\d.]+) to ([\d.]+), weights (\w+), "
@@ -117,15 +118,16 @@ def test_two_pods_train(job, tmp_path):
     assert finished.matches(r"pods: cgx-(\w+)-0 ended with status 0") == ["master", "worker"]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(job, tmp_path_factory) -> str:
+    """The weights after all steps without a failure."""
+    return _weights(_run(tmp_path_factory.mktemp("whole"), job, *STEPS), 0, 119)
+
+
 @pytest.mark.parametrize("order", [(), ("--old-master",)], ids=["together", "old master"])
-def test_pods_start_again_after_one_has_ended_and_go_on(job, tmp_path, order):
-    whole, ended = tmp_path / "whole", tmp_path / "ended"
-    whole.mkdir()
-    ended.mkdir()
-    steps = ("--steps", "120")
-    wanted = _weights(_run(whole, job, *steps), 0, 119)
-    checkpoint = ended / "checkpoints" / "last.pt"
-    finished = _run(ended, job, "--end-worker", str(checkpoint), *order, *steps)
+def test_pods_start_again_after_one_has_ended_and_go_on(job, tmp_path, order, undisturbed):
+    checkpoint = tmp_path / "checkpoints" / "last.pt"
+    finished = _run(tmp_path, job, "--end-worker", str(checkpoint), *order, *STEPS)
     assert finished.matches(r"pods: (cgx-worker-0) gets SIGTERM")
     assert finished.matches(r"pods: cgx-(\w+)-0 ended with status 1") == ["master", "worker"]
-    assert _weights(finished, None, 119) == wanted
+    assert _weights(finished, None, 119) == undisturbed
