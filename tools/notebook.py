@@ -23,7 +23,7 @@ from nbclient.exceptions import CellExecutionError
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "examples" / "tutorial.ipynb"
 BUILT = ROOT / "build" / "tutorial.ipynb"
-SECONDS = 180  # for a cell
+SECONDS = 600  # for a cell
 MOST_PICTURES = 150_000  # bytes, as they are in the file
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
