@@ -49,6 +49,11 @@ def python() -> str:
     return str(path)
 
 
+def extensions() -> Path:
+    """Where torch compiles extensions in these runs: nobody else waits for a lock there."""
+    return Path(os.environ[_VARIABLE], "torch_extensions")
+
+
 @dataclasses.dataclass
 class Finished:
     """A run that has ended: its exit status, and what all its processes wrote."""
@@ -81,6 +86,8 @@ def run(
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",  # no recipe downloads
         "HF_HUB_DISABLE_TELEMETRY": "1",
+        # What DeepSpeed compiles.
+        **({"TORCH_EXTENSIONS_DIR": str(extensions())} if os.environ.get(_VARIABLE) else {}),
         **(env or {}),
         MARK: mark,
     }

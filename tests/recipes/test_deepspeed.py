@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.distributed import ROOT
-from tests.recipes.running import Finished, needs_recipes, run_ranks
+from tests.recipes.running import Finished, extensions, needs_recipes, python, run, run_ranks
 
 pytestmark = [needs_recipes, pytest.mark.slow]
 
@@ -15,6 +15,7 @@ LINE = (
     r"rank (\d) of 2: steps (\d+) to \d+, loss ([\d.]+) to ([\d.]+), weights (\w+), "
     r"sent (\d+) of (\d+) bytes"
 )
+_COMPILE = "from deepspeed.comm.torch import build_shm_op; build_shm_op()"
 VALUES = 19722  # of the gradients; none is left out
 
 
@@ -28,6 +29,16 @@ def _check(finished: Finished, first: int = 0, *, width: int = 4, steps: int = 4
         assert int(raw) - width * VALUES * (steps - first) in range(5 * steps)  # and norms
         assert 0 < int(sent) < int(raw) / (7 if width == 4 else 3.5)
     return found[0][4], int(found[0][5])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """DeepSpeed compiles an op where it first starts, in a minute or more. A compilation that is
+    ended leaves a lock, for which all later ones wait.
+    """
+    for lock in extensions().rglob("lock"):
+        lock.unlink()
+    run([python(), "-c", _COMPILE], seconds=900)
 
 
 @pytest.mark.parametrize("stage", range(4))
