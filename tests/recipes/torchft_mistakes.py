@@ -49,7 +49,11 @@ refused(TypeError, "both a state and bits", DistributedDataParallel, good, net, 
 failing = CGXState(layer_filter=lambda name, parameter: bool(1 / 0))
 model = DistributedDataParallel(good, net, failing)
 refused(ZeroDivisionError, "division by zero", model(torch.ones(2, 64)).sum().backward)
-DistributedDataParallel(good, net, bits=4)(torch.ones(2, 64)).sum().backward()
+good.start_quorum()  # drops the failed step
+model = DistributedDataParallel(good, net, bits=4)  # of the same module, beside `failing`'s
+model(torch.ones(2, 64)).sum().backward()
+assert torch_cgx.stats(group.parent)["compressed_calls"] == 1
+assert good.errored() is None
 good.shutdown()
 
 other = manager_of(torchft.ProcessGroupGloo())
