@@ -27,7 +27,6 @@ from cgx_utils.trainers.torchft import DistributedDataParallel, ProcessGroupCGX
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--min-replicas", type=int, default=1)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds in each step")
     args = parser.parse_args()
     replica = int(os.environ["REPLICA_GROUP_ID"])
@@ -45,7 +44,7 @@ def main() -> None:
     group = ProcessGroupCGX(timeout=timedelta(seconds=30))
     manager = torchft.Manager(
         pg=group,
-        min_replica_size=args.min_replicas,
+        min_replica_size=1,  # with fewer a step is repeated; the lighthouse has its own number
         load_state_dict=load,
         state_dict=save,
         replica_id=f"cgx_{replica}",

@@ -119,13 +119,22 @@ def _old_master_first(
     while running.get(master) is before[0] or not _listens(port):
         yield
     os.kill(new, signal.SIGCONT)
-    while worker in running or _rank_of(running.get(master)) is not None:
-        yield
-    # Its torchrun waits five minutes for the worker's, which knew the old master only.
-    if (waiting := running.pop(master, None)) is not None:
-        print(f"pods: {master} is not awaited", flush=True)
-        waiting.kill()
-        waiting.wait()
+
+
+def _stop_waiting(running: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Ends a master alone, whose rank has ended: its torchrun waits five minutes for the one of a
+    worker that knew the old master only.
+    """
+    (name,) = running
+    until = time.monotonic() + 5.0
+    while time.monotonic() < until and running[name].poll() is None:
+        if _rank_of(running[name]) is not None:
+            return
+        time.sleep(0.01)
+    if running[name].poll() is None:
+        print(f"pods: {name} is not awaited", flush=True)
+        running[name].kill()
+        running.pop(name).wait()
 
 
 def run_pods(
@@ -150,9 +159,12 @@ def run_pods(
     for name in pods:
         start(name)
     steps: Steps = iter(())
+    ended_well = False
     while running:
         time.sleep(0.01)
         next(steps, None)
+        if ended_well and len(running) == 1 and _rank_of(*running.values()) is None:
+            _stop_waiting(running)
         if end_worker is not None and end_worker.exists():
             end_worker = None
             name = next(name for name in running if _kind(name) == "Worker")
@@ -167,6 +179,7 @@ def run_pods(
             del running[name]
             print(f"pods: {name} ended with status {process.returncode}", flush=True)
             if process.returncode == 0:
+                ended_well = True
                 continue
             policy = job["spec"]["pytorchReplicaSpecs"][_kind(name)]["restartPolicy"]
             if policy != "OnFailure" or restarts_left == 0:

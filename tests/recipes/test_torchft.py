@@ -31,8 +31,9 @@ pytestmark = [needs_recipes, pytest.mark.slow]
 
 _LIGHTHOUSE = """
 import sys
+least = int(sys.argv[1])
 from torchft.coordination import LighthouseServer
-server = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=2000)
+server = LighthouseServer(bind="127.0.0.1:0", min_replicas=least, join_timeout_ms=2000)
 print(server.address().replace("[::]", "127.0.0.1"), flush=True)
 sys.stdin.read()
 server.shutdown()
@@ -99,10 +100,10 @@ class Replicas:
 
 
 @pytest.fixture
-def replicas(tmp_path) -> Iterator[Replicas]:
+def replicas(request, tmp_path) -> Iterator[Replicas]:
     mark = uuid.uuid4().hex
     lighthouse = subprocess.Popen(
-        [python(), "-c", _LIGHTHOUSE],
+        [python(), "-c", _LIGHTHOUSE, str(getattr(request, "param", 1))],
         env={**os.environ, MARK: mark},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -117,9 +118,10 @@ def replicas(tmp_path) -> Iterator[Replicas]:
         end_all(mark, lighthouse)
 
 
+@pytest.mark.parametrize("replicas", [2], indirect=True)
 def test_two_replicas_train_with_fewer_bytes(replicas):
     for number in range(2):
-        replicas.start(number, "--min-replicas", "2")
+        replicas.start(number)
     assert replicas.finish() == [0, 0], replicas.all_output()
     last = replicas.last()
     assert sorted(last) == ["0", "1"] and last["0"][1] == last["1"][1]
