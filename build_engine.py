@@ -11,8 +11,8 @@ So sources of the last two kinds share their anonymous namespaces. Headers that 
 are precompiled: torch's headers, and for the core the headers of the standard library.
 
 ninja compiles again what a changed source, header, flag or compiler concerns, and links again a
-module that has lost or got a source. It runs in ROOT and is told paths from there: a copy of the
-tree goes on with the objects that it was copied with.
+module that has lost or got a source. It runs in ROOT with relative paths, so a copy of the tree can
+use the objects that were copied with it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ torch_cgx.reduce_scatter_tensor and torch_cgx.all_gather_into_tensor on fp32 ove
 turns with dist.reduce_scatter_tensor and dist.all_gather_into_tensor of a gloo group in the same
 processes. Sizes are of the whole vector of a rank. A time is the slowest rank's, and the median
 over the repetitions; the ratio is gloo's time over it in the same repetition, again as a median.
-Bytes are those of the rank that sends most. A result that differs from gloo's by more than
-quantizing of Gaussian values can explain is an error.
+The column of bytes shows the rank that sends most. The run fails where a result is further from
+gloo's than the quantization of Gaussian values explains.
 """
 
 from __future__ import annotations

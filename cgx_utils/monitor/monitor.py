@@ -54,7 +54,7 @@ class Monitor:
         if every < 1:
             raise ValueError(f"every={every}; allowed: integers >= 1")
         self.every = every
-        self._steps = 0  # without those that the observer has passed by since
+        self._steps = 0  # the observer counts the ones that it skips: step_number
         self.last: dict[str, Any] | None = None  # the last record
         self._clock = clock
         self._state = _state_of(target)

@@ -55,17 +55,23 @@ class Job:
     def output(self) -> str:
         return "\n".join(log.read_text(errors="replace") for _, log in self.started)
 
-    def wait_until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        """AssertionError, with all output, where `condition` does not come true."""
+    def wait_until(self, condition: Callable[[], object], seconds: float = 90.0) -> None:
+        """AssertionError, with the end of all output, where `condition` does not come true."""
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, self.output()
+            assert time.monotonic() < deadline, self.output()[-8000:]
             time.sleep(0.02)
 
     def finish(self, seconds: float) -> list[int]:
         """The status of each command, in the order in which they were started."""
         self.wait_until(lambda: None not in [p.poll() for p, _ in self.started], seconds)
         return [process.returncode for process, _ in self.started]
+
+    def kill(self) -> None:
+        """What this process has started; the bed's end kills the rest."""
+        for process, _ in self.started:
+            process.kill()
+            process.wait()
 
     def left(self) -> list[int]:
         """Processes on the hosts, a few seconds later."""
@@ -94,9 +100,7 @@ def commands(bed: Hosts, folder: Path, path: Sequence[Path]) -> Iterator[Job]:
     try:
         yield job
     finally:
-        for process, _ in job.started:
-            process.kill()
-            process.wait()
+        job.kill()
 
 
 def check_ranks(output: str, ranks: int, last: int, share: float = 0.2) -> tuple[int, str]:

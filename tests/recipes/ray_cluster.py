@@ -15,14 +15,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from testbed.bed import Hosts, hosts
-from testbed.processes import environment, inherited
 from testbed.watchdog import pids_inside
-from tests.distributed import ROOT
+from tests.recipes.on_hosts import Job
 from tests.recipes.running import RECIPES, python
 
 HOSTS = 2
@@ -34,19 +32,17 @@ _SETTINGS = {
 }
 
 
-class RayCluster:
+class RayCluster(Job):
     """A running cluster; made by `ray_cluster`."""
 
     def __init__(self, bed: Hosts, storage: Path):
-        self.bed = bed
+        super().__init__(bed, bed.folder, [])
         self.storage = storage
         self.address = f"{bed.addresses[0]}:{_PORT}"
-        self._env = inherited() | environment(ROOT, bed.folder, "", None) | _SETTINGS
-        self._env |= {"HOME": str(bed.folder), "RAY_ADDRESS": self.address}
-        self._started: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self.env |= _SETTINGS | {"HOME": str(bed.folder), "RAY_ADDRESS": self.address}
         self._nodes: list[subprocess.Popen[bytes]] = []
 
-    def start(self) -> None:
+    def start_nodes(self) -> None:
         for host in range(HOSTS):
             command = [python(), "-m", "ray.scripts.scripts", "start", "--block"]
             command += ["--num-cpus", "1", "--object-store-memory", "100000000"]
@@ -56,38 +52,32 @@ class RayCluster:
                 command += ["--head", "--port", str(_PORT), "--include-dashboard", "false"]
             else:
                 command += ["--address", self.address]
-            self._nodes.append(self._popen(host, command))
-            self._wait_until(lambda: self.output().count("Ray runtime started") == len(self._nodes))
+            self._nodes.append(self.start(host, command))
+            self.wait_until(lambda: self.output().count("Ray runtime started") == len(self._nodes))
 
-    def stop(self) -> None:
+    def stop_nodes(self) -> None:
         """AssertionError where a process of Ray outlives its node."""
         for node in reversed(self._nodes):
             node.send_signal(signal.SIGTERM)
-        self._wait_until(lambda: None not in [node.poll() for node in self._nodes])
-        self._wait_until(lambda: not pids_inside(self.bed.names), 10)
-
-    def kill(self) -> None:
-        """What this process has started; the bed's end kills the rest."""
-        for process, _ in self._started:
-            process.kill()
-            process.wait()
+        self.wait_until(lambda: None not in [node.poll() for node in self._nodes])
+        self.wait_until(lambda: not pids_inside(self.bed.names), 10)
 
     def train(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Starts the recipe on the first host."""
         command = [python(), str(RECIPES / "ray_train.py"), "--name", name]
-        return self._popen(0, [*command, "--storage", str(self.storage), *arguments])
+        return self.start(0, [*command, "--storage", str(self.storage), *arguments])
 
     def kill_a_worker(self, name: str, host: int) -> None:
         """The worker on `host`, as soon as the run `name` has a checkpoint."""
         index = self.storage / name / "checkpoint_manager_snapshot.json"
-        self._wait_until(lambda: index.exists() and "checkpoint_2" in index.read_text())
+        self.wait_until(lambda: index.exists() and "checkpoint_2" in index.read_text())
         (victim,) = self._workers([self.bed.names[host]])
         os.kill(victim, signal.SIGKILL)
 
     def status_of(self, training: subprocess.Popen[bytes]) -> int:
         """Once it has ended, and all its workers."""
-        self._wait_until(lambda: training.poll() is not None)
-        self._wait_until(lambda: not self._workers(self.bed.names), 10)
+        self.wait_until(lambda: training.poll() is not None)
+        self.wait_until(lambda: not self._workers(self.bed.names), 10)
         return training.returncode
 
     def lines_of_workers(self) -> str:
@@ -98,26 +88,8 @@ class RayCluster:
         files = [file for folder in logs for file in folder.glob("worker-*.out")]
         return "\n".join(file.read_text(errors="replace") for file in files)
 
-    def output(self) -> str:
-        """What nodes and trainings have written."""
-        return "\n".join(log.read_text(errors="replace") for _, log in self._started)
-
     def _folder(self, host: int) -> Path:
         return self.bed.folder / str(host)  # a short path: Ray has sockets below it
-
-    def _popen(self, host: int, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        log = self.bed.folder / f"output{len(self._started)}"
-        with log.open("wb") as file:
-            process = self.bed.popen(
-                host,
-                command,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            )
-        self._started.append((process, log))
-        return process
 
     def _workers(self, names: Sequence[str]) -> list[int]:
         found = []
@@ -127,12 +99,6 @@ class RayCluster:
                     found.append(pid)
         return found
 
-    def _wait_until(self, condition: Callable[[], object], seconds: float = 90.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, self.output()[-8000:]
-            time.sleep(0.02)
-
 
 @contextlib.contextmanager
 def ray_cluster(storage: Path) -> Iterator[RayCluster]:
@@ -140,8 +106,8 @@ def ray_cluster(storage: Path) -> Iterator[RayCluster]:
     with hosts(HOSTS) as bed:
         cluster = RayCluster(bed, storage)
         try:
-            cluster.start()
+            cluster.start_nodes()
             yield cluster
-            cluster.stop()
+            cluster.stop_nodes()
         finally:
             cluster.kill()

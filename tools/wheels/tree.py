@@ -30,7 +30,7 @@ def archive(folder: Path) -> Path:
 
 
 def update(tree: Path, source: Path) -> None:
-    """Makes the files of `tree` those of `source`; what builds have left in build/ stays.
+    """Copies the files of `source` to `tree` and removes all others there, except those in build/.
 
     A file that is as it was keeps its time, or gets that of `source` if that is newer; a new one
     has that of `source`. So an object of either tree that is older than its source stays older.
