@@ -255,7 +255,8 @@ def test_ranks_of_other_hosts_end_with_the_command(tmp_path):
 def test_a_host_without_the_package_is_told(tmp_path, status, said):
     file = tmp_path / "said"
     file.write_text(said)
-    text = start._reason(start.Rank(1, "b", None, file), status)
+    with file.open("rb") as stderr:
+        text = start._reason(start.Rank(1, "b", None, stderr), status)
     assert text.startswith(f"rank 1 on b ended with status {status}: {said} (torch_cgx must be")
 
 
@@ -297,11 +298,14 @@ def test_a_rank_that_is_missing_ends_the_others():
     assert last.startswith("cgx bench: rank 1 on") and "127.0.0.1:1 within 2 s" in last
 
 
-def _endless():
-    """A command that takes hours, and the process ids of its two ranks."""
+def _endless(folder):
+    """A command that takes hours, and the process ids of its two ranks; folder holds what it
+    leaves.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "torch_cgx", "bench", "--sizes", "64M", "--repeats", "1000"],
         cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -322,9 +326,9 @@ def _runs(pid):
 
 @pytest.mark.parametrize("seconds", [0, 6])  # while ranks import torch, and while they measure
 @pytest.mark.parametrize("name, status", [("INT", 130), ("TERM", 143), ("HUP", 129), ("KILL", -9)])
-def test_ranks_end_with_the_command(name, status, seconds):
+def test_ranks_end_with_the_command(name, status, seconds, tmp_path):
     before = set(Path("/dev/shm").iterdir())
-    process, pids = _endless()
+    process, pids = _endless(tmp_path)
     try:
         time.sleep(seconds)
         process.send_signal(getattr(signal, f"SIG{name}"))
@@ -340,11 +344,12 @@ def test_ranks_end_with_the_command(name, status, seconds):
             os.kill(pid, signal.SIGKILL)
     left = set(Path("/dev/shm").iterdir()) - before
     assert not [path for path in left if "cgx" in path.name]
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_rank_ends_the_command_and_leaves_nothing():
+def test_a_killed_rank_ends_the_command_and_leaves_nothing(tmp_path):
     before = set(Path("/dev/shm").iterdir())
-    process, pids = _endless()
+    process, pids = _endless(tmp_path)
     os.kill(pids[1], signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -352,3 +357,4 @@ def test_a_killed_rank_ends_the_command_and_leaves_nothing():
     for pid in pids:
         assert not Path(f"/proc/{pid}").exists()
     assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "cgx" in path.name]
+    assert not list(tmp_path.iterdir())

@@ -18,8 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.output import free_memory, size_text, without_log_of_torch
@@ -37,7 +36,7 @@ class Rank:
     number: int
     host: str
     process: subprocess.Popen[bytes]
-    said: Path  # its stderr; of rank 0 the terminal has it
+    said: IO[bytes]  # its stderr; of rank 0 the terminal has it
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     places = _places(args)
     _check_room(places)
     store = _serve(len(places))
-    with _ending_by_signals(), tempfile.TemporaryDirectory(prefix="cgx-bench-") as folder:
+    with _ending_by_signals():
         ranks: list[Rank] = []
         try:
             for number, (host, local, beside) in enumerate(places):
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
                 env |= {LIFELINE: "1"} if host else {PARENT: f"{os.getpid()}"}
                 if args.interface:
                     env["GLOO_SOCKET_IFNAME"] = args.interface
-                ranks.append(_start(args, number, host, env, Path(folder, f"rank{number}")))
+                ranks.append(_start(args, number, host, env))
             return _wait(ranks)
         finally:
             _end(ranks)
@@ -160,24 +159,22 @@ def _address_for(host: str) -> str:
         raise CliError(f"--hosts {host}: {error.strerror or error}") from None
 
 
-def _start(
-    args: argparse.Namespace, number: int, host: str, env: dict[str, str], said: Path
-) -> Rank:
+def _start(args: argparse.Namespace, number: int, host: str, env: dict[str, str]) -> Rank:
     command = [args.python or sys.executable, "-m", "torch_cgx", "bench", *_arguments(args, number)]
     if host:
         variables = [f"{name}={value}" for name, value in (*env.items(), *_passed())]
         remote = ["cd", os.getcwd(), "2>/dev/null;", "exec", "env", *map(shlex.quote, variables)]
         command = [*shlex.split(args.rsh), host, " ".join([*remote, *map(shlex.quote, command)])]
+    said = tempfile.TemporaryFile()  # noqa: SIM115; without a name: nothing stays after SIGKILL
     try:
-        with said.open("wb") as file:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, **env},
-                stdin=subprocess.PIPE if host else subprocess.DEVNULL,
-                stdout=None if number == 0 else subprocess.DEVNULL,
-                stderr=None if number == 0 and sys.stderr.isatty() else file,
-                start_new_session=True,
-            )
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **env},
+            stdin=subprocess.PIPE if host else subprocess.DEVNULL,
+            stdout=None if number == 0 else subprocess.DEVNULL,
+            stderr=None if number == 0 and sys.stderr.isatty() else said,
+            start_new_session=True,
+        )
     except OSError as error:
         raise CliError(f"{command[0]!r} does not start: {error.strerror}") from None
     if process.stdin is not None:
@@ -219,7 +216,8 @@ def _wait(ranks: Sequence[Rank]) -> int:
 
 def _reason(rank: Rank, status: int) -> str:
     """The last line that a rank wrote, or how it ended."""
-    lines = rank.said.read_text(errors="replace").strip().splitlines()
+    rank.said.seek(0)
+    lines = rank.said.read().decode(errors="replace").strip().splitlines()
     where = f"rank {rank.number}" + (f" on {rank.host}" if rank.host else "")
     how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
     if lines and lines[-1].startswith("cgx bench: "):
