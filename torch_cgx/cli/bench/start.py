@@ -165,7 +165,7 @@ def _start(args: argparse.Namespace, number: int, host: str, env: dict[str, str]
         variables = [f"{name}={value}" for name, value in (*env.items(), *_passed())]
         remote = ["cd", os.getcwd(), "2>/dev/null;", "exec", "env", *map(shlex.quote, variables)]
         command = [*shlex.split(args.rsh), host, " ".join([*remote, *map(shlex.quote, command)])]
-    said = tempfile.TemporaryFile()  # noqa: SIM115; without a name: nothing stays after SIGKILL
+    said = tempfile.TemporaryFile()  # without a name: nothing stays after SIGKILL
     try:
         process = subprocess.Popen(
             command,
