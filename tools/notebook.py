@@ -36,7 +36,9 @@ def run(notebook: nbformat.NotebookNode) -> None:
 
 def _run_in(scratch: Path, notebook: nbformat.NotebookNode) -> None:
     # Nothing of the kernel goes to the home directory, and the tree comes before what is installed.
+    # One thread: several that share a busy core wait for each other most of the time.
     os.environ.update(
+        OMP_NUM_THREADS="1",
         IPYTHONDIR=str(scratch),
         JUPYTER_RUNTIME_DIR=str(scratch),
         PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),

@@ -309,6 +309,8 @@ def _endless(folder):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # In the background of a shell, SIGINT is ignored, and a child would do so too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     limit = time.monotonic() + 60

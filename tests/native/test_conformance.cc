@@ -135,9 +135,6 @@ std::set<size_t> sizes(const Codec& codec, bool each) {
 // only: a choice, a number of a short range, or one that makes granules which sizes up to kEach
 // cross.
 bool near_defaults(const Codec& codec) {
-#if defined(__SANITIZE_THREAD__)
-  return false;  // codecs have no threads: it would look at each size for a minute and see nothing
-#endif
   const CodecConfig& config = codec.config();
   const CodecConfig defaults = config_named(config.name());
   const bool crossed =

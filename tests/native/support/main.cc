@@ -1,4 +1,5 @@
-// Runs the tests whose names begin with one of the arguments; all without arguments.
+// Runs the tests whose names begin with one of the arguments; all without arguments. An argument -NAME
+// leaves out the tests whose names begin with NAME.
 //   --levels   prints the SIMD levels of this CPU instead
 #include <chrono>
 #include <cstdio>
@@ -18,10 +19,18 @@ std::vector<Test>& tests() {
 namespace {
 
 bool wanted(const Test& test, int argc, char** argv) {
+  const std::string name = test.name;
+  bool all = true, named = false;
   for (int i = 1; i < argc; ++i) {
-    if (std::string(test.name).rfind(argv[i], 0) == 0) return true;
+    const char* argument = argv[i];
+    if (argument[0] == '-') {
+      if (name.rfind(argument + 1, 0) == 0) return false;
+    } else {
+      all = false;
+      named = named || name.rfind(argument, 0) == 0;
+    }
   }
-  return argc == 1;
+  return all || named;
 }
 
 int run(int argc, char** argv) {
