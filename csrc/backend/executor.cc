@@ -176,9 +176,8 @@ c10d::ErrorType Executor::error() const {
   return error_;
 }
 
-void Executor::wait_idle() {
-  worker_->wait_idle(Deadline());
-  callbacks_->wait_idle(Deadline());
+bool Executor::wait_idle(const Deadline& deadline) {
+  return worker_->wait_idle(deadline) && callbacks_->wait_idle(deadline);
 }
 
 bool Executor::begin_close() {

@@ -63,7 +63,9 @@ class Executor {
 
   /// Kind of the last failure of a call.
   c10d::ErrorType error() const;
-  void wait_idle();
+  /// False if the deadline has passed before all calls and callbacks have ended and let go of their
+  /// tensors.
+  bool wait_idle(const Deadline& deadline = Deadline());
 
   /// True for the first caller, which then calls close().
   bool begin_close();

@@ -19,6 +19,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// What has ended holds its tensors a little longer, on another thread.
+constexpr auto kLetGo = std::chrono::seconds(1);
+
 // Null where nothing is to be tuned.
 std::unique_ptr<Autotuner> make_autotuner(const GroupContext& group, Engine& engine) {
   if (!group.config.autotune) return nullptr;
@@ -42,13 +45,22 @@ void log_group(const GroupContext& group, const Engine& engine, const CodecPolic
 
 }  // namespace
 
+c10::intrusive_ptr<ProcessGroupCGX> ProcessGroupCGX::make(StorePtr store, int rank, int size,
+                                                          c10::intrusive_ptr<GroupOptions> options,
+                                                          Factories factories) {
+  auto group = c10::make_intrusive<ProcessGroupCGX>(std::move(store), rank, size,
+                                                    std::move(options), std::move(factories));
+  LeftOver::add(group, group.get());
+  return group;
+}
+
 ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
                                  c10::intrusive_ptr<GroupOptions> options, Factories factories)
     : Backend(rank, size),
       group_(begin_group(store, rank, size, std::move(options), std::move(factories))) {
   auto rendezvous = make_store_rendezvous(group_.store);
   try {
-    make(*rendezvous);
+    set_up(*rendezvous);
   } catch (...) {
     leave_together(*rendezvous, group_.rank, group_.size);
     throw;
@@ -56,7 +68,7 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   init();
 }
 
-void ProcessGroupCGX::make(Rendezvous& rendezvous) {
+void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
   const Topology topology = meet(group_, rendezvous);
   policy_ = std::make_unique<CodecPolicy>(group_.options->fields, group_.config, group_.on_one_host,
                                           group_.rank == 0 && group_.logs(LogLevel::kWarn));
@@ -135,10 +147,20 @@ void ProcessGroupCGX::shutdown() {
   if (!executor_->begin_close()) return;
   ReleaseGilIfHeld no_gil;
   executor_->close();
+  const bool idle = group_.watchdog->idle();
   group_.watchdog->detach();
   engine_->close();
   if (Engine* gpu = gpu_->engine()) gpu->close();
   inner_->shutdown();
+  // Somebody may hold this object until Python has shut down (left_over.h). Calls that are under way
+  // keep Gloo until then.
+  if (idle) inner_->destroy_gloo();
+}
+
+void ProcessGroupCGX::close_if_idle() {
+  if (group_.process != getpid()) return;
+  ReleaseGilIfHeld no_gil;
+  if (group_.watchdog->idle() && executor_->wait_idle(Deadline::after(kLetGo))) shutdown();
 }
 
 void ProcessGroupCGX::abandon() {
@@ -165,9 +187,8 @@ BackendPtr ProcessGroupCGX::split(const StorePtr& store, const std::vector<int>&
     own->group_desc = options->group_desc;
     own->global_ranks_in_group = options->global_ranks_in_group;
   }
-  return c10::make_intrusive<ProcessGroupCGX>(store, static_cast<int>(mine - ranks.begin()),
-                                              static_cast<int>(ranks.size()), std::move(own),
-                                              group_.factories);
+  return make(store, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()),
+              std::move(own), group_.factories);
 }
 
 void ProcessGroupCGX::startCoalescing() { coalescing_.start(); }

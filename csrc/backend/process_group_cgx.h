@@ -26,15 +26,21 @@
 #include "backend/inner/coalescing.h"
 #include "backend/inner/forwarder.h"
 #include "backend/inner/inner_backends.h"
+#include "backend/left_over.h"
 #include "reduce/engine.h"
 #include "reduce/tuning/autotuner.h"
 
 namespace cgx {
 
-class ProcessGroupCGX : public c10d::Backend {
+class ProcessGroupCGX : public c10d::Backend, public LeftOver {
  public:
-  /// Collective: all ranks of the group construct it. Compares configurations, finds the hosts,
-  /// sets up the communicator.
+  /// Collective: all ranks of the group make it. Compares configurations, finds the hosts, sets up
+  /// the communicator. A group that is not destroyed before Python exits is shut down then, if it
+  /// has nothing under way.
+  static c10::intrusive_ptr<ProcessGroupCGX> make(StorePtr store, int rank, int size,
+                                                  c10::intrusive_ptr<GroupOptions> options,
+                                                  Factories factories);
+  /// For make().
   ProcessGroupCGX(StorePtr store, int rank, int size, c10::intrusive_ptr<GroupOptions> options,
                   Factories factories);
   ~ProcessGroupCGX() override;
@@ -54,6 +60,9 @@ class ProcessGroupCGX : public c10d::Backend {
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
+  void close_if_idle() override;
+  /// Before the destructor, where weak references are left.
+  void release_resources() override { LeftOver::forget(this); }
   BackendPtr split(const StorePtr& store, const std::vector<int>& ranks,
                    const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   void startCoalescing() override;
@@ -122,7 +131,7 @@ class ProcessGroupCGX : public c10d::Backend {
 
  private:
   /// Part of the constructor: compares configurations, finds the hosts, sets up the communicators.
-  void make(Rendezvous& rendezvous);
+  void set_up(Rendezvous& rendezvous);
 
   /// Part of the destructor in a forked child, also where the parent has shut the group down: leaks
   /// what has threads, connections or memory of the parent.

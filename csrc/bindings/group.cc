@@ -150,8 +150,7 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(
   factories.choose_address = wrap_choice(std::move(choose_address));
   factories.address = address;
   py::gil_scoped_release no_gil;
-  return c10::make_intrusive<ProcessGroupCGX>(store, rank, size, std::move(own),
-                                              std::move(factories));
+  return ProcessGroupCGX::make(store, rank, size, std::move(own), std::move(factories));
 }
 
 using OptionalTensor = std::optional<at::Tensor>;
@@ -243,6 +242,8 @@ void bind_group(py::module_& m) {
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::module_::import("torch.distributed");  // registers the base classes
   register_python_error_translator();
+  // Handlers that a program registers later come before this one.
+  py::module_::import("atexit").attr("register")(py::cpp_function(&LeftOver::close_all));
 
   py::class_<Options, OptionsPtr, c10d::Backend::Options> options(m, "Options",
                                                                   options_doc().c_str());

@@ -289,7 +289,7 @@ void Watchdog::abort_inner() {
   close_connections(*inner);
 }
 
-void Watchdog::look() {
+void Watchdog::note_ended() {
   for (const CallRecordPtr& call : under_way()) {
     // A call that has not started has no work yet: a large input may be copied first.
     if (call->shape.engine || call->state() == CallRecord::State::kScheduled) continue;
@@ -299,6 +299,15 @@ void Watchdog::look() {
       finish(*call, work && !succeeded(*work) ? "failed" : "");
     }
   }
+}
+
+bool Watchdog::idle() {
+  note_ended();
+  return under_way().empty();
+}
+
+void Watchdog::look() {
+  note_ended();
   const std::vector<CallRecordPtr> calls = under_way();
   if (calls.empty()) {
     patience_.rest();

@@ -46,6 +46,8 @@ class Watchdog final : public Watched {
   /// A second inner backend, for the tensors of a GPU, which is aborted with the first.
   void attach_also(const BackendPtr& inner);
   void detach();
+  /// No call is under way.
+  bool idle();
 
   /// A call begins. MismatchError, which breaks the group, if a peer is known to run another one.
   CallRecordPtr begin(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
@@ -96,6 +98,8 @@ class Watchdog final : public Watched {
   /// Looks into the store if nothing has moved for a while.
   void listen_when_quiet(const CallRecord& oldest, Clock::time_point now);
   void answer_when_asked(Clock::time_point now);
+  /// Notes which calls of the inner backend have ended.
+  void note_ended();
   std::vector<CallRecordPtr> under_way();
 
   const pid_t process_;

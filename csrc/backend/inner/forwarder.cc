@@ -27,8 +27,8 @@ void wait_until(c10d::Work& work, const Deadline& deadline) {
 
 }  // namespace
 
-const BackendPtr& Forwarder::backend_for_batch(const at::Tensor& tensor) {
-  const BackendPtr& backend = backend_for(tensor);
+BackendPtr Forwarder::backend_for_batch(const at::Tensor& tensor) {
+  BackendPtr backend = backend_for(tensor);
   if (backend != inner_.gloo()) coalescing_.join_batch(backend);
   return backend;
 }

@@ -23,9 +23,9 @@ class Forwarder {
       : group_(group), inner_(inner), coalescing_(coalescing), executor_(executor) {}
 
   /// The backend for calls that the engine does not take.
-  const BackendPtr& backend_for(const at::Tensor& tensor) { return inner_.for_tensor(tensor); }
+  BackendPtr backend_for(const at::Tensor& tensor) { return inner_.for_tensor(tensor); }
   /// The same for a send or a receive, which may belong to a batch.
-  const BackendPtr& backend_for_batch(const at::Tensor& tensor);
+  BackendPtr backend_for_batch(const at::Tensor& tensor);
 
   /// Hands a call to the inner backend, which `run` calls. `views`: the inner tensors are views of
   /// `outputs`.

@@ -28,9 +28,15 @@ bool InnerBackends::gpu_has_nccl() const {
   return wanted == "NCCL" || (wanted == "AUTO" && group_.factories.inner_nccl);
 }
 
-const BackendPtr& InnerBackends::for_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device().is_cpu()) return gloo_;
-  if (!gpu_has_nccl()) return gloo_;
+BackendPtr InnerBackends::gloo() const {
+  std::lock_guard<std::mutex> lock(gloo_mutex_);
+  TORCH_CHECK(gloo_, "cgx: rank ", group_.rank, ": the process group has been destroyed");
+  return gloo_;
+}
+
+BackendPtr InnerBackends::for_tensor(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().is_cpu()) return gloo();
+  if (!gpu_has_nccl()) return gloo();
   TORCH_CHECK_VALUE(group_.factories.inner_nccl,
                     "cgx: CGX_CUDA_BACKEND='NCCL' needs a torch that was ",
                     "built with NCCL, and this one is not; use GLOO");
@@ -44,7 +50,10 @@ const BackendPtr& InnerBackends::for_tensor(const at::Tensor& tensor) {
 }
 
 void InnerBackends::set_timeout(std::chrono::milliseconds timeout) {
-  gloo_->setTimeout(timeout);
+  {
+    std::lock_guard<std::mutex> lock(gloo_mutex_);
+    if (gloo_) gloo_->setTimeout(timeout);
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   if (nccl_) nccl_->setTimeout(timeout);
 }
@@ -55,11 +64,15 @@ void InnerBackends::shutdown() {
 }
 
 void InnerBackends::destroy_gloo() {
-  if (on_thread_of_gloo()) {
-    // A callback held the last reference: a thread that joined itself would end the process.
-    std::thread([gloo = std::move(gloo_)]() mutable { gloo.reset(); }).detach();
+  BackendPtr gloo;
+  {
+    std::lock_guard<std::mutex> lock(gloo_mutex_);
+    gloo.swap(gloo_);
   }
-  gloo_.reset();
+  if (gloo && on_thread_of_gloo()) {
+    // A callback held the last reference: a thread that joined itself would end the process.
+    std::thread([last = std::move(gloo)]() mutable { last.reset(); }).detach();
+  }
 }
 
 void InnerBackends::abandon() {

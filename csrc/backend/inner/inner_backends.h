@@ -1,7 +1,7 @@
 // The backends of torch for all calls that the engine does not take: Gloo, and NCCL for the tensors
 // of a GPU where the configuration and this torch have it.
 //
-// Thread-safety: for_tensor(), set_timeout() from any thread.
+// Thread-safety: all but shutdown() and abandon(), from any thread.
 #pragma once
 
 #include <mutex>
@@ -16,12 +16,13 @@ class InnerBackends {
   /// Makes the inner backend over Gloo. Collective.
   explicit InnerBackends(const GroupContext& group);
 
-  const BackendPtr& gloo() const { return gloo_; }
+  /// RuntimeError after destroy_gloo().
+  BackendPtr gloo() const;
   /// True if NCCL serves the calls on CUDA tensors that the engine does not take.
   bool gpu_has_nccl() const;
   /// The inner backend for this tensor. The first call that needs NCCL creates its backend; that
   /// call is collective.
-  const BackendPtr& for_tensor(const at::Tensor& tensor);
+  BackendPtr for_tensor(const at::Tensor& tensor);
 
   void set_timeout(std::chrono::milliseconds timeout);
   void shutdown();
@@ -32,7 +33,8 @@ class InnerBackends {
 
  private:
   const GroupContext& group_;
-  BackendPtr gloo_;
+  mutable std::mutex gloo_mutex_;  // guards gloo_
+  BackendPtr gloo_;                // null after destroy_gloo()
   std::mutex mutex_;  // guards the making of nccl_; its holder may wait for peers, and for
                       // Python's lock
   BackendPtr nccl_;   // null before the first call on a GPU's tensors
