@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from tests.recipes import running
-from tests.recipes.running import needs_recipes, python, run, run_ranks
+from tests.recipes.running import needs_recipes, python, run
 
 pytestmark = needs_recipes
 
@@ -39,9 +39,11 @@ def test_another_status_fails_with_the_output(wanted, code):
 
 def test_what_takes_too_long_is_ended(tmp_path):
     script = tmp_path / "sleeper.py"
-    script.write_text("import os, time\nprint('rank', os.environ['RANK'])\ntime.sleep(300)\n")
-    with pytest.raises(AssertionError, match=r"still running after 10 s(.|\n)*rank 1"):
-        run_ranks(str(script), seconds=10)
+    child = "import time; print('child', flush=True); time.sleep(300)"
+    command = f"[sys.executable, '-c', {child!r}, {str(script)!r}]"
+    script.write_text(f"import subprocess, sys\nsubprocess.run({command})\n")
+    with pytest.raises(AssertionError, match=r"still running after 5 s(.|\n)*\nchild"):
+        run([python(), str(script)], seconds=5)
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert str(script) not in listed.stdout
 

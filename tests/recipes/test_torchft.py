@@ -133,7 +133,8 @@ def test_two_replicas_train_with_fewer_bytes(replicas):
 
 
 def test_a_replica_that_is_killed_comes_back_with_the_weights_of_the_other(replicas):
-    training = ["--steps", "400", "--pause", "0.05"]
+    # Replica 1 starts three times before replica 0 has ended.
+    training = ["--steps", "300", "--pause", "0.2"]
     for number in range(2):
         replicas.start(number, *training, restarts=number)
     replicas.wait_until(lambda: replicas.counts(1)[-3:] == [2] * 3)
@@ -146,9 +147,9 @@ def test_a_replica_that_is_killed_comes_back_with_the_weights_of_the_other(repli
     replicas.wait_until(lambda: replicas.counts(0)[-3:] == [1] * 3)
     replicas.start(1, *training)  # the same line again
     assert replicas.finish() == [0, 0], replicas.all_output()
-    assert replicas.counts(0)[-1] == 2
+    assert replicas.counts(0)[-1] == 2, replicas.all_output()
     last = replicas.last()
-    assert last["0"][:2] == last["1"][:2] and last["0"][0] == "400"
+    assert last["0"][:2] == last["1"][:2] and last["0"][0] == "300"
     steps = [int(found) for found in re.findall(r"replica 1, step (\d+)", replicas.output(1))]
     assert steps == sorted(steps)  # it has never begun anew
 
