@@ -89,10 +89,20 @@ def _rank_of(torchrun: subprocess.Popen[bytes] | None) -> int | None:
     if torchrun is None:
         return None
     try:
-        children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text()
+        children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
     except OSError:
         return None
-    return int(children.split()[0]) if children.strip() else None
+    return next((pid for pid in map(int, children) if _is_rank(pid)), None)
+
+
+def _is_rank(pid: int) -> bool:
+    """Not another child of torchrun, nor one that still runs torchrun's own code: whoever stops that
+    one stops torchrun, which waits for it.
+    """
+    try:
+        return b"\0LOCAL_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
 
 
 def _listens(port: int) -> bool:
@@ -115,9 +125,11 @@ def _old_master_first(
     while running.get(worker) is before[1] or (new := _rank_of(running.get(worker))) is None:
         yield
     os.kill(new, signal.SIGSTOP)
+    print(f"pods: {worker} has started again, {master} goes on", flush=True)
     os.kill(rank, signal.SIGCONT)
     while running.get(master) is before[0] or not _listens(port):
         yield
+    print(f"pods: {master} listens again, {worker} goes on", flush=True)
     os.kill(new, signal.SIGCONT)
 
 
