@@ -96,8 +96,8 @@ def _rank_of(torchrun: subprocess.Popen[bytes] | None) -> int | None:
 
 
 def _is_rank(pid: int) -> bool:
-    """Not another child of torchrun, nor one that still runs torchrun's own code: whoever stops that
-    one stops torchrun, which waits for it.
+    """Not another child of torchrun, nor one that still runs torchrun's own code: torchrun waits
+    for the end of that, and stops with it.
     """
     try:
         return b"\0LOCAL_RANK=" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
