@@ -39,6 +39,7 @@
 // time.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -211,6 +212,11 @@ class Communicator {
 
   /// The cause if the communicator is broken, as far as it is known without waiting for a peer.
   virtual std::optional<Failure> failure() { return std::nullopt; }
+
+  /// Breaks the communicator with PeerLostError if a wait has lasted for a second or more and the
+  /// connection to the rank that it waits for is broken, which the wait may have missed. To be
+  /// called every now and then while a call is under way.
+  virtual void check_wait(std::chrono::steady_clock::time_point now) { (void)now; }
 
   /// Publishes the fingerprint of the collective that this rank begins. Returns a peer's
   /// fingerprint for the same number if it differs. Of two ranks that disagree at least one gets

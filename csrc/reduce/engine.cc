@@ -243,6 +243,13 @@ void Engine::finish_call(uint64_t number) {
   if (communicators_.cross) communicators_.cross->finish_call(number);
 }
 
+void Engine::check_wait(std::chrono::steady_clock::time_point now) {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
+    if (comm != nullptr) comm->check_wait(now);
+  }
+}
+
 Engine::Sight Engine::sight_of_ends() {
   std::lock_guard<std::mutex> lock(state_mutex_);
   int communicators = 0, seeing = 0;

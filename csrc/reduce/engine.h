@@ -92,6 +92,7 @@ class Engine {
   std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint);
   void forget_call(uint64_t number);
   void finish_call(uint64_t number);
+  void check_wait(std::chrono::steady_clock::time_point now);
   std::vector<int> ended_peers(uint64_t number);
 
   /// Peers whose end ended_peers() detects: none, the peers on this host, or all.

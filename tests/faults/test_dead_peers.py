@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 import time
 
 import pytest
@@ -132,6 +133,55 @@ def test_a_rank_killed_at_any_step(layout, record_property):
     assert steps >= 4
     record_property("worst_seconds", worst)
     print(f"{layout}: {steps} kills, the last error after {worst:.2f} s at most")
+
+
+def lose_a_send(rank, world_size, store, orders):
+    """The ranks run `orders`, if any, at the end of a call; see tests/machinery/faults.h."""
+    torch.set_num_threads(1)
+    from tests import _machinery
+
+    _machinery.allow_faults()
+    join(rank, world_size, store, timeout=60)
+    reduce_once(1)
+    dist.barrier()
+    _machinery.order_fault("none")
+    reduce_once(1)
+    last = _machinery.fault_steps() - 1
+    dist.barrier()
+    _machinery.order_fault(orders[rank], last)
+    try:
+        reduce_once(1)
+    except torch_cgx.PeerLostError as error:
+        return str(error), time.monotonic()
+    return "no error"
+
+
+def wait_stopped(pid):
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), status
+
+
+def kill_while_a_send_is_written(_rank, _world_size):
+    env = [{"CGX_HOST_ID": host} for host in "ab"]
+    with Ranks(2, lose_a_send, ("send more", "kill receiving"), env=env) as ranks:
+        for child in ranks.children:
+            wait_stopped(child.pid)
+        ranks.send_signal(1, signal.SIGCONT)
+        ranks.wait_end(1)
+        went_on = time.monotonic()
+        ranks.send_signal(0, signal.SIGCONT)
+        outcome = ranks.outcomes(timeout=40, but=1)[0]
+    assert isinstance(outcome, tuple), outcome
+    return outcome[0], outcome[1] - went_on
+
+
+def test_a_rank_killed_while_gloo_writes_a_send_to_it():
+    """Gloo 2.13 loses the error of that send: plain Gloo waits until its timeout."""
+    ((text, seconds),) = run_pooled(kill_while_a_send_is_written, 1, backend=None, timeout=60)
+    assert head_of(text)["rank"] == "0" and "sending to rank 1, " in text, text
+    assert "onnection" in text, text
+    assert seconds < ACROSS + SLACK, text
+    print(f"{seconds:.2f} s: {text}")
 
 
 def forwarded(rank, world_size, store, victim, kind):

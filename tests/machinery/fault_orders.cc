@@ -16,7 +16,11 @@ Fault fault_of(const std::string& name) {
   if (name == "error") return Fault::kError;
   if (name == "alter") return Fault::kAlter;
   if (name == "truncate") return Fault::kTruncate;
-  throw ConfigError(str_of("fault='", name, "'; one of none, kill, stop, error, alter, truncate"));
+  if (name == "send more") return Fault::kSendMore;
+  if (name == "kill receiving") return Fault::kKillReceiving;
+  throw ConfigError(str_of("fault='", name,
+                           "'; one of none, kill, stop, error, alter, truncate, send more, "
+                           "kill receiving"));
 }
 
 CommunicatorHook& hook_of(const py::module_& engine) {

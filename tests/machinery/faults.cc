@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -61,7 +63,9 @@ class Faulty final : public Communicator {
     inner_->post(deadline);
   }
   void flush(const Deadline& deadline) override {
-    step();
+    const Fault fault = step();
+    if (fault == Fault::kSendMore) send_more(deadline);
+    if (fault == Fault::kKillReceiving) kill_receiving();
     inner_->flush(deadline);
   }
   Message receive(int peer, const Deadline& deadline) override {
@@ -100,6 +104,7 @@ class Faulty final : public Communicator {
   }
   void abort(const Failure& cause) override { inner_->abort(cause); }
   std::optional<Failure> failure() override { return inner_->failure(); }
+  void check_wait(std::chrono::steady_clock::time_point now) override { inner_->check_wait(now); }
   std::optional<PeerFingerprint> compare_call(const Fingerprint& note) override {
     return inner_->compare_call(note);
   }
@@ -109,6 +114,28 @@ class Faulty final : public Communicator {
   std::vector<int> ended_peers(uint64_t number) override { return inner_->ended_peers(number); }
 
  private:
+  // More than the buffers of a connection hold.
+  static constexpr size_t kMore = 64 << 20;
+
+  void send_more(const Deadline& deadline) {
+    inner_->make_room(kMore);
+    std::vector<size_t> bytes_to(2, kMore);
+    bytes_to[static_cast<size_t>(rank())] = 0;
+    std::vector<std::byte*> buffers;
+    inner_->open(bytes_to, buffers, deadline);
+    inner_->post(deadline);
+    kill(getpid(), SIGSTOP);
+  }
+
+  void kill_receiving() {
+    kill(getpid(), SIGSTOP);
+    inner_->make_room(kMore);
+    inner_->expect(1 - rank(), kMore);
+    // What is left unread in a connection makes its end a different one.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    kill(getpid(), SIGKILL);
+  }
+
   Fault step() {
     const Fault fault = next_fault();
     if (fault == Fault::kKill) kill(getpid(), SIGKILL);

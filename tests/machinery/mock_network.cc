@@ -43,10 +43,12 @@ struct Queue {
 }  // namespace
 
 struct MockNetwork::State {
-  explicit State(int ranks) : size(ranks), forged(ranks), operations_left(ranks, -1) {}
+  explicit State(int ranks)
+      : size(ranks), forged(ranks), operations_left(ranks, -1), silent(ranks, false) {}
 
   // All of the following are called with the mutex held.
   void meet(Queue& queue);
+  bool lost(int one, int other) const;  // silently
   void end_all(const Failure& failure, int of_rank);
   bool ended(Transfer& transfer);
 
@@ -56,6 +58,7 @@ struct MockNetwork::State {
   std::map<std::tuple<int, int, int>, Queue> queues;  // from, to, tag
   std::vector<std::optional<uint64_t>> forged;
   std::vector<int> operations_left;
+  std::vector<bool> silent;
   std::optional<Failure> broken;
   std::chrono::microseconds delay{0};
   uint64_t random = 1;
@@ -63,6 +66,8 @@ struct MockNetwork::State {
   bool lazy = false;
   int tags = 1 << 20;
 };
+
+bool MockNetwork::State::lost(int one, int other) const { return silent[one] || silent[other]; }
 
 void MockNetwork::State::meet(Queue& queue) {
   while (!queue.sends.empty() && !queue.receives.empty()) {
@@ -195,6 +200,11 @@ class MockEndpoint final : public PointToPoint {
     return start(peer, tag, false, std::move(transfer));
   }
 
+  std::string broken(int peer) override {
+    std::lock_guard lock(state_->mutex);
+    return state_->lost(rank_, peer) ? "mock: the connection has broken" : "";
+  }
+
   void abort(const std::string& reason) override {
     std::lock_guard lock(state_->mutex);
     if (!state_->broken) state_->broken = Failure{FailureKind::kAborted, reason};
@@ -226,11 +236,11 @@ class MockEndpoint final : public PointToPoint {
       }
       Queue& queue = state_->queues[{rank_, peer, tag}];
       queue.sends.push_back(transfer);
-      state_->meet(queue);
+      if (!state_->lost(rank_, peer)) state_->meet(queue);
     } else {
       Queue& queue = state_->queues[{peer, rank_, tag}];
       queue.receives.push_back(transfer);
-      state_->meet(queue);
+      if (!state_->lost(rank_, peer)) state_->meet(queue);
     }
     return std::make_unique<MockPending>(state_, std::move(transfer));
   }
@@ -274,6 +284,12 @@ void MockNetwork::fail_after(int rank, int operations) {
   check_rank(rank, state_->size);
   std::lock_guard lock(state_->mutex);
   state_->operations_left[rank] = operations;
+}
+
+void MockNetwork::break_silently(int rank) {
+  check_rank(rank, state_->size);
+  std::lock_guard lock(state_->mutex);
+  state_->silent[rank] = true;
 }
 
 int MockNetwork::overruns() const {

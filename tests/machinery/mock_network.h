@@ -36,6 +36,10 @@ class MockNetwork {
   /// PeerLostError, here and there.
   void fail_after(int rank, int operations);
 
+  /// The connections of `rank` break, and no transfer learns of it: those that have not met never
+  /// end, until abort(). broken() tells.
+  void break_silently(int rank);
+
   /// Messages that were longer than their receive; real libraries kill the process.
   int overruns() const;
 

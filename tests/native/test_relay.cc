@@ -1,5 +1,12 @@
 // The relay over a library that lies, loses its peers, and is slow.
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "check.h"
+#include "comm/relay/current_wait.h"
 #include "comm/relay/lengths.h"
 #include "comm/relay/memory.h"
 #include "comm/relay/relay.h"
@@ -73,6 +80,83 @@ TEST(relay_connections_that_end_at_any_point) {
       // Destroyed with transfers under way.
     }
   }
+}
+
+// As Gloo does with a send whose write fails on its own thread.
+TEST(relay_waits_whose_error_the_library_has_lost_are_ended) {
+  for (bool sending : {true, false}) {
+    Group group = make_group(CommunicatorKind::kLazyRelay, 3, 60000);
+    Communicator& comm = *group.ranks[0];
+    group.network->break_silently(1);
+    std::atomic<bool> over{false};
+    std::string text;
+    std::thread waits([&] {
+      text = error_of<PeerLostError>([&] {
+        if (sending) {
+          comm.open_broadcast(40000, patience());
+          comm.post(patience());
+          comm.flush(patience());
+        } else {
+          comm.receive(1, patience());
+        }
+      });
+      over = true;
+    });
+    auto now = std::chrono::steady_clock::now();
+    while (!over) comm.check_wait(now += relay::CurrentWait::kLongestPause);
+    waits.join();
+    CHECK(contains(text, sending ? "sending to rank 1, " : "receiving from rank 1, "), text);
+    CHECK(contains(text, "mock: the connection has broken"), text);
+    CHECK(error_of<PeerLostError>([&] { comm.receive(2, patience()); }) == text);
+  }
+}
+
+TEST(relay_waits_for_a_slow_rank_are_not_ended_though_others_have_gone) {
+  Group group = make_group(CommunicatorKind::kLazyRelay, 3, 60000);
+  group.network->break_silently(2);
+  std::atomic<bool> over{false};
+  std::thread waits([&] {
+    group.ranks[0]->receive(1, patience());
+    over = true;
+  });
+  auto now = std::chrono::steady_clock::now();
+  for (int look = 0; look < 100; ++look) {
+    group.ranks[0]->check_wait(now += relay::CurrentWait::kLongestPause);
+    std::this_thread::yield();
+  }
+  CHECK(!over && !group.ranks[0]->failure());
+  group.ranks[1]->open_broadcast(40000, patience());
+  group.ranks[1]->post(patience());
+  waits.join();
+  CHECK(!group.ranks[0]->failure());
+}
+
+TEST(relay_looks_at_connections_after_a_second_and_ever_more_seldom) {
+  using std::chrono::milliseconds;
+  relay::CurrentWait waits;
+  const relay::CurrentWait::Clock::time_point start{std::chrono::hours(1)};
+  CHECK(!waits.due(start + std::chrono::hours(1)), "before any wait");
+  waits.begin(3, "sending to", start);
+  CHECK(!waits.due(start + milliseconds(999)));
+  std::vector<int64_t> looks;
+  for (milliseconds at{0}; at < milliseconds(60000); at += milliseconds(100)) {
+    if (!waits.due(start + at)) continue;
+    looks.push_back(at.count());
+  }
+  CHECK((looks == std::vector<int64_t>{1000, 3000, 7000, 15000, 25000, 35000, 45000, 55000}));
+  const auto seen = waits.due(start + milliseconds(65000));
+  CHECK(seen && seen->peer == 3 && seen->began == start);
+  CHECK(!waits.give_up(*seen, false));
+  CHECK(!waits.give_up(*seen, true), "at the first look");
+  const auto again = waits.due(start + milliseconds(65100));
+  CHECK(again, "the second look follows at once");
+  waits.end();
+  CHECK(!waits.give_up(*again, true), "after the end of the wait");
+  waits.begin(3, "sending to", start + milliseconds(65200));
+  CHECK(!waits.give_up(*again, true), "what was seen of another wait");
+  CHECK(!waits.due(start + milliseconds(65300)));
+  const auto next = waits.due(start + milliseconds(66200));
+  CHECK(next && !waits.give_up(*next, true) && waits.give_up(*next, true));
 }
 
 TEST(relay_messages_around_the_first_frame) {

@@ -17,7 +17,9 @@
 namespace cgx {
 namespace {
 
-constexpr int kNobodyUses = std::numeric_limits<int>::max();  // a tag
+// Tags that no message has.
+constexpr int kNobodyUses = std::numeric_limits<int>::max();
+constexpr int kNobodySends = kNobodyUses - 1;
 
 class StoreRendezvous : public Rendezvous {
  public:
@@ -148,6 +150,20 @@ class C10dPointToPoint : public PointToPoint {
     std::vector<at::Tensor> tensors = {view(data, bytes)};
     return start(str_of("receiving up to ", bytes, " bytes"),
                  [&] { return inner_->recv(tensors, peer, tag); });
+  }
+
+  // A receive cannot be posted on a broken connection. It is dropped at once, which Gloo allows.
+  std::string broken(int peer) override {
+    if (name_ != "gloo") return {};
+    std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
+    std::lock_guard<std::mutex> lock(live_->mutex);
+    if (!live_->aborted.empty()) return {};
+    try {
+      inner_->recv(nothing, peer, kNobodySends);
+    } catch (const std::exception& e) {
+      return plain_text(e);
+    }
+    return {};
   }
 
   // ProcessGroupGloo has no abort() of its own; each of its works has. That ends waits here only:

@@ -328,6 +328,12 @@ void Watchdog::look() {
   if (broken) return abort_inner();
   const auto now = Clock::now();
   patience_.look(now, moved);
+  {
+    std::lock_guard<std::mutex> lock(attached_mutex_);
+    for (Engine* engine : {engine_, second_}) {
+      if (engine != nullptr) engine->check_wait(now);
+    }
+  }
   for (const CallRecordPtr& call : calls) {
     if (call->shape.point_to_point()) continue;
     if (patience_.exhausted(now, !ended_peers(*call).empty(), call->shape.engine)) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -129,6 +130,7 @@ class Staged final : public Communicator {
   void release(int peer) override { host_->release(peer); }
   void abort(const Failure& cause) override { host_->abort(cause); }
   std::optional<Failure> failure() override { return host_->failure(); }
+  void check_wait(std::chrono::steady_clock::time_point now) override { host_->check_wait(now); }
   std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint) override {
     return host_->compare_call(fingerprint);
   }

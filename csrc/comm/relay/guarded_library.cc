@@ -1,5 +1,8 @@
 #include "comm/relay/guarded_library.h"
 
+#include <chrono>
+#include <string>
+
 #include "comm/communicator.h"
 
 namespace cgx::relay {
@@ -45,6 +48,24 @@ void GuardedLibrary::step_failed(int peer, const char* what, const Deadline& sta
   failure.text = str_of("rank ", called(rank()), " over ", name(), ", ", what, " rank ",
                         called(peer), ", ", started.elapsed_text(), ": ", failure.text);
   fail(std::move(failure));
+}
+
+void GuardedLibrary::wait(Pending& pending, int peer, const char* what, const Deadline& deadline) {
+  waits_.begin(peer, what, CurrentWait::Clock::now());
+  guarded(peer, what, [&] { pending.wait(deadline); });
+  waits_.end();
+}
+
+void GuardedLibrary::check_wait(CurrentWait::Clock::time_point now) {
+  if (broken_.load(std::memory_order_acquire)) return;
+  const auto wait = waits_.due(now);
+  if (!wait) return;
+  const std::string why = library_->broken(wait->peer);
+  if (!waits_.give_up(*wait, !why.empty())) return;
+  const double seconds = std::chrono::duration<double>(now - wait->began).count();
+  abort({FailureKind::kPeerLost,
+         str_of("rank ", called(rank()), " over ", name(), ", ", wait->what, " rank ",
+                called(wait->peer), ", ", seconds_text(seconds), ": ", why)});
 }
 
 void GuardedLibrary::abort(const Failure& cause) {

@@ -3,7 +3,7 @@
 //
 // Errors: the exception of a step is kept as the cause, with both ranks, the step and how long it
 // took; the library is aborted, and all later calls throw the same cause.
-// Thread-safety: abort(), failure() and the read-only members from any thread; all others from the
+// Thread-safety: abort(), check_wait(), failure() and the read-only members from any thread; all others from the
 // one that drives the relay.
 #pragma once
 
@@ -19,6 +19,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "comm/failure.h"
+#include "comm/relay/current_wait.h"
 #include "comm/relay/lengths.h"
 #include "comm/relay/point_to_point.h"
 
@@ -61,6 +62,11 @@ class GuardedLibrary {
   template <typename Step>
   auto guarded(int peer, const char* what, Step step);
 
+  /// Waits for a transfer with `peer`, guarded.
+  void wait(Pending& pending, int peer, const char* what, const Deadline& deadline);
+  /// Breaks the relay if wait() lasts and its connection is found broken.
+  void check_wait(CurrentWait::Clock::time_point now);
+
   void abort(const Failure& cause);
   std::optional<Failure> failure();
 
@@ -77,6 +83,7 @@ class GuardedLibrary {
   const bool classes_;
   const bool direct_;
   bool in_call_ = false;
+  CurrentWait waits_;
 
   std::atomic<bool> broken_{false};
   std::mutex failure_mutex_;

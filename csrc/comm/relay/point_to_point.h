@@ -11,7 +11,7 @@
 
 namespace cgx {
 
-/// Thread-safety: one thread calls send/receive; abort() comes from any thread.
+/// Thread-safety: one thread calls send/receive; abort() and broken() come from any thread.
 class PointToPoint {
  public:
   virtual ~PointToPoint() = default;
@@ -34,6 +34,13 @@ class PointToPoint {
   /// (the library does not report it); a longer one is undefined behaviour in some libraries, so
   /// the relay never lets it happen.
   virtual std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) = 0;
+  /// Why no transfer with `peer` can end well any more, as far as the library knows; empty: none is
+  /// known. May send `peer` a small message, but does not wait for it. For libraries whose waits may
+  /// miss the end of a connection.
+  virtual std::string broken(int peer) {
+    (void)peer;
+    return {};
+  }
   /// Makes every wait, here and where the library can reach them on the peers, end with an error.
   virtual void abort(const std::string& reason) = 0;
 };

@@ -181,7 +181,7 @@ void Receiver::wait_once(Pending& pending, const Wait& wait, bool polls, int rou
   if (polls) {
     back_off(round);
   } else {
-    library_.guarded(wait.peer, wait.what, [&] { pending.wait(wait.deadline); });
+    library_.wait(pending, wait.peer, wait.what, wait.deadline);
   }
 }
 
@@ -192,8 +192,7 @@ void Receiver::start_rests(const Deadline& deadline) {
     advance(peer);
     Source& in = sources_[peer];
     while (in.unknown > 0) {
-      library_.guarded(peer, "receiving from",
-                       [&] { in.message(in.measured).first->wait(deadline); });
+      library_.wait(*in.message(in.measured).first, peer, "receiving from", deadline);
       advance(peer);
     }
   }

@@ -1,5 +1,6 @@
 #include "comm/relay/relay.h"
 
+#include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -61,6 +62,7 @@ class Relay final : public Communicator {
 
   void abort(const Failure& cause) override { library_.abort(cause); }
   std::optional<Failure> failure() override { return library_.failure(); }
+  void check_wait(std::chrono::steady_clock::time_point now) override { library_.check_wait(now); }
 
  private:
   void check_direct(const char* what, int peer, int lane, size_t bytes);
