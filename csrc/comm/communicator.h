@@ -208,15 +208,15 @@ class Communicator {
   /// have the kind and the text of the cause.
   virtual void abort(const Failure& cause) = 0;
 
+  /// Aborts with PeerLostError if a wait goes on a second after the connection to the rank that it
+  /// waits for has broken; the library may have lost the error. From any thread; to be called ten
+  /// times a second while a call is under way.
+  virtual void check_wait(std::chrono::steady_clock::time_point now) { (void)now; }
+
   // The following may be called from any thread at any time; they never wait.
 
   /// The cause if the communicator is broken, as far as it is known without waiting for a peer.
   virtual std::optional<Failure> failure() { return std::nullopt; }
-
-  /// Breaks the communicator with PeerLostError if a wait has lasted for a second or more and the
-  /// connection to the rank that it waits for is broken, which the wait may have missed. To be
-  /// called every now and then while a call is under way.
-  virtual void check_wait(std::chrono::steady_clock::time_point now) { (void)now; }
 
   /// Publishes the fingerprint of the collective that this rank begins. Returns a peer's
   /// fingerprint for the same number if it differs. Of two ranks that disagree at least one gets

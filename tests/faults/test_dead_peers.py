@@ -135,8 +135,8 @@ def test_a_rank_killed_at_any_step(layout, record_property):
     print(f"{layout}: {steps} kills, the last error after {worst:.2f} s at most")
 
 
-def lose_a_send(rank, world_size, store, orders):
-    """The ranks run `orders`, if any, at the end of a call; see tests/machinery/faults.h."""
+def lose_an_error(rank, world_size, store, orders):
+    """The ranks run `orders` at the end of a call; see tests/machinery/faults.h."""
     torch.set_num_threads(1)
     from tests import _machinery
 
@@ -161,9 +161,9 @@ def wait_stopped(pid):
     assert os.WIFSTOPPED(status), status
 
 
-def kill_while_a_send_is_written(_rank, _world_size):
+def kill_in_the_middle_of_a_message(_rank, _world_size, orders):
     env = [{"CGX_HOST_ID": host} for host in "ab"]
-    with Ranks(2, lose_a_send, ("send more", "kill receiving"), env=env) as ranks:
+    with Ranks(2, lose_an_error, orders, env=env) as ranks:
         for child in ranks.children:
             wait_stopped(child.pid)
         ranks.send_signal(1, signal.SIGCONT)
@@ -175,11 +175,19 @@ def kill_while_a_send_is_written(_rank, _world_size):
     return outcome[0], outcome[1] - went_on
 
 
-def test_a_rank_killed_while_gloo_writes_a_send_to_it():
-    """Gloo 2.13 loses the error of that send: plain Gloo waits until its timeout."""
-    ((text, seconds),) = run_pooled(kill_while_a_send_is_written, 1, backend=None, timeout=60)
-    assert head_of(text)["rank"] == "0" and "sending to rank 1, " in text, text
-    assert "onnection" in text, text
+@pytest.mark.parametrize(
+    "orders, waits",
+    [
+        (("send more", "kill receiving"), "sending to"),
+        (("receive more", "kill sending"), "receiving"),
+    ],
+)
+def test_a_rank_killed_in_the_middle_of_a_message_whose_error_gloo_loses(orders, waits):
+    """Plain Gloo of torch 2.13 waits until its timeout here."""
+    ((text, seconds),) = run_pooled(
+        kill_in_the_middle_of_a_message, 1, orders, backend=None, timeout=60
+    )
+    assert head_of(text)["rank"] == "0" and waits in text and "onnection" in text, text
     assert seconds < ACROSS + SLACK, text
     print(f"{seconds:.2f} s: {text}")
 

@@ -18,9 +18,11 @@ Fault fault_of(const std::string& name) {
   if (name == "truncate") return Fault::kTruncate;
   if (name == "send more") return Fault::kSendMore;
   if (name == "kill receiving") return Fault::kKillReceiving;
+  if (name == "receive more") return Fault::kReceiveMore;
+  if (name == "kill sending") return Fault::kKillSending;
   throw ConfigError(str_of("fault='", name,
                            "'; one of none, kill, stop, error, alter, truncate, send more, "
-                           "kill receiving"));
+                           "kill receiving, receive more, kill sending"));
 }
 
 CommunicatorHook& hook_of(const py::module_& engine) {

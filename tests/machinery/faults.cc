@@ -63,9 +63,7 @@ class Faulty final : public Communicator {
     inner_->post(deadline);
   }
   void flush(const Deadline& deadline) override {
-    const Fault fault = step();
-    if (fault == Fault::kSendMore) send_more(deadline);
-    if (fault == Fault::kKillReceiving) kill_receiving();
+    one_more(step(), deadline);
     inner_->flush(deadline);
   }
   Message receive(int peer, const Deadline& deadline) override {
@@ -117,23 +115,29 @@ class Faulty final : public Communicator {
   // More than the buffers of a connection hold.
   static constexpr size_t kMore = 64 << 20;
 
-  void send_more(const Deadline& deadline) {
+  void one_more(Fault fault, const Deadline& deadline) {
+    const bool sends = fault == Fault::kSendMore || fault == Fault::kKillSending;
+    const bool dies = fault == Fault::kKillReceiving || fault == Fault::kKillSending;
+    if (!sends && !dies && fault != Fault::kReceiveMore) return;
+    const int peer = 1 - rank();
     inner_->make_room(kMore);
-    std::vector<size_t> bytes_to(2, kMore);
-    bytes_to[static_cast<size_t>(rank())] = 0;
-    std::vector<std::byte*> buffers;
-    inner_->open(bytes_to, buffers, deadline);
-    inner_->post(deadline);
+    if (dies) kill(getpid(), SIGSTOP);
+    if (sends) {
+      std::vector<size_t> bytes_to(2);
+      bytes_to[static_cast<size_t>(peer)] = kMore;
+      std::vector<std::byte*> buffers;
+      inner_->open(bytes_to, buffers, deadline);
+      inner_->post(deadline);
+    } else {
+      inner_->expect(peer, kMore);
+    }
+    if (dies) {
+      // Until what the peer has sent is read: a connection with unread bytes ends in another way.
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      kill(getpid(), SIGKILL);
+    }
     kill(getpid(), SIGSTOP);
-  }
-
-  void kill_receiving() {
-    kill(getpid(), SIGSTOP);
-    inner_->make_room(kMore);
-    inner_->expect(1 - rank(), kMore);
-    // What is left unread in a connection makes its end a different one.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    kill(getpid(), SIGKILL);
+    if (!sends) inner_->receive(peer, deadline);
   }
 
   Fault step() {

@@ -15,9 +15,12 @@ enum class Fault : uint8_t {
   kError,     // throws an Error
   kAlter,     // flips a bit in the middle of the next message that is shown
   kTruncate,  // shows the next message one byte short
-  // At a flush(), in a group of two ranks, which together make Gloo lose the error of a send.
-  kSendMore,       // sends a long message that the peer does not expect, then SIGSTOP
-  kKillReceiving,  // SIGSTOP, then posts the receive of that message, then SIGKILL
+  // At a flush(), in a group of two ranks. Two and two of these make Gloo lose the error of one more,
+  // long message: its transfer begins, and the peer is killed meanwhile.
+  kSendMore,       // posts its send, SIGSTOP, waits for it
+  kKillReceiving,  // SIGSTOP, posts its receive, SIGKILL
+  kReceiveMore,    // posts its receive, SIGSTOP, waits for it
+  kKillSending,    // SIGSTOP, posts its send, SIGKILL
 };
 
 /// Every call of a communicator that was made while faults were allowed, in this process, is a

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "backend/adapters/torch_text.h"
@@ -142,24 +143,25 @@ class C10dPointToPoint : public PointToPoint {
 
   std::unique_ptr<Pending> send(int peer, int tag, const std::byte* data, size_t bytes) override {
     std::vector<at::Tensor> tensors = {view(const_cast<std::byte*>(data), bytes)};
-    return start(str_of("sending ", bytes, " bytes"),
+    return start(peer, str_of("sending ", bytes, " bytes"),
                  [&] { return inner_->send(tensors, peer, tag); });
   }
 
   std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) override {
     std::vector<at::Tensor> tensors = {view(data, bytes)};
-    return start(str_of("receiving up to ", bytes, " bytes"),
+    return start(peer, str_of("receiving up to ", bytes, " bytes"),
                  [&] { return inner_->recv(tensors, peer, tag); });
   }
 
-  // A receive cannot be posted on a broken connection. It is dropped at once, which Gloo allows.
+  // Gloo has no call that tells. An aborted wait ends at once: with the error that the receive has,
+  // or else without one, and may be repeated.
   std::string broken(int peer) override {
-    if (name_ != "gloo") return {};
-    std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
     std::lock_guard<std::mutex> lock(live_->mutex);
-    if (!live_->aborted.empty()) return {};
+    const auto sentinel = sentinels_.find(peer);
+    if (sentinel == sentinels_.end() || !live_->aborted.empty()) return {};
     try {
-      inner_->recv(nothing, peer, kNobodySends);
+      sentinel->second->abort();
+      sentinel->second->wait(std::chrono::seconds(1));
     } catch (const std::exception& e) {
       return plain_text(e);
     }
@@ -190,19 +192,31 @@ class C10dPointToPoint : public PointToPoint {
   }
 
   template <typename Start>
-  std::unique_ptr<Pending> start(std::string what, const Start& start) {
+  std::unique_ptr<Pending> start(int peer, std::string what, const Start& start) {
     std::lock_guard<std::mutex> lock(live_->mutex);
     if (!live_->aborted.empty()) throw AbortedError(str_of(what, ": ", live_->aborted));
     try {
+      post_sentinel(peer);
       return std::make_unique<WorkPending>(start(), std::move(what), live_);
     } catch (const std::exception& e) {
       throw PeerLostError(str_of(what, ": ", plain_text(e)));
     }
   }
 
+  // With the mutex held, before the first transfer with a peer: later the message that it sends
+  // could break the connection of a peer that has done its part and is leaving.
+  void post_sentinel(int peer) {
+    if (name_ != "gloo" || sentinels_.contains(peer)) return;
+    std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
+    sentinels_.emplace(peer, inner_->recv(nothing, peer, kNobodySends));
+  }
+
   const BackendPtr inner_;
   const std::string name_;
   const std::shared_ptr<LiveWorks> live_ = std::make_shared<LiveWorks>();
+  // A receive from each peer that has transfers, whose message never comes: it ends with the
+  // connection. Guarded by the mutex.
+  std::unordered_map<int, WorkPtr> sentinels_;
 };
 
 }  // namespace

@@ -1,17 +1,15 @@
 // The wait that the thread of a relay is in, for the thread that watches it.
 //
 // A library may lose the error of a transfer, whose wait then lasts until the deadline. Gloo loses
-// it for a send that its own thread writes: that thread learns that the peer is ready, takes the
-// send from its queue, and finds the connection broken. So a wait that lasts has the connection to
-// its peer looked at; this class decides when, and when the wait is to be given up.
+// it where the connection breaks while a message is half read, and where its own thread finds the
+// connection broken when it begins to write. So the watching thread looks at the connection itself;
+// this class decides when the wait is to be given up.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <utility>
 
 namespace cgx::relay {
 
@@ -20,8 +18,9 @@ class CurrentWait {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// A look costs a small message, which the peer keeps: the pauses grow while a wait lasts.
-  static constexpr std::chrono::milliseconds kFirstLook{1000}, kLongestPause{10000};
+  /// How long a wait may go on after its connection was seen broken. The transfer may have ended
+  /// well before the peer closed the connection, and the waiting thread not run since.
+  static constexpr std::chrono::milliseconds kPatience{1000};
 
   struct Wait {
     uint64_t number = 0;  // from 1
@@ -34,9 +33,7 @@ class CurrentWait {
     std::lock_guard lock(mutex_);
     wait_ = {wait_.number + 1, peer, what, now};
     under_way_ = true;
-    broken_ = false;
-    pause_ = kFirstLook;
-    next_look_ = now + pause_;
+    broken_since_.reset();
   }
 
   void end() {
@@ -44,32 +41,25 @@ class CurrentWait {
     under_way_ = false;
   }
 
-  /// The wait, if the connection to its peer is to be looked at now.
-  std::optional<Wait> due(Clock::time_point now) {
+  /// The wait that is under way.
+  std::optional<Wait> look() {
     std::lock_guard lock(mutex_);
-    if (!under_way_ || now < next_look_) return std::nullopt;
-    pause_ = std::min(2 * pause_, kLongestPause);
-    next_look_ = now + pause_;
-    return wait_;
+    return under_way_ ? std::optional(wait_) : std::nullopt;
   }
 
-  /// What the look has found. True: the wait is to be given up, since a look before has found the
-  /// connection broken, too. (The first time the transfer may just have ended well, before the peer
-  /// closed the connection.)
-  bool give_up(const Wait& seen, bool broken) {
+  /// The connection of a wait has been found broken. True: the wait is to be given up.
+  bool give_up(const Wait& seen, Clock::time_point now) {
     std::lock_guard lock(mutex_);
-    if (!under_way_ || wait_.number != seen.number || !broken) return false;
-    next_look_ = {};  // the next look is due at once
-    return std::exchange(broken_, true);
+    if (!under_way_ || wait_.number != seen.number) return false;
+    if (!broken_since_) broken_since_ = now;
+    return now - *broken_since_ >= kPatience;
   }
 
  private:
   std::mutex mutex_;
   Wait wait_;
   bool under_way_ = false;
-  bool broken_ = false;
-  std::chrono::milliseconds pause_{};
-  Clock::time_point next_look_{};
+  std::optional<Clock::time_point> broken_since_;
 };
 
 }  // namespace cgx::relay

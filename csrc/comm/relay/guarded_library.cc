@@ -58,10 +58,10 @@ void GuardedLibrary::wait(Pending& pending, int peer, const char* what, const De
 
 void GuardedLibrary::check_wait(CurrentWait::Clock::time_point now) {
   if (broken_.load(std::memory_order_acquire)) return;
-  const auto wait = waits_.due(now);
+  const auto wait = waits_.look();
   if (!wait) return;
   const std::string why = library_->broken(wait->peer);
-  if (!waits_.give_up(*wait, !why.empty())) return;
+  if (why.empty() || !waits_.give_up(*wait, now)) return;
   const double seconds = std::chrono::duration<double>(now - wait->began).count();
   abort({FailureKind::kPeerLost,
          str_of("rank ", called(rank()), " over ", name(), ", ", wait->what, " rank ",

@@ -3,8 +3,8 @@
 //
 // Errors: the exception of a step is kept as the cause, with both ranks, the step and how long it
 // took; the library is aborted, and all later calls throw the same cause.
-// Thread-safety: abort(), check_wait(), failure() and the read-only members from any thread; all others from the
-// one that drives the relay.
+// Thread-safety: abort(), check_wait(), failure() and the read-only members from any thread; all
+// others from the one that drives the relay.
 #pragma once
 
 #include <atomic>
@@ -64,7 +64,7 @@ class GuardedLibrary {
 
   /// Waits for a transfer with `peer`, guarded.
   void wait(Pending& pending, int peer, const char* what, const Deadline& deadline);
-  /// Breaks the relay if wait() lasts and its connection is found broken.
+  /// Breaks the relay if wait() goes on though its connection is broken.
   void check_wait(CurrentWait::Clock::time_point now);
 
   void abort(const Failure& cause);

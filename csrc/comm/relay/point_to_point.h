@@ -34,9 +34,9 @@ class PointToPoint {
   /// (the library does not report it); a longer one is undefined behaviour in some libraries, so
   /// the relay never lets it happen.
   virtual std::unique_ptr<Pending> receive(int peer, int tag, std::byte* data, size_t bytes) = 0;
-  /// Why no transfer with `peer` can end well any more, as far as the library knows; empty: none is
-  /// known. May send `peer` a small message, but does not wait for it. For libraries whose waits may
-  /// miss the end of a connection.
+  /// What has broken the connection to `peer`, so that no transfer with it can end well any more;
+  /// empty: nothing is known. Never waits. For libraries whose waits may miss the end of a
+  /// connection.
   virtual std::string broken(int peer) {
     (void)peer;
     return {};
