@@ -132,7 +132,8 @@ class Faulty final : public Communicator {
       inner_->expect(peer, kMore);
     }
     if (dies) {
-      // Until what the peer has sent is read: a connection with unread bytes ends in another way.
+      // Gloo's thread reads what the peer has sent meanwhile. If bytes are unread when the process
+      // ends, the kernel resets the connection instead of closing it.
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       kill(getpid(), SIGKILL);
     }

@@ -15,8 +15,8 @@ enum class Fault : uint8_t {
   kError,     // throws an Error
   kAlter,     // flips a bit in the middle of the next message that is shown
   kTruncate,  // shows the next message one byte short
-  // At a flush(), in a group of two ranks. Two and two of these make Gloo lose the error of one more,
-  // long message: its transfer begins, and the peer is killed meanwhile.
+  // Ordered in pairs, one for each of two ranks, at a flush(): both ranks begin one more, long
+  // message, and one is killed in the middle of it. Gloo loses the error of the other's transfer.
   kSendMore,       // posts its send, SIGSTOP, waits for it
   kKillReceiving,  // SIGSTOP, posts its receive, SIGKILL
   kReceiveMore,    // posts its receive, SIGSTOP, waits for it

@@ -36,8 +36,8 @@ class MockNetwork {
   /// PeerLostError, here and there.
   void fail_after(int rank, int operations);
 
-  /// The connections of `rank` break, and no transfer learns of it: those that have not met never
-  /// end, until abort(). broken() tells.
+  /// Breaks the connections of `rank` without an error: sends and receives that are not matched yet
+  /// wait until abort(). broken() returns the cause.
   void break_silently(int rank);
 
   /// Messages that were longer than their receive; real libraries kill the process.

@@ -18,7 +18,7 @@
 namespace cgx {
 namespace {
 
-// Tags that no message has.
+// No message is ever sent with these tags.
 constexpr int kNobodyUses = std::numeric_limits<int>::max();
 constexpr int kNobodySends = kNobodyUses - 1;
 
@@ -153,8 +153,9 @@ class C10dPointToPoint : public PointToPoint {
                  [&] { return inner_->recv(tensors, peer, tag); });
   }
 
-  // Gloo has no call that tells. An aborted wait ends at once: with the error that the receive has,
-  // or else without one, and may be repeated.
+  // Gloo has no call that returns the state of a connection. wait() after abort() returns at once:
+  // it throws if the receive has failed, and returns false if it is still pending. Both can be
+  // called again.
   std::string broken(int peer) override {
     std::lock_guard<std::mutex> lock(live_->mutex);
     const auto sentinel = sentinels_.find(peer);
@@ -203,8 +204,8 @@ class C10dPointToPoint : public PointToPoint {
     }
   }
 
-  // With the mutex held, before the first transfer with a peer: later the message that it sends
-  // could break the connection of a peer that has done its part and is leaving.
+  // Called with the mutex held, before the first transfer with a peer. Posting a receive sends the
+  // peer a small message, which could reset the connection of a peer that is leaving.
   void post_sentinel(int peer) {
     if (name_ != "gloo" || sentinels_.contains(peer)) return;
     std::vector<at::Tensor> nothing = {at::empty({1}, at::TensorOptions(at::kByte))};
@@ -214,8 +215,8 @@ class C10dPointToPoint : public PointToPoint {
   const BackendPtr inner_;
   const std::string name_;
   const std::shared_ptr<LiveWorks> live_ = std::make_shared<LiveWorks>();
-  // A receive from each peer that has transfers, whose message never comes: it ends with the
-  // connection. Guarded by the mutex.
+  // By peer: a receive that no send matches. It fails when the connection breaks. Guarded by the
+  // mutex.
   std::unordered_map<int, WorkPtr> sentinels_;
 };
 

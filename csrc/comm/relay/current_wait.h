@@ -1,9 +1,9 @@
 // The wait that the thread of a relay is in, for the thread that watches it.
 //
-// A library may lose the error of a transfer, whose wait then lasts until the deadline. Gloo loses
-// it where the connection breaks while a message is half read, and where its own thread finds the
-// connection broken when it begins to write. So the watching thread looks at the connection itself;
-// this class decides when the wait is to be given up.
+// A library may lose the error of a transfer; the wait then lasts until the deadline. Gloo loses the
+// error of a receive if the connection breaks while the message is half read, and the error of a
+// send if Gloo's own thread fails to write it. So a second thread checks the connection, and this
+// class decides when the wait is given up.
 #pragma once
 
 #include <chrono>
