@@ -4,9 +4,9 @@
 
 What a call costs besides a wire: the ranks share one GPU's memory and time, so this says nothing of
 several GPUs. It compares cgx over CUDA IPC (exact and compressed), Gloo, and NCCL. NCCL takes two
-ranks of one GPU only where each sets its own NCCL_HOSTID; it then goes through sockets. Seconds are
-wall-clock, from a barrier to an idle device, of the slower rank. Without a CUDA device nothing is
-measured.
+ranks of one GPU only where each sets its own NCCL_HOSTID; it then goes through sockets. Where it
+refuses even so, its rows hold `refused`, the error, instead of times. Seconds are wall-clock, from
+a barrier to an idle device, of the slower rank. Without a CUDA device nothing is measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,13 @@ from benchmarks.gpu_codec import device_facts, no_gpu
 SIZES = [64 << 10, 1 << 20, 16 << 20, 256 << 20]
 QUICK_SIZES = [1 << 20, 64 << 20]
 BITS = (32, 8, 4)
+_NCCL_TIMEOUT = timedelta(seconds=60)
 _SAMPLE = 64 << 20  # bytes that a sample reduces at least, with up to 20 calls
 Method = Callable[[torch.Tensor], object]
 
 
-def make_methods(nccl: bool) -> dict[str, Method]:
-    """By name; collective. The default group is Gloo's."""
+def make_methods(nccl: bool) -> tuple[dict[str, Method], dict[str, str]]:
+    """Methods by name, and why others are refused; collective. The default group is Gloo's."""
     options = torch_cgx.Options(inner_communicator="SHM")
     cgx = dist.new_group(backend="cgx", pg_options=options)
 
@@ -50,10 +52,33 @@ def make_methods(nccl: bool) -> dict[str, Method]:
     methods: dict[str, Method] = {"gloo": dist.all_reduce}
     for bits in BITS:
         methods[f"cgx {'exact' if bits == 32 else f'{bits} bit'}"] = compressed(bits)
+    refused = {}
     if nccl:
-        group = dist.new_group(backend="nccl")
-        methods["nccl"] = lambda x: dist.all_reduce(x, group=group)
-    return methods
+        found = connect_nccl()
+        if isinstance(found, str):
+            refused["nccl"] = found
+        else:
+            methods["nccl"] = found
+    return methods, refused
+
+
+def connect_nccl() -> Method | str:
+    """NCCL's all-reduce, or the first line of its error: the same on all ranks, because a rank that
+    measured alone would wait for the others. Collective.
+    """
+    error = ""
+    group = None
+    try:
+        group = dist.new_group(backend="nccl", timeout=_NCCL_TIMEOUT)
+        dist.all_reduce(torch.ones(1, device="cuda"), group=group)  # NCCL connects here
+        torch.cuda.synchronize()
+    except Exception as refusal:  # torch's own, NCCL's, the driver's
+        lines = str(refusal).strip().splitlines()
+        error = lines[0] if lines else type(refusal).__name__
+    for one in everyone(error):
+        if one:
+            return str(one)
+    return lambda x: dist.all_reduce(x, group=group)
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
@@ -62,9 +87,12 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     # One GPU twice: each rank says that it is on a host of its own. Of no meaning for cgx.
     host = f"rank-{dist.get_rank()}"
     os.environ.update(NCCL_HOSTID=host, NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
-    methods = make_methods(dist.is_nccl_available())
-    found = [measure_size(methods, nbytes, job["rounds"]) for nbytes in job["sizes"]]
-    return {"rows": [row for rows in found for row in rows]}
+    methods, refused = make_methods(dist.is_nccl_available())
+    rows: list[dict[str, Any]] = []
+    for nbytes in job["sizes"]:
+        rows += measure_size(methods, nbytes, job["rounds"])
+        rows += [{"method": name, "bytes": nbytes, "refused": why} for name, why in refused.items()]
+    return {"rows": rows}
 
 
 def measure_size(methods: dict[str, Method], nbytes: int, rounds: int) -> list[dict[str, Any]]:
@@ -116,6 +144,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     head = f"{'size':>8} {'method':<10} {'ms':>9} {'GB/s':>8} {'of gloo':>8} {'error':>9}"
     lines = [head]
     for row in rows:
+        if "refused" in row:
+            text = f"refused: {row['refused']}"
+            lines.append(f"{size_text(row['bytes']):>8} {row['method']:<10} {text}")
+            continue
         equal = "" if row["equal"] else "  RANKS DIFFER"
         lines.append(
             f"{size_text(row['bytes']):>8} {row['method']:<10} {row['seconds'] * 1e3:>9.3f} "
@@ -125,6 +157,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def plot(rows: list[dict[str, Any]], title: str, file: str) -> None:
+    rows = [row for row in rows if "refused" not in row]
     with _command.picture(file, 1, 1, figsize=(7, 4.2)) as (_, ((axis,),)):
         for name in dict.fromkeys(row["method"] for row in rows):
             mine = [row for row in rows if row["method"] == name]

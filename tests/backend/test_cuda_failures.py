@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
+import gc
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -132,6 +136,54 @@ def test_ranks_on_different_devices_get_an_error(hosts, late, used_before):
     for text in fake_cuda.run_fresh(on_different_devices, 2, late, used_before, hosts, env=SHM):
         assert "rank 0 runs" in text and "rank 1 runs all_reduce SUM of 3000 float32 " in text, text
         assert "CUDA" in text, text
+
+
+def leaves_late(rank, world_size, aborts, folder):
+    """Ranks 0 and 1 destroy their groups more than half a second apart."""
+    group = dist.new_group(backend="cgx")
+    dist.all_reduce(torch.ones(3000, device="cuda"), group=group)
+    torch.cuda.synchronize()
+    dist.barrier()
+    if rank == 1:
+        dist.distributed_c10d._get_default_store().wait(["rank 0 has left"])
+    if aborts:
+        group.abort()
+    with open(log := f"{folder}/{rank}.log", "wb") as said:
+        stderr = os.dup(2)
+        os.dup2(said.fileno(), 2)
+        dist.destroy_process_group(group)
+        del group
+        gc.collect()
+        os.dup2(stderr, 2)
+    if rank == 0:
+        dist.distributed_c10d._get_default_store().set("rank 0 has left", "")
+    return Path(log).read_text()
+
+
+@pytest.mark.parametrize("aborts", [False, True])
+def test_memory_that_a_late_peer_has_open_is_kept(aborts, tmp_path):
+    """The stub driver aborts a process that frees it."""
+    said = fake_cuda.run_fresh(leaves_late, 2, aborts, str(tmp_path), env=SHM, timeout=60)
+    line = r"\[cgx\] rank 0.*: \d+ MiB of GPU memory stay allocated until this process ends, .*\n"
+    assert len(re.findall(line, said[0])) == 1, said
+
+
+def leaves_in_step(rank, world_size):
+    group = dist.new_group(backend="cgx")
+    dist.all_reduce(torch.ones(3000, device="cuda"), group=group)
+    torch.cuda.synchronize()
+    bytes_there = ctypes.CDLL("libcuda.so.1").stub_own_bytes
+    bytes_there.restype = ctypes.c_longlong
+    before = bytes_there()
+    dist.barrier()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    return before - bytes_there() > 20 << 20
+
+
+def test_memory_that_all_have_closed_is_freed():
+    assert fake_cuda.run_fresh(leaves_in_step, 2, env=SHM, timeout=60) == [True, True]
 
 
 MISSING = """

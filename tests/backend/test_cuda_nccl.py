@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -111,6 +113,30 @@ def never_waits(rank, world_size):
 
 def test_no_thread_waits_for_a_peer():
     fake_cuda.run(never_waits, 2)
+
+
+def calls_after_the_first(rank, world_size, folder):
+    os.environ["STUB_DRIVER_LOG"] = f"{folder}/{rank}.log"
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(inner_communicator="NCCL", bits=4)
+        group = dist.new_group(backend="cgx", pg_options=options)
+        tensor = torch.ones(70_000, device="cuda")
+        dist.all_reduce(tensor, group=group)  # connects, and allocates
+        torch.cuda.synchronize()
+        log = Path(os.environ["STUB_DRIVER_LOG"])
+        before = len(log.read_text().splitlines())
+        for _ in range(6):  # exchanges take four slots in turn
+            dist.all_reduce(tensor, group=group)
+        torch.cuda.synchronize()
+        dist.barrier()
+        return [line.split()[0] for line in log.read_text().splitlines()[before:]]
+
+
+def test_calls_after_the_first_allocate_nothing(tmp_path):
+    """The driver may wait for the device when it allocates."""
+    for names in fake_cuda.run_fresh(calls_after_the_first, 2, str(tmp_path)):
+        assert names.count("cgx_sum") == 6, names
+        assert "cuMemAlloc" not in names and "cuMemHostAlloc" not in names
 
 
 def everything_else(rank, world_size):

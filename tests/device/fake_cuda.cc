@@ -132,6 +132,11 @@ PYBIND11_MODULE(_fake_cuda, m) {
   m.def("peek", [](const at::Tensor& tensor) { return on_host(tensor).clone(); });
   m.def("set_delay_us", [](int us) { stub().set_delay_us(us); });
 
+  // Keeps the current stream busy, as torch.cuda._sleep() does; a cycle takes half a nanosecond.
+  m.def("sleep", [](int64_t cycles) {
+    enqueue(current_stream(current_device),
+            [cycles] { std::this_thread::sleep_for(std::chrono::nanoseconds(cycles / 2)); });
+  });
   m.def("synchronize", &synchronize_all, Free());
   // True where every stream came to rest; for the end of the process, where one may hang.
   m.def(

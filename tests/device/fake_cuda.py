@@ -84,7 +84,8 @@ def build() -> None:
             STUB,
             [
                 HERE / "stub_driver.cc",
-                *(HERE / name for name in ("stub_device.h", "stub_kernels.h", "host_kernels.h")),
+                *sorted(HERE.glob("stub_*.h")),
+                HERE / "host_kernels.h",
                 *sorted((ROOT / "csrc").rglob("*.h")),
             ],
             [*flags, "-O2", "-ffp-contract=off", f"-I{ROOT / 'csrc'}"],
@@ -115,7 +116,8 @@ def environment(**settings: str) -> dict[str, str]:
     """
     build()
     paths = [str(BUILD), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    return {"LD_LIBRARY_PATH": os.pathsep.join(paths), **settings}
+    # What CUDA calls undefined ends the process.
+    return {"LD_LIBRARY_PATH": os.pathsep.join(paths), "STUB_DRIVER_STRICT": "1", **settings}
 
 
 _pool: RankPool | None = None
@@ -253,10 +255,10 @@ def _check_driver() -> None:
 
 
 def _patch_kernels() -> None:
-    """The stub has the kernels in itself, and takes any image: none has to be built."""
+    """The stub has the kernels in itself, and takes any PTX for them: none has to be built."""
     from torch_cgx import _kernels
 
-    _kernels.image = lambda major, minor: b"the stub's own"
+    _kernels.image = lambda major, minor: b"// the stub's own\n.version 7.0\n\0"
 
 
 def _patch_torch(module: Any) -> None:
@@ -280,6 +282,7 @@ def _patch_torch(module: Any) -> None:
         "current_device": module.current_device,
         "set_device": set_device,
         "synchronize": synchronize,
+        "_sleep": module.sleep,
         "current_stream": current_stream,
         "get_device_capability": lambda device=None: (8, 0),
         "get_device_name": lambda device=None: "a fake CUDA device",

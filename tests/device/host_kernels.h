@@ -1,13 +1,16 @@
-// The kernels' stages on the host: a thread block whose threads take turns. Barriers and warps are
-// not tested so.
+// The kernels' code on the host: thread blocks whose threads, and warps whose lanes, take turns. So
+// barriers and the exchange of registers are not tested.
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <vector>
 
 #include "codec/families/gpu_list.h"
 #include "codec/gpu/run_table.h"
 #include "codec/gpu/stages.h"
+#include "codec/gpu/warp.h"
 
 namespace cgx::device {
 
@@ -37,14 +40,51 @@ struct HostBlock {
   }
 };
 
+/// A warp whose lanes take turns, the last one first.
+struct HostWarp {
+  template <typename T>
+  struct Own {
+    T values[gpu::kLanes];
+    T& operator()(uint32_t lane) { return values[lane]; }
+    const T& operator()(uint32_t lane) const { return values[lane]; }
+  };
+
+  template <typename Work>
+  void each(const Work& work) {
+    for (uint32_t lane = gpu::kLanes; lane-- > 0;) work(lane);
+  }
+
+  template <typename T>
+  Own<T> exchange(const Own<T>& own, uint32_t step) const {
+    Own<T> others;
+    for (uint32_t lane = 0; lane < gpu::kLanes; ++lane) others(lane) = own(lane ^ step);
+    return others;
+  }
+  template <typename T>
+  Own<T> take(const Own<T>& own, const Own<uint32_t>& from) const {
+    Own<T> others;
+    for (uint32_t lane = 0; lane < gpu::kLanes; ++lane) others(lane) = own(from(lane) % gpu::kLanes);
+    return others;
+  }
+  void share() const {}
+};
+
 /// As gpu::encode_stage and the others.
 template <typename Call, typename Families>
 using Stage = void (*)(HostBlock&, gpu::BlockMemory<Families>&, const Call&, uint64_t);
 
-inline gpu::Table view(const gpu::RunTable& table) {
-  return {table.runs().data(), table.tiles(), table.long_buckets(),
-          static_cast<uint32_t>(table.runs().size())};
-}
+/// The table of all runs, for thread blocks. The table of runs outlives it.
+class View {
+ public:
+  explicit View(const gpu::RunTable& table) : image_(table.image()), tables_(table.tables(data())) {}
+  const gpu::Tables& tables() const { return tables_; }
+  const gpu::Table& all() const { return tables_.all; }
+
+ private:
+  const std::byte* data() const { return image_.data(); }
+  std::vector<std::byte> image_;
+  gpu::Tables tables_;
+};
 
 /// A launch with n tiles (or long buckets), the last one first.
 template <typename Families = gpu::KernelFamilies, typename Call>
@@ -52,6 +92,88 @@ void launch(const Call& call, uint64_t n, Stage<Call, Families> stage) {
   auto memory = std::make_unique<gpu::BlockMemory<Families>>();
   HostBlock block;
   for (uint64_t i = n; i-- > 0;) stage(block, *memory, call, i);
+}
+
+/// The same for warps: work(warp, memory, call, item) on all items of the call's table.
+template <typename Family, typename Call, typename Work>
+void launch_warps(const Call& call, const Work& work) {
+  auto memory = std::make_unique<typename Family::Memory>();
+  HostWarp warp;
+  for (uint64_t i = call.table.tiles << call.table.split; i-- > 0;) {
+    work(warp, *memory, call, i);
+  }
+}
+
+/// Calls work(Family{}) for the family of this number among those with kernels of warps.
+template <typename Work>
+void with_warp_family(uint8_t family, const Work& work) {
+  if (family == gpu::maxmin::Warps::kFamily) return work(gpu::maxmin::Warps{});
+  std::abort();
+}
+
+template <typename Family>
+void encode_by_warps(const gpu::EncodeCall& call) {
+  launch_warps<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
+    using gpu::Type;
+    if (c.type == Type::kFloat32) {
+      Family::template encode<Type::kFloat32>(warp, memory, c, item);
+    } else if (c.type == Type::kFloat16) {
+      Family::template encode<Type::kFloat16>(warp, memory, c, item);
+    } else {
+      Family::template encode<Type::kBFloat16>(warp, memory, c, item);
+    }
+  });
+}
+template <typename Family>
+void decode_by_warps(const gpu::DecodeCall& call) {
+  launch_warps<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
+    using gpu::Type;
+    if (c.type == Type::kFloat32) {
+      Family::template decode<Type::kFloat32>(warp, memory, c, item);
+    } else if (c.type == Type::kFloat16) {
+      Family::template decode<Type::kFloat16>(warp, memory, c, item);
+    } else {
+      Family::template decode<Type::kBFloat16>(warp, memory, c, item);
+    }
+  });
+}
+template <typename Family>
+void sum_by_warps(const gpu::SumCall& call) {
+  launch_warps<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
+    Family::sum(warp, memory, c, item);
+  });
+}
+
+/// What the launches of gpu::KernelModule do, without feedback: warps first, then blocks. `split`: as
+/// the tables have it.
+inline void encode_all(const gpu::Tables& tables, gpu::EncodeCall call, uint32_t split = 0) {
+  for (const gpu::Tables::OfWarps& list : tables.warps) {
+    call.table = list.table;
+    call.table.split = split;
+    with_warp_family(list.family, [&](auto family) { encode_by_warps<decltype(family)>(call); });
+  }
+  call.table = tables.rest;
+  launch(call, call.table.long_buckets, gpu::long_encode_stage);
+  launch(call, call.table.tiles, gpu::encode_stage);
+}
+inline void decode_all(const gpu::Tables& tables, gpu::DecodeCall call, uint32_t split = 0) {
+  for (const gpu::Tables::OfWarps& list : tables.warps) {
+    call.table = list.table;
+    call.table.split = split;
+    with_warp_family(list.family, [&](auto family) { decode_by_warps<decltype(family)>(call); });
+  }
+  call.table = tables.rest;
+  launch(call, call.table.tiles, gpu::decode_stage);
+}
+inline void sum_all(const gpu::Tables& tables, gpu::SumCall call, uint32_t split = 0) {
+  for (const gpu::Tables::OfWarps& list : tables.warps) {
+    call.table = list.table;
+    call.table.split = split;
+    with_warp_family(list.family, [&](auto family) { sum_by_warps<decltype(family)>(call); });
+  }
+  call.table = tables.rest;
+  if (call.encoded != nullptr) launch(call, call.table.long_buckets, gpu::long_sum_stage);
+  launch(call, call.table.tiles, gpu::sum_stage);
 }
 
 }  // namespace cgx::device

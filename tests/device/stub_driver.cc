@@ -9,6 +9,19 @@
 // is written to the file named by STUB_DRIVER_LOG: its name, then its arguments; handles by number.
 // STUB_DRIVER_FAIL=NAME makes that call fail with 719. STUB_DRIVER_DELAY_US: before each task;
 // stub_set_delay_us() changes it for the tasks to come. The legacy stream waits for no other one.
+//
+// It refuses what the driver refuses:
+//   - a handle of memory or of an event that the same process has made (201). Ranks that are threads
+//     of one process are processes to the stub where each says so: stub_set_process(NUMBER), which
+//     holds for the calling thread alone and is 0 at first.
+//   - an image that is neither a fatbin, a cubin nor PTX (200); under HIP's names, with STUB_HIP,
+//     neither a code object nor a bundle of clang.
+// Freeing memory, or destroying an event, that a living process has open is undefined in CUDA. The
+// stub says so on stderr and in the log ("undefined", with the process), frees nothing and returns
+// 719; with STUB_DRIVER_STRICT it aborts, because callers ignore what their destructors are told.
+// stub_own_bytes(): of memory that this process has allocated and not freed. stub_opened(): how many
+// blocks of others it has open.
+// STUB_DRIVER_ALLOC_WAITS: cuMemAlloc waits for all streams, as the driver's may.
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -18,13 +31,16 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "stub_device.h"
+#include "stub_image.h"
 #include "stub_kernels.h"
 
 namespace {
 
 constexpr int kSuccess = 0, kInvalid = 1, kNotReady = 600, kLaunchFailed = 719;
+constexpr int kInvalidImage = 200, kInvalidContext = 201;
 
 thread_local std::deque<void*> contexts;
 char primary[16];  // a device's primary context is the address of its element
@@ -35,6 +51,36 @@ int copy(const char* name, void* to, const void* from, size_t bytes, void* strea
   if (called(name, bytes, on->number)) return kLaunchFailed;
   on->push([=] { std::memcpy(to, from, bytes); });
   return kSuccess;
+}
+
+// Memory that was allocated here (`own`), or opened.
+int forget(uint64_t memory, bool own) {
+  std::lock_guard<std::mutex> lock(device().mutex);
+  auto found = device().memory.find(reinterpret_cast<void*>(memory));
+  if (found == device().memory.end() || found->second.own() != own) return kInvalid;
+  if (undefined("cuMemFree", found->second)) return kLaunchFailed;
+  found->second.release();
+  device().memory.erase(found);
+  return kSuccess;
+}
+
+void wait_for_all() {
+  std::vector<Stream*> streams;
+  {
+    std::lock_guard<std::mutex> lock(device().mutex);
+    for (const auto& [handle, stream] : device().streams) streams.push_back(handle);
+  }
+  for (Stream* stream : streams) stream->wait();  // what runs there may call the driver
+}
+
+// Opens what another process has made. kSuccess, or why not.
+int open_shared(const char* name, SharedFile& file) {
+  file = SharedFile::open(name);
+  if (file.data == nullptr) return kInvalid;
+  const bool same_process = file.header()->owner == this_process();
+  if (!same_process && file.sign()) return kSuccess;
+  file.release();
+  return same_process ? kInvalidContext : kInvalid;
 }
 
 }  // namespace
@@ -94,8 +140,9 @@ int cuCtxGetDevice(int* number) {
   *number = known ? static_cast<int>(context - primary) : 0;
   return kSuccess;
 }
-int cuModuleLoadData(void** module, const void*) {
+int cuModuleLoadData(void** module, const void* image) {
   if (called("cuModuleLoadData")) return 218;
+  if (!is_image(image)) return kInvalidImage;
   *module = contexts.empty() ? nullptr : &contexts;
   return contexts.empty() ? 201 : kSuccess;
 }
@@ -130,6 +177,7 @@ int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
 int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
   if (called("cuMemAlloc", bytes)) return 2;
   if (bytes == 0) return kInvalid;
+  if (!setting("STUB_DRIVER_ALLOC_WAITS").empty()) wait_for_all();
   const SharedFile file = SharedFile::make(bytes);
   if (file.data == nullptr) return 2;
   std::lock_guard<std::mutex> lock(device().mutex);
@@ -137,15 +185,23 @@ int cuMemAlloc_v2(uint64_t* memory, size_t bytes) {
   *memory = reinterpret_cast<uint64_t>(file.data);
   return kSuccess;
 }
-static int forget(uint64_t memory, bool own) {
-  std::lock_guard<std::mutex> lock(device().mutex);
-  auto found = device().memory.find(reinterpret_cast<void*>(memory));
-  if (found == device().memory.end()) return kInvalid;
-  found->second.release(own);
-  device().memory.erase(found);
-  return kSuccess;
+int cuMemFree_v2(uint64_t memory) {
+  if (called("cuMemFree")) return kInvalid;
+  return forget(memory, true);
 }
-int cuMemFree_v2(uint64_t memory) { return called("cuMemFree") ? kInvalid : forget(memory, true); }
+long long stub_own_bytes() {
+  std::lock_guard<std::mutex> lock(device().mutex);
+  long long bytes = 0;
+  for (const auto& [address, file] : device().memory) bytes += file.own() ? file.bytes : 0;
+  return bytes;
+}
+int stub_opened() {
+  std::lock_guard<std::mutex> lock(device().mutex);
+  int count = 0;
+  for (const auto& [address, file] : device().memory) count += file.own() ? 0 : 1;
+  return count;
+}
+void stub_set_process(int number) { process_number = number; }
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   if (called("cuMemHostAlloc", bytes)) return 2;
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
@@ -205,7 +261,7 @@ int cuEventCreate(void** event, unsigned flags) {
   const SharedFile file = SharedFile::make(sizeof(EventState));
   if (file.data == nullptr) return 2;
   std::lock_guard<std::mutex> lock(device().mutex);
-  auto* made = new Event{file, true, ++device().handles};
+  auto* made = new Event{file, ++device().handles};
   if (called("cuEventCreate", flags, made->number)) return kInvalid;
   *event = made;
   return kSuccess;
@@ -213,6 +269,7 @@ int cuEventCreate(void** event, unsigned flags) {
 int cuEventDestroy_v2(void* event) {
   auto* gone = static_cast<Event*>(event);
   called("cuEventDestroy", gone->number);
+  if (undefined("cuEventDestroy", gone->file)) return kLaunchFailed;
   gone->release();
   delete gone;
   return kSuccess;
@@ -248,8 +305,8 @@ struct Handle {
 };
 int cuIpcOpenMemHandle_v2(uint64_t* memory, Handle handle, unsigned flags) {
   if (called("cuIpcOpenMemHandle", flags)) return kInvalid;
-  const SharedFile file = SharedFile::open(handle.bytes);
-  if (file.data == nullptr) return kInvalid;
+  SharedFile file;
+  if (const int error = open_shared(handle.bytes, file)) return error;
   std::lock_guard<std::mutex> lock(device().mutex);
   device().memory[file.data] = file;
   *memory = reinterpret_cast<uint64_t>(file.data);
@@ -266,16 +323,19 @@ int cuIpcGetEventHandle(char* handle, void* event) {
   return kSuccess;
 }
 int cuIpcOpenEventHandle(void** event, Handle handle) {
-  const SharedFile file = SharedFile::open(handle.bytes);
-  if (file.data == nullptr) return kInvalid;
+  SharedFile file;
+  if (const int error = open_shared(handle.bytes, file)) return error;
   std::lock_guard<std::mutex> lock(device().mutex);
-  auto* made = new Event{file, false, ++device().handles};
+  auto* made = new Event{file, ++device().handles};
   called("cuIpcOpenEventHandle", made->number);
   *event = made;
   return kSuccess;
 }
 int cuGetErrorName(int error, const char** text) {
-  *text = error == kLaunchFailed ? "CUDA_ERROR_LAUNCH_FAILED" : "CUDA_ERROR_STUB";
+  *text = error == kLaunchFailed     ? "CUDA_ERROR_LAUNCH_FAILED"
+          : error == kInvalidImage   ? "CUDA_ERROR_INVALID_IMAGE"
+          : error == kInvalidContext ? "CUDA_ERROR_INVALID_CONTEXT"
+                                     : "CUDA_ERROR_STUB";
   return kSuccess;
 }
 int cuGetErrorString(int, const char** text) {

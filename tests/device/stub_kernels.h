@@ -30,6 +30,23 @@ uint64_t long_buckets(const Call& call) {
   return call.table.long_buckets;
 }
 
+template <typename Call>
+std::function<void()> warps(const void* argument, void (*work)(const Call&)) {
+  const Call call = *static_cast<const Call*>(argument);
+  return [call, work] { work(call); };
+}
+
+#define CGX_STUB_WARPS(name, Family)                                                              \
+  {"cgx_" name "_sum",                                                                            \
+   [](const void* a) { return warps<SumCall>(a, cgx::device::sum_by_warps<Family>); }},           \
+      CGX_STUB_TYPE(name, Family, "_fp32"), CGX_STUB_TYPE(name, Family, "_fp16"),                 \
+      CGX_STUB_TYPE(name, Family, "_bf16")
+#define CGX_STUB_TYPE(name, Family, type)                                                         \
+  {"cgx_" name "_encode" type,                                                                    \
+   [](const void* a) { return warps<EncodeCall>(a, cgx::device::encode_by_warps<Family>); }},     \
+      {"cgx_" name "_decode" type,                                                                \
+       [](const void* a) { return warps<DecodeCall>(a, cgx::device::decode_by_warps<Family>); }}
+
 struct Kernel {
   const char* name;
   std::function<void()> (*bind)(const void* argument);
@@ -54,6 +71,7 @@ const Kernel kKernels[] = {
      [](const void* a) {
        return job<SumCall>(a, long_buckets, cgx::gpu::long_sum_feedback_stage);
      }},
+    CGX_STUB_WARPS("maxmin", cgx::gpu::maxmin::Warps),
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

@@ -5,8 +5,12 @@ it; the driver beneath; and errors where there can be no device.
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -187,6 +191,10 @@ def test_ddp_trains_as_on_the_cpu():
 # ---- the driver beneath ----
 
 
+class _Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+
+
 def _share(rank, world_size):
     driver = ctypes.CDLL("libcuda.so.1")
     keys = store()
@@ -199,21 +207,53 @@ def _share(rank, world_size):
         keys.wait(["opened"])
         return torch.equal(x.cpu(), torch.arange(1000.0) + 1)
 
-    class Handle(ctypes.Structure):
-        _fields_ = [("bytes", ctypes.c_char * 64)]
-
     address = ctypes.c_uint64()
-    handle = Handle.from_buffer_copy(keys.get("memory"))
+    handle = _Handle.from_buffer_copy(keys.get("memory"))
     assert driver.cuIpcOpenMemHandle_v2(ctypes.byref(address), handle, 1) == 0
     theirs = np.frombuffer((ctypes.c_float * 1000).from_address(address.value), np.float32)
     right = bool((theirs == np.arange(1000)).all())
     theirs += 1
+    assert driver.cuIpcCloseMemHandle(address) == 0
     keys.set("opened", "1")
     return right
 
 
 def test_another_process_can_open_memory():
     assert run(_share, world_size=2) == [True, True]
+
+
+def _open_and_die(rank, world_size):
+    driver = ctypes.CDLL("libcuda.so.1")
+    keys = store()
+    address = ctypes.c_uint64()
+    if rank == 1:
+        handle = _Handle.from_buffer_copy(keys.get("memory"))
+        assert driver.cuIpcOpenMemHandle_v2(ctypes.byref(address), handle, 1) == 0
+        keys.set("opened", str(os.getpid()))
+        keys.wait(["refused"])
+        os.kill(os.getpid(), signal.SIGKILL)
+    handle = _Handle()
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
+    assert driver.cuIpcGetMemHandle(ctypes.byref(handle), address) == 0
+    own = ctypes.c_uint64()
+    assert driver.cuIpcOpenMemHandle_v2(ctypes.byref(own), handle, 1) == 201
+    keys.set("memory", bytes(handle))
+    peer = int(keys.get("opened"))
+    del os.environ["STUB_DRIVER_STRICT"]
+    assert driver.cuMemFree_v2(address) == 719
+    keys.set("refused", "1")
+    deadline = time.monotonic() + 20
+    while driver.cuMemFree_v2(address) != 0:  # a dead process has nothing open
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return peer
+
+
+def test_memory_that_another_process_has_open_is_not_freed(tmp_path):
+    env = {"STUB_DRIVER_LOG": str(tmp_path / "driver.log")}
+    first, _ = fake_cuda.run_fresh(_open_and_die, 2, backend=None, check=False, env=env)
+    assert first.error is None, first
+    assert f"undefined {first.value} 0\n" in Path(env["STUB_DRIVER_LOG"]).read_text()
 
 
 def _devices(rank, world_size):

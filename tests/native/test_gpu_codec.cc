@@ -7,9 +7,11 @@
 #include <thread>
 
 #include "check.h"
+#include "codec/gpu/device_table.h"
 #include "codec/gpu/kernels.h"
 #include "device/queue.h"
 #include "maxmin_codec.h"
+#include "stub.h"
 
 namespace cgx::native {
 namespace {
@@ -50,7 +52,7 @@ void with_each_driver(const Test& test) {
 
 void on_two_streams(const Driver& driver) {
   const device::InContext in(driver, kContext);
-  const gpu::KernelModule kernels(driver, "image");
+  const gpu::KernelModule kernels(driver, kernel_image(driver));
   const auto codec = make_maxmin({.bits = 4, .bucket_size = 64});
   const size_t n = 10000;
   std::vector<float> values(n), result(n), expected(n);
@@ -70,12 +72,14 @@ void on_two_streams(const Driver& driver) {
   };
   GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(x.get()), values.data(),
       4 * n, first);
-  const gpu::DeviceTable on_device(driver, table, first);
+  const device::Queue queue(driver, first);
+  device::Uploads uploads(queue);
+  const gpu::DeviceTable on_device(uploads, table);
   const gpu::Type fp32 = gpu::Type::kFloat32;
-  kernels.encode({on_device.view(), bytes(x), {}, fp32, {bytes(message)}}, first);
+  kernels.encode(on_device.tables(), {{}, bytes(x), {}, fp32, {bytes(message)}, {}}, first);
   GPU(driver, record_event, encoded, first);
   GPU(driver, stream_wait_event, second, encoded, 0);
-  kernels.decode({on_device.view(), bytes(y), fp32, 0, {bytes(message)}}, second);
+  kernels.decode(on_device.tables(), {{}, bytes(y), fp32, 0, {bytes(message)}}, second);
   GPU(driver, copy_to_host_async, result.data(), reinterpret_cast<device::Pointer>(y.get()), 4 * n,
       second);
   GPU(driver, record_event, done, second);
@@ -88,18 +92,13 @@ void on_two_streams(const Driver& driver) {
 
 void names_the_call_that_failed(const Driver& driver) {
   const device::InContext in(driver, kContext);
-  const gpu::KernelModule kernels(driver, "image");
+  const gpu::KernelModule kernels(driver, kernel_image(driver));
   gpu::RunTable table;
   table.add(*raw_codec(), DType::kFloat32, 0, 0, 8, 0, 0, 0);
-  const gpu::DeviceTable on_device(driver, table, nullptr);
-  const device::Event copied = new_event(driver);
-  GPU(driver, record_event, copied, nullptr);
-  wait(driver, copied);  // the copy reads the table's memory
   setenv("STUB_DRIVER_FAIL", "cuLaunchKernel", 1);
   const std::string text = error_of<ResourceError>(
-      [&] { kernels.encode({on_device.view(), nullptr, {}, {}, {}}, nullptr); });
+      [&] { kernels.encode(table.tables(nullptr), {{}, nullptr, {}, {}, {}, {}}, nullptr); });
   unsetenv("STUB_DRIVER_FAIL");
-  GPU(driver, destroy_event, copied);
   const bool cuda = driver.vendor == device::Vendor::kCuda;
   CHECK(contains(text, cuda ? "cuLaunchKernel failed with 719 (CUDA_ERROR_LAUNCH_FAILED"
                             : "hipModuleLaunchKernel failed with 719"),
@@ -123,8 +122,8 @@ TEST(gpu_driver_is_the_one_that_CGX_CUDA_names) {
 }
 
 TEST(gpu_codec_needs_a_context) {
-  const std::string text =
-      error_of<ResourceError>([] { gpu::KernelModule kernels(Driver::get(), "image"); });
+  const std::string text = error_of<ResourceError>(
+      [] { gpu::KernelModule kernels(Driver::get(), kernel_image(Driver::get())); });
   CHECK(contains(text, "no context"), text);
 }
 

@@ -15,6 +15,7 @@
 #include "maxmin_codec.h"
 #include "reduce/schedule/device_stages.h"
 #include "reduce/schedule/two_levels.h"
+#include "stub.h"
 
 namespace cgx::native {
 namespace {
@@ -28,7 +29,7 @@ const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
 // Every rank of the tests has its own stream.
 struct Gpu {
   Gpu() : in(Driver::get(), kContext), queue(Driver::get(), new_stream()) {
-    kernels = std::make_unique<gpu::KernelModule>(queue.driver(), "image");
+    kernels = std::make_unique<gpu::KernelModule>(queue.driver(), kernel_image(queue.driver()));
   }
   ~Gpu() { Driver::get().destroy_stream(queue.stream()); }
   static device::Stream new_stream() {
@@ -169,6 +170,7 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(GpuGroup& group, Way
     if (way == Way::kStaged) {
       all[static_cast<size_t>(i)] = make_staged(queue(i), std::move(mine));
     } else {
+      const AsProcess own(members[static_cast<size_t>(i)] + 1);
       auto communicator = make_gpu_ipc(queue(i), mine, *rendezvous, capacity, patience(), why_not);
       CHECK(communicator, why_not);
       all[static_cast<size_t>(i)] = std::move(communicator);

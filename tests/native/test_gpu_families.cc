@@ -39,7 +39,7 @@ struct SignTiles : gpu::NoLongBuckets {
       }
       memory.largest[t] = largest;
       shared.codes[t] = signs;
-      std::memcpy(message + tile.run->meta + 4 * (tile.bucket + t), &largest, 4);
+      std::memcpy(message + tile.run.meta + 4 * (tile.bucket + t), &largest, 4);
       message[tile.codes_at() + t] = signs;
     });
   }
@@ -49,7 +49,7 @@ struct SignTiles : gpu::NoLongBuckets {
                      const unsigned char* message, bool add) {
     block.phase([&](uint32_t t) {
       if (t >= tile.buckets) return;
-      std::memcpy(&memory.largest[t], message + tile.run->meta + 4 * (tile.bucket + t), 4);
+      std::memcpy(&memory.largest[t], message + tile.run.meta + 4 * (tile.bucket + t), 4);
       shared.codes[t] = message[tile.codes_at() + t];
     });
     values(block, shared, memory, tile, add);
@@ -153,18 +153,19 @@ TEST(gpu_families_each_code_their_own_runs_of_a_table) {
   for (const size_t n : {1u, 8u, 17u, 2048u, 2049u, 5000u}) {
     for (const int64_t bucket : {64, 4096}) {
       Mixed m(n, bucket);
+      const device::View view(m.table);
       const gpu::EncodeCall encode{
-          device::view(m.table), bytes_of(m.x), {}, gpu::Type::kFloat32, {m.message.data()}};
-      device::launch<Families>(encode, m.table.long_buckets(), gpu::long_encode_stage);
-      device::launch<Families>(encode, m.table.tiles(), gpu::encode_stage);
+          view.all(), bytes_of(m.x), {}, gpu::Type::kFloat32, {m.message.data()}};
+      device::launch<Families>(encode, m.table.all().long_buckets(), gpu::long_encode_stage);
+      device::launch<Families>(encode, m.table.all().tiles(), gpu::encode_stage);
       std::vector<float> y(m.x.size(), 2.0f);
       gpu::DecodeCall decode{
-          device::view(m.table), bytes_of(y), gpu::Type::kFloat32, 0, {m.message.data()}};
-      device::launch<Families>(decode, m.table.tiles(), gpu::decode_stage);
+          view.all(), bytes_of(y), gpu::Type::kFloat32, 0, {m.message.data()}};
+      device::launch<Families>(decode, m.table.all().tiles(), gpu::decode_stage);
       CHECK(y == m.expected(), "n=", n, ", bucket ", bucket);
 
       decode.add = 1;
-      device::launch<Families>(decode, m.table.tiles(), gpu::decode_stage);
+      device::launch<Families>(decode, m.table.all().tiles(), gpu::decode_stage);
       std::vector<float> twice = m.expected();
       for (float& v : twice) v += v;
       CHECK(y == twice, "added, n=", n, ", bucket ", bucket);
@@ -176,18 +177,19 @@ TEST(gpu_families_each_sum_their_own_runs_of_a_table) {
   for (const size_t n : {8u, 2049u, 5000u}) {
     for (const int64_t bucket : {64, 4096}) {
       Mixed m(n, bucket);
+      const device::View view(m.table);
       std::vector<float> y(m.x.size());
       // The own values only, so that the sum is known: encoded, and as it was encoded.
       const gpu::SumCall sum{
-          device::view(m.table), bytes_of(m.x),       m.message.data(), bytes_of(y), {}, 1.0f, 1,
+          view.all(), bytes_of(m.x),       m.message.data(), bytes_of(y), {}, 1.0f, 1,
           gpu::Type::kFloat32,   gpu::Type::kFloat32, {nullptr}};
-      device::launch<Families>(sum, m.table.long_buckets(), gpu::long_sum_stage);
-      device::launch<Families>(sum, m.table.tiles(), gpu::sum_stage);
+      device::launch<Families>(sum, m.table.all().long_buckets(), gpu::long_sum_stage);
+      device::launch<Families>(sum, m.table.all().tiles(), gpu::sum_stage);
       CHECK(y == m.expected(), "n=", n, ", bucket ", bucket);
       std::vector<float> again(y.size());
       const gpu::DecodeCall decode{
-          device::view(m.table), bytes_of(again), gpu::Type::kFloat32, 0, {m.message.data()}};
-      device::launch<Families>(decode, m.table.tiles(), gpu::decode_stage);
+          view.all(), bytes_of(again), gpu::Type::kFloat32, 0, {m.message.data()}};
+      device::launch<Families>(decode, m.table.all().tiles(), gpu::decode_stage);
       CHECK(again == y, "message of the sum, n=", n, ", bucket ", bucket);
     }
   }
@@ -198,7 +200,7 @@ TEST(gpu_families_have_the_numbers_of_their_declarations) {
     if (family->gpu_runs == nullptr) continue;
     gpu::RunTable table;
     table.add(*make_codec(CodecConfig(*family)), DType::kFloat32, 0, 0, 1, 0, 0, 0);
-    const uint8_t number = table.runs().front().family;
+    const uint8_t number = table.all().runs().front().family;
     CHECK(number == gpu::kRaw || gpu::KernelFamilies::has(number), family->name);
   }
 }

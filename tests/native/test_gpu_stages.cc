@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "../device/host_kernels.h"
 #include "check.h"
 #include "codec/families/gpu_list.h"
 #include "codec/ops/convert.h"
@@ -115,8 +116,8 @@ TEST(gpu_stages_find_the_bucket_of_every_group) {
     gpu::RunTable table;
     table.add(*make_maxmin({.bits = 4, .bucket_size = static_cast<int64_t>(bucket)}),
               DType::kFloat32, 0, 0, 3 * bucket, 0, 0, 0);
-    const gpu::CodecRun& run = table.runs().front();
-    const gpu::Tile tile = gpu::tile_of(&run, 1, 0);
+    const gpu::CodecRun& run = table.all().runs().front();
+    const gpu::Tile tile = gpu::tile_of(device::View(table).all(), 0);
     for (uint32_t i = 0; i < run.tile; i += gpu::kGroup) {
       CHECK(gpu::maxmin::bucket_of_group(tile, i) == i / bucket, "bucket ", bucket, ", place ", i);
     }

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "backend/adapters/tensor_memory.h"
 #include "backend/gpu/call.h"
@@ -59,19 +60,24 @@ class Here {
 };
 
 // Pinned memory, which torch keeps until the copy is done; the copy is torch's too, and so is its
-// memory on the device: freed at the end of the call, it goes to no other stream.
-at::Tensor upload(const gpu::RunTable& table, c10::Device device) {
-  const auto bytes = static_cast<int64_t>(table.runs().size() * sizeof(gpu::CodecRun));
-  const at::Tensor host =
-      at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-  std::memcpy(host.mutable_data_ptr(), table.runs().data(), static_cast<size_t>(bytes));
-  return host.to(device, at::kByte, /*non_blocking=*/true);
-}
-
-gpu::Table view_of(const gpu::RunTable& table, const at::Tensor& on_device) {
-  return {static_cast<const gpu::CodecRun*>(on_device.const_data_ptr()), table.tiles(),
-          table.long_buckets(), static_cast<uint32_t>(table.runs().size())};
-}
+// memory on the device: freed at the end of the call, it goes to no other stream. A single run, which
+// most codecs have, needs none.
+struct OnDevice {
+  OnDevice(const gpu::RunTable& table, c10::Device device) {
+    const std::vector<std::byte> image = table.image();
+    if (!image.empty()) {
+      const at::Tensor host = at::empty({static_cast<int64_t>(image.size())},
+                                        at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+      std::memcpy(host.mutable_data_ptr(), image.data(), image.size());
+      memory = host.to(device, at::kByte, /*non_blocking=*/true);
+      tables = table.tables(static_cast<const std::byte*>(memory.const_data_ptr()));
+    } else {
+      tables = table.tables(nullptr);
+    }
+  }
+  at::Tensor memory;
+  gpu::Tables tables;
+};
 
 unsigned char* bytes_of(const at::Tensor& tensor) {
   return static_cast<unsigned char*>(const_cast<void*>(tensor.const_data_ptr()));
@@ -89,14 +95,13 @@ void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& paylo
   gpu::RunTable table;
   table.add(codec, dtype, 0, 0, count, index, 0, 0);
   const gpu::KernelModule& kernels = kernels_for(here.queue(), load);
-  const at::Tensor runs = upload(table, x.device());
+  const OnDevice runs(table, x.device());
   gpu::EncodeCall call{};
-  call.table = view_of(table, runs);
   call.x = bytes_of(x);
   call.key = key;
   call.type = gpu::type_of(dtype);
   call.messages[0] = bytes_of(payload);
-  kernels.encode(call, here.queue().stream());
+  kernels.encode(runs.tables, call, here.queue().stream());
 }
 
 void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
@@ -115,14 +120,13 @@ void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const
   gpu::RunTable table;
   table.add(codec, wire, 0, 0, count, 0, 0, 0);
   const gpu::KernelModule& kernels = kernels_for(here.queue(), load);
-  const at::Tensor runs = upload(table, y.device());
+  const OnDevice runs(table, y.device());
   gpu::DecodeCall call{};
-  call.table = view_of(table, runs);
   call.y = bytes_of(y);
   call.type = gpu::type_of(dtype);
   call.add = add ? 1 : 0;
   call.messages[0] = bytes_of(payload);
-  kernels.decode(call, here.queue().stream());
+  kernels.decode(runs.tables, call, here.queue().stream());
 }
 
 }  // namespace cgx

@@ -51,8 +51,12 @@ std::unique_ptr<Communicator> GpuCommunicatorFactory::make_shm(const std::string
   std::string why_not = too_short(capacity, engine_options(group_.config, topology), topology,
                                   usual_codec(group_.options->fields, group_.config));
   if (why_not.empty()) {
+    IpcLog log;  // may be called when the group is gone
+    if (group_.logs(LogLevel::kWarn)) {
+      log = [where = group_.title()](const std::string& text) { log_line(where + text); };
+    }
     auto communicator = make_gpu_ipc(lane_.queue(), control, *rendezvous, capacity,
-                                     Deadline::after(group_.timeout()), why_not);
+                                     Deadline::after(group_.timeout()), why_not, std::move(log));
     if (communicator) {
       communicator->call_ranks(members);
       return communicator;

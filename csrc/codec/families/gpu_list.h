@@ -2,6 +2,7 @@
 #pragma once
 
 #include "codec/families/maxmin/gpu/tiles.h"
+#include "codec/families/maxmin/gpu/warps.h"
 #include "codec/families/rotated/gpu/quantizer.h"
 #include "codec/families/trellis/gpu/quantizer.h"
 #include "codec/rotation/gpu/tiles.h"

@@ -2,6 +2,7 @@
 // needs is in stages.h, and what a family does with it in codec/families/<name>/gpu.
 #include "codec/families/gpu_list.h"
 #include "codec/gpu/stages.h"
+#include "codec/gpu/warp.h"
 
 namespace cgx::gpu {
 namespace {
@@ -17,6 +18,53 @@ struct Team {
     return __shfl_xor(value, static_cast<int>(step), 32);
 #else
     return __shfl_xor_sync(0xffffffffu, value, step);
+#endif
+  }
+};
+
+/// Also on AMD, whose warps have 64 lanes and work here as two.
+struct DeviceWarp {
+  template <typename T>
+  struct Own {
+    T value;
+    __device__ __forceinline__ T& operator()(uint32_t) { return value; }
+    __device__ __forceinline__ const T& operator()(uint32_t) const { return value; }
+  };
+
+  template <typename Work>
+  __device__ __forceinline__ void each(const Work& work) {
+    work(threadIdx.x % kLanes);
+  }
+
+  template <typename T>
+  __device__ __forceinline__ Own<T> exchange(const Own<T>& own, uint32_t step) const {
+    return {Team{kLanes}.exchange(own.value, step)};
+  }
+  template <typename T, uint32_t n>
+  __device__ __forceinline__ Own<Array<T, n>> exchange(const Own<Array<T, n>>& own,
+                                                       uint32_t step) const {
+    Own<Array<T, n>> others;
+    CGX_UNROLL for (uint32_t i = 0; i < n; ++i) {
+      others.value[i] = Team{kLanes}.exchange(own.value[i], step);
+    }
+    return others;
+  }
+
+  template <typename T>
+  __device__ __forceinline__ Own<T> take(const Own<T>& own, const Own<uint32_t>& from) const {
+#if defined(__HIPCC__)
+    return {__shfl(own.value, static_cast<int>(from.value), 32)};
+#else
+    return {__shfl_sync(0xffffffffu, own.value, from.value)};
+#endif
+  }
+
+  __device__ __forceinline__ void share() const {
+#if defined(__HIPCC__)
+    __threadfence_block();
+    __builtin_amdgcn_wave_barrier();
+#else
+    __syncwarp();
 #endif
   }
 };
@@ -48,17 +96,17 @@ struct ThreadBlock {
 #define CGX_ARGUMENT(Call) const Call
 #define CGX_CALL(Call) (*(const Call*)__builtin_amdgcn_kernarg_segment_ptr())
 // The block's memory leaves room for no second block on a compute unit of 64 KiB.
-#define CGX_BOUNDS(blocks) __launch_bounds__(kThreads)
+#define CGX_BOUNDS(threads, blocks) __launch_bounds__(threads)
 #else
 #define CGX_ARGUMENT(Call) const __grid_constant__ Call
 #define CGX_CALL(Call) argument
-#define CGX_BOUNDS(blocks) __launch_bounds__(kThreads, blocks)
+#define CGX_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #endif
 
 // `blocks`: number of blocks on a multiprocessor at once. Kernels that sum whole buckets or keep
 // values for error feedback need more registers, so fewer of their blocks fit.
 #define CGX_KERNEL(name, Call, count, stage, blocks)                                \
-  extern "C" __global__ void CGX_BOUNDS(blocks) name(CGX_ARGUMENT(Call) argument) { \
+  extern "C" __global__ void CGX_BOUNDS(kThreads, blocks) name(CGX_ARGUMENT(Call) argument) { \
     __shared__ BlockMemory<KernelFamilies> memory;                                  \
     const Call& call = CGX_CALL(Call);                                              \
     ThreadBlock block;                                                              \
@@ -69,13 +117,47 @@ struct ThreadBlock {
 
 CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage, kBlocks)
 CGX_KERNEL(cgx_decode, DecodeCall, tiles, decode_stage, kBlocks)
-CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage, kBlocks)
+CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage, kBlocks - 1)
 CGX_KERNEL(cgx_long_encode, EncodeCall, long_buckets, long_encode_stage, kBlocks)
 CGX_KERNEL(cgx_long_sum, SumCall, long_buckets, long_sum_stage, kBlocks - 1)
-CGX_KERNEL(cgx_encode_feedback, EncodeCall, tiles, encode_feedback_stage, kBlocks - 2)
-CGX_KERNEL(cgx_sum_feedback, SumCall, tiles, sum_feedback_stage, kBlocks - 2)
+CGX_KERNEL(cgx_encode_feedback, EncodeCall, tiles, encode_feedback_stage, kBlocks - 1)
+CGX_KERNEL(cgx_sum_feedback, SumCall, tiles, sum_feedback_stage, kBlocks - 1)
 CGX_KERNEL(cgx_long_encode_feedback, EncodeCall, long_buckets, long_encode_feedback_stage, kBlocks)
 CGX_KERNEL(cgx_long_sum_feedback, SumCall, long_buckets, long_sum_feedback_stage, kBlocks - 1)
 CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
+
+
+/// The shared memory of a warp's family; none where it has an empty struct for it.
+#define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                            \
+  extern "C" __global__ void CGX_BOUNDS(warps* kLanes, blocks)                               \
+      name(CGX_ARGUMENT(Call) argument) {                                                    \
+    __shared__ typename Family::Memory memory[warps];                                        \
+    const Call& call = CGX_CALL(Call);                                                       \
+    DeviceWarp warp;                                                                         \
+    const uint32_t mine = threadIdx.x / kLanes;                                              \
+    const uint64_t items = call.table.tiles << call.table.split;                             \
+    for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * warps + mine; i < items;           \
+         i += static_cast<uint64_t>(gridDim.x) * warps) {                                    \
+      stage(warp, memory[mine], call, i);                                                    \
+    }                                                                                        \
+  }
+
+/// Encode and decode with a kernel for each type; `blocks`: on a multiprocessor at once.
+#define CGX_TYPED_WARP_KERNELS(family, Family, warps, encoders, decoders)                          \
+  CGX_WARP_KERNEL(cgx_##family##_encode_fp32, EncodeCall, Family,                                  \
+                  Family::encode<Type::kFloat32>, warps, encoders)                                 \
+  CGX_WARP_KERNEL(cgx_##family##_encode_fp16, EncodeCall, Family,                                  \
+                  Family::encode<Type::kFloat16>, warps, encoders)                                 \
+  CGX_WARP_KERNEL(cgx_##family##_encode_bf16, EncodeCall, Family,                                  \
+                  Family::encode<Type::kBFloat16>, warps, encoders)                                \
+  CGX_WARP_KERNEL(cgx_##family##_decode_fp32, DecodeCall, Family,                                  \
+                  Family::decode<Type::kFloat32>, warps, decoders)                                 \
+  CGX_WARP_KERNEL(cgx_##family##_decode_fp16, DecodeCall, Family,                                  \
+                  Family::decode<Type::kFloat16>, warps, decoders)                                 \
+  CGX_WARP_KERNEL(cgx_##family##_decode_bf16, DecodeCall, Family,                                  \
+                  Family::decode<Type::kBFloat16>, warps, decoders)
+
+CGX_TYPED_WARP_KERNELS(maxmin, maxmin::Warps, 4, 5, 8)
+CGX_WARP_KERNEL(cgx_maxmin_sum, SumCall, maxmin::Warps, maxmin::Warps::sum, 4, 3)
 
 }  // namespace cgx::gpu

@@ -22,9 +22,17 @@
 //   kLongBuckets = true
 //   begin_bucket(memory, t)
 //   see(shared, memory, from, n, t)                  the values [from, n) of a tile
-//   end_bucket(memory, run, bucket, message, t)      writes the meta of the bucket
+//   end_bucket(block, memory, run, bucket, message)  writes the meta of the bucket
 //
 // `block` runs the phases: see stages.h. `t` is the number of the thread.
+//
+// A family may have kernels of warps, too, for the runs or the leading values that its gpu_runs gives
+// them (RunTable::append()): a struct with static members in families/<name>/gpu/warps.h, kernels in
+// codec.cu, and a line in warp_kernels.h. families/maxmin/gpu/warps.h is the model:
+//   kFamily    its number
+//   Memory     what the lanes of a warp share; an empty struct: nothing
+//   encode<type>(warp, memory, call, item), decode<type>(...), sum(warp, memory, call, item)
+//              the work of encode_stage() and the others on one item: see part_of() in warp.h
 #pragma once
 
 #include "codec/gpu/tile.h"

@@ -1,9 +1,12 @@
 #include "codec/gpu/kernels.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "codec/gpu/warp.h"
+#include "codec/gpu/warp_kernels.h"
 #include "device/queue.h"
 
 namespace cgx::gpu {
@@ -13,6 +16,13 @@ using device::Driver;
 
 constexpr int kMultiprocessors = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 constexpr int kHipMultiprocessors = 63;
+// Warps on a multiprocessor that hide the way to memory; there is room for more.
+constexpr uint64_t kBusyWarps = 16;
+constexpr uint32_t kMostParts = 2;  // of a tile, as a power of two
+// Blocks of a launch, for each multiprocessor: several times what it has at once, so that the last
+// ones end together.
+constexpr uint64_t kWaves = 16;
+
 }  // namespace
 
 KernelModule::KernelModule(const Driver& driver, const void* image)
@@ -22,63 +32,105 @@ KernelModule::KernelModule(const Driver& driver, const void* image)
   const bool cuda = driver.vendor == device::Vendor::kCuda;
   GPU(driver, device_attribute, &multiprocessors, cuda ? kMultiprocessors : kHipMultiprocessors,
       device);
-  most_blocks_ = static_cast<unsigned>(std::max(multiprocessors, 1)) * kBlocks;
+  multiprocessors_ = static_cast<unsigned>(std::max(multiprocessors, 1));
   GPU(driver, load_module, &module_, image);
-  GPU(driver, get_function, &encode_, module_, "cgx_encode");
-  GPU(driver, get_function, &decode_, module_, "cgx_decode");
-  GPU(driver, get_function, &sum_, module_, "cgx_sum");
-  GPU(driver, get_function, &long_encode_, module_, "cgx_long_encode");
-  GPU(driver, get_function, &encode_feedback_, module_, "cgx_encode_feedback");
-  GPU(driver, get_function, &sum_feedback_, module_, "cgx_sum_feedback");
-  GPU(driver, get_function, &long_encode_feedback_, module_, "cgx_long_encode_feedback");
-  GPU(driver, get_function, &long_sum_feedback_, module_, "cgx_long_sum_feedback");
-  GPU(driver, get_function, &long_sum_, module_, "cgx_long_sum");
-  GPU(driver, get_function, &finite_, module_, "cgx_finite");
+  encode_ = function("cgx_encode");
+  decode_ = function("cgx_decode");
+  sum_ = function("cgx_sum");
+  long_encode_ = function("cgx_long_encode");
+  long_sum_ = function("cgx_long_sum");
+  encode_feedback_ = function("cgx_encode_feedback");
+  sum_feedback_ = function("cgx_sum_feedback");
+  long_encode_feedback_ = function("cgx_long_encode_feedback");
+  long_sum_feedback_ = function("cgx_long_sum_feedback");
+  finite_ = function("cgx_finite");
+  for (const WarpKernels& kernels : kWarpKernels) {
+    const std::string name = str_of("cgx_", kernels.name, "_");
+    OfWarps found{kernels.family, kernels.warps, {}, {}, function(name + "sum")};
+    for (size_t type = 0; type < std::size(kTypeNames); ++type) {
+      const std::string of_type = kernels.typed ? str_of("_", kTypeNames[type]) : "";
+      found.encode[type] = function(name + "encode" + of_type);
+      found.decode[type] = function(name + "decode" + of_type);
+    }
+    warps_.push_back(found);
+  }
 }
 
 KernelModule::~KernelModule() {
   device::release_in(driver_, context_, [this] { driver_.unload_module(module_); });
 }
 
+device::Function KernelModule::function(const std::string& name) const {
+  device::Function found = nullptr;
+  GPU(driver_, get_function, &found, module_, name.c_str());
+  return found;
+}
+
 template <typename Call>
-void KernelModule::launch(device::Function kernel, const Call& call, uint64_t work,
-                          device::Stream stream) const {
+void KernelModule::launch(device::Function kernel, const Call& call, uint64_t work, uint32_t each,
+                          uint32_t threads, device::Stream stream) const {
   if (work == 0) return;
-  const auto blocks = static_cast<unsigned>(std::min<uint64_t>(work, most_blocks_));
+  const auto blocks = static_cast<unsigned>(
+      std::min<uint64_t>((work + each - 1) / each, multiprocessors_ * kWaves));
   void* arguments[] = {const_cast<Call*>(&call)};  // read before the driver returns
-  GPU(driver_, launch_kernel, kernel, blocks, 1, 1, kThreads, 1, 1, 0, stream, arguments, nullptr);
+  GPU(driver_, launch_kernel, kernel, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, nullptr);
 }
 
-void KernelModule::encode(const EncodeCall& call, device::Stream stream) const {
-  const bool feedback = call.feedback.residual != nullptr;
-  launch(feedback ? long_encode_feedback_ : long_encode_, call, call.table.long_buckets, stream);
-  launch(feedback ? encode_feedback_ : encode_, call, call.table.tiles, stream);
+template <typename Call>
+void KernelModule::by_blocks(device::Function kernel, const Table& table, Call& call,
+                             bool long_buckets, device::Stream stream) const {
+  call.table = table;
+  launch(kernel, call, long_buckets ? table.long_buckets : table.tiles, 1, kThreads, stream);
 }
 
-void KernelModule::decode(const DecodeCall& call, device::Stream stream) const {
-  launch(decode_, call, call.table.tiles, stream);
-}
-
-void KernelModule::sum(const SumCall& call, device::Stream stream) const {
-  const bool feedback = call.feedback.residual != nullptr;
-  if (call.encoded != nullptr) {
-    launch(feedback ? long_sum_feedback_ : long_sum_, call, call.table.long_buckets, stream);
+template <typename Call, typename Choose>
+void KernelModule::by_warps(const Tables& tables, Call& call, const Choose& choose,
+                            device::Stream stream) const {
+  for (const Tables::OfWarps& list : tables.warps) {
+    const auto found =
+        std::find_if(warps_.begin(), warps_.end(),
+                     [&](const OfWarps& kernels) { return kernels.family == list.family; });
+    call.table = list.table;
+    // Of few tiles each is shared by warps, for all multiprocessors to have some.
+    while (call.table.split < kMostParts &&
+           call.table.tiles << call.table.split < multiprocessors_ * kBusyWarps) {
+      ++call.table.split;
+    }
+    launch(choose(*found), call, call.table.tiles << call.table.split, found->warps,
+           found->warps * kLanes, stream);
   }
-  launch(feedback ? sum_feedback_ : sum_, call, call.table.tiles, stream);
 }
 
-void KernelModule::finite(const FiniteCall& call, device::Stream stream) const {
-  launch(finite_, call, call.table.tiles, stream);
+void KernelModule::encode(const Tables& tables, EncodeCall call, device::Stream stream) const {
+  if (call.feedback.residual != nullptr) {
+    by_blocks(long_encode_feedback_, tables.all, call, true, stream);
+    return by_blocks(encode_feedback_, tables.all, call, false, stream);
+  }
+  const auto type = static_cast<size_t>(call.type);
+  by_warps(tables, call, [&](const OfWarps& kernels) { return kernels.encode[type]; }, stream);
+  by_blocks(long_encode_, tables.rest, call, true, stream);
+  by_blocks(encode_, tables.rest, call, false, stream);
 }
 
-DeviceTable::DeviceTable(const Driver& driver, const RunTable& table, device::Stream stream)
-    : runs_(table.runs()),
-      memory_(device::allocate_device(driver, runs_.size() * sizeof(CodecRun))),
-      tiles_(table.tiles()),
-      long_buckets_(table.long_buckets()) {
-  if (runs_.empty()) return;
-  GPU(driver, copy_to_device_async, reinterpret_cast<device::Pointer>(memory_.get()), runs_.data(),
-      runs_.size() * sizeof(CodecRun), stream);
+void KernelModule::decode(const Tables& tables, DecodeCall call, device::Stream stream) const {
+  const auto type = static_cast<size_t>(call.type);
+  by_warps(tables, call, [&](const OfWarps& kernels) { return kernels.decode[type]; }, stream);
+  by_blocks(decode_, tables.rest, call, false, stream);
+}
+
+void KernelModule::sum(const Tables& tables, SumCall call, device::Stream stream) const {
+  const bool encodes = call.encoded != nullptr;
+  if (call.feedback.residual != nullptr) {
+    if (encodes) by_blocks(long_sum_feedback_, tables.all, call, true, stream);
+    return by_blocks(sum_feedback_, tables.all, call, false, stream);
+  }
+  by_warps(tables, call, [](const OfWarps& kernels) { return kernels.sum; }, stream);
+  if (encodes) by_blocks(long_sum_, tables.rest, call, true, stream);
+  by_blocks(sum_, tables.rest, call, false, stream);
+}
+
+void KernelModule::finite(const Tables& tables, FiniteCall call, device::Stream stream) const {
+  by_blocks(finite_, tables.all, call, false, stream);
 }
 
 }  // namespace cgx::gpu

@@ -14,7 +14,8 @@ namespace cgx::gpu {
 
 /// The kernels, loaded into one context. Functions run in that context, which must be current, and
 /// put their work on `stream`. Pointers in calls are the device's; tables and lists of pointers
-/// have to stay until the work is done. ResourceError: the driver refused a call.
+/// have to stay until the work is done. A call's table is set here. ResourceError: the driver
+/// refused a call.
 class KernelModule {
  public:
   /// `image`: a fatbin or PTX text with the kernels. Loads it into the current context.
@@ -23,15 +24,30 @@ class KernelModule {
   KernelModule(const KernelModule&) = delete;
   KernelModule& operator=(const KernelModule&) = delete;
 
-  void encode(const EncodeCall& call, device::Stream stream) const;
-  void decode(const DecodeCall& call, device::Stream stream) const;
-  void sum(const SumCall& call, device::Stream stream) const;
-  void finite(const FiniteCall& call, device::Stream stream) const;
+  void encode(const Tables& tables, EncodeCall call, device::Stream stream) const;
+  void decode(const Tables& tables, DecodeCall call, device::Stream stream) const;
+  void sum(const Tables& tables, SumCall call, device::Stream stream) const;
+  void finite(const Tables& tables, FiniteCall call, device::Stream stream) const;
 
  private:
+  /// Of warps: of a family; by type of the values, or one for all.
+  struct OfWarps {
+    uint8_t family;
+    uint32_t warps;  // of a block
+    device::Function encode[3], decode[3], sum;
+  };
+
+  device::Function function(const std::string& name) const;
   template <typename Call>
-  void launch(device::Function kernel, const Call& call, uint64_t work,
-              device::Stream stream) const;
+  void launch(device::Function kernel, const Call& call, uint64_t work, uint32_t each,
+              uint32_t threads, device::Stream stream) const;
+  template <typename Call>
+  void by_blocks(device::Function kernel, const Table& table, Call& call, bool long_buckets,
+                 device::Stream stream) const;
+  /// choose(of_warps): the kernel.
+  template <typename Call, typename Choose>
+  void by_warps(const Tables& tables, Call& call, const Choose& choose,
+                device::Stream stream) const;
 
   const device::Driver& driver_;
   device::Context context_ = nullptr;
@@ -41,24 +57,8 @@ class KernelModule {
   // With error feedback.
   device::Function encode_feedback_ = nullptr, sum_feedback_ = nullptr;
   device::Function long_encode_feedback_ = nullptr, long_sum_feedback_ = nullptr;
-  unsigned most_blocks_ = 1;
-};
-
-/// A table of runs on the device.
-class DeviceTable {
- public:
-  /// Copied on `stream`.
-  DeviceTable(const device::Driver& driver, const RunTable& table, device::Stream stream);
-
-  Table view() const {
-    return {reinterpret_cast<const CodecRun*>(memory_.get()), tiles_, long_buckets_,
-            static_cast<uint32_t>(runs_.size())};
-  }
-
- private:
-  std::vector<CodecRun> runs_;  // stays: the copy reads it later
-  std::shared_ptr<std::byte> memory_;
-  uint64_t tiles_ = 0, long_buckets_ = 0;
+  std::vector<OfWarps> warps_;
+  unsigned multiprocessors_ = 1;
 };
 
 }  // namespace cgx::gpu

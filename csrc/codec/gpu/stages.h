@@ -17,13 +17,6 @@
 
 namespace cgx::gpu {
 
-struct Table {
-  const CodecRun* runs;
-  uint64_t tiles;
-  uint64_t long_buckets;
-  uint32_t n_runs;
-};
-
 /// Error feedback (reduce/schedule/residual.h). A run's `index` is its place in the residual.
 struct Feedback {
   enum class Keep : uint8_t { kNothing, kSet, kAdd };
@@ -82,12 +75,12 @@ template <Needs needs = Needs::kAll, typename Block, typename Families>
 CGX_HD void decode_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                         const unsigned char* message, bool add) {
   Shared& shared = memory.shared;
-  if (tile.run->family == kRaw) {
+  if (tile.run.family == kRaw) {
     return block.phase([&](uint32_t t) {
-      load_phase(shared, tile, message + tile.raw_at(), tile.run->wire, add, t);
+      load_phase(shared, tile, message + tile.raw_at(), tile.run.wire, add, t);
     });
   }
-  Families::template with<needs>(tile.run->family, memory.family, [&](auto family, auto& own) {
+  Families::template with<needs>(tile.run.family, memory.family, [&](auto family, auto& own) {
     decltype(family)::decode(block, shared, own, tile, message, add);
   });
 }
@@ -97,12 +90,12 @@ template <typename Block, typename Families>
 CGX_HD void encode_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                         RandomKey key, unsigned char* message) {
   Shared& shared = memory.shared;
-  if (tile.run->family == kRaw) {
+  if (tile.run.family == kRaw) {
     return block.phase(
-        [&](uint32_t t) { store_phase(shared, tile, message + tile.raw_at(), tile.run->wire, t); });
+        [&](uint32_t t) { store_phase(shared, tile, message + tile.raw_at(), tile.run.wire, t); });
   }
   Families::template with<Needs::kAll>(
-      tile.run->family, memory.family, [&](auto family, auto& own) {
+      tile.run.family, memory.family, [&](auto family, auto& own) {
         decltype(family)::encode(block, shared, own, tile, key, message);
       });
 }
@@ -111,9 +104,9 @@ CGX_HD void encode_tile(Block& block, BlockMemory<Families>& memory, const Tile&
 template <typename Block, typename Families>
 CGX_HD void decode_encoded_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                                 const unsigned char* message) {
-  if (tile.run->family == kRaw) return decode_tile(block, memory, tile, message, false);
+  if (tile.run.family == kRaw) return decode_tile(block, memory, tile, message, false);
   Families::template with<Needs::kAll>(
-      tile.run->family, memory.family, [&](auto family, auto& own) {
+      tile.run.family, memory.family, [&](auto family, auto& own) {
         decltype(family)::decode_again(block, memory.shared, own, tile);
       });
 }
@@ -171,8 +164,8 @@ CGX_HD void keep_error(Block& block, const Shared& shared, const Tile& tile,
 template <bool with_feedback, typename Block, typename Families>
 CGX_HD void encode_one_tile(Block& block, BlockMemory<Families>& memory, const EncodeCall& call,
                             uint64_t number) {
-  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
-  unsigned char* message = call.messages[tile.run->message];
+  const Tile tile = tile_of(call.table, number);
+  unsigned char* message = call.messages[tile.run.message];
   load_own<with_feedback>(block, memory.shared, tile, call.x + tile.value_at(call.type), call.type,
                           false, call.feedback);
   if constexpr (!with_feedback) return encode_tile(block, memory, tile, call.key, message);
@@ -198,12 +191,12 @@ CGX_HD void encode_feedback_stage(Block& block, BlockMemory<Families>& memory,
 template <typename Block, typename Families>
 CGX_HD void decode_stage(Block& block, BlockMemory<Families>& memory, const DecodeCall& call,
                          uint64_t number) {
-  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  const Tile tile = tile_of(call.table, number);
   unsigned char* y = call.y + tile.value_at(call.type);
   if (call.add) {
     block.phase([&](uint32_t t) { load_phase(memory.shared, tile, y, call.type, false, t); });
   }
-  decode_tile(block, memory, tile, call.messages[tile.run->message], call.add);
+  decode_tile(block, memory, tile, call.messages[tile.run.message], call.add);
   block.phase([&](uint32_t t) { store_phase(memory.shared, tile, y, call.type, t); });
 }
 
@@ -244,10 +237,11 @@ CGX_HD void long_bucket(Block& block, const Shared& shared, Memory& own, const C
     const uint32_t from = first < start ? static_cast<uint32_t>(start - first) : 0;
     block.phase([&](uint32_t t) { Family::see(shared, own, from, tile.n, t); });
   }
-  block.phase([&](uint32_t t) { Family::end_bucket(own, run, bucket, message, t); });
+  Family::end_bucket(block, own, run, bucket, message);
 }
 
-CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
+CGX_HD CodecRun long_run(const Table& table, uint64_t number) {
+  if (table.n_runs == 1) return table.only;
   uint32_t low = 0, high = table.n_runs;  // the last run whose first bucket is not behind `number`
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
@@ -261,7 +255,7 @@ CGX_HD const CodecRun& long_run(const Table& table, uint64_t number) {
 template <bool with_feedback, typename Block, typename Families>
 CGX_HD void encode_long_bucket(Block& block, BlockMemory<Families>& memory, const EncodeCall& call,
                                uint64_t number) {
-  const CodecRun& run = long_run(call.table, number);
+  const CodecRun run = long_run(call.table, number);
   const auto fill = [&](const Tile& tile) {
     load_own<with_feedback>(block, memory.shared, tile, call.x + tile.value_at(call.type),
                             call.type, false, call.feedback);
@@ -275,7 +269,7 @@ CGX_HD void encode_long_bucket(Block& block, BlockMemory<Families>& memory, cons
 template <bool with_feedback, typename Block, typename Families>
 CGX_HD void sum_long_bucket(Block& block, BlockMemory<Families>& memory, const SumCall& call,
                             uint64_t number) {
-  const CodecRun& run = long_run(call.table, number);
+  const CodecRun run = long_run(call.table, number);
   const auto fill = [&](const Tile& tile) {
     sum_tile<with_feedback, Needs::kLongBuckets>(block, memory, call, tile);
   };
@@ -310,7 +304,7 @@ CGX_HD void long_sum_feedback_stage(Block& block, BlockMemory<Families>& memory,
 template <typename Block, typename Families>
 CGX_HD void sum_stage(Block& block, BlockMemory<Families>& memory, const SumCall& call,
                       uint64_t number) {
-  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  const Tile tile = tile_of(call.table, number);
   sum_tile<false>(block, memory, call, tile);
   if (call.encoded != nullptr) encode_tile(block, memory, tile, call.key, call.encoded);
   if (call.y == nullptr) return;
@@ -322,7 +316,7 @@ CGX_HD void sum_stage(Block& block, BlockMemory<Families>& memory, const SumCall
 template <typename Block, typename Families>
 CGX_HD void sum_feedback_stage(Block& block, BlockMemory<Families>& memory, const SumCall& call,
                                uint64_t number) {
-  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  const Tile tile = tile_of(call.table, number);
   typename Block::Kept kept;
   sum_tile<true>(block, memory, call, tile);
   keep_values(block, memory.shared, tile, kept);
@@ -342,7 +336,7 @@ template <typename Block, typename Families>
 CGX_HD void finite_stage(Block& block, BlockMemory<Families>& memory, const FiniteCall& call,
                          uint64_t number) {
   Shared& shared = memory.shared;
-  const Tile tile = tile_of(call.table.runs, call.table.n_runs, number);
+  const Tile tile = tile_of(call.table, number);
   block.phase([&](uint32_t t) {
     load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
   });

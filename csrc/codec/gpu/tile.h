@@ -9,10 +9,13 @@
 #include "codec/ops/random.h"
 
 // Before a loop whose counter has to be known to a kernel's compiler: its arrays stay in registers.
+// CGX_LOOP: before one that is taken seldom and shall stay small.
 #if defined(CGX_DEVICE_COMPILER)
 #define CGX_UNROLL _Pragma("unroll")
+#define CGX_LOOP _Pragma("unroll 1")
 #else
 #define CGX_UNROLL
+#define CGX_LOOP
 #endif
 
 namespace cgx::gpu {
@@ -33,14 +36,14 @@ struct Shared {
 
 /// The part of a run that a tile covers.
 struct Tile {
-  const CodecRun* run;
+  CodecRun run;      // a copy: memory would be read again behind every barrier
   uint64_t first;    // value of the run
   uint32_t n;        // values
   uint64_t bucket;   // of the first value
   uint32_t buckets;  // begun or continued here
 
-  CGX_HD uint32_t code_bytes() const { return (n * run->bits + 7) / 8; }
-  CGX_HD uint64_t codes_at() const { return run->codes + first / 8 * run->bits; }
+  CGX_HD uint32_t code_bytes() const { return (n * run.bits + 7) / 8; }
+  CGX_HD uint64_t codes_at() const { return run.codes + first / 8 * run.bits; }
   /// Bytes from the start of a tensor, and of the message, to the first value.
   CGX_HD uint64_t value_at(Type type) const;
   CGX_HD uint64_t sum_at(Type type) const;
@@ -48,35 +51,37 @@ struct Tile {
   CGX_HD uint64_t residual_at(Type type) const;
 };
 
+/// The values [first, first + n) of a run, also of one whose buckets cross them.
 CGX_HD Tile tile_in(const CodecRun& run, uint64_t first, uint32_t n) {
-  if (run.bucket == 0) return {&run, first, n, 0, 0};
+  if (run.bucket == 0) return {run, first, n, 0, 0};
   const uint64_t bucket = first / run.bucket;
   const uint64_t last = (first + n - 1) / run.bucket;
-  return {&run, first, n, bucket, static_cast<uint32_t>(last - bucket + 1)};
+  return {run, first, n, bucket, static_cast<uint32_t>(last - bucket + 1)};
 }
 
-CGX_HD Tile tile_of(const CodecRun* runs, uint32_t n_runs, uint64_t number) {
-  uint32_t low = 0, high = n_runs;  // the last run whose first tile is not behind `number`
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (runs[middle].first_tile <= number) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  const CodecRun& run = runs[low];
-  const uint64_t first = (number - run.first_tile) * run.tile;
+CGX_HD CodecRun run_of(const Table& table, uint64_t tile) {
+  return table.n_runs == 1 ? table.only : table.runs[table.run_of_tile[tile]];
+}
+
+CGX_HD Tile tile_of(const Table& table, uint64_t number) {
+  const CodecRun run = run_of(table, number);
+  const uint64_t index = number - run.first_tile;
+  const uint64_t first = run.start + index * run.tile;
   const uint64_t left = run.count - first;
-  return tile_in(run, first, static_cast<uint32_t>(left < run.tile ? left : run.tile));
+  const uint32_t n = left < run.tile ? static_cast<uint32_t>(left) : run.tile;
+  if (run.tile_buckets == 0) return tile_in(run, first, n);
+  // Without a division of 64 bits, which takes a GPU a hundred instructions.
+  const uint32_t bucket = static_cast<uint32_t>(run.bucket);
+  const uint32_t buckets = n == run.tile ? run.tile_buckets : (n + bucket - 1) / bucket;
+  return {run, first, n, run.first_bucket + index * run.tile_buckets, buckets};
 }
 
 CGX_HD uint32_t size_of(Type type) { return type == Type::kFloat32 ? 4 : 2; }
 
-CGX_HD uint64_t Tile::value_at(Type type) const { return (run->value + first) * size_of(type); }
-CGX_HD uint64_t Tile::sum_at(Type type) const { return (run->sum + first) * size_of(type); }
-CGX_HD uint64_t Tile::residual_at(Type type) const { return (run->index + first) * size_of(type); }
-CGX_HD uint64_t Tile::raw_at() const { return run->codes + first * size_of(run->wire); }
+CGX_HD uint64_t Tile::value_at(Type type) const { return (run.value + first) * size_of(type); }
+CGX_HD uint64_t Tile::sum_at(Type type) const { return (run.sum + first) * size_of(type); }
+CGX_HD uint64_t Tile::residual_at(Type type) const { return (run.index + first) * size_of(type); }
+CGX_HD uint64_t Tile::raw_at() const { return run.codes + first * size_of(run.wire); }
 
 /// `bytes` (2 or 4) of any alignment: raw values behind codes start at any byte.
 CGX_HD uint32_t load_word(const unsigned char* from, uint32_t bytes) {
@@ -115,23 +120,39 @@ struct alignas(16) Vector {
   uint32_t words[4];
 };
 
-CGX_HD bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % sizeof(Vector) == 0; }
+CGX_HD bool aligned(const void* p, uint32_t bytes = sizeof(Vector)) {
+  return reinterpret_cast<uintptr_t>(p) % bytes == 0;
+}
 
-/// Copies bytes, 16 at a time where both ends allow it.
-CGX_HD void copy_bytes(unsigned char* to, const unsigned char* from, uint32_t bytes, uint32_t t) {
-  uint32_t done = 0;
-  if (aligned(to) && aligned(from)) {
-    const uint32_t vectors = bytes / sizeof(Vector);
-    for (uint32_t i = t; i < vectors; i += kThreads) {
-      reinterpret_cast<Vector*>(to)[i] = reinterpret_cast<const Vector*>(from)[i];
-    }
-    done = vectors * static_cast<uint32_t>(sizeof(Vector));
+template <typename Word>
+CGX_HD void copy_words(unsigned char* to, const unsigned char* from, uint32_t bytes, uint32_t t) {
+  const uint32_t words = bytes / sizeof(Word);
+  for (uint32_t i = t; i < words; i += kThreads) {
+    reinterpret_cast<Word*>(to)[i] = reinterpret_cast<const Word*>(from)[i];
   }
-  for (uint32_t i = done + t; i < bytes; i += kThreads) to[i] = from[i];
+  for (uint32_t i = words * static_cast<uint32_t>(sizeof(Word)) + t; i < bytes; i += kThreads) {
+    to[i] = from[i];
+  }
+}
+
+/// Copies bytes, 16 at a time where both ends allow it, else 8, else one.
+CGX_HD void copy_bytes(unsigned char* to, const unsigned char* from, uint32_t bytes, uint32_t t) {
+  if (aligned(to) && aligned(from)) return copy_words<Vector>(to, from, bytes, t);
+  if (aligned(to, 8) && aligned(from, 8)) return copy_words<uint64_t>(to, from, bytes, t);
+  copy_words<unsigned char>(to, from, bytes, t);
+}
+
+/// Values from `from` on that come before the first one at a multiple of 16 bytes; all n where none
+/// does, since values do not lie at multiples of their size.
+CGX_HD uint32_t head_of(const unsigned char* from, uint32_t bytes, uint32_t n) {
+  if (!aligned(from, bytes)) return n;
+  const uint32_t past = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % sizeof(Vector));
+  const uint32_t head = past == 0 ? 0 : (sizeof(Vector) - past) / bytes;
+  return head < n ? head : n;
 }
 
 /// The values in 16 bytes, at first + [0 .. 4) or [0 .. 8), or added to them.
-CGX_HD void put_vector(const Vector& vector, Type type, bool add, Values& values, uint32_t first) {
+CGX_HD void put_vector(Vector vector, Type type, bool add, Values& values, uint32_t first) {
   auto put = [&](uint32_t i, float x) {
     float& y = values[first + i];
     y = add ? rn_add(y, x) : x;
@@ -159,14 +180,18 @@ CGX_HD Vector get_vector(const Values& values, uint32_t first, Type type) {
 CGX_HD void load_phase(Shared& shared, const Tile& tile, const unsigned char* from, Type type,
                        bool add, uint32_t t) {
   const uint32_t bytes = size_of(type), each = sizeof(Vector) / bytes;
-  const uint32_t vectors = aligned(from) ? tile.n / each : 0;
+  const uint32_t head = head_of(from, bytes, tile.n), vectors = (tile.n - head) / each;
   for (uint32_t v = t; v < vectors; v += kThreads) {
-    put_vector(reinterpret_cast<const Vector*>(from)[v], type, add, shared.values, v * each);
+    // By value: a reference would be read word by word.
+    const Vector vector = reinterpret_cast<const Vector*>(from + head * bytes)[v];
+    put_vector(vector, type, add, shared.values, head + v * each);
   }
-  for (uint32_t i = vectors * each + t; i < tile.n; i += kThreads) {
+  const auto load_one = [&](uint32_t i) {
     const float x = widen(load_word(from + i * bytes, bytes), type);
     shared.values[i] = add ? rn_add(shared.values[i], x) : x;
-  }
+  };
+  for (uint32_t i = t; i < head; i += kThreads) load_one(i);
+  for (uint32_t i = head + vectors * each + t; i < tile.n; i += kThreads) load_one(i);
 }
 
 /// The sums of two tensors' values into shared.values, or added to them. `residual` is the memory of
@@ -188,20 +213,23 @@ CGX_HD void load_with_residual_phase(Shared& shared, const Tile& tile, const uns
 CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* to, Type type,
                         uint32_t t) {
   const uint32_t bytes = size_of(type), each = sizeof(Vector) / bytes;
-  const uint32_t vectors = aligned(to) ? tile.n / each : 0;
+  const uint32_t head = head_of(to, bytes, tile.n), vectors = (tile.n - head) / each;
   for (uint32_t v = t; v < vectors; v += kThreads) {
-    reinterpret_cast<Vector*>(to)[v] = get_vector(shared.values, v * each, type);
+    reinterpret_cast<Vector*>(to + head * bytes)[v] =
+        get_vector(shared.values, head + v * each, type);
   }
-  for (uint32_t i = vectors * each + t; i < tile.n; i += kThreads) {
+  const auto store_one = [&](uint32_t i) {
     store_word(to + i * bytes, bytes, narrow(shared.values[i], type));
-  }
+  };
+  for (uint32_t i = t; i < head; i += kThreads) store_one(i);
+  for (uint32_t i = head + vectors * each + t; i < tile.n; i += kThreads) store_one(i);
 }
 
 CGX_HD bool is_finite(float x) { return (as_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
 /// True if the thread's values stay finite in the wire type of the tile's run.
 CGX_HD bool all_finite_phase(const Shared& shared, const Tile& tile, uint32_t t) {
-  const Type wire = tile.run->family == kRaw ? tile.run->wire : Type::kFloat32;
+  const Type wire = tile.run.family == kRaw ? tile.run.wire : Type::kFloat32;
   bool finite = true;
   for (uint32_t i = t; i < tile.n; i += kThreads) {
     finite = finite && is_finite(widen(narrow(shared.values[i], wire), wire));

@@ -142,7 +142,8 @@ void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecR
   coded.own[0] = static_cast<uint8_t>(config.get("scale"));
   coded.meta = payload + kKeyBytes;
   coded.codes = coded.meta + (run.count + coded.bucket - 1) / coded.bucket * sizeof(float);
-  coded.tile = std::max<uint64_t>(coded.bucket, gpu::kTile);
+  coded.tile = static_cast<uint32_t>(std::max<uint64_t>(coded.bucket, gpu::kTile));
+  coded.tile_buckets = static_cast<uint32_t>(coded.tile / coded.bucket);
   table.append(coded);
 }
 

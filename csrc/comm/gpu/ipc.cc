@@ -11,11 +11,8 @@
 namespace cgx {
 namespace {
 
-using device::Driver;
-using device::OwnEvent;
 using device::Queue;
 
-constexpr unsigned kLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS; HIP has the same
 constexpr std::chrono::milliseconds kLeaveWait{500};
 // Payloads are aligned as the kernels want them: 64 bytes.
 constexpr size_t kShift = 64 - Communicator::kPayloadOffset;
@@ -27,131 +24,13 @@ struct MessagePlace {
 };
 static_assert(kIpcControlBytes == Communicator::kPayloadOffset + sizeof(MessagePlace));
 
-// Layout of a rank's memory: its inbox, then its broadcasts.
-struct IpcLayout {
-  size_t size, slots, stride;
-
-  IpcLayout(int ranks, int in_flight, size_t capacity)
-      : size(static_cast<size_t>(ranks)),
-        slots(static_cast<size_t>(in_flight)),
-        stride((capacity + kShift + 63) / 64 * 64) {}
-
-  size_t inbox(size_t sender, size_t slot) const { return (sender * slots + slot) * stride; }
-  size_t outbox(size_t slot) const { return (size * slots + slot) * stride; }
-  // Whole pages of the driver: others would be shown what else lies in the last one.
-  size_t bytes() const {
-    constexpr size_t kPage = size_t{2} << 20;
-    return ((size + 1) * slots * stride + kPage - 1) / kPage * kPage;
-  }
-};
-
-// The text that a rank sends to the others: handles of its memory and events.
-class HandleWriter {
- public:
-  void add(const void* bytes, size_t n) { text_.append(static_cast<const char*>(bytes), n); }
-  std::string text() const { return text_; }
-
- private:
-  std::string text_;
-};
-
-class HandleReader {
- public:
-  explicit HandleReader(std::string text) : text_(std::move(text)) {}
-  template <typename T>
-  T take() {
-    T value;
-    if (at_ + sizeof value > text_.size()) {
-      throw MismatchError("handles of a peer's GPU memory are too short");
-    }
-    std::memcpy(&value, text_.data() + at_, sizeof value);
-    at_ += sizeof value;
-    return value;
-  }
-
- private:
-  std::string text_;
-  size_t at_ = 0;
-};
-
-// A peer's memory, opened here.
-class PeerMemory {
- public:
-  PeerMemory(const Queue& queue, const device::IpcMemory& handle) : queue_(&queue) {
-    GPU(queue.driver(), open_ipc_memory, &memory_, handle, kLazyPeerAccess);
-  }
-  ~PeerMemory() {
-    if (memory_ == 0) return;
-    const Driver& driver = queue_->driver();
-    device::release_in(driver, queue_->context(), [&] { driver.close_ipc_memory(memory_); });
-  }
-  PeerMemory(PeerMemory&& other) noexcept
-      : queue_(other.queue_), memory_(std::exchange(other.memory_, 0)) {}
-  PeerMemory& operator=(PeerMemory&&) = delete;
-
-  std::byte* data() const { return reinterpret_cast<std::byte*>(memory_); }
-
- private:
-  const Queue* queue_;
-  device::Pointer memory_ = 0;
-};
-
-// The memory and events of all ranks, as this one sees them.
-struct GroupMemory {
-  struct PeerSide {
-    PeerMemory memory;
-    std::vector<OwnEvent> ready;     // by slot: the peer's message is written
-    std::vector<OwnEvent> consumed;  // by slot: the peer has read this rank's message
-  };
-
-  GroupMemory(const Queue& queue, const IpcLayout& layout)
-      : memory(device::allocate_device(queue.driver(), layout.bytes())) {
-    for (size_t slot = 0; slot < layout.slots; ++slot) ready.emplace_back(queue.driver(), true);
-    for (size_t i = 0; i < layout.size * layout.slots; ++i) {
-      consumed.emplace_back(queue.driver(), true);
-    }
-  }
-
-  std::string handles(const Queue& queue) const {
-    HandleWriter shown;
-    device::IpcMemory handle{};
-    GPU(queue.driver(), get_ipc_memory, &handle, reinterpret_cast<device::Pointer>(memory.get()));
-    shown.add(&handle, sizeof handle);
-    for (const std::vector<OwnEvent>* events : {&ready, &consumed}) {
-      for (const OwnEvent& event : *events) {
-        device::IpcEvent one{};
-        GPU(queue.driver(), get_ipc_event, &one, event.get());
-        shown.add(&one, sizeof one);
-      }
-    }
-    return shown.text();
-  }
-
-  void open(const Queue& queue, const IpcLayout& layout, size_t rank, const std::string& handles) {
-    HandleReader reader(handles);
-    PeerSide peer{PeerMemory(queue, reader.take<device::IpcMemory>()), {}, {}};
-    for (size_t slot = 0; slot < layout.slots; ++slot) {
-      peer.ready.emplace_back(queue.driver(), reader.take<device::IpcEvent>());
-    }
-    for (size_t of = 0; of < layout.size; ++of) {
-      for (size_t slot = 0; slot < layout.slots; ++slot) {
-        const auto handle = reader.take<device::IpcEvent>();
-        if (of == rank) peer.consumed.emplace_back(queue.driver(), handle);
-      }
-    }
-    peers.push_back(std::make_unique<PeerSide>(std::move(peer)));
-  }
-
-  std::shared_ptr<std::byte> memory;
-  std::vector<OwnEvent> ready;     // by slot: this rank's messages are written
-  std::vector<OwnEvent> consumed;  // by sender and slot: this rank has read the message
-  std::vector<std::unique_ptr<PeerSide>> peers;
-};
+// Bytes between two messages.
+size_t stride_of(size_t capacity) { return (capacity + kShift + 63) / 64 * 64; }
 
 class GpuIpc final : public Communicator {
  public:
   GpuIpc(const Queue& queue, std::unique_ptr<Communicator> control, const IpcLayout& layout,
-         size_t capacity, std::unique_ptr<GroupMemory> shared)
+         size_t capacity, std::unique_ptr<IpcGroupMemory> shared)
       : queue_(queue),
         control_(std::move(control)),
         layout_(layout),
@@ -161,13 +40,18 @@ class GpuIpc final : public Communicator {
         shown_(layout.size) {}
 
   ~GpuIpc() override {
-    // Work of this rank that is still on its stream uses the memory.
-    if (!queue_.finish("the last messages of a group")) return;
+    // Work of this rank that is still on its stream uses the memory, also that of peers.
+    if (!queue_.finish("the last messages of a group")) {
+      shared_->not_closed(str_of("rank ", called(rank()), ": its stream does not come to its end"));
+      shared_->keep_everything();
+      return;
+    }
+    shared_->close_peers();
     try {
-      shared_->peers.clear();
       leave();
-    } catch (const std::exception&) {
-      // A peer is late, gone, or somewhere else.
+      shared_->closed_by_peers();
+    } catch (const std::exception& e) {  // a peer is late, gone, or somewhere else
+      shared_->not_closed(e.what());
     }
   }
 
@@ -208,7 +92,7 @@ class GpuIpc final : public Communicator {
     std::byte* header = control_->open_broadcast(bytes > 0 ? kIpcControlBytes : 0, deadline);
     begin_exchange();
     if (bytes == 0) return nullptr;
-    broadcast_ = shared_->memory.get() + layout_.outbox(slot()) + kShift;
+    broadcast_ = shared_->memory() + layout_.outbox(slot()) + kShift;
     for (int p = 0; p < size(); ++p) {
       if (p != rank()) opened_.push_back({p, broadcast_, header, bytes});
     }
@@ -232,7 +116,7 @@ class GpuIpc final : public Communicator {
       const MessagePlace place{sent.bytes, slot()};
       std::memcpy(sent.header + kPayloadOffset, &place, sizeof place);
     }
-    if (!opened_.empty()) queue_.record(shared_->ready[slot()]);
+    if (!opened_.empty()) queue_.record(shared_->ready(slot()));
     control_->post(deadline);
     if (opened_.empty()) return;
     receivers_[slot()].clear();
@@ -259,7 +143,7 @@ class GpuIpc final : public Communicator {
     queue_.wait_for(this->peer(static_cast<size_t>(peer)).ready[place.slot]);
     shown_[static_cast<size_t>(peer)] = place.slot;
     const size_t offset = layout_.inbox(static_cast<size_t>(peer), place.slot);
-    return {shared_->memory.get() + offset + kShift, place.bytes, control.data};
+    return {shared_->memory() + offset + kShift, place.bytes, control.data};
   }
 
   Message peek(int peer, const Deadline& deadline) override {
@@ -270,7 +154,7 @@ class GpuIpc final : public Communicator {
 
   void release(int peer) override {
     const auto from = static_cast<size_t>(peer);
-    queue_.record(shared_->consumed[from * layout_.slots + shown_[from]]);
+    queue_.record(shared_->consumed(from, shown_[from]));
     control_->release(peer);
   }
 
@@ -295,8 +179,8 @@ class GpuIpc final : public Communicator {
 
   size_t slot() const { return exchange_ % layout_.slots; }
 
-  const GroupMemory::PeerSide& peer(size_t rank) const {
-    return *shared_->peers[rank < static_cast<size_t>(this->rank()) ? rank : rank - 1];
+  const IpcGroupMemory::Peer& peer(size_t rank) const {
+    return shared_->peer(rank < static_cast<size_t>(this->rank()) ? rank : rank - 1);
   }
 
   // Address of this exchange's message in a peer's memory.
@@ -304,8 +188,8 @@ class GpuIpc final : public Communicator {
     return peer(to).memory.data() + layout_.inbox(static_cast<size_t>(rank()), slot());
   }
 
-  // Memory must be freed after the peers have closed it: each sends a message of a header alone
-  // when it has. Peers that leave later are waited for, at most kLeaveWait.
+  // Tells the peers, by a message of a header alone, that this rank has closed their memory, and
+  // waits until all of them have said the same, at most kLeaveWait.
   void leave() {
     const Deadline soon = Deadline::after(kLeaveWait);
     std::byte* header = control_->open_broadcast(kPayloadOffset, soon);
@@ -313,14 +197,18 @@ class GpuIpc final : public Communicator {
     control_->post(soon);
     for (int p = 0; p < size(); ++p) {
       if (p == rank()) continue;
-      control_->receive(p, soon);
-      control_->release(p);
+      // A message that this rank has not read says nothing of what the peer has open.
+      for (bool left = false; !left; control_->release(p)) {
+        left = is_goodbye(control_->receive(p, soon));
+      }
     }
   }
 
+  static bool is_goodbye(const Message& control) { return control.bytes == kPayloadOffset; }
+
   // PeerLostError for the message of a peer that has left.
   void check_here(const Message& control, int peer) const {
-    if (control.bytes != kPayloadOffset) return;
+    if (!is_goodbye(control)) return;
     throw PeerLostError(str_of("rank ", called(rank()), " waited for rank ", called(peer),
                                " to send a message: it has closed its communicator"));
   }
@@ -351,7 +239,7 @@ class GpuIpc final : public Communicator {
   const std::unique_ptr<Communicator> control_;
   const IpcLayout layout_;
   const size_t capacity_;
-  const std::unique_ptr<GroupMemory> shared_;
+  const std::unique_ptr<IpcGroupMemory> shared_;
   std::vector<std::vector<int>> receivers_;  // by slot, of the exchange that used it last
   std::vector<uint64_t> shown_;              // by peer: the slot of the message that is shown
   std::vector<size_t> control_bytes_;
@@ -378,33 +266,40 @@ std::string first_error(Rendezvous& rendezvous, const std::string& step, int ran
 std::unique_ptr<Communicator> make_gpu_ipc(const Queue& queue,
                                            std::unique_ptr<Communicator>& control,
                                            Rendezvous& rendezvous, size_t capacity,
-                                           const Deadline& deadline, std::string& why_not) {
+                                           const Deadline& deadline, std::string& why_not,
+                                           IpcLog log) {
   const int rank = control->rank(), size = control->size();
-  const IpcLayout layout(size, control->in_flight(), capacity);
+  const IpcLayout layout(size, control->in_flight(), stride_of(capacity));
   const device::InContext here(queue.driver(), queue.context());
-  std::unique_ptr<GroupMemory> shared;
-  std::string handles, error;
+  std::unique_ptr<IpcGroupMemory> shared;
+  std::string error;
   try {
-    shared = std::make_unique<GroupMemory>(queue, layout);
-    handles = shared->handles(queue);
+    shared = std::make_unique<IpcGroupMemory>(queue, layout, std::move(log));
   } catch (const ResourceError& e) {
     error = e.what();
   }
   why_not = first_error(rendezvous, "gpu-memory", rank, size, error, deadline);
   if (!why_not.empty()) return nullptr;
-  rendezvous.set(str_of("gpu-handles/", rank), handles);
+  shared->shown();
+  rendezvous.set(str_of("gpu-handles/", rank), shared->handles());
   for (int p = 0; p < size; ++p) {
     if (p == rank) continue;
     const std::string theirs = rendezvous.get(str_of("gpu-handles/", p), deadline);
     if (!error.empty()) continue;
     try {
-      shared->open(queue, layout, static_cast<size_t>(rank), theirs);
+      shared->open(static_cast<size_t>(rank), theirs);
     } catch (const ResourceError& e) {
       error = str_of("memory of rank ", p, ": ", e.what());
     }
   }
   why_not = first_error(rendezvous, "gpu-opened", rank, size, error, deadline);
-  if (!why_not.empty()) return nullptr;
+  if (!why_not.empty()) {
+    // Some have opened what others have shown: none frees its memory before all have closed it.
+    shared->close_peers();
+    first_error(rendezvous, "gpu-closed", rank, size, "", deadline);
+    shared->closed_by_peers();
+    return nullptr;
+  }
   return std::make_unique<GpuIpc>(queue, std::move(control), layout, capacity, std::move(shared));
 }
 

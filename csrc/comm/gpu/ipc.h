@@ -14,12 +14,17 @@
 //                                     <---     record `consumed`, control.release
 //
 // No thread waits for a device.
+//
+// A communicator that ends tells its peers, over `control`, that it has closed their memory, and
+// frees its own when all have said so. Where one has not within half a second, or the group has
+// failed, the memory is kept until the process ends (ipc_memory.h).
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/gpu/ipc_memory.h"
 #include "comm/rendezvous.h"
 #include "device/queue.h"
 
@@ -30,11 +35,12 @@ inline constexpr size_t kIpcControlBytes = Communicator::kPayloadOffset + 16;
 
 /// Collective. Each rank allocates in_flight() * (size + 1) * capacity bytes of device memory.
 /// Null, on all ranks, if one of them cannot open another's memory: `why_not` names both and the
-/// reason, and the caller keeps `control`. `queue` outlives the result. TimeoutError: a rank is
-/// missing.
+/// reason, and the caller keeps `control`. `queue` outlives the result. `log` is told of memory
+/// that stays allocated. TimeoutError: a rank is missing.
 std::unique_ptr<Communicator> make_gpu_ipc(const device::Queue& queue,
                                            std::unique_ptr<Communicator>& control,
                                            Rendezvous& rendezvous, size_t capacity,
-                                           const Deadline& deadline, std::string& why_not);
+                                           const Deadline& deadline, std::string& why_not,
+                                           IpcLog log = nullptr);
 
 }  // namespace cgx

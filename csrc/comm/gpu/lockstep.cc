@@ -79,7 +79,7 @@ class Lockstep final : public Communicator {
       slot.bytes_to.push_back(room_for(bytes_to[p]));
       all += slot.bytes_to.back();
     }
-    std::byte* at = slot.sent.room(queue_, all);
+    std::byte* at = room(&Slot::sent, all);
     slot.from = at;
     buffers.assign(bytes_to.size(), nullptr);
     for (size_t p = 0; p < bytes_to.size(); ++p) {
@@ -97,7 +97,7 @@ class Lockstep final : public Communicator {
     size_t part = room_for(bytes);
     for (int p = 0; p < size(); ++p) part = std::max(part, coming(p));
     slot.part = part;
-    slot.from = slot.sent.room(queue_, part);
+    slot.from = room(&Slot::sent, part);
     return bytes > 0 ? slot.from - kPayloadOffset : nullptr;
   }
 
@@ -113,7 +113,7 @@ class Lockstep final : public Communicator {
       all += bytes_of.back();
     }
     if (slot.broadcast) all = slot.part * static_cast<size_t>(size());
-    slot.to = slot.received.room(queue_, all);
+    slot.to = room(&Slot::received, all);
     if (!slot.broadcast) {
       slot.ticket = library_->all_to_all(slot.from, slot.bytes_to, slot.to, bytes_of, deadline);
     } else if (slot.part > 0) {
@@ -177,6 +177,14 @@ class Lockstep final : public Communicator {
     const std::vector<size_t>& sizes = expected_[static_cast<size_t>(peer)];
     const size_t number = exchange_ - first_;
     return number < sizes.size() ? room_for(sizes[number]) : 0;
+  }
+
+  // Memory of the open exchange. All slots grow together: exchanges take them in turn, so a slot that
+  // grew alone would have later calls allocate for the others, and the driver may wait for the device
+  // when it allocates. Exchanges under way keep what they have (GrowingMemory).
+  std::byte* room(GrowingMemory Slot::* memory, size_t bytes) {
+    for (Slot& slot : slots_) (slot.*memory).room(queue_, bytes);
+    return (slots_[exchange_ % kSlots].*memory).room(queue_, bytes);
   }
 
   Slot& begin_exchange() {

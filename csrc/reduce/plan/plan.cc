@@ -1,6 +1,7 @@
 #include "reduce/plan/plan.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "base/error.h"
@@ -38,7 +39,9 @@ void finish(Plan& plan, const PlanSpace& space) {
 
 std::shared_ptr<Plan> start_plan(Operation operation, Algorithm algorithm, DType dtype,
                                  const PlanSpace& space) {
+  static std::atomic<uint64_t> plans{0};
   auto plan = std::make_shared<Plan>();
+  plan->serial = ++plans;
   plan->operation = operation;
   plan->algorithm = algorithm;
   plan->dtype = dtype;

@@ -123,6 +123,8 @@ struct Plan {
   bool two_levels = false;
   /// Equal on ranks with equal plans: covers all of the above, without pointers.
   uint64_t hash = 0;
+  /// Different for all plans of a process.
+  uint64_t serial = 0;
 
   const Layer* first_compressed() const;
 };

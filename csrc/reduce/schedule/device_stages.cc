@@ -10,7 +10,25 @@ namespace cgx {
 namespace {
 
 // A script that reduces ever new shapes must not fill the device.
-constexpr size_t kMostTables = 16384;
+constexpr size_t kMostSteps = 16384;
+
+// What a step does with its pieces; the rest of `flags` says where their values lie.
+enum Use : uint8_t { kEncodes = 0, kDecodes = 1, kSums = 2, kWritten = 3 };
+uint8_t flags_of(Use use, bool first = false, bool second = false, bool third = false,
+                 bool fourth = false) {
+  return static_cast<uint8_t>(use | first << 4 | second << 5 | third << 6 | fourth << 7);
+}
+
+template <typename T>
+void append(std::string& key, const T& value) {
+  key.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+const Chunk& chunk_of(const Chunk* chunk) { return *chunk; }
+template <typename Message>
+const Chunk& chunk_of(const Message& message) {
+  return *message.chunk;
+}
 
 unsigned char* bytes_at(const void* memory) {
   return static_cast<unsigned char*>(const_cast<void*>(memory));
@@ -58,7 +76,7 @@ void in_parts(const std::vector<Message>& messages, const Launch& launch) {
 }  // namespace
 
 DeviceStages::DeviceStages(const device::Queue& queue, const gpu::KernelModule& kernels)
-    : queue_(queue), kernels_(kernels) {}
+    : queue_(queue), kernels_(kernels), uploads_(queue) {}
 
 DeviceStages::~DeviceStages() { queue_.finish("the last work of a group"); }
 
@@ -70,38 +88,52 @@ std::shared_ptr<std::byte> DeviceStages::allocate(size_t bytes) {
   return memory_.back();
 }
 
-template <typename Chunks, typename Place>
-std::vector<DeviceStages::Seeded> DeviceStages::tables(const Call& call, const Chunks& chunks,
-                                                       const Place& place) const {
-  std::vector<Seeded> all;
-  for (size_t message = 0; message < chunks.size(); ++message) {
-    for (const Piece& piece : chunks[message].chunk->pieces) {
-      const uint64_t seed = piece.codec->seed();
-      auto found =
-          std::find_if(all.begin(), all.end(), [&](const Seeded& s) { return s.seed == seed; });
-      if (found == all.end()) found = all.insert(all.end(), Seeded{seed, {}});
-      const auto [value, sum] = place(piece);
-      found->table.add(*piece.codec, call.plan.dtype, value, sum, piece.count, piece.offset,
-                       piece.payload, static_cast<uint32_t>(message));
-    }
+template <typename Make>
+const DeviceStages::Step& DeviceStages::found(std::string key, const Make& make) {
+  auto place = steps_.find(key);
+  if (place != steps_.end()) return place->second;
+  if (steps_.size() >= kMostSteps) {
+    queue_.synchronize("work that uses old tables of runs", Deadline::after(device::Queue::kGrace));
+    steps_.clear();
   }
-  return all;
+  struct OfSeed {
+    uint64_t seed;
+    gpu::RunTable table;
+  };
+  std::vector<OfSeed> made;
+  make([&](uint64_t seed) -> gpu::RunTable& {
+    auto same = std::find_if(made.begin(), made.end(),
+                             [&](const OfSeed& one) { return one.seed == seed; });
+    if (same == made.end()) same = made.insert(same, {seed, {}});
+    return same->table;
+  });
+  Step step;
+  for (const OfSeed& one : made) step.push_back({one.seed, gpu::DeviceTable(uploads_, one.table)});
+  return steps_.emplace(std::move(key), std::move(step)).first->second;
 }
 
-gpu::Table DeviceStages::on_device(const gpu::RunTable& table) {
-  const auto& runs = table.runs();
-  std::string key(reinterpret_cast<const char*>(runs.data()), runs.size() * sizeof(runs.front()));
-  auto found = tables_.find(key);
-  if (found == tables_.end()) {
-    if (tables_.size() >= kMostTables) {
-      queue_.synchronize("work that uses old tables of runs",
-                         Deadline::after(device::Queue::kGrace));
-      tables_.clear();
-    }
-    gpu::DeviceTable made(queue_.driver(), table, queue_.stream());
-    found = tables_.emplace(std::move(key), std::move(made)).first;
+// A codec is the same one wherever its address is met in a plan, which keeps it alive; another plan
+// may meet another codec there.
+template <typename Chunks, typename Place>
+const DeviceStages::Step& DeviceStages::tables(const Call& call, const Chunks& chunks,
+                                               uint8_t flags, const Place& place) {
+  std::string key;
+  append(key, call.plan.serial);
+  append(key, flags);
+  for (const auto& message : chunks) {
+    append(key, chunk_of(message).pieces.size());
+    for (const Piece& piece : chunk_of(message).pieces) append(key, piece);
   }
-  return found->second.view();
+  return found(std::move(key), [&](const auto& table_of) {
+    for (size_t message = 0; message < chunks.size(); ++message) {
+      for (const Piece& piece : chunk_of(chunks[message]).pieces) {
+        const auto [value, sum] = place(piece);
+        table_of(piece.codec->seed())
+            .add(*piece.codec, call.plan.dtype, value, sum, piece.count, piece.offset,
+                 piece.payload, static_cast<uint32_t>(message));
+      }
+    }
+  });
 }
 
 void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
@@ -111,19 +143,18 @@ void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, co
     const auto place = [&](const Piece& piece) {
       return std::pair<uint64_t, uint64_t>{place_in(input, piece), 0};
     };
-    for (const Seeded& seeded : tables(call, part, place)) {
+    for (const Seeded& seeded : tables(call, part, flags_of(kEncodes, input.packed), place)) {
       gpu::EncodeCall work{};
-      work.table = on_device(seeded.table);
       work.x = base_of(input);
       work.key = key_of(call, seeded.seed, stage);
       work.type = gpu::type_of(input.dtype);
       work.feedback = feedback_of(call, input.plus_residual, gpu::Feedback::Keep::kSet,
                                   final ? call.plan.dtype : DType::kFloat32);
       for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
-      kernels_.encode(work, queue_.stream());
+      kernels_.encode(seeded.table.tables(), work, queue_.stream());
       // What is finite here may not be so in a type of 16 bits.
       if (call.nonfinite == NonFinite::kRaise && input.dtype == DType::kFloat32) {
-        look_for_nonfinite(call, seeded.table, work.x, input.dtype);
+        look_for_nonfinite(call, seeded.table.tables(), work.x, input.dtype);
       }
     }
   });
@@ -136,13 +167,12 @@ void DeviceStages::decode(Call& call, const std::vector<ReceivedChunk>& chunks,
     const auto place = [&](const Piece& piece) {
       return std::pair<uint64_t, uint64_t>{place_in(output, piece), 0};
     };
-    for (const Seeded& seeded : tables(call, part, place)) {
+    for (const Seeded& seeded : tables(call, part, flags_of(kDecodes, output.packed), place)) {
       gpu::DecodeCall work{};
-      work.table = on_device(seeded.table);
       work.y = base_of(output);
       work.type = gpu::type_of(output.dtype);
       for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
-      kernels_.decode(work, queue_.stream());
+      kernels_.decode(seeded.table.tables(), work, queue_.stream());
     }
   });
 }
@@ -154,15 +184,16 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
                              gpu::kMostMessages));
   }
   const bool kept = wanted.output.base != nullptr;
-  const std::vector<ReceivedChunk> all = {{&chunk, nullptr}};
+  const std::vector<const Chunk*> all = {&chunk};
   const auto place = [&](const Piece& piece) {
     return std::pair<uint64_t, uint64_t>{
         wanted.own.base != nullptr ? place_in(wanted.own, piece) : 0,
         kept ? place_in(wanted.output, piece) : 0};
   };
-  for (const Seeded& seeded : tables(call, all, place)) {
+  const uint8_t flags =
+      flags_of(kSums, wanted.own.base != nullptr, wanted.own.packed, kept, wanted.output.packed);
+  for (const Seeded& seeded : tables(call, all, flags, place)) {
     gpu::SumCall work{};
-    work.table = on_device(seeded.table);
     work.x = base_of(wanted.own);
     work.encoded = bytes_at(wanted.encoded);
     work.y = base_of(wanted.output);
@@ -179,30 +210,39 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
       work.feedback = feedback_of(call, plus, keep_of(wanted.feedback),
                                   kept ? wanted.output.dtype : DType::kFloat32);
     }
-    kernels_.sum(work, queue_.stream());
+    kernels_.sum(seeded.table.tables(), work, queue_.stream());
   }
   if (!wanted.final || !kept || call.nonfinite != NonFinite::kRaise) return;
-  gpu::RunTable written;
-  for (const Piece& piece : chunk.pieces) {
-    written.add(*raw_codec(), wanted.output.dtype, place_in(wanted.output, piece), 0, piece.count,
-                0, 0, 0);
+  std::string key;
+  append(key, call.plan.serial);
+  append(key, flags_of(kWritten, wanted.output.packed));
+  append(key, wanted.output.dtype);
+  for (const Piece& piece : chunk.pieces) append(key, piece);
+  const Step& written = found(std::move(key), [&](const auto& table_of) {
+    for (const Piece& piece : chunk.pieces) {
+      table_of(0).add(*raw_codec(), wanted.output.dtype, place_in(wanted.output, piece), 0,
+                      piece.count, 0, 0, 0);
+    }
+  });
+  for (const Seeded& all_of_them : written) {
+    look_for_nonfinite(call, all_of_them.table.tables(), base_of(wanted.output),
+                       wanted.output.dtype);
   }
-  look_for_nonfinite(call, written, base_of(wanted.output), wanted.output.dtype);
 }
 
 void DeviceStages::check_input(Call& call, const void* data, size_t values) {
   if (call.nonfinite != NonFinite::kRaise || values == 0) return;
   const device::InContext here(queue_.driver(), queue_.context());
   const auto look = [&](const void* at, DType dtype) {
-    gpu::RunTable table;
+    gpu::RunTable table;  // of one run: the device has to hold none
     table.add(*raw_codec(), dtype, 0, 0, values, 0, 0, 0);
-    look_for_nonfinite(call, table, at, dtype);
+    look_for_nonfinite(call, table.tables(nullptr), at, dtype);
   };
   look(data, call.plan.dtype);
   if (call.residual.base != nullptr) look(call.residual.base, call.residual.dtype);
 }
 
-void DeviceStages::look_for_nonfinite(Call& call, const gpu::RunTable& table, const void* data,
+void DeviceStages::look_for_nonfinite(Call& call, const gpu::Tables& tables, const void* data,
                                       DType dtype) {
   if (!flag_) {
     flag_ = device::allocate_device(queue_.driver(), sizeof(uint32_t));
@@ -212,11 +252,10 @@ void DeviceStages::look_for_nonfinite(Call& call, const gpu::RunTable& table, co
   *met = 0;
   queue_.to_device(flag_.get(), host_flag_.get(), sizeof(uint32_t));
   gpu::FiniteCall work{};
-  work.table = on_device(table);
   work.x = bytes_at(data);
   work.met = reinterpret_cast<uint32_t*>(flag_.get());
   work.type = gpu::type_of(dtype);
-  kernels_.finite(work, queue_.stream());
+  kernels_.finite(tables, work, queue_.stream());
   queue_.to_host(host_flag_.get(), flag_.get(), sizeof(uint32_t));
   queue_.synchronize("a look at the values (nonfinite='raise')", call.deadline);
   if (*met != 0) call.met_nonfinite = true;

@@ -3,8 +3,8 @@
 //
 // Work goes to the group's stream. Nothing here waits for the device except under
 // NonFinite::kRaise, where the values have to be looked at before they are sent, and when there are
-// too many tables of runs: those are made once and stay on the device, found again by their
-// content.
+// too many tables of runs: those are made once for the pieces of a plan's step, and stay on the
+// device.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "codec/gpu/device_table.h"
 #include "codec/gpu/kernels.h"
 #include "device/queue.h"
+#include "device/upload.h"
 #include "reduce/schedule/stages.h"
 
 namespace cgx {
@@ -38,19 +40,25 @@ class DeviceStages {
  private:
   /// Runs that share a seed, and so a key.
   struct Seeded {
-    uint64_t seed = 0;
-    gpu::RunTable table;
+    uint64_t seed;
+    gpu::DeviceTable table;
   };
+  using Step = std::vector<Seeded>;
 
+  /// The tables of the pieces of chunks. `flags`: tells the uses of the same pieces apart. place(piece):
+  /// of its first value, where it is read or decoded to, and where its sum goes.
   template <typename Chunks, typename Place>
-  std::vector<Seeded> tables(const Call& call, const Chunks& chunks, const Place& place) const;
-  gpu::Table on_device(const gpu::RunTable& table);
-  void look_for_nonfinite(Call& call, const gpu::RunTable& table, const void* data, DType dtype);
+  const Step& tables(const Call& call, const Chunks& chunks, uint8_t flags, const Place& place);
+  /// The step of this key, or a new one by make().
+  template <typename Make>
+  const Step& found(std::string key, const Make& make);
+  void look_for_nonfinite(Call& call, const gpu::Tables& tables, const void* data, DType dtype);
 
   const device::Queue& queue_;
   const gpu::KernelModule& kernels_;
-  std::unordered_map<std::string, gpu::DeviceTable> tables_;  // by the bytes of their runs
-  std::shared_ptr<std::byte> flag_, host_flag_;               // of look_for_nonfinite()
+  device::Uploads uploads_;
+  std::unordered_map<std::string, Step> steps_;
+  std::shared_ptr<std::byte> flag_, host_flag_;  // of look_for_nonfinite()
   /// Outgrown work memory, which the stream may still use.
   std::vector<std::shared_ptr<std::byte>> memory_;
 };

@@ -12,7 +12,10 @@ namespace cgx::native {
 namespace {
 
 using device::launch;
-using device::view;
+
+// How many warps share a tile, as a power of two; and nothing of warps: all by thread blocks.
+constexpr uint32_t kSplits[] = {0, 2, 1};
+constexpr uint32_t kByBlocks = 3;
 
 // memcpy() and memcmp() that take null for no bytes.
 void copy(void* to, const void* from, size_t bytes) {
@@ -33,13 +36,38 @@ struct Memory {
   size_t shift;
 };
 
-std::vector<std::byte> encode_on_block(const BlockCase& c, size_t shift) {
-  const gpu::RunTable table = c.table();
+void encode(const device::View& view, gpu::EncodeCall call, uint32_t split) {
+  if (split != kByBlocks) return device::encode_all(view.tables(), call, split);
+  call.table = view.all();
+  launch(call, call.table.long_buckets, gpu::long_encode_stage);
+  launch(call, call.table.tiles, gpu::encode_stage);
+}
+void decode(const device::View& view, gpu::DecodeCall call, uint32_t split) {
+  if (split != kByBlocks) return device::decode_all(view.tables(), call, split);
+  call.table = view.all();
+  launch(call, call.table.tiles, gpu::decode_stage);
+}
+void sum_on_gpu(const device::View& view, gpu::SumCall call, uint32_t split) {
+  if (split != kByBlocks) return device::sum_all(view.tables(), call, split);
+  call.table = view.all();
+  if (call.encoded != nullptr) launch(call, call.table.long_buckets, gpu::long_sum_stage);
+  launch(call, call.table.tiles, gpu::sum_stage);
+}
+
+// All ways, or where nothing is for warps the one of thread blocks.
+template <typename Work>
+void each_way(const gpu::RunTable& table, const Work& work) {
+  const device::View view(table);
+  work(view, kByBlocks);
+  if (view.tables().warps.empty()) return;
+  for (const uint32_t split : kSplits) work(view, split);
+}
+
+std::vector<std::byte> encode_on_gpu(const BlockCase& c, const device::View& view, uint32_t split,
+                                     size_t shift) {
   Memory x(c.x.size(), shift), message(c.bytes());
   copy(x.data(), c.x.data(), c.x.size());
-  const gpu::EncodeCall call{view(table), x.data(), kKey, c.type(), {message.data()}};
-  launch(call, table.long_buckets(), gpu::long_encode_stage);
-  launch(call, table.tiles(), gpu::encode_stage);
+  encode(view, {{}, x.data(), kKey, c.type(), {message.data()}, {}}, split);
   const auto* at = reinterpret_cast<const std::byte*>(message.data());
   return {at, at + c.bytes()};
 }
@@ -54,25 +82,39 @@ std::vector<std::byte> encode_on_cpu(const BlockCase& c, const std::vector<std::
 
 void check_encode(const BlockCase& c) {
   const auto expected = encode_on_cpu(c, c.x);
-  for (size_t shift : {0, 4}) {
-    CHECK(encode_on_block(c, shift) == expected, name_of(c), ", shift ", shift);
-  }
+  each_way(c.table(), [&](const device::View& view, uint32_t split) {
+    for (size_t shift : {0, 4}) {
+      CHECK(encode_on_gpu(c, view, split, shift) == expected, name_of(c), ", shift ", shift,
+            ", split ", split);
+    }
+  });
 }
 
 void check_decode(const BlockCase& c) {
   const auto payload = encode_on_cpu(c, c.x);
   Memory message(payload.size());
   copy(message.data(), payload.data(), payload.size());
-  const gpu::RunTable table = c.table();
+  std::vector<std::byte> narrow(c.x.size());
   for (const bool add : {false, true}) {
     std::vector<float> expected(c.n, 0.5f);
     c.codec->decode(payload.data(), c.dtype, c.n, 0, c.n, expected.data(), add);
-    Memory y(4 * c.n, add ? 4 : 0);
-    for (size_t i = 0; i < c.n; ++i) reinterpret_cast<float*>(y.data())[i] = 0.5f;
-    const gpu::DecodeCall call{view(table), y.data(), gpu::Type::kFloat32, add, {message.data()}};
-    launch(call, table.tiles(), gpu::decode_stage);
-    CHECK(equal(y.data(), expected.data(), 4 * c.n), name_of(c), ", add ", add);
+    if (!add) from_float(expected.data(), c.dtype, c.n, narrow.data());
+    each_way(c.table(), [&](const device::View& view, uint32_t split) {
+      Memory y(4 * c.n, add ? 4 : 0);
+      for (size_t i = 0; i < c.n; ++i) reinterpret_cast<float*>(y.data())[i] = 0.5f;
+      decode(view, {{}, y.data(), gpu::Type::kFloat32, add, {message.data()}}, split);
+      CHECK(equal(y.data(), expected.data(), 4 * c.n), name_of(c), ", add ", add, ", split ",
+            split);
+    });
   }
+  each_way(c.table(), [&](const device::View& view, uint32_t split) {
+    for (size_t shift : {0, 4}) {
+      Memory y(c.x.size(), shift);
+      decode(view, {{}, y.data(), c.type(), 0, {message.data()}}, split);
+      CHECK(equal(y.data(), narrow.data(), narrow.size()), name_of(c), ", in its type, split ",
+            split);
+    }
+  });
 }
 
 // Three payloads and this rank's own values, third in order.
@@ -104,20 +146,32 @@ void check_sum(const BlockCase& c) {
   for (uint32_t r = 0; r < ranks; ++r) {
     copy(messages[r].data(), payloads[r].data(), c.bytes());
   }
-  Memory x(c.x.size()), y(c.x.size()), out(c.bytes());
-  copy(x.data(), inputs[own].data(), c.x.size());
-  const gpu::RunTable table = c.table();
-  gpu::SumCall call{view(table), x.data(), out.data(), y.data(), kKey,
-                    4.0f,        ranks,    c.type(),   c.type(), {}};
-  for (uint32_t r = 0; r < ranks; ++r) call.payloads[r] = r == own ? nullptr : messages[r].data();
-  launch(call, table.long_buckets(), gpu::long_sum_stage);
-  launch(call, table.tiles(), gpu::sum_stage);
-  CHECK(equal(out.data(), encoded.data(), c.bytes()), name_of(c), ", payload of the sum");
-  CHECK(equal(y.data(), result.data(), c.x.size()), name_of(c), ", sum");
+  std::vector<float> plain(sum);
+  std::vector<std::byte> unrounded(c.x.size());
+  from_float(plain.data(), c.dtype, c.n, unrounded.data());
+  each_way(c.table(), [&](const device::View& view, uint32_t split) {
+    for (const bool encodes : {true, false}) {
+      Memory x(c.x.size()), y(c.x.size()), out(c.bytes());
+      copy(x.data(), inputs[own].data(), c.x.size());
+      gpu::SumCall call{{},   x.data(), encodes ? out.data() : nullptr, y.data(), kKey,
+                        4.0f, ranks,    c.type(),                       c.type(), {}, {}};
+      for (uint32_t r = 0; r < ranks; ++r) {
+        call.payloads[r] = r == own ? nullptr : messages[r].data();
+      }
+      sum_on_gpu(view, call, split);
+      const std::vector<std::byte>& wanted = encodes ? result : unrounded;
+      if (encodes) {
+        CHECK(equal(out.data(), encoded.data(), c.bytes()), name_of(c),
+              ", payload of the sum, split ", split);
+      }
+      CHECK(equal(y.data(), wanted.data(), c.x.size()), name_of(c), ", sum, split ", split);
+    }
+  });
 }
 
 void check_feedback(const BlockCase& c) {
   const gpu::RunTable table = c.table();
+  const device::View view(table);
   for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
     const auto gpu_type = static_cast<gpu::Type>(type);
     std::vector<float> owed(c.n), own(c.n), sent(c.n), sum(c.n), got(c.n);
@@ -151,10 +205,10 @@ void check_feedback(const BlockCase& c) {
     // The table counts from kIndex.
     auto* base = reinterpret_cast<unsigned char*>(reinterpret_cast<uintptr_t>(residual.data()) -
                                                   kIndex * size_of(type));
-    gpu::EncodeCall encode{view(table), x.data(), kKey, c.type(), {message.data()}, {}};
+    gpu::EncodeCall encode{view.all(), x.data(), kKey, c.type(), {message.data()}, {}};
     encode.feedback = {base, gpu_type, gpu::Type::kFloat32, 1, gpu::Feedback::Keep::kSet};
-    launch(encode, table.long_buckets(), gpu::long_encode_feedback_stage);
-    launch(encode, table.tiles(), gpu::encode_feedback_stage);
+    launch(encode, encode.table.long_buckets, gpu::long_encode_feedback_stage);
+    launch(encode, encode.table.tiles, gpu::encode_feedback_stage);
     CHECK(equal(message.data(), payload.data(), c.bytes()), name_of(c), ", payload");
     CHECK(equal(residual.data(), after(own, sent, 1, false).data(), start.size()), name_of(c),
           ", residual ", cgx::name_of(type));
@@ -171,12 +225,12 @@ void check_feedback(const BlockCase& c) {
     for (const bool add : {false, true}) {
       Memory y(c.x.size()), out(c.bytes());
       copy(residual.data(), start.data(), start.size());
-      gpu::SumCall call{view(table), x.data(), out.data(), y.data(),         kKey, 2.0f,
+      gpu::SumCall call{view.all(), x.data(), out.data(), y.data(),         kKey, 2.0f,
                         2,           c.type(), c.type(),   {message.data()}, {}};
       const auto keep = add ? gpu::Feedback::Keep::kAdd : gpu::Feedback::Keep::kSet;
       call.feedback = {base, gpu_type, c.type(), 1, keep};
-      launch(call, table.long_buckets(), gpu::long_sum_feedback_stage);
-      launch(call, table.tiles(), gpu::sum_feedback_stage);
+      launch(call, call.table.long_buckets, gpu::long_sum_feedback_stage);
+      launch(call, call.table.tiles, gpu::sum_feedback_stage);
       CHECK(equal(out.data(), payload.data(), c.bytes()), name_of(c), ", payload of the sum");
       CHECK(equal(y.data(), result.data(), c.x.size()), name_of(c), ", sum");
       CHECK(equal(residual.data(), after(sum, got, 2, add).data(), start.size()), name_of(c),
@@ -189,8 +243,10 @@ bool finite_on_block(const BlockCase& c) {
   Memory x(c.x.size());
   copy(x.data(), c.x.data(), c.x.size());
   const gpu::RunTable table = c.table();
+  const device::View view(table);
   uint32_t met = 0;
-  launch(gpu::FiniteCall{view(table), x.data(), &met, c.type()}, table.tiles(), gpu::finite_stage);
+  launch(gpu::FiniteCall{view.all(), x.data(), &met, c.type()}, view.all().tiles,
+         gpu::finite_stage);
   return met == 0;
 }
 

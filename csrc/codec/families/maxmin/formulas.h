@@ -88,6 +88,20 @@ CGX_HD MaxMinReciprocal maxmin_reciprocal(float step) {
   return {high, static_cast<float>(exact - static_cast<double>(high))};
 }
 
+/// The same without doubles, of which GPUs compute few: to 2^-46.99, for steps between 2^-60 and
+/// 2^60. 1 - step high is exact; its product with `high` lacks 2^-48 and is rounded by as much.
+CGX_HD MaxMinReciprocal maxmin_float_reciprocal(float step) {
+#if defined(__CUDA_ARCH__)
+  // Within an ulp, and a step of Newton's: to nearest but for 2^-46.
+  float high;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(high) : "f"(step));
+  high = rn_fma(rn_fma(-step, high, 1.0f), high, high);
+#else
+  const float high = rn_div(1.0f, step);
+#endif
+  return {high, rn_mul(rn_fma(-step, high, 1.0f), high)};
+}
+
 /// Positions are computed by a division, not by a reciprocal, if the step is smaller.
 constexpr float kMaxMinLeastStep = 0x1p-60f;
 
@@ -98,10 +112,28 @@ CGX_HD bool maxmin_by_reciprocal(MaxMinMeta meta) {
   const bool safe = low == 0 || (low >= 8 && low <= 0x10000u - 8);
   return safe && meta.unit >= kMaxMinLeastStep && meta.unit <= 0x1p60f;
 }
-CGX_HD uint32_t maxmin_code_by_reciprocal(float x, float min, MaxMinReciprocal r) {
+/// 2^23 + code, exactly: no position reaches top + 1/2.
+CGX_HD float maxmin_rounded_by_reciprocal(float x, float min, MaxMinReciprocal r) {
   const float a = rn_sub(x, min);
   const float position = rn_fma(a, r.high, rn_mul(a, r.low));
-  return as_bits(rn_add(position, 0x1p23f)) & 0x1ffu;  // no position reaches top + 1/2
+  return rn_add(position, 0x1p23f);
+}
+CGX_HD uint32_t maxmin_code_by_reciprocal(float x, float min, MaxMinReciprocal r) {
+  return as_bits(maxmin_rounded_by_reciprocal(x, min, r)) & 0x1ffu;
+}
+
+/// True if maxmin_position_by_reciprocal() gives the same stochastic codes as maxmin_position(), for
+/// every value of the bucket. The proof is in families/maxmin/loops-inl.h.
+CGX_HD bool maxmin_stochastic_by_reciprocal(MaxMinMeta meta) {
+  const bool safe = (as_bits(meta.unit) & 0x7fffffu) != 0x7fffffu;
+  const float magnitude = meta.min < 0.0f ? -meta.min : meta.min;
+  return safe && meta.unit >= kMaxMinLeastStep && meta.unit <= 0x1p30f &&
+         (meta.unit <= 0.5f || magnitude >= kMaxMinLeastStep);
+}
+CGX_HD float maxmin_position_by_reciprocal(float x, MaxMinMeta meta, MaxMinReciprocal r) {
+  const float a = rn_sub(x, meta.min);
+  const float q = rn_fma(a, r.high, rn_mul(a, r.low));
+  return rn_fma(rn_fma(-q, meta.unit, a), r.high, q);
 }
 
 CGX_HD uint32_t maxmin_nearest(float position, float top) {
@@ -118,14 +150,18 @@ CGX_HD uint32_t maxmin_stochastic(float position, float top, float u) {
   return floor + (rn_sub(position, static_cast<float>(floor)) > u ? 1u : 0u);
 }
 
-CGX_HD float maxmin_value(MaxMinMeta meta, uint32_t code) {
+/// Of every bucket but those that overflow.
+CGX_HD float maxmin_regular_value(MaxMinMeta meta, uint32_t code) {
   // The float of an integer below 2^23, by one subtraction: GPUs convert slowly.
   const float q = rn_sub(from_bits(0x4b000000u | code), 0x1p23f);
-  if (meta.unit < 0.0f) {
-    const float half = rn_add(rn_mul(meta.min, 0.5f), rn_mul(-meta.unit, q));
-    return rn_mul(2.0f, half < 0x1.fffffep126f ? half : 0x1.fffffep126f);
-  }
   return rn_add(meta.min, rn_mul(meta.unit, q));
+}
+
+CGX_HD float maxmin_value(MaxMinMeta meta, uint32_t code) {
+  if (!(meta.unit < 0.0f)) return maxmin_regular_value(meta, code);
+  const float q = rn_sub(from_bits(0x4b000000u | code), 0x1p23f);
+  const float half = rn_add(rn_mul(meta.min, 0.5f), rn_mul(-meta.unit, q));
+  return rn_mul(2.0f, half < 0x1.fffffep126f ? half : 0x1.fffffep126f);
 }
 
 }  // namespace cgx

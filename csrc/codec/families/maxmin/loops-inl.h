@@ -13,12 +13,12 @@ constexpr size_t kGroup = 8;
 constexpr size_t kGroupValues = 1024;
 
 // Positions on the scale of codes. A division costs as much as all else together, so buckets of
-// ordinary size multiply by the reciprocal, in two parts high + low = 1/step (1 + 2^-48). Proof
-// that no code differs from the formula's, which divides and rounds; B is the integer significand
-// of the step, in [2^23, 2^24), v = a / step exactly, a = x - min as rounded, and f(v) the code of
-// v:
+// ordinary size multiply by the reciprocal, in two parts high + low = 1/step (1 + 2^-48), on GPUs
+// (1 + 2^-47). Proof that no code differs from the formula's, which divides and rounds; B is the
+// integer significand of the step, in [2^23, 2^24), v = a / step exactly, a = x - min as rounded,
+// and f(v) the code of v:
 //
-// Nearest. v' = a high + RN(a low), before it is rounded, is within v 2^-46.9 of v. f steps only at
+// Nearest. v' = a high + RN(a low), before it is rounded, is within v 2^-46.4 of v. f steps only at
 // the middles m between a float k + 1/2 and a neighbour of it: m = (H 2^t +- 1) 2^e with H = 2k + 1
 // < 2^9 and the bracket in [2^24, 2^25), so t >= 16. In units of ulp(step) 2^e, a is a multiple of
 // 2^23, so a - step m is an integer D = -+B mod 2^16; it is not 0, for no quotient of floats is
@@ -29,13 +29,6 @@ constexpr size_t kGroupValues = 1024;
 // r high) = RN(v) (Markstein; Handbook of Floating-Point Arithmetic, 2nd ed., theorem 4.10) unless
 // B = 2^24 - 1. What underflows is too small to matter: of v < 2^-24 only counts whether RN(v) > 0,
 // which holds for every a > 0 in the buckets that are let through, and for q.
-
-static inline bool stochastic_by_reciprocal(MaxMinMeta meta) {
-  const bool safe = (as_bits(meta.unit) & 0x7fffffu) != 0x7fffffu;
-  const float magnitude = meta.min < 0.0f ? -meta.min : meta.min;
-  return safe && meta.unit >= kMaxMinLeastStep && meta.unit <= 0x1p30f &&
-         (meta.unit <= 0.5f || magnitude >= kMaxMinLeastStep);
-}
 
 /// Any bucket. A NaN becomes 0x80000000 in the conversions, which the minimum turns into top = 0.
 struct AnyBucket {
@@ -107,7 +100,7 @@ struct Nearest {
 struct Stochastic {
   template <bool full>
   using Bucket = StochasticBucket<full>;
-  static bool by_reciprocal(MaxMinMeta meta) { return stochastic_by_reciprocal(meta); }
+  static bool by_reciprocal(MaxMinMeta meta) { return maxmin_stochastic_by_reciprocal(meta); }
   I weyl, high;
   Stochastic(RandomKey key, uint32_t index)
       : weyl(add(set_int(key.low + index * kRandomStep), mul_low(iota(), set_int(kRandomStep)))),

@@ -27,7 +27,7 @@ struct Block {
   uint32_t n;      // values
 };
 CGX_HD Block block_of(const Tile& tile, uint32_t b) {
-  const uint32_t size = static_cast<uint32_t>(tile.run->bucket), first = b * size;
+  const uint32_t size = static_cast<uint32_t>(tile.run.bucket), first = b * size;
   return {first, tile.n - first < size ? tile.n - first : size};
 }
 
@@ -72,7 +72,7 @@ CGX_HD void stage_phase(Values& z, const Tile& tile, uint32_t number, uint32_t t
 /// All stages, forth or back.
 template <bool back, typename Threads>
 CGX_HD void rotate(Threads& threads, Values& z, const Tile& tile) {
-  const uint32_t size = static_cast<uint32_t>(tile.run->bucket);
+  const uint32_t size = static_cast<uint32_t>(tile.run.bucket);
   const uint32_t stages = stages_of(tile.n < size ? tile.n : size);
   for (uint32_t s = 0; s < stages; ++s) {
     threads.phase([&](uint32_t t) { stage_phase<back>(z, tile, back ? stages - 1 - s : s, t); });
@@ -81,7 +81,7 @@ CGX_HD void rotate(Threads& threads, Values& z, const Tile& tile) {
 
 /// Code number i of the tile, from shared.codes.
 CGX_HD uint32_t code_at(const Shared& shared, const Tile& tile, uint32_t i) {
-  const uint32_t bits = tile.run->bits, at = i * bits;
+  const uint32_t bits = tile.run.bits, at = i * bits;
   const uint32_t word = shared.codes[at / 8] | static_cast<uint32_t>(shared.codes[at / 8 + 1]) << 8;
   return word >> (at % 8) & ((1u << bits) - 1);
 }
@@ -89,7 +89,7 @@ CGX_HD uint32_t code_at(const Shared& shared, const Tile& tile, uint32_t i) {
 /// Packs eight codes from number i on; those behind the tile's last value are 0.
 template <typename Code>
 CGX_HD void put_codes(Shared& shared, const Tile& tile, uint32_t i, const Code& code) {
-  const uint32_t bits = tile.run->bits;
+  const uint32_t bits = tile.run.bits;
   uint64_t packed = 0;
   for (uint32_t k = 0; k < kGroup && i + k < tile.n; ++k) {
     packed |= static_cast<uint64_t>(code(i + k)) << (k * bits);

@@ -22,7 +22,7 @@ struct Tiles : NoLongBuckets {
                             RandomKey key, unsigned char* message) {
     prepare(threads, shared, memory, tile, key);
     rotate<false>(threads, shared.values, tile);
-    if (tile.run->family == First::kFamily) {
+    if (tile.run.family == First::kFamily) {
       First::quantize(threads, shared, memory, tile);
     } else {
       Second::quantize(threads, shared, memory, tile);
@@ -32,7 +32,7 @@ struct Tiles : NoLongBuckets {
     threads.phase([&](uint32_t t) {
       copy_bytes(message + tile.codes_at(), shared.codes, tile.code_bytes(), t);
       if (tile.first != 0 || t != 0) return;
-      auto* to = reinterpret_cast<uint32_t*>(message + tile.run->meta - kKeyBytes);
+      auto* to = reinterpret_cast<uint32_t*>(message + tile.run.meta - kKeyBytes);
       to[0] = static_cast<uint32_t>(memory.signs);
       to[1] = static_cast<uint32_t>(memory.signs >> 32);
     });
@@ -43,10 +43,10 @@ struct Tiles : NoLongBuckets {
                             const unsigned char* message, bool add) {
     threads.phase([&](uint32_t t) {
       copy_bytes(shared.codes, message + tile.codes_at(), tile.code_bytes(), t);
-      const auto* scales = reinterpret_cast<const float*>(message + tile.run->meta) + tile.bucket;
+      const auto* scales = reinterpret_cast<const float*>(message + tile.run.meta) + tile.bucket;
       for (uint32_t b = t; b < tile.buckets; b += kThreads) memory.scale[b] = scales[b];
       if (t != 0) return;
-      const auto* key = reinterpret_cast<const uint32_t*>(message + tile.run->meta - kKeyBytes);
+      const auto* key = reinterpret_cast<const uint32_t*>(message + tile.run.meta - kKeyBytes);
       memory.signs = sign_state(key[0] | static_cast<uint64_t>(key[1]) << 32, tile.first);
     });
     values(threads, shared, memory, tile, add);
@@ -60,7 +60,7 @@ struct Tiles : NoLongBuckets {
 
  private:
   static CGX_HD float level(const Shared& shared, const Tile& tile, uint32_t first, uint32_t i) {
-    return tile.run->family == First::kFamily ? First::level(shared, tile, first, i)
+    return tile.run.family == First::kFamily ? First::level(shared, tile, first, i)
                                               : Second::level(shared, tile, first, i);
   }
 
@@ -72,7 +72,7 @@ struct Tiles : NoLongBuckets {
       largest_phase(shared, memory, tile, t);
       if (t != 0) return;
       const uint64_t start = static_cast<uint64_t>(key.high) << 32 | key.low;
-      memory.signs = sign_state(start, tile.run->index + tile.first);
+      memory.signs = sign_state(start, tile.run.index + tile.first);
     });
     threads.phase([&](uint32_t t) {
       if (t >= tile.buckets) return;
@@ -86,7 +86,7 @@ struct Tiles : NoLongBuckets {
     });
     threads.phase([&](uint32_t t) {
       for (uint32_t i = t; i < tile.n; i += kThreads) {
-        const float v = rn_mul(shared.values[i], memory.by[i / tile.run->bucket].down);
+        const float v = rn_mul(shared.values[i], memory.by[i / tile.run.bucket].down);
         shared.values[i] = with_sign(v, is_negated(memory.signs, i));
       }
     });
@@ -155,11 +155,11 @@ struct Tiles : NoLongBuckets {
     float scale = norm.root == 0.0f ? 0.0f : from_bits(kNotFinite);
     if (norm.inverse != 0.0f) {
       scale =
-          scale_of(static_cast<Scale>(tile.run->own[0]), fold_sums(memory.sums[t][0]),
+          scale_of(static_cast<Scale>(tile.run.own[0]), fold_sums(memory.sums[t][0]),
                    fold_sums(memory.sums[t][1]), block_of(tile, t).n, norm.root, memory.by[t].up);
     }
     memory.scale[t] = scale;
-    reinterpret_cast<float*>(message + tile.run->meta)[tile.bucket + t] = scale;
+    reinterpret_cast<float*>(message + tile.run.meta)[tile.bucket + t] = scale;
   }
 
   /// shared.codes to shared.values.
@@ -180,7 +180,7 @@ struct Tiles : NoLongBuckets {
     rotate<true>(threads, memory.work, tile);
     threads.phase([&](uint32_t t) {
       for (uint32_t i = t; i < tile.n; i += kThreads) {
-        const float scale = memory.scale[i / tile.run->bucket];
+        const float scale = memory.scale[i / tile.run.bucket];
         const float x = signed_value(memory.work[i], scale, memory.signs, i);
         shared.values[i] = add ? rn_add(shared.values[i], x) : x;
       }

@@ -14,19 +14,19 @@ CGX_HD uint32_t lanes_of(uint64_t bucket) {
 
 CGX_HD void set_meta(BucketMemory& memory, const Tile& tile, uint32_t b, MaxMinMeta meta) {
   memory.meta[b] = meta;
-  const CodecRun& run = *tile.run;
+  const CodecRun& run = tile.run;
   if (run.inverse == 0 || is_stochastic(run)) return;
   const bool safe = maxmin_by_reciprocal(meta);
-  memory.scales[b] = {meta.min, safe ? maxmin_reciprocal(meta.unit) : MaxMinReciprocal{0, 0}, safe};
+  memory.scales[b] = {meta.min, safe ? maxmin_float_reciprocal(meta.unit) : MaxMinReciprocal{0, 0}, safe};
 }
 
 /// Meta of the tile's buckets into memory.meta. A team takes a bucket at a time.
 template <typename Team>
 CGX_HD void extremes_phase(const Shared& shared, BucketMemory& memory, const Tile& tile, uint32_t t,
                            const Team& team) {
-  const uint32_t bucket = static_cast<uint32_t>(tile.run->bucket);
+  const uint32_t bucket = static_cast<uint32_t>(tile.run.bucket);
   const uint32_t lanes = team.lanes, teams = kThreads / lanes;
-  const float levels = maxmin_levels(tile.run->bits);
+  const float levels = maxmin_levels(tile.run.bits);
   // All lanes of a warp go the same way, as their exchange asks for.
   for (uint32_t from = 0; from < tile.buckets; from += teams) {
     const uint32_t b = from + t / lanes;
@@ -48,13 +48,21 @@ CGX_HD void extremes_phase(const Shared& shared, BucketMemory& memory, const Til
 /// Meta between shared memory and the message.
 CGX_HD void store_meta_phase(const BucketMemory& memory, const Tile& tile, unsigned char* message,
                              uint32_t t) {
-  auto* to = reinterpret_cast<MaxMinMeta*>(message + tile.run->meta) + tile.bucket;
+  auto* to = reinterpret_cast<MaxMinMeta*>(message + tile.run.meta) + tile.bucket;
   for (uint32_t b = t; b < tile.buckets; b += kThreads) to[b] = memory.meta[b];
 }
+/// For decoding, which needs the meta alone; `for_codes`: for values to become codes.
+template <bool for_codes>
 CGX_HD void load_meta_phase(BucketMemory& memory, const Tile& tile, const unsigned char* message,
                             uint32_t t) {
-  const auto* from = reinterpret_cast<const MaxMinMeta*>(message + tile.run->meta) + tile.bucket;
-  for (uint32_t b = t; b < tile.buckets; b += kThreads) set_meta(memory, tile, b, from[b]);
+  const auto* from = reinterpret_cast<const MaxMinMeta*>(message + tile.run.meta) + tile.bucket;
+  for (uint32_t b = t; b < tile.buckets; b += kThreads) {
+    if constexpr (for_codes) {
+      set_meta(memory, tile, b, from[b]);
+    } else {
+      memory.meta[b] = from[b];
+    }
+  }
 }
 
 }  // namespace cgx::gpu::maxmin

@@ -11,19 +11,19 @@ struct BucketOf {
   uint64_t left;    // values of it from here on
   CGX_HD BucketOf(const Tile& tile, uint32_t i) {
     const uint64_t at = tile.first + i;
-    const uint64_t number = at / tile.run->bucket;
+    const uint64_t number = at / tile.run.bucket;
     bucket = static_cast<uint32_t>(number - tile.bucket);
-    left = (number + 1) * tile.run->bucket - at;
+    left = (number + 1) * tile.run.bucket - at;
   }
   CGX_HD void next(const Tile& tile) {
-    if (--left == 0) ++bucket, left = tile.run->bucket;
+    if (--left == 0) ++bucket, left = tile.run.bucket;
   }
 };
 
 /// shared.values to codes, packed in shared.codes.
 CGX_HD void quantize_phase(Shared& shared, const BucketMemory& memory, const Tile& tile,
                            RandomKey key, uint32_t t) {
-  const CodecRun& run = *tile.run;
+  const CodecRun& run = tile.run;
   if (run.inverse != 0) return with_bits(run.bits, QuantizeGroups{shared, memory, tile, key, t});
   const float levels = maxmin_levels(run.bits);
   for (uint32_t i = kGroup * t; i < tile.n; i += kGroup * kThreads) {
@@ -52,8 +52,8 @@ CGX_HD void load_codes_phase(Shared& shared, const Tile& tile, const unsigned ch
 /// shared.codes to shared.values, or added to them.
 CGX_HD void decode_phase(Shared& shared, const BucketMemory& memory, const Tile& tile, bool add,
                          uint32_t t) {
-  const uint32_t bits = tile.run->bits;
-  if (tile.run->inverse != 0) return with_bits(bits, DecodeGroups{shared, memory, tile, add, t});
+  const uint32_t bits = tile.run.bits;
+  if (tile.run.inverse != 0) return with_bits(bits, DecodeGroups{shared, memory, tile, add, t});
   const uint32_t mask = (1u << bits) - 1;
   for (uint32_t i = 8 * t; i < tile.n; i += 8 * kThreads) {
     const unsigned char* from = shared.codes + i / 8 * bits;

@@ -8,7 +8,7 @@ namespace cgx::gpu::maxmin {
 /// Code of value number i of the tile, by the formula.
 CGX_HD uint32_t code_of(const Shared& shared, const Tile& tile, RandomKey key, uint32_t i,
                         MaxMinScale scale) {
-  const CodecRun& run = *tile.run;
+  const CodecRun& run = tile.run;
   const float position = maxmin_position(shared.values[i], scale);
   if (!is_stochastic(run)) return maxmin_nearest(position, scale.top);
   const float u = random_of(key, run.index + tile.first + i);
@@ -54,7 +54,7 @@ CGX_HD void get_group(const Shared& shared, uint32_t i, uint32_t& low, uint32_t&
 
 /// The bucket of the tile that the group at i lies in.
 CGX_HD uint32_t bucket_of_group(const Tile& tile, uint32_t i) {
-  const CodecRun& run = *tile.run;
+  const CodecRun& run = tile.run;
   if (!run.long_buckets) return i * run.inverse >> 22;
   // A long bucket is larger than a tile, so a tile holds parts of two of them at most.
   return tile.first - tile.bucket * run.bucket + i >= run.bucket ? 1 : 0;
@@ -67,7 +67,7 @@ CGX_HD void quantize_groups(Shared& shared, const BucketMemory& memory, const Ti
   if (i >= tile.n) return;
   const uint32_t b = bucket_of_group(tile, i);
   uint32_t codes[kGroup];
-  if (!is_stochastic(*tile.run) && memory.scales[b].by_reciprocal) {
+  if (!is_stochastic(tile.run) && memory.scales[b].by_reciprocal) {
     const Scale scale = memory.scales[b];
     for (uint32_t k = 0; k < kGroup; ++k) {
       codes[k] = maxmin_code_by_reciprocal(shared.values[i + k], scale.min, scale.step);
@@ -95,12 +95,20 @@ CGX_HD void decode_groups(Shared& shared, const BucketMemory& memory, const Tile
   const MaxMinMeta meta = memory.meta[bucket_of_group(tile, i)];
   uint32_t low = 0, high = 0;
   get_group<kBits>(shared, i, low, high);
-  for (uint32_t k = 0; k < kGroup; ++k) {
-    const uint32_t half = k < kGroup / 2 ? low : high;
-    const uint32_t code = half >> (k % (kGroup / 2) * kBits) & ((1u << kBits) - 1);
-    const float x = maxmin_value(meta, code);
-    float& y = shared.values[i + k];
-    y = add ? rn_add(y, x) : x;  // behind the last value: never stored
+  // The branch is outside of the loop: buckets that overflow are rare.
+  const auto each = [&](const auto& value) {
+    for (uint32_t k = 0; k < kGroup; ++k) {
+      const uint32_t half = k < kGroup / 2 ? low : high;
+      const uint32_t code = half >> (k % (kGroup / 2) * kBits) & ((1u << kBits) - 1);
+      const float x = value(code);
+      float& y = shared.values[i + k];
+      y = add ? rn_add(y, x) : x;  // behind the last value: never stored
+    }
+  };
+  if (meta.unit < 0.0f) {
+    each([&](uint32_t code) { return maxmin_value(meta, code); });
+  } else {
+    each([&](uint32_t code) { return maxmin_regular_value(meta, code); });
   }
 }
 

@@ -1,6 +1,7 @@
 #include "codec/families/maxmin/gpu/runs.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "codec/codec.h"
@@ -14,6 +15,9 @@ using gpu::CodecRun;
 using gpu::kGroup;
 using gpu::kTile;
 
+/// Values of the smallest bucket that kernels of warps take; the largest is a tile.
+constexpr uint32_t kLeastOfWarps = 64;
+
 void add_coded(gpu::RunTable& table, CodecRun run, uint64_t payload) {
   const uint64_t buckets = (run.count + run.bucket - 1) / run.bucket;
   // A single bucket needs no more room than its values.
@@ -23,12 +27,17 @@ void add_coded(gpu::RunTable& table, CodecRun run, uint64_t payload) {
   // Tiles start where a bucket does, and at a whole byte of the codes.
   const uint64_t unit = run.bucket > kTile ? run.bucket : std::lcm(run.bucket, uint64_t{8});
   run.long_buckets = unit > kTile ? 1 : 0;
-  run.tile = unit > kTile ? kTile : kTile / unit * unit;
+  run.tile = unit > kTile ? kTile : static_cast<uint32_t>(kTile / unit * unit);
+  run.tile_buckets = run.long_buckets ? 0 : static_cast<uint32_t>(run.tile / run.bucket);
   // Exact for places and buckets up to kTile: what is added to 2^22 / bucket, times the place,
   // stays below one.
   const auto narrow = static_cast<uint32_t>(std::min<uint64_t>(run.bucket, kTile));
   if (run.bucket % kGroup == 0) run.inverse = ((1u << 22) + narrow - 1) / narrow;
-  table.append(run);
+  const bool warps =
+      std::has_single_bit(run.bucket) && run.bucket >= kLeastOfWarps && run.bucket <= kTile;
+  run.own[1] = warps ? static_cast<uint8_t>(std::countr_zero(run.bucket)) : 0;
+  const uint64_t whole = std::max<uint64_t>(run.bucket, gpu::kUnitOfWarp);
+  table.append(run, warps ? run.count / whole * whole : 0);
 }
 
 }  // namespace

@@ -15,10 +15,10 @@ struct Tiles {
   template <typename Block>
   static CGX_HD void encode(Block& block, Shared& shared, Memory& memory, const Tile& tile,
                             RandomKey key, unsigned char* message) {
-    if (tile.run->long_buckets) {
-      block.phase([&](uint32_t t) { load_meta_phase(memory, tile, message, t); });
+    if (tile.run.long_buckets) {
+      block.phase([&](uint32_t t) { load_meta_phase<true>(memory, tile, message, t); });
     } else {
-      block.team_phase(lanes_of(tile.run->bucket), [&](uint32_t t, const auto& team) {
+      block.team_phase(lanes_of(tile.run.bucket), [&](uint32_t t, const auto& team) {
         extremes_phase(shared, memory, tile, t, team);
       });
       block.phase([&](uint32_t t) { store_meta_phase(memory, tile, message, t); });
@@ -31,7 +31,7 @@ struct Tiles {
   static CGX_HD void decode(Block& block, Shared& shared, Memory& memory, const Tile& tile,
                             const unsigned char* message, bool add) {
     block.phase([&](uint32_t t) {
-      load_meta_phase(memory, tile, message, t);
+      load_meta_phase<false>(memory, tile, message, t);
       load_codes_phase(shared, tile, message, t);
     });
     block.phase([&](uint32_t t) { decode_phase(shared, memory, tile, add, t); });
@@ -49,13 +49,20 @@ struct Tiles {
       if (i >= from) memory.seen[t].see(shared.values[i]);
     }
   }
-  static CGX_HD void end_bucket(Memory& memory, const CodecRun& run, uint64_t bucket,
-                                unsigned char* message, uint32_t t) {
-    if (t != 0) return;
-    Extremes all = memory.seen[0];
-    for (uint32_t k = 1; k < kThreads; ++k) all.join(memory.seen[k]);
-    reinterpret_cast<MaxMinMeta*>(message + run.meta)[bucket] =
-        maxmin_meta(all.min, all.max, all.finite, maxmin_levels(run.bits));
+  template <typename Block>
+  static CGX_HD void end_bucket(Block& block, Memory& memory, const CodecRun& run, uint64_t bucket,
+                                unsigned char* message) {
+    for (uint32_t half = kThreads / 2; half > 0; half /= 2) {
+      block.phase([&](uint32_t t) {
+        if (t < half) memory.seen[t].join(memory.seen[t + half]);
+      });
+    }
+    block.phase([&](uint32_t t) {
+      if (t != 0) return;
+      const Extremes all = memory.seen[0];
+      reinterpret_cast<MaxMinMeta*>(message + run.meta)[bucket] =
+          maxmin_meta(all.min, all.max, all.finite, maxmin_levels(run.bits));
+    });
   }
 };
 

@@ -13,7 +13,7 @@ struct Quantizer {
   static constexpr uint8_t kFamily = kRotatedFamily;
 
   static CGX_HD const float* levels_of(const Tile& tile) {
-    return cgx::rotated::kLevels + cgx::rotated::first_level(tile.run->bits);
+    return cgx::rotated::kLevels + cgx::rotated::first_level(tile.run.bits);
   }
 
   template <typename Threads>
@@ -22,7 +22,7 @@ struct Quantizer {
     threads.phase([&](uint32_t t) {
       const float* levels = levels_of(tile);
       for (uint32_t i = kGroup * t; i < tile.n; i += kGroup * kThreads) {
-        const auto b = static_cast<uint32_t>(i / tile.run->bucket);
+        const auto b = static_cast<uint32_t>(i / tile.run.bucket);
         const rotation::Block block = rotation::block_of(tile, b);
         const uint32_t k = rotation::stages_of(block.n);
         const float inverse = memory.norm[b].inverse;
@@ -30,7 +30,7 @@ struct Quantizer {
           if (inverse == 0.0f) return 0;
           const uint32_t place = rotation::place(at - block.first, block.n, k);
           const float u = rn_mul(shared.values[block.first + place], inverse);
-          return cgx::rotated::code_of(u, levels, tile.run->bits);
+          return cgx::rotated::code_of(u, levels, tile.run.bits);
         });
       }
     });
@@ -38,7 +38,7 @@ struct Quantizer {
 
   static CGX_HD float level(const Shared& shared, const Tile& tile, uint32_t first, uint32_t i) {
     return cgx::rotated::level_of(rotation::code_at(shared, tile, first + i), levels_of(tile),
-                                  tile.run->bits);
+                                  tile.run.bits);
   }
 };
 

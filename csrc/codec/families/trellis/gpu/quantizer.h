@@ -14,7 +14,7 @@ struct Quantizer {
   static constexpr uint8_t kFamily = kTrellisFamily;
 
   static CGX_HD const float* levels_of(const Tile& tile) {
-    return kLevels + first_level(tile.run->bits);
+    return kLevels + first_level(tile.run.bits);
   }
 
   template <typename Threads>
@@ -45,7 +45,7 @@ struct Quantizer {
                           uint32_t sequence) {
     const rotation::Block block = rotation::block_of(tile, b);
     if (sequence >= block.n) return;
-    const uint32_t k = rotation::stages_of(block.n), bits = tile.run->bits;
+    const uint32_t k = rotation::stages_of(block.n), bits = tile.run.bits;
     const float inverse = memory.norm[b].inverse;
     const float* levels = levels_of(tile);
     Costs costs = Costs::start();

@@ -1,0 +1,144 @@
+// Eight neighbouring values in the registers of a lane, and their way from and to memory.
+#pragma once
+
+#include "codec/gpu/tile.h"
+
+// Instructions of NVIDIA's GPUs that CUDA has no portable function for.
+#if defined(__CUDA_ARCH__)
+#define CGX_PTX
+#endif
+
+namespace cgx::gpu {
+
+struct Group {
+  float of[kGroup];
+  CGX_HD float& operator[](uint32_t i) { return of[i]; }
+  CGX_HD const float& operator[](uint32_t i) const { return of[i]; }
+};
+
+/// The smaller and the larger one; NaN if one of them is.
+CGX_HD float nan_min(float a, float b) {
+#if defined(CGX_PTX)
+  float least;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+  return least;
+#else
+  return a != a ? a : a < b ? a : b;
+#endif
+}
+CGX_HD float nan_max(float a, float b) {
+#if defined(CGX_PTX)
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+  return most;
+#else
+  return a != a ? a : a > b ? a : b;
+#endif
+}
+
+/// A value of 16 bits from the low, or the high, half of a word.
+template <Type type>
+CGX_HD float widen_half(uint32_t word, bool high) {
+  if constexpr (type == Type::kBFloat16) {
+    return from_bits(high ? word & 0xffff0000u : word << 16);
+  } else {
+    const auto half = static_cast<uint16_t>(high ? word >> 16 : word);
+#if defined(CGX_PTX)
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return x;
+#else
+    return half_to_float(half);
+#endif
+  }
+}
+
+/// Two values in a word, each rounded once to nearest even. A NaN becomes some NaN.
+template <Type type>
+CGX_HD uint32_t narrow_pair(float low, float high) {
+#if defined(CGX_PTX)
+  uint32_t word;
+  if constexpr (type == Type::kBFloat16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  }
+  return word;
+#else
+  return narrow(low, type) | narrow(high, type) << 16;
+#endif
+}
+
+/// From memory at a multiple of 16 bytes.
+template <Type type>
+CGX_HD Group load_group(const unsigned char* from) {
+  const Vector first = *reinterpret_cast<const Vector*>(from);
+  Group group;
+  if constexpr (type == Type::kFloat32) {
+    const Vector second = *reinterpret_cast<const Vector*>(from + sizeof(Vector));
+    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
+      group[k] = from_bits(first.words[k]);
+      group[k + 4] = from_bits(second.words[k]);
+    }
+  } else {
+    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
+      group[2 * k] = widen_half<type>(first.words[k], false);
+      group[2 * k + 1] = widen_half<type>(first.words[k], true);
+    }
+  }
+  return group;
+}
+template <Type type>
+CGX_HD void store_group(unsigned char* to, const Group& group) {
+  if constexpr (type == Type::kFloat32) {
+    CGX_UNROLL for (uint32_t half = 0; half < 2; ++half) {
+      Vector vector;
+      CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) vector.words[k] = as_bits(group[4 * half + k]);
+      *reinterpret_cast<Vector*>(to + half * sizeof(Vector)) = vector;
+    }
+  } else {
+    Vector vector;
+    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
+      vector.words[k] = narrow_pair<type>(group[2 * k], group[2 * k + 1]);
+    }
+    *reinterpret_cast<Vector*>(to) = vector;
+  }
+}
+
+/// The same for memory at a multiple of a value's size.
+template <Type type>
+CGX_HD Group load_each(const unsigned char* from) {
+  Group group;
+  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
+    if constexpr (type == Type::kFloat32) {
+      group[k] = reinterpret_cast<const float*>(from)[k];
+    } else {
+      group[k] = widen_half<type>(reinterpret_cast<const uint16_t*>(from)[k], false);
+    }
+  }
+  return group;
+}
+template <Type type>
+CGX_HD void store_each(unsigned char* to, const Group& group) {
+  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
+    if constexpr (type == Type::kFloat32) {
+      reinterpret_cast<float*>(to)[k] = group[k];
+    } else {
+      reinterpret_cast<uint16_t*>(to)[k] =
+          static_cast<uint16_t>(narrow_pair<type>(group[k], group[k]));
+    }
+  }
+}
+
+/// Work on each value of a group in turn: x = work(k, x). In a loop, so values move through their
+/// array instead of being addressed in it, which registers cannot be.
+template <typename Work>
+CGX_HD void turn(Group& group, const Work& work) {
+  CGX_LOOP for (uint32_t k = 0; k < kGroup; ++k) {
+    const float x = work(k, group[0]);
+    CGX_UNROLL for (uint32_t i = 0; i + 1 < kGroup; ++i) group[i] = group[i + 1];
+    group[kGroup - 1] = x;
+  }
+}
+
+}  // namespace cgx::gpu
