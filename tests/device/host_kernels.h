@@ -16,7 +16,7 @@ namespace cgx::device {
 
 struct HostBlock {
   struct Kept {
-    float values[gpu::kThreads][gpu::kTile / gpu::kThreads];
+    float values[gpu::kThreads][gpu::kLongestTile / gpu::kThreads];
     float& at(uint32_t t, uint32_t k) { return values[t][k]; }
   };
 
@@ -63,7 +63,8 @@ struct HostWarp {
   template <typename T>
   Own<T> take(const Own<T>& own, const Own<uint32_t>& from) const {
     Own<T> others;
-    for (uint32_t lane = 0; lane < gpu::kLanes; ++lane) others(lane) = own(from(lane) % gpu::kLanes);
+    for (uint32_t lane = 0; lane < gpu::kLanes; ++lane)
+      others(lane) = own(from(lane) % gpu::kLanes);
     return others;
   }
   void share() const {}
@@ -76,7 +77,8 @@ using Stage = void (*)(HostBlock&, gpu::BlockMemory<Families>&, const Call&, uin
 /// The table of all runs, for thread blocks. The table of runs outlives it.
 class View {
  public:
-  explicit View(const gpu::RunTable& table) : image_(table.image()), tables_(table.tables(data())) {}
+  explicit View(const gpu::RunTable& table)
+      : image_(table.image()), tables_(table.tables(data())) {}
   const gpu::Tables& tables() const { return tables_; }
   const gpu::Table& all() const { return tables_.all; }
 
@@ -108,6 +110,8 @@ void launch_warps(const Call& call, const Work& work) {
 template <typename Work>
 void with_warp_family(uint8_t family, const Work& work) {
   if (family == gpu::maxmin::Warps::kFamily) return work(gpu::maxmin::Warps{});
+  if (family == gpu::rotated::Warps::kFamily) return work(gpu::rotated::Warps{});
+  if (family == gpu::trellis::Warps::kFamily) return work(gpu::trellis::Warps{});
   std::abort();
 }
 
@@ -115,7 +119,9 @@ template <typename Family>
 void encode_by_warps(const gpu::EncodeCall& call) {
   launch_warps<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
     using gpu::Type;
-    if (c.type == Type::kFloat32) {
+    if constexpr (requires { Family::encode(warp, memory, c, item); }) {
+      Family::encode(warp, memory, c, item);  // of any type
+    } else if (c.type == Type::kFloat32) {
       Family::template encode<Type::kFloat32>(warp, memory, c, item);
     } else if (c.type == Type::kFloat16) {
       Family::template encode<Type::kFloat16>(warp, memory, c, item);
@@ -128,7 +134,9 @@ template <typename Family>
 void decode_by_warps(const gpu::DecodeCall& call) {
   launch_warps<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
     using gpu::Type;
-    if (c.type == Type::kFloat32) {
+    if constexpr (requires { Family::decode(warp, memory, c, item); }) {
+      Family::decode(warp, memory, c, item);  // of any type
+    } else if (c.type == Type::kFloat32) {
       Family::template decode<Type::kFloat32>(warp, memory, c, item);
     } else if (c.type == Type::kFloat16) {
       Family::template decode<Type::kFloat16>(warp, memory, c, item);

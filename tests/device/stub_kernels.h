@@ -36,16 +36,23 @@ std::function<void()> warps(const void* argument, void (*work)(const Call&)) {
   return [call, work] { work(call); };
 }
 
-#define CGX_STUB_WARPS(name, Family)                                                              \
-  {"cgx_" name "_sum",                                                                            \
-   [](const void* a) { return warps<SumCall>(a, cgx::device::sum_by_warps<Family>); }},           \
-      CGX_STUB_TYPE(name, Family, "_fp32"), CGX_STUB_TYPE(name, Family, "_fp16"),                 \
+#define CGX_STUB_WARPS(name, Family)                                                    \
+  {"cgx_" name "_sum",                                                                  \
+   [](const void* a) { return warps<SumCall>(a, cgx::device::sum_by_warps<Family>); }}, \
+      CGX_STUB_TYPE(name, Family, "_fp32"), CGX_STUB_TYPE(name, Family, "_fp16"),       \
       CGX_STUB_TYPE(name, Family, "_bf16")
-#define CGX_STUB_TYPE(name, Family, type)                                                         \
-  {"cgx_" name "_encode" type,                                                                    \
-   [](const void* a) { return warps<EncodeCall>(a, cgx::device::encode_by_warps<Family>); }},     \
-      {"cgx_" name "_decode" type,                                                                \
-       [](const void* a) { return warps<DecodeCall>(a, cgx::device::decode_by_warps<Family>); }}
+/// The same with kernels that serve all types.
+#define CGX_STUB_UNTYPED_WARPS(name, Family)                                            \
+  {"cgx_" name "_sum",                                                                  \
+   [](const void* a) { return warps<SumCall>(a, cgx::device::sum_by_warps<Family>); }}, \
+      CGX_STUB_TYPE(name, Family, "")
+#define CGX_STUB_TYPE(name, Family, type)                                                        \
+  {"cgx_" name "_encode" type,                                                                   \
+   [](const void* a) { return warps<EncodeCall>(a, cgx::device::encode_by_warps<Family>); }},    \
+  {                                                                                              \
+    "cgx_" name "_decode" type,                                                                  \
+        [](const void* a) { return warps<DecodeCall>(a, cgx::device::decode_by_warps<Family>); } \
+  }
 
 struct Kernel {
   const char* name;
@@ -72,6 +79,8 @@ const Kernel kKernels[] = {
        return job<SumCall>(a, long_buckets, cgx::gpu::long_sum_feedback_stage);
      }},
     CGX_STUB_WARPS("maxmin", cgx::gpu::maxmin::Warps),
+    CGX_STUB_UNTYPED_WARPS("rotated", cgx::gpu::rotated::Warps),
+    CGX_STUB_UNTYPED_WARPS("trellis", cgx::gpu::trellis::Warps),
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

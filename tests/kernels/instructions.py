@@ -1,17 +1,22 @@
-"""Counts what a warp executes: the instructions on a kernel's shortest way through a tile.
+"""Counts what a warp executes to code a tile of values.
 
 nvdisasm writes the machine code of a cubin. From it comes the graph of a kernel's instructions, and
-in that the shortest way from the kernel's start to its end that does the memory accesses of one
-tile: so many of 16 bytes, so many of codes. What a launch does once is counted as if each tile did
-it. Loops that the compiler has not unrolled are walked as often as their accesses say.
+in that the shortest way from the kernel's start to its end that does what the formula asks for:
+exactly so many accesses to memory, at least so many of the operations that no way can do without.
+The way of two units less the way of one is what a unit costs; a warp's tile is one way of one unit
+and three units more, so what a launch does once is counted for each tile.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Mapping
 from heapq import heappop, heappush
+from importlib import metadata
+from pathlib import Path
 from typing import NamedTuple
 
 SECTION = re.compile(r"^\.text\.(\w+):$")
@@ -19,11 +24,17 @@ LABEL = re.compile(r"^(\.L_x_\d+|\$[\w$]+|\.L_\d+):")
 INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)(.*?);")
 TARGET = re.compile(r"`\((\.?[\w$]+)\)")
 ENDS = ("EXIT", "BRA", "CALL", "RET", "BRX", "BPT")  # of a block
+TILE, UNIT, LANES = 2048, 512, 32  # values of a tile and of a unit, of csrc/codec/gpu/run.h
+ACCESSES = [
+    f"{kind}.E{width}" for kind in ("LDG", "STG") for width in ("", ".64", ".128", ".U16", ".U8")
+]
+# An H200, for the time that a copy of the same bytes takes.
+SCHEDULERS, PROCESSORS, CLOCK, COPY = 4, 132, 1.98e9, 4.3e12  # per SM; SMs; Hz; bytes/s
 State = tuple[int, tuple[int, ...]]  # a block, and the wanted instructions before it
 
 
 class Instruction(NamedTuple):
-    opcode: str  # with its suffixes: LDG.E.128
+    opcode: str  # with its suffixes: LDG.E.128; @LDG.E.128 where a predicate decides about it
     predicate: str
     target: int | None  # of a branch, by number
 
@@ -40,10 +51,14 @@ def parse(sass: str) -> dict[str, list[Instruction]]:
             elif match := INSTRUCTION.match(line):
                 found.append((match[3], match[2] or "", match[4]))
         kernels[name] = [
-            Instruction(opcode, predicate, _target(opcode, rest, labels))
+            Instruction(_name(opcode, predicate), predicate, _target(opcode, rest, labels))
             for opcode, predicate, rest in found
         ]
     return kernels
+
+
+def _name(opcode: str, predicate: str) -> str:
+    return f"@{opcode}" if predicate and opcode.split(".")[0] not in ENDS else opcode
 
 
 def _sections(sass: str) -> dict[str, list[str]]:
@@ -92,12 +107,16 @@ def blocks_of(code: list[Instruction]) -> list[Block]:
     return blocks
 
 
-def shortest(code: list[Instruction], wanted: Mapping[str, int]) -> Counter[str] | None:
-    """By opcode what the shortest way from the first instruction to an EXIT executes that has at
-    least `wanted[opcode]` instructions of each of these opcodes; FADD* stands for all that begin
-    so. None: there is no such way.
+def shortest(
+    code: list[Instruction], exactly: Mapping[str, int], at_least: Mapping[str, int]
+) -> Counter[str] | None:
+    """By opcode what the shortest way from the first instruction to an EXIT executes that has so
+    many instructions of each of these opcodes; FADD* stands for all that begin so. None: there is
+    no such way.
     """
     blocks = blocks_of(code)
+    wanted = {**exactly, **at_least}
+    most = [count if opcode in exactly else 1 << 30 for opcode, count in wanted.items()]
     goal = tuple(wanted.values())
     does = [tuple(_count(block.opcodes, opcode) for opcode in wanted) for block in blocks]
     start = (0, (0,) * len(goal))
@@ -110,7 +129,10 @@ def shortest(code: list[Instruction], wanted: Mapping[str, int]) -> Counter[str]
         if cost > costs[state]:
             continue
         block = blocks[at]
-        done = tuple(min(a + b, most) for a, b, most in zip(counts, does[at], goal, strict=True))
+        seen = [a + b for a, b in zip(counts, does[at], strict=True)]
+        if any(count > limit for count, limit in zip(seen, most, strict=True)):
+            continue
+        done = tuple(min(count, enough) for count, enough in zip(seen, goal, strict=True))
         if block.ends and done == goal:
             return _walked(blocks, before, state)
         for then in block.then:
@@ -134,3 +156,107 @@ def _walked(blocks: list[Block], before: dict[State, State], state: State) -> Co
         state = before[state]
         walked.update(blocks[state[0]].opcodes)
     return walked
+
+
+class Budget(NamedTuple):
+    """What a unit of 512 aligned values takes at 4 bits, to the nearest."""
+
+    kernel: str
+    buckets: str  # values
+    most: float  # instructions of a lane per value, over a tile
+    bytes: int  # of values and payload, read and written, per tile
+    accesses: dict[str, int]  # of memory; all others none
+    at_least: dict[str, int]  # operations of the formula
+
+    @property
+    def name(self) -> str:
+        return f"`{self.kernel}`, buckets of {self.buckets}"
+
+
+# Extremes: 15 comparisons of 16 values and 5 of lanes, of each kind; where buckets may be shorter,
+# each row by itself: 14 of 16 values and 10 of lanes. A code: a difference, a product, a fused
+# product, a sum that rounds. A value: two sums and a product.
+_ENCODE = {"FMNMX*": 40, "FFMA*": 16, "FADD*": 32, "SHFL*": 10}
+_ENCODE_ANY = {"FMNMX*": 48, "FFMA*": 16, "FADD*": 32, "SHFL*": 20}
+_DECODE = {"FADD*": 32, "FMUL*": 16}
+_PAYLOAD = TILE // 2 + TILE // UNIT * 8
+_OTHERS = "64 to 2048"
+
+
+def _encode(dtype: str, buckets: str, most: float, at_least: dict[str, int]) -> Budget:
+    size = 4 if dtype == "fp32" else 2
+    accesses = {"LDG.E.128": size, "STG.E": 2}
+    bytes_ = size * TILE + _PAYLOAD
+    return Budget(f"cgx_maxmin_encode_{dtype}", buckets, most, bytes_, accesses, at_least)
+
+
+def _decode(dtype: str, most: float) -> Budget:
+    size = 4 if dtype == "fp32" else 2
+    accesses = {"LDG.E": 2, "LDG.E.64": 2, "STG.E.128": size}
+    bytes_ = size * TILE + _PAYLOAD
+    return Budget(f"cgx_maxmin_decode_{dtype}", "any", most, bytes_, accesses, _DECODE)
+
+
+BUDGETS = [
+    _encode("fp32", "512", 20, _ENCODE),
+    _encode("bf16", "512", 24, _ENCODE),
+    _encode("fp32", _OTHERS, 26, _ENCODE_ANY),
+    _encode("bf16", _OTHERS, 26, _ENCODE_ANY),
+    _decode("fp32", 12),
+    _decode("bf16", 14),
+]
+
+
+class Count(NamedTuple):
+    budget: Budget
+    per_value: float  # instructions of a lane
+    busy: float  # time to issue them, of the time that copying the bytes takes
+
+
+def count(code: list[Instruction], budget: Budget) -> Count:
+    """LookupError: no way through the kernel does what the budget names: it does it otherwise."""
+    ways = []
+    for units in (1, 2):
+        exactly = {access: units * budget.accesses.get(access, 0) for access in ACCESSES}
+        at_least = {opcode: units * number for opcode, number in budget.at_least.items()}
+        walked = shortest(code, exactly, at_least)
+        if walked is None:
+            wanted = ", ".join(f"{number} {access}" for access, number in budget.accesses.items())
+            raise LookupError(f"{budget.name}: no way through a unit has {wanted}, and no others")
+        ways.append(sum(walked.values()))
+    of_tile = ways[0] + (TILE // UNIT - 1) * (ways[1] - ways[0])
+    copied = budget.bytes / COPY * CLOCK * PROCESSORS
+    return Count(budget, of_tile * LANES / TILE, of_tile / SCHEDULERS / copied)
+
+
+def count_all(sass: str) -> list[Count]:
+    kernels = parse(sass)
+    return [count(kernels[budget.kernel], budget) for budget in BUDGETS]
+
+
+def problems(counts: list[Count]) -> list[str]:
+    return [
+        f"{one.budget.name}: {one.per_value:.1f} instructions a value, allowed: {one.budget.most:g}"
+        for one in counts
+        if one.per_value > one.budget.most
+    ]
+
+
+def find_nvdisasm(nvcc: str | None) -> str | None:
+    """Of the CUDA that has this nvcc, on the PATH, or of the package nvidia-cuda-nvdisasm."""
+    beside = Path(nvcc).resolve().parent / "nvdisasm" if nvcc else None
+    if beside is not None and beside.exists():
+        return str(beside)
+    if found := shutil.which("nvdisasm"):
+        return found
+    try:
+        files = metadata.files("nvidia-cuda-nvdisasm") or []
+    except metadata.PackageNotFoundError:
+        return None
+    return next((str(file.locate()) for file in files if file.name == "nvdisasm"), None)
+
+
+def disassemble(nvdisasm: str, cubin: Path) -> str:
+    return subprocess.run(
+        [nvdisasm, "-c", str(cubin)], check=True, capture_output=True, text=True
+    ).stdout

@@ -1,8 +1,10 @@
 """Compiles the GPU kernels for all architectures and says what they take: registers, shared memory,
-local memory. `make kernels` runs it.
+local memory, instructions a value. `make kernels` runs it.
 
-    python -m tests.kernels.resources          # fails on warnings, local memory, another table
-    python -m tests.kernels.resources --write  # writes the table of docs/gpu.md
+    python -m tests.kernels.resources          # compares the tables of docs/gpu.md, too
+    python -m tests.kernels.resources --write  # writes them
+
+Fails on warnings, on local memory, and where a kernel takes more instructions than it may.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 import build_kernels as build  # noqa: E402
+from tests.kernels import instructions  # noqa: E402
 
 del sys.path[0]
 
@@ -34,8 +37,12 @@ REPORT = re.compile(
 )
 
 
-# Instructions of PTX that round otherwise than IEEE operations one by one.
-FUSED = re.compile(r"\b(?:fma|mad)\.[\w.]*f(?:32|64)|\.ftz|\.approx|div\.full")
+# Instructions of PTX that round otherwise than IEEE operations one by one. Not the reciprocal that
+# maxmin_float_reciprocal() begins with, whose error its proof allows for.
+FUSED = re.compile(
+    r"\b(?:fma|mad)\.[\w.]*f(?:32|64)|div\.full"
+    r"|\.approx(?<!rcp\.approx)|\.ftz(?<!rcp\.approx\.ftz)"
+)
 
 
 def without_fma(source: str) -> str:
@@ -92,17 +99,39 @@ def compile_all(nvcc: str, source: Path, archs: list[build.Arch] | None = None) 
     output = source.with_suffix(".checked")
     command = [*build.fatbin_command(nvcc, archs, source), *STRICT, "-o", str(output)]
     found = parse(build.run(command))
-    names = set(re.findall(r"^CGX_KERNEL\((\w+)", source.read_text(), re.MULTILINE))
+    names = kernel_names(source.read_text())
     expected = {(name, arch.number) for name in names for arch in archs}
     if not names or {(r.name, r.arch) for r in found} != expected:
         raise build.NvccError(f"ptxas reports {found}, expected: {sorted(expected)}")
     return found
 
 
+def kernel_names(source: str) -> set[str]:
+    names = set(re.findall(r"^CGX_(?:WARP_)?KERNEL\((\w+)", source, re.MULTILINE))
+    for family in re.findall(r"^CGX_TYPED_WARP_KERNELS\((\w+)", source, re.MULTILINE):
+        names |= {
+            f"cgx_{family}_{operation}_{dtype}"
+            for operation in ("encode", "decode")
+            for dtype in ("fp32", "fp16", "bf16")
+        }
+    return names
+
+
+def cubin(nvcc: str, source: Path, arch: int = ARCH) -> Path:
+    output = source.with_suffix(".cubin")
+    build.run([nvcc, *build.FLAGS, "-cubin", f"-arch=sm_{arch}", str(source), "-o", str(output)])
+    return output
+
+
 def ptx(nvcc: str, source: Path, arch: int = ARCH) -> str:
     output = source.with_suffix(".ptx")
     build.run([nvcc, *build.FLAGS, "-ptx", f"-arch=compute_{arch}", str(source), "-o", str(output)])
     return output.read_text()
+
+
+# Of sm_80 and later: what a GPU that NVRTC compiles for may not have.
+NEWER = re.compile(r"\b(?:min|max)\.NaN\.f32|\bcvt\.rn\.b?f16x2")
+OLDEST = 75  # that the CUDA of today knows
 
 
 def threads(text: str) -> dict[str, int]:
@@ -119,7 +148,12 @@ def problems(found: list[Resources]) -> list[str]:
     ]
 
 
-def table(nvcc_release: str, found: list[Resources], blocks: dict[str, int]) -> str:
+def table(
+    nvcc_release: str,
+    found: list[Resources],
+    blocks: dict[str, int],
+    counts: list[instructions.Count],
+) -> str:
     lines = [
         f"On sm_{ARCH}, as ptxas of CUDA {nvcc_release} says; no kernel uses local memory (no "
         "spills, no stack).\n",
@@ -129,6 +163,17 @@ def table(nvcc_release: str, found: list[Resources], blocks: dict[str, int]) -> 
     for r in sorted(found):
         if r.arch == ARCH:
             lines.append(f"| `{r.name}` | {blocks[r.name]} | {r.registers} | {r.shared} |")
+    lines += [
+        "\nInstructions a value at 4 bits, nearest, of aligned values, as nvdisasm shows them; and "
+        "the time to issue them, of the time in which an H200 copies the bytes that the kernel "
+        f"reads and writes ({instructions.COPY / 1e12:g} TB/s). Below 1.25, 0.8 of a copy is in "
+        "reach.\n",
+        "| kernel | instructions a value | allowed | time to issue / to copy |",
+        "|---|---|---|---|",
+    ]
+    for one in counts:
+        most = one.budget.most
+        lines.append(f"| {one.budget.name} | {one.per_value:.1f} | {most:g} | {one.busy:.2f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -147,17 +192,24 @@ def main(argv: list[str]) -> int:
     if nvcc is None:
         print("make kernels needs nvcc (the CUDA toolkit) in CUDA_HOME/bin or on the PATH")
         return 1
+    nvdisasm = instructions.find_nvdisasm(nvcc)
+    if nvdisasm is None:
+        print("make kernels needs nvdisasm: pip install nvidia-cuda-nvdisasm")
+        return 1
     with tempfile.TemporaryDirectory() as work:
         source = build.write_source(Path(work))
         try:
             found = compile_all(nvcc, source)
             version = release(nvcc)
-            text = table(version, found, threads(ptx(nvcc, source)))
-        except build.NvccError as error:
+            counts = instructions.count_all(instructions.disassemble(nvdisasm, cubin(nvcc, source)))
+            text = table(version, found, threads(ptx(nvcc, source)), counts)
+            newer = sorted(set(NEWER.findall(ptx(nvcc, source, OLDEST))))
+        except (build.NvccError, LookupError) as error:
             print(error)
             return 1
     print(text, end="")
-    failed = problems(found)
+    failed = problems(found) + instructions.problems(counts)
+    failed += [f"sm_{OLDEST} has no {instruction}" for instruction in newer]
     if argv:
         DOCUMENT.write_text(MARKS.sub(lambda _: text, DOCUMENT.read_text()))
     elif f"CUDA {version} " not in documented():

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels import resources
+from tests.kernels import instructions, resources
 from tests.kernels.resources import build
 
 NVCC = resources.find_nvcc()
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc (the CUDA toolkit)")
 HIPCC = shutil.which("hipcc")
-KERNELS = 10
 
 SPILLS = """
 #define CGX_KERNEL(name) extern "C" __global__ void name(float* x, int n)
@@ -35,6 +34,17 @@ CGX_KERNEL(cgx_warns) {
   x[0] = 1;
 }
 """
+
+
+def names() -> set[str]:
+    return resources.kernel_names((build.ROOT / "csrc/codec/gpu/codec.cu").read_text())
+
+
+def warps_of_blocks() -> dict[str, int]:
+    """By family, as the host launches them."""
+    text = (build.ROOT / "csrc/codec/gpu/warp_kernels.h").read_text()
+    found = re.findall(r'\{k\w+, "(\w+)", (\d+), (?:true|false)\}', text)
+    return {family: int(warps) for family, warps in found}
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +69,13 @@ def unfused(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_is_fused_but_what_asks_for_it(ptx: str, unfused: Path) -> None:
     assert NVCC is not None
     assert "fma.rn.f32" in ptx
-    assert len(resources.threads(ptx)) == KERNELS
-    (threads,) = re.findall(r"kThreads = (\d+);", (build.ROOT / "csrc/codec/gpu/run.h").read_text())
-    assert set(resources.threads(ptx).values()) == {int(threads)}
+    threads = resources.threads(ptx)
+    assert set(threads) == names()
+    (block,) = re.findall(r"kThreads = (\d+);", (build.ROOT / "csrc/codec/gpu/run.h").read_text())
+    assert threads["cgx_encode"] == int(block)
+    for family, warps in warps_of_blocks().items():
+        of_family = [number for name, number in threads.items() if f"cgx_{family}_" in name]
+        assert of_family and set(of_family) == {32 * warps}, family
     text = resources.ptx(NVCC, unfused)
     assert text.count("mul.rn.f32") > 10 and text.count("div.rn.f32") > 5
     assert not resources.FUSED.findall(text)
@@ -91,7 +105,59 @@ def test_reports_of_ptxas_are_read() -> None:
     found = resources.parse(report)
     assert found == [("cgx_x", 90, 44, 308, 28), ("cgx_y", 80, 8, 0, 0)]
     assert len(resources.problems(found)) == 1 and "cgx_x on sm_90" in resources.problems(found)[0]
-    assert resources.table("13.0", found, {"cgx_x": 256}).endswith("| `cgx_x` | 256 | 44 | 308 |\n")
+    assert "| `cgx_x` | 256 | 44 | 308 |\n" in resources.table("13.0", found, {"cgx_x": 256}, [])
+
+
+# Two units of a loop whose body is skipped, or goes the long way round, by branches.
+SASS = """
+.text.cgx_counted:
+        /*0000*/                   S2R R0, SR_TID.X ;
+.L_x_0:
+        /*0010*/              @!P0 BRA `(.L_x_1) ;
+        /*0020*/                   LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0030*/               @P3 STG.E desc[UR4][R2.64], R4 ;
+        /*0040*/              @!P1 BRA `(.L_x_2) ;
+        /*0050*/                   FFMA R4, R4, R5, R6 ;
+        /*0060*/                   FFMA R5, R4, R5, R6 ;
+        /*0070*/                   BRA `(.L_x_1) ;
+.L_x_2:
+        /*0080*/                   FFMA R4, R4, R5, R6 ;
+        /*0090*/                   FADD R4, R4, R5 ;
+        /*00a0*/                   FADD R4, R4, R5 ;
+        /*00b0*/                   FFMA R5, R4, R5, R6 ;
+        /*00c0*/                   CALL.REL.NOINC `($slow) ;
+.L_x_1:
+        /*00d0*/               @P2 BRA `(.L_x_0) ;
+        /*00e0*/                   EXIT ;
+.text.cgx_other:
+        /*0000*/                   EXIT ;
+"""
+
+
+def test_instructions_on_the_shortest_way_are_counted() -> None:
+    kernels = instructions.parse(SASS)
+    assert [len(code) for code in kernels.values()] == [15, 1]
+    code = kernels["cgx_counted"]
+    # Once through the loop: all but the long way round; twice: a loop more.
+    loads = {"LDG.E.128": 1, "STG.E": 0}
+    once = instructions.shortest(code, loads, {"FFMA*": 2})
+    assert once is not None and sum(once.values()) == 10 and once["@STG.E"] == 1
+    twice = instructions.shortest(code, {"LDG.E.128": 2}, {"FFMA*": 4})
+    assert twice is not None and sum(twice.values()) == 18
+    assert instructions.shortest(code, {"LDG.E": 1}, {}) is None
+    budget = instructions.Budget("cgx_counted", "512", 0.4, 1 << 20, {"LDG.E.128": 1}, {"FFMA*": 2})
+    count = instructions.count(code, budget)
+    assert count.per_value == (10 + 3 * 8) * 32 / 2048
+    with pytest.raises(LookupError, match="cgx_counted.*: no way .* has 2 LDG.E, and no others"):
+        instructions.count(code, budget._replace(accesses={"LDG.E": 2}))
+
+
+def test_too_many_instructions_are_a_problem() -> None:
+    budget = instructions.BUDGETS[0]
+    few, many = (instructions.Count(budget, budget.most + more, 0.5) for more in (0, 0.25))
+    assert instructions.problems([few]) == []
+    (problem,) = instructions.problems([many])
+    assert budget.kernel in problem and f"allowed: {budget.most:g}" in problem
 
 
 def hip(source: Path, output: Path, *flags: str) -> str:
@@ -111,10 +177,12 @@ def hip(source: Path, output: Path, *flags: str) -> str:
 def test_amd(source: Path, unfused: Path, tmp_path: Path) -> None:
     """Operations of floats are single and IEEE's; no kernel copies its arguments, of 2 KiB."""
     code = hip(unfused, tmp_path / "kernels.ll", "-emit-llvm")
-    assert len(re.findall(r"^define .*amdgpu_kernel void @cgx_", code, re.MULTILINE)) == KERNELS
+    assert len(re.findall(r"^define .*amdgpu_kernel void @cgx_", code, re.MULTILINE)) == len(
+        names()
+    )
     assert len(re.findall(r"\bf(?:mul|add|div) float", code)) > 50
     assert not re.findall(r"llvm\.fma|\bf(?:mul|add|sub|div) \w+ float|!fpmath", code)
     machine = hip(source, tmp_path / "kernels.s")
     scratch = re.findall(r"\.amdhsa_private_segment_fixed_size (\d+)", machine)
-    assert len(scratch) == KERNELS and max(map(int, scratch)) < 64
-    assert re.findall(r"\.amdhsa_float_denorm_mode_32 (\d)", machine) == ["3"] * KERNELS
+    assert len(scratch) == len(names()) and max(map(int, scratch)) < 64
+    assert re.findall(r"\.amdhsa_float_denorm_mode_32 (\d)", machine) == ["3"] * len(names())

@@ -1,6 +1,7 @@
 // The launcher of the kernels, on the stub driver (tests/device), under CUDA's names and HIP's:
 // what one stream writes another one reads behind an event, and a call that the driver refuses is
 // an error with its name.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -119,6 +120,80 @@ TEST(gpu_driver_is_the_one_that_CGX_CUDA_names) {
   const std::string text = error_of<ConfigError>([] { Driver::get(); });
   unsetenv("CGX_CUDA");
   CHECK(contains(text, "CGX_CUDA='2' is not allowed; cuda takes 0 or 1"), text);
+}
+
+TEST(gpu_uploads_take_what_the_caller_changes_at_once) {
+  with_each_driver([](const Driver& driver) {
+    const device::InContext in(driver, kContext);
+    const device::Stream stream = new_stream(driver);
+    {
+      const device::Queue queue(driver, stream);
+      device::Uploads uploads(queue);
+      CHECK(uploads.upload(nullptr, 0) == nullptr, "nothing takes no memory");
+      // More than the pinned memory holds at a time, so that it is used again; and a piece for which
+      // it has to grow.
+      std::vector<std::shared_ptr<std::byte>> there;
+      std::vector<size_t> sizes(40, 5000);
+      sizes.push_back(300'000);
+      sizes.insert(sizes.end(), 5, 77);
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        std::vector<unsigned char> bytes(sizes[i], static_cast<unsigned char>(i + 1));
+        there.push_back(uploads.upload(bytes.data(), bytes.size()));
+        std::fill(bytes.begin(), bytes.end(), 0);
+      }
+      queue.synchronize("the copies", Deadline::after(std::chrono::seconds(20)));
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const auto* bytes = reinterpret_cast<const unsigned char*>(there[i].get());
+        const auto wrong = [&](unsigned char byte) { return byte != i + 1; };
+        CHECK(std::none_of(bytes, bytes + sizes[i], wrong), "upload ", i);
+      }
+    }
+    GPU(driver, destroy_stream, stream);
+  });
+}
+
+// A stream over NCCL may stand still until a late peer makes its call.
+TEST(gpu_uploads_do_not_wait_for_the_stream) {
+  const Driver& driver = Driver::get();
+  const device::InContext in(driver, kContext);
+  const device::Stream stream = new_stream(driver), other = new_stream(driver);
+  const device::Event late = new_event(driver);
+  {
+    const device::Queue queue(driver, stream);
+    device::Uploads uploads(queue);
+    const std::vector<unsigned char> bytes(40'000, 5);
+    std::vector<std::shared_ptr<std::byte>> there = {uploads.upload(bytes.data(), bytes.size())};
+    const auto set_delay = stub_function<void(int)>(driver, "stub_set_delay_us");
+    set_delay(500'000);  // of the task that the event comes from, and of all that follow
+    GPU(driver, record_event, late, other);
+    GPU(driver, stream_wait_event, stream, late, 0);
+    for (int i = 0; i < 4; ++i) there.push_back(uploads.upload(bytes.data(), bytes.size()));
+    const bool waited = driver.query_event(late) != device::kNotReady;
+    set_delay(200);
+    CHECK(!waited, "uploads return while the stream stands still");
+    queue.synchronize("the copies", Deadline::after(std::chrono::seconds(20)));
+    for (const auto& memory : there) {
+      CHECK(std::memcmp(memory.get(), bytes.data(), bytes.size()) == 0, "what has been uploaded");
+    }
+  }
+  GPU(driver, destroy_event, late);
+  for (device::Stream one : {stream, other}) GPU(driver, destroy_stream, one);
+}
+
+TEST(gpu_tables_of_one_run_need_no_memory_of_the_device) {
+  const auto codec = make_maxmin({.bits = 4, .bucket_size = 512});
+  gpu::RunTable table;
+  table.add(*codec, DType::kFloat32, 0, 0, 5000, 0, 0, 0);  // units for warps, and what is left
+  CHECK(table.image().empty(), "a single run travels with the launch");
+  const gpu::Tables alone = table.tables(nullptr);
+  CHECK(alone.all.n_runs == 1 && alone.rest.n_runs == 1 && alone.warps.size() == 1, "lists");
+  table.add(*codec, DType::kFloat32, 5000, 0, 600, 0, 4096, 0);
+  const std::vector<std::byte> image = table.image();
+  const gpu::Tables two = table.tables(image.data());
+  CHECK(two.all.n_runs == 2 && two.all.tiles == 4, "tiles of all: ", two.all.tiles);
+  for (uint64_t tile = 0; tile < two.all.tiles; ++tile) {
+    CHECK(two.all.run_of_tile[tile] == (tile < 3 ? 0 : 1), "run of tile ", tile);
+  }
 }
 
 TEST(gpu_codec_needs_a_context) {

@@ -159,8 +159,7 @@ TEST(gpu_families_each_code_their_own_runs_of_a_table) {
       device::launch<Families>(encode, m.table.all().long_buckets(), gpu::long_encode_stage);
       device::launch<Families>(encode, m.table.all().tiles(), gpu::encode_stage);
       std::vector<float> y(m.x.size(), 2.0f);
-      gpu::DecodeCall decode{
-          view.all(), bytes_of(y), gpu::Type::kFloat32, 0, {m.message.data()}};
+      gpu::DecodeCall decode{view.all(), bytes_of(y), gpu::Type::kFloat32, 0, {m.message.data()}};
       device::launch<Families>(decode, m.table.all().tiles(), gpu::decode_stage);
       CHECK(y == m.expected(), "n=", n, ", bucket ", bucket);
 
@@ -181,8 +180,8 @@ TEST(gpu_families_each_sum_their_own_runs_of_a_table) {
       std::vector<float> y(m.x.size());
       // The own values only, so that the sum is known: encoded, and as it was encoded.
       const gpu::SumCall sum{
-          view.all(), bytes_of(m.x),       m.message.data(), bytes_of(y), {}, 1.0f, 1,
-          gpu::Type::kFloat32,   gpu::Type::kFloat32, {nullptr}};
+          view.all(), bytes_of(m.x),       m.message.data(),    bytes_of(y), {}, 1.0f,
+          1,          gpu::Type::kFloat32, gpu::Type::kFloat32, {nullptr}};
       device::launch<Families>(sum, m.table.all().long_buckets(), gpu::long_sum_stage);
       device::launch<Families>(sum, m.table.all().tiles(), gpu::sum_stage);
       CHECK(y == m.expected(), "n=", n, ", bucket ", bucket);

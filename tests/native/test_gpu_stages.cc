@@ -126,7 +126,7 @@ TEST(gpu_stages_find_the_bucket_of_every_group) {
 
 TEST(gpu_stages_with_groups_in_buckets_of_any_step) {
   // Steps that are divided by, and steps whose reciprocal is used.
-  for (const int64_t bucket : {8, 24, 40, 200, 1000, 1024, 2048, 4096, 5000}) {
+  for (const int64_t bucket : {8, 24, 40, 64, 200, 256, 512, 1000, 1024, 2048, 4096, 5000}) {
     for (int bits = 1; bits <= 8; ++bits) {
       const size_t n = 9000 + static_cast<size_t>(bits);
       for (const float scale : {1.0f, 1e-30f, 1e30f, 0x1.000002p0f}) {

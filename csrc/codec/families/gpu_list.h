@@ -4,7 +4,9 @@
 #include "codec/families/maxmin/gpu/tiles.h"
 #include "codec/families/maxmin/gpu/warps.h"
 #include "codec/families/rotated/gpu/quantizer.h"
+#include "codec/families/rotated/gpu/warp_quantizer.h"
 #include "codec/families/trellis/gpu/quantizer.h"
+#include "codec/families/trellis/gpu/warp_quantizer.h"
 #include "codec/rotation/gpu/tiles.h"
 
 namespace cgx::gpu {

@@ -53,7 +53,7 @@ struct DeviceWarp {
   template <typename T>
   __device__ __forceinline__ Own<T> take(const Own<T>& own, const Own<uint32_t>& from) const {
 #if defined(__HIPCC__)
-    return {__shfl(own.value, static_cast<int>(from.value), 32)};
+    return {__shfl(own.value, static_cast<int>(from.value % kLanes), 32)};
 #else
     return {__shfl_sync(0xffffffffu, own.value, from.value)};
 #endif
@@ -68,6 +68,17 @@ struct DeviceWarp {
 #endif
   }
 };
+
+/// The number of this warp in its block. A value that comes from one lane is known to be the same in
+/// all: what follows from it, and branches on that, need no registers of each lane, and no code for
+/// lanes that have parted.
+__device__ __forceinline__ uint32_t number_of_warp() {
+#if defined(__HIPCC__)
+  return threadIdx.x / kLanes;
+#else
+  return __shfl_sync(0xffffffffu, threadIdx.x / kLanes, 0);
+#endif
+}
 
 struct ThreadBlock {
   /// In registers: k is known to the compiler.
@@ -105,14 +116,14 @@ struct ThreadBlock {
 
 // `blocks`: number of blocks on a multiprocessor at once. Kernels that sum whole buckets or keep
 // values for error feedback need more registers, so fewer of their blocks fit.
-#define CGX_KERNEL(name, Call, count, stage, blocks)                                \
+#define CGX_KERNEL(name, Call, count, stage, blocks)                                          \
   extern "C" __global__ void CGX_BOUNDS(kThreads, blocks) name(CGX_ARGUMENT(Call) argument) { \
-    __shared__ BlockMemory<KernelFamilies> memory;                                  \
-    const Call& call = CGX_CALL(Call);                                              \
-    ThreadBlock block;                                                              \
-    for (uint64_t i = blockIdx.x; i < call.table.count; i += gridDim.x) {           \
-      stage(block, memory, call, i);                                                \
-    }                                                                               \
+    __shared__ BlockMemory<KernelFamilies> memory;                                            \
+    const Call& call = CGX_CALL(Call);                                                        \
+    ThreadBlock block;                                                                        \
+    for (uint64_t i = blockIdx.x; i < call.table.count; i += gridDim.x) {                     \
+      stage(block, memory, call, i);                                                          \
+    }                                                                                         \
   }
 
 CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage, kBlocks)
@@ -126,38 +137,43 @@ CGX_KERNEL(cgx_long_encode_feedback, EncodeCall, long_buckets, long_encode_feedb
 CGX_KERNEL(cgx_long_sum_feedback, SumCall, long_buckets, long_sum_feedback_stage, kBlocks - 1)
 CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
 
-
 /// The shared memory of a warp's family; none where it has an empty struct for it.
-#define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                            \
-  extern "C" __global__ void CGX_BOUNDS(warps* kLanes, blocks)                               \
-      name(CGX_ARGUMENT(Call) argument) {                                                    \
-    __shared__ typename Family::Memory memory[warps];                                        \
-    const Call& call = CGX_CALL(Call);                                                       \
-    DeviceWarp warp;                                                                         \
-    const uint32_t mine = threadIdx.x / kLanes;                                              \
-    const uint64_t items = call.table.tiles << call.table.split;                             \
-    for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * warps + mine; i < items;           \
-         i += static_cast<uint64_t>(gridDim.x) * warps) {                                    \
-      stage(warp, memory[mine], call, i);                                                    \
-    }                                                                                        \
+#define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                                  \
+  extern "C" __global__ void CGX_BOUNDS(warps* kLanes, blocks) name(CGX_ARGUMENT(Call) argument) { \
+    __shared__ typename Family::Memory memory[warps];                                              \
+    const Call& call = CGX_CALL(Call);                                                             \
+    DeviceWarp warp;                                                                               \
+    const uint32_t mine = number_of_warp();                                                        \
+    const uint64_t items = call.table.tiles << call.table.split;                                   \
+    for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * warps + mine; i < items;                 \
+         i += static_cast<uint64_t>(gridDim.x) * warps) {                                          \
+      stage(warp, memory[mine], call, i);                                                          \
+    }                                                                                              \
   }
 
 /// Encode and decode with a kernel for each type; `blocks`: on a multiprocessor at once.
 #define CGX_TYPED_WARP_KERNELS(family, Family, warps, encoders, decoders)                          \
-  CGX_WARP_KERNEL(cgx_##family##_encode_fp32, EncodeCall, Family,                                  \
-                  Family::encode<Type::kFloat32>, warps, encoders)                                 \
-  CGX_WARP_KERNEL(cgx_##family##_encode_fp16, EncodeCall, Family,                                  \
-                  Family::encode<Type::kFloat16>, warps, encoders)                                 \
-  CGX_WARP_KERNEL(cgx_##family##_encode_bf16, EncodeCall, Family,                                  \
-                  Family::encode<Type::kBFloat16>, warps, encoders)                                \
-  CGX_WARP_KERNEL(cgx_##family##_decode_fp32, DecodeCall, Family,                                  \
-                  Family::decode<Type::kFloat32>, warps, decoders)                                 \
-  CGX_WARP_KERNEL(cgx_##family##_decode_fp16, DecodeCall, Family,                                  \
-                  Family::decode<Type::kFloat16>, warps, decoders)                                 \
-  CGX_WARP_KERNEL(cgx_##family##_decode_bf16, DecodeCall, Family,                                  \
-                  Family::decode<Type::kBFloat16>, warps, decoders)
+  CGX_WARP_KERNEL(cgx_##family##_encode_fp32, EncodeCall, Family, Family::encode<Type::kFloat32>,  \
+                  warps, encoders)                                                                 \
+  CGX_WARP_KERNEL(cgx_##family##_encode_fp16, EncodeCall, Family, Family::encode<Type::kFloat16>,  \
+                  warps, encoders)                                                                 \
+  CGX_WARP_KERNEL(cgx_##family##_encode_bf16, EncodeCall, Family, Family::encode<Type::kBFloat16>, \
+                  warps, encoders)                                                                 \
+  CGX_WARP_KERNEL(cgx_##family##_decode_fp32, DecodeCall, Family, Family::decode<Type::kFloat32>,  \
+                  warps, decoders)                                                                 \
+  CGX_WARP_KERNEL(cgx_##family##_decode_fp16, DecodeCall, Family, Family::decode<Type::kFloat16>,  \
+                  warps, decoders)                                                                 \
+  CGX_WARP_KERNEL(cgx_##family##_decode_bf16, DecodeCall, Family, Family::decode<Type::kBFloat16>, \
+                  warps, decoders)
 
-CGX_TYPED_WARP_KERNELS(maxmin, maxmin::Warps, 4, 5, 8)
+CGX_TYPED_WARP_KERNELS(maxmin, maxmin::Warps, 4, 5, 7)
 CGX_WARP_KERNEL(cgx_maxmin_sum, SumCall, maxmin::Warps, maxmin::Warps::sum, 4, 3)
+
+CGX_WARP_KERNEL(cgx_rotated_encode, EncodeCall, rotated::Warps, rotated::Warps::encode, 4, 6)
+CGX_WARP_KERNEL(cgx_rotated_decode, DecodeCall, rotated::Warps, rotated::Warps::decode, 4, 7)
+CGX_WARP_KERNEL(cgx_rotated_sum, SumCall, rotated::Warps, rotated::Warps::sum, 4, 3)
+CGX_WARP_KERNEL(cgx_trellis_encode, EncodeCall, trellis::Warps, trellis::Warps::encode, 2, 5)
+CGX_WARP_KERNEL(cgx_trellis_decode, DecodeCall, trellis::Warps, trellis::Warps::decode, 2, 12)
+CGX_WARP_KERNEL(cgx_trellis_sum, SumCall, trellis::Warps, trellis::Warps::sum, 2, 4)
 
 }  // namespace cgx::gpu

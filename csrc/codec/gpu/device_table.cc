@@ -4,6 +4,7 @@ namespace cgx::gpu {
 
 DeviceTable::DeviceTable(device::Uploads& uploads, const RunTable& table) {
   const std::vector<std::byte> image = table.image();
+  bytes_ = image.size();
   memory_ = uploads.upload(image.data(), image.size());
   tables_ = table.tables(memory_.get());
 }

@@ -17,9 +17,12 @@ class DeviceTable {
   DeviceTable(device::Uploads& uploads, const RunTable& table);
 
   const Tables& tables() const { return tables_; }
+  /// Memory of the device.
+  size_t bytes() const { return bytes_; }
 
  private:
   std::shared_ptr<std::byte> memory_;
+  size_t bytes_ = 0;
   Tables tables_;
 };
 

@@ -3,9 +3,11 @@
 
 #include "codec/gpu/tile.h"
 
-// Instructions of NVIDIA's GPUs that CUDA has no portable function for.
+// Instructions of NVIDIA's GPUs, from sm_80 on, that CUDA has no portable function for.
 #if defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 800
 #define CGX_PTX
+#endif
 #endif
 
 namespace cgx::gpu {

@@ -87,9 +87,9 @@ template <typename Call, typename Choose>
 void KernelModule::by_warps(const Tables& tables, Call& call, const Choose& choose,
                             device::Stream stream) const {
   for (const Tables::OfWarps& list : tables.warps) {
-    const auto found =
-        std::find_if(warps_.begin(), warps_.end(),
-                     [&](const OfWarps& kernels) { return kernels.family == list.family; });
+    const auto found = std::find_if(warps_.begin(), warps_.end(), [&](const OfWarps& kernels) {
+      return kernels.family == list.family;
+    });
     call.table = list.table;
     // Of few tiles each is shared by warps, for all multiprocessors to have some.
     while (call.table.split < kMostParts &&

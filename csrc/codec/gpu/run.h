@@ -17,19 +17,20 @@ constexpr uint8_t kRaw = 0;
 enum class Type : uint8_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 struct alignas(8) CodecRun {
-  uint64_t value;        // place of the first value in the tensor that is read, or decoded to
-  uint64_t sum;          // place where its sum goes
-  uint64_t start;        // values before it are another list's; where a bucket starts
-  uint64_t count;        // values, with those
-  uint64_t index;        // counter of the generator at the first value
-  uint64_t bucket;       // values; 0 where the family has none
-  uint64_t meta;         // byte of the message where the meta of the first bucket lies
-  uint64_t codes;        // byte of the message where the codes, or raw values, start
-  uint64_t first_tile;   // of all tiles of the table
-  uint64_t first_bucket; // of the run, where its tiles start; of runs with tile_buckets
-  uint64_t first_long;   // of all long buckets, where this run's are
-  uint32_t tile;         // values in each tile but the last; a multiple of 8
-  uint32_t tile_buckets; // whole buckets in such a tile; 0: buckets cross its borders, or there are none
+  uint64_t value;         // place of the first value in the tensor that is read, or decoded to
+  uint64_t sum;           // place where its sum goes
+  uint64_t start;         // values before it are another list's; where a bucket starts
+  uint64_t count;         // values, with those
+  uint64_t index;         // counter of the generator at the first value
+  uint64_t bucket;        // values; 0 where the family has none
+  uint64_t meta;          // byte of the message where the meta of the first bucket lies
+  uint64_t codes;         // byte of the message where the codes, or raw values, start
+  uint64_t first_tile;    // of all tiles of the table
+  uint64_t first_bucket;  // of the run, where its tiles start; of runs with tile_buckets
+  uint64_t first_long;    // of all long buckets, where this run's are
+  uint32_t tile;          // values in each tile but the last; a multiple of 8
+  uint32_t
+      tile_buckets;  // whole buckets in such a tile; 0: buckets cross its borders, or there are none
   uint32_t message;      // which of the launch's messages
   uint32_t inverse;      // place * inverse >> 22 is the bucket of a place of a tile; see kGroup
   uint8_t family;        // number of its declaration, or kRaw

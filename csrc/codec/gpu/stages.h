@@ -94,10 +94,9 @@ CGX_HD void encode_tile(Block& block, BlockMemory<Families>& memory, const Tile&
     return block.phase(
         [&](uint32_t t) { store_phase(shared, tile, message + tile.raw_at(), tile.run.wire, t); });
   }
-  Families::template with<Needs::kAll>(
-      tile.run.family, memory.family, [&](auto family, auto& own) {
-        decltype(family)::encode(block, shared, own, tile, key, message);
-      });
+  Families::template with<Needs::kAll>(tile.run.family, memory.family, [&](auto family, auto& own) {
+    decltype(family)::encode(block, shared, own, tile, key, message);
+  });
 }
 
 /// Decodes to shared.values the message that encode_tile() has just written.
@@ -105,10 +104,9 @@ template <typename Block, typename Families>
 CGX_HD void decode_encoded_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                                 const unsigned char* message) {
   if (tile.run.family == kRaw) return decode_tile(block, memory, tile, message, false);
-  Families::template with<Needs::kAll>(
-      tile.run.family, memory.family, [&](auto family, auto& own) {
-        decltype(family)::decode_again(block, memory.shared, own, tile);
-      });
+  Families::template with<Needs::kAll>(tile.run.family, memory.family, [&](auto family, auto& own) {
+    decltype(family)::decode_again(block, memory.shared, own, tile);
+  });
 }
 
 /// This rank's values of a tile into shared.values, or added to them. with_feedback: the residual
@@ -205,7 +203,7 @@ template <bool with_feedback, Needs needs = Needs::kAll, typename Block, typenam
 CGX_HD void sum_tile(Block& block, BlockMemory<Families>& memory, const SumCall& call,
                      const Tile& tile) {
   Shared& shared = memory.shared;
-  for (uint32_t r = 0; r < call.ranks; ++r) {
+  CGX_LOOP for (uint32_t r = 0; r < call.ranks; ++r) {
     const bool add = r > 0;
     if (call.payloads[r] != nullptr) {
       decode_tile<needs>(block, memory, tile, call.payloads[r], add);
@@ -324,12 +322,14 @@ CGX_HD void sum_feedback_stage(Block& block, BlockMemory<Families>& memory, cons
     encode_tile(block, memory, tile, call.key, call.encoded);
     decode_encoded_tile(block, memory, tile, call.encoded);
   }
+  // Looked up again, so that no register keeps it until here.
+  const Tile same = tile_of(call.table, number);
   if (call.y != nullptr) {
-    unsigned char* y = call.y + tile.sum_at(call.type);
-    block.phase([&](uint32_t t) { store_phase(memory.shared, tile, y, call.type, t); });
+    unsigned char* y = call.y + same.sum_at(call.type);
+    block.phase([&](uint32_t t) { store_phase(memory.shared, same, y, call.type, t); });
   }
   if (call.feedback.keep == Feedback::Keep::kNothing) return;
-  keep_error(block, memory.shared, tile, kept, call.feedback, call.divisor);
+  keep_error(block, memory.shared, same, kept, call.feedback, call.divisor);
 }
 
 template <typename Block, typename Families>

@@ -5,10 +5,11 @@
 // device (codec.cu) or a loop over lanes (tests/device/host_kernels.h):
 //   each(work)            work(lane) on each lane; inside, a lane neither writes what another one
 //                         reads nor reads what it writes
-//   Own<T>                a T of each lane, from one each() to the next: own(lane)
+//   Own<T>                a T of each lane, from one each() to the next: own(lane); own(0) between
+//                         them, where all lanes have the same
 //   exchange(own, step)   the Own<T> of the lanes whose numbers differ by `step`, a power of two; T
 //                         is a float, a uint32_t, or an Array of them
-//   take(own, from)       the value of lane from(lane), T being a float or a uint32_t
+//   take(own, from)       the value of lane from(lane) modulo 32, T being a float or a uint32_t
 //   share()               what lanes have written to memory is seen by the others
 // All lanes reach each of these calls.
 #pragma once
@@ -18,7 +19,6 @@
 namespace cgx::gpu {
 
 constexpr uint32_t kLanes = 32;
-constexpr uint32_t kWarps = kThreads / kLanes;
 
 template <typename T, uint32_t n>
 struct Array {

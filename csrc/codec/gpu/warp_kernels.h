@@ -5,6 +5,8 @@
 #include <cstdint>
 
 #include "codec/families/maxmin/maxmin.h"
+#include "codec/families/rotated/rotated.h"
+#include "codec/families/trellis/trellis.h"
 
 namespace cgx::gpu {
 
@@ -16,6 +18,8 @@ struct WarpKernels {
 };
 
 inline constexpr const char* kTypeNames[] = {"fp32", "fp16", "bf16"};  // in the order of Type
-inline constexpr WarpKernels kWarpKernels[] = {{kMaxMinFamily, "maxmin", 4, true}};
+inline constexpr WarpKernels kWarpKernels[] = {{kMaxMinFamily, "maxmin", 4, true},
+                                               {kRotatedFamily, "rotated", 4, false},
+                                               {kTrellisFamily, "trellis", 2, false}};
 
 }  // namespace cgx::gpu

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/float_mode.h"
+#include "codec/rotation/gpu/warp_block.h"
 
 namespace cgx::rotation {
 namespace {
@@ -134,17 +135,19 @@ void bound(const CodecConfig& config, DType, const float* x, size_t n, double* l
   }
 }
 
-void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run, DType,
-              uint64_t payload) {
+void append_run(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
+                uint64_t payload, uint32_t together) {
   gpu::CodecRun coded = run;
   coded.bucket = static_cast<uint64_t>(config.get("block_size"));
   coded.bits = static_cast<uint8_t>(config.get("bits"));
   coded.own[0] = static_cast<uint8_t>(config.get("scale"));
   coded.meta = payload + kKeyBytes;
   coded.codes = coded.meta + (run.count + coded.bucket - 1) / coded.bucket * sizeof(float);
-  coded.tile = static_cast<uint32_t>(std::max<uint64_t>(coded.bucket, gpu::kTile));
+  coded.tile = static_cast<uint32_t>(
+      std::clamp<uint64_t>(together * coded.bucket, gpu::kTile, gpu::kLongestTile));
   coded.tile_buckets = static_cast<uint32_t>(coded.tile / coded.bucket);
-  table.append(coded);
+  const bool warps = coded.bucket <= gpu::rotation::kMostRows * gpu::kLanes;
+  table.append(coded, warps ? run.count / coded.bucket * coded.bucket : 0);
 }
 
 }  // namespace cgx::rotation

@@ -23,8 +23,16 @@ std::vector<Parameter> parameters_with(Parameter bits);
 /// Implements Family::bound by the bounds of formulas.h.
 void bound(const CodecConfig& config, DType dtype, const float* x, size_t n, double* limits);
 
+/// Appends the run to the table. together: blocks that kernels of warps quantize at once, if a tile
+/// has room for them.
+void append_run(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
+                uint64_t payload, uint32_t together);
+
 /// Implements Family::gpu_runs.
-void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
-              DType dtype, uint64_t payload);
+template <uint32_t together>
+void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run, DType,
+              uint64_t payload) {
+  append_run(config, table, run, payload, together);
+}
 
 }  // namespace cgx::rotation

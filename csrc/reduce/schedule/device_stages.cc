@@ -11,6 +11,7 @@ namespace {
 
 // A script that reduces ever new shapes must not fill the device.
 constexpr size_t kMostSteps = 16384;
+constexpr size_t kMostTableBytes = size_t{64} << 20;
 
 // What a step does with its pieces; the rest of `flags` says where their values lie.
 enum Use : uint8_t { kEncodes = 0, kDecodes = 1, kSums = 2, kWritten = 3 };
@@ -89,12 +90,13 @@ std::shared_ptr<std::byte> DeviceStages::allocate(size_t bytes) {
 }
 
 template <typename Make>
-const DeviceStages::Step& DeviceStages::found(std::string key, const Make& make) {
+const DeviceStages::Step& DeviceStages::found(const Call& call, std::string key, const Make& make) {
   auto place = steps_.find(key);
   if (place != steps_.end()) return place->second;
-  if (steps_.size() >= kMostSteps) {
-    queue_.synchronize("work that uses old tables of runs", Deadline::after(device::Queue::kGrace));
+  if (steps_.size() >= kMostSteps || table_bytes_ >= kMostTableBytes) {
+    queue_.synchronize("work that uses old tables of runs", call.deadline);
     steps_.clear();
+    table_bytes_ = 0;
   }
   struct OfSeed {
     uint64_t seed;
@@ -102,13 +104,16 @@ const DeviceStages::Step& DeviceStages::found(std::string key, const Make& make)
   };
   std::vector<OfSeed> made;
   make([&](uint64_t seed) -> gpu::RunTable& {
-    auto same = std::find_if(made.begin(), made.end(),
-                             [&](const OfSeed& one) { return one.seed == seed; });
+    auto same =
+        std::find_if(made.begin(), made.end(), [&](const OfSeed& one) { return one.seed == seed; });
     if (same == made.end()) same = made.insert(same, {seed, {}});
     return same->table;
   });
   Step step;
-  for (const OfSeed& one : made) step.push_back({one.seed, gpu::DeviceTable(uploads_, one.table)});
+  for (const OfSeed& one : made) {
+    step.push_back({one.seed, gpu::DeviceTable(uploads_, one.table)});
+    table_bytes_ += step.back().table.bytes();
+  }
   return steps_.emplace(std::move(key), std::move(step)).first->second;
 }
 
@@ -124,7 +129,7 @@ const DeviceStages::Step& DeviceStages::tables(const Call& call, const Chunks& c
     append(key, chunk_of(message).pieces.size());
     for (const Piece& piece : chunk_of(message).pieces) append(key, piece);
   }
-  return found(std::move(key), [&](const auto& table_of) {
+  return found(call, std::move(key), [&](const auto& table_of) {
     for (size_t message = 0; message < chunks.size(); ++message) {
       for (const Piece& piece : chunk_of(chunks[message]).pieces) {
         const auto [value, sum] = place(piece);
@@ -194,7 +199,10 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
       flags_of(kSums, wanted.own.base != nullptr, wanted.own.packed, kept, wanted.output.packed);
   for (const Seeded& seeded : tables(call, all, flags, place)) {
     gpu::SumCall work{};
-    work.x = base_of(wanted.own);
+    // Kernels read values only where a rank has no payload.
+    const bool reads_own =
+        std::find(wanted.payloads.begin(), wanted.payloads.end(), nullptr) != wanted.payloads.end();
+    work.x = reads_own ? base_of(wanted.own) : nullptr;
     work.encoded = bytes_at(wanted.encoded);
     work.y = base_of(wanted.output);
     work.key = key_of(call, seeded.seed, Stage::kSum);
@@ -218,7 +226,7 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
   append(key, flags_of(kWritten, wanted.output.packed));
   append(key, wanted.output.dtype);
   for (const Piece& piece : chunk.pieces) append(key, piece);
-  const Step& written = found(std::move(key), [&](const auto& table_of) {
+  const Step& written = found(call, std::move(key), [&](const auto& table_of) {
     for (const Piece& piece : chunk.pieces) {
       table_of(0).add(*raw_codec(), wanted.output.dtype, place_in(wanted.output, piece), 0,
                       piece.count, 0, 0, 0);

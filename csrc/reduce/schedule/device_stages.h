@@ -51,13 +51,14 @@ class DeviceStages {
   const Step& tables(const Call& call, const Chunks& chunks, uint8_t flags, const Place& place);
   /// The step of this key, or a new one by make().
   template <typename Make>
-  const Step& found(std::string key, const Make& make);
+  const Step& found(const Call& call, std::string key, const Make& make);
   void look_for_nonfinite(Call& call, const gpu::Tables& tables, const void* data, DType dtype);
 
   const device::Queue& queue_;
   const gpu::KernelModule& kernels_;
   device::Uploads uploads_;
   std::unordered_map<std::string, Step> steps_;
+  size_t table_bytes_ = 0;                       // of the steps
   std::shared_ptr<std::byte> flag_, host_flag_;  // of look_for_nonfinite()
   /// Outgrown work memory, which the stream may still use.
   std::vector<std::shared_ptr<std::byte>> memory_;

@@ -153,8 +153,10 @@ void check_sum(const BlockCase& c) {
     for (const bool encodes : {true, false}) {
       Memory x(c.x.size()), y(c.x.size()), out(c.bytes());
       copy(x.data(), inputs[own].data(), c.x.size());
-      gpu::SumCall call{{},   x.data(), encodes ? out.data() : nullptr, y.data(), kKey,
-                        4.0f, ranks,    c.type(),                       c.type(), {}, {}};
+      gpu::SumCall call{{},       x.data(), encodes ? out.data() : nullptr,
+                        y.data(), kKey,     4.0f,
+                        ranks,    c.type(), c.type(),
+                        {},       {}};
       for (uint32_t r = 0; r < ranks; ++r) {
         call.payloads[r] = r == own ? nullptr : messages[r].data();
       }
@@ -226,7 +228,7 @@ void check_feedback(const BlockCase& c) {
       Memory y(c.x.size()), out(c.bytes());
       copy(residual.data(), start.data(), start.size());
       gpu::SumCall call{view.all(), x.data(), out.data(), y.data(),         kKey, 2.0f,
-                        2,           c.type(), c.type(),   {message.data()}, {}};
+                        2,          c.type(), c.type(),   {message.data()}, {}};
       const auto keep = add ? gpu::Feedback::Keep::kAdd : gpu::Feedback::Keep::kSet;
       call.feedback = {base, gpu_type, c.type(), 1, keep};
       launch(call, call.table.long_buckets, gpu::long_sum_feedback_stage);

@@ -48,7 +48,7 @@ const Family& rotated_family() {
           "NaN or an Inf decodes to NaN and affects\nno other block.",
       .make = make,
       .bound = rotation::bound,
-      .gpu_runs = rotation::gpu_runs,
+      .gpu_runs = rotation::gpu_runs<1>,
   };
   return *family;
 }

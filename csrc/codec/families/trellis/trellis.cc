@@ -47,7 +47,7 @@ const Family& trellis_family() {
           "block with a NaN or an Inf decodes\nto NaN and affects no other block.",
       .make = make,
       .bound = rotation::bound,
-      .gpu_runs = rotation::gpu_runs,
+      .gpu_runs = rotation::gpu_runs<4>,  // of 8 sequences, for 32 lanes
   };
   return *family;
 }

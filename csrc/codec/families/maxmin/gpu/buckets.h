@@ -17,7 +17,8 @@ CGX_HD void set_meta(BucketMemory& memory, const Tile& tile, uint32_t b, MaxMinM
   const CodecRun& run = tile.run;
   if (run.inverse == 0 || is_stochastic(run)) return;
   const bool safe = maxmin_by_reciprocal(meta);
-  memory.scales[b] = {meta.min, safe ? maxmin_float_reciprocal(meta.unit) : MaxMinReciprocal{0, 0}, safe};
+  memory.scales[b] = {meta.min, safe ? maxmin_float_reciprocal(meta.unit) : MaxMinReciprocal{0, 0},
+                      safe};
 }
 
 /// Meta of the tile's buckets into memory.meta. A team takes a bucket at a time.

@@ -1,5 +1,6 @@
-// What a lane of a warp does with a group of eight values of `maxmin`: to codes, and back. All
-// functions are templates on the width, so that a group is coded without a branch.
+// What a lane of a warp does with a group of eight values of `maxmin`: to codes, and back. Functions are
+// templates on the width: one that is known to the compiler, so that a group is coded without a
+// branch, or one that is not, where compiling for all eight would take too long.
 #pragma once
 
 #include "codec/families/maxmin/gpu/memory.h"
@@ -16,86 +17,108 @@ struct Codes {
 /// The float 2^23 + code has the bits kOffset + code.
 constexpr uint32_t kOffset = 0x4b000000u;
 
+/// Known to the compiler.
 template <uint32_t kBits>
 struct Width {
-  static constexpr uint32_t kTop = (1u << kBits) - 1;
-  static constexpr float kLevels = static_cast<float>(kTop);
+  static constexpr CGX_HD uint32_t bits() { return kBits; }
+  static constexpr CGX_HD uint32_t top() { return (1u << kBits) - 1; }
+  static constexpr CGX_HD float levels() { return static_cast<float>(top()); }
+  static constexpr CGX_HD float inverse() { return 1.0f / levels(); }
+};
+/// Known at run time.
+struct AnyWidth {
+  uint32_t width;
+  CGX_HD uint32_t bits() const { return width; }
+  CGX_HD uint32_t top() const { return (1u << width) - 1; }
+  CGX_HD float levels() const { return maxmin_levels(static_cast<int>(width)); }
+  CGX_HD float inverse() const { return rn_div(1.0f, levels()); }
+};
 
-  /// kOffset + code of each of a group, to codes. The sums overflow: what kOffset adds to them is a
-  /// constant.
-  static CGX_HD Codes join(const Group& group) {
-    return {join_four(group, 0), join_four(group, 4)};
-  }
+/// kOffset + code of each of a group, to codes. The sums overflow: what kOffset adds to them is a
+/// constant.
+template <typename W>
+CGX_HD Codes join_codes(const W& width, const Group& group) {
+  const uint32_t one = 1u << width.bits(), two = one << width.bits(), three = two << width.bits();
+  const auto four = [&](uint32_t k) {
+    return as_bits(group[k]) + as_bits(group[k + 1]) * one + as_bits(group[k + 2]) * two +
+           as_bits(group[k + 3]) * three - kOffset * (1 + one + two + three);
+  };
+  return {four(0), four(4)};
+}
 
-  /// Number k of a group's codes, as 2^23 + code.
-  static CGX_HD float code(Codes codes, uint32_t k) {
-    return from_bits(((k < 4 ? codes.low : codes.high) >> (k % 4 * kBits) & kTop) | kOffset);
-  }
+/// Number k of a group's codes, as 2^23 + code.
+template <typename W>
+CGX_HD float code_at(const W& width, Codes codes, uint32_t k) {
+  const uint32_t four = k < 4 ? codes.low : codes.high;
+  return from_bits((four >> (k % 4 * width.bits()) & width.top()) | kOffset);
+}
 
-  /// To the message, where the group's codes start: at a multiple of as many bytes as the largest
-  /// power of two that divides kBits.
-  static CGX_HD void store(unsigned char* to, Codes codes) {
-    if constexpr (kBits == 8) {
-      *reinterpret_cast<uint64_t*>(to) = both(codes);
-    } else if constexpr (kBits == 4) {
-      *reinterpret_cast<uint32_t*>(to) = codes.low | codes.high << 16;
-    } else if constexpr (kBits == 2 || kBits == 6) {
-      const uint64_t all = both(codes);
-      CGX_UNROLL for (uint32_t k = 0; k < kBits / 2; ++k) {
+/// To the message, where the group's codes start: at a multiple of as many bytes as the largest power
+/// of two that divides the width.
+template <typename W>
+CGX_HD void store_codes(const W& width, unsigned char* to, Codes codes) {
+  const uint64_t all = codes.low | static_cast<uint64_t>(codes.high) << (4 * width.bits());
+  switch (width.bits()) {
+    case 8:
+      *reinterpret_cast<uint64_t*>(to) = all;
+      return;
+    case 4:
+      *reinterpret_cast<uint32_t*>(to) = static_cast<uint32_t>(all);
+      return;
+    case 2:
+    case 6:
+      CGX_UNROLL for (uint32_t k = 0; k < 3; ++k) {
+        if (2 * k >= width.bits()) break;
         reinterpret_cast<uint16_t*>(to)[k] = static_cast<uint16_t>(all >> (16 * k));
       }
-    } else {
-      const uint64_t all = both(codes);
-      CGX_UNROLL for (uint32_t k = 0; k < kBits; ++k) {
-        to[k] = static_cast<unsigned char>(all >> (8 * k));
+      return;
+    default:
+      CGX_UNROLL for (uint32_t k = 0; k < 7; ++k) {
+        if (k < width.bits()) to[k] = static_cast<unsigned char>(all >> (8 * k));
       }
-    }
   }
+}
 
-  /// Group `number` of codes that start at `from`, a multiple of 8 bytes.
-  static CGX_HD Codes load(const unsigned char* from, uint32_t number) {
-    if constexpr (kBits == 8) {
+/// Group `number` of codes that start at `from`, a multiple of 8 bytes.
+template <typename W>
+CGX_HD Codes load_codes(const W& width, const unsigned char* from, uint32_t number) {
+  switch (width.bits()) {
+    case 8: {
       const uint64_t all = reinterpret_cast<const uint64_t*>(from)[number];
       return {static_cast<uint32_t>(all), static_cast<uint32_t>(all >> 32)};
-    } else if constexpr (kBits == 4) {
+    }
+    case 4: {
       const uint32_t all = reinterpret_cast<const uint32_t*>(from)[number];
       return {all, all >> 16};
-    } else if constexpr (kBits == 2) {
+    }
+    case 2: {
       const uint32_t all = reinterpret_cast<const uint16_t*>(from)[number];
       return {all, all >> 8};
-    } else if constexpr (kBits == 1) {
+    }
+    case 1: {
       const uint32_t all = from[number];
       return {all, all >> 4};
-    } else {
-      return {load_four(from, 8 * kBits * number), load_four(from, 8 * kBits * number + 4 * kBits)};
+    }
+    default: {
+      // Four codes lie in one word or two. A word that holds none of them is not read: it may lie
+      // behind the message.
+      const auto* words = reinterpret_cast<const uint32_t*>(from);
+      const auto four = [&](uint32_t at) {
+        const uint32_t first = words[at / 32], last = words[(at + 4 * width.bits() - 1) / 32];
+        return static_cast<uint32_t>((first | static_cast<uint64_t>(last) << 32) >> (at % 32));
+      };
+      const uint32_t at = 8 * width.bits() * number;
+      return {four(at), four(at + 4 * width.bits())};
     }
   }
-
- private:
-  static CGX_HD uint32_t join_four(const Group& group, uint32_t k) {
-    constexpr uint32_t kOne = 1u << kBits, kTwo = kOne << kBits, kThree = kTwo << kBits;
-    return as_bits(group[k]) + as_bits(group[k + 1]) * kOne + as_bits(group[k + 2]) * kTwo +
-           as_bits(group[k + 3]) * kThree - kOffset * (1 + kOne + kTwo + kThree);
-  }
-  static CGX_HD uint64_t both(Codes codes) {
-    return codes.low | static_cast<uint64_t>(codes.high) << (4 * kBits);
-  }
-  /// Four codes from bit `at` on, which lie in one word or two. A word that holds none of them is not
-  /// read: it may lie behind the message.
-  static CGX_HD uint32_t load_four(const unsigned char* from, uint32_t at) {
-    const auto* words = reinterpret_cast<const uint32_t*>(from);
-    const uint32_t first = words[at / 32], last = words[(at + 4 * kBits - 1) / 32];
-    return static_cast<uint32_t>((first | static_cast<uint64_t>(last) << 32) >> (at % 32));
-  }
-};
+}
 
 /// range / levels rounded to nearest, as a division does, for ordinary ranges: see is_ordinary().
 /// tests/native/test_gpu_formulas.cc compares it for every significand and width.
-template <uint32_t kBits>
-CGX_HD float unit_of(float range) {
-  constexpr float kLevels = Width<kBits>::kLevels, kInverse = 1.0f / kLevels;
-  const float unit = rn_mul(range, kInverse);
-  return rn_fma(rn_fma(-unit, kLevels, range), kInverse, unit);
+template <typename W>
+CGX_HD float unit_of(const W& width, float range) {
+  const float unit = rn_mul(range, width.inverse());
+  return rn_fma(rn_fma(-unit, width.levels(), range), width.inverse(), unit);
 }
 
 /// Codes of a bucket: by the short way, where `ordinary` says that it gives what the formula does.
@@ -111,13 +134,13 @@ CGX_HD bool is_ordinary(float min, float max) {
   return min > -0x1p60f && max < 0x1p60f && rn_sub(max, min) >= 0x1p-50f;
 }
 
-template <uint32_t kBits>
-CGX_HD Coding coding_of(float min, float max) {
+template <typename W>
+CGX_HD Coding coding_of(const W& width, float min, float max) {
   Coding coding;
   coding.ordinary = is_ordinary(min, max);
   coding.meta.min = rn_add(min, 0.0f);
-  coding.meta.unit = unit_of<kBits>(rn_sub(rn_add(max, 0.0f), coding.meta.min));
-  if (!coding.ordinary) coding.meta = maxmin_meta(min, max, true, Width<kBits>::kLevels);
+  coding.meta.unit = unit_of(width, rn_sub(rn_add(max, 0.0f), coding.meta.min));
+  if (!coding.ordinary) coding.meta = maxmin_meta(min, max, true, width.levels());
   coding.step = maxmin_float_reciprocal(coding.meta.unit);
   coding.ordinary = coding.ordinary && maxmin_by_reciprocal(coding.meta);
   return coding;
@@ -130,10 +153,9 @@ CGX_HD void quantize(Group& group, const Coding& coding) {
   }
 }
 /// Of any bucket, with any rounding. `index`: counter of the first value.
-template <uint32_t kBits>
-CGX_HD void quantize_any(Group& group, const Coding& coding, bool stochastic, RandomKey key,
-                         uint64_t index) {
-  const MaxMinScale scale = maxmin_scale(coding.meta, Width<kBits>::kLevels);
+CGX_HD void quantize_any(Group& group, const Coding& coding, float levels, bool stochastic,
+                         RandomKey key, uint64_t index) {
+  const MaxMinScale scale = maxmin_scale(coding.meta, levels);
   const bool by_reciprocal = maxmin_stochastic_by_reciprocal(coding.meta);
   turn(group, [&](uint32_t k, float x) {
     // What the reciprocal gives is right for either rounding: it is the quotient, rounded.
@@ -148,18 +170,16 @@ CGX_HD void quantize_any(Group& group, const Coding& coding, bool stochastic, Ra
 }
 
 /// The values of a group's codes.
-template <uint32_t kBits>
-CGX_HD Group values_of(Codes codes, MaxMinMeta meta) {
+template <typename W>
+CGX_HD Group values_of(const W& width, Codes codes, MaxMinMeta meta) {
   Group group;
-  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) group[k] = Width<kBits>::code(codes, k);
+  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) group[k] = code_at(width, codes, k);
   if (meta.unit >= 0.0f) {
     CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
       group[k] = rn_add(meta.min, rn_mul(meta.unit, rn_sub(group[k], 0x1p23f)));
     }
   } else {
-    turn(group, [&](uint32_t, float x) {
-      return maxmin_value(meta, as_bits(x) & Width<kBits>::kTop);
-    });
+    turn(group, [&](uint32_t, float x) { return maxmin_value(meta, as_bits(x) & width.top()); });
   }
   return group;
 }

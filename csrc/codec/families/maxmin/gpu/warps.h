@@ -30,20 +30,23 @@ struct Unit {
     return run.codes + first / kGroup * run.bits;
   }
 };
-static_assert(kUnitOfWarp == kRows * kRow);
+static_assert(kUnitOfWarp == kRows * kRow && kRows == 2);
 
 /// `from`: memory of the unit's first value.
 template <Type type>
 CGX_HD Groups load_unit(const unsigned char* from, uint32_t lane) {
   constexpr uint32_t kBytes = type == Type::kFloat32 ? 4 : 2;
-  Groups groups;
+  Groups groups{};
   if (aligned(from)) {
     CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
       groups[r] = load_group<type>(from + Unit::place(r, lane) * kBytes);
     }
   } else {
-    CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-      groups[r] = load_each<type>(from + Unit::place(r, lane) * kBytes);
+    // A loop, through which rows move: as instructions side by side with the vectors, each of which
+    // is skipped in one of the two cases, they would cost both cases the time of both.
+    CGX_LOOP for (uint32_t r = 0; r < kRows; ++r) {
+      groups[0] = groups[1];
+      groups[1] = load_each<type>(from + Unit::place(r, lane) * kBytes);
     }
   }
   return groups;
@@ -56,8 +59,10 @@ CGX_HD void store_unit(unsigned char* to, uint32_t lane, const Groups& groups) {
       store_group<type>(to + Unit::place(r, lane) * kBytes, groups[r]);
     }
   } else {
-    CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-      store_each<type>(to + Unit::place(r, lane) * kBytes, groups[r]);
+    Groups moving = groups;
+    CGX_LOOP for (uint32_t r = 0; r < kRows; ++r) {
+      store_each<type>(to + Unit::place(r, lane) * kBytes, moving[0]);
+      moving[0] = moving[1];
     }
   }
 }
@@ -74,22 +79,32 @@ CGX_HD void store_unit(Type type, unsigned char* to, uint32_t lane, const Groups
   store_unit<Type::kBFloat16>(to, lane, groups);
 }
 
+/// In one access: a struct of two floats would be read and written in two.
+CGX_HD MaxMinMeta load_meta(const unsigned char* metas, uint64_t bucket) {
+  const uint64_t both = reinterpret_cast<const uint64_t*>(metas)[bucket];
+  return {from_bits(static_cast<uint32_t>(both)), from_bits(static_cast<uint32_t>(both >> 32))};
+}
+CGX_HD void store_meta(unsigned char* metas, uint64_t bucket, MaxMinMeta meta) {
+  reinterpret_cast<uint64_t*>(metas)[bucket] =
+      as_bits(meta.unit) | static_cast<uint64_t>(as_bits(meta.min)) << 32;
+}
+
 /// What a message holds of a lane's groups.
-template <uint32_t kBits>
-CGX_HD void fetch_unit(const CodecRun& run, const Unit& unit, const unsigned char* message,
-                       uint32_t lane, Metas& meta, CodesOfRows& codes) {
-  const auto* from = reinterpret_cast<const MaxMinMeta*>(message + run.meta);
+template <typename W>
+CGX_HD void fetch_unit(const W& width, const CodecRun& run, const Unit& unit,
+                       const unsigned char* message, uint32_t lane, Metas& meta,
+                       CodesOfRows& codes) {
   const unsigned char* bytes = message + unit.codes_at(run);
   CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-    meta[r] = from[unit.bucket(Unit::place(r, lane))];
-    codes[r] = Width<kBits>::load(bytes, r * kLanes + lane);
+    meta[r] = load_meta(message + run.meta, unit.bucket(Unit::place(r, lane)));
+    codes[r] = load_codes(width, bytes, r * kLanes + lane);
   }
 }
 
-template <uint32_t kBits>
-CGX_HD Groups decoded(const Metas& meta, const CodesOfRows& codes) {
+template <typename W>
+CGX_HD Groups decoded(const W& width, const Metas& meta, const CodesOfRows& codes) {
   Groups groups;
-  CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) groups[r] = values_of<kBits>(codes[r], meta[r]);
+  CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) groups[r] = values_of(width, codes[r], meta[r]);
   return groups;
 }
 /// sum += values, or = values where it has none yet.
@@ -101,22 +116,15 @@ CGX_HD void add_to(Groups& sum, bool has, const Groups& values) {
   }
 }
 
-/// How the buckets of a warp lie.
-enum class Buckets : uint8_t { kOfRows, kUnit, kOfUnits, kAny };
-
-/// Encodes units. kHow: known to the compiler, or kAny.
-template <uint32_t kBits, Buckets kHow>
+/// Encodes units. kOne: each is a bucket; else buckets are of any length.
+template <typename W, bool kOne>
 struct Encoder {
-  /// Of the lane's values: by row, or in [0] of all.
-  using Bounds = Array<float, kHow == Buckets::kOfRows || kHow == Buckets::kAny ? kRows : 1>;
-  static constexpr bool kOne = kHow == Buckets::kUnit || kHow == Buckets::kOfUnits;
+  static constexpr uint32_t kBuckets = kOne ? 1 : kRows;
+  /// Of the lane's values: by row, or of all.
+  using Bounds = Array<float, kBuckets>;
 
-  static CGX_HD bool joined(uint32_t shift) {
-    return kOne || (kHow == Buckets::kAny && shift >= kLogOfUnit);
-  }
   static CGX_HD uint32_t units(uint32_t shift) {
-    if (kHow == Buckets::kOfRows || kHow == Buckets::kUnit) return 1;
-    return shift > kLogOfUnit ? 1u << (shift - kLogOfUnit) : 1;
+    return kOne || shift <= kLogOfUnit ? 1 : 1u << (shift - kLogOfUnit);
   }
 
   static CGX_HD void see(const Groups& groups, bool first, Bounds& low, Bounds& high) {
@@ -137,7 +145,7 @@ struct Encoder {
   template <typename Warp>
   static CGX_HD void join(Warp& warp, uint32_t shift, typename Warp::template Own<Bounds>& low,
                           typename Warp::template Own<Bounds>& high) {
-    if (!kOne && joined(shift)) {
+    if (!kOne && shift >= kLogOfUnit) {
       warp.each([&](uint32_t lane) {
         low(lane)[0] = low(lane)[kRows - 1] = nan_min(low(lane)[0], low(lane)[kRows - 1]);
         high(lane)[0] = high(lane)[kRows - 1] = nan_max(high(lane)[0], high(lane)[kRows - 1]);
@@ -147,7 +155,7 @@ struct Encoder {
       if (!kOne && step * kGroup >= 1u << shift) break;
       const auto other_low = warp.exchange(low, step), other_high = warp.exchange(high, step);
       warp.each([&](uint32_t lane) {
-        CGX_UNROLL for (uint32_t b = 0; b < sizeof(Bounds) / sizeof(float); ++b) {
+        CGX_UNROLL for (uint32_t b = 0; b < kBuckets; ++b) {
           low(lane)[b] = nan_min(low(lane)[b], other_low(lane)[b]);
           high(lane)[b] = nan_max(high(lane)[b], other_high(lane)[b]);
         }
@@ -158,11 +166,12 @@ struct Encoder {
   /// Encodes the buckets that start in a unit. load(unit, lane): the lane's groups; keep(unit, lane,
   /// meta, codes): what became of them.
   template <typename Warp, typename Load, typename Keep>
-  static CGX_HD void encode(Warp& warp, const CodecRun& run, const Unit& unit, RandomKey key,
-                            unsigned char* message, const Load& load, const Keep& keep) {
+  static CGX_HD void encode(const W& width, Warp& warp, const CodecRun& run, const Unit& unit,
+                            RandomKey key, unsigned char* message, const Load& load,
+                            const Keep& keep) {
     typename Warp::template Own<Groups> groups;
     typename Warp::template Own<Bounds> low, high;
-    typename Warp::template Own<Array<Coding, sizeof(Bounds) / sizeof(float)>> coding;
+    typename Warp::template Own<Array<Coding, kBuckets>> coding;
     const uint32_t n = units(unit.shift);
     CGX_LOOP for (uint32_t u = 0; u < n; ++u) {
       warp.each([&](uint32_t lane) {
@@ -172,8 +181,8 @@ struct Encoder {
     }
     join(warp, unit.shift, low, high);
     warp.each([&](uint32_t lane) {
-      CGX_UNROLL for (uint32_t b = 0; b < sizeof(Bounds) / sizeof(float); ++b) {
-        coding(lane)[b] = coding_of<kBits>(low(lane)[b], high(lane)[b]);
+      CGX_UNROLL for (uint32_t b = 0; b < kBuckets; ++b) {
+        coding(lane)[b] = coding_of(width, low(lane)[b], high(lane)[b]);
       }
     });
     const bool stochastic = is_stochastic(run);
@@ -183,33 +192,34 @@ struct Encoder {
         if (u + 1 < n) groups(lane) = load(here, lane);
         Metas meta;
         CodesOfRows codes;
-        unsigned char* to = message + here.codes_at(run) + lane * kBits;
+        unsigned char* to = message + here.codes_at(run) + lane * width.bits();
         CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
           const Coding& of_row = coding(lane)[kOne ? 0 : r];
           Group& group = groups(lane)[r];
           if (of_row.ordinary && !stochastic) {
             quantize(group, of_row);
           } else {
-            quantize_any<kBits>(group, of_row, stochastic, key,
-                                run.index + here.first + Unit::place(r, lane));
+            quantize_any(group, of_row, width.levels(), stochastic, key,
+                         run.index + here.first + Unit::place(r, lane));
           }
           meta[r] = of_row.meta;
-          codes[r] = Width<kBits>::join(group);
-          Width<kBits>::store(to + r * kLanes * kBits, codes[r]);
+          codes[r] = join_codes(width, group);
+          store_codes(width, to + r * kLanes * width.bits(), codes[r]);
         }
         keep(here, lane, meta, codes);
       });
     }
-    // Last: a message may be encoded over one that was read.
+    // Last, when all lanes have read: a message may be encoded over one that was summed.
+    warp.share();
     warp.each([&](uint32_t lane) {
-      auto* to = reinterpret_cast<MaxMinMeta*>(message + run.meta);
+      unsigned char* to = message + run.meta;
       if constexpr (kOne) {
-        if (lane == 0) to[unit.bucket(0)] = coding(lane)[0].meta;
+        if (lane == 0) store_meta(to, unit.bucket(0), coding(lane)[0].meta);
       } else {
         CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
           const uint32_t i = Unit::place(r, lane);
           const bool begins = (i & ((1u << unit.shift) - 1)) == 0;
-          if (begins) to[unit.bucket(i)] = coding(lane)[r].meta;
+          if (begins) store_meta(to, unit.bucket(i), coding(lane)[r].meta);
         }
       }
     });
@@ -253,17 +263,19 @@ struct Warps {
     };
     const auto keep = [](const Unit&, uint32_t, const Metas&, const CodesOfRows&) {};
     const uint32_t shift = run.own[1], step = least_of(run);
-    const auto walk = [&](auto encoder) {
+    const auto walk = [&](auto encoder, auto width) {
       CGX_LOOP for (uint32_t done = 0; done < part.n; done += step) {
-        encoder.encode(warp, run, Unit{part.first + done, shift}, call.key, message, load, keep);
+        encoder.encode(width, warp, run, Unit{part.first + done, shift}, call.key, message, load,
+                       keep);
       }
     };
-    with_width(run.bits, [&](auto width) {
-      constexpr uint32_t kBits = bits_of(width);
-      if (shift == kLogOfUnit) return walk(Encoder<kBits, Buckets::kUnit>{});
-      if (shift < kLogOfUnit) return walk(Encoder<kBits, Buckets::kOfRows>{});
-      walk(Encoder<kBits, Buckets::kOfUnits>{});
-    });
+    if (shift == kLogOfUnit) {
+      with_width(run.bits, [&](auto width) { walk(Encoder<decltype(width), true>{}, width); });
+    } else if (run.bits == 4) {
+      walk(Encoder<Width<4>, false>{}, Width<4>{});
+    } else {
+      walk(Encoder<AnyWidth, false>{}, AnyWidth{run.bits});
+    }
   }
 
   template <Type type, typename Warp>
@@ -272,17 +284,16 @@ struct Warps {
     const CodecRun& run = part.run;
     const unsigned char* message = call.messages[run.message];
     const auto walk = [&](auto width, auto add) {
-      constexpr uint32_t kBits = bits_of(width);
       CGX_LOOP for (uint32_t done = 0; done < part.n; done += kUnitOfWarp) {
         const Unit unit{part.first + done, run.own[1]};
         unsigned char* to = call.y + (run.value + unit.first) * size_of(type);
         warp.each([&](uint32_t lane) {
           Metas meta;
           CodesOfRows codes;
-          fetch_unit<kBits>(run, unit, message, lane, meta, codes);
+          fetch_unit(width, run, unit, message, lane, meta, codes);
           Groups sum;
           if constexpr (decltype(add)::kYes) sum = load_unit<type>(to, lane);
-          add_to(sum, decltype(add)::kYes, decoded<kBits>(meta, codes));
+          add_to(sum, decltype(add)::kYes, decoded(width, meta, codes));
           store_unit<type>(to, lane, sum);
         });
       }
@@ -303,28 +314,26 @@ struct Warps {
     const auto store = [&](const Unit& unit, uint32_t lane, const Groups& groups) {
       store_unit(call.type, call.y + (run.sum + unit.first) * size_of(call.type), lane, groups);
     };
-    with_width(run.bits, [&](auto width) {
-      constexpr uint32_t kBits = bits_of(width);
-      const auto load = [&](const Unit& unit, uint32_t lane) {
-        return sum_unit<kBits>(call, run, unit, lane);
-      };
-      const auto keep = [&](const Unit& unit, uint32_t lane, const Metas& meta,
-                            const CodesOfRows& codes) {
-        if (call.y == nullptr) return;
-        store(unit, lane, decoded<kBits>(meta, codes));
-      };
-      CGX_LOOP for (uint32_t done = 0; done < part.n; done += step) {
-        const Unit unit{part.first + done, run.own[1]};
-        if (call.encoded != nullptr) {
-          Encoder<kBits, Buckets::kAny>::encode(warp, run, unit, call.key, call.encoded, load, keep);
-          continue;
-        }
-        CGX_LOOP for (uint32_t u = 0; u < step; u += kUnitOfWarp) {
-          const Unit here{unit.first + u, unit.shift};
-          warp.each([&](uint32_t lane) { store(here, lane, load(here, lane)); });
-        }
+    const AnyWidth width{run.bits};
+    const auto load = [&](const Unit& unit, uint32_t lane) {
+      return sum_unit(width, call, run, unit, lane);
+    };
+    const auto keep = [&](const Unit& unit, uint32_t lane, const Metas& meta,
+                          const CodesOfRows& codes) {
+      if (call.y != nullptr) store(unit, lane, decoded(width, meta, codes));
+    };
+    CGX_LOOP for (uint32_t done = 0; done < part.n; done += step) {
+      const Unit unit{part.first + done, run.own[1]};
+      if (call.encoded != nullptr) {
+        Encoder<AnyWidth, false>::encode(width, warp, run, unit, call.key, call.encoded, load,
+                                         keep);
+        continue;
       }
-    });
+      CGX_LOOP for (uint32_t u = 0; u < step; u += kUnitOfWarp) {
+        const Unit here{unit.first + u, unit.shift};
+        warp.each([&](uint32_t lane) { store(here, lane, load(here, lane)); });
+      }
+    }
   }
 
  private:
@@ -332,40 +341,38 @@ struct Warps {
   struct Flag {
     static constexpr bool kYes = yes;
   };
-  template <uint32_t kBits>
-  static constexpr CGX_HD uint32_t bits_of(Width<kBits>) {
-    return kBits;
-  }
 
   /// Values of whole buckets and units.
   static CGX_HD uint32_t least_of(const CodecRun& run) {
     return run.own[1] < kLogOfUnit ? kUnitOfWarp : 1u << run.own[1];
   }
 
-  /// Ranks whose messages are on their way at once.
+  /// The sum of a unit, divided, of all ranks in their order. Messages of kAtOnce ranks are on their
+  /// way at once, and this rank's own values before them.
   static constexpr uint32_t kAtOnce = 4;
-
-  /// The sum of a unit, divided, of all ranks in their order.
-  template <uint32_t kBits>
-  static CGX_HD Groups sum_unit(const SumCall& call, const CodecRun& run, const Unit& unit,
-                                uint32_t lane) {
-    Groups sum{};
-    uint32_t r = 0;
-    while (r < call.ranks) {
-      if (call.payloads[r] == nullptr) {
-        const unsigned char* from = call.x + (run.value + unit.first) * size_of(call.own);
-        add_to(sum, r > 0, load_unit(call.own, from, lane));
-        ++r;
-        continue;
+  static CGX_HD Groups sum_unit(const AnyWidth& width, const SumCall& call, const CodecRun& run,
+                                const Unit& unit, uint32_t lane) {
+    Groups sum{}, own{};
+    if (call.x != nullptr) {
+      own = load_unit(call.own, call.x + (run.value + unit.first) * size_of(call.own), lane);
+    }
+    CGX_LOOP for (uint32_t first = 0; first < call.ranks; first += kAtOnce) {
+      const unsigned char* payloads[kAtOnce];
+      Metas meta[kAtOnce]{};
+      CodesOfRows codes[kAtOnce]{};
+      CGX_UNROLL for (uint32_t k = 0; k < kAtOnce; ++k) {
+        payloads[k] = first + k < call.ranks ? call.payloads[first + k] : nullptr;
+        if (payloads[k] != nullptr) {
+          fetch_unit(width, run, unit, payloads[k], lane, meta[k], codes[k]);
+        }
       }
-      const bool two = r + 1 < call.ranks && call.payloads[r + 1] != nullptr;
-      Metas meta[2]{};
-      CodesOfRows codes[2]{};
-      fetch_unit<kBits>(run, unit, call.payloads[r], lane, meta[0], codes[0]);
-      if (two) fetch_unit<kBits>(run, unit, call.payloads[r + 1], lane, meta[1], codes[1]);
-      add_to(sum, r > 0, decoded<kBits>(meta[0], codes[0]));
-      if (two) add_to(sum, true, decoded<kBits>(meta[1], codes[1]));
-      r += two ? 2 : 1;
+      CGX_UNROLL for (uint32_t k = 0; k < kAtOnce; ++k) {
+        if (payloads[k] != nullptr) {
+          add_to(sum, first + k > 0, decoded(width, meta[k], codes[k]));
+        } else if (first + k < call.ranks) {
+          add_to(sum, first + k > 0, own);
+        }
+      }
     }
     if (call.divisor == 1.0f) return sum;
     const bool exact = (as_bits(call.divisor) & 0x7fffffu) == 0;  // by a power of two
