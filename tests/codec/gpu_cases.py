@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from torch_cgx import _C, _backend, codecs
-from torch_cgx.codecs import Half, MaxMin
+from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = range(1, 9)
@@ -141,3 +141,17 @@ def half_cases() -> Iterator[tuple[Half, torch.Tensor, int]]:
     for name, dtype in itertools.product(("bf16", "fp16"), DTYPES):
         for n, shift in itertools.product((0, 1, 7, 400, TILE + 1, 20_001), (0, 3)):
             yield Half(name), values(n, dtype), shift
+
+
+def check_rotated(dtype: torch.dtype, every: int = 1, device: str = "cuda") -> None:
+    """Both families of rotated blocks, at all widths: whole blocks, for warps, and the rest."""
+    shifts = itertools.cycle(SHIFTS)
+    kinds = [(Rotated, bits) for bits in BITS] + [(Trellis, bits) for bits in range(1, 5)]
+    sizes_of = (1, 255, 256, 1023, 1024, 1025, 2048, 4095, 4096, 4097, 8193, 20_001)
+    turns = itertools.product(kinds, (256, 512, 1024, 2048, 4096), ("mse", "unbiased"))
+    for k, ((kind, bits), block_size, scale) in enumerate(turns):
+        codec = kind(bits, block_size, scale, seed=9)
+        for n in sizes_of[k % every :: every]:
+            check(codec, values(n, dtype), next(shifts), device)
+        if k % (4 * every) == 0:
+            check(codec, special(30_011, dtype), next(shifts), device)

@@ -55,6 +55,15 @@ def test_nan_inf_and_extremes(dtype):
     run(_special, dtype)
 
 
+def _rotated(rank, world_size, dtype):
+    cases.check_rotated(dtype, every=6)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_rotated_blocks(dtype):
+    run(_rotated, dtype)
+
+
 def _half(rank, world_size):
     for codec, x, shift in cases.half_cases():
         cases.check(codec, x, shift)

@@ -21,11 +21,11 @@ SETTINGS = {
 
 
 def codecs() -> None:
-    """cgx_encode, cgx_long_encode, cgx_decode."""
+    """Encode and decode, by warps and by thread blocks, and with long buckets."""
     import torch
 
     from tests.codec import gpu_cases as cases
-    from torch_cgx.codecs import Half, MaxMin
+    from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
 
     for dtype in cases.DTYPES:
         for shift, n in ((0, 4096 + 7), (3, 5000)):
@@ -35,12 +35,13 @@ def codecs() -> None:
                     codec = MaxMin(bits, bucket_size, rounding, 9, bits == 3)
                     cases.check(codec, x, shift)
                     codec.roundtrip(x.to("cuda"))  # in memory of exactly its size
-            cases.check(Half("bf16"), x, shift)
+            for codec in (Half("bf16"), Rotated(4), Rotated(7, 256), Trellis(3), Trellis(2, 4096)):
+                cases.check(codec, x, shift)
     torch.cuda.synchronize()
 
 
 def reductions(rank: int, port: int) -> None:
-    """cgx_sum, cgx_long_sum, cgx_finite, and the others on messages."""
+    """Sums, finite, and the others on messages."""
     import torch
     import torch.distributed as dist
 
@@ -58,14 +59,18 @@ def reductions(rank: int, port: int) -> None:
         timeout=timedelta(seconds=LIMIT),
     )
     for dtype in (torch.float32, torch.bfloat16):
-        for bucket_size in (64, 5000):
+        for config in (
+            {"bits": 4, "bucket_size": 64},
+            {"bits": 4, "bucket_size": 5000},
+            {"codec": "rotated", "bits": 4},
+            {"codec": "trellis", "bits": 2},
+        ):
             for n in (400, 10_007):
-                config = {"bits": 4, "bucket_size": bucket_size}
                 x = data(rank, n, dtype).to("cuda")
                 torch_cgx.all_reduce(x, config=config)
                 inputs = [data(r, n, dtype) for r in range(2)]
                 wanted = torch_cgx.simulate(inputs, config, "sra").result
-                assert torch.equal(x.cpu(), wanted), (dtype, bucket_size, n)
+                assert torch.equal(x.cpu(), wanted), (dtype, config, n)
     torch.cuda.synchronize()
     dist.destroy_process_group()
 

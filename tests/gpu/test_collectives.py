@@ -37,6 +37,8 @@ CONFIGS = [
     {"bits": 8, "bucket_size": 64, "rounding": "stochastic", "seed": 7},
     {"bits": 16},
     {"bits": 2, "bucket_size": 5000, "skip_incomplete_buckets": True},
+    {"codec": "rotated", "bits": 4},
+    {"codec": "trellis", "bits": 3},
 ]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from tests.codec import gpu_cases as cases
 from tests.gpu import ranks
-from torch_cgx.codecs import Half, MaxMin
+from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
 
 LARGE = 2**20 + 3
 HUGE = LARGE if ranks.FAKE else 2**26 + 3
@@ -44,6 +44,15 @@ def test_nan_inf_and_extremes(dtype):
     ranks.run_alone(_special, dtype)
 
 
+def _rotated(rank, world_size, dtype):
+    cases.check_rotated(dtype, every=6 if ranks.FAKE else 1)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_rotated_blocks(dtype):
+    ranks.run_alone(_rotated, dtype, timeout=300)
+
+
 def _half(rank, world_size):
     for codec, x, shift in cases.half_cases():
         cases.check(codec, x, shift)
@@ -64,7 +73,8 @@ def _large(rank, world_size, n, codecs, shift):
 def test_more_tiles_than_blocks(shift):
     codecs = [MaxMin(bits, bucket) for bits in (1, 3, 4, 8) for bucket in (64, 512, 2049)]
     codecs += [MaxMin(4, 512, "stochastic", 9), MaxMin(8, 100_000), MaxMin(2, 1000, "nearest", 0)]
-    ranks.run_alone(_large, LARGE, [*codecs, Half("bf16"), Half("fp16")], shift, timeout=300)
+    codecs += [MaxMin(4, 1024), Rotated(4), Trellis(4), Half("bf16"), Half("fp16")]
+    ranks.run_alone(_large, LARGE, codecs, shift, timeout=300)
 
 
 def test_more_than_two_to_the_26_values():

@@ -162,7 +162,7 @@ class Budget(NamedTuple):
     """What a unit of 512 aligned values takes at 4 bits, to the nearest."""
 
     kernel: str
-    buckets: str  # values
+    buckets: str
     most: float  # instructions of a lane per value, over a tile
     bytes: int  # of values and payload, read and written, per tile
     accesses: dict[str, int]  # of memory; all others none
@@ -170,7 +170,7 @@ class Budget(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"`{self.kernel}`, buckets of {self.buckets}"
+        return f"`{self.kernel}`, {self.buckets}"
 
 
 # Extremes: 15 comparisons of 16 values and 5 of lanes, of each kind; where buckets may be shorter,
@@ -180,7 +180,7 @@ _ENCODE = {"FMNMX*": 40, "FFMA*": 16, "FADD*": 32, "SHFL*": 10}
 _ENCODE_ANY = {"FMNMX*": 48, "FFMA*": 16, "FADD*": 32, "SHFL*": 20}
 _DECODE = {"FADD*": 32, "FMUL*": 16}
 _PAYLOAD = TILE // 2 + TILE // UNIT * 8
-_OTHERS = "64 to 2048"
+_DEFAULT, _OTHERS = "buckets of 512", "buckets of 64 to 2048"
 
 
 def _encode(dtype: str, buckets: str, most: float, at_least: dict[str, int]) -> Budget:
@@ -194,12 +194,12 @@ def _decode(dtype: str, most: float) -> Budget:
     size = 4 if dtype == "fp32" else 2
     accesses = {"LDG.E": 2, "LDG.E.64": 2, "STG.E.128": size}
     bytes_ = size * TILE + _PAYLOAD
-    return Budget(f"cgx_maxmin_decode_{dtype}", "any", most, bytes_, accesses, _DECODE)
+    return Budget(f"cgx_maxmin_decode_{dtype}", "any buckets", most, bytes_, accesses, _DECODE)
 
 
 BUDGETS = [
-    _encode("fp32", "512", 20, _ENCODE),
-    _encode("bf16", "512", 24, _ENCODE),
+    _encode("fp32", _DEFAULT, 20, _ENCODE),
+    _encode("bf16", _DEFAULT, 24, _ENCODE),
     _encode("fp32", _OTHERS, 26, _ENCODE_ANY),
     _encode("bf16", _OTHERS, 26, _ENCODE_ANY),
     _decode("fp32", 12),

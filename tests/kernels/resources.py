@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,11 +164,14 @@ def table(
     for r in sorted(found):
         if r.arch == ARCH:
             lines.append(f"| `{r.name}` | {blocks[r.name]} | {r.registers} | {r.shared} |")
-    lines += [
-        "\nInstructions a value at 4 bits, nearest, of aligned values, as nvdisasm shows them; and "
+    about = (
+        "Instructions a value at 4 bits, nearest, of aligned values, as nvdisasm shows them; and "
         "the time to issue them, of the time in which an H200 copies the bytes that the kernel "
         f"reads and writes ({instructions.COPY / 1e12:g} TB/s). Below 1.25, 0.8 of a copy is in "
-        "reach.\n",
+        "reach."
+    )
+    lines += [
+        "\n" + textwrap.fill(about, 110) + "\n",
         "| kernel | instructions a value | allowed | time to issue / to copy |",
         "|---|---|---|---|",
     ]

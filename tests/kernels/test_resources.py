@@ -145,7 +145,7 @@ def test_instructions_on_the_shortest_way_are_counted() -> None:
     twice = instructions.shortest(code, {"LDG.E.128": 2}, {"FFMA*": 4})
     assert twice is not None and sum(twice.values()) == 18
     assert instructions.shortest(code, {"LDG.E": 1}, {}) is None
-    budget = instructions.Budget("cgx_counted", "512", 0.4, 1 << 20, {"LDG.E.128": 1}, {"FFMA*": 2})
+    budget = instructions.Budget("cgx_counted", "any", 0.4, 1 << 20, {"LDG.E.128": 1}, {"FFMA*": 2})
     count = instructions.count(code, budget)
     assert count.per_value == (10 + 3 * 8) * 32 / 2048
     with pytest.raises(LookupError, match="cgx_counted.*: no way .* has 2 LDG.E, and no others"):

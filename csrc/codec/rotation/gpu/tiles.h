@@ -61,7 +61,7 @@ struct Tiles : NoLongBuckets {
  private:
   static CGX_HD float level(const Shared& shared, const Tile& tile, uint32_t first, uint32_t i) {
     return tile.run.family == First::kFamily ? First::level(shared, tile, first, i)
-                                              : Second::level(shared, tile, first, i);
+                                             : Second::level(shared, tile, first, i);
   }
 
   /// v into shared.values; norm and prescale of the blocks.
