@@ -8,6 +8,7 @@ at hand, once: the result stays in a folder of the user. This module uses no GPU
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,12 @@ def hip_image(arch: str) -> bytes:
     hiprtc = _hiprtc.load()
     flags = (*_HIP_FLAGS, f"--gpu-architecture={arch}")
     key = repr((hiprtc.version, flags)).encode() + source
-    return cached(arch.replace(":", "."), key, lambda: hiprtc.compile(source, flags))
+
+    def make() -> bytes:
+        _announce("hipRTC", arch)
+        return hiprtc.compile(source, flags)
+
+    return cached(arch.replace(":", "."), key, make)
 
 
 def _choice(compiler: str, vendor: str) -> str:
@@ -94,9 +100,19 @@ def _compiled(arch: int) -> bytes:
     key = repr((version, flags)).encode() + source
 
     def make() -> bytes:
+        _announce("NVRTC", f"{kind}_{max(known)}")
         return _compile(nvrtc, source.decode(), flags, ptx=kind == "compute")
 
     return cached(f"{kind}_{max(known)}", key, make)
+
+
+def _announce(compiler: str, arch: str) -> None:
+    """Whoever waits shall know for what."""
+    print(
+        f"torch_cgx: {compiler} compiles the kernels for {arch}, once: this takes a minute or two",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _nvrtc() -> Any:

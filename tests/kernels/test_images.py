@@ -100,12 +100,14 @@ def test_the_fatbin_comes_first(
         _kernels.image(9, 0)
 
 
-def test_compiled_once(nvrtc: Nvrtc, tmp_path: Path) -> None:
+def test_compiled_once(nvrtc: Nvrtc, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = _kernels.image(9, 0)
     options = ("--std=c++17", "--fmad=false", "--gpu-architecture=sm_90")
     assert first == f"cubin {('// the source' + chr(10), options)}".encode()
     assert not nvrtc.alive  # the program was destroyed
     assert _kernels.image(9, 0) == first and nvrtc.compiled == 1
+    said = "torch_cgx: NVRTC compiles the kernels for sm_90, once: this takes a minute or two\n"
+    assert capsys.readouterr().err == said
     (file,) = cached(tmp_path)
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert file.stat().st_mode & 0o077 == 0
