@@ -35,8 +35,8 @@ inline constexpr size_t kIpcControlBytes = Communicator::kPayloadOffset + 16;
 
 /// Collective. Each rank allocates in_flight() * (size + 1) * capacity bytes of device memory.
 /// Null, on all ranks, if one of them cannot open another's memory: `why_not` names both and the
-/// reason, and the caller keeps `control`. `queue` outlives the result. `log` is told of memory
-/// that stays allocated. TimeoutError: a rank is missing.
+/// reason, and the caller keeps `control`. `queue` outlives the result. Writes to `log`
+/// how much memory stays allocated at the end, if any does. TimeoutError: a rank is missing.
 std::unique_ptr<Communicator> make_gpu_ipc(const device::Queue& queue,
                                            std::unique_ptr<Communicator>& control,
                                            Rendezvous& rendezvous, size_t capacity,

@@ -92,7 +92,8 @@ CGX_HD MaxMinReciprocal maxmin_reciprocal(float step) {
 /// 2^60. 1 - step high is exact; its product with `high` lacks 2^-48 and is rounded by as much.
 CGX_HD MaxMinReciprocal maxmin_float_reciprocal(float step) {
 #if defined(__CUDA_ARCH__)
-  // Within an ulp, and a step of Newton's: to nearest but for 2^-46.
+  // The instruction is off by an ulp at most; a Newton step leaves a relative error of 2^-46 before
+  // it rounds.
   float high;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(high) : "f"(step));
   high = rn_fma(rn_fma(-step, high, 1.0f), high, high);
@@ -150,7 +151,7 @@ CGX_HD uint32_t maxmin_stochastic(float position, float top, float u) {
   return floor + (rn_sub(position, static_cast<float>(floor)) > u ? 1u : 0u);
 }
 
-/// Of every bucket but those that overflow.
+/// The value of a code. Not for overflow buckets, whose unit is negative.
 CGX_HD float maxmin_regular_value(MaxMinMeta meta, uint32_t code) {
   // The float of an integer below 2^23, by one subtraction: GPUs convert slowly.
   const float q = rn_sub(from_bits(0x4b000000u | code), 0x1p23f);

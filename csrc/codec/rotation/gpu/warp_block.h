@@ -1,6 +1,6 @@
 // A rotated block in the registers of a warp: value number 32 k + lane is [k] of the lane. So each
-// accumulator of a sum over the block is a lane, butterflies of the strides 1 to 16 are between
-// lanes, and those of longer strides in registers. The block is whole: a power of two of values.
+// lane is an accumulator of the sums over the block. Lanes exchange values for butterflies of the
+// strides 1 to 16; longer strides stay within a lane. The block's length is a power of two.
 #pragma once
 
 #include "codec/gpu/group.h"

@@ -8,8 +8,8 @@
 
 namespace cgx::gpu::maxmin {
 
-/// The codes of a group: the first four in the low bits of `low`, the last four in those of `high`.
-/// Above them lies anything.
+/// The codes of a group. `low` holds the first four in its low bits, `high` the last four; the bits
+/// above them may be anything.
 struct Codes {
   uint32_t low, high;
 };

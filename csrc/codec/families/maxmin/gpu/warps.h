@@ -141,7 +141,7 @@ struct Encoder {
     }
   }
 
-  /// Extremes of the buckets, from those of the lanes.
+  /// Turns the extremes of each lane into those of its buckets.
   template <typename Warp>
   static CGX_HD void join(Warp& warp, uint32_t shift, typename Warp::template Own<Bounds>& low,
                           typename Warp::template Own<Bounds>& high) {

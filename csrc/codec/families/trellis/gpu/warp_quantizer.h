@@ -237,7 +237,8 @@ struct WarpQuantizer {
         });
         const auto before = warp.take(path, back), two_before = warp.take(path, two_back);
         Own<uint32_t> low, high;
-        warp.each([&](uint32_t lane) {  // the first lanes' steps before are those of the row before
+        // The first lanes find the steps before theirs in the row before.
+        warp.each([&](uint32_t lane) {
           low(lane) = before(lane) << (lane < kSequences ? 1 : 0);
           high(lane) = path(lane) ^ two_before(lane) << (lane < 2 * kSequences ? 1 : 0);
         });
