@@ -19,15 +19,6 @@ namespace {
 
 using device::Driver;
 
-// A fake context: the stub takes any pointer.
-const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
-
-device::Stream new_stream(const Driver& driver) {
-  device::Stream stream = nullptr;
-  GPU(driver, create_stream, &stream, 1, 0);
-  return stream;
-}
-
 device::Event new_event(const Driver& driver) {
   device::Event event = nullptr;
   GPU(driver, create_event, &event, 2);
@@ -37,17 +28,6 @@ device::Event new_event(const Driver& driver) {
 void wait(const Driver& driver, device::Event event) {
   while (driver.query_event(event) == device::kNotReady) {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-}
-
-/// The driver under each vendor's names.
-template <typename Test>
-void with_each_driver(const Test& test) {
-  for (const char* cuda : {"1", "0"}) {
-    setenv("CGX_CUDA", cuda, 1);
-    const Driver& driver = Driver::get();
-    unsetenv("CGX_CUDA");
-    test(driver);
   }
 }
 

@@ -23,20 +23,12 @@ namespace {
 using device::Driver;
 using device::Queue;
 
-// A fake context: the stub takes any pointer.
-const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
-
 // Every rank of the tests has its own stream.
 struct Gpu {
-  Gpu() : in(Driver::get(), kContext), queue(Driver::get(), new_stream()) {
+  Gpu() : in(Driver::get(), kContext), queue(Driver::get(), new_stream(Driver::get())) {
     kernels = std::make_unique<gpu::KernelModule>(queue.driver(), kernel_image(queue.driver()));
   }
   ~Gpu() { Driver::get().destroy_stream(queue.stream()); }
-  static device::Stream new_stream() {
-    device::Stream stream = nullptr;
-    GPU(Driver::get(), create_stream, &stream, 1, 0);
-    return stream;
-  }
   const device::InContext in;
   const Queue queue;
   std::unique_ptr<gpu::KernelModule> kernels;

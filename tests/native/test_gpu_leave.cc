@@ -22,20 +22,14 @@ namespace {
 using device::Driver;
 using device::Queue;
 
-const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
 constexpr size_t kCapacity = 4096;
 constexpr long long kBytes = 2 << 20;  // of a rank: a page of the driver
 
 struct Rank {
-  Rank() : in(Driver::get(), kContext), queue(Driver::get(), new_stream()) {}
+  Rank() : in(Driver::get(), kContext), queue(Driver::get(), new_stream(Driver::get())) {}
   ~Rank() {
     comm.reset();
     Driver::get().destroy_stream(queue.stream());
-  }
-  static device::Stream new_stream() {
-    device::Stream stream = nullptr;
-    GPU(Driver::get(), create_stream, &stream, 1, 0);
-    return stream;
   }
   const device::InContext in;
   const Queue queue;

@@ -18,20 +18,6 @@ namespace {
 
 using device::Driver;
 
-// A fake context: the stub takes any pointer.
-const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
-
-template <typename Test>
-void with_each_driver(const Test& test) {
-  for (const char* cuda : {"1", "0"}) {
-    setenv("CGX_CUDA", cuda, 1);
-    const Driver& driver = Driver::get();
-    unsetenv("CGX_CUDA");
-    const device::InContext in(driver, kContext);
-    test(driver);
-  }
-}
-
 // An ELF file for a machine, as far as its header.
 std::string elf(unsigned char machine) {
   std::string header(64, '\0');
@@ -86,6 +72,7 @@ class Lenient {
 
 TEST(gpu_stub_refuses_images_of_the_wrong_kind) {
   with_each_driver([](const Driver& driver) {
+    const device::InContext in(driver, kContext);
     const bool cuda = driver.vendor == device::Vendor::kCuda;
     const std::string fatbin("\x50\xed\x55\xba\1\0", 6), bundle = "__CLANG_OFFLOAD_BUNDLE__";
     const std::pair<std::string, int> images[] = {{fatbin, cuda ? 0 : 200},
@@ -107,6 +94,7 @@ TEST(gpu_stub_refuses_images_of_the_wrong_kind) {
 
 TEST(gpu_stub_refuses_handles_of_the_same_process) {
   with_each_driver([](const Driver& driver) {
+    const device::InContext in(driver, kContext);
     const Shown shown(driver);
     const auto open = [&](int process) {
       stub_function<void(int)>(driver, "stub_set_process")(process);
@@ -138,6 +126,7 @@ TEST(gpu_stub_refuses_handles_of_the_same_process) {
 TEST(gpu_stub_reports_what_is_freed_while_a_process_has_it_open) {
   const Lenient lenient;
   with_each_driver([](const Driver& driver) {
+    const device::InContext in(driver, kContext);
     const Shown shown(driver);
     device::Pointer memory = 0;
     device::Event event = nullptr;

@@ -4,10 +4,32 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 #include "check.h"
 #include "device/driver.h"
 
 namespace cgx::native {
+
+/// A fake context: the stub takes any pointer.
+inline const device::Context kContext = reinterpret_cast<device::Context>(0x1000);
+
+inline device::Stream new_stream(const device::Driver& driver) {
+  device::Stream stream = nullptr;
+  GPU(driver, create_stream, &stream, 1, 0);
+  return stream;
+}
+
+/// Calls test(driver) with the driver under each vendor's names.
+template <typename Test>
+void with_each_driver(const Test& test) {
+  for (const char* cuda : {"1", "0"}) {
+    setenv("CGX_CUDA", cuda, 1);
+    const device::Driver& driver = device::Driver::get();
+    unsetenv("CGX_CUDA");
+    test(driver);
+  }
+}
 
 /// An image of kernels that the stub takes, and the vendor's driver would take for one.
 inline const void* kernel_image(const device::Driver& driver) {
