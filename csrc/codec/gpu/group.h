@@ -71,6 +71,24 @@ CGX_HD uint32_t narrow_pair(float low, float high) {
 #endif
 }
 
+/// Value number i of memory at a multiple of a value's size.
+template <Type type>
+CGX_HD float load_value(const unsigned char* from, uint32_t i) {
+  if constexpr (type == Type::kFloat32) {
+    return reinterpret_cast<const float*>(from)[i];
+  } else {
+    return widen_half<type>(reinterpret_cast<const uint16_t*>(from)[i], false);
+  }
+}
+template <Type type>
+CGX_HD void store_value(unsigned char* to, uint32_t i, float x) {
+  if constexpr (type == Type::kFloat32) {
+    reinterpret_cast<float*>(to)[i] = x;
+  } else {
+    reinterpret_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(narrow_pair<type>(x, x));
+  }
+}
+
 /// From memory at a multiple of 16 bytes.
 template <Type type>
 CGX_HD Group load_group(const unsigned char* from) {
@@ -111,25 +129,12 @@ CGX_HD void store_group(unsigned char* to, const Group& group) {
 template <Type type>
 CGX_HD Group load_each(const unsigned char* from) {
   Group group;
-  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
-    if constexpr (type == Type::kFloat32) {
-      group[k] = reinterpret_cast<const float*>(from)[k];
-    } else {
-      group[k] = widen_half<type>(reinterpret_cast<const uint16_t*>(from)[k], false);
-    }
-  }
+  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) group[k] = load_value<type>(from, k);
   return group;
 }
 template <Type type>
 CGX_HD void store_each(unsigned char* to, const Group& group) {
-  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
-    if constexpr (type == Type::kFloat32) {
-      reinterpret_cast<float*>(to)[k] = group[k];
-    } else {
-      reinterpret_cast<uint16_t*>(to)[k] =
-          static_cast<uint16_t>(narrow_pair<type>(group[k], group[k]));
-    }
-  }
+  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) store_value<type>(to, k, group[k]);
 }
 
 /// Work on each value of a group in turn: x = work(k, x). In a loop, so values move through their

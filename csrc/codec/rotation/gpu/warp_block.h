@@ -58,24 +58,13 @@ CGX_HD float magnitude(float x) {
 template <Type type, uint32_t kRows>
 CGX_HD void load_rows(const unsigned char* from, uint32_t lane, Rows<kRows>& rows) {
   CGX_UNROLL for (uint32_t k = 0; k < kRows; ++k) {
-    const uint32_t i = k * kLanes + lane;
-    if constexpr (type == Type::kFloat32) {
-      rows[k] = reinterpret_cast<const float*>(from)[i];
-    } else {
-      rows[k] = widen_half<type>(reinterpret_cast<const uint16_t*>(from)[i], false);
-    }
+    rows[k] = load_value<type>(from, k * kLanes + lane);
   }
 }
 template <Type type, uint32_t kRows>
 CGX_HD void store_rows(unsigned char* to, uint32_t lane, const Rows<kRows>& rows) {
   CGX_UNROLL for (uint32_t k = 0; k < kRows; ++k) {
-    const uint32_t i = k * kLanes + lane;
-    if constexpr (type == Type::kFloat32) {
-      reinterpret_cast<float*>(to)[i] = rows[k];
-    } else {
-      reinterpret_cast<uint16_t*>(to)[i] =
-          static_cast<uint16_t>(narrow_pair<type>(rows[k], rows[k]));
-    }
+    store_value<type>(to, k * kLanes + lane, rows[k]);
   }
 }
 
