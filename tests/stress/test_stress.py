@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
+import tests.stress.board
 from tests import warm
 from tests.distributed import ROOT, run_pooled
 from tests.stress import judge, program
@@ -93,6 +94,31 @@ def test_the_place_of_a_rank_is_whole_whenever_it_is_read():
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert place.step > 1000
+
+
+@pytest.mark.parametrize("rows", [1, 2, 255, 256, 257, 512, 65536])
+def test_a_place_is_read_again_when_rows_were_written_meanwhile(rows, monkeypatch):
+    """A count of one byte came round after 256 rows, and half a row passed for a whole one."""
+    board = Board(2)
+    board.write(1, 0, "start", 0, 0)
+    row = tests.stress.board._ROW
+
+    class Interrupted:
+        """Reads the first half of a row; the writer goes on before the second half."""
+
+        pack_into, size = row.pack_into, row.size
+        left = rows
+
+        def unpack_from(self, memory, at):
+            first = row.unpack_from(memory, at)[:2]
+            for step in range(1, self.left + 1):
+                board.write(1, step, "wait", step, step)
+            self.left = 0
+            return first + row.unpack_from(memory, at)[2:]
+
+    monkeypatch.setattr(tests.stress.board, "_ROW", Interrupted())
+    place = board.read(1)
+    assert (place.step, place.phase, place.call, place.started) == (rows, "wait", rows, rows)
 
 
 def torch_refuses(rank: int, world_size: int, backend: str) -> str:
