@@ -234,25 +234,7 @@ struct Warps {
         }
       });
     }
-    if (call.divisor == 1.0f) return;
-    warp.each([&](uint32_t lane) { divide(sum(lane), call.divisor); });
-  }
-
-  template <uint32_t kRows>
-  static CGX_HD void divide(Rows<kRows>& x, float divisor) {
-    if ((as_bits(divisor) & 0x7fffffu) == 0) {  // by a power of two
-      const float factor = rn_div(1.0f, divisor);
-      CGX_UNROLL for (uint32_t k = 0; k < kRows; ++k) x[k] = rn_mul(x[k], factor);
-      return;
-    }
-    // A loop, since a division is long; values move through it, as registers have no addresses.
-    constexpr uint32_t kStep = 4;
-    CGX_LOOP for (uint32_t done = 0; done < kRows; done += kStep) {
-      float quotients[kStep];
-      CGX_UNROLL for (uint32_t k = 0; k < kStep; ++k) quotients[k] = rn_div(x[k], divisor);
-      CGX_UNROLL for (uint32_t k = 0; k + kStep < kRows; ++k) x[k] = x[k + kStep];
-      CGX_UNROLL for (uint32_t k = 0; k < kStep; ++k) x[kRows - kStep + k] = quotients[k];
-    }
+    warp.each([&](uint32_t lane) { divide<4>(sum(lane), call.divisor); });
   }
 };
 

@@ -374,16 +374,7 @@ struct Warps {
         }
       }
     }
-    if (call.divisor == 1.0f) return sum;
-    const bool exact = (as_bits(call.divisor) & 0x7fffffu) == 0;  // by a power of two
-    const float factor = rn_div(1.0f, call.divisor);
-    CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-      if (exact) {
-        CGX_UNROLL for (uint32_t i = 0; i < kGroup; ++i) sum[r][i] = rn_mul(sum[r][i], factor);
-      } else {
-        turn(sum[r], [&](uint32_t, float x) { return rn_div(x, call.divisor); });
-      }
-    }
+    CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) divide(sum[r], call.divisor);
     return sum;
   }
 };
