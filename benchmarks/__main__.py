@@ -20,10 +20,8 @@ parts that have results of this revision there are not run again. Status 1 if a 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -36,6 +34,7 @@ from typing import Any
 from benchmarks import _command
 from benchmarks._command import NOTHING, RESULTS, ROOT
 from benchmarks.report import guard, tables, targets
+from testbed import deadline
 
 OTHERS = ("list", "baseline", "check", "targets")
 LIMIT = 1500.0  # seconds that one part may take
@@ -151,28 +150,8 @@ def run_part(
 
 
 def _run(command: list[str], limit: float, drop: bool) -> tuple[int | None, str]:
-    """Exit status, None after `limit` seconds, and what was written on stderr. Nothing that the
-    command has started is left behind.
-    """
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL if drop else None,
-            stderr=errors,
-            start_new_session=True,
-        )
-        status: int | None = None
-        try:
-            status = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        errors.seek(0)
-        said = errors.read()
+    """Exit status, None after `limit` seconds, and what was written on stderr. drop: shows none."""
+    status, said = deadline.run(command, limit, ROOT, subprocess.DEVNULL if drop else None)
     if not drop:
         sys.stderr.write(said)
     return status, said

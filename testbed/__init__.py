@@ -1,1 +1,3 @@
-"""Hosts made of network namespaces, which tests and benchmarks share: see `testbed.bed`."""
+"""What tests and benchmarks share: hosts made of network namespaces, see `testbed.bed`; commands
+that end in time, see `testbed.deadline`.
+"""

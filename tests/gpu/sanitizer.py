@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
-import tempfile
 from pathlib import Path
 
+from testbed import deadline
 from tests.distributed import ROOT
 
 TOOLS = ("memcheck", "racecheck", "synccheck")
@@ -52,20 +50,7 @@ def run(words: list[str]) -> tuple[int, str]:
     """Status and output. Nothing that it started is left behind. AssertionError, with the end of
     the output, if it has not ended at limit().
     """
-    seconds = limit()
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
-        code = None
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        log.seek(0)
-        said = log.read()
+    code, said = deadline.run(words, limit(), ROOT)
     if code is None:
-        raise AssertionError(f"{' '.join(words)} has not ended in {seconds} s\n{said[-4000:]}")
+        raise AssertionError(f"{' '.join(words)} has not ended in {limit():g} s\n{said[-4000:]}")
     return code, said
