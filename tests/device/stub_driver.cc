@@ -39,7 +39,7 @@
 
 namespace {
 
-constexpr int kSuccess = 0, kInvalid = 1, kNotReady = 600, kLaunchFailed = 719;
+constexpr int kSuccess = 0, kInvalid = 1, kNotReady = 600, kMisaligned = 716, kLaunchFailed = 719;
 constexpr int kInvalidImage = 200, kInvalidContext = 201;
 
 thread_local std::deque<void*> contexts;
@@ -161,7 +161,9 @@ int cuLaunchKernel(void* function, unsigned grid, unsigned, unsigned, unsigned t
   Stream* on = device().stream(stream);
   if (called("cuLaunchKernel", grid, threads, shared, on->number)) return kLaunchFailed;
   if (called(kernel->name, on->number)) return kLaunchFailed;
-  on->push(kernel->bind(arguments[0]));
+  std::function<void()> work = kernel->bind(arguments[0]);
+  if (work == nullptr) return kMisaligned;
+  on->push(std::move(work));
   return kSuccess;
 }
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
@@ -333,13 +335,14 @@ int cuIpcOpenEventHandle(void** event, Handle handle) {
 }
 int cuGetErrorName(int error, const char** text) {
   *text = error == kLaunchFailed     ? "CUDA_ERROR_LAUNCH_FAILED"
+          : error == kMisaligned     ? "CUDA_ERROR_MISALIGNED_ADDRESS"
           : error == kInvalidImage   ? "CUDA_ERROR_INVALID_IMAGE"
           : error == kInvalidContext ? "CUDA_ERROR_INVALID_CONTEXT"
                                      : "CUDA_ERROR_STUB";
   return kSuccess;
 }
 int cuGetErrorString(int, const char** text) {
-  *text = "the stub was told to fail";
+  *text = "the stub refuses this call";
   return kSuccess;
 }
 

@@ -30,9 +30,18 @@ uint64_t long_buckets(const Call& call) {
   return call.table.long_buckets;
 }
 
+/// Whether values lie at multiples of their size: warps read and write them whole.
+bool whole(const void* values, cgx::gpu::Type type) {
+  return reinterpret_cast<uintptr_t>(values) % cgx::gpu::size_of(type) == 0;
+}
+bool whole(const EncodeCall& call) { return whole(call.x, call.type); }
+bool whole(const DecodeCall& call) { return whole(call.y, call.type); }
+bool whole(const SumCall& call) { return whole(call.x, call.own) && whole(call.y, call.type); }
+
 template <typename Call>
 std::function<void()> warps(const void* argument, void (*work)(const Call&)) {
   const Call call = *static_cast<const Call*>(argument);
+  if (!whole(call)) return nullptr;
   return [call, work] { work(call); };
 }
 
@@ -54,6 +63,7 @@ std::function<void()> warps(const void* argument, void (*work)(const Call&)) {
         [](const void* a) { return warps<DecodeCall>(a, cgx::device::decode_by_warps<Family>); } \
   }
 
+/// bind: the work of a launch; null where a device would report a misaligned address.
 struct Kernel {
   const char* name;
   std::function<void()> (*bind)(const void* argument);

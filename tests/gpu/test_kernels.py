@@ -7,6 +7,7 @@ import torch
 
 from tests.codec import gpu_cases as cases
 from tests.gpu import ranks
+from torch_cgx import _C, _backend
 from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
 
 LARGE = 2**20 + 3
@@ -79,6 +80,28 @@ def test_more_tiles_than_blocks(shift):
 
 def test_more_than_two_to_the_26_values():
     ranks.run_alone(_large, HUGE, [MaxMin(4), MaxMin(8, 512, "stochastic", 9)], 0, timeout=300)
+
+
+def _at_any_byte(rank, world_size, dtype):
+    """A tensor between the places of its values, as torch makes them from storages of bytes."""
+    x = cases.values(5000, dtype)
+    room = torch.zeros(x.nbytes + 1, dtype=torch.uint8, device="cuda")
+    between = torch.empty(0, dtype=dtype, device="cuda")
+    between.set_(room.untyped_storage()[1:], 0, x.shape)
+    assert between.data_ptr() % x.element_size() == 1
+    for codec in (MaxMin(4), Rotated(4), Trellis(4)):
+        room[1:].copy_(x.view(torch.uint8))
+        sent = codec.encode(between)
+        assert torch.equal(sent.cpu(), codec.encode(x))
+        back = codec.decode(sent, numel=x.numel(), dtype=dtype)
+        room.zero_()
+        _C.gpu_codec_decode(codec._engine, sent, cases.CODES[dtype], between, _backend.load_kernels)
+        assert torch.equal(room[1:].cpu(), back.cpu().view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_values_may_lie_at_any_byte(dtype):
+    ranks.run_alone(_at_any_byte, dtype)
 
 
 def _beyond(rank, world_size):

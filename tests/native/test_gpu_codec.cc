@@ -10,6 +10,7 @@
 #include "check.h"
 #include "codec/gpu/device_table.h"
 #include "codec/gpu/kernels.h"
+#include "codec/ops/convert.h"
 #include "device/queue.h"
 #include "maxmin_codec.h"
 #include "stub.h"
@@ -71,6 +72,64 @@ void on_two_streams(const Driver& driver) {
   for (device::Event event : {encoded, done}) GPU(driver, destroy_event, event);
 }
 
+/// Values of a type at a byte that is no multiple of their size, which torch allows.
+void between_values(const Driver& driver, const std::shared_ptr<const Codec>& codec, DType dtype,
+                    gpu::Type type) {
+  const device::InContext in(driver, kContext);
+  const gpu::KernelModule kernels(driver, kernel_image(driver));
+  const size_t n = 5000, size = n * size_of(dtype);
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i * i % 1013) - 500.0f;
+  std::vector<std::byte> x(size), payload(codec->encoded_bytes(n, dtype));
+  from_float(values.data(), dtype, n, x.data());
+  codec->encode(x.data(), dtype, dtype, n, 0, n, {}, 0, payload.data());
+  std::vector<float> decoded(n);
+  codec->decode(payload.data(), dtype, n, 0, n, decoded.data(), false);
+  std::vector<std::byte> expected(size), sum(size);
+  from_float(decoded.data(), dtype, n, expected.data());
+  std::vector<float> own(n);
+  to_float(x.data(), dtype, n, own.data());
+  for (size_t i = 0; i < n; ++i) own[i] += decoded[i];
+  from_float(own.data(), dtype, n, sum.data());
+
+  gpu::RunTable table;
+  table.add(*codec, dtype, 0, 0, n, 0, 0, 0);
+  const gpu::Tables tables = table.tables(nullptr);
+  CHECK(tables.warps.size() == 1, "warps take some of it");
+  const device::Stream stream = new_stream(driver);
+  const device::Queue queue(driver, stream);
+  const auto message = device::allocate_device(driver, payload.size());
+  const auto from = device::allocate_device(driver, size + 1),
+             to = device::allocate_device(driver, size + 1);
+  const auto bytes = [](const auto& memory) {
+    return reinterpret_cast<unsigned char*>(memory.get());
+  };
+  const auto check = [&](const void* got, const std::vector<std::byte>& wanted, const char* what) {
+    queue.synchronize(what, Deadline::after(std::chrono::seconds(20)));
+    CHECK(std::memcmp(got, wanted.data(), wanted.size()) == 0, what, " of ", name_of(dtype));
+  };
+  std::memcpy(bytes(from) + 1, x.data(), size);
+  kernels.encode(tables, {{}, bytes(from) + 1, {}, type, {bytes(message)}, {}}, stream);
+  check(bytes(message), payload, "encode");
+  kernels.decode(tables, {{}, bytes(to) + 1, type, 0, {bytes(message)}}, stream);
+  check(bytes(to) + 1, expected, "decode");
+  // Either of the two alone is enough for warps to leave it.
+  for (const auto& [at_x, at_y] : {std::pair{1, 0}, {0, 1}, {1, 1}}) {
+    std::memcpy(bytes(from) + at_x, x.data(), size);
+    kernels.sum(tables,
+                {.x = bytes(from) + at_x,
+                 .y = bytes(to) + at_y,
+                 .divisor = 1.0f,
+                 .ranks = 2,
+                 .own = type,
+                 .type = type,
+                 .payloads = {nullptr, bytes(message)}},
+                stream);
+    check(bytes(to) + at_y, sum, "sum");
+  }
+  GPU(driver, destroy_stream, stream);
+}
+
 void names_the_call_that_failed(const Driver& driver) {
   const device::InContext in(driver, kContext);
   const gpu::KernelModule kernels(driver, kernel_image(driver));
@@ -89,6 +148,19 @@ void names_the_call_that_failed(const Driver& driver) {
 }  // namespace
 
 TEST(gpu_codec_on_two_streams) { with_each_driver(on_two_streams); }
+
+TEST(gpu_codec_takes_values_at_any_byte) {
+  for (const char* name : {"maxmin", "rotated", "trellis"}) {
+    CodecConfig config = config_named(name);
+    config.set("bits", int64_t{4});
+    const auto codec = make_codec(config);
+    for (const auto& [dtype, type] : {std::pair{DType::kFloat32, gpu::Type::kFloat32},
+                                      {DType::kFloat16, gpu::Type::kFloat16},
+                                      {DType::kBFloat16, gpu::Type::kBFloat16}}) {
+      with_each_driver([&](const Driver& driver) { between_values(driver, codec, dtype, type); });
+    }
+  }
+}
 
 TEST(gpu_codec_names_the_call_that_failed) { with_each_driver(names_the_call_that_failed); }
 

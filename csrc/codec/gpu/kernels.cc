@@ -23,6 +23,12 @@ constexpr uint32_t kMostParts = 2;  // of a tile, as a power of two
 // ones end together.
 constexpr uint64_t kWaves = 16;
 
+/// Whether values lie at multiples of their size, as warps read and write them. torch makes tensors
+/// at any byte, from storages of bytes.
+bool lie_whole(const void* values, Type type) {
+  return reinterpret_cast<uintptr_t>(values) % size_of(type) == 0;
+}
+
 }  // namespace
 
 KernelModule::KernelModule(const Driver& driver, const void* image)
@@ -102,31 +108,35 @@ void KernelModule::by_warps(const Tables& tables, Call& call, const Choose& choo
 }
 
 void KernelModule::encode(const Tables& tables, EncodeCall call, device::Stream stream) const {
-  if (call.feedback.residual != nullptr) {
-    by_blocks(long_encode_feedback_, tables.all, call, true, stream);
-    return by_blocks(encode_feedback_, tables.all, call, false, stream);
+  const bool feedback = call.feedback.residual != nullptr;
+  const bool warps = !feedback && lie_whole(call.x, call.type);
+  if (warps) {
+    const auto type = static_cast<size_t>(call.type);
+    by_warps(tables, call, [&](const OfWarps& kernels) { return kernels.encode[type]; }, stream);
   }
-  const auto type = static_cast<size_t>(call.type);
-  by_warps(tables, call, [&](const OfWarps& kernels) { return kernels.encode[type]; }, stream);
-  by_blocks(long_encode_, tables.rest, call, true, stream);
-  by_blocks(encode_, tables.rest, call, false, stream);
+  const Table& left = warps ? tables.rest : tables.all;
+  by_blocks(feedback ? long_encode_feedback_ : long_encode_, left, call, true, stream);
+  by_blocks(feedback ? encode_feedback_ : encode_, left, call, false, stream);
 }
 
 void KernelModule::decode(const Tables& tables, DecodeCall call, device::Stream stream) const {
-  const auto type = static_cast<size_t>(call.type);
-  by_warps(tables, call, [&](const OfWarps& kernels) { return kernels.decode[type]; }, stream);
-  by_blocks(decode_, tables.rest, call, false, stream);
+  const bool warps = lie_whole(call.y, call.type);
+  if (warps) {
+    const auto type = static_cast<size_t>(call.type);
+    by_warps(tables, call, [&](const OfWarps& kernels) { return kernels.decode[type]; }, stream);
+  }
+  by_blocks(decode_, warps ? tables.rest : tables.all, call, false, stream);
 }
 
 void KernelModule::sum(const Tables& tables, SumCall call, device::Stream stream) const {
-  const bool encodes = call.encoded != nullptr;
-  if (call.feedback.residual != nullptr) {
-    if (encodes) by_blocks(long_sum_feedback_, tables.all, call, true, stream);
-    return by_blocks(sum_feedback_, tables.all, call, false, stream);
+  const bool feedback = call.feedback.residual != nullptr;
+  const bool warps = !feedback && lie_whole(call.x, call.own) && lie_whole(call.y, call.type);
+  if (warps) by_warps(tables, call, [](const OfWarps& kernels) { return kernels.sum; }, stream);
+  const Table& left = warps ? tables.rest : tables.all;
+  if (call.encoded != nullptr) {
+    by_blocks(feedback ? long_sum_feedback_ : long_sum_, left, call, true, stream);
   }
-  by_warps(tables, call, [](const OfWarps& kernels) { return kernels.sum; }, stream);
-  if (encodes) by_blocks(long_sum_, tables.rest, call, true, stream);
-  by_blocks(sum_, tables.rest, call, false, stream);
+  by_blocks(feedback ? sum_feedback_ : sum_, left, call, false, stream);
 }
 
 void KernelModule::finite(const Tables& tables, FiniteCall call, device::Stream stream) const {

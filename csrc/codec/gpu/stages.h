@@ -45,8 +45,8 @@ struct DecodeCall {
 };
 
 /// The sum of `ranks` payloads of one chunk, in their order; null: this rank's own values, from x.
-/// The sum, divided, goes encoded to `encoded`, and as its receivers will decode it to y. Either
-/// may be null: without `encoded` y gets the sum unrounded.
+/// The sum, divided, goes encoded to `encoded`, which is none of the payloads, and as its receivers
+/// will decode it to y. Either may be null: without `encoded` y gets the sum unrounded.
 struct SumCall {
   Table table;
   const unsigned char* x;

@@ -209,8 +209,6 @@ struct Encoder {
         keep(here, lane, meta, codes);
       });
     }
-    // Last, when all lanes have read: a message may be encoded over one that was summed.
-    warp.share();
     warp.each([&](uint32_t lane) {
       unsigned char* to = message + run.meta;
       if constexpr (kOne) {
