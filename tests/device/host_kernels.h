@@ -1,5 +1,6 @@
 // The kernels' code on the host: thread blocks whose threads, and warps whose lanes, take turns. So
-// barriers and the exchange of registers are not tested.
+// barriers and the exchange of registers are not tested; lane_threads.h of the native tests does so
+// for warps.
 #pragma once
 
 #include <cstdint>
@@ -97,14 +98,16 @@ void launch(const Call& call, uint64_t n, Stage<Call, Families> stage) {
 }
 
 /// The same for warps: work(warp, memory, call, item) on all items of the call's table.
-template <typename Family, typename Call, typename Work>
-void launch_warps(const Call& call, const Work& work) {
-  auto memory = std::make_unique<typename Family::Memory>();
-  HostWarp warp;
-  for (uint64_t i = call.table.tiles << call.table.split; i-- > 0;) {
-    work(warp, *memory, call, i);
+struct InTurns {
+  template <typename Family, typename Call, typename Work>
+  static void launch(const Call& call, const Work& work) {
+    auto memory = std::make_unique<typename Family::Memory>();
+    HostWarp warp;
+    for (uint64_t i = call.table.tiles << call.table.split; i-- > 0;) {
+      work(warp, *memory, call, i);
+    }
   }
-}
+};
 
 /// Calls work(Family{}) for the family of this number among those with kernels of warps.
 template <typename Work>
@@ -115,9 +118,10 @@ void with_warp_family(uint8_t family, const Work& work) {
   std::abort();
 }
 
-template <typename Family>
+/// `Lanes`: how lanes run, InTurns or as tests/native/support/lane_threads.h has it.
+template <typename Family, typename Lanes = InTurns>
 void encode_by_warps(const gpu::EncodeCall& call) {
-  launch_warps<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
+  Lanes::template launch<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
     using gpu::Type;
     if constexpr (requires { Family::encode(warp, memory, c, item); }) {
       Family::encode(warp, memory, c, item);  // of any type
@@ -130,9 +134,9 @@ void encode_by_warps(const gpu::EncodeCall& call) {
     }
   });
 }
-template <typename Family>
+template <typename Family, typename Lanes = InTurns>
 void decode_by_warps(const gpu::DecodeCall& call) {
-  launch_warps<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
+  Lanes::template launch<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
     using gpu::Type;
     if constexpr (requires { Family::decode(warp, memory, c, item); }) {
       Family::decode(warp, memory, c, item);  // of any type
@@ -145,9 +149,9 @@ void decode_by_warps(const gpu::DecodeCall& call) {
     }
   });
 }
-template <typename Family>
+template <typename Family, typename Lanes = InTurns>
 void sum_by_warps(const gpu::SumCall& call) {
-  launch_warps<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
+  Lanes::template launch<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
     Family::sum(warp, memory, c, item);
   });
 }
