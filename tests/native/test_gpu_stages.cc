@@ -16,15 +16,9 @@ namespace cgx::native {
 namespace {
 
 std::vector<std::byte> values(DType dtype, size_t n, uint64_t seed) {
-  std::vector<float> x(n);
-  uint64_t state = seed;
-  for (float& v : x) {
-    state = splitmix64(state);
-    v = static_cast<float>(static_cast<int64_t>(state)) * 0x1p-62f;
-    if (state % 97 == 0) v = 0.0f;
-    if (state % 1201 == 0) v = __builtin_nanf("");
-    if (state % 1301 == 0) v = -__builtin_inff();
-  }
+  std::vector<float> x = ordinary(n, seed);
+  for (size_t i = seed % 601; i < n; i += 1201) x[i] = __builtin_nanf("");
+  for (size_t i = seed % 701; i < n; i += 1301) x[i] = -__builtin_inff();
   std::vector<std::byte> bytes(n * size_of(dtype));
   from_float(x.data(), dtype, n, bytes.data());
   return bytes;

@@ -24,12 +24,7 @@ class Lanes {
  public:
   Lanes(const CodecConfig& config, DType dtype, size_t n, uint32_t split)
       : codec_(make_codec(config)), type_(gpu::type_of(dtype)), x_(n * size_of(dtype)) {
-    std::vector<float> values(n);
-    uint64_t state = n;
-    for (float& v : values) {
-      state = splitmix64(state);
-      v = static_cast<float>(static_cast<int64_t>(state)) * 0x1p-62f;
-    }
+    std::vector<float> values = ordinary(n, n);
     for (size_t i = n / 3; i < n / 2; ++i) values[i] = 0.0f;
     values[n - 1] = __builtin_inff();
     from_float(values.data(), dtype, n, x_.data());

@@ -26,17 +26,6 @@ std::shared_ptr<const Codec> codec_of(const char* name, int64_t bits, int64_t bl
   return make_codec(config);
 }
 
-std::vector<float> ordinary(size_t n, uint64_t seed) {
-  std::vector<float> x(n);
-  uint64_t state = seed;
-  for (float& v : x) {
-    state = splitmix64(state);
-    v = static_cast<float>(static_cast<int64_t>(state)) * 0x1p-62f;
-    if (state % 97 == 0) v = 0.0f;
-  }
-  return x;
-}
-
 void check_values(const std::shared_ptr<const Codec>& codec, DType dtype,
                   const std::vector<float>& x) {
   BlockCase c{codec, dtype, x.size(), std::vector<std::byte>(x.size() * size_of(dtype))};

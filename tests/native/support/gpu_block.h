@@ -36,6 +36,18 @@ inline std::string name_of(const BlockCase& c) {
   return str_of(c.codec->describe(), ", ", cgx::name_of(c.dtype), ", n=", c.n);
 }
 
+/// Values between -2 and 2, some of them 0.
+inline std::vector<float> ordinary(size_t n, uint64_t seed) {
+  std::vector<float> x(n);
+  uint64_t state = seed;
+  for (float& v : x) {
+    state = splitmix64(state);
+    v = static_cast<float>(static_cast<int64_t>(state)) * 0x1p-62f;
+    if (state % 97 == 0) v = 0.0f;
+  }
+  return x;
+}
+
 /// Payload of the codec of the CPU.
 std::vector<std::byte> encode_on_cpu(const BlockCase& c, const std::vector<std::byte>& x);
 
