@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "codec/families/gpu_list.h"
@@ -118,34 +119,38 @@ void with_warp_family(uint8_t family, const Work& work) {
   std::abort();
 }
 
+/// Calls work(std::integral_constant<gpu::Type, type>{}).
+template <typename Work>
+void with_type(gpu::Type type, const Work& work) {
+  using gpu::Type;
+  switch (type) {
+    case Type::kFloat32:
+      return work(std::integral_constant<Type, Type::kFloat32>{});
+    case Type::kFloat16:
+      return work(std::integral_constant<Type, Type::kFloat16>{});
+    case Type::kBFloat16:
+      return work(std::integral_constant<Type, Type::kBFloat16>{});
+  }
+}
+
 /// `Lanes`: how lanes run, InTurns or as tests/native/support/lane_threads.h has it.
 template <typename Family, typename Lanes = InTurns>
 void encode_by_warps(const gpu::EncodeCall& call) {
   Lanes::template launch<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
-    using gpu::Type;
     if constexpr (requires { Family::encode(warp, memory, c, item); }) {
       Family::encode(warp, memory, c, item);  // of any type
-    } else if (c.type == Type::kFloat32) {
-      Family::template encode<Type::kFloat32>(warp, memory, c, item);
-    } else if (c.type == Type::kFloat16) {
-      Family::template encode<Type::kFloat16>(warp, memory, c, item);
     } else {
-      Family::template encode<Type::kBFloat16>(warp, memory, c, item);
+      with_type(c.type, [&](auto type) { Family::template encode<type()>(warp, memory, c, item); });
     }
   });
 }
 template <typename Family, typename Lanes = InTurns>
 void decode_by_warps(const gpu::DecodeCall& call) {
   Lanes::template launch<Family>(call, [](auto& warp, auto& memory, const auto& c, uint64_t item) {
-    using gpu::Type;
     if constexpr (requires { Family::decode(warp, memory, c, item); }) {
       Family::decode(warp, memory, c, item);  // of any type
-    } else if (c.type == Type::kFloat32) {
-      Family::template decode<Type::kFloat32>(warp, memory, c, item);
-    } else if (c.type == Type::kFloat16) {
-      Family::template decode<Type::kFloat16>(warp, memory, c, item);
     } else {
-      Family::template decode<Type::kBFloat16>(warp, memory, c, item);
+      with_type(c.type, [&](auto type) { Family::template decode<type()>(warp, memory, c, item); });
     }
   });
 }
