@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-# Of `stdout`: goes where stderr goes.
+# A value of `stdout`: both go to the same place.
 WITH_STDERR = -100
 
 

@@ -107,7 +107,7 @@ def _compiled(arch: int) -> bytes:
 
 
 def _announce(compiler: str, arch: str) -> None:
-    """Whoever waits shall know for what."""
+    """Says on stderr why the process waits."""
     print(
         f"torch_cgx: {compiler} compiles the kernels for {arch}, once: this takes a minute or two",
         file=sys.stderr,

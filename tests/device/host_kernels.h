@@ -1,6 +1,5 @@
 // The kernels' code on the host: thread blocks whose threads, and warps whose lanes, take turns. So
-// barriers and the exchange of registers are not tested; lane_threads.h of the native tests does so
-// for warps.
+// a missing barrier does not show here. For warps it does in tests/native/support/lane_threads.h.
 #pragma once
 
 #include <cstdint>

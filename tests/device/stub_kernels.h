@@ -30,18 +30,20 @@ uint64_t long_buckets(const Call& call) {
   return call.table.long_buckets;
 }
 
-/// Whether values lie at multiples of their size: warps read and write them whole.
-bool whole(const void* values, cgx::gpu::Type type) {
+/// Whether addresses are multiples of a value's size: warps read and write values whole.
+bool aligned(const void* values, cgx::gpu::Type type) {
   return reinterpret_cast<uintptr_t>(values) % cgx::gpu::size_of(type) == 0;
 }
-bool whole(const EncodeCall& call) { return whole(call.x, call.type); }
-bool whole(const DecodeCall& call) { return whole(call.y, call.type); }
-bool whole(const SumCall& call) { return whole(call.x, call.own) && whole(call.y, call.type); }
+bool aligned(const EncodeCall& call) { return aligned(call.x, call.type); }
+bool aligned(const DecodeCall& call) { return aligned(call.y, call.type); }
+bool aligned(const SumCall& call) {
+  return aligned(call.x, call.own) && aligned(call.y, call.type);
+}
 
 template <typename Call>
 std::function<void()> warps(const void* argument, void (*work)(const Call&)) {
   const Call call = *static_cast<const Call*>(argument);
-  if (!whole(call)) return nullptr;
+  if (!aligned(call)) return nullptr;
   return [call, work] { work(call); };
 }
 

@@ -83,19 +83,21 @@ def test_more_than_two_to_the_26_values():
 
 
 def _at_any_byte(rank, world_size, dtype):
-    """A tensor between the places of its values, as torch makes them from storages of bytes."""
+    """A view of a storage of bytes whose address is no multiple of the element size."""
     x = cases.values(5000, dtype)
     room = torch.zeros(x.nbytes + 1, dtype=torch.uint8, device="cuda")
-    between = torch.empty(0, dtype=dtype, device="cuda")
-    between.set_(room.untyped_storage()[1:], 0, x.shape)
-    assert between.data_ptr() % x.element_size() == 1
+    unaligned = torch.empty(0, dtype=dtype, device="cuda")
+    unaligned.set_(room.untyped_storage()[1:], 0, x.shape)
+    assert unaligned.data_ptr() % x.element_size() == 1
     for codec in (MaxMin(4), Rotated(4), Trellis(4)):
         room[1:].copy_(x.view(torch.uint8))
-        sent = codec.encode(between)
+        sent = codec.encode(unaligned)
         assert torch.equal(sent.cpu(), codec.encode(x))
         back = codec.decode(sent, numel=x.numel(), dtype=dtype)
         room.zero_()
-        _C.gpu_codec_decode(codec._engine, sent, cases.CODES[dtype], between, _backend.load_kernels)
+        _C.gpu_codec_decode(
+            codec._engine, sent, cases.CODES[dtype], unaligned, _backend.load_kernels
+        )
         assert torch.equal(room[1:].cpu(), back.cpu().view(torch.uint8))
 
 

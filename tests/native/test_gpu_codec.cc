@@ -72,9 +72,9 @@ void on_two_streams(const Driver& driver) {
   for (device::Event event : {encoded, done}) GPU(driver, destroy_event, event);
 }
 
-/// Values of a type at a byte that is no multiple of their size, which torch allows.
-void between_values(const Driver& driver, const std::shared_ptr<const Codec>& codec, DType dtype,
-                    gpu::Type type) {
+/// A tensor whose address is no multiple of a value's size, which torch allows.
+void unaligned(const Driver& driver, const std::shared_ptr<const Codec>& codec, DType dtype,
+               gpu::Type type) {
   const device::InContext in(driver, kContext);
   const gpu::KernelModule kernels(driver, kernel_image(driver));
   const size_t n = 5000, size = n * size_of(dtype);
@@ -157,7 +157,7 @@ TEST(gpu_codec_takes_values_at_any_byte) {
     for (const auto& [dtype, type] : {std::pair{DType::kFloat32, gpu::Type::kFloat32},
                                       {DType::kFloat16, gpu::Type::kFloat16},
                                       {DType::kBFloat16, gpu::Type::kBFloat16}}) {
-      with_each_driver([&](const Driver& driver) { between_values(driver, codec, dtype, type); });
+      with_each_driver([&](const Driver& driver) { unaligned(driver, codec, dtype, type); });
     }
   }
 }

@@ -20,9 +20,9 @@ using device::InTurns;
 using device::sum_by_warps;
 
 template <typename Family>
-class Lanes {
+class LaneCase {
  public:
-  Lanes(const CodecConfig& config, DType dtype, size_t n, uint32_t split)
+  LaneCase(const CodecConfig& config, DType dtype, size_t n, uint32_t split)
       : codec_(make_codec(config)), type_(gpu::type_of(dtype)), x_(n * size_of(dtype)) {
     std::vector<float> values = ordinary(n, n);
     for (size_t i = n / 3; i < n / 2; ++i) values[i] = 0.0f;
@@ -91,7 +91,7 @@ class Lanes {
   size_t bytes_;
 };
 
-// A block, type and split of each width, so that all of them occur.
+// Each width takes the next block, type and split, so that all of them occur.
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 template <typename Family>
@@ -103,7 +103,8 @@ void of_rotated_blocks(const char* name, int most, int64_t blocks) {
     config.set("block_size", kBlocks[bits % 3]);
     config.set("scale", bits % 2 == 0 ? "mse" : "unbiased");
     const auto n = static_cast<size_t>(blocks * kBlocks[bits % 3]);
-    Lanes<Family>(config, kTypes[bits / 2 % 3], n, static_cast<uint32_t>((bits + 1) % 3)).check();
+    LaneCase<Family>(config, kTypes[bits / 2 % 3], n, static_cast<uint32_t>((bits + 1) % 3))
+        .check();
   }
 }
 
@@ -116,8 +117,8 @@ TEST(gpu_warps_of_threads_with_maxmin) {
     config.set("bits", int64_t{bits});
     config.set("bucket_size", kBuckets[bits % 3]);
     config.set("rounding", bits % 2 == 0 ? "nearest" : "stochastic");
-    Lanes<gpu::maxmin::Warps>(config, kTypes[bits / 2 % 3], 3 * 2048,
-                              static_cast<uint32_t>((bits + 1) % 3))
+    LaneCase<gpu::maxmin::Warps>(config, kTypes[bits / 2 % 3], 3 * 2048,
+                                 static_cast<uint32_t>((bits + 1) % 3))
         .check();
   }
 }

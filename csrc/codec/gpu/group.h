@@ -1,7 +1,7 @@
 // Eight neighbouring values in the registers of a lane, and their way from and to memory.
 #pragma once
 
-#include "codec/gpu/warp.h"
+#include "codec/gpu/array.h"
 
 // Instructions of NVIDIA's GPUs, from sm_80 on, that CUDA has no portable function for.
 #if defined(__CUDA_ARCH__)
@@ -131,32 +131,6 @@ CGX_HD Group load_each(const unsigned char* from) {
 template <Type type>
 CGX_HD void store_each(unsigned char* to, const Group& group) {
   CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) store_value<type>(to, k, group[k]);
-}
-
-/// Work on each value in turn: x = work(k, x). In a loop that takes kStep of them at a time, so
-/// values move through their array instead of being addressed in it, which registers cannot be.
-template <uint32_t kStep = 1, uint32_t n, typename Work>
-CGX_HD void turn(Array<float, n>& values, const Work& work) {
-  static_assert(n % kStep == 0, "the loop takes whole steps");
-  CGX_LOOP for (uint32_t k = 0; k < n; k += kStep) {
-    float done[kStep];
-    CGX_UNROLL for (uint32_t i = 0; i < kStep; ++i) done[i] = work(k + i, values[i]);
-    CGX_UNROLL for (uint32_t i = 0; i + kStep < n; ++i) values[i] = values[i + kStep];
-    CGX_UNROLL for (uint32_t i = 0; i < kStep; ++i) values[n - kStep + i] = done[i];
-  }
-}
-
-/// values / divisor. By a power of two as a product, which is the same; others in a loop, since a
-/// division is long.
-template <uint32_t kStep = 1, uint32_t n>
-CGX_HD void divide(Array<float, n>& values, float divisor) {
-  if (divisor == 1.0f) return;
-  if ((as_bits(divisor) & 0x7fffffu) == 0) {
-    const float factor = rn_div(1.0f, divisor);
-    CGX_UNROLL for (uint32_t k = 0; k < n; ++k) values[k] = rn_mul(values[k], factor);
-  } else {
-    turn<kStep>(values, [&](uint32_t, float x) { return rn_div(x, divisor); });
-  }
 }
 
 }  // namespace cgx::gpu

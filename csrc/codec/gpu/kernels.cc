@@ -23,9 +23,9 @@ constexpr uint32_t kMostParts = 2;  // of a tile, as a power of two
 // ones end together.
 constexpr uint64_t kWaves = 16;
 
-/// Whether values lie at multiples of their size, as warps read and write them. torch makes tensors
-/// at any byte, from storages of bytes.
-bool lie_whole(const void* values, Type type) {
+/// Whether the address is a multiple of a value's size, which kernels of warps need. torch makes
+/// other tensors, too: views of storages of bytes.
+bool is_aligned(const void* values, Type type) {
   return reinterpret_cast<uintptr_t>(values) % size_of(type) == 0;
 }
 
@@ -109,7 +109,7 @@ void KernelModule::by_warps(const Tables& tables, Call& call, const Choose& choo
 
 void KernelModule::encode(const Tables& tables, EncodeCall call, device::Stream stream) const {
   const bool feedback = call.feedback.residual != nullptr;
-  const bool warps = !feedback && lie_whole(call.x, call.type);
+  const bool warps = !feedback && is_aligned(call.x, call.type);
   if (warps) {
     const auto type = static_cast<size_t>(call.type);
     by_warps(tables, call, [&](const OfWarps& kernels) { return kernels.encode[type]; }, stream);
@@ -120,7 +120,7 @@ void KernelModule::encode(const Tables& tables, EncodeCall call, device::Stream 
 }
 
 void KernelModule::decode(const Tables& tables, DecodeCall call, device::Stream stream) const {
-  const bool warps = lie_whole(call.y, call.type);
+  const bool warps = is_aligned(call.y, call.type);
   if (warps) {
     const auto type = static_cast<size_t>(call.type);
     by_warps(tables, call, [&](const OfWarps& kernels) { return kernels.decode[type]; }, stream);
@@ -130,7 +130,7 @@ void KernelModule::decode(const Tables& tables, DecodeCall call, device::Stream 
 
 void KernelModule::sum(const Tables& tables, SumCall call, device::Stream stream) const {
   const bool feedback = call.feedback.residual != nullptr;
-  const bool warps = !feedback && lie_whole(call.x, call.own) && lie_whole(call.y, call.type);
+  const bool warps = !feedback && is_aligned(call.x, call.own) && is_aligned(call.y, call.type);
   if (warps) by_warps(tables, call, [](const OfWarps& kernels) { return kernels.sum; }, stream);
   const Table& left = warps ? tables.rest : tables.all;
   if (call.encoded != nullptr) {

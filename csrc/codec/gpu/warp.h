@@ -14,18 +14,11 @@
 // All lanes reach each of these calls.
 #pragma once
 
-#include "codec/gpu/tile.h"
+#include "codec/gpu/array.h"
 
 namespace cgx::gpu {
 
 constexpr uint32_t kLanes = 32;
-
-template <typename T, uint32_t n>
-struct Array {
-  T of[n];
-  CGX_HD T& operator[](uint32_t i) { return of[i]; }
-  CGX_HD const T& operator[](uint32_t i) const { return of[i]; }
-};
 
 /// What a warp takes at a time: a tile, or one of the 2^split parts of it, none of them smaller than
 /// `least` values (of the run's family). n = 0: the values are another warp's.

@@ -141,7 +141,7 @@ struct Encoder {
     }
   }
 
-  /// Turns the extremes of each lane into those of its buckets.
+  /// Before, low and high are the extremes of a lane's own values; after, those of its whole buckets.
   template <typename Warp>
   static CGX_HD void join(Warp& warp, uint32_t shift, typename Warp::template Own<Bounds>& low,
                           typename Warp::template Own<Bounds>& high) {
