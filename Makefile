@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 
 BUILD_PACKAGES := torch numpy setuptools wheel ninja
-RUN_PACKAGES := scikit-learn matplotlib tqdm
+RUN_PACKAGES := scikit-learn matplotlib tqdm zstandard
 TEST_PACKAGES := pytest pytest-xdist hypothesis
 LINT_PACKAGES := ruff mypy clang-format
 # MPI libraries that the tests use; each lives in a small environment on top of .venv, since both bring an mpirun.

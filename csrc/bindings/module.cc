@@ -3,6 +3,7 @@
 
 #include "backend/adapters/exceptions.h"
 #include "backend/work/profiler_ranges.h"
+#include "bindings/bounded.h"
 #include "bindings/codec.h"
 #include "bindings/diagnostics.h"
 #include "bindings/engine.h"
@@ -14,6 +15,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The engine of torch_cgx; use it through the torch_cgx package.";
   cgx::register_errors(m);
   cgx::bind_codec(m);
+  cgx::bind_bounded(m);
   cgx::bind_gpu(m);
   cgx::bind_engine(m);
   cgx::bind_group(m);

@@ -1,0 +1,180 @@
+#include "bindings/bounded.h"
+
+#include <pybind11/stl.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "codec/bounded/container.h"
+#include "codec/bounded/decoder.h"
+#include "codec/bounded/encoder.h"
+
+namespace py = pybind11;
+
+namespace cgx {
+namespace bounded {
+namespace {
+
+// Bytes of any object with a buffer of bytes in one piece, for as long as this lives.
+class Bytes {
+ public:
+  explicit Bytes(const py::buffer& buffer) : info_(buffer.request()) {
+    if (info_.itemsize != 1 || info_.ndim > 1 || (info_.ndim == 1 && info_.strides[0] != 1)) {
+      throw ConfigError("a payload is bytes in one piece");
+    }
+  }
+  std::span<const std::byte> span() const {
+    return {static_cast<const std::byte*>(info_.ptr), static_cast<size_t>(info_.size)};
+  }
+
+ private:
+  py::buffer_info info_;
+};
+
+py::memoryview view_of(std::span<const std::byte> bytes) {
+  // A view of no bytes must still point to something.
+  static const std::byte kNothing{};
+  return py::memoryview::from_memory(bytes.empty() ? &kNothing : bytes.data(),
+                                     static_cast<py::ssize_t>(bytes.size()));
+}
+
+py::bytes bytes_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Element element_of(int code) {
+  if (code < 1 || code > kLastElement)
+    throw ConfigError(str_of("type is ", code, ", allowed: 1 to 13"));
+  return static_cast<Element>(code);
+}
+
+BoundKind kind_of(int code) {
+  if (code < 0 || code > kLastBoundKind)
+    throw ConfigError(str_of("kind is ", code, ", allowed: 0 to 3"));
+  return static_cast<BoundKind>(code);
+}
+
+py::memoryview encode(Encoder& encoder, uintptr_t x, size_t n) {
+  {
+    const py::gil_scoped_release no_gil;
+    encoder.encode(reinterpret_cast<const std::byte*>(x), n);
+  }
+  return view_of(encoder.content());
+}
+
+// Address and size of the block.
+std::pair<uintptr_t, size_t> finish(Encoder& encoder, const py::buffer& frame, Arena& arena) {
+  const Bytes bytes(frame);
+  const std::span<const std::byte> block = encoder.finish(bytes.span(), arena);
+  return {reinterpret_cast<uintptr_t>(block.data()), block.size()};
+}
+
+// Copies blocks, in their order, to `out`.
+void collect(const Arena&, const std::vector<std::pair<uintptr_t, size_t>>& blocks, uintptr_t out) {
+  const py::gil_scoped_release no_gil;
+  auto* at = reinterpret_cast<std::byte*>(out);
+  for (const auto& [address, bytes] : blocks) {
+    if (bytes > 0) std::memcpy(at, reinterpret_cast<const std::byte*>(address), bytes);
+    at += bytes;
+  }
+}
+
+// A block, and the object that has its bytes.
+struct Opened {
+  OpenBlock block;
+  py::buffer owner;
+  std::shared_ptr<Bytes> bytes;
+};
+
+Opened open_block(const Decoder& decoder, const py::buffer& block, size_t n) {
+  auto bytes = std::make_shared<Bytes>(block);
+  return {decoder.open(bytes->span(), n), block, bytes};
+}
+
+void decode(const Decoder& decoder, const Opened& opened, const py::buffer& content, uintptr_t x) {
+  const Bytes bytes(content);
+  const py::gil_scoped_release no_gil;
+  decoder.decode(opened.block, bytes.span(), reinterpret_cast<std::byte*>(x));
+}
+
+py::tuple read_container(const py::buffer& payload) {
+  const Bytes bytes(payload);
+  const OpenContainer open = OpenContainer::read(bytes.span());
+  const Container& header = open.header;
+  return py::make_tuple(static_cast<int>(header.element), header.complex,
+                        static_cast<int>(header.kind), header.asked, header.bound, header.shape,
+                        open.starts);
+}
+
+py::bytes write_container(int element, bool complex, int kind, double asked, double bound,
+                          std::vector<uint64_t> shape, const std::vector<uint32_t>& block_bytes) {
+  const Container header{element_of(element), complex, kind_of(kind), asked, bound,
+                         std::move(shape)};
+  return bytes_of(header.write(block_bytes));
+}
+
+std::string name_of(const OpenBlock& block) {
+  constexpr const char* kMaps[] = {"raw", "constant", "order", "grid", "lattice", "log grid"};
+  return kMaps[static_cast<size_t>(block.header.map)];
+}
+
+py::object predictor_of(const OpenBlock& block) {
+  constexpr const char* kPredictors[] = {"none", "mean", "previous", "line", "curve"};
+  if (block.header.map <= Map::kConstant) return py::none();
+  return py::str(kPredictors[static_cast<size_t>(block.header.predictor)]);
+}
+
+void bind(py::module_& module) {
+  py::class_<Maps, std::shared_ptr<Maps>>(module, "BoundedMaps")
+      .def(py::init([](int element, int kind, double bound) {
+             return std::make_shared<Maps>(element_of(element), kind_of(kind), bound);
+           }),
+           py::arg("element"), py::arg("kind"), py::arg("bound"));
+  py::class_<Arena>(module, "BoundedArena")
+      .def(py::init<size_t>(), py::arg("bytes"))
+      .def("collect", &collect, py::arg("blocks"), py::arg("out_ptr"));
+  py::class_<Encoder>(module, "BoundedEncoder")
+      .def(py::init(
+               [](const std::shared_ptr<Maps>& maps) { return std::make_unique<Encoder>(maps); }),
+           py::arg("maps"))
+      .def("encode", &encode, py::arg("x_ptr"), py::arg("n"), py::keep_alive<0, 1>())
+      .def("finish", &finish, py::arg("frame"), py::arg("arena"))
+      .def_property_readonly("entropy", &Encoder::entropy);
+  py::class_<Opened>(module, "BoundedBlock")
+      .def_property_readonly("frame", [](const Opened& o) { return view_of(o.block.frame); })
+      .def_property_readonly("content_bytes", [](const Opened& o) { return o.block.content; })
+      .def_property_readonly("map", [](const Opened& o) { return name_of(o.block); })
+      .def_property_readonly("predictor", [](const Opened& o) { return predictor_of(o.block); })
+      .def_property_readonly("low_bits", [](const Opened& o) { return o.block.header.width; })
+      .def_property_readonly("low_bits_coded",
+                             [](const Opened& o) { return o.block.header.low == LowBits::kCoded; })
+      .def_property_readonly("outliers", [](const Opened& o) { return o.block.header.outliers; })
+      .def_property_readonly("specials", [](const Opened& o) { return o.block.header.specials; });
+  py::class_<Decoder>(module, "BoundedDecoder")
+      .def(py::init(
+               [](const std::shared_ptr<Maps>& maps) { return std::make_unique<Decoder>(maps); }),
+           py::arg("maps"))
+      .def("open", &open_block, py::arg("block"), py::arg("n"))
+      .def("decode", &decode, py::arg("block"), py::arg("content"), py::arg("y_ptr"));
+  module.def("bounded_read", &read_container, py::arg("payload"));
+  module.def("bounded_write", &write_container, py::arg("element"), py::arg("complex"),
+             py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),
+             py::arg("block_bytes"));
+  module.def(
+      "prefer_large_pages",
+      [](uintptr_t ptr, size_t bytes) { prefer_large_pages(reinterpret_cast<void*>(ptr), bytes); },
+      py::arg("ptr"), py::arg("bytes"));
+  module.attr("BOUNDED_BLOCK_VALUES") = kBlockValues;
+}
+
+}  // namespace
+}  // namespace bounded
+
+void bind_bounded(py::module_& module) { bounded::bind(module); }
+
+}  // namespace cgx

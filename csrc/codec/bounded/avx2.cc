@@ -1,0 +1,26 @@
+// The loops of the error-bounded compressor at the level avx2.
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include "codec/bounded/loops.h"
+#include "codec/ops/target_avx2-inl.h"
+
+namespace cgx::bounded {
+namespace avx2 {
+namespace {
+
+#include "codec/bounded/vector_avx2-inl.h"
+// This needs the header above.
+#include "codec/bounded/loops-inl.h"
+
+}  // namespace
+}  // namespace avx2
+
+const Loops kAvx2Loops{avx2::word_loops<int32_t>(), avx2::word_loops<int64_t>()};
+
+}  // namespace cgx::bounded
+
+#include "codec/ops/target_end-inl.h"
+
+#endif

@@ -1,0 +1,116 @@
+#include "codec/bounded/block.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "codec/bounded/curve.h"
+#include "codec/bounded/order.h"
+
+namespace cgx::bounded {
+namespace {
+
+template <typename T>
+void put(std::byte* out, size_t at, T value) {
+  std::memcpy(out + at, &value, sizeof value);
+}
+template <typename T>
+T get(const std::byte* in, size_t at) {
+  T value;
+  std::memcpy(&value, in + at, sizeof value);
+  return value;
+}
+
+constexpr uint8_t kCodedLow = 1, kCompressed = 2;
+
+void require(bool holds, const char* what, double found) {
+  if (!holds) throw PayloadError(str_of(what, " is ", found, ", which the format does not allow"));
+}
+
+}  // namespace
+
+// Offsets: 0 map, 1 predictor, 2 flags, 3 width, 4 shift, 5 zero (24 bits), 8 base, 16 step or origin,
+// 24 outliers, 28 specials, 32 coded.
+void BlockHeader::write(std::byte* out) const {
+  put(out, 0, static_cast<uint8_t>(map));
+  put(out, 1, static_cast<uint8_t>(predictor));
+  put(out, 2,
+      static_cast<uint8_t>((low == LowBits::kCoded ? kCodedLow : 0) |
+                           (compressed ? kCompressed : 0)));
+  put(out, 3, static_cast<uint8_t>(width));
+  put(out, 4, static_cast<uint8_t>(shift));
+  put(out, 5, uint8_t{0});
+  put(out, 6, uint16_t{0});
+  put(out, 8, base);
+  if (map == Map::kGrid) {
+    put(out, 16, step);
+  } else {
+    put(out, 16, origin);
+  }
+  put(out, 24, outliers);
+  put(out, 28, specials);
+  put(out, 32, coded);
+}
+
+BlockHeader BlockHeader::read(const std::byte* in, const Maps& maps, size_t n) {
+  BlockHeader header;
+  const int map = get<uint8_t>(in, 0), predictor = get<uint8_t>(in, 1), flags = get<uint8_t>(in, 2);
+  const Element element = maps.element();
+  const int word_bits = bytes_of(element) == 8 ? 64 : 32;
+  require(map >= 2 && map <= kLastMap, "the map of a block", map);
+  header.map = static_cast<Map>(map);
+  require(header.map == Map::kOrder || header.map == maps.bounded(), "the map of a block", map);
+  require(predictor <= kLastPredictor, "the predictor of a block", predictor);
+  header.predictor = static_cast<Predictor>(predictor);
+  require(header.predictor != Predictor::kCurve || header.map == Map::kGrid,
+          "the predictor of a block", predictor);
+  require(flags < 4, "the flags of a block", flags);
+  header.low = (flags & kCodedLow) != 0 ? LowBits::kCoded : LowBits::kPlanes;
+  header.compressed = (flags & kCompressed) != 0;
+  header.width = get<uint8_t>(in, 3);
+  require(header.width <= word_bits - 8, "the width of a block's low bits", header.width);
+  require(header.low == LowBits::kPlanes || header.width % 8 == 0, "the width of coded low bits",
+          header.width);
+  header.shift = get<uint8_t>(in, 4);
+  const int most = header.map == Map::kOrder ? static_cast<int>(8 * bytes_of(element)) - 1 : 0;
+  require(header.shift <= most, "the shift of a block", header.shift);
+  require(get<uint8_t>(in, 5) == 0 && get<uint16_t>(in, 6) == 0, "an unused byte of a block", 1);
+  header.base = get<int64_t>(in, 8);
+  if (header.map == Map::kGrid) {
+    header.step = get<double>(in, 16);
+    require(header.step > 0 && header.step <= 2 * maps.bound(), "the step of a block", header.step);
+  } else {
+    header.origin = get<int64_t>(in, 16);
+    const auto origin = static_cast<double>(header.origin);
+    if (header.map == Map::kLogGrid) {
+      require(header.origin >= -1022 && header.origin <= 1023, "the least exponent of a block",
+              origin);
+    } else {
+      const int64_t last = header.map == Map::kOrder ? last_origin(element, header.shift) : 0;
+      require(header.origin >= 0 && header.origin <= last, "the origin of a block", origin);
+    }
+  }
+  header.outliers = get<uint32_t>(in, 24);
+  header.specials = get<uint32_t>(in, 28);
+  header.coded = get<uint32_t>(in, 32);
+  require(header.outliers <= n, "the number of a block's outliers", header.outliers);
+  require(header.specials <= (header.map == Map::kOrder ? 0 : n),
+          "the number of a block's special values", header.specials);
+  return header;
+}
+
+BlockSizes::BlockSizes(const BlockHeader& header, Element element, size_t n) {
+  const size_t word = bytes_of(element) == 8 ? 8 : 4;
+  const size_t whole = static_cast<size_t>(header.width) / 8;
+  const size_t rest = static_cast<size_t>(header.width) % 8;
+  const bool coded = header.low == LowBits::kCoded;
+  planes = 1 + (coded ? whole : 0);
+  outliers = header.outliers * word;
+  nodes = header.predictor == Predictor::kCurve ? curve_bytes(n) : 0;
+  content = planes * n + nodes + outliers + header.specials * (2 + bytes_of(element));
+  low_bytes = coded ? 0 : whole;
+  low_bits = coded ? 0 : rest;
+  bit_stride = (n + 63) / 64 * 8;
+  low = low_bytes * n + low_bits * bit_stride;
+}
+
+}  // namespace cgx::bounded

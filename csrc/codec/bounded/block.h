@@ -1,0 +1,60 @@
+// A block: up to 65536 values of a tensor, encoded by themselves.
+//
+//     header         by map: kRaw and kConstant have the first byte of it only
+//     coded          symbols, and what belongs to them, as the entropy coder left it (one frame),
+//                    or as it is
+//     low bits       planes of bytes, then planes of bits, unless they are coded
+//     CRC-32C        of all of this
+//
+// A block without bytes holds values whose bits are all 0.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "codec/bounded/estimate.h"
+#include "codec/bounded/maps.h"
+
+namespace cgx::bounded {
+
+inline constexpr int kBlockBits = 16;
+inline constexpr size_t kBlockValues = size_t{1} << kBlockBits;
+
+struct BlockHeader {
+  Map map = Map::kRaw;
+  Predictor predictor = Predictor::kNone;
+  LowBits low = LowBits::kPlanes;
+  bool compressed = false;  // the coded part is a frame
+  int width = 0;
+  int shift = 0;       // kOrder
+  int64_t base = 0;    // the residual of symbol 0
+  double step = 0;     // kGrid
+  int64_t origin = 0;  // kOrder, kLogGrid; in the place of the step
+  uint32_t outliers = 0;
+  uint32_t specials = 0;
+  uint32_t coded = 0;  // bytes of the coded part
+
+  static constexpr size_t kBytes = 36;
+  void write(std::byte* out) const;
+  /// PayloadError: a field has a value that the format does not know, or that does not fit a block
+  /// of n values of that type. The map is neither kRaw nor kConstant.
+  static BlockHeader read(const std::byte* in, const Maps& maps, size_t n);
+};
+
+/// Sizes of a block's parts, from its header.
+struct BlockSizes {
+  size_t planes;      // of symbols and coded low bits, a byte a value each
+  size_t outliers;    // bytes
+  size_t nodes;       // bytes; of a curve
+  size_t content;     // bytes that the entropy coder sees
+  size_t low_bytes;   // planes of bytes, not coded
+  size_t low_bits;    // planes of bits
+  size_t bit_stride;  // bytes of a plane of bits
+  size_t low;         // bytes of the low bits
+
+  BlockSizes(const BlockHeader& header, Element element, size_t n);
+};
+
+inline constexpr size_t kCrcBytes = 4;
+
+}  // namespace cgx::bounded

@@ -1,0 +1,151 @@
+#include "codec/bounded/container.h"
+
+#include <cstring>
+#include <string>
+
+#include "base/crc32c.h"
+#include "codec/bounded/block.h"
+
+namespace cgx::bounded {
+namespace {
+
+constexpr char kMagic[4] = {'C', 'G', 'X', 'B'};
+constexpr uint8_t kVersion = 1;
+constexpr uint8_t kComplex = 64;
+constexpr size_t kCrcAt = 8, kCheckedFrom = 12;
+
+template <typename T>
+T get(const std::byte* in) {
+  T value;
+  std::memcpy(&value, in, sizeof value);
+  return value;
+}
+
+template <typename T>
+void append(std::vector<std::byte>& out, const T& value) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+  out.insert(out.end(), bytes, bytes + sizeof value);
+}
+
+// The bytes before the checksum are covered, too: as its first four and as the fields themselves.
+uint32_t checksum(std::span<const std::byte> head) {
+  std::vector<std::byte> covered(head.begin(), head.begin() + kCrcAt);
+  covered.insert(covered.end(), head.begin() + kCheckedFrom, head.end());
+  return crc32c(covered.data(), covered.size());
+}
+
+}  // namespace
+
+uint64_t Container::values() const {
+  uint64_t count = complex ? 2 : 1;
+  for (const uint64_t dim : shape) count *= dim;
+  return count;
+}
+
+uint64_t Container::blocks() const {
+  const uint64_t count = values();
+  return count / kBlockValues + (count % kBlockValues != 0 ? 1 : 0);
+}
+
+size_t Container::values_of(uint64_t block) const {
+  const uint64_t left = values() - block * kBlockValues;
+  return left < kBlockValues ? static_cast<size_t>(left) : kBlockValues;
+}
+
+std::vector<std::byte> Container::write(std::span<const uint32_t> block_bytes) const {
+  std::vector<std::byte> out;
+  for (const char c : kMagic) append(out, c);
+  append(out, kVersion);
+  append(out, static_cast<uint8_t>(static_cast<uint8_t>(element) + (complex ? kComplex : 0)));
+  append(out, static_cast<uint8_t>(kind));
+  append(out, static_cast<uint8_t>(shape.size()));
+  append(out, uint32_t{0});
+  append(out, uint32_t{kBlockBits});
+  append(out, asked);
+  append(out, bound);
+  for (const uint64_t dim : shape) append(out, dim);
+  for (const uint32_t bytes : block_bytes) append(out, bytes);
+  const uint32_t crc = checksum(out);
+  std::memcpy(out.data() + kCrcAt, &crc, sizeof crc);
+  return out;
+}
+
+OpenContainer OpenContainer::read(std::span<const std::byte> payload) {
+  const std::byte* in = payload.data();
+  if (payload.size() >= 4 && std::memcmp(in, kMagic, 4) != 0) {
+    throw PayloadError("the payload does not begin with CGXB: it is none of torch_cgx.bounded");
+  }
+  if (payload.size() < Container::kFixedBytes) {
+    throw PayloadError(str_of("the payload is cut: it has ", payload.size(),
+                              " bytes, its header alone has ", Container::kFixedBytes));
+  }
+  const auto version = get<uint8_t>(in + 4);
+  if (version != kVersion) {
+    throw PayloadError(str_of("the payload has version ", static_cast<int>(version),
+                              " of the format, this reader knows ", static_cast<int>(kVersion),
+                              ": install a newer torch_cgx"));
+  }
+  OpenContainer open;
+  Container& header = open.header;
+  const int type = get<uint8_t>(in + 5), kind = get<uint8_t>(in + 6);
+  const size_t dims = get<uint8_t>(in + 7);
+  const int element = type % kComplex;
+  header.complex = type >= kComplex;
+  header.element = static_cast<Element>(element);
+  if (type >= 2 * kComplex || element < 1 || element > kLastElement ||
+      (header.complex && (element > 3))) {
+    throw PayloadError(str_of("the payload's type is ", type, ", which the format does not know"));
+  }
+  if (kind > kLastBoundKind)
+    throw PayloadError(str_of("the payload's kind of bound is ", kind, ", allowed: 0 to 3"));
+  header.kind = static_cast<BoundKind>(kind);
+  if (dims > Container::kMostDims)
+    throw PayloadError(str_of("the payload has ", dims, " dimensions, allowed: 0 to 64"));
+  if (get<uint32_t>(in + 12) != kBlockBits) {
+    throw PayloadError(
+        str_of("the payload's blocks have 2^", get<uint32_t>(in + 12), " values, allowed: 2^16"));
+  }
+  header.asked = get<double>(in + 16);
+  header.bound = get<double>(in + 24);
+  const size_t table = Container::kFixedBytes + 8 * dims;
+  if (payload.size() < table) throw PayloadError("the payload is cut: its shape is not complete");
+  uint64_t values = header.complex ? 2 : 1;
+  bool fits = true, empty = false;
+  for (size_t i = 0; i < dims; ++i) {
+    const uint64_t dim = get<uint64_t>(in + Container::kFixedBytes + 8 * i);
+    header.shape.push_back(dim);
+    fits = fits && dim <= uint64_t{INT64_MAX};
+    empty = empty || dim == 0;
+  }
+  // A tensor's size in bytes fits 63 bits.
+  for (const uint64_t dim : header.shape) {
+    if (!fits || empty) break;
+    fits = !__builtin_mul_overflow(values, dim, &values) && values <= uint64_t{INT64_MAX} / 16;
+  }
+  if (!fits) throw PayloadError("the payload's shape has more values than a tensor can have");
+  const uint64_t blocks = header.blocks();
+  if (blocks > (payload.size() - table) / 4) {
+    throw PayloadError(str_of("the payload is cut: it has ", payload.size(),
+                              " bytes, and its shape needs a table of ", blocks, " blocks"));
+  }
+  const size_t first = table + 4 * static_cast<size_t>(blocks);
+  if (get<uint32_t>(in + kCrcAt) != checksum(payload.first(first))) {
+    throw PayloadError(
+        "the checksum of the payload's header differs: bytes were altered, or it is cut");
+  }
+  open.starts.reserve(static_cast<size_t>(blocks) + 1);
+  uint64_t at = first;
+  for (uint64_t block = 0; block < blocks; ++block) {
+    open.starts.push_back(at);
+    at += get<uint32_t>(in + table + 4 * block);
+  }
+  open.starts.push_back(at);
+  if (at != payload.size()) {
+    throw PayloadError(str_of("the payload ",
+                              at > payload.size() ? "is cut" : "goes on after its end", ": it has ",
+                              payload.size(), " bytes, its table says ", at));
+  }
+  return open;
+}
+
+}  // namespace cgx::bounded

@@ -1,0 +1,57 @@
+// A payload: the blocks of a tensor with what is needed to read them. Little-endian.
+//
+//     0    4        "CGXB"
+//     4    1        version, 1
+//     5    1        type (element.h), + 64 where values are complex: pairs of that type
+//     6    1        kind of bound (maps.h)
+//     7    1        number of dimensions
+//     8    4        CRC-32C of the rest of the header and of the table
+//     12   4        bits of the number of values in a block: 16
+//     16   8        bound that was asked for, float64
+//     24   8        bound of the values, float64: another one where it was asked for as relative
+//     32   8 a dim  shape
+//     ...  4 a block  table: bytes of each block
+//     ...           blocks, nothing after the last
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "codec/bounded/maps.h"
+
+namespace cgx::bounded {
+
+struct Container {
+  Element element = Element::kFloat32;
+  bool complex = false;
+  BoundKind kind = BoundKind::kLossless;
+  double asked = 0;
+  double bound = 0;
+  std::vector<uint64_t> shape;
+
+  static constexpr size_t kFixedBytes = 32;
+  static constexpr size_t kMostDims = 64;
+
+  /// Values of that element, two for a complex number.
+  uint64_t values() const;
+  uint64_t blocks() const;
+  /// Values of block k; all but the last have kBlockValues.
+  size_t values_of(uint64_t block) const;
+
+  /// Header and table.
+  std::vector<std::byte> write(std::span<const uint32_t> block_bytes) const;
+};
+
+/// A payload's header, and where its blocks are.
+struct OpenContainer {
+  Container header;
+  std::vector<uint64_t> starts;  // of each block, and the end of the last
+
+  /// Reads a payload of `bytes` bytes, of which `data` points to the first. PayloadError: it does not
+  /// follow the format, was cut or altered. Memory is taken for what the payload has room for only.
+  static OpenContainer read(std::span<const std::byte> payload);
+};
+
+}  // namespace cgx::bounded

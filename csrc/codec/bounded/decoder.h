@@ -1,0 +1,45 @@
+// Decodes blocks, in two steps: open() checks a block and says what the entropy coder must give
+// back; decode() makes the values. Any bytes are safe: what does not follow the format is a
+// PayloadError. Not thread-safe: one a thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "codec/bounded/block.h"
+
+namespace cgx::bounded {
+
+/// Reader of one block's parts.
+struct OpenBlock {
+  BlockHeader header;
+  size_t n = 0;
+  std::span<const std::byte> frame;  // to be decompressed; empty: nothing is
+  size_t content = 0;                // bytes that the frame must hold
+  std::span<const std::byte> plain;  // the content, where it is not compressed; or a value, or all
+  std::span<const std::byte> low;
+};
+
+class Decoder {
+ public:
+  explicit Decoder(std::shared_ptr<const Maps> maps) : maps_(std::move(maps)) {}
+
+  /// A block of n values. The result points into it.
+  OpenBlock open(std::span<const std::byte> block, size_t n) const;
+
+  /// Writes block.n values to x, aligned as their type is. `content`: what the frame held; ignored
+  /// where there is none.
+  void decode(const OpenBlock& block, std::span<const std::byte> content, std::byte* x) const;
+
+ private:
+  template <typename Word>
+  void decode_words(const OpenBlock& block, const std::byte* content, std::byte* x) const;
+  template <typename Word>
+  void from_words(const OpenBlock& block, const Word* words, const int32_t* nodes, size_t n,
+                  std::byte* x) const;
+
+  const std::shared_ptr<const Maps> maps_;
+};
+
+}  // namespace cgx::bounded

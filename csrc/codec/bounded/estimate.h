@@ -1,0 +1,46 @@
+// How a block should be written: which predictor, how many bits go to the symbols, by the size that a
+// sample of the block promises.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace cgx::bounded {
+
+/// The numbers are part of the payload's format.
+enum class Predictor : uint8_t {
+  kNone = 0,      // residual = word
+  kMean = 1,      // the same, symbols lie around the mean: only the base differs from kNone
+  kPrevious = 2,  // residual = word - the word before
+  kLine = 3,      // residual = word - (the line through the two words before)
+  kCurve = 4,     // places are differences from a curve (curve.h); residual = word
+};
+inline constexpr int kLastPredictor = 4;
+
+/// Where the bits below a symbol go.
+enum class LowBits : uint8_t {
+  kPlanes = 0,  // as they are, packed: they look like noise
+  kCoded = 1,   // whole bytes, to the entropy coder with the symbols
+};
+
+/// Words at equal distances: runs of neighbours, since predictors look at neighbours.
+struct Sample {
+  static constexpr size_t kRun = 32;
+  static constexpr size_t kRuns = 32;  // of a block that is not looked at as a whole
+  std::vector<int64_t> words;          // whole runs, one after the other; the last may be shorter
+};
+
+struct Choice {
+  Predictor predictor = Predictor::kNone;
+  LowBits low = LowBits::kPlanes;
+  int width = 0;       // bits below a symbol
+  int64_t base = 0;    // the residual of symbol 0
+  double bits = 0;     // a value, estimated
+  double entropy = 0;  // of a symbol, in bits, without regard to order
+};
+
+/// `word_bits`: 32 or 64, in which differences of words wrap. The sample is not empty.
+Choice choose(const Sample& sample, int word_bits);
+
+}  // namespace cgx::bounded

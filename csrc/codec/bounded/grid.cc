@@ -1,0 +1,27 @@
+#include "codec/bounded/grid.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cgx::bounded {
+
+Grid make_grid(double bound, double unit) {
+  double step = 2 * bound;
+  // Below, 2 bound / u is so large that the odd number next to it changes nothing.
+  for (int binade = 0; binade < 60 && unit > 0 && unit * 0x1p50 > bound; ++binade, unit /= 2) {
+    step = std::min(step, (2 * std::floor(bound / unit) + 1) * unit);
+  }
+  return {step, 1 / step, bound};
+}
+
+double unit_of_float(uint32_t magnitude) {
+  const int exponent = static_cast<int>(magnitude >> 23);
+  return std::ldexp(1.0, std::max(exponent, 1) - 127 - 23);
+}
+
+double unit_of_double(uint64_t magnitude) {
+  const int exponent = static_cast<int>(magnitude >> 52);
+  return std::ldexp(1.0, std::max(exponent, 1) - 1023 - 52);
+}
+
+}  // namespace cgx::bounded

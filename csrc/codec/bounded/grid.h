@@ -1,0 +1,38 @@
+// The grid of an absolute bound: value = step * q, with q a whole number.
+//
+// A decoded value is rounded to the tensor's own type, so a step of twice the bound is too wide where
+// neighbours in that type are not much closer than the bound. All values of one binade are multiples
+// of its unit in the last place u; a decoded value is one, too. So their difference is a multiple of
+// u, at most m u with m = floor(bound / u) is allowed, and step <= (2 m + 1) u gives at most m u. The
+// step of a block is the least of these over the binades from its greatest value down, and 2 bound.
+#pragma once
+
+#include <cstdint>
+
+#include "base/host_device.h"
+
+namespace cgx::bounded {
+
+struct Grid {
+  double step = 0;
+  double inverse = 0;  // 1 / step
+  double bound = 0;    // |value - decoded value| in float64
+};
+
+/// Adding it to a number below 2^51 leaves the number, rounded to the nearest whole one (ties to
+/// even), in the low bits.
+inline constexpr double kRounder = 0x1.8p52;
+inline constexpr uint64_t kRounderBits = 0x4338000000000000;
+
+CGX_HD uint64_t double_bits(double x) { return __builtin_bit_cast(uint64_t, x); }
+CGX_HD double bits_double(uint64_t bits) { return __builtin_bit_cast(double, bits); }
+
+/// The step for values of which the greatest has the unit in the last place `unit` (0: all values are
+/// 0). `bound` is greater than 0.
+Grid make_grid(double bound, double unit);
+
+/// The unit in the last place of a float32, or of a float64, by the bits of its magnitude.
+double unit_of_float(uint32_t magnitude);
+double unit_of_double(uint64_t magnitude);
+
+}  // namespace cgx::bounded

@@ -1,0 +1,193 @@
+// The loops, for the level that the including file compiles for. Included in a namespace of its own,
+// after vector-inl.h or another of these. The compiler makes the vectors: every operation is
+// exact or rounded once, so they cannot change a bit.
+
+template <typename Word>
+struct Of;
+template <>
+struct Of<int32_t> {
+  using Unsigned = uint32_t;
+  using Value = float;
+  static constexpr Unsigned kMagnitude = 0x7fffffff;
+  static constexpr Unsigned kInfinity = 0x7f800000;
+  static constexpr Unsigned kLeastNormal = 0x00800000;
+};
+template <>
+struct Of<int64_t> {
+  using Unsigned = uint64_t;
+  using Value = double;
+  static constexpr Unsigned kMagnitude = 0x7fffffffffffffff;
+  static constexpr Unsigned kInfinity = 0x7ff0000000000000;
+  static constexpr Unsigned kLeastNormal = 0x0010000000000000;
+};
+
+// A word in the low bits of a sum with kRounder, and the whole number that it stands for. The word of
+// a number that is out of range gives another number, which is what the check of the bound sees.
+template <typename Word>
+inline __attribute__((always_inline)) Word word_of(double rounded) {
+  if constexpr (sizeof(Word) == 4) {
+    return static_cast<int32_t>(static_cast<uint32_t>(__builtin_bit_cast(uint64_t, rounded)));
+  } else {
+    return static_cast<int64_t>(__builtin_bit_cast(uint64_t, rounded) - kRounderBits);
+  }
+}
+template <typename Word>
+inline __attribute__((always_inline)) double number_of(Word word) {
+  if constexpr (sizeof(Word) == 4) {
+    return static_cast<double>(word);
+  } else {
+    return __builtin_bit_cast(double, static_cast<uint64_t>(word) + kRounderBits) - kRounder;
+  }
+}
+
+template <typename Word>
+void look(const typename Of<Word>::Value* x, size_t n, Seen* seen) {
+  using U = typename Of<Word>::Unsigned;
+  const Word first = __builtin_bit_cast(Word, x[0]);
+  Word greatest = 0;  // signed: compilers have a vector's maximum of these
+  U differ = 0, any = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const Word bits = __builtin_bit_cast(Word, x[i]);
+    const Word magnitude = bits & static_cast<Word>(Of<Word>::kMagnitude);
+    const Word finite = magnitude < static_cast<Word>(Of<Word>::kInfinity) ? magnitude : 0;
+    greatest = finite > greatest ? finite : greatest;
+    differ |= static_cast<U>(bits ^ first);
+    any |= static_cast<U>(bits);
+  }
+  *seen = {static_cast<U>(greatest), differ, any};
+}
+
+template <typename Word, bool kFit>
+bool place(const typename Of<Word>::Value* x, size_t n, Grid grid, const double* fit, Word* words) {
+  using V = typename Of<Word>::Value;
+  using U = typename Of<Word>::Unsigned;
+  uint64_t wide = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double value = static_cast<double>(x[i]);
+    double position = value * grid.inverse;
+    if constexpr (kFit) position -= fit[i];
+    const Word word = word_of<Word>(position + kRounder);
+    double number = number_of(word);
+    if constexpr (kFit) number += fit[i];
+    const double back = static_cast<double>(static_cast<V>(number * grid.step));
+    wide |= __builtin_fabs(value - back) <= grid.bound ? 0 : 1;
+    words[i] = word;
+  }
+  // -0 and subnormal numbers come back as they are.
+  U special = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const U bits = __builtin_bit_cast(U, x[i]);
+    const U tiny = (bits & Of<Word>::kMagnitude) < Of<Word>::kLeastNormal ? bits : 0;
+    special |= tiny;
+  }
+  return (wide | special) != 0;
+}
+
+template <typename Word>
+bool to_grid(const typename Of<Word>::Value* x, size_t n, const Grid& grid, const double* fit,
+             Word* words) {
+  if (fit != nullptr) return place<Word, true>(x, n, grid, fit, words);
+  if constexpr (kOwnPlace && sizeof(Word) == 4) {
+    const size_t whole = n / 16 * 16;
+    const bool bad = place_floats(x, whole, grid, words);
+    return place<Word, false>(x + whole, n - whole, grid, fit, words + whole) || bad;
+  } else {
+    return place<Word, false>(x, n, grid, fit, words);
+  }
+}
+
+template <typename Word>
+void from_grid(const Word* words, size_t n, double step, const double* fit,
+               typename Of<Word>::Value* x) {
+  using V = typename Of<Word>::Value;
+  if (fit == nullptr) {
+    for (size_t i = 0; i < n; ++i) x[i] = static_cast<V>(number_of(words[i]) * step);
+  } else {
+    for (size_t i = 0; i < n; ++i) x[i] = static_cast<V>((number_of(words[i]) + fit[i]) * step);
+  }
+}
+
+template <typename Word>
+void difference(const Word* words, size_t n, Word before, Word* __restrict out) {
+  using U = typename Of<Word>::Unsigned;
+  if (n == 0) return;
+  out[0] = static_cast<Word>(static_cast<U>(words[0]) - static_cast<U>(before));
+  for (size_t i = 1; i < n; ++i) {
+    out[i] = static_cast<Word>(static_cast<U>(words[i]) - static_cast<U>(words[i - 1]));
+  }
+}
+
+template <typename Word>
+Word sum(Word* words, size_t n, Word before) {
+  using U = typename Of<Word>::Unsigned;
+  U total = static_cast<U>(before);
+  for (size_t i = 0; i < n; ++i) {
+    total += static_cast<U>(words[i]);
+    words[i] = static_cast<Word>(total);
+  }
+  return static_cast<Word>(total);
+}
+
+template <typename Word>
+bool split(const Word* residuals, size_t n, Word base, const Low<uint8_t>& low,
+           uint8_t* __restrict symbols) {
+  using U = typename Of<Word>::Unsigned;
+  const int width = low.width;
+  const U offset = static_cast<U>(base);
+  uint8_t outlier = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const U high = (static_cast<U>(residuals[i]) - offset) >> width;
+    const uint8_t symbol = static_cast<uint8_t>(high < kOutlier ? high : kOutlier);
+    symbols[i] = symbol;
+    outlier |= symbol == kOutlier ? 1 : 0;
+  }
+  int at = 0;
+  for (; at + 8 <= width; at += 8) {
+    uint8_t* __restrict plane = low.bytes + static_cast<size_t>(at / 8) * low.byte_stride;
+    for (size_t i = 0; i < n; ++i) {
+      plane[i] = static_cast<uint8_t>((static_cast<U>(residuals[i]) - offset) >> at);
+    }
+  }
+  if (at < width) {
+    alignas(64) uint8_t codes[kChunk];
+    for (size_t i = 0; i < n; ++i) {
+      codes[i] = static_cast<uint8_t>((static_cast<U>(residuals[i]) - offset) >> at);
+    }
+    for (size_t i = n; i % 64 != 0; ++i) codes[i] = 0;
+    bits_to_planes(codes, n, width - at, low.bits, low.bit_stride);
+  }
+  return outlier != 0;
+}
+
+template <typename Word>
+void join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
+          Word* __restrict residuals) {
+  using U = typename Of<Word>::Unsigned;
+  const int width = low.width;
+  const U offset = static_cast<U>(base);
+  for (size_t i = 0; i < n; ++i) {
+    residuals[i] = static_cast<Word>((static_cast<U>(symbols[i]) << width) + offset);
+  }
+  int at = 0;
+  for (; at + 8 <= width; at += 8) {
+    const uint8_t* plane = low.bytes + static_cast<size_t>(at / 8) * low.byte_stride;
+    for (size_t i = 0; i < n; ++i) {
+      residuals[i] =
+          static_cast<Word>(static_cast<U>(residuals[i]) + (static_cast<U>(plane[i]) << at));
+    }
+  }
+  if (at < width) {
+    alignas(64) uint8_t codes[kChunk];
+    planes_to_bits(low.bits, low.bit_stride, n, width - at, codes);
+    for (size_t i = 0; i < n; ++i) {
+      residuals[i] =
+          static_cast<Word>(static_cast<U>(residuals[i]) + (static_cast<U>(codes[i]) << at));
+    }
+  }
+}
+
+template <typename Word>
+constexpr WordLoops<Word, typename Of<Word>::Value> word_loops() {
+  return {look<Word>, to_grid<Word>, from_grid<Word>, difference<Word>,
+          sum<Word>,  split<Word>,   join<Word>};
+}

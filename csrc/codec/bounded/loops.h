@@ -1,0 +1,70 @@
+// The loops of the error-bounded compressor: once per SIMD level, with the same bits on each. They
+// work on chunks that stay in the first cache, so that a block's values are read once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "codec/bounded/grid.h"
+
+namespace cgx::bounded {
+
+/// Values of a chunk; a multiple of 64. The last chunk of a block may have fewer.
+inline constexpr size_t kChunk = 1024;
+/// A byte that stands for a residual that does not fit a symbol.
+inline constexpr uint8_t kOutlier = 255;
+
+/// What one look at the bits of n >= 1 values shows.
+struct Seen {
+  uint64_t greatest;  // bits of the greatest finite magnitude, of floating-point values
+  uint64_t differ;    // 0: all values have the same bits
+  uint64_t any;       // all bits that are set in a value
+};
+
+/// Low bits of a chunk of a block: whole bytes first, each in a plane of its own, then planes of
+/// bits. `bytes` and `bits` point to the chunk's place in the block's first plane of each kind.
+template <typename Byte>
+struct Low {
+  int width;  // bits that a residual leaves here: 8 * whole + the rest
+  Byte* bytes;
+  size_t byte_stride;  // from a plane to the next
+  Byte* bits;
+  size_t bit_stride;
+};
+
+/// n is at most kChunk. `Word` is int32_t (of float) or int64_t (of double); all of its arithmetic
+/// wraps.
+template <typename Word, typename Value>
+struct WordLoops {
+  void (*look)(const Value* x, size_t n, Seen* seen);
+  /// Places on the grid. True: at least one of them does not give its value back as promised.
+  /// `fit` (or null): what is taken off a value first, in steps.
+  bool (*to_grid)(const Value* x, size_t n, const Grid& grid, const double* fit, Word* words);
+  void (*from_grid)(const Word* words, size_t n, double step, const double* fit, Value* x);
+  /// out[i] = words[i] - words[i - 1]; `before` precedes the first. out is not words.
+  void (*difference)(const Word* words, size_t n, Word before, Word* out);
+  /// The inverse, in place. Returns the last word.
+  Word (*sum)(Word* words, size_t n, Word before);
+  /// u = residual - base; symbol = u >> low.width, the rest to `low`. True: at least one is kOutlier.
+  bool (*split)(const Word* residuals, size_t n, Word base, const Low<uint8_t>& low,
+                uint8_t* symbols);
+  void (*join)(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
+               Word* residuals);
+};
+
+struct Loops {
+  WordLoops<int32_t, float> narrow;
+  WordLoops<int64_t, double> wide;
+};
+
+extern const Loops kScalarLoops;
+#if defined(__x86_64__)
+extern const Loops kAvx2Loops, kAvx512Loops;
+#elif defined(__aarch64__)
+extern const Loops kNeonLoops;
+#endif
+
+/// The loops of the level in force.
+const Loops& loops();
+
+}  // namespace cgx::bounded

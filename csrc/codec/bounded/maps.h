@@ -1,0 +1,57 @@
+// What a bound means for one type: everything that encoders and decoders of a tensor's blocks share.
+#pragma once
+
+#include <memory>
+
+#include "codec/bounded/element.h"
+#include "codec/bounded/lattice.h"
+#include "codec/bounded/log_grid.h"
+
+namespace cgx::bounded {
+
+/// The numbers are part of the payload's format.
+enum class BoundKind : uint8_t {
+  kLossless = 0,
+  kAbsolute = 1,   // |x - y| <= bound
+  kRelative = 2,   // the same; the bound was given in parts of the tensor's finite range
+  kPointwise = 3,  // |x - y| <= bound |x|
+};
+inline constexpr int kLastBoundKind = 3;
+
+/// How a block's values become words. The numbers are part of the payload's format.
+enum class Map : uint8_t {
+  kRaw = 0,       // no words: the values' bytes as they are
+  kConstant = 1,  // no words: one value
+  kOrder = 2,     // order.h
+  kGrid = 3,      // grid.h
+  kLattice = 4,   // lattice.h
+  kLogGrid = 5,   // log_grid.h
+};
+inline constexpr int kLastMap = 5;
+
+/// Immutable; may be used by several threads.
+class Maps {
+ public:
+  /// ConfigError: `bound` is not finite, not positive (0 where lossless), or 1 and more where
+  /// pointwise; or a whole number's type has a bound.
+  Maps(Element element, BoundKind kind, double bound);
+
+  Element element() const { return element_; }
+  double bound() const { return bound_; }
+  bool pointwise() const { return kind_ == BoundKind::kPointwise; }
+
+  /// The map with a bound that blocks of this type use; kOrder: there is none.
+  Map bounded() const { return bounded_; }
+  const Lattice& lattice() const { return lattice_; }
+  const LogGrid& log_grid() const { return log_grid_; }
+
+ private:
+  const Element element_;
+  const BoundKind kind_;
+  const double bound_;
+  Map bounded_ = Map::kOrder;
+  Lattice lattice_;
+  LogGrid log_grid_;
+};
+
+}  // namespace cgx::bounded

@@ -1,0 +1,174 @@
+#include "codec/bounded/order.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+namespace cgx::bounded {
+namespace {
+
+// Magnitude and exponent of the bits of a floating-point type.
+struct Layout {
+  uint64_t sign, infinity, least_normal;
+};
+
+constexpr Layout layout_of(Element element) {
+  switch (element) {
+    case Element::kFloat64:
+      return {0x8000000000000000, 0x7ff0000000000000, 0x0010000000000000};
+    case Element::kFloat32:
+      return {0x80000000, 0x7f800000, 0x00800000};
+    case Element::kFloat16:
+      return {0x8000, 0x7c00, 0x0400};
+    default:
+      return {0x8000, 0x7f80, 0x0080};
+  }
+}
+
+template <typename Bits>
+Bits load(const std::byte* x, size_t i) {
+  Bits bits;
+  std::memcpy(&bits, x + i * sizeof(Bits), sizeof(Bits));
+  return bits;
+}
+
+template <typename Word, typename Bits, bool kFloating>
+void order_all(const std::byte* x, size_t n, const Order& order, Word* words) {
+  using U = std::make_unsigned_t<Bits>;
+  const int shift = order.shift;
+  const U top = static_cast<U>(static_cast<U>(static_cast<U>(~U{0}) >> 1) >> shift);
+  const U origin = static_cast<U>(order.origin);
+  for (size_t i = 0; i < n; ++i) {
+    const Bits bits = load<Bits>(x, i);
+    if constexpr (kFloating) {
+      const U magnitude = static_cast<U>(static_cast<U>(bits) >> shift) & top;
+      const U turned = static_cast<U>(magnitude - origin + (magnitude <= origin ? top : U{0}));
+      const Word place = magnitude == 0 ? Word{0} : static_cast<Word>(turned);
+      words[i] = bits < 0 ? static_cast<Word>(~place) : place;
+    } else {
+      words[i] = static_cast<Word>(static_cast<Bits>(bits >> shift));
+    }
+  }
+}
+
+template <typename Word, typename Bits, bool kFloating>
+void disorder_all(const Word* words, size_t n, const Order& order, std::byte* x) {
+  using U = std::make_unsigned_t<Bits>;
+  const int shift = order.shift;
+  const U top = static_cast<U>(static_cast<U>(static_cast<U>(~U{0}) >> 1) >> shift);
+  const U sign = static_cast<U>(U{1} << (8 * sizeof(U) - 1));
+  const U origin = static_cast<U>(order.origin);
+  for (size_t i = 0; i < n; ++i) {
+    U bits;
+    if constexpr (kFloating) {
+      const U place = static_cast<U>(words[i] < 0 ? ~words[i] : words[i]) & top;
+      const U turned = static_cast<U>(place + origin);  // below 2^bits: both are at most top
+      const U magnitude = turned > top ? static_cast<U>(turned - top) : turned;
+      bits = static_cast<U>(static_cast<U>(place == 0 ? U{0} : magnitude) << shift);
+      bits = static_cast<U>(bits | (words[i] < 0 ? sign : U{0}));
+    } else {
+      bits = static_cast<U>(static_cast<U>(words[i]) << shift);
+    }
+    std::memcpy(x + i * sizeof(Bits), &bits, sizeof(Bits));
+  }
+}
+
+}  // namespace
+
+uint64_t bits_at(Element element, const std::byte* x, size_t i) {
+  return with_bits(element, [&]<typename Bits>() {
+    return static_cast<uint64_t>(static_cast<std::make_unsigned_t<Bits>>(load<Bits>(x, i)));
+  });
+}
+
+void put_bits(Element element, std::byte* x, size_t i, uint64_t bits) {
+  with_bits(element, [&]<typename Bits>() {
+    const Bits value = static_cast<Bits>(bits);
+    std::memcpy(x + i * sizeof(Bits), &value, sizeof(Bits));
+  });
+}
+
+int64_t last_origin(Element element, int shift) {
+  if (!is_floating(element)) return 0;
+  return static_cast<int64_t>((layout_of(element).sign - 1) >> shift) - 1;
+}
+
+int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {
+  if (!is_floating(element)) return 0;
+  const Layout layout = layout_of(element);
+  uint64_t least = layout.infinity;
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t magnitude = bits_at(element, x, i) & (layout.sign - 1);
+    if (magnitude != 0 && magnitude < least) least = magnitude;
+  }
+  // Few values of a block lie two binades below those of a sample.
+  const uint64_t room = 2 * layout.least_normal;
+  return least <= room
+             ? 0
+             : std::min(static_cast<int64_t>((least - room) >> shift), last_origin(element, shift));
+}
+
+bool is_special(Element element, uint64_t bits) {
+  const Layout layout = layout_of(element);
+  const uint64_t magnitude = bits & (layout.sign - 1);
+  if (magnitude >= layout.infinity) return true;
+  if (magnitude == 0) return bits != 0;
+  return magnitude < layout.least_normal && element != Element::kFloat16;
+}
+
+Seen look_at(Element element, const std::byte* x, size_t n) {
+  const size_t bytes = bytes_of(element);
+  Seen seen;
+  if (bytes == 4) {
+    loops().narrow.look(reinterpret_cast<const float*>(x), n, &seen);
+  } else if (bytes == 8) {
+    loops().wide.look(reinterpret_cast<const double*>(x), n, &seen);
+  } else {
+    seen = with_bits(element, [&]<typename Bits>() {
+      using U = std::make_unsigned_t<Bits>;
+      const U first = static_cast<U>(load<Bits>(x, 0));
+      U differ = 0, any = 0;
+      for (size_t i = 0; i < n; ++i) {
+        const U bits = static_cast<U>(load<Bits>(x, i));
+        differ = static_cast<U>(differ | (bits ^ first));
+        any = static_cast<U>(any | bits);
+      }
+      return Seen{0, differ, any};
+    });
+  }
+  if (!is_floating(element)) seen.greatest = 0;
+  return seen;
+}
+
+template <typename Word>
+void to_order(Element element, const std::byte* x, size_t n, const Order& order, Word* words) {
+  with_bits(element, [&]<typename Bits>() {
+    if constexpr ((sizeof(Bits) == 8) == (sizeof(Word) == 8)) {
+      if (is_floating(element)) {
+        order_all<Word, Bits, true>(x, n, order, words);
+      } else {
+        order_all<Word, Bits, false>(x, n, order, words);
+      }
+    }
+  });
+}
+
+template <typename Word>
+void from_order(Element element, const Word* words, size_t n, const Order& order, std::byte* x) {
+  with_bits(element, [&]<typename Bits>() {
+    if constexpr ((sizeof(Bits) == 8) == (sizeof(Word) == 8)) {
+      if (is_floating(element)) {
+        disorder_all<Word, Bits, true>(words, n, order, x);
+      } else {
+        disorder_all<Word, Bits, false>(words, n, order, x);
+      }
+    }
+  });
+}
+
+template void to_order(Element, const std::byte*, size_t, const Order&, int32_t*);
+template void to_order(Element, const std::byte*, size_t, const Order&, int64_t*);
+template void from_order(Element, const int32_t*, size_t, const Order&, std::byte*);
+template void from_order(Element, const int64_t*, size_t, const Order&, std::byte*);
+
+}  // namespace cgx::bounded

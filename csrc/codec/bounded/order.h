@@ -1,0 +1,48 @@
+// The lossless map of values to words: numbers in the order of the values.
+//
+// A whole number is its own word. A floating-point number's word is the bits of its magnitude,
+// complemented where it is negative. Values of one tensor have few exponents, far from that of 0, so
+// words of both signs would lie far apart: magnitudes are rotated so that `origin` + 1 becomes 1 (and
+// what is below goes to the end); 0 stays 0. Low bits that are 0 in all of a block's bits are shifted
+// out first.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "codec/bounded/element.h"
+#include "codec/bounded/loops.h"
+
+namespace cgx::bounded {
+
+/// What the bits of n >= 1 values show, of any type; `greatest` is 0 for whole numbers.
+Seen look_at(Element element, const std::byte* x, size_t n);
+
+struct Order {
+  int shift = 0;       // low bits that no value has set
+  int64_t origin = 0;  // of magnitudes, after the shift; 0 for whole numbers
+};
+
+/// Words of n values.
+template <typename Word>
+void to_order(Element element, const std::byte* x, size_t n, const Order& order, Word* words);
+
+/// The inverse. Bits of a word that the type has no room for are lost.
+template <typename Word>
+void from_order(Element element, const Word* words, size_t n, const Order& order, std::byte* x);
+
+/// The greatest origin of a type.
+int64_t last_origin(Element element, int shift);
+
+/// The origin for n >= 1 values whose least magnitude, but for 0, is near that of these.
+int64_t origin_for(Element element, const std::byte* x, size_t n, int shift);
+
+/// The bits of value number i.
+uint64_t bits_at(Element element, const std::byte* x, size_t i);
+void put_bits(Element element, std::byte* x, size_t i, uint64_t bits);
+
+/// True for NaN, infinities, -0, and, unless the type is float16,
+/// subnormal numbers: what a map with a bound leaves to the list of special values.
+bool is_special(Element element, uint64_t bits);
+
+}  // namespace cgx::bounded

@@ -1,0 +1,19 @@
+"""Error-bounded compression of tensors: a promise on every value.
+
+    from torch_cgx import bounded
+
+    payload = bounded.compress(x, max_error=1e-4)   # |x - y| <= 1e-4 for every value
+    y = bounded.decompress(payload)                 # shape and dtype come back
+
+Checkpoints, weights sent to a machine that joins, pseudo-gradients, activations shipped between
+sites. Needs neither a process group nor a GPU. docs/bounded.md states the guarantee,
+docs/bounded_format.md the bytes. The entropy stage is the package zstandard: `pip install
+"torch_cgx[bounded]"`.
+"""
+
+from torch_cgx.bounded._compress import compress
+from torch_cgx.bounded._decompress import decompress
+from torch_cgx.bounded._info import BlockInfo, Info, info
+from torch_cgx.bounded._payload import PayloadError
+
+__all__ = ["BlockInfo", "Info", "PayloadError", "compress", "decompress", "info"]

@@ -1,0 +1,102 @@
+"""Bounds: from the arguments of `compress` to what blocks are encoded with."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+from typing import Any
+
+import torch
+
+from torch_cgx.bounded import _dtypes
+
+# csrc/codec/bounded/maps.h
+LOSSLESS, ABSOLUTE, RELATIVE, POINTWISE = range(4)
+NAMES = ("max_error", "max_error", "relative", "pointwise")
+_CHUNK = 1 << 22
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """kind: of the payload. asked: the number that was given; value: the one that holds, other than
+    asked for RELATIVE only.
+    """
+
+    kind: int
+    asked: float
+    value: float
+
+    def __str__(self) -> str:
+        if self.kind == LOSSLESS and self.asked == 0:
+            return "lossless"
+        text = f"{NAMES[self.kind]}={self.asked:g}"
+        return f"{text} ({self.value:g})" if self.kind == RELATIVE else text
+
+
+def bound_of(
+    parts: torch.Tensor,
+    max_error: float | None,
+    relative: float | None,
+    pointwise: float | None,
+) -> Bound:
+    """ValueError: not exactly one of them, not a finite number >= 0, or one for whole numbers."""
+    given = {"max_error": max_error, "relative": relative, "pointwise": pointwise}
+    given = {key: value for key, value in given.items() if value is not None}
+    if len(given) > 1:
+        raise ValueError(f"one bound at most, got {' and '.join(given)}")
+    exact = not parts.dtype.is_floating_point
+    if not given:
+        if exact:
+            return Bound(LOSSLESS, 0.0, 0.0)
+        raise ValueError(
+            f"a bound is missing for {_dtypes.name(parts.dtype)}: give max_error, relative or "
+            "pointwise; max_error=0 is lossless"
+        )
+    ((key, value),) = given.items()
+    number = _number(key, value)
+    if number == 0:
+        return Bound(LOSSLESS, 0.0, 0.0)
+    if exact:
+        raise ValueError(
+            f"{key} is {number:g} for {_dtypes.name(parts.dtype)}: whole numbers are lossless, "
+            "allowed: 0, or no bound"
+        )
+    if key == "max_error":
+        return Bound(ABSOLUTE, number, number)
+    if key == "pointwise":
+        if number >= 1:
+            raise ValueError(f"pointwise is {number:g}, allowed: numbers from 0 to below 1")
+        return Bound(POINTWISE, number, number)
+    value = number * _finite_range(parts)
+    if not math.isfinite(value):
+        raise ValueError(f"relative is {number:g} of a range that float64 cannot hold")
+    # Values that are all equal, or none finite: there is nothing to be relative to.
+    return Bound(RELATIVE if value > 0 else LOSSLESS, number, value)
+
+
+def _number(key: str, value: Any) -> float:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{key} is {value!r}, expected a number")
+    number = float(value)
+    if not (math.isfinite(number) and number >= 0):
+        raise ValueError(f"{key} is {number}, allowed: finite numbers >= 0 (0 is lossless)")
+    return number
+
+
+def _finite_range(parts: torch.Tensor) -> float:
+    """Greatest minus least finite value, in float64; 0: there is none."""
+    flat = parts.flatten()
+    least, greatest = math.inf, -math.inf
+    for start in range(0, flat.numel(), _CHUNK):
+        chunk = flat[start : start + _CHUNK]
+        low, high = (float(x) for x in torch.aminmax(chunk))
+        if not (math.isfinite(low) and math.isfinite(high)):
+            chunk = chunk[torch.isfinite(chunk)]
+            if chunk.numel() == 0:
+                continue
+            low, high = (float(x) for x in torch.aminmax(chunk))
+        least, greatest = min(least, low), max(greatest, high)
+    return max(greatest - least, 0.0)

@@ -1,0 +1,78 @@
+"""bounded.compress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from torch_cgx import _C
+from torch_cgx.bounded import _dtypes
+from torch_cgx.bounded._bound import bound_of
+from torch_cgx.bounded._entropy import Coder
+from torch_cgx.bounded._memory import new_tensor
+from torch_cgx.bounded._threads import each
+
+# Bytes of a block beside its values, if nothing can be made shorter.
+_MOST_BESIDE = 5
+
+
+def compress(
+    tensor: torch.Tensor,
+    *,
+    max_error: float | None = None,
+    relative: float | None = None,
+    pointwise: float | None = None,
+) -> torch.Tensor:
+    """A payload that gives the tensor back within the bound: uint8, 1-D, on the CPU, exactly as
+    long as needed.
+
+    tensor: any shape, strides and device. float32, float64, float16, bfloat16, and complex numbers,
+    whose real and imaginary parts are bounded each, take exactly one bound; whole numbers and bool
+    are lossless and take none. Bounds are finite numbers >= 0; 0 is lossless:
+
+        max_error    |x - y| <= max_error
+        relative     |x - y| <= relative * (greatest - least finite value of the tensor)
+        pointwise    |x - y| <= pointwise * |x|, below 1
+
+    evaluated in float64 for every finite x. NaN (its payload bits aside), infinities and -0 come
+    back as they are, and so do subnormal numbers but those of float16, which are bounded. Works on
+    as many threads as torch does (torch.set_num_threads); the payload does not depend on them.
+
+    ValueError: a bad bound, or a tensor that is sparse, nested, quantized, or of another dtype.
+    ImportError: zstandard is missing.
+    """
+    _dtypes.check(tensor)
+    shape, dtype = tensor.shape, tensor.dtype
+    parts = _dtypes.parts_of(tensor)
+    bound = bound_of(parts, max_error, relative, pointwise)
+    maps = _C.BoundedMaps(_dtypes.ELEMENTS[parts.dtype], bound.kind, bound.value)
+    numel, size = parts.numel(), _C.BOUNDED_BLOCK_VALUES
+    start, bytes_each = parts.data_ptr(), parts.element_size()
+    count = -(-numel // size)
+    arena = _C.BoundedArena(parts.nbytes + count * _MOST_BESIDE)
+
+    def worker() -> Callable[[int], tuple[int, int]]:
+        encoder, coder = _C.BoundedEncoder(maps), Coder()
+
+        def work(block: int) -> tuple[int, int]:
+            first = block * size
+            content = encoder.encode(start + first * bytes_each, min(size, numel - first))
+            return encoder.finish(coder.compress(content, encoder.entropy), arena)
+
+        return work
+
+    blocks = each(count, worker)
+    head = _C.bounded_write(
+        _dtypes.ELEMENTS[parts.dtype],
+        dtype in _dtypes.PARTS,
+        bound.kind,
+        bound.asked,
+        bound.value,
+        list(shape),
+        [length for _, length in blocks],
+    )
+    payload = new_tensor((len(head) + sum(length for _, length in blocks),), torch.uint8)
+    payload[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+    arena.collect(blocks, payload.data_ptr() + len(head))
+    return payload

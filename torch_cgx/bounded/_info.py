@@ -1,0 +1,111 @@
+"""bounded.info."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+
+from torch_cgx import _C
+from torch_cgx.bounded._bound import POINTWISE
+from torch_cgx.bounded._payload import open_payload
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockInfo:
+    """A block of up to 65536 values.
+
+    map: how values become whole numbers: "grid" (equal steps), "log grid" (steps that grow with the
+    values), "lattice" (groups of float16 or bfloat16 values), "order" (lossless), "constant" or
+    "raw". predictor: "none", "mean", "previous", "line", "curve"; None where there is no word to
+    predict, or the block is bad. low_bits: bits of a word that bypass the entropy coder
+    (low_bits_coded: that do not). outliers: words that fit no symbol. specials: values that travel
+    as they are. checksum_ok: False: the block was altered, nothing else is known.
+    """
+
+    values: int
+    bytes: int
+    map: str
+    predictor: str | None
+    low_bits: int
+    low_bits_coded: bool
+    outliers: int
+    specials: int
+    checksum_ok: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Info:
+    """A payload, without its values.
+
+    bound: "lossless", "max_error", "relative" or "pointwise"; asked: the number given to
+    `compress`; max_error: the bound that holds on |x - y|; None for pointwise. ratio: bytes of the
+    tensor by bytes of the payload. checksum_ok: of all blocks (one of the header raises).
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    bound: str
+    asked: float
+    max_error: float | None
+    bytes: int
+    ratio: float
+    blocks: tuple[BlockInfo, ...]
+
+    @property
+    def checksum_ok(self) -> bool:
+        return all(block.checksum_ok for block in self.blocks)
+
+    @property
+    def predictors(self) -> dict[str, int]:
+        """Number of blocks by predictor."""
+        found: dict[str, int] = {}
+        for block in self.blocks:
+            key = block.predictor or block.map
+            found[key] = found.get(key, 0) + 1
+        return found
+
+
+def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
+    """What a payload says about itself; blocks are checked, not decoded.
+
+    PayloadError (a ValueError): the payload's header does not follow the format, or it is cut.
+    """
+    opened = open_payload(payload)
+    decoder = _C.BoundedDecoder(opened.maps())
+    blocks = tuple(
+        _block(decoder, opened.block(k), opened.values_of(k)) for k in range(len(opened.starts) - 1)
+    )
+    size = len(opened.data)
+    whole = math.prod(opened.shape) * opened.dtype.itemsize
+    bound = opened.bound
+    return Info(
+        shape=opened.shape,
+        dtype=opened.dtype,
+        bound=("lossless", "max_error", "relative", "pointwise")[bound.kind],
+        asked=bound.asked,
+        max_error=None if bound.kind == POINTWISE else bound.value,
+        bytes=size,
+        ratio=whole / size,
+        blocks=blocks,
+    )
+
+
+def _block(decoder: Any, data: memoryview, values: int) -> BlockInfo:
+    try:
+        block = decoder.open(data, values)
+    except ValueError:
+        return BlockInfo(values, len(data), "unknown", None, 0, False, 0, 0, False)
+    return BlockInfo(
+        values=values,
+        bytes=len(data),
+        map=block.map,
+        predictor=block.predictor,
+        low_bits=block.low_bits,
+        low_bits_coded=block.low_bits_coded,
+        outliers=block.outliers,
+        specials=block.specials,
+        checksum_ok=True,
+    )

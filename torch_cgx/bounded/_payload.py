@@ -1,0 +1,77 @@
+"""Payloads: their bytes, their header."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+
+from torch_cgx import _C
+from torch_cgx.bounded import _dtypes
+from torch_cgx.bounded._bound import Bound
+
+
+class PayloadError(ValueError):
+    """A payload that does not follow the format: of another version, cut, or altered."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Payload:
+    """An open payload. starts: of each block in `data`, and the end of the last."""
+
+    data: memoryview
+    dtype: torch.dtype
+    element: int
+    shape: tuple[int, ...]
+    bound: Bound
+    starts: list[int]
+
+    @property
+    def parts(self) -> int:
+        """Values in the sense of the format: two for a complex number."""
+        return math.prod(self.shape) * (2 if self.dtype in _dtypes.PARTS else 1)
+
+    def block(self, number: int) -> memoryview:
+        return self.data[self.starts[number] : self.starts[number + 1]]
+
+    def values_of(self, number: int) -> int:
+        size = _C.BOUNDED_BLOCK_VALUES
+        return min(size, self.parts - number * size)
+
+    def maps(self) -> Any:
+        try:
+            return _C.BoundedMaps(self.element, self.bound.kind, self.bound.value)
+        except ValueError as error:
+            raise PayloadError(str(error)) from None
+
+
+def bytes_of(payload: Any) -> memoryview:
+    """TypeError, ValueError: neither a 1-D uint8 tensor nor bytes."""
+    if isinstance(payload, torch.Tensor):
+        if payload.dtype != torch.uint8 or payload.dim() != 1:
+            raise ValueError(
+                f"the payload is a {payload.dim()}-D tensor of {_dtypes.name(payload.dtype)}, "
+                "expected a 1-D tensor of uint8"
+            )
+        plain = payload.detach().cpu().contiguous()
+        return plain.numpy().data if plain.numel() > 0 else memoryview(b"")
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return memoryview(payload).cast("B") if len(payload) > 0 else memoryview(b"")
+    raise TypeError(
+        f"the payload is a {type(payload).__name__}, expected a 1-D uint8 tensor or bytes"
+    )
+
+
+def open_payload(payload: Any) -> Payload:
+    """PayloadError: the header does not follow the format, or the payload is cut."""
+    data = bytes_of(payload)
+    try:
+        element, is_complex, kind, asked, value, shape, starts = _C.bounded_read(data)
+    except ValueError as error:
+        raise PayloadError(str(error)) from None
+    dtype = _dtypes.DTYPES[element]
+    if is_complex:
+        dtype = _dtypes.COMPLEX[dtype]
+    return Payload(data, dtype, element, tuple(shape), Bound(kind, asked, value), starts)
