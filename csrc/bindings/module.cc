@@ -3,8 +3,10 @@
 
 #include "backend/adapters/exceptions.h"
 #include "backend/work/profiler_ranges.h"
+#include "bindings/bdi.h"
 #include "bindings/bounded.h"
 #include "bindings/codec.h"
+#include "bindings/compat.h"
 #include "bindings/diagnostics.h"
 #include "bindings/engine.h"
 #include "bindings/future.h"
@@ -16,6 +18,8 @@ PYBIND11_MODULE(_C, m) {
   cgx::register_errors(m);
   cgx::bind_codec(m);
   cgx::bind_bounded(m);
+  cgx::bind_compat(m);
+  cgx::bind_bdi(m);
   cgx::bind_gpu(m);
   cgx::bind_engine(m);
   cgx::bind_group(m);

@@ -25,6 +25,8 @@ void fuzz_plan(const uint8_t* data, size_t size);
 void fuzz_slots(const uint8_t* data, size_t size);
 /// The relay, with a peer that announces what it likes.
 void fuzz_relay(const uint8_t* data, size_t size);
+/// A payload of BDI: any bytes are refused or decode; what is encoded comes back within its bound.
+void fuzz_bdi(const uint8_t* data, size_t size);
 /// A whole collective on one rank, with altered messages from the others.
 void fuzz_engine(const uint8_t* data, size_t size);
 

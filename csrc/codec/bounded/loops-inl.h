@@ -87,13 +87,10 @@ template <typename Word>
 bool to_grid(const typename Of<Word>::Value* x, size_t n, const Grid& grid, const double* fit,
              Word* words) {
   if (fit != nullptr) return place<Word, true>(x, n, grid, fit, words);
-  if constexpr (kOwnPlace && sizeof(Word) == 4) {
-    const size_t whole = n / 16 * 16;
-    const bool bad = place_floats(x, whole, grid, words);
-    return place<Word, false>(x + whole, n - whole, grid, fit, words + whole) || bad;
-  } else {
-    return place<Word, false>(x, n, grid, fit, words);
+  if constexpr (kQuickPlace && sizeof(Word) == 4) {
+    if (n % 16 == 0 && n > 0 && !quick_place(x, n, grid, words)) return false;
   }
+  return place<Word, false>(x, n, grid, fit, words);
 }
 
 template <typename Word>

@@ -32,6 +32,6 @@ inline void planes_to_bits(const uint8_t* planes, size_t stride, size_t n, int b
   }
 }
 
-// place() of float32 without a curve: the loop in loops-inl.h.
-constexpr bool kOwnPlace = false;
-inline bool place_floats(const float*, size_t, const Grid&, int32_t*) { return true; }
+// See vector_avx2-inl.h.
+constexpr bool kQuickPlace = false;
+inline bool quick_place(const float*, size_t, const Grid&, int32_t*) { return true; }

@@ -28,30 +28,33 @@ inline void planes_to_bits(const uint8_t* planes, size_t stride, size_t n, int b
 }
 
 // As in vector_avx2-inl.h.
-constexpr bool kOwnPlace = true;
-inline bool place_floats(const float* x, size_t n, const Grid& grid, int32_t* words) {
+constexpr bool kQuickPlace = true;
+inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* words) {
   const __m512d step = _mm512_set1_pd(grid.step), inverse = _mm512_set1_pd(grid.inverse);
-  const __m512d bound = _mm512_set1_pd(grid.bound);
-  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  const __m512d rounder = _mm512_set1_pd(kRounder);
+  const __m512 bound = _mm512_set1_ps(static_cast<float>(grid.bound * kQuickBound));
+  const __m512 reach = _mm512_set1_ps(static_cast<float>(grid.step * kQuickReach));
   const __m512i least_normal = _mm512_set1_epi32(0x00800000);
-  __mmask8 good = 0xff;
+  __mmask16 good = 0xffff;
   __m512i special = _mm512_setzero_si512();
-  for (size_t i = 0; i + 16 <= n; i += 16) {
+  for (size_t i = 0; i < n; i += 16) {
     const __m512 values = _mm512_loadu_ps(x + i);
-    for (int half = 0; half < 2; ++half) {
-      const __m512d value = _mm512_cvtps_pd(half == 0 ? _mm512_castps512_ps256(values)
-                                                      : _mm512_extractf32x8_ps(values, 1));
-      const __m256i word = _mm512_cvtpd_epi32(_mm512_mul_pd(value, inverse));
-      const __m512d back =
-          _mm512_cvtps_pd(_mm512_cvtpd_ps(_mm512_mul_pd(_mm512_cvtepi32_pd(word), step)));
-      const __m512d error = _mm512_abs_pd(_mm512_sub_pd(value, back));
-      good &= _mm512_cmp_pd_mask(error, bound, _CMP_LE_OQ);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + i + 8 * static_cast<size_t>(half)),
-                          word);
-    }
-    const __m512i bits = _mm512_castps_si512(values);
-    const __mmask16 tiny = _mm512_cmplt_epi32_mask(_mm512_and_si512(bits, magnitude), least_normal);
-    special = _mm512_or_si512(special, _mm512_maskz_mov_epi32(tiny, bits));
+    const __m512d sum0 = _mm512_add_pd(
+        _mm512_mul_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(values)), inverse), rounder);
+    const __m512d sum1 = _mm512_add_pd(
+        _mm512_mul_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(values, 1)), inverse), rounder);
+    const __m256 back0 = _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_sub_pd(sum0, rounder), step));
+    const __m256 back1 = _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_sub_pd(sum1, rounder), step));
+    const __m512 back = _mm512_insertf32x8(_mm512_castps256_ps512(back0), back1, 1);
+    const __m512 size = _mm512_abs_ps(values);
+    good &= _mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_sub_ps(values, back)), bound, _CMP_LE_OQ) &
+            _mm512_cmp_ps_mask(size, reach, _CMP_LE_OQ);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + i),
+                        _mm512_cvtepi64_epi32(_mm512_castpd_si512(sum0)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + i + 8),
+                        _mm512_cvtepi64_epi32(_mm512_castpd_si512(sum1)));
+    const __mmask16 tiny = _mm512_cmplt_epi32_mask(_mm512_castps_si512(size), least_normal);
+    special = _mm512_or_si512(special, _mm512_maskz_mov_epi32(tiny, _mm512_castps_si512(values)));
   }
-  return good != 0xff || _mm512_test_epi32_mask(special, special) != 0;
+  return good != 0xffff || _mm512_test_epi32_mask(special, special) != 0;
 }

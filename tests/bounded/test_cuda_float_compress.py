@@ -1,0 +1,481 @@
+"""torch_cgx.compat.cuda_float_compress: the vectors of the original's format, and its bound."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from tests.bounded import cuda_float_compress_model as model
+from tests.distributed import ROOT
+from torch_cgx.compat.cuda_float_compress import (
+    CuszplusError,
+    cuszplus_compress,
+    cuszplus_decompress,
+)
+
+SIZES = [*range(401), 511, 512, 513, 32767, 32768, 32769, 65536, 131071, 131072, 131073, 200000]
+
+
+def _compress(x, max_error, **options):
+    return cuszplus_compress(torch.from_numpy(np.asarray(x, np.float32)), max_error, **options)
+
+
+def _data(payload):
+    return payload.numpy().tobytes()
+
+
+def _tensor(data):
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
+def _decompress(data):
+    return cuszplus_decompress(_tensor(data), "cpu").numpy()
+
+
+def _round_trip(x, max_error, **options):
+    return cuszplus_decompress(_compress(x, max_error, **options), "cpu").numpy()
+
+
+def _error(x, y):
+    return np.abs(np.asarray(x, np.float64) - y.astype(np.float64)).max(initial=0)
+
+
+def _words(payload):
+    raw = model.parts(_data(payload))[2]
+    return {int(i): int(raw[i]) for i in np.flatnonzero(raw)}
+
+
+# The vectors of the format.
+
+
+def test_v1_header_words_and_decoded_values():
+    x = [0, 0.1, 0.2, -0.3, 1, 1e-5, 2e-4, -5e-5]
+    payload = _compress(x, 1e-4)
+    assert _data(payload)[:12].hex() == "030201000800000017b75139"
+    assert _words(payload) == {
+        0: 0x6CC0,
+        2048: 0x0E68,
+        4096: 0x28,
+        6144: 0x3BC,
+        8192: 0xEFC,
+        10240: 0x400,
+        12288: 0xB40,
+    }
+    y = cuszplus_decompress(payload, "cpu").numpy()
+    expected = [0, 0.09999999, 0.19999999, -0.29999998, 1, 0, 0.0002, 0]
+    assert np.abs(y - expected).max() <= 1e-8  # they have eight digits
+    assert _error(np.array(x, np.float32), y) == pytest.approx(5e-5)
+
+
+def test_v2_ties_go_to_even_quotients():
+    assert _round_trip([0.5, 1.5, 2.5, -0.5, -1.5], 0.5).tolist() == [0, 2, 2, 0, -2]
+
+
+def test_v3_deltas_and_zigzag():
+    payload = _compress([3, 1, 1, -2], 0.5)
+    assert _data(payload)[:12].hex() == "03020100040000000000803f"
+    assert _words(payload) == {0: 0x4E, 2048: 0x41}
+
+
+def test_v4_shuffle():
+    zigzag = np.arange(32)
+    deltas = np.where(zigzag % 2 == 0, zigzag // 2, -(zigzag + 1) // 2)
+    words = _words(_compress(np.cumsum(deltas), 0.5))
+    group = {0: 0xE4E4E4E4, 1: 0xE4E4E4E4, 2: 0xFFAA5500, 3: 0xFFAA5500, 5: 0x55555555}
+    assert words == {1024 * word: bits for word, bits in group.items()}
+    raw = np.zeros(32768, np.uint32)
+    raw[1 * 1024], raw[31 * 1024] = 0x4, 0x8
+    y = _decompress(model.payload(raw, 18, 1.0))
+    assert y.tolist() == [0] * 17 + [-float(0x40000001 // 64 * 64)]  # zig-zag 0x80000001
+
+
+@pytest.mark.parametrize(
+    ("value", "bit", "word", "word_bit"),
+    [
+        (0, 0, 0, 0),
+        (0, 1, 0, 1),
+        (15, 0, 0, 30),
+        (16, 0, 1024, 0),
+        (32, 0, 1, 0),
+        (128, 0, 4, 0),
+        (32767, 30, 32767, 30),
+        (32768, 0, 32768, 0),
+    ],
+)
+def test_v5_addresses(value, bit, word, word_bit):
+    raw = np.zeros(65536, np.uint32)
+    raw[word] = 1 << word_bit
+    y = _decompress(model.payload(raw, 40000, 1.0))
+    assert np.flatnonzero(y)[0] == value
+    assert y[value] == (-1 if bit == 0 else 1 << (bit - 1))
+    if abs(y[value]) == 1:
+        assert _words(_compress(y, 0.5)) == {word: 1 << word_bit}
+
+
+def test_v6_zigzag():
+    for delta, zigzag in ((0, 0), (-1, 1), (1, 2), (-2, 3)):
+        raw = model.parts(_data(_compress([delta], 0.5)))[2]
+        assert model.unshuffled(raw)[0] == zigzag
+    for zigzag, value in ((4294967294, 2.0**31), (4294967295, -(2.0**31))):
+        u = np.zeros(32768, np.uint32)
+        u[0] = zigzag
+        assert _decompress(model.payload(model.shuffled(u), 1, 1.0)).tolist() == [value]
+
+
+def test_v7_a_payload_is_as_long_as_its_memory_and_below_the_originals_buffer():
+    random = np.random.default_rng(0)
+    for n, most in ((1, 131596), (32768, 131596), (32769, 263180)):
+        noise = random.uniform(-4e5, 4e5, n).astype(np.float32)
+        for x in (np.zeros(n, np.float32), noise):
+            payload = _compress(x, 1e-4)
+            assert payload.dtype == torch.uint8 and payload.dim() == 1
+            assert payload.untyped_storage().nbytes() == payload.numel() <= most
+
+
+def test_v8_deltas_wrap_around():
+    assert _round_trip([4e5, -4e5, 4e5], 1e-4).tolist() == [4e5, -4e5, 4e5]
+
+
+def test_v9_ratio_and_error_of_normal_values():
+    x = np.random.RandomState(0).randn(32768).astype(np.float32)
+    payload = _compress(x, 1e-4)
+    y = cuszplus_decompress(payload, "cpu").numpy()
+    assert 2.03 < x.nbytes / payload.numel() < 2.06
+    assert np.mean((x.astype(np.float64) - y) ** 2) == pytest.approx(1e-8 / 3, rel=0.01)
+    assert _error(x, y) <= 1e-4  # the original's: up to 1.0014e-4
+    assert cuszplus_compress(torch.zeros(10**6), 1e-4).numel() <= 200
+
+
+@pytest.mark.parametrize("magnitude", [1, 10, 100, 1000, 1e4, 1e5])
+def test_v10_the_bound_is_strict(magnitude):
+    x = np.random.RandomState(1).uniform(-magnitude, magnitude, 10**5).astype(np.float32)
+    for max_error in (1e-4, 1e-3, 0.3):
+        payload = _compress(x, max_error, strict=True)
+        assert torch.equal(payload, _compress(x, max_error))
+        assert _error(x, cuszplus_decompress(payload, "cpu").numpy()) <= max_error
+        step = model.parts(_data(payload))[1]
+        spacing = 2.0**-22 * (magnitude + max_error)
+        assert max(max_error, 2 * max_error - spacing) <= step <= np.float32(2 * max_error)
+    # The arithmetic of the original does break it.
+    step = np.float32(2e-4)
+    broken = model.dequantised(model.original_quotients(x, step), step)
+    assert _error(x, broken) > 1.0005e-4
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 430000, -430000, 1e6, -3e38])
+@pytest.mark.parametrize("place", [0, 1, 130, 32767, 299999])
+def test_v10_values_that_the_format_cannot_hold_are_named(bad, place):
+    x = np.random.RandomState(2).randn(300000).astype(np.float32)  # most break the bound, too
+    x[place] = x[-1] = bad
+    name = re.escape(str(x[place]))
+    for strict in (False, True):
+        with pytest.raises(CuszplusError, match=rf"value {place} is {name};.*429496\.7"):
+            _compress(x, 1e-4, strict=strict)
+
+
+# The whole format, against the model.
+
+
+def _check(x, max_error, strict=False):
+    payload = _compress(x, max_error, strict=strict)
+    n, step, raw = model.parts(_data(payload))
+    assert n == x.size
+    assert np.array_equal(raw, model.raw_words(x, step, max_error))
+    y = cuszplus_decompress(payload, "cpu").numpy()
+    assert np.array_equal(y, model.decoded(raw, n, step))
+    return step, y
+
+
+def test_payloads_of_all_sizes_are_those_of_the_model():
+    for i, n in enumerate(SIZES):
+        x = (np.random.RandomState(n).randn(n) * (0.02, 1e5)[i % 2]).astype(np.float32)
+        _, y = _check(x, 1e-3, strict=True)
+        assert y.shape == (n,) and _error(x, y) <= 1e-3
+
+
+def _midpoints(random, n, step, magnitude):
+    """Values next to the middle of two neighbours of the grid, where rounding decides."""
+    q = random.integers(-magnitude, magnitude, n) + 0.5
+    x = (q * float(step)).astype(np.float32)
+    for _ in range(2):
+        towards = random.choice(np.array([-np.inf, np.inf], np.float32), n)
+        x = np.where(random.random(n) < 0.5, np.nextafter(x, towards), x)
+    return x
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_bound_holds_next_to_midpoints_at_all_magnitudes(seed):
+    random = np.random.default_rng(seed)
+    max_error = float(2.0 ** random.uniform(-100, 100))
+    step = np.float32(2 * max_error)
+    magnitude = int(2 ** random.uniform(1, 29))
+    x = _midpoints(random, int(random.integers(1, 2000)), step, magnitude)
+    used, y = _check(x, max_error, strict=True)
+    assert _error(x, y) <= max_error
+    original = model.dequantised(model.quotients(x, step, max_error), step)
+    # Another step only where the original's cannot keep the bound.
+    assert (used == step) == (_error(x, original) <= max_error)
+    assert max_error <= used <= step
+
+
+def test_a_neighbour_of_the_quotient_keeps_the_step():
+    random = np.random.default_rng(0)
+    max_error, step = 1e-4, np.float32(2e-4)
+    moved = 0
+    for magnitude in 2.0 ** np.arange(10, 22):
+        x = _midpoints(random, 4000, step, int(magnitude))
+        q = model.original_quotients(x, step)
+        original = np.abs(x.astype(np.float64) - model.dequantised(q, step))
+        mended = model.dequantised(model.quotients(x, step, max_error), step)
+        helped = (original > max_error) & (np.abs(x.astype(np.float64) - mended) <= max_error)
+        if helped.any():
+            used, y = _check(x[helped], max_error)
+            assert used == step and _error(x[helped], y) <= max_error
+            moved += int(helped.sum())
+    assert moved > 100
+
+
+def test_values_that_no_smaller_step_reaches():
+    """Between 2^31 steps of a power of two and 2^31 of the original's."""
+    x = np.random.default_rng(3).uniform(270000, 429000, 1000).astype(np.float32)
+    with pytest.raises(CuszplusError, match="value 0 is .*cannot bring within max_error=0.0001"):
+        _compress(x, 1e-4, strict=True)
+    step, y = _check(x, 1e-4)
+    assert step == np.float32(2e-4)
+    original = model.dequantised(model.original_quotients(x, step), step)
+    assert 1e-4 < _error(x, y) <= _error(x, original) < 2.0**-22 * 429000
+
+
+def test_the_largest_values_and_bounds():
+    most = float(np.finfo(np.float32).max)
+    x = np.array([most, -most, most / 3], np.float32)
+    _, y = _check(x, most / 2)
+    assert np.isfinite(y).all()
+    for max_error in (2.0**-127, most / 2):
+        x = (np.array([0.4, -3, 1000]) * min(2 * max_error, 1e35)).astype(np.float32)
+        assert _error(x, _round_trip(x, max_error, strict=True)) <= max_error
+    tiny = np.array([2.0**-149, -(2.0**-140), 0, -0.0], np.float32)
+    assert _error(tiny, _round_trip(tiny, 2.0**-127, strict=True)) <= 2.0**-127
+
+
+def test_flush_to_zero_of_the_calling_thread_changes_nothing():
+    x = (np.random.default_rng(5).normal(size=3000) * 1e-37).astype(np.float32)
+    payload = _compress(x, 6e-39)
+    y = cuszplus_decompress(payload, "cpu")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush to zero")
+    try:
+        assert torch.equal(_compress(x, 6e-39), payload)
+        assert torch.equal(
+            cuszplus_decompress(payload, "cpu").view(torch.int32), y.view(torch.int32)
+        )
+    finally:
+        torch.set_flush_denormal(False)
+
+
+# Tensors.
+
+
+def test_shapes_and_strides():
+    x = torch.randn(60, 70, generator=torch.Generator().manual_seed(0))
+    flat = cuszplus_compress(x.reshape(-1), 1e-4)
+    assert torch.equal(cuszplus_compress(x, 1e-4), flat)
+    assert torch.equal(cuszplus_compress(x.view(3, 20, 70).requires_grad_(), 1e-4), flat)
+    for view in (x.t(), x[::2, ::3], x[:1].expand(5, 70), x[3, 4], x[:0], x.flip(0)[7:]):
+        payload = cuszplus_compress(view, 1e-4)
+        assert torch.equal(payload, cuszplus_compress(view.contiguous().view(-1), 1e-4))
+        y = cuszplus_decompress(payload, torch.device("cpu"))
+        assert y.shape == (view.numel(),) and y.dtype == torch.float32
+        assert torch.allclose(y, view.reshape(-1), rtol=0, atol=1.001e-4)
+    negated = torch.complex(x, x).conj().imag  # its memory holds x
+    assert torch.equal(cuszplus_compress(negated, 1e-4), cuszplus_compress(-x, 1e-4))
+    odd = torch.frombuffer(bytearray(13), dtype=torch.float32, offset=1)
+    assert cuszplus_decompress(cuszplus_compress(odd, 1e-4), "cpu").tolist() == [0, 0, 0]
+    strided = torch.stack([flat, flat], 1)[:, 0]
+    assert torch.equal(cuszplus_decompress(strided, "cpu"), cuszplus_decompress(flat, "cpu"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_tensors():
+    x = torch.randn(40000)
+    payload = cuszplus_compress(x.cuda(), 1e-4)
+    assert torch.equal(payload, cuszplus_compress(x, 1e-4))
+    y = cuszplus_decompress(payload, torch.device("cuda"))
+    assert y.is_cuda and torch.equal(y.cpu(), cuszplus_decompress(payload, "cpu"))
+    with pytest.raises(RuntimeError, match="cuda:0"):
+        cuszplus_decompress(payload.cuda(), "cuda")
+
+
+def test_an_empty_tensor_has_a_payload():
+    payload = cuszplus_compress(torch.zeros(0, 3), 1e-4)
+    assert _data(payload)[:12] == model.header(0, 2e-4)
+    assert cuszplus_decompress(payload, "cpu").shape == (0,)
+
+
+# Refused arguments.
+
+
+@pytest.mark.parametrize("max_error", [0, -1e-4, np.nan, np.inf, 2.0**-128, 1.8e38])
+def test_bounds_out_of_range_are_named(max_error):
+    with pytest.raises(CuszplusError, match=re.escape(f"max_error is {max_error}, allowed")):
+        cuszplus_compress(torch.zeros(3), max_error)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: cuszplus_compress(torch.zeros(3).half(), 1e-4), ValueError, "float16.*float32"),
+        (lambda: cuszplus_compress(torch.zeros(3).double(), 1e-4), RuntimeError, "float64"),
+        (lambda: cuszplus_compress(torch.zeros(3).to_sparse(), 1e-4), ValueError, "sparse_coo"),
+        (lambda: cuszplus_compress(torch.zeros(3, device="meta"), 1e-4), ValueError, "meta"),
+        (lambda: cuszplus_compress([1.0], 1e-4), TypeError, "list"),
+        (lambda: cuszplus_compress(torch.zeros(3), "1e-4"), TypeError, "'1e-4'"),
+        (lambda: cuszplus_decompress(torch.zeros(3), "cpu"), RuntimeError, "float32.*uint8"),
+        (lambda: cuszplus_decompress(b"abc", "cpu"), TypeError, "bytes"),
+        (lambda: cuszplus_decompress(torch.zeros(3).byte(), "nowhere"), RuntimeError, "nowhere"),
+    ],
+)
+def test_bad_arguments_are_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_without_zstandard_the_error_says_what_to_install():
+    script = (
+        "import sys; sys.modules['zstandard'] = None\n"
+        "import torch\n"
+        "from torch_cgx.compat import cuda_float_compress\n"
+        "cuda_float_compress.cuszplus_compress(torch.zeros(3), 1e-4)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ImportError: the format of cuda_float_compress needs the package zstandard: pip" in (
+        done.stderr
+    )
+    assert '"torch_cgx[bounded]"' in done.stderr.splitlines()[-1]
+
+
+# Malformed payloads.
+
+
+@pytest.fixture(scope="module")
+def small():
+    return _data(_compress(np.random.RandomState(4).randn(50), 1e-4))
+
+
+def test_payloads_as_the_original_writes_them_are_read():
+    for n in (1, 5000, 300000):
+        x = (np.random.RandomState(n).randn(n) * 0.02).astype(np.float32)
+        step = np.float32(2e-4)
+        raw = model.shuffled(model.zigzag_of(model.original_quotients(x, step)))
+        assert np.array_equal(_decompress(model.payload(raw, n, step)), model.decoded(raw, n, step))
+
+
+def test_a_payload_that_is_cut_anywhere_is_an_error(small):
+    for end in range(len(small)):
+        with pytest.raises(CuszplusError):
+            _decompress(small[:end])
+    with pytest.raises(CuszplusError, match="2 bytes behind"):
+        _decompress(small + b"\0\0")
+    with pytest.raises(CuszplusError):
+        _decompress(small + small[12:])
+
+
+def test_flipped_bits_are_an_error_or_change_nothing(small):
+    """But for those of count and step, which no checksum covers."""
+    expected = _decompress(small)
+    unnoticed = set()
+    for place in range(len(small)):
+        for bit in range(8):
+            changed = bytearray(small)
+            changed[place] ^= 1 << bit
+            try:
+                y = _decompress(changed)
+            except CuszplusError:
+                continue
+            if y.size != expected.size or not np.array_equal(y, expected, equal_nan=True):
+                unnoticed.add(place)
+    assert {4, 5, 8} <= unnoticed <= {*range(4, 12)}
+
+
+def _frame(size, blocks):
+    """A Zstandard frame that claims `size` bytes. blocks: (kind, size in its header, content)."""
+    data = b"\x28\xb5\x2f\xfd" + bytes([0xC0, 0x38]) + size.to_bytes(8, "little")
+    for i, (kind, length, content) in enumerate(blocks):
+        head = (i == len(blocks) - 1) | kind << 1 | length << 3
+        data += head.to_bytes(3, "little") + content
+    return data
+
+
+RAW, REPEATED = 0, 1
+ZEROS = (REPEATED, 131072, b"\0")
+
+
+def test_blocks_that_repeat_a_byte_are_read():
+    y = _decompress(model.header(100 * 32768, 1.0) + _frame(100 * 131072, [ZEROS] * 100))
+    assert y.shape == (100 * 32768,) and not y.any()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "0 bytes"),
+        (b"\3\2\1\0" + bytes(7), "11 bytes"),
+        (b"\0\1\2\3" + bytes(30), "0x03020100, not with 0x00010203"),
+        (model.header(2**31, 1.0) + _frame(0, [ZEROS]), "claims 2147483648 values"),
+        (model.header(1, 0.0) + _frame(131072, [ZEROS]), "step is 0.0"),
+        (model.header(1, -1.0) + _frame(131072, [ZEROS]), "step is -1.0"),
+        (model.header(1, np.nan) + _frame(131072, [ZEROS]), "step is nan"),
+        (model.header(1, np.inf) + _frame(131072, [ZEROS]), "step is inf"),
+        (model.header(1, 1.0), "no Zstandard frame"),
+        (model.header(0, 1.0), "no Zstandard frame"),
+        (model.header(1, 1.0) + b"\x50\x2a\x4d\x18\4\0\0\0abcd", "no Zstandard frame"),
+        (model.header(1, 1.0) + b"\x28\xb5\x2f\xfd", "malformed"),
+        (model.header(32769, 1.0) + _frame(131072, [ZEROS]), "131072 bytes, .* 262144"),
+        (model.header(0, 1.0) + _frame(131072, [ZEROS]), "131072 bytes, .* 0"),
+        (model.header(2**31 - 1, 1.0) + _frame(65536 * 131072, [ZEROS]), "1 blocks, too few"),
+        (model.header(40000, 1.0) + _frame(262144, [ZEROS, (RAW, 0, b"")]), "malformed|less"),
+        (model.header(40000, 1.0) + _frame(262144, [ZEROS] * 3), "malformed|more"),
+        (model.header(1, 1.0) + _frame(131072, [(RAW, 131072, b"abc")]), "is cut"),
+        (model.header(1, 1.0) + _frame(131072, [(3, 4, b"abcd")]), "malformed"),
+        (model.header(1, 1.0) + _frame(131072, [(2, 4, b"abcd")]), "malformed"),
+    ],
+)
+def test_malformed_payloads_are_named(data, words):
+    with pytest.raises(CuszplusError, match=words):
+        _decompress(data)
+
+
+def test_forged_counts_allocate_nothing(monkeypatch, small):
+    forged = [
+        model.header(2**31 - 1, 1.0) + small[12:],
+        model.header(2**31 - 1, 1.0) + _frame(65536 * 131072, [ZEROS] * 100),
+        model.header(10**6, 1.0) + _frame(31 * 131072, [(RAW, 0, b"")] * 30),
+    ]
+    payloads = [_tensor(data) for data in forged]
+    monkeypatch.setattr(torch, "empty", None)
+    monkeypatch.setattr(np, "empty", None)
+    for payload in payloads:
+        with pytest.raises(CuszplusError, match="claims|too few"):
+            cuszplus_decompress(payload, "cpu")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_changes_never_crash(seed):
+    random = np.random.default_rng(seed)
+    data = bytearray(_data(_compress(random.normal(size=40000) * 10.0 ** random.integers(4), 1e-3)))
+    for _ in range(30):
+        changed = bytearray(data)
+        for place in random.integers(4, len(data), random.integers(1, 5)):
+            changed[place] = random.integers(256)
+        try:
+            y = _decompress(changed)
+        except CuszplusError:
+            continue
+        assert y.dtype == np.float32

@@ -1,0 +1,418 @@
+"""BDI: 32-bit words as a base and a small difference, lossless or with a bound.
+
+For words that lie close together: indices, counters, addresses, quantized weights::
+
+    from torch_cgx.bounded import bdi
+
+    compression = bdi.Compression([bdi.Config(delta_size=8), bdi.Config(delta_size=16)])
+    payload = compression.compress(words)  # uint8, 1-D
+    words = bdi.decompress(payload)  # shape and dtype come back
+    print(compression.report(words))
+
+Base-delta-immediate compression (Pekhimenko et al., PACT 2012) with the configuration of NNW-BDI
+(MEMSYS 2020), whose payload was only accounted, never written, and whose decoder was wrong with
+``scale_factor_base > 0``. The tensor is cut into chunks of ``batch_size`` words. Each chunk is
+written by the configuration that takes least, and as it is where none can hold it.
+
+The bound: a word ``w`` comes back as ``y`` with ``|w - y| < 2**(scale_factor_init +
+scale_factor_delta)``; with both 0 (the default) every word comes back as it was. float32 tensors
+are taken by their bits, so for them the bound counts the float32 values from ``w`` to ``y``; NaN
+stays NaN, an infinity stays itself, and nothing else becomes one.
+
+Payloads depend on the arguments only, not on the number of threads (``torch.set_num_threads``).
+Tensors are on the CPU. The format: csrc/codec/bdi/payload.h and docs/bounded.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from torch_cgx import _C
+from torch_cgx.bounded._payload import PayloadError
+
+__all__ = ["Compression", "Config", "PayloadError", "Report", "decompress", "info"]
+
+_DTYPES = (torch.int32, torch.uint32, torch.float32)  # by their code
+_RAW = "raw"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One way to write a chunk: up to ``num_bases`` bases, and a delta for each word that is not
+    zero.
+
+    Args:
+        num_bases: 0 to 64; 0: only immediates are bases.
+        base_size: bits of a base, after ``>> scale_factor_base``. 1 to 32.
+        delta_size: bits of a delta, after ``>> scale_factor_delta``. 1 to 32; 0, too, where there
+            is a zero mask.
+        name: of reports; by default made of the numbers, e.g. "1b32d8".
+
+    Raises:
+        ValueError, TypeError: a field is out of range or of another type; the text names it.
+    """
+
+    num_bases: int = 1
+    base_size: int = 32
+    delta_size: int = 8
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        _set_int(self, "num_bases", 0, 64)
+        _set_int(self, "base_size", 1, 32)
+        _set_int(self, "delta_size", 0, 32)
+        if not isinstance(self.name, str):
+            raise TypeError(f"name is {self.name!r}, allowed: a str")
+        if self.name == _RAW:
+            raise ValueError(f"name is {_RAW!r}, allowed: others; reports call raw chunks so")
+        if not self.name:
+            made = f"{self.num_bases}b{self.base_size}d{self.delta_size}"
+            object.__setattr__(self, "name", made)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Report:
+    """What became of the chunks of a tensor.
+
+    Sizes are those that NNW-BDI accounts: ``words`` bits for the zero mask, ``num_bases *
+    base_size`` for the bases and ``delta_size`` for each word that is not zero (for each word
+    without a mask); 32 bits for each word of a raw chunk. A payload holds fewer bases where a chunk
+    uses fewer, and for each delta its base's number, which NNW-BDI does not account.
+
+    Args:
+        shape, dtype: of the tensor.
+        configs: of the compression.
+        batch_size: words of a chunk; the last may have fewer.
+        error_bound: 2**(scale_factor_init + scale_factor_delta): errors are less. 1: lossless.
+        choice: of each chunk, int16: the index of its configuration; -1: raw, no one can hold it.
+        bits: of each chunk, int32.
+        zeros: of each chunk, int16: words that the zero mask holds.
+        payload_bytes: of the whole payload.
+    """
+
+    shape: torch.Size
+    dtype: torch.dtype
+    configs: tuple[Config, ...]
+    batch_size: int
+    error_bound: int
+    choice: torch.Tensor
+    bits: torch.Tensor
+    zeros: torch.Tensor
+    payload_bytes: int
+
+    @property
+    def words(self) -> int:
+        return self.shape.numel()
+
+    @property
+    def size_bits(self) -> int:
+        """Of all chunks."""
+        return int(self.bits.sum())
+
+    @property
+    def raw_chunks(self) -> int:
+        """Chunks that no configuration can hold."""
+        return int((self.choice < 0).sum())
+
+    @property
+    def wins(self) -> dict[str, int]:
+        """Number of chunks of each configuration, by name, and of raw ones: "raw"."""
+        counts = torch.bincount(self.choice.to(torch.int64) + 1, minlength=len(self.configs) + 1)
+        names = (*(config.name for config in self.configs), _RAW)
+        return dict(zip(names, counts.roll(-1).tolist(), strict=True))
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the words for a byte of the payload."""
+        return 4 * self.words / self.payload_bytes
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.words} words, {self.size_bits} bits accounted, "
+            f"{self.payload_bytes} bytes of payload ({self.ratio:.2f}x), "
+            + ("lossless" if self.error_bound == 1 else f"errors < {self.error_bound}")
+        ]
+        lines += [f"  {name}: {count} chunks" for name, count in self.wins.items()]
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compression:
+    """Immutable and hashable.
+
+    A word ``w`` is first shifted: ``s = w >> scale_factor_init``. Of a chunk, words with ``s >>
+    scale_factor_delta == 0`` go into the zero mask. Then each immediate, and after them up to
+    ``num_bases`` bases, takes the words that it reaches: ``(s - base) >> scale_factor_delta`` from
+    0 to ``2**delta_size - 1``. The first word that none has reached, and that fits into
+    ``base_size`` bits after ``>> scale_factor_base``, is the next base. A base is what a decoder
+    will have, without the bits that the shift cuts off. A configuration can hold a chunk if all
+    words are taken. Of those that can, the one with the fewest bits (see :class:`Report`) writes
+    it, of equal ones the first. **If none can, the chunk is raw:** exact, 32 bits a word. Reports
+    count such chunks. Lossless, with ``Config(0, 32, 32)`` and the immediate 0, there are none.
+
+    Args:
+        configs: 1 to 255, with different names.
+        batch_size: words of a chunk, 1 to 4096.
+        immediates: bases that all chunks share, compared with ``s``, and not shifted by
+            ``scale_factor_base``: 0 to 64 different numbers below ``2**(32 - scale_factor_init)``.
+        scale_factor_init: bits that are cut off each word first, 0 to 31.
+        scale_factor_base: bits that are cut off each base, 0 to ``31 - scale_factor_init``.
+        scale_factor_delta: bits that are cut off each delta, 0 to ``31 - scale_factor_init``.
+        use_stochastic_rounding: a delta is rounded up with the probability of what is cut off, if
+            the next one has as few bits and no word would change its sign or kind. What
+            ``scale_factor_init`` and the zero mask cut off is always cut off. NNW-BDI's default
+            was True, and had no effect.
+        use_zero_compression: whether there is a zero mask.
+        use_randomized_base_selection: bases are random words of those that are left instead of the
+            first. NNW-BDI's default was True.
+        seed: of both, 0 to 2**64 - 1: the same seed gives the same payload.
+
+    Raises:
+        ValueError, TypeError: an argument is out of range or of another type; the text names it.
+    """
+
+    configs: Iterable[Config]
+    batch_size: int = 64
+    immediates: Iterable[int] = (0,)
+    scale_factor_init: int = 0
+    scale_factor_base: int = 0
+    scale_factor_delta: int = 0
+    use_stochastic_rounding: bool = False
+    use_zero_compression: bool = True
+    use_randomized_base_selection: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        configs = _tuple("configs", self.configs, Config)
+        _check_number("configs", configs, 1, 255)
+        object.__setattr__(self, "configs", configs)
+        _set_int(self, "batch_size", 1, 4096)
+        _set_int(self, "scale_factor_init", 0, 31)
+        _set_int(self, "scale_factor_base", 0, 31 - self.scale_factor_init)
+        _set_int(self, "scale_factor_delta", 0, 31 - self.scale_factor_init)
+        _set_int(self, "seed", 0, 2**64 - 1)
+        for field in dataclasses.fields(self):
+            if field.name.startswith("use_"):
+                _set_bool(self, field.name)
+        immediates = _tuple("immediates", self.immediates, int)
+        _check_number("immediates", immediates, 0, 64)
+        top = 2 ** (32 - self.scale_factor_init) - 1
+        checked = tuple(
+            _int(f"immediates[{i}]", value, 0, top) for i, value in enumerate(immediates)
+        )
+        object.__setattr__(self, "immediates", checked)
+        for what, values in (
+            ("immediates", checked),
+            ("names of configs", [config.name for config in configs]),
+        ):
+            if len({*values}) < len(values):
+                twice = next(value for value in values if [*values].count(value) > 1)
+                raise ValueError(f"{what} hold {twice!r} twice, allowed: once")
+        if not self.use_zero_compression and any(config.delta_size == 0 for config in configs):
+            raise ValueError("delta_size is 0, allowed without use_zero_compression: 1 to 32")
+
+    @property
+    def error_bound(self) -> int:
+        """Errors are less: ``2**(scale_factor_init + scale_factor_delta)``. 1: lossless."""
+        return int(2 ** (self.scale_factor_init + self.scale_factor_delta))
+
+    def compress(self, words: torch.Tensor) -> torch.Tensor:
+        """The payload: uint8, one dimension, exactly as long as needed.
+
+        Args:
+            words: int32, uint32 or float32 (by its bits), on the CPU, any shape and strides.
+
+        Raises:
+            TypeError, ValueError: another dtype, layout or device.
+        """
+        words = _words(words)
+        encoded = _C.BdiEncoded(
+            words.data_ptr(),
+            _DTYPES.index(words.dtype),
+            list(words.shape),
+            configs=[(c.num_bases, c.base_size, c.delta_size) for c in self.configs],
+            batch_size=self.batch_size,
+            immediates=list(self.immediates),
+            scales=(self.scale_factor_init, self.scale_factor_base, self.scale_factor_delta),
+            zero_mask=self.use_zero_compression,
+            stochastic=self.use_stochastic_rounding,
+            random_bases=self.use_randomized_base_selection,
+            seed=self.seed,
+        )
+        payload = torch.empty(encoded.bytes, dtype=torch.uint8)
+        encoded.write(payload.data_ptr())
+        return payload
+
+    def roundtrip(self, words: torch.Tensor) -> torch.Tensor:
+        """``words`` compressed and decompressed."""
+        return decompress(self.compress(words))
+
+    def report(self, words: torch.Tensor) -> Report:
+        """What compress() does with each chunk, and the size of its payload."""
+        return dataclasses.replace(info(self.compress(words)), configs=tuple(self.configs))
+
+    def size_bits(self, words: torch.Tensor) -> int:
+        """Size of all chunks as NNW-BDI accounts it (:class:`Report`)."""
+        return self.report(words).size_bits
+
+    def compressed_repr(
+        self, words: torch.Tensor, scale: float = 1.0, zero_point: int = 0
+    ) -> torch.Tensor:
+        """Values after a round trip, as NNW-BDI's ``replace_with_compressed_repr``: float32, in the
+        shape of ``words``.
+
+        A word that comes back as ``y`` becomes ``(y + zero_point) * scale``, with ``y`` as a signed
+        number, also of uint32. The sum is exact, ``scale`` is rounded to float32 first, and the
+        product once to float32.
+
+        Args:
+            words: int32 or uint32.
+            scale: a finite number.
+            zero_point: -2**31 to 2**31 - 1.
+        """
+        zero_point = _int("zero_point", zero_point, -(2**31), 2**31 - 1)
+        if isinstance(scale, bool) or not isinstance(scale, int | float):
+            raise TypeError(f"scale is {scale!r} ({type(scale).__name__}), allowed: a number")
+        factor = torch.tensor(float(scale), dtype=torch.float64).to(torch.float32)
+        if not math.isfinite(factor):
+            raise ValueError(f"scale is {scale}, allowed: a number that is finite in float32")
+        words = _words(words)
+        if words.dtype == torch.float32:
+            raise TypeError("words are torch.float32, allowed: torch.int32, torch.uint32")
+        signed = self.roundtrip(words).view(torch.int32)
+        return ((signed.to(torch.int64) + zero_point).double() * factor.double()).float()
+
+
+def decompress(payload: torch.Tensor) -> torch.Tensor:
+    """The words of a payload, in the shape and dtype that they had.
+
+    Args:
+        payload: uint8, one dimension, on the CPU.
+
+    Raises:
+        PayloadError: it was cut, altered, forged, or is of another kind or version. The
+            result has at most 32 times the payload's bytes, whatever its header says.
+        TypeError, ValueError: another dtype, shape, layout or device.
+    """
+    payload = _payload(payload)
+    head = _read(payload)
+    words = torch.empty(head["shape"], dtype=_DTYPES[head["dtype_code"]])
+    try:
+        _C.bdi_decode(payload.data_ptr(), payload.numel(), words.numel(), words.data_ptr())
+    except ValueError as error:
+        raise PayloadError(str(error)) from None
+    return words
+
+
+def info(payload: torch.Tensor) -> Report:
+    """What a payload holds. Names of configurations are not in it, so they are the default ones.
+
+    Raises:
+        PayloadError, TypeError, ValueError: as decompress(), which also checks the numbers inside
+            of chunks.
+    """
+    payload = _payload(payload)
+    head = _read(payload)
+    choice, bits, zeros = (
+        torch.empty(head["chunks"], dtype=dtype)
+        for dtype in (torch.int16, torch.int32, torch.int16)
+    )
+    try:
+        _C.bdi_chunks(
+            payload.data_ptr(),
+            payload.numel(),
+            head["chunks"],
+            choice.data_ptr(),
+            bits.data_ptr(),
+            zeros.data_ptr(),
+        )
+    except ValueError as error:
+        raise PayloadError(str(error)) from None
+    init, _, delta = head["scales"]
+    return Report(
+        shape=torch.Size(head["shape"]),
+        dtype=_DTYPES[head["dtype_code"]],
+        configs=tuple(Config(*fields) for fields in head["configs"]),
+        batch_size=head["batch_size"],
+        error_bound=2 ** (init + delta),
+        choice=choice,
+        bits=bits,
+        zeros=zeros,
+        payload_bytes=payload.numel(),
+    )
+
+
+def _read(payload: torch.Tensor) -> dict[str, Any]:
+    try:
+        return _C.bdi_read(payload.data_ptr(), payload.numel())
+    except ValueError as error:
+        raise PayloadError(str(error)) from None
+
+
+def _check_tensor(what: str, tensor: object) -> torch.Tensor:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{what} is a {type(tensor).__name__}, allowed: a torch.Tensor")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        layout = "nested" if tensor.is_nested else tensor.layout
+        raise TypeError(f"{what} has the layout {layout}, allowed: torch.strided")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{what} is on device {tensor.device}, allowed: cpu")
+    return tensor.detach()
+
+
+def _words(tensor: object) -> torch.Tensor:
+    words = _check_tensor("words", tensor)
+    if words.dtype not in _DTYPES:
+        allowed = ", ".join(map(str, _DTYPES))
+        raise TypeError(f"words are {words.dtype}, allowed: {allowed}")
+    words = words.resolve_neg().contiguous()
+    # torch.frombuffer() makes tensors at any address.
+    return words.clone() if words.data_ptr() % 4 else words
+
+
+def _payload(tensor: object) -> torch.Tensor:
+    payload = _check_tensor("payload", tensor)
+    if payload.dtype != torch.uint8 or payload.dim() != 1:
+        raise TypeError(
+            f"payload is {payload.dtype} with {payload.dim()} dimensions, allowed: torch.uint8 "
+            "with 1"
+        )
+    return payload.contiguous()
+
+
+def _tuple(field: str, values: object, kind: type) -> tuple[Any, ...]:
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise TypeError(f"{field} is {values!r}, allowed: a sequence of {kind.__name__}")
+    found = tuple(values)
+    for i, value in enumerate(found):
+        if not isinstance(value, kind):
+            raise TypeError(f"{field}[{i}] is {value!r}, allowed: a {kind.__name__}")
+    return found
+
+
+def _check_number(field: str, values: tuple[Any, ...], low: int, high: int) -> None:
+    if not low <= len(values) <= high:
+        raise ValueError(f"{field} has {len(values)} entries, allowed: {low} to {high}")
+
+
+def _int(field: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        kind = type(value).__name__
+        raise TypeError(f"{field} is {value!r} ({kind}), allowed: an int from {low} to {high}")
+    if not low <= value <= high:
+        raise ValueError(f"{field} is {value}, allowed: {low} to {high}")
+    return value
+
+
+def _set_int(owner: object, field: str, low: int, high: int) -> None:
+    object.__setattr__(owner, field, _int(field, getattr(owner, field), low, high))
+
+
+def _set_bool(owner: object, field: str) -> None:
+    if not isinstance(getattr(owner, field), bool):
+        raise TypeError(f"{field} is {getattr(owner, field)!r}, allowed: True or False")
