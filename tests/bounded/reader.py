@@ -1,0 +1,196 @@
+"""A second reader of bounded payloads, from docs/bounded_format.md alone: numpy and zstandard."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import zstandard
+
+BLOCK = 65536
+# Element: bytes, numpy dtype of the bits.
+BITS = {
+    1: np.uint32, 2: np.uint64, 3: np.uint16, 4: np.uint16, 5: np.uint8, 6: np.uint8, 7: np.uint16,
+    8: np.uint16, 9: np.uint32, 10: np.uint32, 11: np.uint64, 12: np.uint64, 13: np.uint8,
+}  # fmt: skip
+SIGNED = {6, 7, 9, 11}
+RAW, CONSTANT, ORDER, GRID, LATTICE, LOG_GRID = range(6)
+NONE, MEAN, PREVIOUS, LINE, CURVE = range(5)
+POINTWISE = 3
+HEADER = struct.Struct("<4sBBBBIIdd")
+BLOCK_HEADER = struct.Struct("<BBBBBBHq8sIII")
+
+
+def crc32c(data: bytes) -> int:
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
+
+
+def read(payload: bytes) -> tuple[dict, np.ndarray]:
+    """The header's fields, and the bits of all values, 1-D."""
+    magic, version, kind_of_value, kind, dims, crc, bits, asked, bound = HEADER.unpack_from(payload)
+    assert (magic, version, bits) == (b"CGXB", 1, 16)
+    shape = struct.unpack_from(f"<{dims}Q", payload, 32)
+    element, parts = kind_of_value % 64, 2 if kind_of_value >= 64 else 1
+    count = int(np.prod(shape, dtype=np.int64)) * parts
+    blocks = -(-count // BLOCK)
+    table = 32 + 8 * dims
+    sizes = struct.unpack_from(f"<{blocks}I", payload, table)
+    at = table + 4 * blocks
+    assert crc == crc32c(payload[:8] + payload[12:at])
+    out = np.zeros(count, BITS[element])
+    for k, size in enumerate(sizes):
+        values = out[k * BLOCK : (k + 1) * BLOCK]
+        if size:
+            read_block(payload[at : at + size], element, kind, bound, values)
+        at += size
+    assert at == len(payload)
+    fields = {"element": element, "kind": kind, "asked": asked, "bound": bound, "shape": shape}
+    return fields, out
+
+
+def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndarray) -> None:
+    assert struct.unpack("<I", block[-4:])[0] == crc32c(block[:-4])
+    n, width_of_value = len(out), out.itemsize
+    if block[0] in (RAW, CONSTANT):
+        out[:] = np.frombuffer(block[1:-4], out.dtype)
+        return
+    (how, predictor, flags, width, shift, _, _, base, slot, outliers, specials, coded) = (
+        BLOCK_HEADER.unpack_from(block)
+    )
+    content = block[36 : 36 + coded]
+    low = np.frombuffer(block[36 + coded : -4], np.uint8)
+    if flags & 2:
+        content = zstandard.ZstdDecompressor().decompress(content, max_output_size=20 * n + 1024)
+    word = np.int64 if width_of_value == 8 else np.int32
+    unsigned = np.uint64 if width_of_value == 8 else np.uint32
+    symbols = np.frombuffer(content, np.uint8, n)
+    at, whole, rest = n, width // 8, width % 8
+    if flags & 1:
+        planes, low = np.frombuffer(content, np.uint8, whole * n, n), low[:0]
+        at += whole * n
+    else:
+        planes, low = low[: whole * n], low[whole * n :]
+    u = symbols.astype(unsigned) << unsigned(width)
+    for j in range(whole):
+        u |= planes[j * n : (j + 1) * n].astype(unsigned) << unsigned(8 * j)
+    stride = -(-n // 64) * 8
+    for j in range(rest):
+        bits = np.unpackbits(low[j * stride : (j + 1) * stride], bitorder="little")[:n]
+        u |= bits.astype(unsigned) << unsigned(8 * whole + j)
+    residuals = u + np.int64(base).astype(unsigned)
+    nodes = None
+    if predictor == CURVE:
+        runs = -(-n // 256) * 4
+        folded = np.frombuffer(content, np.uint8, 4 * runs, at).reshape(4, runs).astype(np.uint32)
+        folded = folded[0] | folded[1] << 8 | folded[2] << 16 | folded[3] << 24
+        bends = (folded >> 1) ^ -(folded & 1).astype(np.int32).astype(np.uint32)
+        slopes = np.cumsum(bends, dtype=np.uint32)
+        nodes = np.cumsum(slopes, dtype=np.uint32).view(np.int32).reshape(-1, 4)
+        at += 4 * runs
+    residuals[symbols == 255] = np.frombuffer(content, unsigned, outliers, at)
+    at += outliers * word().itemsize
+    words = residuals
+    for _ in range({PREVIOUS: 1, LINE: 2}.get(predictor, 0)):
+        words = np.cumsum(words, dtype=unsigned)
+    words = words.view(word)
+    if how == ORDER:
+        out[:] = from_order(words, element, shift, struct.unpack("<q", slot)[0], out.dtype)
+    elif how == GRID:
+        step = struct.unpack("<d", slot)[0]
+        numbers = words.astype(np.float64)
+        if nodes is not None:
+            numbers = numbers + np.concatenate([curve(four) for four in nodes])[:n]
+        out[:] = (numbers * step).astype(np.float32 if element == 1 else np.float64).view(out.dtype)
+    elif how == LATTICE:
+        groups = np.array(lattice(element, bound, kind != POINTWISE), np.uint16)
+        out[:] = groups[np.abs(words)] | np.where(words < 0, 0x8000, 0).astype(np.uint16)
+    else:
+        origin = struct.unpack("<q", slot)[0]
+        values = log_grid(words.astype(np.int64), bound, origin)
+        out[:] = values.astype(np.float32 if element == 1 else np.float64).view(out.dtype)
+    places = np.frombuffer(content, np.uint16, specials, at)
+    at += 2 * specials
+    out[places] = np.frombuffer(content, out.dtype, specials, at)
+    assert at + specials * width_of_value == len(content)
+
+
+def from_order(words, element, shift, origin, dtype):
+    bits = 8 * dtype.itemsize
+    if element > 4:
+        return (words.astype(np.int64).view(np.uint64) << np.uint64(shift)).astype(dtype)
+    top = (2 ** (bits - 1) - 1) >> shift
+    out = []
+    for w in words.tolist():
+        place = ~w if w < 0 else w
+        magnitude = place and (place + origin - 1) % top + 1
+        out.append(magnitude << shift | (2 ** (bits - 1) if w < 0 else 0))
+    return np.array(out, dtype=dtype)
+
+
+def curve(four):
+    """256 values of the cubic through four nodes, in steps."""
+    places = (32, 96, 160, 224)
+    i = np.arange(256, dtype=np.float64)
+    parts = []
+    for k, place in enumerate(places):
+        above, below = np.ones(256), 1.0
+        for other in places[:k] + places[k + 1 :]:
+            above, below = above * (i - other), below * (place - other)
+        parts.append(above / below / 64 * float(four[k]))
+    return ((parts[0] + parts[1]) + parts[2]) + parts[3]
+
+
+def half_values(element):
+    bits = np.arange(0x8000, dtype=np.uint16)
+    if element == 3:
+        return bits, bits.view(np.float16).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return bits, (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def lattice(element, bound, absolute):
+    """Bits of the value that stands for each group of float16 or bfloat16, from 0 on."""
+    bits, values = half_values(element)
+    taken = np.isfinite(values)
+    if element == 4:
+        taken &= (values == 0) | (bits >= 0x80)
+    bits, values = bits[taken], values[taken]
+    allowed = np.full(len(values), bound) if absolute else bound * values
+    groups, first = [0], int(np.sum(values <= allowed))
+    while first < len(values):
+        stop = first + 1
+        while stop < len(values) and values[stop] - values[first] <= allowed[first]:
+            stop += 1
+        chosen = stop - 1
+        stop = chosen + 1
+        while stop < len(values) and values[stop] - values[chosen] <= allowed[stop]:
+            stop += 1
+        groups.append(int(bits[chosen]))
+        first = stop
+    return groups
+
+
+def log_grid(words, pointwise, origin):
+    best = None
+    for power in range(5):
+        segments = 2**power
+        counts = [
+            int(np.ceil((1 / segments) / (2 * pointwise * (1 + s / segments))))
+            for s in range(segments)
+        ]
+        if best is None or sum(counts) < sum(best):
+            best = counts
+    segments, total = len(best), sum(best)
+    firsts = np.concatenate([[0], np.cumsum(best)])
+    codes = np.abs(words) - 1
+    within = codes % total
+    s = np.searchsorted(firsts, within, side="right") - 1
+    width = (1 / segments) / np.array(best, np.float64)
+    mantissas = (1 + s / segments) + (within - firsts[s] + 0.5) * width[s]
+    magnitudes = np.ldexp(mantissas, codes // total + origin)
+    return np.where(words == 0, 0.0, np.where(words < 0, -magnitudes, magnitudes))
