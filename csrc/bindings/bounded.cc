@@ -144,7 +144,8 @@ void bind(py::module_& module) {
            py::arg("maps"))
       .def("encode", &encode, py::arg("x_ptr"), py::arg("n"), py::keep_alive<0, 1>())
       .def("finish", &finish, py::arg("frame"), py::arg("arena"))
-      .def_property_readonly("entropy", &Encoder::entropy);
+      .def_property_readonly("entropy", &Encoder::entropy)
+      .def_property_readonly("packed", &Encoder::packed);
   py::class_<Opened>(module, "BoundedBlock")
       .def_property_readonly("frame", [](const Opened& o) { return view_of(o.block.frame); })
       .def_property_readonly("content_bytes", [](const Opened& o) { return o.block.content; })
@@ -153,6 +154,7 @@ void bind(py::module_& module) {
       .def_property_readonly("low_bits", [](const Opened& o) { return o.block.header.width; })
       .def_property_readonly("low_bits_coded",
                              [](const Opened& o) { return o.block.header.low == LowBits::kCoded; })
+      .def_property_readonly("packed", [](const Opened& o) { return o.block.header.quads; })
       .def_property_readonly("outliers", [](const Opened& o) { return o.block.header.outliers; })
       .def_property_readonly("specials", [](const Opened& o) { return o.block.header.specials; });
   py::class_<Decoder>(module, "BoundedDecoder")

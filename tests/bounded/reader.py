@@ -59,7 +59,7 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
     if block[0] in (RAW, CONSTANT):
         out[:] = np.frombuffer(block[1:-4], out.dtype)
         return
-    (how, predictor, flags, width, shift, _, _, base, slot, outliers, specials, coded) = (
+    (how, predictor, flags, width, shift, center, listed, base, slot, outliers, specials, coded) = (
         BLOCK_HEADER.unpack_from(block)
     )
     content = block[36 : 36 + coded]
@@ -68,7 +68,15 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
         content = zstandard.ZstdDecompressor().decompress(content, max_output_size=20 * n + 1024)
     word = np.int64 if width_of_value == 8 else np.int32
     unsigned = np.uint64 if width_of_value == 8 else np.uint32
-    symbols = np.frombuffer(content, np.uint8, n)
+    if flags & 8:
+        at = -(-n // 4)
+        codes = np.frombuffer(content, np.uint8, at)
+        codes = (codes[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1)[:n]
+        symbols = (center + np.array([0, -1, 1, 0])[codes]).astype(np.uint8)
+        symbols[codes == 3] = np.frombuffer(content, np.uint8, listed, at)
+        content = bytes(n) + content[at + listed :]  # as if nothing had been packed
+    else:
+        symbols = np.frombuffer(content, np.uint8, n)
     at, whole, rest = n, width // 8, width % 8
     if flags & 1:
         planes, low = np.frombuffer(content, np.uint8, whole * n, n), low[:0]
@@ -98,6 +106,9 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
     for _ in range({PREVIOUS: 1, LINE: 2}.get(predictor, 0)):
         words = np.cumsum(words, dtype=unsigned)
     words = words.view(word)
+    negative = words < 0
+    if flags & 4:
+        words = words + negative.astype(word)
     if how == ORDER:
         out[:] = from_order(words, element, shift, struct.unpack("<q", slot)[0], out.dtype)
     elif how == GRID:
@@ -113,6 +124,8 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
         origin = struct.unpack("<q", slot)[0]
         values = log_grid(words.astype(np.int64), bound, origin)
         out[:] = values.astype(np.float32 if element == 1 else np.float64).view(out.dtype)
+    if flags & 4:
+        out[negative] |= out.dtype.type(1 << (8 * width_of_value - 1))
     places = np.frombuffer(content, np.uint16, specials, at)
     at += 2 * specials
     out[places] = np.frombuffer(content, out.dtype, specials, at)

@@ -68,6 +68,24 @@ def test_lines_and_curves(dtype):
     assert _check(smooth, max_error=1e-4) == ({"grid"}, {"curve"})
 
 
+@pytest.mark.parametrize("bound", BOUNDS[:3], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_many_negative_zeros_have_a_word(dtype, bound):
+    x = (_noise() * (_noise(1) > 1)).to(dtype)
+    x[10] = float("nan")
+    payload = bounded.compress(x, **bound)
+    assert payload[_block_at(x) + 2] & 4 and bounded.info(payload).blocks[0].specials < 5
+    zeros = x == 0
+    y = bounded.decompress(payload)[zeros]
+    assert (y == 0).all() and torch.equal(torch.signbit(y), torch.signbit(x[zeros]))
+    _check(x, **bound)
+
+
+def _block_at(x):
+    """Where the first block of a payload begins."""
+    return 32 + 8 * x.dim() + 4 * -(-x.numel() // 65536)
+
+
 INTEGERS = (
     torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64,
     torch.uint64, torch.bool,

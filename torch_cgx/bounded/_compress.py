@@ -58,7 +58,7 @@ def compress(
         def work(block: int) -> tuple[int, int]:
             first = block * size
             content = encoder.encode(start + first * bytes_each, min(size, numel - first))
-            return encoder.finish(coder.compress(content, encoder.entropy), arena)
+            return encoder.finish(coder.compress(content, encoder.entropy, encoder.packed), arena)
 
         return work
 

@@ -9,10 +9,14 @@ from typing import Any
 
 _zstd: Any = None
 
-# Symbols that are nearly noise have Huffman codes and next to no repetition: the fastest level
-# finds what there is. The others may have structure, which a deeper search finds.
-_NOISE = 3.5
-_LEVEL_NOISE, _LEVEL_STRUCTURE = 1, 3
+# Symbols that are nearly noise take the fastest level, which still finds long repetitions. With
+# less entropy it also takes accidental ones, which cost more than Huffman codes: matches must be
+# long, or the data so regular that a deeper search pays; a part of the block tells.
+_NOISE = 4.5
+_PROBE = 8192
+_CLEARLY = 0.98
+# Packed symbols (csrc/codec/bounded/quads.h): regular from this entropy of a symbol down.
+_REGULAR = 1.0
 
 
 def library() -> Any:
@@ -33,19 +37,32 @@ def library() -> Any:
 class Coder:
     def __init__(self) -> None:
         zstd = library()
-        self._compressors = {
-            level: zstd.ZstdCompressor(level=level, write_content_size=False)
-            for level in (_LEVEL_NOISE, _LEVEL_STRUCTURE)
-        }
+        plain = {"write_content_size": False}
+        self._fast = zstd.ZstdCompressor(level=1, **plain)
+        self._deep = zstd.ZstdCompressor(level=3, **plain)
+        self._long = zstd.ZstdCompressor(
+            compression_params=zstd.ZstdCompressionParameters.from_level(
+                1, window_log=17, hash_log=10, min_match=7, **plain
+            )
+        )
         self._decompressor = zstd.ZstdDecompressor()
         self._zstd = zstd
 
-    def compress(self, content: memoryview, entropy: float) -> bytes:
-        """A frame, or b"" for no content. entropy: estimated bits of a byte."""
+    def compress(self, content: memoryview, entropy: float, packed: bool) -> bytes:
+        """A frame, or b"" for no content. entropy: estimated bits of a symbol. packed: four symbols
+        are one byte.
+        """
         if not content:
             return b""
-        level = _LEVEL_NOISE if entropy > _NOISE else _LEVEL_STRUCTURE
-        return self._compressors[level].compress(content)
+        if packed:
+            coder = self._deep if entropy < _REGULAR else self._fast
+        elif entropy >= _NOISE:
+            coder = self._fast
+        else:
+            part = content[:_PROBE]
+            deep, long = len(self._deep.compress(part)), len(self._long.compress(part))
+            coder = self._deep if deep < _CLEARLY * long else self._long
+        return coder.compress(content)
 
     def decompress(self, frame: memoryview, size: int) -> bytes:
         """What the frame holds: `size` bytes. ValueError: it does not, or is no frame."""

@@ -21,8 +21,8 @@ class BlockInfo:
     values), "lattice" (groups of float16 or bfloat16 values), "order" (lossless), "constant" or
     "raw". predictor: "none", "mean", "previous", "line", "curve"; None where there is no word to
     predict, or the block is bad. low_bits: bits of a word that bypass the entropy coder
-    (low_bits_coded: that do not). outliers: words that fit no symbol. specials: values that travel
-    as they are. checksum_ok: False: the block was altered, nothing else is known.
+    (low_bits_coded: that do not). packed: four symbols share a byte. outliers: words that fit no
+    symbol. specials: values that travel as they are. checksum_ok: False: the block was altered, nothing else is known.
     """
 
     values: int
@@ -31,6 +31,7 @@ class BlockInfo:
     predictor: str | None
     low_bits: int
     low_bits_coded: bool
+    packed: bool
     outliers: int
     specials: int
     checksum_ok: bool
@@ -97,7 +98,7 @@ def _block(decoder: Any, data: memoryview, values: int) -> BlockInfo:
     try:
         block = decoder.open(data, values)
     except ValueError:
-        return BlockInfo(values, len(data), "unknown", None, 0, False, 0, 0, False)
+        return BlockInfo(values, len(data), "unknown", None, 0, False, False, 0, 0, False)
     return BlockInfo(
         values=values,
         bytes=len(data),
@@ -105,6 +106,7 @@ def _block(decoder: Any, data: memoryview, values: int) -> BlockInfo:
         predictor=block.predictor,
         low_bits=block.low_bits,
         low_bits_coded=block.low_bits_coded,
+        packed=block.packed,
         outliers=block.outliers,
         specials=block.specials,
         checksum_ok=True,

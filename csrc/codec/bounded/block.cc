@@ -5,6 +5,7 @@
 
 #include "codec/bounded/curve.h"
 #include "codec/bounded/order.h"
+#include "codec/bounded/quads.h"
 
 namespace cgx::bounded {
 namespace {
@@ -20,7 +21,7 @@ T get(const std::byte* in, size_t at) {
   return value;
 }
 
-constexpr uint8_t kCodedLow = 1, kCompressed = 2;
+constexpr uint8_t kCodedLow = 1, kCompressed = 2, kSignedZero = 4, kQuads = 8;
 
 void require(bool holds, const char* what, double found) {
   if (!holds) throw PayloadError(str_of(what, " is ", found, ", which the format does not allow"));
@@ -28,18 +29,19 @@ void require(bool holds, const char* what, double found) {
 
 }  // namespace
 
-// Offsets: 0 map, 1 predictor, 2 flags, 3 width, 4 shift, 5 zero (24 bits), 8 base, 16 step or origin,
+// Offsets: 0 map, 1 predictor, 2 flags, 3 width, 4 shift, 5 center, 6 listed, 8 base, 16 step or origin,
 // 24 outliers, 28 specials, 32 coded.
 void BlockHeader::write(std::byte* out) const {
   put(out, 0, static_cast<uint8_t>(map));
   put(out, 1, static_cast<uint8_t>(predictor));
   put(out, 2,
       static_cast<uint8_t>((low == LowBits::kCoded ? kCodedLow : 0) |
-                           (compressed ? kCompressed : 0)));
+                           (compressed ? kCompressed : 0) | (signed_zero ? kSignedZero : 0) |
+                           (quads ? kQuads : 0)));
   put(out, 3, static_cast<uint8_t>(width));
   put(out, 4, static_cast<uint8_t>(shift));
-  put(out, 5, uint8_t{0});
-  put(out, 6, uint16_t{0});
+  put(out, 5, center);
+  put(out, 6, listed);
   put(out, 8, base);
   if (map == Map::kGrid) {
     put(out, 16, step);
@@ -63,9 +65,19 @@ BlockHeader BlockHeader::read(const std::byte* in, const Maps& maps, size_t n) {
   header.predictor = static_cast<Predictor>(predictor);
   require(header.predictor != Predictor::kCurve || header.map == Map::kGrid,
           "the predictor of a block", predictor);
-  require(flags < 4, "the flags of a block", flags);
+  require(flags < 16, "the flags of a block", flags);
   header.low = (flags & kCodedLow) != 0 ? LowBits::kCoded : LowBits::kPlanes;
   header.compressed = (flags & kCompressed) != 0;
+  header.quads = (flags & kQuads) != 0;
+  header.center = get<uint8_t>(in, 5);
+  header.listed = get<uint16_t>(in, 6);
+  require(header.quads || (header.center == 0 && header.listed == 0), "an unused byte of a block",
+          1);
+  require(header.listed <= n, "the number of a block's listed symbols", header.listed);
+  header.signed_zero = (flags & kSignedZero) != 0;
+  require(
+      !header.signed_zero || (header.map != Map::kOrder && header.predictor != Predictor::kCurve),
+      "the flags of a block", flags);
   header.width = get<uint8_t>(in, 3);
   require(header.width <= word_bits - 8, "the width of a block's low bits", header.width);
   require(header.low == LowBits::kPlanes || header.width % 8 == 0, "the width of coded low bits",
@@ -73,7 +85,6 @@ BlockHeader BlockHeader::read(const std::byte* in, const Maps& maps, size_t n) {
   header.shift = get<uint8_t>(in, 4);
   const int most = header.map == Map::kOrder ? static_cast<int>(8 * bytes_of(element)) - 1 : 0;
   require(header.shift <= most, "the shift of a block", header.shift);
-  require(get<uint8_t>(in, 5) == 0 && get<uint16_t>(in, 6) == 0, "an unused byte of a block", 1);
   header.base = get<int64_t>(in, 8);
   if (header.map == Map::kGrid) {
     header.step = get<double>(in, 16);
@@ -103,10 +114,11 @@ BlockSizes::BlockSizes(const BlockHeader& header, Element element, size_t n) {
   const size_t whole = static_cast<size_t>(header.width) / 8;
   const size_t rest = static_cast<size_t>(header.width) % 8;
   const bool coded = header.low == LowBits::kCoded;
-  planes = 1 + (coded ? whole : 0);
+  symbols = header.quads ? quad_bytes(n) + header.listed : n;
+  coded_low = coded ? whole * n : 0;
   outliers = header.outliers * word;
   nodes = header.predictor == Predictor::kCurve ? curve_bytes(n) : 0;
-  content = planes * n + nodes + outliers + header.specials * (2 + bytes_of(element));
+  content = symbols + coded_low + nodes + outliers + header.specials * (2 + bytes_of(element));
   low_bytes = coded ? 0 : whole;
   low_bits = coded ? 0 : rest;
   bit_stride = (n + 63) / 64 * 8;

@@ -24,7 +24,11 @@ struct BlockHeader {
   Map map = Map::kRaw;
   Predictor predictor = Predictor::kNone;
   LowBits low = LowBits::kPlanes;
-  bool compressed = false;  // the coded part is a frame
+  bool compressed = false;   // the coded part is a frame
+  bool signed_zero = false;  // -0 has the word -1, and negative words are one less (signed_zero.h)
+  bool quads = false;        // symbols are packed, four to a byte (quads.h)
+  uint8_t center = 0;        // of the packed symbols
+  uint16_t listed = 0;       // symbols that quads leave to a list
   int width = 0;
   int shift = 0;       // kOrder
   int64_t base = 0;    // the residual of symbol 0
@@ -43,7 +47,8 @@ struct BlockHeader {
 
 /// Sizes of a block's parts, from its header.
 struct BlockSizes {
-  size_t planes;      // of symbols and coded low bits, a byte a value each
+  size_t symbols;     // bytes of the symbols, packed or not, and of what quads leave to the list
+  size_t coded_low;   // bytes
   size_t outliers;    // bytes
   size_t nodes;       // bytes; of a curve
   size_t content;     // bytes that the entropy coder sees

@@ -7,6 +7,8 @@
 #include "base/crc32c.h"
 #include "codec/bounded/curve.h"
 #include "codec/bounded/order.h"
+#include "codec/bounded/quads.h"
+#include "codec/bounded/signed_zero.h"
 
 namespace cgx::bounded {
 namespace {
@@ -143,10 +145,20 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   const size_t count = block.n, bytes = bytes_of(element);
   const BlockSizes sizes(header, element, count);
   const auto* symbols = reinterpret_cast<const uint8_t*>(content);
+  const uint8_t* const after_symbols = symbols + sizes.symbols;
+  std::vector<uint8_t> unpacked;
+  if (header.quads) {
+    unpacked.resize(4 * quad_bytes(count));
+    if (!unpack_quads(symbols, count, header.center, symbols + quad_bytes(count), header.listed,
+                      unpacked.data())) {
+      throw PayloadError("the block's packed symbols do not fit its list of symbols");
+    }
+    symbols = unpacked.data();
+  }
   const auto* low = reinterpret_cast<const uint8_t*>(block.low.data());
-  const auto* low_bytes = header.low == LowBits::kCoded ? symbols + count : low;
+  const auto* low_bytes = header.low == LowBits::kCoded ? after_symbols : low;
   const auto* low_bits = low + sizes.low_bytes * count;
-  const std::byte* at = content + sizes.planes * count;
+  const std::byte* at = content + sizes.symbols + sizes.coded_low;
   std::vector<int32_t> nodes;
   if (sizes.nodes > 0) {
     nodes.resize(sizes.nodes / 4);
@@ -178,6 +190,16 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
     if (header.predictor == Predictor::kLine) last_step = loops.sum(words, n, last_step);
     if (header.predictor == Predictor::kPrevious || header.predictor == Predictor::kLine) {
       last = loops.sum(words, n, last);
+    }
+    if (header.signed_zero) {
+      with_bits(element, [&]<typename Signed>() {
+        using Bits = std::make_unsigned_t<Signed>;
+        Bits negative[kChunk];
+        take_signed_zeros(words, n, negative);
+        from_words(block, words, nullptr, n, x + first * bytes);
+        put_signs(negative, n, reinterpret_cast<Bits*>(x + first * bytes));
+      });
+      continue;
     }
     from_words(block, words, nodes.empty() ? nullptr : &nodes[first / kCurveRun * kCurveNodes], n,
                x + first * bytes);

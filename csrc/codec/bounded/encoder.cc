@@ -8,6 +8,8 @@
 #include "base/crc32c.h"
 #include "codec/bounded/curve.h"
 #include "codec/bounded/order.h"
+#include "codec/bounded/quads.h"
+#include "codec/bounded/signed_zero.h"
 
 namespace cgx::bounded {
 namespace {
@@ -47,89 +49,126 @@ constexpr double kCoarse = 8;
 // Where it is finer than this, the step is the same for a value eight times as great, to 0.1 %.
 constexpr double kFine = 512;
 constexpr size_t kLeastForCurve = 1024;
+// Bits of entropy of a symbol below which four of them are packed into a byte.
+constexpr double kLittle = 2.25;
+// One -0 in as many values costs more than the word between the negative ones and 0.
+constexpr size_t kManyZeros = 200;
+// Values with so many trailing zeros are few numbers, as of images: their order has no gaps.
+constexpr int kFewNumbers = 12;
 
 }  // namespace
 
 Encoder::Encoder(std::shared_ptr<const Maps> maps) : maps_(std::move(maps)) {}
 
-void Encoder::add_special(size_t at) {
-  append(places_, static_cast<uint16_t>(at));
-  const size_t bytes = bytes_of(maps_->element());
-  specials_.insert(specials_.end(), x_ + at * bytes, x_ + (at + 1) * bytes);
-  ++header_.specials;
-}
-
 template <typename Word, typename WordOf>
-size_t Encoder::one_by_one(size_t first, size_t n, Word* words, bool record, WordOf&& word_of) {
+size_t Encoder::one_by_one(const Chunk& chunk, Word* words, WordOf&& word_of) {
   size_t special = 0;
-  for (size_t i = 0; i < n; ++i) {
-    if (word_of(first + i, &words[i])) {
+  for (size_t i = 0; i < chunk.n; ++i) {
+    if (word_of(i, &words[i])) {
       before_ = words[i];
       continue;
     }
     words[i] = static_cast<Word>(before_);
     ++special;
-    if (record) add_special(first + i);
+    if (!chunk.record) continue;
+    const size_t bytes = bytes_of(maps_->element());
+    append(places_, static_cast<uint16_t>(chunk.first + i));
+    specials_.insert(specials_.end(), chunk.x + i * bytes, chunk.x + (i + 1) * bytes);
+    ++header_.specials;
   }
   return special;
 }
 
 template <typename Word>
-size_t Encoder::on_grid(size_t first, size_t n, Word* words, bool record) {
-  using Value = ValueOf<Word>;
+size_t Encoder::on_grid(const Chunk& chunk, Word* words) {
   const auto& loops = word_loops<Word>();
-  const Value* x = reinterpret_cast<const Value*>(x_) + first;
+  const auto* x = reinterpret_cast<const ValueOf<Word>*>(chunk.x);
   double curve[kChunk];
   const double* fit = nullptr;
   if (header_.predictor == Predictor::kCurve) {
-    for (size_t run = 0; run < n; run += kCurveRun) {
-      draw_curve(&nodes_[(first + run) / kCurveRun * kCurveNodes], std::min(kCurveRun, n - run),
-                 curve + run);
+    for (size_t run = 0; run < chunk.n; run += kCurveRun) {
+      draw_curve(&nodes_[(chunk.first + run) / kCurveRun * kCurveNodes],
+                 std::min(kCurveRun, chunk.n - run), curve + run);
     }
     fit = curve;
   }
-  if (!loops.to_grid(x, n, grid_, fit, words)) {
-    before_ = words[n - 1];
+  if (!loops.to_grid(x, chunk.n, grid_, fit, words)) {
+    before_ = words[chunk.n - 1];
     return 0;
   }
-  return one_by_one(first, n, words, record, [&](size_t i, Word* word) {
-    const size_t at = i - first;
-    return !loops.to_grid(x + at, 1, grid_, fit == nullptr ? nullptr : fit + at, word);
+  return one_by_one(chunk, words, [&](size_t i, Word* word) {
+    return !loops.to_grid(x + i, 1, grid_, fit == nullptr ? nullptr : fit + i, word);
   });
 }
 
 template <typename Word>
-size_t Encoder::map_words(size_t first, size_t n, Word* words, bool record) {
-  const Element element = maps_->element();
-  if (header_.map == Map::kOrder) {
-    to_order(element, x_ + first * bytes_of(element), n, {header_.shift, header_.origin}, words);
-    return 0;
-  }
-  if (header_.map == Map::kGrid) return on_grid(first, n, words, record);
-  if (header_.map == Map::kLattice) {
-    if constexpr (sizeof(Word) == 4) {
-      const auto* x = reinterpret_cast<const uint16_t*>(x_) + first;
-      if (!maps_->lattice().to_words(x, n, words)) {
-        before_ = words[n - 1];
-        return 0;
-      }
-      return one_by_one(first, n, words, record, [&](size_t i, Word* word) {
-        return !maps_->lattice().to_words(x + i - first, 1, word);
-      });
-    }
-  }
+size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
+  const auto* x = reinterpret_cast<const ValueOf<Word>*>(chunk.x);
   const LogGrid& log_grid = maps_->log_grid();
-  return one_by_one(first, n, words, record, [&](size_t i, Word* word) {
-    const ValueOf<Word> x = reinterpret_cast<const ValueOf<Word>*>(x_)[i];
+  return one_by_one(chunk, words, [&](size_t i, Word* word) {
+    const double value = x[i], magnitude = std::fabs(value);
     *word = 0;
-    if (x == 0) return !std::signbit(x);
-    const double value = x, magnitude = std::fabs(value);
+    if (value == 0) return !std::signbit(value);
     if (!(magnitude >= kLeastNormal<Word> && magnitude < INFINITY)) return false;
     const int64_t found = log_grid.word(value, header_.origin);
     const double back = static_cast<ValueOf<Word>>(log_grid.value(found, header_.origin));
     *word = static_cast<Word>(found);
     return *word == found && std::fabs(value - back) <= maps_->bound() * magnitude;
   });
+}
+
+template <typename Word>
+size_t Encoder::map_chunk(const Chunk& chunk, Word* words) {
+  switch (header_.map) {
+    case Map::kOrder:
+      to_order(maps_->element(), chunk.x, chunk.n, {header_.shift, header_.origin}, words);
+      return 0;
+    case Map::kGrid:
+      return on_grid(chunk, words);
+    case Map::kLogGrid:
+      return on_log_grid(chunk, words);
+    default:
+      if constexpr (sizeof(Word) == 4) {
+        const auto* bits = reinterpret_cast<const uint16_t*>(chunk.x);
+        if (maps_->lattice().to_words(bits, chunk.n, words)) {
+          return one_by_one(chunk, words, [&](size_t i, Word* word) {
+            return !maps_->lattice().to_words(bits + i, 1, word);
+          });
+        }
+        before_ = words[chunk.n - 1];
+      }
+      return 0;
+  }
+}
+
+template <typename Word>
+size_t Encoder::map_words(size_t first, size_t n, Word* words, bool record) {
+  const Chunk chunk{x_ + first * bytes_of(maps_->element()), first, n, record};
+  if (!header_.signed_zero) return map_chunk(chunk, words);
+  return with_bits(maps_->element(), [&]<typename Signed>() {
+    using Bits = std::make_unsigned_t<Signed>;
+    const auto* bits = reinterpret_cast<const Bits*>(chunk.x);
+    Bits plain[kChunk];
+    without_signed_zeros(bits, n, plain);
+    const size_t specials =
+        map_chunk({reinterpret_cast<const std::byte*>(plain), first, n, record}, words);
+    add_signed_zeros(bits, n, words);
+    return specials;
+  });
+}
+
+// Whether -0 is so frequent in the sample that it needs a word.
+bool Encoder::many_signed_zeros() const {
+  const Element element = maps_->element();
+  const uint64_t minus_zero = uint64_t{1} << (8 * bytes_of(element) - 1);
+  size_t found = 0, looked = 0;
+  const auto look = [&](size_t first, size_t n) {
+    for (size_t i = first; i < first + n; ++i) found += bits_at(element, x_, i) == minus_zero;
+    looked += n;
+  };
+  if (starts_.empty()) look(0, n_);
+  for (const size_t start : starts_) look(start, Sample::kRun);
+  return found * kManyZeros > looked;
 }
 
 // Starts of the sample's runs. They are not at equal distances: rows of a matrix may be.
@@ -217,7 +256,8 @@ void Encoder::choose_map(const Seen& seen) {
   if (header_.map == Map::kGrid) {
     grid_ = make_grid(maps_->bound(), unit_of(seen));
     header_.step = grid_.step;
-    alone = unit_of(seen) * kCoarse < maps_->bound();
+    alone = unit_of(seen) * kCoarse < maps_->bound() &&
+            (seen.any == 0 || std::countr_zero(seen.any) < kFewNumbers);
   } else if (header_.map == Map::kLogGrid) {
     const auto* x = reinterpret_cast<const ValueOf<Word>*>(x_);
     double least = INFINITY;
@@ -228,6 +268,7 @@ void Encoder::choose_map(const Seen& seen) {
     header_.origin = std::isfinite(least) ? exponent_of(least) : 0;
   }
   if (header_.map != Map::kOrder) {
+    header_.signed_zero = many_signed_zeros();
     const Sample sample = sample_words<Word>(false, &specials);
     choice_ = choose(sample, kWordBits<Word>);
     const double share = static_cast<double>(specials) / static_cast<double>(sample.words.size());
@@ -249,10 +290,9 @@ void Encoder::choose_map(const Seen& seen) {
 // Smooth values: tries curves on some runs, and takes them if they promise fewer bits.
 template <typename Word>
 void Encoder::choose_curve() {
-  if (header_.map != Map::kGrid || n_ < kLeastForCurve) return;
+  if (header_.map != Map::kGrid || header_.signed_zero || n_ < kLeastForCurve) return;
   if (choice_.predictor != Predictor::kPrevious && choice_.predictor != Predictor::kLine) return;
-  using Value = ValueOf<Word>;
-  const Value* x = reinterpret_cast<const Value*>(x_);
+  const auto* x = reinterpret_cast<const ValueOf<Word>*>(x_);
   const size_t runs = (n_ + kCurveRun - 1) / kCurveRun;
   double positions[kCurveRun], curve[kCurveRun];
   Word words[kCurveRun];
@@ -298,8 +338,11 @@ void Encoder::write_words() {
   outliers_.clear();
   places_.clear();
   specials_.clear();
+  header_.quads = false;
+  header_.center = 0;
+  header_.listed = 0;
   const BlockSizes sizes(header_, element, n_);
-  content_.resize(sizes.planes * n_);
+  content_.resize(sizes.symbols + sizes.coded_low);
   low_.resize(sizes.low);
   auto* symbols = reinterpret_cast<uint8_t*>(content_.data());
   auto* bytes =
@@ -335,6 +378,23 @@ void Encoder::write_words() {
   }
 }
 
+// Packs the symbols at the beginning of content_.
+void Encoder::use_quads() {
+  const auto* symbols = reinterpret_cast<const uint8_t*>(content_.data());
+  const uint8_t center = center_of(symbols, n_);
+  std::vector<uint8_t> packed(quad_bytes(n_));
+  listed_.clear();
+  pack_quads(symbols, n_, center, packed.data(), listed_);
+  if (listed_.size() > UINT16_MAX) return;
+  packed.insert(packed.end(), listed_.begin(), listed_.end());
+  const auto* bytes = reinterpret_cast<const std::byte*>(packed.data());
+  content_.erase(content_.begin(), content_.begin() + static_cast<std::ptrdiff_t>(n_));
+  content_.insert(content_.begin(), bytes, bytes + packed.size());
+  header_.quads = true;
+  header_.center = center;
+  header_.listed = static_cast<uint16_t>(listed_.size());
+}
+
 template <typename Word>
 void Encoder::encode_words() {
   choose_starts();
@@ -354,6 +414,7 @@ void Encoder::encode_words() {
     choice_ = choose(sample_words<Word>(true, &specials), kWordBits<Word>);
     write_words<Word>();
   }
+  if (choice_.entropy < kLittle) use_quads();
   if (header_.predictor == Predictor::kCurve) {
     const size_t at = content_.size();
     content_.resize(at + curve_bytes(n_));

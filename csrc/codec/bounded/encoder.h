@@ -28,6 +28,8 @@ class Encoder {
   std::span<const std::byte> content() const { return {content_.data(), content_.size()}; }
   /// Estimated bits of a symbol, without regard to order: 8 is noise.
   double entropy() const { return choice_.entropy; }
+  /// Symbols are packed, four to a byte.
+  bool packed() const { return header_.quads; }
 
   /// The block, at most most_bytes(). An empty frame: content() could not be made shorter.
   std::span<const std::byte> finish(std::span<const std::byte> frame, Arena& arena);
@@ -38,14 +40,24 @@ class Encoder {
  private:
   template <typename Word>
   void encode_words();
-  /// Words of the values [first, first + n), n <= kChunk. Special values get the word before. The
-  /// number of them, and they themselves, if `record` is set, are appended to the lists.
+  /// Values [first, first + n) of the block, n <= kChunk; x: the first of them.
+  struct Chunk {
+    const std::byte* x;
+    size_t first, n;
+    bool record;  // special values are appended to the lists
+  };
+  /// Words of these values. Special values get the word before. Their number.
   template <typename Word>
   size_t map_words(size_t first, size_t n, Word* words, bool record);
   template <typename Word>
-  size_t on_grid(size_t first, size_t n, Word* words, bool record);
+  size_t map_chunk(const Chunk& chunk, Word* words);
+  template <typename Word>
+  size_t on_grid(const Chunk& chunk, Word* words);
+  template <typename Word>
+  size_t on_log_grid(const Chunk& chunk, Word* words);
   template <typename Word, typename WordOf>
-  size_t one_by_one(size_t first, size_t n, Word* words, bool record, WordOf&& word_of);
+  size_t one_by_one(const Chunk& chunk, Word* words, WordOf&& word_of);
+  bool many_signed_zeros() const;
   template <typename Word>
   Sample sample_words(bool all, size_t* specials);
   void choose_starts();
@@ -58,7 +70,7 @@ class Encoder {
   void choose_curve();
   template <typename Word>
   void write_words();
-  void add_special(size_t at);
+  void use_quads();
 
   const std::shared_ptr<const Maps> maps_;
   const std::byte* x_ = nullptr;
@@ -69,6 +81,7 @@ class Encoder {
   std::vector<size_t> starts_;  // of the sample's runs; empty: all is looked at
   int64_t before_ = 0;          // the last word
   std::vector<int32_t> nodes_;
+  std::vector<uint8_t> listed_;
   std::vector<std::byte> outliers_, places_, specials_;
   std::vector<std::byte> content_, low_;
 };
