@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import numbers
 from typing import Any
 
 import torch
 
+from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
 
 # csrc/codec/bounded/maps.h
@@ -32,6 +34,14 @@ class Bound:
             return "lossless"
         text = f"{NAMES[self.kind]}={self.asked:g}"
         return f"{text} ({self.value:g})" if self.kind == RELATIVE else text
+
+
+@functools.lru_cache(maxsize=8)
+def maps_of(element: int, bound: Bound) -> Any:
+    """What blocks share; the tables of float16 and bfloat16 take as long as a block. ValueError:
+    the type has no such bound.
+    """
+    return _C.BoundedMaps(element, bound.kind, bound.value)
 
 
 def bound_of(

@@ -8,8 +8,8 @@ import torch
 
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._bound import bound_of
-from torch_cgx.bounded._entropy import Coder
+from torch_cgx.bounded._bound import bound_of, maps_of
+from torch_cgx.bounded._entropy import coder
 from torch_cgx.bounded._memory import new_tensor
 from torch_cgx.bounded._threads import each
 
@@ -46,19 +46,19 @@ def compress(
     shape, dtype = tensor.shape, tensor.dtype
     parts = _dtypes.parts_of(tensor)
     bound = bound_of(parts, max_error, relative, pointwise)
-    maps = _C.BoundedMaps(_dtypes.ELEMENTS[parts.dtype], bound.kind, bound.value)
+    maps = maps_of(_dtypes.ELEMENTS[parts.dtype], bound)
     numel, size = parts.numel(), _C.BOUNDED_BLOCK_VALUES
     start, bytes_each = parts.data_ptr(), parts.element_size()
     count = -(-numel // size)
     arena = _C.BoundedArena(parts.nbytes + count * _MOST_BESIDE)
 
     def worker() -> Callable[[int], tuple[int, int]]:
-        encoder, coder = _C.BoundedEncoder(maps), Coder()
+        encoder, entropy = _C.BoundedEncoder(maps), coder()
 
         def work(block: int) -> tuple[int, int]:
             first = block * size
             content = encoder.encode(start + first * bytes_each, min(size, numel - first))
-            return encoder.finish(coder.compress(content, encoder.entropy, encoder.packed), arena)
+            return encoder.finish(entropy.compress(content, encoder.entropy, encoder.packed), arena)
 
         return work
 

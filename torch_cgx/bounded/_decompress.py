@@ -10,7 +10,7 @@ import torch
 
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._entropy import Coder
+from torch_cgx.bounded._entropy import coder
 from torch_cgx.bounded._memory import new_tensor
 from torch_cgx.bounded._payload import Payload, PayloadError, open_payload
 from torch_cgx.bounded._threads import each
@@ -108,7 +108,7 @@ def decode_into(opened: Payload, first: int, last: int, parts: torch.Tensor) -> 
     maps = opened.maps()
 
     def worker() -> Callable[[int], None]:
-        decoder, coder = _C.BoundedDecoder(maps), Coder()
+        decoder, entropy = _C.BoundedDecoder(maps), coder()
         whole = torch.empty(0, dtype=torch.uint8)  # of a block that is wanted in part
 
         def work(number: int) -> None:
@@ -118,7 +118,7 @@ def decode_into(opened: Payload, first: int, last: int, parts: torch.Tensor) -> 
             try:
                 part = decoder.open(opened.block(block), n)
                 frame = part.frame
-                content = coder.decompress(frame, part.content_bytes) if frame else b""
+                content = entropy.decompress(frame, part.content_bytes) if frame else b""
                 begin, end = block * size, block * size + n
                 if first <= begin and end <= last:
                     decoder.decode(part, content, start + (begin - first) * bytes_each)

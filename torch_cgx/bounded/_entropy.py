@@ -1,10 +1,8 @@
-"""The entropy stage: frames of the package zstandard.
-
-Compressors are not thread-safe: a `Coder` belongs to one thread.
-"""
+"""The entropy stage: frames of the package zstandard."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 _zstd: Any = None
@@ -35,6 +33,8 @@ def library() -> Any:
 
 
 class Coder:
+    """Use `coder()`."""
+
     def __init__(self) -> None:
         zstd = library()
         plain = {"write_content_size": False}
@@ -79,3 +79,15 @@ class Coder:
         if len(content) != size:
             raise ValueError(f"the frame holds {len(content)} bytes, expected {size}")
         return content
+
+
+_local = threading.local()
+
+
+def coder() -> Coder:
+    """This thread's. Its parts are not thread-safe, and making them takes longer than a small tensor."""
+    library()
+    if not hasattr(_local, "coder"):
+        _local.coder = Coder()
+    found: Coder = _local.coder
+    return found

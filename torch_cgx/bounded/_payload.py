@@ -10,7 +10,7 @@ import torch
 
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._bound import Bound
+from torch_cgx.bounded._bound import Bound, maps_of
 
 
 class PayloadError(ValueError):
@@ -42,7 +42,7 @@ class Payload:
 
     def maps(self) -> Any:
         try:
-            return _C.BoundedMaps(self.element, self.bound.kind, self.bound.value)
+            return maps_of(self.element, self.bound)
         except ValueError as error:
             raise PayloadError(str(error)) from None
 

@@ -128,11 +128,12 @@ void Decoder::from_words(const OpenBlock& block, const Word* words, const int32_
       break;
     default: {
       const LogGrid& log_grid = maps_->log_grid();
+      const int64_t origin = block.header.origin, most = log_grid.most(origin);
       for (size_t i = 0; i < n; ++i) {
-        if (!log_grid.holds(words[i], block.header.origin)) {
+        if (words[i] < -most || words[i] > most) {
           throw PayloadError(str_of("a word is ", words[i], ", which stands for no number"));
         }
-        put(i, static_cast<Value>(log_grid.value(words[i], block.header.origin)));
+        put(i, static_cast<Value>(log_grid.value(words[i], origin)));
       }
     }
   }

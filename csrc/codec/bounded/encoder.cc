@@ -110,10 +110,10 @@ size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
     *word = 0;
     if (value == 0) return !std::signbit(value);
     if (!(magnitude >= kLeastNormal<Word> && magnitude < INFINITY)) return false;
-    const int64_t found = log_grid.word(value, header_.origin);
-    const double back = static_cast<ValueOf<Word>>(log_grid.value(found, header_.origin));
-    *word = static_cast<Word>(found);
-    return *word == found && std::fabs(value - back) <= maps_->bound() * magnitude;
+    const LogGrid::Place place = log_grid.place(value, header_.origin);
+    const double back = static_cast<ValueOf<Word>>(place.value);
+    *word = static_cast<Word>(place.word);
+    return *word == place.word && std::fabs(value - back) <= maps_->bound() * magnitude;
   });
 }
 

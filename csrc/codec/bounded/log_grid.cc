@@ -1,5 +1,6 @@
 #include "codec/bounded/log_grid.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -7,7 +8,7 @@ namespace cgx::bounded {
 namespace {
 
 constexpr int64_t kMostCodes = int64_t{1} << 40;
-constexpr int64_t kLeastExponent = -1022, kGreatestExponent = 1023;
+constexpr int64_t kGreatestExponent = 1023;
 constexpr uint64_t kOne = 0x3ff0000000000000;
 constexpr uint64_t kMantissa = 0x000fffffffffffff;
 
@@ -33,16 +34,31 @@ LogGrid::LogGrid(double pointwise) {
       inverse_ = 1 / codes;
     }
   }
+  for (int part = 0; part < kParts; ++part) {
+    // One part earlier: what rounding may move is found by going on from there.
+    const double first = static_cast<double>(codes_) * std::max(part - 1, 0) / kParts;
+    uint8_t s = 0;
+    while (s + 1 < (1 << bits_) && static_cast<double>(segments_[s + 1u].first) <= first) ++s;
+    segment_of_[static_cast<size_t>(part)] = s;
+  }
 }
 
-int64_t LogGrid::word(double x, int64_t origin) const {
+LogGrid::Place LogGrid::place(double x, int64_t origin) const {
   const double mantissa = bits_double((double_bits(x) & kMantissa) | kOne);
   const auto s = static_cast<size_t>((mantissa - 1) * (1 << bits_));
   const Segment& segment = segments_[s];
-  int64_t part = static_cast<int64_t>((mantissa - segment.begin) * segment.inverse);
+  auto part = static_cast<int64_t>((mantissa - segment.begin) * segment.inverse);
   if (part >= segment.count) part = segment.count - 1;
-  const int64_t word = (exponent_of(x) - origin) * codes_ + segment.first + part + 1;
-  return x < 0 ? -word : word;
+  const int64_t exponent = exponent_of(x);
+  const int64_t word = (exponent - origin) * codes_ + segment.first + part + 1;
+  const double magnitude = magnitude_of(segment, part, exponent);
+  return x < 0 ? Place{-word, -magnitude} : Place{word, magnitude};
+}
+
+// Mantissas are below 2 and exponents those of normal numbers: the product is exact.
+double LogGrid::magnitude_of(const Segment& segment, int64_t part, int64_t exponent) {
+  return (segment.begin + (static_cast<double>(part) + 0.5) * segment.width) *
+         bits_double(static_cast<uint64_t>(exponent + 1023) << 52);
 }
 
 double LogGrid::value(int64_t word, int64_t origin) const {
@@ -53,23 +69,14 @@ double LogGrid::value(int64_t word, int64_t origin) const {
   binade -= binade * codes_ > code ? 1 : 0;
   binade += (binade + 1) * codes_ <= code ? 1 : 0;
   const int64_t within = code - binade * codes_;
-  size_t s = 0;
+  size_t s = segment_of_[static_cast<size_t>(static_cast<double>(within) * inverse_ * kParts)];
   while (s + 1 < (size_t{1} << bits_) && segments_[s + 1].first <= within) ++s;
-  const Segment& segment = segments_[s];
-  const double mantissa =
-      segment.begin + (static_cast<double>(within - segment.first) + 0.5) * segment.width;
-  // Mantissas are below 2 and exponents those of normal numbers: the product is exact.
-  const double magnitude =
-      mantissa * bits_double(static_cast<uint64_t>(binade + origin + 1023) << 52);
+  const double magnitude = magnitude_of(segments_[s], within - segments_[s].first, binade + origin);
   return word < 0 ? -magnitude : magnitude;
 }
 
-bool LogGrid::holds(int64_t word, int64_t origin) const {
-  if (word == 0) return true;
-  if (word == INT64_MIN) return false;
-  const int64_t binade = ((word < 0 ? -word : word) - 1) / codes_;
-  return origin >= kLeastExponent && origin <= kGreatestExponent &&
-         binade <= kGreatestExponent - origin;
+int64_t LogGrid::most(int64_t origin) const {
+  return (kGreatestExponent - origin + 1) * codes_;  // below 2^11 2^40
 }
 
 }  // namespace cgx::bounded

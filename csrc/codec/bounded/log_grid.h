@@ -25,23 +25,32 @@ class LogGrid {
   /// Codes of a binade; 0: too many for a word.
   int64_t codes() const { return codes_; }
 
-  /// The word of a normal float64: 1 and more, negative for negative values. Exponents
-  /// below `origin` make words of the wrong sign, which give other values: the caller compares.
-  int64_t word(double x, int64_t origin) const;
+  /// The word of a normal float64, 1 and more, negative for negative values; and what value() makes
+  /// of it. Exponents are not below `origin`.
+  struct Place {
+    int64_t word;
+    double value;
+  };
+  Place place(double x, int64_t origin) const;
   double value(int64_t word, int64_t origin) const;
 
-  /// True: a word that word() can give has this number.
-  bool holds(int64_t word, int64_t origin) const;
+  /// The greatest word, by its magnitude, that stands for a number.
+  int64_t most(int64_t origin) const;
 
  private:
   struct Segment {
     double begin, inverse, width;  // of a part: width, and its inverse
     int64_t first, count;          // codes
   };
+  static double magnitude_of(const Segment& segment, int64_t part, int64_t exponent);
+
   int bits_ = 0;  // segments = 2^bits
   int64_t codes_ = 0;
   double inverse_ = 0;  // 1 / codes_
   std::array<Segment, kMostSegments> segments_{};
+  // By parts of a binade's codes: the segment of the first of them.
+  static constexpr int kParts = 256;
+  std::array<uint8_t, kParts> segment_of_{};
 };
 
 /// The exponent of a normal float64.
