@@ -85,7 +85,7 @@ _local = threading.local()
 
 
 def coder() -> Coder:
-    """This thread's. Its parts are not thread-safe, and making them takes longer than a small tensor."""
+    """This thread's: its parts are not thread-safe, and take longer to make than a small tensor."""
     library()
     if not hasattr(_local, "coder"):
         _local.coder = Coder()
