@@ -97,6 +97,7 @@ _ALL = (
     Part("fsdp", "training.fsdp", "FSDP2 with compressed gradients and weights", "fsdp"),
     Part("monitor", "training.monitor", "what watching a training costs", "monitor"),
     Part("diloco", "training.diloco", "DiLoCo over slow links, against DDP", "diloco"),
+    Part("joining", "training.joining", "a model to a joining worker", "joining"),
     Part("overlap", "overlap", "a picture of encode, transfer and decode", "overlap"),
 )
 PARTS = {part.name: part for part in _ALL}

@@ -16,6 +16,9 @@ namespace cgx::native {
 
 /// The payload of a codec: any bytes decode without touching others, alike on every SIMD level.
 void fuzz_decode(const uint8_t* data, size_t size);
+/// Payloads of the error-bounded compressor: any bytes are values or an error, alike on every SIMD
+/// level; any values come back as the bound promises.
+void fuzz_bounded(const uint8_t* data, size_t size);
 /// The header of a message.
 void fuzz_header(const uint8_t* data, size_t size);
 /// The plan builder: every value in exactly one message, borders on bucket borders, sizes in

@@ -14,9 +14,10 @@ struct Target {
   const char* name;
   void (*run)(const uint8_t*, size_t);
 };
-constexpr Target kTargets[] = {
-    {"bdi", fuzz_bdi},   {"decode", fuzz_decode}, {"engine", fuzz_engine}, {"header", fuzz_header},
-    {"plan", fuzz_plan}, {"relay", fuzz_relay},   {"slots", fuzz_slots}};
+constexpr Target kTargets[] = {{"bdi", fuzz_bdi},       {"bounded", fuzz_bounded},
+                               {"decode", fuzz_decode}, {"engine", fuzz_engine},
+                               {"header", fuzz_header}, {"plan", fuzz_plan},
+                               {"relay", fuzz_relay},   {"slots", fuzz_slots}};
 
 }  // namespace
 

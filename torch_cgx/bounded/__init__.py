@@ -11,9 +11,21 @@ docs/bounded_format.md the bytes. The entropy stage is the package zstandard: `p
 "torch_cgx[bounded]"`.
 """
 
+from torch_cgx.bounded._broadcast import broadcast
 from torch_cgx.bounded._compress import compress
 from torch_cgx.bounded._decompress import decompress
+from torch_cgx.bounded._files import load, save
 from torch_cgx.bounded._info import BlockInfo, Info, info
 from torch_cgx.bounded._payload import PayloadError
 
-__all__ = ["BlockInfo", "Info", "PayloadError", "compress", "decompress", "info"]
+__all__ = [
+    "BlockInfo",
+    "Info",
+    "PayloadError",
+    "broadcast",
+    "compress",
+    "decompress",
+    "info",
+    "load",
+    "save",
+]

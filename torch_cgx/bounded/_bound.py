@@ -90,7 +90,10 @@ def _number(key: str, value: Any) -> float:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{key} is {value!r}, expected a number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not (math.isfinite(number) and number >= 0):
         raise ValueError(f"{key} is {number}, allowed: finite numbers >= 0 (0 is lossless)")
     return number

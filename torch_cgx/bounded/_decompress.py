@@ -101,11 +101,11 @@ def _target(out: torch.Tensor | None, opened: Payload, shape: tuple[int, ...]) -
 
 def decode_into(opened: Payload, first: int, last: int, parts: torch.Tensor) -> None:
     """Writes the values [first, last) to a contiguous CPU tensor. PayloadError: as `decompress`."""
+    maps = opened.maps()
     if first >= last:
         return
     size, bytes_each = _C.BOUNDED_BLOCK_VALUES, parts.element_size()
     lowest, start = first // size, parts.data_ptr()
-    maps = opened.maps()
 
     def worker() -> Callable[[int], None]:
         decoder, entropy = _C.BoundedDecoder(maps), coder()

@@ -27,6 +27,7 @@ PARTS: dict[torch.dtype, torch.dtype] = {
     torch.complex128: torch.float64,
 }
 COMPLEX = {part: dtype for dtype, part in PARTS.items()}
+MOST_DIMS = 64  # csrc/codec/bounded/container.h
 
 
 def name(dtype: torch.dtype) -> str:
@@ -49,11 +50,18 @@ def check(tensor: torch.Tensor) -> None:
         raise ValueError(
             f"a {kind} tensor has no payload: compress its indices and values, or tensor.to_dense()"
         )
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise ValueError(
+            f"a {type(tensor).__name__} has no payload, as it is made of other tensors: compress "
+            "those (of a DTensor to_local() or full_tensor())"
+        )
     if tensor.is_meta:
         raise ValueError("a tensor on the device meta has no values to compress")
     if tensor.dtype not in ELEMENTS and tensor.dtype not in PARTS:
         allowed = ", ".join(name(dtype) for dtype in (*ELEMENTS, *PARTS))
         raise ValueError(f"dtype is {name(tensor.dtype)}, allowed: {allowed}")
+    if tensor.dim() > MOST_DIMS:
+        raise ValueError(f"the tensor has {tensor.dim()} dimensions, allowed: 0 to {MOST_DIMS}")
 
 
 def parts_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -62,6 +70,9 @@ def parts_of(tensor: torch.Tensor) -> torch.Tensor:
     if plain.dtype in PARTS:
         plain = torch.view_as_real(plain)
     plain = plain.contiguous()
+    if plain.dtype == torch.bool:
+        # Views of other bytes may hold what counts as true and is not 1.
+        plain = plain.view(torch.uint8) != 0
     if plain.data_ptr() % plain.element_size() != 0:
         plain = plain.clone()
     return plain

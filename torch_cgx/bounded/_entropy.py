@@ -15,6 +15,8 @@ _PROBE = 8192
 _CLEARLY = 0.98
 # Packed symbols (csrc/codec/bounded/quads.h): regular from this entropy of a symbol down.
 _REGULAR = 1.0
+# The content of a block is shorter. A frame may ask its reader for this much memory beside it.
+_WINDOW = 1 << 21
 
 
 def library() -> Any:
@@ -45,7 +47,7 @@ class Coder:
                 1, window_log=17, hash_log=10, min_match=7, **plain
             )
         )
-        self._decompressor = zstd.ZstdDecompressor()
+        self._decompressor = zstd.ZstdDecompressor(max_window_size=_WINDOW)
         self._zstd = zstd
 
     def compress(self, content: memoryview, entropy: float, packed: bool) -> bytes:

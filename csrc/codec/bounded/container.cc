@@ -1,5 +1,6 @@
 #include "codec/bounded/container.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -109,20 +110,17 @@ OpenContainer OpenContainer::read(std::span<const std::byte> payload) {
   header.bound = get<double>(in + 24);
   const size_t table = Container::kFixedBytes + 8 * dims;
   if (payload.size() < table) throw PayloadError("the payload is cut: its shape is not complete");
-  uint64_t values = header.complex ? 2 : 1;
+  // A tensor's size in bytes fits 63 bits, and so do its strides, even if it is empty.
+  int64_t values = header.complex ? 2 : 1;
   bool fits = true, empty = false;
   for (size_t i = 0; i < dims; ++i) {
     const uint64_t dim = get<uint64_t>(in + Container::kFixedBytes + 8 * i);
     header.shape.push_back(dim);
-    fits = fits && dim <= uint64_t{INT64_MAX};
     empty = empty || dim == 0;
+    fits = fits && !__builtin_mul_overflow(values, std::max<uint64_t>(dim, 1), &values);
   }
-  // A tensor's size in bytes fits 63 bits.
-  for (const uint64_t dim : header.shape) {
-    if (!fits || empty) break;
-    fits = !__builtin_mul_overflow(values, dim, &values) && values <= uint64_t{INT64_MAX} / 16;
-  }
-  if (!fits) throw PayloadError("the payload's shape has more values than a tensor can have");
+  if (!fits || (!empty && values > INT64_MAX / 16))
+    throw PayloadError("the payload's shape has more values than a tensor can have");
   const uint64_t blocks = header.blocks();
   if (blocks > (payload.size() - table) / 4) {
     throw PayloadError(str_of("the payload is cut: it has ", payload.size(),

@@ -170,15 +170,14 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   const std::byte* const outliers_end = at + sizes.outliers;
   const std::byte* const places = outliers_end;
   const std::byte* const specials = places + header.specials * size_t{2};
+  const Low<const uint8_t> lows{header.width, low_bytes, count, low_bits, sizes.bit_stride};
   const auto& loops = word_loops<Word>();
   const Word base = static_cast<Word>(header.base);
   Word words[kChunk];
   Word last = 0, last_step = 0;
   for (size_t first = 0; first < count; first += kChunk) {
     const size_t n = std::min(kChunk, count - first);
-    const Low<const uint8_t> lows{header.width, low_bytes + first, count, low_bits + first / 8,
-                                  sizes.bit_stride};
-    loops.join(symbols + first, n, base, lows, words);
+    loops.join(symbols + first, n, base, lows.after(first), words);
     if (header.outliers > 0) {
       for (size_t i = 0; i < n; ++i) {
         if (symbols[first + i] != kOutlier) continue;

@@ -106,10 +106,12 @@ size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
   const auto* x = reinterpret_cast<const ValueOf<Word>*>(chunk.x);
   const LogGrid& log_grid = maps_->log_grid();
   return one_by_one(chunk, words, [&](size_t i, Word* word) {
-    const double value = x[i], magnitude = std::fabs(value);
+    // By bits: a thread may flush subnormal numbers.
+    const uint64_t bits = bits_at(maps_->element(), chunk.x, i);
     *word = 0;
-    if (value == 0) return !std::signbit(value);
-    if (!(magnitude >= kLeastNormal<Word> && magnitude < INFINITY)) return false;
+    if (bits == 0) return true;
+    if (is_special(maps_->element(), bits)) return false;
+    const double value = x[i], magnitude = std::fabs(value);
     const LogGrid::Place place = log_grid.place(value, header_.origin);
     const double back = static_cast<ValueOf<Word>>(place.value);
     *word = static_cast<Word>(place.word);
@@ -348,6 +350,7 @@ void Encoder::write_words() {
   auto* bytes =
       header_.low == LowBits::kCoded ? symbols + n_ : reinterpret_cast<uint8_t*>(low_.data());
   auto* bits = reinterpret_cast<uint8_t*>(low_.data()) + sizes.low_bytes * n_;
+  const Low<uint8_t> lows{header_.width, bytes, n_, bits, sizes.bit_stride};
   const auto& loops = word_loops<Word>();
   const Word base = static_cast<Word>(header_.base);
   Word words[kChunk], steps[kChunk], bends[kChunk];
@@ -367,8 +370,7 @@ void Encoder::write_words() {
         residuals = bends;
       }
     }
-    const Low<uint8_t> low{header_.width, bytes + first, n_, bits + first / 8, sizes.bit_stride};
-    if (loops.split(residuals, n, base, low, symbols + first)) {
+    if (loops.split(residuals, n, base, lows.after(first), symbols + first)) {
       for (size_t i = 0; i < n; ++i) {
         if (symbols[first + i] != kOutlier) continue;
         append(outliers_, residuals[i]);

@@ -22,7 +22,8 @@ struct Seen {
 };
 
 /// Low bits of a chunk of a block: whole bytes first, each in a plane of its own, then planes of
-/// bits. `bytes` and `bits` point to the chunk's place in the block's first plane of each kind.
+/// bits. `bytes` and `bits` point to the chunk's place in the block's first plane of each kind; to
+/// nowhere, if there is none.
 template <typename Byte>
 struct Low {
   int width;  // bits that a residual leaves here: 8 * whole + the rest
@@ -30,6 +31,12 @@ struct Low {
   size_t byte_stride;  // from a plane to the next
   Byte* bits;
   size_t bit_stride;
+
+  /// Of the chunk that begins `values` later.
+  Low after(size_t values) const {
+    return {width, width >= 8 ? bytes + values : nullptr, byte_stride,
+            width % 8 != 0 ? bits + values / 8 : nullptr, bit_stride};
+  }
 };
 
 /// n is at most kChunk. `Word` is int32_t (of float) or int64_t (of double); all of its arithmetic

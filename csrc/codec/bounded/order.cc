@@ -90,7 +90,9 @@ void put_bits(Element element, std::byte* x, size_t i, uint64_t bits) {
 
 int64_t last_origin(Element element, int shift) {
   if (!is_floating(element)) return 0;
-  return static_cast<int64_t>((layout_of(element).sign - 1) >> shift) - 1;
+  // The bits of 0 and -0 alone leave no magnitude behind, and nothing to rotate.
+  const auto top = static_cast<int64_t>((layout_of(element).sign - 1) >> shift);
+  return std::max<int64_t>(top - 1, 0);
 }
 
 int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {

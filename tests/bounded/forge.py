@@ -1,0 +1,59 @@
+"""Payloads with other bytes, and the checksums that a reader expects (docs/bounded_format.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+
+import torch
+
+from tests import _machinery
+
+FIXED = 32
+
+
+def crc(data: bytes) -> bytes:
+    return struct.pack("<I", _machinery.crc32c(data))
+
+
+def sealed(block: bytes) -> bytes:
+    """A block's bytes with their checksum."""
+    return block + crc(block)
+
+
+@dataclasses.dataclass
+class Parts:
+    """A payload in pieces, to be put together again. fixed: the header without the shape."""
+
+    fixed: bytearray
+    shape: list[int]
+    blocks: list[bytes]
+    table: list[int] | None = None  # other lengths than the blocks'
+
+    def set(self, at: int, layout: str, value: float) -> Parts:
+        struct.pack_into("<" + layout, self.fixed, at, value)
+        return self
+
+    def payload(self) -> bytes:
+        lengths = [len(block) for block in self.blocks] if self.table is None else self.table
+        rest = struct.pack(f"<{len(self.shape)}Q{len(lengths)}I", *self.shape, *lengths)
+        self.fixed[7] = len(self.shape)
+        self.fixed[8:12] = crc(bytes(self.fixed[:8] + self.fixed[12:]) + rest)
+        return bytes(self.fixed) + rest + b"".join(self.blocks)
+
+
+def taken_apart(payload: torch.Tensor) -> Parts:
+    data = payload.numpy().tobytes()
+    dims = data[7]
+    shape = list(struct.unpack_from(f"<{dims}Q", data, FIXED))
+    values = 2 if data[5] >= 64 else 1
+    for dim in shape:
+        values *= dim
+    count = -(-values // 65536)
+    lengths = struct.unpack_from(f"<{count}I", data, FIXED + 8 * dims)
+    at, blocks = FIXED + 8 * dims + 4 * count, []
+    for length in lengths:
+        blocks.append(data[at : at + length])
+        at += length
+    assert at == len(data)
+    return Parts(bytearray(data[:FIXED]), shape, blocks)

@@ -1,0 +1,484 @@
+"""bounded.save and bounded.load: what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import os
+import signal
+import stat
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.distributed import run_ranks
+from torch_cgx import bounded
+from torch_cgx.bounded import PayloadError, _files
+
+HEADER = struct.Struct("<4sB3sQQ")
+
+
+def gaussian(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def error(x: torch.Tensor, y: torch.Tensor) -> float:
+    """The greatest difference, by NumPy in float64."""
+    assert x.dtype == y.dtype and x.shape == y.shape
+    a, b = (t.detach().to(torch.float64).numpy() for t in (x, y))
+    return float(np.abs(a - b).max(initial=0.0))
+
+
+def same(x: Any, y: Any) -> bool:
+    """Equal in every type, order and bit."""
+    if type(x) is not type(y):
+        return False
+    if isinstance(x, torch.Tensor):
+        return x.dtype == y.dtype and x.shape == y.shape and torch.equal(x, y)
+    if isinstance(x, dict):
+        pairs = zip(x.items(), y.items(), strict=True)
+        return len(x) == len(y) and all(same(a, b) and same(v, w) for (a, v), (b, w) in pairs)
+    if isinstance(x, list | tuple):
+        return len(x) == len(y) and all(map(same, x, y))
+    return bool(x == y or (x != x and y != y))
+
+
+def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Linear(30, 5))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(16, 40)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def test_a_training_comes_back_within_the_bound(tmp_path):
+    model, optimizer = trained()
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "schedule": schedule.state_dict(),
+        "random": torch.get_rng_state(),
+        "step": 3,
+    }
+    bounded.save(state, tmp_path / "a", max_error=1e-3, overrides={r"\.1\.": 0})
+    back = bounded.load(tmp_path / "a")
+    assert list(back) == list(state)
+    for name, x in state["model"].items():
+        y = back["model"][name]
+        if name.startswith("1."):  # "model.1.weight"
+            assert torch.equal(x, y), name
+        else:
+            assert (x.numel() > 100) <= (0 < error(x, y)) and error(x, y) <= 1e-3, name
+    assert back["model"]._metadata == state["model"]._metadata
+    for number, moments in state["optimizer"]["state"].items():
+        for name, x in moments.items():
+            assert error(x, back["optimizer"]["state"][number][name]) <= 1e-3
+    for part in ("schedule", "random", "step"):
+        assert same(state[part], back[part])
+    assert same(state["optimizer"]["param_groups"], back["optimizer"]["param_groups"])
+    other, others = trained()
+    other.load_state_dict(back["model"])
+    others.load_state_dict(back["optimizer"])
+    assert torch.equal(other[1].weight, model[1].weight)
+
+
+def test_every_kind_of_leaf_and_key_comes_back(tmp_path):
+    state = collections.OrderedDict(
+        {
+            "numbers": [0, -1, 2**100, True, 0.1, -0.0, 1e-320, math.inf, -math.inf, math.nan],
+            "text": ["", "naïve \ud800 \0", "{}", None],
+            "bytes": b"\x00\xff" * 3,
+            "tuple": ((), (1, [2, (3,)]), {}),
+            7: {True: "bool", -3: "int", 2.5: "float", None: "none", b"k": "bytes", (1, "a"): "t"},
+            "": [collections.OrderedDict()],
+            "whole": [
+                torch.arange(-3, 4, dtype=d)
+                for d in (torch.int8, torch.int16, torch.int32, torch.int64)
+            ],
+            "flags": torch.tensor([True, False]),
+            "unsigned": torch.arange(5).to(torch.uint16),
+            "empty": torch.empty(0, 3),
+            "scalar": torch.tensor(2.0),
+            "eighth": torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).view(4, 64),
+        }
+    )
+    bounded.save(state, tmp_path / "a", max_error=0)
+    back = bounded.load(tmp_path / "a")
+    assert math.copysign(1, back["numbers"][5]) == -1
+    for one in (state, back):  # torch has no equal() of these
+        one["eighth"] = one["eighth"].view(torch.uint8)
+    assert same(state, back)
+
+
+@pytest.mark.parametrize("value", [torch.tensor([1.5]), [1], 3, None, "x", {}])
+def test_any_part_can_be_the_root(tmp_path, value):
+    bounded.save(value, tmp_path / "a", max_error=0)
+    assert same(bounded.load(tmp_path / "a"), value)
+
+
+def test_numbers_of_numpy_become_pythons(tmp_path):
+    state = {"a": np.float64(0.1), "b": np.int32(3), "c": np.bool_(True), "d": np.float32(0.5)}
+    bounded.save(state, tmp_path / "a", max_error=0)
+    assert same(bounded.load(tmp_path / "a"), {"a": 0.1, "b": 3, "c": True, "d": 0.5})
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.complex64])
+def test_views_of_any_dtype(tmp_path, dtype):
+    x = gaussian(40, 30, dtype=torch.float64).to(dtype)
+    state = {"turned": x.t(), "part": x[3:20:2, 5:], "wide": x[:1].expand(5, 30), "row": x[0]}
+    if dtype.is_complex:
+        state["conjugate"] = x.conj()
+    bounded.save(state, tmp_path / "a", max_error=0.01)
+    for name, y in bounded.load(tmp_path / "a").items():
+        whole, found = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+                        for t in (state[name], y))  # fmt: skip
+        assert y.is_contiguous() and error(whole, found) <= 0.01, name
+
+
+# ---- bounds
+
+
+def test_the_last_override_that_is_found_wins(tmp_path):
+    state = {"a.weight": gaussian(500), "a.norm": gaussian(500), "b": {"norm": 5 * gaussian(500)}}
+    overrides = {r"norm": 0, r"^b\.norm$": {"pointwise": 0.01}, r"weight": 0.5}
+    bounded.save(state, tmp_path / "a", max_error=1e-4, overrides=overrides)
+    back = bounded.load(tmp_path / "a")
+    assert 0.1 < error(state["a.weight"], back["a.weight"]) <= 0.5
+    assert torch.equal(state["a.norm"], back["a.norm"])
+    x, y = (one["b"]["norm"].double().numpy() for one in (state, back))
+    assert 1e-4 < np.abs(x - y).max() and np.all(np.abs(x - y) <= 0.01 * np.abs(x))
+
+
+def test_relative_is_of_each_tensors_range(tmp_path):
+    state = [gaussian(1000), 1000 * gaussian(1000)]
+    bounded.save(state, tmp_path / "a", relative=1e-3, overrides={r"1": 1e-2})
+    back = bounded.load(tmp_path / "a")
+    for x, y, bound in zip(state, back, (1e-3, 1e-2), strict=True):
+        span = float(x.double().max() - x.double().min())
+        assert 0.5 * bound * span < error(x, y) <= bound * span
+
+
+def test_an_override_that_is_found_nowhere_is_a_warning(tmp_path):
+    with pytest.warns(UserWarning, match=r"overrides\['nrom'\].*max_error=0.*a, b.norm") as caught:
+        state = {"a": gaussian(3), "b": {"norm": gaussian(3)}}
+        bounded.save(state, tmp_path / "a", max_error=1e-4, overrides={r"nrom": 0})
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({}, ValueError, "a bound is missing"),
+        ({"max_error": 1e-4, "relative": 1e-4}, ValueError, "the bound is.*allowed: one of"),
+        ({"max_error": -1.0}, ValueError, "max_error is -1"),
+        ({"max_error": math.nan}, ValueError, "max_error is nan"),
+        ({"pointwise": 1.5}, ValueError, "pointwise is 1.5"),
+        ({"max_error": "x"}, TypeError, "max_error is 'x'"),
+        (
+            {"max_error": 1, "overrides": {"a": -2}},
+            ValueError,
+            r"overrides\['a'\]: max_error is -2",
+        ),
+        ({"max_error": 1, "overrides": {"a": {"abs": 2}}}, ValueError, "'abs'.*allowed"),
+        ({"max_error": 1, "overrides": {"a": {}}}, ValueError, r"overrides\['a'\] is {}"),
+        ({"max_error": 1, "overrides": {"(": 0}}, ValueError, r"overrides\['\('\].*regular"),
+        ({"max_error": 1, "overrides": {3: 0}}, TypeError, r"overrides\[3\].*regular"),
+        ({"max_error": 1, "overrides": [("a", 0)]}, TypeError, "expected a dict"),
+    ],
+)
+def test_bad_bounds_are_named(tmp_path, arguments, kind, words):
+    with pytest.raises(kind, match=words):
+        bounded.save({"a": gaussian(3)}, tmp_path / "a", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- tied tensors
+
+
+def test_tied_tensors_are_stored_once_and_come_back_tied(tmp_path):
+    x = gaussian(20_000)
+    state = {"embedding": x, "head": nn.Parameter(x), "copy": x.clone(), "empty": [x[:0], x[:0]]}
+    bounded.save(state, tmp_path / "a", max_error=0)
+    back = bounded.load(tmp_path / "a")
+    assert back["embedding"] is back["head"] and back["copy"] is not back["head"]
+    assert torch.equal(back["copy"], x) and back["empty"][0] is not back["empty"][1]
+    alone = tmp_path / "alone"
+    bounded.save(x, alone, max_error=0)
+    assert (tmp_path / "a").stat().st_size < 2.2 * alone.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bound"),
+    [({"head": 1e-3}, 1e-3), ({"head": 0}, 0), ({"embedding": {"relative": 1e-3}}, 0)],
+    ids=["the smaller", "lossless", "of two kinds"],
+)
+def test_a_tied_tensor_is_within_the_bounds_of_all_its_names(tmp_path, overrides, bound):
+    x = gaussian(500)
+    bounded.save({"embedding": x, "head": x}, tmp_path / "a", max_error=0.1, overrides=overrides)
+    back = bounded.load(tmp_path / "a")
+    assert error(x, back["head"]) <= bound and back["embedding"] is back["head"]
+
+
+# ---- parts
+
+
+def test_parts_are_loaded_by_name(tmp_path, monkeypatch):
+    state = {"model": {"0.weight": gaussian(50), "n": torch.arange(4)}, "list": [1, (2, 3)]}
+    state["optimizer"] = {"state": {0: {"step": torch.tensor(3.0)}, 1: {}}}
+    bounded.save(state, tmp_path / "a", max_error=0)
+    read = []
+    whole = _files._read
+    monkeypatch.setattr(_files, "_read", lambda *a: read.append(a[1:]) or whole(*a))
+    keys = ["model.0.weight", "list.1.1", "optimizer.state", "list"]
+    parts = bounded.load(tmp_path / "a", keys=keys)
+    assert list(parts) == keys and len(read) == 3  # the index, two of three tensors
+    assert same(parts["model.0.weight"], state["model"]["0.weight"])
+    assert same([parts[key] for key in keys[1:]], [3, state["optimizer"]["state"], state["list"]])
+    assert same(bounded.load(tmp_path / "a", keys="list"), {"list": state["list"]})
+    assert bounded.load(tmp_path / "a", device="meta", keys=["model.n"])["model.n"].is_meta
+
+
+def test_a_missing_key_names_those_that_are_there(tmp_path):
+    bounded.save({"model": {"weight": gaussian(3)}, "step": 1}, tmp_path / "a", max_error=0)
+    with pytest.raises(ValueError, match=r"/a has no key 'bias'; .* model, model.weight, step$"):
+        bounded.load(tmp_path / "a", keys=["model", "bias"])
+    bounded.save({"a.b": 1, "a": {"b": 2}}, tmp_path / "b", max_error=0)
+    assert bounded.load(tmp_path / "b", keys=["a"]) == {"a": {"b": 2}}
+    with pytest.raises(ValueError, match=r"/b has 2 parts named 'a.b'"):
+        bounded.load(tmp_path / "b", keys=["a.b"])
+
+
+# ---- what has no place in a file
+
+
+class Number(int):
+    pass
+
+
+LOOP: dict[str, Any] = {}
+LOOP["self"] = {"again": LOOP}
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "words"),
+    [
+        ({"a": [1, {"b": object()}]}, TypeError, r"a\.1\.b is a builtins.object; allowed: tensors"),
+        (nn.Linear(2, 2), TypeError, "the state dict is a torch.nn.modules.linear.Linear"),
+        ({"a": Number(3)}, TypeError, "a is a .*Number"),
+        ({"a": torch.Size([3])}, TypeError, "a is a torch.Size"),
+        ({"a": collections.defaultdict(int)}, TypeError, "a is a collections.defaultdict"),
+        ({"a": np.zeros(3)}, TypeError, "a is a numpy.ndarray"),
+        ({"a": {torch.float32: 1}}, TypeError, "a has a key of type dtype"),
+        ({"a": {(1, object()): 1}}, TypeError, r"a\.\(key\)\.1 is a builtins.object"),
+        (LOOP, ValueError, "contains itself"),
+        ({"a": torch.eye(3).to_sparse()}, ValueError, "^a: a sparse_coo tensor"),
+        ({"a": [torch.zeros(3, device="meta")]}, ValueError, r"^a\.0: .* meta"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(tmp_path, state, kind, words):
+    with pytest.raises(kind, match=words):
+        bounded.save(state, tmp_path / "a", max_error=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_while_a_tensor_is_compressed_has_its_name(tmp_path):
+    wide = torch.tensor([-1.7e308, 1.7e308], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"^model\.wide: relative is"):
+        bounded.save({"model": {"wide": wide}}, tmp_path / "a", relative=2.0)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- interrupted
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    bounded.save({"a": 1}, tmp_path / "a", max_error=0)
+    before = (tmp_path / "a").read_bytes()
+    whole, calls = _files.payload_of, []
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(*arguments)
+
+    monkeypatch.setattr(_files, "payload_of", full)
+    with pytest.raises(KeyboardInterrupt):
+        bounded.save([gaussian(500), gaussian(500, seed=1)], tmp_path / "a", max_error=0)
+    assert (tmp_path / "a").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def _killed(rank, world_size, path):
+    whole, calls = _files.payload_of, []
+
+    def kill(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(*arguments)
+
+    _files.payload_of = kill
+    bounded.save([gaussian(10_000, seed=i) for i in range(4)], path, max_error=0)
+
+
+def test_a_kill_leaves_the_old_file(tmp_path):
+    bounded.save({"a": 1}, tmp_path / "a", max_error=0)
+    (outcome,) = run_ranks(_killed, 1, tmp_path / "a", backend=None, check=False)
+    assert outcome.exit_code == -signal.SIGKILL
+    assert bounded.load(tmp_path / "a") == {"a": 1}
+    left = [path.name for path in tmp_path.iterdir() if path.name != "a"]
+    assert len(left) == 1 and left[0].startswith(".a.") and left[0].endswith(".part")
+    bounded.save({"a": 2}, tmp_path / "a", max_error=0)
+    assert bounded.load(tmp_path / "a") == {"a": 2}
+
+
+def test_a_file_has_the_mode_of_its_predecessor_and_links_stay(tmp_path):
+    (tmp_path / "link").symlink_to("a")
+    mask = os.umask(0o027)
+    try:
+        bounded.save(1, tmp_path / "link", max_error=0)
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+        (tmp_path / "a").chmod(0o604)
+        bounded.save(2, tmp_path / "link", max_error=0)
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o604
+    assert (tmp_path / "link").is_symlink() and bounded.load(tmp_path / "a") == 2
+
+
+def test_errors_of_the_file_system_are_as_of_open(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        bounded.save(1, tmp_path / "none" / "a", max_error=0)
+    with pytest.raises(IsADirectoryError):
+        bounded.save(1, tmp_path, max_error=0)
+    with pytest.raises(FileNotFoundError):
+        bounded.load(tmp_path / "a")
+
+
+# ---- malformed files
+
+
+def small(path: Path) -> bytes:
+    bounded.save({"w": gaussian(100), "n": torch.arange(5)}, path, max_error=1e-3)
+    return path.read_bytes()
+
+
+def test_a_file_cut_at_any_byte_is_refused(tmp_path):
+    whole = small(tmp_path / "a")
+    for length in range(len(whole)):
+        os.truncate(tmp_path / "a", len(whole) - length - 1)
+        with pytest.raises(PayloadError, match=r"/a: "):
+            bounded.load(tmp_path / "a")
+    (tmp_path / "a").write_bytes(whole + b"\0")
+    with pytest.raises(PayloadError, match="the header says"):
+        bounded.load(tmp_path / "a")
+
+
+def test_a_flipped_bit_in_any_byte_is_refused(tmp_path):
+    whole = small(tmp_path / "a")
+    bits = np.random.default_rng(1).integers(0, 8, len(whole))
+    with open(tmp_path / "a", "r+b", buffering=0) as file:
+        for place, bit in enumerate(bits):
+            os.pwrite(file.fileno(), bytes([whole[place] ^ (1 << bit)]), place)
+            with pytest.raises(PayloadError):
+                bounded.load(tmp_path / "a")
+            os.pwrite(file.fileno(), whole[place : place + 1], place)
+    assert torch.equal(bounded.load(tmp_path / "a", keys=["n"])["n"], torch.arange(5))
+
+
+def forge(path: Path, index: Any, payloads: bytes = b"") -> None:
+    """A file by the format's description, around any index."""
+    text = index if isinstance(index, bytes) else json.dumps(index).encode()
+    packed = bounded.compress(torch.tensor(list(text), dtype=torch.uint8)).numpy().tobytes()
+    header = HEADER.pack(b"CGXF", 1, bytes(3), HEADER.size + len(payloads), len(packed))
+    path.write_bytes(header + payloads + packed)
+
+
+def test_the_format_is_what_its_description_says(tmp_path):
+    x = gaussian(10)
+    payload = bounded.compress(x, max_error=0).numpy().tobytes()
+    state = {"ordered": [["w", {"tensor": 0}], [3, {"tuple": [{"float": "inf"}]}]]}
+    forge(tmp_path / "a", {"tensors": [[len(payload), None]], "state": state}, payload)
+    expected = collections.OrderedDict({"w": x, 3: (math.inf,)})
+    assert same(bounded.load(tmp_path / "a"), expected)
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        (b"{", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b'{"tensors":[],"state":NaN}', "NaN stands alone"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"tensors":[],"state":%b1%b}' % (b"[" * 900, b"]" * 900), "nested too deeply"),
+        ([], "does not have tensors and state"),
+        ({"tensors": {}, "state": 1}, "None for a tensor"),
+        ({"tensors": [[-1, None]], "state": 1}, r"\[-1, None\] for a tensor"),
+        ({"tensors": [[True, None]], "state": 1}, "for a tensor"),
+        ({"tensors": [[24, "object"]], "state": 1}, "for a tensor"),
+        ({"tensors": [[2**70, None]], "state": 1}, "end at .* begins at 24"),
+        ({"tensors": [[0, None]], "state": {"tensor": 0}}, "tensor 0, at 24"),
+        ({"tensors": [], "state": {"tensor": 0}}, "'tensor'"),
+        ({"tensors": [], "state": {"tensor": -1}}, "'tensor'"),
+        ({"tensors": [], "state": {"tensor": True}}, "'tensor'"),
+        ({"tensors": [], "state": {"object": 1}}, "'object'"),
+        ({"tensors": [], "state": {}}, r"an object of \[\]"),
+        ({"tensors": [], "state": {"tuple": [], "list": []}}, "an object of"),
+        ({"tensors": [], "state": {"dict": [], "metadata": 1}}, "an object of"),
+        ({"tensors": [], "state": {"tuple": 3}}, "'tuple'"),
+        ({"tensors": [], "state": {"float": "1"}}, "'float'"),
+        ({"tensors": [], "state": {"float": ["nan"]}}, "'float'"),
+        ({"tensors": [], "state": {"bytes": "="}}, "'bytes'"),
+        ({"tensors": [], "state": {"dict": [[1]]}}, "no list of pairs"),
+        ({"tensors": [], "state": {"dict": {"a": 1}}}, "no list of pairs"),
+        ({"tensors": [], "state": {"dict": [["a", 1], ["a", 2]]}}, "a key twice"),
+        ({"tensors": [], "state": {"dict": [[[1], 1]]}}, "a key that is no"),
+        ({"tensors": [], "state": {"dict": [[{"tuple": [[1]]}, 1]]}}, "a tuple of lists"),
+        ({"tensors": [], "state": {"dict": [[{"tensor": 0}, 1]]}}, "a tensor as a key"),
+    ],
+)
+@pytest.mark.parametrize("keys", [None, ["x"]], ids=["all", "keys"])
+def test_a_forged_index_is_refused(tmp_path, index, words, keys):
+    forge(tmp_path / "a", index)
+    # With keys, parts of the state that nobody asks for are not looked at.
+    with pytest.raises(ValueError, match=words if keys is None else f"{words}|has no key 'x'"):
+        bounded.load(tmp_path / "a", keys=keys)
+
+
+def test_an_index_that_stands_for_too_much_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(_files, "_MOST_INDEX_BYTES", 1000)
+    forge(tmp_path / "a", b" " * 1001)
+    with pytest.raises(PayloadError, match="the index: it stands for 1001 bytes"):
+        bounded.load(tmp_path / "a")
+    with pytest.raises(ValueError, match="without its tensors has .* allowed: 1000"):
+        bounded.save("x" * 1000, tmp_path / "b", max_error=0)
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (b"", "no file of bounded.save: it begins with b''"),
+        (b"PK\x03\x04" + bytes(40), "no file of bounded.save"),
+        (b"CGX", "it has 3 bytes"),
+        (HEADER.pack(b"CGXF", 2, bytes(3), 24, 0), "the version is 2, this reader knows 1"),
+        (HEADER.pack(b"CGXF", 1, b"\1\0\0", 24, 0), "altered"),
+        (HEADER.pack(b"CGXF", 1, bytes(3), 24, 2**63), "an index of 9223372036854775808 bytes"),
+        (HEADER.pack(b"CGXF", 1, bytes(3), 2**64 - 8, 32), "the header says"),
+        (HEADER.pack(b"CGXF", 1, bytes(3), 0, 24), "the header says"),
+        (HEADER.pack(b"CGXF", 1, bytes(3), 24, 0), "the index: "),
+    ],
+)
+def test_a_forged_header_is_refused(tmp_path, start, words):
+    (tmp_path / "a").write_bytes(start)
+    with pytest.raises(PayloadError, match=words):
+        bounded.load(tmp_path / "a")

@@ -1,0 +1,169 @@
+// Blocks of the error-bounded compressor: every value comes back as the bound promises, and all SIMD
+// levels make the same bytes.
+#include <atomic>
+#include <thread>
+
+#include "bounded_values.h"
+
+namespace cgx::native {
+namespace {
+
+std::shared_ptr<const bounded::Maps> maps_of(Element element, BoundKind kind, double bound) {
+  return std::make_shared<const bounded::Maps>(element, kind, bound);
+}
+
+struct Promise {
+  BoundKind kind;
+  double bound;
+};
+
+// What a type may be asked for.
+std::vector<Promise> promises_of(Element element) {
+  std::vector<Promise> all{{BoundKind::kLossless, 0}};
+  if (!is_floating(element)) return all;
+  for (const double bound : {1e-4, 0.7e-3, 0x1p-10, 1e-12, 3.0, 1e30, 0x1p-149})
+    all.push_back({BoundKind::kAbsolute, bound});
+  for (const double bound : {1e-2, 1e-3, 0x1p-11, 1e-6, 0.9}) {
+    all.push_back({BoundKind::kPointwise, bound});
+  }
+  return all;
+}
+
+void check(Element element, const Promise& promise, int pattern, size_t n) {
+  const auto maps = maps_of(element, promise.kind, promise.bound);
+  const double step = promise.bound == 0 ? 1e-3 : promise.bound;
+  const Block x = hard_values(element, pattern, n, step, n * 64 + static_cast<size_t>(pattern));
+  check_round_trip(
+      maps, promise.kind, x,
+      str_of("element ", static_cast<int>(element), ", kind ", static_cast<int>(promise.kind),
+             ", bound ", promise.bound, ", pattern ", pattern, ", n ", n));
+}
+
+int patterns_of(Element element) { return is_floating(element) ? kFloatPatterns : kWholePatterns; }
+
+}  // namespace
+
+TEST(bounded_every_pattern_and_bound) {
+  for (size_t k = 0; k < kElements; ++k) {
+    const Element element = element_number(k);
+    for (const Promise& promise : promises_of(element)) {
+      for (int pattern = 0; pattern < patterns_of(element); ++pattern) {
+        check(element, promise, pattern, 1500 + k);
+      }
+    }
+  }
+}
+
+TEST(bounded_every_size) {
+  std::vector<size_t> sizes;
+  for (size_t n = 1; n <= 400; n += n < 70 ? 1 : 7) sizes.push_back(n);
+  for (const size_t border : {512, 768, 1024, 1088, 1280, 2048, 4096}) {
+    for (size_t n = border - 2; n <= border + 2; ++n) sizes.push_back(n);
+  }
+  for (const size_t n : sizes) {
+    for (size_t k = 0; k < kElements; ++k) {
+      const Element element = element_number(k);
+      const auto promises = promises_of(element);
+      const int patterns = patterns_of(element);
+      check(element, promises[n % promises.size()], static_cast<int>(n / 3 + k) % patterns, n);
+      check(element, promises[(n / 7 + 1) % promises.size()], static_cast<int>(n) % patterns, n);
+    }
+  }
+}
+
+TEST(bounded_whole_blocks) {
+  size_t turn = 0;
+  for (const size_t n : {size_t{65535}, bounded::kBlockValues, size_t{65472}}) {
+    for (size_t k = 0; k < kElements; ++k) {
+      const Element element = element_number(k);
+      const auto promises = promises_of(element);
+      for (int pattern = static_cast<int>(turn) % 3; pattern < patterns_of(element); pattern += 3) {
+        check(element, promises[++turn % promises.size()], pattern, n);
+      }
+    }
+  }
+}
+
+// A place that fits no int32 becomes INT32_MIN where the processor converts it, which stands for a
+// neighbour of the value if that is the least float32 that int32 places reach.
+TEST(bounded_least_place) {
+  constexpr size_t kValues = 8192, kAt = 5001;  // not in the encoder's sample
+  const auto step_of = [](const EncodedBlock& made) {
+    CHECK(made.framed[0] == static_cast<std::byte>(bounded::Map::kGrid));
+    double step;
+    std::memcpy(&step, made.framed.data() + 16, sizeof step);
+    return step;
+  };
+  for (int k = 0; k < 40; ++k) {
+    const double bound = 7e-5 * (1 + 0.013 * k);
+    const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, bound);
+    Random random(3);
+    std::vector<float> x(kValues);
+    for (float& value : x) value = static_cast<float>(random.signed_unit() * 0.01 * bound);
+    const auto bytes = std::as_bytes(std::span(x));
+    const double step = step_of(encode_block(maps, bytes));
+    const auto least = static_cast<float>(-0x1p31 * step);
+    for (const float value : {least, std::nextafter(least, 0.0f), std::nextafter(least, -1e9f)}) {
+      x[kAt] = value;
+      const EncodedBlock made = check_round_trip(maps, BoundKind::kAbsolute, bytes,
+                                                 str_of("bound ", bound, ", value ", value));
+      CHECK(step_of(made) == step);
+    }
+  }
+}
+
+TEST(bounded_special_values_keep_their_bits) {
+  for (const Element element : {Element::kFloat32, Element::kFloat64, Element::kBFloat16}) {
+    const size_t bytes = bytes_of(element), n = 3000;
+    Block x = hard_values(element, 0, n, 1e-3, 1);
+    // Every third value: a NaN with a payload, an infinity, -0, subnormal numbers.
+    const uint64_t sign = uint64_t{1} << (8 * bytes - 1);
+    const uint64_t infinity = bits_of_float(element, INFINITY);
+    const uint64_t specials[] = {
+        infinity | 5, infinity | sign | 3, infinity, infinity | sign, sign, 1, sign | 7, 42};
+    for (size_t i = 0; i < n; i += 3) {
+      std::memcpy(x.data() + i * bytes, &specials[i / 3 % std::size(specials)], bytes);
+    }
+    for (const Promise& promise : promises_of(element)) {
+      const auto maps = maps_of(element, promise.kind, promise.bound);
+      const EncodedBlock made = encode_block(maps, x);
+      const Block y = decode_block(maps, made.framed, made.content, n);
+      for (size_t i = 0; i < n; i += 3) {
+        CHECK(std::memcmp(x.data() + i * bytes, y.data() + i * bytes, bytes) == 0, "value ", i);
+      }
+    }
+  }
+}
+
+// Threads share maps and an arena. Blocks must not overlap, and are those of one thread.
+TEST(bounded_threads_share_an_arena) {
+  constexpr size_t kThreads = 4, kBlocks = 48, kValues = 3000;
+  const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, 1e-3);
+  std::vector<Block> values;
+  for (size_t k = 0; k < kBlocks; ++k) {
+    values.push_back(hard_values(Element::kFloat32, static_cast<int>(k), kValues, 1e-3, k));
+  }
+  const size_t room = bounded::Encoder::most_bytes(Element::kFloat32, kValues);
+  bounded::Arena arena(kBlocks * room);
+  std::vector<std::span<const std::byte>> blocks(kBlocks);
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    bounded::Encoder encoder(maps);
+    for (size_t k; (k = next.fetch_add(1)) < kBlocks;) {
+      encoder.encode(values[k].data(), kValues);
+      blocks[k] = encoder.finish({}, arena);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (size_t k = 0; k < kThreads; ++k) threads.emplace_back(work);
+  for (std::thread& thread : threads) thread.join();
+  for (size_t k = 0; k < kBlocks; ++k) {
+    const Block alone = encode_block(maps, values[k]).plain;
+    CHECK(std::equal(blocks[k].begin(), blocks[k].end(), alone.begin(), alone.end()), "block ", k);
+  }
+  error_of<ResourceError>([&] { arena.take(kBlocks * room); });
+  bounded::Arena none(0);
+  error_of<ResourceError>([&] { none.take(1); });
+}
+
+}  // namespace cgx::native

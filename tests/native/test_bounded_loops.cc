@@ -1,0 +1,220 @@
+// The loops of the error-bounded compressor at every SIMD level, against plain models.
+#include "bounded_values.h"
+#include "codec/bounded/loops.h"
+
+namespace cgx::native {
+namespace {
+
+using bounded::Grid;
+using bounded::kChunk;
+using bounded::kOutlier;
+using bounded::Low;
+
+template <typename Word>
+using ValueOf = std::conditional_t<sizeof(Word) == 4, float, double>;
+
+template <typename Word>
+const auto& loops_of() {
+  if constexpr (sizeof(Word) == 4) {
+    return bounded::loops().narrow;
+  } else {
+    return bounded::loops().wide;
+  }
+}
+
+// The least and the greatest sizes, and those around a register of any width.
+constexpr size_t kSizes[] = {1,  2,  7,  8,   9,   15,  16,  17,   31,   32,    33,
+                             63, 64, 65, 100, 127, 128, 129, 1000, 1023, kChunk};
+
+// What split() leaves, by the description in loops.h.
+template <typename Word>
+void check_split(size_t n, int width, Random& random) {
+  using U = std::make_unsigned_t<Word>;
+  const size_t whole = static_cast<size_t>(width) / 8, rest = static_cast<size_t>(width) % 8;
+  const size_t plane = (n + 63) / 64 * 8;
+  const auto base = static_cast<Word>(random());
+  const auto residuals = std::make_unique<Word[]>(n);
+  bool outlier = false;
+  std::vector<U> above(n);
+  for (size_t i = 0; i < n; ++i) {
+    const U most = static_cast<U>(U{255} << width);  // of symbols, and some outliers
+    above[i] = random(9) == 0 ? static_cast<U>(random()) : static_cast<U>(random() % most);
+    residuals[i] = static_cast<Word>(above[i] + static_cast<U>(base));
+    outlier = outlier || (above[i] >> width) >= kOutlier;
+  }
+  for (const std::string& level : simd_levels()) {
+    const AtSimdLevel at(level);
+    const std::string what =
+        str_of("level ", level, ", ", 8 * sizeof(Word), " bits, n ", n, ", width ", width);
+    // Memory of exactly the sizes that may be touched, none of them aligned; planes lie apart.
+    const ExactBytes memory(
+        std::vector<std::byte>(whole * (n + 3) + rest * (plane + 5), std::byte{0x5a}), 1);
+    auto* bytes = reinterpret_cast<uint8_t*>(memory.data());
+    uint8_t* const bits = bytes + whole * (n + 3);
+    const auto symbols = std::make_unique<uint8_t[]>(n);
+    const Low<uint8_t> low{width, bytes, n + 3, bits, plane + 5};
+    CHECK(loops_of<Word>().split(residuals.get(), n, base, low, symbols.get()) == outlier, what);
+    for (size_t i = 0; i < n; ++i) {
+      CHECK(symbols[i] == std::min<U>(above[i] >> width, kOutlier), what, ", symbol ", i);
+      for (size_t k = 0; k < whole; ++k) {
+        CHECK(bytes[k * (n + 3) + i] == static_cast<uint8_t>(above[i] >> (8 * k)), what);
+      }
+    }
+    for (size_t k = 0; k < rest; ++k) {
+      for (size_t i = 0; i < 8 * plane; ++i) {
+        const unsigned bit = (bits[k * (plane + 5) + i / 8] >> (i % 8)) & 1;
+        const U wanted = i < n ? (above[i] >> (8 * whole + k)) & 1 : 0;
+        CHECK(bit == wanted, what, ", plane ", k, ", bit ", i);
+      }
+    }
+    const auto joined = std::make_unique<Word[]>(n);
+    loops_of<Word>().join(symbols.get(), n, base,
+                          Low<const uint8_t>{width, bytes, n + 3, bits, plane + 5}, joined.get());
+    for (size_t i = 0; i < n; ++i) {
+      const U mask = static_cast<U>((U{1} << width) - 1);
+      const U found = static_cast<U>((static_cast<U>(symbols[i]) << width) + (above[i] & mask) +
+                                     static_cast<U>(base));
+      CHECK(joined[i] == static_cast<Word>(found), what, ", word ", i);
+    }
+  }
+}
+
+template <typename Word>
+void check_sums(size_t n, Random& random) {
+  using U = std::make_unsigned_t<Word>;
+  const auto words = std::make_unique<Word[]>(n);
+  for (size_t i = 0; i < n; ++i) words[i] = static_cast<Word>(random());  // so that sums wrap
+  const auto before = static_cast<Word>(random());
+  for (const std::string& level : simd_levels()) {
+    const AtSimdLevel at(level);
+    const auto steps = std::make_unique<Word[]>(n);
+    loops_of<Word>().difference(words.get(), n, before, steps.get());
+    for (size_t i = 0; i < n; ++i) {
+      const Word last = i == 0 ? before : words[i - 1];
+      CHECK(steps[i] == static_cast<Word>(static_cast<U>(words[i]) - static_cast<U>(last)));
+    }
+    CHECK(loops_of<Word>().sum(steps.get(), n, before) == words[n - 1]);
+    CHECK(std::equal(words.get(), words.get() + n, steps.get()), "level ", level, ", n ", n);
+  }
+}
+
+// Where to_grid() finds nothing wrong, from_grid() gives back what is within the bound; and all levels
+// find the same.
+template <typename Word>
+void check_grid(const Block& values, const Grid& grid, bool curved, const std::string& what) {
+  using Value = ValueOf<Word>;
+  constexpr Element kElement = sizeof(Word) == 4 ? Element::kFloat32 : Element::kFloat64;
+  const size_t n = values.size() / sizeof(Value);
+  const ExactBytes memory(values, 0);
+  const auto* x = reinterpret_cast<const Value*>(memory.data());
+  Random random(n);
+  std::vector<double> fit(n);
+  for (double& value : fit) value = random.signed_unit() * 300;
+  std::vector<Word> expected;
+  bool bad = false;
+  for (const std::string& level : simd_levels()) {
+    const AtSimdLevel at(level);
+    const auto words = std::make_unique<Word[]>(n);
+    const double* curve = curved ? fit.data() : nullptr;
+    const bool found = loops_of<Word>().to_grid(x, n, grid, curve, words.get());
+    if (expected.empty()) {
+      expected.assign(words.get(), words.get() + n);
+      bad = found;
+    }
+    CHECK(found == bad, what, ", level ", level);
+    const auto y = std::make_unique<Value[]>(n);
+    loops_of<Word>().from_grid(words.get(), n, grid.step, curve, y.get());
+    for (size_t i = 0; i < n; ++i) {
+      const uint64_t bits = raw_bits(kElement, values.data() + i * sizeof(Value));
+      const auto wrong =
+          broken_promise(kElement, BoundKind::kAbsolute, grid.bound, bits,
+                         raw_bits(kElement, reinterpret_cast<const std::byte*>(y.get() + i)));
+      // One value by itself, as for blocks with special values.
+      Word word;
+      const bool alone =
+          loops_of<Word>().to_grid(x + i, 1, grid, curved ? &fit[i] : nullptr, &word);
+      CHECK(bad || !alone, what, ", level ", level, ", value ", i);
+      if (alone) continue;
+      CHECK(word == words[i] && word == expected[i], what, ", level ", level, ", value ", i);
+      CHECK(!wrong, what, ", level ", level, ": ", wrong.value_or(""));
+    }
+  }
+}
+
+template <typename Word>
+void check_grids(size_t n, int pattern, double bound, bool curved) {
+  constexpr Element kElement = sizeof(Word) == 4 ? Element::kFloat32 : Element::kFloat64;
+  const Block x = hard_values(kElement, pattern, n, bound, n + static_cast<size_t>(pattern));
+  for (const double unit : {0.0, 0x1p-149, 0x1p-24, 0x1p-10, 0x1p104}) {
+    const Grid grid = bounded::make_grid(bound, unit);
+    CHECK(grid.step > bound && grid.step <= 2 * bound, "step ", grid.step, " for ", bound);
+    check_grid<Word>(x, grid, curved,
+                     str_of(8 * sizeof(Word), " bits, n ", n, ", pattern ", pattern, ", bound ",
+                            bound, ", unit ", unit, ", curve ", curved));
+  }
+}
+
+}  // namespace
+
+TEST(bounded_planes_of_bits) {
+  Random random(1);
+  for (const size_t n : kSizes) {
+    for (int width = 0; width <= 24; ++width) check_split<int32_t>(n, width, random);
+    for (int width = 0; width <= 56; width += n < 100 ? 1 : 5) {
+      check_split<int64_t>(n, width, random);
+    }
+  }
+}
+
+TEST(bounded_differences_wrap) {
+  Random random(2);
+  for (const size_t n : kSizes) {
+    check_sums<int32_t>(n, random);
+    check_sums<int64_t>(n, random);
+  }
+}
+
+TEST(bounded_grid_at_all_levels) {
+  for (int pattern = 0; pattern < kFloatPatterns; ++pattern) {
+    for (const double bound : {1e-4, 0x1p-20, 3e4, 1e-30, 1e200}) {
+      for (const size_t n : {size_t{1}, size_t{16}, size_t{37}, size_t{128}}) {
+        check_grids<int32_t>(n, pattern, bound, n % 2 == 1);
+        check_grids<int64_t>(n, pattern, bound, n % 2 == 1);
+        check_grids<int32_t>(n, pattern, bound, n % 2 == 0);
+      }
+    }
+  }
+}
+
+// A place of more than 31 bits, at every place of a register: no level takes it for another one.
+TEST(bounded_grid_refuses_far_places) {
+  constexpr size_t kValues = 48;
+  const Grid grid = bounded::make_grid(7e-5, 0);
+  for (size_t at = 0; at < kValues; ++at) {
+    for (const double place : {-0x1p31, 0x1p31, -0x1p31 - 64, 0x1p32, -0x1p40, 0x1p52, 1e30}) {
+      Block x(kValues * 4, std::byte{0});
+      const auto value = static_cast<float>(place * grid.step);
+      std::memcpy(x.data() + 4 * at, &value, 4);
+      check_grid<int32_t>(x, grid, false, str_of("place ", place, " at ", at));
+    }
+  }
+}
+
+// The step that grid.h promises: decoded values are multiples of the unit in the last place.
+TEST(bounded_grid_step_holds_every_value) {
+  Random random(9);
+  for (int round = 0; round < 300; ++round) {
+    const double unit = std::ldexp(1.0, static_cast<int>(random(40)) - 30);
+    const double bound = unit * (0.3 + 20 * std::fabs(random.signed_unit()));
+    const Grid grid = bounded::make_grid(bound, unit);
+    for (int i = 0; i < 50; ++i) {  // whole units, of up to 24 bits
+      const auto x = static_cast<float>(std::nearbyint(random.signed_unit() * 0x1p24) * unit);
+      const auto y = static_cast<float>(std::nearbyint(x * grid.inverse) * grid.step);
+      // The last place of a step may round away; then the value is special. It is rare.
+      CHECK(std::fabs(static_cast<double>(x) - y) <= bound * (1 + 1e-6), x, " became ", y,
+            ", bound ", bound, ", unit ", unit);
+    }
+  }
+}
+
+}  // namespace cgx::native

@@ -1,0 +1,146 @@
+"""Ranks of a group that go on together, or raise together."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+_MOST_TEXT = 4096  # characters of an error that other ranks show
+
+
+@dataclass
+class Agreed:
+    """What a rank says: lines that are to be equal on all ranks."""
+
+    lines: list[str] = field(default_factory=list)
+
+
+class Posted:
+    """A broadcast under way."""
+
+    def __init__(self, channel: Channel, work: Any, tensor: torch.Tensor) -> None:
+        self._channel = channel
+        self._work = work
+        self._tensor = tensor
+
+    def wait(self) -> torch.Tensor:
+        """The tensor, on the CPU."""
+        with self._channel.talking():
+            self._work.wait()
+            return self._tensor.cpu()
+
+
+class Channel:
+    """Broadcasts of CPU tensors in a group from one of its ranks, through the memory of a GPU where
+    its backend has no other. src: as of torch.distributed.broadcast. Errors of the backend (a rank
+    died, or is late) pass as they are and leave the channel broken.
+    """
+
+    def __init__(self, group: Any, src: Any) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self._group = group
+        self._src = src
+        self._ranks = [
+            dist.get_global_rank(group, rank) if group is not None else rank
+            for rank in range(dist.get_world_size(group))
+        ]
+        self._rank = dist.get_rank(group)
+        devices = [part.partition(":")[0] for part in dist.get_backend_config(group).split(",")]
+        self._device = torch.device("cpu" if "cpu" in devices else devices[0])
+        self.broken = False
+
+    @property
+    def is_source(self) -> bool:
+        return bool(self._ranks[self._rank] == self._src)
+
+    def check_source(self) -> None:
+        """TypeError, ValueError: no rank of the group."""
+        if isinstance(self._src, bool) or not isinstance(self._src, int):
+            raise TypeError(f"src is {self._src!r}, expected a rank")
+        if self._src not in self._ranks:
+            raise ValueError(f"src is {self._src}, allowed: the group's ranks, {self._ranks}")
+
+    def post(self, tensor: torch.Tensor) -> Posted:
+        """Begins the broadcast of a tensor that has the same shape and dtype on all ranks."""
+        with self.talking():
+            here = tensor.to(self._device)
+            return Posted(
+                self, self._dist.broadcast(here, self._src, self._group, async_op=True), here
+            )
+
+    @contextlib.contextmanager
+    def talking(self) -> Iterator[None]:
+        """The body communicates: an error means that this rank cannot go on with the others."""
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
+
+    @contextlib.contextmanager
+    def together(self, what: str, error_of_others: type[Exception]) -> Iterator[Agreed]:
+        """Runs the body on all ranks. If it raises an Exception on any, all ranks raise: that rank
+        its own, the others `error_of_others`, which names ranks and errors. If all ranks have come
+        through and their lines differ, all raise a ValueError that names a difference. An error of
+        the backend is raised at once.
+        """
+        agreed = Agreed()
+        failed: Exception | None = None
+        try:
+            yield agreed
+        except Exception as error:
+            if self.broken:
+                raise
+            failed = error
+        text = "\n".join(agreed.lines)
+        if failed is not None:
+            text = f"{type(failed).__name__}: {failed}"[:_MOST_TEXT]
+        digest = hashlib.sha256(text.encode(errors="replace")).digest()
+        mine = torch.tensor([failed is not None, *digest], dtype=torch.uint8)
+        all_equal = [one.tolist() for one in self._gather(mine)]
+        if failed is None and all(one == all_equal[0] for one in all_equal):
+            return
+        texts = self._gather_text(text)
+        if failed is not None:
+            raise failed
+        broken = [rank for rank, one in enumerate(all_equal) if one[0]]
+        if broken:
+            causes = "; ".join(f"rank {self._ranks[rank]}: {texts[rank]}" for rank in broken)
+            raise error_of_others(f"{what} failed on {causes}")
+        raise ValueError(f"{what} was called differently: {self._difference(texts)}")
+
+    def _gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        with self.talking():
+            here = tensor.to(self._device)
+            found = [torch.empty_like(here) for _ in self._ranks]
+            self._dist.all_gather(found, here, self._group)
+            return [one.cpu() for one in found]
+
+    def _gather_text(self, text: str) -> list[str]:
+        data = text.encode(errors="replace")
+        sizes = [int(one) for one in self._gather(torch.tensor([len(data)]))]
+        padded = torch.zeros(max(max(sizes), 1), dtype=torch.uint8)
+        padded[: len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+        found = zip(self._gather(padded), sizes, strict=True)
+        return [bytes(one[:size].tolist()).decode(errors="replace") for one, size in found]
+
+    def _difference(self, texts: list[str]) -> str:
+        """The first line that differs between the first rank and another."""
+        other = next(rank for rank, text in enumerate(texts) if text != texts[0])
+        here, there = texts[0].split("\n"), texts[other].split("\n")
+        for a, b in zip(here, there, strict=False):
+            if a != b:
+                return f"on rank {self._ranks[0]} {a}; on rank {self._ranks[other]} {b}"
+        short, long = sorted((len(here), len(there)))
+        more, extra = (0, here) if len(here) == long else (other, there)
+        return (
+            f"rank {self._ranks[0]} has {len(here) - 1} tensors, rank {self._ranks[other]} has "
+            f"{len(there) - 1}; only on rank {self._ranks[more]} {extra[short]}"
+        )

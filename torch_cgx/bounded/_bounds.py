@@ -1,0 +1,124 @@
+"""Bounds of tensors with names: one for all, and exceptions from it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torch_cgx.bounded._bound import bound_of
+
+KINDS = ("max_error", "relative", "pointwise")
+# A regular expression, and a number of the kind of the bound for all, or {"relative": 1e-3}.
+Overrides = Mapping[Any, Any]
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Rule:
+    """kind: an argument of `compress`; number: its value, 0 is lossless."""
+
+    kind: str
+    number: float
+
+    def arguments(self, tensor: torch.Tensor) -> dict[str, float]:
+        """Arguments of `compress`: none for whole numbers, which are lossless."""
+        bounded = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+        return {self.kind: self.number} if bounded else {}
+
+    def __str__(self) -> str:
+        return f"{self.kind}={self.number:g}"
+
+
+@dataclass
+class Bounds:
+    """Rules by name. The last override whose pattern is found in a name (re.search) wins, so
+    exceptions follow what they are exceptions from.
+    """
+
+    default: Rule
+    overrides: list[tuple[re.Pattern[str], Rule]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        max_error: float | None,
+        relative: float | None,
+        pointwise: float | None,
+        overrides: Overrides | None,
+    ) -> Bounds:
+        """TypeError, ValueError: not exactly one bound, or a bad one; a pattern that is none."""
+        given = dict(zip(KINDS, (max_error, relative, pointwise), strict=True))
+        given = {kind: number for kind, number in given.items() if number is not None}
+        if not given:
+            raise ValueError(
+                "a bound is missing: give max_error, relative or pointwise; max_error=0 is lossless"
+            )
+        default = _rule(given, "the bound")
+        if overrides is not None and not isinstance(overrides, Mapping):
+            raise TypeError(
+                f"overrides is {overrides!r}, expected a dict such as {{r'norm': 0}}: pattern of "
+                "names to bound"
+            )
+        found = []
+        for pattern, bound in (overrides or {}).items():
+            what = f"overrides[{getattr(pattern, 'pattern', pattern)!r}]"
+            rule = _rule(bound if isinstance(bound, Mapping) else {default.kind: bound}, what)
+            found.append((_pattern(pattern, what), rule))
+        return cls(default, found)
+
+    def rule(self, name: str) -> Rule:
+        for pattern, rule in reversed(self.overrides):
+            if pattern.search(name):
+                return rule
+        return self.default
+
+    def rule_of_all(self, names: Iterable[str]) -> Rule:
+        """The rule of a tensor that has several names: within the bounds of all. Bounds of two
+        kinds cannot be compared, so they make it lossless.
+        """
+        rules = [self.rule(name) for name in names]
+        least = min(rules, key=lambda rule: rule.number)
+        same = len({rule.kind for rule in rules}) == 1
+        return least if same or least.number == 0 else Rule("max_error", 0.0)
+
+    def warn_of_unused(self, names: list[str], stacklevel: int) -> None:
+        """Warns of overrides that are found in no name: a misspelt one would leave tensors with
+        the bound for all.
+        """
+        for pattern, rule in self.overrides:
+            if not any(pattern.search(name) for name in names):
+                shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+                warnings.warn(
+                    f"overrides[{pattern.pattern!r}] ({rule}) is found in no name; the names are "
+                    f"{shown or 'none'}",
+                    stacklevel=stacklevel,
+                )
+
+
+def _rule(given: Mapping[str, Any], what: str) -> Rule:
+    unknown = [kind for kind in given if kind not in KINDS]
+    if unknown or len(given) != 1:
+        raise ValueError(f"{what} is {dict(given)!r}, allowed: one of {', '.join(KINDS)}")
+    ((kind, number),) = given.items()
+    try:
+        arguments = [number if kind == one else None for one in KINDS]
+        return Rule(kind, bound_of(torch.empty(0), *arguments).asked)
+    except (TypeError, ValueError) as error:
+        prefix = "" if what == "the bound" else f"{what}: "
+        raise type(error)(f"{prefix}{error}") from None
+
+
+def _pattern(pattern: Any, what: str) -> re.Pattern[str]:
+    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
+        return pattern
+    if not isinstance(pattern, str):
+        raise TypeError(f"{what}: the key is {pattern!r}, expected a regular expression")
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{what}: the key is no regular expression: {error}") from None
