@@ -136,7 +136,7 @@ TEST(bounded_special_values_keep_their_bits) {
 }
 
 // Threads share maps and an arena. Blocks must not overlap, and are those of one thread.
-TEST(bounded_threads_share_an_arena) {
+TEST(arena_shared_by_threads) {
   constexpr size_t kThreads = 4, kBlocks = 48, kValues = 3000;
   const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, 1e-3);
   std::vector<Block> values;

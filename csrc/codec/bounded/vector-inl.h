@@ -23,9 +23,8 @@ inline void planes_to_bits(const uint8_t* planes, size_t stride, size_t n, int b
   for (size_t group = 0; group < groups; ++group) {
     uint64_t eight = 0;
     for (int bit = 0; bit < bits; ++bit) {
-      const uint64_t spread =
-          (planes[static_cast<size_t>(bit) * stride + group] * 0x0101010101010101) &
-          0x8040201008040201;
+      const uint64_t byte = planes[static_cast<size_t>(bit) * stride + group];
+      const uint64_t spread = (byte * 0x0101010101010101) & 0x8040201008040201;
       eight |= (((spread + 0x7f7f7f7f7f7f7f7f) >> 7) & 0x0101010101010101) << bit;
     }
     __builtin_memcpy(codes + group * 8, &eight, 8);
