@@ -117,8 +117,14 @@ def _size(rng: np.random.Generator) -> int:
     if draw < 0.7:
         return int(rng.choice([256, 512, 1024, 1088, 2048])) + int(rng.integers(-2, 3))
     if draw < 0.998:
-        return int(rng.integers(400, 2600))
+        return int(rng.integers(400, 3200))
     return 65536 * int(rng.integers(1, 3)) + int(rng.integers(-2, 3))
+
+
+def _least(dtype: torch.dtype) -> float:
+    """The least subnormal number."""
+    info = torch.finfo(dtype)
+    return info.smallest_normal * info.eps
 
 
 def _floats(
@@ -127,6 +133,8 @@ def _floats(
     """n values of one of many kinds. step: the distance of the bound's grid."""
     info = torch.finfo(dtype)
     kind = str(rng.choice(_KINDS))
+    if step < 100 * _least(dtype):
+        kind = "least"
     unit = rng.standard_normal(n)
     i = np.arange(n)
     x: npt.NDArray[np.floating] = unit * scale
@@ -165,6 +173,13 @@ def _floats(
         elif kind == "far places":
             x = unit * step * 1e-3
             x[:: rng.integers(50, 700)] = rng.choice([-1, 1]) * 2.0 ** rng.choice([31, 32]) * step
+            if rng.random() < 0.5:
+                x[1 :: rng.integers(2, 90)] = -0.0
+        elif kind == "both zeros":
+            x = np.where(rng.random(n) < 0.3, np.where(unit < 0, -0.0, 0.0), x)
+        elif kind == "least":
+            x = info.smallest_normal + rng.integers(0, 5000, n) * _least(dtype)
+            x[rng.integers(0, max(n, 1), min(n, 1))] *= 10.0 ** rng.uniform(1, 33)
         elif kind == "binades":
             x = np.sign(unit) * 2.0 ** np.rint(rng.uniform(-4, 4, n))
     values = torch.from_numpy(x).to(dtype)
@@ -199,6 +214,8 @@ _KINDS = (
     "zeros",
     "runs",
     "far places",
+    "both zeros",
+    "least",
     "binades",
     "bits",
 )
@@ -239,8 +256,12 @@ def _bound(rng: np.random.Generator, dtype: torch.dtype, scale: float) -> dict[s
             1 + rng.integers(-1, 2) * 2.0**-52
         )
         return {kind: scale * torch.finfo(dtype).eps * ulps}
-    if draw < 0.26:
+    if draw < 0.23:
+        return {kind: _least(dtype) * float(rng.uniform(0.3, 9))}
+    if draw < 0.28:
         return {kind: float(rng.choice([5e-324, 1e-310, 1e-45, 1e-30, 1e30, 1e300]))}
+    if draw < 0.36:  # ties are exact
+        return {kind: 2.0 ** int(rng.integers(-20, 12))}
     return {kind: scale * float(10.0 ** rng.uniform(-7, 1))}
 
 

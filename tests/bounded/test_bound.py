@@ -173,6 +173,28 @@ def test_a_value_at_the_end_of_the_places_is_the_same_at_all_levels() -> None:
         assert len(found) == 1, bound
 
 
+@pytest.mark.parametrize("level", _C.cpu_levels().split(","))
+def test_the_least_word_among_signed_zeros(level: str) -> None:
+    """-0 has a word of its own there, and the words of negative values are one less."""
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(65536) * 1e-4).astype(np.float32)
+    x[::3] = -0.0
+    x[40000] = -(2.0**31)
+    _C.set_cpu_level(level)
+    try:
+        y = check(torch.from_numpy(x), max_error=0.5)
+    finally:
+        _C.set_cpu_level("")
+    assert y[40000] == x[40000]
+
+
+@pytest.mark.parametrize("units", [0.75, 1.75, 1.9, 2.75, 3.75, 5.6])
+def test_bounds_of_a_few_of_the_least_numbers(units: float) -> None:
+    x = (2**23 + np.random.default_rng(1).integers(0, 2000, 8192)) * 2.0**-149
+    x[100] = 1e-10
+    check(torch.from_numpy(x.astype(np.float32)), max_error=units * 2.0**-149)
+
+
 def test_relative_is_of_the_finite_range() -> None:
     x = torch.linspace(-3, 5, 4000)
     x[[7, 70, 700]] = torch.tensor([NAN, INF, -INF])

@@ -2,6 +2,7 @@
 
 #include "bounded_blocks.h"
 #include "codec/bounded/container.h"
+#include "codec/bounded/quads.h"
 #include "targets.h"
 
 namespace cgx::native {
@@ -95,6 +96,12 @@ std::pair<Block, std::string> outcome(const std::shared_ptr<const Maps>& maps, c
   }
 }
 
+// How many of four packed codes stand for a symbol of the list.
+int listed_by(std::byte quad) {
+  const auto codes = static_cast<unsigned>(quad);
+  return std::popcount(codes & codes >> 1 & 0x55);
+}
+
 // A header whose fields are mostly those that the format allows.
 BlockHeader take_header(Input& input, const Maps& maps, size_t n) {
   const Element element = maps.element();
@@ -117,6 +124,10 @@ BlockHeader take_header(Input& input, const Maps& maps, size_t n) {
   } else if (header.map == bounded::Map::kOrder && input.flip()) {
     header.origin = static_cast<int64_t>(any >> 1 >> header.shift);
   }
+  header.signed_zero = input.below(4) == 0 && header.map != bounded::Map::kOrder &&
+                       header.predictor != bounded::Predictor::kCurve;
+  header.quads = input.below(4) == 0;
+  if (header.quads) header.center = input.take<uint8_t>();
   header.outliers = static_cast<uint32_t>(input.below(n + 2) / (1 + input.below(200)));
   header.specials = static_cast<uint32_t>(input.below(n + 2) / (1 + input.below(200)));
   return header;
@@ -133,6 +144,13 @@ void decode_any(Input& input) {
     input.fill(block.data(), block.size());
   } else {
     BlockHeader header = take_header(input, *maps, n);
+    Block quads(header.quads ? bounded::quad_bytes(n) : 0);
+    for (std::byte& quad : quads) {
+      quad = input.take<std::byte>();
+      // As long a list as these codes say; now and then one that is not.
+      header.listed = static_cast<uint16_t>(header.listed + listed_by(quad));
+    }
+    if (header.quads && input.below(8) == 0) ++header.listed;
     const bounded::BlockSizes sizes(header, maps->element(), n);
     const size_t off_by = input.below(16) == 0 ? input.below(9) : 0;
     content.resize(sizes.content + off_by);
@@ -143,6 +161,7 @@ void decode_any(Input& input) {
     for (std::byte& symbol : content) {
       symbol = input.left() > 0 ? input.take<std::byte>() : std::byte{128};
     }
+    std::copy_n(quads.begin(), std::min(quads.size(), content.size()), content.begin());
     std::byte* at = block.data() + BlockHeader::kBytes;
     if (!header.compressed) at = std::copy(content.begin(), content.end(), at);
     input.fill(at, static_cast<size_t>(block.data() + block.size() - at) - bounded::kCrcBytes);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "bounded_values.h"
+#include "codec/bounded/log_grid.h"
 
 namespace cgx::native {
 namespace {
@@ -109,6 +110,64 @@ TEST(bounded_least_place) {
                                                  str_of("bound ", bound, ", value ", value));
       CHECK(step_of(made) == step);
     }
+  }
+}
+
+// With a word for -0 the negative ones are one less: the least word would become the greatest.
+TEST(bounded_least_place_among_signed_zeros) {
+  constexpr size_t kValues = 8192, kAt = 5001;
+  const auto with_zeros = [](std::vector<float>& x) {
+    for (size_t i = 0; i < x.size(); i += 3) x[i] = -0.0f;
+  };
+  for (const double bound : {0.5, 0x1p-20, 0x1p20}) {
+    Random random(3);
+    std::vector<float> x(kValues);
+    for (float& value : x) value = static_cast<float>(random.signed_unit() * 0.01 * bound);
+    with_zeros(x);
+    for (int near = -2; near <= 2; ++near) {
+      x[kAt] =
+          bits_float(float_bits(static_cast<float>(-0x1p32 * bound)) + static_cast<uint32_t>(near));
+      const auto made = check_round_trip(maps_of(Element::kFloat32, BoundKind::kAbsolute, bound),
+                                         BoundKind::kAbsolute, std::as_bytes(std::span(x)),
+                                         str_of("bound ", bound, ", value ", x[kAt]));
+      CHECK(made.framed[0] == static_cast<std::byte>(bounded::Map::kGrid));
+    }
+  }
+  for (const double bound : {4e-8, 4.05e-8, 4.1e-8, 4.15e-8}) {
+    // Values around the one whose word is the least of 32 bits, if the first binade is the least.
+    const auto value = static_cast<float>(
+        bounded::LogGrid(bound).value(-int64_t{1} << 31, bounded::exponent_of(0x1p-126)));
+    std::vector<float> x(kValues);
+    for (size_t i = 0; i < kValues; ++i) {
+      x[i] = value * static_cast<float>(1 - static_cast<double>(i) * 1e-6);
+    }
+    with_zeros(x);
+    x[1] = 0x1.cp-126f;
+    for (uint32_t near = 0; near < 16; ++near) {
+      x[kAt + near] = bits_float(float_bits(value) + near - 8);
+    }
+    const auto made = check_round_trip(maps_of(Element::kFloat32, BoundKind::kPointwise, bound),
+                                       BoundKind::kPointwise, std::as_bytes(std::span(x)),
+                                       str_of("pointwise bound ", bound));
+    CHECK(made.framed[0] == static_cast<std::byte>(bounded::Map::kLogGrid));
+  }
+}
+
+// Bounds that float32 does not hold, or not with all digits.
+TEST(bounded_bounds_outside_of_float32) {
+  Random random(4);
+  for (const double units : {0.75, 1.5, 1.75, 1.9, 2.75, 3.75, 5.6, 100.5}) {
+    std::vector<float> x(8192);
+    for (float& value : x) value = static_cast<float>(0x1p-126 + 0x1p-149 * random(3000));
+    x[100] = 1e-10f;  // too far for the grid, whose step is the longer for it
+    check_round_trip(maps_of(Element::kFloat32, BoundKind::kAbsolute, units * 0x1p-149),
+                     BoundKind::kAbsolute, std::as_bytes(std::span(x)),
+                     str_of(units, " of the least subnormal number"));
+  }
+  for (const double bound : {0x1p119, 0x1.8p127, 0x1p128, 1e300}) {
+    const Block x = hard_values(Element::kFloat32, 9, 4096, 1, 5);
+    check_round_trip(maps_of(Element::kFloat32, BoundKind::kAbsolute, bound), BoundKind::kAbsolute,
+                     x, str_of("bound ", bound));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/crc32c.h"
 #include "codec/bounded/curve.h"
@@ -103,7 +104,6 @@ size_t Encoder::on_grid(const Chunk& chunk, Word* words) {
 
 template <typename Word>
 size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
-  const auto* x = reinterpret_cast<const ValueOf<Word>*>(chunk.x);
   const LogGrid& log_grid = maps_->log_grid();
   return one_by_one(chunk, words, [&](size_t i, Word* word) {
     // By bits: a thread may flush subnormal numbers.
@@ -111,11 +111,14 @@ size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
     *word = 0;
     if (bits == 0) return true;
     if (is_special(maps_->element(), bits)) return false;
-    const double value = x[i], magnitude = std::fabs(value);
+    const double value = std::bit_cast<ValueOf<Word>>(static_cast<Word>(bits));
+    const double magnitude = std::fabs(value);
     const LogGrid::Place place = log_grid.place(value, header_.origin);
     const double back = static_cast<ValueOf<Word>>(place.value);
     *word = static_cast<Word>(place.word);
-    return *word == place.word && std::fabs(value - back) <= maps_->bound() * magnitude;
+    // The least word has no room for signed zeros.
+    return *word == place.word && *word != std::numeric_limits<Word>::min() &&
+           std::fabs(value - back) <= maps_->bound() * magnitude;
   });
 }
 

@@ -25,9 +25,11 @@ inline constexpr double kRounder = 0x1.8p52;
 inline constexpr uint64_t kRounderBits = 0x4338000000000000;
 
 /// Of quick checks in float32: a part of the bound that no rounding to float32 exceeds, and the number
-/// of steps up to which a place surely fits an int32.
+/// of steps up to which a place surely fits an int32. In these limits a bound is a float32 that has all
+/// its digits.
 inline constexpr double kQuickBound = 1 - 0x1p-20;
 inline constexpr double kQuickReach = 0x1p31 - 0x1p9;
+inline constexpr double kQuickLeast = 0x1p-120, kQuickMost = 0x1p120;
 
 CGX_HD uint64_t double_bits(double x) { return __builtin_bit_cast(uint64_t, x); }
 CGX_HD double bits_double(uint64_t bits) { return __builtin_bit_cast(double, bits); }

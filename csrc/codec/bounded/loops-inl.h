@@ -62,6 +62,7 @@ bool place(const typename Of<Word>::Value* x, size_t n, Grid grid, const double*
   using V = typename Of<Word>::Value;
   using U = typename Of<Word>::Unsigned;
   uint64_t wide = 0;
+  [[maybe_unused]] Word least = 0;
   for (size_t i = 0; i < n; ++i) {
     const double value = static_cast<double>(x[i]);
     double position = value * grid.inverse;
@@ -71,8 +72,12 @@ bool place(const typename Of<Word>::Value* x, size_t n, Grid grid, const double*
     if constexpr (kFit) number += fit[i];
     const double back = static_cast<double>(static_cast<V>(number * grid.step));
     wide |= __builtin_fabs(value - back) <= grid.bound ? 0 : 1;
+    if constexpr (sizeof(Word) == 4) least = word < least ? word : least;
     words[i] = word;
   }
+  // One less than the least word is none: see signed_zero.h. (Words of 64 bits that are the least stand
+  // for a number that the greatest word gives, too.)
+  if constexpr (sizeof(Word) == 4) wide |= least == INT32_MIN ? 1 : 0;
   // -0 and subnormal numbers come back as they are.
   U special = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -88,7 +93,9 @@ bool to_grid(const typename Of<Word>::Value* x, size_t n, const Grid& grid, cons
              Word* words) {
   if (fit != nullptr) return place<Word, true>(x, n, grid, fit, words);
   if constexpr (kQuickPlace && sizeof(Word) == 4) {
-    if (n % 16 == 0 && n > 0 && !quick_place(x, n, grid, words)) return false;
+    const bool quick =
+        grid.bound >= kQuickLeast && grid.bound <= kQuickMost && n % 16 == 0 && n > 0;
+    if (quick && !quick_place(x, n, grid, words)) return false;
   }
   return place<Word, false>(x, n, grid, fit, words);
 }

@@ -15,7 +15,7 @@ void without_signed_zeros(const Bits* bits, size_t n, Bits* plain) {
   for (size_t i = 0; i < n; ++i) plain[i] = bits[i] == kMinusZero ? Bits{0} : bits[i];
 }
 
-/// Words of values that were taken without signed zeros.
+/// Words of values that were taken without signed zeros. None of them is the least of its type.
 template <typename Word, typename Bits>
 void add_signed_zeros(const Bits* bits, size_t n, Word* words) {
   using U = std::make_unsigned_t<Word>;

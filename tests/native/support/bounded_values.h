@@ -10,7 +10,7 @@
 
 namespace cgx::native {
 
-inline constexpr int kFloatPatterns = 14, kWholePatterns = 6;
+inline constexpr int kFloatPatterns = 16, kWholePatterns = 6;
 
 /// Rounded to the type.
 inline uint64_t bits_of_float(Element element, double x) {
@@ -79,6 +79,10 @@ inline uint64_t hard_float(Element element, int pattern, size_t i, size_t n, dou
     case 12:  // borders of binades
       return of(std::ldexp(random(2) == 0 ? 1.0 : -1.0, static_cast<int>(random(8)) - 4)) +
              random(5) - 2;
+    case 13:  // many zeros of both signs among values on both sides
+      return of(i % 3 == 0 ? (random(2) == 0 ? 0.0 : -0.0) : gauss);
+    case 14:  // the same, and the ends of the words' range
+      return of(i % 401 == 7 ? -0x1p32 * bound : random(2) == 0 ? -0.0 : r * 0.3 * bound);
     default:  // subnormal, and the least normal ones
       return of(std::ldexp(r, element == Element::kFloat64   ? -1019
                               : element == Element::kFloat16 ? -13
