@@ -50,7 +50,9 @@ class Cores:
 
     @contextlib.contextmanager
     def bound(self, threads: int) -> Iterator[None]:
-        """This thread, and those that it starts, on so many cores; torch's threads as many."""
+        """Binds this thread, and the threads that it starts, to the last `threads` cores; torch
+        uses as many threads.
+        """
         before = torch.get_num_threads(), os.sched_getaffinity(0) if self._all else set()
         self._set(threads, set(self._all[-threads:]))
         try:

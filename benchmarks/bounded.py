@@ -13,8 +13,9 @@ corpus stands whether some method is better than cgx in ratio, compression and d
 once, or in ratio and one of both. General-purpose compressors get integers made by NumPy
 (`_compressors.py`).
 
-Peers live in .venv-bounded (make bench-peers); those that are not there are listed. The model that
-some corpora come from is trained once, for a minute (`training/state.py`).
+`make bench-peers` installs the peers into .venv-bounded; the output lists those that are missing.
+Some corpora are the state of a small GPT, which is trained once, for a minute
+(`training/state.py`).
 """
 
 from __future__ import annotations

@@ -441,6 +441,6 @@ def bounded_write(
     asked: float,
     bound: float,
     shape: Sequence[int],
-    block_bytes: Sequence[int],
+    blocks: Sequence[tuple[int, int]],
 ) -> bytes: ...
 def prefer_large_pages(ptr: int, bytes: int) -> None: ...

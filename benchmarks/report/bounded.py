@@ -1,6 +1,6 @@
 """Error-bounded compression: who is better than cgx, the figures of its targets, and its table.
 
-Documents are those of benchmarks/bounded.py.
+The functions take the JSON that benchmarks/bounded.py writes.
 """
 
 from __future__ import annotations

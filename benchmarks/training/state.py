@@ -2,7 +2,7 @@
 
     python -m benchmarks.training.state [--steps 300]
 
-The model and its settings are those of examples/train_gpt.py; it trains alone, in fp32, on one
+Trains the model of examples/train_gpt.py with its settings, in one process, in fp32, on one
 thread, from a fixed seed, so equal arguments give equal bits on one machine. 300 steps take 50 s
 and are kept in build/bounded/, in a file that is named after all that they depend on.
 """

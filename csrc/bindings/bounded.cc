@@ -3,7 +3,7 @@
 #include <pybind11/stl.h>
 #include <sys/mman.h>
 
-#include <cstring>
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -67,20 +67,25 @@ py::memoryview encode(Encoder& encoder, uintptr_t x, size_t n) {
   return view_of(encoder.content());
 }
 
-// Address and size of the block.
-std::pair<uintptr_t, size_t> finish(Encoder& encoder, const py::buffer& frame, Arena& arena) {
+// Address and size of a block in an arena.
+using Finished = std::pair<uintptr_t, size_t>;
+std::span<const std::byte> bytes_at(const Finished& block) {
+  return {reinterpret_cast<const std::byte*>(block.first), block.second};
+}
+
+Finished finish(Encoder& encoder, const py::buffer& frame, Arena& arena) {
   const Bytes bytes(frame);
   const std::span<const std::byte> block = encoder.finish(bytes.span(), arena);
   return {reinterpret_cast<uintptr_t>(block.data()), block.size()};
 }
 
 // Copies blocks, in their order, to `out`.
-void collect(const Arena&, const std::vector<std::pair<uintptr_t, size_t>>& blocks, uintptr_t out) {
+void collect(const Arena&, const std::vector<Finished>& blocks, uintptr_t out) {
   const py::gil_scoped_release no_gil;
   auto* at = reinterpret_cast<std::byte*>(out);
-  for (const auto& [address, bytes] : blocks) {
-    if (bytes > 0) std::memcpy(at, reinterpret_cast<const std::byte*>(address), bytes);
-    at += bytes;
+  for (const Finished& block : blocks) {
+    const auto bytes = bytes_at(block);
+    at = std::copy(bytes.begin(), bytes.end(), at);
   }
 }
 
@@ -112,10 +117,12 @@ py::tuple read_container(const py::buffer& payload) {
 }
 
 py::bytes write_container(int element, bool complex, int kind, double asked, double bound,
-                          std::vector<uint64_t> shape, const std::vector<uint32_t>& block_bytes) {
+                          std::vector<uint64_t> shape, const std::vector<Finished>& finished) {
   const Container header{element_of(element), complex, kind_of(kind), asked, bound,
                          std::move(shape)};
-  return bytes_of(header.write(block_bytes));
+  std::vector<std::span<const std::byte>> blocks;
+  for (const Finished& block : finished) blocks.push_back(bytes_at(block));
+  return bytes_of(header.write(blocks));
 }
 
 std::string name_of(const OpenBlock& block) {
@@ -166,7 +173,7 @@ void bind(py::module_& module) {
   module.def("bounded_read", &read_container, py::arg("payload"));
   module.def("bounded_write", &write_container, py::arg("element"), py::arg("complex"),
              py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),
-             py::arg("block_bytes"));
+             py::arg("blocks"));
   module.def(
       "prefer_large_pages",
       [](uintptr_t ptr, size_t bytes) { prefer_large_pages(reinterpret_cast<void*>(ptr), bytes); },

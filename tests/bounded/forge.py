@@ -38,8 +38,12 @@ class Parts:
         lengths = [len(block) for block in self.blocks] if self.table is None else self.table
         rest = struct.pack(f"<{len(self.shape)}Q{len(lengths)}I", *self.shape, *lengths)
         self.fixed[7] = len(self.shape)
-        self.fixed[8:12] = crc(bytes(self.fixed[:8] + self.fixed[12:]) + rest)
-        return bytes(self.fixed) + rest + b"".join(self.blocks)
+        body, ends, at = b"".join(self.blocks), b"", 0
+        for length in lengths:  # as far as they lead
+            at += length
+            ends += body[at - min(length, 4) : at]
+        self.fixed[8:12] = crc(bytes(self.fixed[:8] + self.fixed[12:]) + rest + ends)
+        return bytes(self.fixed) + rest + body
 
 
 def taken_apart(payload: torch.Tensor) -> Parts:

@@ -41,7 +41,11 @@ def read(payload: bytes) -> tuple[dict, np.ndarray]:
     table = 32 + 8 * dims
     sizes = struct.unpack_from(f"<{blocks}I", payload, table)
     at = table + 4 * blocks
-    assert crc == crc32c(payload[:8] + payload[12:at])
+    ends, end = b"", at
+    for size in sizes:
+        end += size
+        ends += payload[end - min(size, 4) : end]
+    assert crc == crc32c(payload[:8] + payload[12:at] + ends)
     out = np.zeros(count, BITS[element])
     for k, size in enumerate(sizes):
         values = out[k * BLOCK : (k + 1) * BLOCK]

@@ -13,20 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.bounded.helpers import error, gaussian
 from tests.calls import failure
 from tests.distributed import run_pooled, run_ranks
 from torch_cgx import bounded
 from torch_cgx.bounded import _broadcast
-
-
-def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def error(x: torch.Tensor, y: torch.Tensor) -> float:
-    assert x.dtype == y.dtype and x.shape == y.shape
-    a, b = (t.detach().to(torch.float64).numpy() for t in (x, y))
-    return float(np.abs(a - b).max(initial=0.0))
 
 
 def bits(tensors: Any) -> str:

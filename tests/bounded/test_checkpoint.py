@@ -11,7 +11,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -20,6 +19,7 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from tests.bounded.helpers import error, gaussian
 from tests.calls import failure
 from tests.distributed import ROOT, run_pooled
 from torch_cgx import bounded
@@ -32,16 +32,6 @@ def _quiet():
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is")
         yield
-
-
-def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def error(x: torch.Tensor, y: torch.Tensor) -> float:
-    assert x.dtype == y.dtype and x.shape == y.shape
-    a, b = (t.detach().to(torch.float64).numpy() for t in (x, y))
-    return float(np.abs(a - b).max(initial=0.0))
 
 
 def state_of(seed: int) -> dict[str, Any]:

@@ -4,56 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import zstandard
 
 from tests.bounded import adversary, forge
+from tests.bounded.helpers import same_bits, some
 from torch_cgx import bounded
 from torch_cgx.bounded import PayloadError, _entropy
 
 FLOATS = adversary.FLOATS
+
+
 DTYPES = [*FLOATS, *adversary.COMPLEX, *adversary.WHOLE]
 
 
 def bound_for(dtype: torch.dtype) -> dict[str, float]:
     return {"max_error": 1e-3} if dtype.is_floating_point or dtype.is_complex else {}
-
-
-def some(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    if dtype.is_complex:
-        part = torch.randn((*shape, 2), generator=generator).to(adversary.COMPLEX[dtype])
-        return torch.view_as_complex(part)
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator).to(dtype)
-    return torch.randint(0, 100, shape, generator=generator).to(dtype)
-
-
-def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return (
-        a.shape == b.shape
-        and a.dtype == b.dtype
-        and bool((adversary.bits_of(a) == adversary.bits_of(b)).all())
-    )
-
-
-@pytest.fixture(scope="module")
-def payload() -> torch.Tensor:
-    """Three blocks, small: values, a constant block, and what is left."""
-    x = torch.zeros(140_000)
-    x[:65536:900] = torch.arange(73.0)
-    x[65536:131072] = 7.0
-    x[131072 + 3 :: 700] = 0.25
-    return bounded.compress(x.view(14, 100, 100), max_error=1e-3)
-
-
-# What comes back
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -95,7 +65,7 @@ def test_payloads_are_bytes_of_any_kind(payload: torch.Tensor) -> None:
     padded = torch.frombuffer(bytearray(b"xyz" + data), dtype=torch.uint8)
     kinds = (data, bytearray(data), memoryview(data), padded[3:], padded.repeat_interleave(2)[6::2])
     for kind in kinds:
-        assert same(bounded.decompress(kind), expected)
+        assert same_bits(bounded.decompress(kind), expected)
         assert bounded.info(kind).ratio == pytest.approx(560_000 / len(data))
 
 
@@ -129,9 +99,6 @@ def test_threads_give_the_same_payload() -> None:
     assert all(torch.equal(values[0], other) for other in values)
 
 
-# Parts, and memory of the caller
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int8])
 def test_rows_are_those_of_the_whole(dtype: torch.dtype) -> None:
     x = some((700, 3, 101), dtype)
@@ -145,10 +112,10 @@ def test_rows_are_those_of_the_whole(dtype: torch.dtype) -> None:
         slices.append(slice(low, high, int(rng.integers(1, 5))))
     for rows in slices:
         part = bounded.decompress(made, rows=rows)
-        assert same(part, whole[rows]), rows
+        assert same_bits(part, whole[rows]), rows
         assert part.is_contiguous()
         out = torch.empty_like(whole[rows])
-        assert bounded.decompress(made, out, rows=rows) is out and same(out, whole[rows])
+        assert bounded.decompress(made, out, rows=rows) is out and same_bits(out, whole[rows])
 
 
 def test_rows_read_only_their_blocks(payload: torch.Tensor) -> None:
@@ -157,7 +124,7 @@ def test_rows_read_only_their_blocks(payload: torch.Tensor) -> None:
     parts.blocks[1] = bytes(len(parts.blocks[1]))
     data = parts.payload()
     # The second block holds the values 65536 to 131071: of the rows 6 to 13.
-    assert same(bounded.decompress(data, rows=slice(0, 6)), expected[:6])
+    assert same_bits(bounded.decompress(data, rows=slice(0, 6)), expected[:6])
     for rows in (slice(6, 7), slice(13, 14), slice(0, 14, 13)):
         with pytest.raises(PayloadError, match="^block 1: the checksum differs"):
             bounded.decompress(data, rows=rows)
@@ -186,13 +153,13 @@ def test_out_is_written_and_returned(dtype: torch.dtype) -> None:
     around = torch.zeros(8, 60).to(dtype)
     for out in (torch.empty_like(x), torch.empty(50, 6, dtype=dtype).t(), around[1:7, 5:55]):
         assert bounded.decompress(made, out) is out
-        assert same(out, expected)
+        assert same_bits(out, expected)
     around[1:7, 5:55] = torch.zeros(6, 50).to(dtype)
     assert not adversary.bits_of(around).any()  # nothing beside it
     shifted = torch.zeros(x.nbytes + 1, dtype=torch.uint8)[1:]
     if dtype not in (torch.uint8, torch.int8, torch.bool) and not dtype.is_complex:
         raw = torch.frombuffer(shifted.numpy(), dtype=dtype).view(6, 50)  # aligned as no value is
-        assert same(bounded.decompress(made, raw), expected)
+        assert same_bits(bounded.decompress(made, raw), expected)
 
 
 def test_out_may_want_gradients_or_be_conjugate(payload: torch.Tensor) -> None:
@@ -215,238 +182,6 @@ def test_out_that_does_not_fit(payload: torch.Tensor) -> None:
     with pytest.raises(ValueError, match="device is meta, out is on cpu"):
         bounded.decompress(payload, torch.empty(14, 100, 100), "meta")
     assert bounded.decompress(payload, device="cpu").device.type == "cpu"
-
-
-# What is refused
-
-
-def test_truncation_at_every_byte(payload: torch.Tensor) -> None:
-    data = payload.numpy().tobytes()
-    for size in range(len(data)):
-        for read in (bounded.decompress, bounded.info):
-            with pytest.raises(PayloadError, match="cut"):
-                read(data[:size])
-    with pytest.raises(PayloadError, match="goes on after its end"):
-        bounded.decompress(data + b"\0")
-
-
-def test_a_flip_of_any_byte(payload: torch.Tensor) -> None:
-    data = payload.numpy().tobytes()
-    assert len(data) < 2000
-    for at in range(len(data)):
-        for flip in (1 << at % 8, 255):
-            other = bytearray(data)
-            other[at] ^= flip
-            with pytest.raises(PayloadError):
-                bounded.decompress(other)
-    first = len(data) - sum(len(block) for block in forge.taken_apart(payload).blocks)
-    for at in range(first, len(data), 7):
-        other = bytearray(data)
-        other[at] ^= 16
-        info = bounded.info(other)
-        assert not info.checksum_ok
-        assert [block.checksum_ok for block in info.blocks].count(False) == 1
-
-
-def test_random_bytes_and_other_formats(payload: torch.Tensor) -> None:
-    rng = np.random.default_rng(4)
-    data = payload.numpy().tobytes()
-    for n in (*range(40), 1000):
-        with pytest.raises(PayloadError):
-            bounded.decompress(rng.bytes(n))
-        with pytest.raises(PayloadError):
-            bounded.decompress(data[:4] + rng.bytes(n))
-    for other in (zstandard.compress(bytes(100)), b"PK\3\4" + bytes(60), b"\x93NUMPY" + bytes(60)):
-        with pytest.raises(PayloadError, match="does not begin with CGXB"):
-            bounded.decompress(other)
-
-
-@pytest.mark.parametrize(
-    ("at", "layout", "value", "text"),
-    [
-        (4, "B", 2, "version 2 .* knows 1"),
-        (4, "B", 0, "version 0"),
-        (5, "B", 0, "type is 0"),
-        (5, "B", 14, "type is 14"),
-        (5, "B", 64 + 4, "type is 68"),
-        (5, "B", 255, "type is 255"),
-        (6, "B", 4, "kind of bound is 4"),
-        (6, "B", 0, "the bound is 0.001"),
-        (12, "I", 17, r"2\^17 values"),
-        (24, "d", -1.0, "the bound is -1"),
-        (24, "d", math.nan, "the bound is nan"),
-        (24, "d", math.inf, "the bound is inf"),
-        (24, "d", 1e-4, "block 0: the step of a block"),  # finer than the blocks
-        (5, "B", 9, "whole numbers have no bound"),
-        (5, "B", 3, "block 0: the map of a block is 3"),
-    ],
-)
-def test_forged_headers(
-    payload: torch.Tensor, at: int, layout: str, value: float, text: str
-) -> None:
-    with pytest.raises(PayloadError, match=text):
-        bounded.decompress(forge.taken_apart(payload).set(at, layout, value).payload())
-
-
-def test_a_bad_bound_of_an_empty_tensor() -> None:
-    parts = forge.taken_apart(bounded.compress(torch.empty(0, 3), max_error=0.5))
-    assert bounded.decompress(parts.payload()).shape == (0, 3)
-    with pytest.raises(PayloadError, match="the bound is nan"):
-        bounded.decompress(parts.set(24, "d", math.nan).payload())
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [[1 << 40], [1 << 63], [2**64 - 1], [1 << 20, 1 << 20], [1 << 32, 1 << 32], [3, 1 << 61]],
-)
-def test_forged_shapes_take_no_memory(payload: torch.Tensor, shape: list[int]) -> None:
-    parts = forge.taken_apart(payload)
-    parts.shape = shape
-    peak = memory()
-    with pytest.raises(PayloadError, match="a table of|more values"):
-        bounded.decompress(parts.payload())
-    assert memory() - peak < 1 << 20
-
-
-@pytest.mark.parametrize("shape", [[0, 1 << 40, 1 << 40], [1 << 62, 0, 4], [2**64 - 1, 0]])
-def test_forged_shapes_of_no_tensor(shape: list[int]) -> None:
-    parts = forge.taken_apart(bounded.compress(torch.empty(0), max_error=0.5))
-    parts.shape = shape
-    with pytest.raises(PayloadError, match="more values than a tensor can have"):
-        bounded.decompress(parts.payload())
-
-
-def test_forged_tables(payload: torch.Tensor) -> None:
-    parts = forge.taken_apart(payload)
-    lengths = [len(block) for block in parts.blocks]
-    for table, text in (
-        ([2**32 - 1] * 3, "is cut"),
-        ([lengths[0] + 1, *lengths[1:]], "is cut"),
-        ([lengths[0] - 1, *lengths[1:]], "goes on after its end"),
-        ([lengths[0] - 1, lengths[1] + 1, lengths[2]], "block 0: the checksum differs"),
-        ([0, lengths[0] + lengths[1], lengths[2]], "block 1: the checksum differs"),
-        ([1, sum(lengths) - 1, 0], "block 0: the block is cut"),
-    ):
-        parts.table = table
-        with pytest.raises(PayloadError, match=text):
-            bounded.decompress(parts.payload())
-    parts.table = None
-    parts.shape = [140_000 + 65536]
-    with pytest.raises(PayloadError):
-        bounded.decompress(parts.payload())
-    parts.shape = [14, 100, 99]
-    with pytest.raises(PayloadError, match="block 2: "):  # its values are not as many
-        bounded.decompress(parts.payload())
-
-
-def memory() -> int:
-    """Greatest size of this process's address space so far, in bytes."""
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmPeak")) * 1024
-
-
-def frames_of(payload: torch.Tensor) -> tuple[forge.Parts, bytes, bytes, bytes]:
-    """A payload's parts; its first block's header, its content, its low bits."""
-    parts = forge.taken_apart(payload)
-    block = parts.blocks[0]
-    head, coded = block[:36], struct.unpack_from("<I", block, 32)[0]
-    assert head[2] & 2  # a frame
-    content = zstandard.ZstdDecompressor().decompress(block[36 : 36 + coded], 1 << 21)
-    return parts, head, content, block[36 + coded : -4]
-
-
-def test_forged_frames(payload: torch.Tensor) -> None:
-    parts, head, content, low = frames_of(payload)
-
-    def error(frame: bytes) -> str:
-        parts.blocks[0] = forge.sealed(head[:32] + struct.pack("<I", len(frame)) + frame + low)
-        with pytest.raises(PayloadError, match="^block 0: ") as caught:
-            bounded.decompress(parts.payload())
-        return str(caught.value)
-
-    def frame_of(data: bytes, **options: int) -> bytes:
-        settings = {"compression_level": 1, **options}
-        chosen = zstandard.ZstdCompressionParameters(**settings)
-        stream = zstandard.ZstdCompressor(compression_params=chosen).compressobj()
-        return stream.compress(data) + stream.flush()
-
-    good = frame_of(content)
-    wrong = [
-        b"",
-        b"\0",
-        good[:-1],
-        good[:5],
-        good[:4],
-        bytes(100),
-        good[1:],
-        good + b"\0",
-        good * 2,
-    ]
-    for data in (content[:-1], content + b"\0", b"", content * 20, bytes(50 << 20)):
-        wrong += [frame_of(data), zstandard.compress(data)]  # without its size, and with it
-    # A frame may ask its reader for a window of 128 MiB in 17 bytes.
-    greedy = frame_of(content, window_log=27)
-    peak = memory()
-    for frame in wrong:
-        assert "frame" in error(frame)
-    assert "too much memory" in error(greedy)
-    assert memory() - peak < 16 << 20
-    parts.blocks[0] = forge.sealed(head[:32] + struct.pack("<I", len(good)) + good + low)
-    assert same(bounded.decompress(parts.payload()), bounded.decompress(payload))
-
-
-def test_forged_blocks_never_touch_other_memory(payload: torch.Tensor) -> None:
-    """Whatever a frame holds: values, or an error. Native tests do the same with sanitizers."""
-    parts, head, content, low = frames_of(payload)
-    rng = np.random.default_rng(6)
-    refused = 0
-    for _ in range(150):
-        other, header = bytearray(content), bytearray(head)
-        for _ in range(int(rng.integers(1, 4))):
-            other[int(rng.integers(len(other)))] = int(rng.integers(256))
-        header[int(rng.integers(36))] = int(rng.integers(256))
-        frame = zstandard.compress(bytes(other))
-        struct.pack_into("<I", header, 32, len(frame))
-        parts.blocks[0] = forge.sealed(bytes(header) + frame + low)
-        try:
-            assert bounded.decompress(parts.payload()).shape == (14, 100, 100)
-        except PayloadError:
-            refused += 1
-    assert 0 < refused < 150
-
-
-def test_the_first_bad_block_is_named() -> None:
-    parts = forge.taken_apart(bounded.compress(some((20 * 65536,), torch.float32), max_error=1e-3))
-    for bad in (17, 11, 6):
-        parts.blocks[bad] = parts.blocks[bad][:-1] + bytes([parts.blocks[bad][-1] ^ 1])
-        before = torch.get_num_threads()
-        for threads in (1, 4):
-            torch.set_num_threads(threads)
-            try:
-                with pytest.raises(PayloadError, match=f"^block {bad}: the checksum"):
-                    bounded.decompress(parts.payload())
-            finally:
-                torch.set_num_threads(before)
-    assert [k for k, b in enumerate(bounded.info(parts.payload()).blocks) if not b.checksum_ok] == [
-        6,
-        11,
-        17,
-    ]
-
-
-@pytest.mark.parametrize("bad", [None, 5, "text", np.zeros(40, np.uint8), [1, 2]])
-def test_payloads_are_not_anything(bad: Any) -> None:
-    with pytest.raises(TypeError, match="payload is a"):
-        bounded.decompress(bad)
-
-
-def test_tensors_that_are_no_payload(payload: torch.Tensor) -> None:
-    for bad, text in ((payload.view(1, -1), "2-D"), (payload.to(torch.int16), "int16")):
-        with pytest.raises(ValueError, match=text):
-            bounded.decompress(bad)
-
-
-# What cannot be compressed
 
 
 @pytest.mark.parametrize("key", adversary.KINDS)
@@ -535,3 +270,16 @@ def test_needs_no_process_group() -> None:
         "assert not torch.distributed.is_initialized()\n"
     )
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", script) == 0
+
+
+def test_blocks_that_are_exchanged_are_refused() -> None:
+    x = torch.cat([torch.full((65536,), float(k)) for k in (1, 2, 3)])
+    parts = forge.taken_apart(bounded.compress(x, max_error=1e-3))
+    good = parts.payload()
+    one, two, three = parts.blocks
+    assert len(one) == len(two) == len(three)
+    head = good[: len(good) - len(one) * 3]
+    assert torch.equal(bounded.decompress(head + one + two + three), x)
+    for blocks in (two + one + three, one + one + three, three + two + one):
+        with pytest.raises(bounded.PayloadError, match="blocks exchanged"):
+            bounded.decompress(head + blocks)

@@ -35,7 +35,7 @@ std::shared_ptr<const Maps> take_maps(Input& input, BoundKind* kind) {
   }
 }
 
-// The checksum of a header and table that says how long they are, if they are there.
+// The checksum of a payload whose header and table say where its blocks are, if they are there.
 void mend(Block& payload) {
   if (payload.size() < Container::kFixedBytes) return;
   const size_t dims = static_cast<size_t>(payload[7]);
@@ -53,6 +53,15 @@ void mend(Block& payload) {
   Block covered(payload.begin(), payload.begin() + 8);
   covered.insert(covered.end(), payload.begin() + 12,
                  payload.begin() + static_cast<std::ptrdiff_t>(head));
+  uint64_t end = head;
+  for (uint64_t block = 0; block < blocks; ++block) {
+    uint32_t bytes;
+    std::memcpy(&bytes, payload.data() + head - 4 * (blocks - block), sizeof bytes);
+    end += bytes;
+    if (end > payload.size()) return;
+    const auto last = payload.begin() + static_cast<std::ptrdiff_t>(end);
+    covered.insert(covered.end(), last - std::min<uint32_t>(bytes, 4), last);
+  }
   const uint32_t crc = crc32c(covered.data(), covered.size());
   std::memcpy(payload.data() + 8, &crc, sizeof crc);
 }
@@ -74,12 +83,13 @@ void read_container(Input& input) {
     // Accepted: then it is what a writer of this header makes, and its blocks fill the rest.
     const Container& header = open.header;
     CHECK(open.starts.size() == header.blocks() + 1 && open.starts.back() == payload.size());
-    std::vector<uint32_t> bytes;
+    std::vector<std::span<const std::byte>> blocks;
     for (size_t k = 1; k < open.starts.size(); ++k) {
       CHECK(open.starts[k] >= open.starts[k - 1]);
-      bytes.push_back(static_cast<uint32_t>(open.starts[k] - open.starts[k - 1]));
+      blocks.push_back(
+          std::span(payload).subspan(open.starts[k - 1], open.starts[k] - open.starts[k - 1]));
     }
-    const Block head = header.write(bytes);
+    const Block head = header.write(blocks);
     CHECK(head.size() == open.starts[0] && std::equal(head.begin(), head.end(), payload.begin()));
   } catch (const PayloadError& error) {
     CHECK(contains(error.what(), "payload"), error.what());

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "bounded_values.h"
-#include "codec/bounded/log_grid.h"
+#include "codec/bounded/maps/log_grid.h"
 
 namespace cgx::native {
 namespace {

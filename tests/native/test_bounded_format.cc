@@ -60,16 +60,17 @@ Block small_container(Container* header) {
   header->kind = BoundKind::kAbsolute;
   header->asked = header->bound = 0.5;
   header->shape = {3, 5};
-  const uint32_t bytes[] = {2};
-  Block payload = header->write(bytes);
-  payload.resize(payload.size() + 2);
+  const Block block(2, std::byte{7});
+  const std::span<const std::byte> blocks[] = {block};
+  Block payload = header->write(blocks);
+  payload.insert(payload.end(), block.begin(), block.end());
   return payload;
 }
 
-// Checks what is right by the format, and puts the checksum in its place.
-Block with_checksum(Block payload, size_t head) {
+// The checksum of a payload with one block of two bytes, which it covers, put in its place.
+Block with_checksum(Block payload) {
   Block covered(payload.begin(), payload.begin() + 8);
-  covered.insert(covered.end(), payload.begin() + 12, payload.begin() + static_cast<long>(head));
+  covered.insert(covered.end(), payload.begin() + 12, payload.end());
   return altered(std::move(payload), 8, crc32c(covered.data(), covered.size()));
 }
 
@@ -278,7 +279,7 @@ TEST(bounded_containers) {
   const OpenContainer open = OpenContainer::read(payload);
   CHECK(open.starts == std::vector<uint64_t>({head, head + 2}));
   CHECK(open.header.shape == header.shape && open.header.values() == 15);
-  CHECK(with_checksum(payload, head) == payload);
+  CHECK(with_checksum(payload) == payload);
   for (size_t size = 0; size < payload.size(); ++size) {
     const std::string text =
         container_error({payload.begin(), payload.begin() + static_cast<long>(size)});
@@ -287,13 +288,13 @@ TEST(bounded_containers) {
   Block longer = payload;
   longer.push_back(std::byte{0});
   CHECK(contains(container_error(longer), "goes on after its end"));
-  for (size_t i = 0; i < head; ++i) {
+  for (size_t i = 0; i < payload.size(); ++i) {
     for (int bit = 0; bit < 8; ++bit) {
       container_error(altered(payload, i, payload[i] ^ static_cast<std::byte>(1 << bit)));
     }
   }
   const auto refuses = [&](size_t at, auto value, const char* name) {
-    const std::string text = container_error(with_checksum(altered(payload, at, value), head));
+    const std::string text = container_error(with_checksum(altered(payload, at, value)));
     CHECK(contains(text, name), "byte ", at, ": ", text);
   };
   refuses(0, uint8_t{'X'}, "none of torch_cgx.bounded");
@@ -313,12 +314,31 @@ TEST(bounded_containers) {
   refuses(48, UINT32_MAX, "is cut");
 }
 
+TEST(bounded_blocks_keep_their_places) {
+  const Container header{Element::kUInt8, false, BoundKind::kLossless, 0, 0, {3 * 65536}};
+  Block one(6, std::byte{1}), two(6, std::byte{2});
+  const auto payload = [&](const Block& a, const Block& b, const Block& c) {
+    const std::span<const std::byte> blocks[] = {a, b, c};
+    return header.write(blocks);
+  };
+  const auto with_blocks = [](Block payload, std::initializer_list<Block> blocks) {
+    for (const Block& block : blocks) payload.insert(payload.end(), block.begin(), block.end());
+    return payload;
+  };
+  seal(one);
+  seal(two);
+  const Block head = payload(one, {}, two);
+  OpenContainer::read(with_blocks(head, {one, two}));
+  CHECK(contains(container_error(with_blocks(head, {two, one})), "blocks exchanged"));
+  CHECK(contains(container_error(with_blocks(head, {one, one})), "blocks exchanged"));
+}
+
 TEST(bounded_shapes_of_containers) {
   const auto read = [](std::vector<uint64_t> shape, bool complex, size_t blocks) {
     Container header;
     header.complex = complex;
     header.shape = std::move(shape);
-    const std::vector<uint32_t> none(blocks);
+    const std::vector<std::span<const std::byte>> none(blocks);
     return OpenContainer::read(header.write(none));
   };
   CHECK(read({}, false, 1).header.values() == 1);

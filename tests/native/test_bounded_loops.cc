@@ -1,6 +1,6 @@
 // The loops of the error-bounded compressor at every SIMD level, against plain models.
 #include "bounded_values.h"
-#include "codec/bounded/loops.h"
+#include "codec/bounded/loops/loops.h"
 
 namespace cgx::native {
 namespace {

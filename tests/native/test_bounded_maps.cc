@@ -3,10 +3,10 @@
 #include <numeric>
 
 #include "bounded_values.h"
-#include "codec/bounded/curve.h"
-#include "codec/bounded/lattice.h"
-#include "codec/bounded/log_grid.h"
-#include "codec/bounded/order.h"
+#include "codec/bounded/maps/curve.h"
+#include "codec/bounded/maps/lattice.h"
+#include "codec/bounded/maps/log_grid.h"
+#include "codec/bounded/maps/order.h"
 
 namespace cgx::native {
 namespace {

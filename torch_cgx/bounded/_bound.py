@@ -13,7 +13,7 @@ import torch
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
 
-# csrc/codec/bounded/maps.h
+# csrc/codec/bounded/maps/maps.h
 LOSSLESS, ABSOLUTE, RELATIVE, POINTWISE = range(4)
 NAMES = ("max_error", "max_error", "relative", "pointwise")
 _CHUNK = 1 << 22

@@ -70,7 +70,7 @@ def compress(
         bound.asked,
         bound.value,
         list(shape),
-        [length for _, length in blocks],
+        blocks,
     )
     payload = new_tensor((len(head) + sum(length for _, length in blocks),), torch.uint8)
     payload[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)

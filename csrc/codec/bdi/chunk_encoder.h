@@ -25,8 +25,8 @@ class ChunkEncoder {
   ChunkEncoder(const Format& format, const Choices& choices);
 
   /// Appends the bytes of chunk number `chunk`, 1 to batch words, and returns its number in the
-  /// table. The configuration is that of the fewest accounted_bits() among those that can hold the
-  /// chunk; of equal ones the first.
+  /// table. Of the configurations that can hold the chunk it takes the one with the fewest
+  /// accounted_bits(), the first of several.
   uint8_t encode(const uint32_t* words, uint32_t count, uint64_t chunk,
                  std::vector<std::byte>& out);
 

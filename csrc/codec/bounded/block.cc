@@ -1,25 +1,14 @@
 #include "codec/bounded/block.h"
 
 #include <cmath>
-#include <cstring>
 
-#include "codec/bounded/curve.h"
-#include "codec/bounded/order.h"
+#include "codec/bounded/bytes.h"
+#include "codec/bounded/maps/curve.h"
+#include "codec/bounded/maps/order.h"
 #include "codec/bounded/quads.h"
 
 namespace cgx::bounded {
 namespace {
-
-template <typename T>
-void put(std::byte* out, size_t at, T value) {
-  std::memcpy(out + at, &value, sizeof value);
-}
-template <typename T>
-T get(const std::byte* in, size_t at) {
-  T value;
-  std::memcpy(&value, in + at, sizeof value);
-  return value;
-}
 
 constexpr uint8_t kCodedLow = 1, kCompressed = 2, kSignedZero = 4, kQuads = 8;
 

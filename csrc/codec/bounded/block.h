@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "codec/bounded/estimate.h"
-#include "codec/bounded/maps.h"
+#include "codec/bounded/maps/maps.h"
 
 namespace cgx::bounded {
 

@@ -6,6 +6,7 @@
 
 #include "base/crc32c.h"
 #include "codec/bounded/block.h"
+#include "codec/bounded/bytes.h"
 
 namespace cgx::bounded {
 namespace {
@@ -15,25 +16,22 @@ constexpr uint8_t kVersion = 1;
 constexpr uint8_t kComplex = 64;
 constexpr size_t kCrcAt = 8, kCheckedFrom = 12;
 
-template <typename T>
-T get(const std::byte* in) {
-  T value;
-  std::memcpy(&value, in, sizeof value);
-  return value;
-}
+// Of header and table, but for the checksum itself, and of the ends of the blocks.
+class Checksum {
+ public:
+  explicit Checksum(std::span<const std::byte> head)
+      : covered_(head.begin(), head.begin() + kCrcAt) {
+    covered_.insert(covered_.end(), head.begin() + kCheckedFrom, head.end());
+  }
+  void add_end_of(std::span<const std::byte> block) {
+    const auto end = block.last(std::min(block.size(), kCrcBytes));
+    covered_.insert(covered_.end(), end.begin(), end.end());
+  }
+  uint32_t value() const { return crc32c(covered_.data(), covered_.size()); }
 
-template <typename T>
-void append(std::vector<std::byte>& out, const T& value) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-  out.insert(out.end(), bytes, bytes + sizeof value);
-}
-
-// The bytes before the checksum are covered, too: as its first four and as the fields themselves.
-uint32_t checksum(std::span<const std::byte> head) {
-  std::vector<std::byte> covered(head.begin(), head.begin() + kCrcAt);
-  covered.insert(covered.end(), head.begin() + kCheckedFrom, head.end());
-  return crc32c(covered.data(), covered.size());
-}
+ private:
+  std::vector<std::byte> covered_;
+};
 
 }  // namespace
 
@@ -53,7 +51,7 @@ size_t Container::values_of(uint64_t block) const {
   return left < kBlockValues ? static_cast<size_t>(left) : kBlockValues;
 }
 
-std::vector<std::byte> Container::write(std::span<const uint32_t> block_bytes) const {
+std::vector<std::byte> Container::write(std::span<const std::span<const std::byte>> blocks) const {
   std::vector<std::byte> out;
   for (const char c : kMagic) append(out, c);
   append(out, kVersion);
@@ -65,8 +63,10 @@ std::vector<std::byte> Container::write(std::span<const uint32_t> block_bytes) c
   append(out, asked);
   append(out, bound);
   for (const uint64_t dim : shape) append(out, dim);
-  for (const uint32_t bytes : block_bytes) append(out, bytes);
-  const uint32_t crc = checksum(out);
+  for (const auto& block : blocks) append(out, static_cast<uint32_t>(block.size()));
+  Checksum checksum(out);
+  for (const auto& block : blocks) checksum.add_end_of(block);
+  const uint32_t crc = checksum.value();
   std::memcpy(out.data() + kCrcAt, &crc, sizeof crc);
   return out;
 }
@@ -127,10 +127,6 @@ OpenContainer OpenContainer::read(std::span<const std::byte> payload) {
                               " bytes, and its shape needs a table of ", blocks, " blocks"));
   }
   const size_t first = table + 4 * static_cast<size_t>(blocks);
-  if (get<uint32_t>(in + kCrcAt) != checksum(payload.first(first))) {
-    throw PayloadError(
-        "the checksum of the payload's header differs: bytes were altered, or it is cut");
-  }
   open.starts.reserve(static_cast<size_t>(blocks) + 1);
   uint64_t at = first;
   for (uint64_t block = 0; block < blocks; ++block) {
@@ -142,6 +138,15 @@ OpenContainer OpenContainer::read(std::span<const std::byte> payload) {
     throw PayloadError(str_of("the payload ",
                               at > payload.size() ? "is cut" : "goes on after its end", ": it has ",
                               payload.size(), " bytes, its table says ", at));
+  }
+  Checksum checksum(payload.first(first));
+  for (size_t block = 0; block < blocks; ++block) {
+    checksum.add_end_of(
+        payload.subspan(open.starts[block], open.starts[block + 1] - open.starts[block]));
+  }
+  if (get<uint32_t>(in + kCrcAt) != checksum.value()) {
+    throw PayloadError(
+        "the checksum of the payload's header differs: bytes were altered, or blocks exchanged");
   }
   return open;
 }

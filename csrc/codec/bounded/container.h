@@ -5,7 +5,8 @@
 //     5    1        type (element.h), + 64 where values are complex: pairs of that type
 //     6    1        kind of bound (maps.h)
 //     7    1        number of dimensions
-//     8    4        CRC-32C of the rest of the header and of the table
+//     8    4        CRC-32C of the rest of the header, of the table, and of the last four bytes of each
+//                   block, which are its own checksum: so blocks cannot change places
 //     12   4        bits of the number of values in a block: 16
 //     16   8        bound that was asked for, float64
 //     24   8        bound of the values, float64: another one where it was asked for as relative
@@ -19,7 +20,7 @@
 #include <span>
 #include <vector>
 
-#include "codec/bounded/maps.h"
+#include "codec/bounded/maps/maps.h"
 
 namespace cgx::bounded {
 
@@ -40,8 +41,8 @@ struct Container {
   /// Values of block k; all but the last have kBlockValues.
   size_t values_of(uint64_t block) const;
 
-  /// Header and table.
-  std::vector<std::byte> write(std::span<const uint32_t> block_bytes) const;
+  /// Header and table of these blocks.
+  std::vector<std::byte> write(std::span<const std::span<const std::byte>> blocks) const;
 };
 
 /// A payload's header, and where its blocks are.

@@ -5,29 +5,14 @@
 #include <vector>
 
 #include "base/crc32c.h"
-#include "codec/bounded/curve.h"
-#include "codec/bounded/order.h"
+#include "codec/bounded/bytes.h"
+#include "codec/bounded/maps/curve.h"
+#include "codec/bounded/maps/order.h"
+#include "codec/bounded/maps/signed_zero.h"
 #include "codec/bounded/quads.h"
-#include "codec/bounded/signed_zero.h"
 
 namespace cgx::bounded {
 namespace {
-
-template <typename Word>
-const auto& word_loops() {
-  if constexpr (sizeof(Word) == 4) {
-    return loops().narrow;
-  } else {
-    return loops().wide;
-  }
-}
-
-template <typename T>
-T get(const std::byte* in) {
-  T value;
-  std::memcpy(&value, in, sizeof value);
-  return value;
-}
 
 void check_bools(Element element, const std::byte* x, size_t n) {
   if (element != Element::kBool) return;
@@ -49,7 +34,7 @@ OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
   }
   if (block.size() < 1 + kCrcBytes) throw PayloadError("the block is cut");
   const size_t end = block.size() - kCrcBytes;
-  if (crc32c(block.data(), end) != get<uint32_t>(block.data() + end)) {
+  if (crc32c(block.data(), end) != get<uint32_t>(block.data(), end)) {
     throw PayloadError("the checksum differs: bytes were altered");
   }
   const auto body = block.first(end);
@@ -90,7 +75,7 @@ OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
 template <typename Word>
 void Decoder::from_words(const OpenBlock& block, const Word* words, const int32_t* nodes, size_t n,
                          std::byte* x) const {
-  using Value = std::conditional_t<sizeof(Word) == 4, float, double>;
+  using Value = ValueOf<Word>;
   const Element element = maps_->element();
   const auto put = [&](size_t i, auto value) {
     std::memcpy(x + i * sizeof value, &value, sizeof value);
@@ -207,7 +192,7 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   if (outlier != outliers_end)
     throw PayloadError("the block has more outliers than symbols of them");
   for (size_t i = 0; i < header.specials; ++i) {
-    const size_t place = get<uint16_t>(places + 2 * i);
+    const size_t place = get<uint16_t>(places, 2 * i);
     if (place >= count) {
       throw PayloadError(
           str_of("a special value is at ", place, ", the block has ", count, " values"));

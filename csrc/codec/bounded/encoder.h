@@ -10,8 +10,8 @@
 
 #include "codec/bounded/arena.h"
 #include "codec/bounded/block.h"
-#include "codec/bounded/grid.h"
-#include "codec/bounded/loops.h"
+#include "codec/bounded/loops/loops.h"
+#include "codec/bounded/maps/grid.h"
 
 namespace cgx::bounded {
 

@@ -23,18 +23,29 @@ uint64_t magnitude(int64_t x) {
   return x < 0 ? ~static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
 }
 
+// By operations that IEEE defines to the last bit: libraries' logarithms differ, and so would payloads.
+double log2_of(double x) {
+  int exponent;
+  const double mantissa = std::frexp(x, &exponent);                              // in [1/2, 1)
+  const double ratio = (mantissa - 1) / (mantissa + 1), square = ratio * ratio;  // at least -1/3
+  double power = ratio, sum = 0;
+  for (int k = 1; k < 40; k += 2, power *= square) sum += power / k;
+  constexpr double kLog2 = 0.6931471805599453;
+  return exponent + 2 * sum / kLog2;
+}
+
 // c log2 c: entropies of samples are sums of these.
 double weight_of(size_t count) {
   constexpr size_t kTabled = Sample::kRun * Sample::kRuns + 1;
   static const auto table = [] {
     std::array<double, kTabled> made{};
     for (size_t c = 1; c < kTabled; ++c) {
-      made[c] = static_cast<double>(c) * std::log2(static_cast<double>(c));
+      made[c] = static_cast<double>(c) * log2_of(static_cast<double>(c));
     }
     return made;
   }();
   if (count < kTabled) return table[count];
-  return static_cast<double>(count) * std::log2(static_cast<double>(count));
+  return static_cast<double>(count) * log2_of(static_cast<double>(count));
 }
 
 // -sum p log2 p of counts, with the bias of few samples mended (Miller, 1955).

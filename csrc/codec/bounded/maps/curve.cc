@@ -1,4 +1,4 @@
-#include "codec/bounded/curve.h"
+#include "codec/bounded/maps/curve.h"
 
 #include <array>
 #include <cmath>

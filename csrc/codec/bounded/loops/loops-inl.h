@@ -7,7 +7,6 @@ struct Of;
 template <>
 struct Of<int32_t> {
   using Unsigned = uint32_t;
-  using Value = float;
   static constexpr Unsigned kMagnitude = 0x7fffffff;
   static constexpr Unsigned kInfinity = 0x7f800000;
   static constexpr Unsigned kLeastNormal = 0x00800000;
@@ -15,7 +14,6 @@ struct Of<int32_t> {
 template <>
 struct Of<int64_t> {
   using Unsigned = uint64_t;
-  using Value = double;
   static constexpr Unsigned kMagnitude = 0x7fffffffffffffff;
   static constexpr Unsigned kInfinity = 0x7ff0000000000000;
   static constexpr Unsigned kLeastNormal = 0x0010000000000000;
@@ -41,7 +39,7 @@ inline __attribute__((always_inline)) double number_of(Word word) {
 }
 
 template <typename Word>
-void look(const typename Of<Word>::Value* x, size_t n, Seen* seen) {
+void look(const ValueOf<Word>* x, size_t n, Seen* seen) {
   using U = typename Of<Word>::Unsigned;
   const Word first = __builtin_bit_cast(Word, x[0]);
   Word greatest = 0;  // signed: compilers have a vector's maximum of these
@@ -58,8 +56,8 @@ void look(const typename Of<Word>::Value* x, size_t n, Seen* seen) {
 }
 
 template <typename Word, bool kFit>
-bool place(const typename Of<Word>::Value* x, size_t n, Grid grid, const double* fit, Word* words) {
-  using V = typename Of<Word>::Value;
+bool place(const ValueOf<Word>* x, size_t n, Grid grid, const double* fit, Word* words) {
+  using V = ValueOf<Word>;
   using U = typename Of<Word>::Unsigned;
   uint64_t wide = 0;
   [[maybe_unused]] Word least = 0;
@@ -89,8 +87,7 @@ bool place(const typename Of<Word>::Value* x, size_t n, Grid grid, const double*
 }
 
 template <typename Word>
-bool to_grid(const typename Of<Word>::Value* x, size_t n, const Grid& grid, const double* fit,
-             Word* words) {
+bool to_grid(const ValueOf<Word>* x, size_t n, const Grid& grid, const double* fit, Word* words) {
   if (fit != nullptr) return place<Word, true>(x, n, grid, fit, words);
   if constexpr (kQuickPlace && sizeof(Word) == 4) {
     const bool quick =
@@ -101,9 +98,8 @@ bool to_grid(const typename Of<Word>::Value* x, size_t n, const Grid& grid, cons
 }
 
 template <typename Word>
-void from_grid(const Word* words, size_t n, double step, const double* fit,
-               typename Of<Word>::Value* x) {
-  using V = typename Of<Word>::Value;
+void from_grid(const Word* words, size_t n, double step, const double* fit, ValueOf<Word>* x) {
+  using V = ValueOf<Word>;
   if (fit == nullptr) {
     for (size_t i = 0; i < n; ++i) x[i] = static_cast<V>(number_of(words[i]) * step);
   } else {
@@ -191,7 +187,7 @@ void join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>&
 }
 
 template <typename Word>
-constexpr WordLoops<Word, typename Of<Word>::Value> word_loops() {
+constexpr WordLoops<Word, ValueOf<Word>> make_loops() {
   return {look<Word>, to_grid<Word>, from_grid<Word>, difference<Word>,
           sum<Word>,  split<Word>,   join<Word>};
 }

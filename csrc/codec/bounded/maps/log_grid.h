@@ -10,7 +10,7 @@
 #include <array>
 #include <cstdint>
 
-#include "codec/bounded/grid.h"
+#include "codec/bounded/maps/grid.h"
 
 namespace cgx::bounded {
 

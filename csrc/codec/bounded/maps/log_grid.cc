@@ -1,4 +1,4 @@
-#include "codec/bounded/log_grid.h"
+#include "codec/bounded/maps/log_grid.h"
 
 #include <algorithm>
 #include <bit>
@@ -55,7 +55,7 @@ LogGrid::Place LogGrid::place(double x, int64_t origin) const {
   return x < 0 ? Place{-word, -magnitude} : Place{word, magnitude};
 }
 
-// Mantissas are below 2 and exponents those of normal numbers: the product is exact.
+// The product is exact: the mantissa is below 2, and the exponent is one of a normal number.
 double LogGrid::magnitude_of(const Segment& segment, int64_t part, int64_t exponent) {
   return (segment.begin + (static_cast<double>(part) + 0.5) * segment.width) *
          bits_double(static_cast<uint64_t>(exponent + 1023) << 52);

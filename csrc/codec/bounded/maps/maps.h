@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "codec/bounded/element.h"
-#include "codec/bounded/lattice.h"
-#include "codec/bounded/log_grid.h"
+#include "codec/bounded/maps/lattice.h"
+#include "codec/bounded/maps/log_grid.h"
 
 namespace cgx::bounded {
 

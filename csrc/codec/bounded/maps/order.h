@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "codec/bounded/element.h"
-#include "codec/bounded/loops.h"
+#include "codec/bounded/loops/loops.h"
 
 namespace cgx::bounded {
 
@@ -34,7 +34,7 @@ void from_order(Element element, const Word* words, size_t n, const Order& order
 /// The greatest origin of a type.
 int64_t last_origin(Element element, int shift);
 
-/// The origin for n >= 1 values whose least magnitude, but for 0, is near that of these.
+/// An origin two binades below the least magnitude of these n >= 1 values; zeros do not count.
 int64_t origin_for(Element element, const std::byte* x, size_t n, int shift);
 
 /// The bits of value number i.

@@ -1,4 +1,4 @@
-#include "codec/bounded/loops.h"
+#include "codec/bounded/loops/loops.h"
 
 #include "codec/ops/kernels.h"
 

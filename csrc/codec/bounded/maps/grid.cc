@@ -1,4 +1,4 @@
-#include "codec/bounded/grid.h"
+#include "codec/bounded/maps/grid.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "codec/bounded/maps.h"
+#include "codec/bounded/maps/maps.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "codec/bounded/order.h"
+#include "codec/bounded/maps/order.h"
 
 #include <algorithm>
 #include <cstring>
@@ -103,7 +103,7 @@ int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {
     const uint64_t magnitude = bits_at(element, x, i) & (layout.sign - 1);
     if (magnitude != 0 && magnitude < least) least = magnitude;
   }
-  // Few values of a block lie two binades below those of a sample.
+  // The sample may have missed smaller magnitudes; few are more than two binades below its least.
   const uint64_t room = 2 * layout.least_normal;
   return least <= room
              ? 0

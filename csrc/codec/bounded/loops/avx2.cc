@@ -3,21 +3,21 @@
 
 #include <immintrin.h>
 
-#include "codec/bounded/loops.h"
+#include "codec/bounded/loops/loops.h"
 #include "codec/ops/target_avx2-inl.h"
 
 namespace cgx::bounded {
 namespace avx2 {
 namespace {
 
-#include "codec/bounded/vector_avx2-inl.h"
+#include "codec/bounded/loops/vector_avx2-inl.h"
 // This needs the header above.
-#include "codec/bounded/loops-inl.h"
+#include "codec/bounded/loops/loops-inl.h"
 
 }  // namespace
 }  // namespace avx2
 
-const Loops kAvx2Loops{avx2::word_loops<int32_t>(), avx2::word_loops<int64_t>()};
+const Loops kAvx2Loops{avx2::make_loops<int32_t>(), avx2::make_loops<int64_t>()};
 
 }  // namespace cgx::bounded
 

@@ -1,17 +1,17 @@
 // The loops of the error-bounded compressor at the level scalar.
-#include "codec/bounded/loops.h"
+#include "codec/bounded/loops/loops.h"
 
 namespace cgx::bounded {
 namespace scalar {
 namespace {
 
-#include "codec/bounded/vector-inl.h"
+#include "codec/bounded/loops/vector-inl.h"
 // This needs the header above.
-#include "codec/bounded/loops-inl.h"
+#include "codec/bounded/loops/loops-inl.h"
 
 }  // namespace
 }  // namespace scalar
 
-const Loops kScalarLoops{scalar::word_loops<int32_t>(), scalar::word_loops<int64_t>()};
+const Loops kScalarLoops{scalar::make_loops<int32_t>(), scalar::make_loops<int64_t>()};
 
 }  // namespace cgx::bounded

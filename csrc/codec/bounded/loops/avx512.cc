@@ -9,21 +9,21 @@
 
 #include <immintrin.h>
 
-#include "codec/bounded/loops.h"
+#include "codec/bounded/loops/loops.h"
 #include "codec/ops/target_avx512-inl.h"
 
 namespace cgx::bounded {
 namespace avx512 {
 namespace {
 
-#include "codec/bounded/vector_avx512-inl.h"
+#include "codec/bounded/loops/vector_avx512-inl.h"
 // This needs the header above.
-#include "codec/bounded/loops-inl.h"
+#include "codec/bounded/loops/loops-inl.h"
 
 }  // namespace
 }  // namespace avx512
 
-const Loops kAvx512Loops{avx512::word_loops<int32_t>(), avx512::word_loops<int64_t>()};
+const Loops kAvx512Loops{avx512::make_loops<int32_t>(), avx512::make_loops<int64_t>()};
 
 }  // namespace cgx::bounded
 

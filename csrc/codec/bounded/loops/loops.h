@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
-#include "codec/bounded/grid.h"
+#include "codec/bounded/maps/grid.h"
 
 namespace cgx::bounded {
 
@@ -73,5 +74,24 @@ extern const Loops kNeonLoops;
 
 /// The loops of the level in force.
 const Loops& loops();
+
+/// Values of float32 and float64 by their words.
+template <typename Word>
+using ValueOf = std::conditional_t<sizeof(Word) == 4, float, double>;
+
+template <typename Word>
+constexpr double kLeastNormal = sizeof(Word) == 4 ? 0x1p-126 : 0x1p-1022;
+
+template <typename Word>
+constexpr int kWordBits = 8 * static_cast<int>(sizeof(Word));
+
+template <typename Word>
+const WordLoops<Word, ValueOf<Word>>& word_loops() {
+  if constexpr (sizeof(Word) == 4) {
+    return loops().narrow;
+  } else {
+    return loops().wide;
+  }
+}
 
 }  // namespace cgx::bounded

@@ -1,9 +1,9 @@
-#include "codec/bounded/lattice.h"
+#include "codec/bounded/maps/lattice.h"
 
 #include <cmath>
 
 #include "base/half.h"
-#include "codec/bounded/order.h"
+#include "codec/bounded/maps/order.h"
 
 namespace cgx::bounded {
 

@@ -1,0 +1,120 @@
+// What values become: the words of a chunk, by the map of the block.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "codec/bounded/bytes.h"
+#include "codec/bounded/encoder.h"
+#include "codec/bounded/maps/curve.h"
+#include "codec/bounded/maps/order.h"
+#include "codec/bounded/maps/signed_zero.h"
+
+namespace cgx::bounded {
+
+template <typename Word, typename WordOf>
+size_t Encoder::one_by_one(const Chunk& chunk, Word* words, WordOf&& word_of) {
+  size_t special = 0;
+  for (size_t i = 0; i < chunk.n; ++i) {
+    if (word_of(i, &words[i])) {
+      before_ = words[i];
+      continue;
+    }
+    words[i] = static_cast<Word>(before_);
+    ++special;
+    if (!chunk.record) continue;
+    const size_t bytes = bytes_of(maps_->element());
+    append(places_, static_cast<uint16_t>(chunk.first + i));
+    specials_.insert(specials_.end(), chunk.x + i * bytes, chunk.x + (i + 1) * bytes);
+    ++header_.specials;
+  }
+  return special;
+}
+
+template <typename Word>
+size_t Encoder::on_grid(const Chunk& chunk, Word* words) {
+  const auto& loops = word_loops<Word>();
+  const auto* x = reinterpret_cast<const ValueOf<Word>*>(chunk.x);
+  double curve[kChunk];
+  const double* fit = nullptr;
+  if (header_.predictor == Predictor::kCurve) {
+    for (size_t run = 0; run < chunk.n; run += kCurveRun) {
+      draw_curve(&nodes_[(chunk.first + run) / kCurveRun * kCurveNodes],
+                 std::min(kCurveRun, chunk.n - run), curve + run);
+    }
+    fit = curve;
+  }
+  if (!loops.to_grid(x, chunk.n, grid_, fit, words)) {
+    before_ = words[chunk.n - 1];
+    return 0;
+  }
+  return one_by_one(chunk, words, [&](size_t i, Word* word) {
+    return !loops.to_grid(x + i, 1, grid_, fit == nullptr ? nullptr : fit + i, word);
+  });
+}
+
+template <typename Word>
+size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
+  const LogGrid& log_grid = maps_->log_grid();
+  return one_by_one(chunk, words, [&](size_t i, Word* word) {
+    // By bits: a thread may flush subnormal numbers.
+    const uint64_t bits = bits_at(maps_->element(), chunk.x, i);
+    *word = 0;
+    if (bits == 0) return true;
+    if (is_special(maps_->element(), bits)) return false;
+    const double value = std::bit_cast<ValueOf<Word>>(static_cast<Word>(bits));
+    const double magnitude = std::fabs(value);
+    const LogGrid::Place place = log_grid.place(value, header_.origin);
+    const double back = static_cast<ValueOf<Word>>(place.value);
+    *word = static_cast<Word>(place.word);
+    // The least word has no room for signed zeros.
+    return *word == place.word && *word != std::numeric_limits<Word>::min() &&
+           std::fabs(value - back) <= maps_->bound() * magnitude;
+  });
+}
+
+template <typename Word>
+size_t Encoder::map_chunk(const Chunk& chunk, Word* words) {
+  switch (header_.map) {
+    case Map::kOrder:
+      to_order(maps_->element(), chunk.x, chunk.n, {header_.shift, header_.origin}, words);
+      return 0;
+    case Map::kGrid:
+      return on_grid(chunk, words);
+    case Map::kLogGrid:
+      return on_log_grid(chunk, words);
+    default:
+      if constexpr (sizeof(Word) == 4) {
+        const auto* bits = reinterpret_cast<const uint16_t*>(chunk.x);
+        if (maps_->lattice().to_words(bits, chunk.n, words)) {
+          return one_by_one(chunk, words, [&](size_t i, Word* word) {
+            return !maps_->lattice().to_words(bits + i, 1, word);
+          });
+        }
+        before_ = words[chunk.n - 1];
+      }
+      return 0;
+  }
+}
+
+template <typename Word>
+size_t Encoder::map_words(size_t first, size_t n, Word* words, bool record) {
+  const Chunk chunk{x_ + first * bytes_of(maps_->element()), first, n, record};
+  if (!header_.signed_zero) return map_chunk(chunk, words);
+  return with_bits(maps_->element(), [&]<typename Signed>() {
+    using Bits = std::make_unsigned_t<Signed>;
+    const auto* bits = reinterpret_cast<const Bits*>(chunk.x);
+    Bits plain[kChunk];
+    without_signed_zeros(bits, n, plain);
+    const size_t specials =
+        map_chunk({reinterpret_cast<const std::byte*>(plain), first, n, record}, words);
+    add_signed_zeros(bits, n, words);
+    return specials;
+  });
+}
+
+template size_t Encoder::map_words(size_t, size_t, int32_t*, bool);
+template size_t Encoder::map_words(size_t, size_t, int64_t*, bool);
+
+}  // namespace cgx::bounded

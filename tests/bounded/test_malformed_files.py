@@ -1,0 +1,137 @@
+"""Files that are cut, altered or forged are refused."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.bounded.helpers import gaussian, same
+from torch_cgx import bounded
+from torch_cgx.bounded import PayloadError, _files
+
+HEADER = struct.Struct("<4sB3sQQ")
+
+
+def small(path: Path) -> bytes:
+    bounded.save({"w": gaussian(100), "n": torch.arange(5)}, path, max_error=1e-3)
+    return path.read_bytes()
+
+
+def test_a_file_cut_at_any_byte_is_refused(tmp_path):
+    whole = small(tmp_path / "a")
+    for length in range(len(whole)):
+        os.truncate(tmp_path / "a", len(whole) - length - 1)
+        with pytest.raises(PayloadError, match=r"/a: "):
+            bounded.load(tmp_path / "a")
+    (tmp_path / "a").write_bytes(whole + b"\0")
+    with pytest.raises(PayloadError, match="the header says"):
+        bounded.load(tmp_path / "a")
+
+
+def test_a_flipped_bit_in_any_byte_is_refused(tmp_path):
+    whole = small(tmp_path / "a")
+    bits = np.random.default_rng(1).integers(0, 8, len(whole))
+    with open(tmp_path / "a", "r+b", buffering=0) as file:
+        for place, bit in enumerate(bits):
+            os.pwrite(file.fileno(), bytes([whole[place] ^ (1 << bit)]), place)
+            with pytest.raises(PayloadError):
+                bounded.load(tmp_path / "a")
+            os.pwrite(file.fileno(), whole[place : place + 1], place)
+    assert torch.equal(bounded.load(tmp_path / "a", keys=["n"])["n"], torch.arange(5))
+
+
+def forge(path: Path, index: Any, payloads: bytes = b"") -> None:
+    """A file by the format's description, around any index."""
+    text = index if isinstance(index, bytes) else json.dumps(index).encode()
+    packed = bounded.compress(torch.tensor(list(text), dtype=torch.uint8)).numpy().tobytes()
+    header = HEADER.pack(b"CGXF", 1, bytes(3), HEADER.size + len(payloads), len(packed))
+    path.write_bytes(header + payloads + packed)
+
+
+def test_the_format_is_what_its_description_says(tmp_path):
+    x = gaussian(10)
+    payload = bounded.compress(x, max_error=0).numpy().tobytes()
+    state = {"ordered": [["w", {"tensor": 0}], [3, {"tuple": [{"float": "inf"}]}]]}
+    forge(tmp_path / "a", {"tensors": [[len(payload), None]], "state": state}, payload)
+    expected = collections.OrderedDict({"w": x, 3: (math.inf,)})
+    assert same(bounded.load(tmp_path / "a"), expected)
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        (b"{", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b'{"tensors":[],"state":NaN}', "NaN stands alone"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"tensors":[],"state":%b1%b}' % (b"[" * 900, b"]" * 900), "nested too deeply"),
+        ([], "does not have tensors and state"),
+        ({"tensors": {}, "state": 1}, "None for a tensor"),
+        ({"tensors": [[-1, None]], "state": 1}, r"\[-1, None\] for a tensor"),
+        ({"tensors": [[True, None]], "state": 1}, "for a tensor"),
+        ({"tensors": [[24, "object"]], "state": 1}, "for a tensor"),
+        ({"tensors": [[2**70, None]], "state": 1}, "end at .* begins at 24"),
+        ({"tensors": [[0, None]], "state": {"tensor": 0}}, "tensor 0, at 24"),
+        ({"tensors": [], "state": {"tensor": 0}}, "'tensor'"),
+        ({"tensors": [], "state": {"tensor": -1}}, "'tensor'"),
+        ({"tensors": [], "state": {"tensor": True}}, "'tensor'"),
+        ({"tensors": [], "state": {"object": 1}}, "'object'"),
+        ({"tensors": [], "state": {}}, r"an object of \[\]"),
+        ({"tensors": [], "state": {"tuple": [], "list": []}}, "an object of"),
+        ({"tensors": [], "state": {"dict": [], "metadata": 1}}, "an object of"),
+        ({"tensors": [], "state": {"tuple": 3}}, "'tuple'"),
+        ({"tensors": [], "state": {"float": "1"}}, "'float'"),
+        ({"tensors": [], "state": {"float": ["nan"]}}, "'float'"),
+        ({"tensors": [], "state": {"bytes": "="}}, "'bytes'"),
+        ({"tensors": [], "state": {"dict": [[1]]}}, "no list of pairs"),
+        ({"tensors": [], "state": {"dict": {"a": 1}}}, "no list of pairs"),
+        ({"tensors": [], "state": {"dict": [["a", 1], ["a", 2]]}}, "a key twice"),
+        ({"tensors": [], "state": {"dict": [[[1], 1]]}}, "a key that is no"),
+        ({"tensors": [], "state": {"dict": [[{"tuple": [[1]]}, 1]]}}, "a tuple of lists"),
+        ({"tensors": [], "state": {"dict": [[{"tensor": 0}, 1]]}}, "a tensor as a key"),
+    ],
+)
+@pytest.mark.parametrize("keys", [None, ["x"]], ids=["all", "keys"])
+def test_a_forged_index_is_refused(tmp_path, index, words, keys):
+    forge(tmp_path / "a", index)
+    # With keys, parts of the state that nobody asks for are not looked at.
+    with pytest.raises(ValueError, match=words if keys is None else f"{words}|has no key 'x'"):
+        bounded.load(tmp_path / "a", keys=keys)
+
+
+def test_an_index_that_stands_for_too_much_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(_files, "_MOST_INDEX_BYTES", 1000)
+    forge(tmp_path / "a", b" " * 1001)
+    with pytest.raises(PayloadError, match="the index: it stands for 1001 bytes"):
+        bounded.load(tmp_path / "a")
+    with pytest.raises(ValueError, match="without its tensors has .* allowed: 1000"):
+        bounded.save("x" * 1000, tmp_path / "b", max_error=0)
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (b"", "no file of bounded.save: it begins with b''"),
+        (b"PK\x03\x04" + bytes(40), "no file of bounded.save"),
+        (b"CGX", "it has 3 bytes"),
+        (HEADER.pack(b"CGXF", 2, bytes(3), 24, 0), "the version is 2, this reader knows 1"),
+        (HEADER.pack(b"CGXF", 1, b"\1\0\0", 24, 0), "altered"),
+        (HEADER.pack(b"CGXF", 1, bytes(3), 24, 2**63), "an index of 9223372036854775808 bytes"),
+        (HEADER.pack(b"CGXF", 1, bytes(3), 2**64 - 8, 32), "the header says"),
+        (HEADER.pack(b"CGXF", 1, bytes(3), 0, 24), "the header says"),
+        (HEADER.pack(b"CGXF", 1, bytes(3), 24, 0), "the index: "),
+    ],
+)
+def test_a_forged_header_is_refused(tmp_path, start, words):
+    (tmp_path / "a").write_bytes(start)
+    with pytest.raises(PayloadError, match=words):
+        bounded.load(tmp_path / "a")
