@@ -88,9 +88,8 @@ def violation(x: torch.Tensor, y: torch.Tensor, bound: dict[str, float]) -> str 
     a, b = values_of(x), values_of(y)
     with np.errstate(invalid="ignore", over="ignore"):
         finite = np.isfinite(a)
-        exact = np.isinf(a) | ((a == 0) & np.signbit(a))
-        if dtype != torch.float16:
-            exact |= (a != 0) & (np.abs(a) < torch.finfo(dtype).smallest_normal)
+        subnormal = (a != 0) & (np.abs(a) < torch.finfo(dtype).smallest_normal)
+        exact = np.isinf(a) | ((a == 0) & np.signbit(a)) | subnormal
         bad = (exact & ~same) | (np.isnan(a) & ~np.isnan(b))
         if kind == "pointwise":
             allowed = number * np.abs(a)

@@ -174,8 +174,7 @@ def lattice(element, bound, absolute):
     """Bits of the value that stands for each group of float16 or bfloat16, from 0 on."""
     bits, values = half_values(element)
     taken = np.isfinite(values)
-    if element == 4:
-        taken &= (values == 0) | (bits >= 0x80)
+    taken &= (values == 0) | (bits >= {3: 0x400, 4: 0x80}[element])
     bits, values = bits[taken], values[taken]
     allowed = np.full(len(values), bound) if absolute else bound * values
     groups, first = [0], int(np.sum(values <= allowed))

@@ -130,10 +130,11 @@ inline double float_value(Element element, uint64_t bits) {
   }
 }
 
-/// Subnormal numbers of the type that come back as they are.
-inline bool exact_subnormal(Element element, double x) {
-  const double least = element == Element::kFloat64 ? 0x1p-1022 : 0x1p-126;
-  return element != Element::kFloat16 && x != 0 && std::fabs(x) < least;
+inline bool is_subnormal(Element element, double x) {
+  const double least = element == Element::kFloat64   ? 0x1p-1022
+                       : element == Element::kFloat16 ? 0x1p-14
+                                                      : 0x1p-126;
+  return x != 0 && std::fabs(x) < least;
 }
 
 /// Nothing, or what is wrong with y, the value that came back for x.
@@ -147,7 +148,7 @@ inline std::optional<std::string> broken_promise(Element element, BoundKind kind
   }
   const double a = float_value(element, x), b = float_value(element, y);
   if (std::isnan(a)) return std::isnan(b) ? std::nullopt : std::optional(wrong("NaN"));
-  if (std::isinf(a) || (a == 0 && std::signbit(a)) || exact_subnormal(element, a)) {
+  if (std::isinf(a) || (a == 0 && std::signbit(a)) || is_subnormal(element, a)) {
     return x == y ? std::nullopt : std::optional(wrong("special"));
   }
   const double allowed = kind == BoundKind::kPointwise ? bound * std::fabs(a) : bound;

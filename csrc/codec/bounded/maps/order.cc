@@ -115,7 +115,7 @@ bool is_special(Element element, uint64_t bits) {
   const uint64_t magnitude = bits & (layout.sign - 1);
   if (magnitude >= layout.infinity) return true;
   if (magnitude == 0) return bits != 0;
-  return magnitude < layout.least_normal && element != Element::kFloat16;
+  return magnitude < layout.least_normal;
 }
 
 Seen look_at(Element element, const std::byte* x, size_t n) {

@@ -41,8 +41,8 @@ int64_t origin_for(Element element, const std::byte* x, size_t n, int shift);
 uint64_t bits_at(Element element, const std::byte* x, size_t i);
 void put_bits(Element element, std::byte* x, size_t i, uint64_t bits);
 
-/// True for NaN, infinities, -0, and, unless the type is float16,
-/// subnormal numbers: what a map with a bound leaves to the list of special values.
+/// True for NaN, infinities, -0 and subnormal numbers: what a map with a bound leaves to the list of
+/// special values.
 bool is_special(Element element, uint64_t bits);
 
 }  // namespace cgx::bounded
