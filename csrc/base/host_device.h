@@ -19,6 +19,9 @@
 #if defined(CGX_RUNTIME_COMPILER)
 // Not in the global namespace: some versions of hipRTC define these names there, with other types.
 namespace cgx {
+using int16_t = short;
+using int32_t = int;
+using int64_t = long;
 using uint8_t = unsigned char;
 using uint16_t = unsigned short;
 using uint32_t = unsigned int;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -95,6 +96,17 @@ void launch(const Call& call, uint64_t n, Stage<Call, Families> stage) {
   auto memory = std::make_unique<gpu::BlockMemory<Families>>();
   HostBlock block;
   for (uint64_t i = n; i-- > 0;) stage(block, *memory, call, i);
+}
+
+/// The same for blocks of the error-bounded compressor, whose memory begins as anything.
+template <typename Call, typename Memory>
+void launch_blocks(const Call& call, void (*stage)(HostBlock&, Memory&, const Call&, uint64_t)) {
+  auto memory = std::make_unique<Memory>();
+  HostBlock block;
+  for (uint64_t i = call.count; i-- > 0;) {
+    std::memset(static_cast<void*>(memory.get()), 0xa5, sizeof(Memory));
+    stage(block, *memory, call, i);
+  }
 }
 
 /// The same for warps: work(warp, memory, call, item) on all items of the call's table.

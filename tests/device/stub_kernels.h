@@ -5,10 +5,18 @@
 #include <cstdint>
 #include <functional>
 
+#include "codec/bounded/gpu/decode.h"
+#include "codec/bounded/gpu/encode.h"
+#include "codec/bounded/gpu/look.h"
 #include "host_kernels.h"
 
 namespace {
 
+using cgx::bounded::on_gpu::BlocksCall;
+using cgx::bounded::on_gpu::DecodeMemory;
+using cgx::bounded::on_gpu::EncodeMemory;
+using cgx::bounded::on_gpu::LookCall;
+using cgx::bounded::on_gpu::LookMemory;
 using cgx::gpu::DecodeCall;
 using cgx::gpu::EncodeCall;
 using cgx::gpu::FiniteCall;
@@ -65,6 +73,23 @@ std::function<void()> warps(const void* argument, void (*work)(const Call&)) {
         [](const void* a) { return warps<DecodeCall>(a, cgx::device::decode_by_warps<Family>); } \
   }
 
+/// Of the error-bounded compressor.
+template <typename Call, typename Memory>
+std::function<void()> blocks(const void* argument,
+                             void (*stage)(cgx::device::HostBlock&, Memory&, const Call&,
+                                           uint64_t)) {
+  const Call call = *static_cast<const Call*>(argument);
+  return [call, stage] { cgx::device::launch_blocks(call, stage); };
+}
+template <typename Word>
+std::function<void()> encode_blocks(const void* argument) {
+  return blocks<BlocksCall, EncodeMemory<Word>>(argument, cgx::bounded::on_gpu::encode_stage);
+}
+template <typename Word>
+std::function<void()> decode_blocks(const void* argument) {
+  return blocks<BlocksCall, DecodeMemory<Word>>(argument, cgx::bounded::on_gpu::decode_stage);
+}
+
 /// bind: the work of a launch; null where a device would report a misaligned address.
 struct Kernel {
   const char* name;
@@ -93,6 +118,14 @@ const Kernel kKernels[] = {
     CGX_STUB_WARPS("maxmin", cgx::gpu::maxmin::Warps),
     CGX_STUB_UNTYPED_WARPS("rotated", cgx::gpu::rotated::Warps),
     CGX_STUB_UNTYPED_WARPS("trellis", cgx::gpu::trellis::Warps),
+    {"cgx_bounded_look",
+     [](const void* a) {
+       return blocks<LookCall, LookMemory>(a, cgx::bounded::on_gpu::look_stage);
+     }},
+    {"cgx_bounded_encode", encode_blocks<int32_t>},
+    {"cgx_bounded_encode_wide", encode_blocks<int64_t>},
+    {"cgx_bounded_decode", decode_blocks<int32_t>},
+    {"cgx_bounded_decode_wide", decode_blocks<int64_t>},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

@@ -25,6 +25,24 @@ void check_bools(Element element, const std::byte* x, size_t n) {
 
 }  // namespace
 
+std::span<const std::byte> OpenBlock::content_of(std::span<const std::byte> of_frame) const {
+  const auto found = header.compressed ? of_frame : plain;
+  if (found.size() != content) {
+    throw PayloadError(str_of("the block's frame holds ", found.size(), " bytes, its header says ",
+                              content));
+  }
+  return found;
+}
+
+void unpack_symbols(const OpenBlock& block, std::span<const std::byte> content, uint8_t* symbols) {
+  const BlockHeader& header = block.header;
+  const auto* quads = reinterpret_cast<const uint8_t*>(content.data());
+  if (!unpack_quads(quads, block.n, header.center, quads + quad_bytes(block.n), header.listed,
+                    symbols)) {
+    throw PayloadError("the block's packed symbols do not fit its list of symbols");
+  }
+}
+
 OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
   OpenBlock open;
   open.n = n;
@@ -88,7 +106,7 @@ void Decoder::from_words(const OpenBlock& block, const Word* words, const int32_
       double curve[kChunk];
       if (nodes != nullptr) {
         for (size_t run = 0; run < n; run += kCurveRun) {
-          draw_curve(nodes + run / kCurveRun * kCurveNodes, std::min(kCurveRun, n - run),
+          draw_curve(nodes + run / kCurveRun * kCurveNodes, std::min<size_t>(kCurveRun, n - run),
                      curve + run);
         }
       }
@@ -135,10 +153,7 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   std::vector<uint8_t> unpacked;
   if (header.quads) {
     unpacked.resize(4 * quad_bytes(count));
-    if (!unpack_quads(symbols, count, header.center, symbols + quad_bytes(count), header.listed,
-                      unpacked.data())) {
-      throw PayloadError("the block's packed symbols do not fit its list of symbols");
-    }
+    unpack_symbols(block, {content, sizes.content}, unpacked.data());
     symbols = unpacked.data();
   }
   const auto* low = reinterpret_cast<const uint8_t*>(block.low.data());
@@ -191,12 +206,13 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   }
   if (outlier != outliers_end)
     throw PayloadError("the block has more outliers than symbols of them");
-  for (size_t i = 0; i < header.specials; ++i) {
+  for (size_t i = 0, least = 0; i < header.specials; ++i) {
     const size_t place = get<uint16_t>(places, 2 * i);
-    if (place >= count) {
-      throw PayloadError(
-          str_of("a special value is at ", place, ", the block has ", count, " values"));
+    if (place >= count || place < least) {
+      throw PayloadError(str_of("a special value is at ", place, ", allowed: ", least, " to ",
+                                count - 1, ", in ascending order"));
     }
+    least = place + 1;
     std::memcpy(x + place * bytes, specials + i * bytes, bytes);
   }
 }
@@ -215,11 +231,7 @@ void Decoder::decode(const OpenBlock& block, std::span<const std::byte> content,
   } else if (block.header.map == Map::kRaw) {
     std::memcpy(x, block.plain.data(), block.n * bytes);
   } else {
-    if (!block.header.compressed) content = block.plain;
-    if (content.size() != block.content) {
-      throw PayloadError(str_of("the block's frame holds ", content.size(),
-                                " bytes, its header says ", block.content));
-    }
+    content = block.content_of(content);
     with_word(element, [&]<typename Word>() { decode_words<Word>(block, content.data(), x); });
   }
   check_bools(element, x, block.n);

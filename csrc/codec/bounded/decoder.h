@@ -19,7 +19,15 @@ struct OpenBlock {
   size_t content = 0;                // bytes that the frame must hold
   std::span<const std::byte> plain;  // the content, where it is not compressed; or a value, or all
   std::span<const std::byte> low;
+
+  /// The content: what the frame held, or what is not compressed. PayloadError: it has another size
+  /// than the header says.
+  std::span<const std::byte> content_of(std::span<const std::byte> of_frame) const;
 };
+
+/// The symbols of a block whose symbols are packed. Room: the number of values, rounded up to a multiple
+/// of 4. PayloadError.
+void unpack_symbols(const OpenBlock& block, std::span<const std::byte> content, uint8_t* symbols);
 
 class Decoder {
  public:

@@ -12,8 +12,6 @@
 namespace cgx::bounded {
 namespace {
 
-// A block with more of them is looked at as a whole, not by a sample.
-constexpr size_t kManyOutOf = 16;
 // Bits of entropy of a symbol below which four of them are packed into a byte.
 constexpr double kLittle = 2.25;
 
@@ -50,7 +48,7 @@ void Encoder::write_words() {
   before_ = 0;
   for (size_t first = 0; first < n_; first += kChunk) {
     const size_t n = std::min(kChunk, n_ - first);
-    map_words(first, n, words, true);
+    map_words<Word>({x_ + first * bytes_of(element), first, n, true}, words);
     const Word* residuals = words;
     if (header_.predictor == Predictor::kPrevious || header_.predictor == Predictor::kLine) {
       loops.difference(words, n, last, steps);
@@ -91,23 +89,23 @@ void Encoder::use_quads() {
 
 template <typename Word>
 void Encoder::encode_words() {
-  choose_starts();
-  const Seen seen = look();
-  if (seen.differ == 0) {
-    header_.map = Map::kConstant;
-    return;
-  }
-  choose_map<Word>(seen);
-  choose_curve<Word>();
+  choose_words<Word>();
+  if (header_.map == Map::kConstant) return;
+  if (choice_.predictor == Predictor::kCurve) fit_curves<Word>();
   write_words<Word>();
-  if ((header_.outliers + header_.specials) * kManyOutOf > n_) {
+  if (misled(header_, n_)) {
     // The sample has misled: by all values, then. A map with a bound that fails too often gives way.
-    if (header_.specials * kManyOutOf > n_) use_order();
+    if (header_.specials > most_listed(n_)) use_order();
     size_t specials;
     header_.predictor = Predictor::kNone;  // no curve
     choice_ = choose(sample_words<Word>(true, &specials), kWordBits<Word>);
     write_words<Word>();
   }
+  complete();
+}
+
+// What follows the symbols and coded low bits.
+void Encoder::complete() {
   if (choice_.entropy < kLittle) use_quads();
   if (header_.predictor == Predictor::kCurve) {
     const size_t at = content_.size();
@@ -119,27 +117,84 @@ void Encoder::encode_words() {
   }
 }
 
-void Encoder::encode(const std::byte* x, size_t n) {
-  x_ = x;
+void Encoder::begin(const Looked& looked, size_t n) {
+  looked_ = looked;
+  x_ = looked.values;
   n_ = n;
   header_ = BlockHeader{};
   choice_ = Choice{};
   content_.clear();
   low_.clear();
+}
+
+void Encoder::encode(const std::byte* x, size_t n) {
+  begin({.values = x}, n);
   with_word(maps_->element(), [&]<typename Word>() { encode_words<Word>(); });
+}
+
+Plan Encoder::plan(const Looked& looked, size_t n) {
+  begin(looked, n);
+  with_word(maps_->element(), [&]<typename Word>() { choose_words<Word>(); });
+  BlockHeader header = header_;
+  header.predictor = choice_.predictor;
+  header.low = choice_.low;
+  header.width = choice_.width;
+  header.base = choice_.base;
+  return {header, choice_, header.map == Map::kGrid ? grid_.inverse : 0};
+}
+
+void Encoder::adopt(const Plan& plan, const Made& made, size_t n) {
+  begin({}, n);
+  header_ = plan.header;
+  choice_ = plan.choice;
+  const Element element = maps_->element();
+  const BlockSizes sizes(header_, element, n);
+  const auto take = [](std::vector<std::byte>& to, const std::byte* from, size_t bytes) {
+    to.insert(to.end(), from, from + bytes);
+  };
+  take(content_, made.symbols, n);
+  for (size_t at = 0; at < sizes.coded_low; at += n) {
+    take(content_, made.low_bytes + at / n * made.stride, n);
+  }
+  for (size_t plane = 0; plane < sizes.low_bytes; ++plane) {
+    take(low_, made.low_bytes + plane * made.stride, n);
+  }
+  take(low_, made.low_bits, sizes.low_bits * sizes.bit_stride);
+  outliers_.assign(made.outliers, made.outliers + sizes.outliers);
+  places_.assign(made.places, made.places + header_.specials * size_t{2});
+  specials_.assign(made.specials, made.specials + header_.specials * bytes_of(element));
+  nodes_.resize(sizes.nodes / 4);
+  if (sizes.nodes > 0) std::memcpy(nodes_.data(), made.nodes, sizes.nodes);
+  complete();
+}
+
+void Encoder::adopt_constant(const std::byte* value, size_t n) {
+  begin({}, n);
+  header_.map = Map::kConstant;
+  x_ = value;
+}
+
+std::span<const std::byte> Encoder::coded_of(std::span<const std::byte> frame) const {
+  return !frame.empty() && frame.size() < content_.size() ? frame : content();
+}
+
+bool Encoder::is_raw(size_t frame_bytes) const {
+  const size_t coded = frame_bytes > 0 ? std::min(frame_bytes, content_.size()) : content_.size();
+  return header_.map != Map::kConstant &&
+         BlockHeader::kBytes + coded + low_.size() > n_ * bytes_of(maps_->element());
 }
 
 std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame, Arena& arena) {
   const size_t value = bytes_of(maps_->element());
-  header_.compressed = !frame.empty() && frame.size() < content_.size();
-  const std::span<const std::byte> coded = header_.compressed ? frame : content();
+  const std::span<const std::byte> coded = coded_of(frame);
+  header_.compressed = coded.data() == frame.data() && !frame.empty();
   header_.coded = static_cast<uint32_t>(coded.size());
   std::byte header[BlockHeader::kBytes];
   std::span<const std::byte> head(header, 1), body, low;
   if (header_.map == Map::kConstant) {
     if (bits_at(maps_->element(), x_, 0) == 0) return {};
     body = {x_, value};
-  } else if (BlockHeader::kBytes + coded.size() + low_.size() <= n_ * value) {
+  } else if (!is_raw(frame.size())) {
     head = header;
     body = coded;
     low = low_;

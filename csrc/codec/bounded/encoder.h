@@ -15,6 +15,30 @@
 
 namespace cgx::bounded {
 
+/// What a choice needs to know of a block.
+struct Looked {
+  const std::byte* values = nullptr;  // all; null: they are on a device, and this is known of them:
+  const std::byte* sample = nullptr;  // the runs that start_of_run() names, or all of kSampled or less
+  const std::byte* tried = nullptr;   // with a grid, the runs that start_of_tried() names
+  Seen seen{};
+  uint64_t least = 0;  // bits of the least magnitude that is normal; at least an infinity's: none is
+};
+
+/// How a block is written. header.map is kConstant where all bits are the same.
+struct Plan {
+  BlockHeader header;
+  Choice choice;
+  double inverse = 0;  // 1 / header.step
+};
+
+/// What a device made of a block's values, by its plan. Planes of bytes and bits are `stride` and
+/// `stride` / 8 bytes apart; `nodes` of a curve as in the format, but whole. Lists may be longer than
+/// the header says.
+struct Made {
+  const std::byte *symbols, *low_bytes, *low_bits, *nodes, *outliers, *places, *specials;
+  size_t stride;
+};
+
 class Encoder {
  public:
   explicit Encoder(std::shared_ptr<const Maps> maps);
@@ -23,6 +47,21 @@ class Encoder {
   /// Every value comes back as the bound promises: what the map of the block does not give back so
   /// is kept as it is.
   void encode(const std::byte* x, size_t n);
+
+  /// The same in two steps: what to make of n values, of which `looked` tells; and content() and so on
+  /// by what a device made of them. The plan's header has the numbers of outliers and special values.
+  /// A block for which misled() is true must be encoded by its values.
+  Plan plan(const Looked& looked, size_t n);
+  void adopt(const Plan& plan, const Made& made, size_t n);
+  static bool misled(const BlockHeader& header, size_t n) {
+    return header.outliers + header.specials > most_listed(n);
+  }
+  /// Outliers and special values of a block; one that has more is looked at as a whole, not by a sample.
+  static uint32_t most_listed(size_t n) { return static_cast<uint32_t>(n / 16); }
+  /// The same for a block of n equal values.
+  void adopt_constant(const std::byte* value, size_t n);
+  /// The block will be its n values as they are, which finish() needs.
+  bool is_raw(size_t frame_bytes) const;
 
   /// Empty: there is nothing to compress.
   std::span<const std::byte> content() const { return {content_.data(), content_.size()}; }
@@ -38,8 +77,13 @@ class Encoder {
   }
 
  private:
+  void begin(const Looked& looked, size_t n);
+  template <typename Word>
+  void choose_words();
   template <typename Word>
   void encode_words();
+  void complete();
+  std::span<const std::byte> coded_of(std::span<const std::byte> frame) const;
   /// Values [first, first + n) of the block, n <= kChunk; x: the first of them.
   struct Chunk {
     const std::byte* x;
@@ -48,7 +92,7 @@ class Encoder {
   };
   /// Words of these values. Special values get the word before. Their number.
   template <typename Word>
-  size_t map_words(size_t first, size_t n, Word* words, bool record);
+  size_t map_words(const Chunk& chunk, Word* words);
   template <typename Word>
   size_t map_chunk(const Chunk& chunk, Word* words);
   template <typename Word>
@@ -57,28 +101,35 @@ class Encoder {
   size_t on_log_grid(const Chunk& chunk, Word* words);
   template <typename Word, typename WordOf>
   size_t one_by_one(const Chunk& chunk, Word* words, WordOf&& word_of);
+  /// look(x, n) of each run of the sample.
+  template <typename Look>
+  void look_at_sample(Look&& look) const;
+  Seen look_at_all() const;
   bool many_signed_zeros() const;
   template <typename Word>
   Sample sample_words(bool all, size_t* specials);
-  void choose_starts();
   Seen look() const;
   double unit_of(const Seen& seen) const;
   void use_order();
   template <typename Word>
   void choose_map(const Seen& seen);
   template <typename Word>
+  int64_t least_exponent() const;
+  template <typename Word>
   void choose_curve();
+  template <typename Word>
+  void fit_curves();
   template <typename Word>
   void write_words();
   void use_quads();
 
   const std::shared_ptr<const Maps> maps_;
-  const std::byte* x_ = nullptr;
+  Looked looked_;
+  const std::byte* x_ = nullptr;  // the values, or one of them if they are equal
   size_t n_ = 0;
   BlockHeader header_;
   Choice choice_;
   Grid grid_;
-  std::vector<size_t> starts_;  // of the sample's runs; empty: all is looked at
   int64_t before_ = 0;          // the last word
   std::vector<int32_t> nodes_;
   std::vector<uint8_t> listed_;

@@ -41,7 +41,7 @@ size_t Encoder::on_grid(const Chunk& chunk, Word* words) {
   if (header_.predictor == Predictor::kCurve) {
     for (size_t run = 0; run < chunk.n; run += kCurveRun) {
       draw_curve(&nodes_[(chunk.first + run) / kCurveRun * kCurveNodes],
-                 std::min(kCurveRun, chunk.n - run), curve + run);
+                 std::min<size_t>(kCurveRun, chunk.n - run), curve + run);
     }
     fit = curve;
   }
@@ -99,22 +99,22 @@ size_t Encoder::map_chunk(const Chunk& chunk, Word* words) {
 }
 
 template <typename Word>
-size_t Encoder::map_words(size_t first, size_t n, Word* words, bool record) {
-  const Chunk chunk{x_ + first * bytes_of(maps_->element()), first, n, record};
+size_t Encoder::map_words(const Chunk& chunk, Word* words) {
   if (!header_.signed_zero) return map_chunk(chunk, words);
   return with_bits(maps_->element(), [&]<typename Signed>() {
     using Bits = std::make_unsigned_t<Signed>;
     const auto* bits = reinterpret_cast<const Bits*>(chunk.x);
     Bits plain[kChunk];
-    without_signed_zeros(bits, n, plain);
-    const size_t specials =
-        map_chunk({reinterpret_cast<const std::byte*>(plain), first, n, record}, words);
-    add_signed_zeros(bits, n, words);
+    without_signed_zeros(bits, chunk.n, plain);
+    Chunk unsigned_zeros = chunk;
+    unsigned_zeros.x = reinterpret_cast<const std::byte*>(plain);
+    const size_t specials = map_chunk(unsigned_zeros, words);
+    add_signed_zeros(bits, chunk.n, words);
     return specials;
   });
 }
 
-template size_t Encoder::map_words(size_t, size_t, int32_t*, bool);
-template size_t Encoder::map_words(size_t, size_t, int64_t*, bool);
+template size_t Encoder::map_words(const Chunk&, int32_t*);
+template size_t Encoder::map_words(const Chunk&, int64_t*);
 
 }  // namespace cgx::bounded

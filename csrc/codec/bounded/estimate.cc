@@ -36,7 +36,7 @@ double log2_of(double x) {
 
 // c log2 c: entropies of samples are sums of these.
 double weight_of(size_t count) {
-  constexpr size_t kTabled = Sample::kRun * Sample::kRuns + 1;
+  constexpr size_t kTabled = kSampled + 1;
   static const auto table = [] {
     std::array<double, kTabled> made{};
     for (size_t c = 1; c < kTabled; ++c) {
@@ -92,9 +92,9 @@ struct Estimator {
     const std::vector<int64_t>& words = sample.words;
     std::vector<int64_t> out(words.size());
     size_t n = 0;
-    for (size_t run = 0; run < words.size(); run += Sample::kRun) {
+    for (size_t run = 0; run < words.size(); run += kRun) {
       const int64_t* w = words.data() + run;
-      const size_t length = std::min(Sample::kRun, words.size() - run);
+      const size_t length = std::min<size_t>(kRun, words.size() - run);
       for (size_t i = 2; i < length; ++i) {
         const auto a = static_cast<uint64_t>(w[i]), b = static_cast<uint64_t>(w[i - 1]),
                    c = static_cast<uint64_t>(w[i - 2]);

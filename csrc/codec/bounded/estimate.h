@@ -6,17 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace cgx::bounded {
+#include "codec/bounded/kinds.h"
 
-/// The numbers are part of the payload's format.
-enum class Predictor : uint8_t {
-  kNone = 0,      // residual = word
-  kMean = 1,      // the same, symbols lie around the mean: only the base differs from kNone
-  kPrevious = 2,  // residual = word - the word before
-  kLine = 3,      // residual = word - (the line through the two words before)
-  kCurve = 4,     // places are differences from a curve (curve.h); residual = word
-};
-inline constexpr int kLastPredictor = 4;
+namespace cgx::bounded {
 
 /// Where the bits below a symbol go.
 enum class LowBits : uint8_t {
@@ -24,11 +16,9 @@ enum class LowBits : uint8_t {
   kCoded = 1,   // whole bytes, to the entropy coder with the symbols
 };
 
-/// Words at equal distances: runs of neighbours, since predictors look at neighbours.
+/// Runs of kRun neighbours.
 struct Sample {
-  static constexpr size_t kRun = 32;
-  static constexpr size_t kRuns = 32;  // of a block that is not looked at as a whole
-  std::vector<int64_t> words;          // whole runs, one after the other; the last may be shorter
+  std::vector<int64_t> words;  // whole runs, one after the other; the last may be shorter
 };
 
 struct Choice {

@@ -50,6 +50,11 @@ KernelModule::KernelModule(const Driver& driver, const void* image)
   long_encode_feedback_ = function("cgx_long_encode_feedback");
   long_sum_feedback_ = function("cgx_long_sum_feedback");
   finite_ = function("cgx_finite");
+  look_ = function("cgx_bounded_look");
+  encode_blocks_[0] = function("cgx_bounded_encode");
+  encode_blocks_[1] = function("cgx_bounded_encode_wide");
+  decode_blocks_[0] = function("cgx_bounded_decode");
+  decode_blocks_[1] = function("cgx_bounded_decode_wide");
   for (const WarpKernels& kernels : kWarpKernels) {
     const std::string name = str_of("cgx_", kernels.name, "_");
     OfWarps found{kernels.family, kernels.warps, {}, {}, function(name + "sum")};
@@ -141,6 +146,20 @@ void KernelModule::sum(const Tables& tables, SumCall call, device::Stream stream
 
 void KernelModule::finite(const Tables& tables, FiniteCall call, device::Stream stream) const {
   by_blocks(finite_, tables.all, call, false, stream);
+}
+
+void KernelModule::look(const bounded::on_gpu::LookCall& call, device::Stream stream) const {
+  launch(look_, call, call.count, 1, kThreads, stream);
+}
+
+void KernelModule::encode(const bounded::on_gpu::BlocksCall& call, bool wide,
+                          device::Stream stream) const {
+  launch(encode_blocks_[wide ? 1 : 0], call, call.count, 1, kThreads, stream);
+}
+
+void KernelModule::decode(const bounded::on_gpu::BlocksCall& call, bool wide,
+                          device::Stream stream) const {
+  launch(decode_blocks_[wide ? 1 : 0], call, call.count, 1, kThreads, stream);
 }
 
 }  // namespace cgx::gpu

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "codec/bounded/gpu/call.h"
 #include "codec/gpu/run_table.h"
 #include "codec/gpu/stages.h"
 #include "device/driver.h"
@@ -28,6 +29,11 @@ class KernelModule {
   void decode(const Tables& tables, DecodeCall call, device::Stream stream) const;
   void sum(const Tables& tables, SumCall call, device::Stream stream) const;
   void finite(const Tables& tables, FiniteCall call, device::Stream stream) const;
+
+  /// Of the error-bounded compressor. wide: its words have 64 bits.
+  void look(const bounded::on_gpu::LookCall& call, device::Stream stream) const;
+  void encode(const bounded::on_gpu::BlocksCall& call, bool wide, device::Stream stream) const;
+  void decode(const bounded::on_gpu::BlocksCall& call, bool wide, device::Stream stream) const;
 
  private:
   /// Of warps: of a family; by type of the values, or one for all.
@@ -58,6 +64,8 @@ class KernelModule {
   device::Function encode_feedback_ = nullptr, sum_feedback_ = nullptr;
   device::Function long_encode_feedback_ = nullptr, long_sum_feedback_ = nullptr;
   std::vector<OfWarps> warps_;
+  // Of the error-bounded compressor; [1]: wide.
+  device::Function look_ = nullptr, encode_blocks_[2] = {}, decode_blocks_[2] = {};
   unsigned multiprocessors_ = 1;
 };
 

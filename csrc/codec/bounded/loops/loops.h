@@ -6,14 +6,13 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "codec/bounded/kinds.h"
 #include "codec/bounded/maps/grid.h"
 
 namespace cgx::bounded {
 
 /// Values of a chunk; a multiple of 64. The last chunk of a block may have fewer.
 inline constexpr size_t kChunk = 1024;
-/// A byte that stands for a residual that does not fit a symbol.
-inline constexpr uint8_t kOutlier = 255;
 
 /// What one look at the bits of n >= 1 values shows.
 struct Seen {

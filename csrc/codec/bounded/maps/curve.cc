@@ -7,14 +7,6 @@ namespace cgx::bounded {
 namespace {
 
 constexpr std::array<double, kCurveNodes> kPlaces{32, 96, 160, 224};
-constexpr double kUnit = 64;  // of a node, in parts of a step
-
-struct Tables {
-  // Lagrange's polynomials of the nodes: what node k adds at place i.
-  std::array<std::array<double, kCurveRun>, kCurveNodes> draw;
-  // What place i adds to node k of the cubic of least squares.
-  std::array<std::array<double, kCurveRun>, kCurveNodes> fit;
-};
 
 // Value at place t of the polynomial of degree d that is orthogonal, over places 0 ... 255, to those
 // of lower degree (Gram's recurrence, centred), and its squared norm.
@@ -30,8 +22,8 @@ double gram(int degree, double t) {
   return now;
 }
 
-Tables make_tables() {
-  Tables tables{};
+CurveTables make_tables() {
+  CurveTables tables{};
   for (size_t k = 0; k < kCurveNodes; ++k) {
     for (size_t i = 0; i < kCurveRun; ++i) {
       double above = 1, below = 1;
@@ -40,7 +32,7 @@ Tables make_tables() {
         above *= static_cast<double>(i) - kPlaces[j];
         below *= kPlaces[k] - kPlaces[j];
       }
-      tables.draw[k][i] = above / below / kUnit;  // whole numbers below 2^53, divided once
+      tables.draw[k][i] = above / below / kNodeUnit;  // whole numbers below 2^53, divided once
     }
   }
   for (int degree = 0; degree < 4; ++degree) {
@@ -52,28 +44,28 @@ Tables make_tables() {
     for (size_t k = 0; k < kCurveNodes; ++k) {
       for (size_t i = 0; i < kCurveRun; ++i) {
         tables.fit[k][i] +=
-            gram(degree, kPlaces[k]) * gram(degree, static_cast<double>(i)) / norm * kUnit;
+            gram(degree, kPlaces[k]) * gram(degree, static_cast<double>(i)) / norm * kNodeUnit;
       }
     }
   }
   return tables;
 }
 
-const Tables& tables() {
-  static const Tables made = make_tables();
-  return made;
-}
-
 size_t nodes_of(size_t n) { return (n + kCurveRun - 1) / kCurveRun * kCurveNodes; }
 
 }  // namespace
+
+const CurveTables& curve_tables() {
+  static const CurveTables made = make_tables();
+  return made;
+}
 
 size_t curve_bytes(size_t n) { return nodes_of(n) * 4; }
 
 bool fit_curve(const double* positions, size_t n, int32_t* nodes) {
   std::array<double, kCurveNodes> found{};
   if (n == kCurveRun) {
-    const auto& fit = tables().fit;
+    const auto& fit = curve_tables().fit;
     for (size_t i = 0; i < n; ++i) {
       for (size_t k = 0; k < kCurveNodes; ++k) found[k] += fit[k][i] * positions[i];
     }
@@ -81,17 +73,17 @@ bool fit_curve(const double* positions, size_t n, int32_t* nodes) {
     // Too few for a cubic: their mean.
     double sum = 0;
     for (size_t i = 0; i < n; ++i) sum += positions[i];
-    found.fill(sum / static_cast<double>(n) * kUnit);
+    found.fill(sum / static_cast<double>(n) * kNodeUnit);
   }
   for (size_t k = 0; k < kCurveNodes; ++k) {
-    if (!(std::fabs(found[k]) < 0x1p30)) return false;
+    if (!(std::fabs(found[k]) < kMostNode)) return false;
     nodes[k] = static_cast<int32_t>(std::nearbyint(found[k]));
   }
   return true;
 }
 
 void draw_curve(const int32_t* nodes, size_t n, double* out) {
-  const auto& draw = tables().draw;
+  const auto& draw = curve_tables().draw;
   const double a = nodes[0], b = nodes[1], c = nodes[2], d = nodes[3];
   for (size_t i = 0; i < n; ++i) {
     out[i] = ((draw[0][i] * a + draw[1][i] * b) + draw[2][i] * c) + draw[3][i] * d;

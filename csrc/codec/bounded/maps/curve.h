@@ -9,10 +9,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/bounded/kinds.h"
+
 namespace cgx::bounded {
 
-inline constexpr size_t kCurveRun = 256;
-inline constexpr size_t kCurveNodes = 4;
+struct CurveTables {
+  // Lagrange's polynomials of the nodes: what node k adds at place i.
+  double draw[kCurveNodes][kCurveRun];
+  // What place i adds to node k of the cubic of least squares.
+  double fit[kCurveNodes][kCurveRun];
+};
+const CurveTables& curve_tables();
 
 /// Bytes of the nodes of n values: second differences in 32 bits, a plane for each byte of them.
 size_t curve_bytes(size_t n);

@@ -7,8 +7,6 @@
 // step of a block is the least of these over the binades from its greatest value down, and 2 bound.
 #pragma once
 
-#include <cstdint>
-
 #include "base/host_device.h"
 
 namespace cgx::bounded {
@@ -31,9 +29,36 @@ inline constexpr double kQuickBound = 1 - 0x1p-20;
 inline constexpr double kQuickReach = 0x1p31 - 0x1p9;
 inline constexpr double kQuickLeast = 0x1p-120, kQuickMost = 0x1p120;
 
+#if defined(__CUDA_ARCH__)
+CGX_HD uint64_t double_bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
+CGX_HD double bits_double(uint64_t bits) {
+  return __longlong_as_double(static_cast<long long>(bits));
+}
+#else
 CGX_HD uint64_t double_bits(double x) { return __builtin_bit_cast(uint64_t, x); }
 CGX_HD double bits_double(uint64_t bits) { return __builtin_bit_cast(double, bits); }
+#endif
 
+/// A word in the low bits of a sum with kRounder, and the whole number that it stands for. The word of
+/// a number that is out of range gives another number, which is what the check of the bound sees.
+template <typename Word>
+CGX_HD Word word_of(double rounded) {
+  if constexpr (sizeof(Word) == 4) {
+    return static_cast<int32_t>(static_cast<uint32_t>(double_bits(rounded)));
+  } else {
+    return static_cast<int64_t>(double_bits(rounded) - kRounderBits);
+  }
+}
+template <typename Word>
+CGX_HD double number_of(Word word) {
+  if constexpr (sizeof(Word) == 4) {
+    return static_cast<double>(word);
+  } else {
+    return bits_double(static_cast<uint64_t>(word) + kRounderBits) - kRounder;
+  }
+}
+
+#if !defined(CGX_DEVICE_COMPILER)
 /// The step for values of which the greatest has the unit in the last place `unit` (0: all values are
 /// 0). `bound` is greater than 0.
 Grid make_grid(double bound, double unit);
@@ -41,5 +66,6 @@ Grid make_grid(double bound, double unit);
 /// The unit in the last place of a float32, or of a float64, by the bits of its magnitude.
 double unit_of_float(uint32_t magnitude);
 double unit_of_double(uint64_t magnitude);
+#endif
 
 }  // namespace cgx::bounded

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "codec/bounded/element.h"
@@ -28,9 +29,12 @@ class Lattice {
   void from_words(const int32_t* words, size_t n, uint16_t* bits) const;
   int32_t most() const { return static_cast<int32_t>(values_.size() / 2); }
 
+  std::span<const int16_t> table_of_words() const { return words_; }     // by bits
+  std::span<const uint16_t> table_of_values() const { return values_; }  // by group, from -most() on
+
  private:
-  std::vector<int16_t> words_;    // by bits
-  std::vector<uint16_t> values_;  // by group, from -most() on
+  std::vector<int16_t> words_;
+  std::vector<uint16_t> values_;
 };
 
 /// The value of a float16's or bfloat16's bits.

@@ -7,53 +7,34 @@
 // logarithm: their codes are a few percent more.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
-#include "codec/bounded/maps/grid.h"
+#include "codec/bounded/maps/log_table.h"
 
 namespace cgx::bounded {
 
 class LogGrid {
  public:
-  static constexpr int kMostSegments = 16;
-
   LogGrid() = default;
   /// The fewest codes a binade among all numbers of segments. 0 < p < 1.
   explicit LogGrid(double pointwise);
 
   /// Codes of a binade; 0: too many for a word.
-  int64_t codes() const { return codes_; }
+  int64_t codes() const { return table_.codes; }
 
   /// The word of a normal float64, 1 and more, negative for negative values; and what value() makes
   /// of it. Exponents are not below `origin`.
-  struct Place {
-    int64_t word;
-    double value;
-  };
-  Place place(double x, int64_t origin) const;
-  double value(int64_t word, int64_t origin) const;
+  using Place = LogTable::Place;
+  Place place(double x, int64_t origin) const { return table_.place(x, origin); }
+  double value(int64_t word, int64_t origin) const { return table_.value(word, origin); }
 
   /// The greatest word, by its magnitude, that stands for a number.
-  int64_t most(int64_t origin) const;
+  int64_t most(int64_t origin) const { return table_.most(origin); }
+
+  const LogTable& table() const { return table_; }
 
  private:
-  struct Segment {
-    double begin, inverse, width;  // of a part: width, and its inverse
-    int64_t first, count;          // codes
-  };
-  static double magnitude_of(const Segment& segment, int64_t part, int64_t exponent);
-
-  int bits_ = 0;  // segments = 2^bits
-  int64_t codes_ = 0;
-  double inverse_ = 0;  // 1 / codes_
-  std::array<Segment, kMostSegments> segments_{};
-  // By parts of a binade's codes: the segment of the first of them.
-  static constexpr int kParts = 256;
-  std::array<uint8_t, kParts> segment_of_{};
+  LogTable table_{};
 };
-
-/// The exponent of a normal float64.
-inline int exponent_of(double x) { return static_cast<int>((double_bits(x) >> 52) & 0x7ff) - 1023; }
 
 }  // namespace cgx::bounded

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "codec/bounded/element.h"
+#include "codec/bounded/kinds.h"
 #include "codec/bounded/maps/lattice.h"
 #include "codec/bounded/maps/log_grid.h"
 
@@ -17,17 +18,6 @@ enum class BoundKind : uint8_t {
   kPointwise = 3,  // |x - y| <= bound |x|
 };
 inline constexpr int kLastBoundKind = 3;
-
-/// How a block's values become words. The numbers are part of the payload's format.
-enum class Map : uint8_t {
-  kRaw = 0,       // no words: the values' bytes as they are
-  kConstant = 1,  // no words: one value
-  kOrder = 2,     // order.h
-  kGrid = 3,      // grid.h
-  kLattice = 4,   // lattice.h
-  kLogGrid = 5,   // log_grid.h
-};
-inline constexpr int kLastMap = 5;
 
 /// Immutable; may be used by several threads.
 class Maps {

@@ -7,24 +7,6 @@
 namespace cgx::bounded {
 namespace {
 
-// Magnitude and exponent of the bits of a floating-point type.
-struct Layout {
-  uint64_t sign, infinity, least_normal;
-};
-
-constexpr Layout layout_of(Element element) {
-  switch (element) {
-    case Element::kFloat64:
-      return {0x8000000000000000, 0x7ff0000000000000, 0x0010000000000000};
-    case Element::kFloat32:
-      return {0x80000000, 0x7f800000, 0x00800000};
-    case Element::kFloat16:
-      return {0x8000, 0x7c00, 0x0400};
-    default:
-      return {0x8000, 0x7f80, 0x0080};
-  }
-}
-
 template <typename Bits>
 Bits load(const std::byte* x, size_t i) {
   Bits bits;
@@ -42,8 +24,7 @@ void order_all(const std::byte* x, size_t n, const Order& order, Word* words) {
     const Bits bits = load<Bits>(x, i);
     if constexpr (kFloating) {
       const U magnitude = static_cast<U>(static_cast<U>(bits) >> shift) & top;
-      const U turned = static_cast<U>(magnitude - origin + (magnitude <= origin ? top : U{0}));
-      const Word place = magnitude == 0 ? Word{0} : static_cast<Word>(turned);
+      const Word place = static_cast<Word>(place_of(magnitude, origin, top));
       words[i] = bits < 0 ? static_cast<Word>(~place) : place;
     } else {
       words[i] = static_cast<Word>(static_cast<Bits>(bits >> shift));
@@ -62,9 +43,7 @@ void disorder_all(const Word* words, size_t n, const Order& order, std::byte* x)
     U bits;
     if constexpr (kFloating) {
       const U place = static_cast<U>(words[i] < 0 ? ~words[i] : words[i]) & top;
-      const U turned = static_cast<U>(place + origin);  // below 2^bits: both are at most top
-      const U magnitude = turned > top ? static_cast<U>(turned - top) : turned;
-      bits = static_cast<U>(static_cast<U>(place == 0 ? U{0} : magnitude) << shift);
+      bits = static_cast<U>(magnitude_of(place, origin, top) << shift);
       bits = static_cast<U>(bits | (words[i] < 0 ? sign : U{0}));
     } else {
       bits = static_cast<U>(static_cast<U>(words[i]) << shift);
@@ -74,6 +53,19 @@ void disorder_all(const Word* words, size_t n, const Order& order, std::byte* x)
 }
 
 }  // namespace
+
+FloatLayout layout_of(Element element) {
+  switch (element) {
+    case Element::kFloat64:
+      return {0x8000000000000000, 0x7ff0000000000000, 0x0010000000000000};
+    case Element::kFloat32:
+      return {0x80000000, 0x7f800000, 0x00800000};
+    case Element::kFloat16:
+      return {0x8000, 0x7c00, 0x0400};
+    default:
+      return {0x8000, 0x7f80, 0x0080};
+  }
+}
 
 uint64_t bits_at(Element element, const std::byte* x, size_t i) {
   return with_bits(element, [&]<typename Bits>() {
@@ -97,7 +89,7 @@ int64_t last_origin(Element element, int shift) {
 
 int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {
   if (!is_floating(element)) return 0;
-  const Layout layout = layout_of(element);
+  const FloatLayout layout = layout_of(element);
   uint64_t least = layout.infinity;
   for (size_t i = 0; i < n; ++i) {
     const uint64_t magnitude = bits_at(element, x, i) & (layout.sign - 1);
@@ -111,11 +103,7 @@ int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {
 }
 
 bool is_special(Element element, uint64_t bits) {
-  const Layout layout = layout_of(element);
-  const uint64_t magnitude = bits & (layout.sign - 1);
-  if (magnitude >= layout.infinity) return true;
-  if (magnitude == 0) return bits != 0;
-  return magnitude < layout.least_normal;
+  return is_special(layout_of(element), bits);
 }
 
 Seen look_at(Element element, const std::byte* x, size_t n) {

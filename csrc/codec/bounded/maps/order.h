@@ -12,6 +12,7 @@
 
 #include "codec/bounded/element.h"
 #include "codec/bounded/loops/loops.h"
+#include "codec/bounded/maps/order_places.h"
 
 namespace cgx::bounded {
 
@@ -41,8 +42,8 @@ int64_t origin_for(Element element, const std::byte* x, size_t n, int shift);
 uint64_t bits_at(Element element, const std::byte* x, size_t i);
 void put_bits(Element element, std::byte* x, size_t i, uint64_t bits);
 
-/// True for NaN, infinities, -0 and subnormal numbers: what a map with a bound leaves to the list of
-/// special values.
+/// Of a floating-point type.
+FloatLayout layout_of(Element element);
 bool is_special(Element element, uint64_t bits);
 
 }  // namespace cgx::bounded

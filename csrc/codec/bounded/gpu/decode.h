@@ -1,0 +1,162 @@
+// The parts of a block to values. Parts may be anything: what does not fit is a fault, and no access
+// leaves the block.
+#pragma once
+
+#include "codec/bounded/gpu/values.h"
+
+namespace cgx::bounded::on_gpu {
+
+template <typename Word>
+struct DecodeMemory {
+  Word words[kStep];
+  Word own[kThreads], spare[kThreads];
+  Word last, last_step;  // of the step before
+  uint32_t ranks[kThreads], spare_ranks[kThreads];
+  uint32_t any_outlier[2];  // by the parity of the step, as EncodeMemory has it
+  uint32_t outliers;        // so far
+  uint32_t fault;
+};
+
+/// words[i] becomes the sum of all up to it and of `before`, which becomes the last one.
+template <typename Word, typename Block>
+CGX_HD void running_sums(Block& block, DecodeMemory<Word>& memory, uint32_t n, Word& before) {
+  block.phase([&](uint32_t t) {
+    Word sum = 0;
+    for (uint32_t k = 0; k < kEach && t * kEach + k < n; ++k) {
+      sum = plus(sum, memory.words[t * kEach + k]);
+    }
+    memory.own[t] = sum;
+  });
+  scan(block, memory.own, memory.spare, [](Word a, Word b) { return plus(a, b); });
+  block.phase([&](uint32_t t) {
+    Word sum = plus(before, t > 0 ? memory.own[t - 1] : Word{0});
+    for (uint32_t k = 0; k < kEach && t * kEach + k < n; ++k) {
+      Word& word = memory.words[t * kEach + k];
+      word = sum = plus(sum, word);
+    }
+  });
+  block.phase([&](uint32_t t) {
+    if (t == 0) before = memory.words[n - 1];
+  });
+}
+
+/// Writes value i of the block, if it is wanted.
+template <typename Word>
+CGX_HD void put(const BlocksCall& call, const BlockPlan& plan, uint32_t i, Word bits) {
+  if (i < plan.from || i >= plan.to) return;
+  store(call.type, call.y, static_cast<uint64_t>(plan.value + static_cast<int64_t>(i)), bits);
+}
+
+template <typename Word, typename Block>
+CGX_HD void decode_symbols(Block& block, DecodeMemory<Word>& memory, const BlocksCall& call,
+                           const BlockPlan& plan) {
+  using U = typename Of<Word>::Unsigned;
+  const unsigned char* const in = call.parts + plan.parts;
+  const Parts parts = parts_of(plan, call.type.bytes);
+  const auto* const outliers = reinterpret_cast<const Word*>(in + parts.outliers);
+  const auto* const nodes = reinterpret_cast<const int32_t*>(in + parts.nodes);
+  const uint32_t width = plan.width, whole = width / 8;
+  uint32_t parity = 0;
+  for (uint32_t first = 0; first < plan.n; first += kStep, parity = 1 - parity) {
+    const uint32_t n = plan.n - first < kStep ? plan.n - first : kStep;
+    block.phase([&](uint32_t t) {
+      if (t == 0) memory.any_outlier[1 - parity] = 0;
+      uint32_t found = 0;
+      for (uint32_t k = 0; k < kEach && t * kEach + k < n; ++k) {
+        const uint32_t i = first + t * kEach + k;
+        const uint8_t symbol = in[parts.symbols + i];
+        found += symbol == kOutlier ? 1 : 0;
+        U rest = 0;
+        for (uint32_t plane = 0; plane < whole; ++plane) {
+          const U byte = in[parts.bytes + static_cast<uint64_t>(plane) * parts.stride + i];
+          rest += byte << (8 * plane);
+        }
+        for (uint32_t plane = 0; plane < width % 8; ++plane) {
+          const U bit =
+              in[parts.bits + static_cast<uint64_t>(plane) * (parts.stride / 8) + i / 8] >> i % 8 &
+              1u;
+          rest += bit << (8 * whole + plane);
+        }
+        memory.words[t * kEach + k] = static_cast<Word>((static_cast<U>(symbol) << width) +
+                                                        static_cast<U>(plan.base) + rest);
+      }
+      memory.ranks[t] = found;
+      if (found != 0) memory.any_outlier[parity] = 1;
+    });
+    if (memory.any_outlier[parity] != 0) {
+      scan(block, memory.ranks, memory.spare_ranks, Add{});
+      block.phase([&](uint32_t t) {
+        uint32_t number = memory.outliers + (t > 0 ? memory.ranks[t - 1] : 0);
+        for (uint32_t k = 0; k < kEach && t * kEach + k < n; ++k) {
+          if (in[parts.symbols + first + t * kEach + k] != kOutlier) continue;
+          if (number < plan.outliers) memory.words[t * kEach + k] = outliers[number];
+          ++number;
+        }
+      });
+      block.phase([&](uint32_t t) {
+        if (t == 0) memory.outliers += memory.ranks[kThreads - 1];
+      });
+    }
+    if (plan.predictor == Predictor::kLine) running_sums(block, memory, n, memory.last_step);
+    if (plan.predictor == Predictor::kLine || plan.predictor == Predictor::kPrevious) {
+      running_sums(block, memory, n, memory.last);
+    }
+    block.phase([&](uint32_t t) {
+      for (uint32_t k = 0; k < kEach && t * kEach + k < n; ++k) {
+        const uint32_t i = first + t * kEach + k;
+        Word word = memory.words[t * kEach + k], bits;
+        const bool negative = plan.signed_zero != 0 && word < 0;
+        if (negative) word = plus(word, Word{1});
+        const double fit = plan.predictor == Predictor::kCurve
+                               ? draw(call.draw, nodes + i / kCurveRun * kCurveNodes, i % kCurveRun)
+                               : 0;
+        if (!from_word(call, plan, word, fit, bits)) memory.fault = 1;
+        if (negative) bits |= static_cast<Word>(call.type.layout.sign);
+        if (call.type.is_bool != 0 && plain_bits(call.type, bits) > 1) memory.fault = 1;
+        put(call, plan, i, bits);
+      }
+    });
+  }
+  const auto* const places = reinterpret_cast<const uint16_t*>(in + parts.places);
+  block.phase([&](uint32_t t) {
+    if (t == 0 && memory.outliers != plan.outliers) memory.fault = 1;
+    for (uint32_t k = t; k < plan.specials; k += kThreads) {
+      if (places[k] >= plan.n || (k > 0 && places[k] <= places[k - 1])) {
+        memory.fault = 1;
+      } else {
+        put(call, plan, places[k], load<Word>(call.type, in + parts.specials, k));
+      }
+    }
+  });
+}
+
+/// Block number i of the call.
+template <typename Word, typename Block>
+CGX_HD void decode_stage(Block& block, DecodeMemory<Word>& memory, const BlocksCall& call,
+                         uint64_t i) {
+  const BlockPlan& plan = call.plans[i];
+  block.phase([&](uint32_t t) {
+    if (t != 0) return;
+    memory.last = memory.last_step = 0;
+    memory.any_outlier[0] = memory.outliers = memory.fault = 0;
+  });
+  if (plan.map > Map::kConstant) {
+    decode_symbols(block, memory, call, plan);
+  } else {
+    const Parts parts = parts_of(plan, call.type.bytes);
+    const unsigned char* const values = call.parts + plan.parts + parts.symbols;
+    block.phase([&](uint32_t t) {
+      for (uint32_t at = t; at < plan.n; at += kThreads) {
+        const Word bits = plan.map == Map::kConstant ? static_cast<Word>(plan.base)
+                                                     : load<Word>(call.type, values, at);
+        if (call.type.is_bool != 0 && plain_bits(call.type, bits) > 1) memory.fault = 1;
+        put(call, plan, at, bits);
+      }
+    });
+  }
+  block.phase([&](uint32_t t) {
+    if (t == 0 && memory.fault != 0) call.faults[i] = 1;
+  });
+}
+
+}  // namespace cgx::bounded::on_gpu

@@ -1,0 +1,289 @@
+// Values to the parts of a block: words, residuals, symbols and low bits.
+#pragma once
+
+#include "codec/bounded/gpu/values.h"
+
+namespace cgx::bounded::on_gpu {
+
+template <typename Word>
+struct EncodeMemory {
+  Word words[2 + kStep];  // after the last two of the step before
+  Word before;            // the last word that is not a special value's, but for signed zeros
+  uint32_t own[kThreads], spare[kThreads];
+  uint8_t codes[kStep];  // bits that go to planes of bits
+  uint8_t found[kThreads];  // of a thread's values, bit k: is special, or an outlier
+  int32_t nodes[kStep / kCurveRun + 1][kCurveNodes];  // the first: of the run before
+  uint8_t fits[kStep / kCurveRun][kCurveNodes];
+  // By the parity of the step: whether it has any, so that a step's flag is not cleared while a thread
+  // may still read it.
+  uint32_t any_special[2], any_outlier[2];
+  uint32_t specials, outliers;  // so far
+};
+
+/// What a step knows: values [first, first + n) of its block, n <= kStep.
+template <typename Word>
+struct Step {
+  const BlocksCall& call;
+  const BlockPlan& plan;
+  EncodeMemory<Word>& memory;
+  const Parts parts;
+  const unsigned char* const x;  // the block's
+  unsigned char* const out;      // the block's parts
+  uint32_t first = 0, n = 0, parity = 0;
+};
+
+/// Nodes of the curves of a step; runs that have none go on with those before.
+template <typename Word, typename Block>
+CGX_HD void fit_curves(Block& block, const Step<Word>& step) {
+  EncodeMemory<Word>& memory = step.memory;
+  const uint32_t runs = (step.n + kCurveRun - 1) / kCurveRun;
+  block.phase([&](uint32_t t) {
+    const uint32_t run = t / kCurveNodes, k = t % kCurveNodes;
+    if (run >= runs) return;
+    const uint32_t from = run * kCurveRun, left = step.n - from;
+    const double* const fit = step.call.fit + k * kCurveRun;
+    double found = 0;
+    for (uint32_t i = 0; i < kCurveRun && i < left; ++i) {
+      const Word bits = load<Word>(step.call.type, step.x, step.first + from + i);
+      const double position = Of<Word>::number(bits) * step.plan.inverse;
+      found += left < kCurveRun ? position : fit[i] * position;
+    }
+    if (left < kCurveRun) found = found / static_cast<double>(left) * kNodeUnit;
+    memory.fits[run][k] = magnitude(found) < kMostNode ? 1 : 0;
+    // Rounded to the nearest, ties to even.
+    memory.nodes[run + 1][k] = word_of<int32_t>(found + kRounder);
+  });
+  block.phase([&](uint32_t t) {
+    if (t != 0) return;
+    auto* const nodes = reinterpret_cast<int32_t*>(step.out + step.parts.nodes) +
+                        step.first / kCurveRun * kCurveNodes;
+    for (uint32_t run = 0; run < runs; ++run) {
+      bool fits = true;
+      for (uint32_t k = 0; k < kCurveNodes; ++k) fits = fits && memory.fits[run][k] != 0;
+      for (uint32_t k = 0; k < kCurveNodes; ++k) {
+        if (!fits) memory.nodes[run + 1][k] = memory.nodes[run][k];
+        nodes[run * kCurveNodes + k] = memory.nodes[run + 1][k];
+      }
+    }
+    for (uint32_t k = 0; k < kCurveNodes; ++k) memory.nodes[0][k] = memory.nodes[runs][k];
+  });
+}
+
+template <typename Word>
+CGX_HD Word value_of(const Step<Word>& step, uint32_t i) {
+  return load<Word>(step.call.type, step.x, step.first + i);
+}
+
+/// Words of a step's values, but for signed zeros; the bits of special ones are found.
+template <typename Word, typename Block>
+CGX_HD void map_values(Block& block, const Step<Word>& step) {
+  EncodeMemory<Word>& memory = step.memory;
+  const BlockPlan& plan = step.plan;
+  block.phase([&](uint32_t t) {
+    if (t == 0) memory.any_special[1 - step.parity] = memory.any_outlier[1 - step.parity] = 0;
+    uint8_t found = 0;
+    for (uint32_t k = 0; k < kEach; ++k) {
+      const uint32_t i = t * kEach + k;
+      if (i >= step.n) break;
+      Word bits = value_of(step, i);
+      if (plan.signed_zero != 0 && bits == minus_zero<Word>(step.call.type)) bits = 0;
+      const bool curved = plan.predictor == Predictor::kCurve;
+      const double fit =
+          curved ? draw(step.call.draw, memory.nodes[i / kCurveRun + 1], i % kCurveRun) : 0;
+      Word word = 0;
+      if (to_word(step.call, plan, bits, fit, word)) {
+        memory.words[2 + i] = word;
+      } else {
+        found = static_cast<uint8_t>(found | 1u << k);
+      }
+    }
+    memory.found[t] = found;
+    if (found != 0) memory.any_special[step.parity] = 1;
+  });
+}
+
+/// Numbers of what the threads have found, up to each of them.
+template <typename Word, typename Block>
+CGX_HD void count_found(Block& block, const Step<Word>& step) {
+  EncodeMemory<Word>& memory = step.memory;
+  block.phase([&](uint32_t t) {
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < kEach; ++k) count += memory.found[t] >> k & 1;
+    memory.own[t] = count;
+  });
+  scan(block, memory.own, memory.spare, Add{});
+}
+
+/// write(i, k): value i of the step, number k of the block's of its kind; those for which there is room.
+template <typename Word, typename Block, typename Write>
+CGX_HD void list_found(Block& block, const Step<Word>& step, uint32_t& so_far, uint32_t room,
+                       const Write& write) {
+  EncodeMemory<Word>& memory = step.memory;
+  count_found(block, step);
+  block.phase([&](uint32_t t) {
+    uint32_t number = so_far + (t > 0 ? memory.own[t - 1] : 0);
+    for (uint32_t k = 0; k < kEach; ++k) {
+      if ((memory.found[t] >> k & 1) == 0) continue;
+      if (number < room) write(t * kEach + k, number);
+      ++number;
+    }
+  });
+  block.phase([&](uint32_t t) {
+    if (t == 0) so_far += memory.own[kThreads - 1];
+  });
+}
+
+/// Special values go to their list, and get the word before.
+template <typename Word, typename Block>
+CGX_HD void list_specials(Block& block, const Step<Word>& step) {
+  EncodeMemory<Word>& memory = step.memory;
+  list_found(block, step, memory.specials, step.plan.specials, [&](uint32_t i, uint32_t k) {
+    reinterpret_cast<uint16_t*>(step.out + step.parts.places)[k] =
+        static_cast<uint16_t>(step.first + i);
+    store(step.call.type, step.out + step.parts.specials, k, value_of(step, i));
+  });
+  block.phase([&](uint32_t t) {
+    uint32_t last = 0;  // one more than the place of the last word
+    for (uint32_t k = 0; k < kEach && t * kEach + k < step.n; ++k) {
+      if ((memory.found[t] >> k & 1) == 0) last = t * kEach + k + 1;
+    }
+    memory.own[t] = last;
+  });
+  scan(block, memory.own, memory.spare, Most{});
+  block.phase([&](uint32_t t) {
+    uint32_t last = t > 0 ? memory.own[t - 1] : 0;
+    for (uint32_t k = 0; k < kEach && t * kEach + k < step.n; ++k) {
+      const uint32_t i = t * kEach + k;
+      if ((memory.found[t] >> k & 1) == 0) {
+        last = i + 1;
+      } else {
+        memory.words[2 + i] = last > 0 ? memory.words[1 + last] : memory.before;
+      }
+    }
+  });
+}
+
+/// Room for words of -0, as maps/signed_zero.h.
+template <typename Word, typename Block>
+CGX_HD void add_signed_zeros(Block& block, const Step<Word>& step) {
+  EncodeMemory<Word>& memory = step.memory;
+  block.phase([&](uint32_t t) {
+    for (uint32_t k = 0; k < kEach && t * kEach + k < step.n; ++k) {
+      const uint32_t i = t * kEach + k;
+      Word& word = memory.words[2 + i];
+      if (i == step.n - 1) memory.before = word;
+      if (step.plan.signed_zero == 0) continue;
+      if (word < 0 || value_of(step, i) == minus_zero<Word>(step.call.type)) {
+        word = minus(word, Word{1});
+      }
+    }
+  });
+}
+
+template <typename Word>
+CGX_HD Word residual(const Step<Word>& step, uint32_t i) {
+  const Word* const word = &step.memory.words[2 + i];
+  switch (step.plan.predictor) {
+    case Predictor::kPrevious:
+      return minus(word[0], word[-1]);
+    case Predictor::kLine:
+      return minus(minus(word[0], word[-1]), minus(word[-1], word[-2]));
+    default:
+      return word[0];
+  }
+}
+
+/// Residuals to symbols, planes of bytes, and the codes that planes of bits are made of.
+template <typename Word, typename Block>
+CGX_HD void split(Block& block, const Step<Word>& step) {
+  using U = typename Of<Word>::Unsigned;
+  EncodeMemory<Word>& memory = step.memory;
+  const uint32_t width = step.plan.width;
+  block.phase([&](uint32_t t) {
+    uint8_t found = 0;
+    for (uint32_t k = 0; k < kEach; ++k) {
+      const uint32_t i = t * kEach + k;
+      memory.codes[i] = 0;
+      if (i >= step.n) continue;
+      const U rest = static_cast<U>(residual(step, i)) - static_cast<U>(step.plan.base);
+      const U high = rest >> width;
+      const uint8_t symbol = high < kOutlier ? static_cast<uint8_t>(high) : kOutlier;
+      if (symbol == kOutlier) found = static_cast<uint8_t>(found | 1u << k);
+      step.out[step.parts.symbols + step.first + i] = symbol;
+      for (uint32_t plane = 0; plane < width / 8; ++plane) {
+        step.out[step.parts.bytes + static_cast<uint64_t>(plane) * step.parts.stride + step.first +
+                 i] = static_cast<uint8_t>(rest >> (8 * plane));
+      }
+      if (width % 8 != 0) memory.codes[i] = static_cast<uint8_t>(rest >> (width / 8 * 8));
+    }
+    memory.found[t] = found;
+    if (found != 0) memory.any_outlier[step.parity] = 1;
+  });
+}
+
+/// A byte of each plane holds the bits of eight values.
+template <typename Word, typename Block>
+CGX_HD void write_bits(Block& block, const Step<Word>& step) {
+  EncodeMemory<Word>& memory = step.memory;
+  const uint32_t bytes = static_cast<uint32_t>(up(step.n, 64)) / 8;
+  block.phase([&](uint32_t t) {
+    for (uint32_t plane = 0; plane < step.plan.width % 8; ++plane) {
+      for (uint32_t byte = t; byte < bytes; byte += kThreads) {
+        uint32_t bits = 0;
+        for (uint32_t k = 0; k < 8; ++k) {
+          bits |= (memory.codes[8 * byte + k] >> plane & 1u) << k;
+        }
+        step.out[step.parts.bits + static_cast<uint64_t>(plane) * (step.parts.stride / 8) +
+                 step.first / 8 + byte] = static_cast<uint8_t>(bits);
+      }
+    }
+    if (t != 0) return;
+    // What the next step's predictor needs.
+    const Word last = memory.words[1 + step.n], before_last = memory.words[step.n];
+    memory.words[0] = before_last;
+    memory.words[1] = last;
+  });
+}
+
+/// Block number i of the call.
+template <typename Word, typename Block>
+CGX_HD void encode_stage(Block& block, EncodeMemory<Word>& memory, const BlocksCall& call,
+                         uint64_t i) {
+  const BlockPlan& plan = call.plans[i];
+  if (plan.map <= Map::kConstant) return;
+  Step<Word> step{call,
+                  plan,
+                  memory,
+                  parts_of(plan, call.type.bytes),
+                  call.x + plan.value * static_cast<int64_t>(call.type.bytes),
+                  call.parts + plan.parts};
+  block.phase([&](uint32_t t) {
+    if (t != 0) return;
+    memory.words[0] = memory.words[1] = memory.before = 0;
+    memory.any_special[0] = memory.any_outlier[0] = 0;
+    memory.specials = memory.outliers = 0;
+    for (uint32_t k = 0; k < kCurveNodes; ++k) memory.nodes[0][k] = 0;
+  });
+  for (; step.first < plan.n; step.first += kStep, step.parity = 1 - step.parity) {
+    step.n = plan.n - step.first < kStep ? plan.n - step.first : kStep;
+    if (plan.predictor == Predictor::kCurve) fit_curves(block, step);
+    map_values(block, step);
+    if (memory.any_special[step.parity] != 0) list_specials(block, step);
+    add_signed_zeros(block, step);
+    split(block, step);
+    if (memory.any_outlier[step.parity] != 0) {
+      list_found(block, step, memory.outliers, plan.outliers, [&](uint32_t place, uint32_t k) {
+        reinterpret_cast<Word*>(step.out + step.parts.outliers)[k] = residual(step, place);
+      });
+    }
+    write_bits(block, step);
+  }
+  block.phase([&](uint32_t t) {
+    if (t != 0) return;
+    auto* const counts = reinterpret_cast<uint32_t*>(step.out);
+    counts[0] = memory.outliers;
+    counts[1] = memory.specials;
+  });
+}
+
+}  // namespace cgx::bounded::on_gpu

@@ -1,0 +1,220 @@
+#include "codec/bounded/gpu/slab.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "codec/bounded/bytes.h"
+#include "codec/bounded/maps/curve.h"
+#include "codec/bounded/maps/order.h"
+#include "codec/bounded/quads.h"
+
+namespace cgx::bounded {
+namespace {
+
+using on_gpu::BlockPlan;
+using on_gpu::Parts;
+using on_gpu::parts_of;
+
+on_gpu::ValueType type_of(Element element) {
+  on_gpu::ValueType type{};
+  type.bytes = static_cast<uint32_t>(bytes_of(element));
+  type.floating = is_floating(element) ? 1 : 0;
+  if (is_floating(element)) type.layout = layout_of(element);
+  type.extends = with_bits(element, []<typename Bits>() { return std::is_signed_v<Bits>; }) ? 1 : 0;
+  type.is_bool = element == Element::kBool ? 1 : 0;
+  return type;
+}
+
+BlockPlan plan_of(const BlockHeader& header, size_t n) {
+  BlockPlan plan{};
+  plan.n = static_cast<uint32_t>(n);
+  plan.to = plan.n;
+  plan.map = header.map;
+  if (header.map <= Map::kConstant) return plan;
+  plan.predictor = header.predictor;
+  plan.width = static_cast<uint8_t>(header.width);
+  plan.shift = static_cast<uint8_t>(header.shift);
+  plan.signed_zero = header.signed_zero ? 1 : 0;
+  plan.step = header.step;
+  plan.base = header.base;
+  plan.origin = header.origin;
+  plan.outliers = header.outliers;
+  plan.specials = header.specials;
+  return plan;
+}
+
+void put(std::byte* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+Slab::Slab(std::shared_ptr<const Maps> maps, size_t values)
+    : maps_(std::move(maps)),
+      values_(values),
+      plans_((values + kBlockValues - 1) / kBlockValues),
+      chosen_(plans_.size()),
+      samples_(plans_.size()) {}
+
+size_t Slab::values_of(size_t block) const {
+  return std::min(kBlockValues, values_ - block * kBlockValues);
+}
+
+size_t Slab::look_bytes() const {
+  const size_t tried = maps_->bounded() == Map::kGrid ? kTried * kCurveRun : 0;
+  return sizeof(on_gpu::LookedAt) + (kSampled + tried) * bytes_of(maps_->element());
+}
+
+on_gpu::LookCall Slab::look_call() const {
+  on_gpu::LookCall call{};
+  call.values = values_;
+  call.count = blocks();
+  call.stride = look_bytes();
+  call.type = type_of(maps_->element());
+  call.block_values = kBlockValues;
+  call.tries_curves = maps_->bounded() == Map::kGrid ? 1 : 0;
+  return call;
+}
+
+void Slab::plan(Encoder& encoder, size_t block, const std::byte* looked) {
+  const auto found = get<on_gpu::LookedAt>(looked, 0);
+  const size_t n = values_of(block);
+  Looked known;
+  known.sample = looked + sizeof found;
+  known.tried = known.sample + kSampled * bytes_of(maps_->element());
+  known.seen = {found.greatest, found.differ, found.any};
+  known.least = found.least;
+  samples_[block] = known.sample;
+  chosen_[block] = encoder.plan(known, n);
+  BlockPlan& plan = plans_[block] = plan_of(chosen_[block].header, n);
+  plan.value = static_cast<int64_t>(block * kBlockValues);
+  plan.inverse = chosen_[block].inverse;
+  // With more the block is encoded in another way.
+  if (plan.map > Map::kConstant) plan.outliers = plan.specials = Encoder::most_listed(n);
+}
+
+bool Slab::adopt(Encoder& encoder, size_t block, const std::byte* parts) const {
+  const BlockPlan& plan = plans_[block];
+  if (plan.map == Map::kConstant) {
+    encoder.adopt_constant(samples_[block], plan.n);
+    return true;
+  }
+  const std::byte* const at = parts + plan.parts;
+  const Parts places = parts_of(plan, static_cast<uint32_t>(bytes_of(maps_->element())));
+  Plan chosen = chosen_[block];
+  chosen.header.outliers = get<uint32_t>(at, 0);
+  chosen.header.specials = get<uint32_t>(at, 4);
+  if (Encoder::misled(chosen.header, plan.n)) return false;
+  encoder.adopt(chosen,
+                {at + places.symbols, at + places.bytes, at + places.bits, at + places.nodes,
+                 at + places.outliers, at + places.places, at + places.specials, places.stride},
+                plan.n);
+  return true;
+}
+
+void Slab::open(size_t block, const OpenBlock& opened, int64_t value, size_t from, size_t to) {
+  BlockPlan& plan = plans_[block] = plan_of(opened.header, opened.n);
+  plan.value = value;
+  plan.from = static_cast<uint32_t>(from);
+  plan.to = static_cast<uint32_t>(to);
+  if (plan.map != Map::kConstant || opened.plain.empty()) return;
+  with_bits(maps_->element(), [&]<typename Bits>() {
+    plan.base = static_cast<int64_t>(get<Bits>(opened.plain.data(), 0));
+  });
+}
+
+void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte> content,
+                std::byte* parts) const {
+  const BlockPlan& plan = plans_[block];
+  const Element element = maps_->element();
+  const Parts places = parts_of(plan, static_cast<uint32_t>(bytes_of(element)));
+  std::byte* const to = parts + plan.parts;
+  if (plan.map == Map::kConstant) return;
+  if (plan.map == Map::kRaw) return put(to + places.symbols, opened.plain.data(), opened.plain.size());
+  content = opened.content_of(content);
+  const BlockHeader& header = opened.header;
+  const BlockSizes sizes(header, element, plan.n);
+  const size_t n = plan.n, stride = places.stride;
+  auto* const symbols = reinterpret_cast<uint8_t*>(to + places.symbols);
+  if (header.quads) {
+    unpack_symbols(opened, content, symbols);  // room for whole quads: the stride is a multiple of 64
+  } else {
+    put(to + places.symbols, content.data(), n);
+  }
+  const bool coded = header.low == LowBits::kCoded;
+  const std::byte* const low = coded ? content.data() + sizes.symbols : opened.low.data();
+  const size_t planes = static_cast<size_t>(header.width) / 8;
+  for (size_t plane = 0; plane < planes; ++plane) {
+    put(to + places.bytes + plane * stride, low + plane * n, n);
+  }
+  put(to + places.bits, opened.low.data() + sizes.low_bytes * n, sizes.low_bits * sizes.bit_stride);
+  const std::byte* at = content.data() + sizes.symbols + sizes.coded_low;
+  if (sizes.nodes > 0) read_nodes(at, n, reinterpret_cast<int32_t*>(to + places.nodes));
+  at += sizes.nodes;
+  put(to + places.outliers, at, sizes.outliers);
+  at += sizes.outliers;
+  put(to + places.places, at, header.specials * size_t{2});
+  at += header.specials * size_t{2};
+  put(to + places.specials, at, header.specials * bytes_of(element));
+}
+
+size_t Slab::lay_out() {
+  size_t at = 0;
+  for (BlockPlan& plan : plans_) {
+    plan.parts = at;
+    at += parts_of(plan, static_cast<uint32_t>(bytes_of(maps_->element()))).end;
+  }
+  return at;
+}
+
+Slab::Tables Slab::tables() const {
+  const auto any = [&](auto&& of) { return std::any_of(plans_.begin(), plans_.end(), of); };
+  const auto after = [](size_t at, size_t bytes) { return on_gpu::up(at + bytes, 8); };
+  Tables tables{};
+  const bool lattice = any([](const BlockPlan& p) { return p.map == Map::kLattice; });
+  const bool log_grid = any([](const BlockPlan& p) { return p.map == Map::kLogGrid; });
+  const bool curves = any([](const BlockPlan& p) { return p.predictor == Predictor::kCurve; });
+  const Lattice& table = maps_->lattice();
+  tables.words = plans_.size() * sizeof(BlockPlan);
+  tables.values = after(tables.words, lattice ? table.table_of_words().size_bytes() : 0);
+  tables.log_table = after(tables.values, lattice ? table.table_of_values().size_bytes() : 0);
+  tables.curves = after(tables.log_table, log_grid ? sizeof(LogTable) : 0);
+  tables.end = after(tables.curves, curves ? sizeof(CurveTables) : 0);
+  return tables;
+}
+
+std::vector<std::byte> Slab::image() const {
+  const Tables at = tables();
+  std::vector<std::byte> image(at.end);
+  put(image.data(), plans_.data(), at.words);
+  if (at.values > at.words) {
+    const Lattice& table = maps_->lattice();
+    put(&image[at.words], table.table_of_words().data(), table.table_of_words().size_bytes());
+    put(&image[at.values], table.table_of_values().data(), table.table_of_values().size_bytes());
+  }
+  if (at.curves > at.log_table) {
+    put(&image[at.log_table], &maps_->log_grid().table(), sizeof(LogTable));
+  }
+  if (at.end > at.curves) put(&image[at.curves], &curve_tables(), sizeof(CurveTables));
+  return image;
+}
+
+on_gpu::BlocksCall Slab::blocks_call(const std::byte* image) const {
+  const Tables at = tables();
+  on_gpu::BlocksCall call{};
+  call.plans = reinterpret_cast<const BlockPlan*>(image);
+  call.count = blocks();
+  call.bound = maps_->bound();
+  call.type = type_of(maps_->element());
+  call.lattice_most = maps_->lattice().most();
+  call.lattice_words = reinterpret_cast<const int16_t*>(image + at.words);
+  call.lattice_values = reinterpret_cast<const uint16_t*>(image + at.values) + call.lattice_most;
+  call.log_table = reinterpret_cast<const LogTable*>(image + at.log_table);
+  const auto* curves = reinterpret_cast<const CurveTables*>(image + at.curves);
+  call.draw = curves->draw[0];
+  call.fit = curves->fit[0];
+  return call;
+}
+
+}  // namespace cgx::bounded

@@ -1,0 +1,76 @@
+// Blocks of a tensor on their way through kernels: what the kernels are told, and what becomes of
+// what they made. The host's half; nothing here touches a device.
+//
+//   encode: look_call, then plan() for each block, lay_out(), blocks_call, then adopt() each block
+//   decode: open() for each block, lay_out(), fill() each block, blocks_call
+//
+// Calls for different blocks may come from different threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "codec/bounded/decoder.h"
+#include "codec/bounded/encoder.h"
+#include "codec/bounded/gpu/call.h"
+
+namespace cgx::bounded {
+
+class Slab {
+ public:
+  /// `values` values of a tensor, in blocks of which all but the last are full.
+  Slab(std::shared_ptr<const Maps> maps, size_t values);
+
+  size_t blocks() const { return plans_.size(); }
+  size_t values_of(size_t block) const;
+
+  // ---- encode ----
+
+  /// Bytes that the look at a block leaves; and the call, which lacks its addresses.
+  size_t look_bytes() const;
+  on_gpu::LookCall look_call() const;
+
+  /// Chooses how the block is written. looked: look_bytes() that must stay.
+  void plan(Encoder& encoder, size_t block, const std::byte* looked);
+
+  /// Gives the encoder what the kernel made. False: the block must be encoded by its values.
+  bool adopt(Encoder& encoder, size_t block, const std::byte* parts) const;
+
+  // ---- decode ----
+
+  /// The block has been opened. Values of the block outside of [from, to) are not wanted; value: where
+  /// its first one would be in the tensor.
+  void open(size_t block, const OpenBlock& opened, int64_t value, size_t from, size_t to);
+
+  /// Writes the parts of an open block. `content`: as Decoder::decode(). PayloadError.
+  void fill(size_t block, const OpenBlock& opened, std::span<const std::byte> content,
+            std::byte* parts) const;
+
+  // ---- both ----
+
+  /// Bytes of the parts of all blocks, whose places are now fixed.
+  size_t lay_out();
+  /// What the device needs in its memory, and the call with addresses into it (at `image`); x, y,
+  /// parts and faults are missing.
+  std::vector<std::byte> image() const;
+  on_gpu::BlocksCall blocks_call(const std::byte* image) const;
+  bool wide() const { return bytes_of(maps_->element()) == 8; }
+
+ private:
+  /// What is in the image, and where.
+  struct Tables {
+    size_t words, values, log_table, curves, end;
+  };
+  Tables tables() const;
+
+  const std::shared_ptr<const Maps> maps_;
+  const size_t values_;
+  std::vector<on_gpu::BlockPlan> plans_;
+  std::vector<Plan> chosen_;               // encode
+  std::vector<const std::byte*> samples_;  // encode
+};
+
+}  // namespace cgx::bounded

@@ -1,0 +1,76 @@
+// How the threads of a block share 1024 values, and what they know of each other's.
+#pragma once
+
+#include "codec/bounded/gpu/call.h"
+#include "codec/gpu/run.h"
+
+namespace cgx::bounded::on_gpu {
+
+using cgx::gpu::kThreads;
+
+/// Values that a thread block has at a time; each thread has kEach neighbours.
+constexpr uint32_t kEach = 4, kStep = kEach * kThreads;
+
+struct Add {
+  template <typename T>
+  CGX_HD T operator()(T a, T b) const {
+    return static_cast<T>(a + b);
+  }
+};
+struct Most {
+  template <typename T>
+  CGX_HD T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+/// own[t] becomes what own[0], ..., own[t] are together. `spare`: memory of the same kind.
+template <typename Block, typename T, typename Join>
+CGX_HD void scan(Block& block, T* own, T* spare, const Join& join) {
+  for (uint32_t step = 1; step < kThreads; step *= 2) {
+    block.phase([&](uint32_t t) { spare[t] = t < step ? own[t] : join(own[t - step], own[t]); });
+    T* const made = spare;
+    spare = own;
+    own = made;
+  }
+  static_assert(kThreads == 256, "an even number of steps ends in the memory of the first");
+}
+
+/// The value number i, its bits in a word: with its sign, where the type says so.
+template <typename Word>
+CGX_HD Word load(const ValueType& type, const unsigned char* x, uint64_t i) {
+  if constexpr (sizeof(Word) == 8) {
+    return reinterpret_cast<const int64_t*>(x)[i];
+  } else {
+    if (type.bytes == 4) return reinterpret_cast<const int32_t*>(x)[i];
+    if (type.bytes == 2) {
+      const uint16_t bits = reinterpret_cast<const uint16_t*>(x)[i];
+      return type.extends != 0 ? static_cast<int16_t>(bits) : bits;
+    }
+    return type.extends != 0 ? static_cast<signed char>(x[i]) : x[i];
+  }
+}
+
+template <typename Word>
+CGX_HD void store(const ValueType& type, unsigned char* y, uint64_t i, Word bits) {
+  if constexpr (sizeof(Word) == 8) {
+    reinterpret_cast<int64_t*>(y)[i] = bits;
+  } else {
+    if (type.bytes == 4) {
+      reinterpret_cast<int32_t*>(y)[i] = bits;
+    } else if (type.bytes == 2) {
+      reinterpret_cast<uint16_t*>(y)[i] = static_cast<uint16_t>(bits);
+    } else {
+      y[i] = static_cast<unsigned char>(bits);
+    }
+  }
+}
+
+/// The bits of a value without those that load() has added.
+template <typename Word>
+CGX_HD uint64_t plain_bits(const ValueType& type, Word bits) {
+  const uint64_t all = type.bytes == 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * type.bytes)) - 1;
+  return static_cast<uint64_t>(bits) & all;
+}
+
+}  // namespace cgx::bounded::on_gpu

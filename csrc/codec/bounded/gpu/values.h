@@ -1,0 +1,157 @@
+// A value to a word and back, by the map of its block: what encoder_words.cc and decoder.cc do with
+// many at once.
+#pragma once
+
+#include "codec/bounded/gpu/threads.h"
+
+namespace cgx::bounded::on_gpu {
+
+template <typename Word>
+struct Of;
+template <>
+struct Of<int32_t> {
+  using Unsigned = uint32_t;
+  static constexpr int32_t kLeast = -2147483647 - 1;
+  CGX_HD static double number(int32_t bits) {
+    return static_cast<double>(from_bits(static_cast<uint32_t>(bits)));
+  }
+  CGX_HD static int32_t bits(double number) {
+    return static_cast<int32_t>(as_bits(static_cast<float>(number)));
+  }
+};
+template <>
+struct Of<int64_t> {
+  using Unsigned = uint64_t;
+  static constexpr int64_t kLeast = -9223372036854775807 - 1;
+  CGX_HD static double number(int64_t bits) { return bits_double(static_cast<uint64_t>(bits)); }
+  CGX_HD static int64_t bits(double number) { return static_cast<int64_t>(double_bits(number)); }
+};
+
+CGX_HD double magnitude(double x) { return x < 0 ? -x : x; }
+
+/// Magnitudes of the order's map are from 0 to this.
+template <typename Word>
+CGX_HD typename Of<Word>::Unsigned top_of(const ValueType& type, uint32_t shift) {
+  return static_cast<typename Of<Word>::Unsigned>((type.layout.sign - 1) >> shift);
+}
+
+template <typename Word>
+CGX_HD Word order_word(const ValueType& type, const BlockPlan& plan, Word bits) {
+  using U = typename Of<Word>::Unsigned;
+  if (type.floating == 0) return static_cast<Word>(bits >> plan.shift);
+  const U top = top_of<Word>(type, plan.shift);
+  const U magnitude = static_cast<U>(static_cast<U>(bits) >> plan.shift) & top;
+  const Word place = static_cast<Word>(place_of(magnitude, static_cast<U>(plan.origin), top));
+  return bits < 0 ? ~place : place;
+}
+
+template <typename Word>
+CGX_HD Word order_bits(const ValueType& type, const BlockPlan& plan, Word word) {
+  using U = typename Of<Word>::Unsigned;
+  if (type.floating == 0) return static_cast<Word>(static_cast<U>(word) << plan.shift);
+  const U top = top_of<Word>(type, plan.shift);
+  const U place = static_cast<U>(word < 0 ? ~word : word) & top;
+  const U bits =
+      static_cast<U>(magnitude_of(place, static_cast<U>(plan.origin), top) << plan.shift);
+  return static_cast<Word>(word < 0 ? bits | static_cast<U>(type.layout.sign) : bits);
+}
+
+/// False: the value does not come back from its word as the bound promises. `fit`: of a curve.
+template <typename Word>
+CGX_HD bool grid_word(const BlocksCall& call, const BlockPlan& plan, Word bits, double fit,
+                      Word& word) {
+  const double value = Of<Word>::number(bits);
+  const double position = value * plan.inverse - fit;
+  word = word_of<Word>(position + kRounder);
+  const double back = Of<Word>::number(Of<Word>::bits((number_of(word) + fit) * plan.step));
+  if (!(magnitude(value - back) <= call.bound)) return false;
+  if (sizeof(Word) == 4 && word == Of<Word>::kLeast) return false;  // see maps/signed_zero.h
+  return !is_special(call.type.layout, plain_bits(call.type, bits));
+}
+
+template <typename Word>
+CGX_HD bool log_word(const BlocksCall& call, const BlockPlan& plan, Word bits, Word& word) {
+  const uint64_t plain = plain_bits(call.type, bits);
+  word = 0;
+  if (plain == 0) return true;
+  if (is_special(call.type.layout, plain)) return false;
+  const double value = Of<Word>::number(bits);
+  const LogTable::Place place = call.log_table->place(value, plan.origin);
+  word = static_cast<Word>(place.word);
+  const double back = Of<Word>::number(Of<Word>::bits(place.value));
+  return word == place.word && word != Of<Word>::kLeast &&
+         magnitude(value - back) <= call.bound * magnitude(value);
+}
+
+/// The word of a value, but for signed zeros. False: the value is a special one.
+template <typename Word>
+CGX_HD bool to_word(const BlocksCall& call, const BlockPlan& plan, Word bits, double fit,
+                    Word& word) {
+  switch (plan.map) {
+    case Map::kOrder:
+      word = order_word(call.type, plan, bits);
+      return true;
+    case Map::kGrid:
+      return grid_word(call, plan, bits, fit, word);
+    case Map::kLogGrid:
+      return log_word(call, plan, bits, word);
+    default:
+      if constexpr (sizeof(Word) == 4) {
+        word = call.lattice_words[static_cast<uint16_t>(bits)];
+      }
+      return word != -32768;  // Lattice::kNone
+  }
+}
+
+/// The bits of a word's value. False: the word stands for none.
+template <typename Word>
+CGX_HD bool from_word(const BlocksCall& call, const BlockPlan& plan, Word word, double fit,
+                      Word& bits) {
+  bits = 0;
+  switch (plan.map) {
+    case Map::kOrder:
+      bits = order_bits(call.type, plan, word);
+      return true;
+    case Map::kGrid:
+      bits = Of<Word>::bits((number_of(word) + fit) * plan.step);
+      return true;
+    case Map::kLogGrid: {
+      const int64_t most = call.log_table->most(plan.origin);
+      if (word < -most || word > most) return false;
+      bits = Of<Word>::bits(call.log_table->value(word, plan.origin));
+      return true;
+    }
+    default:
+      if (word < -call.lattice_most || word > call.lattice_most) return false;
+      bits = call.lattice_values[word];
+      return true;
+  }
+}
+
+template <typename Word>
+CGX_HD Word minus_zero(const ValueType& type) {
+  using U = typename Of<Word>::Unsigned;
+  const U sign = static_cast<U>(type.layout.sign);
+  // As load() gives it.
+  return static_cast<Word>(type.bytes == 2 ? U{0} - sign : sign);
+}
+
+template <typename Word>
+CGX_HD Word plus(Word a, Word b) {
+  using U = typename Of<Word>::Unsigned;
+  return static_cast<Word>(static_cast<U>(a) + static_cast<U>(b));
+}
+template <typename Word>
+CGX_HD Word minus(Word a, Word b) {
+  using U = typename Of<Word>::Unsigned;
+  return static_cast<Word>(static_cast<U>(a) - static_cast<U>(b));
+}
+
+/// Place i of 256 of a curve.
+CGX_HD double draw(const double* table, const int32_t* nodes, uint32_t i) {
+  return ((table[i] * nodes[0] + table[kCurveRun + i] * nodes[1]) +
+          table[2 * kCurveRun + i] * nodes[2]) +
+         table[3 * kCurveRun + i] * nodes[3];
+}
+
+}  // namespace cgx::bounded::on_gpu

@@ -1,0 +1,56 @@
+// What the host and the kernels of a GPU share: the kinds of maps and predictors, and which values of
+// a block are looked at.
+#pragma once
+
+#include "base/host_device.h"
+
+namespace cgx::bounded {
+
+/// How a block's values become words. The numbers are part of the payload's format.
+enum class Map : uint8_t {
+  kRaw = 0,       // no words: the values' bytes as they are
+  kConstant = 1,  // no words: one value
+  kOrder = 2,     // maps/order.h
+  kGrid = 3,      // maps/grid.h
+  kLattice = 4,   // maps/lattice.h
+  kLogGrid = 5,   // maps/log_grid.h
+};
+inline constexpr int kLastMap = 5;
+
+/// The numbers are part of the payload's format.
+enum class Predictor : uint8_t {
+  kNone = 0,      // residual = word
+  kMean = 1,      // the same, symbols lie around the mean: only the base differs from kNone
+  kPrevious = 2,  // residual = word - the word before
+  kLine = 3,      // residual = word - (the line through the two words before)
+  kCurve = 4,     // places are differences from a curve (maps/curve.h); residual = word
+};
+inline constexpr int kLastPredictor = 4;
+
+/// A byte that stands for a residual that does not fit a symbol.
+inline constexpr uint8_t kOutlier = 255;
+
+/// Values that share a curve, and numbers that describe it.
+inline constexpr uint32_t kCurveRun = 256, kCurveNodes = 4;
+inline constexpr double kNodeUnit = 64;  // of a node, in parts of a step
+/// Nodes are below: others are not written.
+inline constexpr double kMostNode = 0x1p30;
+
+/// The sample of a block: runs of neighbours, since predictors look at neighbours. A block that has
+/// no more values is looked at as a whole.
+inline constexpr uint32_t kRun = 32, kRuns = 32, kSampled = kRun * kRuns;
+/// Where run k starts. Runs are not at equal distances: rows of a matrix may be.
+CGX_HD uint32_t start_of_run(uint32_t n, uint32_t k) {
+  const uint32_t step = (n - kRun) / (kRuns - 1);
+  const bool inside = k > 0 && k + 1 < kRuns;
+  return k * step + (inside ? k * 37 % (step - kRun + 1) : 0);
+}
+
+/// Runs of a block that curves are tried on, of kCurveRun values each, and where run k starts. The
+/// block has at least kLeastForCurve values.
+inline constexpr uint32_t kTried = 8, kLeastForCurve = 1024;
+CGX_HD uint32_t start_of_tried(uint32_t n, uint32_t k) {
+  return k * (n / kCurveRun - 1) / (kTried - 1) * kCurveRun;
+}
+
+}  // namespace cgx::bounded

@@ -1,0 +1,285 @@
+// The kernels of the error-bounded compressor, by loops over their threads: the bytes and values of the
+// CPU, for every type, bound and pattern. Barriers are not tested here.
+#include <memory>
+
+#include "bounded_values.h"
+#include "codec/bounded/gpu/decode.h"
+#include "codec/bounded/gpu/encode.h"
+#include "codec/bounded/gpu/look.h"
+#include "codec/bounded/gpu/slab.h"
+#include "../device/host_kernels.h"
+
+namespace cgx::native {
+namespace {
+
+using bounded::Encoder;
+using bounded::Slab;
+using MapsOf = std::shared_ptr<const bounded::Maps>;
+
+constexpr size_t kBlockValues = bounded::kBlockValues;
+
+struct Promise {
+  BoundKind kind;
+  double bound;
+};
+
+std::vector<Promise> promises_of(Element element) {
+  std::vector<Promise> all{{BoundKind::kLossless, 0}};
+  if (!is_floating(element)) return all;
+  for (const double bound : {1e-4, 0x1p-10, 3.0, 0x1p-149}) {
+    all.push_back({BoundKind::kAbsolute, bound});
+  }
+  for (const double bound : {1e-2, 1e-6}) all.push_back({BoundKind::kPointwise, bound});
+  return all;
+}
+
+// Memory that nothing has written to shows what is read before.
+Block fresh(size_t bytes) { return Block(bytes, std::byte{0x5a}); }
+unsigned char* address(std::span<const std::byte> bytes) {
+  return reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
+}
+
+void encode(const bounded::on_gpu::BlocksCall& call, bool wide) {
+  using namespace bounded::on_gpu;
+  wide ? device::launch_blocks<BlocksCall, EncodeMemory<int64_t>>(call, encode_stage)
+       : device::launch_blocks<BlocksCall, EncodeMemory<int32_t>>(call, encode_stage);
+}
+void decode(const bounded::on_gpu::BlocksCall& call, bool wide) {
+  using namespace bounded::on_gpu;
+  wide ? device::launch_blocks<BlocksCall, DecodeMemory<int64_t>>(call, decode_stage)
+       : device::launch_blocks<BlocksCall, DecodeMemory<int32_t>>(call, decode_stage);
+}
+
+/// The content of a block, and the block without a frame.
+struct Encoded {
+  Block content, block;
+  bool operator==(const Encoded&) const = default;
+};
+
+Encoded finish(Encoder& encoder, const MapsOf& maps, const std::byte* values, size_t n) {
+  Encoded made;
+  made.content.assign(encoder.content().begin(), encoder.content().end());
+  if (encoder.is_raw(0)) encoder.encode(values, n);  // as its values are
+  bounded::Arena arena(Encoder::most_bytes(maps->element(), n));
+  const auto block = encoder.finish({}, arena);
+  made.block.assign(block.begin(), block.end());
+  return made;
+}
+
+struct OnKernels {
+  std::vector<Encoded> blocks;
+  size_t by_values = 0;  // blocks that were encoded by their values
+};
+
+OnKernels encode_on_kernels(const MapsOf& maps, std::span<const std::byte> x) {
+  const size_t bytes = bytes_of(maps->element());
+  Slab slab(maps, x.size() / bytes);
+  Block looked = fresh(slab.look_bytes() * slab.blocks());
+  bounded::on_gpu::LookCall look = slab.look_call();
+  look.x = address(x);
+  look.out = address(looked);
+  device::launch_blocks<bounded::on_gpu::LookCall, bounded::on_gpu::LookMemory>(
+      look, bounded::on_gpu::look_stage);
+  Encoder encoder(maps);
+  for (size_t i = 0; i < slab.blocks(); ++i) {
+    slab.plan(encoder, i, looked.data() + i * slab.look_bytes());
+  }
+  Block parts = fresh(slab.lay_out());
+  const std::vector<std::byte> image = slab.image();
+  bounded::on_gpu::BlocksCall call = slab.blocks_call(image.data());
+  call.x = address(x);
+  call.parts = address(parts);
+  encode(call, slab.wide());
+  OnKernels made;
+  for (size_t i = 0; i < slab.blocks(); ++i) {
+    const std::byte* values = x.data() + i * kBlockValues * bytes;
+    if (!slab.adopt(encoder, i, parts.data())) {
+      encoder.encode(values, slab.values_of(i));
+      ++made.by_values;
+    }
+    made.blocks.push_back(finish(encoder, maps, values, slab.values_of(i)));
+  }
+  return made;
+}
+
+std::vector<Encoded> encode_on_cpu(const MapsOf& maps, std::span<const std::byte> x) {
+  const size_t bytes = bytes_of(maps->element()), values = x.size() / bytes;
+  std::vector<Encoded> made;
+  Encoder encoder(maps);
+  for (size_t first = 0; first < values; first += kBlockValues) {
+    const size_t n = std::min(kBlockValues, values - first);
+    encoder.encode(x.data() + first * bytes, n);
+    made.push_back(finish(encoder, maps, x.data() + first * bytes, n));
+  }
+  return made;
+}
+
+/// Values [from, to) of the blocks' values. `faults`: of each block.
+Block decode_on_kernels(const MapsOf& maps, const std::vector<Encoded>& blocks, size_t values,
+                        size_t from, size_t to, std::vector<uint32_t>* faults) {
+  const size_t bytes = bytes_of(maps->element());
+  Slab slab(maps, values);
+  const bounded::Decoder decoder(maps);
+  std::vector<bounded::OpenBlock> opened;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const size_t n = slab.values_of(i), begin = i * kBlockValues;
+    opened.push_back(decoder.open(blocks[i].block, n));
+    slab.open(i, opened[i], static_cast<int64_t>(begin) - static_cast<int64_t>(from),
+              std::clamp(from, begin, begin + n) - begin, std::clamp(to, begin, begin + n) - begin);
+  }
+  Block parts = fresh(slab.lay_out()), y = fresh((to - from) * bytes);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    slab.fill(i, opened[i], blocks[i].content, parts.data());
+  }
+  const std::vector<std::byte> image = slab.image();
+  bounded::on_gpu::BlocksCall call = slab.blocks_call(image.data());
+  faults->assign(blocks.size(), 0);
+  call.y = address(y);
+  call.parts = address(parts);
+  call.faults = faults->data();
+  decode(call, slab.wide());
+  return y;
+}
+
+struct Count {
+  size_t blocks = 0, by_values = 0;
+  size_t maps[bounded::kLastMap + 1] = {}, predictors[bounded::kLastPredictor + 1] = {};
+};
+
+void check_values(Element element, const Promise& promise, const Block& x, const std::string& what,
+                  Count* count) {
+  const auto maps = std::make_shared<const bounded::Maps>(element, promise.kind, promise.bound);
+  const size_t bytes = bytes_of(element), n = x.size() / bytes;
+  const std::vector<Encoded> wanted = encode_on_cpu(maps, x);
+  const OnKernels made = encode_on_kernels(maps, x);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    CHECK(made.blocks[i] == wanted[i], what, ", block ", i);
+  }
+  Block y(x.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const size_t begin = i * kBlockValues, values = std::min(kBlockValues, n - begin);
+    const Block block = decode_block(maps, wanted[i].block, wanted[i].content, values);
+    std::copy(block.begin(), block.end(), y.begin() + static_cast<std::ptrdiff_t>(begin * bytes));
+  }
+  std::vector<uint32_t> faults;
+  CHECK(decode_on_kernels(maps, wanted, n, 0, n, &faults) == y, what);
+  const size_t from = n / 3, to = n - n / 5;
+  const Block part = decode_on_kernels(maps, wanted, n, from, to, &faults);
+  CHECK(std::equal(part.begin(), part.end(), y.begin() + static_cast<std::ptrdiff_t>(from * bytes)),
+        what);
+  for (const uint32_t fault : faults) CHECK(fault == 0, what);
+  if (count == nullptr) return;
+  count->blocks += wanted.size();
+  count->by_values += made.by_values;
+  for (const Encoded& one : wanted) {
+    if (one.block.empty()) continue;
+    const auto map = static_cast<size_t>(one.block[0]);
+    ++count->maps[map];
+    if (map > 1) ++count->predictors[static_cast<size_t>(one.block[1])];
+  }
+}
+
+void check(Element element, const Promise& promise, int pattern, size_t n, Count* count = nullptr) {
+  const double step = promise.bound == 0 ? 1e-3 : promise.bound;
+  const Block x = hard_values(element, pattern, n, step, n * 64 + static_cast<size_t>(pattern));
+  check_values(element, promise, x,
+               str_of("element ", static_cast<int>(element), ", kind ",
+                      static_cast<int>(promise.kind), ", bound ", promise.bound, ", pattern ",
+                      pattern, ", n ", n),
+               count);
+}
+
+int patterns_of(Element element) { return is_floating(element) ? kFloatPatterns : kWholePatterns; }
+
+}  // namespace
+
+TEST(gpu_bounded_every_pattern_and_bound) {
+  Count count;
+  for (size_t k = 0; k < kElements; ++k) {
+    const Element element = element_number(k);
+    for (const Promise& promise : promises_of(element)) {
+      for (int pattern = 0; pattern < patterns_of(element); ++pattern) {
+        check(element, promise, pattern, 2900 + k, &count);
+      }
+      for (const int byte : {0, 1}) {  // all values are the same
+        const Block x(70'000 * bytes_of(element), static_cast<std::byte>(byte));
+        check_values(element, promise, x, str_of("bytes of ", byte), &count);
+      }
+    }
+  }
+  for (size_t map = 0; map < std::size(count.maps); ++map) CHECK(count.maps[map] > 0, map);
+  for (size_t k = 0; k < std::size(count.predictors); ++k) CHECK(count.predictors[k] > 0, k);
+  CHECK(count.by_values > 0 && count.by_values * 5 < count.blocks, count.by_values);
+}
+
+TEST(gpu_bounded_every_size) {
+  for (size_t n = 1; n <= 400; n += n < 20 ? 1 : 19) {
+    for (size_t k = 0; k < kElements; ++k) {
+      const Element element = element_number(k);
+      const std::vector<Promise> promises = promises_of(element);
+      check(element, promises[n % promises.size()], static_cast<int>(n % 16), n);
+    }
+  }
+  for (const size_t n : {1023, 1024, 1025, 1279, 1281, 2047, 2049, 65535, 65536, 65537, 131073}) {
+    for (const int pattern : {0, 5, 8}) {
+      check(Element::kFloat32, {BoundKind::kAbsolute, 1e-4}, pattern, n);
+      check(Element::kFloat64, {BoundKind::kAbsolute, 1e-4}, pattern, n);
+      check(Element::kFloat16, {BoundKind::kPointwise, 1e-2}, pattern, n);
+    }
+  }
+}
+
+// What a decoder of the CPU refuses, the kernel calls a fault, and writes nothing elsewhere.
+TEST(gpu_bounded_faults) {
+  size_t refused = 0;
+  for (const auto& [element, promise, pattern] :
+       {std::tuple{Element::kFloat32, Promise{BoundKind::kAbsolute, 1e-3}, 8},
+        std::tuple{Element::kFloat32, Promise{BoundKind::kAbsolute, 1e-3}, 10},
+        std::tuple{Element::kFloat32, Promise{BoundKind::kPointwise, 1e-2}, 2},
+        std::tuple{Element::kBFloat16, Promise{BoundKind::kAbsolute, 1e-2}, 0},
+        std::tuple{Element::kBool, Promise{BoundKind::kLossless, 0}, 0}}) {
+    const auto maps = std::make_shared<const bounded::Maps>(element, promise.kind, promise.bound);
+    constexpr size_t kValues = 1500;
+    const Block x = hard_values(element, pattern, kValues, 1e-3, 7);
+    const std::vector<Encoded> good = encode_on_cpu(maps, x);
+    Random random(static_cast<uint64_t>(pattern));
+    for (int round = 0; round < 300; ++round) {
+      std::vector<Encoded> bad = good;
+      Block& block = bad[0].block;
+      // In the content, which stands in the block as it is, or in the counts of lists.
+      const size_t at = round % 3 == 0 ? 24 + random(8) : 36 + random(block.size() - 40);
+      block[at] = static_cast<std::byte>(random(256));
+      seal(block);
+      Block wanted;
+      bool refuses = false;
+      try {
+        bad[0].content.assign(block.begin() + 36,
+                              block.end() - static_cast<std::ptrdiff_t>(bounded::kCrcBytes));
+        const bounded::Decoder decoder(maps);
+        bad[0].content.resize(decoder.open(block, kValues).content);
+      } catch (const ConfigError&) {
+        continue;  // refused before any kernel
+      }
+      try {
+        wanted = decode_block(maps, block, bad[0].content, kValues);
+      } catch (const ConfigError&) {
+        refuses = true;
+      }
+      std::vector<uint32_t> faults(1);
+      Block y;
+      try {
+        y = decode_on_kernels(maps, bad, kValues, 0, kValues, &faults);
+      } catch (const ConfigError&) {
+        CHECK(refuses, round);
+        ++refused;
+        continue;
+      }
+      CHECK((faults[0] != 0) == refuses, "element ", static_cast<int>(element), ", round ", round);
+      CHECK(refuses || y == wanted, "element ", static_cast<int>(element), ", round ", round);
+      refused += refuses ? 1 : 0;
+    }
+  }
+  CHECK(refused > 50, refused);
+}
+
+}  // namespace cgx::native
