@@ -13,6 +13,7 @@
 #include "codec/bounded/container.h"
 #include "codec/bounded/decoder.h"
 #include "codec/bounded/encoder.h"
+#include "codec/bounded/gpu/slab.h"
 
 namespace py = pybind11;
 
@@ -107,6 +108,30 @@ void decode(const Decoder& decoder, const Opened& opened, const py::buffer& cont
   decoder.decode(opened.block, bytes.span(), reinterpret_cast<std::byte*>(x));
 }
 
+// ---- blocks of a tensor on a GPU ----
+
+void plan(Slab& slab, Encoder& encoder, size_t block, uintptr_t looked) {
+  const py::gil_scoped_release no_gil;
+  slab.plan(encoder, block, reinterpret_cast<const std::byte*>(looked));
+}
+
+// The content; None: the block must be encoded by its values.
+py::object adopt(const Slab& slab, Encoder& encoder, size_t block, uintptr_t parts) {
+  bool adopted;
+  {
+    const py::gil_scoped_release no_gil;
+    adopted = slab.adopt(encoder, block, reinterpret_cast<const std::byte*>(parts));
+  }
+  return adopted ? py::object(view_of(encoder.content())) : py::none();
+}
+
+void fill(const Slab& slab, size_t block, const Opened& opened, const py::buffer& content,
+          uintptr_t parts) {
+  const Bytes bytes(content);
+  const py::gil_scoped_release no_gil;
+  slab.fill(block, opened.block, bytes.span(), reinterpret_cast<std::byte*>(parts));
+}
+
 py::tuple read_container(const py::buffer& payload) {
   const Bytes bytes(payload);
   const OpenContainer open = OpenContainer::read(bytes.span());
@@ -150,6 +175,7 @@ void bind(py::module_& module) {
                [](const std::shared_ptr<Maps>& maps) { return std::make_unique<Encoder>(maps); }),
            py::arg("maps"))
       .def("encode", &encode, py::arg("x_ptr"), py::arg("n"), py::keep_alive<0, 1>())
+      .def("is_raw", &Encoder::is_raw, py::arg("frame_bytes"))
       .def("finish", &finish, py::arg("frame"), py::arg("arena"))
       .def_property_readonly("entropy", &Encoder::entropy)
       .def_property_readonly("packed", &Encoder::packed);
@@ -170,6 +196,23 @@ void bind(py::module_& module) {
            py::arg("maps"))
       .def("open", &open_block, py::arg("block"), py::arg("n"))
       .def("decode", &decode, py::arg("block"), py::arg("content"), py::arg("y_ptr"));
+  py::class_<Slab>(module, "BoundedSlab")
+      .def(py::init([](const std::shared_ptr<Maps>& maps, size_t values) {
+             return std::make_unique<Slab>(maps, values);
+           }),
+           py::arg("maps"), py::arg("values"))
+      .def_property_readonly("blocks", &Slab::blocks)
+      .def_property_readonly("look_bytes", &Slab::look_bytes)
+      .def("plan", &plan, py::arg("encoder"), py::arg("block"), py::arg("looked_ptr"))
+      .def("adopt", &adopt, py::arg("encoder"), py::arg("block"), py::arg("parts_ptr"))
+      .def(
+          "open",
+          [](Slab& slab, size_t block, const Opened& opened, int64_t value, size_t from,
+             size_t to) { slab.open(block, opened.block, value, from, to); },
+          py::arg("block"), py::arg("opened"), py::arg("value"), py::arg("start"), py::arg("stop"))
+      .def("fill", &fill, py::arg("block"), py::arg("opened"), py::arg("content"),
+           py::arg("parts_ptr"))
+      .def("lay_out", &Slab::lay_out);
   module.def("bounded_read", &read_container, py::arg("payload"));
   module.def("bounded_write", &write_container, py::arg("element"), py::arg("complex"),
              py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "backend/gpu/bounded.h"
 #include "backend/gpu/codecs.h"
 #include "bindings/codec.h"
 #include "codec/ops/random.h"
@@ -37,6 +38,26 @@ void gpu_decode_to(const CodecHandle& handle, const at::Tensor& payload, int dty
   gpu_decode(*handle.codec, payload, dtype_of(dtype), y, add, kernels);
 }
 
+at::Tensor bounded_look(const bounded::Slab& slab, const at::Tensor& x, const py::function& load) {
+  const LoadKernels kernels = loader_of(load);
+  const py::gil_scoped_release no_gil;
+  return gpu_bounded_look(slab, x, kernels);
+}
+
+at::Tensor bounded_encode(const bounded::Slab& slab, const at::Tensor& x, size_t bytes,
+                          const py::function& load) {
+  const LoadKernels kernels = loader_of(load);
+  const py::gil_scoped_release no_gil;
+  return gpu_bounded_encode(slab, x, bytes, kernels);
+}
+
+at::Tensor bounded_decode(const bounded::Slab& slab, const at::Tensor& parts, const at::Tensor& y,
+                          const py::function& load) {
+  const LoadKernels kernels = loader_of(load);
+  const py::gil_scoped_release no_gil;
+  return gpu_bounded_decode(slab, parts, y, kernels);
+}
+
 }  // namespace
 
 void bind_gpu(py::module_& m) {
@@ -47,6 +68,11 @@ void bind_gpu(py::module_& m) {
   m.def("gpu_codec_decode", &gpu_decode_to, py::arg("codec"), py::arg("payload"),
         py::arg("dtype_code"), py::arg("y"), py::arg("load_kernels"), py::arg("add") = false,
         "Puts the decoding of payload to y, or its addition to y, on the current stream.");
+  m.def("gpu_bounded_look", &bounded_look, py::arg("slab"), py::arg("x"), py::arg("load_kernels"));
+  m.def("gpu_bounded_encode", &bounded_encode, py::arg("slab"), py::arg("x"), py::arg("bytes"),
+        py::arg("load_kernels"));
+  m.def("gpu_bounded_decode", &bounded_decode, py::arg("slab"), py::arg("parts"), py::arg("y"),
+        py::arg("load_kernels"));
 }
 
 }  // namespace cgx

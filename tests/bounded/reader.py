@@ -131,6 +131,7 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
     if flags & 4:
         out[negative] |= out.dtype.type(1 << (8 * width_of_value - 1))
     places = np.frombuffer(content, np.uint16, specials, at)
+    assert (np.diff(places.astype(int)) > 0).all()
     at += 2 * specials
     out[places] = np.frombuffer(content, out.dtype, specials, at)
     assert at + specials * width_of_value == len(content)

@@ -75,9 +75,8 @@ std::function<void()> warps(const void* argument, void (*work)(const Call&)) {
 
 /// Of the error-bounded compressor.
 template <typename Call, typename Memory>
-std::function<void()> blocks(const void* argument,
-                             void (*stage)(cgx::device::HostBlock&, Memory&, const Call&,
-                                           uint64_t)) {
+std::function<void()> blocks(const void* argument, void (*stage)(cgx::device::HostBlock&, Memory&,
+                                                                 const Call&, uint64_t)) {
   const Call call = *static_cast<const Call*>(argument);
   return [call, stage] { cgx::device::launch_blocks(call, stage); };
 }

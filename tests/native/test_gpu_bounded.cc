@@ -2,12 +2,12 @@
 // CPU, for every type, bound and pattern. Barriers are not tested here.
 #include <memory>
 
+#include "../device/host_kernels.h"
 #include "bounded_values.h"
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
 #include "codec/bounded/gpu/slab.h"
-#include "../device/host_kernels.h"
 
 namespace cgx::native {
 namespace {
@@ -182,11 +182,11 @@ void check_values(Element element, const Promise& promise, const Block& x, const
 void check(Element element, const Promise& promise, int pattern, size_t n, Count* count = nullptr) {
   const double step = promise.bound == 0 ? 1e-3 : promise.bound;
   const Block x = hard_values(element, pattern, n, step, n * 64 + static_cast<size_t>(pattern));
-  check_values(element, promise, x,
-               str_of("element ", static_cast<int>(element), ", kind ",
-                      static_cast<int>(promise.kind), ", bound ", promise.bound, ", pattern ",
-                      pattern, ", n ", n),
-               count);
+  check_values(
+      element, promise, x,
+      str_of("element ", static_cast<int>(element), ", kind ", static_cast<int>(promise.kind),
+             ", bound ", promise.bound, ", pattern ", pattern, ", n ", n),
+      count);
 }
 
 int patterns_of(Element element) { return is_floating(element) ? kFloatPatterns : kWholePatterns; }

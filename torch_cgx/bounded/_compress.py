@@ -27,9 +27,10 @@ def compress(
     """A payload that gives the tensor back within the bound: uint8, 1-D, on the CPU, exactly as
     long as needed.
 
-    tensor: any shape, strides and device. float32, float64, float16, bfloat16, and complex numbers,
-    whose real and imaginary parts are bounded each, take exactly one bound; whole numbers and bool
-    are lossless and take none. Bounds are finite numbers >= 0; 0 is lossless:
+    tensor: any shape, strides and device; values on a CUDA device become symbols there, others on
+    the CPU, with equal payloads. float32, float64, float16, bfloat16, and complex numbers, whose
+    real and imaginary parts are bounded each, take exactly one bound; whole numbers and bool are
+    lossless and take none. Bounds are finite numbers >= 0; 0 is lossless:
 
         max_error    |x - y| <= max_error
         relative     |x - y| <= relative * (greatest - least finite value of the tensor)
@@ -62,7 +63,12 @@ def compress(
 
         return work
 
-    blocks = each(count, worker)
+    if parts.is_cuda:
+        from torch_cgx.bounded._cuda import encode_blocks
+
+        blocks = encode_blocks(parts, maps, arena)
+    else:
+        blocks = each(count, worker)
     head = _C.bounded_write(
         _dtypes.ELEMENTS[parts.dtype],
         dtype in _dtypes.PARTS,

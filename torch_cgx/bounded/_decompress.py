@@ -15,6 +15,9 @@ from torch_cgx.bounded._memory import new_tensor
 from torch_cgx.bounded._payload import Payload, PayloadError, open_payload
 from torch_cgx.bounded._threads import each
 
+# Devices whose memory blocks are decoded into.
+_OWN = ("cpu", "cuda")
+
 
 def decompress(
     payload: torch.Tensor | bytes | bytearray | memoryview,
@@ -27,7 +30,8 @@ def decompress(
 
     payload: what `compress` returned, on any device, or its bytes. out: a tensor of the same shape
     and dtype to write into, which is returned; on an error it may be partly written. device: of the
-    result; default: the CPU. rows: a part of the first dimension, such as slice(100, 200); only the
+    result; default: the CPU. A GPU makes
+    its values itself, of what the CPU's entropy decoder leaves. rows: a part of the first dimension, such as slice(100, 200); only the
     blocks that hold it are decoded. On as many threads as torch uses.
 
     PayloadError (a ValueError): the payload is of another version or codec, cut, or altered.
@@ -42,7 +46,8 @@ def decompress(
     if out is not None:
         _check_out(out, wanted, opened.dtype, device)
     direct = out is not None and step == 1 and _takes_blocks(out)
-    parts = _target(out if direct else None, opened, shape)
+    where = out.device if out is not None else torch.device(device or "cpu")
+    parts = _target(out if direct else None, opened, shape, where)
     decode_into(opened, first, last, parts)
     if direct:
         assert out is not None
@@ -54,9 +59,7 @@ def decompress(
     if out is not None:
         with torch.no_grad():
             return out.copy_(values)
-    if device is not None:
-        return values.to(device)
-    return values if step == 1 else values.contiguous()
+    return (values if step == 1 else values.contiguous()).to(where)
 
 
 def _rows(opened: Payload, rows: slice) -> tuple[int, int, tuple[int, ...], int]:
@@ -87,20 +90,33 @@ def _takes_blocks(out: torch.Tensor) -> bool:
     """True: blocks may be decoded into its memory."""
     aligned = out.data_ptr() % max(out.element_size() // (2 if out.is_complex() else 1), 1) == 0
     plain = not (out.is_conj() or out.is_neg())
-    return out.device.type == "cpu" and out.is_contiguous() and aligned and plain
+    return out.device.type in _OWN and out.is_contiguous() and aligned and plain
 
 
-def _target(out: torch.Tensor | None, opened: Payload, shape: tuple[int, ...]) -> torch.Tensor:
+def _target(
+    out: torch.Tensor | None, opened: Payload, shape: tuple[int, ...], device: torch.device
+) -> torch.Tensor:
+    """A tensor to decode into; on the device, if blocks are decoded there."""
     if out is not None:
         plain = out.detach()
         return torch.view_as_real(plain) if plain.is_complex() else plain
-    if opened.dtype in _dtypes.PARTS:
-        return new_tensor((*shape, 2), _dtypes.PARTS[opened.dtype])
-    return new_tensor(shape, opened.dtype)
+    dtype = opened.dtype
+    if dtype in _dtypes.PARTS:
+        shape, dtype = (*shape, 2), _dtypes.PARTS[dtype]
+    if device.type == "cuda":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return new_tensor(shape, dtype)
 
 
 def decode_into(opened: Payload, first: int, last: int, parts: torch.Tensor) -> None:
-    """Writes the values [first, last) to a contiguous CPU tensor. PayloadError: as `decompress`."""
+    """Writes the values [first, last) to a contiguous tensor, on the CPU or a GPU. PayloadError: as
+    `decompress`.
+    """
+    if parts.is_cuda:
+        from torch_cgx.bounded import _cuda
+
+        _cuda.decode_into(opened, first, last, parts)
+        return
     maps = opened.maps()
     if first >= last:
         return

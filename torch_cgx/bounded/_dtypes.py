@@ -65,8 +65,13 @@ def check(tensor: torch.Tensor) -> None:
 
 
 def parts_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Its values on the CPU, in one piece, aligned; complex numbers as pairs."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    """Its values in one piece, aligned; complex numbers as pairs. On the CPU, unless they are on a
+    GPU.
+    """
+    plain = tensor.detach()
+    if not plain.is_cuda:
+        plain = plain.cpu()
+    plain = plain.resolve_conj().resolve_neg()
     if plain.dtype in PARTS:
         plain = torch.view_as_real(plain)
     plain = plain.contiguous()

@@ -1,14 +1,7 @@
 #include "backend/gpu/codecs.h"
 
-#include <ATen/Functions.h>
-#include <c10/core/DeviceGuard.h>
-
-#include <cstring>
-#include <optional>
-#include <vector>
-
 #include "backend/adapters/tensor_memory.h"
-#include "backend/gpu/call.h"
+#include "backend/gpu/here.h"
 #include "base/error.h"
 
 namespace cgx {
@@ -43,44 +36,17 @@ void check(const at::Tensor& values, const char* what, const at::Tensor& payload
   }
 }
 
-// The device's current stream, with its context current.
-class Here {
- public:
-  explicit Here(c10::Device device) : on_(device) {
-    const c10::Stream stream = current_stream(device);
-    refuse_capture(stream, "a codec", "what it tells its kernels belongs to");
-    queue_.emplace(device::Driver::get(), handle_of(stream));
-  }
-
-  const device::Queue& queue() const { return *queue_; }
-
- private:
-  const c10::DeviceGuard on_;
-  std::optional<device::Queue> queue_;
-};
-
-// Pinned memory, which torch keeps until the copy is done; the copy is torch's too, and so is its
-// memory on the device: freed at the end of the call, it goes to no other stream. A single run, which
-// most codecs have, needs none.
+// A table of runs on the device. A single run, which most codecs have, needs no memory there.
 struct OnDevice {
-  OnDevice(const gpu::RunTable& table, c10::Device device) {
-    const std::vector<std::byte> image = table.image();
-    if (!image.empty()) {
-      const at::Tensor host = at::empty({static_cast<int64_t>(image.size())},
-                                        at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-      std::memcpy(host.mutable_data_ptr(), image.data(), image.size());
-      memory = host.to(device, at::kByte, /*non_blocking=*/true);
-      tables = table.tables(static_cast<const std::byte*>(memory.const_data_ptr()));
-    } else {
-      tables = table.tables(nullptr);
-    }
-  }
+  OnDevice(const gpu::RunTable& table, c10::Device device)
+      : memory(upload(table.image(), device)),
+        tables(table.tables(memory.defined() ? memory_of(memory) : nullptr)) {}
   at::Tensor memory;
   gpu::Tables tables;
 };
 
 unsigned char* bytes_of(const at::Tensor& tensor) {
-  return static_cast<unsigned char*>(const_cast<void*>(tensor.const_data_ptr()));
+  return reinterpret_cast<unsigned char*>(memory_of(tensor));
 }
 
 }  // namespace
@@ -90,7 +56,7 @@ void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& paylo
   const DType dtype = checked_dtype(x, "tensor");
   const auto count = static_cast<size_t>(x.numel());
   check(x, "tensor", payload, codec.encoded_bytes(count, dtype));
-  const Here here(x.device());
+  const Here here(x.device(), "a codec");
   if (count == 0) return;
   gpu::RunTable table;
   table.add(codec, dtype, 0, 0, count, index, 0, 0);
@@ -115,7 +81,7 @@ void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const
   }
   const auto count = static_cast<size_t>(y.numel());
   check(y, "out", payload, codec.encoded_bytes(count, wire));
-  const Here here(y.device());
+  const Here here(y.device(), "a codec");
   if (count == 0) return;
   gpu::RunTable table;
   table.add(codec, wire, 0, 0, count, 0, 0, 0);

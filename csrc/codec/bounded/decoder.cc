@@ -28,8 +28,8 @@ void check_bools(Element element, const std::byte* x, size_t n) {
 std::span<const std::byte> OpenBlock::content_of(std::span<const std::byte> of_frame) const {
   const auto found = header.compressed ? of_frame : plain;
   if (found.size() != content) {
-    throw PayloadError(str_of("the block's frame holds ", found.size(), " bytes, its header says ",
-                              content));
+    throw PayloadError(
+        str_of("the block's frame holds ", found.size(), " bytes, its header says ", content));
   }
   return found;
 }

@@ -18,10 +18,12 @@ namespace cgx::bounded {
 /// What a choice needs to know of a block.
 struct Looked {
   const std::byte* values = nullptr;  // all; null: they are on a device, and this is known of them:
-  const std::byte* sample = nullptr;  // the runs that start_of_run() names, or all of kSampled or less
-  const std::byte* tried = nullptr;   // with a grid, the runs that start_of_tried() names
+  const std::byte* sample =
+      nullptr;  // the runs that start_of_run() names, or all of kSampled or less
+  const std::byte* tried = nullptr;  // with a grid, the runs that start_of_tried() names
   Seen seen{};
-  uint64_t least = 0;  // bits of the least magnitude that is normal; at least an infinity's: none is
+  uint64_t least =
+      0;  // bits of the least magnitude that is normal; at least an infinity's: none is
 };
 
 /// How a block is written. header.map is kConstant where all bits are the same.
@@ -130,7 +132,7 @@ class Encoder {
   BlockHeader header_;
   Choice choice_;
   Grid grid_;
-  int64_t before_ = 0;          // the last word
+  int64_t before_ = 0;  // the last word
   std::vector<int32_t> nodes_;
   std::vector<uint8_t> listed_;
   std::vector<std::byte> outliers_, places_, specials_;

@@ -141,14 +141,14 @@ CGX_KERNEL(cgx_long_sum_feedback, SumCall, long_buckets, long_sum_feedback_stage
 CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
 
 /// A kernel of the error-bounded compressor: a thread block takes a block at a time.
-#define CGX_BOUNDED_KERNEL(name, Call, Memory, stage)                                         \
+#define CGX_BOUNDED_KERNEL(name, Call, Memory, stage)                                          \
   extern "C" __global__ void CGX_BOUNDS(kThreads, kBlocks) name(CGX_ARGUMENT(Call) argument) { \
-    __shared__ Memory memory;                                                                 \
-    const Call& call = CGX_CALL(Call);                                                        \
-    ThreadBlock block;                                                                        \
-    for (uint64_t i = blockIdx.x; i < call.count; i += gridDim.x) {                           \
-      stage(block, memory, call, i);                                                          \
-    }                                                                                         \
+    __shared__ Memory memory;                                                                  \
+    const Call& call = CGX_CALL(Call);                                                         \
+    ThreadBlock block;                                                                         \
+    for (uint64_t i = blockIdx.x; i < call.count; i += gridDim.x) {                            \
+      stage(block, memory, call, i);                                                           \
+    }                                                                                          \
   }
 
 CGX_BOUNDED_KERNEL(cgx_bounded_look, bounded::on_gpu::LookCall, bounded::on_gpu::LookMemory,

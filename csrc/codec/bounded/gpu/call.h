@@ -23,12 +23,13 @@ struct ValueType {
 
 struct BlockPlan {
   uint64_t parts;  // byte of the buffer where they start; a multiple of 8
-  int64_t value;   // place of the block's first value in the tensor; of a part of a tensor also below 0
+  int64_t
+      value;  // place of the block's first value in the tensor; of a part of a tensor also below 0
   double step, inverse;  // kGrid
   int64_t base;          // the residual of symbol 0; kConstant: the value's bits
   int64_t origin;
-  uint32_t n;         // values
-  uint32_t from, to;  // decode: values outside of these are not wanted
+  uint32_t n;                   // values
+  uint32_t from, to;            // decode: values outside of these are not wanted
   uint32_t outliers, specials;  // in the parts; encode: for how many there is room
   Map map;
   Predictor predictor;
@@ -38,15 +39,15 @@ struct BlockPlan {
 
 /// Bytes of a plan's parts, from its `parts` on; all are multiples of 8.
 struct Parts {
-  uint64_t symbols;    // a byte each; kRaw: the values
-  uint64_t bytes;      // planes of low bytes, `stride` apart
-  uint64_t bits;       // planes of low bits, `stride` / 8 apart
-  uint64_t nodes;      // int32, of curves
-  uint64_t outliers;   // words
-  uint64_t places;     // of special values, uint16
-  uint64_t specials;   // these values
+  uint64_t symbols;   // a byte each; kRaw: the values
+  uint64_t bytes;     // planes of low bytes, `stride` apart
+  uint64_t bits;      // planes of low bits, `stride` / 8 apart
+  uint64_t nodes;     // int32, of curves
+  uint64_t outliers;  // words
+  uint64_t places;    // of special values, uint16
+  uint64_t specials;  // these values
   uint64_t end;
-  uint32_t stride;     // a multiple of 64
+  uint32_t stride;  // a multiple of 64
 };
 /// The parts begin with two uint32: the numbers of outliers and special values that were found, which
 /// may be more than there is room for.
@@ -61,13 +62,12 @@ CGX_HD Parts parts_of(const BlockPlan& plan, uint32_t value_bytes) {
   const uint64_t runs = (plan.n + kCurveRun - 1) / kCurveRun;
   parts.stride = static_cast<uint32_t>(up(plan.n, 64));
   parts.symbols = kCountBytes;
-  parts.bytes = parts.symbols + (symbols                   ? parts.stride
+  parts.bytes = parts.symbols + (symbols                 ? parts.stride
                                  : plan.map == Map::kRaw ? up(uint64_t{plan.n} * value_bytes, 8)
-                                                           : 0);
+                                                         : 0);
   parts.bits = parts.bytes + static_cast<uint64_t>(plan.width / 8) * parts.stride;
   parts.nodes = parts.bits + static_cast<uint64_t>(plan.width % 8) * (parts.stride / 8);
-  parts.outliers =
-      parts.nodes + (plan.predictor == Predictor::kCurve ? runs * kCurveNodes * 4 : 0);
+  parts.outliers = parts.nodes + (plan.predictor == Predictor::kCurve ? runs * kCurveNodes * 4 : 0);
   parts.places = parts.outliers + up(uint64_t{plan.outliers} * word_bytes, 8);
   parts.specials = parts.places + up(uint64_t{plan.specials} * 2, 8);
   parts.end = parts.specials + up(uint64_t{plan.specials} * value_bytes, 8);

@@ -77,8 +77,8 @@ CGX_HD void decode_symbols(Block& block, DecodeMemory<Word>& memory, const Block
               1u;
           rest += bit << (8 * whole + plane);
         }
-        memory.words[t * kEach + k] = static_cast<Word>((static_cast<U>(symbol) << width) +
-                                                        static_cast<U>(plan.base) + rest);
+        memory.words[t * kEach + k] =
+            static_cast<Word>((static_cast<U>(symbol) << width) + static_cast<U>(plan.base) + rest);
       }
       memory.ranks[t] = found;
       if (found != 0) memory.any_outlier[parity] = 1;

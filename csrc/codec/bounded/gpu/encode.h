@@ -10,7 +10,7 @@ struct EncodeMemory {
   Word words[2 + kStep];  // after the last two of the step before
   Word before;            // the last word that is not a special value's, but for signed zeros
   uint32_t own[kThreads], spare[kThreads];
-  uint8_t codes[kStep];  // bits that go to planes of bits
+  uint8_t codes[kStep];     // bits that go to planes of bits
   uint8_t found[kThreads];  // of a thread's values, bit k: is special, or an outlier
   int32_t nodes[kStep / kCurveRun + 1][kCurveNodes];  // the first: of the run before
   uint8_t fits[kStep / kCurveRun][kCurveNodes];

@@ -131,14 +131,16 @@ void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte
   const Parts places = parts_of(plan, static_cast<uint32_t>(bytes_of(element)));
   std::byte* const to = parts + plan.parts;
   if (plan.map == Map::kConstant) return;
-  if (plan.map == Map::kRaw) return put(to + places.symbols, opened.plain.data(), opened.plain.size());
+  if (plan.map == Map::kRaw)
+    return put(to + places.symbols, opened.plain.data(), opened.plain.size());
   content = opened.content_of(content);
   const BlockHeader& header = opened.header;
   const BlockSizes sizes(header, element, plan.n);
   const size_t n = plan.n, stride = places.stride;
   auto* const symbols = reinterpret_cast<uint8_t*>(to + places.symbols);
   if (header.quads) {
-    unpack_symbols(opened, content, symbols);  // room for whole quads: the stride is a multiple of 64
+    unpack_symbols(opened, content,
+                   symbols);  // room for whole quads: the stride is a multiple of 64
   } else {
     put(to + places.symbols, content.data(), n);
   }

@@ -29,8 +29,10 @@ class Lattice {
   void from_words(const int32_t* words, size_t n, uint16_t* bits) const;
   int32_t most() const { return static_cast<int32_t>(values_.size() / 2); }
 
-  std::span<const int16_t> table_of_words() const { return words_; }     // by bits
-  std::span<const uint16_t> table_of_values() const { return values_; }  // by group, from -most() on
+  std::span<const int16_t> table_of_words() const { return words_; }  // by bits
+  std::span<const uint16_t> table_of_values() const {
+    return values_;
+  }  // by group, from -most() on
 
  private:
   std::vector<int16_t> words_;

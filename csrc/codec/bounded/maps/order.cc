@@ -102,9 +102,7 @@ int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {
              : std::min(static_cast<int64_t>((least - room) >> shift), last_origin(element, shift));
 }
 
-bool is_special(Element element, uint64_t bits) {
-  return is_special(layout_of(element), bits);
-}
+bool is_special(Element element, uint64_t bits) { return is_special(layout_of(element), bits); }
 
 Seen look_at(Element element, const std::byte* x, size_t n) {
   const size_t bytes = bytes_of(element);

@@ -1,0 +1,28 @@
+// The error-bounded compressor on tensors of a GPU: kernels on its current stream, after the caller's
+// earlier work there; the host waits for nothing. torch_cgx/bounded/_cuda.py calls it.
+//
+// ConfigError: tensors that are not as asked for. ResourceError: no driver, or no kernels. RuntimeError:
+// the stream is captured into a graph.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "backend/gpu/kernels.h"
+#include "codec/bounded/gpu/slab.h"
+
+namespace cgx {
+
+/// x: the slab's values, contiguous. Returns slab.look_bytes() for each block, on the device.
+at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
+                            const LoadKernels& load);
+
+/// All blocks are planned and laid out; `bytes`: of their parts, which are returned, on the device.
+at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, size_t bytes,
+                              const LoadKernels& load);
+
+/// parts: of all blocks, on the device of y; y: the tensor that plans count values of, contiguous.
+/// Returns an int32 for each block, on the device; 1: its parts do not fit each other.
+at::Tensor gpu_bounded_decode(const bounded::Slab& slab, const at::Tensor& parts,
+                              const at::Tensor& y, const LoadKernels& load);
+
+}  // namespace cgx

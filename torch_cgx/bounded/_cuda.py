@@ -1,0 +1,145 @@
+"""Blocks of tensors on a GPU: kernels make symbols of values and values of symbols, the CPU chooses
+how a block is written and runs the entropy coder. The payloads are those of the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_cgx import _C
+from torch_cgx._backend import load_kernels
+from torch_cgx.bounded._entropy import coder
+from torch_cgx.bounded._payload import Payload, PayloadError
+from torch_cgx.bounded._threads import each
+
+# Blocks that are under way at once: 64 MiB of float32.
+_SLAB = 256
+
+
+def encode_blocks(values: torch.Tensor, maps: Any, arena: Any) -> list[tuple[int, int]]:
+    """Address and size of each block in the arena. values: contiguous, aligned."""
+    flat, size = values.view(-1), _C.BOUNDED_BLOCK_VALUES
+    blocks: list[tuple[int, int]] = []
+    for first in range(0, flat.numel(), _SLAB * size):
+        blocks += _encode_slab(flat[first : first + _SLAB * size], maps, arena)
+    return blocks
+
+
+def _encode_slab(x: torch.Tensor, maps: Any, arena: Any) -> list[tuple[int, int]]:
+    slab, size = _C.BoundedSlab(maps, x.numel()), _C.BOUNDED_BLOCK_VALUES
+    looked = _to_host(_C.gpu_bounded_look(slab, x, load_kernels))
+
+    def planner() -> Callable[[int], None]:
+        encoder = _C.BoundedEncoder(maps)
+
+        def plan(block: int) -> None:
+            slab.plan(encoder, block, looked.data_ptr() + block * slab.look_bytes)
+
+        return plan
+
+    each(slab.blocks, planner)
+    parts = _to_host(_C.gpu_bounded_encode(slab, x, slab.lay_out(), load_kernels))
+
+    def finisher() -> Callable[[int], tuple[int, int]]:
+        encoder, entropy = _C.BoundedEncoder(maps), coder()
+
+        def finish(block: int) -> tuple[int, int]:
+            values = None
+            content = slab.adopt(encoder, block, parts.data_ptr())
+            if content is None:  # more outliers than the plan allowed for
+                values = x[block * size : (block + 1) * size].cpu()
+                content = encoder.encode(values.data_ptr(), values.numel())
+            frame = entropy.compress(content, encoder.entropy, encoder.packed)
+            if values is None and encoder.is_raw(len(frame)):
+                values = x[block * size : (block + 1) * size].cpu()
+                encoder.encode(values.data_ptr(), values.numel())
+            found: tuple[int, int] = encoder.finish(frame, arena)
+            return found
+
+        return finish
+
+    return each(slab.blocks, finisher)
+
+
+def decode_into(opened: Payload, first: int, last: int, y: torch.Tensor) -> None:
+    """Writes the values [first, last) to a contiguous tensor on a GPU. PayloadError."""
+    if first >= last:
+        return
+    size, flat = _C.BOUNDED_BLOCK_VALUES, y.view(-1)
+    lowest, highest = first // size, (last - 1) // size
+    under_way = []
+    for start in range(lowest, highest + 1, _SLAB):
+        stop = min(start + _SLAB, highest + 1)
+        under_way.append((start, _decode_slab(opened, start, stop, (first, last), flat)))
+    for start, faults in under_way:
+        for number in faults.cpu().nonzero().flatten().tolist():
+            _refuse(opened, start + number)
+
+
+def _decode_slab(
+    opened: Payload, start: int, stop: int, wanted: tuple[int, int], flat: torch.Tensor
+) -> torch.Tensor:
+    """Puts the decoding of blocks [start, stop) on the current stream; returns their faults."""
+    maps, size = opened.maps(), _C.BOUNDED_BLOCK_VALUES
+    slab = _C.BoundedSlab(maps, min(stop * size, opened.parts) - start * size)
+
+    def opener() -> Callable[[int], Any]:
+        decoder = _C.BoundedDecoder(maps)
+
+        def open_block(number: int) -> Any:
+            block = start + number
+            n, begin = opened.values_of(block), block * size
+            low, high = (min(max(place, begin), begin + n) - begin for place in wanted)
+            try:
+                part = decoder.open(opened.block(block), n)
+            except ValueError as error:
+                raise PayloadError(f"block {block}: {error}") from None
+            slab.open(number, part, begin - wanted[0], low, high)
+            return part
+
+        return open_block
+
+    blocks = each(stop - start, opener)
+    host = torch.empty(slab.lay_out(), dtype=torch.uint8, pin_memory=True)
+
+    def filler() -> Callable[[int], None]:
+        entropy = coder()
+
+        def fill(number: int) -> None:
+            part = blocks[number]
+            frame = part.frame
+            try:
+                content = entropy.decompress(frame, part.content_bytes) if frame else b""
+                slab.fill(number, part, content, host.data_ptr())
+            except ValueError as error:
+                raise PayloadError(f"block {start + number}: {error}") from None
+
+        return fill
+
+    each(stop - start, filler)
+    parts = host.to(flat.device, non_blocking=True)
+    faults: torch.Tensor = _C.gpu_bounded_decode(slab, parts, flat, load_kernels)
+    return faults
+
+
+def _refuse(opened: Payload, block: int) -> None:
+    """Raises the error of a block that the kernel could not decode, by decoding it here."""
+    n, maps = opened.values_of(block), opened.maps()
+    decoder, entropy = _C.BoundedDecoder(maps), coder()
+    values = torch.empty(n * 8, dtype=torch.uint8)
+    try:
+        part = decoder.open(opened.block(block), n)
+        content = entropy.decompress(part.frame, part.content_bytes) if part.frame else b""
+        decoder.decode(part, content, values.data_ptr())
+    except ValueError as error:
+        raise PayloadError(f"block {block}: {error}") from None
+    raise RuntimeError(f"block {block}: a kernel refused what the CPU decodes")
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Waits for the device."""
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor)
