@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -12,6 +11,7 @@ import torch
 from tests import warm
 from tests.comm.test_mpi_jobs import Library
 from tests.distributed import ROOT
+from tests.ports import free_port
 from torch_cgx import _C, __version__, _build_info
 from torch_cgx.cli import main as cli
 from torch_cgx.cli.doctor import host, software, variables
@@ -381,14 +381,11 @@ def test_under_torchrun_every_communicator_is_tried_and_rank_0_prints():
 
 
 def test_a_rank_that_is_missing_is_one_line_and_status_1(monkeypatch):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     env = {
         "RANK": "0",
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
     }
     for name, value in env.items():
         monkeypatch.setenv(name, value)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
@@ -20,6 +19,7 @@ from tests.compat import elastic
 from tests.compat.compare import check_equal, over
 from tests.compat.training import Net, train
 from tests.distributed import ROOT
+from tests.ports import free_port
 
 _LIMIT = 150.0
 
@@ -81,12 +81,6 @@ def test_the_second_attempt_finishes(how, tmp_path):
         assert "rank 1" in error.read_text()
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.slow
 def test_two_agents_meet_again_through_the_c10d_rendezvous(tmp_path):
     """As on two hosts: the death of a rank of one agent restarts the ranks of both."""
@@ -94,7 +88,7 @@ def test_two_agents_meet_again_through_the_c10d_rendezvous(tmp_path):
         "--nnodes=2",
         "--nproc-per-node=1",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=127.0.0.1:{_free_port()}",
+        f"--rdzv-endpoint=127.0.0.1:{free_port()}",
         "--rdzv-id=cgx",
         "--local-addr=127.0.0.1",
     ]

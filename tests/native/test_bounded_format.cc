@@ -160,6 +160,10 @@ TEST(bounded_lists_of_a_block) {
   const size_t places = sample.made.content.size() - sample.header().specials * size_t{6};
   CHECK(contains(decode(altered(sample.made.content, places, uint16_t{2000})), "is at 2000"));
   CHECK(contains(decode(altered(sample.made.content, places, UINT16_MAX)), "is at 65535"));
+  // The places are 0, 77, 1024 and 1999; they ascend.
+  CHECK(contains(decode(altered(sample.made.content, places, uint16_t{77})), "is at 77"));
+  CHECK(contains(decode(altered(sample.made.content, places + 2, uint16_t{1500})),
+                 "is at 1024, allowed: 1501 to 1999"));
   for (const size_t size :
        {size_t{0}, size_t{1}, sample.made.content.size() - 1, sample.made.content.size() + 1}) {
     Block content = sample.made.content;

@@ -6,7 +6,6 @@ They need an mpirun with mpi4py: see `mpi_installation` of tests/hosts/marks.py.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 
 import pytest
@@ -15,6 +14,7 @@ from testbed.bed import hosts
 from tests import warm
 from tests.distributed import ROOT
 from tests.hosts.marks import mpi_installation, needs_hosts
+from tests.ports import free_port
 from torch_cgx import launch
 
 KINDS = ["openmpi", "mpich"]
@@ -103,10 +103,7 @@ def test_a_script_runs_unchanged(kind, installed):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_meeting_point_that_is_set_needs_no_mpi(kind, installed):
     script, env = installed
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    env |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     done = mpirun(kind, 2, script, "gloo", **env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))

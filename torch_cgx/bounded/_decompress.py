@@ -30,9 +30,9 @@ def decompress(
 
     payload: what `compress` returned, on any device, or its bytes. out: a tensor of the same shape
     and dtype to write into, which is returned; on an error it may be partly written. device: of the
-    result; default: the CPU. A GPU makes
-    its values itself, of what the CPU's entropy decoder leaves. rows: a part of the first dimension, such as slice(100, 200); only the
-    blocks that hold it are decoded. On as many threads as torch uses.
+    result; default: the CPU. A CUDA device makes the values itself; the CPU runs the entropy
+    decoder. rows: a part of the first dimension, such as slice(100, 200); only the blocks that hold
+    it are decoded. On as many threads as torch uses.
 
     PayloadError (a ValueError): the payload is of another version or codec, cut, or altered.
     ValueError: out does not fit, or rows has a negative step.
