@@ -5,13 +5,14 @@
 
 Every method gets the same values and the same absolute bound (0: lossless). Ratio: bytes of the
 values over bytes of the payload. Rates are GB/s of the values' bytes on one core, medians over
-rounds in which everything is measured once; "cgx, 2 threads" has two cores. A bound holds if no
-value is off by more, in float64. Limit: the ratio that the entropy of Gaussian values allows.
-Roofs: a min-max scan of the same memory by torch_cgx, and torch.aminmax; beside them, how many
-times faster two threads of zlib are than one: less than 2 on a machine that is busy. Below each
-corpus stands whether some method is better than cgx in ratio, compression and decompression at
-once, or in ratio and one of both. General-purpose compressors get integers made by NumPy
-(`_compressors.py`).
+rounds in which everything is measured once; "cgx, 2 threads" has two cores, "cgx, CUDA" its values
+on a GPU. A bound holds if no value is off by more, in float64. Limit: the ratio that the entropy of
+Gaussian values allows. Roofs: a min-max scan of the same memory by torch_cgx, and torch.aminmax;
+beside them, how many times faster two threads of zlib are than one: less than 2 on a machine that
+is busy. Below each corpus stands whether some method is better than cgx in ratio, compression and
+decompression at once, or in ratio and one of both. General-purpose compressors get integers made by
+NumPy (`compressors/methods.py`). For some corpora other libraries take the place of cgx's entropy
+stage (`compressors/entropy_stage.py`).
 
 `make bench-peers` installs the peers into .venv-bounded; the output lists those that are missing.
 Some corpora are the state of a small GPT, which is trained once, for a minute
@@ -35,8 +36,8 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 from benchmarks import _command, _peers
 from benchmarks._command import at_least
-from benchmarks._compressors import METHODS, ORIGINAL, OURS, TWO_THREADS
-from benchmarks._corpora import CORPORA, MEMORY, Sizes
+from benchmarks.compressors.corpora import CORPORA, MEMORY, Sizes
+from benchmarks.compressors.methods import CUDA, METHODS, ORIGINAL, OURS, TWO_THREADS
 from benchmarks.report.bounded import BOTH, WAYS, better, ratio_text
 
 _TIMEOUT = 1400.0
@@ -45,6 +46,7 @@ PANEL = ("N(0,.02)", 1e-4)  # the cell of the picture's left half
 STYLES = {
     OURS: ("#d62728", "*"),
     TWO_THREADS: ("#ff9896", "*"),
+    CUDA: ("#e377c2", "*"),
     ORIGINAL: ("black", "s"),
     "zfp": ("#1f77b4", "o"),
     "SZ3": ("#ff7f0e", "o"),
@@ -69,7 +71,7 @@ def run(names: list[str], methods: list[str], sizes: Sizes, rounds: int) -> dict
     with tempfile.TemporaryDirectory(prefix="cgx-bounded-") as folder:
         result = Path(folder) / "measured.json"
         wanted = {"corpora": names, "methods": methods, "sizes": asdict(sizes), "rounds": rounds}
-        command = [python, "-m", "benchmarks._bounded_measure", json.dumps(wanted), str(result)]
+        command = [python, "-m", "benchmarks.compressors.measure", json.dumps(wanted), str(result)]
         environment = os.environ | {"PYTHONPATH": str(_command.ROOT)}
         # torch would load .venv's torch_cgx by itself; idle threads must not take a core.
         environment |= {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_WAIT_POLICY": "passive"}
@@ -110,7 +112,13 @@ def table(cell: Row) -> str:
             f"  {row['method']:<20} {ratio_text(row['ratio']):>9} {limit:>8} "
             f"{_rate(row, 'compress'):>24} {_rate(row, 'decompress'):>24} {error:>11}{missed}"
         )
-    return "\n".join([*lines, *(f"  {line}" for line in verdict(cell))])
+    lines += [f"  {line}" for line in verdict(cell)]
+    for row in cell.get("coders", []):
+        lines.append(
+            f"  entropy stage by {row['coder']:<25} ratio {ratio_text(row['ratio'])}, "
+            f"{_rate(row, 'compress')} and {_rate(row, 'decompress')} GB/s of the values"
+        )
+    return "\n".join(lines)
 
 
 def verdict(cell: Row) -> list[str]:

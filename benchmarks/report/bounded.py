@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks._compressors import ORIGINAL, OURS, TWO_THREADS
-from benchmarks._corpora import MEMORY
+from benchmarks.compressors.corpora import MEMORY
+from benchmarks.compressors.methods import CUDA, ORIGINAL, OURS, TWO_THREADS
 from benchmarks.report import cells as text
 from benchmarks.report.results import Missing, Results, Row, one
 
 WAYS = ("compress", "decompress")
 BOTH = "ratio and both speeds"
+_OWN = (OURS, TWO_THREADS, CUDA)
 GAUSSIAN = tuple((name, bound) for name in ("N(0,1)", "N(0,.02)") for bound in (1e-4, 1e-3))
 
 
@@ -30,7 +31,7 @@ def better(cell: Row) -> dict[str, list[Row]] | None:
     names = {(True, True): BOTH, (True, False): "ratio and compression"}
     names[False, True] = "ratio and decompression"
     for row in cell["rows"]:
-        if row["method"] in (OURS, TWO_THREADS) or not row["held"] or row["ratio"] <= ours["ratio"]:
+        if row["method"] in _OWN or not row["held"] or row["ratio"] <= ours["ratio"]:
             continue
         faster = tuple(row[way] > ours[way] for way in WAYS)
         if faster in names:
@@ -145,13 +146,32 @@ def table(document: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def entropy_table(document: dict[str, Any]) -> str:
+    """As Markdown: a line for each library, columns for each corpus and bound."""
+    cells = [cell for cell in document["cells"] if cell.get("coders")]
+    facts = document["machine"]
+    caption = (
+        "Libraries in the place of the entropy stage, on the same blocks, one core "
+        f"({text.machine(facts)}): ratio of the whole payload, and GB/s of the values in "
+        "compression and decompression of this stage alone."
+    )
+    titles = ["library", *(f"{cell['corpus']}, {cell['max_error']:g}" for cell in cells)]
+    lines = text.head(caption, titles)
+    names = dict.fromkeys(row["coder"] for cell in cells for row in cell["coders"])
+    for name in names:
+        found = [one((r for r in cell["coders"] if r["coder"] == name), name) for cell in cells]
+        lines.append(text.line(name, [_said(row).removeprefix(f"{name}: ") for row in found]))
+    return "\n".join(lines) + "\n"
+
+
 def ratio_text(ratio: float) -> str:
     return f"{ratio:.3f}" if ratio < 100 else f"{ratio:.0f}"
 
 
 def _said(row: Row) -> str:
     rates = ", ".join(f"{row[way]:.2f}" for way in WAYS)
-    return f"{row['method']}: {ratio_text(row['ratio'])} ({rates})"
+    name = row.get("method") or row["coder"]
+    return f"{name}: {ratio_text(row['ratio'])} ({rates})"
 
 
 # ---- look-ups
@@ -185,4 +205,4 @@ def _need(cell: Row, method: str) -> Row:
 
 def _others(cell: Row) -> list[Row]:
     """Those of peers, with the original format, that hold the bound."""
-    return [row for row in cell["rows"] if row["method"] not in (OURS, TWO_THREADS) and row["held"]]
+    return [row for row in cell["rows"] if row["method"] not in _OWN and row["held"]]

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import _bounded_measure, _compressors, _corpora, _peers, bounded
-from benchmarks._compressors import ORIGINAL, OURS, TWO_THREADS
-from benchmarks._corpora import MEMORY
+from benchmarks import _peers, bounded
+from benchmarks.compressors import corpora, entropy_stage, measure, methods
+from benchmarks.compressors.corpora import MEMORY
+from benchmarks.compressors.methods import ORIGINAL, OURS, TWO_THREADS
 from benchmarks.report import bounded as figures
 from benchmarks.report import targets
 from benchmarks.report.results import Results
@@ -107,11 +108,11 @@ def test_the_limit_is_the_entropy_of_rounded_gaussian_values():
         p = np.diff(below) / 2
         p = p[p > 0]
         entropy = -(p * np.log2(p)).sum()
-        assert _corpora.gaussian_bits(sigma, max_error) == pytest.approx(entropy, abs=1e-3)
-    sizes = _corpora.Sizes(numel=1024, round_numel=1024, large=1024, steps=1)
+        assert corpora.gaussian_bits(sigma, max_error) == pytest.approx(entropy, abs=1e-3)
+    sizes = corpora.Sizes(numel=1024, round_numel=1024, large=1024, steps=1)
     names = ["N(0,1)", "N(0,.02)", INTEGERS, "sine"]
     limits = {
-        (c.corpus, c.max_error): c.limit and round(c.limit, 3) for c in _corpora.cells(names, sizes)
+        (c.corpus, c.max_error): c.limit and round(c.limit, 3) for c in corpora.cells(names, sizes)
     }
     # seeds.md 4.3, and the same formula.
     assert limits == {
@@ -125,9 +126,9 @@ def test_the_limit_is_the_entropy_of_rounded_gaussian_values():
 
 
 def test_corpora_are_what_they_are_called_and_come_again():
-    sizes = _corpora.Sizes(numel=1 << 16, round_numel=1000, large=2000, steps=1)
+    sizes = corpora.Sizes(numel=1 << 16, round_numel=1000, large=2000, steps=1)
     names = ["N(0,.02)", INTEGERS, "sine", "zeros", "digits", "digits uint8", MEMORY]
-    first, again = (list(_corpora.cells(names, sizes)) for _ in range(2))
+    first, again = (list(corpora.cells(names, sizes)) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         assert torch.equal(one.values, other.values) and one.max_error == other.max_error
     by_name = {cell.corpus: cell.values for cell in first}
@@ -158,46 +159,62 @@ def test_the_state_of_a_training_comes_again():
 
 
 def test_the_worst_error_is_found_wherever_it_is(monkeypatch):
-    monkeypatch.setattr(_bounded_measure, "_CHUNK", 10)
+    monkeypatch.setattr(measure, "_CHUNK", 10)
     x = torch.linspace(-1, 1, 35)
     found = x.numpy().copy()
     found[34] += np.float32(0.25)
-    assert _bounded_measure.worst_error(x, found, lossless=False) == 0.25
-    assert _bounded_measure.worst_error(x, x.clone(), lossless=False) == 0.0
+    assert measure.worst_error(x, found, lossless=False) == 0.25
+    assert measure.worst_error(x, x.clone(), lossless=False) == 0.0
     found[3] = np.nan
-    assert _bounded_measure.worst_error(x, found, lossless=False) == math.inf
+    assert measure.worst_error(x, found, lossless=False) == math.inf
     with pytest.raises(ValueError, match="34"):
-        _bounded_measure.worst_error(x, found[:34], lossless=False)
+        measure.worst_error(x, found[:34], lossless=False)
     zero, minus = torch.zeros(4), -torch.zeros(4)
-    assert _bounded_measure.worst_error(zero, minus, lossless=True) == math.inf
+    assert measure.worst_error(zero, minus, lossless=True) == math.inf
     bf16 = torch.tensor([1.0, float("nan")], dtype=torch.bfloat16)
-    assert _bounded_measure.worst_error(bf16, bf16.clone(), lossless=True) == 0.0
+    assert measure.worst_error(bf16, bf16.clone(), lossless=True) == 0.0
 
 
 def test_what_precedes_the_entropy_stage_is_measured_beside_the_roofs(monkeypatch):
     called = []
-    monkeypatch.setattr(_compressors, "stage_alone", lambda x, e: lambda: called.append((x, e)))
-    method = _compressors.Method(
-        lambda x, e: _compressors.Words(x, e, Nothing), _compressors.Words.takes, threads=2
+    monkeypatch.setattr(methods, "stage_alone", lambda x, e: lambda: called.append((x, e)))
+    method = methods.Method(
+        lambda x, e: methods.Words(x, e, Nothing), methods.Words.takes, threads=2
     )
-    monkeypatch.setitem(_compressors.METHODS, "none", method)
-    monkeypatch.setattr(_bounded_measure, "LEAST_SECONDS", 1e-6)
+    monkeypatch.setitem(methods.METHODS, "none", method)
+    monkeypatch.setattr(measure, "LEAST_SECONDS", 1e-6)
     before = torch.get_num_threads(), os.sched_getaffinity(0)
-    cores = _bounded_measure.Cores()
+    cores = measure.Cores()
     values = torch.randn(1000)
-    cell = _corpora.Cell("sine", values, 1e-3)
-    row = _bounded_measure.measure(cell, ["none"], 3, cores)
+    cell = corpora.Cell("sine", values, 1e-3)
+    row = measure.measure(cell, ["none"], 3, cores)
     assert set(row["roofs"]) == {"torch aminmax", "scan", "stage alone"} and called[0][1] == 1e-3
     assert cores.count < 2 or row["second_core"] > 0
     (found,) = row["rows"]
     assert found["threads"] == 2 and found["bytes"] == 4016 and found["held"]
-    lossless = _corpora.Cell("weights", values.bfloat16(), 0.0)
-    row = _bounded_measure.measure(lossless, ["none"], 1, cores)
+    lossless = corpora.Cell("weights", values.bfloat16(), 0.0)
+    row = measure.measure(lossless, ["none"], 1, cores)
     assert set(row["roofs"]) == {"torch aminmax", "scan"} and row["rows"][0]["error"] == 0
     assert (torch.get_num_threads(), os.sched_getaffinity(0)) == before
 
 
-class Nothing(_compressors.Packer):
+def test_libraries_in_the_place_of_the_entropy_stage_see_the_same_blocks(monkeypatch):
+    monkeypatch.setattr(measure, "LEAST_SECONDS", 1e-6)
+    values = torch.randn(70_000, generator=torch.Generator().manual_seed(0)) * 0.02
+    row = measure.measure(corpora.Cell("gradients", values, 1e-4), [OURS], 1, measure.Cores())
+    coders = {one["coder"]: one for one in row["coders"]}
+    (ours,) = row["rows"]
+    assert coders[entropy_stage.CHOSEN]["ratio"] == pytest.approx(ours["ratio"], rel=1e-3)
+    assert coders["zlib 1"]["ratio"] < ours["ratio"]
+    assert all(one["compress"] > 0 and one["decompress"] > 0 for one in coders.values())
+    document = {"machine": {"cpu": "a", "cores": 2, "simd": "b", "torch": "c"}, "cells": [row]}
+    lines = figures.entropy_table(document).splitlines()
+    assert any("gradients, 0.0001" in line for line in lines)
+    assert sum(line.startswith("| z") for line in lines) == len(coders)
+    assert "entropy stage by zlib 1" in bounded.table(row)
+
+
+class Nothing(methods.Packer):
     def pack(self, words):
         return words.tobytes()
 
@@ -207,7 +224,7 @@ class Nothing(_compressors.Packer):
 
 def test_the_step_of_numpy_is_the_widest_that_holds_the_bound():
     x = torch.randn(50_000, generator=torch.Generator().manual_seed(0))
-    words = _compressors.Words(x, 1e-4, Nothing)
+    words = methods.Words(x, 1e-4, Nothing)
     payload = words.compress()
     y = words.decompress(payload).astype(np.float64)
     assert np.abs(y - x.double().numpy()).max() <= 1e-4
@@ -217,7 +234,7 @@ def test_the_step_of_numpy_is_the_widest_that_holds_the_bound():
     assert np.abs(naive.astype(np.float64) - x.double().numpy()).max() > 1e-4
     assert 1.98e-4 < words._step < 2e-4
     assert words.nbytes(payload) == 4 * 50_000 + 16
-    integers = _compressors.Words(torch.arange(78000, 79000).float(), 0.5, Nothing)
+    integers = methods.Words(torch.arange(78000, 79000).float(), 0.5, Nothing)
     assert integers._step == 1.0
 
 
@@ -225,12 +242,12 @@ def test_methods_take_what_they_know():
     f32, bf16 = torch.zeros(4), torch.zeros(4, dtype=torch.bfloat16)
     takes = {
         name: (m.takes(f32, 1e-4), m.takes(f32, 0.0), m.takes(bf16, 0.0))
-        for name, m in _compressors.METHODS.items()
+        for name, m in methods.METHODS.items()
     }
     assert takes[OURS] == takes[TWO_THREADS] == takes["pcodec"] == (True, True, True)
     assert takes[ORIGINAL] == takes["SZ3"] == (True, False, False)
     assert takes["zfp"] == (True, True, False)
-    assert set(bounded.STYLES) == set(_compressors.METHODS)
+    assert set(bounded.STYLES) == set(methods.METHODS)
 
 
 # ---- verdicts, targets and the table

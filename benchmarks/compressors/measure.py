@@ -1,8 +1,8 @@
 """The measuring process of benchmarks/bounded.py:
 
-    python -m benchmarks._bounded_measure WANTED RESULT
+    python -m benchmarks.compressors.measure WANTED RESULT
 
-WANTED is JSON: names of corpora and methods, `_corpora.Sizes`, rounds. RESULT: a JSON file. It is a
+WANTED is JSON: names of corpora and methods, `corpora.Sizes`, rounds. RESULT: a JSON file. It is a
 process of its own because the peers' packages need their own environment, and because it binds
 itself to one core.
 """
@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import _compressors, _corpora
 from benchmarks._command import quartiles
 from benchmarks.codec import CODES
+from benchmarks.compressors import corpora, entropy_stage, methods
 from torch_cgx import _C  # type: ignore[attr-defined]
 
+ENTROPY = "entropy stage, {}"  # how names of coders read, which are no methods
 LEAST_SECONDS = 0.005  # of a sample: shorter calls are repeated within it
 MOST_ROUNDS = 5  # of values beyond a cache, where a round takes some 20 s
 CONTROL = "control, {} threads"  # how names of controls read; the number of threads
@@ -70,8 +71,9 @@ def worst_error(exact: torch.Tensor, found: Any, lossless: bool) -> float:
     """Largest |exact - found| in float64; inf where one alone is NaN, or where lossless values have
     other bits. found: the values in their order, tensor or array.
     """
-    x = _compressors.words_of(exact)
-    y = _compressors.words_of(found) if isinstance(found, torch.Tensor) else found.reshape(-1)
+    x = methods.words_of(exact)
+    tensor = isinstance(found, torch.Tensor)
+    y = methods.words_of(found.cpu()) if tensor else found.reshape(-1)
     if x.shape != y.shape or x.dtype != y.dtype:
         raise ValueError(f"{y.shape} values of {y.dtype} came back of {x.shape} of {x.dtype}")
     if lossless:
@@ -106,20 +108,20 @@ def control(threads: int) -> Callable[[], object]:
     return run
 
 
-def measure(cell: _corpora.Cell, names: list[str], rounds: int, cores: Cores) -> Row:
+def measure(cell: corpora.Cell, names: list[str], rounds: int, cores: Cores) -> Row:
     """The row of a cell, with a row for each method that takes its dtype and bound."""
     x, lossless = cell.values, cell.max_error == 0
     calls: Calls = {("", "torch aminmax"): lambda: torch.aminmax(x)}
     if x.dtype in CODES:
         calls["", "scan"] = lambda: _C.codec_scan(x.data_ptr(), CODES[x.dtype], x.numel())
-    stage = None if lossless else _compressors.stage_alone(x, cell.max_error)
+    stage = None if lossless else methods.stage_alone(x, cell.max_error)
     if stage is not None:
         calls["", "stage alone"] = stage
     if cores.count > 1:
         calls |= {("", CONTROL.format(threads)): control(threads) for threads in (1, 2)}
     rows = {}
     for name in names:
-        method = _compressors.METHODS[name]
+        method = methods.METHODS[name]
         if not method.takes(x, cell.max_error):
             continue
         with cores.bound(method.threads):
@@ -130,13 +132,22 @@ def measure(cell: _corpora.Cell, names: list[str], rounds: int, cores: Cores) ->
         rows[name] = _row(name, method.threads, cell, nbytes, error)
         calls[name, "compress"] = compressor.compress
         calls[name, "decompress"] = _decompression(compressor, payload)
+    coders: dict[str, Row] = {}
+    if cell.corpus in entropy_stage.CORPORA:
+        entropy = entropy_stage.Stage(x, cell.max_error)
+        for name, (compress, decompress, ratio) in entropy.calls().items():
+            coders[name] = {"coder": name, "ratio": float(f"{ratio:.5g}"), "bytes": entropy.nbytes}
+            calls[ENTROPY.format(name), "compress"] = compress
+            calls[ENTROPY.format(name), "decompress"] = decompress
     roofs: dict[str, float] = {}
     measured = timed(calls, rounds, cores)
     one, two = (measured.pop(("", CONTROL.format(threads)), None) for threads in (1, 2))
+    found = rows | {ENTROPY.format(name): row for name, row in coders.items()}
     for (name, what), seconds in measured.items():
-        q1, median, q3 = (float(f"{x.nbytes / s / 1e9:.4g}") for s in reversed(quartiles(seconds)))
+        nbytes = found[name]["bytes"] if name.startswith(ENTROPY.format("")) else x.nbytes
+        q1, median, q3 = (float(f"{nbytes / s / 1e9:.4g}") for s in reversed(quartiles(seconds)))
         if name:
-            rows[name] |= {what: median, f"{what}_q1": q1, f"{what}_q3": q3}
+            found[name] |= {what: median, f"{what}_q1": q1, f"{what}_q3": q3}
         else:
             roofs[what] = median
     return {
@@ -153,14 +164,15 @@ def measure(cell: _corpora.Cell, names: list[str], rounds: int, cores: Cores) ->
         if one and two
         else None,
         "rows": list(rows.values()),
+        "coders": list(coders.values()),
     }
 
 
-def _decompression(compressor: _compressors.Compressor, payload: Any) -> Callable[[], object]:
+def _decompression(compressor: methods.Compressor, payload: Any) -> Callable[[], object]:
     return lambda: compressor.decompress(payload)
 
 
-def _row(name: str, threads: int, cell: _corpora.Cell, nbytes: int, error: float) -> Row:
+def _row(name: str, threads: int, cell: corpora.Cell, nbytes: int, error: float) -> Row:
     ratio = cell.values.nbytes / nbytes
     return {
         "method": name,
@@ -196,26 +208,26 @@ def timed(calls: Calls, rounds: int, cores: Cores) -> dict[tuple[str, str], list
 
 
 def _threads(method: str, what: str) -> int:
-    if method:
-        return _compressors.METHODS[method].threads
+    if method in methods.METHODS:
+        return methods.METHODS[method].threads
     return 2 if what == CONTROL.format(2) else 1
 
 
-def _rounds(cell: _corpora.Cell, wanted: int) -> int:
-    return min(wanted, MOST_ROUNDS) if cell.corpus == _corpora.MEMORY else wanted
+def _rounds(cell: corpora.Cell, wanted: int) -> int:
+    return min(wanted, MOST_ROUNDS) if cell.corpus == corpora.MEMORY else wanted
 
 
 def measure_all(wanted: dict[str, Any]) -> dict[str, Any]:
     cores = Cores()
-    missing = {name: _compressors.METHODS[name].missing() for name in wanted["methods"]}
-    for name, method in _compressors.METHODS.items():
+    missing = {name: methods.METHODS[name].missing() for name in wanted["methods"]}
+    for name, method in methods.METHODS.items():
         if name in missing and method.threads > cores.count:
             missing[name] = f"needs {method.threads} cores"
     names = [name for name, why in missing.items() if not why]
     with cores.bound(1):
         cells = [
             measure(cell, names, _rounds(cell, wanted["rounds"]), cores)
-            for cell in _corpora.cells(wanted["corpora"], _corpora.Sizes(**wanted["sizes"]))
+            for cell in corpora.cells(wanted["corpora"], corpora.Sizes(**wanted["sizes"]))
         ]
     return {
         "cells": cells,
@@ -225,7 +237,7 @@ def measure_all(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packages() -> dict[str, str]:
-    names = {method.package for method in _compressors.METHODS.values() if method.package}
+    names = {method.package for method in methods.METHODS.values() if method.package}
     found = {}
     for name in sorted(names | {"numpy"}):
         with contextlib.suppress(PackageNotFoundError):

@@ -22,7 +22,7 @@ from torch_cgx import _C
 Array = np.ndarray[Any, Any]
 Payload = Any  # has a len() in bytes
 
-OURS, TWO_THREADS, ORIGINAL = "cgx", "cgx, 2 threads", "original format"
+OURS, TWO_THREADS, CUDA, ORIGINAL = "cgx", "cgx, 2 threads", "cgx, CUDA", "original format"
 
 
 class Compressor(ABC):
@@ -75,19 +75,26 @@ def stage_alone(values: torch.Tensor, max_error: float) -> Callable[[], object]:
 
 
 class Ours(Compressor):
-    def __init__(self, values: torch.Tensor, max_error: float, threads: int = 1):
-        super().__init__(values, max_error)
+    """device: where the values are, and come back; payloads are on the CPU."""
+
+    def __init__(
+        self, values: torch.Tensor, max_error: float, threads: int = 1, device: str = "cpu"
+    ):
+        super().__init__(values.to(device), max_error)
         from torch_cgx import bounded
 
         self.threads = threads
         self._bounded = bounded
-        self._out = torch.zeros_like(values)
+        self._out = torch.zeros_like(self.values)
 
     def compress(self) -> Payload:
         return self._bounded.compress(self.values, max_error=self.max_error)
 
     def decompress(self, payload: Payload) -> Any:
-        return self._bounded.decompress(payload, out=self._out)
+        self._bounded.decompress(payload, out=self._out)
+        if self._out.is_cuda:
+            torch.cuda.synchronize()
+        return self._out
 
 
 class Original(Compressor):
@@ -228,14 +235,14 @@ class Pcodec(Packer):
 
 
 class Blosc2(Packer):
-    """filter_name: of blosc2.Filter; zstd after it."""
+    """filter_name: of blosc2.Filter; codec: of blosc2.Codec, which comes after it."""
 
-    def __init__(self, filter_name: str, level: int):
+    def __init__(self, filter_name: str, level: int, codec: str = "ZSTD"):
         import blosc2  # type: ignore[import-not-found]
 
         self._blosc2 = blosc2
         self._options = {
-            "codec": blosc2.Codec.ZSTD,
+            "codec": getattr(blosc2.Codec, codec),
             "clevel": level,
             "filters": [getattr(blosc2.Filter, filter_name)],
             "filters_meta": [0],
@@ -340,11 +347,14 @@ class Method:
     takes: Callable[[torch.Tensor, float], bool]
     package: str = ""
     threads: int = 1
+    cuda: bool = False
 
     def missing(self) -> str:
         """Why it cannot be measured here, and how to get it; "" where it can."""
         if self.package and importlib.util.find_spec(self.package) is None:
             return f"{self.package} is not installed: make bench-peers"
+        if self.cuda and not torch.cuda.is_available():
+            return "needs a CUDA device"
         return ""
 
 
@@ -355,6 +365,7 @@ def _words(package: str, make_packer: Callable[[], Packer]) -> Method:
 METHODS = {
     OURS: Method(Ours, Ours.takes),
     TWO_THREADS: Method(partial(Ours, threads=2), Ours.takes, threads=2),
+    CUDA: Method(partial(Ours, device="cuda"), Ours.takes, cuda=True),
     ORIGINAL: Method(Original, Original.takes),
     "zfp": Method(Zfp, Zfp.takes, "zfpy"),
     "SZ3": Method(partial(Sz3, algorithm="INTERP_LORENZO"), Sz3.takes, "pysz"),

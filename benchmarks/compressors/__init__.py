@@ -1,0 +1,1 @@
+"""Error-bounded compressors: the methods, what they are measured on, and the measuring process."""
