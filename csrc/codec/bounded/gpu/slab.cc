@@ -12,6 +12,9 @@
 namespace cgx::bounded {
 namespace {
 
+// A list with more than one of so many values is not brought to the host, which then needs the values.
+constexpr size_t kListedOf = 64;
+
 using on_gpu::BlockPlan;
 using on_gpu::Parts;
 using on_gpu::parts_of;
@@ -90,8 +93,8 @@ void Slab::plan(Encoder& encoder, size_t block, const std::byte* looked) {
   BlockPlan& plan = plans_[block] = plan_of(chosen_[block].header, n);
   plan.value = static_cast<int64_t>(block * kBlockValues);
   plan.inverse = chosen_[block].inverse;
-  // With more the block is encoded in another way.
-  if (plan.map > Map::kConstant) plan.outliers = plan.specials = Encoder::most_listed(n);
+  if (plan.map > Map::kConstant)
+    plan.outliers = plan.specials = static_cast<uint32_t>(n / kListedOf);
 }
 
 bool Slab::adopt(Encoder& encoder, size_t block, const std::byte* parts) const {
@@ -105,7 +108,9 @@ bool Slab::adopt(Encoder& encoder, size_t block, const std::byte* parts) const {
   Plan chosen = chosen_[block];
   chosen.header.outliers = get<uint32_t>(at, 0);
   chosen.header.specials = get<uint32_t>(at, 4);
-  if (Encoder::misled(chosen.header, plan.n)) return false;
+  const bool listed =
+      chosen.header.outliers <= plan.outliers && chosen.header.specials <= plan.specials;
+  if (!listed || Encoder::misled(chosen.header, plan.n)) return false;
   encoder.adopt(chosen,
                 {at + places.symbols, at + places.bytes, at + places.bits, at + places.nodes,
                  at + places.outliers, at + places.places, at + places.specials, places.stride},
