@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._command import ROOT
-from benchmarks.report import losses, speed, targets
+from benchmarks.report import bounded, losses, speed, targets
 from benchmarks.report.results import Results
 
 README = ROOT / "README.md"
@@ -36,6 +36,7 @@ TABLES = {
     "hosts_training": speed.training_table,
     "fsdp": losses.fsdp_table,
     "diloco": losses.diloco_table,
+    "bounded": bounded.table,
 }
 
 
@@ -49,6 +50,7 @@ def update_performance(page: str) -> str:
     """docs/performance.md with all its tables. FileNotFoundError as in `update`."""
     for name, make in TABLES.items():
         page = insert(page, f"benchmark {name}", make(read_results(name)))
+    page = insert(page, "benchmark bounded entropy", bounded.entropy_table(read_results("bounded")))
     results = Results.in_tree()
     page = insert(insert(page, "targets", targets.table()), "latency", speed.latency_table())
     page = insert(page, "exact", speed.exact_table(results.of("exact")))
