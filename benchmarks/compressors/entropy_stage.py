@@ -76,12 +76,17 @@ class Stage:
         for first in range(0, min(values.numel(), _BLOCKS * size), size):
             n = min(size, values.numel() - first)
             start = values.data_ptr() + first * values.element_size()
-            content = np.frombuffer(bytes(encoder.encode(start, n)), np.uint8)
+            encoder.encode(start, n)
+            content = np.frombuffer(bytes(memoryview(encoder)), np.uint8)
             if content.size == 0 or encoder.is_raw(0):
                 continue
-            block = encoder.finish(b"", _C.BoundedArena(n * values.element_size() + 64))
+            arena = _C.BoundedArena(1, 1, n * values.element_size() + 64)
+            encoder.finish(b"", arena, 0)
+            _C.bounded_write(
+                _dtypes.ELEMENTS[values.dtype], False, _bound.ABSOLUTE, 0.0, max_error, [n], arena
+            )
             self.nbytes += n * values.element_size()
-            self.rest += block[1] - content.size
+            self.rest += memoryview(arena).nbytes - content.size
             self._contents.append(content)
             self._known.append((encoder.entropy, encoder.packed))
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "codec/bounded/arena.h"
 #include "codec/bounded/container.h"
 #include "codec/bounded/decoder.h"
 #include "codec/bounded/encoder.h"
@@ -44,10 +45,6 @@ py::memoryview view_of(std::span<const std::byte> bytes) {
                                      static_cast<py::ssize_t>(bytes.size()));
 }
 
-py::bytes bytes_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 Element element_of(int code) {
   if (code < 1 || code > kLastElement)
     throw ConfigError(str_of("type is ", code, ", allowed: 1 to 13"));
@@ -60,34 +57,15 @@ BoundKind kind_of(int code) {
   return static_cast<BoundKind>(code);
 }
 
-py::memoryview encode(Encoder& encoder, uintptr_t x, size_t n) {
-  {
-    const py::gil_scoped_release no_gil;
-    encoder.encode(reinterpret_cast<const std::byte*>(x), n);
-  }
-  return view_of(encoder.content());
-}
-
-// Address and size of a block in an arena.
-using Finished = std::pair<uintptr_t, size_t>;
-std::span<const std::byte> bytes_at(const Finished& block) {
-  return {reinterpret_cast<const std::byte*>(block.first), block.second};
-}
-
-Finished finish(Encoder& encoder, const py::buffer& frame, Arena& arena) {
-  const Bytes bytes(frame);
-  const std::span<const std::byte> block = encoder.finish(bytes.span(), arena);
-  return {reinterpret_cast<uintptr_t>(block.data()), block.size()};
-}
-
-// Copies blocks, in their order, to `out`.
-void collect(const Arena&, const std::vector<Finished>& blocks, uintptr_t out) {
+void encode(Encoder& encoder, uintptr_t x, size_t n) {
   const py::gil_scoped_release no_gil;
-  auto* at = reinterpret_cast<std::byte*>(out);
-  for (const Finished& block : blocks) {
-    const auto bytes = bytes_at(block);
-    at = std::copy(bytes.begin(), bytes.end(), at);
-  }
+  encoder.encode(reinterpret_cast<const std::byte*>(x), n);
+}
+
+void finish(Encoder& encoder, const py::buffer& frame, Arena& arena, size_t number) {
+  const Bytes bytes(frame);
+  const py::gil_scoped_release no_gil;
+  arena.put(number, encoder.finish(bytes.span()));
 }
 
 // A block, and the object that has its bytes.
@@ -99,7 +77,11 @@ struct Opened {
 
 Opened open_block(const Decoder& decoder, const py::buffer& block, size_t n) {
   auto bytes = std::make_shared<Bytes>(block);
-  return {decoder.open(bytes->span(), n), block, bytes};
+  const auto open = [&] {
+    const py::gil_scoped_release no_gil;
+    return decoder.open(bytes->span(), n);
+  };
+  return {open(), block, bytes};
 }
 
 void decode(const Decoder& decoder, const Opened& opened, const py::buffer& content, uintptr_t x) {
@@ -115,14 +97,9 @@ void plan(Slab& slab, Encoder& encoder, size_t block, uintptr_t looked) {
   slab.plan(encoder, block, reinterpret_cast<const std::byte*>(looked));
 }
 
-// The content; None: the block must be encoded by its values.
-py::object adopt(const Slab& slab, Encoder& encoder, size_t block, uintptr_t parts) {
-  bool adopted;
-  {
-    const py::gil_scoped_release no_gil;
-    adopted = slab.adopt(encoder, block, reinterpret_cast<const std::byte*>(parts));
-  }
-  return adopted ? py::object(view_of(encoder.content())) : py::none();
+bool adopt(const Slab& slab, Encoder& encoder, size_t block, uintptr_t parts) {
+  const py::gil_scoped_release no_gil;
+  return slab.adopt(encoder, block, reinterpret_cast<const std::byte*>(parts));
 }
 
 void fill(const Slab& slab, size_t block, const Opened& opened, const py::buffer& content,
@@ -141,13 +118,11 @@ py::tuple read_container(const py::buffer& payload) {
                         open.starts);
 }
 
-py::bytes write_container(int element, bool complex, int kind, double asked, double bound,
-                          std::vector<uint64_t> shape, const std::vector<Finished>& finished) {
+void write_container(int element, bool complex, int kind, double asked, double bound,
+                     std::vector<uint64_t> shape, Arena& arena) {
   const Container header{element_of(element), complex, kind_of(kind), asked, bound,
                          std::move(shape)};
-  std::vector<std::span<const std::byte>> blocks;
-  for (const Finished& block : finished) blocks.push_back(bytes_at(block));
-  return bytes_of(header.write(blocks));
+  arena.close(header.write(arena.blocks()));
 }
 
 std::string name_of(const OpenBlock& block) {
@@ -167,16 +142,28 @@ void bind(py::module_& module) {
              return std::make_shared<Maps>(element_of(element), kind_of(kind), bound);
            }),
            py::arg("element"), py::arg("kind"), py::arg("bound"));
-  py::class_<Arena>(module, "BoundedArena")
-      .def(py::init<size_t>(), py::arg("bytes"))
-      .def("collect", &collect, py::arg("blocks"), py::arg("out_ptr"));
-  py::class_<Encoder>(module, "BoundedEncoder")
+  py::class_<Arena>(module, "BoundedArena", py::buffer_protocol())
+      .def(py::init([](size_t dims, size_t blocks, size_t bytes) {
+             return std::make_unique<Arena>(Container::head_bytes(dims, blocks), bytes);
+           }),
+           py::arg("dims"), py::arg("blocks"), py::arg("bytes"))
+      .def_buffer([](Arena& arena) {
+        const std::span<std::byte> bytes = arena.bytes();
+        return py::buffer_info(reinterpret_cast<uint8_t*>(bytes.data()),
+                               static_cast<py::ssize_t>(bytes.size()));
+      });
+  py::class_<Encoder>(module, "BoundedEncoder", py::buffer_protocol())
       .def(py::init(
                [](const std::shared_ptr<Maps>& maps) { return std::make_unique<Encoder>(maps); }),
            py::arg("maps"))
-      .def("encode", &encode, py::arg("x_ptr"), py::arg("n"), py::keep_alive<0, 1>())
+      .def("encode", &encode, py::arg("x_ptr"), py::arg("n"))
+      .def_buffer([](const Encoder& encoder) {
+        const std::span<const std::byte> content = encoder.content();
+        return py::buffer_info(reinterpret_cast<const uint8_t*>(content.data()),
+                               static_cast<py::ssize_t>(content.size()));
+      })
       .def("is_raw", &Encoder::is_raw, py::arg("frame_bytes"))
-      .def("finish", &finish, py::arg("frame"), py::arg("arena"))
+      .def("finish", &finish, py::arg("frame"), py::arg("arena"), py::arg("number"))
       .def_property_readonly("entropy", &Encoder::entropy)
       .def_property_readonly("packed", &Encoder::packed);
   py::class_<Opened>(module, "BoundedBlock")
@@ -216,7 +203,7 @@ void bind(py::module_& module) {
   module.def("bounded_read", &read_container, py::arg("payload"));
   module.def("bounded_write", &write_container, py::arg("element"), py::arg("complex"),
              py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),
-             py::arg("blocks"));
+             py::arg("arena"));
   module.def(
       "prefer_large_pages",
       [](uintptr_t ptr, size_t bytes) { prefer_large_pages(reinterpret_cast<void*>(ptr), bytes); },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 from typing import Any
 
@@ -97,6 +98,24 @@ def test_threads_give_the_same_payload() -> None:
         torch.set_num_threads(before)
     assert len(found) == 1
     assert all(torch.equal(values[0], other) for other in values)
+
+
+def test_a_forked_process_compresses() -> None:
+    """It has none of the threads that were kept, neither this package's nor torch's."""
+    x = some((5 * 65536,), torch.float32)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        payload = bounded.compress(x, max_error=1e-3).numpy().tobytes()
+        torch.equal(x, x.clone())
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            same = bounded.compress(x, max_error=1e-3).numpy().tobytes() == payload
+            os._exit(0 if same else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int8])

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "bounded_values.h"
+#include "codec/bounded/arena.h"
 #include "codec/bounded/maps/log_grid.h"
 
 namespace cgx::native {
@@ -194,7 +195,7 @@ TEST(bounded_special_values_keep_their_bits) {
   }
 }
 
-// Threads share maps and an arena. Blocks must not overlap, and are those of one thread.
+// Threads share maps and an arena. Its blocks are those of one thread, in their order.
 TEST(arena_shared_by_threads) {
   constexpr size_t kThreads = 4, kBlocks = 48, kValues = 3000;
   const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, 1e-3);
@@ -202,27 +203,47 @@ TEST(arena_shared_by_threads) {
   for (size_t k = 0; k < kBlocks; ++k) {
     values.push_back(hard_values(Element::kFloat32, static_cast<int>(k), kValues, 1e-3, k));
   }
-  const size_t room = bounded::Encoder::most_bytes(Element::kFloat32, kValues);
-  bounded::Arena arena(kBlocks * room);
-  std::vector<std::span<const std::byte>> blocks(kBlocks);
+  const Block head(100, std::byte{7});
+  bounded::Arena arena(head.size(),
+                       kBlocks * bounded::Encoder::most_bytes(Element::kFloat32, kValues));
   std::atomic<size_t> next{0};
   const auto work = [&] {
     bounded::Encoder encoder(maps);
     for (size_t k; (k = next.fetch_add(1)) < kBlocks;) {
       encoder.encode(values[k].data(), kValues);
-      blocks[k] = encoder.finish({}, arena);
+      arena.put(k, encoder.finish({}));
     }
   };
   std::vector<std::thread> threads;
   for (size_t k = 0; k < kThreads; ++k) threads.emplace_back(work);
   for (std::thread& thread : threads) thread.join();
+  arena.close(head);
+  Block expected = head;
+  CHECK(arena.blocks().size() == kBlocks);
   for (size_t k = 0; k < kBlocks; ++k) {
     const Block alone = encode_block(maps, values[k]).plain;
-    CHECK(std::equal(blocks[k].begin(), blocks[k].end(), alone.begin(), alone.end()), "block ", k);
+    expected.insert(expected.end(), alone.begin(), alone.end());
+    CHECK(arena.blocks()[k].size() == alone.size(), "block ", k);
   }
-  error_of<ResourceError>([&] { arena.take(kBlocks * room); });
-  bounded::Arena none(0);
-  error_of<ResourceError>([&] { none.take(1); });
+  CHECK(std::equal(arena.bytes().begin(), arena.bytes().end(), expected.begin(), expected.end()));
+}
+
+// Blocks that come before their turn; more than the arena has room for.
+TEST(arena_puts_blocks_in_order) {
+  constexpr size_t kBlocks = 10;
+  const auto block = [](size_t k) { return Block(k * 100, static_cast<std::byte>(k)); };
+  bounded::Arena arena(5, size_t{100} * (kBlocks - 1) * kBlocks / 2);
+  for (const size_t k : {3, 1, 2, 0, 9, 8, 4, 5, 7, 6}) arena.put(k, block(k));
+  Block expected(5, std::byte{1});
+  for (size_t k = 0; k < kBlocks; ++k) {
+    const Block next = block(k);
+    expected.insert(expected.end(), next.begin(), next.end());
+  }
+  arena.close(Block(5, std::byte{1}));
+  CHECK(std::equal(arena.bytes().begin(), arena.bytes().end(), expected.begin(), expected.end()));
+  bounded::Arena small(0, 150);
+  small.put(1, block(1));
+  error_of<ResourceError>([&] { small.put(0, block(1)); });
 }
 
 }  // namespace cgx::native

@@ -56,12 +56,11 @@ struct Encoded {
   bool operator==(const Encoded&) const = default;
 };
 
-Encoded finish(Encoder& encoder, const MapsOf& maps, const std::byte* values, size_t n) {
+Encoded finish(Encoder& encoder, const std::byte* values, size_t n) {
   Encoded made;
   made.content.assign(encoder.content().begin(), encoder.content().end());
   if (encoder.is_raw(0)) encoder.encode(values, n);  // as its values are
-  bounded::Arena arena(Encoder::most_bytes(maps->element(), n));
-  const auto block = encoder.finish({}, arena);
+  const auto block = encoder.finish({});
   made.block.assign(block.begin(), block.end());
   return made;
 }
@@ -97,7 +96,7 @@ OnKernels encode_on_kernels(const MapsOf& maps, std::span<const std::byte> x) {
       encoder.encode(values, slab.values_of(i));
       ++made.by_values;
     }
-    made.blocks.push_back(finish(encoder, maps, values, slab.values_of(i)));
+    made.blocks.push_back(finish(encoder, values, slab.values_of(i)));
   }
   return made;
 }
@@ -109,7 +108,7 @@ std::vector<Encoded> encode_on_cpu(const MapsOf& maps, std::span<const std::byte
   for (size_t first = 0; first < values; first += kBlockValues) {
     const size_t n = std::min(kBlockValues, values - first);
     encoder.encode(x.data() + first * bytes, n);
-    made.push_back(finish(encoder, maps, x.data() + first * bytes, n));
+    made.push_back(finish(encoder, x.data() + first * bytes, n));
   }
   return made;
 }

@@ -10,7 +10,7 @@ from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._bound import bound_of, maps_of
 from torch_cgx.bounded._entropy import coder
-from torch_cgx.bounded._memory import new_tensor
+from torch_cgx.bounded._memory import LARGE
 from torch_cgx.bounded._threads import each
 
 # Bytes of a block beside its values, if nothing can be made shorter.
@@ -51,34 +51,36 @@ def compress(
     numel, size = parts.numel(), _C.BOUNDED_BLOCK_VALUES
     start, bytes_each = parts.data_ptr(), parts.element_size()
     count = -(-numel // size)
-    arena = _C.BoundedArena(parts.nbytes + count * _MOST_BESIDE)
+    arena = _C.BoundedArena(len(shape), count, parts.nbytes + count * _MOST_BESIDE)
 
-    def worker() -> Callable[[int], tuple[int, int]]:
+    def worker() -> Callable[[int], None]:
         encoder, entropy = _C.BoundedEncoder(maps), coder()
 
-        def work(block: int) -> tuple[int, int]:
+        def work(block: int) -> None:
             first = block * size
-            content = encoder.encode(start + first * bytes_each, min(size, numel - first))
-            return encoder.finish(entropy.compress(content, encoder.entropy, encoder.packed), arena)
+            encoder.encode(start + first * bytes_each, min(size, numel - first))
+            frame = entropy.compress(memoryview(encoder), encoder.entropy, encoder.packed)
+            encoder.finish(frame, arena, block)
 
         return work
 
     if parts.is_cuda:
         from torch_cgx.bounded._cuda import encode_blocks
 
-        blocks = encode_blocks(parts, maps, arena)
+        encode_blocks(parts, maps, arena)
     else:
-        blocks = each(count, worker)
-    head = _C.bounded_write(
+        each(count, worker)
+    _C.bounded_write(
         _dtypes.ELEMENTS[parts.dtype],
         dtype in _dtypes.PARTS,
         bound.kind,
         bound.asked,
         bound.value,
         list(shape),
-        blocks,
+        arena,
     )
-    payload = new_tensor((len(head) + sum(length for _, length in blocks),), torch.uint8)
-    payload[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
-    arena.collect(blocks, payload.data_ptr() + len(head))
-    return payload
+    payload = memoryview(arena)
+    # A large payload stays in its arena; a small one would waste the rest of a page. It is not
+    # copied by torch, whose threads a forked process lacks.
+    room = arena if payload.nbytes >= LARGE else bytearray(payload)
+    return torch.frombuffer(room, dtype=torch.uint8)

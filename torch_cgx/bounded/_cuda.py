@@ -19,16 +19,15 @@ from torch_cgx.bounded._threads import each
 _SLAB = 256
 
 
-def encode_blocks(values: torch.Tensor, maps: Any, arena: Any) -> list[tuple[int, int]]:
-    """Address and size of each block in the arena. values: contiguous, aligned."""
+def encode_blocks(values: torch.Tensor, maps: Any, arena: Any) -> None:
+    """Puts all blocks into the arena. values: contiguous, aligned."""
     flat, size = values.view(-1), _C.BOUNDED_BLOCK_VALUES
-    blocks: list[tuple[int, int]] = []
-    for first in range(0, flat.numel(), _SLAB * size):
-        blocks += _encode_slab(flat[first : first + _SLAB * size], maps, arena)
-    return blocks
+    for start in range(0, -(-flat.numel() // size), _SLAB):
+        _encode_slab(flat[start * size : (start + _SLAB) * size], maps, arena, start)
 
 
-def _encode_slab(x: torch.Tensor, maps: Any, arena: Any) -> list[tuple[int, int]]:
+def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
+    """The blocks of x, the first of which is number `start`."""
     slab, size = _C.BoundedSlab(maps, x.numel()), _C.BOUNDED_BLOCK_VALUES
     looked = _to_host(_C.gpu_bounded_look(slab, x, load_kernels))
 
@@ -43,25 +42,23 @@ def _encode_slab(x: torch.Tensor, maps: Any, arena: Any) -> list[tuple[int, int]
     each(slab.blocks, planner)
     parts = _to_host(_C.gpu_bounded_encode(slab, x, slab.lay_out(), load_kernels))
 
-    def finisher() -> Callable[[int], tuple[int, int]]:
+    def finisher() -> Callable[[int], None]:
         encoder, entropy = _C.BoundedEncoder(maps), coder()
 
-        def finish(block: int) -> tuple[int, int]:
+        def finish(block: int) -> None:
             values = None
-            content = slab.adopt(encoder, block, parts.data_ptr())
-            if content is None:  # more outliers than the plan allowed for
-                values = x[block * size : (block + 1) * size].cpu()
-                content = encoder.encode(values.data_ptr(), values.numel())
-            frame = entropy.compress(content, encoder.entropy, encoder.packed)
-            if values is None and encoder.is_raw(len(frame)):
+            if not slab.adopt(encoder, block, parts.data_ptr()):  # too many outliers
                 values = x[block * size : (block + 1) * size].cpu()
                 encoder.encode(values.data_ptr(), values.numel())
-            found: tuple[int, int] = encoder.finish(frame, arena)
-            return found
+            frame = entropy.compress(memoryview(encoder), encoder.entropy, encoder.packed)
+            if values is None and encoder.is_raw(len(frame)):  # which finish() copies
+                values = x[block * size : (block + 1) * size].cpu()
+                encoder.encode(values.data_ptr(), values.numel())
+            encoder.finish(frame, arena, start + block)
 
         return finish
 
-    return each(slab.blocks, finisher)
+    each(slab.blocks, finisher)
 
 
 def decode_into(opened: Payload, first: int, last: int, y: torch.Tensor) -> None:

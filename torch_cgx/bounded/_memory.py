@@ -9,7 +9,7 @@ import torch
 from torch_cgx import _C
 
 # Bytes from which large pages are worth asking for.
-_LARGE = 1 << 22
+LARGE = 1 << 22
 
 
 def new_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -17,6 +17,6 @@ def new_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     longer than decoding.
     """
     fresh = torch.empty(tuple(shape), dtype=dtype)
-    if fresh.nbytes >= _LARGE:
+    if fresh.nbytes >= LARGE:
         _C.prefer_large_pages(fresh.data_ptr(), fresh.nbytes)
     return fresh

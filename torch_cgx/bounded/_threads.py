@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
-# Starting threads costs more than this number of blocks.
+# Waking threads costs more than this number of blocks.
 _LEAST_BLOCKS = 4
+
+
+class _Pool:
+    """Threads that stay: one takes as long to start, with its entropy coder, as some blocks do."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._executor: ThreadPoolExecutor | None = None
+
+    def submit(self, run: Callable[[], None], times: int) -> list[Future[None]]:
+        """Calls it on so many threads."""
+        with self._lock:
+            if self._executor is None or self._threads < times:
+                if self._executor is not None:
+                    self._executor.shutdown(wait=False)  # what it was given is done all the same
+                self._executor = ThreadPoolExecutor(times, thread_name_prefix="cgx-bounded")
+                self._threads = times
+            return [self._executor.submit(run) for _ in range(times)]
+
+
+_pool = _Pool()
+
+
+def _forget() -> None:
+    """A forked process has none of the threads."""
+    global _pool
+    _pool = _Pool()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def each(blocks: int, make_worker: Callable[[], Callable[[int], Any]]) -> list[Any]:
@@ -37,10 +69,11 @@ def each(blocks: int, make_worker: Callable[[], Callable[[int], Any]]) -> list[A
                     failed[block] = error
                 return
 
-    with ThreadPoolExecutor(threads - 1, thread_name_prefix="cgx-bounded") as pool:
-        others = [pool.submit(run) for _ in range(threads - 1)]
-        run()
-        for other in others:
+    others = _pool.submit(run, threads - 1)
+    run()
+    for other in others:
+        # Not begun: all threads of the pool work for others, and nothing is left to do.
+        if not other.cancel():
             other.result()
     if failed:
         raise failed[min(failed)]

@@ -41,6 +41,10 @@ struct Container {
   /// Values of block k; all but the last have kBlockValues.
   size_t values_of(uint64_t block) const;
 
+  /// Bytes of header and table.
+  static size_t head_bytes(size_t dims, size_t blocks) {
+    return kFixedBytes + 8 * dims + 4 * blocks;
+  }
   /// Header and table of these blocks.
   std::vector<std::byte> write(std::span<const std::span<const std::byte>> blocks) const;
 };

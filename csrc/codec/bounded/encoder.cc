@@ -34,6 +34,7 @@ void Encoder::write_words() {
   header_.center = 0;
   header_.listed = 0;
   const BlockSizes sizes(header_, element, n_);
+  // What the block before has left is overwritten: to clear it first would zero all bytes.
   content_.resize(sizes.symbols + sizes.coded_low);
   low_.resize(sizes.low);
   auto* symbols = reinterpret_cast<uint8_t*>(content_.data());
@@ -90,7 +91,7 @@ void Encoder::use_quads() {
 template <typename Word>
 void Encoder::encode_words() {
   choose_words<Word>();
-  if (header_.map == Map::kConstant) return;
+  if (header_.map == Map::kConstant) return set_constant();
   if (choice_.predictor == Predictor::kCurve) fit_curves<Word>();
   write_words<Word>();
   if (misled(header_, n_)) {
@@ -123,8 +124,6 @@ void Encoder::begin(const Looked& looked, size_t n) {
   n_ = n;
   header_ = BlockHeader{};
   choice_ = Choice{};
-  content_.clear();
-  low_.clear();
 }
 
 void Encoder::encode(const std::byte* x, size_t n) {
@@ -149,17 +148,14 @@ void Encoder::adopt(const Plan& plan, const Made& made, size_t n) {
   choice_ = plan.choice;
   const Element element = maps_->element();
   const BlockSizes sizes(header_, element, n);
-  const auto take = [](std::vector<std::byte>& to, const std::byte* from, size_t bytes) {
-    to.insert(to.end(), from, from + bytes);
-  };
-  take(content_, made.symbols, n);
-  for (size_t at = 0; at < sizes.coded_low; at += n) {
-    take(content_, made.low_bytes + at / n * made.stride, n);
+  content_.resize(n + sizes.coded_low);
+  low_.resize(sizes.low);
+  std::byte* at = std::copy_n(made.symbols, n, content_.data());
+  if (header_.low == LowBits::kPlanes) at = low_.data();
+  for (size_t plane = 0; plane < static_cast<size_t>(header_.width) / 8; ++plane) {
+    at = std::copy_n(made.low_bytes + plane * made.stride, n, at);
   }
-  for (size_t plane = 0; plane < sizes.low_bytes; ++plane) {
-    take(low_, made.low_bytes + plane * made.stride, n);
-  }
-  take(low_, made.low_bits, sizes.low_bits * sizes.bit_stride);
+  std::copy_n(made.low_bits, sizes.low_bits * sizes.bit_stride, at);
   outliers_.assign(made.outliers, made.outliers + sizes.outliers);
   places_.assign(made.places, made.places + header_.specials * size_t{2});
   specials_.assign(made.specials, made.specials + header_.specials * bytes_of(element));
@@ -170,8 +166,14 @@ void Encoder::adopt(const Plan& plan, const Made& made, size_t n) {
 
 void Encoder::adopt_constant(const std::byte* value, size_t n) {
   begin({}, n);
-  header_.map = Map::kConstant;
+  set_constant();
   x_ = value;
+}
+
+void Encoder::set_constant() {
+  header_.map = Map::kConstant;
+  content_.clear();
+  low_.clear();
 }
 
 std::span<const std::byte> Encoder::coded_of(std::span<const std::byte> frame) const {
@@ -184,7 +186,7 @@ bool Encoder::is_raw(size_t frame_bytes) const {
          BlockHeader::kBytes + coded + low_.size() > n_ * bytes_of(maps_->element());
 }
 
-std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame, Arena& arena) {
+std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame) {
   const size_t value = bytes_of(maps_->element());
   const std::span<const std::byte> coded = coded_of(frame);
   header_.compressed = coded.data() == frame.data() && !frame.empty();
@@ -204,12 +206,12 @@ std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame, Are
   }
   header_.write(header);
   const size_t bytes = head.size() + body.size() + low.size() + kCrcBytes;
-  std::byte* const block = arena.take(bytes);
-  std::byte* at = block;
+  if (block_.size() < bytes) block_.resize(bytes);
+  std::byte* at = block_.data();
   for (const auto& part : {head, body, low}) at = std::copy(part.begin(), part.end(), at);
-  const uint32_t crc = crc32c(block, bytes - kCrcBytes);
+  const uint32_t crc = crc32c(block_.data(), bytes - kCrcBytes);
   std::memcpy(at, &crc, kCrcBytes);
-  return {block, bytes};
+  return {block_.data(), bytes};
 }
 
 }  // namespace cgx::bounded

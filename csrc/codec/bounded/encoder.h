@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "codec/bounded/arena.h"
 #include "codec/bounded/block.h"
 #include "codec/bounded/loops/loops.h"
 #include "codec/bounded/maps/grid.h"
@@ -72,8 +71,9 @@ class Encoder {
   /// Symbols are packed, four to a byte.
   bool packed() const { return header_.quads; }
 
-  /// The block, at most most_bytes(). An empty frame: content() could not be made shorter.
-  std::span<const std::byte> finish(std::span<const std::byte> frame, Arena& arena);
+  /// The block, at most most_bytes(), until the next call. An empty frame: content() could not be
+  /// made shorter.
+  std::span<const std::byte> finish(std::span<const std::byte> frame);
   static size_t most_bytes(Element element, size_t n) {
     return 1 + n * bytes_of(element) + kCrcBytes;
   }
@@ -85,6 +85,7 @@ class Encoder {
   template <typename Word>
   void encode_words();
   void complete();
+  void set_constant();
   std::span<const std::byte> coded_of(std::span<const std::byte> frame) const;
   /// Values [first, first + n) of the block, n <= kChunk; x: the first of them.
   struct Chunk {
@@ -136,7 +137,7 @@ class Encoder {
   std::vector<int32_t> nodes_;
   std::vector<uint8_t> listed_;
   std::vector<std::byte> outliers_, places_, specials_;
-  std::vector<std::byte> content_, low_;
+  std::vector<std::byte> content_, low_, block_;
 };
 
 }  // namespace cgx::bounded

@@ -46,7 +46,7 @@ bool Encoder::many_signed_zeros() const {
   const uint64_t minus_zero = uint64_t{1} << (8 * bytes_of(element) - 1);
   size_t found = 0, looked = 0;
   look_at_sample([&](const std::byte* x, size_t n) {
-    for (size_t i = 0; i < n; ++i) found += bits_at(element, x, i) == minus_zero;
+    found += count_bits(element, x, n, minus_zero);
     looked += n;
   });
   return found * kManyZeros > looked;

@@ -4,7 +4,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
+#include <limits>
+#include <type_traits>
 
 namespace cgx::bounded {
 namespace {
@@ -19,10 +20,6 @@ constexpr double kMostOutliers = 0.06;
 // Symbols with more bits of entropy than this may be too fine.
 constexpr double kFineSymbols = 5.5;
 
-uint64_t magnitude(int64_t x) {
-  return x < 0 ? ~static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
-}
-
 // By operations that IEEE defines to the last bit: libraries' logarithms differ, and so would payloads.
 double log2_of(double x) {
   int exponent;
@@ -34,42 +31,47 @@ double log2_of(double x) {
   return exponent + 2 * sum / kLog2;
 }
 
+constexpr size_t kTabled = kSampled + 1;
+
+double weight_by_logarithm(size_t count) {
+  return count == 0 ? 0 : static_cast<double>(count) * log2_of(static_cast<double>(count));
+}
+
 // c log2 c: entropies of samples are sums of these.
-double weight_of(size_t count) {
-  constexpr size_t kTabled = kSampled + 1;
+const std::array<double, kTabled>& weights() {
   static const auto table = [] {
     std::array<double, kTabled> made{};
-    for (size_t c = 1; c < kTabled; ++c) {
-      made[c] = static_cast<double>(c) * log2_of(static_cast<double>(c));
-    }
+    for (size_t c = 0; c < kTabled; ++c) made[c] = weight_by_logarithm(c);
     return made;
   }();
-  if (count < kTabled) return table[count];
-  return static_cast<double>(count) * log2_of(static_cast<double>(count));
+  return table;
 }
+
+using Counts = std::array<uint32_t, kSymbols>;
 
 // -sum p log2 p of counts, with the bias of few samples mended (Miller, 1955).
-double entropy_of(const uint32_t* counts, size_t classes, size_t total) {
+double entropy_of(const Counts& counts, size_t total) {
   if (total == 0) return 0;
+  const auto& table = weights();
+  const bool tabled = total < kTabled;  // and so are all counts
   double sum = 0;
   size_t seen = 0;
-  for (size_t i = 0; i < classes; ++i) {
-    if (counts[i] == 0) continue;
-    sum += weight_of(counts[i]);
-    ++seen;
+  // Most symbols of a sample lie together: what is skipped here would add 0.
+  constexpr size_t kGroup = 4;
+  for (size_t i = 0; i < counts.size(); i += kGroup) {
+    uint32_t any = 0;
+    for (size_t k = 0; k < kGroup; ++k) any |= counts[i + k];
+    if (any == 0) continue;
+    for (size_t k = 0; k < kGroup; ++k) {
+      const uint32_t count = counts[i + k];
+      sum += tabled ? table[count] : weight_by_logarithm(count);
+      seen += count != 0 ? 1 : 0;
+    }
   }
   const double n = static_cast<double>(total);
+  const double all = tabled ? table[total] : weight_by_logarithm(total);
   constexpr double kLog2 = 0.6931471805599453;
-  return (weight_of(total) - sum) / n + (static_cast<double>(seen) - 1) / (2 * n * kLog2);
-}
-
-int64_t median_of(const std::vector<int64_t>& values) {
-  std::vector<int64_t> some;
-  const size_t step = std::max<size_t>(1, values.size() / 127);
-  for (size_t i = 0; i < values.size(); i += step) some.push_back(values[i]);
-  const auto middle = some.begin() + static_cast<std::ptrdiff_t>(some.size() / 2);
-  std::nth_element(some.begin(), middle, some.end());
-  return *middle;
+  return (all - sum) / n + (static_cast<double>(seen) - 1) / (2 * n * kLog2);
 }
 
 struct Split {
@@ -81,75 +83,132 @@ struct Split {
 // In words of kBits bits, in which differences wrap.
 template <int kBits>
 struct Estimator {
-  // Differences in arithmetic that wraps at 32 or 64 bits.
-  static int64_t wrapped(uint64_t x) {
-    return kBits == 32 ? static_cast<int64_t>(static_cast<int32_t>(static_cast<uint32_t>(x)))
-                       : static_cast<int64_t>(x);
-  }
+  using Word = std::conditional_t<kBits == 32, int32_t, int64_t>;
+  using U = std::make_unsigned_t<Word>;
+  using Words = std::vector<Word>;
+
+  static int64_t wrapped(uint64_t x) { return static_cast<Word>(static_cast<U>(x)); }
 
   // Residuals of the sample, all predictors of the same places: runs without their first two values.
-  static std::vector<int64_t> residuals_of(const Sample& sample, Predictor predictor) {
+  static Words residuals_of(const Sample& sample, Predictor predictor) {
     const std::vector<int64_t>& words = sample.words;
-    std::vector<int64_t> out(words.size());
-    size_t n = 0;
-    for (size_t run = 0; run < words.size(); run += kRun) {
-      const int64_t* w = words.data() + run;
-      const size_t length = std::min<size_t>(kRun, words.size() - run);
-      for (size_t i = 2; i < length; ++i) {
-        const auto a = static_cast<uint64_t>(w[i]), b = static_cast<uint64_t>(w[i - 1]),
-                   c = static_cast<uint64_t>(w[i - 2]);
-        out[n++] = predictor == Predictor::kPrevious ? wrapped(a - b)
-                   : predictor == Predictor::kLine   ? wrapped(a - 2 * b + c)
-                                                     : w[i];
+    Words out(words.size());
+    Word* at = out.data();
+    const auto each = [&](const auto& residual) {
+      for (size_t run = 0; run < words.size(); run += kRun) {
+        const int64_t* w = words.data() + run;
+        const size_t length = std::min<size_t>(kRun, words.size() - run);
+        if (length <= 2) break;
+        for (size_t i = 2; i < length; ++i) {
+          at[i - 2] = static_cast<Word>(
+              residual(static_cast<U>(w[i]), static_cast<U>(w[i - 1]), static_cast<U>(w[i - 2])));
+        }
+        at += length - 2;
+      }
+    };
+    if (predictor == Predictor::kPrevious) {
+      each([](U a, U b, U) { return static_cast<U>(a - b); });
+    } else if (predictor == Predictor::kLine) {
+      each([](U a, U b, U c) { return static_cast<U>(a - 2 * b + c); });
+    } else {
+      each([](U a, U, U) { return a; });
+    }
+    if (at == out.data()) {
+      for (const int64_t word : words) *at++ = static_cast<Word>(word);
+    }
+    out.resize(static_cast<size_t>(at - out.data()));
+    return out;
+  }
+
+  // Of a few residuals.
+  static int64_t median_of(const Words& values) {
+    Words some;
+    const size_t step = std::max<size_t>(1, values.size() / 127);
+    for (size_t i = 0; i < values.size(); i += step) some.push_back(values[i]);
+    // By bisection: sorting is a row of branches that nobody can predict.
+    const auto up_to = [&](Word limit) {
+      U count = 0;
+      for (const Word value : some) count += value <= limit ? 1 : 0;
+      return static_cast<size_t>(count);
+    };
+    const auto [least, greatest] = std::minmax_element(some.begin(), some.end());
+    Word lo = *least, hi = *greatest;
+    while (lo < hi) {
+      const U half = (static_cast<U>(hi) - static_cast<U>(lo)) / 2;
+      const Word middle = static_cast<Word>(static_cast<U>(lo) + half);
+      if (up_to(middle) > some.size() / 2) {
+        hi = middle;
+      } else {
+        lo = static_cast<Word>(middle + 1);
       }
     }
-    out.resize(n);
-    return n > 0 ? out : words;
+    return lo;
+  }
+
+  // Bits of each residual's distance from the center, without the sign.
+  static Words lengths_of(const Words& residuals, int64_t center) {
+    Words lengths(residuals.size());
+    for (size_t i = 0; i < residuals.size(); ++i) {
+      const auto x = static_cast<Word>(static_cast<U>(residuals[i]) - static_cast<U>(center));
+      const auto magnitude = static_cast<Word>(x ^ (x >> (kBits - 1)));
+      if constexpr (kBits == 32) {
+        // By the exponent of a float32, which compilers make vectors of. The bit below the highest
+        // is cleared, so that no rounding reaches the next power of 2.
+        const auto number = static_cast<float>(magnitude & ~(magnitude >> 1));
+        const int32_t exponent = __builtin_bit_cast(int32_t, number) >> 23;
+        lengths[i] = exponent > 126 ? exponent - 126 : 0;
+      } else {
+        lengths[i] = std::bit_width(static_cast<U>(magnitude));
+      }
+    }
+    return lengths;
   }
 
   // Mean length in bits: enough to see which predictors are worth a closer look.
-  static double mean_length(const std::vector<int64_t>& residuals, int64_t center) {
-    int64_t sum = 0;
-    for (const int64_t r : residuals) {
-      const int64_t x = wrapped(static_cast<uint64_t>(r) - static_cast<uint64_t>(center));
-      sum += std::bit_width(magnitude(x));
-    }
-    return static_cast<double>(sum) / static_cast<double>(residuals.size());
+  static double mean_of(const Words& lengths) {
+    Word sum = 0;  // a block has 2^16 of them
+    for (const Word length : lengths) sum += length;
+    return static_cast<double>(sum) / static_cast<double>(lengths.size());
   }
 
   // How often each symbol occurs. Two tables, since neighbours are often alike, and a count that was
   // just written is slow to read.
-  struct Histogram {
-    std::array<uint32_t, kSymbols> counts{};
-
-    Histogram(const std::vector<int64_t>& residuals, int64_t base, int width) {
-      std::array<uint32_t, kSymbols> others{};
-      const uint64_t mask = kBits == 32 ? 0xffffffff : ~uint64_t{0};
-      const auto symbol = [&](int64_t r) {
-        const uint64_t u = (static_cast<uint64_t>(r) - static_cast<uint64_t>(base)) & mask;
-        return std::min<uint64_t>(u >> width, kOutlierSymbol);
-      };
-      size_t i = 0;
-      for (; i + 2 <= residuals.size(); i += 2) {
-        ++counts[symbol(residuals[i])];
-        ++others[symbol(residuals[i + 1])];
-      }
-      if (i < residuals.size()) ++counts[symbol(residuals[i])];
-      for (size_t s = 0; s < kSymbols; ++s) counts[s] += others[s];
+  static Counts histogram_of(const Words& residuals, int64_t base, int width) {
+    Counts counts{}, others{};
+    const auto symbol = [&](Word r) {
+      const U u = static_cast<U>(r) - static_cast<U>(base);
+      return std::min<U>(u >> width, kOutlierSymbol);
+    };
+    size_t i = 0;
+    for (; i + 2 <= residuals.size(); i += 2) {
+      ++counts[symbol(residuals[i])];
+      ++others[symbol(residuals[i + 1])];
     }
-  };
+    if (i < residuals.size()) ++counts[symbol(residuals[i])];
+    for (size_t s = 0; s < kSymbols; ++s) counts[s] += others[s];
+    return counts;
+  }
+
+  // Of symbols that are twice as wide, and begin 127 of these symbols lower.
+  static Counts merged(const Counts& counts) {
+    Counts out{};
+    out[63] = counts[0];
+    for (size_t k = 0; k < 127; ++k) out[64 + k] = counts[2 * k + 1] + counts[2 * k + 2];
+    out[kOutlierSymbol] = counts[kOutlierSymbol];
+    return out;
+  }
 
   // What residuals cost with symbols of that width, the lowest at `base`.
-  static Split cost_of(const Histogram& histogram, size_t n, int64_t base, int width) {
-    Split split{width, base, 0, entropy_of(histogram.counts.data(), kSymbols, n)};
-    const double outliers = histogram.counts[kOutlierSymbol];
+  static Split cost_of(const Counts& counts, size_t n, int64_t base, int width) {
+    Split split{width, base, 0, entropy_of(counts, n)};
+    const double outliers = counts[kOutlierSymbol];
     split.bits = width + split.entropy + outliers / static_cast<double>(n) * kBits;
     return split;
   }
 
   // The narrowest symbols whose range covers [lo, hi] of the sample, and as much outside of it as a
   // whole block may show.
-  static Split fitted(const std::vector<int64_t>& residuals, int64_t lo, int64_t hi) {
+  static Split fitted(const Words& residuals, int64_t lo, int64_t hi) {
     const uint64_t span = static_cast<uint64_t>(hi) - static_cast<uint64_t>(lo);
     const uint64_t room = span + span / 4 + 2;
     int width = 0;
@@ -157,44 +216,40 @@ struct Estimator {
     const uint64_t covered = uint64_t{255} << width;
     const uint64_t margin = covered > span ? (covered - span) / 2 : 0;
     const int64_t base = wrapped(static_cast<uint64_t>(lo) - margin);
-    const Histogram histogram(residuals, base, width);
-    Split best = cost_of(histogram, residuals.size(), base, width);
+    Counts counts = histogram_of(residuals, base, width);
+    Split best = cost_of(counts, residuals.size(), base, width);
     // Coarser symbols are decoded faster: taken where they cost next to nothing. They begin 127 symbols
     // lower, so that two of the finer ones become one.
-    Histogram coarser = histogram;
     while (best.entropy > kFineSymbols && best.width < kBits - 8) {
-      Histogram merged = coarser;
-      merged.counts.fill(0);
-      for (size_t s = 0; s < kOutlierSymbol; ++s) merged.counts[(s + 127) / 2] += coarser.counts[s];
-      merged.counts[kOutlierSymbol] = coarser.counts[kOutlierSymbol];
+      counts = merged(counts);
       const int64_t lower =
           wrapped(static_cast<uint64_t>(best.base) - (uint64_t{127} << best.width));
-      const Split split = cost_of(merged, residuals.size(), lower, best.width + 1);
+      const Split split = cost_of(counts, residuals.size(), lower, best.width + 1);
       if (split.bits > best.bits + 0.02) break;
       best = split;
-      coarser = merged;
     }
     return best;
   }
 
-  static Split best_split(const std::vector<int64_t>& residuals, int64_t center) {
-    const auto length_of = [&](int64_t r) {
-      const int64_t x = wrapped(static_cast<uint64_t>(r) - static_cast<uint64_t>(center));
-      return static_cast<size_t>(std::bit_width(magnitude(x)));
-    };
+  // lengths: of the residuals, from a center.
+  static Split best_split(const Words& residuals, const Words& lengths) {
     std::array<uint32_t, 65> counts{};
-    for (const int64_t r : residuals) ++counts[length_of(r)];
+    for (const Word length : lengths) ++counts[static_cast<size_t>(length)];
     // The greatest lengths may be left to outliers.
     Split best;
     size_t outside = 0;
     const double most = kMostOutliers * static_cast<double>(residuals.size());
     for (size_t length = counts.size(); length-- > 0;) {
       if (counts[length] == 0) continue;
-      int64_t lo = INT64_MAX, hi = INT64_MIN;
-      for (const int64_t r : residuals) {
-        const bool inside = length_of(r) <= length;
-        lo = inside && r < lo ? r : lo;
-        hi = inside && r > hi ? r : hi;
+      constexpr Word kLeast = std::numeric_limits<Word>::min();
+      Word lo = ~kLeast, hi = kLeast;
+      for (size_t i = 0; i < residuals.size(); ++i) {
+        // By masks: compilers make branches of a choice here, which nobody can predict.
+        const Word beyond = lengths[i] > static_cast<Word>(length) ? -1 : 0;
+        const Word low = (residuals[i] & ~beyond) | (~kLeast & beyond);
+        const Word high = (residuals[i] & ~beyond) | (kLeast & beyond);
+        lo = low < lo ? low : lo;
+        hi = high > hi ? high : hi;
       }
       const Split split = fitted(residuals, lo, hi);
       if (split.bits < best.bits - 0.01) best = split;
@@ -205,47 +260,48 @@ struct Estimator {
   }
 
   // Whole bytes to the entropy coder: pays where low bits are no noise.
-  static Split coded_split(const std::vector<int64_t>& residuals, const Split& planes) {
+  static Split coded_split(const Words& residuals, const Split& planes) {
     const int width = std::min((planes.width + 7) / 8 * 8, kBits - 8);
     const int64_t base = planes.base & ~((int64_t{1} << width) - 1);
-    const Histogram symbols(residuals, base, width);
-    Split split = cost_of(symbols, residuals.size(), base, width);
+    Split split = cost_of(histogram_of(residuals, base, width), residuals.size(), base, width);
     double bits = split.bits - width;
     for (int at = 0; at < width; at += 8) {
-      std::array<uint32_t, kSymbols> counts{};
-      for (const int64_t r : residuals) {
-        ++counts[((static_cast<uint64_t>(r) - static_cast<uint64_t>(base)) >> at) & 255];
+      Counts counts{};
+      for (const Word r : residuals) {
+        ++counts[((static_cast<U>(r) - static_cast<U>(base)) >> at) & 255];
       }
-      bits += std::min(8.0, entropy_of(counts.data(), kSymbols, residuals.size()));
+      bits += std::min(8.0, entropy_of(counts, residuals.size()));
     }
     split.bits = bits;
     return split;
   }
 
   // The same, if a part of the sample says that it may pay.
-  static Split coded_if_promising(const std::vector<int64_t>& residuals, const Split& planes) {
-    std::vector<int64_t> some;
+  static Split coded_if_promising(const Words& residuals, const Split& planes) {
+    Words some;
+    some.reserve(residuals.size() / 4 + 1);
     for (size_t i = 0; i < residuals.size(); i += 4) some.push_back(residuals[i]);
     const Split quick = coded_split(some, planes);
     return quick.bits < planes.bits ? coded_split(residuals, planes) : quick;
   }
 
   static Choice choose(const Sample& sample) {
-    const std::vector<int64_t> plain = residuals_of(sample, Predictor::kNone);
-    const int64_t center = median_of(plain);
-    double length = mean_length(plain, center);
+    const Words plain = residuals_of(sample, Predictor::kNone);
+    const Words lengths = lengths_of(plain, median_of(plain));
+    double length = mean_of(lengths);
     Choice choice;
-    if (length < mean_length(plain, 0) - kClearlyBetter) {
+    if (length < mean_of(lengths_of(plain, 0)) - kClearlyBetter) {
       choice.predictor = Predictor::kMean;
     }
-    Split split = best_split(plain, center);
-    std::vector<int64_t> residuals;  // of another predictor
+    Split split = best_split(plain, lengths);
+    Words residuals;  // of another predictor
     for (const Predictor predictor : {Predictor::kPrevious, Predictor::kLine}) {
-      std::vector<int64_t> found = residuals_of(sample, predictor);
-      const double found_length = mean_length(found, 0);
+      Words found = residuals_of(sample, predictor);
+      const Words found_lengths = lengths_of(found, 0);
+      const double found_length = mean_of(found_lengths);
       if (found_length >= length - kClearlyBetter) continue;
       // Lengths say too little of words in several heaps: symbols have the last word.
-      const Split other = best_split(found, 0);
+      const Split other = best_split(found, found_lengths);
       if (other.bits >= split.bits - kClearlyBetter) continue;
       length = found_length;
       split = other;

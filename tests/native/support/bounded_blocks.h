@@ -87,8 +87,7 @@ inline EncodedBlock encode_block(const std::shared_ptr<const bounded::Maps>& map
   bounded::Encoder encoder(maps);
   const auto finish = [&](std::span<const std::byte> frame) {
     encoder.encode(x.data(), n);
-    bounded::Arena arena(bounded::Encoder::most_bytes(maps->element(), n));
-    const auto block = encoder.finish(frame, arena);
+    const auto block = encoder.finish(frame);
     return Block(block.begin(), block.end());
   };
   EncodedBlock made;

@@ -89,9 +89,8 @@ bool place(const ValueOf<Word>* x, size_t n, Grid grid, const double* fit, Word*
 template <typename Word>
 bool to_grid(const ValueOf<Word>* x, size_t n, const Grid& grid, const double* fit, Word* words) {
   if (fit != nullptr) return place<Word, true>(x, n, grid, fit, words);
-  if constexpr (kQuickPlace && sizeof(Word) == 4) {
-    const bool quick =
-        grid.bound >= kQuickLeast && grid.bound <= kQuickMost && n % 16 == 0 && n > 0;
+  if constexpr (kQuick && sizeof(Word) == 4) {
+    const bool quick = grid.bound >= kQuickLeast && grid.bound <= kQuickMost && n % 32 == 0;
     if (quick && !quick_place(x, n, grid, words)) return false;
   }
   return place<Word, false>(x, n, grid, fit, words);
@@ -131,6 +130,9 @@ Word sum(Word* words, size_t n, Word before) {
 template <typename Word>
 bool split(const Word* residuals, size_t n, Word base, const Low<uint8_t>& low,
            uint8_t* __restrict symbols) {
+  if constexpr (kQuick && sizeof(Word) == 4) {
+    if (n % 64 == 0) return quick_split(residuals, n, base, low, symbols);
+  }
   using U = typename Of<Word>::Unsigned;
   const int width = low.width;
   const U offset = static_cast<U>(base);

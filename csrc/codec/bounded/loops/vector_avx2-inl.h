@@ -40,43 +40,120 @@ inline void planes_to_bits(const uint8_t* planes, size_t stride, size_t n, int b
   }
 }
 
-// A faster place() of n float32 values without a curve, n a multiple of 16. False: all is well, and the
-// words are those of place(). True: place() decides.
-//
-// The error is compared in float32, which is exact for values near each other, with a bound that is
-// smaller by more than any rounding; values of which the place might not fit an int32 are left to
-// place().
-constexpr bool kQuickPlace = true;
-inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* words) {
+// place() of 8 values, with a quicker check of the bound. The result is all ones where it has found
+// the value to be right. The error is compared in float32, which is exact for values near each
+// other, with a bound that is smaller by more than any rounding; values of which the place might
+// not fit an int32 are left to place().
+inline __m256i place_by_doubles(__m256 values, const Grid& grid, int32_t* words) {
   const __m256d step = _mm256_set1_pd(grid.step), inverse = _mm256_set1_pd(grid.inverse);
   const __m256d rounder = _mm256_set1_pd(kRounder);
   const __m256 bound = _mm256_set1_ps(static_cast<float>(grid.bound * kQuickBound));
   const __m256 reach = _mm256_set1_ps(static_cast<float>(grid.step * kQuickReach));
   const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-  const __m256i least_normal = _mm256_set1_epi32(0x00800000);
   // The low halves of four sums, from two registers of two lanes.
   const __m256i lower = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
-  __m256 good = _mm256_castsi256_ps(_mm256_set1_epi32(-1));
-  __m256i special = _mm256_setzero_si256();
-  for (size_t i = 0; i < n; i += 8) {
-    const __m256 values = _mm256_loadu_ps(x + i);
-    const __m256d sum0 = _mm256_add_pd(
-        _mm256_mul_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(values)), inverse), rounder);
-    const __m256d sum1 = _mm256_add_pd(
-        _mm256_mul_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(values, 1)), inverse), rounder);
-    const __m128 back0 = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(sum0, rounder), step));
-    const __m128 back1 = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(sum1, rounder), step));
-    const __m256 back = _mm256_set_m128(back1, back0);
-    const __m256 error = _mm256_and_ps(magnitude, _mm256_sub_ps(values, back));
-    const __m256 size = _mm256_and_ps(magnitude, values);
-    good = _mm256_and_ps(good, _mm256_and_ps(_mm256_cmp_ps(error, bound, _CMP_LE_OQ),
-                                             _mm256_cmp_ps(size, reach, _CMP_LE_OQ)));
-    const __m256i low0 = _mm256_permutevar8x32_epi32(_mm256_castpd_si256(sum0), lower);
-    const __m256i low1 = _mm256_permutevar8x32_epi32(_mm256_castpd_si256(sum1), lower);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + i),
-                        _mm256_blend_epi32(low0, low1, 0xf0));
-    const __m256i tiny = _mm256_cmpgt_epi32(least_normal, _mm256_castps_si256(size));
-    special = _mm256_or_si256(special, _mm256_and_si256(tiny, _mm256_castps_si256(values)));
+  const __m256d sum0 = _mm256_add_pd(
+      _mm256_mul_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(values)), inverse), rounder);
+  const __m256d sum1 = _mm256_add_pd(
+      _mm256_mul_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(values, 1)), inverse), rounder);
+  const __m128 back0 = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(sum0, rounder), step));
+  const __m128 back1 = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(sum1, rounder), step));
+  const __m256 error =
+      _mm256_and_ps(magnitude, _mm256_sub_ps(values, _mm256_set_m128(back1, back0)));
+  const __m256i low0 = _mm256_permutevar8x32_epi32(_mm256_castpd_si256(sum0), lower);
+  const __m256i low1 = _mm256_permutevar8x32_epi32(_mm256_castpd_si256(sum1), lower);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), _mm256_blend_epi32(low0, low1, 0xf0));
+  return _mm256_castps_si256(
+      _mm256_and_ps(_mm256_cmp_ps(error, bound, _CMP_LE_OQ),
+                    _mm256_cmp_ps(_mm256_and_ps(magnitude, values), reach, _CMP_LE_OQ)));
+}
+
+constexpr bool kQuick = true;
+
+// A faster place() of n float32 values without a curve, n a multiple of 32. False: all is well, and
+// the words are those of place(). True: place() decides. Most places are sure by float32 alone
+// (grid.h).
+inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* words) {
+  const SureGrid sure = sure_grid(grid);
+  const __m256 inverse = _mm256_set1_ps(sure.inverse), rest = _mm256_set1_ps(sure.rest);
+  const __m256 slack = _mm256_set1_ps(kSureSlack);
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  const __m256i half = _mm256_set1_epi32(__builtin_bit_cast(int32_t, kSureHalf));
+  const __m256i least_normal = _mm256_set1_epi32(0x00800000);
+  __m256i good = _mm256_set1_epi32(-1), special = _mm256_setzero_si256();
+  for (size_t i = 0; i < n; i += 32) {
+    __m256i farthest = _mm256_setzero_si256();
+    for (size_t j = i; j < i + 32; j += 8) {
+      if (j % 16 == 0) prefetch(x + j);
+      const __m256 values = _mm256_loadu_ps(x + j);
+      const __m256i word = _mm256_cvtps_epi32(_mm256_mul_ps(values, inverse));
+      const __m256 place = _mm256_cvtepi32_ps(word);
+      const __m256 off = _mm256_fmadd_ps(values, rest, _mm256_fmsub_ps(values, inverse, place));
+      const __m256 far =
+          _mm256_fmadd_ps(_mm256_and_ps(magnitude, place), slack, _mm256_and_ps(magnitude, off));
+      // As bits, so that NaN is far, too.
+      farthest = _mm256_max_epu32(farthest, _mm256_castps_si256(far));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + j), word);
+      const __m256i bits = _mm256_castps_si256(values);
+      const __m256i size = _mm256_and_si256(_mm256_castps_si256(magnitude), bits);
+      const __m256i tiny = _mm256_cmpgt_epi32(least_normal, size);
+      special = _mm256_or_si256(special, _mm256_and_si256(tiny, bits));
+    }
+    const __m256i sure_all = _mm256_cmpeq_epi32(_mm256_min_epu32(farthest, half), farthest);
+    if (_mm256_movemask_epi8(sure_all) == -1) continue;
+    for (size_t j = i; j < i + 32; j += 8) {
+      good = _mm256_and_si256(good, place_by_doubles(_mm256_loadu_ps(x + j), grid, words + j));
+    }
   }
-  return _mm256_movemask_ps(good) != 255 || _mm256_testz_si256(special, special) == 0;
+  return _mm256_movemask_epi8(good) != -1 || _mm256_testz_si256(special, special) == 0;
+}
+
+// The low bytes of 32 words below 256, in their order.
+inline __m256i low_bytes(const __m256i* words) {
+  const __m256i first = _mm256_packus_epi32(words[0], words[1]);
+  const __m256i second = _mm256_packus_epi32(words[2], words[3]);
+  // Packing works within lanes of 16 bytes: four bytes of each half of a register lie together.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order);
+}
+
+// split() of n words, a multiple of 64, in one pass.
+inline bool quick_split(const int32_t* residuals, size_t n, int32_t base, const Low<uint8_t>& low,
+                        uint8_t* symbols) {
+  const __m256i offset = _mm256_set1_epi32(base), byte = _mm256_set1_epi32(255);
+  const __m128i width = _mm_cvtsi32_si128(low.width);
+  const int whole = low.width / 8, bits = low.width % 8;
+  // The sign bit of a byte is what is gathered: bit 7 first.
+  const __m128i below = _mm_cvtsi32_si128(8 * whole), up = _mm_cvtsi32_si128(8 - bits);
+  __m256i greatest = _mm256_setzero_si256();
+  for (size_t i = 0; i < n; i += 32) {
+    __m256i above[4], some[4];
+    for (size_t k = 0; k < 4; ++k) {
+      const auto* word = reinterpret_cast<const __m256i*>(residuals + i + 8 * k);
+      above[k] = _mm256_sub_epi32(_mm256_loadu_si256(word), offset);
+      some[k] = _mm256_min_epu32(_mm256_srl_epi32(above[k], width), byte);
+    }
+    const __m256i symbol = low_bytes(some);
+    greatest = _mm256_max_epu8(greatest, symbol);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(symbols + i), symbol);
+    for (int plane = 0; plane < whole; ++plane) {
+      const __m128i at = _mm_cvtsi32_si128(8 * plane);
+      for (size_t k = 0; k < 4; ++k) {
+        some[k] = _mm256_and_si256(_mm256_srl_epi32(above[k], at), byte);
+      }
+      uint8_t* to = low.bytes + static_cast<size_t>(plane) * low.byte_stride + i;
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), low_bytes(some));
+    }
+    if (bits == 0) continue;
+    for (size_t k = 0; k < 4; ++k) {
+      some[k] = _mm256_and_si256(_mm256_srl_epi32(above[k], below), byte);
+    }
+    __m256i left = _mm256_sll_epi16(low_bytes(some), up);
+    for (int bit = bits; bit-- > 0; left = _mm256_add_epi8(left, left)) {
+      const uint32_t gathered = static_cast<uint32_t>(_mm256_movemask_epi8(left));
+      __builtin_memcpy(low.bits + static_cast<size_t>(bit) * low.bit_stride + i / 8, &gathered, 4);
+    }
+  }
+  const __m256i outlier = _mm256_set1_epi8(static_cast<char>(kOutlier));
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(greatest, outlier)) != 0;
 }

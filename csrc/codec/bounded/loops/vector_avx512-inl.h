@@ -28,33 +28,101 @@ inline void planes_to_bits(const uint8_t* planes, size_t stride, size_t n, int b
 }
 
 // As in vector_avx2-inl.h.
-constexpr bool kQuickPlace = true;
-inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* words) {
+inline __mmask16 place_by_doubles(__m512 values, const Grid& grid, int32_t* words) {
   const __m512d step = _mm512_set1_pd(grid.step), inverse = _mm512_set1_pd(grid.inverse);
   const __m512d rounder = _mm512_set1_pd(kRounder);
   const __m512 bound = _mm512_set1_ps(static_cast<float>(grid.bound * kQuickBound));
   const __m512 reach = _mm512_set1_ps(static_cast<float>(grid.step * kQuickReach));
-  const __m512i least_normal = _mm512_set1_epi32(0x00800000);
+  const __m512d sum0 = _mm512_add_pd(
+      _mm512_mul_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(values)), inverse), rounder);
+  const __m512d sum1 = _mm512_add_pd(
+      _mm512_mul_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(values, 1)), inverse), rounder);
+  const __m256 back0 = _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_sub_pd(sum0, rounder), step));
+  const __m256 back1 = _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_sub_pd(sum1, rounder), step));
+  const __m512 back = _mm512_insertf32x8(_mm512_castps256_ps512(back0), back1, 1);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(words),
+                      _mm512_cvtepi64_epi32(_mm512_castpd_si512(sum0)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + 8),
+                      _mm512_cvtepi64_epi32(_mm512_castpd_si512(sum1)));
+  return _mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_sub_ps(values, back)), bound, _CMP_LE_OQ) &
+         _mm512_cmp_ps_mask(_mm512_abs_ps(values), reach, _CMP_LE_OQ);
+}
+
+constexpr bool kQuick = true;
+
+inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* words) {
+  const SureGrid sure = sure_grid(grid);
+  const __m512 inverse = _mm512_set1_ps(sure.inverse), rest = _mm512_set1_ps(sure.rest);
+  const __m512 slack = _mm512_set1_ps(kSureSlack), half = _mm512_set1_ps(kSureHalf);
+  constexpr int kGreatestMagnitude = 0b1011;
   __mmask16 good = 0xffff;
-  __m512i special = _mm512_setzero_si512();
-  for (size_t i = 0; i < n; i += 16) {
-    const __m512 values = _mm512_loadu_ps(x + i);
-    const __m512d sum0 = _mm512_add_pd(
-        _mm512_mul_pd(_mm512_cvtps_pd(_mm512_castps512_ps256(values)), inverse), rounder);
-    const __m512d sum1 = _mm512_add_pd(
-        _mm512_mul_pd(_mm512_cvtps_pd(_mm512_extractf32x8_ps(values, 1)), inverse), rounder);
-    const __m256 back0 = _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_sub_pd(sum0, rounder), step));
-    const __m256 back1 = _mm512_cvtpd_ps(_mm512_mul_pd(_mm512_sub_pd(sum1, rounder), step));
-    const __m512 back = _mm512_insertf32x8(_mm512_castps256_ps512(back0), back1, 1);
-    const __m512 size = _mm512_abs_ps(values);
-    good &= _mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_sub_ps(values, back)), bound, _CMP_LE_OQ) &
-            _mm512_cmp_ps_mask(size, reach, _CMP_LE_OQ);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + i),
-                        _mm512_cvtepi64_epi32(_mm512_castpd_si512(sum0)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + i + 8),
-                        _mm512_cvtepi64_epi32(_mm512_castpd_si512(sum1)));
-    const __mmask16 tiny = _mm512_cmplt_epi32_mask(_mm512_castps_si512(size), least_normal);
-    special = _mm512_or_si512(special, _mm512_maskz_mov_epi32(tiny, _mm512_castps_si512(values)));
+  __m512i least = _mm512_set1_epi32(-1);
+  for (size_t i = 0; i < n; i += 32) {
+    // Where NaN is lost in the first, the second has the place of no number, -2^31.
+    __m512 farthest = _mm512_setzero_ps(), greatest = _mm512_setzero_ps();
+    for (size_t j = i; j < i + 32; j += 16) {
+      prefetch(x + j);
+      const __m512 values = _mm512_loadu_ps(x + j);
+      const __m512i word = _mm512_cvtps_epi32(_mm512_mul_ps(values, inverse));
+      const __m512 place = _mm512_cvtepi32_ps(word);
+      const __m512 off = _mm512_fmadd_ps(values, rest, _mm512_fmsub_ps(values, inverse, place));
+      farthest = _mm512_range_ps(farthest, off, kGreatestMagnitude);
+      greatest = _mm512_range_ps(greatest, place, kGreatestMagnitude);
+      _mm512_storeu_si512(words + j, word);
+      // 0, -0, subnormal, and normal numbers, in this order, less 1: 0 becomes the greatest.
+      const __m512i order = _mm512_rol_epi32(_mm512_castps_si512(values), 1);
+      least = _mm512_min_epu32(least, _mm512_add_epi32(order, _mm512_set1_epi32(-1)));
+    }
+    const __m512 far = _mm512_fmadd_ps(greatest, slack, farthest);
+    if (_mm512_cmp_ps_mask(far, half, _CMP_NLE_UQ) == 0) continue;
+    for (size_t j = i; j < i + 32; j += 16) {
+      good &= place_by_doubles(_mm512_loadu_ps(x + j), grid, words + j);
+    }
   }
-  return good != 0xffff || _mm512_test_epi32_mask(special, special) != 0;
+  const __m512i subnormal = _mm512_set1_epi32((1 << 24) - 1);
+  return good != 0xffff || _mm512_cmplt_epu32_mask(least, subnormal) != 0;
+}
+
+inline __m512i joined(const __m128i* parts) {
+  const __m256i first = _mm256_set_m128i(parts[1], parts[0]);
+  return _mm512_inserti64x4(_mm512_castsi256_si512(first), _mm256_set_m128i(parts[3], parts[2]), 1);
+}
+
+// As in vector_avx2-inl.h. Conversions to bytes saturate, or leave the low bytes.
+inline bool quick_split(const int32_t* residuals, size_t n, int32_t base, const Low<uint8_t>& low,
+                        uint8_t* symbols) {
+  const __m512i offset = _mm512_set1_epi32(base);
+  const __m128i width = _mm_cvtsi32_si128(low.width);
+  const int whole = low.width / 8, bits = low.width % 8;
+  const __m128i below = _mm_cvtsi32_si128(8 * whole);
+  __m128i greatest = _mm_setzero_si128();
+  for (size_t i = 0; i < n; i += 64) {
+    __m512i above[4];
+    __m128i some[4];
+    for (size_t k = 0; k < 4; ++k) {
+      above[k] = _mm512_sub_epi32(_mm512_loadu_si512(residuals + i + 16 * k), offset);
+      const __m128i symbol = _mm512_cvtusepi32_epi8(_mm512_srl_epi32(above[k], width));
+      greatest = _mm_max_epu8(greatest, symbol);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(symbols + i + 16 * k), symbol);
+    }
+    for (int plane = 0; plane < whole; ++plane) {
+      const __m128i at = _mm_cvtsi32_si128(8 * plane);
+      for (size_t k = 0; k < 4; ++k) {
+        some[k] = _mm512_cvtepi32_epi8(_mm512_srl_epi32(above[k], at));
+      }
+      _mm512_storeu_si512(low.bytes + static_cast<size_t>(plane) * low.byte_stride + i,
+                          joined(some));
+    }
+    if (bits == 0) continue;
+    for (size_t k = 0; k < 4; ++k) {
+      some[k] = _mm512_cvtepi32_epi8(_mm512_srl_epi32(above[k], below));
+    }
+    const __m512i codes = joined(some);
+    __m512i bit_of = _mm512_set1_epi8(1);
+    for (int bit = 0; bit < bits; ++bit, bit_of = _mm512_add_epi8(bit_of, bit_of)) {
+      const uint64_t gathered = _mm512_test_epi8_mask(codes, bit_of);
+      __builtin_memcpy(low.bits + static_cast<size_t>(bit) * low.bit_stride + i / 8, &gathered, 8);
+    }
+  }
+  return _mm_cmpeq_epi8_mask(greatest, _mm_set1_epi8(static_cast<char>(kOutlier))) != 0;
 }

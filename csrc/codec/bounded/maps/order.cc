@@ -80,6 +80,14 @@ void put_bits(Element element, std::byte* x, size_t i, uint64_t bits) {
   });
 }
 
+size_t count_bits(Element element, const std::byte* x, size_t n, uint64_t bits) {
+  return with_bits(element, [&]<typename Bits>() {
+    size_t count = 0;
+    for (size_t i = 0; i < n; ++i) count += load<Bits>(x, i) == static_cast<Bits>(bits) ? 1 : 0;
+    return count;
+  });
+}
+
 int64_t last_origin(Element element, int shift) {
   if (!is_floating(element)) return 0;
   // The bits of 0 and -0 alone leave no magnitude behind, and nothing to rotate.

@@ -42,6 +42,9 @@ int64_t origin_for(Element element, const std::byte* x, size_t n, int shift);
 uint64_t bits_at(Element element, const std::byte* x, size_t i);
 void put_bits(Element element, std::byte* x, size_t i, uint64_t bits);
 
+/// How many of n values have these bits.
+size_t count_bits(Element element, const std::byte* x, size_t n, uint64_t bits);
+
 /// Of a floating-point type.
 FloatLayout layout_of(Element element);
 bool is_special(Element element, uint64_t bits);
