@@ -398,6 +398,16 @@ def gpu_bounded_decode(
     y: torch.Tensor,
     load_kernels: Callable[[int, int], bytes],
 ) -> torch.Tensor: ...
+def gpu_cuda_float_compress_encode(
+    x: torch.Tensor,
+    step: float,
+    max_error: float,
+    keep_going: bool,
+    load_kernels: Callable[[int, int], bytes],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+def gpu_cuda_float_compress_decode(
+    raw: torch.Tensor, step: float, y: torch.Tensor, load_kernels: Callable[[int, int], bytes]
+) -> None: ...
 
 # Blocks of torch_cgx.bounded. Addresses are trusted. Types, kinds of bounds: csrc/codec/bounded.
 BOUNDED_BLOCK_VALUES: int

@@ -3,9 +3,11 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
+#include <utility>
 
 #include "backend/gpu/bounded.h"
 #include "backend/gpu/codecs.h"
+#include "backend/gpu/compat.h"
 #include "bindings/codec.h"
 #include "codec/ops/random.h"
 
@@ -58,6 +60,21 @@ at::Tensor bounded_decode(const bounded::Slab& slab, const at::Tensor& parts, co
   return gpu_bounded_decode(slab, parts, y, kernels);
 }
 
+std::pair<at::Tensor, at::Tensor> cuda_float_compress_encode(const at::Tensor& x, float step,
+                                                             double max_error, bool keep_going,
+                                                             const py::function& load) {
+  const LoadKernels kernels = loader_of(load);
+  const py::gil_scoped_release no_gil;
+  return gpu_cuda_float_compress_encode(x, step, max_error, keep_going, kernels);
+}
+
+void cuda_float_compress_decode(const at::Tensor& raw, float step, const at::Tensor& y,
+                                const py::function& load) {
+  const LoadKernels kernels = loader_of(load);
+  const py::gil_scoped_release no_gil;
+  gpu_cuda_float_compress_decode(raw, step, y, kernels);
+}
+
 }  // namespace
 
 void bind_gpu(py::module_& m) {
@@ -73,6 +90,11 @@ void bind_gpu(py::module_& m) {
         py::arg("load_kernels"));
   m.def("gpu_bounded_decode", &bounded_decode, py::arg("slab"), py::arg("parts"), py::arg("y"),
         py::arg("load_kernels"));
+  m.def("gpu_cuda_float_compress_encode", &cuda_float_compress_encode, py::arg("x"),
+        py::arg("step"), py::arg("max_error"), py::arg("keep_going"), py::arg("load_kernels"),
+        "(words, by parts the first value that does not fit; 2^31 - 1: none).");
+  m.def("gpu_cuda_float_compress_decode", &cuda_float_compress_decode, py::arg("raw"),
+        py::arg("step"), py::arg("y"), py::arg("load_kernels"));
 }
 
 }  // namespace cgx

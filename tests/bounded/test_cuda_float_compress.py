@@ -276,18 +276,6 @@ def test_shapes_and_strides():
     assert torch.equal(cuszplus_decompress(strided, "cpu"), cuszplus_decompress(flat, "cpu"))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_cuda_tensors():
-    x = torch.randn(40000)
-    payload = cuszplus_compress(x.cuda(), 1e-4)
-    assert torch.equal(payload, cuszplus_compress(x, 1e-4))
-    y = cuszplus_decompress(payload, torch.device("cuda"))
-    assert y.is_cuda and torch.equal(y.cpu(), cuszplus_decompress(payload, "cpu"))
-    with pytest.raises(RuntimeError, match="cuda:0"):
-        cuszplus_decompress(payload.cuda(), "cuda")
-
-
 def test_an_empty_tensor_has_a_payload():
     payload = cuszplus_compress(torch.zeros(0, 3), 1e-4)
     assert data_of(payload)[:12] == model.header(0, 2e-4)

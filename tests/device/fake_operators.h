@@ -30,8 +30,11 @@ namespace fake_cuda {
 
 // The same memory as a tensor of the CPU. Does not keep it.
 inline at::Tensor on_host(const at::Tensor& tensor) {
-  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
-                       at::TensorOptions().dtype(tensor.scalar_type()));
+  at::Tensor view = at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
+                                  at::TensorOptions().dtype(tensor.scalar_type()));
+  view._set_conj(tensor.is_conj());
+  view._set_neg(tensor.is_neg());
+  return view;
 }
 
 inline Stream stream_of(const at::Tensor& tensor) {

@@ -98,7 +98,7 @@ void launch(const Call& call, uint64_t n, Stage<Call, Families> stage) {
   for (uint64_t i = n; i-- > 0;) stage(block, *memory, call, i);
 }
 
-/// The same for blocks of the error-bounded compressor, whose memory begins as anything.
+/// The same for blocks of the error-bounded compressors, whose memory begins as anything.
 template <typename Call, typename Memory>
 void launch_blocks(const Call& call, void (*stage)(HostBlock&, Memory&, const Call&, uint64_t)) {
   auto memory = std::make_unique<Memory>();

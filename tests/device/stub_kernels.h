@@ -8,6 +8,8 @@
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
+#include "codec/compat/gpu/decode.h"
+#include "codec/compat/gpu/encode.h"
 #include "host_kernels.h"
 
 namespace {
@@ -17,6 +19,7 @@ using cgx::bounded::on_gpu::DecodeMemory;
 using cgx::bounded::on_gpu::EncodeMemory;
 using cgx::bounded::on_gpu::LookCall;
 using cgx::bounded::on_gpu::LookMemory;
+namespace cuda_float = cgx::cuda_float_compress::on_gpu;
 using cgx::gpu::DecodeCall;
 using cgx::gpu::EncodeCall;
 using cgx::gpu::FiniteCall;
@@ -73,7 +76,7 @@ std::function<void()> warps(const void* argument, void (*work)(const Call&)) {
         [](const void* a) { return warps<DecodeCall>(a, cgx::device::decode_by_warps<Family>); } \
   }
 
-/// Of the error-bounded compressor.
+/// Of the error-bounded compressors.
 template <typename Call, typename Memory>
 std::function<void()> blocks(const void* argument, void (*stage)(cgx::device::HostBlock&, Memory&,
                                                                  const Call&, uint64_t)) {
@@ -125,6 +128,14 @@ const Kernel kKernels[] = {
     {"cgx_bounded_encode_wide", encode_blocks<int64_t>},
     {"cgx_bounded_decode", decode_blocks<int32_t>},
     {"cgx_bounded_decode_wide", decode_blocks<int64_t>},
+    {"cgx_cuda_float_encode",
+     [](const void* a) {
+       return blocks<cuda_float::EncodeCall, cuda_float::EncodeMemory>(a, cuda_float::encode_stage);
+     }},
+    {"cgx_cuda_float_decode",
+     [](const void* a) {
+       return blocks<cuda_float::DecodeCall, cuda_float::DecodeMemory>(a, cuda_float::decode_stage);
+     }},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

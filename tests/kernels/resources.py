@@ -108,7 +108,7 @@ def compile_all(nvcc: str, source: Path, archs: list[build.Arch] | None = None) 
 
 
 def kernel_names(source: str) -> set[str]:
-    names = set(re.findall(r"^CGX_(?:WARP_|BOUNDED_)?KERNEL\((\w+)", source, re.MULTILINE))
+    names = set(re.findall(r"^CGX_(?:WARP_|BLOCK_)?KERNEL\((\w+)", source, re.MULTILINE))
     for family in re.findall(r"^CGX_TYPED_WARP_KERNELS\((\w+)", source, re.MULTILINE):
         names |= {
             f"cgx_{family}_{operation}_{dtype}"

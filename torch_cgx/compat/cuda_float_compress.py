@@ -1,13 +1,14 @@
-"""The two functions of cuda_float_compress 0.2.3, in its format, without a GPU::
+"""The two functions of cuda_float_compress 0.2.3, in its format, with or without a GPU::
 
     from torch_cgx.compat import cuda_float_compress
 
     payload = cuda_float_compress.cuszplus_compress(x, 1e-4)  # uint8, on the CPU
     y = cuda_float_compress.cuszplus_decompress(payload, "cpu").view(x.shape)
 
-All stages run on the CPU, on one thread, whatever the device of a tensor: CUDA tensors are copied
-to the CPU and back. The entropy coder is the package zstandard, which the extra "bounded" installs:
-``pip install "torch_cgx[bounded]"``.
+CUDA tensors are quantised and shuffled on their device, and decoded there, by kernels; others on
+the CPU, on one thread. Payloads, values and errors are the same. The entropy coder runs on the CPU,
+on one thread: the package zstandard, which the extra "bounded" installs: ``pip install
+"torch_cgx[bounded]"``.
 
 A payload has twelve bytes in front, little-endian: magic 0x00010203 (uint32), number of values
 (uint32), step (float32); then one Zstandard frame, of level 1. csrc/codec/compat/
@@ -39,13 +40,12 @@ import numpy.typing as npt
 import torch
 
 from torch_cgx import _C
+from torch_cgx.compat import _stages
 
 __all__ = ["CuszplusError", "cuszplus_compress", "cuszplus_decompress"]
 
 _MAGIC = 0x00010203
 _HEADER = struct.Struct("<IIf")
-_BLOCK = 32768  # values that are shuffled together; also the words of the largest Zstandard block
-_CHUNK = 4 * _BLOCK  # values between stages and entropy coder at once: fits the cache
 _MOST_VALUES = 2**31 - 1
 _SMALLEST_BOUND, _LARGEST_BOUND = 2.0**-127, (2 - 2.0**-23) * 2.0**126  # of max_error
 
@@ -74,7 +74,7 @@ def cuszplus_compress(
 
     Args:
         input: float32, any shape, strides and device; values are taken in row-major order. 2^31 - 1
-            at most. A CUDA tensor is copied to the CPU.
+            at most.
         max_error: the bound, 2^-127 to about 1.7e38, in the unit of the values.
         strict: refuse a payload that breaks the bound.
 
@@ -86,7 +86,7 @@ def cuszplus_compress(
         ImportError: zstandard is not installed.
     """
     zstandard = _zstandard()
-    x = _values_of(input)
+    stages = _stages_of(input)
     if isinstance(max_error, str | bytes):
         raise TypeError(f"max_error is {max_error!r}, allowed: a number")
     bound = float(max_error)
@@ -95,21 +95,21 @@ def cuszplus_compress(
             f"max_error is {max_error}, allowed: {_SMALLEST_BOUND:.3g} to {_LARGEST_BOUND:.3g}"
         )
     step = float(np.float32(2 * bound))
-    frame, misfit = _encode(zstandard, x, step, bound, keep_going=False)
-    if misfit < x.size:
-        largest = _check_range(x, step, bound)
+    frame, misfit = _encode(zstandard, stages, step, bound, keep_going=False)
+    if misfit is not None:
+        largest = _check_range(stages, step, bound)
         smaller = _C.cuda_float_compress_step(bound, largest)
-        frame, misfit = _encode(zstandard, x, smaller, bound, keep_going=False)
-        if misfit == x.size:
+        frame, misfit = _encode(zstandard, stages, smaller, bound, keep_going=False)
+        if misfit is None:
             step = smaller
         elif strict:
             raise CuszplusError(
-                f"value {misfit} is {x[misfit]!s}, which this format cannot bring within "
-                f"max_error={bound}; strict=False allows it the error of float32 arithmetic"
+                f"value {misfit} is {stages.value(misfit)!s}, which this format cannot bring "
+                f"within max_error={bound}; strict=False allows it the error of float32 arithmetic"
             )
         else:
-            frame, _ = _encode(zstandard, x, step, bound, keep_going=True)
-    parts = [_HEADER.pack(_MAGIC, x.size, step), *frame]
+            frame, _ = _encode(zstandard, stages, step, bound, keep_going=True)
+    parts = [_HEADER.pack(_MAGIC, stages.size, step), *frame]
     payload = torch.empty(sum(map(len, parts)), dtype=torch.uint8)
     memory, at = payload.numpy().data, 0
     for part in parts:
@@ -142,7 +142,7 @@ def cuszplus_decompress(compressed: torch.Tensor, device: Any) -> torch.Tensor:
     frame = payload[_HEADER.size :]
     try:
         _check_frame(zstandard, frame, n)
-        y = torch.empty(n, dtype=torch.float32)
+        y = torch.empty(n, dtype=torch.float32, device=target if target.type == "cuda" else "cpu")
         _decode(zstandard, frame, step, y)
     except zstandard.ZstdError as error:
         raise CuszplusError(f"the payload's Zstandard frame is malformed: {error}") from error
@@ -172,12 +172,11 @@ def _check_tensor(name: str, tensor: Any, dtype: torch.dtype) -> None:
         raise CuszplusError(f"{name} is on the device meta, which has no values")
 
 
-def _values_of(tensor: torch.Tensor) -> npt.NDArray[np.float32]:
+def _stages_of(tensor: torch.Tensor) -> _stages.OnCpu | _stages.OnGpu:
     _check_tensor("input", tensor, torch.float32)
     if tensor.numel() > _MOST_VALUES:
         raise CuszplusError(f"input has {tensor.numel()} values, allowed: {_MOST_VALUES} at most")
-    values = tensor.detach().contiguous().numpy(force=True)
-    return np.require(values, requirements=["C", "A"]).reshape(-1)
+    return (_stages.OnGpu if tensor.is_cuda else _stages.OnCpu)(tensor)
 
 
 def _bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
@@ -187,37 +186,35 @@ def _bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
     return tensor.contiguous().numpy().reshape(-1)
 
 
-def _raw_words(n: int) -> int:
-    return -(-n // _BLOCK) * _BLOCK
-
-
 def _encode(
-    zstandard: ModuleType, x: npt.NDArray[np.float32], step: float, bound: float, keep_going: bool
-) -> tuple[list[bytes], int]:
-    """The parts of the frame, and the index of a value that does not fit; x.size: none."""
-    size = 4 * _raw_words(x.size)
+    zstandard: ModuleType,
+    stages: _stages.OnCpu | _stages.OnGpu,
+    step: float,
+    bound: float,
+    keep_going: bool,
+) -> tuple[list[bytes], int | None]:
+    """The parts of the frame; the index of the first value that does not fit, if there is one."""
+    size = 4 * _stages.raw_words(stages.size)
     coder = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(size=size)
-    raw = np.empty(_raw_words(min(x.size, _CHUNK)), np.uint32)
     frame = []
-    for start in range(0, x.size, _CHUNK):
-        n = min(_CHUNK, x.size - start)
-        found = _C.cuda_float_compress_encode(
-            x[start:].ctypes.data, n, step, bound, keep_going, raw.ctypes.data
-        )
-        if found[0] < n or (found[1] < n and not keep_going):
-            return [], start + min(found)
-        frame.append(coder.compress(raw[: _raw_words(n)]))
+    for start in range(0, stages.size, stages.piece):
+        raw, misfit = stages.encode(start, step, bound, keep_going)
+        if misfit is not None:
+            return [], misfit
+        # The same bytes at once on every device: what zstd makes of them may depend on that.
+        for at in range(0, len(raw), _stages.CHUNK):
+            frame.append(coder.compress(raw[at : at + _stages.CHUNK]))
     frame.append(coder.flush())
-    return frame, x.size
+    return frame, None
 
 
-def _check_range(x: npt.NDArray[np.float32], step: float, bound: float) -> float:
+def _check_range(stages: _stages.OnCpu | _stages.OnGpu, step: float, bound: float) -> float:
     """The largest magnitude."""
-    first, largest = _C.cuda_float_compress_range(x.ctypes.data, x.size, step)
-    if first < x.size:
+    first, largest = stages.first_out_of_range(step)
+    if first < stages.size:
         raise CuszplusError(
-            f"value {first} is {x[first]!s}; allowed with max_error={bound}: finite values below "
-            f"2^31 steps, {2.0**31 * step:.7g}"
+            f"value {first} is {stages.value(first)!s}; allowed with max_error={bound}: finite "
+            f"values below 2^31 steps, {2.0**31 * step:.7g}"
         )
     return largest
 
@@ -242,7 +239,7 @@ def _check_frame(zstandard: ModuleType, frame: memoryview, n: int) -> None:
     if frame[:4] != b"\x28\xb5\x2f\xfd":
         raise CuszplusError("no Zstandard frame follows the payload's header")
     parameters = zstandard.get_frame_parameters(frame)
-    expected = 4 * _raw_words(n)
+    expected = 4 * _stages.raw_words(n)
     if parameters.content_size != expected:
         known = parameters.content_size != zstandard.CONTENTSIZE_UNKNOWN
         claimed = f"{parameters.content_size} bytes" if known else "an unknown number of bytes"
@@ -261,25 +258,23 @@ def _check_frame(zstandard: ModuleType, frame: memoryview, n: int) -> None:
     if at != len(frame):
         what = "is cut" if at > len(frame) else f"has {len(frame) - at} bytes behind its frame"
         raise CuszplusError(f"the payload {what}")
-    if 4 * _BLOCK * blocks < expected:
+    if 4 * _stages.BLOCK * blocks < expected:
         raise CuszplusError(
             f"the payload's frame has {blocks} blocks, too few for {expected} bytes of content"
         )
 
 
 def _decode(zstandard: ModuleType, frame: memoryview, step: float, y: torch.Tensor) -> None:
-    n = y.numel()
-    values = y.numpy()
-    raw = np.empty(_raw_words(min(n, _CHUNK)), np.uint32)
     with zstandard.ZstdDecompressor().stream_reader(frame) as reader:
-        for start in range(0, n, _CHUNK):
-            count = min(_CHUNK, n - start)
-            left = raw[: _raw_words(count)].data.cast("B")
+
+        def read(raw: _stages.Words) -> None:
+            left = raw.data.cast("B")
             while left:
                 got = reader.readinto(left)
                 if got == 0:
                     raise CuszplusError("the payload's frame holds less than it claims")
                 left = left[got:]
-            _C.cuda_float_compress_decode(raw.ctypes.data, count, step, values[start:].ctypes.data)
+
+        _stages.decode(read, step, y)
         if reader.read(1):  # also reads the checksum
             raise CuszplusError("the payload's frame holds more than it claims")

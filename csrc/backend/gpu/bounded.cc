@@ -3,19 +3,11 @@
 #include <ATen/Functions.h>
 
 #include "backend/gpu/here.h"
-#include "base/error.h"
 
 namespace cgx {
 namespace {
 
 constexpr const char* kWhat = "bounded compression";
-
-void check(const at::Tensor& tensor, const char* what) {
-  if (!tensor.is_cuda() || !tensor.is_contiguous()) {
-    throw ConfigError(str_of(what, " is on ", tensor.device().str(),
-                             ", allowed here: a contiguous tensor on cuda"));
-  }
-}
 
 unsigned char* bytes_of(const at::Tensor& tensor) {
   return reinterpret_cast<unsigned char*>(memory_of(tensor));
@@ -30,7 +22,7 @@ at::Tensor new_bytes(size_t bytes, c10::Device device) {
 
 at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
                             const LoadKernels& load) {
-  check(x, "tensor");
+  check_on_gpu(x, "tensor");
   const Here here(x.device(), kWhat);
   at::Tensor out = new_bytes(slab.look_bytes() * slab.blocks(), x.device());
   bounded::on_gpu::LookCall call = slab.look_call();
@@ -42,7 +34,7 @@ at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
 
 at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, size_t bytes,
                               const LoadKernels& load) {
-  check(x, "tensor");
+  check_on_gpu(x, "tensor");
   const Here here(x.device(), kWhat);
   at::Tensor parts = new_bytes(bytes, x.device());
   const at::Tensor image = upload(slab.image(), x.device());
@@ -55,8 +47,8 @@ at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, si
 
 at::Tensor gpu_bounded_decode(const bounded::Slab& slab, const at::Tensor& parts,
                               const at::Tensor& y, const LoadKernels& load) {
-  check(parts, "parts");
-  check(y, "out");
+  check_on_gpu(parts, "parts");
+  check_on_gpu(y, "out");
   const Here here(y.device(), kWhat);
   at::Tensor faults = at::zeros({static_cast<int64_t>(slab.blocks())},
                                 at::TensorOptions().dtype(at::kInt).device(y.device()));

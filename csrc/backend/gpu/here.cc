@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "backend/gpu/call.h"
+#include "base/error.h"
 
 namespace cgx {
 
@@ -20,6 +21,13 @@ at::Tensor upload(const std::vector<std::byte>& bytes, c10::Device device) {
                                     at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   std::memcpy(host.mutable_data_ptr(), bytes.data(), bytes.size());
   return host.to(device, at::kByte, /*non_blocking=*/true);
+}
+
+void check_on_gpu(const at::Tensor& tensor, const char* what) {
+  if (!tensor.is_cuda() || !tensor.is_contiguous()) {
+    throw ConfigError(str_of(what, " is on ", tensor.device().str(),
+                             ", allowed here: a contiguous tensor on cuda"));
+  }
 }
 
 std::byte* memory_of(const at::Tensor& tensor) {

@@ -30,6 +30,9 @@ class Here {
 /// of a call, it goes to no other stream. Undefined for none.
 at::Tensor upload(const std::vector<std::byte>& bytes, c10::Device device);
 
+/// ConfigError: the tensor, an argument `what`, is not contiguous, or not on a GPU.
+void check_on_gpu(const at::Tensor& tensor, const char* what);
+
 /// Of a contiguous tensor.
 std::byte* memory_of(const at::Tensor& tensor);
 

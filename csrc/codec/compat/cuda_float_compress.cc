@@ -12,135 +12,42 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "words are little-endian");
 
-constexpr size_t kRun = 128;                              // values between two restarts of deltas
-constexpr size_t kGroup = 32;                             // values and words
-constexpr size_t kGroupsOfBlock = kBlockValues / kGroup;  // distance between a group's words
 // Groups that are shuffled side by side: their words are a cache line each.
 constexpr size_t kLanes = 16;
-constexpr size_t kTile = kLanes * kGroup;    // values
-constexpr uint32_t kMagnitude = 0x7fffffff;  // the bits of a float32 without its sign
-constexpr float kRange = 0x1p31f;
-// From here on float32 holds integers only.
-constexpr float kIntegers = 0x1p23f;
+constexpr size_t kTile = kLanes * kGroup;  // values
 
 using Words = uint32_t[kGroup][kLanes];
 
-struct Grid {
-  float step;
-  float inverse;  // 1 / step
-  double max_error;
-  // float32, at most max_error. A difference of two float32 values that rounds to less is less.
-  float surely;
-
-  explicit Grid(float step, double max_error)
-      : step(step), inverse(1.0f / step), max_error(max_error) {
-    surely = static_cast<float>(max_error);
-    if (surely > max_error) surely = std::nextafter(surely, 0.0f);
-  }
-
-  double error_of(float x, int32_t q) const {
-    const float decoded = static_cast<float>(q) * step;
-    return std::fabs(static_cast<double>(x) - static_cast<double>(decoded));
-  }
-};
-
-// Negative, unless the magnitude of x is below `limit`, which NaN is not. On bits, as compilers make
-// branches of comparisons, and then do not vectorise.
-inline int32_t room(float x, float limit) {
-  return static_cast<int32_t>(as_bits(limit)) - 1 - static_cast<int32_t>(as_bits(x) & kMagnitude);
-}
-
-// p to the nearest integer, ties to even. |p| < 2^31.
-inline int32_t rounded(float p) {
-  const float magnitude = from_bits(as_bits(p) & kMagnitude);
-  const float integer = (magnitude + kIntegers) - kIntegers;
-  const auto whole = static_cast<uint32_t>(room(p, kIntegers) >> 31);  // ~0: p is an integer
-  const uint32_t chosen = (as_bits(magnitude) & whole) | (as_bits(integer) & ~whole);
-  return static_cast<int32_t>(from_bits(chosen | (as_bits(p) & ~kMagnitude)));
-}
-
 // The original's quotients. False: a value may be a misfit.
 inline bool quantise(const float* x, size_t n, const Grid& grid, int32_t* q) {
-  const float step = grid.step;
-  const float inverse = grid.inverse;
-  const float surely = grid.surely;
-  int32_t least = 0;  // negative: somewhere there is no room
+  const Grid own = grid;  // in registers
+  int32_t least = 0;      // negative: somewhere there is no room
   for (size_t i = 0; i < n; ++i) {
-    const float p = x[i] * inverse;
-    const int32_t range = room(p, kRange);
-    q[i] = rounded(from_bits(as_bits(p) & ~static_cast<uint32_t>(range >> 31)));
-    least |= range | room(x[i] - static_cast<float>(q[i]) * step, surely);
+    const Quotient found = quotient_of(x[i], own);
+    q[i] = found.q;
+    least |= found.room;
   }
   return least >= 0;
-}
-
-// The neighbour that decodes nearest to x, if the original's quotient q is out of the bound.
-int32_t settled(float x, int32_t q, const Grid& grid) {
-  double least = grid.error_of(x, q);
-  if (least <= grid.max_error) return q;
-  int32_t nearest = q;
-  for (const int32_t other : {q - 1, q + 1}) {  // |q| <= 2^31 - 128: float32 has none between
-    const double error = grid.error_of(x, other);
-    if (error < least) {
-      least = error;
-      nearest = other;
-    }
-  }
-  return nearest;
 }
 
 // The values of a run that quantise() doubts. `first`: index of x[0], for the misfits.
 void settle(const float* x, size_t n, size_t first, const Grid& grid, int32_t* q,
             Misfits* misfits) {
   for (size_t i = 0; i < n; ++i) {
-    if (room(x[i] * grid.inverse, kRange) < 0) {
+    const Fit fit = settle(x[i], grid, q[i]);
+    if (fit == Fit::kOutOfRange) {
       misfits->range = std::min(misfits->range, first + i);
       return;
     }
-    q[i] = settled(x[i], q[i], grid);
-    if (grid.error_of(x[i], q[i]) > grid.max_error) {
-      misfits->bound = std::min(misfits->bound, first + i);
-    }
+    if (fit == Fit::kOutOfBound) misfits->bound = std::min(misfits->bound, first + i);
   }
 }
 
 inline void zigzag_deltas(const int32_t* q, size_t n, uint32_t* u) {  // q[-1]: 0
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t d = static_cast<uint32_t>(q[i]) - static_cast<uint32_t>(q[i - 1]);
-    u[i] = (d << 1) ^ static_cast<uint32_t>(static_cast<int32_t>(d) >> 31);
+    u[i] = zigzag(static_cast<uint32_t>(q[i]) - static_cast<uint32_t>(q[i - 1]));
   }
 }
-
-// Swaps row and column of a 16 x 16 matrix of 2-bit fields, of which a word is a row, in all lanes:
-// the halves of halves of halves, as a butterfly. Its own inverse.
-template <size_t kDistance>
-inline void swap_fields(uint32_t (*rows)[kLanes], uint32_t mask) {
-  constexpr size_t kShift = 2 * kDistance;
-  for (size_t half = 0; half < 16; half += 2 * kDistance) {
-    for (size_t i = half; i < half + kDistance; ++i) {
-      uint32_t* __restrict upper = rows[i];
-      uint32_t* __restrict lower = rows[i + kDistance];
-#pragma GCC unroll 1
-      for (size_t lane = 0; lane < kLanes; ++lane) {
-        const uint32_t changed = ((upper[lane] >> kShift) ^ lower[lane]) & mask;
-        lower[lane] ^= changed;
-        upper[lane] ^= changed << kShift;
-      }
-    }
-  }
-}
-
-inline void transpose_fields(Words& words) {
-  for (uint32_t (*rows)[kLanes] : {words, words + 16}) {
-    swap_fields<8>(rows, 0x0000ffff);
-    swap_fields<4>(rows, 0x00ff00ff);
-    swap_fields<2>(rows, 0x0f0f0f0f);
-    swap_fields<1>(rows, 0x33333333);
-  }
-}
-
-// Where row `row` of a transposed tile stands in a block.
-inline size_t place(size_t row) { return (2 * (row % 16) + row / 16) * kGroupsOfBlock; }
 
 // n <= kTile values to the words of kLanes groups. `out`: word 0 of the first group.
 void encode_tile(const float* x, size_t n, size_t first, const Grid& grid, Misfits* misfits,
@@ -149,7 +56,7 @@ void encode_tile(const float* x, size_t n, size_t first, const Grid& grid, Misfi
   int32_t q[1 + kRun];
   q[0] = 0;
   for (size_t start = 0; start < n; start += kRun) {
-    const size_t count = std::min(n - start, kRun);
+    const size_t count = std::min<size_t>(n - start, kRun);
     if (!quantise(x + start, count, grid, q + 1)) {
       settle(x + start, count, first + start, grid, q + 1, misfits);
     }
@@ -177,29 +84,35 @@ void decode_tile(const uint32_t* in, float step, float* y) {
   uint32_t sum[kLanes] = {};  // of a group so far
   for (size_t w = 0; w < kGroup; ++w) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
-      const uint32_t u = words[w][lane];
-      sum[lane] += (u >> 1) ^ -(u & 1);
+      sum[lane] += unzigzag(words[w][lane]);
       words[w][lane] = sum[lane];
     }
   }
   uint32_t before[kLanes];  // the sum of the groups of the run before this one
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    before[lane] = lane % (kRun / kGroup) == 0 ? 0 : before[lane - 1] + sum[lane - 1];
+    before[lane] = lane % kGroupsOfRun == 0 ? 0 : before[lane - 1] + sum[lane - 1];
   }
   for (size_t w = 0; w < kGroup; ++w) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
       const auto q = static_cast<int32_t>(words[w][lane] + before[lane]);
-      y[lane * kGroup + w] = static_cast<float>(q) * step;
+      y[lane * kGroup + w] = value_of(q, step);
     }
   }
 }
 
 }  // namespace
 
+Grid make_grid(float step, double max_error) {
+  const FloatMode mode;
+  auto surely = static_cast<float>(max_error);
+  if (surely > max_error) surely = std::nextafter(surely, 0.0f);
+  return {step, 1.0f / step, max_error, surely};
+}
+
 Misfits encode(const float* x, size_t n, float step, double max_error, bool keep_going,
                uint32_t* raw) {
   const FloatMode mode;
-  const Grid grid(step, max_error);
+  const Grid grid = make_grid(step, max_error);
   Misfits misfits{n, n};
   for (size_t start = 0; start < raw_words(n); start += kTile) {
     const size_t block = start / kBlockValues * kBlockValues;

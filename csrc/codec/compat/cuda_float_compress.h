@@ -20,9 +20,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec/compat/cuda_float_formulas.h"
+
 namespace cgx::cuda_float_compress {
 
-inline constexpr size_t kBlockValues = 32768;
 inline constexpr size_t kMostValues = (size_t{1} << 31) - 1;  // the original counts in an int
 
 /// Words of the stages' output for n values: those of whole blocks.
@@ -33,6 +34,9 @@ struct Misfits {
   size_t range;  // index of the first value that is NaN, infinite or has |x| * (1 / step) >= 2^31
   size_t bound;  // index of the first value that decodes further than max_error from x
 };
+
+/// step: normal. max_error: finite, above 0.
+Grid make_grid(float step, double max_error);
 
 /// Writes raw_words(n) words. The quotient is the original's, where it decodes within max_error,
 /// in float64; else the nearest of it and its two neighbours. Stops at the first misfit that

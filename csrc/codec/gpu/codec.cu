@@ -3,6 +3,8 @@
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
+#include "codec/compat/gpu/decode.h"
+#include "codec/compat/gpu/encode.h"
 #include "codec/families/gpu_list.h"
 #include "codec/gpu/stages.h"
 #include "codec/gpu/warp.h"
@@ -140,8 +142,9 @@ CGX_KERNEL(cgx_long_encode_feedback, EncodeCall, long_buckets, long_encode_feedb
 CGX_KERNEL(cgx_long_sum_feedback, SumCall, long_buckets, long_sum_feedback_stage, kBlocks - 1)
 CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
 
-/// A kernel of the error-bounded compressor: a thread block takes a block at a time.
-#define CGX_BOUNDED_KERNEL(name, Call, Memory, stage)                                          \
+/// A kernel of the error-bounded compressors: a thread block takes a block of values at a time, or a
+/// part of one.
+#define CGX_BLOCK_KERNEL(name, Call, Memory, stage)                                            \
   extern "C" __global__ void CGX_BOUNDS(kThreads, kBlocks) name(CGX_ARGUMENT(Call) argument) { \
     __shared__ Memory memory;                                                                  \
     const Call& call = CGX_CALL(Call);                                                         \
@@ -151,16 +154,22 @@ CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
     }                                                                                          \
   }
 
-CGX_BOUNDED_KERNEL(cgx_bounded_look, bounded::on_gpu::LookCall, bounded::on_gpu::LookMemory,
-                   bounded::on_gpu::look_stage)
-CGX_BOUNDED_KERNEL(cgx_bounded_encode, bounded::on_gpu::BlocksCall,
-                   bounded::on_gpu::EncodeMemory<int32_t>, bounded::on_gpu::encode_stage)
-CGX_BOUNDED_KERNEL(cgx_bounded_encode_wide, bounded::on_gpu::BlocksCall,
-                   bounded::on_gpu::EncodeMemory<int64_t>, bounded::on_gpu::encode_stage)
-CGX_BOUNDED_KERNEL(cgx_bounded_decode, bounded::on_gpu::BlocksCall,
-                   bounded::on_gpu::DecodeMemory<int32_t>, bounded::on_gpu::decode_stage)
-CGX_BOUNDED_KERNEL(cgx_bounded_decode_wide, bounded::on_gpu::BlocksCall,
-                   bounded::on_gpu::DecodeMemory<int64_t>, bounded::on_gpu::decode_stage)
+CGX_BLOCK_KERNEL(cgx_bounded_look, bounded::on_gpu::LookCall, bounded::on_gpu::LookMemory,
+                 bounded::on_gpu::look_stage)
+CGX_BLOCK_KERNEL(cgx_bounded_encode, bounded::on_gpu::BlocksCall,
+                 bounded::on_gpu::EncodeMemory<int32_t>, bounded::on_gpu::encode_stage)
+CGX_BLOCK_KERNEL(cgx_bounded_encode_wide, bounded::on_gpu::BlocksCall,
+                 bounded::on_gpu::EncodeMemory<int64_t>, bounded::on_gpu::encode_stage)
+CGX_BLOCK_KERNEL(cgx_bounded_decode, bounded::on_gpu::BlocksCall,
+                 bounded::on_gpu::DecodeMemory<int32_t>, bounded::on_gpu::decode_stage)
+CGX_BLOCK_KERNEL(cgx_bounded_decode_wide, bounded::on_gpu::BlocksCall,
+                 bounded::on_gpu::DecodeMemory<int64_t>, bounded::on_gpu::decode_stage)
+CGX_BLOCK_KERNEL(cgx_cuda_float_encode, cuda_float_compress::on_gpu::EncodeCall,
+                 cuda_float_compress::on_gpu::EncodeMemory,
+                 cuda_float_compress::on_gpu::encode_stage)
+CGX_BLOCK_KERNEL(cgx_cuda_float_decode, cuda_float_compress::on_gpu::DecodeCall,
+                 cuda_float_compress::on_gpu::DecodeMemory,
+                 cuda_float_compress::on_gpu::decode_stage)
 
 /// The shared memory of a warp's family; none where it has an empty struct for it.
 #define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                                  \

@@ -55,6 +55,8 @@ KernelModule::KernelModule(const Driver& driver, const void* image)
   encode_blocks_[1] = function("cgx_bounded_encode_wide");
   decode_blocks_[0] = function("cgx_bounded_decode");
   decode_blocks_[1] = function("cgx_bounded_decode_wide");
+  cuda_float_encode_ = function("cgx_cuda_float_encode");
+  cuda_float_decode_ = function("cgx_cuda_float_decode");
   for (const WarpKernels& kernels : kWarpKernels) {
     const std::string name = str_of("cgx_", kernels.name, "_");
     OfWarps found{kernels.family, kernels.warps, {}, {}, function(name + "sum")};
@@ -160,6 +162,16 @@ void KernelModule::encode(const bounded::on_gpu::BlocksCall& call, bool wide,
 void KernelModule::decode(const bounded::on_gpu::BlocksCall& call, bool wide,
                           device::Stream stream) const {
   launch(decode_blocks_[wide ? 1 : 0], call, call.count, 1, kThreads, stream);
+}
+
+void KernelModule::encode(const cuda_float_compress::on_gpu::EncodeCall& call,
+                          device::Stream stream) const {
+  launch(cuda_float_encode_, call, call.count, 1, kThreads, stream);
+}
+
+void KernelModule::decode(const cuda_float_compress::on_gpu::DecodeCall& call,
+                          device::Stream stream) const {
+  launch(cuda_float_decode_, call, call.count, 1, kThreads, stream);
 }
 
 }  // namespace cgx::gpu

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codec/bounded/gpu/call.h"
+#include "codec/compat/gpu/call.h"
 #include "codec/gpu/run_table.h"
 #include "codec/gpu/stages.h"
 #include "device/driver.h"
@@ -34,6 +35,10 @@ class KernelModule {
   void look(const bounded::on_gpu::LookCall& call, device::Stream stream) const;
   void encode(const bounded::on_gpu::BlocksCall& call, bool wide, device::Stream stream) const;
   void decode(const bounded::on_gpu::BlocksCall& call, bool wide, device::Stream stream) const;
+
+  /// Of the format of cuda_float_compress.
+  void encode(const cuda_float_compress::on_gpu::EncodeCall& call, device::Stream stream) const;
+  void decode(const cuda_float_compress::on_gpu::DecodeCall& call, device::Stream stream) const;
 
  private:
   /// Of warps: of a family; by type of the values, or one for all.
@@ -66,6 +71,7 @@ class KernelModule {
   std::vector<OfWarps> warps_;
   // Of the error-bounded compressor; [1]: wide.
   device::Function look_ = nullptr, encode_blocks_[2] = {}, decode_blocks_[2] = {};
+  device::Function cuda_float_encode_ = nullptr, cuda_float_decode_ = nullptr;
   unsigned multiprocessors_ = 1;
 };
 

@@ -5,18 +5,9 @@
 #pragma once
 
 #include "base/half.h"
+#include "base/unroll.h"
 #include "codec/gpu/run.h"
 #include "codec/ops/random.h"
-
-// Before a loop whose counter has to be known to a kernel's compiler: its arrays stay in registers.
-// CGX_LOOP: before one that is taken seldom and shall stay small.
-#if defined(CGX_DEVICE_COMPILER)
-#define CGX_UNROLL _Pragma("unroll")
-#define CGX_LOOP _Pragma("unroll 1")
-#else
-#define CGX_UNROLL
-#define CGX_LOOP
-#endif
 
 namespace cgx::gpu {
 

@@ -1,0 +1,15 @@
+// What kernels' compilers are told of loops. On the host: nothing.
+//
+// CGX_UNROLL: before a loop whose counter has to be known to a kernel's compiler: its arrays stay
+// in registers. CGX_LOOP: before one that is taken seldom and shall stay small.
+#pragma once
+
+#include "base/host_device.h"
+
+#if defined(CGX_DEVICE_COMPILER)
+#define CGX_UNROLL _Pragma("unroll")
+#define CGX_LOOP _Pragma("unroll 1")
+#else
+#define CGX_UNROLL
+#define CGX_LOOP
+#endif

@@ -1,0 +1,131 @@
+"""The stages of cuda_float_compress's format beside its entropy coder: on the CPU, or by kernels on
+a GPU, with the same words, values and misfits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from torch_cgx import _C
+from torch_cgx._backend import load_kernels
+
+Words = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
+
+BLOCK = 32768  # values that are shuffled together; also the words of the largest Zstandard block
+CHUNK = 4 * BLOCK  # values that the entropy coder gets at once: fits the cache
+# On a GPU, where a launch has to be worth it: 16 MiB on either side.
+PIECE = 128 * BLOCK
+_NO_MISFIT = 2**31 - 1
+
+
+def raw_words(n: int) -> int:
+    return -(-n // BLOCK) * BLOCK
+
+
+class OnCpu:
+    """The values of a float32 tensor, copied to the CPU if they are on another device."""
+
+    piece = CHUNK
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        values = tensor.detach().contiguous().numpy(force=True)
+        self._x = np.require(values, requirements=["C", "A"]).reshape(-1)
+        self.size = self._x.size
+        self._raw = np.empty(raw_words(min(self.size, self.piece)), np.uint32)
+
+    def encode(
+        self, start: int, step: float, bound: float, keep_going: bool
+    ) -> tuple[Words, int | None]:
+        """The words of a piece of values, valid until the next call; the index of the first value
+        that does not fit, if there is one: then the words are not all there. With `keep_going`
+        values out of the bound fit, too.
+        """
+        n = min(self.piece, self.size - start)
+        found = _C.cuda_float_compress_encode(
+            self._x[start:].ctypes.data, n, step, bound, keep_going, self._raw.ctypes.data
+        )
+        if found[0] < n or (found[1] < n and not keep_going):
+            return self._raw, start + min(found)
+        return self._raw[: raw_words(n)], None
+
+    def first_out_of_range(self, step: float) -> tuple[int, float]:
+        """The first value that is NaN, infinite or of 2^31 steps and more, size for none; the
+        largest magnitude, if there is none.
+        """
+        return _C.cuda_float_compress_range(self._x.ctypes.data, self.size, step)
+
+    def value(self, index: int) -> np.float32:
+        return self._x[index]
+
+
+class OnGpu:
+    """As OnCpu, on the tensor's device and its current stream."""
+
+    piece = PIECE
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        x = tensor.detach().resolve_neg().contiguous().view(-1)
+        # Views of storages of bytes may start anywhere.
+        self._x = x if x.data_ptr() % 4 == 0 else x.clone()
+        self.size = x.numel()
+        words = raw_words(min(self.size, self.piece))
+        self._raw = torch.empty(words, dtype=torch.int32, pin_memory=True)
+
+    def encode(
+        self, start: int, step: float, bound: float, keep_going: bool
+    ) -> tuple[Words, int | None]:
+        raw, misfits = _C.gpu_cuda_float_compress_encode(
+            self._x[start : start + self.piece], step, bound, keep_going, load_kernels
+        )
+        misfit = int(misfits.min())  # waits for the device
+        if misfit != _NO_MISFIT:
+            return self._raw.numpy(), start + misfit
+        return self._raw[: raw.numel()].copy_(raw).numpy(), None
+
+    def first_out_of_range(self, step: float) -> tuple[int, float]:
+        pieces = range(0, self.size, self.piece)
+        # Bits of magnitudes compare as they do, and those of NaN are the greatest. The CPU judges
+        # the greatest of each piece, and then the first piece that has one out of range.
+        largest = torch.empty(len(pieces), dtype=torch.int32, device=self._x.device)
+        for number, start in enumerate(pieces):
+            bits = self._x[start : start + self.piece].view(torch.int32)
+            largest[number] = bits.bitwise_and(0x7FFFFFFF).max()
+        number, most = OnCpu(largest.view(torch.float32)).first_out_of_range(step)
+        if number == len(pieces):
+            return self.size, most
+        start = number * self.piece
+        piece = OnCpu(self._x[start : start + self.piece])
+        return start + piece.first_out_of_range(step)[0], most
+
+    def value(self, index: int) -> np.float32:
+        return np.float32(self._x[index].item())
+
+
+def decode(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
+    """Writes all values of a contiguous float32 tensor. `read` fills arrays with the words of all
+    blocks, one after the other.
+    """
+    (_decode_on_gpu if y.is_cuda else _decode_on_cpu)(read, step, y)
+
+
+def _decode_on_cpu(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
+    n, values = y.numel(), y.numpy()
+    raw = np.empty(raw_words(min(n, CHUNK)), np.uint32)
+    for start in range(0, n, CHUNK):
+        count = min(CHUNK, n - start)
+        read(raw[: raw_words(count)])
+        _C.cuda_float_compress_decode(raw.ctypes.data, count, step, values[start:].ctypes.data)
+
+
+def _decode_on_gpu(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
+    for start in range(0, y.numel(), PIECE):
+        part = y[start : start + PIECE]
+        # New: the copy of the piece before may be under way. torch keeps the memory until then.
+        host = torch.empty(raw_words(part.numel()), dtype=torch.int32, pin_memory=True)
+        read(host.numpy())
+        raw = host.to(y.device, non_blocking=True)
+        _C.gpu_cuda_float_compress_decode(raw, step, part, load_kernels)
