@@ -5,6 +5,7 @@ Two ranks on one GPU. Memory comes straight from the driver, so that a byte too 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -38,6 +39,14 @@ def codecs() -> None:
             for codec in (Half("bf16"), Rotated(4), Rotated(7, 256), Trellis(3), Trellis(2, 4096)):
                 cases.check(codec, x, shift)
     torch.cuda.synchronize()
+
+
+def bounded() -> None:
+    """Blocks of every map, and those of cuda_float_compress."""
+    from tests.bounded import gpu_cases
+
+    gpu_cases.check_types()
+    gpu_cases.check_shapes()
 
 
 def reductions(rank: int, port: int) -> None:
@@ -87,6 +96,8 @@ def main() -> int:
     other = subprocess.Popen(command)
     try:
         codecs()
+        if importlib.util.find_spec("zstandard") is not None:
+            bounded()
         reductions(0, server.port)
         return abs(other.wait(LIMIT))
     finally:
