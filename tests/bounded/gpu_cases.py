@@ -81,7 +81,10 @@ def check_targets():
         back = bounded.decompress(payload, device="cuda", rows=rows)
         assert back.is_cuda and torch.equal(back.cpu(), y[rows])
     out = torch.zeros(300, 1000, device="cuda")
-    assert bounded.decompress(payload, out) is out and torch.equal(out.cpu(), y)
+    for device in (None, "cuda", out.device):
+        version = out.zero_()._version
+        assert bounded.decompress(payload, out, device) is out and torch.equal(out.cpu(), y)
+        assert out._version > version
     wide = torch.zeros(1000, 300, device="cuda").t()  # not contiguous
     bounded.decompress(payload, wide)
     assert torch.equal(wide.cpu(), y)

@@ -373,13 +373,13 @@ def test_the_largest_allowed_arguments_are_taken() -> None:
     ("words", "error", "text"),
     [
         ([1, 2], TypeError, "words is a list"),
-        (torch.zeros(3, dtype=torch.int64), TypeError, "words are torch.int64, allowed: .*uint32"),
-        (torch.zeros(3, 3).to_sparse(), TypeError, "layout torch.sparse_coo"),
+        (torch.zeros(3, dtype=torch.int64), ValueError, "words are torch.int64, allowed: .*uint32"),
+        (torch.zeros(3, 3).to_sparse(), ValueError, "a sparse_coo tensor cannot be words"),
         (torch.zeros(3, device="meta"), ValueError, "device meta, allowed: cpu"),
         (
             torch.nested.nested_tensor([torch.zeros(2)], layout=torch.jagged),
-            TypeError,
-            "words has the layout nested",
+            ValueError,
+            "a nested tensor cannot be words",
         ),
     ],
 )
@@ -388,10 +388,17 @@ def test_other_tensors_are_refused(words: Any, error: type[Exception], text: str
         Compression([Config()]).compress(words)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_quantized_tensors_are_refused() -> None:
+    words = torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint32)
+    with pytest.raises(ValueError, match=r"a quantized tensor \(qint32\) cannot be words"):
+        Compression([Config()]).compress(words)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ((torch.zeros(3),), TypeError, "words are torch.float32, allowed: torch.int32"),
+        ((torch.zeros(3),), ValueError, "words are torch.float32, allowed: torch.int32"),
         ((tensor([1]), float("nan")), ValueError, "scale is nan"),
         ((tensor([1]), 1e39), ValueError, "scale is 1e.39, allowed: a number that is finite"),
         ((tensor([1]), "2"), TypeError, "scale is '2'"),

@@ -282,7 +282,7 @@ def test_an_empty_tensor_has_a_payload():
     assert cuszplus_decompress(payload, "cpu").shape == (0,)
 
 
-@pytest.mark.parametrize("max_error", [0, -1e-4, np.nan, np.inf, 2.0**-128, 1.8e38])
+@pytest.mark.parametrize("max_error", [0.0, -1e-4, np.nan, np.inf, 2.0**-128, 1.8e38])
 def test_bounds_out_of_range_are_named(max_error):
     with pytest.raises(CuszplusError, match=re.escape(f"max_error is {max_error}, allowed")):
         cuszplus_compress(torch.zeros(3), max_error)
@@ -297,6 +297,9 @@ def test_bounds_out_of_range_are_named(max_error):
         (lambda: cuszplus_compress(torch.zeros(3, device="meta"), 1e-4), ValueError, "meta"),
         (lambda: cuszplus_compress([1.0], 1e-4), TypeError, "list"),
         (lambda: cuszplus_compress(torch.zeros(3), "1e-4"), TypeError, "'1e-4'"),
+        (lambda: cuszplus_compress(torch.zeros(3), 10**5000), CuszplusError, "max_error is inf"),
+        (lambda: cuszplus_compress(torch.zeros(3), True), TypeError, "max_error is True"),
+        (lambda: cuszplus_compress(torch.zeros(3), bytearray(b"1")), TypeError, "bytearray"),
         (lambda: cuszplus_decompress(torch.zeros(3), "cpu"), RuntimeError, "float32.*uint8"),
         (lambda: cuszplus_decompress(b"abc", "cpu"), TypeError, "bytes"),
         (lambda: cuszplus_decompress(torch.zeros(3).byte(), "nowhere"), RuntimeError, "nowhere"),

@@ -15,7 +15,7 @@ import torch
 from tests.bounded import adversary, forge
 from tests.bounded.helpers import same_bits, some
 from torch_cgx import bounded
-from torch_cgx.bounded import PayloadError, _entropy
+from torch_cgx.bounded import PayloadError, _decompress, _entropy
 
 FLOATS = adversary.FLOATS
 
@@ -68,6 +68,16 @@ def test_payloads_are_bytes_of_any_kind(payload: torch.Tensor) -> None:
     for kind in kinds:
         assert same_bits(bounded.decompress(kind), expected)
         assert bounded.info(kind).ratio == pytest.approx(560_000 / len(data))
+
+
+def test_bytes_that_are_not_contiguous_are_refused(payload: torch.Tensor) -> None:
+    data = payload.numpy().tobytes()
+    for view in (memoryview(b"abc")[::2], memoryview(data)[::-1]):
+        for read in (bounded.decompress, bounded.info):
+            with pytest.raises(ValueError, match="the payload's bytes are not contiguous"):
+                read(view)
+    wide = memoryview(data).cast("B", (1, len(data)))
+    assert same_bits(bounded.decompress(wide), bounded.decompress(payload))
 
 
 def test_parameters_and_views_are_tensors() -> None:
@@ -137,6 +147,18 @@ def test_rows_are_those_of_the_whole(dtype: torch.dtype) -> None:
         assert bounded.decompress(made, out, rows=rows) is out and same_bits(out, whole[rows])
 
 
+def test_steps_of_any_size_are_taken() -> None:
+    x = some((9, 40), torch.float32)
+    made = bounded.compress(x, max_error=0)
+    for step in (8, 9, 2**31, 2**62, 2**64, 2**70):
+        for start, stop in ((0, 9), (3, 5), (4, 4), (8, 9), (9, None)):
+            rows = slice(start, stop, step)
+            expected = x[start:stop][:: min(step, 9)]
+            assert same_bits(bounded.decompress(made, rows=rows), expected)
+            out = torch.empty_like(expected)
+            assert same_bits(bounded.decompress(made, out, rows=rows), expected)
+
+
 def test_rows_read_only_their_blocks(payload: torch.Tensor) -> None:
     expected = bounded.decompress(payload)
     parts = forge.taken_apart(payload)
@@ -194,13 +216,67 @@ def test_out_may_want_gradients_or_be_conjugate(payload: torch.Tensor) -> None:
         assert torch.equal(bounded.decompress(made, out).resolve_conj(), z)
 
 
+def test_autograd_sees_that_out_is_written() -> None:
+    payload = bounded.compress(torch.ones(6, 50), max_error=0)
+    for out in (torch.zeros(6, 50), torch.zeros(50, 6).t()):  # in place, and by a copy
+        w = out.requires_grad_()
+        loss = (w * w).sum()
+        bounded.decompress(payload, out=w)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+    w = torch.zeros(6, 50, requires_grad=True)
+    loss = (w * w).sum()
+    parts = forge.taken_apart(payload)
+    parts.blocks[0] = bytes(len(parts.blocks[0]))
+    bad = parts.payload()
+    with pytest.raises(PayloadError, match="^block 0"):
+        bounded.decompress(bad, out=w)  # partly written
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_inference_tensors_are_written() -> None:
+    with torch.inference_mode():
+        payload, out = bounded.compress(torch.ones(70), max_error=0), torch.zeros(70)
+        plain = bounded.decompress(payload)
+        assert bounded.decompress(payload, out).is_inference() and plain.is_inference()
+    with torch.inference_mode(False):
+        kept = torch.zeros(70)
+    with torch.inference_mode():
+        bounded.decompress(payload, kept)
+    assert kept._version == 1
+    bounded.decompress(bounded.compress(torch.zeros(70), max_error=0), out)
+    assert not out.any() and torch.equal(kept, torch.ones(70))
+
+
+def test_devices_of_any_kind(payload: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, out = bounded.decompress(payload), torch.empty(14, 100, 100)
+    devices: list[Any] = ["cpu", "cpu:0", torch.device("cpu"), None]
+    for device in devices:
+        assert same_bits(bounded.decompress(payload, device=device), expected)
+        assert same_bits(bounded.decompress(payload, out, device), expected)
+    for device in ("cuda", "cuda:1", "cpu:1"):
+        with pytest.raises(ValueError, match=f"device is {device}, out is on cpu: give one"):
+            bounded.decompress(payload, out, device)
+    gpu = torch.device("cuda:1")
+    for text, same in (("cuda", True), ("cuda:1", True), ("cuda:0", False), ("cpu", False)):
+        assert _decompress._is_device(torch.device(text), gpu) == same
+    # The number of a device, 0 among them, is that of an accelerator.
+    asked, device_of = [], torch.device
+    monkeypatch.setattr(torch, "device", lambda d: (asked.append(d), device_of("meta"))[1])
+    bounded.decompress(payload, device=0)
+    assert asked == [0]
+
+
 def test_out_that_does_not_fit(payload: torch.Tensor) -> None:
     for out in (torch.empty(14, 100), torch.empty(14, 100, 100).double(), torch.empty(0)):
         with pytest.raises(ValueError, match=r"float32 \[14, 100, 100\]"):
             bounded.decompress(payload, out)
     with pytest.raises(ValueError, match="device is meta, out is on cpu"):
         bounded.decompress(payload, torch.empty(14, 100, 100), "meta")
-    assert bounded.decompress(payload, device="cpu").device.type == "cpu"
+    for bad in ([1.0], np.zeros(3)):
+        with pytest.raises(TypeError, match=f"{type(bad).__name__} cannot be out, allowed: a torc"):
+            bounded.decompress(payload, bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("key", adversary.KINDS)
@@ -258,8 +334,8 @@ def test_tensors_that_have_no_payload() -> None:
         (x.to("meta"), ValueError, "meta"),
         (x.to(torch.float8_e4m3fn), ValueError, "dtype is float8_e4m3fn, allowed: float32"),
         (torch.ones([1] * 65), ValueError, "65 dimensions, allowed: 0 to 64"),
-        ([1.0, 2.0], TypeError, "got list"),
-        (np.ones(3), TypeError, "got ndarray"),
+        ([1.0, 2.0], TypeError, "a list has no payload"),
+        (np.ones(3), TypeError, "ndarray has no payload"),
     ]
     for bad, error, text in cases:
         with pytest.raises(error, match=text):

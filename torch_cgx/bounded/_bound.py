@@ -15,14 +15,14 @@ from torch_cgx.bounded import _dtypes
 
 # csrc/codec/bounded/maps/maps.h
 LOSSLESS, ABSOLUTE, RELATIVE, POINTWISE = range(4)
-NAMES = ("max_error", "max_error", "relative", "pointwise")
+NAMES = ("lossless", "max_error", "relative", "pointwise")  # by kind
 _CHUNK = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """kind: of the payload. asked: the number that was given; value: the one that holds, other than
-    asked for RELATIVE only.
+    """kind: of the payload. asked: the caller's number. value: the bound in force; differs from
+    `asked` only for RELATIVE.
     """
 
     kind: int
@@ -30,8 +30,8 @@ class Bound:
     value: float
 
     def __str__(self) -> str:
-        if self.kind == LOSSLESS and self.asked == 0:
-            return "lossless"
+        if self.kind == LOSSLESS:
+            return NAMES[LOSSLESS]
         text = f"{NAMES[self.kind]}={self.asked:g}"
         return f"{text} ({self.value:g})" if self.kind == RELATIVE else text
 
@@ -85,15 +85,20 @@ def bound_of(
     return Bound(RELATIVE if value > 0 else LOSSLESS, number, value)
 
 
-def _number(key: str, value: Any) -> float:
+def real(key: str, value: Any) -> float:
+    """A number as float; inf: greater than any. TypeError: it is none."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{key} is {value!r}, expected a number")
     try:
-        number = float(value)
+        return float(value)
     except OverflowError:
-        number = math.inf
+        return -math.inf if value < 0 else math.inf
+
+
+def _number(key: str, value: Any) -> float:
+    number = real(key, value)
     if not (math.isfinite(number) and number >= 0):
         raise ValueError(f"{key} is {number}, allowed: finite numbers >= 0 (0 is lossless)")
     return number

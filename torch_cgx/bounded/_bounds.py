@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from torch_cgx.bounded._bound import bound_of
+from torch_cgx.bounded._bound import NAMES, bound_of
 
-KINDS = ("max_error", "relative", "pointwise")
+KINDS = NAMES[1:]
 # A regular expression, and a number of the kind of the bound for all, or {"relative": 1e-3}.
 Overrides = Mapping[Any, Any]
 _SHOWN = 8

@@ -12,7 +12,8 @@ import torch
 from torch_cgx import _C
 from torch_cgx._backend import load_kernels
 from torch_cgx.bounded._entropy import coder
-from torch_cgx.bounded._payload import Payload, PayloadError
+from torch_cgx.bounded._memory import pinned
+from torch_cgx.bounded._payload import Payload, content_of, of_block
 from torch_cgx.bounded._threads import each
 
 # Blocks that are under way at once: 64 MiB of float32.
@@ -90,29 +91,23 @@ def _decode_slab(
             block = start + number
             n, begin = opened.values_of(block), block * size
             low, high = (min(max(place, begin), begin + n) - begin for place in wanted)
-            try:
+            with of_block(block):
                 part = decoder.open(opened.block(block), n)
-            except ValueError as error:
-                raise PayloadError(f"block {block}: {error}") from None
             slab.open(number, part, begin - wanted[0], low, high)
             return part
 
         return open_block
 
     blocks = each(stop - start, opener)
-    host = torch.empty(slab.lay_out(), dtype=torch.uint8, pin_memory=True)
+    host = pinned((slab.lay_out(),), torch.uint8)
 
     def filler() -> Callable[[int], None]:
         entropy = coder()
 
         def fill(number: int) -> None:
             part = blocks[number]
-            frame = part.frame
-            try:
-                content = entropy.decompress(frame, part.content_bytes) if frame else b""
-                slab.fill(number, part, content, host.data_ptr())
-            except ValueError as error:
-                raise PayloadError(f"block {start + number}: {error}") from None
+            with of_block(start + number):
+                slab.fill(number, part, content_of(part, entropy), host.data_ptr())
 
         return fill
 
@@ -126,17 +121,13 @@ def _refuse(opened: Payload, block: int) -> None:
     """Raises the error of a block that the kernel could not decode, by decoding it here."""
     n, maps = opened.values_of(block), opened.maps()
     decoder, entropy = _C.BoundedDecoder(maps), coder()
-    values = torch.empty(n * 8, dtype=torch.uint8)
-    try:
+    values = torch.empty(n * 8, dtype=torch.uint8, device="cpu")
+    with of_block(block):
         part = decoder.open(opened.block(block), n)
-        content = entropy.decompress(part.frame, part.content_bytes) if part.frame else b""
-        decoder.decode(part, content, values.data_ptr())
-    except ValueError as error:
-        raise PayloadError(f"block {block}: {error}") from None
+        decoder.decode(part, content_of(part, entropy), values.data_ptr())
     raise RuntimeError(f"block {block}: a kernel refused what the CPU decodes")
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
     """Waits for the device."""
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor)
+    return pinned(tensor.shape, tensor.dtype).copy_(tensor)

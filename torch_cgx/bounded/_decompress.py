@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,7 @@ from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._entropy import coder
 from torch_cgx.bounded._memory import new_tensor
-from torch_cgx.bounded._payload import Payload, PayloadError, open_payload
+from torch_cgx.bounded._payload import Payload, content_of, of_block, open_payload
 from torch_cgx.bounded._threads import each
 
 # Devices whose memory blocks are decoded into.
@@ -32,38 +32,55 @@ def decompress(
     and dtype to write into, which is returned; on an error it may be partly written. device: of the
     result; default: the CPU. A CUDA device makes the values itself; the CPU runs the entropy
     decoder. rows: a part of the first dimension, such as slice(100, 200); only the blocks that hold
-    it are decoded. On as many threads as torch uses.
+    it are decoded. With a step, all rows between the first and the last are. On as many threads as
+    torch uses.
 
     PayloadError (a ValueError): the payload is of another version or codec, cut, or altered.
-    ValueError: out does not fit, or rows has a negative step.
+    ValueError: out does not fit, or has no plain memory; rows has a negative step; the payload's
+    bytes are not contiguous. TypeError: an argument of another type.
     """
     opened = open_payload(payload)
-    first, last, shape = 0, opened.parts, opened.shape
-    step = 1
-    if rows is not None:
-        first, last, shape, step = _rows(opened, rows)
-    wanted = (-(-shape[0] // step), *shape[1:]) if rows is not None else shape
+    part = _rows(opened, rows)
     if out is not None:
-        _check_out(out, wanted, opened.dtype, device)
-    direct = out is not None and step == 1 and _takes_blocks(out)
-    where = out.device if out is not None else torch.device(device or "cpu")
-    parts = _target(out if direct else None, opened, shape, where)
-    decode_into(opened, first, last, parts)
-    if direct:
-        assert out is not None
-        return out
+        _check_out(out, part.result, opened.dtype, device)
+        where = out.device
+    else:
+        where = torch.device("cpu" if device is None else device)
+    direct = out if out is not None and part.step == 1 and _takes_blocks(out) else None
+    parts = _target(direct, opened, part.shape, where)
+    try:
+        decode_into(opened, part.first, part.last, parts)
+    finally:
+        # Autograd may have saved it; an error may have left it partly written.
+        if direct is not None and not direct.is_inference():
+            torch.autograd.graph.increment_version(direct)
+    if direct is not None:
+        return direct
     values = torch.view_as_complex(parts) if opened.dtype in _dtypes.PARTS else parts
-    values = values.reshape(shape)
-    if step != 1:
-        values = values[::step]
+    values = values.reshape(part.shape)
+    if part.step != 1:
+        values = values[:: part.step]
     if out is not None:
         with torch.no_grad():
             return out.copy_(values)
-    return (values if step == 1 else values.contiguous()).to(where)
+    return (values if part.step == 1 else values.contiguous()).to(where)
 
 
-def _rows(opened: Payload, rows: slice) -> tuple[int, int, tuple[int, ...], int]:
-    """First and last part, the shape of all rows between them, and the step."""
+class _Part(NamedTuple):
+    """What of a payload is wanted: the values [first, last) are decoded, of `shape`; of their rows
+    each `step`th is in the result, of the shape `result`.
+    """
+
+    first: int
+    last: int
+    shape: tuple[int, ...]
+    step: int
+    result: tuple[int, ...]
+
+
+def _rows(opened: Payload, rows: slice | None) -> _Part:
+    if rows is None:
+        return _Part(0, opened.parts, opened.shape, 1, opened.shape)
     if not isinstance(rows, slice):
         raise TypeError(f"rows is {rows!r}, expected a slice")
     if not opened.shape:
@@ -72,18 +89,27 @@ def _rows(opened: Payload, rows: slice) -> tuple[int, int, tuple[int, ...], int]
     if step < 0:
         raise ValueError(f"rows has the step {step}, allowed: positive steps")
     stop = max(start, stop)
-    each_row = math.prod(opened.shape[1:]) * (2 if opened.dtype in _dtypes.PARTS else 1)
-    return start * each_row, stop * each_row, (stop - start, *opened.shape[1:]), step
+    step = min(step, max(stop - start, 1))  # which torch may take as an index
+    shape = opened.shape[1:]
+    each_row = math.prod(shape) * (2 if opened.dtype in _dtypes.PARTS else 1)
+    kept = len(range(start, stop, step))
+    return _Part(start * each_row, stop * each_row, (stop - start, *shape), step, (kept, *shape))
 
 
 def _check_out(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> None:
+    _dtypes.check_memory(out, "cannot be out")
     if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
         raise ValueError(
             f"out is {_dtypes.name(out.dtype)} {list(out.shape)}, the payload holds "
             f"{_dtypes.name(dtype)} {list(shape)}"
         )
-    if device is not None and torch.device(device) != out.device:
+    if device is not None and not _is_device(torch.device(device), out.device):
         raise ValueError(f"device is {device}, out is on {out.device}: give one of them")
+
+
+def _is_device(asked: torch.device, there: torch.device) -> bool:
+    """Without a number, any of its type is."""
+    return asked.type == there.type and asked.index in (None, there.index or 0)
 
 
 def _takes_blocks(out: torch.Tensor) -> bool:
@@ -99,13 +125,12 @@ def _target(
     """A tensor to decode into; on the device, if blocks are decoded there."""
     if out is not None:
         plain = out.detach()
+        _dtypes.check_memory(plain, "cannot be out")  # a fake one, under FakeTensorMode
         return torch.view_as_real(plain) if plain.is_complex() else plain
     dtype = opened.dtype
     if dtype in _dtypes.PARTS:
         shape, dtype = (*shape, 2), _dtypes.PARTS[dtype]
-    if device.type == "cuda":
-        return torch.empty(shape, dtype=dtype, device=device)
-    return new_tensor(shape, dtype)
+    return new_tensor(shape, dtype, device)
 
 
 def decode_into(opened: Payload, first: int, last: int, parts: torch.Tensor) -> None:
@@ -125,25 +150,22 @@ def decode_into(opened: Payload, first: int, last: int, parts: torch.Tensor) -> 
 
     def worker() -> Callable[[int], None]:
         decoder, entropy = _C.BoundedDecoder(maps), coder()
-        whole = torch.empty(0, dtype=torch.uint8)  # of a block that is wanted in part
+        whole = new_tensor((0,), torch.uint8)  # of a block that is wanted in part
 
         def work(number: int) -> None:
             nonlocal whole
             block = lowest + number
             n = opened.values_of(block)
-            try:
+            begin, end = block * size, block * size + n
+            with of_block(block):
                 part = decoder.open(opened.block(block), n)
-                frame = part.frame
-                content = entropy.decompress(frame, part.content_bytes) if frame else b""
-                begin, end = block * size, block * size + n
+                content = content_of(part, entropy)
                 if first <= begin and end <= last:
                     decoder.decode(part, content, start + (begin - first) * bytes_each)
                     return
                 if whole.numel() == 0:
-                    whole = torch.empty(size * bytes_each, dtype=torch.uint8)
+                    whole = new_tensor((size * bytes_each,), torch.uint8)
                 decoder.decode(part, content, whole.data_ptr())
-            except ValueError as error:
-                raise PayloadError(f"block {block}: {error}") from None
             low, high = max(first, begin), min(last, end)
             target = parts.view(-1).view(torch.uint8)
             target[(low - first) * bytes_each : (high - first) * bytes_each] = whole[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 ELEMENTS: dict[torch.dtype, int] = {
     torch.float32: 1,
@@ -34,27 +35,50 @@ def name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check(tensor: torch.Tensor) -> None:
-    """ValueError: the tensor is of a kind that payloads do not hold."""
+def check_memory(tensor: torch.Tensor, what: str) -> None:
+    """ValueError: the tensor has no memory of its own to read and write, strided and of plain
+    numbers. TypeError: it is none. what: cannot be done therefore, such as "cannot be out". Tensors
+    on the device meta pass.
+    """
+    kind = type(tensor).__name__
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"expected a torch.Tensor, got {type(tensor).__name__}")
+        raise TypeError(f"a {kind} {what}, allowed: a torch.Tensor")
     if tensor.is_quantized:
         raise ValueError(
-            f"a quantized tensor ({name(tensor.dtype)}) has no payload: compress "
-            "tensor.int_repr(), or tensor.dequantize()"
+            f"a quantized tensor ({name(tensor.dtype)}) {what}: take its int_repr(), or "
+            "dequantize()"
         )
     if tensor.is_nested:
-        raise ValueError("a nested tensor has no payload: compress tensor.unbind()'s tensors")
+        raise ValueError(f"a nested tensor {what}: take the tensors of its unbind()")
     if tensor.layout != torch.strided:
-        kind = str(tensor.layout).removeprefix("torch.")
+        layout = str(tensor.layout).removeprefix("torch.")
         raise ValueError(
-            f"a {kind} tensor has no payload: compress its indices and values, or tensor.to_dense()"
+            f"a {layout} tensor {what}: take its indices and values, or its to_dense()"
         )
+    if isinstance(tensor, FakeTensor):
+        raise ValueError(f"a FakeTensor {what}, as it has no values")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise ValueError(
-            f"a {type(tensor).__name__} has no payload, as it is made of other tensors: compress "
-            "those (of a DTensor to_local() or full_tensor())"
+            f"a {kind} {what}, as it is made of other tensors: take those (of a DTensor to_local() "
+            "or full_tensor())"
         )
+    if not (tensor.is_meta or _has_memory(tensor)):
+        raise ValueError(
+            f"a tensor without memory (of torch.vmap, torch.func or a trace) {what}: call this "
+            "outside of them"
+        )
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    try:
+        return tensor.numel() == 0 or tensor.data_ptr() != 0
+    except RuntimeError:
+        return False
+
+
+def check(tensor: torch.Tensor) -> None:
+    """TypeError, ValueError: the tensor is of a kind that payloads do not hold."""
+    check_memory(tensor, "has no payload")
     if tensor.is_meta:
         raise ValueError("a tensor on the device meta has no values to compress")
     if tensor.dtype not in ELEMENTS and tensor.dtype not in PARTS:
@@ -69,6 +93,7 @@ def parts_of(tensor: torch.Tensor) -> torch.Tensor:
     GPU.
     """
     plain = tensor.detach()
+    check_memory(plain, "has no payload")  # a fake one, under FakeTensorMode
     if not plain.is_cuda:
         plain = plain.cpu()
     plain = plain.resolve_conj().resolve_neg()

@@ -19,15 +19,15 @@ _REGULAR = 1.0
 _WINDOW = 1 << 21
 
 
-def library() -> Any:
-    """The module. ImportError: it is not installed."""
+def library(user: str = "torch_cgx.bounded") -> Any:
+    """The module. ImportError: it is not installed; user: who needs it."""
     global _zstd
     if _zstd is None:
         try:
             import zstandard
         except ImportError as error:
             raise ImportError(
-                "torch_cgx.bounded needs the package zstandard: "
+                f"{user} needs the package zstandard: "
                 'pip install "torch_cgx[bounded]", or pip install zstandard'
             ) from error
         _zstd = zstandard
@@ -35,7 +35,7 @@ def library() -> Any:
 
 
 class Coder:
-    """Use `coder()`."""
+    """Zstandard compressors and a decompressor for one thread; made by `coder()`."""
 
     def __init__(self) -> None:
         zstd = library()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_cgx import _C
-from torch_cgx.bounded._bound import POINTWISE
+from torch_cgx.bounded._bound import NAMES, POINTWISE
 from torch_cgx.bounded._payload import open_payload
 
 
@@ -86,7 +86,7 @@ def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
     return Info(
         shape=opened.shape,
         dtype=opened.dtype,
-        bound=("lossless", "max_error", "relative", "pointwise")[bound.kind],
+        bound=NAMES[bound.kind],
         asked=bound.asked,
         max_error=None if bound.kind == POINTWISE else bound.value,
         bytes=size,

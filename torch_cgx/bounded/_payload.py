@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ import torch
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._bound import Bound, maps_of
+from torch_cgx.bounded._entropy import Coder
 
 
 class PayloadError(ValueError):
@@ -48,17 +51,22 @@ class Payload:
 
 
 def bytes_of(payload: Any) -> memoryview:
-    """TypeError, ValueError: neither a 1-D uint8 tensor nor bytes."""
+    """TypeError, ValueError: neither a 1-D uint8 tensor nor contiguous bytes."""
     if isinstance(payload, torch.Tensor):
         if payload.dtype != torch.uint8 or payload.dim() != 1:
             raise ValueError(
                 f"the payload is a {payload.dim()}-D tensor of {_dtypes.name(payload.dtype)}, "
                 "expected a 1-D tensor of uint8"
             )
-        plain = payload.detach().cpu().contiguous()
+        plain = payload.detach()
+        _dtypes.check_memory(plain, "cannot be the payload")
+        plain = plain.cpu().contiguous()
         return plain.numpy().data if plain.numel() > 0 else memoryview(b"")
     if isinstance(payload, bytes | bytearray | memoryview):
-        return memoryview(payload).cast("B") if len(payload) > 0 else memoryview(b"")
+        view = memoryview(payload)
+        if not view.c_contiguous:
+            raise ValueError("the payload's bytes are not contiguous: copy them, as bytes() does")
+        return view.cast("B") if view.nbytes > 0 else memoryview(b"")
     raise TypeError(
         f"the payload is a {type(payload).__name__}, expected a 1-D uint8 tensor or bytes"
     )
@@ -75,3 +83,18 @@ def open_payload(payload: Any) -> Payload:
     if is_complex:
         dtype = _dtypes.COMPLEX[dtype]
     return Payload(data, dtype, element, tuple(shape), Bound(kind, asked, value), starts)
+
+
+@contextlib.contextmanager
+def of_block(number: int) -> Iterator[None]:
+    """Makes a ValueError within a PayloadError that names the block."""
+    try:
+        yield
+    except ValueError as error:
+        raise PayloadError(f"block {number}: {error}") from None
+
+
+def content_of(part: Any, entropy: Coder) -> bytes:
+    """What the frame of an open block holds; nothing where it has none. ValueError."""
+    frame = part.frame
+    return entropy.decompress(frame, part.content_bytes) if frame else b""

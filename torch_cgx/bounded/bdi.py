@@ -20,7 +20,7 @@ are taken by their bits, so for them the bound counts the float32 values from ``
 stays NaN, an infinity stays itself, and nothing else becomes one.
 
 Payloads depend on the arguments only, not on the number of threads (``torch.set_num_threads``).
-Tensors are on the CPU. The format: csrc/codec/bdi/payload.h and docs/bounded.md.
+Tensors are on the CPU. The format: csrc/codec/bdi/payload.h and docs/bdi.md.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from typing import Any
 import torch
 
 from torch_cgx import _C
+from torch_cgx.bounded import _dtypes
+from torch_cgx.bounded._memory import new_tensor
 from torch_cgx.bounded._payload import PayloadError
 
 __all__ = ["Compression", "Config", "PayloadError", "Report", "decompress", "info"]
@@ -46,7 +48,7 @@ class Config:
     """One way to write a chunk: up to ``num_bases`` bases, and a delta for each word that is not
     zero.
 
-    Args:
+    Attributes:
         num_bases: 0 to 64; 0: only immediates are bases.
         base_size: bits of a base, after ``>> scale_factor_base``. 1 to 32.
         delta_size: bits of a delta, after ``>> scale_factor_delta``. 1 to 32; 0, too, where there
@@ -69,7 +71,7 @@ class Config:
         if not isinstance(self.name, str):
             raise TypeError(f"name is {self.name!r}, allowed: a str")
         if self.name == _RAW:
-            raise ValueError(f"name is {_RAW!r}, allowed: others; reports call raw chunks so")
+            raise ValueError(f"name is {_RAW!r}, reserved: reports use it for raw chunks")
         if not self.name:
             made = f"{self.num_bases}b{self.base_size}d{self.delta_size}"
             object.__setattr__(self, "name", made)
@@ -84,7 +86,7 @@ class Report:
     without a mask); 32 bits for each word of a raw chunk. A payload holds fewer bases where a chunk
     uses fewer, and for each delta its base's number, which NNW-BDI does not account.
 
-    Args:
+    Attributes:
         shape, dtype: of the tensor.
         configs: of the compression.
         batch_size: words of a chunk; the last may have fewer.
@@ -155,7 +157,7 @@ class Compression:
     it, of equal ones the first. **If none can, the chunk is raw:** exact, 32 bits a word. Reports
     count such chunks. Lossless, with ``Config(0, 32, 32)`` and the immediate 0, there are none.
 
-    Args:
+    Attributes:
         configs: 1 to 255, with different names.
         batch_size: words of a chunk, 1 to 4096.
         immediates: bases that all chunks share, compared with ``s``, and not shifted by
@@ -228,7 +230,7 @@ class Compression:
             words: int32, uint32 or float32 (by its bits), on the CPU, any shape and strides.
 
         Raises:
-            TypeError, ValueError: another dtype, layout or device.
+            ValueError: another dtype, layout or device, or no memory. TypeError: no tensor.
         """
         words = _words(words)
         encoded = _C.BdiEncoded(
@@ -244,7 +246,7 @@ class Compression:
             random_bases=self.use_randomized_base_selection,
             seed=self.seed,
         )
-        payload = torch.empty(encoded.bytes, dtype=torch.uint8)
+        payload = new_tensor((encoded.bytes,), torch.uint8)
         encoded.write(payload.data_ptr())
         return payload
 
@@ -278,12 +280,12 @@ class Compression:
         zero_point = _int("zero_point", zero_point, -(2**31), 2**31 - 1)
         if isinstance(scale, bool) or not isinstance(scale, int | float):
             raise TypeError(f"scale is {scale!r} ({type(scale).__name__}), allowed: a number")
-        factor = torch.tensor(float(scale), dtype=torch.float64).to(torch.float32)
+        factor = torch.tensor(float(scale), dtype=torch.float64, device="cpu").to(torch.float32)
         if not math.isfinite(factor):
             raise ValueError(f"scale is {scale}, allowed: a number that is finite in float32")
         words = _words(words)
         if words.dtype == torch.float32:
-            raise TypeError("words are torch.float32, allowed: torch.int32, torch.uint32")
+            raise ValueError("words are torch.float32, allowed: torch.int32, torch.uint32")
         signed = self.roundtrip(words).view(torch.int32)
         return ((signed.to(torch.int64) + zero_point).double() * factor.double()).float()
 
@@ -297,11 +299,11 @@ def decompress(payload: torch.Tensor) -> torch.Tensor:
     Raises:
         PayloadError: it was cut, altered, forged, or is of another kind or version. The
             result has at most 32 times the payload's bytes, whatever its header says.
-        TypeError, ValueError: another dtype, shape, layout or device.
+        ValueError: another dtype, shape, layout or device, or no memory. TypeError: no tensor.
     """
     payload = _payload(payload)
     head = _read(payload)
-    words = torch.empty(head["shape"], dtype=_DTYPES[head["dtype_code"]])
+    words = new_tensor(head["shape"], _DTYPES[head["dtype_code"]])
     try:
         _C.bdi_decode(payload.data_ptr(), payload.numel(), words.numel(), words.data_ptr())
     except ValueError as error:
@@ -319,8 +321,7 @@ def info(payload: torch.Tensor) -> Report:
     payload = _payload(payload)
     head = _read(payload)
     choice, bits, zeros = (
-        torch.empty(head["chunks"], dtype=dtype)
-        for dtype in (torch.int16, torch.int32, torch.int16)
+        new_tensor((head["chunks"],), dtype) for dtype in (torch.int16, torch.int32, torch.int16)
     )
     try:
         _C.bdi_chunks(
@@ -357,19 +358,18 @@ def _read(payload: torch.Tensor) -> dict[str, Any]:
 def _check_tensor(what: str, tensor: object) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{what} is a {type(tensor).__name__}, allowed: a torch.Tensor")
-    if tensor.layout != torch.strided or tensor.is_nested:
-        layout = "nested" if tensor.is_nested else tensor.layout
-        raise TypeError(f"{what} has the layout {layout}, allowed: torch.strided")
-    if tensor.device.type != "cpu":
-        raise ValueError(f"{what} is on device {tensor.device}, allowed: cpu")
-    return tensor.detach()
+    plain = tensor.detach()
+    _dtypes.check_memory(plain, f"cannot be {what}")
+    if plain.device.type != "cpu":
+        raise ValueError(f"{what} is on device {plain.device}, allowed: cpu")
+    return plain
 
 
 def _words(tensor: object) -> torch.Tensor:
     words = _check_tensor("words", tensor)
     if words.dtype not in _DTYPES:
         allowed = ", ".join(map(str, _DTYPES))
-        raise TypeError(f"words are {words.dtype}, allowed: {allowed}")
+        raise ValueError(f"words are {words.dtype}, allowed: {allowed}")
     words = words.resolve_neg().contiguous()
     # torch.frombuffer() makes tensors at any address.
     return words.clone() if words.data_ptr() % 4 else words
@@ -378,7 +378,7 @@ def _words(tensor: object) -> torch.Tensor:
 def _payload(tensor: object) -> torch.Tensor:
     payload = _check_tensor("payload", tensor)
     if payload.dtype != torch.uint8 or payload.dim() != 1:
-        raise TypeError(
+        raise ValueError(
             f"payload is {payload.dtype} with {payload.dim()} dimensions, allowed: torch.uint8 "
             "with 1"
         )

@@ -12,6 +12,7 @@ import torch
 
 from torch_cgx import _C
 from torch_cgx._backend import load_kernels
+from torch_cgx.bounded._memory import pinned
 
 Words = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
 
@@ -73,7 +74,7 @@ class OnGpu:
         self._x = x if x.data_ptr() % 4 == 0 else x.clone()
         self.size = x.numel()
         words = raw_words(min(self.size, self.piece))
-        self._raw = torch.empty(words, dtype=torch.int32, pin_memory=True)
+        self._raw = pinned((words,), torch.int32)
 
     def encode(
         self, start: int, step: float, bound: float, keep_going: bool
@@ -125,7 +126,7 @@ def _decode_on_gpu(read: Callable[[Words], None], step: float, y: torch.Tensor) 
     for start in range(0, y.numel(), PIECE):
         part = y[start : start + PIECE]
         # New: the copy of the piece before may be under way. torch keeps the memory until then.
-        host = torch.empty(raw_words(part.numel()), dtype=torch.int32, pin_memory=True)
+        host = pinned((raw_words(part.numel()),), torch.int32)
         read(host.numpy())
         raw = host.to(y.device, non_blocking=True)
         _C.gpu_cuda_float_compress_decode(raw, step, part, load_kernels)

@@ -40,6 +40,9 @@ import numpy.typing as npt
 import torch
 
 from torch_cgx import _C
+from torch_cgx.bounded import _dtypes, _entropy
+from torch_cgx.bounded._bound import real
+from torch_cgx.bounded._memory import CPU, new_tensor
 from torch_cgx.compat import _stages
 
 __all__ = ["CuszplusError", "cuszplus_compress", "cuszplus_decompress"]
@@ -87,12 +90,10 @@ def cuszplus_compress(
     """
     zstandard = _zstandard()
     stages = _stages_of(input)
-    if isinstance(max_error, str | bytes):
-        raise TypeError(f"max_error is {max_error!r}, allowed: a number")
-    bound = float(max_error)
+    bound = real("max_error", max_error)
     if not _SMALLEST_BOUND <= bound <= _LARGEST_BOUND:
         raise CuszplusError(
-            f"max_error is {max_error}, allowed: {_SMALLEST_BOUND:.3g} to {_LARGEST_BOUND:.3g}"
+            f"max_error is {bound}, allowed: {_SMALLEST_BOUND:.3g} to {_LARGEST_BOUND:.3g}"
         )
     step = float(np.float32(2 * bound))
     frame, misfit = _encode(zstandard, stages, step, bound, keep_going=False)
@@ -110,7 +111,7 @@ def cuszplus_compress(
         else:
             frame, _ = _encode(zstandard, stages, step, bound, keep_going=True)
     parts = [_HEADER.pack(_MAGIC, stages.size, step), *frame]
-    payload = torch.empty(sum(map(len, parts)), dtype=torch.uint8)
+    payload = _result(sum(map(len, parts)), torch.uint8)
     memory, at = payload.numpy().data, 0
     for part in parts:
         memory[at : at + len(part)] = part
@@ -142,7 +143,7 @@ def cuszplus_decompress(compressed: torch.Tensor, device: Any) -> torch.Tensor:
     frame = payload[_HEADER.size :]
     try:
         _check_frame(zstandard, frame, n)
-        y = torch.empty(n, dtype=torch.float32, device=target if target.type == "cuda" else "cpu")
+        y = _result(n, torch.float32, target)
         _decode(zstandard, frame, step, y)
     except zstandard.ZstdError as error:
         raise CuszplusError(f"the payload's Zstandard frame is malformed: {error}") from error
@@ -150,40 +151,45 @@ def cuszplus_decompress(compressed: torch.Tensor, device: Any) -> torch.Tensor:
 
 
 def _zstandard() -> ModuleType:
+    library: ModuleType = _entropy.library("the format of cuda_float_compress")
+    return library
+
+
+def _result(size: int, dtype: torch.dtype, device: torch.device = CPU) -> torch.Tensor:
     try:
-        import zstandard
-    except ImportError as error:
-        raise ImportError(
-            "the format of cuda_float_compress needs the package zstandard: "
-            'pip install "torch_cgx[bounded]"'
-        ) from error
-    return zstandard
+        return new_tensor((size,), dtype, device)
+    except ValueError as error:
+        raise CuszplusError(str(error)) from None
 
 
-def _check_tensor(name: str, tensor: Any, dtype: torch.dtype) -> None:
+def _checked(name: str, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
+    """The tensor, detached."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}, allowed: a torch.Tensor")
-    if tensor.dtype != dtype:
-        raise CuszplusError(f"{name} has the dtype {tensor.dtype}, allowed: {dtype}")
-    if tensor.layout != torch.strided or tensor.is_nested:
-        kind = "nested" if tensor.is_nested else str(tensor.layout)
-        raise CuszplusError(f"{name} has the layout {kind}, allowed: {torch.strided}")
-    if tensor.is_meta:
+    plain = tensor.detach()
+    if plain.dtype != dtype:
+        raise CuszplusError(f"{name} has the dtype {plain.dtype}, allowed: {dtype}")
+    try:
+        _dtypes.check_memory(plain, f"cannot be {name}")
+    except ValueError as error:
+        raise CuszplusError(str(error)) from None
+    if plain.is_meta:
         raise CuszplusError(f"{name} is on the device meta, which has no values")
+    return plain
 
 
 def _stages_of(tensor: torch.Tensor) -> _stages.OnCpu | _stages.OnGpu:
-    _check_tensor("input", tensor, torch.float32)
-    if tensor.numel() > _MOST_VALUES:
-        raise CuszplusError(f"input has {tensor.numel()} values, allowed: {_MOST_VALUES} at most")
-    return (_stages.OnGpu if tensor.is_cuda else _stages.OnCpu)(tensor)
+    plain = _checked("input", tensor, torch.float32)
+    if plain.numel() > _MOST_VALUES:
+        raise CuszplusError(f"input has {plain.numel()} values, allowed: {_MOST_VALUES} at most")
+    return (_stages.OnGpu if plain.is_cuda else _stages.OnCpu)(plain)
 
 
 def _bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    _check_tensor("compressed", tensor, torch.uint8)
-    if tensor.device.type != "cpu":
-        raise CuszplusError(f"compressed is on the device {tensor.device}, allowed: cpu")
-    return tensor.contiguous().numpy().reshape(-1)
+    plain = _checked("compressed", tensor, torch.uint8)
+    if plain.device.type != "cpu":
+        raise CuszplusError(f"compressed is on the device {plain.device}, allowed: cpu")
+    return plain.contiguous().numpy().reshape(-1)
 
 
 def _encode(
