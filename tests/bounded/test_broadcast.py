@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from tests.calls import failure
 from tests.distributed import run_pooled, run_ranks
 from torch_cgx import bounded
 from torch_cgx.bounded import _broadcast
+from torch_cgx.bounded._overlap import check_writable
 
 
 def bits(tensors: Any) -> str:
@@ -145,6 +147,83 @@ def test_groups():
     assert run_pooled(_groups, 4, backend="gloo") == [True] * 4
 
 
+# ---- tensors in the memory of others
+
+M = gaussian(40, 30)
+SHARED = {
+    "flat": ({"w": M, "flat": M.view(-1)}, "w and flat share memory: broadcast one of them"),
+    "slices": ({"a": M[:20], "b": M[19:]}, "a and b share memory"),
+    "rows": ({"a": M[::2], "c": M[1::2], "b": M[3:9, 5]}, "[ac] and b share memory"),
+    "bytes": ({"a": M[:5], "b": M.view(torch.int16)[4, 59:60]}, "a and b share memory"),
+    "conjugate": (dict(zip("ab", [z := torch.complex(M, M), z.conj()], strict=True)), "a and b sh"),
+    "part": (dict(zip("ab", [z, z.imag], strict=True)), "a and b share memory"),
+    "expanded": ({"a": M, "e": torch.zeros(3, 1).expand(3, 4)}, "e: an expanded tensor cannot be"),
+    "windows": ([M.view(-1).unfold(0, 5, 2)], "0: a tensor with overlapping values cannot be"),
+}
+APART = {
+    "halves": [M[:20], M[20:]],
+    "columns": [*M.t()],
+    "rows": [M[1::2], M[::2].t()],
+    "parts": [z.real, z.imag],
+    "equal": {"a": M, "b": M, "c": torch.nn.Parameter(M)},
+    "ones": [torch.zeros(1, 4).as_strided((1, 4), (0, 1)), torch.zeros(1).expand(0, 5)],
+    "none": [M[:0], M],
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_tensors_that_share_memory_are_refused(case):
+    target, words = SHARED[case]
+    with pytest.raises(ValueError, match=words):
+        check_writable(_broadcast._tensors_of(target).all)
+
+
+@pytest.mark.parametrize("case", APART)
+def test_tensors_that_do_not_share_memory_may_lie_anywhere(case):
+    check_writable(_broadcast._tensors_of(APART[case]).all)
+
+
+def _sharing(rank, world_size):
+    x = gaussian(30, 30, seed=rank)
+    before = bits([x])
+    target = {"w": x, "flat": x.view(-1)}
+    message = failure(lambda: bounded.broadcast(target, max_error=1e-2, overrides={"flat": 0}))
+    assert bits([x]) == before
+    return message
+
+
+def test_a_view_of_a_tensor_is_refused_on_all_ranks():
+    for message in run_pooled(_sharing, 2, backend="gloo"):
+        assert message.startswith("ValueError: w and flat share memory"), message
+
+
+def _decodes(rank, world_size):
+    """What is lossless has its bits already: NaN's, too."""
+    x = torch.tensor([0x7FC12345, 0x3F800000 + rank], dtype=torch.int32).view(torch.float32)
+    with mock.patch.object(_broadcast, "decompress", wraps=bounded.decompress) as decompress:
+        bounded.broadcast({"x": x, "same": torch.ones(9)}, max_error=0, overrides={"same": 0.1})
+    return decompress.call_count, bits([x])
+
+
+def test_the_source_decodes_only_what_was_rounded():
+    (source, first), (other, second) = run_pooled(_decodes, 2, backend="gloo")
+    assert (source, other) == (1, 2) and first == second
+
+
+def _elsewhere(rank, world_size):
+    tensors = {"a": gaussian(70_000, seed=rank), "n": torch.arange(3) + rank}
+    with torch.device("meta"):
+        bounded.broadcast(tensors, max_error=1e-3)
+        message = failure(lambda: bounded.broadcast(tensors, max_error=[1, 2][rank]))
+    assert error(tensors["a"], gaussian(70_000)) <= 1e-3
+    return bits(tensors.values()), message
+
+
+def test_under_another_default_device():
+    (first, message), (second, _) = run_pooled(_elsewhere, 2, backend="gloo")
+    assert first == second and "max_error=1; on rank 1" in message
+
+
 def _alone(rank, world_size):
     x = gaussian(1000)
     bounded.broadcast(x, max_error=0.1)
@@ -187,8 +266,13 @@ def _disagree(rank, world_size):
         "module": call([3, nn.Linear(2, 2)]),
         "sparse": call([{"w": torch.eye(3)}, {"w": torch.eye(3).to_sparse()}]),
         "source": call(same, src="0"),
+        "flag": call(same, src=True),
+        "close": call(same, max_error=[1e-2, 1e-2 * (1 - 1e-8)]),
+        "close override": call(same, max_error=1, overrides=[{"0": 0.1}, {"0": 0.1 + 1e-9}]),
+        "none": call(same, overrides={"0": None}),
+        "expanded": call([[x, torch.zeros(1).expand(6)]] * 2),
     }
-    bounded.broadcast(x, max_error=0)  # the group is as usable as before
+    bounded.broadcast(x, np.int64(0), max_error=0)  # the group is as usable as before
     assert torch.equal(x, gaussian(6))
     return messages
 
@@ -203,11 +287,15 @@ def test_ranks_that_disagree_all_raise_an_error_that_names_it():
             "bound": ["max_error=0.001", "max_error=0.0001"],
             "kind": ["max_error=0.001", "relative=0.001"],
             "override": ["max_error=0;", "max_error=0.001"],
+            "close": ["max_error=0.01;", "max_error=0.00999999989"],
+            "close override": ["max_error=0.1;", "max_error=0.100000001"],
             "src": ["rank 0 src is 0", "rank 1 src is 1"],
             "tied": ["0 = 1 is float32", "on rank 1 0 is"],
             "names": ["rank 0 a is", "rank 1 b is"],
         }.items():
-            assert messages[name].startswith("ValueError: bounded.broadcast was called"), name
+            assert messages[name].startswith("ValueError: bounded.broadcast: arguments differ"), (
+                name
+            )
             for word in words:
                 assert word in messages[name], (name, messages[name])
         # The rank that fails raises its own error, the other one says which rank failed.
@@ -221,6 +309,15 @@ def test_ranks_that_disagree_all_raise_an_error_that_names_it():
             other = f"ValueError: bounded.broadcast failed on rank {failing}: "
             assert text.startswith(other) == (rank != failing), (name, text)
         assert messages["source"].startswith("TypeError: src is '0'")
+        assert messages["flag"].startswith("TypeError: src is True, expected a rank")
+        assert messages["none"].startswith("TypeError: overrides['0'] is None, allowed: a number")
+        assert messages["expanded"].startswith(
+            "ValueError: 1: an expanded tensor cannot be written"
+        )
+
+
+def _full(*arguments, **options):
+    raise RuntimeError("no memory for it")
 
 
 def _failing(rank, world_size):
@@ -230,10 +327,10 @@ def _failing(rank, world_size):
     start = time.monotonic()
     first = failure(lambda: bounded.broadcast(tensors, 1, relative=2.0))
     targets = [torch.full((100,), float(rank)), torch.zeros(100)]
-    targets.append(torch.zeros(1).expand(100) if rank == 2 else torch.zeros(100))
-    second = failure(lambda: bounded.broadcast(targets, 1, max_error=0))
+    with mock.patch.object(_broadcast, "decompress", _full if rank == 2 else bounded.decompress):
+        second = failure(lambda: bounded.broadcast(targets, 1, max_error=0))
     seconds = time.monotonic() - start
-    bounded.broadcast(targets[:2], 1, max_error=0)
+    bounded.broadcast(targets, 1, max_error=0)
     assert torch.all(targets[0] == 1)
     return first, second, seconds
 
@@ -243,9 +340,30 @@ def test_an_error_of_one_rank_reaches_all(backend):
     for rank, (first, second, seconds) in enumerate(run_pooled(_failing, 3, backend=backend)):
         assert "1: relative is 2 of a range that float64" in first, first
         assert first.startswith("ValueError" if rank == 1 else "RuntimeError: bounded.b"), first
-        assert "single memory location" in second, second
+        assert "no memory for it" in second, second
         assert ("failed on rank 2: RuntimeError" in second) == (rank != 2), second
         assert seconds < 20
+
+
+def _without_room(rank, world_size, header):
+    """A rank that cannot take a message leaves the group: it raises at once."""
+    empty = torch.empty
+    if rank == 1 and header is None:
+        torch.empty = lambda size, **options: (_full if size else empty)(size, **options)
+    if rank == 0 and header is not None:
+        _broadcast._send = lambda channel, tensors: channel.post(torch.tensor(header)).wait()
+    return failure(lambda: bounded.broadcast(gaussian(1000), max_error=1e-4))
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [(None, "no memory for it"), ([1, 1 << 40], "a message of 1 payloads and 1099511627776 bytes")],
+)
+def test_a_message_that_cannot_be_received_ends_the_call(header, words):
+    first, second = run_ranks(_without_room, 2, header, backend="gloo", check=False)
+    assert second.value is not None and second.value.startswith("RuntimeError: "), second.report()
+    assert words in second.value, second.value
+    assert first.value is not None and "RuntimeError" in first.value, first.report()
 
 
 def _dying(rank, world_size):

@@ -15,9 +15,10 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.bounded.helpers import error, gaussian
 from tests.calls import failure
@@ -122,6 +123,42 @@ def test_async_save(tmp_path):
     state = {"a": torch.zeros(300)}
     load(state, tmp_path / "a")
     assert 0 < error(x, state["a"]) <= 1e-2
+
+
+def test_what_has_no_payload_is_written_as_by_torch(tmp_path):
+    more = torch.arange(3.0)
+    saved = {
+        "two": TwoTensor(more, more + 1),
+        "eighth": more.to(torch.float8_e5m2),
+        "plain": nn.Parameter(more),
+    }
+    for name, x in {**saved, "sparse": torch.eye(3).to_sparse()}.items():
+        planner = BoundedSavePlanner(max_error=0)
+        planner.set_up_planner({name: x}, is_coordinator=True)
+        plans, _ = planner.create_global_plan([planner.create_local_plan()])
+        (item,) = planner.finish_plan(plans[0]).items
+        assert (item.type == WriteItemType.BYTE_IO) == (name == "plain"), name
+    save(saved, tmp_path / "a", max_error=0)
+    state = {name: torch.zeros_like(x) for name, x in saved.items()}
+    with torch.serialization.safe_globals([TwoTensor]):
+        load(state, tmp_path / "a")
+    assert torch.equal(state["two"].b, more + 1) and torch.equal(state["plain"], more)
+
+
+def test_autograd_notices_what_is_loaded_in_place(tmp_path):
+    save({"w": gaussian(100), "d": gaussian(100)}, tmp_path / "a", max_error=0)
+    w, d = nn.Parameter(gaussian(100, seed=1)), torch.zeros(100, dtype=torch.float64)
+    loss = w.square().sum()
+    with torch.inference_mode():
+        frozen = torch.zeros(100)
+    before = w._version
+    load({"w": w, "d": d}, tmp_path / "a")
+    assert w._version > before and d._version > 0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        load({"w": frozen}, tmp_path / "a")
+    assert torch.equal(frozen, gaussian(100))
 
 
 def test_cached_plans_are_of_tensors(tmp_path):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import errno
 import math
 import os
 import signal
 import stat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +67,19 @@ def test_a_training_comes_back_within_the_bound(tmp_path):
 def test_every_kind_of_leaf_and_key_comes_back(tmp_path):
     state = collections.OrderedDict(
         {
-            "numbers": [0, -1, 2**100, True, 0.1, -0.0, 1e-320, math.inf, -math.inf, math.nan],
+            "numbers": [
+                0,
+                -1,
+                2**100,
+                1 - 10**4300,
+                True,
+                0.1,
+                -0.0,
+                1e-320,
+                math.inf,
+                -math.inf,
+                math.nan,
+            ],
             "text": ["", "naïve \ud800 \0", "{}", None],
             "bytes": b"\x00\xff" * 3,
             "tuple": ((), (1, [2, (3,)]), {}),
@@ -84,7 +98,7 @@ def test_every_kind_of_leaf_and_key_comes_back(tmp_path):
     )
     bounded.save(state, tmp_path / "a", max_error=0)
     back = bounded.load(tmp_path / "a")
-    assert math.copysign(1, back["numbers"][5]) == -1
+    assert math.copysign(1, back["numbers"][6]) == -1
     for one in (state, back):  # torch has no equal() of these
         one["eighth"] = one["eighth"].view(torch.uint8)
     assert same(state, back)
@@ -161,6 +175,16 @@ def test_an_override_that_is_found_nowhere_is_a_warning(tmp_path):
         ({"max_error": 1, "overrides": {"(": 0}}, ValueError, r"overrides\['\('\].*regular"),
         ({"max_error": 1, "overrides": {3: 0}}, TypeError, r"overrides\[3\].*regular"),
         ({"max_error": 1, "overrides": [("a", 0)]}, TypeError, "expected a dict"),
+        (
+            {"max_error": 1, "overrides": {"a": None}},
+            TypeError,
+            r"\['a'\] is None, allowed: a numb",
+        ),
+        (
+            {"max_error": 1, "overrides": {"a": {"relative": None}}},
+            ValueError,
+            r"overrides\['a'\] is {'relative': None}, allowed: one of",
+        ),
     ],
 )
 def test_bad_bounds_are_named(tmp_path, arguments, kind, words):
@@ -238,8 +262,13 @@ LOOP["self"] = {"again": LOOP}
         ({"a": torch.Size([3])}, TypeError, "a is a torch.Size"),
         ({"a": collections.defaultdict(int)}, TypeError, "a is a collections.defaultdict"),
         ({"a": np.zeros(3)}, TypeError, "a is a numpy.ndarray"),
-        ({"a": {torch.float32: 1}}, TypeError, "a has a key of type dtype"),
+        ({"a": {torch.float32: 1}}, TypeError, r"a\.\(key\) is a torch.dtype.* allowed in keys"),
         ({"a": {(1, object()): 1}}, TypeError, r"a\.\(key\)\.1 is a builtins.object"),
+        ({(torch.ones(3),): 1}, TypeError, r"^\(key\)\.0 is a torch.Tensor"),
+        ({"a": {(1, (torch.ones(3),)): 1}}, TypeError, r"^a\.\(key\)\.1\.0 is a torch.Tensor"),
+        ({"a": {(np.int64(1),): 1}}, TypeError, r"^a\.\(key\)\.0 is a numpy.int64"),
+        ({"a": [10**4300]}, ValueError, r"^a\.0 is a whole number of more than 4300 digits"),
+        ({"a": {-(10**4300): 1}}, ValueError, r"^a\.\(key\) is a whole number of more"),
         (LOOP, ValueError, "contains itself"),
         ({"a": torch.eye(3).to_sparse()}, ValueError, "^a: a sparse_coo tensor"),
         ({"a": [torch.zeros(3, device="meta")]}, ValueError, r"^a\.0: .* meta"),
@@ -321,3 +350,42 @@ def test_errors_of_the_file_system_are_as_of_open(tmp_path):
         bounded.save(1, tmp_path, max_error=0)
     with pytest.raises(FileNotFoundError):
         bounded.load(tmp_path / "a")
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/null")):
+        with pytest.raises(OSError, match="not a regular file") as caught:
+            bounded.save(1, path, max_error=0)
+        assert caught.value.errno == errno.EINVAL and caught.value.filename == str(path)
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+
+
+@pytest.mark.parametrize(
+    "name", ["あ" * 85, "a" * 255, b"\xff\xe3" * 127], ids=["あ", "a", "bytes"]
+)
+def test_long_names_and_bytes(tmp_path, name):
+    path = os.path.join(os.fsencode(tmp_path), os.fsencode(name))
+    bounded.save({"a": 1}, path, max_error=0)
+    assert bounded.load(path) == {"a": 1} and bounded.load(os.fsdecode(path)) == {"a": 1}
+    assert os.listdir(os.fsencode(tmp_path)) == [os.fsencode(name)]
+    with pytest.raises(ValueError, match=r"^/.*has no key 'b'; it has 1: a"):
+        bounded.load(path, keys=["b"])
+
+
+def test_lack_of_memory_is_no_damaged_file(tmp_path, monkeypatch):
+    bounded.save({"a": gaussian(3)}, tmp_path / "a", max_error=0)
+    whole, devices = _files.decompress, []
+
+    def full(payload, **options):
+        if options:
+            devices.append(options["device"])
+            raise RuntimeError("not enough memory")
+        return whole(payload)  # the index
+
+    monkeypatch.setattr(_files, "decompress", full)
+    with pytest.raises(RuntimeError, match="^not enough memory$"):
+        bounded.load(tmp_path / "a", device="meta")
+    assert devices == [torch.device("meta")], "where it is to be decoded"

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,9 @@ def test_the_format_is_what_its_description_says(tmp_path):
         ({"tensors": [[-1, None]], "state": 1}, r"\[-1, None\] for a tensor"),
         ({"tensors": [[True, None]], "state": 1}, "for a tensor"),
         ({"tensors": [[24, "object"]], "state": 1}, "for a tensor"),
+        ({"tensors": [[0, []]], "state": 1}, r"\[0, \[\]\] for a tensor"),
+        ({"tensors": [[0, {}]], "state": 1}, r"\[0, {}\] for a tensor"),
+        (b'{"tensors":[[0,%b1%b]],"state":1}' % (b"[" * 900, b"]" * 900), "for a tensor|no JSON"),
         ({"tensors": [[2**70, None]], "state": 1}, "end at .* begins at 24"),
         ({"tensors": [[0, None]], "state": {"tensor": 0}}, "tensor 0, at 24"),
         ({"tensors": [], "state": {"tensor": 0}}, "'tensor'"),
@@ -92,6 +96,7 @@ def test_the_format_is_what_its_description_says(tmp_path):
         ({"tensors": [], "state": {"float": "1"}}, "'float'"),
         ({"tensors": [], "state": {"float": ["nan"]}}, "'float'"),
         ({"tensors": [], "state": {"bytes": "="}}, "'bytes'"),
+        ({"tensors": [], "state": {"bytes": "é"}}, "/a: .*'bytes'"),
         ({"tensors": [], "state": {"dict": [[1]]}}, "no list of pairs"),
         ({"tensors": [], "state": {"dict": {"a": 1}}}, "no list of pairs"),
         ({"tensors": [], "state": {"dict": [["a", 1], ["a", 2]]}}, "a key twice"),
@@ -106,6 +111,59 @@ def test_a_forged_index_is_refused(tmp_path, index, words, keys):
     # With keys, parts of the state that nobody asks for are not looked at.
     with pytest.raises(ValueError, match=words if keys is None else f"{words}|has no key 'x'"):
         bounded.load(tmp_path / "a", keys=keys)
+
+
+def mutants(node: Any, others: list[Any]) -> Iterator[Any]:
+    """The node with one of its parts replaced, wrapped, taken out, or put in twice."""
+    yield from others
+    yield [node]
+    if isinstance(node, list):
+        for i, item in enumerate(node):
+            yield node[:i] + node[i + 1 :]
+            yield node[:i] + [item] + node[i:]
+            for mutant in mutants(item, others):
+                yield node[:i] + [mutant] + node[i + 1 :]
+    elif isinstance(node, dict):
+        for key, item in node.items():
+            rest = {name: value for name, value in node.items() if name != key}
+            yield rest
+            yield {**rest, "other": item}
+            for mutant in mutants(item, others):
+                yield {name: mutant if name == key else value for name, value in node.items()}
+
+
+def test_every_mutant_of_an_index_is_read_or_refused(tmp_path, monkeypatch):
+    payload = bounded.compress(torch.arange(3, dtype=torch.uint8)).numpy().tobytes()
+    pairs = [
+        ["w", {"tensor": 0}],
+        [{"tuple": [1, {"bytes": "AA=="}]}, {"float": "nan"}],
+        [None, {"dict": [["x", [{"tensor": 1}]]]}],
+    ]
+    whole = {
+        "tensors": [[len(payload), None], [len(payload), "float8_e5m2"]],
+        "state": {"ordered": pairs, "metadata": {"dict": []}},
+    }
+    others = [
+        None, True, -1, 2**70, 0.5, "é", [], {}, [[]], {"tensor": 2}, {"bytes": "é"}, {"tuple": []}
+    ]  # fmt: skip
+    forge(tmp_path / "a", whole, 2 * payload)
+    assert list(bounded.load(tmp_path / "a")) == ["w", (1, b"\0"), None]
+    # The payload of the index takes most of the time, and has its own tests.
+    indices = list(mutants(whole, others))
+    texts = (json.dumps(index).encode() for index in indices for _ in range(2))
+    monkeypatch.setattr(_files, "_index", lambda payload: next(texts))
+    refused = 0
+    for index in indices:
+        for keys in (None, ["w", "None.x.0"]):
+            try:
+                bounded.load(tmp_path / "a", keys=keys)
+            except ValueError as error:
+                absent = "has no key" in str(error) or "parts named" in str(error)
+                assert isinstance(error, PayloadError) or (keys and absent), (index, error)
+                refused += 1
+            except Exception as error:
+                pytest.fail(f"{type(error).__name__} of {index}: {error}")
+    assert refused > len(indices) > 400
 
 
 def test_an_index_that_stands_for_too_much_is_not_unpacked(tmp_path, monkeypatch):

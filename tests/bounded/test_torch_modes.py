@@ -69,8 +69,9 @@ def test_the_default_device_changes_nothing(device: str) -> None:
     check_under(device, results_in_memory)
 
 
-def test_the_default_device_changes_no_file(tmp_path: Path) -> None:
-    check_under("meta", lambda: results_of_files(tmp_path))
+@pytest.mark.parametrize("device", ["meta", "cuda"])
+def test_the_default_device_changes_no_file(device: str, tmp_path: Path) -> None:
+    check_under(device, lambda: results_of_files(tmp_path))
 
 
 PAYLOAD = bounded.compress(VALUES, max_error=1e-3)

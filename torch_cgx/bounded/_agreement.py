@@ -1,9 +1,10 @@
-"""Ranks of a group that go on together, or raise together."""
+"""Agreement of a group's ranks: all continue, or all raise."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ _MOST_TEXT = 4096  # characters of an error that other ranks show
 
 @dataclass
 class Agreed:
-    """What a rank says: lines that are to be equal on all ranks."""
+    """Lines that must be equal on all ranks."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -30,15 +31,15 @@ class Posted:
 
     def wait(self) -> torch.Tensor:
         """The tensor, on the CPU."""
-        with self._channel.talking():
+        with self._channel.communicating():
             self._work.wait()
             return self._tensor.cpu()
 
 
 class Channel:
-    """Broadcasts of CPU tensors in a group from one of its ranks, through the memory of a GPU where
-    its backend has no other. src: as of torch.distributed.broadcast. Errors of the backend (a rank
-    died, or is late) pass as they are and leave the channel broken.
+    """Broadcasts CPU tensors from one rank of a group; copies them through GPU memory if the group
+    has no CPU backend. src: as of torch.distributed.broadcast. Errors of the backend (a rank died,
+    or is late) pass as they are and leave the channel broken.
     """
 
     def __init__(self, group: Any, src: Any) -> None:
@@ -46,7 +47,7 @@ class Channel:
 
         self._dist = dist
         self._group = group
-        self._src = src
+        self.src = src
         self._ranks = [
             dist.get_global_rank(group, rank) if group is not None else rank
             for rank in range(dist.get_world_size(group))
@@ -58,25 +59,29 @@ class Channel:
 
     @property
     def is_source(self) -> bool:
-        return bool(self._ranks[self._rank] == self._src)
+        return bool(self._ranks[self._rank] == self.src)
 
     def check_source(self) -> None:
         """TypeError, ValueError: no rank of the group."""
-        if isinstance(self._src, bool) or not isinstance(self._src, int):
-            raise TypeError(f"src is {self._src!r}, expected a rank")
-        if self._src not in self._ranks:
-            raise ValueError(f"src is {self._src}, allowed: the group's ranks, {self._ranks}")
+        try:
+            if isinstance(self.src, bool):
+                raise TypeError
+            self.src = operator.index(self.src)  # NumPy's whole numbers, too
+        except TypeError:
+            raise TypeError(f"src is {self.src!r}, expected a rank") from None
+        if self.src not in self._ranks:
+            raise ValueError(f"src is {self.src}, allowed: the group's ranks, {self._ranks}")
 
     def post(self, tensor: torch.Tensor) -> Posted:
         """Begins the broadcast of a tensor that has the same shape and dtype on all ranks."""
-        with self.talking():
+        with self.communicating():
             here = tensor.to(self._device)
             return Posted(
-                self, self._dist.broadcast(here, self._src, self._group, async_op=True), here
+                self, self._dist.broadcast(here, self.src, self._group, async_op=True), here
             )
 
     @contextlib.contextmanager
-    def talking(self) -> Iterator[None]:
+    def communicating(self) -> Iterator[None]:
         """The body communicates: an error means that this rank cannot go on with the others."""
         try:
             yield
@@ -103,7 +108,7 @@ class Channel:
         if failed is not None:
             text = f"{type(failed).__name__}: {failed}"[:_MOST_TEXT]
         digest = hashlib.sha256(text.encode(errors="replace")).digest()
-        mine = torch.tensor([failed is not None, *digest], dtype=torch.uint8)
+        mine = torch.tensor([failed is not None, *digest], dtype=torch.uint8, device="cpu")
         all_equal = [one.tolist() for one in self._gather(mine)]
         if failed is None and all(one == all_equal[0] for one in all_equal):
             return
@@ -114,10 +119,10 @@ class Channel:
         if broken:
             causes = "; ".join(f"rank {self._ranks[rank]}: {texts[rank]}" for rank in broken)
             raise error_of_others(f"{what} failed on {causes}")
-        raise ValueError(f"{what} was called differently: {self._difference(texts)}")
+        raise ValueError(f"{what}: arguments differ between ranks: {self._difference(texts)}")
 
     def _gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        with self.talking():
+        with self.communicating():
             here = tensor.to(self._device)
             found = [torch.empty_like(here) for _ in self._ranks]
             self._dist.all_gather(found, here, self._group)
@@ -125,9 +130,9 @@ class Channel:
 
     def _gather_text(self, text: str) -> list[str]:
         data = text.encode(errors="replace")
-        sizes = [int(one) for one in self._gather(torch.tensor([len(data)]))]
-        padded = torch.zeros(max(max(sizes), 1), dtype=torch.uint8)
-        padded[: len(data)] = torch.tensor(list(data), dtype=torch.uint8)
+        sizes = [int(one) for one in self._gather(torch.tensor([len(data)], device="cpu"))]
+        padded = torch.zeros(max(max(sizes), 1), dtype=torch.uint8, device="cpu")
+        padded[: len(data)] = torch.tensor(list(data), dtype=torch.uint8, device="cpu")
         found = zip(self._gather(padded), sizes, strict=True)
         return [bytes(one[:size].tolist()).decode(errors="replace") for one, size in found]
 

@@ -18,13 +18,18 @@ import torch
 from torch_cgx.bounded import _dtypes, _entropy
 from torch_cgx.bounded._agreement import Channel, Posted
 from torch_cgx.bounded._bound import bound_of
-from torch_cgx.bounded._bounds import KINDS, Bounds, Overrides, Rule
 from torch_cgx.bounded._compress import compress
 from torch_cgx.bounded._decompress import decompress
 from torch_cgx.bounded._named import Named, Tensors, join, naming, plain
+from torch_cgx.bounded._overlap import check_writable
+from torch_cgx.bounded._rules import KINDS, Overrides, Rule, Rules
 
 _CHUNK = 1 << 21  # values of a payload: whole blocks
 _MESSAGE = 1 << 20  # bytes from which a message is not filled further
+# A message has less than _MESSAGE bytes of payloads, no more of their lengths (8 bytes each), and
+# one payload more: values of complex128, and headers.
+_MOST_BYTES_EACH = 16
+_MOST_BESIDE = 1 << 20
 _IN_FLIGHT = 2  # messages that the source has posted and not waited for
 
 
@@ -50,9 +55,10 @@ def broadcast(
     in the group is warned, and nothing happens.
 
     Before anything is sent, ranks compare names, shapes, dtypes, bounds and src. ValueError, on all
-    ranks: they differ, or one of them was called with bad arguments; nothing has changed then. An
-    error of one rank later on (of memory, say) is a RuntimeError on the others; tensors hold a part
-    of what was sent then. Errors of the group's backend: a rank died or timed out.
+    ranks: they differ, or one of them was called with bad arguments; nothing has changed then.
+    Tensors that share memory partly, and expanded ones, are bad arguments. An error of one rank
+    later on (of memory, say) is a RuntimeError on the others; tensors hold a part of what was sent
+    then. Errors of the group's backend: a rank died or timed out.
     """
     import torch.distributed as dist
 
@@ -65,12 +71,16 @@ def broadcast(
     tensors: list[tuple[Named, Rule]] = []
     with channel.together("bounded.broadcast", ValueError) as agreed:
         channel.check_source()
-        bounds = Bounds.of(max_error, relative, pointwise, overrides)
+        rules = Rules.of(max_error, relative, pointwise, overrides)
         found = _tensors_of(target)
-        bounds.warn_of_unused(found.names, stacklevel=3)
-        tensors = [(one, bounds.rule_of_all(one.names)) for one in found.all]
+        check_writable(found.all)
+        rules.warn_of_unused(found.names, stacklevel=3)
+        tensors = [(one, rules.rule_of_all(one.names)) for one in found.all]
         _entropy.library()
-        agreed.lines = [f"src is {src}", *(_description(one, rule) for one, rule in tensors)]
+        agreed.lines = [
+            f"src is {channel.src}",
+            *(_description(one, rule) for one, rule in tensors),
+        ]
     left = None
     with channel.together("bounded.broadcast", RuntimeError):
         if channel.is_source:
@@ -124,9 +134,9 @@ def _send(channel: Channel, tensors: list[tuple[Named, Rule]]) -> None:
     posted: collections.deque[list[Posted]] = collections.deque()
     try:
         for message in _messages(tensors):
-            table = torch.tensor([one.numel() for one in message])
+            table = torch.tensor([one.numel() for one in message], device="cpu")
             body = torch.cat([table.view(torch.uint8), *message])
-            header = torch.tensor([len(message), body.numel()])
+            header = torch.tensor([len(message), body.numel()], device="cpu")
             posted.append([channel.post(header), channel.post(body)])
             if len(posted) > _IN_FLIGHT:
                 _wait(posted.popleft())
@@ -138,7 +148,7 @@ def _send(channel: Channel, tensors: list[tuple[Named, Rule]]) -> None:
 
 
 def _end(channel: Channel, posted: Iterable[list[Posted]]) -> None:
-    last = channel.post(torch.tensor([0, 0]))
+    last = channel.post(torch.tensor([0, 0], device="cpu"))
     for works in posted:
         _wait(works)
     last.wait()
@@ -158,7 +168,7 @@ def _messages(tensors: list[tuple[Named, Rule]]) -> Iterator[list[torch.Tensor]]
         arguments = _arguments(values.flat, rule, one.name)
         for chunk in values.chunks():
             payload = compress(chunk, **arguments)
-            if arguments:  # whole numbers have these bits already
+            if any(arguments.values()):  # what is lossless has these bits already
                 decompress(payload, chunk)
             message.append(payload)
             size += payload.numel()
@@ -221,19 +231,37 @@ def _receive(channel: Channel, tensors: list[Named]) -> str | None:
             except Exception as error:  # and go on: the others count on this rank
                 failed = error
 
-    header = channel.post(torch.zeros(2, dtype=torch.int64))
+    header = _post_header(channel)
     while True:
         count, size = header.wait().tolist()
         if count == 0:
             break
-        body = channel.post(torch.empty(size, dtype=torch.uint8))
-        header = channel.post(torch.zeros(2, dtype=torch.int64))
+        # The source sends it in any case: a rank without room for it cannot go on with the others.
+        with channel.communicating():
+            _check_size(count, size, channel.src)
+            room = torch.empty(size, dtype=torch.uint8, device="cpu")
+        body = channel.post(room)
+        header = _post_header(channel)
         write()
         last = body.wait(), count
     write()
     if failed is not None:
         raise failed
     return writer.finish()
+
+
+def _post_header(channel: Channel) -> Posted:
+    return channel.post(torch.zeros(2, dtype=torch.int64, device="cpu"))
+
+
+def _check_size(count: int, size: int, src: int) -> None:
+    """RuntimeError: no message has this header, so the ranks are not in the same call."""
+    most = 2 * _MESSAGE + _CHUNK * _MOST_BYTES_EACH + _MOST_BESIDE
+    if not 0 < 8 * count <= size <= most:
+        raise RuntimeError(
+            f"rank {src} announces a message of {count} payloads and {size} bytes, allowed: 8 "
+            f"bytes for each payload, {most} in all: the ranks are not in the same call"
+        )
 
 
 class _Writer:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,12 +27,12 @@ from typing import Any, BinaryIO
 import torch
 
 from torch_cgx.bounded import _tree
-from torch_cgx.bounded._bounds import Bounds, Overrides
 from torch_cgx.bounded._compress import compress
 from torch_cgx.bounded._decompress import decompress
 from torch_cgx.bounded._named import BYTES, payload_of
 from torch_cgx.bounded._payload import PayloadError, open_payload
-from torch_cgx.bounded._replace import replacing
+from torch_cgx.bounded._replace import Path, replacing
+from torch_cgx.bounded._rules import Overrides, Rules
 
 _MAGIC, _VERSION = b"CGXF", 1
 _HEADER = struct.Struct("<4sB3sQQ")
@@ -42,7 +43,7 @@ _SHOWN = 20
 
 def save(
     state_dict: Any,
-    path: str | os.PathLike[str],
+    path: Path,
     *,
     max_error: float | None = None,
     relative: float | None = None,
@@ -71,17 +72,18 @@ def save(
     or a kill leaves the old file. Tensors are compressed one at a time.
 
     TypeError, ValueError: a bad bound, or the state dict holds something else (the text says
-    where). OSError: from the file system. ImportError: zstandard is missing.
+    where). OSError: from the file system, or `path` is a pipe or a device. ImportError: zstandard
+    is missing.
     """
-    bounds = Bounds.of(max_error, relative, pointwise, overrides)
+    rules = Rules.of(max_error, relative, pointwise, overrides)
     state, tensors = _tree.encode(state_dict)
-    bounds.warn_of_unused(tensors.names, stacklevel=3)
+    rules.warn_of_unused(tensors.names, stacklevel=3)
     names = {dtype: name for name, dtype in BYTES.items()}
     with replacing(path) as file:
         file.write(bytes(_HEADER.size))
         entries = []
         for one in tensors.all:
-            payload = payload_of(one, bounds.rule_of_all(one.names))
+            payload = payload_of(one, rules.rule_of_all(one.names))
             file.write(payload.numpy().data)
             entries.append([payload.numel(), names.get(one.tensor.dtype)])
         listed = json.dumps(entries, separators=(",", ":")).encode()
@@ -99,7 +101,7 @@ def save(
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: Path,
     device: torch.device | str | None = None,
     keys: Iterable[str] | None = None,
 ) -> Any:
@@ -112,15 +114,16 @@ def load(
     the tensors only those that are read are checked. ValueError: the file has no such key, or has
     it twice; the text names those that it has. OSError: from the file system.
     """
+    where = None if device is None else torch.device(device)
     wanted = None if keys is None else [keys] if isinstance(keys, str) else list(keys)
     with open(path, "rb") as file:
         try:
             opened = _open(file)
             nodes = {"": opened.state} if wanted is None else _find(opened.state, wanted, path)
-            read = _reader(file, opened, device)
+            read = _reader(file, opened, where)
             found = {name: _tree.decode(node, read) for name, node in nodes.items()}
         except PayloadError as error:
-            raise PayloadError(f"{os.fspath(path)}: {error}") from None
+            raise PayloadError(f"{os.fsdecode(path)}: {error}") from None
     return found[""] if wanted is None else found
 
 
@@ -177,15 +180,12 @@ def _parse(text: bytes, end: int) -> _Open:
     content = _tree.parse(text)
     if not isinstance(content, dict) or list(content) != ["tensors", "state"]:
         raise PayloadError("the index does not have tensors and state")
-    starts, dtypes = [_HEADER.size], []
+    starts: list[int] = [_HEADER.size]
+    dtypes: list[torch.dtype | None] = []
     for entry in content["tensors"] if isinstance(content["tensors"], list) else [None]:
-        if not isinstance(entry, list) or len(entry) != 2:
-            raise PayloadError(f"the index has {entry!r} for a tensor")
-        length, name = entry
-        if type(length) is not int or length < 0 or not (name is None or name in BYTES):
-            raise PayloadError(f"the index has {entry!r} for a tensor")
+        length, dtype = _entry(entry)
         starts.append(starts[-1] + length)
-        dtypes.append(None if name is None else BYTES[name])
+        dtypes.append(dtype)
     if starts[-1] != end:
         raise PayloadError(
             f"the payloads of the index end at {starts[-1]}, the index begins at {end}"
@@ -193,7 +193,16 @@ def _parse(text: bytes, end: int) -> _Open:
     return _Open(starts, dtypes, content["state"])
 
 
-def _find(state: Any, keys: list[str], path: str | os.PathLike[str]) -> dict[str, Any]:
+def _entry(entry: Any) -> tuple[int, torch.dtype | None]:
+    if isinstance(entry, list) and len(entry) == 2:
+        length, name = entry
+        known = name is None or (isinstance(name, str) and name in BYTES)
+        if type(length) is int and length >= 0 and known:
+            return length, None if name is None else BYTES[name]
+    raise PayloadError(f"the index has {reprlib.repr(entry)} for a tensor")
+
+
+def _find(state: Any, keys: list[str], path: Path) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
     try:
         for name, node in _tree.nodes(state):
@@ -205,31 +214,40 @@ def _find(state: Any, keys: list[str], path: str | os.PathLike[str]) -> dict[str
         if count == 0:
             shown = ", ".join(list(found)[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
             raise ValueError(
-                f"{os.fspath(path)} has no key {key!r}; it has {len(found)}: {shown or 'none'}"
+                f"{os.fsdecode(path)} has no key {key!r}; it has {len(found)}: {shown or 'none'}"
             )
         if count > 1:
             raise ValueError(
-                f"{os.fspath(path)} has {count} parts named {key!r}; load it as a whole"
+                f"{os.fsdecode(path)} has {count} parts named {key!r}; load it as a whole"
             )
     return {key: found[key][0] for key in keys}
 
 
 def _reader(
-    file: BinaryIO, opened: _Open, device: torch.device | str | None
+    file: BinaryIO, opened: _Open, device: torch.device | None
 ) -> Callable[[int], torch.Tensor]:
     known: dict[int, torch.Tensor] = {}
 
     def read(number: int) -> torch.Tensor:
+        if number >= len(opened.dtypes):
+            raise PayloadError(
+                f"the index holds {{'tensor': {number}}}, and has {len(opened.dtypes)} tensors"
+            )
         if number not in known:
             dtype = opened.dtypes[number]
             start, end = opened.starts[number : number + 2]
             try:
-                tensor = decompress(_read(file, start, end - start))
-                if dtype is not None:
-                    tensor = tensor.view(dtype)
-            except (PayloadError, RuntimeError) as error:
+                tensor = decompress(_read(file, start, end - start), device=device)
+                known[number] = tensor if dtype is None else _view(tensor, dtype)
+            except PayloadError as error:
                 raise PayloadError(f"tensor {number}, at {start}: {error}") from None
-            known[number] = tensor if device is None else tensor.to(device)
         return known[number]
 
     return read
+
+
+def _view(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    try:
+        return tensor.view(dtype)
+    except RuntimeError as error:
+        raise PayloadError(str(error)) from None

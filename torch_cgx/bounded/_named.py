@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._bounds import Rule
 from torch_cgx.bounded._compress import compress
+from torch_cgx.bounded._rules import Rule
 
 # Of one byte, without a number in the format: their bytes are lossless payloads of uint8.
 BYTES = {

@@ -15,10 +15,10 @@ A reader takes nothing else.
 from __future__ import annotations
 
 import base64
-import binascii
 import collections
 import json
 import math
+import reprlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +29,9 @@ from torch_cgx.bounded._named import Tensors, join
 from torch_cgx.bounded._payload import PayloadError
 
 _KEYS = (bool, int, float, str, bytes, tuple, type(None))
+# A reader refuses longer ones: Python converts no more digits (sys.get_int_max_str_digits).
+_MOST_DIGITS = 4300
+_TOO_LARGE = 10**_MOST_DIGITS
 _NOT_FINITE = {"nan", "inf", "-inf"}
 
 
@@ -53,6 +56,11 @@ def _encode(value: Any, name: str, tensors: Tensors) -> Any:
     if isinstance(value, numpy.bool_ | numpy.number | numpy.str_):
         value = value.item()
         kind = type(value)
+    if kind is int and not -_TOO_LARGE < value < _TOO_LARGE:
+        raise ValueError(
+            f"{name or 'the state dict'} is a whole number of more than {_MOST_DIGITS} digits, "
+            f"allowed: {_MOST_DIGITS}"
+        )
     if value is None or kind in (bool, int, str):
         return value
     if kind is float:
@@ -64,7 +72,7 @@ def _encode(value: Any, name: str, tensors: Tensors) -> Any:
         return items if kind is list else {"tuple": items}
     if kind is dict or kind is collections.OrderedDict:
         pairs = [
-            [_encode_key(key, name), _encode(item, join(name, key), tensors)]
+            [_encode_key(key, join(name, "(key)")), _encode(item, join(name, key), tensors)]
             for key, item in value.items()
         ]
         if kind is dict:
@@ -79,13 +87,16 @@ def _encode(value: Any, name: str, tensors: Tensors) -> Any:
     )
 
 
-def _encode_key(key: Any, name: str) -> Any:
-    if type(key) not in _KEYS:
+def _encode_key(key: Any, place: str) -> Any:
+    kind = type(key)
+    if kind not in _KEYS:
         raise TypeError(
-            f"{name or 'the state dict'} has a key of type {type(key).__name__}, {key!r}; allowed: "
-            "str, int, float, bool, bytes, None and tuples of them"
+            f"{place} is a {kind.__module__}.{kind.__qualname__}, {key!r}; allowed in keys: str, "
+            "int, float, bool, bytes, None and tuples of them"
         )
-    return _encode(key, join(name, "(key)"), Tensors())
+    if kind is tuple:
+        return {"tuple": [_encode_key(item, join(place, i)) for i, item in enumerate(key)]}
+    return _encode(key, place, Tensors())
 
 
 def parse(text: bytes) -> Any:
@@ -102,7 +113,7 @@ def _no_constant(text: str) -> Any:
 
 def decode(node: Any, tensor: Callable[[int], torch.Tensor]) -> Any:
     """The state of a node of `parse`. PayloadError: it is none of `encode`. tensor: by number;
-    raises IndexError for a number that is too large.
+    raises PayloadError for a number that is too large.
     """
     try:
         return _decode(node, tensor)
@@ -116,15 +127,12 @@ def _decode(node: Any, tensor: Callable[[int], torch.Tensor]) -> Any:
     if not isinstance(node, dict):
         return node
     kind, value = _kind(node)
-    try:
-        if kind == "tensor" and type(value) is int and value >= 0:
-            return tensor(value)
-        if kind == "float" and value in _NOT_FINITE:
-            return float(value)
-        if kind == "bytes" and isinstance(value, str):
-            return base64.b64decode(value, validate=True)
-    except (IndexError, TypeError, binascii.Error):
-        raise PayloadError(f"the index holds {{{kind!r}: {value!r}}}") from None
+    if kind == "tensor" and type(value) is int and value >= 0:
+        return tensor(value)
+    if kind == "float" and isinstance(value, str) and value in _NOT_FINITE:
+        return float(value)
+    if kind == "bytes" and isinstance(value, str) and (data := _base64(value)) is not None:
+        return data
     if kind == "tuple" and isinstance(value, list):
         return tuple(_decode(item, tensor) for item in value)
     if kind == "dict":
@@ -135,7 +143,15 @@ def _decode(node: Any, tensor: Callable[[int], torch.Tensor]) -> Any:
         if "metadata" in node:
             found._metadata = _decode(node["metadata"], tensor)  # type: ignore[attr-defined]
         return found
-    raise PayloadError(f"the index holds {{{kind!r}: {value!r}}}")
+    raise PayloadError(f"the index holds {reprlib.repr({kind: value})}")
+
+
+def _base64(text: str) -> bytes | None:
+    """None: it is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:  # also for letters beyond ASCII
+        return None
 
 
 def _kind(node: dict[str, Any]) -> tuple[str, Any]:

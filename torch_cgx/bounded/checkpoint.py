@@ -34,10 +34,10 @@ from torch.distributed.checkpoint.planner import (
 )
 
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._bounds import Bounds, Overrides
 from torch_cgx.bounded._decompress import decompress
 from torch_cgx.bounded._named import Named, payload_of
 from torch_cgx.bounded._payload import PayloadError, open_payload
+from torch_cgx.bounded._rules import Overrides, Rules
 
 __all__ = ["BoundedLoadPlanner", "BoundedSavePlanner"]
 
@@ -51,10 +51,11 @@ class BoundedSavePlanner(DefaultSavePlanner):
 
     max_error, relative, pointwise, overrides: as in `bounded.save`; the names are those of
     torch.distributed.checkpoint ("model.blocks.0.norm.weight"). Floating and complex tensors are
-    bounded, whole numbers and bool lossless; what payloads do not hold (8-bit floats, quantized
-    tensors) and all that is not a tensor is written as by DefaultSavePlanner. A rank's shard of a
-    DTensor is a tensor of its own: `relative` is of the range of the shard, which is at most that
-    of the whole. options: of DefaultSavePlanner.
+    bounded, whole numbers and bool lossless; what payloads do not hold (8-bit floats, sparse and
+    quantized tensors, subclasses made of other tensors) and all that is not a tensor is written as
+    by DefaultSavePlanner, as far as the storage takes it. A rank's shard of a DTensor is a tensor
+    of its own: `relative` is of the range of the shard, which is at most that of the whole.
+    options: of DefaultSavePlanner.
 
     ValueError, TypeError: a bad bound. An error while a tensor is compressed has its name and is
     raised by torch.distributed.checkpoint as a CheckpointException on all ranks.
@@ -70,7 +71,7 @@ class BoundedSavePlanner(DefaultSavePlanner):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self._bounds = Bounds.of(max_error, relative, pointwise, overrides)
+        self._rules = Rules.of(max_error, relative, pointwise, overrides)
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
         plan = super().finish_plan(new_plan)
@@ -81,11 +82,23 @@ class BoundedSavePlanner(DefaultSavePlanner):
             )
         # Tensors in every respect until now, so metadata, deduplication and checks are torch's.
         items = [
-            dataclasses.replace(item, type=WriteItemType.BYTE_IO) if _has_payload(item) else item
+            dataclasses.replace(item, type=WriteItemType.BYTE_IO)
+            if self._has_payload(item)
+            else item
             for item in plan.items
         ]
         self.plan = dataclasses.replace(plan, items=items)
         return self.plan
+
+    def _has_payload(self, item: WriteItem) -> bool:
+        """By the object, as the plan does not say of which layout or subclass it is."""
+        if item.tensor_data is None:
+            return False
+        try:
+            _dtypes.check(self.lookup_object(item.index))
+        except (TypeError, ValueError):
+            return False
+        return True
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
         if write_item.type != WriteItemType.BYTE_IO or write_item.tensor_data is None:
@@ -94,16 +107,8 @@ class BoundedSavePlanner(DefaultSavePlanner):
         tensor = super().resolve_data(as_tensor)
         assert isinstance(tensor, torch.Tensor)
         name = write_item.index.fqn
-        payload = payload_of(Named(tensor, [name]), self._bounds.rule(name))
+        payload = payload_of(Named(tensor, [name]), self._rules.rule(name))
         return io.BytesIO(payload.numpy().tobytes())
-
-
-def _has_payload(item: WriteItem) -> bool:
-    data = item.tensor_data
-    if data is None:
-        return False
-    dtype = data.properties.dtype
-    return dtype in _dtypes.ELEMENTS or dtype in _dtypes.PARTS
 
 
 class BoundedLoadPlanner(DefaultLoadPlanner):
@@ -157,6 +162,8 @@ def _decode(data: memoryview, item: ReadItem, target: torch.Tensor) -> None:
     whole = start + count <= opened.shape[0] and (count, *opened.shape[1:]) == target.shape
     if whole and opened.dtype == target.dtype:
         decompress(data, target, rows=rows)
+        if not target.is_inference():  # decoding goes past autograd, which is to notice
+            torch.autograd.graph.increment_version(target)
         return
     rest = torch.Size([0, *item.storage_offsets[1:]])
     _copy(decompress(data, rows=rows), dataclasses.replace(item, storage_offsets=rest), target)

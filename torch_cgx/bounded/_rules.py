@@ -31,11 +31,12 @@ class Rule:
         return {self.kind: self.number} if bounded else {}
 
     def __str__(self) -> str:
-        return f"{self.kind}={self.number:g}"
+        # All digits: ranks compare this text.
+        return f"{self.kind}={repr(self.number).removesuffix('.0')}"
 
 
 @dataclass
-class Bounds:
+class Rules:
     """Rules by name. The last override whose pattern is found in a name (re.search) wins, so
     exceptions follow what they are exceptions from.
     """
@@ -50,7 +51,7 @@ class Bounds:
         relative: float | None,
         pointwise: float | None,
         overrides: Overrides | None,
-    ) -> Bounds:
+    ) -> Rules:
         """TypeError, ValueError: not exactly one bound, or a bad one; a pattern that is none."""
         given = dict(zip(KINDS, (max_error, relative, pointwise), strict=True))
         given = {kind: number for kind, number in given.items() if number is not None}
@@ -67,6 +68,11 @@ class Bounds:
         found = []
         for pattern, bound in (overrides or {}).items():
             what = f"overrides[{getattr(pattern, 'pattern', pattern)!r}]"
+            if bound is None:
+                raise TypeError(
+                    f"{what} is None, allowed: a number, 0 for lossless, or a dict with one of "
+                    f"{', '.join(KINDS)}"
+                )
             rule = _rule(bound if isinstance(bound, Mapping) else {default.kind: bound}, what)
             found.append((_pattern(pattern, what), rule))
         return cls(default, found)
@@ -102,12 +108,12 @@ class Bounds:
 
 def _rule(given: Mapping[str, Any], what: str) -> Rule:
     unknown = [kind for kind in given if kind not in KINDS]
-    if unknown or len(given) != 1:
+    if unknown or len(given) != 1 or any(number is None for number in given.values()):
         raise ValueError(f"{what} is {dict(given)!r}, allowed: one of {', '.join(KINDS)}")
     ((kind, number),) = given.items()
     try:
         arguments = [number if kind == one else None for one in KINDS]
-        return Rule(kind, bound_of(torch.empty(0), *arguments).asked)
+        return Rule(kind, bound_of(torch.empty(0, device="cpu"), *arguments).asked)
     except (TypeError, ValueError) as error:
         prefix = "" if what == "the bound" else f"{what}: "
         raise type(error)(f"{prefix}{error}") from None
