@@ -19,13 +19,17 @@ constexpr double kLittle = 2.25;
 
 Encoder::Encoder(std::shared_ptr<const Maps> maps) : maps_(std::move(maps)) {}
 
+void Encoder::use(const Choice& choice) {
+  header_.predictor = choice.predictor;
+  header_.low = choice.low;
+  header_.width = choice.width;
+  header_.base = choice.base;
+}
+
 template <typename Word>
 void Encoder::write_words() {
   const Element element = maps_->element();
-  header_.predictor = choice_.predictor;
-  header_.low = choice_.low;
-  header_.width = choice_.width;
-  header_.base = choice_.base;
+  use(choice_);
   header_.outliers = header_.specials = 0;
   outliers_.clear();
   places_.clear();
@@ -94,8 +98,8 @@ void Encoder::encode_words() {
   if (header_.map == Map::kConstant) return set_constant();
   if (choice_.predictor == Predictor::kCurve) fit_curves<Word>();
   write_words<Word>();
-  if (misled(header_, n_)) {
-    // The sample has misled: by all values, then. A map with a bound that fails too often gives way.
+  if (sample_failed(header_, n_)) {
+    // The sample was wrong: choose by all values, then. A map with a bound that fails too often gives way.
     if (header_.specials > most_listed(n_)) use_order();
     size_t specials;
     header_.predictor = Predictor::kNone;  // no curve
@@ -134,12 +138,8 @@ void Encoder::encode(const std::byte* x, size_t n) {
 Plan Encoder::plan(const Looked& looked, size_t n) {
   begin(looked, n);
   with_word(maps_->element(), [&]<typename Word>() { choose_words<Word>(); });
-  BlockHeader header = header_;
-  header.predictor = choice_.predictor;
-  header.low = choice_.low;
-  header.width = choice_.width;
-  header.base = choice_.base;
-  return {header, choice_, header.map == Map::kGrid ? grid_.inverse : 0};
+  use(choice_);
+  return {header_, choice_, header_.map == Map::kGrid ? grid_.inverse : 0};
 }
 
 void Encoder::adopt(const Plan& plan, const Made& made, size_t n) {

@@ -51,13 +51,13 @@ class Encoder {
 
   /// The same in two steps: what to make of n values, of which `looked` tells; and content() and so on
   /// by what a device made of them. The plan's header has the numbers of outliers and special values.
-  /// A block for which misled() is true must be encoded by its values.
+  /// A block for which sample_failed() is true must be encoded from its values.
   Plan plan(const Looked& looked, size_t n);
   void adopt(const Plan& plan, const Made& made, size_t n);
-  static bool misled(const BlockHeader& header, size_t n) {
+  static bool sample_failed(const BlockHeader& header, size_t n) {
     return header.outliers + header.specials > most_listed(n);
   }
-  /// Outliers and special values of a block; one that has more is looked at as a whole, not by a sample.
+  /// Most outliers and special values of a block whose sample was right about it.
   static uint32_t most_listed(size_t n) { return static_cast<uint32_t>(n / 16); }
   /// The same for a block of n equal values.
   void adopt_constant(const std::byte* value, size_t n);
@@ -80,6 +80,7 @@ class Encoder {
 
  private:
   void begin(const Looked& looked, size_t n);
+  void use(const Choice& choice);
   template <typename Word>
   void choose_words();
   template <typename Word>

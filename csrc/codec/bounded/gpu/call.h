@@ -1,5 +1,5 @@
-// What the kernels of the error-bounded compressor are told. The host fills it in
-// (codec/bounded/slab.h); the device reads it as it lies there.
+// Arguments of the error-bounded compressor's kernels. The host fills them in (slab.h); the device
+// reads them as they lie in memory.
 //
 // A thread block takes a block of the payload at a time. What it makes of the values, or what it makes
 // values of, are the block's parts, one after the other in one buffer.

@@ -110,7 +110,7 @@ bool Slab::adopt(Encoder& encoder, size_t block, const std::byte* parts) const {
   chosen.header.specials = get<uint32_t>(at, 4);
   const bool listed =
       chosen.header.outliers <= plan.outliers && chosen.header.specials <= plan.specials;
-  if (!listed || Encoder::misled(chosen.header, plan.n)) return false;
+  if (!listed || Encoder::sample_failed(chosen.header, plan.n)) return false;
   encoder.adopt(chosen,
                 {at + places.symbols, at + places.bytes, at + places.bits, at + places.nodes,
                  at + places.outliers, at + places.places, at + places.specials, places.stride},

@@ -1,5 +1,5 @@
-// Blocks of a tensor on their way through kernels: what the kernels are told, and what becomes of
-// what they made. The host's half; nothing here touches a device.
+// The host's half of the kernels for blocks of a tensor: their arguments, and what becomes of their
+// results. Nothing here touches a device.
 //
 //   encode: look_call, then plan() for each block, lay_out(), blocks_call, then adopt() each block
 //   decode: open() for each block, lay_out(), fill() each block, blocks_call
