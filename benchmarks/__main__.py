@@ -62,6 +62,7 @@ _ALL = (
     Part("gpu-codec", "gpu_codec", "codecs on a GPU, against a copy in its memory", "gpu_codec"),
     Part("codec-peers", "codec_peers", "8-bit codecs of others", "codec_peers"),
     Part("bounded", "bounded", "error-bounded compression, against others", "bounded"),
+    Part("bdi", "bdi", "BDI and cuda_float_compress on one core", "bdi"),
     Part("allreduce", "allreduce", "all-reduces on one host", "allreduce", _BITS),
     Part(
         "mpi",

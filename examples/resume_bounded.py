@@ -2,11 +2,14 @@
 
     python examples/resume_bounded.py
     python examples/resume_bounded.py --steps 200 --further 100 --max-error 1e-3 1e-4
+    python examples/resume_bounded.py --steps 60 --further 40 --moments 1e-4 \\
+        --moments-kind max_error
 
 Prints the bytes and seconds of each checkpoint, and the loss after the further steps, which are the
 same batches for all. The weights are bounded by --max-error, norms are exact. Adam's moments need
 a bound of their own: second moments are squares of small gradients, of which an absolute 1e-4 would
-leave nothing, so moments are bounded relative to each value (--moments).
+leave nothing, so moments are bounded relative to each value (--moments). The third command shows
+what an absolute bound of the moments does.
 """
 
 from __future__ import annotations
@@ -65,11 +68,13 @@ class Checkpoint:
     load: Callable[[Path], Any]
 
 
-def checkpoints(bounds: Sequence[float], moments: float) -> list[Checkpoint]:
-    """torch's own, and one for each bound of the weights."""
+def checkpoints(
+    bounds: Sequence[float], moments: float, kind: str = "pointwise"
+) -> list[Checkpoint]:
+    """torch's own, and one for each bound of the weights; kind: of the bound of the moments."""
     found = [Checkpoint("exact, torch.save", torch.save, torch.load)]
     # In dotted names: "model.blocks.0.norm1.weight", "optimizer.state.3.exp_avg_sq".
-    overrides = {r"norm": 0, r"\.step$": 0, r"\.exp_avg": {"pointwise": moments}}
+    overrides = {r"norm": 0, r"\.step$": 0, r"\.exp_avg": {kind: moments}}
 
     def saver(bound: float) -> Callable[[Any, Path], None]:
         return lambda state, path: bounded.save(state, path, max_error=bound, overrides=overrides)
@@ -118,7 +123,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     state = run.state_dict()
     rows = []
     with tempfile.TemporaryDirectory(prefix="cgx_resume_") as folder:
-        for number, one in enumerate(checkpoints(args.max_error, args.moments)):
+        for number, one in enumerate(checkpoints(args.max_error, args.moments, args.moments_kind)):
             path = Path(folder, str(number))
             begin = time.perf_counter()
             one.save(state, path)
@@ -165,7 +170,8 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument("--steps", type=int, default=200, help="before the checkpoint")
     p.add_argument("--further", type=int, default=100, help="steps after it")
     p.add_argument("--max-error", type=float, nargs="+", default=[1e-4, 1e-3], metavar="BOUND")
-    p.add_argument("--moments", type=float, default=1e-2, help="pointwise bound of Adam's moments")
+    p.add_argument("--moments", type=float, default=1e-2, help="bound of Adam's moments")
+    p.add_argument("--moments-kind", choices=("pointwise", "max_error"), default="pointwise")
     add_arguments(p)
     p.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
     p.add_argument("--seed", type=int, default=0, help="of initial weights and data order")

@@ -1,4 +1,4 @@
-"""Writes the measured tables of README.md, docs/performance.md and docs/choosing_bits.md.
+"""Writes the measured tables of README.md and of pages in docs.
 
     python -m benchmarks.report.tables [--check]
 
@@ -9,6 +9,8 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
                           (benchmarks/report/targets.py), `<!-- latency -->`, `<!-- exact -->`,
                           `<!-- autotune -->`, `<!-- adaptive -->`
     docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
+    docs/bdi.md           `<!-- benchmark bdi -->`
+    docs/bounded.md       `<!-- benchmark cuda_float_compress -->`
 
 With --check nothing is written; the status is 1 if a page is not up to date.
 """
@@ -22,12 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._command import ROOT
-from benchmarks.report import bounded, losses, speed, targets
+from benchmarks.report import bdi, bounded, losses, speed, targets
 from benchmarks.report.results import Results
 
 README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 CHOOSING = ROOT / "docs" / "choosing_bits.md"
+BDI = ROOT / "docs" / "bdi.md"
+BOUNDED = ROOT / "docs" / "bounded.md"
 EXAMPLES = ("digits", "gpt")  # trained by `make accuracy`
 # Of docs/performance.md: the name in the marks and of the file of results, and what makes the text.
 TABLES = {
@@ -64,6 +68,16 @@ def update_choosing(page: str) -> str:
         text = losses.accuracy_table(read_results(f"accuracy_{name}"))
         page = insert(page, f"accuracy {name}", text)
     return insert(page, "errors", losses.errors_table(read_results("errors")))
+
+
+def update_bdi(page: str) -> str:
+    """docs/bdi.md with its table. FileNotFoundError as in `update`."""
+    return insert(page, "benchmark bdi", bdi.bdi_table(read_results("bdi")))
+
+
+def update_bounded(page: str) -> str:
+    """docs/bounded.md with its table. FileNotFoundError as in `update`."""
+    return insert(page, "benchmark cuda_float_compress", bdi.compat_table(read_results("bdi")))
 
 
 def insert(page: str, name: str, text: str) -> str:
@@ -103,6 +117,8 @@ def main(argv: list[str] | None = None) -> int:
         (README, update),
         (PERFORMANCE, update_performance),
         (CHOOSING, update_choosing),
+        (BDI, update_bdi),
+        (BOUNDED, update_bounded),
     ):
         try:
             before = file.read_text()

@@ -282,6 +282,12 @@ def test_the_page_on_bits_shows_the_results_in_the_tree():
     assert tables.update_choosing(page) == page, "run python -m benchmarks.report.tables"
 
 
+def test_the_pages_on_bdi_and_bounded_show_the_results_in_the_tree():
+    for file, make in ((tables.BDI, tables.update_bdi), (tables.BOUNDED, tables.update_bounded)):
+        page = file.read_text()
+        assert make(page) == page, "run python -m benchmarks.report.tables"
+
+
 def test_results_that_are_not_there_are_named(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     assert tables.main(["--check"]) == 1

@@ -52,6 +52,18 @@ def test_an_exact_resume_is_the_run_without_a_break(tmp_path: Path) -> None:
         assert torch.equal(a, b)
 
 
+def test_an_absolute_bound_of_the_moments_loses_the_second_ones(tmp_path: Path) -> None:
+    first = torch.linspace(1e-3, 3e-3, 100)
+    moments = {"exp_avg": first, "exp_avg_sq": first**2, "step": torch.ones(1)}
+    state = {"norm": torch.ones(1), "optimizer": moments}
+    for kind, left in (("pointwise", first**2), ("max_error", torch.zeros(100))):
+        _, one = resume_bounded.checkpoints([1e-4], 1e-4, kind)
+        one.save(state, tmp_path / kind)
+        found = one.load(tmp_path / kind)["optimizer"]
+        assert torch.allclose(found["exp_avg_sq"], left, rtol=1.001e-4, atol=0)
+        assert torch.allclose(found["exp_avg"], first, rtol=0, atol=1.001e-4)
+
+
 def test_bad_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         resume_bounded.main(["--steps", "0"])

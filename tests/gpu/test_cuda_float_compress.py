@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bounded import cuda_float_compress_gpu_cases as cases
+from tests.bounded.compat import gpu_cases as cases
 from tests.gpu import ranks
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from tests.bounded import bdi_model
-from tests.bounded.bdi_model import Model
+from tests.bounded.bdi import model as bdi_model
+from tests.bounded.bdi.model import Model
 from torch_cgx.bounded.bdi import Compression, Config
 
 DTYPES = {"int32": torch.int32, "uint32": torch.uint32, "float32": torch.float32}

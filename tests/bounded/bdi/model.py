@@ -1,4 +1,4 @@
-"""BDI in plain Python, by its description (torch_cgx.bounded.bdi, docs/bounded.md): an oracle.
+"""BDI in plain Python, by its description (torch_cgx.bounded.bdi, docs/bdi.md): an oracle.
 
 Words are ints from 0 to 2**32 - 1, streams of bits are long ints. Slow, so for short tensors.
 """

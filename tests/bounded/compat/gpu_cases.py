@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.bounded import cuda_float_compress_model as model
-from tests.bounded.cuda_float_compress_calls import data_of, tensor_of
+from tests.bounded.compat import cuda_float_compress_model as model
+from tests.bounded.compat.cuda_float_compress_calls import data_of, tensor_of
 from torch_cgx.compat import _stages
 from torch_cgx.compat.cuda_float_compress import (
     CuszplusError,

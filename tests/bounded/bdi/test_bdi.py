@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from tests.bounded import bdi_model
-from tests.bounded.bdi_cases import cases, compression, tensor
-from tests.bounded.bdi_model import Model
+from tests.bounded.bdi import model as bdi_model
+from tests.bounded.bdi.cases import cases, compression, tensor
+from tests.bounded.bdi.model import Model
 from torch_cgx.bounded import bdi
 from torch_cgx.bounded.bdi import Compression, Config
 
