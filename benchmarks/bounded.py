@@ -5,7 +5,7 @@
 
 Every method gets the same values and the same absolute bound (0: lossless). Ratio: bytes of the
 values over bytes of the payload. Rates are GB/s of the values' bytes on one core, medians over
-rounds in which everything is measured once; "cgx, 2 threads" has two cores, "cgx, CUDA" its values
+rounds in which everything is measured once, right after a call that is not; "cgx, 2 threads" has two cores, "cgx, CUDA" its values
 on a GPU. A bound holds if no value is off by more, in float64. Limit: the ratio that the entropy of
 Gaussian values allows. Roofs: a min-max scan of the same memory by torch_cgx, and torch.aminmax;
 beside them, how many times faster two threads of zlib are than one: less than 2 on a machine that

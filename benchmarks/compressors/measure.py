@@ -187,7 +187,9 @@ def _row(name: str, threads: int, cell: corpora.Cell, nbytes: int, error: float)
 
 def timed(calls: Calls, rounds: int, cores: Cores) -> dict[tuple[str, str], list[float]]:
     """Seconds of each call in each round; the first call of each, not counted, says how many make
-    a sample.
+    a sample. A call that is a sample by itself follows another one, which is not counted either:
+    memory that nobody has used for seconds may belong to a virtual machine's host again, and to get
+    it back can take longer than the call.
     """
     repeats: dict[tuple[str, str], int] = {}
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
@@ -195,6 +197,8 @@ def timed(calls: Calls, rounds: int, cores: Cores) -> dict[tuple[str, str], list
         for key, call in calls.items():
             count = repeats.get(key, 1)
             with cores.bound(_threads(*key)):
+                if turn > 0 and count == 1:
+                    call()
                 start = time.perf_counter()
                 for _ in range(count):
                     call()

@@ -299,6 +299,8 @@ struct Estimator {
       Words found = residuals_of(sample, predictor);
       const Words found_lengths = lengths_of(found, 0);
       const double found_length = mean_of(found_lengths);
+      // Where differences are longer than the values, differences of these are longer still.
+      if (predictor == Predictor::kPrevious && found_length > length + kClearlyBetter) break;
       if (found_length >= length - kClearlyBetter) continue;
       // Lengths say too little of words in several heaps: symbols have the last word.
       const Split other = best_split(found, found_lengths);
