@@ -5,14 +5,14 @@
 
 Every method gets the same values and the same absolute bound (0: lossless). Ratio: bytes of the
 values over bytes of the payload. Rates are GB/s of the values' bytes on one core, medians over
-rounds in which everything is measured once, right after a call that is not; "cgx, 2 threads" has two cores, "cgx, CUDA" its values
-on a GPU. A bound holds if no value is off by more, in float64. Limit: the ratio that the entropy of
-Gaussian values allows. Roofs: a min-max scan of the same memory by torch_cgx, and torch.aminmax;
-beside them, how many times faster two threads of zlib are than one: less than 2 on a machine that
-is busy. Below each corpus stands whether some method is better than cgx in ratio, compression and
-decompression at once, or in ratio and one of both. General-purpose compressors get integers made by
-NumPy (`compressors/methods.py`). For some corpora other libraries take the place of cgx's entropy
-stage (`compressors/entropy_stage.py`).
+rounds in which everything is measured once, right after a call that is not; "cgx, 2 threads" has
+two cores, "cgx, CUDA" its values on a GPU. A bound holds if no value is off by more, in float64.
+Limit: the ratio that the entropy of Gaussian values allows. Roofs: a min-max scan of the same
+memory by torch_cgx, and torch.aminmax; beside them, how many times faster two threads of zlib are
+than one: less than 2 on a machine that is busy. Below each corpus stands whether some method is
+better than cgx in ratio, compression and decompression at once, or in ratio and one of both.
+General-purpose compressors get integers made by NumPy (`compressors/methods.py`). For some corpora
+other libraries take the place of cgx's entropy stage (`compressors/entropy_stage.py`).
 
 `make bench-peers` installs the peers into .venv-bounded; the output lists those that are missing.
 Some corpora are the state of a small GPT, which is trained once, for a minute
