@@ -149,6 +149,25 @@ def test_subnormal_numbers_where_they_are_flushed(dtype: torch.dtype) -> None:
         assert adversary.violation(x, flushed, bound) is None
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", ["max_error", "pointwise"])
+def test_results_that_are_subnormal_are_not_flushed(dtype: torch.dtype, name: str) -> None:
+    """A normal value may come back as a subnormal one within the bound."""
+    tiny = torch.finfo(dtype).smallest_normal
+    x = (1 + 2 * torch.rand(8000, generator=torch.Generator().manual_seed(1))).double() * tiny
+    x = x.to(dtype)
+    bound = {name: 0.4 * tiny if name == "max_error" else 0.9}
+    payload = bounded.compress(x, **bound)
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor flushes none")
+    try:
+        back = [bounded.decompress(payload), bounded.decompress(bounded.compress(x, **bound))]
+    finally:
+        torch.set_flush_denormal(False)
+    for y in back:
+        assert adversary.violation(x, y, bound) is None
+
+
 def test_bools_that_are_no_bools() -> None:
     """Views of other bytes: what counts as true comes back as true."""
     x = torch.tensor([0, 1, 2, 255] * 500, dtype=torch.uint8).view(torch.bool)

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
+#include "base/float_mode.h"
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
@@ -219,6 +220,7 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
 
 void Decoder::decode(const OpenBlock& block, std::span<const std::byte> content,
                      std::byte* x) const {
+  const FloatMode mode;
   const Element element = maps_->element();
   const size_t bytes = bytes_of(element);
   if (block.header.map == Map::kConstant) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/float_mode.h"
 #include "codec/bounded/bytes.h"
 #include "codec/bounded/maps/curve.h"
 #include "codec/bounded/maps/order.h"
@@ -131,11 +132,13 @@ void Encoder::begin(const Looked& looked, size_t n) {
 }
 
 void Encoder::encode(const std::byte* x, size_t n) {
+  const FloatMode mode;
   begin({.values = x}, n);
   with_word(maps_->element(), [&]<typename Word>() { encode_words<Word>(); });
 }
 
 Plan Encoder::plan(const Looked& looked, size_t n) {
+  const FloatMode mode;
   begin(looked, n);
   with_word(maps_->element(), [&]<typename Word>() { choose_words<Word>(); });
   use(choice_);

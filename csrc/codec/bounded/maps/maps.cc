@@ -2,10 +2,13 @@
 
 #include <cmath>
 
+#include "base/float_mode.h"
+
 namespace cgx::bounded {
 
 Maps::Maps(Element element, BoundKind kind, double bound)
     : element_(element), kind_(kind), bound_(bound) {
+  const FloatMode mode;
   if (kind == BoundKind::kLossless) {
     if (bound != 0)
       throw ConfigError(str_of("the bound is ", bound, ", of lossless values it is 0"));
