@@ -14,7 +14,7 @@ better than cgx in ratio, compression and decompression at once, or in ratio and
 General-purpose compressors get integers made by NumPy (`compressors/methods.py`). For some corpora
 other libraries take the place of cgx's entropy stage (`compressors/entropy_stage.py`).
 
-`make bench-peers` installs the peers into .venv-bounded; the output lists those that are missing.
+`make bench-peers` installs the peers into .venv-bounded. The output lists peers that are missing.
 Some corpora are the state of a small GPT, which is trained once, for a minute
 (`training/state.py`).
 """

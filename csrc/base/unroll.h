@@ -1,4 +1,4 @@
-// What kernels' compilers are told of loops. On the host: nothing.
+// Hints on loops for the compilers of kernels. The host's compiler gets none.
 //
 // CGX_UNROLL: before a loop whose counter has to be known to a kernel's compiler: its arrays stay
 // in registers. CGX_LOOP: before one that is taken seldom and shall stay small.

@@ -36,7 +36,7 @@ def gaussian(n, seed=0, scale=0.02):
     return torch.randn(n, generator=torch.Generator().manual_seed(seed)) * scale
 
 
-def check_types():
+def check_types(rank=0, world_size=1):
     x = gaussian(70_000)
     x[100:120] = torch.nan
     x[3000:3010] = -0.0
@@ -50,7 +50,7 @@ def check_types():
     check(torch.complex(x[:3000], x[4000:7000]), max_error=1e-3)
 
 
-def check_shapes():
+def check_shapes(rank=0, world_size=1):
     for n in (0, 1, 2, 255, 256, 1023, 1024, 1025, 65535, 65536, 65537, 3 * 65536 + 5):
         check(gaussian(n, n), max_error=1e-4)
     smooth = torch.sin(torch.arange(200_000, dtype=torch.float64) * 1e-3)
@@ -72,7 +72,7 @@ def check_shapes():
     assert not bounded.compress(weight, max_error=1e-4).requires_grad
 
 
-def check_targets():
+def check_targets(rank=0, world_size=1):
     """Parts, outputs, and many blocks."""
     x = gaussian(300 * 1000).view(300, 1000)
     payload = bounded.compress(x, max_error=1e-4)
@@ -94,7 +94,7 @@ def check_targets():
     assert torch.equal(bounded.decompress(payload.to("cuda"), device="cuda").cpu(), y)
 
 
-def check_errors():
+def check_errors(rank=0, world_size=1):
     x = gaussian(200_000)
     payload = bounded.compress(x, max_error=1e-4)
     for at in range(60, payload.numel(), payload.numel() // 23):
@@ -111,7 +111,7 @@ def check_errors():
         bounded.decompress(payload, torch.zeros(200_000), device="cuda")
 
 
-def check_adversary(tensors, seed=11):
+def check_adversary(rank, world_size, tensors, seed=11):
     for number in range(tensors):
         made = adversary.case(seed, number)
         try:
@@ -122,3 +122,7 @@ def check_adversary(tensors, seed=11):
             assert str(there.value) == str(refused)
         else:
             check(made.tensor, **made.bound)
+
+
+# Jobs as in tests/distributed.py.
+CASES = [check_types, check_shapes, check_targets, check_errors]

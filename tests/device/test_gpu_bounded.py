@@ -10,30 +10,10 @@ from tests.device import fake_cuda
 pytestmark = fake_cuda.needed
 
 
-def run(fn):
-    fake_cuda.run(fn, 1, backend=None, timeout=300)
-
-
-def _types(rank, world_size):
-    cases.check_types()
-
-
-def _shapes(rank, world_size):
-    cases.check_shapes()
-
-
-def _targets(rank, world_size):
-    cases.check_targets()
-
-
-def _errors(rank, world_size):
-    cases.check_errors()
-
-
-def _adversary(rank, world_size):
-    cases.check_adversary(400)
-
-
-@pytest.mark.parametrize("case", [_types, _shapes, _targets, _errors, _adversary])
+@pytest.mark.parametrize("case", cases.CASES)
 def test_payloads_and_values_of_the_cpu(case):
-    run(case)
+    fake_cuda.run(case, 1, backend=None, timeout=300)
+
+
+def test_payloads_and_values_of_hard_tensors():
+    fake_cuda.run(cases.check_adversary, 1, 400, backend=None, timeout=300)

@@ -14,23 +14,6 @@ std::shared_ptr<const bounded::Maps> maps_of(Element element, BoundKind kind, do
   return std::make_shared<const bounded::Maps>(element, kind, bound);
 }
 
-struct Promise {
-  BoundKind kind;
-  double bound;
-};
-
-// What a type may be asked for.
-std::vector<Promise> promises_of(Element element) {
-  std::vector<Promise> all{{BoundKind::kLossless, 0}};
-  if (!is_floating(element)) return all;
-  for (const double bound : {1e-4, 0.7e-3, 0x1p-10, 1e-12, 3.0, 1e30, 0x1p-149})
-    all.push_back({BoundKind::kAbsolute, bound});
-  for (const double bound : {1e-2, 1e-3, 0x1p-11, 1e-6, 0.9}) {
-    all.push_back({BoundKind::kPointwise, bound});
-  }
-  return all;
-}
-
 void check(Element element, const Promise& promise, int pattern, size_t n) {
   const auto maps = maps_of(element, promise.kind, promise.bound);
   const double step = promise.bound == 0 ? 1e-3 : promise.bound;

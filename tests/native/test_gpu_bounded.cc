@@ -18,21 +18,6 @@ using MapsOf = std::shared_ptr<const bounded::Maps>;
 
 constexpr size_t kBlockValues = bounded::kBlockValues;
 
-struct Promise {
-  BoundKind kind;
-  double bound;
-};
-
-std::vector<Promise> promises_of(Element element) {
-  std::vector<Promise> all{{BoundKind::kLossless, 0}};
-  if (!is_floating(element)) return all;
-  for (const double bound : {1e-4, 0x1p-10, 3.0, 0x1p-149}) {
-    all.push_back({BoundKind::kAbsolute, bound});
-  }
-  for (const double bound : {1e-2, 1e-6}) all.push_back({BoundKind::kPointwise, bound});
-  return all;
-}
-
 // Memory that nothing has written to shows what is read before.
 Block fresh(size_t bytes) { return Block(bytes, std::byte{0x5a}); }
 unsigned char* address(std::span<const std::byte> bytes) {

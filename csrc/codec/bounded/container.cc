@@ -16,7 +16,7 @@ constexpr uint8_t kVersion = 1;
 constexpr uint8_t kComplex = 64;
 constexpr size_t kCrcAt = 8, kCheckedFrom = 12;
 
-// Of header and table, but for the checksum itself, and of the ends of the blocks.
+// Covers the header and the table, without the checksum itself, and the last bytes of each block.
 class Checksum {
  public:
   explicit Checksum(std::span<const std::byte> head)

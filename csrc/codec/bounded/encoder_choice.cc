@@ -209,8 +209,8 @@ void Encoder::fit_curves() {
   for (size_t run = 0; run < runs; ++run) {
     const size_t first = run * kCurveRun, n = std::min<size_t>(kCurveRun, n_ - first);
     int32_t* nodes = &nodes_[run * kCurveNodes];
-    // A run with an infinite value, or an absurd one: the curve before goes on. The first run is one
-    // of those that were tried.
+    // A run with infinite or huge values has no curve of its own and uses that of the run before it.
+    // The first run has one: choose_curve() has tried it.
     if (!fit_values(x + first, n, grid_, nodes) && run > 0) {
       std::copy_n(nodes - kCurveNodes, kCurveNodes, nodes);
     }

@@ -53,14 +53,14 @@ def check_compress_refused(x, max_error, **options):
     return check_refused(lambda device: cuszplus_compress(x.to(device), max_error, **options))
 
 
-def check_sizes():
+def check_sizes(rank=0, world_size=1):
     for i, n in enumerate(SIZES):
         check(gaussian(n, (0.02, 1e5)[i % 2]), 1e-3, strict=True)
     check(torch.zeros(10**6), 1e-4)
     assert cuszplus_compress(torch.zeros(0, 3, device="cuda"), 1e-4).numel() == 25
 
 
-def check_values():
+def check_values(rank=0, world_size=1):
     random = np.random.default_rng(0)
     for max_error in (1e-4, 0.3, 1e-7, 5e-8, 2.0**-127, 2.0**-30, 1e30, 1.7e38):
         halves = (random.integers(-500, 500, 3000) + 0.5) * 2 * min(max_error, 1e34)
@@ -79,7 +79,7 @@ def check_values():
     assert "cannot bring within" in check_compress_refused(far, 1e-4, strict=True)
 
 
-def check_layouts():
+def check_layouts(rank=0, world_size=1):
     x = gaussian(60 * 70).view(60, 70)
     there = x.to("cuda")
     flat = cuszplus_compress(x, 1e-4)
@@ -101,7 +101,7 @@ def check_layouts():
     assert torch.equal(cuszplus_compress(odd, 1e-4), cuszplus_compress(torch.zeros(3), 1e-4))
 
 
-def check_pieces():
+def check_pieces(rank=0, world_size=1):
     """More values than a launch has; a part of the last block is missing."""
     n = _stages.PIECE + 40000
     x = gaussian(n, 0.02)
@@ -113,7 +113,7 @@ def check_pieces():
             assert f"value {place} is" in check_compress_refused(broken, 1e-3)
 
 
-def check_errors():
+def check_errors(rank=0, world_size=1):
     x = gaussian(70000)
     for bad in (float("nan"), float("inf"), float("-inf"), 430000, -430000, -3e38):
         for place in (0, 1, 31, 32, 130, 32767, 69999):
@@ -143,7 +143,7 @@ def check_errors():
         cuszplus_decompress(payload.to("cuda"), "cuda")
 
 
-def check_any_words():
+def check_any_words(rank=0, world_size=1):
     """Payloads of others, with any words and steps."""
     random = np.random.default_rng(1)
     for n in (1, 130, 32768, 40000):
@@ -154,7 +154,7 @@ def check_any_words():
             assert same_bits(y, cuszplus_decompress(payload, "cpu")), (n, step)
 
 
-def check_flush_to_zero():
+def check_flush_to_zero(rank=0, world_size=1):
     """Of the calling thread: changes nothing. The inverse of the greatest step is subnormal."""
     cases = [(gaussian(3000) * 1e-37, 6e-39), (torch.linspace(-1, 1, 3000) * 3e38, 1.6e38)]
     payloads = [cuszplus_compress(x, max_error) for x, max_error in cases]
@@ -166,3 +166,15 @@ def check_flush_to_zero():
             assert torch.equal(cuszplus_compress(there, max_error), payload)
     finally:
         torch.set_flush_denormal(False)
+
+
+# Jobs as in tests/distributed.py.
+CASES = [
+    check_sizes,
+    check_values,
+    check_layouts,
+    check_pieces,
+    check_errors,
+    check_any_words,
+    check_flush_to_zero,
+]

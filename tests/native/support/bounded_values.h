@@ -122,4 +122,21 @@ inline Block hard_values(Element element, int pattern, size_t n, double bound, u
   return x;
 }
 
+/// A bound that a type may be asked for.
+struct Promise {
+  BoundKind kind;
+  double bound;
+};
+
+inline std::vector<Promise> promises_of(Element element) {
+  std::vector<Promise> all{{BoundKind::kLossless, 0}};
+  if (!is_floating(element)) return all;
+  for (const double bound : {1e-4, 0.7e-3, 0x1p-10, 1e-12, 3.0, 1e30, 0x1p-149})
+    all.push_back({BoundKind::kAbsolute, bound});
+  for (const double bound : {1e-2, 1e-3, 0x1p-11, 1e-6, 0.9}) {
+    all.push_back({BoundKind::kPointwise, bound});
+  }
+  return all;
+}
+
 }  // namespace cgx::native

@@ -102,8 +102,9 @@ struct BlocksCall {
   uint32_t* faults;  // decode: one for each block, 0 before; 1: the parts do not fit each other
   uint64_t count;    // blocks
   double bound;
-  const int16_t* lattice_words;    // by bits
-  const uint16_t* lattice_values;  // of word 0; below it those of negative words
+  const int16_t* lattice_words;  // by bits
+  const uint16_t*
+      lattice_values;  // points to the value of word 0; words are indices, also negative
   const LogTable* log_table;
   const double* draw;  // CurveTables
   const double* fit;

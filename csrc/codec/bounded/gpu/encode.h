@@ -8,7 +8,7 @@ namespace cgx::bounded::on_gpu {
 template <typename Word>
 struct EncodeMemory {
   Word words[2 + kStep];  // after the last two of the step before
-  Word before;            // the last word that is not a special value's, but for signed zeros
+  Word before;            // the last word of an ordinary value, before add_signed_zeros()
   uint32_t own[kThreads], spare[kThreads];
   uint8_t codes[kStep];     // bits that go to planes of bits
   uint8_t found[kThreads];  // of a thread's values, bit k: is special, or an outlier
@@ -74,7 +74,7 @@ CGX_HD Word value_of(const Step<Word>& step, uint32_t i) {
   return load<Word>(step.call.type, step.x, step.first + i);
 }
 
-/// Words of a step's values, but for signed zeros; the bits of special ones are found.
+/// Writes the words of a step's values, without room for signed zeros, and marks special values.
 template <typename Word, typename Block>
 CGX_HD void map_values(Block& block, const Step<Word>& step) {
   EncodeMemory<Word>& memory = step.memory;

@@ -66,7 +66,7 @@ CGX_HD void store(const ValueType& type, unsigned char* y, uint64_t i, Word bits
   }
 }
 
-/// The bits of a value without those that load() has added.
+/// The bits of a value, without the sign extension of load().
 template <typename Word>
 CGX_HD uint64_t plain_bits(const ValueType& type, Word bits) {
   const uint64_t all = type.bytes == 8 ? ~uint64_t{0} : (uint64_t{1} << (8 * type.bytes)) - 1;

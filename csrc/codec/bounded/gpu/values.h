@@ -83,7 +83,7 @@ CGX_HD bool log_word(const BlocksCall& call, const BlockPlan& plan, Word bits, W
          magnitude(value - back) <= call.bound * magnitude(value);
 }
 
-/// The word of a value, but for signed zeros. False: the value is a special one.
+/// Computes the word of a value, without room for signed zeros. False: the value is a special one.
 template <typename Word>
 CGX_HD bool to_word(const BlocksCall& call, const BlockPlan& plan, Word bits, double fit,
                     Word& word) {
