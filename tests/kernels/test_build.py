@@ -176,6 +176,12 @@ def test_one_file_holds_all_and_includes_nothing_but_what_compilers_have() -> No
     assert opened == len(re.findall(r"^#endif", text, re.MULTILINE)) > 0
 
 
+def test_every_inline_function_is_one_of_devices() -> None:
+    """NVRTC refuses functions of the host, even those that no kernel calls; nvcc compiles them."""
+    inline = re.compile(r"^\s*(?:static\s+)?inline\s+(?!constexpr\b)")
+    assert [line for line in build.one_file().splitlines() if inline.match(line)] == []
+
+
 def test_lines_keep_their_numbers() -> None:
     """Errors of compilers have to name the place in the source tree."""
     seen = 0

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "codec/bounded/kinds.h"
+#include "codec/bounded/loops/quick.h"
 #include "codec/bounded/maps/grid.h"
 
 namespace cgx::bounded {

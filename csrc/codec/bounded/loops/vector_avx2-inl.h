@@ -72,7 +72,7 @@ constexpr bool kQuick = true;
 
 // A faster place() of n float32 values without a curve, n a multiple of 32. False: all is well, and
 // the words are those of place(). True: place() decides. Most places are sure by float32 alone
-// (grid.h).
+// (quick.h).
 inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* words) {
   const SureGrid sure = sure_grid(grid);
   const __m256 inverse = _mm256_set1_ps(sure.inverse), rest = _mm256_set1_ps(sure.rest);
