@@ -56,7 +56,9 @@ inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* wor
   const __m512 slack = _mm512_set1_ps(kSureSlack), half = _mm512_set1_ps(kSureHalf);
   constexpr int kGreatestMagnitude = 0b1011;
   __mmask16 good = 0xffff;
-  __m512i least = _mm512_set1_epi32(-1);
+  // Under DAZ a subnormal number would be a zero to this instruction: Encoder has a FloatMode.
+  constexpr int kMinusZero = 0x04, kSubnormal = 0x20;
+  __mmask16 special = 0;
   for (size_t i = 0; i < n; i += 32) {
     // Where NaN is lost in the first, the second has the place of no number, -2^31.
     __m512 farthest = _mm512_setzero_ps(), greatest = _mm512_setzero_ps();
@@ -69,9 +71,7 @@ inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* wor
       farthest = _mm512_range_ps(farthest, off, kGreatestMagnitude);
       greatest = _mm512_range_ps(greatest, place, kGreatestMagnitude);
       _mm512_storeu_si512(words + j, word);
-      // 0, -0, subnormal, and normal numbers, in this order, less 1: 0 becomes the greatest.
-      const __m512i order = _mm512_rol_epi32(_mm512_castps_si512(values), 1);
-      least = _mm512_min_epu32(least, _mm512_add_epi32(order, _mm512_set1_epi32(-1)));
+      special |= _mm512_fpclass_ps_mask(values, kMinusZero | kSubnormal);
     }
     const __m512 far = _mm512_fmadd_ps(greatest, slack, farthest);
     if (_mm512_cmp_ps_mask(far, half, _CMP_NLE_UQ) == 0) continue;
@@ -79,8 +79,7 @@ inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* wor
       good &= place_by_doubles(_mm512_loadu_ps(x + j), grid, words + j);
     }
   }
-  const __m512i subnormal = _mm512_set1_epi32((1 << 24) - 1);
-  return good != 0xffff || _mm512_cmplt_epu32_mask(least, subnormal) != 0;
+  return good != 0xffff || special != 0;
 }
 
 inline __m512i joined(const __m128i* parts) {
