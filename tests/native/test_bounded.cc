@@ -69,6 +69,25 @@ TEST(bounded_whole_blocks) {
   }
 }
 
+// A special value gets the word before it, of a chunk whose words need not have been kept.
+TEST(bounded_special_values_between_plain_chunks) {
+  constexpr size_t kChunks = 64;
+  const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, 1e-4);
+  Random random(5);
+  for (const size_t offset : {size_t{0}, size_t{1}, bounded::kChunk - 1}) {
+    for (const float special : {NAN, -0.0F, 1e-40F, 3.0F}) {
+      std::vector<float> values(kChunks * bounded::kChunk);
+      for (float& value : values) value = static_cast<float>(random.signed_unit() * 0.05);
+      for (size_t chunk = 1; chunk < kChunks; chunk += 3) {
+        values[chunk * bounded::kChunk + offset] = special;
+      }
+      Block x(values.size() * 4);
+      std::memcpy(x.data(), values.data(), x.size());
+      check_round_trip(maps, BoundKind::kAbsolute, x, str_of(special, " at ", offset));
+    }
+  }
+}
+
 // A place that fits no int32 becomes INT32_MIN where the processor converts it, which stands for a
 // neighbour of the value if that is the least float32 that int32 places reach.
 TEST(bounded_least_place) {

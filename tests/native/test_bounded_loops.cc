@@ -1,4 +1,6 @@
 // The loops of the error-bounded compressor at every SIMD level, against plain models.
+#include <utility>
+
 #include "bounded_values.h"
 #include "codec/bounded/loops/loops.h"
 
@@ -154,7 +156,123 @@ void check_grids(size_t n, int pattern, double bound, bool curved) {
   }
 }
 
+// to_symbols() is to_grid() and split(), or does nothing that counts. Whether it has done it.
+template <typename Word>
+bool check_at_once(const ValueOf<Word>* x, size_t n, const Grid& grid, int width,
+                   const std::string& what) {
+  const auto& loops = loops_of<Word>();
+  const size_t plane = (n + 63) / 64 * 8, whole = static_cast<size_t>(width) / 8;
+  const size_t low_bytes = whole * n + static_cast<size_t>(width) % 8 * plane;
+  const auto base = static_cast<Word>(-(int64_t{127} << width));
+  const auto low_of = [&](const ExactBytes& memory) {
+    auto* bytes = reinterpret_cast<uint8_t*>(memory.data());
+    return Low<uint8_t>{width, bytes, n, bytes + whole * n, plane};
+  };
+  const ExactBytes expected_low(Block(low_bytes), 0), low(Block(low_bytes), 0);
+  const auto words = std::make_unique<Word[]>(n);
+  const auto expected = std::make_unique<uint8_t[]>(n), symbols = std::make_unique<uint8_t[]>(n);
+  const bool bad = loops.to_grid(x, n, grid, nullptr, words.get()) ||
+                   loops.split(words.get(), n, base, low_of(expected_low), expected.get());
+  if (loops.to_symbols(x, n, grid, base, low_of(low), symbols.get())) return false;
+  CHECK(!bad, what);
+  CHECK(std::equal(symbols.get(), symbols.get() + n, expected.get()), what);
+  CHECK(std::equal(low.data(), low.data() + low_bytes, expected_low.data()), what);
+  return true;
+}
+
+template <typename Word>
+void check_at_once_of(int pattern, size_t n, double bound, int width) {
+  constexpr Element kElement = sizeof(Word) == 4 ? Element::kFloat32 : Element::kFloat64;
+  const ExactBytes memory(hard_values(kElement, pattern, n, bound, n), 0);
+  const Grid grid = bounded::make_grid(bound, 0);
+  for (const std::string& level : simd_levels()) {
+    const AtSimdLevel at(level);
+    check_at_once<Word>(reinterpret_cast<const ValueOf<Word>*>(memory.data()), n, grid, width,
+                        str_of(8 * sizeof(Word), " bits, level ", level, ", pattern ", pattern,
+                               ", n ", n, ", bound ", bound, ", width ", width));
+  }
+}
+
+template <typename Word>
+void check_lengths(size_t n, Random& random) {
+  using U = std::make_unsigned_t<Word>;
+  constexpr int kBits = 8 * static_cast<int>(sizeof(Word));
+  const auto residuals = std::make_unique<Word[]>(n), lengths = std::make_unique<Word[]>(n);
+  const auto center = static_cast<Word>(random() >> random(64));
+  for (size_t i = 0; i < n; ++i) {
+    const auto distance = static_cast<U>(random() >> random(64));
+    residuals[i] = static_cast<Word>(static_cast<U>(center) + distance);
+    if (random(4) == 0) residuals[i] = static_cast<Word>(random());
+  }
+  for (const std::string& level : simd_levels()) {
+    const AtSimdLevel at(level);
+    loops_of<Word>().lengths(residuals.get(), n, center, lengths.get());
+    for (size_t i = 0; i < n; ++i) {
+      const auto apart = static_cast<Word>(static_cast<U>(residuals[i]) - static_cast<U>(center));
+      const auto magnitude = static_cast<U>(apart < 0 ? -(apart + 1) : apart);
+      Word bits = 0;
+      while (bits < kBits && (magnitude >> bits) != 0) ++bits;
+      CHECK(lengths[i] == bits, "level ", level, ", ", apart, " has ", lengths[i], " bits");
+    }
+    for (const Word longest : {lengths[0], lengths[n / 2], lengths[n - 1]}) {
+      std::vector<Word> some;
+      for (size_t i = 0; i < n; ++i) {
+        if (lengths[i] <= longest) some.push_back(residuals[i]);
+      }
+      const auto [least, greatest] = std::minmax_element(some.begin(), some.end());
+      const auto found = loops_of<Word>().extremes(residuals.get(), lengths.get(), n, longest);
+      CHECK(found.least == *least && found.greatest == *greatest, "level ", level, ", n ", n);
+    }
+  }
+}
+
 }  // namespace
+
+TEST(bounded_symbols_at_once) {
+  for (const size_t n : {1, 32, 63, 64, 65, 96, 128, 192, 1000, 1024}) {
+    for (int pattern = 0; pattern < kFloatPatterns; ++pattern) {
+      for (const double bound : {1e-4, 0x1p-20, 3e4, 1e-30}) {
+        for (const int width : {0, 3, 8, 13, 24}) {
+          check_at_once_of<int32_t>(pattern, n, bound, width);
+          check_at_once_of<int64_t>(pattern, n, bound, width);
+        }
+      }
+    }
+  }
+}
+
+// The levels that can do it do, unless one value is in the way, wherever it lies.
+TEST(bounded_symbols_at_once_of_plain_values) {
+  constexpr size_t kValues = 256;
+  const Grid grid = bounded::make_grid(1e-4, 0);
+  Random random(3);
+  std::vector<float> x(kValues);
+  for (float& value : x) value = static_cast<float>(random.signed_unit() * 0.05);
+  const int width = 2;  // 0.05 is 250 steps, and 127 symbols of 4 are above 0
+  for (const std::string& level : simd_levels()) {
+    const AtSimdLevel at(level);
+    const bool able = check_at_once<int32_t>(x.data(), kValues, grid, width, level);
+    CHECK(able == (level == "avx2" || level == "avx512"), "level ", level);
+    for (size_t i = 0; i < kValues; ++i) {
+      for (const float hard : {NAN, -0.0F, 1e-40F, -1e-40F, 0.15F, -0.15F, 1e30F, INFINITY}) {
+        const float before = std::exchange(x[i], hard);
+        const std::string what = str_of("level ", level, ", ", hard, " at ", i);
+        CHECK(!check_at_once<int32_t>(x.data(), kValues, grid, width, what), what);
+        x[i] = before;
+      }
+    }
+  }
+}
+
+TEST(bounded_lengths_and_extremes) {
+  Random random(4);
+  for (const size_t n : kSizes) {
+    for (int round = 0; round < 20; ++round) {
+      check_lengths<int32_t>(n, random);
+      check_lengths<int64_t>(n, random);
+    }
+  }
+}
 
 TEST(bounded_planes_of_bits) {
   Random random(1);

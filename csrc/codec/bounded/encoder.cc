@@ -27,6 +27,12 @@ void Encoder::use(const Choice& choice) {
   header_.base = choice.base;
 }
 
+// Places on the grid are what is split.
+bool Encoder::words_are_residuals() const {
+  const bool none = header_.predictor == Predictor::kNone || header_.predictor == Predictor::kMean;
+  return header_.map == Map::kGrid && none && !header_.signed_zero;
+}
+
 template <typename Word>
 void Encoder::write_words() {
   const Element element = maps_->element();
@@ -52,8 +58,22 @@ void Encoder::write_words() {
   Word words[kChunk], steps[kChunk], bends[kChunk];
   Word last = 0, last_step = 0;
   before_ = 0;
+  const auto* values = reinterpret_cast<const ValueOf<Word>*>(x_);
+  const bool at_once = words_are_residuals();
+  bool known = true;  // before_
   for (size_t first = 0; first < n_; first += kChunk) {
     const size_t n = std::min(kChunk, n_ - first);
+    const Low<uint8_t> low = lows.after(first);
+    if (at_once && !loops.to_symbols(values + first, n, grid_, base, low, symbols + first)) {
+      known = false;
+      continue;
+    }
+    if (!known) {
+      Word word;
+      loops.to_grid(values + first - 1, 1, grid_, nullptr, &word);
+      before_ = word;
+      known = true;
+    }
     map_words<Word>({x_ + first * bytes_of(element), first, n, true}, words);
     const Word* residuals = words;
     if (header_.predictor == Predictor::kPrevious || header_.predictor == Predictor::kLine) {
@@ -66,7 +86,7 @@ void Encoder::write_words() {
         residuals = bends;
       }
     }
-    if (loops.split(residuals, n, base, lows.after(first), symbols + first)) {
+    if (loops.split(residuals, n, base, low, symbols + first)) {
       for (size_t i = 0; i < n; ++i) {
         if (symbols[first + i] != kOutlier) continue;
         append(outliers_, residuals[i]);

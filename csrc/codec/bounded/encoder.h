@@ -123,6 +123,7 @@ class Encoder {
   void choose_curve();
   template <typename Word>
   void fit_curves();
+  bool words_are_residuals() const;
   template <typename Word>
   void write_words();
   void use_quads();

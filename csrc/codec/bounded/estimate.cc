@@ -4,8 +4,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <type_traits>
+
+#include "codec/bounded/loops/loops.h"
 
 namespace cgx::bounded {
 namespace {
@@ -145,22 +146,10 @@ struct Estimator {
     return lo;
   }
 
-  // Bits of each residual's distance from the center, without the sign.
   static Words lengths_of(const Words& residuals, int64_t center) {
     Words lengths(residuals.size());
-    for (size_t i = 0; i < residuals.size(); ++i) {
-      const auto x = static_cast<Word>(static_cast<U>(residuals[i]) - static_cast<U>(center));
-      const auto magnitude = static_cast<Word>(x ^ (x >> (kBits - 1)));
-      if constexpr (kBits == 32) {
-        // By the exponent of a float32, which compilers make vectors of. The bit below the highest
-        // is cleared, so that no rounding reaches the next power of 2.
-        const auto number = static_cast<float>(magnitude & ~(magnitude >> 1));
-        const int32_t exponent = __builtin_bit_cast(int32_t, number) >> 23;
-        lengths[i] = exponent > 126 ? exponent - 126 : 0;
-      } else {
-        lengths[i] = std::bit_width(static_cast<U>(magnitude));
-      }
-    }
+    word_loops<Word>().lengths(residuals.data(), residuals.size(), static_cast<Word>(center),
+                               lengths.data());
     return lengths;
   }
 
@@ -241,16 +230,8 @@ struct Estimator {
     const double most = kMostOutliers * static_cast<double>(residuals.size());
     for (size_t length = counts.size(); length-- > 0;) {
       if (counts[length] == 0) continue;
-      constexpr Word kLeast = std::numeric_limits<Word>::min();
-      Word lo = ~kLeast, hi = kLeast;
-      for (size_t i = 0; i < residuals.size(); ++i) {
-        // By masks: compilers make branches of a choice here, which nobody can predict.
-        const Word beyond = lengths[i] > static_cast<Word>(length) ? -1 : 0;
-        const Word low = (residuals[i] & ~beyond) | (~kLeast & beyond);
-        const Word high = (residuals[i] & ~beyond) | (kLeast & beyond);
-        lo = low < lo ? low : lo;
-        hi = high > hi ? high : hi;
-      }
+      const auto [lo, hi] = word_loops<Word>().extremes(residuals.data(), lengths.data(),
+                                                        residuals.size(), static_cast<Word>(length));
       const Split split = fitted(residuals, lo, hi);
       if (split.bits < best.bits - 0.01) best = split;
       outside += counts[length];

@@ -11,7 +11,8 @@ namespace avx2 {
 namespace {
 
 #include "codec/bounded/loops/vector_avx2-inl.h"
-// This needs the header above.
+// Each of these needs the one above.
+#include "codec/bounded/loops/quick-inl.h"
 #include "codec/bounded/loops/loops-inl.h"
 
 }  // namespace

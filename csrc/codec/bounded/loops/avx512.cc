@@ -17,7 +17,8 @@ namespace avx512 {
 namespace {
 
 #include "codec/bounded/loops/vector_avx512-inl.h"
-// This needs the header above.
+// Each of these needs the one above.
+#include "codec/bounded/loops/quick-inl.h"
 #include "codec/bounded/loops/loops-inl.h"
 
 }  // namespace

@@ -90,8 +90,7 @@ template <typename Word>
 bool to_grid(const ValueOf<Word>* x, size_t n, const Grid& grid, const double* fit, Word* words) {
   if (fit != nullptr) return place<Word, true>(x, n, grid, fit, words);
   if constexpr (kQuick && sizeof(Word) == 4) {
-    const bool quick = grid.bound >= kQuickLeast && grid.bound <= kQuickMost && n % 32 == 0;
-    if (quick && !quick_place(x, n, grid, words)) return false;
+    if (!quick_place(x, n, grid, words)) return false;
   }
   return place<Word, false>(x, n, grid, fit, words);
 }
@@ -162,6 +161,15 @@ bool split(const Word* residuals, size_t n, Word base, const Low<uint8_t>& low,
 }
 
 template <typename Word>
+bool to_symbols(const ValueOf<Word>* x, size_t n, const Grid& grid, Word base,
+                const Low<uint8_t>& low, uint8_t* symbols) {
+  if constexpr (kQuick && sizeof(Word) == 4) {
+    return quick_symbols(x, n, grid, base, low, symbols);
+  }
+  return true;
+}
+
+template <typename Word>
 void join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
           Word* __restrict residuals) {
   using U = typename Of<Word>::Unsigned;
@@ -189,7 +197,41 @@ void join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>&
 }
 
 template <typename Word>
+void lengths(const Word* residuals, size_t n, Word center, Word* __restrict out) {
+  using U = typename Of<Word>::Unsigned;
+  constexpr int kBits = 8 * static_cast<int>(sizeof(Word));
+  for (size_t i = 0; i < n; ++i) {
+    const auto x = static_cast<Word>(static_cast<U>(residuals[i]) - static_cast<U>(center));
+    const auto magnitude = static_cast<Word>(x ^ (x >> (kBits - 1)));
+    if constexpr (kBits == 32) {
+      // By the exponent of a float32, which compilers make vectors of. The bit below the highest is
+      // cleared, so that no rounding reaches the next power of 2.
+      const auto number = static_cast<float>(magnitude & ~(magnitude >> 1));
+      const int32_t exponent = __builtin_bit_cast(int32_t, number) >> 23;
+      out[i] = exponent > 126 ? exponent - 126 : 0;
+    } else {
+      out[i] = magnitude == 0 ? 0 : kBits - __builtin_clzll(static_cast<U>(magnitude));
+    }
+  }
+}
+
+template <typename Word>
+Extremes<Word> extremes(const Word* residuals, const Word* lengths, size_t n, Word longest) {
+  constexpr Word kGreatest = static_cast<Word>(Of<Word>::kMagnitude), kLeast = ~kGreatest;
+  Word least = kGreatest, greatest = kLeast;
+  for (size_t i = 0; i < n; ++i) {
+    // By masks: compilers make branches of a choice here, which nobody can predict.
+    const Word beyond = lengths[i] > longest ? -1 : 0;
+    const Word low = (residuals[i] & ~beyond) | (kGreatest & beyond);
+    const Word high = (residuals[i] & ~beyond) | (kLeast & beyond);
+    least = low < least ? low : least;
+    greatest = high > greatest ? high : greatest;
+  }
+  return {least, greatest};
+}
+
+template <typename Word>
 constexpr WordLoops<Word, ValueOf<Word>> make_loops() {
-  return {look<Word>, to_grid<Word>, from_grid<Word>, difference<Word>,
-          sum<Word>,  split<Word>,   join<Word>};
+  return {look<Word>,  to_grid<Word>,    from_grid<Word>, difference<Word>, sum<Word>,
+          split<Word>, to_symbols<Word>, join<Word>,      lengths<Word>,    extremes<Word>};
 }

@@ -47,8 +47,13 @@ struct Low {
   }
 };
 
-/// n is at most kChunk. `Word` is int32_t (of float) or int64_t (of double); all of its arithmetic
-/// wraps.
+template <typename Word>
+struct Extremes {
+  Word least, greatest;
+};
+
+/// n is at most kChunk, except in lengths() and extremes(). `Word` is int32_t (of float) or int64_t (of
+/// double); all of its arithmetic wraps.
 template <typename Word, typename Value>
 struct WordLoops {
   void (*look)(const Value* x, size_t n, Seen* seen);
@@ -63,8 +68,16 @@ struct WordLoops {
   /// u = residual - base; symbol = u >> low.width, the rest to `low`. True: at least one is kOutlier.
   bool (*split)(const Word* residuals, size_t n, Word base, const Low<uint8_t>& low,
                 uint8_t* symbols);
+  /// to_grid() without a curve, and split() of the words, at once. True: it has not done it: to_grid()
+  /// or split() may be true, or this level is no faster that way.
+  bool (*to_symbols)(const Value* x, size_t n, const Grid& grid, Word base, const Low<uint8_t>& low,
+                     uint8_t* symbols);
   void (*join)(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
                Word* residuals);
+  /// Bits of each residual's distance from the center, without the sign.
+  void (*lengths)(const Word* residuals, size_t n, Word center, Word* lengths);
+  /// The least and the greatest residual among those that are not longer than `longest`; there is one.
+  Extremes<Word> (*extremes)(const Word* residuals, const Word* lengths, size_t n, Word longest);
 };
 
 struct Loops {

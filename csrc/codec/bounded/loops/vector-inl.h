@@ -31,9 +31,13 @@ inline void planes_to_bits(const uint8_t* planes, size_t stride, size_t n, int b
   }
 }
 
-// See vector_avx2-inl.h.
+// See quick-inl.h.
 constexpr bool kQuick = false;
 inline bool quick_place(const float*, size_t, const Grid&, int32_t*) { return true; }
 inline bool quick_split(const int32_t*, size_t, int32_t, const Low<uint8_t>&, uint8_t*) {
+  return true;
+}
+inline bool quick_symbols(const float*, size_t, const Grid&, int32_t, const Low<uint8_t>&,
+                          uint8_t*) {
   return true;
 }

@@ -68,46 +68,6 @@ inline __m256i place_by_doubles(__m256 values, const Grid& grid, int32_t* words)
                     _mm256_cmp_ps(_mm256_and_ps(magnitude, values), reach, _CMP_LE_OQ)));
 }
 
-constexpr bool kQuick = true;
-
-// A faster place() of n float32 values without a curve, n a multiple of 32. False: all is well, and
-// the words are those of place(). True: place() decides. Most places are sure by float32 alone
-// (quick.h).
-inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* words) {
-  const SureGrid sure = sure_grid(grid);
-  const __m256 inverse = _mm256_set1_ps(sure.inverse), rest = _mm256_set1_ps(sure.rest);
-  const __m256 slack = _mm256_set1_ps(kSureSlack);
-  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-  const __m256i half = _mm256_set1_epi32(__builtin_bit_cast(int32_t, kSureHalf));
-  const __m256i least_normal = _mm256_set1_epi32(0x00800000);
-  __m256i good = _mm256_set1_epi32(-1), special = _mm256_setzero_si256();
-  for (size_t i = 0; i < n; i += 32) {
-    __m256i farthest = _mm256_setzero_si256();
-    for (size_t j = i; j < i + 32; j += 8) {
-      if (j % 16 == 0) prefetch(x + j);
-      const __m256 values = _mm256_loadu_ps(x + j);
-      const __m256i word = _mm256_cvtps_epi32(_mm256_mul_ps(values, inverse));
-      const __m256 place = _mm256_cvtepi32_ps(word);
-      const __m256 off = _mm256_fmadd_ps(values, rest, _mm256_fmsub_ps(values, inverse, place));
-      const __m256 far =
-          _mm256_fmadd_ps(_mm256_and_ps(magnitude, place), slack, _mm256_and_ps(magnitude, off));
-      // As bits, so that NaN is far, too.
-      farthest = _mm256_max_epu32(farthest, _mm256_castps_si256(far));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + j), word);
-      const __m256i bits = _mm256_castps_si256(values);
-      const __m256i size = _mm256_and_si256(_mm256_castps_si256(magnitude), bits);
-      const __m256i tiny = _mm256_cmpgt_epi32(least_normal, size);
-      special = _mm256_or_si256(special, _mm256_and_si256(tiny, bits));
-    }
-    const __m256i sure_all = _mm256_cmpeq_epi32(_mm256_min_epu32(farthest, half), farthest);
-    if (_mm256_movemask_epi8(sure_all) == -1) continue;
-    for (size_t j = i; j < i + 32; j += 8) {
-      good = _mm256_and_si256(good, place_by_doubles(_mm256_loadu_ps(x + j), grid, words + j));
-    }
-  }
-  return _mm256_movemask_epi8(good) != -1 || _mm256_testz_si256(special, special) == 0;
-}
-
 // The low bytes of 32 words below 256, in their order.
 inline __m256i low_bytes(const __m256i* words) {
   const __m256i first = _mm256_packus_epi32(words[0], words[1]);
@@ -117,43 +77,119 @@ inline __m256i low_bytes(const __m256i* words) {
   return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order);
 }
 
-// split() of n words, a multiple of 64, in one pass.
-inline bool quick_split(const int32_t* residuals, size_t n, int32_t base, const Low<uint8_t>& low,
-                        uint8_t* symbols) {
-  const __m256i offset = _mm256_set1_epi32(base), byte = _mm256_set1_epi32(255);
-  const __m128i width = _mm_cvtsi32_si128(low.width);
-  const int whole = low.width / 8, bits = low.width % 8;
-  // The sign bit of a byte is what is gathered: bit 7 first.
-  const __m128i below = _mm_cvtsi32_si128(8 * whole), up = _mm_cvtsi32_si128(8 - bits);
-  __m256i greatest = _mm256_setzero_si256();
-  for (size_t i = 0; i < n; i += 32) {
+// What quick-inl.h needs of a level. Words go by groups of kGroup, in kRegisters registers.
+constexpr size_t kGroup = 32, kRegisters = 4;
+using Register = __m256i;
+
+inline __m256i load(const int32_t* words) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
+}
+inline void store(int32_t* words, __m256i some) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), some);
+}
+
+// A faster place(), of float32 values without a curve. Most places are sure by float32 alone
+// (quick.h).
+class Placer {
+ public:
+  explicit Placer(const Grid& grid) : grid_(grid) {
+    const SureGrid sure = sure_grid(grid);
+    inverse_ = _mm256_set1_ps(sure.inverse);
+    rest_ = _mm256_set1_ps(sure.rest);
+  }
+
+  // Words of 32 values. They are those of place() if well().
+  void place(const float* x, __m256i* words) {
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    const __m256 slack = _mm256_set1_ps(kSureSlack);
+    const __m256i half = _mm256_set1_epi32(__builtin_bit_cast(int32_t, kSureHalf));
+    const __m256i least_normal = _mm256_set1_epi32(0x00800000);
+    __m256i farthest = _mm256_setzero_si256();
+    for (size_t k = 0; k < 4; ++k) {
+      if (k % 2 == 0) prefetch(x + 8 * k);
+      const __m256 values = _mm256_loadu_ps(x + 8 * k);
+      words[k] = _mm256_cvtps_epi32(_mm256_mul_ps(values, inverse_));
+      const __m256 place = _mm256_cvtepi32_ps(words[k]);
+      const __m256 off = _mm256_fmadd_ps(values, rest_, _mm256_fmsub_ps(values, inverse_, place));
+      const __m256 far =
+          _mm256_fmadd_ps(_mm256_and_ps(magnitude, place), slack, _mm256_and_ps(magnitude, off));
+      // As bits, so that NaN is far, too.
+      farthest = _mm256_max_epu32(farthest, _mm256_castps_si256(far));
+      const __m256i bits = _mm256_castps_si256(values);
+      const __m256i size = _mm256_and_si256(_mm256_castps_si256(magnitude), bits);
+      const __m256i tiny = _mm256_cmpgt_epi32(least_normal, size);
+      special_ = _mm256_or_si256(special_, _mm256_and_si256(tiny, bits));
+    }
+    const __m256i sure_all = _mm256_cmpeq_epi32(_mm256_min_epu32(farthest, half), farthest);
+    if (_mm256_movemask_epi8(sure_all) == -1) return;
+    for (size_t k = 0; k < 4; ++k) {
+      int32_t placed[8];
+      const __m256 values = _mm256_loadu_ps(x + 8 * k);
+      good_ = _mm256_and_si256(good_, place_by_doubles(values, grid_, placed));
+      words[k] = load(placed);
+    }
+  }
+
+  // False: place() has to decide.
+  bool well() const {
+    return _mm256_movemask_epi8(good_) == -1 && _mm256_testz_si256(special_, special_) != 0;
+  }
+
+ private:
+  const Grid& grid_;
+  __m256 inverse_, rest_;
+  __m256i good_ = _mm256_set1_epi32(-1), special_ = _mm256_setzero_si256();
+};
+
+// split() in one pass.
+class Splitter {
+ public:
+  Splitter(int32_t base, const Low<uint8_t>& low, uint8_t* symbols)
+      : low_(low), symbols_(symbols), offset_(_mm256_set1_epi32(base)) {}
+
+  // A group of words, which begins at place i.
+  void split(const __m256i* words, size_t i) {
+    const __m256i byte = _mm256_set1_epi32(255);
+    const __m128i width = _mm_cvtsi32_si128(low_.width);
+    const int whole = low_.width / 8, bits = low_.width % 8;
     __m256i above[4], some[4];
     for (size_t k = 0; k < 4; ++k) {
-      const auto* word = reinterpret_cast<const __m256i*>(residuals + i + 8 * k);
-      above[k] = _mm256_sub_epi32(_mm256_loadu_si256(word), offset);
+      above[k] = _mm256_sub_epi32(words[k], offset_);
       some[k] = _mm256_min_epu32(_mm256_srl_epi32(above[k], width), byte);
     }
     const __m256i symbol = low_bytes(some);
-    greatest = _mm256_max_epu8(greatest, symbol);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(symbols + i), symbol);
+    greatest_ = _mm256_max_epu8(greatest_, symbol);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(symbols_ + i), symbol);
     for (int plane = 0; plane < whole; ++plane) {
       const __m128i at = _mm_cvtsi32_si128(8 * plane);
       for (size_t k = 0; k < 4; ++k) {
         some[k] = _mm256_and_si256(_mm256_srl_epi32(above[k], at), byte);
       }
-      uint8_t* to = low.bytes + static_cast<size_t>(plane) * low.byte_stride + i;
+      uint8_t* to = low_.bytes + static_cast<size_t>(plane) * low_.byte_stride + i;
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), low_bytes(some));
     }
-    if (bits == 0) continue;
+    if (bits == 0) return;
+    // The sign bit of a byte is what is gathered: bit 7 first.
+    const __m128i below = _mm_cvtsi32_si128(8 * whole), up = _mm_cvtsi32_si128(8 - bits);
     for (size_t k = 0; k < 4; ++k) {
       some[k] = _mm256_and_si256(_mm256_srl_epi32(above[k], below), byte);
     }
     __m256i left = _mm256_sll_epi16(low_bytes(some), up);
     for (int bit = bits; bit-- > 0; left = _mm256_add_epi8(left, left)) {
       const uint32_t gathered = static_cast<uint32_t>(_mm256_movemask_epi8(left));
-      __builtin_memcpy(low.bits + static_cast<size_t>(bit) * low.bit_stride + i / 8, &gathered, 4);
+      __builtin_memcpy(low_.bits + static_cast<size_t>(bit) * low_.bit_stride + i / 8, &gathered,
+                       4);
     }
   }
-  const __m256i outlier = _mm256_set1_epi8(static_cast<char>(kOutlier));
-  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(greatest, outlier)) != 0;
-}
+
+  bool outlier() const {
+    const __m256i outlier = _mm256_set1_epi8(static_cast<char>(kOutlier));
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(greatest_, outlier)) != 0;
+  }
+
+ private:
+  const Low<uint8_t>& low_;
+  uint8_t* const symbols_;
+  const __m256i offset_;
+  __m256i greatest_ = _mm256_setzero_si256();
+};
