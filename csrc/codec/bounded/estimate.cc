@@ -230,8 +230,8 @@ struct Estimator {
     const double most = kMostOutliers * static_cast<double>(residuals.size());
     for (size_t length = counts.size(); length-- > 0;) {
       if (counts[length] == 0) continue;
-      const auto [lo, hi] = word_loops<Word>().extremes(residuals.data(), lengths.data(),
-                                                        residuals.size(), static_cast<Word>(length));
+      const auto [lo, hi] = word_loops<Word>().extremes(
+          residuals.data(), lengths.data(), residuals.size(), static_cast<Word>(length));
       const Split split = fitted(residuals, lo, hi);
       if (split.bits < best.bits - 0.01) best = split;
       outside += counts[length];
