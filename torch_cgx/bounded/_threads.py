@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -46,9 +45,30 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def each(blocks: int, make_worker: Callable[[], Callable[[int], Any]]) -> list[Any]:
+class Runs:
+    """Numbers of blocks for several threads: in runs of at most `longest`, which get shorter
+    towards the end, so that all threads end together.
+    """
+
+    def __init__(self, blocks: int, threads: int, longest: int) -> None:
+        self._lock = threading.Lock()
+        self._next, self._end = 0, blocks
+        self._share, self._longest = 4 * threads, longest
+
+    def take(self) -> range:
+        """The next run; an empty one when all are taken."""
+        with self._lock:
+            first, left = self._next, self._end - self._next
+            self._next += min(left, self._longest, max(1, left // self._share))
+            return range(first, self._next)
+
+
+def each(
+    blocks: int, make_worker: Callable[[], Callable[[int], Any]], longest_run: int = 1
+) -> list[Any]:
     """[work(0), ..., work(blocks - 1)], on as many threads as torch uses (torch.set_num_threads);
-    each thread has a worker of its own. The error of the first block that has one is raised.
+    each thread has a worker of its own, and takes at most longest_run blocks at a time, one after
+    the other. The error of the first block that has one is raised.
     """
     threads = min(torch.get_num_threads(), blocks)
     if blocks < _LEAST_BLOCKS or threads < 2:
@@ -57,17 +77,18 @@ def each(blocks: int, make_worker: Callable[[], Callable[[int], Any]]) -> list[A
     results: list[Any] = [None] * blocks
     failed: dict[int, BaseException] = {}
     lock = threading.Lock()
-    numbers = itertools.count()  # next() is one step of the interpreter
+    runs = Runs(blocks, threads, longest_run)
 
     def run() -> None:
         work = make_worker()
-        while not failed and (block := next(numbers)) < blocks:
-            try:
-                results[block] = work(block)
-            except BaseException as error:
-                with lock:
-                    failed[block] = error
-                return
+        while not failed and (some := runs.take()):
+            for block in some:
+                try:
+                    results[block] = work(block)
+                except BaseException as error:
+                    with lock:
+                        failed[block] = error
+                    return
 
     others = _pool.submit(run, threads - 1)
     run()
