@@ -15,8 +15,8 @@ from torch_cgx.bounded._memory import new_tensor
 from torch_cgx.bounded._payload import Payload, content_of, of_block, open_payload
 from torch_cgx.bounded._threads import each
 
-# Blocks that a thread decodes one after the other. Threads that write to one large page of new memory
-# would each clear it, and all but one in vain: a page of 2 MiB has 8 blocks of float32.
+# Blocks that a thread decodes one after the other. Threads that write to one large page of new
+# memory would each clear it, all but one in vain: a page of 2 MiB has 8 blocks of float32.
 _LONGEST_RUN = 32
 # Devices whose memory blocks are decoded into.
 _OWN = ("cpu", "cuda")

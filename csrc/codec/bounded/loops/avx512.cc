@@ -17,8 +17,9 @@ namespace avx512 {
 namespace {
 
 #include "codec/bounded/loops/vector_avx512-inl.h"
-// Each of these needs the one above.
+// This needs the header above.
 #include "codec/bounded/loops/quick-inl.h"
+// And this needs both.
 #include "codec/bounded/loops/loops-inl.h"
 
 }  // namespace
