@@ -17,29 +17,36 @@ import torch.distributed as dist
 import torch_cgx  # noqa: F401  before the processes fork
 from tests.distributed import ROOT
 
-dropped = threading.Event()
+gone = threading.Event()
+elsewhere = threading.Event()
 
 
 class Lingering(torch.Tensor):
     """A tensor that takes long to be dropped, on every thread but the main one."""
 
     def __del__(self) -> None:
-        if threading.get_native_id() != os.getpid():
-            dropped.set()
+        main = threading.get_native_id() == os.getpid()
+        if not main:
+            elsewhere.set()
+        gone.set()
+        if not main:
             time.sleep(0.5)
 
 
 def leave(way: str, end: str) -> dist.ProcessGroup:
-    """Returns while another thread drops a tensor; the group is left over or destroyed."""
+    """Returns while another thread drops a tensor; the group is left over or destroyed. No other
+    call is under way then: nobody would wait for it.
+    """
     dist.init_process_group("cgx", store=dist.HashStore(), rank=0, world_size=1)
     group = dist.group.WORLD
     op = dist.ReduceOp.MAX if way == "gloo" else dist.ReduceOp.SUM
-    while not dropped.is_set():
+    while not elsewhere.is_set():
+        gone.clear()
         tensor = torch.ones(1_000_000).as_subclass(Lingering)
         with torch._C.DisableTorchFunctionSubclass():
             dist.all_reduce(tensor, op=op, async_op=True)
         del tensor
-        time.sleep(0.01)
+        assert gone.wait(60)
     if end == "destroyed":
         dist.destroy_process_group()
     return group
