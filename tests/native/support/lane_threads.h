@@ -46,7 +46,10 @@ class Meeting {
   }
   void share() { shared_.arrive_and_wait(); }
 
-  std::atomic<uint32_t> words[gpu::kLanes];
+  static constexpr uint32_t kMost = 32;
+  /// What the lanes give each other, in turns: a lane that is on to the next exchange leaves alone
+  /// what others still read. Before the one after that all have come to the next.
+  std::atomic<uint32_t> words[2][kMost][gpu::kLanes];
 
  private:
   std::atomic<uint64_t> come_{0};
@@ -71,33 +74,39 @@ class LaneWarp {
   }
   template <typename T>
   Own<T> exchange(const Own<T>& own, uint32_t step) {
-    return {from(own.value, lane_ ^ step)};
+    return take(own, Own<uint32_t>{lane_ ^ step});
   }
   template <typename T, uint32_t n>
   Own<gpu::Array<T, n>> exchange(const Own<gpu::Array<T, n>>& own, uint32_t step) {
     Own<gpu::Array<T, n>> others;
-    for (uint32_t i = 0; i < n; ++i) others.value[i] = from(own.value[i], lane_ ^ step);
+    from<n>(&own.value[0], lane_ ^ step, &others.value[0]);
     return others;
   }
   template <typename T>
   Own<T> take(const Own<T>& own, const Own<uint32_t>& lane) {
-    return {from(own.value, lane.value % gpu::kLanes)};
+    Own<T> other;
+    from<1>(&own.value, lane.value % gpu::kLanes, &other.value);
+    return other;
   }
   void share() { meeting_.share(); }
 
  private:
-  template <typename T>
-  T from(T value, uint32_t lane) {
-    meeting_.words[lane_].store(std::bit_cast<uint32_t>(value), kGive);
+  template <uint32_t n, typename T>
+  void from(const T* values, uint32_t lane, T* others) {
+    static_assert(n <= Meeting::kMost);
+    auto& words = meeting_.words[turn_];
+    turn_ ^= 1;
+    for (uint32_t i = 0; i < n; ++i) {
+      words[i][lane_].store(std::bit_cast<uint32_t>(values[i]), kGive);
+    }
     meeting_.meet(come_);
-    const T other = std::bit_cast<T>(meeting_.words[lane].load(kTake));
-    meeting_.meet(come_);
-    return other;
+    for (uint32_t i = 0; i < n; ++i) others[i] = std::bit_cast<T>(words[i][lane].load(kTake));
   }
 
   Meeting& meeting_;
   const uint32_t lane_;
   uint64_t come_ = 0;
+  uint32_t turn_ = 0;
 };
 
 /// A launch of two warps at a time, with memory that holds no zeros at first.
