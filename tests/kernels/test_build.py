@@ -177,7 +177,7 @@ def test_one_file_holds_all_and_includes_nothing_but_what_compilers_have() -> No
 
 
 def test_every_inline_function_is_one_of_devices() -> None:
-    """NVRTC refuses functions of the host, even those that no kernel calls; nvcc compiles them."""
+    """NVRTC refuses to compile a file with a host function, even if no kernel calls it."""
     inline = re.compile(r"^\s*(?:static\s+)?inline\s+(?!constexpr\b)")
     assert [line for line in build.one_file().splitlines() if inline.match(line)] == []
 

@@ -27,7 +27,7 @@ void Encoder::use(const Choice& choice) {
   header_.base = choice.base;
 }
 
-// Places on the grid are what is split.
+// Whether split() gets the words of the grid as they are.
 bool Encoder::words_are_residuals() const {
   const bool none = header_.predictor == Predictor::kNone || header_.predictor == Predictor::kMean;
   return header_.map == Map::kGrid && none && !header_.signed_zero;
@@ -60,7 +60,7 @@ void Encoder::write_words() {
   before_ = 0;
   const auto* values = reinterpret_cast<const ValueOf<Word>*>(x_);
   const bool at_once = words_are_residuals();
-  bool known = true;  // before_
+  bool known = true;  // to_symbols() does not set before_
   for (size_t first = 0; first < n_; first += kChunk) {
     const size_t n = std::min(kChunk, n_ - first);
     const Low<uint8_t> low = lows.after(first);

@@ -47,8 +47,9 @@ class Meeting {
   void share() { shared_.arrive_and_wait(); }
 
   static constexpr uint32_t kMost = 32;
-  /// What the lanes give each other, in turns: a lane that is on to the next exchange leaves alone
-  /// what others still read. Before the one after that all have come to the next.
+  /// Values that lanes exchange. Exchanges use the two halves alternately: a fast lane writes to one
+  /// half while slow lanes still read the other. It writes to that one again only after all lanes
+  /// have come to the exchange between.
   std::atomic<uint32_t> words[2][kMost][gpu::kLanes];
 
  private:

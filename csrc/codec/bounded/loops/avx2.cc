@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "codec/bounded/loops/loops.h"
+#include "codec/bounded/loops/quick.h"
 #include "codec/ops/target_avx2-inl.h"
 
 namespace cgx::bounded {

@@ -10,6 +10,7 @@
 #include <immintrin.h>
 
 #include "codec/bounded/loops/loops.h"
+#include "codec/bounded/loops/quick.h"
 #include "codec/ops/target_avx512-inl.h"
 
 namespace cgx::bounded {

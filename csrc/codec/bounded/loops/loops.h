@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "codec/bounded/kinds.h"
-#include "codec/bounded/loops/quick.h"
 #include "codec/bounded/maps/grid.h"
 
 namespace cgx::bounded {
@@ -68,15 +67,16 @@ struct WordLoops {
   /// u = residual - base; symbol = u >> low.width, the rest to `low`. True: at least one is kOutlier.
   bool (*split)(const Word* residuals, size_t n, Word base, const Low<uint8_t>& low,
                 uint8_t* symbols);
-  /// to_grid() without a curve, and split() of the words, at once. True: it has not done it: to_grid()
-  /// or split() may be true, or this level is no faster that way.
+  /// Does to_grid() without a curve and split() of its words in one pass. True: the output is not
+  /// valid, and the caller runs the two, since one of them may return true, or since this level has
+  /// no such pass.
   bool (*to_symbols)(const Value* x, size_t n, const Grid& grid, Word base, const Low<uint8_t>& low,
                      uint8_t* symbols);
   void (*join)(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
                Word* residuals);
   /// Bits of each residual's distance from the center, without the sign.
   void (*lengths)(const Word* residuals, size_t n, Word center, Word* lengths);
-  /// The least and the greatest residual among those that are not longer than `longest`; there is one.
+  /// The least and the greatest of the residuals whose length is at most `longest`. At least one is.
   Extremes<Word> (*extremes)(const Word* residuals, const Word* lengths, size_t n, Word longest);
 };
 

@@ -1,4 +1,4 @@
-// The quick ways of float32: after the header of a level that has a Placer and a Splitter.
+// Faster loops for float32. Included after a level's header, which has a Placer and a Splitter.
 
 constexpr bool kQuick = true;
 constexpr size_t kPlaced = 32;  // values of a call of Placer::place()
@@ -7,7 +7,7 @@ inline bool can_be_quick(const Grid& grid) {
   return grid.bound >= kQuickLeast && grid.bound <= kQuickMost;
 }
 
-// to_grid() without a curve. False: all is well. True: place() has to decide.
+// Does to_grid() without a curve. True: one of the values needs place().
 inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* words) {
   if (!can_be_quick(grid) || n % kPlaced != 0) return true;
   constexpr size_t kEach = kGroup / kRegisters, kCount = kPlaced / kEach;
@@ -20,7 +20,7 @@ inline bool quick_place(const float* x, size_t n, const Grid& grid, int32_t* wor
   return !placer.well();
 }
 
-// split() of n words, a multiple of 64. True: at least one is kOutlier.
+// Does split() of n words, n a multiple of 64.
 inline bool quick_split(const int32_t* residuals, size_t n, int32_t base, const Low<uint8_t>& low,
                         uint8_t* symbols) {
   Splitter splitter(base, low, symbols);
@@ -32,7 +32,7 @@ inline bool quick_split(const int32_t* residuals, size_t n, int32_t base, const 
   return splitter.outlier();
 }
 
-// Both at once: words stay in registers.
+// Does both in one pass: words stay in registers.
 inline bool quick_symbols(const float* x, size_t n, const Grid& grid, int32_t base,
                           const Low<uint8_t>& low, uint8_t* symbols) {
   if (!can_be_quick(grid) || n % 64 != 0) return true;

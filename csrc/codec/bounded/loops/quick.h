@@ -1,4 +1,5 @@
-// Limits within which float32 alone gives the places and checks of a grid: of the CPU's SIMD loops.
+// Within these limits the CPU's SIMD loops find places on a grid, and check bounds, by float32
+// arithmetic.
 #pragma once
 
 #include "codec/bounded/maps/grid.h"

@@ -77,7 +77,7 @@ inline __m256i low_bytes(const __m256i* words) {
   return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(first, second), order);
 }
 
-// What quick-inl.h needs of a level. Words go by groups of kGroup, in kRegisters registers.
+// quick-inl.h uses the following. It works on kGroup words at a time, in kRegisters registers.
 constexpr size_t kGroup = 32, kRegisters = 4;
 using Register = __m256i;
 
@@ -88,8 +88,8 @@ inline void store(int32_t* words, __m256i some) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), some);
 }
 
-// A faster place(), of float32 values without a curve. Most places are sure by float32 alone
-// (quick.h).
+// Does what place() does to float32 values without a curve, faster: float32 arithmetic finds most
+// places (quick.h).
 class Placer {
  public:
   explicit Placer(const Grid& grid) : grid_(grid) {
@@ -98,7 +98,7 @@ class Placer {
     rest_ = _mm256_set1_ps(sure.rest);
   }
 
-  // Words of 32 values. They are those of place() if well().
+  // Writes the words of 32 values. If well() is true afterwards, place() would write the same.
   void place(const float* x, __m256i* words) {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     const __m256 slack = _mm256_set1_ps(kSureSlack);
@@ -130,7 +130,7 @@ class Placer {
     }
   }
 
-  // False: place() has to decide.
+  // False: one of the values needs place().
   bool well() const {
     return _mm256_movemask_epi8(good_) == -1 && _mm256_testz_si256(special_, special_) != 0;
   }
