@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import pickle
 import re
+import struct
 import subprocess
 import sys
 import warnings
@@ -15,6 +17,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -24,7 +27,7 @@ from tests.bounded.helpers import error, gaussian
 from tests.calls import failure
 from tests.distributed import ROOT, run_pooled
 from torch_cgx import bounded
-from torch_cgx.bounded.checkpoint import BoundedLoadPlanner, BoundedSavePlanner
+from torch_cgx.bounded.checkpoint import BoundedLoadPlanner, BoundedSavePlanner, to_torch_save
 
 
 @pytest.fixture(autouse=True)
@@ -102,10 +105,43 @@ def test_the_load_planner_reads_what_torchs_own_planner_wrote(tmp_path):
     assert state["text"] == "run 0"
 
 
-def test_torchs_own_planner_refuses_payloads(tmp_path):
+def test_torchs_own_readers_say_what_to_call_instead(tmp_path):
     save({"a": gaussian(30)}, tmp_path / "a", max_error=0)
-    with pytest.raises(dcp.CheckpointException):
+    words = "BoundedLoadPlanner, or convert it by .*to_torch_save"
+    with pytest.raises(dcp.CheckpointException, match=words):
         dcp.load({"a": gaussian(30)}, checkpoint_id=tmp_path / "a")
+    with pytest.raises(dcp.CheckpointException, match=words):
+        dcp_to_torch_save(tmp_path / "a", tmp_path / "b")
+    for weights_only in (True, False):
+        with pytest.raises(bounded.PayloadError, match=words):
+            torch.load(tmp_path / "a" / "__0_0.distcp", weights_only=weights_only)
+    forgotten = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:  # as in a process that has not imported torch_cgx
+        with pytest.raises(
+            pickle.UnpicklingError, match="torch_cgx.bounded.checkpoint.needs_bound"
+        ):
+            torch.load(tmp_path / "a" / "__0_0.distcp", weights_only=True)
+    finally:
+        torch.serialization.add_safe_globals(forgotten)
+
+
+@pytest.mark.parametrize("planner", [BoundedSavePlanner, dcp.DefaultSavePlanner])
+def test_a_checkpoint_becomes_a_file_of_torch_save(tmp_path, planner):
+    saved = state_of(0)
+    options = {"max_error": 1e-3} if planner is BoundedSavePlanner else {}
+    dcp.save(saved, checkpoint_id=tmp_path / "a", planner=planner(**options))
+    to_torch_save(tmp_path / "a", tmp_path / "b")
+    state = torch.load(tmp_path / "b", weights_only=True)
+    assert list(state) == list(saved) and (state["step"], state["text"]) == (3, "run 0")
+    for name, x in saved["model"].items():
+        y = state["model"][name]
+        assert y.dtype == x.dtype and y.shape == x.shape
+        if x.is_complex():
+            x, y = torch.view_as_real(x), torch.view_as_real(y)
+        assert error(x, y) <= 1e-3, name
+    ((_, moments),) = state["optimizer"]["state"].items()  # torch makes strings of keys
+    assert error(saved["optimizer"]["state"][0]["exp_avg"], moments["exp_avg"]) <= 1e-3
 
 
 def test_other_dtypes_and_memory_of_the_target(tmp_path):
@@ -301,17 +337,19 @@ def test_a_payload_that_was_cut_or_altered_is_named(tmp_path, change):
     save({"a": {"weight": gaussian(1, 3000)}}, tmp_path / "a", max_error=1e-4)
     (file,) = (tmp_path / "a").glob("*.distcp")
     data = bytearray(file.read_bytes())
-    assert data[:4] == b"CGXB"
+    start = data.find(b"CGXB")
+    (end,) = struct.unpack_from("<Q", data, data.find(b"CGXF") + 8)  # where its index begins
+    end += data.find(b"CGXF")
     if change == "cut":
         data = data[:-1]
     elif change == "altered":
-        data[len(data) // 2] ^= 4
+        data[(start + end) // 2] ^= 4
     else:  # another valid payload, of which a row could be broadcast to the shape
         other = bounded.compress(gaussian(3000, 1), max_error=1e-4).numpy().tobytes()
-        assert len(other) == len(data)
-        data[:] = other
+        assert len(other) == end - start
+        data[start:end] = other
     file.write_bytes(data)
-    words = {"cut": "cut|ends", "altered": "block 0", "shape": r"its shape is \[1, 1\]"}[change]
+    words = {"cut": "cut|ends", "altered": "block 0", "shape": r"float32 \[3000, 1\]"}[change]
     with pytest.raises(dcp.CheckpointException) as caught:
         load({"a": {"weight": torch.zeros(1, 3000)}}, tmp_path / "a")
     (cause,) = (failure[0] for failure in caught.value.failures.values())
@@ -335,7 +373,8 @@ def test_data_may_be_resolved_again(tmp_path):
     first, second = planner.resolve_data(item), planner.resolve_data(item)
     assert isinstance(first, io.BytesIO) and isinstance(second, io.BytesIO)
     assert first.getvalue() == second.getvalue()
-    assert error(bounded.decompress(first.getvalue()), gaussian(50)) <= 1e-2
+    payload = first.getvalue()[first.getvalue().find(b"CGXB") :]
+    assert bounded.compress(gaussian(50), max_error=1e-2).numpy().tobytes() in payload
     assert dataclasses.is_dataclass(item) and item.tensor_data is not None
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from tests.bounded.helpers import error, gaussian, same
 from tests.distributed import run_ranks
 from torch_cgx import bounded
-from torch_cgx.bounded import _files
+from torch_cgx.bounded import _files, _index
 
 
 def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -120,6 +120,8 @@ def test_numbers_of_numpy_become_pythons(tmp_path):
 def test_views_of_any_dtype(tmp_path, dtype):
     x = gaussian(40, 30, dtype=torch.float64).to(dtype)
     state = {"turned": x.t(), "part": x[3:20:2, 5:], "wide": x[:1].expand(5, 30), "row": x[0]}
+    state = {name: y.clone(memory_format=torch.preserve_format) for name, y in state.items()}
+    state["sparse"] = gaussian(99, dtype=torch.float64).to(dtype)[::2]
     if dtype.is_complex:
         state["conjugate"] = x.conj()
     bounded.save(state, tmp_path / "a", max_error=0.01)
@@ -222,11 +224,11 @@ def test_parts_are_loaded_by_name(tmp_path, monkeypatch):
     state["optimizer"] = {"state": {0: {"step": torch.tensor(3.0)}, 1: {}}}
     bounded.save(state, tmp_path / "a", max_error=0)
     read = []
-    whole = _files._read
-    monkeypatch.setattr(_files, "_read", lambda *a: read.append(a[1:]) or whole(*a))
+    whole = _index.File.read
+    monkeypatch.setattr(_index.File, "read", lambda *a: read.append(a[1:]) or whole(*a))
     keys = ["model.0.weight", "list.1.1", "optimizer.state", "list"]
     parts = bounded.load(tmp_path / "a", keys=keys)
-    assert list(parts) == keys and len(read) == 3  # the index, two of three tensors
+    assert list(parts) == keys and len(read) == 4  # header, index, two of three tensors
     assert same(parts["model.0.weight"], state["model"]["0.weight"])
     assert same([parts[key] for key in keys[1:]], [3, state["optimizer"]["state"], state["list"]])
     assert same(bounded.load(tmp_path / "a", keys="list"), {"list": state["list"]})
@@ -377,7 +379,7 @@ def test_long_names_and_bytes(tmp_path, name):
 
 def test_lack_of_memory_is_no_damaged_file(tmp_path, monkeypatch):
     bounded.save({"a": gaussian(3)}, tmp_path / "a", max_error=0)
-    whole, devices = _files.decompress, []
+    whole, devices = _index.decompress, []
 
     def full(payload, **options):
         if options:
@@ -385,7 +387,7 @@ def test_lack_of_memory_is_no_damaged_file(tmp_path, monkeypatch):
             raise RuntimeError("not enough memory")
         return whole(payload)  # the index
 
-    monkeypatch.setattr(_files, "decompress", full)
+    monkeypatch.setattr(_index, "decompress", full)
     with pytest.raises(RuntimeError, match="^not enough memory$"):
         bounded.load(tmp_path / "a", device="meta")
     assert devices == [torch.device("meta")], "where it is to be decoded"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import collections
 import re
+import warnings
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
-from tests.bounded import reader
+from tests.bounded import golden_states, reader
+from tests.bounded.test_golden_files import written
 from tests.distributed import ROOT
 from torch_cgx import bounded
+from torch_cgx.bounded.checkpoint import BoundedSavePlanner
+
+# Outliers of some tensors are meant to make the others 0.
+pytestmark = pytest.mark.filterwarnings("ignore:relative=.* of the range:UserWarning")
 
 TEXT = (ROOT / "docs" / "bounded_format.md").read_text()
 N = 3000
@@ -135,3 +143,67 @@ def test_the_documented_example():
     assert fields["shape"] == (3, 8) and fields["bound"] == 0.01
     y = bits.view(np.float64)
     assert np.isnan(y[3]) and np.nanmax(np.abs(y - x.numpy())) <= 0.01
+
+
+# ---- files
+
+
+def _same(found, expected):
+    """A state of the second reader, and one of bounded.load."""
+    if isinstance(expected, torch.Tensor):
+        dtype, shape, stride, bits = found
+        assert dtype in (None, str(expected.dtype).removeprefix("torch."))
+        assert shape == tuple(expected.shape) and stride in (None, expected.stride())
+        whole = _bits(expected.contiguous())
+        np.testing.assert_array_equal(whole.view(bits.dtype), bits.reshape(-1))
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            _same(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert type(found) is type(expected) and len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            _same(one, other)
+    else:
+        assert found == expected and type(found) is type(expected)
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["packed", "plain"])
+def test_files(tmp_path, plain):
+    state = golden_states.mixed()
+    x = golden_states.wave(30, 8)
+    state["views"] = (x, x[3:9], x.t(), x.view(-1)[5:7], torch.view_as_complex(x.view(-1, 2))[:0])
+    state["counter"] = collections.Counter({3: 1})
+    if plain:
+        state["losses"] = [0.5] * 50_000
+    bounded.save(state, tmp_path / "a", **golden_states.OPTIONS)
+    data = (tmp_path / "a").read_bytes()
+    assert data[5] == plain
+    version, found = reader.read_file(data)
+    assert version == 2
+    _same(found, bounded.load(tmp_path / "a"))
+
+
+def test_files_of_version_1(tmp_path):
+    path = written("mixed", tmp_path)
+    version, found = reader.read_file(path.read_bytes())
+    assert version == 1
+    _same(found, bounded.load(path))
+
+
+def test_records_of_checkpoints(tmp_path):
+    x = golden_states.wave(30, 8)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is")
+        planner = BoundedSavePlanner(max_error=1e-2)
+        dcp.save({"a": {"w": x}}, checkpoint_id=tmp_path, planner=planner)
+    pickled = re.search(r"`(ctorch_cgx[^`]*)`", TEXT).group(1).replace("\\n", "\n").encode()
+    data = (tmp_path / "__0_0.distcp").read_bytes()
+    assert data.startswith(pickled) and len(pickled) == 60
+    _, record = reader.read_file(data[len(pickled) :])
+    assert list(record) == ["checkpoint", "name", "offsets", "tensor"]
+    assert record["name"] == "a.w" and record["offsets"] == [0, 0]
+    _same(record["tensor"], bounded.decompress(bounded.compress(x, max_error=1e-2)))
+    metadata = dcp.FileSystemReader(tmp_path).read_metadata()
+    assert metadata.planner_data["torch_cgx.bounded.checkpoint"] == (record["checkpoint"],)
+    assert len(bytes.fromhex(record["checkpoint"])) == 16

@@ -9,6 +9,7 @@ import torch
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._bound import bound_of, maps_of
+from torch_cgx.bounded._coarse import Note, warn_of_relative
 from torch_cgx.bounded._entropy import coder
 from torch_cgx.bounded._memory import LARGE
 from torch_cgx.bounded._threads import each
@@ -42,11 +43,29 @@ def compress(
 
     ValueError: a bad bound, or a tensor that is sparse, nested, quantized, or of another dtype.
     ImportError: zstandard is missing.
+
+    A `relative` that is above nearly all values, which makes them 0, is a warning: outliers or a
+    fill value such as 1e20 set the range.
     """
+    return compress_noting(
+        tensor, warn_of_relative, max_error=max_error, relative=relative, pointwise=pointwise
+    )
+
+
+def compress_noting(
+    tensor: torch.Tensor,
+    note: Note,
+    *,
+    max_error: float | None = None,
+    relative: float | None = None,
+    pointwise: float | None = None,
+) -> torch.Tensor:
+    """`compress` that gives the values and the bound to `note` instead of a warning."""
     _dtypes.check(tensor)
     shape, dtype = tensor.shape, tensor.dtype
     parts = _dtypes.parts_of(tensor)
     bound = bound_of(parts, max_error, relative, pointwise)
+    note(parts, bound)
     maps = maps_of(_dtypes.ELEMENTS[parts.dtype], bound)
     numel, size = parts.numel(), _C.BOUNDED_BLOCK_VALUES
     start, bytes_each = parts.data_ptr(), parts.element_size()

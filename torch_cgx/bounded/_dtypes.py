@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -28,6 +30,20 @@ PARTS: dict[torch.dtype, torch.dtype] = {
     torch.complex128: torch.float64,
 }
 COMPLEX = {part: dtype for dtype, part in PARTS.items()}
+# Of one byte, without a number in the format: their bytes are lossless payloads of uint8.
+BYTES = {
+    name: dtype
+    for name in (
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+        "float4_e2m1fn_x2",
+    )
+    if (dtype := getattr(torch, name, None)) is not None
+}
+EIGHTHS = frozenset(BYTES.values())
 MOST_DIMS = 64  # csrc/codec/bounded/container.h
 
 
@@ -76,14 +92,19 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return False
 
 
-def check(tensor: torch.Tensor) -> None:
-    """TypeError, ValueError: the tensor is of a kind that payloads do not hold."""
+def check(tensor: torch.Tensor, also: Iterable[str] = ()) -> None:
+    """TypeError, ValueError: the tensor is of a kind that payloads do not hold. also: dtypes that
+    the caller takes beside those of payloads.
+    """
     check_memory(tensor, "has no payload")
     if tensor.is_meta:
         raise ValueError("a tensor on the device meta has no values to compress")
     if tensor.dtype not in ELEMENTS and tensor.dtype not in PARTS:
-        allowed = ", ".join(name(dtype) for dtype in (*ELEMENTS, *PARTS))
-        raise ValueError(f"dtype is {name(tensor.dtype)}, allowed: {allowed}")
+        allowed = ", ".join((*(name(dtype) for dtype in (*ELEMENTS, *PARTS)), *also))
+        way_out = (
+            "; compress its bytes, tensor.view(torch.uint8)" if tensor.dtype in EIGHTHS else ""
+        )
+        raise ValueError(f"dtype is {name(tensor.dtype)}, allowed: {allowed}{way_out}")
     if tensor.dim() > MOST_DIMS:
         raise ValueError(f"the tensor has {tensor.dim()} dimensions, allowed: 0 to {MOST_DIMS}")
 

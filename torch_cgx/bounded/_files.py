@@ -1,44 +1,34 @@
-"""bounded.save and bounded.load: state dicts in files.
-
-    0    4   "CGXF"
-    4    1   version, 1
-    5    3   zeros
-    8    8   where the index begins, little-endian
-    16   8   bytes of the index: the file ends with it
-    24       payloads of the tensors, one after another
-    ...      index: a lossless payload of JSON
-
-The JSON is {"tensors": [[bytes, dtype], ...], "state": ...}: the length of each payload, null or a
-dtype that has its bytes in a payload of uint8 (_named.BYTES), and the nested state (_tree.py). All
-but the first 24 bytes lie in payloads, whose checksums guard them, and the lengths of the payloads
-fill the file to the byte.
-"""
+"""bounded.save and bounded.load: state dicts in files (the format: _index.py, _tree.py)."""
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
-import reprlib
-import struct
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import torch
 
-from torch_cgx.bounded import _tree
-from torch_cgx.bounded._compress import compress
-from torch_cgx.bounded._decompress import decompress
-from torch_cgx.bounded._named import BYTES, payload_of
-from torch_cgx.bounded._payload import PayloadError, open_payload
+from torch_cgx.bounded import _coarse, _tree
+from torch_cgx.bounded._index import (
+    HEADER,
+    Entry,
+    File,
+    Index,
+    Source,
+    read_index,
+    tensor_of,
+    view_of,
+    write_index,
+)
+from torch_cgx.bounded._named import payload_of
+from torch_cgx.bounded._payload import PayloadError
 from torch_cgx.bounded._replace import Path, replacing
 from torch_cgx.bounded._rules import Overrides, Rules
+from torch_cgx.bounded._shared import Stored, stored
 
-_MAGIC, _VERSION = b"CGXF", 1
-_HEADER = struct.Struct("<4sB3sQQ")
-# JSON of more is not read, as a short payload can stand for many equal bytes.
-_MOST_INDEX_BYTES = 1 << 30
 _SHOWN = 20
+_LETTERS = 100  # of a shown name
 
 
 def save(
@@ -52,11 +42,12 @@ def save(
 ) -> None:
     """Writes a state dict whose tensors come back within a bound; `load` reads it.
 
-    state_dict: nested dicts, OrderedDicts, lists and tuples of tensors, numbers, str, bytes and
-    None, as `state_dict()` of modules, optimizers and schedulers returns them. Keys of dicts keep
-    their type; NumPy's numbers become Python's; a Parameter becomes a tensor. Floating and complex
-    tensors are bounded as by `compress`, one of max_error, relative (of the range of each tensor)
-    and pointwise; all others, and 8-bit floats, are lossless.
+    state_dict: nested dicts, OrderedDicts, Counters, lists and tuples of tensors, numbers, str,
+    bytes and None, at most 200 levels, as `state_dict()` of modules, optimizers and schedulers
+    returns them. Keys of dicts keep their type; NumPy's numbers become Python's; a Parameter
+    becomes a tensor. Floating and complex tensors are bounded as by `compress`, one of max_error,
+    relative (of the range of each tensor) and pointwise; all others, and 8-bit floats, are
+    lossless.
 
     overrides: bounds of tensors by name, which is what leads to them, joined by dots:
     "model.blocks.0.norm.weight", "optimizer.state.7.exp_avg". A dict of regular expressions
@@ -64,40 +55,45 @@ def save(
 
         {r"norm": 0, r"exp_avg_sq$": {"pointwise": 1e-2}}
 
-    The last that is found in a name wins; one that is found in no name is a warning. A tensor that
-    has several names, as tied weights, is stored once, within the bounds of all its names, and
-    comes back as one tensor.
+    The last that is found in a name wins; one that is found in no name is a warning. A bound that
+    is above nearly all values of some tensors, which makes them 0, is a warning that names them. A
+    tensor that has several names, as tied weights, is stored once, within the bounds of all its
+    names, and comes back as one tensor. Tensors that share memory otherwise, as `w` and `w[:10]`,
+    are stored once, too, within the bounds of all their names, and share memory when they are
+    loaded; a warning names those that cannot, as they are of different dtypes.
 
-    The file is written beside `path` and takes its place when it is complete: an error, a full disk
-    or a kill leaves the old file. Tensors are compressed one at a time.
+    The file is written beside `path` and takes its place when it is complete, with the owner and
+    the mode of a former file: an error, a full disk or a kill leaves the old file. Tensors are
+    compressed one at a time.
 
     TypeError, ValueError: a bad bound, or the state dict holds something else (the text says
-    where). OSError: from the file system, or `path` is a pipe or a device. ImportError: zstandard
-    is missing.
+    where). OSError: from the file system, or `path` is a pipe or a device. PermissionError: the
+    owner of the old file could not read the new one, and this process may not give files away.
+    ImportError: zstandard is missing.
     """
     rules = Rules.of(max_error, relative, pointwise, overrides)
-    state, tensors = _tree.encode(state_dict)
-    rules.warn_of_unused(tensors.names, stacklevel=3)
-    names = {dtype: name for name, dtype in BYTES.items()}
+    tree = _tree.Tree(state_dict)
+    rules.warn_of_unused(tree.tensors.names, stacklevel=3)
+    all_stored, places = stored(tree.tensors.all, stacklevel=3)
+    state = tree.json(places)
     with replacing(path) as file:
-        file.write(bytes(_HEADER.size))
-        entries = []
-        for one in tensors.all:
-            payload = payload_of(one, rules.rule_of_all(one.names))
-            file.write(payload.numpy().data)
-            entries.append([payload.numel(), names.get(one.tensor.dtype)])
-        listed = json.dumps(entries, separators=(",", ":")).encode()
-        text = b'{"tensors":%b,"state":%b}' % (listed, state)
-        if len(text) > _MOST_INDEX_BYTES:
-            raise ValueError(
-                f"the state dict without its tensors has {len(text)} bytes, allowed: "
-                f"{_MOST_INDEX_BYTES}"
-            )
-        start = file.tell()
-        index = compress(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        file.write(index.numpy().data)
-        file.seek(0)
-        file.write(_HEADER.pack(_MAGIC, _VERSION, bytes(3), start, index.numel()))
+        _write(file, all_stored, rules, state)
+
+
+def _write(file: BinaryIO, all_stored: list[Stored], rules: Rules, state: bytes) -> None:
+    file.write(bytes(HEADER.size))
+    entries = []
+    coarse = _coarse.Names()
+    for each in all_stored:
+        one = each.named()
+        payload = payload_of(one, each.rule(rules), coarse.note(one.name))
+        file.write(payload.numpy().data)
+        entries.append(Entry.of(payload, one.tensor, one.name))
+    coarse.warn(stacklevel=3)
+    header, index = write_index(entries, state, file.tell())
+    file.write(index)
+    file.seek(0)
+    file.write(header)
 
 
 def load(
@@ -118,136 +114,60 @@ def load(
     wanted = None if keys is None else [keys] if isinstance(keys, str) else list(keys)
     with open(path, "rb") as file:
         try:
-            opened = _open(file)
-            nodes = {"": opened.state} if wanted is None else _find(opened.state, wanted, path)
-            read = _reader(file, opened, where)
+            source = File(file, os.fstat(file.fileno()).st_size)
+            index = read_index(source)
+            nodes = {"": index.state} if wanted is None else _find(index.state, wanted, path)
+            read = reader(source, index, where)
             found = {name: _tree.decode(node, read) for name, node in nodes.items()}
         except PayloadError as error:
             raise PayloadError(f"{os.fsdecode(path)}: {error}") from None
     return found[""] if wanted is None else found
 
 
-@dataclass(frozen=True)
-class _Open:
-    """starts: of each payload, and the end of the last; dtypes: see _named.BYTES."""
-
-    starts: list[int]
-    dtypes: list[torch.dtype | None]
-    state: Any
-
-
-def _open(file: BinaryIO) -> _Open:
-    size = os.fstat(file.fileno()).st_size
-    header = file.read(_HEADER.size)
-    if header[:4] != _MAGIC[: len(header)] or not header:
-        raise PayloadError(
-            f"no file of bounded.save: it begins with {header[:4]!r}, expected {_MAGIC!r}"
-        )
-    if len(header) < _HEADER.size:
-        raise PayloadError(f"it has {size} bytes, the header alone takes {_HEADER.size}")
-    _, version, zeros, start, length = _HEADER.unpack(header)
-    if version != _VERSION:
-        raise PayloadError(f"the version is {version}, this reader knows {_VERSION}")
-    if any(zeros) or start < _HEADER.size or start + length != size:
-        raise PayloadError(
-            f"the header says that an index of {length} bytes begins at {start}, the file has "
-            f"{size} bytes: it is cut, or altered"
-        )
-    return _parse(_index(_read(file, start, length)), start)
-
-
-def _read(file: BinaryIO, start: int, length: int) -> bytes:
-    file.seek(start)
-    data = file.read(length)
-    if len(data) != length:
-        raise PayloadError(f"it ends at {start + len(data)}, while it is read: it was cut")
-    return data
-
-
-def _index(payload: bytes) -> bytes:
-    try:
-        opened = open_payload(payload)
-        if opened.dtype != torch.uint8 or len(opened.shape) != 1:
-            raise PayloadError(f"it holds {opened.dtype}, {len(opened.shape)}-D")
-        if opened.parts > _MOST_INDEX_BYTES:
-            raise PayloadError(f"it stands for {opened.parts} bytes")
-        return decompress(payload).numpy().tobytes()
-    except PayloadError as error:
-        raise PayloadError(f"the index: {error}") from None
-
-
-def _parse(text: bytes, end: int) -> _Open:
-    content = _tree.parse(text)
-    if not isinstance(content, dict) or list(content) != ["tensors", "state"]:
-        raise PayloadError("the index does not have tensors and state")
-    starts: list[int] = [_HEADER.size]
-    dtypes: list[torch.dtype | None] = []
-    for entry in content["tensors"] if isinstance(content["tensors"], list) else [None]:
-        length, dtype = _entry(entry)
-        starts.append(starts[-1] + length)
-        dtypes.append(dtype)
-    if starts[-1] != end:
-        raise PayloadError(
-            f"the payloads of the index end at {starts[-1]}, the index begins at {end}"
-        )
-    return _Open(starts, dtypes, content["state"])
-
-
-def _entry(entry: Any) -> tuple[int, torch.dtype | None]:
-    if isinstance(entry, list) and len(entry) == 2:
-        length, name = entry
-        known = name is None or (isinstance(name, str) and name in BYTES)
-        if type(length) is int and length >= 0 and known:
-            return length, None if name is None else BYTES[name]
-    raise PayloadError(f"the index has {reprlib.repr(entry)} for a tensor")
-
-
 def _find(state: Any, keys: list[str], path: Path) -> dict[str, Any]:
-    found: dict[str, list[Any]] = {}
     try:
-        for name, node in _tree.nodes(state):
-            found.setdefault(name, []).append(node)
+        return {key: _found(state, key, path) for key in keys}
     except RecursionError:
         raise PayloadError("the index is nested too deeply") from None
-    for key in keys:
-        count = len(found.get(key, ()))
-        if count == 0:
-            shown = ", ".join(list(found)[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-            raise ValueError(
-                f"{os.fsdecode(path)} has no key {key!r}; it has {len(found)}: {shown or 'none'}"
-            )
-        if count > 1:
-            raise ValueError(
-                f"{os.fsdecode(path)} has {count} parts named {key!r}; load it as a whole"
-            )
-    return {key: found[key][0] for key in keys}
 
 
-def _reader(
-    file: BinaryIO, opened: _Open, device: torch.device | None
-) -> Callable[[int], torch.Tensor]:
-    known: dict[int, torch.Tensor] = {}
+def _found(state: Any, key: str, path: Path) -> Any:
+    nodes = _tree.find(state, key)
+    if not nodes:
+        count = _tree.count(state)
+        some = itertools.islice(_tree.names(state), _SHOWN)
+        shown = ", ".join(name[:_LETTERS] for name in some) + (", ..." if count > _SHOWN else "")
+        raise ValueError(
+            f"{os.fsdecode(path)} has no key {key!r}; it has {count}: {shown or 'none'}"
+        )
+    if len(nodes) > 1:
+        raise ValueError(
+            f"{os.fsdecode(path)} has {len(nodes)} parts named {key!r}; load it as a whole"
+        )
+    return nodes[0]
 
-    def read(number: int) -> torch.Tensor:
-        if number >= len(opened.dtypes):
+
+def reader(source: Source, index: Index, device: torch.device | None) -> _tree.Reader:
+    """Tensors by number or view, each read once."""
+    known: dict[int | _tree.View, torch.Tensor] = {}
+
+    def whole(number: int) -> torch.Tensor:
+        if number >= len(index.entries):
             raise PayloadError(
-                f"the index holds {{'tensor': {number}}}, and has {len(opened.dtypes)} tensors"
+                f"the index holds {{'tensor': {number}}}, and has {len(index.entries)} tensors"
             )
-        if number not in known:
-            dtype = opened.dtypes[number]
-            start, end = opened.starts[number : number + 2]
-            try:
-                tensor = decompress(_read(file, start, end - start), device=device)
-                known[number] = tensor if dtype is None else _view(tensor, dtype)
-            except PayloadError as error:
-                raise PayloadError(f"tensor {number}, at {start}: {error}") from None
-        return known[number]
+        try:
+            return tensor_of(index.payload(source, number), index.entries[number], device)
+        except PayloadError as error:
+            name, start = index.name(number), index.starts[number]
+            raise PayloadError(f"{name}, at {start}: {error}") from None
+
+    def read(place: int | _tree.View) -> torch.Tensor:
+        if place not in known:
+            if isinstance(place, _tree.View):
+                known[place] = view_of(read(place.number), place)
+            else:
+                known[place] = whole(place)
+        return known[place]
 
     return read
-
-
-def _view(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    try:
-        return tensor.view(dtype)
-    except RuntimeError as error:
-        raise PayloadError(str(error)) from None

@@ -10,10 +10,10 @@ import torch
 
 from torch_cgx import _C
 from torch_cgx.bounded._bound import NAMES, POINTWISE
-from torch_cgx.bounded._payload import open_payload
+from torch_cgx.bounded._payload import Payload, open_payload
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class BlockInfo:
     """A block of up to 65536 values.
 
@@ -77,9 +77,9 @@ def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
     """
     opened = open_payload(payload)
     decoder = _C.BoundedDecoder(opened.maps())
-    blocks = tuple(
-        _block(decoder, opened.block(k), opened.values_of(k)) for k in range(len(opened.starts) - 1)
-    )
+    # A block of zeros takes 4 bytes of the payload: what is known of many equal ones is kept once.
+    known: dict[Any, BlockInfo] = {}
+    blocks = tuple(_block(decoder, opened, k, known) for k in range(len(opened.starts) - 1))
     size = len(opened.data)
     whole = math.prod(opened.shape) * opened.dtype.itemsize
     bound = opened.bound
@@ -95,20 +95,30 @@ def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
     )
 
 
-def _block(decoder: Any, data: memoryview, values: int) -> BlockInfo:
+def _block(decoder: Any, opened: Payload, number: int, known: dict[Any, BlockInfo]) -> BlockInfo:
+    length = opened.starts[number + 1] - opened.starts[number]
+    values = opened.values_of(number)
+    if length == 0 and values in known:
+        return known[values]
+    data = opened.block(number)
     try:
         block = decoder.open(data, values)
     except ValueError:
-        return BlockInfo(values, len(data), "unknown", None, 0, False, False, 0, 0, False)
-    return BlockInfo(
-        values=values,
-        bytes=len(data),
-        map=block.map,
-        predictor=block.predictor,
-        low_bits=block.low_bits,
-        low_bits_coded=block.low_bits_coded,
-        packed=block.packed,
-        outliers=block.outliers,
-        specials=block.specials,
-        checksum_ok=True,
-    )
+        found = BlockInfo(values, length, "unknown", None, 0, False, False, 0, 0, False)
+    else:
+        found = BlockInfo(
+            values=values,
+            bytes=length,
+            map=block.map,
+            predictor=block.predictor,
+            low_bits=block.low_bits,
+            low_bits_coded=block.low_bits_coded,
+            packed=block.packed,
+            outliers=block.outliers,
+            specials=block.specials,
+            checksum_ok=True,
+        )
+    found = known.setdefault(found, found)
+    if length == 0:
+        known[values] = found
+    return found

@@ -10,23 +10,10 @@ from typing import Any
 import torch
 
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._compress import compress
+from torch_cgx.bounded._coarse import Note
+from torch_cgx.bounded._compress import compress_noting
+from torch_cgx.bounded._dtypes import BYTES, EIGHTHS
 from torch_cgx.bounded._rules import Rule
-
-# Of one byte, without a number in the format: their bytes are lossless payloads of uint8.
-BYTES = {
-    name: dtype
-    for name in (
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-        "float4_e2m1fn_x2",
-    )
-    if (dtype := getattr(torch, name, None)) is not None
-}
-_BYTES = frozenset(BYTES.values())
 
 
 @dataclass
@@ -51,7 +38,7 @@ class Tensors:
     def add(self, tensor: torch.Tensor, name: str) -> int:
         """Its number. ValueError, with the name: a tensor of a kind that payloads do not hold."""
         with naming(name):
-            _dtypes.check(plain(tensor))
+            _dtypes.check(plain(tensor), also=BYTES)
         # The Named keeps the tensor, so its memory is not taken by another one meanwhile.
         how = (tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
         place = (tensor.data_ptr(), tensor.dtype, tensor.device, *how)
@@ -81,14 +68,14 @@ def naming(name: str) -> Iterator[None]:
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or its bytes if its dtype has no number in the format."""
-    return tensor.detach().view(torch.uint8) if tensor.dtype in _BYTES else tensor
+    return tensor.detach().view(torch.uint8) if tensor.dtype in EIGHTHS else tensor
 
 
-def payload_of(one: Named, rule: Rule) -> torch.Tensor:
-    """`compress` of it; errors have its name."""
+def payload_of(one: Named, rule: Rule, note: Note) -> torch.Tensor:
+    """`compress` of it; errors have its name. note: is given the values and the bound."""
     tensor = plain(one.tensor)
     with naming(one.name):
-        return compress(tensor, **rule.arguments(tensor))
+        return compress_noting(tensor, note, **rule.arguments(tensor))
 
 
 def join(name: str, key: Any) -> str:

@@ -1,4 +1,4 @@
-"""Tensors to write: their memory must be theirs alone."""
+"""Tensors that share memory."""
 
 from __future__ import annotations
 
@@ -39,6 +39,26 @@ def _check_alone(one: Named) -> None:
         reach += stride * (size - 1)
 
 
+def groups(tensors: Sequence[Named]) -> list[list[int]]:
+    """Numbers of tensors that share memory, directly or through others; only of two and more."""
+    numbers = {id(one): number for number, one in enumerate(tensors)}
+    parent = list(range(len(tensors)))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = number = parent[parent[number]]
+        return number
+
+    for near in _neighbours(tensors):
+        for one, other in _meetings(near):
+            a, b = root(numbers[id(one)]), root(numbers[id(other)])
+            parent[max(a, b)] = min(a, b)
+    found: dict[int, list[int]] = {}
+    for number in range(len(tensors)):
+        found.setdefault(root(number), []).append(number)
+    return [group for group in found.values() if len(group) > 1]
+
+
 def _neighbours(tensors: Sequence[Named]) -> Iterator[list[Named]]:
     """Groups of tensors, of which each begins before all the earlier ones end."""
     filled = [one for one in tensors if one.tensor.numel() > 0]
@@ -51,32 +71,49 @@ def _neighbours(tensors: Sequence[Named]) -> Iterator[list[Named]]:
             yield near
             near, end = [], 0
         near.append(one)
-        last = sum(stride * (size - 1) for stride, size in _dims(tensor))
-        end = max(end, tensor.data_ptr() + (last + 1) * tensor.element_size())
+        end = max(end, _end(tensor))
     if near:
         yield near
 
 
+def _end(tensor: torch.Tensor) -> int:
+    """The address after its last value."""
+    last = sum(stride * (size - 1) for stride, size in _dims(tensor))
+    return tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
 def _check_apart(near: list[Named]) -> None:
-    """Columns of a matrix lie between each other, and are apart: a map of the memory tells."""
+    for one, other in _meetings(near):
+        raise ValueError(f"{one.name} and {other.name} share memory: broadcast one of them")
+
+
+def _meetings(near: list[Named]) -> Iterator[tuple[Named, Named]]:
+    """Pairs that share memory, which connect all that do. near: by address."""
     if len(near) == 1:
         return
+    if all(_end(one.tensor) - one.tensor.data_ptr() == one.tensor.nbytes for one in near):
+        last = near[0]
+        for one in near[1:]:  # each is in one piece, and begins before an earlier one ends
+            yield last, one
+            last = max(last, one, key=lambda some: _end(some.tensor))
+        return
+    # Columns of a matrix lie between each other, and are apart: a map of the memory tells.
     first = near[0].tensor.data_ptr()
     starts = [one.tensor.data_ptr() - first for one in near]
     unit = math.gcd(*starts, *(one.tensor.element_size() for one in near))
-    views = []
-    for one, start in zip(near, starts, strict=True):
+    owners = torch.zeros(
+        (max(_end(one.tensor) for one in near) - first) // unit, dtype=torch.int32, device="cpu"
+    )  # 0: none
+    for number, (one, start) in enumerate(zip(near, starts, strict=True), 1):
         each = one.tensor.element_size() // unit
-        dims = [(stride * each, size) for stride, size in _dims(one.tensor)] + [(1, each)]
-        views.append((dims, start // unit))
-    room = 1 + max(
-        start + sum(stride * (size - 1) for stride, size in dims) for dims, start in views
-    )
-    owners = torch.zeros(room, dtype=torch.int32, device="cpu")  # 0: none
-    for number, (dims, start) in enumerate(views, 1):
-        places = owners.as_strided([size for _, size in dims], [step for step, _ in dims], start)
-        owner = int(places.max())
-        if owner > 0:
-            names = near[owner - 1].name, near[number - 1].name
-            raise ValueError(f"{names[0]} and {names[1]} share memory: broadcast one of them")
+        dims = [(stride * each, size) for stride, size in _dims(one.tensor) if stride > 0]
+        dims.append((1, each))
+        places = owners.as_strided(
+            [size for _, size in dims], [step for step, _ in dims], start // unit
+        )
+        taken = places[places > 0]
+        while taken.numel() > 0:
+            owner = int(taken[0])
+            yield near[owner - 1], one
+            taken = taken[taken != owner]
         places.fill_(number)

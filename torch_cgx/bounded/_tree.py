@@ -7,7 +7,10 @@
     {"dict": [[key, value], ...]}         keys keep their type
     {"ordered": [[key, value], ...]}      an OrderedDict; with "metadata", if it has _metadata, as
                                           state_dict() of a module does
-    {"tensor": 3}
+    {"counter": [[key, value], ...]}      a collections.Counter
+    {"tensor": 3}                         a number of the index
+    {"view": [3, offset, shape, stride]}  a tensor in the memory of another one, of one dimension;
+                                          offset and stride count values
 
 A reader takes nothing else.
 """
@@ -16,46 +19,113 @@ from __future__ import annotations
 
 import base64
 import collections
+import functools
 import json
 import math
 import reprlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy
 import torch
 
+from torch_cgx.bounded._dtypes import MOST_DIMS
 from torch_cgx.bounded._named import Tensors, join
 from torch_cgx.bounded._payload import PayloadError
 
+_DICTS: dict[type, str] = {
+    dict: "dict",
+    collections.OrderedDict: "ordered",
+    collections.Counter: "counter",
+}
 _KEYS = (bool, int, float, str, bytes, tuple, type(None))
 # A reader refuses longer ones: Python converts no more digits (sys.get_int_max_str_digits).
 _MOST_DIGITS = 4300
 _TOO_LARGE = 10**_MOST_DIGITS
 _NOT_FINITE = {"nan", "inf", "-inf"}
+# Levels of a state dict: reading takes two of Python's calls for each, of 1000.
+_MOST_LEVELS = 200
+# Whole numbers with equal hashes are easily made, and a dict of n takes n^2 steps.
+_MOST_EQUAL_HASHES = 16
 
 
-def encode(state: Any) -> tuple[bytes, Tensors]:
-    """JSON, and the tensors in the order of their numbers.
-
-    TypeError, ValueError: it holds what has no place in a file; the text says where.
+class View(NamedTuple):
+    """A tensor in the memory of the one with this number, which has one dimension; offset and
+    stride count values.
     """
-    tensors = Tensors()
-    try:
-        tree = _encode(state, "", tensors)
-        text = json.dumps(tree, separators=(",", ":"), allow_nan=False)
-    except RecursionError:
-        raise ValueError("the state dict is nested too deeply, or contains itself") from None
-    return text.encode(), tensors
+
+    number: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
 
 
-def _encode(value: Any, name: str, tensors: Tensors) -> Any:
-    kind = type(value)
-    if isinstance(value, torch.Tensor):
-        return {"tensor": tensors.add(value, name)}
-    if isinstance(value, numpy.bool_ | numpy.number | numpy.str_):
-        value = value.item()
+class Tree:
+    """A state dict with nodes for its tensors, whose places in a file are set later."""
+
+    def __init__(self, state: Any) -> None:
+        """TypeError, ValueError: it holds what has no place in a file; the text says where."""
+        self.tensors = Tensors()
+        self._nodes: list[tuple[int, dict[str, Any]]] = []
+        try:
+            self._tree = self._encode(state, "", 0)
+        except RecursionError:
+            raise _too_deep() from None
+
+    def json(self, places: Sequence[int | View]) -> bytes:
+        """places: of each tensor, its number in the index, or the view that it is."""
+        for number, node in self._nodes:
+            place = places[number]
+            node.clear()
+            if isinstance(place, View):
+                node["view"] = [place.number, place.offset, list(place.shape), list(place.stride)]
+            else:
+                node["tensor"] = place
+        return json.dumps(self._tree, separators=(",", ":"), allow_nan=False).encode()
+
+    def _tensor(self, value: torch.Tensor, name: str) -> dict[str, Any]:
+        node: dict[str, Any] = {}
+        self._nodes.append((self.tensors.add(value, name), node))
+        return node
+
+    def _encode(self, value: Any, name: str, level: int) -> Any:
         kind = type(value)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, name)
+        if level > _MOST_LEVELS:
+            raise _too_deep()
+        if kind is list or kind is tuple:
+            items = [self._encode(item, join(name, i), level + 1) for i, item in enumerate(value)]
+            return items if kind is list else {"tuple": items}
+        if kind not in _DICTS:
+            return _encode_leaf(value, name)
+        pairs = [
+            [
+                _encode_key(key, join(name, "(key)")),
+                self._encode(item, join(name, key), level + 1),
+            ]
+            for key, item in value.items()
+        ]
+        _check_hashes(value, f"{name or 'the state dict'} has", ValueError)
+        found: dict[str, Any] = {_DICTS[kind]: pairs}
+        if kind is collections.OrderedDict and hasattr(value, "_metadata"):
+            found["metadata"] = self._encode(value._metadata, join(name, "_metadata"), level + 1)
+        return found
+
+
+def _too_deep() -> ValueError:
+    return ValueError(
+        f"the state dict is nested too deeply (allowed: {_MOST_LEVELS} levels), or contains itself"
+    )
+
+
+def _encode_leaf(value: Any, name: str) -> Any:
+    # timedelta64 counts as a number, and would lose its unit.
+    if isinstance(value, numpy.bool_ | numpy.number | numpy.str_) and not isinstance(
+        value, numpy.timedelta64
+    ):
+        value = value.item()
+    kind = type(value)
     if kind is int and not -_TOO_LARGE < value < _TOO_LARGE:
         raise ValueError(
             f"{name or 'the state dict'} is a whole number of more than {_MOST_DIGITS} digits, "
@@ -67,23 +137,9 @@ def _encode(value: Any, name: str, tensors: Tensors) -> Any:
         return value if math.isfinite(value) else {"float": repr(value)}
     if kind is bytes:
         return {"bytes": base64.b64encode(value).decode()}
-    if kind is list or kind is tuple:
-        items = [_encode(item, join(name, i), tensors) for i, item in enumerate(value)]
-        return items if kind is list else {"tuple": items}
-    if kind is dict or kind is collections.OrderedDict:
-        pairs = [
-            [_encode_key(key, join(name, "(key)")), _encode(item, join(name, key), tensors)]
-            for key, item in value.items()
-        ]
-        if kind is dict:
-            return {"dict": pairs}
-        found = {"ordered": pairs}
-        if hasattr(value, "_metadata"):
-            found["metadata"] = _encode(value._metadata, join(name, "_metadata"), tensors)
-        return found
     raise TypeError(
         f"{name or 'the state dict'} is a {kind.__module__}.{kind.__qualname__}; allowed: tensors, "
-        "dict, OrderedDict, list, tuple, str, bytes, numbers and None"
+        "dict, OrderedDict, Counter, list, tuple, str, bytes, numbers and None"
     )
 
 
@@ -96,7 +152,20 @@ def _encode_key(key: Any, place: str) -> Any:
         )
     if kind is tuple:
         return {"tuple": [_encode_key(item, join(place, i)) for i, item in enumerate(key)]}
-    return _encode(key, place, Tensors())
+    return _encode_leaf(key, place)
+
+
+def _check_hashes(keys: Collection[Any], place: str, error: type[ValueError]) -> None:
+    """ValueError, of the given type: a dict of these keys would take long. TypeError: a key has no
+    hash.
+    """
+    if len(keys) <= _MOST_EQUAL_HASHES:
+        return
+    counts = collections.Counter(hash(key) for key in keys if type(key) is not str)
+    if counts and max(counts.values()) > _MOST_EQUAL_HASHES:
+        raise error(
+            f"{place} {max(counts.values())} keys with equal hashes, allowed: {_MOST_EQUAL_HASHES}"
+        )
 
 
 def parse(text: bytes) -> Any:
@@ -111,9 +180,12 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} stands alone")
 
 
-def decode(node: Any, tensor: Callable[[int], torch.Tensor]) -> Any:
-    """The state of a node of `parse`. PayloadError: it is none of `encode`. tensor: by number;
-    raises PayloadError for a number that is too large.
+Reader = Callable[[int | View], torch.Tensor]
+
+
+def decode(node: Any, tensor: Reader) -> Any:
+    """The state of a node of `parse`. PayloadError: it is none of `Tree`. tensor: by number or
+    view; raises PayloadError for a number that is too large.
     """
     try:
         return _decode(node, tensor)
@@ -121,29 +193,48 @@ def decode(node: Any, tensor: Callable[[int], torch.Tensor]) -> Any:
         raise PayloadError("the index is nested too deeply") from None
 
 
-def _decode(node: Any, tensor: Callable[[int], torch.Tensor]) -> Any:
+def _decode(node: Any, tensor: Reader) -> Any:
     if isinstance(node, list):
         return [_decode(item, tensor) for item in node]
     if not isinstance(node, dict):
         return node
     kind, value = _kind(node)
-    if kind == "tensor" and type(value) is int and value >= 0:
-        return tensor(value)
+    if (place := _place(kind, value)) is not None:
+        return tensor(place)
     if kind == "float" and isinstance(value, str) and value in _NOT_FINITE:
         return float(value)
     if kind == "bytes" and isinstance(value, str) and (data := _base64(value)) is not None:
         return data
     if kind == "tuple" and isinstance(value, list):
-        return tuple(_decode(item, tensor) for item in value)
+        return tuple([_decode(item, tensor) for item in value])
     if kind == "dict":
         return {key: _decode(item, tensor) for key, item in _pairs(node, value)}
     if kind == "ordered":
-        pairs = _pairs(node, value)
-        found = collections.OrderedDict((key, _decode(item, tensor)) for key, item in pairs)
+        found = collections.OrderedDict()
+        for key, item in _pairs(node, value):
+            found[key] = _decode(item, tensor)
         if "metadata" in node:
             found._metadata = _decode(node["metadata"], tensor)  # type: ignore[attr-defined]
         return found
+    if kind == "counter":
+        counter: collections.Counter[Any] = collections.Counter()
+        for key, item in _pairs(node, value):
+            counter[key] = _decode(item, tensor)
+        return counter
     raise PayloadError(f"the index holds {reprlib.repr({kind: value})}")
+
+
+def _place(kind: str, value: Any) -> int | View | None:
+    """Where the tensor of a node is; None: the node is none of a tensor."""
+    if kind == "tensor" and type(value) is int and value >= 0:
+        return value
+    if kind == "view" and isinstance(value, list) and len(value) == 4:
+        number, offset, shape, stride = value
+        if isinstance(shape, list) and isinstance(stride, list) and len(shape) == len(stride):
+            numbers = [number, offset, *shape, *stride]
+            if all(type(one) is int and one >= 0 for one in numbers) and len(shape) <= MOST_DIMS:
+                return View(number, offset, tuple(shape), tuple(stride))
+    return None
 
 
 def _base64(text: str) -> bytes | None:
@@ -157,7 +248,7 @@ def _base64(text: str) -> bytes | None:
 def _kind(node: dict[str, Any]) -> tuple[str, Any]:
     kinds = [key for key in node if key != "metadata"]
     if len(kinds) != 1 or (len(node) == 2 and kinds[0] != "ordered"):
-        raise PayloadError(f"the index holds an object of {list(node)}")
+        raise PayloadError(f"the index holds an object of {reprlib.repr(list(node))}")
     return kinds[0], node[kinds[0]]
 
 
@@ -171,6 +262,7 @@ def _pairs(node: dict[str, Any], value: Any) -> list[tuple[Any, Any]]:
     if not all(isinstance(key, _KEYS) for key in keys):
         raise PayloadError("the index has a key that is no str, int, float, bool, bytes or tuple")
     try:
+        _check_hashes(keys, "the index has a dict of", PayloadError)
         if len(set(keys)) != len(keys):
             raise PayloadError("the index has a key twice")
     except TypeError:  # a tuple of lists
@@ -178,25 +270,85 @@ def _pairs(node: dict[str, Any], value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def _no_tensor(number: int) -> Any:
+def _no_tensor(place: int | View) -> Any:
     raise PayloadError("the index has a tensor as a key")
 
 
-def nodes(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """All nodes below, with their names, in order. PayloadError: as `decode`."""
+# ---- names
+
+
+def _items(node: Any) -> list[tuple[Any, Any]]:
+    """Keys and nodes right below. PayloadError: as `decode`."""
     if isinstance(node, list):
-        items = list(enumerate(node))
-    elif isinstance(node, dict):
+        return list(enumerate(node))
+    if isinstance(node, dict):
         kind, value = _kind(node)
         if kind == "tuple" and isinstance(value, list):
-            items = list(enumerate(value))
-        elif kind in ("dict", "ordered"):
-            items = _pairs(node, value)
-        else:
-            return
-    else:
-        return
-    for key, item in items:
-        below = join(name, key)
-        yield below, item
-        yield from nodes(item, below)
+            return list(enumerate(value))
+        if kind in _DICTS.values():
+            return _pairs(node, value)
+    return []
+
+
+def find(state: Any, name: str) -> list[Any]:
+    """The nodes of a name. It looks only where the name leads, so its time does not depend on how
+    long the names of all others are together. PayloadError: as `decode`.
+    """
+    found = []
+    left = [(state, 0, True)]  # a node, what of the name leads to it, and whether that is nothing
+    while left:
+        node, length, bare = left.pop()
+        for key, item in _items(node):
+            step = str(key) if bare else f".{key}"
+            if name.startswith(step, length):
+                end = length + len(step)
+                if end == len(name):
+                    found.append(item)
+                left.append((item, end, bare and not step))
+    return found
+
+
+def _paths(state: Any) -> Iterator[tuple[list[Any], Any]]:
+    """All nodes below, in order, with the keys that lead to them, in a list that changes."""
+    path: list[Any] = []
+    left = [iter(_items(state))]
+    while left:
+        pair = next(left[-1], None)
+        if pair is None:
+            left.pop()
+            if path:
+                path.pop()
+            continue
+        path.append(pair[0])
+        yield path, pair[1]
+        left.append(iter(_items(pair[1])))
+
+
+def _name(path: Sequence[Any]) -> str:
+    return functools.reduce(join, path, "")
+
+
+def names(state: Any) -> Iterator[str]:
+    """Names of all nodes below, in order. PayloadError: as `decode`."""
+    return (_name(path) for path, _ in _paths(state))
+
+
+def count(state: Any) -> int:
+    """The number of `names`."""
+    found, left = 0, [state]
+    while left:
+        items = _items(left.pop())
+        found += len(items)
+        left += [item for _, item in items]
+    return found
+
+
+def name_of(state: Any, number: int) -> str:
+    """The first name of a tensor of this number; "": it has none, or the tree is not of `Tree`."""
+    try:
+        for path, node in _paths(state):
+            if isinstance(node, dict) and node.get("tensor") == number:
+                return _name(path)
+    except (PayloadError, RecursionError):
+        pass
+    return ""

@@ -6,11 +6,13 @@
     dcp.save(state, checkpoint_id=folder, planner=BoundedSavePlanner(max_error=1e-4))
     dcp.load(state, checkpoint_id=folder, planner=BoundedLoadPlanner())
 
+`to_torch_save` makes a file of torch.save of such a checkpoint.
+
 Planners are the public interface for what checkpoints contain. The plan and the metadata are those
 of torch's default planners; when plans are final, the save planner hands tensors to the storage as
-bytes, one payload for each that a rank writes, and the load planner asks for these bytes. So any
-storage that keeps bytes can hold them: FileSystemWriter and FileSystemReader, fsspec's, and others
-of the public interface; HuggingFaceStorageWriter keeps tensors only.
+bytes, one payload for each that a rank writes, and the load planner asks for these bytes
+(_record.py). So any storage that keeps bytes can hold them: FileSystemWriter and FileSystemReader,
+fsspec's, and others of the public interface; HuggingFaceStorageWriter keeps tensors only.
 
 Unlike the rest of torch_cgx.bounded, this module imports torch.distributed.
 """
@@ -19,11 +21,17 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    _EmptyStateDictLoadPlanner,
+)
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import (
     LoadItemType,
     LoadPlan,
@@ -32,16 +40,22 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
-from torch_cgx.bounded import _dtypes
+from torch_cgx.bounded import _coarse, _dtypes
 from torch_cgx.bounded._decompress import decompress
 from torch_cgx.bounded._named import Named, payload_of
-from torch_cgx.bounded._payload import PayloadError, open_payload
+from torch_cgx.bounded._payload import Payload, PayloadError
+from torch_cgx.bounded._record import is_record, place_of, read_record, write_record
+from torch_cgx.bounded._replace import Path, replacing
 from torch_cgx.bounded._rules import Overrides, Rules
 
-__all__ = ["BoundedLoadPlanner", "BoundedSavePlanner"]
+__all__ = ["BoundedLoadPlanner", "BoundedSavePlanner", "to_torch_save"]
 
-_MAGIC = b"CGXB"
+# In Metadata.planner_data, which has the path to each name in a nested state: the number of the
+# checkpoint, and the names of tensors that torch writes.
+_CHECKPOINT = "torch_cgx.bounded.checkpoint"
+_OF_TORCH = "torch_cgx.bounded.of_torch."
 # What HuggingFaceStorageWriter puts into plans; nothing else tells which storage it is.
 _HUGGING_FACE = {"fqn_to_index_mapping", "shard_index"}
 
@@ -58,7 +72,8 @@ class BoundedSavePlanner(DefaultSavePlanner):
     options: of DefaultSavePlanner.
 
     ValueError, TypeError: a bad bound. An error while a tensor is compressed has its name and is
-    raised by torch.distributed.checkpoint as a CheckpointException on all ranks.
+    raised by torch.distributed.checkpoint as a CheckpointException on all ranks. A bound that makes
+    nearly all values of some tensors 0 is a warning that names them, on each rank for its own.
     """
 
     def __init__(
@@ -72,8 +87,38 @@ class BoundedSavePlanner(DefaultSavePlanner):
     ) -> None:
         super().__init__(**options)
         self._rules = Rules.of(max_error, relative, pointwise, overrides)
+        self._checkpoint: str | None = None
+        self._coarse = _coarse.Names()
+        self._left: set[Any] = set()  # payloads to make, by storages on several threads
+
+    def create_local_plan(self) -> SavePlan:
+        plan = super().create_local_plan()
+        of_torch = {
+            _OF_TORCH + item.index.fqn: (item.index.fqn,)
+            for item in plan.items
+            if item.tensor_data is not None and not self._has_payload(item)
+        }
+        if not of_torch:
+            return plan
+        # A new dict: torch's has the paths of the state alone.
+        return dataclasses.replace(plan, planner_data={**(plan.planner_data or {}), **of_torch})
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        number = {_CHECKPOINT: (os.urandom(16).hex(),)}
+        of_torch = {
+            key: path
+            for plan in self.global_plan
+            for key, path in (plan.planner_data or {}).items()
+            if key.startswith(_OF_TORCH)
+        }
+        data = {**(metadata.planner_data or {}), **of_torch, **number}
+        self.metadata = dataclasses.replace(metadata, planner_data=data)
+        plans = [dataclasses.replace(plan, planner_data=number) for plan in plans]
+        return plans, self.metadata
 
     def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        (self._checkpoint,) = (new_plan.planner_data or {}).get(_CHECKPOINT, (None,))
         plan = super().finish_plan(new_plan)
         if isinstance(plan.storage_data, dict) and plan.storage_data.keys() <= _HUGGING_FACE:
             raise ValueError(
@@ -87,8 +132,14 @@ class BoundedSavePlanner(DefaultSavePlanner):
             else item
             for item in plan.items
         ]
+        self._coarse = _coarse.Names()
+        self._left = {item.index for item in items if self._is_payload(item)}
         self.plan = dataclasses.replace(plan, items=items)
         return self.plan
+
+    @staticmethod
+    def _is_payload(item: WriteItem) -> bool:
+        return item.type == WriteItemType.BYTE_IO and item.tensor_data is not None
 
     def _has_payload(self, item: WriteItem) -> bool:
         """By the object, as the plan does not say of which layout or subclass it is."""
@@ -101,14 +152,20 @@ class BoundedSavePlanner(DefaultSavePlanner):
         return True
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        if write_item.type != WriteItemType.BYTE_IO or write_item.tensor_data is None:
+        if not self._is_payload(write_item):
             return super().resolve_data(write_item)
         as_tensor = dataclasses.replace(write_item, type=WriteItemType.TENSOR)
         tensor = super().resolve_data(as_tensor)
         assert isinstance(tensor, torch.Tensor)
         name = write_item.index.fqn
-        payload = payload_of(Named(tensor, [name]), self._rules.rule(name))
-        return io.BytesIO(payload.numpy().tobytes())
+        note = self._coarse.note(name)
+        payload = payload_of(Named(tensor, [name]), self._rules.rule(name), note)
+        place = place_of(self._checkpoint, name, write_item.index.offset)
+        record = write_record(payload, tensor, place)
+        self._left.discard(write_item.index)
+        if not self._left:
+            self._coarse.warn(stacklevel=2)
+        return record
 
 
 class BoundedLoadPlanner(DefaultLoadPlanner):
@@ -116,10 +173,10 @@ class BoundedLoadPlanner(DefaultLoadPlanner):
     onto another number of ranks or another sharding. Of a payload of which a rank needs some rows,
     only their blocks are decoded.
 
-    A payload that was cut or altered is a PayloadError, with its name, which
-    torch.distributed.checkpoint raises in a CheckpointException on all ranks. What is not a tensor,
-    and the metadata, is read by torch with pickle: load checkpoints that you trust, or use
-    `bounded.load`.
+    A payload that was cut or altered, or is that of another tensor or checkpoint, is a
+    PayloadError, with its name, which torch.distributed.checkpoint raises in a CheckpointException
+    on all ranks. What is not a tensor, and the metadata, is read by torch with pickle: load
+    checkpoints that you trust, or use `bounded.load`.
     """
 
     def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
@@ -140,20 +197,58 @@ class BoundedLoadPlanner(DefaultLoadPlanner):
             return
         item = dataclasses.replace(read_item, type=LoadItemType.TENSOR)
         target = self.resolve_tensor(item).detach()
-        data = value.getbuffer()
-        if data[: len(_MAGIC)] == _MAGIC:
-            try:
-                _decode(data, item, target)
-            except PayloadError as error:
-                raise PayloadError(f"{item.storage_index.fqn}: {error}") from None
-        else:
-            _copy(torch.load(value, map_location="cpu", weights_only=True), item, target)
+        data, name = value.getbuffer(), item.storage_index.fqn
+        paths = self.metadata.planner_data
+        paths = paths if isinstance(paths, dict) else {}  # another planner's
+        (checkpoint,) = paths.get(_CHECKPOINT, (None,))
+        try:
+            if is_record(data):
+                place = place_of(checkpoint, name, item.storage_index.offset)
+                _decode(read_record(data, place), item, target)
+            elif checkpoint is None or _OF_TORCH + name in paths:
+                _copy(torch.load(value, map_location="cpu", weights_only=True), item, target)
+            else:
+                raise PayloadError("it is no payload, and the checkpoint had one: it was altered")
+        except PayloadError as error:
+            raise PayloadError(f"{name}: {error}") from None
         self.commit_tensor(item, target)
 
 
-def _decode(data: memoryview, item: ReadItem, target: torch.Tensor) -> None:
+class _Everything(BoundedLoadPlanner, _EmptyStateDictLoadPlanner):
+    """Loads all that a checkpoint has into an empty dict, as torch's converters do."""
+
+
+def to_torch_save(checkpoint_id: str | os.PathLike[str], path: Path) -> None:
+    """Makes a file for torch.load of a checkpoint that BoundedSavePlanner or DefaultSavePlanner has
+    written to a folder: what torch.distributed.checkpoint.format_utils.dcp_to_torch_save does for
+    the latter. Needs one process, and the memory of all tensors.
+
+    PayloadError, in a CheckpointException: a payload was altered, or is of another checkpoint.
+    OSError: from the file system; an error leaves a former file.
+    """
+    state: dict[str, Any] = {}
+    reader = FileSystemReader(checkpoint_id)
+    _load_state_dict(state, storage_reader=reader, planner=_Everything(), no_dist=True)
+    with replacing(path) as file:
+        torch.save(state, file)
+
+
+def needs_bounded_load_planner() -> None:
+    """What torch.load calls where it meets a payload (_record.py)."""
+    raise PayloadError(
+        "this is a payload of torch_cgx.bounded.checkpoint.BoundedSavePlanner: load the checkpoint "
+        "with BoundedLoadPlanner, or convert it by torch_cgx.bounded.checkpoint.to_torch_save "
+        "(instead of dcp_to_torch_save)"
+    )
+
+
+# Without this, the error of torch.load names the function, and not what it would say.
+torch.serialization.add_safe_globals([needs_bounded_load_planner])
+
+
+def _decode(opened: Payload, item: ReadItem, target: torch.Tensor) -> None:
     """Writes what the item asks for of a payload."""
-    opened = open_payload(data)
+    data = opened.data
     if len(item.lengths) == 0 or len(opened.shape) == 0:
         _copy(decompress(data), item, target)
         return

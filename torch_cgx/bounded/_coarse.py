@@ -1,0 +1,86 @@
+"""Bounds that turn nearly all values of a tensor into 0: noticed by a sample, and told."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+
+import torch
+
+from torch_cgx.bounded._bound import ABSOLUTE, RELATIVE, Bound
+
+# What `compress` gives the values of a tensor to, and the bound.
+Note = Callable[[torch.Tensor, Bound], None]
+
+_SAMPLE = 1024
+_STRIDE = 0x9E3779B1  # prime to sizes of rows and blocks, so that a sample meets all columns
+_NEARLY_ALL = 0.9
+# Of a range, which one value among a few makes, too.
+_LEAST_OF_RANGE = 16
+_SHOWN = 8
+
+
+def zeroes(parts: torch.Tensor, bound: Bound) -> bool:
+    """Whether nearly all values that are not 0 become 0, as they are at most the bound. parts: 1-D
+    or of any shape, contiguous; 1024 of its values are looked at, all if there are fewer.
+
+    The greatest magnitudes do not count for `relative`: they make the range, and a fill value such
+    as 1e20 may have any share of the values.
+    """
+    if bound.kind not in (ABSOLUTE, RELATIVE) or parts.numel() == 0:
+        return False
+    flat = parts.reshape(-1)
+    if flat.numel() > _SAMPLE:
+        places = torch.arange(_SAMPLE, dtype=torch.int64, device=flat.device)
+        flat = flat[places.mul_(_STRIDE).remainder_(flat.numel())]
+    sizes = flat.double().abs()
+    sizes = sizes[(sizes > 0) & sizes.isfinite()]
+    least = 1
+    if bound.kind == RELATIVE and sizes.numel() > 0:
+        sizes = sizes[sizes < sizes.max()]
+        least = _LEAST_OF_RANGE
+    count = sizes.numel()
+    return count >= least and int((sizes <= bound.value).sum()) >= _NEARLY_ALL * count
+
+
+def warn_of_relative(parts: torch.Tensor, bound: Bound) -> None:
+    """A Note for `compress` itself, which warns its caller."""
+    if bound.kind == RELATIVE and zeroes(parts, bound):
+        warnings.warn(
+            f"relative={bound.asked:g} of the range is above nearly all values, which become 0: "
+            "outliers, or a fill value such as 1e20, make the range. Give max_error or pointwise, "
+            "or replace the fill value by NaN",
+            stacklevel=4,
+        )
+
+
+class Names:
+    """Names of the tensors of a call whose values become 0, for one warning."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+
+    def note(self, name: str) -> Note:
+        def look(parts: torch.Tensor, bound: Bound) -> None:
+            if zeroes(parts, bound):
+                self._names.append(name or "the tensor")
+
+        return look
+
+    def warn(self, stacklevel: int) -> None:
+        """Names the tensors, once, and overrides that would keep their values."""
+        names, self._names = self._names, []
+        if not names:
+            return
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        last = dict.fromkeys(re.escape(name.rpartition(".")[2]) for name in names)
+        pattern = "|".join(list(last)[:_SHOWN])
+        pattern = f"({pattern})$" if len(last) > 1 else f"{pattern}$"
+        count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
+        warnings.warn(
+            f"the bound is above nearly all values of {count}, which become 0: {shown}. If they "
+            "matter, as moments of an optimizer do, give them a bound of their own, such as "
+            f"overrides={{r'{pattern}': {{'pointwise': 0.01}}}}",
+            stacklevel=stacklevel + 1,
+        )
