@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import errno
+import functools
 import math
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from torch import nn
 from tests.bounded.helpers import error, gaussian, same
 from tests.distributed import run_ranks
 from torch_cgx import bounded
-from torch_cgx.bounded import _files, _index
+from torch_cgx.bounded import _files, _index, _tree
+from torch_cgx.bounded._named import join
 
 
 def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -243,6 +246,46 @@ def test_a_missing_key_names_those_that_are_there(tmp_path):
     assert bounded.load(tmp_path / "b", keys=["a"]) == {"a": {"b": 2}}
     with pytest.raises(ValueError, match=r"/b has 2 parts named 'a.b'"):
         bounded.load(tmp_path / "b", keys=["a.b"])
+
+
+def test_every_name_leads_to_its_parts(tmp_path):
+    """Names of nodes that are put together, as _tree.names does, and keys with dots in them."""
+    keys = ["", "a", "b", "a.b", ".", "a.", ".a", 0, 1, "0", "..", "a..b"]
+
+    def node(random: np.random.Generator, levels: int) -> Any:
+        kind = random.random()
+        if levels == 0 or kind < 0.2:
+            return float(random.random())
+        if kind < 0.4:
+            return [node(random, levels - 1) for _ in range(random.integers(4))]
+        chosen = random.permutation(len(keys))[: random.integers(5)]
+        return {"dict": [[keys[i], node(random, levels - 1)] for i in chosen]}
+
+    count = 0
+    for seed in range(300):
+        state = node(np.random.default_rng(seed), 4)
+        every: dict[str, list[Any]] = {}
+        for path, one in _tree._paths(state):
+            every.setdefault(functools.reduce(join, path, ""), []).append(one)
+        assert list(dict.fromkeys(_tree.names(state))) == list(every)
+        finder = _tree.Finder(state)
+        for name, nodes in every.items():
+            assert sorted(map(id, finder.find(name))) == sorted(map(id, nodes)), (seed, name)
+        assert all(
+            finder.find(name) == [] for name in ("zz", "a.zz", "a.", "") if name not in every
+        )
+        count += len(every)
+    assert count > 2000
+
+
+def test_many_names_are_found_in_one_pass(tmp_path):
+    """Not by a look at all names for each of them, which took a minute."""
+    state = {"model": {f"layers.{i}.weight": i for i in range(5000)}}
+    bounded.save(state, tmp_path / "a", max_error=0)
+    before = time.process_time()
+    found = bounded.load(tmp_path / "a", keys=[f"model.{name}" for name in state["model"]])
+    assert list(found.values()) == list(range(5000))
+    assert time.process_time() - before < 5
 
 
 class Number(int):

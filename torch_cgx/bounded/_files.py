@@ -106,9 +106,10 @@ def load(
     device: of the tensors; default: the CPU. keys: names of parts, as "model" or
     "model.blocks.0.norm.weight"; only these are read, and returned as a dict of name to part.
 
-    PayloadError (a ValueError): the file is not of `save`, of another version, cut, or altered; of
-    the tensors only those that are read are checked. ValueError: the file has no such key, or has
-    it twice; the text names those that it has. OSError: from the file system.
+    PayloadError (a ValueError): the file is not of `save`, of another version, cut, or altered, or
+    a payload in it is that of another tensor or file; of the tensors only those that are read are
+    checked. ValueError: the file has no such key, or has it twice; the text names those that it
+    has. OSError: from the file system.
     """
     where = None if device is None else torch.device(device)
     wanted = None if keys is None else [keys] if isinstance(keys, str) else list(keys)
@@ -126,13 +127,14 @@ def load(
 
 def _find(state: Any, keys: list[str], path: Path) -> dict[str, Any]:
     try:
-        return {key: _found(state, key, path) for key in keys}
+        finder = _tree.Finder(state)
+        return {key: _found(finder, state, key, path) for key in keys}
     except RecursionError:
         raise PayloadError("the index is nested too deeply") from None
 
 
-def _found(state: Any, key: str, path: Path) -> Any:
-    nodes = _tree.find(state, key)
+def _found(finder: _tree.Finder, state: Any, key: str, path: Path) -> Any:
+    nodes = finder.find(key)
     if not nodes:
         count = _tree.count(state)
         some = itertools.islice(_tree.names(state), _SHOWN)

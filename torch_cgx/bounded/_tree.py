@@ -290,22 +290,44 @@ def _items(node: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def find(state: Any, name: str) -> list[Any]:
-    """The nodes of a name. It looks only where the name leads, so its time does not depend on how
-    long the names of all others are together. PayloadError: as `decode`.
+class Finder:
+    """Nodes by name. It looks only where a name leads, so its time does not depend on how long the
+    names of all others are together.
     """
-    found = []
-    left = [(state, 0, True)]  # a node, what of the name leads to it, and whether that is nothing
-    while left:
-        node, length, bare = left.pop()
-        for key, item in _items(node):
-            step = str(key) if bare else f".{key}"
-            if name.startswith(step, length):
-                end = length + len(step)
-                if end == len(name):
-                    found.append(item)
-                left.append((item, end, bare and not step))
-    return found
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        # Of a node, by its id: the nodes below by key, and the lengths of the keys.
+        self._below: dict[int, tuple[dict[str, list[Any]], set[int]]] = {}
+
+    def find(self, name: str) -> list[Any]:
+        """All nodes of this name. PayloadError: as `decode`."""
+        found = []
+        left = [(self._state, 0, True)]  # a node, how much of the name leads to it; True: nothing
+        while left:
+            node, start, bare = left.pop()
+            if not bare:
+                start += 1  # the dot
+            below, lengths = self._items(node)
+            for length in lengths:
+                end = start + length
+                still_bare = bare and length == 0
+                if end > len(name) or not (still_bare or name[end : end + 1] in (".", "")):
+                    continue
+                for item in below.get(name[start:end], ()):
+                    if end == len(name):
+                        found.append(item)
+                    if end < len(name) or still_bare:
+                        left.append((item, end, still_bare))
+        return found
+
+    def _items(self, node: Any) -> tuple[dict[str, list[Any]], set[int]]:
+        if id(node) not in self._below:
+            below: dict[str, list[Any]] = {}
+            for key, item in _items(node):
+                below.setdefault(str(key), []).append(item)
+            self._below[id(node)] = below, {len(key) for key in below}
+        return self._below[id(node)]
 
 
 def _paths(state: Any) -> Iterator[tuple[list[Any], Any]]:
