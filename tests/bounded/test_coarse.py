@@ -137,6 +137,7 @@ def _seconds(call):
     return time.perf_counter() - before
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is")
 def test_checkpoints_warn_once_of_all_tensors(tmp_path):
     state = small_moments()["optimizer"]["state"]
     moments = {str(number): {"exp_avg_sq": one["exp_avg_sq"]} for number, one in state.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,9 @@ Note = Callable[[torch.Tensor, Bound], None]
 _SAMPLE = 1024
 _STRIDE = 0x9E3779B1  # prime to sizes of rows and blocks, so that a sample meets all columns
 _NEARLY_ALL = 0.9
+# Most tensors are done after a glance, which takes a fifth of the time.
+_GLANCE = 64
+_HALF = 0.5
 # Of a range, which one value among a few makes, too.
 _LEAST_OF_RANGE = 16
 _SHOWN = 8
@@ -28,20 +32,30 @@ def zeroes(parts: torch.Tensor, bound: Bound) -> bool:
     The greatest magnitudes do not count for `relative`: they make the range, and a fill value such
     as 1e20 may have any share of the values.
     """
-    if bound.kind not in (ABSOLUTE, RELATIVE) or parts.numel() == 0:
+    numel = parts.numel()
+    if bound.kind not in (ABSOLUTE, RELATIVE) or numel == 0:
         return False
     flat = parts.reshape(-1)
-    if flat.numel() > _SAMPLE:
+    if numel > _GLANCE:
+        some, zeroed = _counts(flat[:: numel // _GLANCE | 1], bound)
+        if zeroed < _HALF * some:
+            return False
+    if numel > _SAMPLE:
         places = torch.arange(_SAMPLE, dtype=torch.int64, device=flat.device)
-        flat = flat[places.mul_(_STRIDE).remainder_(flat.numel())]
-    sizes = flat.double().abs()
-    sizes = sizes[(sizes > 0) & sizes.isfinite()]
-    least = 1
-    if bound.kind == RELATIVE and sizes.numel() > 0:
-        sizes = sizes[sizes < sizes.max()]
-        least = _LEAST_OF_RANGE
-    count = sizes.numel()
-    return count >= least and int((sizes <= bound.value).sum()) >= _NEARLY_ALL * count
+        flat = flat[places.mul_(_STRIDE).remainder_(numel)]
+    some, zeroed = _counts(flat, bound)
+    return zeroed >= _NEARLY_ALL * some and some >= (
+        _LEAST_OF_RANGE if bound.kind == RELATIVE else 1
+    )
+
+
+def _counts(values: torch.Tensor, bound: Bound) -> tuple[int, int]:
+    """Of the values that count, how many there are, and how many become 0."""
+    sizes = [abs(x) for x in values.tolist() if x != 0 and math.isfinite(x)]
+    if bound.kind == RELATIVE and sizes:
+        greatest = max(sizes)
+        sizes = [size for size in sizes if size < greatest]
+    return len(sizes), sum(size <= bound.value for size in sizes)
 
 
 def warn_of_relative(parts: torch.Tensor, bound: Bound) -> None:
