@@ -77,7 +77,7 @@ def save(
     """
     rules = Rules.of(max_error, relative, pointwise, overrides)
     state, tensors = _tree.encode(state_dict)
-    rules.warn_of_unused(tensors.names, stacklevel=3)
+    rules.warn_of_unused(tensors.names)
     names = {dtype: name for name, dtype in BYTES.items()}
     with replacing(path) as file:
         file.write(bytes(_HEADER.size))
