@@ -61,7 +61,7 @@ class CGXState:
         largest candidate in the budget does.
     error_feedback: adds to each gradient what the encodings of earlier steps left out of it
         (docs/numerics.md, Error feedback). One residual for each parameter that is reduced as fp32,
-        fp16 or bf16; exact ones stay 0.
+        fp16 or bf16; exact ones stay 0. maxmin at 1 bit is a ValueError of the first step.
     error_feedback_memory: what a value of it takes: "fp32", "bf16", or "8bit" (maxmin with 8 bits
         between the steps; not for CUDA tensors).
 

@@ -39,7 +39,7 @@ def all_reduce(
     caller keeps from call to call, zeros at first. The rank contributes tensor + residual, and
     residual gets the error of what the rank encodes, in units of the sum; where that is not finite,
     it stays. It belongs to the work until that is complete. Each rank decides for itself whether it
-    has one.
+    has one. Not with maxmin at 1 bit, whose residuals grow without bound.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses report later failures.
