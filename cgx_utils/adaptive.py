@@ -34,7 +34,7 @@ class AdaptiveBits:
         of all layers together: sqrt(sum of squared errors / sum of squares), above 0 and below 1.
 
     candidates: at least two numbers of bits that a layer may get: 1 to 8, or 16. Kept in ascending
-        order. The codec in force must have all of them.
+        order. The codec in force must have all of them; with error feedback 1 is not for maxmin.
     every: steps between decisions, at least 1. The first decisions come sooner: the gradients of
         steps 2, 4, 8, ... are measured, until the distance is `every`.
 

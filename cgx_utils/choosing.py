@@ -63,6 +63,17 @@ class Chooser:
             return Choice(numel, dtype, None, "intra_compress=0, which keeps one host exact")
         return Choice(numel, dtype, codec)
 
+    def _check_candidate(self, codec: Codec, name: str) -> None:
+        try:
+            feedback.check_codec(codec)
+        except ValueError as error:
+            assert self._decisions is not None
+            rest = tuple(b for b in self._decisions.parameters.candidates if b != codec.bits)
+            raise ValueError(
+                f"adaptive: candidates has {codec.bits}, for {name!r}: {error}; or candidates="
+                f"{rest}"
+            ) from None
+
     def _candidates(self, name: str, full: dict[str, Any]) -> tuple[Codec, ...]:
         """The codecs of a layer with each number of bits that `adaptive` may choose."""
         assert self._decisions is not None
@@ -76,5 +87,7 @@ class Chooser:
                     f"adaptive: candidates has {bits}, for {name!r}: {error}"
                 ) from None
             assert codec is not None
+            if self._error_feedback:
+                self._check_candidate(codec, name)
             codecs.append(codec)
         return tuple(codecs)

@@ -68,7 +68,8 @@ def sample_of(values: torch.Tensor, unit: int, step: int) -> torch.Tensor:
     first = step % (units // wanted)
     chosen = [first + i * units // wanted for i in range(wanted)]
     table = values[: units * unit].view(units, unit)
-    return table[torch.tensor(chosen, device=values.device)].reshape(-1)
+    index = torch.tensor(chosen, dtype=torch.int64, device=values.device)
+    return table[index].reshape(-1)
 
 
 class Decisions:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch_cgx
 from cgx_utils import error_feedback as feedback
 from cgx_utils.agreement import compare, digest
+from cgx_utils.local import check_local
 from cgx_utils.saved import check_finite
 from cgx_utils.state import CGXState
 from torch_cgx._warnings import warn
@@ -45,9 +46,11 @@ class DiLoCo:
     what a rank's encodings left out to its next change.
 
     model: its parameters that require gradients take part: plain tensors (no DTensors) of fp32,
-        fp16 or bf16, on one device. Parameters and buffers are broadcast from rank 0 of the group
-        when the DiLoCo is made. Buffers (BatchNorm's statistics) are each rank's own from then on;
-        broadcast or average them before an evaluation that is to be the same everywhere.
+        fp16 or bf16, on one device. Not in DistributedDataParallel, which averages the gradients
+        of every step, unless over ranks that are not in this group. Parameters and buffers are
+        broadcast from rank 0 of the group when the DiLoCo is made. Buffers (BatchNorm's statistics)
+        are each rank's own from then on; broadcast or average them before an evaluation that is to
+        be the same everywhere.
     inner: the optimizer of the local steps. outer: a torch optimizer that has all these parameters;
         None: SGD(lr=0.7, momentum=0.9, nesterov=True), the paper's.
     every: inner steps per outer step, >= 1.
@@ -55,7 +58,7 @@ class DiLoCo:
         `CGXState`: by default 4 bits for parameters of more than one dimension and 1024 values, all
         others exact, in the same message.
     error_feedback: one residual of fp32 for each parameter, on every rank (docs/numerics.md, Error
-        feedback). ValueError with 1 bit and stochastic rounding.
+        feedback). ValueError with maxmin at 1 bit.
     nonfinite: what happens when the mean has a NaN or an infinity, on all ranks alike. "raise":
         torch_cgx.NonFiniteError; "skip": a warning. Both leave the parameters at the start of the
         round, and residuals and outer optimizer as they were.
@@ -93,6 +96,7 @@ class DiLoCo:
         self.inner, self.outer = inner, outer
         self._group = process_group
         self._backend = backend_of(process_group, parameters[0].device)
+        check_local(model, parameters, process_group)
         self._state = CGXState(
             process_group,
             layer_min_size,
@@ -115,13 +119,16 @@ class DiLoCo:
         compare({"model": shapes, "configuration": codecs, **rules}, process_group)
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.detach(), group=process_group, group_src=0)
-        self._start = [p.detach().clone() for p in parameters]
+        with torch.inference_mode(False):  # also where the caller has it on: they will be written
+            self._start = [p.detach().clone() for p in parameters]
         self._compares_start = True  # at the next outer step: a rank may have loaded a state
         self._residuals: list[torch.Tensor] | None = None
         if error_feedback:
-            self._residuals = [
-                torch.zeros(_numel(bucket), device=bucket[0].device) for bucket in self._buckets
-            ]
+            with torch.inference_mode(False):
+                self._residuals = [
+                    torch.zeros(_numel(bucket), dtype=torch.float32, device=bucket[0].device)
+                    for bucket in self._buckets
+                ]
 
     @property
     def local_steps(self) -> int:
@@ -150,6 +157,7 @@ class DiLoCo:
         if self._local_steps >= self.every:
             self.sync()
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def sync(self) -> None:
         """An outer step now, whatever the number of local steps."""

@@ -43,7 +43,7 @@ class Bucket:
         """The values. Waits for the reduction that writes them, which has a deadline."""
         self.settled.wait()
         if self.values is None:
-            self.values = torch.zeros(self._numel, device=self._device)
+            self.values = torch.zeros(self._numel, dtype=torch.float32, device=self._device)
             parts = self.values.split([numel for numel, _ in self._layers or ()])
             for part, (_, payload) in zip(parts, self._layers or (), strict=True):
                 if payload is not None:
@@ -79,15 +79,12 @@ class Place:
 
 
 def check_codec(codec: Codec) -> None:
-    """ValueError for a codec whose errors may exceed the values: its residuals would grow without
-    bound.
+    """ValueError for a codec whose errors may exceed the values (maxmin at 1 bit): its residuals
+    would grow without bound.
     """
-    own = codec.parameters
-    if codec.codec == "maxmin" and own["bits"] == 1 and own["rounding"] == "stochastic":
-        raise ValueError(
-            "error_feedback with bits=1 and rounding='stochastic': its residuals grow without "
-            "bound; allowed: rounding='nearest', or bits >= 2"
-        )
+    from torch_cgx import _C
+
+    _C.check_feedback(codec)
 
 
 class ErrorFeedback:

@@ -10,7 +10,6 @@ fsdp.compress(model, gradients={"bits": 4}, weights={"bits": 8})
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from cgx_utils.fsdp_layout import Unit, units_of
 from cgx_utils.policy import Policy
 from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config
-from torch_cgx._warnings import warn
+from torch_cgx._warnings import say, warn
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec, ProcessGroupCGX
@@ -263,12 +262,11 @@ def _report(found: Compressed, backend: ProcessGroupCGX) -> None:
         if not summary.compresses:
             warn(f"cgx: {name}: {summary}")
         elif backend.settings()["log"] != "off":
-            sys.stderr.write(f"cgx: {name}: {summary}\n")
-            sys.stderr.flush()
+            say(f"{name}: {summary}")
 
 
 def _depends_on_call(codec: Codec) -> bool:
     """Whether another call encodes equal values into other bytes."""
-    values = torch.linspace(-1.0, 1.0, 4096).square_()
+    values = torch.linspace(-1.0, 1.0, 4096, dtype=torch.float32, device="cpu").square_()
     first, second = (codec.encode(values, sequence, 0, 0, None) for sequence in (0, 1))
     return not torch.equal(first, second)

@@ -7,11 +7,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
+from cgx_utils.reduction import reduce
 from cgx_utils.state import CGXState
-from torch_cgx._warnings import warn
-
-_ENGINE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_warned_of_sparse = False
 
 
 def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -23,7 +20,8 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
     messages. With error feedback this rank's residual of the bucket is added first, and gets the
     new error. In a group with the option `autotune`, a bucket may be sent with more bits if that is
     faster. Buckets of other dtypes (float64, complex) and sparse gradients are exact. Returns a
-    future of the buffer.
+    future of the buffer. With `optimize_ddp="python_reducer"` torch has no buckets: each gradient
+    is reduced by itself, and waited for.
 
     ValueError if the group's backend is not cgx, TypeError if the state is not a CGXState. Later
     failures (PeerLostError, TimeoutError, MismatchError, other CgxErrors) are raised by the
@@ -34,54 +32,11 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
             f"cgx_hook was registered with a {type(state).__name__}; allowed: CGXState, as in "
             "register_comm_hook(CGXState(), cgx_hook)"
         )
+    if isinstance(bucket, tuple):
+        from cgx_utils.python_reducer import reduce_gradient
+
+        return reduce_gradient(state, *bucket)
     from torch_cgx import _C
-    from torch_cgx._backend import backend_of
 
-    buffer = bucket.buffer()
-    parameters = bucket.parameters()
-    group = state.group_of(parameters)
-    try:
-        backend = backend_of(group, buffer.device)
-    except ValueError as error:
-        raise ValueError(f"cgx_hook reduces over a cgx group only: {error}") from None
-    if state.observer is not None:
-        state.observer.before(bucket, parameters, buffer)
-    exact = why_exact(buffer)
-    if exact:
-        state.keep_exact(parameters, exact)
-        work = dist.all_reduce(buffer.div_(group.size()), group=group, async_op=True)
-    else:
-        layers = state.plan(parameters, backend)
-        planned = sum(numel for numel, _ in layers)
-        if planned != buffer.numel():
-            raise RuntimeError(
-                f"bucket {bucket.index()} holds {buffer.numel()} values, but its {len(parameters)} "
-                f"parameters have {planned}"
-            )
-        state.measure(parameters, buffer, backend)
-        work = backend.all_reduce_layers(
-            buffer,
-            dist.ReduceOp.AVG,
-            layers,
-            tunable=True,
-            chosen_by="cgx_hook",
-            residual=state.residual(parameters, buffer, group),
-        )
-        state.keep_residual(parameters, layers, work)
-    if bucket.is_last():
-        state.end_step(backend, group)
-    return _C.tensor_future(work, buffer)
-
-
-def why_exact(buffer: torch.Tensor) -> str:
-    """The reason why the engine does not reduce a bucket; empty if it does."""
-    global _warned_of_sparse
-    if buffer.layout != torch.strided:
-        if not _warned_of_sparse:
-            _warned_of_sparse = True
-            warn(
-                f"cgx_hook: a bucket of shape {tuple(buffer.shape)} has {buffer.layout} gradients, "
-                "which are reduced exactly; a layer without sparse=True is compressed"
-            )
-        return "sparse gradients"
-    return "" if buffer.dtype in _ENGINE_DTYPES else f"dtype {buffer.dtype}"
+    group: dist.ProcessGroup = state.group_of(bucket.parameters())
+    return _C.tensor_future(reduce(state, bucket, group), bucket.buffer())

@@ -19,13 +19,13 @@ def find_owner(state: Any, parameters: Iterable[torch.Tensor]) -> DistributedDat
     RuntimeError if the state is registered with two. Walks the garbage collector's objects (tens of
     milliseconds): for new bucket layouts only.
     """
-    instances = _instances()
-    owners = _registered_with(state, instances)
+    found = instances()
+    owners = _registered_with(state, found)
     if len(owners) > 1:
-        del instances, owners
+        del found, owners
         gc.collect()  # an unused instance may still wait for the garbage collector
-        instances = _instances()
-        owners = _registered_with(state, instances)
+        found = instances()
+        owners = _registered_with(state, found)
     if len(owners) > 1:
         raise RuntimeError(
             f"one CGXState is registered with {len(owners)} DistributedDataParallel instances; it "
@@ -35,22 +35,23 @@ def find_owner(state: Any, parameters: Iterable[torch.Tensor]) -> DistributedDat
         return owners[0]
     # A hook that wraps cgx_hook may be registered with a state of its own.
     wanted = {id(parameter) for parameter in parameters}
-    holders = [ddp for ddp in instances if wanted <= {id(p) for p in ddp.parameters()}]
+    holders = [ddp for ddp in found if wanted <= {id(p) for p in ddp.parameters()}]
     return holders[0] if len(holders) == 1 else None
 
 
 def _registered_with(
-    state: Any, instances: list[DistributedDataParallel]
+    state: Any, found: list[DistributedDataParallel]
 ) -> list[DistributedDataParallel]:
     return [
         ddp
-        for ddp in instances
+        for ddp in found
         if ddp.__dict__.get("cgx_state") is state
         or any(registered is state for _, registered in getattr(ddp, "_comm_hooks", ()))
     ]
 
 
-def _instances() -> list[DistributedDataParallel]:
+def instances() -> list[DistributedDataParallel]:
+    """All that live; some may only wait for the garbage collector."""
     classes, found = [DistributedDataParallel], {DistributedDataParallel}
     while classes:
         new = [c for c in classes.pop().__subclasses__() if c not in found]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
 import torch
 
 from torch_cgx import _config
+from torch_cgx._warnings import warn
 
 Filter = Union[Callable[[str, torch.nn.Parameter], bool], str, "re.Pattern[str]"]
 
@@ -83,10 +83,9 @@ class Policy:
         known = list(names)
         for pattern in [*self._patterns, *self._overrides]:
             if not any(pattern.search(name) for name in known):
-                warnings.warn(
+                warn(
                     f"{where}: the pattern {pattern.pattern!r} matches none of the model's "
-                    f"{len(known)} parameters: {', '.join(known[:3])}, ...",
-                    stacklevel=2,
+                    f"{len(known)} parameters: {', '.join(known[:3])}, ..."
                 )
 
     def _override(self, name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class Report:
     share: of the bytes of all rows, 0 to 1
     why: the rule that keeps the parameter exact; empty for a compressed one
 
-    `str()` is an aligned table with a line of totals.
+    `str()` is an aligned table, with one line for all exact parameters, and one of totals.
     """
 
     def __init__(self, layers: Iterable[tuple[str | None, Choice, float | None]]):
@@ -54,7 +55,9 @@ class Report:
     def __str__(self) -> str:
         if not self.rows:
             return "no step has been taken yet"
-        lines = [_cells(row) for row in self.rows]
+        exact = [row for row in self.rows if row["codec"] == "exact"]
+        shown = [row for row in self.rows if row["codec"] != "exact"]
+        lines = [_cells(row) for row in [*shown, *([_together(exact)] if exact else [])]]
         numel = sum(row["numel"] for row in self.rows)
         nbytes = sum(row["bytes"] for row in self.rows)
         average = f"{8 * nbytes / numel:.2f}" if numel else ""
@@ -68,6 +71,22 @@ class Report:
             ).rstrip()
             for line in [header, *lines]
         )
+
+
+def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows of exact parameters as one: a model has many biases and norms."""
+    if len(rows) == 1:
+        return rows[0]
+    bits = sorted({row["bits"] for row in rows})
+    reasons = Counter(row["why"] for row in rows).most_common()
+    return {
+        "name": f"{len(rows)} exact parameters",
+        "bits": ", ".join(map(str, bits)),
+        "codec": "exact",
+        "relative_error": 0.0,
+        "why": ", ".join(why if len(reasons) == 1 else f"{n} by {why}" for why, n in reasons),
+        **{key: sum(row[key] for row in rows) for key in ("numel", "bytes", "share")},
+    }
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

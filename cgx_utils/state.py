@@ -20,7 +20,7 @@ from cgx_utils.report import Report, error_of_encoding
 from cgx_utils.saved import VERSION, check_adaptive, check_model, check_residuals, check_saved
 from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config
-from torch_cgx._warnings import warn
+from torch_cgx._warnings import say, warn
 
 if TYPE_CHECKING:
     from cgx_utils.monitor.observer import Observer
@@ -61,7 +61,7 @@ class CGXState:
         largest candidate in the budget does.
     error_feedback: adds to each gradient what the encodings of earlier steps left out of it
         (docs/numerics.md, Error feedback). One residual for each parameter that is reduced as fp32,
-        fp16 or bf16; exact ones stay 0.
+        fp16 or bf16; exact ones stay 0. maxmin at 1 bit is a ValueError of the first step.
     error_feedback_memory: what a value of it takes: "fp32", "bf16", or "8bit" (maxmin with 8 bits
         between the steps; not for CUDA tensors).
 
@@ -146,7 +146,7 @@ class CGXState:
 
         start = {} if self._decisions is None else {"bits": self._decisions.start_bits}
         values = self._defaults.values({**self._policy.params, **start}, None)
-        codec = _config.codec_of(values, values)
+        codec = _config.codec_of({}, values)
         shown = {"bits": values["bits"]}
         if codec is not None:
             own = codec.parameters
@@ -422,9 +422,7 @@ class CGXState:
 def _log(line: str, backend: ProcessGroupCGX) -> None:
     """On rank 0, unless the group's option `log` is off."""
     if backend.rank() == 0 and backend.settings()["log"] != "off":
-        # One write: a worker of the group may log at the same time.
-        sys.stderr.write(f"cgx: {line}\n")
-        sys.stderr.flush()
+        say(line)
 
 
 def _check_group(group: Any) -> None:

@@ -95,14 +95,17 @@ def parse(p: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namesp
     if args.average_bits is not None:
         if not uses_cgx(args) or args.bits is not None:
             p.error(f"--average-bits {args.average_bits:g} needs --backend cgx, without --bits")
-        if not 1 <= args.average_bits <= 8:
-            p.error(f"--average-bits {args.average_bits:g}: must be from 1 to 8")
+        least = 2 if args.error_feedback and args.codec == "maxmin" else 1
+        if not least <= args.average_bits <= 8:
+            p.error(f"--average-bits {args.average_bits:g}: must be from {least} to 8")
     if not uses_cgx(args) and (args.codec != "maxmin" or args.error_feedback):
         p.error(f"--codec and --error-feedback need --backend cgx; this is {args.backend}")
     if args.watch is not None and not uses_cgx(args):
         p.error(f"--watch {args.watch} needs --backend cgx; this is {args.backend}")
     if args.bits is None:
         args.bits = 4 if uses_cgx(args) else EXACT_BITS
+    if args.error_feedback and args.codec == "maxmin" and args.bits == 1:
+        p.error("--error-feedback with --codec maxmin needs --bits 2 or more; rotated takes 1")
     if not uses_cgx(args) and args.bits != EXACT_BITS:
         p.error(f"--bits {args.bits} needs --backend cgx; {args.backend} sends all 32 bits")
     if uses_cgx(args) and args.hook != "none":
@@ -174,13 +177,16 @@ def data_parallel(
     ddp = DistributedDataParallel(model.to(ranks.device), device_ids=ids)
     if uses_cgx(args):
         from cgx_utils import AdaptiveBits, CGXState, cgx_hook
+        from cgx_utils.adaptive import CANDIDATES
 
         compression: dict[str, Any] = {"codec": args.codec, "bucket_size": args.bucket_size}
         adaptive = None
         if args.average_bits is None:
             compression["bits"] = args.bits
         else:
-            adaptive = AdaptiveBits(args.average_bits)
+            # Error feedback needs more than 1 bit of maxmin.
+            least = 2 if args.error_feedback and args.codec == "maxmin" else 1
+            adaptive = AdaptiveBits(args.average_bits, [b for b in CANDIDATES if b >= least])
         state = CGXState(
             None,
             layer_min_size=args.layer_min_size,

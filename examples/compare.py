@@ -61,6 +61,11 @@ class Variant:
         return ", ".join(filter(None, words))
 
 
+def diverges(codec: str, bits: float) -> bool:
+    """Whether residuals grow without bound: error feedback refuses it."""
+    return codec == "maxmin" and bits == 1
+
+
 def variants(args: argparse.Namespace) -> list[Variant]:
     """The exact one first."""
     found = [Variant()]
@@ -70,7 +75,7 @@ def variants(args: argparse.Namespace) -> list[Variant]:
                 found += [
                     Variant(codec, bits, feedback == "on", average)
                     for bits in widths
-                    if bits <= MOST_BITS[codec]
+                    if bits <= MOST_BITS[codec] and not (feedback == "on" and diverges(codec, bits))
                 ]
     return found
 

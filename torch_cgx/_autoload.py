@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -49,11 +48,12 @@ def _hook_env_rendezvous() -> None:
         if any(n in os.environ for n in _LAUNCHED) and not os.environ.get("RANK"):
             import torch
 
-            warnings.warn(
+            from torch_cgx._warnings import warn
+
+            warn(
                 f"torch_cgx cannot extend env:// of torch {torch.__version__}: call "
                 "torch_cgx.launch.setup() before init_process_group",
                 RuntimeWarning,
-                stacklevel=2,
             )
         return
     table["env"] = _env_handler(table["env"])

@@ -7,7 +7,6 @@ disagreement is a MismatchError on all ranks.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 from torch_cgx._backend import backend_of, check_group, check_op
 from torch_cgx._config import codec_of, layers_of
+from torch_cgx._warnings import warn
 
 
 def all_reduce(
@@ -39,7 +39,7 @@ def all_reduce(
     caller keeps from call to call, zeros at first. The rank contributes tensor + residual, and
     residual gets the error of what the rank encodes, in units of the sum; where that is not finite,
     it stays. It belongs to the work until that is complete. Each rank decides for itself whether it
-    has one.
+    has one. Not with maxmin at 1 bit, whose residuals grow without bound.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses report later failures.
@@ -193,9 +193,7 @@ def _finish(work: dist.Work, async_op: bool) -> dist.Work | None:
 def _not_a_member(group: Any, name: str) -> bool:
     if group is not dist.GroupMember.NON_GROUP_MEMBER:
         return False
-    warnings.warn(
-        f"torch_cgx.{name}: this rank is not in the given group; nothing done", stacklevel=3
-    )
+    warn(f"torch_cgx.{name}: this rank is not in the given group; nothing done")
     return True
 
 

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_cgx._warnings import warn
+from torch_cgx._warnings import warn, warn_of_argument
 
 if TYPE_CHECKING:
     from torch_cgx import _C
@@ -88,14 +88,28 @@ def is_exact(bits: int) -> bool:
 
 
 def warn_of_exact(bits: int, where: str) -> None:
-    """Warns of numbers of bits that look like compression, and are none."""
+    """Warns of an argument that is a number of bits that looks like compression, and is none."""
+    text = _complaint(bits, where)
+    if text:
+        warn_of_argument(text)
+
+
+def _complaint(bits: int, where: str) -> str:
     engine = _engine()
-    if is_exact(bits) and bits != engine.EXACT_BITS:
-        warn(
-            f"cgx: {where}: bits={bits} means exact, nothing is compressed; 1 to "
-            f"{engine.MAX_BITS} and {engine.HALF_BITS} compress, {engine.EXACT_BITS} is exact "
-            "without this warning"
-        )
+    if not is_exact(bits) or bits == engine.EXACT_BITS:
+        return ""
+    return (
+        f"cgx: {where}: bits={bits} means exact, nothing is compressed; 1 to {engine.MAX_BITS} "
+        f"and {engine.HALF_BITS} compress, {engine.EXACT_BITS} is exact without this warning"
+    )
+
+
+@functools.cache
+def _warn_once_of_variable(bits: int, variable: str) -> None:
+    """It is read again and again, also in backward passes."""
+    text = _complaint(bits, variable)
+    if text:
+        warn(text)
 
 
 def check_dict(config: Mapping[str, Any], where: str = "config") -> dict[str, Any]:
@@ -107,7 +121,7 @@ def from_environment(key: str) -> Any:
     """The value of the setting's environment variable, or None where that is unset or empty."""
     value = _engine().setting_from_environment(key)
     if key == "bits" and value is not None:
-        warn_of_exact(value, variable_of(key))
+        _warn_once_of_variable(value, variable_of(key))
     return value
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+
+from torch_cgx._warnings import warn
 
 _TRAILER = hashlib.sha256().digest_size  # of a file: the hash of what precedes it
 
@@ -71,4 +72,4 @@ def _write(file: Path, code: bytes) -> None:
 
 @cache
 def _warn_once(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+    warn(text, RuntimeWarning)

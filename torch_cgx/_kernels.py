@@ -8,12 +8,12 @@ at hand, once: the result stays in a folder of the user. This module uses no GPU
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from torch_cgx import _C
 from torch_cgx._kernel_cache import cached
+from torch_cgx._warnings import say
 
 _HERE = Path(__file__).parent
 # The flags that build_kernels.py passes to nvcc: no fused multiply-add; the rest is IEEE by
@@ -108,11 +108,7 @@ def _compiled(arch: int) -> bytes:
 
 def _announce(compiler: str, arch: str) -> None:
     """Says on stderr why the process waits."""
-    print(
-        f"torch_cgx: {compiler} compiles the kernels for {arch}, once: this takes a minute or two",
-        file=sys.stderr,
-        flush=True,
-    )
+    say(f"{compiler} compiles the kernels for {arch}, once: this takes a minute or two")
 
 
 def _nvrtc() -> Any:

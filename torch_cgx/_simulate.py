@@ -83,7 +83,7 @@ def simulate(
     else:
         plan = layers_of(layers, first.numel(), fallback)
     # Not clone(), which keeps a lazily negated view lazy.
-    outputs = [torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for t in tensors]
+    outputs = [torch.empty(t.shape, dtype=t.dtype, device="cpu").copy_(t.detach()) for t in tensors]
     average = op == dist.ReduceOp.AVG
     answer = _C.simulate_all_reduce(
         data=[t.data_ptr() for t in outputs],
@@ -93,7 +93,7 @@ def simulate(
         algorithm=algorithm,
         sequence=sequence,
         **_group(len(tensors), hosts, options),
-        **_feedback(residuals, tensors),
+        **_feedback(residuals, tensors, [codec for _, codec in plan if codec is not None]),
     )
     return Simulation(
         outputs=outputs,
@@ -147,13 +147,17 @@ def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) 
     return _C.simulated_group([labels[host] for host in hosts], options)
 
 
-def _feedback(residuals: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
+def _feedback(
+    residuals: Any, tensors: list[torch.Tensor], codecs: list[_C.Codec]
+) -> dict[str, Any]:
     """The residuals of all ranks, checked, as the engine takes them."""
     if residuals is None:
         return {}
     if isinstance(residuals, torch.Tensor):  # also a sequence, of its rows
         raise TypeError("residuals is one tensor; allowed: a list of one per rank, None")
     residuals = list_of("residuals", residuals, "a list of one torch.Tensor per rank, None")
+    for codec in codecs:
+        _C.check_feedback(codec)
     if len(residuals) != len(tensors):
         raise ValueError(f"residuals has {len(residuals)} tensors; allowed: {len(tensors)}")
     for rank, residual in enumerate(residuals):
@@ -177,7 +181,7 @@ def _feedback(residuals: Any, tensors: list[torch.Tensor]) -> dict[str, Any]:
 def _error(result: torch.Tensor, inputs: list[torch.Tensor], average: bool) -> dict[str, float]:
     if result.numel() == 0:
         return {"max_abs": 0.0, "relative_l2": 0.0}
-    exact = torch.zeros(result.shape, dtype=torch.float64)
+    exact = torch.zeros(result.shape, dtype=torch.float64, device="cpu")
     for tensor in inputs:
         exact += tensor.detach()
     if average:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -69,7 +70,12 @@ class Monitor:
             if self._state.observer is not None:
                 raise ValueError("this model has a Monitor already; close() that one first")
             self._observer = Observer(
-                self._state.names_of, self._sum_exactly, self._ended, self._size, clock
+                self._state.names_of,
+                self._sum_exactly,
+                self._ended,
+                self._size,
+                clock,
+                functools.partial(_may_compare, weakref.ref(target)),
             )
             self._look_ahead(self._observer)
             self._state.observer = self._observer
@@ -166,7 +172,8 @@ class Monitor:
         choices = {} if self._state is None else self._state.choices()
         if choices:
             raw = sum(one.raw_bytes for one in choices.values())
-            ratio: float | None = raw / sum(one.sent_bytes() for one in choices.values())
+            sent = sum(one.sent_bytes() for one in choices.values())
+            ratio: float | None = raw / sent if sent else None
         else:
             ratio = spent["bytes_raw"] / spent["bytes_sent"] if spent["bytes_sent"] else None
         self.last = {
@@ -216,6 +223,15 @@ def _state_of(target: Any) -> CGXState | None:
             "comes before Monitor(model)"
         )
     return found[0]
+
+
+def _may_compare(found: Callable[[], Any]) -> bool:
+    """False in `join` with find_unused_parameters: a rank that has joined then reduces the map of
+    used parameters after its last bucket, where the others compare first.
+    """
+    model = found()
+    joins = getattr(getattr(model, "_join_config", None), "enable", False)
+    return not (joins and model.find_unused_parameters)
 
 
 def _group_of(target: Any) -> dist.ProcessGroup:

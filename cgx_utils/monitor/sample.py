@@ -28,7 +28,8 @@ class Sample:
             self._counts.append(places.numel())
             chosen.append(places + offset)
             offset += size
-        self._index = torch.cat(chosen).to(device) if chosen else torch.zeros(0, dtype=torch.int64)
+        none = torch.zeros(0, dtype=torch.int64, device="cpu")
+        self._index = torch.cat([none, *chosen]).to(device)
 
     @property
     def numel(self) -> int:
@@ -52,10 +53,12 @@ class Sample:
 def _places(size: int, wanted: int) -> torch.Tensor:
     """Indices below `size`: all, or runs of RUN."""
     if size <= max(wanted, RUN):
-        return torch.arange(size)
+        return _numbers(size)
     runs = max(1, wanted // RUN)
-    begins = (
-        torch.arange(runs) * (size - RUN) // max(1, runs - 1) if runs > 1 else torch.tensor([0])
-    )
-    places = (begins[:, None] + torch.arange(RUN)[None, :]).reshape(-1)
+    begins = _numbers(runs) * (size - RUN) // max(1, runs - 1)
+    places = (begins[:, None] + _numbers(RUN)[None, :]).reshape(-1)
     return torch.unique(places)
+
+
+def _numbers(end: int) -> torch.Tensor:
+    return torch.arange(end, dtype=torch.int64, device="cpu")

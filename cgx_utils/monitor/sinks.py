@@ -1,22 +1,28 @@
 """Where the records of a `Monitor` go: anything that can be called with one, on rank 0.
 
-A sink may have a method `close()`, which is called once, after its last record.
+A sink may have a method `close()`, which is called once, after its last record. All ranks make the
+sinks, so those of files open them with their first record.
 """
 
 from __future__ import annotations
 
 import csv
+import errno
 import json
-import sys
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
+
+from torch_cgx._warnings import say
 
 _WORST = 2  # layers that a line of the table names
 
 
 class Table:
-    """A line for each record, under a header; file: stderr by default."""
+    """A line for each record, under a header. file: stderr by default, where a line that cannot be
+    written is lost; another file that fails drops the sink.
+    """
 
     HEAD = (
         f"{'step':>8} {'ms/step':>9} {'exposed':>8} {'MB/step':>8} {'fewer':>7} "
@@ -28,13 +34,15 @@ class Table:
         self._headed = False
 
     def __call__(self, record: Mapping[str, Any]) -> None:
-        lines = [] if self._headed else [f"cgx: {self.HEAD}"]
+        lines = [] if self._headed else [self.HEAD]
         self._headed = True
-        lines.append(f"cgx: {line_of(record)}")
+        lines.append(line_of(record))
+        if self._file is None:
+            say(*lines)
+            return
         # One write: ranks may share the file.
-        file = sys.stderr if self._file is None else self._file
-        file.write("\n".join(lines) + "\n")
-        file.flush()
+        self._file.write("".join(f"cgx: {line}\n" for line in lines))
+        self._file.flush()
 
 
 def line_of(record: Mapping[str, Any]) -> str:
@@ -50,23 +58,45 @@ def line_of(record: Mapping[str, Any]) -> str:
     ).rstrip()
 
 
-class JsonLines:
-    """Each record as a line of JSON; what `cgx report` reads. An existing file is replaced."""
+class _OwnFile:
+    """A file that is replaced at the first record: of the ranks, only one has records.
+
+    OSError where it cannot be written, as far as that can be seen without opening it.
+    """
 
     def __init__(self, path: str | Path):
-        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115  # until close()
+        self._path = Path(path)
+        self._opened: IO[str] | None = None
+        _check_writable(self._path)
+
+    @property
+    def _file(self) -> IO[str]:
+        if self._opened is None:
+            self._opened = open(self._path, "w", encoding="utf-8", newline="")
+        return self._opened
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+
+class JsonLines(_OwnFile):
+    """Each record as a line of JSON; what `cgx report` reads. An existing file is replaced by the
+    first record.
+
+    OSError: the path is a folder, or in none where files may be made.
+    """
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 
-    def close(self) -> None:
-        self._file.close()
 
-
-class Csv:
+class Csv(_OwnFile):
     """A row for each record and, for each layer, a row of its own with the columns name, error,
-    bits and codec: for spreadsheets. An existing file is replaced.
+    bits and codec: for spreadsheets. An existing file is replaced by the first record.
+
+    OSError: the path is a folder, or in none where files may be made.
     """
 
     PLAIN = (
@@ -76,25 +106,22 @@ class Csv:
     )
     LAYER = ("name", "error", "bits", "codec")
 
-    def __init__(self, path: str | Path):
-        self._file = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115
-        self._rows = csv.writer(self._file)
-        self._rows.writerow([*self.PLAIN, *self.LAYER])
-
     def __call__(self, record: Mapping[str, Any]) -> None:
-        self._rows.writerow([*(record[key] for key in self.PLAIN), "", "", "", ""])
+        begins = self._opened is None
+        rows = csv.writer(self._file)
+        if begins:
+            rows.writerow([*self.PLAIN, *self.LAYER])
+        rows.writerow([*(record[key] for key in self.PLAIN), "", "", "", ""])
         for name in record["bits"]:
             layer = [name, record["errors"].get(name), record["bits"][name], record["codec"][name]]
-            self._rows.writerow([record["step"], *[""] * (len(self.PLAIN) - 1), *layer])
+            rows.writerow([record["step"], *[""] * (len(self.PLAIN) - 1), *layer])
         self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class TensorBoard:
-    """Scalars cgx/..., and cgx/error/LAYER and cgx/bits/LAYER. writer: a SummaryWriter, or the
-    folder of one, which needs `pip install tensorboard`.
+    """Scalars cgx/..., of each compressed layer cgx/error/LAYER and cgx/bits/LAYER, and how many
+    layers are exact, cgx/exact_layers. writer: a SummaryWriter, or the folder of one, which is made
+    with the first record and needs `pip install tensorboard`.
     """
 
     SCALARS = (
@@ -103,29 +130,47 @@ class TensorBoard:
     )
 
     def __init__(self, writer: Any):
-        self._owns = isinstance(writer, (str, Path))
-        if self._owns:
+        self._folder = str(writer) if isinstance(writer, (str, Path)) else None
+        self._writer = writer if self._folder is None else None
+        if self._folder is not None:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError as error:
                 raise ImportError(
-                    f"TensorBoard({str(writer)!r}) needs tensorboard: pip install tensorboard"
+                    f"TensorBoard({self._folder!r}) needs tensorboard: pip install tensorboard"
                 ) from error
-            writer = SummaryWriter(str(writer))  # type: ignore[no-untyped-call]
-        self._writer = writer
+            self._make = SummaryWriter
 
     def __call__(self, record: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            self._writer = self._make(self._folder)  # type: ignore[no-untyped-call]
         step = record["step"]
         for name in self.SCALARS:
             if record[name] is not None:
                 self._writer.add_scalar(f"cgx/{name}", record[name], step)
+        compressed = [name for name, codec in record["codec"].items() if codec != "exact"]
         for what, key in (("error", "errors"), ("bits", "bits")):
-            for name, value in record[key].items():
+            for name in compressed:
+                value = record[key].get(name)
                 if value is not None:
                     self._writer.add_scalar(f"cgx/{what}/{name}", value, step)
+        if record["codec"]:
+            exact = len(record["codec"]) - len(compressed)
+            self._writer.add_scalar("cgx/exact_layers", exact, step)
 
     def close(self) -> None:
-        if self._owns:
+        if self._writer is None:
+            return
+        if self._folder is not None:
             self._writer.close()
         else:
             self._writer.flush()
+
+
+def _check_writable(path: Path) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket, Store
 
-from cgx_utils.hook import why_exact
+from cgx_utils.reduction import is_for_engine, why_exact
 from cgx_utils.state import CGXState
 from cgx_utils.trainers.settings import state_of
 from torch_cgx import _C, _config
@@ -122,10 +122,11 @@ class ProcessGroupCGX(ProcessGroupWrapper):
         if bucket is None or len(tensors) != 1 or tensors[0] is not bucket.buffer:
             return super().allreduce(tensors, opts)
         engine = bucket.engine = self._engine
-        if engine is None or bucket.exact:
+        if engine is None or (bucket.exact and not is_for_engine(bucket.buffer)):
             return super().allreduce(tensors, opts)
+        whole = [(bucket.buffer.numel(), None)]
         try:
-            plan = bucket.state.plan(bucket.parameters, engine)
+            plan = whole if bucket.exact else bucket.state.plan(bucket.parameters, engine)
         except Exception as error:
             bucket.mistake = error
             raise
@@ -172,7 +173,7 @@ def _hook(state: CGXState) -> Callable[[Any, GradBucket], torch.futures.Future[t
     def cgx_hook(manager: Any, bucket: Any) -> Any:
         parameters, buffer = bucket.parameters(), bucket.buffer()
         group = state.group_of(parameters)  # a stand-in of torchft; also finds the names
-        reduction = _Reduction(state, parameters, buffer, why_exact(buffer))
+        reduction = _Reduction(state, parameters, buffer, why_exact(parameters, buffer))
         if reduction.exact:
             state.keep_exact(parameters, reduction.exact)
         token = _reduction.set(reduction)

@@ -6,6 +6,7 @@
 
 #include "backend/adapters/tensor_memory.h"
 #include "backend/gpu/call.h"
+#include "codec/feedback.h"
 
 namespace cgx {
 namespace {
@@ -56,8 +57,9 @@ void refuse_in_capture(const char* what, const at::Tensor& tensor) {
 
 // A residual belongs to the values of `input`, and is written while the tensors are.
 void check_residual(const char* what, const at::Tensor& residual, const at::Tensor& input,
-                    const at::Tensor& output) {
+                    const at::Tensor& output, const std::vector<Layer>& layers) {
   if (!residual.defined()) return;
+  for (const Layer& layer : layers) check_feedback(*layer.codec);
   const auto type = residual.scalar_type();
   TORCH_CHECK_TYPE(type == at::kFloat || type == at::kBFloat16, "cgx: ", what, ": the residual is ",
                    type, "; allowed: float32, bfloat16");
@@ -111,7 +113,7 @@ WorkPtr EngineCollectives::all_reduce(const Tensors& tensors, const c10d::Reduce
   Tensors memory;
   int64_t values = 0;
   uint64_t hash = 0;
-  check_residual("all_reduce", call.residual, tensors.front(), tensors.front());
+  check_residual("all_reduce", call.residual, tensors.front(), tensors.front(), layers.front());
   Engine& engine = engine_for(tensors.front());
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
@@ -156,7 +158,7 @@ WorkPtr EngineCollectives::reduce_scatter(const at::Tensor& output, const at::Te
   refuse_in_capture("reduce_scatter", input);
   check_shards("reduce_scatter", input, output, group_.size, input);
   check_same_device("reduce_scatter", input, output);
-  check_residual("reduce_scatter", call.residual, input, output);
+  check_residual("reduce_scatter", call.residual, input, output, {{0, codec}});
   const at::Tensor out = dense("reduce_scatter", output);
   at::Tensor in = readable(input);
   in = apart(in, out, part_of(in, out, group_.rank));
@@ -190,7 +192,7 @@ WorkPtr EngineCollectives::all_gather(const at::Tensor& output, const at::Tensor
   refuse_in_capture("all_gather", input);
   check_shards("all_gather", input, output, group_.size, output);
   check_same_device("all_gather", input, output);
-  check_residual("all_gather", call.residual, input, output);
+  check_residual("all_gather", call.residual, input, output, {{0, codec}});
   const at::Tensor out = dense("all_gather", output);
   at::Tensor in = readable(input);
   in = apart(in, out, part_of(out, in, group_.rank));

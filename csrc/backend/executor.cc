@@ -121,7 +121,7 @@ WorkPtr Executor::run(EngineCall call) {
             std::chrono::steady_clock::time_point(work->end_time()),
             std::chrono::duration<float>(work->end_time() - work->start_time())));
       } catch (const std::exception& e) {
-        TORCH_WARN("cgx: the on-completion hook raised: ", e.what());
+        log_line(str_of(group_.title(), "the on-completion hook raised: ", e.what()));
       }
   };
   if (lane != nullptr && lane->on_callers_thread()) {

@@ -10,6 +10,7 @@
 #include "bindings/codec_tensors.h"
 #include "bindings/parameters.h"
 #include "codec/choice.h"
+#include "codec/feedback.h"
 #include "codec/ops/convert.h"
 #include "codec/ops/finite.h"
 #include "codec/ops/kernels.h"
@@ -210,6 +211,10 @@ void bind_codec(py::module_& m) {
         return make_handle(where, config_named(name), parameters);
       },
       py::arg("where"), py::arg("name"), py::arg("parameters"));
+
+  m.def(
+      "check_feedback", [](const CodecHandle& h) { check_feedback(*h.codec); }, py::arg("codec"),
+      "ValueError for a codec with which residuals of error feedback grow without bound.");
 
   m.def("codec_encode", &encode_at, NoGil(), py::arg("codec"), py::arg("x_ptr"),
         py::arg("dtype_code"), py::arg("n"), py::arg("sequence"), py::arg("rank"),

@@ -3,6 +3,7 @@
 
 #include "backend/adapters/exceptions.h"
 #include "backend/work/profiler_ranges.h"
+#include "base/log.h"
 #include "bindings/bdi.h"
 #include "bindings/bounded.h"
 #include "bindings/codec.h"
@@ -13,8 +14,11 @@
 #include "bindings/gpu.h"
 #include "bindings/group.h"
 
+namespace py = pybind11;
+
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The engine of torch_cgx; use it through the torch_cgx package.";
+  if (py::module_::import("sys").attr("__stderr__").is_none()) cgx::log_nothing();
   cgx::register_errors(m);
   cgx::bind_codec(m);
   cgx::bind_bounded(m);

@@ -27,7 +27,7 @@ def _call_of_every_kind(rank, size):
     whole = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=3))
     calls = {
         "config": lambda x, r: torch_cgx.all_reduce(x, config=CONFIG, residual=r),
-        "codec": lambda x, r: torch_cgx.all_reduce(x, config=codecs.MaxMin(bits=1), residual=r),
+        "codec": lambda x, r: torch_cgx.all_reduce(x, config=codecs.Rotated(bits=1), residual=r),
         "layers": lambda x, r: torch_cgx.all_reduce(
             x, layers=[(4000, CONFIG), (500, None), (500, {"bits": 16})], residual=r
         ),
@@ -191,6 +191,48 @@ def test_bad_residuals_are_refused_before_anything_is_sent():
         for name, text in wanted.items():
             assert text in errors[name], (name, errors[name])
         assert torch.equal(x, torch.full((8,), 2.0))
+
+
+def _one_bit(rank, size):
+    """maxmin at 1 bit, wherever a call may get it from."""
+    found = {}
+    whole = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=1))
+    by_env = dist.new_group(backend="cgx")
+    x, y, n = torch.ones(N * size), torch.ones(N), N * size
+    bits = {"bits": 1}
+    stochastic = {"bits": 1, "rounding": "stochastic"}
+    both = torch_cgx.Layer(N, None), torch_cgx.Layer(n - N, bits)
+    calls = {
+        "config": lambda r: torch_cgx.all_reduce(x, config=bits, residual=r),
+        "stochastic": lambda r: torch_cgx.all_reduce(x, config=stochastic, residual=r),
+        "codec": lambda r: torch_cgx.all_reduce(x, config=codecs.MaxMin(1, 64), residual=r),
+        "layers": lambda r: torch_cgx.all_reduce(x, layers=both, residual=r),
+        "group": lambda r: torch_cgx.all_reduce(x, group=whole, residual=r),
+        "environment": lambda r: torch_cgx.all_reduce(x, group=by_env, residual=r),
+        "async": lambda r: torch_cgx.all_reduce(x, config=bits, residual=r, async_op=True),
+        "reduce_scatter": lambda r: torch_cgx.reduce_scatter_tensor(y, x, config=bits, residual=r),
+        "its group": lambda r: torch_cgx.reduce_scatter_tensor(y, x, group=whole, residual=r),
+        "all_gather": lambda r: torch_cgx.all_gather_into_tensor(x, y, config=bits, residual=r[:N]),
+    }
+    os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"] = "1"
+    for name, call in calls.items():
+        residual = torch.full((n,), 0.5)
+        try:
+            call(residual)
+        except ValueError as error:
+            found[name] = str(error)
+        assert torch.equal(residual, torch.full((n,), 0.5))
+    del os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"]
+    torch_cgx.all_reduce(x, config=bits)  # without a residual: allowed, and the group works
+    return set(calls) - set(found), set(found.values())
+
+
+def test_maxmin_at_one_bit_is_refused_before_anything_is_sent():
+    for missing, texts in run_pooled(_one_bit, 2):
+        assert missing == set()
+        for text in texts:
+            assert "'maxmin bits=1 bucket_size=" in text and "residuals grow without bound" in text
+            assert "allowed at 1 bit: codec 'rotated' or 'trellis'" in text
 
 
 def _raises(rank, size):

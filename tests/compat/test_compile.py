@@ -5,6 +5,7 @@ Most with the backend "aot_eager", which traces as inductor does and compiles no
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from unittest import mock
 
@@ -12,10 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from torch._dynamo import compiled_autograd
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from cgx_utils import CGXState, cgx_hook
+from cgx_utils import AdaptiveBits, CGXState, Monitor, cgx_hook
 from tests.compat.compare import compressed, over, same_as_gloo
 from tests.compat.training import Net, learned, train, values
 
@@ -122,3 +124,45 @@ def test_fully_shard_compressed_converges():
     found = compressed(_fsdp2, 2, 60, bits=8)
     assert all(learned(losses) for losses, _ in found)
     _ranks_agree(found)
+
+
+def _python_reducer(rank, world_size, compiled_backward, steps):
+    """All that the hook offers, without buckets."""
+    torch._dynamo.reset()
+    state = CGXState(
+        compression_params={"bits": 4},
+        error_feedback=True,
+        adaptive=AdaptiveBits(average_bits=6, candidates=(4, 8), every=1),
+    )
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+        model = DDP(Net())
+        model.register_comm_hook(state, cgx_hook)
+        compiled = torch.compile(model, backend="aot_eager")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        records = []
+        backward = contextlib.nullcontext()
+        if compiled_backward:
+            backward = compiled_autograd._enable(torch.compile(backend="aot_eager"))
+        with Monitor(model, 2, records.append), backward:
+            losses = train(compiled, rank, steps, optimizer)
+    rows = {row["name"]: (row["bits"], row["why"]) for row in state.report().rows}
+    decided = state.state_dict()["adaptive"]
+    return losses, values(model.module.named_parameters()), rows, decided, records
+
+
+@pytest.mark.parametrize("compiled_backward", [False, True], ids=["eager", "compiled autograd"])
+def test_python_reducer_with_cgx_hook_converges(compiled_backward):
+    steps = 40
+    found = [
+        run.value for run in over("cgx", _python_reducer, 2, compiled_backward, steps, timeout=240)
+    ]
+    _ranks_agree(found)
+    for losses, parameters, rows, decided, _ in found:
+        assert learned(losses)
+        assert set(rows) == set(parameters)
+        assert decided["step"] == steps + 1 and decided == found[0][3]
+        compressed = {name for name, (_, why) in rows.items() if not why}
+        assert compressed == set(decided["bits"]) and compressed
+        assert all(rows[name][0] in (4, 8) for name in compressed)
+    assert [record["step"] for record in found[0][4]] == list(range(2, steps + 1, 2))
+    assert compressed <= set(found[0][4][-1]["errors"])

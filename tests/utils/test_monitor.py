@@ -413,10 +413,63 @@ def test_tensorboard_gets_scalars():
     sink.close()
     assert writer.scalars["cgx/ratio", 100] == 7.5
     assert writer.scalars["cgx/error/b.weight", 100] == 0.25
-    assert writer.scalars["cgx/bits/b.bias", 100] == 32
+    assert writer.scalars["cgx/bits/b.weight", 100] == 4
+    # One number for all exact layers, most of them biases and norms.
+    assert not any("b.bias" in name for name, _ in writer.scalars)
+    assert writer.scalars["cgx/exact_layers", 100] == 1
     assert ("cgx/exposed", 100) not in writer.scalars
     assert all(math.isfinite(value) for value in writer.scalars.values())
     assert writer.flushed == 1
+
+
+class Files:
+    """Stands for torch.utils.tensorboard: a SummaryWriter that makes its file at once."""
+
+    class SummaryWriter(Writer):
+        def __init__(self, folder):
+            super().__init__()
+            with open(f"{folder}/events", "a") as file:
+                file.write("made\n")
+            Files.made = self
+
+        def close(self):
+            self.closed = True
+
+
+def test_sinks_make_their_files_with_the_first_record(monkeypatch, tmp_path):
+    """All ranks make the sinks, one has the records: the others leave no file, and touch none."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", Files)
+    (tmp_path / "old.csv").write_text("of another run")
+
+    def make():
+        return [
+            TensorBoard(tmp_path),
+            JsonLines(tmp_path / "new.jsonl"),
+            Csv(tmp_path / "old.csv"),
+        ]
+
+    first, other = make(), make()
+    for sink in first:
+        sink(RECORD)
+    for sink in [*other, *make()]:
+        sink.close()
+    for sink in first:
+        sink({**RECORD, "step": 200})
+        sink.close()
+    assert (tmp_path / "events").read_text() == "made\n" and Files.made.closed
+    assert [json.loads(line)["step"] for line in (tmp_path / "new.jsonl").open()] == [100, 200]
+    rows = list(csv.DictReader((tmp_path / "old.csv").open()))
+    assert len(rows) == 2 * (1 + len(RECORD["bits"])) and rows[0]["step"] == "100"
+
+
+@pytest.mark.parametrize("kind", [JsonLines, Csv])
+def test_a_file_that_cannot_be_made_is_named_at_once(kind, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no/such/log"):
+        kind(tmp_path / "no" / "such" / "log")
+    with pytest.raises(IsADirectoryError, match=tmp_path.name):
+        kind(tmp_path)
 
 
 def test_tensorboard_that_is_missing_names_its_package(monkeypatch, tmp_path):

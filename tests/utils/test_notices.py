@@ -167,10 +167,31 @@ def test_bits_that_mean_exact_are_warned_of(bits, monkeypatch):
 @pytest.mark.parametrize("bits", [1, 8, 16, 32])
 def test_other_bits_are_not(bits, monkeypatch):
     monkeypatch.setenv("CGX_COMPRESSION_QUANTIZATION_BITS", str(bits))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with notices() as lines:
         CGXState(None, compression_params={"bits": bits})
         torch_cgx.simulate([torch.ones(64)] * 2, {"bits": bits})
+    assert lines == []
+
+
+def _nine_bits(rank, world_size):
+    """The state, its plans, the group and every call look the variable up."""
+    with notices() as lines:
+        dist.init_process_group("cgx")
+        model = wrap(make_model(), CGXState())
+        _step(model)
+        _step(model)
+        repr(CGXState())
+        dist.all_reduce(torch.ones(100))
+        torch_cgx.simulate([torch.ones(64)] * 2)
+        del model
+        dist.destroy_process_group()
+    return [line for line in lines if "bits=9 means exact" in line]
+
+
+def test_a_variable_that_means_exact_is_warned_of_once():
+    env = {"CGX_COMPRESSION_QUANTIZATION_BITS": "9"}
+    for lines in run_ranks(_nine_bits, 2, env=env, backend=None):
+        assert len(lines) == 1 and "CGX_COMPRESSION_QUANTIZATION_BITS: bits=9" in lines[0], lines
 
 
 def _group_of_12_bits(rank, world_size):

@@ -36,13 +36,24 @@ def test_rows():
 
 def test_table():
     assert str(Report(_rows())).splitlines() == [
-        "name         numel  bits  codec   relative error  bytes    share  why",
-        "body.weight    640     2  maxmin            0.25    240   65.2 %",
-        "body.bias       10    32  exact                0     40   10.9 %  small",
-        "?              128     2  maxmin                     48   13.0 %",
-        "half            20    16  exact                0     40   10.9 %  small",
-        "total          798  3.69                            368  100.0 %",
+        "name                numel    bits  codec   relative error  bytes    share  why",
+        "body.weight           640       2  maxmin            0.25    240   65.2 %",
+        "?                     128       2  maxmin                     48   13.0 %",
+        "2 exact parameters     30  16, 32  exact                0     80   21.7 %  small",
+        "total                 798    3.69                            368  100.0 %",
     ]
+
+
+def test_exact_parameters_are_one_line():
+    exact = [("bias", Choice(10, torch.float32, None, "small"), 0.0)]
+    line = str(Report(exact)).splitlines()[1]
+    assert line.split() == "bias 10 32 exact 0 40 100.0 % small".split()
+    exact += [(f"norm{i}", Choice(20, torch.float32, None, "a vector"), 0.0) for i in range(40)]
+    lines = str(Report([*_rows(), *exact])).splitlines()
+    assert len(lines) == 5
+    assert lines[3].startswith("43 exact parameters    840  16, 32  exact")
+    assert lines[3].endswith("40 by a vector, 3 by small")
+    assert len(Report(exact).rows) == 41
 
 
 def _uniform(rank, world_size):

@@ -130,7 +130,8 @@ class Channel:
 
     def _gather_text(self, text: str) -> list[str]:
         data = text.encode(errors="replace")
-        sizes = [int(one) for one in self._gather(torch.tensor([len(data)], device="cpu"))]
+        size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
+        sizes = [int(one) for one in self._gather(size)]
         padded = torch.zeros(max(max(sizes), 1), dtype=torch.uint8, device="cpu")
         padded[: len(data)] = torch.tensor(list(data), dtype=torch.uint8, device="cpu")
         found = zip(self._gather(padded), sizes, strict=True)

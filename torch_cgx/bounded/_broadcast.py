@@ -9,12 +9,12 @@ before it travels; the others decompress a message while the next one arrives.
 from __future__ import annotations
 
 import collections
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from torch_cgx._warnings import warn
 from torch_cgx.bounded import _dtypes, _entropy
 from torch_cgx.bounded._agreement import Channel, Posted
 from torch_cgx.bounded._bound import bound_of
@@ -63,9 +63,7 @@ def broadcast(
     import torch.distributed as dist
 
     if dist.get_rank(group) < 0:
-        warnings.warn(
-            "bounded.broadcast does nothing on a rank that is not in the given group", stacklevel=2
-        )
+        warn("bounded.broadcast does nothing on a rank that is not in the given group")
         return
     channel = Channel(group, src)
     tensors: list[tuple[Named, Rule]] = []
@@ -74,7 +72,7 @@ def broadcast(
         rules = Rules.of(max_error, relative, pointwise, overrides)
         found = _tensors_of(target)
         check_writable(found.all)
-        rules.warn_of_unused(found.names, stacklevel=3)
+        rules.warn_of_unused(found.names)
         tensors = [(one, rules.rule_of_all(one.names)) for one in found.all]
         _entropy.library()
         agreed.lines = [
@@ -134,9 +132,9 @@ def _send(channel: Channel, tensors: list[tuple[Named, Rule]]) -> None:
     posted: collections.deque[list[Posted]] = collections.deque()
     try:
         for message in _messages(tensors):
-            table = torch.tensor([one.numel() for one in message], device="cpu")
+            table = _int64([one.numel() for one in message])
             body = torch.cat([table.view(torch.uint8), *message])
-            header = torch.tensor([len(message), body.numel()], device="cpu")
+            header = _int64([len(message), body.numel()])
             posted.append([channel.post(header), channel.post(body)])
             if len(posted) > _IN_FLIGHT:
                 _wait(posted.popleft())
@@ -147,8 +145,12 @@ def _send(channel: Channel, tensors: list[tuple[Named, Rule]]) -> None:
     _end(channel, posted)
 
 
+def _int64(numbers: list[int]) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")
+
+
 def _end(channel: Channel, posted: Iterable[list[Posted]]) -> None:
-    last = channel.post(torch.tensor([0, 0], device="cpu"))
+    last = channel.post(_int64([0, 0]))
     for works in posted:
         _wait(works)
     last.wait()

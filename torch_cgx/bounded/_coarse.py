@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Callable
 
 import torch
 
+from torch_cgx._warnings import warn_of_argument
 from torch_cgx.bounded._bound import ABSOLUTE, RELATIVE, Bound
 
 # What `compress` gives the values of a tensor to, and the bound.
@@ -61,11 +61,10 @@ def _counts(values: torch.Tensor, bound: Bound) -> tuple[int, int]:
 def warn_of_relative(parts: torch.Tensor, bound: Bound) -> None:
     """A Note for `compress` itself, which warns its caller."""
     if bound.kind == RELATIVE and zeroes(parts, bound):
-        warnings.warn(
+        warn_of_argument(
             f"relative={bound.asked:g} of the range is above nearly all values, which become 0: "
             "outliers, or a fill value such as 1e20, make the range. Give max_error or pointwise, "
-            "or replace the fill value by NaN",
-            stacklevel=4,
+            "or replace the fill value by NaN"
         )
 
 
@@ -82,7 +81,7 @@ class Names:
 
         return look
 
-    def warn(self, stacklevel: int) -> None:
+    def warn(self, tell: Callable[[str], None] = warn_of_argument) -> None:
         """Names the tensors, once, and overrides that would keep their values."""
         names, self._names = self._names, []
         if not names:
@@ -92,9 +91,8 @@ class Names:
         pattern = "|".join(list(last)[:_SHOWN])
         pattern = f"({pattern})$" if len(last) > 1 else f"{pattern}$"
         count = "1 tensor" if len(names) == 1 else f"{len(names)} tensors"
-        warnings.warn(
+        tell(
             f"the bound is above nearly all values of {count}, which become 0: {shown}. If they "
             "matter, as moments of an optimizer do, give them a bound of their own, such as "
-            f"overrides={{r'{pattern}': {{'pointwise': 0.01}}}}",
-            stacklevel=stacklevel + 1,
+            f"overrides={{r'{pattern}': {{'pointwise': 0.01}}}}"
         )

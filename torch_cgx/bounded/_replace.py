@@ -7,9 +7,10 @@ import errno
 import os
 import stat
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import BinaryIO
+
+from torch_cgx._warnings import warn
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _MOST_NAME = 255  # bytes of a name: no common file system takes more
@@ -138,9 +139,8 @@ def _sync(folder: int | None, path: str) -> None:
         os.fsync(folder)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            warnings.warn(
+            warn(
                 f"{path} is written, but its folder is not synced ({error}): after a power cut the "
                 "old file may be back",
                 RuntimeWarning,
-                stacklevel=2,
             )

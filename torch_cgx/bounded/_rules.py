@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from torch_cgx._warnings import warn_of_argument
 from torch_cgx.bounded._bound import NAMES, bound_of
 
 KINDS = NAMES[1:]
@@ -92,17 +92,16 @@ class Rules:
         same = len({rule.kind for rule in rules}) == 1
         return least if same or least.number == 0 else Rule("max_error", 0.0)
 
-    def warn_of_unused(self, names: list[str], stacklevel: int) -> None:
+    def warn_of_unused(self, names: list[str]) -> None:
         """Warns of overrides that are found in no name: a misspelt one would leave tensors with
         the bound for all.
         """
         for pattern, rule in self.overrides:
             if not any(pattern.search(name) for name in names):
                 shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-                warnings.warn(
+                warn_of_argument(
                     f"overrides[{pattern.pattern!r}] ({rule}) is found in no name; the names are "
-                    f"{shown or 'none'}",
-                    stacklevel=stacklevel,
+                    f"{shown or 'none'}"
                 )
 
 
@@ -113,7 +112,8 @@ def _rule(given: Mapping[str, Any], what: str) -> Rule:
     ((kind, number),) = given.items()
     try:
         arguments = [number if kind == one else None for one in KINDS]
-        return Rule(kind, bound_of(torch.empty(0, device="cpu"), *arguments).asked)
+        nothing = torch.empty(0, dtype=torch.float32, device="cpu")
+        return Rule(kind, bound_of(nothing, *arguments).asked)
     except (TypeError, ValueError) as error:
         prefix = "" if what == "the bound" else f"{what}: "
         raise type(error)(f"{prefix}{error}") from None

@@ -7,12 +7,12 @@ they take the memory once in the file, and share it again when they are loaded.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from torch_cgx._warnings import warn_of_argument
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._bound import bound_of
 from torch_cgx.bounded._named import Named, naming, plain
@@ -73,7 +73,7 @@ class Run:
         return copy
 
 
-def stored(tensors: Sequence[Named], stacklevel: int) -> tuple[list[Stored], list[int | View]]:
+def stored(tensors: Sequence[Named]) -> tuple[list[Stored], list[int | View]]:
     """What to store for tensors, and where each one is: a number, or a view of one.
 
     Warns of tensors that share memory and cannot be views of one run, as they are of two dtypes:
@@ -91,7 +91,7 @@ def stored(tensors: Sequence[Named], stacklevel: int) -> tuple[list[Stored], lis
         else:
             runs.update(dict.fromkeys(group, (group, run)))
     if apart:
-        _warn(apart, stacklevel + 1)
+        _warn(apart)
     all_stored: list[Stored] = []
     places: list[int | View] = []
     numbers: dict[int, int] = {}  # of the run, by the first tensor in it
@@ -150,11 +150,10 @@ def _absolute(one: Named, rules: Rules) -> float:
         return bound_of(_dtypes.parts_of(one.tensor), None, arguments["relative"], None).value
 
 
-def _warn(apart: Sequence[Sequence[Named]], stacklevel: int) -> None:
+def _warn(apart: Sequence[Sequence[Named]]) -> None:
     shown = [" and ".join(one.name for one in members[:_SHOWN]) for members in apart[:_SHOWN]]
-    warnings.warn(
+    warn_of_argument(
         f"{'; '.join(shown)}{'; ...' if len(apart) > _SHOWN else ''}: these share memory, as views "
         "of different dtypes or conjugates, and a file cannot keep that: each is stored in full, "
-        "and they come back apart",
-        stacklevel=stacklevel,
+        "and they come back apart"
     )

@@ -42,6 +42,7 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from torch_cgx._warnings import warn
 from torch_cgx.bounded import _coarse, _dtypes
 from torch_cgx.bounded._decompress import decompress
 from torch_cgx.bounded._named import Named, payload_of
@@ -164,7 +165,7 @@ class BoundedSavePlanner(DefaultSavePlanner):
         record = write_record(payload, tensor, place)
         self._left.discard(write_item.index)
         if not self._left:
-            self._coarse.warn(stacklevel=2)
+            self._coarse.warn(warn)  # on one rank, while the others write
         return record
 
 

@@ -80,4 +80,12 @@ def progress(total: int, what: str, show: bool = True) -> Any:
     """A progress bar on stderr, where that is a terminal: a tqdm with update() and close()."""
     from tqdm import tqdm
 
-    return tqdm(total=total, desc=what, disable=not (show and sys.stderr.isatty()), leave=False)
+    return tqdm(total=total, desc=what, disable=not (show and on_terminal()), leave=False)
+
+
+def on_terminal() -> bool:
+    """Whether stderr is a terminal; False where it is missing or closed."""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False

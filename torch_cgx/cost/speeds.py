@@ -31,7 +31,8 @@ def _measured(setting: tuple[tuple[str, Any], ...]) -> Speed:
     codec = _config.codec_of(dict(setting), _config.defaults())
     if codec is None:
         return NONE
-    x = torch.randn(_NUMEL, generator=torch.Generator().manual_seed(0))
+    values = torch.Generator().manual_seed(0)
+    x = torch.randn(_NUMEL, generator=values, dtype=torch.float32, device="cpu")
     payload, out = codec.encode(x), torch.zeros_like(x)
     best = [float("inf"), float("inf")]
     for _ in range(_REPEATS):  # the least: everything else is disturbance

@@ -13,8 +13,8 @@ namespace cgx {
 /// other exception unchanged.
 std::exception_ptr for_python(std::exception_ptr error);
 
-/// Issues a UserWarning in the calling program; throws if its filters turn the warning into an
-/// error. Takes Python's lock.
+/// Issues a UserWarning in the calling program. Throws nothing, also where its filters turn the
+/// warning into an error: calls of other ranks wait for this one. Takes Python's lock.
 void warn_in_python(const std::string& text);
 
 /// The error of a failure with that text, wrapped in the same way.

@@ -5,6 +5,9 @@
 
 #include <utility>
 
+#include "base/error.h"
+#include "base/log.h"
+
 namespace cgx {
 
 using c10::impl::VirtualGuardImpl;
@@ -85,7 +88,7 @@ GpuCall::Turn::~Turn() {
   try {
     call_->done_->record(call_->side_);
   } catch (const std::exception& e) {
-    TORCH_WARN("cgx: the end of a call could not be recorded on its stream: ", e.what());
+    log_line(str_of("the end of a call could not be recorded on its stream: ", e.what()));
   }
 }
 

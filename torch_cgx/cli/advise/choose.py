@@ -94,7 +94,8 @@ def _compressed(layer: Layer, least: int) -> bool:
     from torch_cgx import _config
 
     policy = Policy(max(least, _config.minimal_size()), {})
-    return policy.config_of(layer.name, torch.empty(layer.shape, device="meta")) is not None  # type: ignore[arg-type]
+    shaped = torch.empty(layer.shape, dtype=torch.float32, device="meta")  # type: ignore[arg-type]
+    return policy.config_of(layer.name, shaped) is not None
 
 
 def _error(
@@ -113,7 +114,11 @@ def _error(
         ranks = [found[rank % len(found)] for rank in range(place.ranks)]
         return float(measure(ranks, hosts, config, least, lambda: None)["error"])
     values = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(512, _GAUSSIAN // 512, generator=values) for _ in range(place.ranks)]
+    shape = (512, _GAUSSIAN // 512)
+    tensors = [
+        torch.randn(shape, generator=values, dtype=torch.float32, device="cpu")
+        for _ in range(place.ranks)
+    ]
     ranks = [{"w": tensor} for tensor in tensors]
     return float(measure(ranks, hosts, config, 0, lambda: None)["error"])
 

@@ -87,12 +87,15 @@ def _between(peer: int) -> tuple[float, float]:
             work.wait()
         return time.perf_counter() - begin
 
-    small = torch.zeros(1), torch.zeros(1)
+    def zeros(number: int) -> torch.Tensor:
+        return torch.zeros(number, dtype=torch.float32, device="cpu")
+
+    small = zeros(1), zeros(1)
     pings = [exchange(*small) for _ in range(_PINGS)]
-    large = torch.zeros(_BYTES // 4), torch.zeros(_BYTES // 4)
+    large = zeros(_BYTES // 4), zeros(_BYTES // 4)
     exchange(*large)
     # As often on both sides: from the first exchange, which both take about equally long.
-    once = torch.tensor([exchange(*large)]), torch.zeros(1)
+    once = zeros(1).fill_(exchange(*large)), zeros(1)
     exchange(*once)
     number = max(3, int(_SECONDS / max(float(once[0]), float(once[1]))))
     times = [exchange(*large) for _ in range(number)]

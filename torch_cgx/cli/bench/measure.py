@@ -27,7 +27,8 @@ def calls_of(nbytes: int) -> int:
 
 def contribution(rank: int, numel: int, device: str) -> torch.Tensor:
     """Gaussian values of a rank; the first min(numel, TILE) are drawn."""
-    drawn = torch.randn(min(numel, TILE), generator=torch.Generator().manual_seed(1000 + rank))
+    values = torch.Generator().manual_seed(1000 + rank)
+    drawn = torch.randn(min(numel, TILE), generator=values, dtype=torch.float32, device="cpu")
     return drawn.repeat(-(-numel // drawn.numel()))[:numel].to(device)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from torch_cgx.cli.errors import CliError
-from torch_cgx.cli.output import free_memory, size_text, without_log_of_torch
+from torch_cgx.cli.output import free_memory, on_terminal, size_text, without_log_of_torch
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
@@ -172,7 +172,7 @@ def _start(args: argparse.Namespace, number: int, host: str, env: dict[str, str]
             env={**os.environ, **env},
             stdin=subprocess.PIPE if host else subprocess.DEVNULL,
             stdout=None if number == 0 else subprocess.DEVNULL,
-            stderr=None if number == 0 and sys.stderr.isatty() else said,
+            stderr=None if number == 0 and on_terminal() else said,
             start_new_session=True,
         )
     except OSError as error:

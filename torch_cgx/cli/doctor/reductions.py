@@ -129,7 +129,10 @@ def _measure(group: Any, device: torch.device, rank: int, size: int) -> dict[str
     total = values * size + size * (size - 1) / 2
     exact, seconds_exact = _timed(group, values + rank, None)
     generator = torch.Generator().manual_seed(0)
-    noise = [torch.randn(NUMEL, generator=generator).to(device) for _ in range(size)]
+    noise = [
+        torch.randn(NUMEL, generator=generator, dtype=torch.float32, device="cpu").to(device)
+        for _ in range(size)
+    ]
     config = {"bits": BITS, "codec": "maxmin"}
     rough, seconds = _timed(group, noise[rank].clone(), config)
     wanted = torch.stack(noise).double().sum(0)
