@@ -14,8 +14,8 @@ struct MaxMinOptions {
   std::optional<int64_t> bits{}, bucket_size{};
   std::optional<Rounding> rounding{};
   std::optional<bool> skip_incomplete_buckets{};
-  std::optional<bool> exact_zeros{};
   std::optional<int64_t> seed{};
+  std::optional<bool> exact_zeros{};
 };
 
 inline std::shared_ptr<const Codec> make_maxmin(const MaxMinOptions& options = {}) {
