@@ -16,6 +16,7 @@ shows medians, ratios to the roof, and the spread (interquartile range).
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import time
@@ -197,6 +198,7 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
             some = [bits for bits in by_bits if bits in (1, 2, 4) or not quick]
             cases += rotation_cases(name, some if level == best else [2], values, target, level)
     cases += half_cases(values, target, best)
+    cases += zeros_cases(values, best)
     cases += face_cases(values, bucket_size, best)
     cases += small_cases(values[:SMALL], widths, bucket_size, best)
     for level in levels[:-1]:
@@ -229,6 +231,23 @@ def rotation_cases(
             Case(f"encode {name} {bits}", level, values.nbytes, encode, "scan fp32"),
             Case(f"decode+add {name} {bits}", level, values.nbytes, decode, "y += x"),
         ]
+    return cases
+
+
+def zeros_cases(values: torch.Tensor, level: str) -> list[Case]:
+    """What `exact_zeros` costs, of values half of which are zeros."""
+    cases = []
+    n = values.numel()
+    sparse = torch.where(torch.arange(n) % 2 == 0, values, 0.0)
+    for bits, on in itertools.product((2, 4, 8), (False, True)):
+        s = _C.Codec("maxmin", bits=bits, exact_zeros=on)
+        payload = torch.zeros(_C.codec_encoded_bytes(s, n, 0), dtype=torch.uint8)
+
+        def encode(s: Any = s, payload: torch.Tensor = payload) -> None:
+            _C.codec_encode(s, sparse.data_ptr(), 0, n, 1, 0, payload.data_ptr())
+
+        name = f"encode fp32 {bits} half zeros{', exact_zeros' if on else ''}"
+        cases.append(Case(name, level, values.nbytes, encode, "scan fp32"))
     return cases
 
 

@@ -32,6 +32,7 @@ class Spec:
     rank: int = 0
     stage: int = 0
     index: int = 0
+    exact_zeros: bool = False
 
 
 def splitmix64(x: int) -> int:
@@ -65,7 +66,30 @@ def uniform(spec: Spec, n: int) -> Floats:
     return u
 
 
-def _quantize(x: Floats, u: Floats | None, levels: int) -> tuple[Floats, npt.NDArray[np.uint8]]:
+def with_zero(
+    low: float, high: float, unit: float, levels: int
+) -> tuple[np.float32, np.float32] | None:
+    """Unit and min of a bucket from `low` < 0 to `high` >= 0 with zero among its levels, from
+    docs/numerics.md; unit: without it. None: that grid overflows."""
+    a, b, top = _F(-low), _F(high), _F(levels)
+    least, most = (1, levels - 1) if high > 0 else (levels, levels)
+    floor = int(min(a / _F(unit), _F(most)))
+    choices = []
+    for below in (floor, floor + 1):
+        below = min(max(below, least), most)
+        right = b / (top - _F(below)) if high > 0 else _F(0)
+        choices.append((max(a / _F(below), right), below))
+    unit, below = min(choices, key=lambda choice: choice[0])  # of two equal ones the first
+    bits = int(unit.view(np.uint32))
+    bits = bits + 1 if bits < 1 << 16 else (bits + 256) // 256 * 256
+    unit = np.uint32(bits).view(np.float32)
+    bottom = -(unit * _F(below))
+    return (unit, bottom) if np.isfinite(bottom) and np.isfinite(unit * top) else None
+
+
+def _quantize(
+    x: Floats, u: Floats | None, levels: int, exact_zeros: bool
+) -> tuple[Floats, npt.NDArray[np.uint8]]:
     """Buckets (rows) to meta (rows of unit, min) and codes."""
     meta = np.zeros((len(x), 2), np.float32)
     codes = np.zeros(x.shape, np.uint8)
@@ -85,6 +109,10 @@ def _quantize(x: Floats, u: Floats | None, levels: int) -> tuple[Floats, npt.NDA
     half_low = low * _F(0.5)
     half_step = (high * _F(0.5) - half_low) / _F(levels)
     plain = good & (span > 0) & ~wide
+    if exact_zeros:
+        for row in np.flatnonzero(plain & (low < 0) & (high >= 0) & (x == 0).any(axis=1)):
+            old = step[row], low[row]
+            step[row], low[row] = with_zero(low[row], high[row], step[row], levels) or old
     meta[good, 1] = low[good]
     meta[plain, 0] = step[plain]
     meta[wide, 0] = -half_step[wide]
@@ -115,7 +143,7 @@ def encode(x: Floats, spec: Spec) -> bytes:
         ):
             if shape[0] and shape[1]:
                 part = None if u is None else u[cut].reshape(shape)
-                meta, code = _quantize(x[cut].reshape(shape), part, levels)
+                meta, code = _quantize(x[cut].reshape(shape), part, levels, spec.exact_zeros)
                 metas.append(meta.tobytes())
                 codes.append(code.ravel())
     flat = np.concatenate(codes) if codes else np.zeros(0, np.uint8)
@@ -149,6 +177,8 @@ def bound(x: Floats, spec: Spec) -> Doubles:
         step = (bucket.max() - bucket.min()) / (2**spec.bits - 1)
         if step < 2.0**-126:
             step = np.ceil(step * 2.0**149) * 2.0**-149
+        if spec.exact_zeros and bucket.min() < 0 <= bucket.max() and (bucket == 0).any():
+            step = step * (2**spec.bits - 1) / (2**spec.bits - 2) * (1 + 2.0**-15) + 2.0**-141
         slack = 12 * 2.0**-24 * np.abs(bucket).max() + 2.0**-148
         limits[start : start + b] = (step if spec.stochastic else step / 2) + slack
     return limits

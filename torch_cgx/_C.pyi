@@ -114,6 +114,8 @@ class Options(Backend.Options):
             when the group is made.
         skip_incomplete_buckets: 1: the last numel mod bucket_size values are sent exactly. Allowed:
             0 or 1; default False. CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS, read at each call.
+        exact_zeros: 1: `maxmin` keeps exact zeros zero (2 bits or more). Allowed: 0 or 1; default
+            False. CGX_COMPRESSION_EXACT_ZEROS, read at each call.
         block_size: Number of values that are rotated together and share a scale (4 bytes on the
             wire). Allowed: powers of two from 256 to 4096; default 1024.
             CGX_COMPRESSION_BLOCK_SIZE, read at each call.
@@ -180,6 +182,7 @@ class Options(Backend.Options):
         rounding: str | None = None,
         seed: int | None = None,
         skip_incomplete_buckets: bool | None = None,
+        exact_zeros: bool | None = None,
         block_size: int | None = None,
         scale: str | None = None,
         half: str | None = None,

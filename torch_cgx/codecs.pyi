@@ -48,6 +48,10 @@ class MaxMin(Codec):
     of float32; docs/numerics.md states the bounds. A bucket of equal values is exact. A bucket with
     a NaN or an Inf decodes to NaN and affects no other bucket.
 
+    With ``exact_zeros`` a value that is zero decodes to zero: a bucket that holds a zero and
+    negative values gets a grid with zero on it, whose step is ``(max - min) / (levels - 1)`` at
+    most. For rows of an embedding that must not move.
+
     Args:
         bits: Bits per value. Allowed: integers from 1 to 8.
         bucket_size: Number of values that share a minimum and a step (8 bytes on the wire).
@@ -57,6 +61,7 @@ class MaxMin(Codec):
             Allowed: integers from 0 to 9223372036854775807.
         skip_incomplete_buckets: True: the last numel mod bucket_size values are sent exactly.
             Allowed: True or False.
+        exact_zeros: True: `maxmin` keeps exact zeros zero (2 bits or more). Allowed: True or False.
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type; the text names the
@@ -69,6 +74,7 @@ class MaxMin(Codec):
         rounding: str = "nearest",
         seed: int = 0,
         skip_incomplete_buckets: bool = False,
+        exact_zeros: bool = False,
     ) -> None: ...
     @property
     def bits(self) -> int: ...
@@ -80,6 +86,8 @@ class MaxMin(Codec):
     def seed(self) -> int: ...
     @property
     def skip_incomplete_buckets(self) -> bool: ...
+    @property
+    def exact_zeros(self) -> bool: ...
 
 class Rotated(Codec):
     """Random rotation of each block, then the best quantizer of Gaussian values.

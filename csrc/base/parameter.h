@@ -31,7 +31,10 @@ struct Parameter {
   bool power_of_two = false;  // kInteger: of the range, only powers of two
   std::string choices{};      // comma-separated; kChoice and kList
   bool per_call = false;      // read at each call; else when the group is made
-  std::string meaning{};      // for tables and docstrings, without a full stop
+  /// Younger than version 1 of the wire format: it counts in a configuration's hash only where it
+  /// does not have its default, so that all other configurations keep their hashes.
+  bool later = false;
+  std::string meaning{};  // for tables and docstrings, without a full stop
   /// The option of torch_cgx.Options that sets it; empty: `name`.
   std::string option{};
 

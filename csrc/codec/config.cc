@@ -123,7 +123,9 @@ uint64_t CodecConfig::hash() const {
   Hasher hasher;
   hasher.add(family_->id);
   for (size_t i = 0; i < numbers_.size(); ++i) {
-    hasher.add_text(family_->parameters[i].name).add(numbers_[i]);
+    const Parameter& p = family_->parameters[i];
+    if (p.later && numbers_[i] == number_of(p, p.fallback)) continue;
+    hasher.add_text(p.name).add(numbers_[i]);
   }
   return hasher.value();
 }

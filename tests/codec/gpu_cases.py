@@ -133,6 +133,9 @@ def check_special(dtype: torch.dtype, device: str = "cuda") -> None:
     for bucket_size, rounding in itertools.product((5, 64, 2049), ROUNDINGS):
         for skip, bits in ((False, 1), (True, 4), (False, 8)):
             check(MaxMin(bits, bucket_size, rounding, 9, skip), x, bits % 4, device)
+    x[::3] = 0
+    for bucket_size, rounding in itertools.product((5, 64, 512, 2049), ROUNDINGS):
+        check(MaxMin(4, bucket_size, rounding, 9, exact_zeros=True), x, 0, device)
     for name in ("bf16", "fp16"):
         check(Half(name), x, 1, device)
 

@@ -27,6 +27,7 @@ def arguments(spec: Spec, skip: bool = False) -> tuple[_C.Codec]:
             rounding="stochastic" if spec.stochastic else "nearest",
             seed=spec.seed,
             skip_incomplete_buckets=skip,
+            exact_zeros=spec.exact_zeros,
         ),
     )
 

@@ -48,6 +48,7 @@ def maxmin(x: torch.Tensor, parameters: Mapping[str, Any], key: Key) -> Coded:
         sequence=key.sequence,
         rank=key.rank,
         index=key.index,
+        exact_zeros=parameters.get("exact_zeros", False),
     )
     single = x.float().numpy()
     head = oracle.encode(single[:coded], spec)

@@ -132,7 +132,8 @@ def test_fields_are_canonical() -> None:
     assert codec == MaxMin(3, skip_incomplete_buckets=True)
     assert type(codec.bits) is int and codec.skip_incomplete_buckets is True
     assert repr(codec) == (
-        "MaxMin(bits=3, bucket_size=512, rounding='nearest', seed=0, skip_incomplete_buckets=True)"
+        "MaxMin(bits=3, bucket_size=512, rounding='nearest', seed=0, skip_incomplete_buckets=True, "
+        "exact_zeros=False)"
     )
 
 

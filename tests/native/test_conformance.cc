@@ -45,11 +45,22 @@ std::vector<int64_t> samples(const Parameter& p) {
   return some;
 }
 
+// Whether the family takes these parameters together.
+bool is_allowed(const CodecConfig& config) {
+  try {
+    make_codec(config);
+  } catch (const ConfigError&) {
+    return false;
+  }
+  return true;
+}
+
 // The defaults, each parameter at each of its samples, and some at random; each once.
 std::vector<CodecConfig> configs(const Family& family) {
   std::vector<CodecConfig> all = {CodecConfig(family)};
   const auto add = [&all](const CodecConfig& config) {
-    if (std::find(all.begin(), all.end(), config) == all.end()) all.push_back(config);
+    const bool known = std::find(all.begin(), all.end(), config) != all.end();
+    if (!known && is_allowed(config)) all.push_back(config);
   };
   Random random(family.id);
   for (const Parameter& p : family.parameters) {

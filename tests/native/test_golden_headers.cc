@@ -89,8 +89,10 @@ std::string text_of(const Layer& layer) {
   const CodecConfig& config = layer.codec->config();
   std::string numbers;
   for (size_t i = 0; i < config.numbers().size(); ++i) {
-    numbers += str_of(numbers.empty() ? "" : ", ", quoted(config.family().parameters[i].name), ": ",
-                      config.numbers()[i]);
+    const Parameter& p = config.family().parameters[i];
+    // As in the hash: parameters that came later are left out at their defaults.
+    if (p.later && config.numbers()[i] == number_of(p, p.fallback)) continue;
+    numbers += str_of(numbers.empty() ? "" : ", ", quoted(p.name), ": ", config.numbers()[i]);
   }
   return str_of("[", layer.count, ", ", quoted(config.family().name), ", {", numbers, "}]");
 }

@@ -31,7 +31,7 @@ class Random {
 
 inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-inline constexpr int kPatterns = 6;
+inline constexpr int kPatterns = 7;
 
 /// n values of one of kPatterns kinds; finite, and so small that sums of 100 stay finite in any
 /// dtype.
@@ -55,6 +55,9 @@ inline std::vector<float> values(size_t n, int pattern, uint64_t seed) {
         break;
       case 4:  // magnitudes of all sizes
         x[i] = static_cast<float>(r * std::pow(2.0, static_cast<double>(random(30)) - 24));
+        break;
+      case 5:  // zeros among values of both signs, one of which is large
+        x[i] = random(3) == 0 ? (r < 0 ? -0.0f : 0.0f) : static_cast<float>(i == n / 2 ? 9 : r);
         break;
       default:  // far from zero: large minimum, small range
         x[i] = static_cast<float>(300 + r * 0.01);

@@ -15,6 +15,7 @@ struct MaxMinOptions {
   std::optional<Rounding> rounding{};
   std::optional<bool> skip_incomplete_buckets{};
   std::optional<int64_t> seed{};
+  std::optional<bool> exact_zeros{};
 };
 
 inline std::shared_ptr<const Codec> make_maxmin(const MaxMinOptions& options = {}) {
@@ -26,6 +27,7 @@ inline std::shared_ptr<const Codec> make_maxmin(const MaxMinOptions& options = {
   set("bucket_size", options.bucket_size);
   set("rounding", options.rounding);
   set("skip_incomplete_buckets", options.skip_incomplete_buckets);
+  set("exact_zeros", options.exact_zeros);
   set("seed", options.seed);
   return make_codec(config);
 }

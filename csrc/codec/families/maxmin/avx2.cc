@@ -11,6 +11,7 @@
 #include "codec/ops/tables.h"
 #include "codec/ops/target_avx2-inl.h"
 #include "codec/ops/types.h"
+#include "codec/ops/zeros.h"
 
 namespace cgx::maxmin {
 namespace avx2 {

@@ -17,6 +17,7 @@
 #include "codec/ops/tables.h"
 #include "codec/ops/target_avx512-inl.h"
 #include "codec/ops/types.h"
+#include "codec/ops/zeros.h"
 
 namespace cgx::maxmin {
 namespace avx512 {

@@ -17,6 +17,10 @@
 //
 // A subnormal unit is rounded up, so that the largest level does not fall short of max.
 //
+// With `exact_zeros`, a regular bucket that holds a zero and negative values has a grid with zero on
+// it: min = -z unit for an integer z, and unit <= (max - min) / (levels - 1), up to its rounding: see
+// maxmin_meta_with_zero(). Codes and values follow from unit and min as ever.
+//
 // Bounds. Nearest: |x^ - x| <= step/2 + 12 2^-24 M + 2^-148. Stochastic: < step + the same, and the
 // mean over u is x to within 2^-24 step + the same. Every finite bucket decodes to finite values. A
 // zero of either sign counts as +0.
@@ -63,6 +67,40 @@ CGX_HD MaxMinMeta maxmin_meta(float min, float max, bool finite, float levels) {
     unit = from_bits(as_bits(unit) + 1);
   }
   return {unit, min};
+}
+
+/// The meta of a bucket that holds a zero, such that zero is a level. Without negative values it is,
+/// as the minimum. An overflow bucket, and a bucket whose grid would overflow, stay as they are.
+/// Needs two bits: levels >= 3.
+///
+/// For z levels below zero the unit must be at least max(-min / z, max / (levels - z)). Where zero is
+/// the maximum, z = levels; else z is one of the two integers around -min / (range / levels), from 1
+/// to levels - 1. The better of them needs a unit of at most range / (levels - 1).
+///
+/// The unit is rounded up to 16 significant bits (a subnormal one below 2^-133 has no more). So unit
+/// z is exact, and so is the position z of a zero: no rounding, nearest or stochastic, moves it.
+CGX_HD MaxMinMeta maxmin_meta_with_zero(float min, float max, bool finite, float levels) {
+  const MaxMinMeta meta = maxmin_meta(min, max, finite, levels);
+  if (!(meta.unit > 0.0f && min < 0.0f && max >= 0.0f)) return meta;
+  const bool above = max > 0.0f;
+  const float least = above ? 1.0f : levels, most = above ? rn_sub(levels, 1.0f) : levels;
+  const float place = rn_div(-min, meta.unit);
+  const float floor = static_cast<float>(static_cast<uint32_t>(place < most ? place : most));
+  float z = 0.0f, unit = 0.0f;
+  for (int k = 0; k < 2; ++k) {
+    float below = rn_add(floor, static_cast<float>(k));
+    below = below < least ? least : below > most ? most : below;
+    const float left = rn_div(-min, below);
+    const float right = above ? rn_div(max, rn_sub(levels, below)) : 0.0f;
+    const float wanted = left > right ? left : right;
+    if (k == 0 || wanted < unit) z = below, unit = wanted;
+  }
+  const uint32_t bits = as_bits(unit);
+  unit = from_bits(bits < 0x10000u ? bits + 1u : (bits + 0x100u) & ~0xffu);
+  const float low = -rn_mul(unit, z);
+  const float infinity = from_bits(0x7f800000u);
+  const bool fits = low > -infinity && rn_mul(unit, levels) < infinity;
+  return fits ? MaxMinMeta{unit, low} : meta;
 }
 
 CGX_HD MaxMinScale maxmin_scale(MaxMinMeta meta, float levels) {

@@ -159,6 +159,13 @@ static inline void encode_bucket(const Bucket& bucket, const std::byte* x, size_
   }
 }
 
+static inline MaxMinMeta meta_of(const Part& part, const Extremes& e, const std::byte* x, size_t n,
+                                 size_t bytes, float levels) {
+  const bool zero = part.exact_zeros && e.min < 0.0f && e.max >= 0.0f && holds_zero(x, n, bytes);
+  return zero ? maxmin_meta_with_zero(e.min, e.max, e.finite, levels)
+              : maxmin_meta(e.min, e.max, e.finite, levels);
+}
+
 template <typename T, typename R>
 static void encode_as(const Part& part, const std::byte* x, RandomKey key, uint64_t index,
                       std::byte* meta_out, std::byte* codes) {
@@ -172,8 +179,9 @@ static void encode_as(const Part& part, const std::byte* x, RandomKey key, uint6
       for (size_t at = start; at < part.n && ready < kGroup; at += part.bucket_size) {
         const size_t n = smaller(part.bucket_size, part.n - at);
         if (ready > 0 && at + n - start > kGroupValues) break;
-        const Extremes e = extremes(T{}, x + at * T::kBytes, n);
-        metas[ready++] = maxmin_meta(e.min, e.max, e.finite, levels);
+        const std::byte* bucket = x + at * T::kBytes;
+        const Extremes e = extremes(T{}, bucket, n);
+        metas[ready++] = meta_of(part, e, bucket, n, T::kBytes, levels);
       }
       __builtin_memcpy(meta_out, metas, ready * sizeof(MaxMinMeta));
       meta_out += ready * sizeof(MaxMinMeta);

@@ -12,9 +12,10 @@ namespace cgx::maxmin {
 
 /// A part of a run that starts on a bucket border and a byte border.
 struct Part {
-  size_t n;            // values, the last bucket may be incomplete
-  size_t bucket_size;  // at least 1
-  int bits;            // 1 to 8
+  size_t n;                  // values, the last bucket may be incomplete
+  size_t bucket_size;        // at least 1
+  int bits;                  // 1 to 8
+  bool exact_zeros = false;  // zeros come back as zeros; needs 2 bits
 };
 
 /// Pointers to a tensor's values, meta and codes may have any alignment. Nothing outside of the n

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/error.h"
 #include "base/float_mode.h"
 #include "codec/families/list.h"
 #include "codec/families/maxmin/formulas.h"
@@ -45,7 +46,8 @@ class MaxMinCodec final : public Codec {
         bucket_(static_cast<size_t>(config.get("bucket_size"))),
         rounding_(static_cast<Rounding>(config.get("rounding"))),
         seed_(static_cast<uint64_t>(config.get("seed"))),
-        skip_(config.get("skip_incomplete_buckets") != 0) {}
+        skip_(config.get("skip_incomplete_buckets") != 0),
+        exact_zeros_(config.get("exact_zeros") != 0) {}
 
   int bits() const override { return bits_; }
   uint64_t seed() const override { return rounding_ == Rounding::kStochastic ? seed_ : 0; }
@@ -67,8 +69,8 @@ class MaxMinCodec final : public Codec {
     const std::byte* in = static_cast<const std::byte*>(x);
     if (coded > 0) {
       FloatMode mode;
-      loops().encode({coded, bucket_, bits_}, in, x_dtype, rounding_, key, index + first,
-                     payload + first / bucket_ * sizeof(MaxMinMeta),
+      loops().encode({coded, bucket_, bits_, exact_zeros_}, in, x_dtype, rounding_, key,
+                     index + first, payload + first / bucket_ * sizeof(MaxMinMeta),
                      payload + codes_at(layout, first));
     }
     if (coded < n) {
@@ -131,9 +133,15 @@ class MaxMinCodec final : public Codec {
   const Rounding rounding_;
   const uint64_t seed_;
   const bool skip_;
+  const bool exact_zeros_;
 };
 
 std::shared_ptr<const Codec> make(const CodecConfig& config) {
+  if (config.get("exact_zeros") != 0 && config.get("bits") < 2) {
+    throw ConfigError(
+        "exact_zeros=1 with bits=1 is not allowed: the two levels of a bucket are its minimum and "
+        "its maximum, and none is left for zero; allowed: bits from 2 to 8");
+  }
   return std::make_shared<MaxMinCodec>(config);
 }
 
@@ -143,6 +151,7 @@ void bound(const CodecConfig& config, DType, const float* x, size_t n, double* l
   const double levels = std::exp2(config.get("bits")) - 1;
   const bool nearest = config.get("rounding") == static_cast<int64_t>(Rounding::kNearest);
   const bool skip = config.get("skip_incomplete_buckets") != 0;
+  const bool zeros = config.get("exact_zeros") != 0;
   for (size_t start = 0; start < n; start += bucket) {
     const size_t end = n - start < bucket ? n : start + bucket;
     if (skip && end - start < bucket) {
@@ -152,6 +161,10 @@ void bound(const CodecConfig& config, DType, const float* x, size_t n, double* l
     const auto [low, high] = std::minmax_element(x + start, x + end);
     double step = (static_cast<double>(*high) - static_cast<double>(*low)) / levels;
     if (step < 0x1p-126) step = std::ceil(step * 0x1p149) * 0x1p-149;
+    const bool negative = *low < 0.0f && *high >= 0.0f;
+    if (zeros && negative && std::find(x + start, x + end, 0.0f) != x + end) {
+      step = step * levels / (levels - 1) * (1 + 0x1p-15) + 0x1p-141;
+    }
     const double magnitude = std::max(std::fabs(*low), std::fabs(*high));
     const double limit = (nearest ? step / 2 : step) + 12 * 0x1p-24 * magnitude + 0x1p-148;
     std::fill(limits + start, limits + end, limit);
@@ -202,7 +215,14 @@ const Family& maxmin_family() {
             .kind = Kind::kBoolean,
             .fallback = "0",
             .per_call = true,
-            .meaning = "1: the last numel mod bucket_size values are sent exactly"}},
+            .meaning = "1: the last numel mod bucket_size values are sent exactly"},
+           {.name = "exact_zeros",
+            .variable = "CGX_COMPRESSION_EXACT_ZEROS",
+            .kind = Kind::kBoolean,
+            .fallback = "0",
+            .per_call = true,
+            .later = true,
+            .meaning = "1: `maxmin` keeps exact zeros zero (2 bits or more)"}},
       .python = "MaxMin",
       .doc =
           "With ``levels = 2**bits - 1``, in float32 whatever the tensor's type::\n\n"
@@ -211,7 +231,12 @@ const Family& maxmin_family() {
           "    x^ = min + unit * q          # the decoded value\n\n"
           "With ``rounding=\"nearest\"`` the error ``|x^ - x|`` is at most ``unit / 2`` and a few "
           "roundings of\nfloat32; docs/numerics.md states the bounds. A bucket of equal values is "
-          "exact. A bucket with a\nNaN or an Inf decodes to NaN and affects no other bucket.",
+          "exact. A bucket with a\nNaN or an Inf decodes to NaN and affects no other bucket.\n\n"
+          "With ``exact_zeros`` a value that is zero decodes to zero: a bucket that holds a zero "
+          "and "
+          "negative values\ngets a grid with zero on it, whose step is ``(max - min) / (levels - "
+          "1)`` "
+          "at most. For rows of an\nembedding that must not move.",
       .make = make,
       .bound = bound,
       .gpu_runs = maxmin::gpu_runs,

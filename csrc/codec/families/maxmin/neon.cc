@@ -10,6 +10,7 @@
 #include "codec/ops/random.h"
 #include "codec/ops/tables.h"
 #include "codec/ops/types.h"
+#include "codec/ops/zeros.h"
 
 namespace cgx::maxmin {
 namespace neon {

@@ -17,7 +17,10 @@ void encode_as(const Part& part, const std::byte* x, Rounding rounding, RandomKe
     const size_t n = part.bucket_size < part.n - start ? part.bucket_size : part.n - start;
     const std::byte* bucket = x + start * size_of(dtype);
     const Extremes e = extremes<dtype>(bucket, n);
-    const MaxMinMeta meta = maxmin_meta(e.min, e.max, e.finite, levels);
+    bool zero = false;
+    for (size_t i = 0; i < n && part.exact_zeros; ++i) zero |= load<dtype>(bucket, i) == 0.0f;
+    const MaxMinMeta meta = zero ? maxmin_meta_with_zero(e.min, e.max, e.finite, levels)
+                                 : maxmin_meta(e.min, e.max, e.finite, levels);
     std::memcpy(meta_out, &meta, sizeof meta);
     meta_out += sizeof meta;
     const MaxMinScale scale = maxmin_scale(meta, levels);

@@ -27,7 +27,6 @@ CGX_HD void extremes_phase(const Shared& shared, BucketMemory& memory, const Til
                            const Team& team) {
   const uint32_t bucket = static_cast<uint32_t>(tile.run.bucket);
   const uint32_t lanes = team.lanes, teams = kThreads / lanes;
-  const float levels = maxmin_levels(tile.run.bits);
   // All lanes of a warp go the same way, as their exchange asks for.
   for (uint32_t from = 0; from < tile.buckets; from += teams) {
     const uint32_t b = from + t / lanes;
@@ -37,11 +36,11 @@ CGX_HD void extremes_phase(const Shared& shared, BucketMemory& memory, const Til
       for (uint32_t i = b * bucket + t % lanes; i < end; i += lanes) e.see(shared.values[i]);
     }
     for (uint32_t step = lanes / 2; step > 0; step /= 2) {
-      e.join({team.exchange(e.min, step), team.exchange(e.max, step),
-              team.exchange(static_cast<int>(e.finite), step) != 0});
+      e.join(Extremes::of(team.exchange(e.min, step), team.exchange(e.max, step),
+                          team.exchange(e.flags(), step)));
     }
     if (b < tile.buckets && t % lanes == 0) {
-      set_meta(memory, tile, b, maxmin_meta(e.min, e.max, e.finite, levels));
+      set_meta(memory, tile, b, e.meta(tile.run));
     }
   }
 }

@@ -33,8 +33,9 @@ void add_coded(gpu::RunTable& table, CodecRun run, uint64_t payload) {
   // stays below one.
   const auto narrow = static_cast<uint32_t>(std::min<uint64_t>(run.bucket, kTile));
   if (run.bucket % kGroup == 0) run.inverse = ((1u << 22) + narrow - 1) / narrow;
-  const bool warps =
-      std::has_single_bit(run.bucket) && run.bucket >= kLeastOfWarps && run.bucket <= kTile;
+  // Kernels of warps do not look for zeros.
+  const bool warps = std::has_single_bit(run.bucket) && run.bucket >= kLeastOfWarps &&
+                     run.bucket <= kTile && run.own[2] == 0;
   run.own[1] = warps ? static_cast<uint8_t>(std::countr_zero(run.bucket)) : 0;
   const uint64_t whole = std::max<uint64_t>(run.bucket, gpu::kUnitOfWarp);
   table.append(run, warps ? run.count / whole * whole : 0);
@@ -48,6 +49,7 @@ void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecR
   coded.bucket = static_cast<uint64_t>(config.get("bucket_size"));
   coded.bits = static_cast<uint8_t>(config.get("bits"));
   coded.own[0] = config.get("rounding") == static_cast<int64_t>(Rounding::kStochastic) ? 1 : 0;
+  coded.own[2] = config.get("exact_zeros") != 0 ? 1 : 0;
   const uint64_t rest = config.get("skip_incomplete_buckets") != 0 ? run.count % coded.bucket : 0;
   coded.count = run.count - rest;
   if (coded.count > 0) add_coded(table, coded, payload);

@@ -59,9 +59,7 @@ struct Tiles {
     }
     block.phase([&](uint32_t t) {
       if (t != 0) return;
-      const Extremes all = memory.seen[0];
-      reinterpret_cast<MaxMinMeta*>(message + run.meta)[bucket] =
-          maxmin_meta(all.min, all.max, all.finite, maxmin_levels(run.bits));
+      reinterpret_cast<MaxMinMeta*>(message + run.meta)[bucket] = memory.seen[0].meta(run);
     });
   }
 };
