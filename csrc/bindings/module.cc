@@ -12,6 +12,7 @@
 #include "bindings/future.h"
 #include "bindings/gpu.h"
 #include "bindings/group.h"
+#include "bindings/threads.h"
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The engine of torch_cgx; use it through the torch_cgx package.";
@@ -24,6 +25,7 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_engine(m);
   cgx::bind_group(m);
   cgx::bind_future(m);
+  cgx::bind_threads(m);
   cgx::bind_diagnostics(m);
   cgx::show_ranges_to_torch();
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes, _entropy
 from torch_cgx.bounded._agreement import Channel, Posted
 from torch_cgx.bounded._bound import bound_of
@@ -33,6 +34,7 @@ _MOST_BESIDE = 1 << 20
 _IN_FLIGHT = 2  # messages that the source has posted and not waited for
 
 
+@safe_after_fork
 def broadcast(
     target: Any,
     src: int = 0,
@@ -64,7 +66,7 @@ def broadcast(
 
     if dist.get_rank(group) < 0:
         warnings.warn(
-            "bounded.broadcast does nothing on a rank that is not in the given group", stacklevel=2
+            "bounded.broadcast does nothing on a rank that is not in the given group", stacklevel=3
         )
         return
     channel = Channel(group, src)
@@ -74,7 +76,7 @@ def broadcast(
         rules = Rules.of(max_error, relative, pointwise, overrides)
         found = _tensors_of(target)
         check_writable(found.all)
-        rules.warn_of_unused(found.names, stacklevel=3)
+        rules.warn_of_unused(found.names, stacklevel=4)
         tensors = [(one, rules.rule_of_all(one.names)) for one in found.all]
         _entropy.library()
         agreed.lines = [

@@ -33,6 +33,7 @@ from torch.distributed.checkpoint.planner import (
     WriteItemType,
 )
 
+from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._decompress import decompress
 from torch_cgx.bounded._named import Named, payload_of
@@ -169,6 +170,7 @@ def _decode(data: memoryview, item: ReadItem, target: torch.Tensor) -> None:
     _copy(decompress(data, rows=rows), dataclasses.replace(item, storage_offsets=rest), target)
 
 
+@safe_after_fork
 def _copy(tensor: torch.Tensor, item: ReadItem, target: torch.Tensor) -> None:
     """Copies the part of a stored tensor that an item asks for. PayloadError: it has no such."""
     places = list(zip(item.storage_offsets, item.lengths, strict=True))
