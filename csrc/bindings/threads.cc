@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,53 +24,137 @@ namespace py = pybind11;
 namespace cgx {
 namespace {
 
-// Threads of all CallThreads, and whether the interpreter ends. Threads must end before it does, as
-// it may unwind those that go on; changed with Python's lock, but for a thread's end.
-struct AllThreads {
-  std::atomic<int> alive{0};
-  std::atomic<bool> closing{false};
+// Threads that call Python functions for CallThreads. A thread stays, waiting without Python's lock:
+// starting one takes as long as a block of values. All of this is changed with that lock, which a
+// fork cannot find taken by another thread.
+class Workers {
+ public:
+  // Of one CallThreads: runs its function, then counts down.
+  struct Job {
+    std::function<void()> body;
+    std::mutex mutex;
+    std::condition_variable ended;
+    size_t running = 0;
+
+    void wait() {
+      std::unique_lock lock(mutex);
+      ended.wait(lock, [this] { return running == 0; });
+    }
+  };
+
+  // Never destroyed: its threads go on waiting while the process ends.
+  static Workers& of_process() {
+    static auto* all = new Workers;
+    return *all;
+  }
+
+  // ResourceError: the system starts no more threads.
+  void run(const std::shared_ptr<Job>& job) {
+    const bool starts = idle_.empty();
+    auto* worker = starts ? new Worker : idle_.back();
+    if (!starts) idle_.pop_back();
+    begin(*worker, job);
+    if (!starts) return;
+    try {
+      start_thread("a thread of a call", [this, worker] { main(*worker); }).detach();
+    } catch (...) {
+      end(*worker);
+      delete worker;
+      throw;
+    }
+  }
+
+  bool closing() const { return closing_; }
+
+  // The last exit function. Threads that asked for Python's lock after it would be unwound.
+  void close() {
+    closing_ = true;
+    const WithoutGil no_gil;
+    while (busy_.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  // In a forked child, which has none of the threads.
+  void forget() {
+    idle_.clear();
+    busy_.store(0);
+  }
+
+ private:
+  struct Worker {
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::shared_ptr<Job> job;  // null: it waits
+  };
+
+  void begin(Worker& worker, const std::shared_ptr<Job>& job) {
+    ++busy_;
+    {
+      const std::lock_guard lock(job->mutex);
+      ++job->running;
+    }
+    const std::lock_guard lock(worker.mutex);
+    worker.job = job;
+    worker.wake.notify_one();
+  }
+
+  void end(Worker& worker) {
+    std::shared_ptr<Job> job;
+    {
+      const std::lock_guard lock(worker.mutex);
+      job.swap(worker.job);
+    }
+    const std::lock_guard lock(job->mutex);
+    if (--job->running == 0) job->ended.notify_all();
+    --busy_;
+  }
+
+  void main(Worker& worker) {
+    pthread_setname_np(pthread_self(), "cgx-call");
+    const py::gil_scoped_acquire gil;
+    while (true) {
+      worker.job->body();
+      end(worker);
+      idle_.push_back(&worker);
+      const WithoutGil no_gil;
+      std::unique_lock lock(worker.mutex);
+      worker.wake.wait(lock, [&] { return worker.job != nullptr; });
+    }
+  }
+
+  std::vector<Worker*> idle_;
+  std::atomic<size_t> busy_{0};
+  bool closing_ = false;
 };
-AllThreads all_threads;
 
-// The last exit function: what the others start has ended, and only daemons are in a call.
-void close_threads() {
-  all_threads.closing.store(true, std::memory_order_relaxed);
-  const WithoutGil no_gil;
-  while (all_threads.alive.load() > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
-// Threads that call a Python function, from start() to the end of a `with` block. They are the
-// engine's: Python's own cannot be started while the interpreter runs its exit functions. A handler
-// of a signal runs between two steps of Python's code, of which the wait in leave() has none: the
-// block ends after the threads, whatever happens.
+// Threads of one call, from start() to the end of a `with` block. They are the engine's: Python's own
+// cannot be started while the interpreter runs its exit functions. A handler of a signal runs between
+// two steps of Python's code, of which the wait in leave() has none: the block ends after the
+// threads, whatever happens.
 class CallThreads {
  public:
-  explicit CallThreads(py::function run) : run_(std::move(run)) {}
+  explicit CallThreads(py::function run) : run_(std::move(run)) {
+    job_->body = [this] { body(); };
+  }
   ~CallThreads() { join(); }
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
 
   size_t start(size_t count) {
-    if (closing()) return 0;
-    threads_.reserve(threads_.size() + count);
     size_t started = 0;
+    if (closing()) return started;
     try {
-      for (; started < count; ++started) {
-        const auto alive = std::make_shared<Alive>();
-        threads_.push_back(start_thread("a thread of a call", [this, alive] { body(); }));
-      }
+      for (; started < count; ++started) Workers::of_process().run(job_);
     } catch (const ResourceError&) {
       // The caller's thread does their part.
     }
     return started;
   }
 
-  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-
-  static bool closing() { return all_threads.closing.load(std::memory_order_relaxed); }
+  bool stopped() const { return stopped_; }
+  static bool closing() { return Workers::of_process().closing(); }
 
   void leave(const py::object& type) {
-    if (!type.is_none()) stopped_.store(true, std::memory_order_relaxed);
+    if (!type.is_none()) stopped_ = true;
     join();
     run_ = {};  // which may refer to this
     if (const std::exception_ptr error = std::exchange(error_, nullptr); error && type.is_none()) {
@@ -76,34 +163,25 @@ class CallThreads {
   }
 
  private:
-  struct Alive {
-    Alive() { ++all_threads.alive; }
-    ~Alive() { --all_threads.alive; }
-    Alive(const Alive&) = delete;
-    Alive& operator=(const Alive&) = delete;
-  };
-
   void body() {
-    pthread_setname_np(pthread_self(), "cgx-call");
-    const py::gil_scoped_acquire gil;
     try {
       run_();
     } catch (...) {
       if (!error_) error_ = std::current_exception();
-      stopped_.store(true, std::memory_order_relaxed);
+      stopped_ = true;
     }
   }
 
   void join() {
     const WithoutGil no_gil;
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
+    job_->wait();
   }
 
+  // Of Python's lock, as all that follows.
   py::object run_;
-  std::vector<std::thread> threads_;
-  std::exception_ptr error_;  // of Python's lock
-  std::atomic<bool> stopped_{false};
+  std::shared_ptr<Workers::Job> job_ = std::make_shared<Workers::Job>();
+  std::exception_ptr error_;
+  bool stopped_ = false;
 };
 
 // SafeAfterFork for a `with` block.
@@ -138,9 +216,9 @@ void bind_threads(py::module_& m) {
         "torch.get_num_threads(), also within SafeAfterFork.");
   m.def("thread_limits", &thread_limits, py::arg("root") = "",
         "The limits of processes and threads, for an error message.");
-  // A forked child has none of the threads.
-  pthread_atfork(nullptr, nullptr, [] { all_threads.alive.store(0); });
-  py::module_::import("atexit").attr("register")(py::cpp_function(&close_threads));
+  pthread_atfork(nullptr, nullptr, [] { Workers::of_process().forget(); });
+  py::module_::import("atexit").attr("register")(
+      py::cpp_function([] { Workers::of_process().close(); }));
 }
 
 }  // namespace cgx

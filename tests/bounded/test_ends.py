@@ -194,6 +194,9 @@ def test_a_forked_process_does_all(tmp_path: Path) -> None:
                 with _C.SafeAfterFork():
                     assert same_bits(found, expected[name]), name
             assert torch.get_num_threads() == 2
+            threads = _C.CallThreads(lambda: None)
+            with threads:
+                assert threads.start(2) == 2
 
         _in_child(all_of_them)
     finally:

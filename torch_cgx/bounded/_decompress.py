@@ -159,15 +159,16 @@ def decode_into(opened: Payload, first: int, last: int, parts: torch.Tensor) -> 
         def work(number: int) -> None:
             block = lowest + number
             n, begin = opened.values_of(block), block * size
-            low, high = max(first - begin, 0), min(last - begin, n)
+            whole = first <= begin and begin + n <= last
             with of_block(block):
                 part = decoder.open(opened.block(block), n)
                 content = content_of(part, entropy)
+                if whole:
+                    decoder.decode(part, content, values.at((begin - first) * bytes_each))
+                    return
+                low, high = max(first - begin, 0), min(last - begin, n)
                 target = values.at((begin + low - first) * bytes_each)
-                if low == 0 and high == n:
-                    decoder.decode(part, content, target)
-                else:
-                    decoder.decode_part(part, content, low, high, bytes_each, target)
+                decoder.decode_part(part, content, low, high, bytes_each, target)
 
         return work
 

@@ -1,7 +1,8 @@
 """Blocks on several threads.
 
-Threads live as long as one call: a fork finds none, and neither does the end of the interpreter.
-They share the work with the caller's thread, which does it alone where the system starts no more.
+Threads are the engine's (`_C.CallThreads`): they work in exit functions, and a forked process gets
+new ones. They share the work with the caller's thread, which does it alone where the system starts
+no more.
 
 An exception that a signal handler raises, at any step of the caller's thread, stops them, and
 reaches the caller when they have ended: nothing is written or read afterwards.
