@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -458,6 +458,15 @@ class BoundedDecoder:
     def __init__(self, maps: BoundedMaps) -> None: ...
     def open(self, block: memoryview, n: int) -> BoundedBlock: ...
     def decode(self, block: BoundedBlock, content: bytes, y_ptr: int) -> None: ...
+    def decode_part(
+        self,
+        block: BoundedBlock,
+        content: bytes,
+        low: int,
+        high: int,
+        bytes_each: int,
+        y_ptr: int,
+    ) -> None: ...  # the values [low, high), each of so many bytes
 
 class BoundedSlab:
     def __init__(self, maps: BoundedMaps, values: int) -> None: ...
@@ -484,3 +493,23 @@ def bounded_write(
     arena: BoundedArena,
 ) -> None: ...
 def prefer_large_pages(ptr: int, bytes: int) -> None: ...
+
+# Threads of one call, for `run` and a `with` block, which ends after them, whatever is raised.
+class CallThreads:
+    def __init__(self, run: Callable[[], None]) -> None: ...
+    def start(self, count: int) -> int: ...  # how many the system starts
+    @property
+    def stopped(self) -> bool: ...  # the block was left by an exception, or `run` has raised one
+    closing: ClassVar[bool]  # the interpreter ends, and waits for all such threads; no more start
+    def __enter__(self) -> CallThreads: ...
+    def __exit__(self, *error: object) -> None: ...
+
+# Within its `with` block torch's operators run on the calling thread alone, if that came through a
+# fork from a process with other threads: OpenMP would wait for those.
+class SafeAfterFork:
+    def __init__(self) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def intra_op_threads() -> int: ...  # torch.get_num_threads(), also within SafeAfterFork
+def thread_limits(root: str = "") -> str: ...  # of processes and threads, for an error message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,9 @@ def make_inner(store: Store, rank: int, size: int, timeout: timedelta, address: 
         options._timeout = timeout
         return gloo(store, rank, size, options)
     except RuntimeError as error:
+        if os.strerror(errno.EAGAIN) in str(error):
+            text = f"the system does not start the threads of Gloo ({error}); {_C.thread_limits()}"
+            raise _C.ResourceError(text) from None
         if "connectFullMesh" not in str(error):
             raise
         from torch_cgx import _gloo_address

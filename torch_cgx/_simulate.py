@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch_cgx import _C
 from torch_cgx._backend import check_op
 from torch_cgx._config import codec_of, defaults, layers_of, list_of
+from torch_cgx._storage import check_storage
+from torch_cgx._threads import safe_after_fork
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
 
@@ -39,6 +41,7 @@ class Simulation:
         return self.outputs[0]
 
 
+@safe_after_fork
 def simulate(
     tensors: Sequence[torch.Tensor],
     config: Any = None,
@@ -121,6 +124,7 @@ def _checked(tensors: Any) -> list[torch.Tensor]:
         if tensor.is_nested or tensor.layout != torch.strided:
             layout = "nested" if tensor.is_nested else tensor.layout
             raise TypeError(f"tensors[{rank}] has the layout {layout}; allowed: torch.strided")
+        check_storage(tensor, f"cannot be tensors[{rank}]")
         if tensor.device.type != "cpu":
             raise ValueError(f"tensors[{rank}] is on {tensor.device}; allowed: cpu")
         if (tensor.shape, tensor.dtype) != (first.shape, first.dtype):
@@ -167,6 +171,7 @@ def _feedback(
         if residual.dtype not in allowed:
             names = ", ".join(map(str, allowed))
             raise TypeError(f"residuals[{rank}] is {residual.dtype}; allowed: {names}")
+        check_storage(residual, f"cannot be residuals[{rank}]")
         if residual.device.type != "cpu":
             raise ValueError(f"residuals[{rank}] is on {residual.device}; allowed: cpu")
         if residual.shape != tensors[0].shape or not residual.is_contiguous():

@@ -48,9 +48,9 @@ class Chosen(Packer):
     """As the package: knows the entropy of each block's symbols."""
 
     def __init__(self, known: list[tuple[float, bool]]):
-        from torch_cgx.bounded._entropy import coder
+        from torch_cgx.bounded._entropy import Coder
 
-        self._coder, self._known, self._next = coder(), known, 0
+        self._coder, self._known, self._next = Coder(), known, 0
 
     def pack(self, words: Array) -> bytes:
         entropy, packed = self._known[self._next]

@@ -130,17 +130,24 @@ WorkPtr Executor::run(EngineCall call) {
   }
   // Two switches of threads cost more than a small all-reduce.
   if (!call.options.async && worker_->run_here(task)) return coalescing_.track(work);
-  if (!worker_->submit(std::move(task))) {
+  try {
+    submit(call.title, std::move(task));
+  } catch (...) {
     group_.watchdog->withdraw(record);
-    TORCH_CHECK(false, "cgx: ", call.title, " on rank ", group_.rank,
-                ": the process group has been destroyed");
+    throw;
   }
   return coalescing_.track(work);
 }
 
 void Executor::submit(const char* title, TaskQueue::Task task) {
-  TORCH_CHECK(worker_->submit(std::move(task)), "cgx: ", title, " on rank ", group_.rank,
-              ": the process group has been destroyed");
+  bool accepted = false;
+  try {
+    accepted = worker_->submit(std::move(task));
+  } catch (const ResourceError& error) {
+    const ResourceError named(str_of(title, " on rank ", group_.rank, ": ", error.what()));
+    std::rethrow_exception(for_python(std::make_exception_ptr(named)));
+  }
+  TORCH_CHECK(accepted, title, " on rank ", group_.rank, ": the process group has been destroyed");
 }
 
 void Executor::fail_call(const Failure& failure) {

@@ -54,7 +54,8 @@ class Executor {
                 const void* input, void* output, bool average, const Deadline& deadline,
                 CallRecord& record, const Residual& residual = {});
 
-  /// Runs a task on the worker's thread, in its turn. RuntimeError after close().
+  /// Runs a task on the worker's thread, in its turn. RuntimeError after close(). ResourceError, in the form
+  /// for Python: the worker has no thread, and the system starts none.
   void submit(const char* title, TaskQueue::Task task);
   /// The queue whose threads complete futures.
   const std::shared_ptr<TaskQueue>& callbacks() const { return callbacks_; }

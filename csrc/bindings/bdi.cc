@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "backend/adapters/gil.h"
 #include "backend/adapters/torch_threads.h"
 #include "base/error.h"
 #include "codec/bdi/payload.h"
@@ -45,7 +46,7 @@ std::unique_ptr<bdi::Encoded> bdi_encode(uintptr_t words, int dtype,
 // What the header says, and the number of chunks.
 py::dict bdi_read(uintptr_t address, size_t bytes) {
   const auto payload = [&] {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return bdi::Payload(bdi_bytes(address), bytes);
   }();
   const bdi::Format& format = payload.format();
@@ -101,7 +102,7 @@ void bdi_decode(uintptr_t address, size_t bytes, uint64_t count, uintptr_t words
 }  // namespace
 
 void bind_bdi(py::module_& m) {
-  using NoGil = py::call_guard<py::gil_scoped_release>;
+  using NoGil = py::call_guard<WithoutGil>;
   py::class_<bdi::Encoded>(m, "BdiEncoded", "The chunks of a tensor of words, encoded.")
       .def(py::init(&bdi_encode), NoGil(), py::arg("words_ptr"), py::arg("dtype_code"),
            py::arg("shape"), py::kw_only(), py::arg("configs"), py::arg("batch_size"),

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/adapters/gil.h"
 #include "codec/bounded/arena.h"
 #include "codec/bounded/container.h"
 #include "codec/bounded/decoder.h"
@@ -58,13 +59,13 @@ BoundKind kind_of(int code) {
 }
 
 void encode(Encoder& encoder, uintptr_t x, size_t n) {
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   encoder.encode(reinterpret_cast<const std::byte*>(x), n);
 }
 
 void finish(Encoder& encoder, const py::buffer& frame, Arena& arena, size_t number) {
   const Bytes bytes(frame);
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   arena.put(number, encoder.finish(bytes.span()));
 }
 
@@ -78,7 +79,7 @@ struct Opened {
 Opened open_block(const Decoder& decoder, const py::buffer& block, size_t n) {
   auto bytes = std::make_shared<Bytes>(block);
   const auto open = [&] {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return decoder.open(bytes->span(), n);
   };
   return {open(), block, bytes};
@@ -86,26 +87,41 @@ Opened open_block(const Decoder& decoder, const py::buffer& block, size_t n) {
 
 void decode(const Decoder& decoder, const Opened& opened, const py::buffer& content, uintptr_t x) {
   const Bytes bytes(content);
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   decoder.decode(opened.block, bytes.span(), reinterpret_cast<std::byte*>(x));
+}
+
+// The values [low, high) of a block, of `bytes_each`, to y.
+void decode_part(const Decoder& decoder, const Opened& opened, const py::buffer& content,
+                 size_t low, size_t high, size_t bytes_each, uintptr_t y) {
+  const size_t n = opened.block.n;
+  if (low > high || high > n) {
+    throw ConfigError(str_of("values ", low, " to ", high, ", allowed: 0 to ", n));
+  }
+  const Bytes bytes(content);
+  const WithoutGil no_gil;
+  const auto whole = std::make_unique_for_overwrite<std::byte[]>(n * bytes_each);
+  decoder.decode(opened.block, bytes.span(), whole.get());
+  std::copy_n(whole.get() + low * bytes_each, (high - low) * bytes_each,
+              reinterpret_cast<std::byte*>(y));
 }
 
 // ---- blocks of a tensor on a GPU ----
 
 void plan(Slab& slab, Encoder& encoder, size_t block, uintptr_t looked) {
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   slab.plan(encoder, block, reinterpret_cast<const std::byte*>(looked));
 }
 
 bool adopt(const Slab& slab, Encoder& encoder, size_t block, uintptr_t parts) {
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   return slab.adopt(encoder, block, reinterpret_cast<const std::byte*>(parts));
 }
 
 void fill(const Slab& slab, size_t block, const Opened& opened, const py::buffer& content,
           uintptr_t parts) {
   const Bytes bytes(content);
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   slab.fill(block, opened.block, bytes.span(), reinterpret_cast<std::byte*>(parts));
 }
 
@@ -182,7 +198,9 @@ void bind(py::module_& module) {
                [](const std::shared_ptr<Maps>& maps) { return std::make_unique<Decoder>(maps); }),
            py::arg("maps"))
       .def("open", &open_block, py::arg("block"), py::arg("n"))
-      .def("decode", &decode, py::arg("block"), py::arg("content"), py::arg("y_ptr"));
+      .def("decode", &decode, py::arg("block"), py::arg("content"), py::arg("y_ptr"))
+      .def("decode_part", &decode_part, py::arg("block"), py::arg("content"), py::arg("low"),
+           py::arg("high"), py::arg("bytes_each"), py::arg("y_ptr"));
   py::class_<Slab>(module, "BoundedSlab")
       .def(py::init([](const std::shared_ptr<Maps>& maps, size_t values) {
              return std::make_unique<Slab>(maps, values);

@@ -40,6 +40,7 @@ void check_tensor(const char* what, const at::Tensor& tensor) {
                    ", allowed: torch.strided");
   TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), what, " is on device ", tensor.device(),
                     ", allowed: cpu, cuda");
+  check_storage(what, tensor);
 }
 
 bool is_aligned(const at::Tensor& payload) {
@@ -130,6 +131,7 @@ at::Tensor encode_tensor(const Codec& codec, const at::Tensor& tensor, const Enc
   check_tensor("tensor", tensor);
   const DType dtype = codec_dtype("tensor.dtype", tensor.scalar_type());
   const NoAutograd no_autograd;
+  const SafeAfterFork one_thread;
   const at::Tensor x = dense(tensor);
   const auto count = static_cast<size_t>(x.numel());
   const auto size = static_cast<int64_t>(codec.encoded_bytes(count, dtype));
@@ -174,6 +176,7 @@ at::Tensor decode_tensor(const Codec& codec, const at::Tensor& given,
                    " dimensions, allowed: uint8 with 1 dimension");
   TORCH_CHECK_VALUE(out || !add, "add=True needs out, to which the values are added");
   const NoAutograd no_autograd;
+  const SafeAfterFork one_thread;
   const at::Tensor payload = dense(given);
   if (out) {
     check_tensor("out", *out);

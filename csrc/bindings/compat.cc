@@ -2,6 +2,7 @@
 
 #include <tuple>
 
+#include "backend/adapters/gil.h"
 #include "codec/compat/cuda_float_compress.h"
 
 namespace py = pybind11;
@@ -9,7 +10,7 @@ namespace py = pybind11;
 namespace cgx {
 
 void bind_compat(py::module_& m) {
-  using NoGil = py::call_guard<py::gil_scoped_release>;
+  using NoGil = py::call_guard<WithoutGil>;
   m.def(
       "cuda_float_compress_encode",
       [](uintptr_t x, size_t n, float step, double max_error, bool keep_going, uintptr_t raw) {

@@ -13,6 +13,7 @@
 #include "bindings/future.h"
 #include "bindings/gpu.h"
 #include "bindings/group.h"
+#include "bindings/threads.h"
 
 namespace py = pybind11;
 
@@ -28,6 +29,7 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_engine(m);
   cgx::bind_group(m);
   cgx::bind_future(m);
+  cgx::bind_threads(m);
   cgx::bind_diagnostics(m);
   cgx::show_ranges_to_torch();
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "comm/in_process.h"
 #include "reduce/schedule/two_levels.h"
 
@@ -60,19 +61,26 @@ std::vector<StatsSnapshot> run_ranks(const SimulatedGroup& group, size_t size, c
   std::mutex mutex;
   std::exception_ptr first;  // the first to fail has the cause, the others fail because of it
   const Deadline deadline = Deadline::after(kTimeout);
+  const auto fail = [&](const std::exception_ptr& error) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (!first) first = error;
+    }
+    for (auto& engine : engines) engine->abort("another simulated rank failed");
+  };
   std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(*engines[rank], rank, deadline);
-      } catch (...) {
-        {
-          std::lock_guard<std::mutex> lock(mutex);
-          if (!first) first = std::current_exception();
+  try {
+    for (size_t rank = 0; rank < size; ++rank) {
+      threads.push_back(start_thread(str_of("the thread of simulated rank ", rank), [&, rank] {
+        try {
+          body(*engines[rank], rank, deadline);
+        } catch (...) {
+          fail(std::current_exception());
         }
-        for (auto& engine : engines) engine->abort("another simulated rank failed");
-      }
-    });
+      }));
+    }
+  } catch (...) {  // the ranks that run would wait for those that do not
+    fail(std::current_exception());
   }
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);

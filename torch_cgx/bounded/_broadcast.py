@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torch_cgx._threads import safe_after_fork
 from torch_cgx._warnings import warn
 from torch_cgx.bounded import _dtypes, _entropy
 from torch_cgx.bounded._agreement import Channel, Posted
@@ -33,6 +34,7 @@ _MOST_BESIDE = 1 << 20
 _IN_FLIGHT = 2  # messages that the source has posted and not waited for
 
 
+@safe_after_fork
 def broadcast(
     target: Any,
     src: int = 0,

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import torch
 
 from torch_cgx import _C
+from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._bound import bound_of, maps_of
 from torch_cgx.bounded._coarse import Note, warn_of_relative
-from torch_cgx.bounded._entropy import coder
-from torch_cgx.bounded._memory import LARGE
+from torch_cgx.bounded._entropy import Coder
+from torch_cgx.bounded._memory import LARGE, Memory
 from torch_cgx.bounded._threads import each
 
 # Bytes of a block beside its values, if nothing can be made shorter.
@@ -52,6 +53,7 @@ def compress(
     )
 
 
+@safe_after_fork
 def compress_noting(
     tensor: torch.Tensor,
     note: Note,
@@ -68,16 +70,16 @@ def compress_noting(
     note(parts, bound)
     maps = maps_of(_dtypes.ELEMENTS[parts.dtype], bound)
     numel, size = parts.numel(), _C.BOUNDED_BLOCK_VALUES
-    start, bytes_each = parts.data_ptr(), parts.element_size()
+    bytes_each = parts.element_size()
     count = -(-numel // size)
     arena = _C.BoundedArena(len(shape), count, parts.nbytes + count * _MOST_BESIDE)
 
-    def worker() -> Callable[[int], None]:
-        encoder, entropy = _C.BoundedEncoder(maps), coder()
+    def worker(entropy: Coder) -> Callable[[int], None]:
+        encoder, values = _C.BoundedEncoder(maps), Memory(parts)
 
         def work(block: int) -> None:
             first = block * size
-            encoder.encode(start + first * bytes_each, min(size, numel - first))
+            encoder.encode(values.at(first * bytes_each), min(size, numel - first))
             frame = entropy.compress(memoryview(encoder), encoder.entropy, encoder.packed)
             encoder.finish(frame, arena, block)
 

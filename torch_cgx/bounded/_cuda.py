@@ -11,8 +11,8 @@ import torch
 
 from torch_cgx import _C
 from torch_cgx._backend import load_kernels
-from torch_cgx.bounded._entropy import coder
-from torch_cgx.bounded._memory import pinned
+from torch_cgx.bounded._entropy import Coder, lent
+from torch_cgx.bounded._memory import Memory, pinned
 from torch_cgx.bounded._payload import Payload, content_of, of_block
 from torch_cgx.bounded._threads import each
 
@@ -32,19 +32,19 @@ def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
     slab, size = _C.BoundedSlab(maps, x.numel()), _C.BOUNDED_BLOCK_VALUES
     looked = _to_host(_C.gpu_bounded_look(slab, x, load_kernels))
 
-    def planner() -> Callable[[int], None]:
-        encoder = _C.BoundedEncoder(maps)
+    def planner(_: Coder) -> Callable[[int], None]:
+        encoder, seen = _C.BoundedEncoder(maps), Memory(looked)
 
         def plan(block: int) -> None:
-            slab.plan(encoder, block, looked.data_ptr() + block * slab.look_bytes)
+            slab.plan(encoder, block, seen.at(block * slab.look_bytes))
 
         return plan
 
     each(slab.blocks, planner)
     parts = _to_host(_C.gpu_bounded_encode(slab, x, slab.lay_out(), load_kernels))
 
-    def finisher() -> Callable[[int], None]:
-        encoder, entropy = _C.BoundedEncoder(maps), coder()
+    def finisher(entropy: Coder) -> Callable[[int], None]:
+        encoder = _C.BoundedEncoder(maps)
 
         def finish(block: int) -> None:
             values = None
@@ -84,7 +84,7 @@ def _decode_slab(
     maps, size = opened.maps(), _C.BOUNDED_BLOCK_VALUES
     slab = _C.BoundedSlab(maps, min(stop * size, opened.parts) - start * size)
 
-    def opener() -> Callable[[int], Any]:
+    def opener(_: Coder) -> Callable[[int], Any]:
         decoder = _C.BoundedDecoder(maps)
 
         def open_block(number: int) -> Any:
@@ -101,9 +101,7 @@ def _decode_slab(
     blocks = each(stop - start, opener)
     host = pinned((slab.lay_out(),), torch.uint8)
 
-    def filler() -> Callable[[int], None]:
-        entropy = coder()
-
+    def filler(entropy: Coder) -> Callable[[int], None]:
         def fill(number: int) -> None:
             part = blocks[number]
             with of_block(start + number):
@@ -120,9 +118,9 @@ def _decode_slab(
 def _refuse(opened: Payload, block: int) -> None:
     """Raises the error of a block that the kernel could not decode, by decoding it here."""
     n, maps = opened.values_of(block), opened.maps()
-    decoder, entropy = _C.BoundedDecoder(maps), coder()
+    decoder = _C.BoundedDecoder(maps)
     values = torch.empty(n * 8, dtype=torch.uint8, device="cpu")
-    with of_block(block):
+    with of_block(block), lent() as entropy:
         part = decoder.open(opened.block(block), n)
         decoder.decode(part, content_of(part, entropy), values.data_ptr())
     raise RuntimeError(f"block {block}: a kernel refused what the CPU decodes")

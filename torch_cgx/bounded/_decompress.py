@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_cgx import _C
+from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes
-from torch_cgx.bounded._entropy import coder
-from torch_cgx.bounded._memory import new_tensor
+from torch_cgx.bounded._entropy import Coder
+from torch_cgx.bounded._memory import Memory, new_tensor
 from torch_cgx.bounded._payload import Payload, content_of, of_block, open_payload
 from torch_cgx.bounded._threads import each
 
@@ -22,6 +23,7 @@ _LONGEST_RUN = 32
 _OWN = ("cpu", "cuda")
 
 
+@safe_after_fork
 def decompress(
     payload: torch.Tensor | bytes | bytearray | memoryview,
     out: torch.Tensor | None = None,
@@ -149,31 +151,24 @@ def decode_into(opened: Payload, first: int, last: int, parts: torch.Tensor) -> 
     if first >= last:
         return
     size, bytes_each = _C.BOUNDED_BLOCK_VALUES, parts.element_size()
-    lowest, start = first // size, parts.data_ptr()
+    lowest = first // size
 
-    def worker() -> Callable[[int], None]:
-        decoder, entropy = _C.BoundedDecoder(maps), coder()
-        whole = new_tensor((0,), torch.uint8)  # of a block that is wanted in part
+    def worker(entropy: Coder) -> Callable[[int], None]:
+        decoder, values = _C.BoundedDecoder(maps), Memory(parts)
 
         def work(number: int) -> None:
-            nonlocal whole
             block = lowest + number
-            n = opened.values_of(block)
-            begin, end = block * size, block * size + n
+            n, begin = opened.values_of(block), block * size
+            whole = first <= begin and begin + n <= last
             with of_block(block):
                 part = decoder.open(opened.block(block), n)
                 content = content_of(part, entropy)
-                if first <= begin and end <= last:
-                    decoder.decode(part, content, start + (begin - first) * bytes_each)
+                if whole:
+                    decoder.decode(part, content, values.at((begin - first) * bytes_each))
                     return
-                if whole.numel() == 0:
-                    whole = new_tensor((size * bytes_each,), torch.uint8)
-                decoder.decode(part, content, whole.data_ptr())
-            low, high = max(first, begin), min(last, end)
-            target = parts.view(-1).view(torch.uint8)
-            target[(low - first) * bytes_each : (high - first) * bytes_each] = whole[
-                (low - begin) * bytes_each : (high - begin) * bytes_each
-            ]
+                low, high = max(first - begin, 0), min(last - begin, n)
+                target = values.at((begin + low - first) * bytes_each)
+                decoder.decode_part(part, content, low, high, bytes_each, target)
 
         return work
 

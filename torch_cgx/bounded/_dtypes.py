@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from torch_cgx._storage import check_storage
+
 ELEMENTS: dict[torch.dtype, int] = {
     torch.float32: 1,
     torch.float64: 2,
@@ -78,6 +80,7 @@ def check_memory(tensor: torch.Tensor, what: str) -> None:
             f"a {kind} {what}, as it is made of other tensors: take those (of a DTensor to_local() "
             "or full_tensor())"
         )
+    check_storage(tensor, what)
     if not (tensor.is_meta or _has_memory(tensor)):
         raise ValueError(
             f"a tensor without memory (of torch.vmap, torch.func or a trace) {what}: call this "

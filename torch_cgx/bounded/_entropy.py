@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import collections
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 _zstd: Any = None
@@ -35,7 +37,7 @@ def library(user: str = "torch_cgx.bounded") -> Any:
 
 
 class Coder:
-    """Zstandard compressors and a decompressor for one thread; made by `coder()`."""
+    """Zstandard compressors and a decompressor for one thread; lent by `lent()`."""
 
     def __init__(self) -> None:
         zstd = library()
@@ -83,13 +85,20 @@ class Coder:
         return content
 
 
-_local = threading.local()
+_idle: collections.deque[Coder] = collections.deque()
 
 
-def coder() -> Coder:
-    """This thread's: its parts are not thread-safe, and take longer to make than a small tensor."""
+@contextlib.contextmanager
+def lent() -> Iterator[Coder]:
+    """A coder for one thread: its parts are not thread-safe, and take longer to make than a small
+    tensor, so they are kept. No lock, which a forked process could find taken.
+    """
     library()
-    if not hasattr(_local, "coder"):
-        _local.coder = Coder()
-    found: Coder = _local.coder
-    return found
+    try:
+        coder = _idle.pop()
+    except IndexError:
+        coder = Coder()
+    try:
+        yield coder
+    finally:
+        _idle.append(coder)

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _coarse, _tree
 from torch_cgx.bounded._index import (
     HEADER,
@@ -31,6 +32,7 @@ _SHOWN = 20
 _LETTERS = 100  # of a shown name
 
 
+@safe_after_fork
 def save(
     state_dict: Any,
     path: Path,
@@ -96,6 +98,7 @@ def _write(file: BinaryIO, all_stored: list[Stored], rules: Rules, state: bytes)
     file.write(header)
 
 
+@safe_after_fork
 def load(
     path: Path,
     device: torch.device | str | None = None,

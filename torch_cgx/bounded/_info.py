@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_cgx import _C
+from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded._bound import NAMES, POINTWISE
 from torch_cgx.bounded._payload import Payload, open_payload
 
@@ -70,6 +71,7 @@ class Info:
         return found
 
 
+@safe_after_fork
 def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
     """What a payload says about itself; blocks are checked, not decoded.
 

@@ -14,6 +14,20 @@ LARGE = 1 << 22
 CPU = torch.device("cpu")
 
 
+class Memory:
+    """The memory of a contiguous tensor on the CPU, for native code, which takes addresses. It
+    keeps the tensor: who has this may use its addresses, on any thread.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._start = tensor.data_ptr()
+
+    def at(self, offset: int) -> int:
+        """The address of the byte with that number."""
+        return self._start + offset
+
+
 def new_tensor(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device = CPU
 ) -> torch.Tensor:

@@ -1,101 +1,80 @@
-"""Blocks on several threads."""
+"""Blocks on several threads.
+
+Threads are the engine's (`_C.CallThreads`): they work in exit functions, and a forked process gets
+new ones. They share the work with the caller's thread, which does it alone where the system starts
+no more.
+
+An exception that a signal handler raises, at any step of the caller's thread, stops them, and
+reaches the caller when they have ended: nothing is written or read afterwards.
+"""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+import collections
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
+from torch_cgx import _C
+from torch_cgx.bounded._entropy import Coder, lent
 
-# Waking threads costs more than this number of blocks.
+# Starting threads costs more than this number of blocks.
 _LEAST_BLOCKS = 4
 
-
-class _Pool:
-    """Threads that stay: one takes as long to start, with its entropy coder, as some blocks do."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._executor: ThreadPoolExecutor | None = None
-
-    def submit(self, run: Callable[[], None], times: int) -> list[Future[None]]:
-        """Calls it on so many threads."""
-        with self._lock:
-            if self._executor is None or self._threads < times:
-                if self._executor is not None:
-                    self._executor.shutdown(wait=False)  # what it was given is done all the same
-                self._executor = ThreadPoolExecutor(times, thread_name_prefix="cgx-bounded")
-                self._threads = times
-            return [self._executor.submit(run) for _ in range(times)]
+# Makes what a thread does with a block; it has the coder for itself.
+MakeWorker = Callable[[Coder], Callable[[int], Any]]
 
 
-_pool = _Pool()
-
-
-def _forget() -> None:
-    """A forked process has none of the threads."""
-    global _pool
-    _pool = _Pool()
-
-
-os.register_at_fork(after_in_child=_forget)
-
-
-class Runs:
-    """Numbers of blocks for several threads: in runs of at most `longest`, which get shorter
-    towards the end, so that all threads end together.
+def runs_of(blocks: int, threads: int, longest: int) -> Iterator[range]:
+    """The numbers of all blocks, for several threads: in runs of at most `longest`, which get
+    shorter towards the end, so that all threads end together.
     """
-
-    def __init__(self, blocks: int, threads: int, longest: int) -> None:
-        self._lock = threading.Lock()
-        self._next, self._end = 0, blocks
-        self._share, self._longest = 4 * threads, longest
-
-    def take(self) -> range:
-        """The next run; an empty one when all are taken."""
-        with self._lock:
-            first, left = self._next, self._end - self._next
-            self._next += min(left, self._longest, max(1, left // self._share))
-            return range(first, self._next)
+    first = 0
+    while first < blocks:
+        left = blocks - first
+        end = first + min(longest, max(1, left // (4 * threads)))
+        yield range(first, end)
+        first = end
 
 
-def each(
-    blocks: int, make_worker: Callable[[], Callable[[int], Any]], longest_run: int = 1
-) -> list[Any]:
+def each(blocks: int, make_worker: MakeWorker, longest_run: int = 1) -> list[Any]:
     """[work(0), ..., work(blocks - 1)], on as many threads as torch uses (torch.set_num_threads);
     each thread has a worker of its own, and takes at most longest_run blocks at a time, one after
-    the other. The error of the first block that has one is raised.
+    the other. Raises the error of the first block that has one. Workers own what they touch, or the
+    caller does until this returns.
     """
-    threads = min(torch.get_num_threads(), blocks)
+    threads = min(_C.intra_op_threads(), blocks)
     if blocks < _LEAST_BLOCKS or threads < 2:
-        work = make_worker()
-        return [work(block) for block in range(blocks)]
+        with lent() as entropy:
+            work = make_worker(entropy)
+            return [work(block) for block in range(blocks)]
     results: list[Any] = [None] * blocks
-    failed: dict[int, BaseException] = {}
-    lock = threading.Lock()
-    runs = Runs(blocks, threads, longest_run)
+    failed: dict[int, Exception] = {}
+    # No lock: an exception of a signal handler may leave one taken.
+    runs = collections.deque(runs_of(blocks, threads, longest_run))
 
-    def run() -> None:
-        work = make_worker()
-        while not failed and (some := runs.take()):
-            for block in some:
+    def run(helps: bool = True) -> None:
+        with lent() as entropy:
+            work = make_worker(entropy)
+            # A run that has begun goes on after the failure of a later block: one of its blocks may
+            # be the first to fail.
+            while runs and not failed and not others.stopped and not (helps and others.closing):
                 try:
-                    results[block] = work(block)
-                except BaseException as error:
-                    with lock:
-                        failed[block] = error
+                    some = runs.popleft()
+                except IndexError:  # another thread has taken it
                     return
+                for block in some:
+                    if others.stopped:
+                        return
+                    try:
+                        results[block] = work(block)
+                    except Exception as error:
+                        failed[block] = error
+                        return
 
-    others = _pool.submit(run, threads - 1)
-    run()
-    for other in others:
-        # Not begun: all threads of the pool work for others, and nothing is left to do.
-        if not other.cancel():
-            other.result()
+    others = _C.CallThreads(run)
+    with others:
+        others.start(threads - 1)  # within: whatever is raised from here on, they are waited for
+        run(helps=False)
     if failed:
         raise failed[min(failed)]
     return results

@@ -33,6 +33,7 @@ from typing import Any
 import torch
 
 from torch_cgx import _C
+from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._memory import new_tensor
 from torch_cgx.bounded._payload import PayloadError
@@ -112,16 +113,19 @@ class Report:
         return self.shape.numel()
 
     @property
+    @safe_after_fork
     def size_bits(self) -> int:
         """Of all chunks."""
         return int(self.bits.sum())
 
     @property
+    @safe_after_fork
     def raw_chunks(self) -> int:
         """Chunks that no configuration can hold."""
         return int((self.choice < 0).sum())
 
     @property
+    @safe_after_fork
     def wins(self) -> dict[str, int]:
         """Number of chunks of each configuration, by name, and of raw ones: "raw"."""
         counts = torch.bincount(self.choice.to(torch.int64) + 1, minlength=len(self.configs) + 1)
@@ -223,6 +227,7 @@ class Compression:
         """Errors are less: ``2**(scale_factor_init + scale_factor_delta)``. 1: lossless."""
         return int(2 ** (self.scale_factor_init + self.scale_factor_delta))
 
+    @safe_after_fork
     def compress(self, words: torch.Tensor) -> torch.Tensor:
         """The payload: uint8, one dimension, exactly as long as needed.
 
@@ -262,6 +267,7 @@ class Compression:
         """Size of all chunks as NNW-BDI accounts it (:class:`Report`)."""
         return self.report(words).size_bits
 
+    @safe_after_fork
     def compressed_repr(
         self, words: torch.Tensor, scale: float = 1.0, zero_point: int = 0
     ) -> torch.Tensor:
@@ -290,6 +296,7 @@ class Compression:
         return ((signed.to(torch.int64) + zero_point).double() * factor.double()).float()
 
 
+@safe_after_fork
 def decompress(payload: torch.Tensor) -> torch.Tensor:
     """The words of a payload, in the shape and dtype that they had.
 
@@ -311,6 +318,7 @@ def decompress(payload: torch.Tensor) -> torch.Tensor:
     return words
 
 
+@safe_after_fork
 def info(payload: torch.Tensor) -> Report:
     """What a payload holds. Names of configurations are not in it, so they are the default ones.
 

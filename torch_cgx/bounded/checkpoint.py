@@ -42,6 +42,7 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from torch_cgx._threads import safe_after_fork
 from torch_cgx._warnings import warn
 from torch_cgx.bounded import _coarse, _dtypes
 from torch_cgx.bounded._decompress import decompress
@@ -265,6 +266,7 @@ def _decode(opened: Payload, item: ReadItem, target: torch.Tensor) -> None:
     _copy(decompress(data, rows=rows), dataclasses.replace(item, storage_offsets=rest), target)
 
 
+@safe_after_fork
 def _copy(tensor: torch.Tensor, item: ReadItem, target: torch.Tensor) -> None:
     """Copies the part of a stored tensor that an item asks for. PayloadError: it has no such."""
     places = list(zip(item.storage_offsets, item.lengths, strict=True))

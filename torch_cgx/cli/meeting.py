@@ -10,11 +10,11 @@ import contextlib
 import datetime
 import os
 import socket
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from torch_cgx._threads import start_daemon
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.output import without_log_of_torch
 
@@ -95,8 +95,7 @@ def _rendezvous(timeout: float) -> tuple[Any, int, int] | Exception:
         except Exception as error:
             found.append(error)
 
-    thread = threading.Thread(target=wait, name="cgx-meet", daemon=True)
-    thread.start()
+    thread = start_daemon(wait, "cgx-meet")
     thread.join(timeout + _MORE_SECONDS)
     return found[0] if found else RuntimeError("no store of a rank 0 answers there")
 

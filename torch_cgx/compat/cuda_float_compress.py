@@ -40,6 +40,7 @@ import numpy.typing as npt
 import torch
 
 from torch_cgx import _C
+from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes, _entropy
 from torch_cgx.bounded._bound import real
 from torch_cgx.bounded._memory import CPU, new_tensor
@@ -59,6 +60,7 @@ class CuszplusError(ValueError, RuntimeError):
     """
 
 
+@safe_after_fork
 def cuszplus_compress(
     input: torch.Tensor, max_error: float, *, strict: bool = False
 ) -> torch.Tensor:
@@ -119,6 +121,7 @@ def cuszplus_compress(
     return payload
 
 
+@safe_after_fork
 def cuszplus_decompress(compressed: torch.Tensor, device: Any) -> torch.Tensor:
     """The values of a payload: float32, 1-D, on ``device``.
 

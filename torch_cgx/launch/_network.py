@@ -15,11 +15,11 @@ import secrets
 import selectors
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from torch_cgx._threads import start_daemon
 from torch_cgx.launch._variables import LaunchError
 
 LOOPBACK = "127.0.0.1"
@@ -174,8 +174,7 @@ def answering(listener: socket.socket) -> Iterator[bytes]:
                 elif wake in events:
                     return
 
-    thread = threading.Thread(target=serve, name="cgx-launch", daemon=True)
-    thread.start()
+    thread = start_daemon(serve, "cgx-launch")
     try:
         yield token
     finally:

@@ -1,4 +1,5 @@
-// Python's global lock, seen from destructors that may run with or without it.
+// Python's global lock, seen from destructors that may run with or without it, and from threads that
+// outlive the interpreter.
 #pragma once
 
 #include <Python.h>
@@ -16,6 +17,20 @@ class ReleaseGilIfHeld {
   }
   ReleaseGilIfHeld(const ReleaseGilIfHeld&) = delete;
   ReleaseGilIfHeld& operator=(const ReleaseGilIfHeld&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+/// Releases the lock, which this thread holds, for a scope. As pybind11's, but for the end of the
+/// interpreter: until Python 3.13 it then unwinds the threads that ask for the lock, from within a
+/// destructor, which has to let that pass.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  ~WithoutGil() noexcept(false) { PyEval_RestoreThread(state_); }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
 
  private:
   PyThreadState* state_;

@@ -1,5 +1,6 @@
 #include "backend/adapters/tensor_memory.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/zeros.h>
 
@@ -70,6 +71,18 @@ void check_writable(const char* what, const std::vector<at::Tensor>& tensors) {
 
 void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>& lists) {
   for (const std::vector<at::Tensor>& list : lists) check_writable(what, list);
+}
+
+void check_storage(const char* what, const at::Tensor& tensor) {
+  if (!has_strides(tensor) || !tensor.has_storage() || tensor._is_zerotensor()) return;
+  if (tensor.numel() == 0 || tensor.is_meta()) return;
+  const size_t held = tensor.storage().nbytes();
+  const size_t needed =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                       static_cast<size_t>(tensor.storage_offset()));
+  TORCH_CHECK_VALUE(needed <= held, what, " of shape ", tensor.sizes(), " has values up to byte ",
+                    needed, " of its storage, which was resized to ", held,
+                    " bytes, as FSDP does to free parameters");
 }
 
 std::optional<DType> codec_type(at::ScalarType type) {

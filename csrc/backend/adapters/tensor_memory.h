@@ -25,6 +25,9 @@ void check_writable(const char* what, const at::Tensor& tensor, bool lazy = true
 void check_writable(const char* what, const std::vector<at::Tensor>& tensors);
 void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>& lists);
 
+/// ValueError: the storage is shorter than the tensor's values need (it was resized).
+void check_storage(const char* what, const at::Tensor& tensor);
+
 /// The codecs' name for the type; none for types that they do not take.
 std::optional<DType> codec_type(at::ScalarType type);
 /// The same of a tensor that the engine can reduce: dense, on the CPU or a GPU.

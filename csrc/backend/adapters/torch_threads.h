@@ -7,11 +7,26 @@
 
 namespace cgx {
 
-/// Threads of at::parallel_for, as many as torch.set_num_threads() gives the thread that asks.
+/// Threads of at::parallel_for, as many as torch.set_num_threads() gives the thread that asks. A
+/// thread that has lost its threads in a fork gets new ones for each loop: OpenMP, which at::parallel_for uses,
+/// would wait for threads that stayed in the parent.
 std::unique_ptr<const Parallel> torch_threads();
 
 /// Their number on the calling thread: kept when a call is made, given to the thread that runs it.
 int intra_op_threads();
 void set_intra_op_threads(int count);
+
+/// As long as it lives, torch's operators run on the calling thread alone, if that has lost its
+/// threads in a fork; intra_op_threads() and torch_threads() are as before. Stays on its thread.
+class SafeAfterFork {
+ public:
+  SafeAfterFork();
+  ~SafeAfterFork();
+  SafeAfterFork(const SafeAfterFork&) = delete;
+  SafeAfterFork& operator=(const SafeAfterFork&) = delete;
+
+ private:
+  bool outermost_ = false;
+};
 
 }  // namespace cgx

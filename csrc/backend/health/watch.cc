@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/threads.h"
+
 namespace cgx {
 namespace {
 
@@ -58,10 +60,11 @@ void run(State& state) {
 void Watch::add(Watched* watched) {
   State& now = state();
   std::lock_guard<std::mutex> lock(now.mutex);
+  if (!now.running) {
+    start_thread("the thread that watches groups", [&now] { run(now); }).detach();
+    now.running = true;  // the thread waits for the lock
+  }
   now.watched.push_back(watched);
-  if (now.running) return;
-  std::thread([&now] { run(now); }).detach();
-  now.running = true;
 }
 
 void Watch::remove(Watched* watched) {

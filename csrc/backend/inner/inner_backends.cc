@@ -3,8 +3,10 @@
 #include <pthread.h>
 
 #include <string_view>
-#include <thread>
 #include <utility>
+
+#include "base/error.h"
+#include "base/threads.h"
 
 namespace cgx {
 namespace {
@@ -71,7 +73,12 @@ void InnerBackends::destroy_gloo() {
   }
   if (gloo && on_thread_of_gloo()) {
     // A callback held the last reference: a thread that joined itself would end the process.
-    std::thread([last = std::move(gloo)]() mutable { last.reset(); }).detach();
+    auto* last = new BackendPtr(std::move(gloo));
+    try {
+      start_thread("the thread that ends Gloo", [last] { delete last; }).detach();
+    } catch (const ResourceError&) {
+      // Gloo is left behind, which ends with the process.
+    }
   }
 }
 

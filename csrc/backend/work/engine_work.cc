@@ -68,9 +68,14 @@ void EngineWork::complete(std::exception_ptr error) {
           static_cast<uint8_t>(error ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS)));
     }
   };
-  // After shutdown no thread is left to run callbacks elsewhere; a future must still never stay
-  // open.
-  if (!callbacks_->submit(task)) task();
+  // After shutdown, or where the system starts no more threads, no other thread runs callbacks; a
+  // future must still never stay open.
+  bool elsewhere = false;
+  try {
+    elsewhere = callbacks_->submit(task);
+  } catch (const ResourceError&) {
+  }
+  if (!elsewhere) task();
 }
 
 Tensors EngineWork::result() { return outputs_; }

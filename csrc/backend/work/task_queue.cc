@@ -3,8 +3,10 @@
 #include <pthread.h>
 
 #include <memory>
-#include <system_error>
 #include <utility>
+
+#include "base/error.h"
+#include "base/threads.h"
 
 namespace cgx {
 
@@ -88,13 +90,14 @@ bool TaskQueue::submit(Task task) {
   const bool may_start = state_->threads.size() < state_->max_threads;
   if (state_->tasks.size() > state_->waiting && may_start) {
     try {
-      state_->threads.emplace_back([state = state_] { run(state); });
-    } catch (const std::system_error&) {
-      // The machine gives no more threads: an existing thread will run the task.
+      state_->threads.push_back(
+          start_thread("the thread " + state_->name, [state = state_] { run(state); }));
+    } catch (const ResourceError&) {
       if (state_->threads.empty()) {
         state_->tasks.pop_back();
-        return false;
+        throw;
       }
+      // An existing thread will run the task.
     }
   }
   state_->wake.notify_one();

@@ -26,7 +26,8 @@ class TaskQueue {
   TaskQueue(std::string name, size_t max_threads);
   ~TaskQueue();  // close()s and joins
 
-  /// Refused (returns false) after close().
+  /// Refused (returns false) after close(). ResourceError, and the task is not kept: the queue has no
+  /// thread, and the system starts none.
   bool submit(Task task);
 
   /// Runs a task on the calling thread, in its turn, if the queue has nothing else to do: false,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "comm/failure.h"
 #include "comm/process_token.h"
 
@@ -95,10 +96,10 @@ void MpiProcess::start(const Deadline& deadline) {
   check_owner();
   std::unique_lock lock(mutex_);
   if (state_ == State::kNew) {
-    state_ = State::kStarting;
-    api_.at_exit(&MpiProcess::at_exit, this);
-    thread_ = std::thread([this] { run(); });
+    if (!std::exchange(at_exit_, true)) api_.at_exit(&MpiProcess::at_exit, this);
+    thread_ = start_thread("the thread of MPI", [this] { run(); });
     thread_id_ = thread_.get_id();
+    state_ = State::kStarting;  // before the thread sees it, which takes the lock for it
   }
   if (!wait_until(changed_, lock, deadline, [this] { return state_ != State::kStarting; })) {
     throw TimeoutError(
@@ -196,8 +197,7 @@ uint64_t MpiProcess::create_group(const std::vector<int>& world_ranks, int tag,
   auto creation = std::make_shared<Creation>();
   guarded([&] {
     std::lock_guard lock(mutex_);
-    ++creating_;
-    std::thread([this, creation, world_ranks, tag] {
+    const auto create = [this, creation, world_ranks, tag] {
       uint64_t comm = 0;
       const int error =
           api_.create_group(world_ranks.data(), static_cast<int>(world_ranks.size()), tag, &comm);
@@ -205,7 +205,9 @@ uint64_t MpiProcess::create_group(const std::vector<int>& world_ranks, int tag,
       *creation = {true, error, comm};
       --creating_;
       changed_.notify_all();
-    }).detach();
+    };
+    start_thread("the thread that makes a communicator of MPI", create).detach();
+    ++creating_;
   });
   std::unique_lock lock(mutex_);
   if (!wait_until(changed_, lock, deadline, [&] { return creation->ended; })) {

@@ -93,6 +93,7 @@ class MpiProcess {
   std::function<void()> refusal_;  // throws why MPI is unusable
   std::thread thread_;
   std::thread::id thread_id_;
+  bool at_exit_ = false;  // the handler is registered
   bool initialised_here_ = false;
   bool finalize_ = false;
   bool failed_ = false;

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from torch_cgx._threads import start_daemon
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.output import free_memory, on_terminal, size_text, without_log_of_torch
 
@@ -133,7 +134,7 @@ def end_with_connection() -> None:
                     pass
                 os._exit(1)
 
-    threading.Thread(target=watch, name="cgx-lifeline", daemon=True).start()
+    start_daemon(watch, "cgx-lifeline")
 
 
 def _serve(size: int) -> Any:
