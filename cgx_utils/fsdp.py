@@ -130,8 +130,8 @@ def compress(
         if isinstance(replicas, dist.ProcessGroup):
             module.set_all_reduce_hook(ReplicaAllReduce(unit, gradient_codec, replicas))
     found = Compressed(
-        None if gradients is None else _summary(units, reasons, gradient_codec, backend),
-        None if weights is None else _summary(units, reasons, weight_codec, backend),
+        None if gradients is None else _summary(units, reasons, gradient_codec, backend, False),
+        None if weights is None else _summary(units, reasons, weight_codec, backend, True),
     )
     _report(found, backend)
     return found
@@ -240,17 +240,24 @@ def _choose(policy: Policy, unit: Unit) -> list[str]:
 
 
 def _summary(
-    units: list[Unit], reasons: list[list[str]], codec: Codec | None, backend: ProcessGroupCGX
+    units: list[Unit],
+    reasons: list[list[str]],
+    codec: Codec | None,
+    backend: ProcessGroupCGX,
+    frozen: bool,
 ) -> Summary:
+    """frozen: whether parameters without gradients count: their weights travel, too."""
     choices = []
     for unit, why in zip(units, reasons, strict=True):
         for parameter, compressed, reason in zip(
             unit.parameters, unit.compressed, why, strict=True
         ):
+            if not frozen and not parameter.requires_grad:
+                continue
             chosen = codec if compressed else None
             reason = reason or ("" if chosen else "bits=32")
             choices.append(Choice(parameter.numel(), parameter.dtype, chosen, reason))
-    return Summary(choices, backend.stats()["carrier"])
+    return Summary(choices, backend.stats()["carrier"], ranks=backend.size())
 
 
 def _report(found: Compressed, backend: ProcessGroupCGX) -> None:

@@ -32,10 +32,12 @@ class Report:
     share: of the bytes of all rows, 0 to 1
     why: the rule that keeps the parameter exact; empty for a compressed one
 
-    `str()` is an aligned table, with one line for all exact parameters, and one of totals.
+    `str()` is an aligned table, with one line for all exact parameters, one of totals, and one of
+    what the tuner of the group has sent.
     """
 
-    def __init__(self, layers: Iterable[tuple[str | None, Choice, float | None]]):
+    def __init__(self, layers: Iterable[tuple[str | None, Choice, float | None]], remark: str = ""):
+        self._remark = remark
         listed = list(layers)
         total = sum(choice.sent_bytes() for _, choice, _ in listed)
         self.rows: list[dict[str, Any]] = [
@@ -64,13 +66,14 @@ class Report:
         lines.append(["total", f"{numel}", average, "", "", f"{nbytes}", "100.0 %", ""])
         header = [column.replace("_", " ") for column in _COLUMNS]
         widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-        return "\n".join(
+        table = "\n".join(
             "  ".join(
                 cell.ljust(width) if column in ("name", "codec", "why") else cell.rjust(width)
                 for column, cell, width in zip(_COLUMNS, line, widths, strict=True)
             ).rstrip()
             for line in [header, *lines]
         )
+        return f"{table}\n{self._remark}" if self._remark else table
 
 
 def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -314,7 +314,10 @@ class CGXState:
             self._decisions.end_step(group)
         if self._summary is not None:
             return
-        self._summary = Summary(self._choices.values(), backend.stats()["carrier"])
+        tuned = backend.settings()["autotune"]
+        self._summary = Summary(
+            self._choices.values(), backend.stats()["carrier"], ranks=backend.size(), tuned=tuned
+        )
         if not self._summary.compresses and backend.rank() == 0:
             warn(f"cgx: {self._summary}")
         else:
@@ -350,7 +353,23 @@ class CGXState:
                 error = error_of_encoding(gradient, choice.codec)
             rows.append((name, choice, error))
         order = {name: number for number, name in enumerate(names.values())}
-        return Report(sorted(rows, key=lambda row: order.get(row[0] or "", len(order))))
+        rows.sort(key=lambda row: order.get(row[0] or "", len(order)))
+        return Report(rows, self._tuned())
+
+    def _tuned(self) -> str:
+        """What the tuner of the group has sent so far; empty without one."""
+        if self._summary is None or not self._summary.tuned:
+            return ""
+        import torch_cgx
+
+        owner = self._names.owner
+        found = torch_cgx.stats(
+            self.process_group or (None if owner is None else owner.process_group)
+        )
+        kinds = {"as asked": "tuned_asked", "with 16 bits": "tuned_half", "exact": "tuned_exact"}
+        calls = ", ".join(f"{found[key]} {name}" for name, key in kinds.items())
+        ratio = found["bytes_raw"] / max(1, found["bytes_sent"])
+        return f"the tuner sent calls: {calls}; {ratio:.1f}x fewer bytes in all calls of the group"
 
     def _settle(self, backend: ProcessGroupCGX | None) -> None:
         """Takes a new decision over. backend: None keeps the line about it for the next step."""

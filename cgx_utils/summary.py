@@ -48,9 +48,14 @@ class Choice:
 class Summary:
     """Summary of all parameters that took part in a step."""
 
-    def __init__(self, choices: Iterable[Choice], communicator: str):
+    def __init__(
+        self, choices: Iterable[Choice], communicator: str, *, ranks: int = 2, tuned: bool = False
+    ):
+        """ranks: of the group. tuned: whether its tuner may send more bits than the choices."""
         self._choices = list(choices)
         self._communicator = communicator
+        self._ranks = ranks
+        self.tuned = tuned
 
     @property
     def compresses(self) -> bool:
@@ -58,7 +63,8 @@ class Summary:
 
     def __str__(self) -> str:
         """As in "compressing 26 of 54 parameters, 98.2 % of 1.84 M values, maxmin 4 bits; 7.5x
-        fewer bytes; shm".
+        fewer bytes; shm"; with a tuner "at most 7.5x fewer bytes, the tuner may send more
+        bits"; of one rank "one rank sends nothing".
         """
         every = self._choices
         values = sum(choice.numel for choice in every)
@@ -71,10 +77,14 @@ class Summary:
         share = 100 * sum(choice.numel for choice in chosen) / values
         raw = sum(choice.raw_bytes for choice in every)
         ratio = raw / sum(choice.sent_bytes() for choice in every)
+        fewer = f"{ratio:.1f}x fewer bytes"
+        if self.tuned:
+            fewer = f"at most {fewer}, the tuner may send more bits"
+        if self._ranks == 1:
+            fewer = "one rank sends nothing"
         return (
             f"compressing {len(chosen)} of {len(every)} parameters, {share:.1f} % of "
-            f"{_count(values)} values, {_codecs(chosen)}; {ratio:.1f}x fewer bytes; "
-            f"{self._communicator}"
+            f"{_count(values)} values, {_codecs(chosen)}; {fewer}; {self._communicator}"
         )
 
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/config/handshake.h"
 #include "backend/config/layer_table.h"
 #include "backend/config/process_variables.h"
 #include "backend/config/settings.h"
@@ -260,6 +261,8 @@ void bind_engine(py::module_& m) {
   m.def("setting_from_environment", &setting_from_environment, py::arg("name"));
   m.def("process_variables", &process_variables_py, "Variables of the process, not of a group.");
   m.def("process_variable", &process_variable_py, py::arg("name"), "Its value in force.");
+  m.def("host_identity", &host_identity, py::arg("host_id"),
+        "Equal for processes that a group puts on one host: machine, /dev/shm, and host_id.");
   m.def("codec_settings", &codec_setting_names, "Names of the settings that choose a codec.");
 }
 

@@ -1,5 +1,6 @@
 """`cgx advise`: what it knows of a model, what it recommends, and how it fails."""
 
+import dataclasses
 import json
 import os
 import textwrap
@@ -138,6 +139,11 @@ def test_fewer_bits_are_recommended_where_they_gain(eight, four, recommended):
     found = choose.verdict(table, 0.25, profile, 1024)
     assert found["recommended"] == recommended
     assert ("it does not help here" in found["why"]) is (recommended is None)
+    # Only a gain that is larger than the differences between the measured steps counts.
+    noisy = choose.verdict(table, 0.25, dataclasses.replace(profile, spread=3.0), 1024)
+    assert noisy["recommended"] is None
+    if recommended is not None:
+        assert "no clear gain" in noisy["why"] and "300 %" in noisy["why"]
 
 
 @pytest.mark.parametrize(

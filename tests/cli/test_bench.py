@@ -18,7 +18,8 @@ from tests.distributed import ROOT
 from torch_cgx.cli import main as cli
 from torch_cgx.cli.bench import _hosts, rank, sizes, start
 from torch_cgx.cli.bench.measure import TILE, compare, contribution
-from torch_cgx.cli.bench.show import advice, text_of, wrong
+from torch_cgx.cli.bench.show import advice, links, text_of, wrong
+from torch_cgx.cli.errors import CliError
 
 SMALL = ["--sizes", "4K,16K", "--bits", "32,4", "--repeats", "2"]
 
@@ -72,7 +73,7 @@ def _row(method, bits, seconds, nbytes=4096, **other):
         "bytes_sent": 100.0,
         "bytes_counted": True,
         "vs_gloo": 1.0,
-        "samples": [seconds],
+        "samples": [seconds] * 3,
         **other,
     }
 
@@ -96,6 +97,43 @@ def test_advice():
     assert advice(rows(0.5, 0.5)).startswith("Compression pays from 4 KiB on")
     assert advice(rows(0.5, 2.0)).startswith("Compression does not pay here: at 8 KiB cgx x takes")
     assert advice([_row("gloo fp32", 32, 1.0)]).startswith("Nothing was compressed")
+    assert advice([_row("cgx x", 4, 1.0)]).startswith("Nothing to compare with")
+
+
+@pytest.mark.parametrize(
+    "fast, words",
+    [
+        # 1.04 times as fast, but slower in some of the repetitions.
+        ([0.96, 1.05, 0.9, 0.96, 1.1], "No clear difference here: at 4 KiB cgx x is 1.04"),
+        ([1.04, 0.95, 1.1, 1.04, 0.9], "No clear difference here"),
+        ([0.96, 0.95, 0.97, 0.96, 0.96], "Compression pays from 4 KiB on: at 4 KiB cgx x is 1.04"),
+        ([1.1, 1.2, 1.1, 1.1, 1.3], "Compression does not pay here"),
+        ([0.5, 0.5], "No clear difference here: at 4 KiB cgx x is 2.00"),
+    ],
+)
+def test_only_a_gain_above_the_spread_of_the_run_counts(fast, words):
+    rows = [
+        _row("gloo fp32", 32, 1.0, samples=[1.0] * len(fast)),
+        _row("cgx x", 4, sorted(fast)[len(fast) // 2], samples=fast),
+    ]
+    assert advice(rows).startswith(words)
+
+
+def test_gloo_over_a_link_and_cgx_inside_a_host_are_not_compared():
+    rows = compare(
+        [
+            _row("gloo fp32", 32, 9.0, samples=[9.0] * 3, bytes_counted=False),
+            _row("cgx exact", 32, 2.0, samples=[2.0] * 3),
+            _row("cgx x", 4, 1.0, samples=[1.0] * 3),
+        ],
+        same_link=False,
+    )
+    assert [row["vs_gloo"] for row in rows] == [1.0, None, None]
+    assert advice(rows).startswith("Compression pays from 4 KiB on: at 4 KiB cgx x is 2.00 times")
+    assert "between 2 network namespaces" in links({"networks": 2}, rows)
+    assert "CGX_HOST_ID" in links({"networks": 2}, rows)
+    assert text_of(rows).splitlines()[-1].split()[-1] == "-"
+    assert links({"networks": 1}, compare(rows)) == ""
 
 
 def test_ranks_with_different_results_are_wrong():
@@ -172,13 +210,40 @@ def test_hosts_are_reached_by_the_named_command(tmp_path, stdin):
     assert done.returncode == 0, done.stderr
     assert sorted((tmp_path / "called").read_text().split()) == ["127.0.0.1", "localhost"]
     found = json.loads((tmp_path / "out.json").read_text())
-    assert found["facts"]["hosts"] == 2
+    assert found["facts"]["hosts"] == 2 and found["facts"]["networks"] == 1
     assert {row["communicator"] for row in found["rows"]} == {"gloo"}
+
+
+def test_names_that_only_the_command_knows(tmp_path):
+    """Nor does the interface have to exist where the command runs, only where ranks do."""
+    rsh = _rsh(tmp_path, "")
+    words = ["--hosts", "pod-a.invalid,pod-b.invalid", "--rsh", str(rsh), "--address", "127.0.0.1"]
+    done = run(*words, *SMALL, "--sizes", "4K", "--interface", "lo")
+    assert done.returncode == 0, done.stderr
+    assert "hosts 2" in done.stdout
+    done = run(*words, *SMALL, "--interface", "nope0")
+    assert done.returncode == 1
+    assert "--interface nope0" in done.stderr and "has no such interface" in done.stderr
+
+
+def test_without_a_route_to_a_name_the_hosts_own_address_is_used(monkeypatch):
+    from torch_cgx.launch import LaunchError, _network
+
+    monkeypatch.setattr(_network, "candidates", lambda interface: ["10.9.8.7"])
+    assert start._address_for("user@pod-a.invalid") == "10.9.8.7"
+
+    def none(interface):
+        raise LaunchError("none")
+
+    monkeypatch.setattr(_network, "candidates", none)
+    with pytest.raises(CliError, match="pod-a.invalid.*name one by --address"):
+        start._address_for("pod-a.invalid")
 
 
 @pytest.mark.parametrize(
     "words, status, text",
     [
+        (["--address", "1.2.3.4"], 1, "--address is where the ranks of --hosts meet"),
         (["--sizes", "5"], 2, "size '5'; allowed: positive multiples of 4 bytes"),
         (["--bits", "9"], 2, "bits '9'; allowed: 1 to 8, 16, 32"),
         (["--codec", "zip"], 1, "--codec zip: no such codec; allowed: maxmin, rotated, trellis"),

@@ -228,7 +228,11 @@ def test_interfaces_of_nccl(value, used):
 )
 def test_host_name(addresses, named, status):
     env = {"GLOO_SOCKET_IFNAME": named} if named else {}
-    assert host.check_name("a", addresses, env).status == status
+    found = host.check_name("a", addresses, env)
+    assert found.status == status
+    if status == NOTE:
+        for option in ("--local-addr", "--rdzv-conf is_host=1", "GLOO_SOCKET_IFNAME"):
+            assert option in found.mend
 
 
 @pytest.mark.parametrize("limit, status", [(256, NOTE), (1024, OK)])
@@ -268,6 +272,7 @@ def test_values_that_do_not_go_together_are_a_problem(monkeypatch):
 def facts(**other):
     return {
         "host": "a",
+        "host_id": "h",
         "network": "n",
         "torch_cgx": "0.1.0",
         "torch": "2.13.0",
@@ -292,12 +297,13 @@ def test_ranks_that_differ(other, name, text):
 
 
 def test_ranks_that_are_alike_are_counted_by_host():
-    found = compare([facts(), facts(network="m"), facts()])
+    # As groups count: ranks in several network namespaces may share one /dev/shm.
+    found = compare([facts(), facts(host_id="i"), facts(network="m")])
     assert [(one.status, one.found) for one in found] == [(OK, "3 ranks on 2 hosts, alike")]
 
 
 def test_shared_memory_is_tried_where_two_ranks_share_a_host():
-    apart = [facts(), facts(network="m")]
+    apart = [facts(), facts(host_id="i")]
     assert [name for name, _, _ in communicators(apart, mpi=True)] == ["GLOO", "MPI"]
     assert [name for name, _, _ in communicators([facts(), facts()], mpi=False)] == ["SHM", "GLOO"]
 

@@ -33,6 +33,21 @@ def test_wrong_variables_are_named_at_once(monkeypatch, changed, text):
         meet(60)
 
 
+@pytest.mark.parametrize(
+    "changed, advised",
+    [
+        ({"MASTER_ADDR": "localhost", "GROUP_WORLD_SIZE": "2"}, True),
+        ({"MASTER_ADDR": "127.0.1.1", "GROUP_WORLD_SIZE": "2"}, True),
+        ({"MASTER_ADDR": "localhost", "GROUP_WORLD_SIZE": "1"}, False),
+        ({"MASTER_ADDR": "localhost"}, False),
+        ({"MASTER_ADDR": "10.1.2.3", "GROUP_WORLD_SIZE": "2"}, False),
+        ({"MASTER_ADDR": "nowhere.invalid", "GROUP_WORLD_SIZE": "2"}, False),
+    ],
+)
+def test_a_loopback_address_for_several_hosts_gets_advice(changed, advised):
+    assert ("--local-addr ADDRESS" in meeting.loopback_advice(changed)) is advised
+
+
 def test_a_name_may_get_its_address_later(monkeypatch):
     answers = [socket.gaierror(-2, "Name or service not known"), OSError(11, "again"), []]
     slept = []

@@ -24,7 +24,8 @@ def test_means_are_over_steps(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["steps"] == 150
     assert found["seconds_per_step"] == pytest.approx((0.05 * 100 + 0.08 * 50) / 150)
-    assert found["exposed"] == pytest.approx((0.2 * 100 + 0.5 * 50) / 150)
+    # The share is that of the times beside it.
+    assert found["exposed"] == pytest.approx(found["exposed_seconds"] / found["seconds_per_step"])
     assert found["bytes_sent_in_all"] == pytest.approx(5e5 * 150)
     assert [row["name"] for row in found["layers"]][:2] == ["b.weight", "a.weight"]
     assert found["layers"][0]["error"] == 0.25
@@ -37,6 +38,9 @@ def test_text(tmp_path, capsys):
     assert cli(["report", str(_write(tmp_path / "log", [RECORD, later]))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "steps                  150 on 2 ranks, over shm"
+    words = dict(line.split("  ", 1) for line in lines[1:3])
+    (per_step, *_), (share, _, _, _, _, waits, _) = (text.split() for text in words.values())
+    assert float(share) == pytest.approx(100 * float(waits.strip("(")) / float(per_step), rel=0.01)
     assert any(line.split() == "a.weight 2 (was 4) maxmin 0.5 0.125".split() for line in lines)
     assert "- the error of a.weight has grown from 0.125 to 0.5" in lines
     assert any(line.startswith("- no error is known of 1 compressed layers (c") for line in lines)

@@ -4,11 +4,17 @@ there, and no other host would reach it.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
-from testbed.bed import hosts
+from testbed.bed import HostsFailed, hosts
 from tests import warm
+from tests.distributed import ROOT
 from tests.hosts.marks import needs_hosts
+from torch_cgx import _hosts
 
 pytestmark = needs_hosts
 
@@ -73,3 +79,54 @@ def test_an_interface_that_leads_nowhere_is_an_error_on_all_ranks():
         for output in outputs:
             (line,) = [line for line in output.splitlines() if line.startswith("refused:")]
             assert "GLOO_SOCKET_IFNAME=lo" in line and f"rank 2 on host {bed.names[1]}" in line
+
+
+# The name of a host means 127.0.0.1, as where /etc/hosts says "127.0.0.1 localhost HOST".
+LOCALHOST = DEBIAN.replace('echo "127.0.1.1 $own"; ', "").replace("localhost", "localhost $own")
+# As docs/launching.md has it; ranks of `bed.run` stand for the shells of two hosts.
+BY_RENDEZVOUS = """
+endpoint=$1; mine=$2; shift 2
+[ "$RANK" = 0 ] && host=1 || host=0
+set -- --rdzv-conf is_host=$host $mine "$@"
+unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT
+exec {python} -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d \
+  --rdzv-endpoint $endpoint "$@"
+"""
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_torchrun_by_an_address_where_names_mean_the_loopback(local):
+    """With the two options that the page and `cgx doctor` name; without --local-addr, torchrun
+    hands out MASTER_ADDR=localhost, and `cgx doctor` names the option.
+    """
+    with hosts(2, rate=None) as bed:
+        address = "--local-addr $(hostname -I | cut -d' ' -f1)" if local else ""
+        script = BY_RENDEZVOUS.format(python=sys.executable)
+        script = script.replace("$mine", address)
+        line = ["sh", "-c", LOCALHOST, "sh", "sh", "-c", script, "sh"]
+        line += [f"{bed.addresses[0]}:29400", "-", "-m", "torch_cgx", "doctor"]
+        line += ["--timeout", "60" if local else "5"]
+        env = {"GLOO_SOCKET_IFNAME": "", "TP_SOCKET_IFNAME": ""}
+        if local:
+            outputs = bed.run(line, ranks=[1, 1], env=env, timeout=110)
+            assert "2 ranks on 2 hosts, alike" in outputs[0], outputs
+        else:
+            with pytest.raises(HostsFailed) as failed:
+                bed.run(line, ranks=[1, 1], env=env, timeout=110, grace=30)
+            assert "MASTER_ADDR=localhost is the loopback of every host" in str(failed.value)
+            assert "--local-addr ADDRESS" in str(failed.value)
+
+
+FACTS = "import json; from torch_cgx import _hosts; print(json.dumps(_hosts.facts()))"
+
+
+def test_network_namespaces_that_share_memory_are_one_host():
+    """As groups count them."""
+    found = []
+    for before in ([], ["unshare", "--net"]):
+        line = [*before, sys.executable, "-c", FACTS]
+        found.append(json.loads(subprocess.check_output(line, cwd=ROOT, text=True)))
+    assert found[0]["host_id"] == found[1]["host_id"]
+    assert found[0]["network"] != found[1]["network"]
+    assert _hosts.count(found) == 1 and _hosts.count_networks(found) == 2
+    assert _hosts.link_inside_host(found) and not _hosts.link_inside_host(found[:1] * 2)

@@ -221,6 +221,17 @@ def test_errors_of_setup(clean, env, text):
     assert "MASTER_ADDR" not in os.environ
 
 
+@pytest.mark.parametrize("backend", ["cgx", "gloo"])
+def test_a_plain_start_says_which_variables_are_absent(clean, backend):
+    """LaunchError, as docs/launching.md says, which is a ValueError as torch's own error is."""
+    import torch.distributed as dist
+
+    _set(clean, {"RANK": "0"})
+    with pytest.raises(LaunchError, match="^WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set") as found:
+        dist.init_process_group(backend)
+    assert isinstance(found.value, ValueError)
+
+
 def test_srun_without_mpi(clean):
     _set(clean, {**SRUN, "SLURM_STEP_NODELIST": "localhost,other", "SLURMD_NODENAME": "other"})
     found = launch.setup()

@@ -272,3 +272,17 @@ def test_a_filter_replaces_the_rule_about_dimensions():
     (none, few), _ = run_pooled(_filtered, 2)
     assert "nothing is compressed, all 16 parameters" in none and "layer_min_size=1024" in none
     assert "compressing 6 of 16 parameters" in few
+
+
+def _frozen(rank, world_size):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    model[0].requires_grad_(False)
+    fully_shard(model, mesh=dist.init_device_mesh("cpu", (world_size,)))
+    return str(fsdp.compress(model, {"bits": 4}, {"bits": 8}))
+
+
+def test_frozen_parameters_have_no_gradients_to_count():
+    """Their weights are gathered as all others are."""
+    text, _ = run_pooled(_frozen, 2)
+    assert "gradients: compressing 1 of 2 parameters" in text
+    assert "weights: compressing 2 of 4 parameters" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import tempfile
 import warnings
 
 import pytest
@@ -353,3 +354,53 @@ def _hook_without_a_state(rank, world_size):
 
 def test_a_hook_without_a_state_says_what_to_give():
     run_pooled(_hook_without_a_state, 2)
+
+
+def _tuned(rank, world_size, size):
+    """The lines, repr and report of a state whose group has a tuner, or one rank."""
+    options = torch_cgx.Options(autotune=True) if size > 1 else None
+    group = dist.new_group(list(range(size)), backend="cgx", pg_options=options)
+    if rank >= size:
+        return None
+    with notices() as lines:
+        state = CGXState(group)
+        model = wrap(make_model(), state, process_group=group)
+        for step in range(3):
+            _step(model, rank, step)
+    return lines, repr(state), str(state.report())
+
+
+def test_a_line_promises_no_fewer_bytes_than_are_sent():
+    (lines, text, report), _ = run_pooled(_tuned, 2, 2)
+    line = "at most 4.7x fewer bytes, the tuner may send more bits; shm"
+    assert len(lines) == 1 and lines[0].endswith(line) and line in text
+    assert "the tuner sent calls: " in report and "fewer bytes in all calls" in report
+    (lines, text, report), _ = run_pooled(_tuned, 2, 1)
+    assert (
+        len(lines) == 1 and "; one rank sends nothing; " in lines[0] and "fewer bytes" not in text
+    )
+    assert "tuner" not in report
+
+
+def _group_wide(rank, world_size):
+    """What the engine writes on stderr."""
+    with tempfile.TemporaryFile() as file:
+        before = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        for numel in (100, 4096, 4096):
+            dist.all_reduce(torch.ones(numel))
+        os.dup2(before, 2)
+        os.close(before)
+        file.seek(0)
+        return file.read().decode()
+
+
+@pytest.mark.parametrize("log", ["warn", "off"])
+def test_a_group_that_compresses_by_a_variable_alone_says_so_once(log):
+    env = {"CGX_COMPRESSION_QUANTIZATION_BITS": "4", "CGX_LOG": log}
+    first, second = run_ranks(_group_wide, 2, env=env)
+    line = "the group compresses its reductions, biases and norms included: maxmin bits=4"
+    assert first.count(line) == (1 if log == "warn" else 0)
+    assert line not in second
+    if log == "warn":
+        assert "(CGX_COMPRESSION_QUANTIZATION_BITS=4)" in first

@@ -58,10 +58,33 @@ def meet(timeout: float) -> tuple[Any, int, int]:
             raise CliError(f"{here}: MASTER_PORT={port} is in use there: set another one")
         raise CliError(
             f"{here} has not met the others at {address}:{port} within {timeout:g} s: "
-            f"{_reason(met)}; start all {place.world_size} ranks with the same MASTER_ADDR and "
-            "MASTER_PORT"
+            f"{_reason(met)}; "
+            + (
+                loopback_advice(os.environ)
+                or f"start all {place.world_size} ranks with the same MASTER_ADDR and MASTER_PORT"
+            )
         )
     return met
+
+
+def loopback_advice(env: Mapping[str, str]) -> str:
+    """What to do where MASTER_ADDR leads each host to itself, though ranks are on several; empty
+    where it does not.
+    """
+    address = env.get("MASTER_ADDR", "")
+    nodes = env.get("GROUP_WORLD_SIZE", "1")  # torchrun's
+    try:
+        found = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ""
+    loopback = all(str(entry[4][0]).startswith("127.") or entry[4][0] == "::1" for entry in found)
+    if not (loopback and nodes.isdigit() and int(nodes) > 1):
+        return ""
+    return (
+        f"MASTER_ADDR={address} is the loopback of every host: torchrun hands out the name of its "
+        "first host, which resolves to loopback there; start torchrun on each host with "
+        "--local-addr ADDRESS, an address of that host that the others reach"
+    )
 
 
 def _resolve(address: str, here: str, timeout: float) -> None:
@@ -116,8 +139,9 @@ def collect(
         missing = []
         with contextlib.suppress(RuntimeError):  # the store has ended
             missing = [key.rpartition("/")[2] for key in keys if not store.check([key])]
+        advice = loopback_advice(os.environ)
         raise CliError(
             f"of {size} ranks, {', '.join(missing) or 'some'} did not answer within {timeout:g} s: "
-            "start the command on every host, with the same version of torch_cgx"
+            + (advice or "start the command on every host, with the same version of torch_cgx")
         ) from None
     return [store.get(key).decode() for key in keys]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -89,3 +90,11 @@ def on_terminal() -> bool:
         return sys.stderr.isatty()
     except (AttributeError, ValueError):
         return False
+
+
+def tenths(samples: Sequence[float]) -> tuple[float, float]:
+    """The 10th and the 90th percentile; of one sample that sample."""
+    if len(samples) == 1:
+        return samples[0], samples[0]
+    found = statistics.quantiles(samples, n=10, method="inclusive")
+    return found[0], found[-1]

@@ -95,7 +95,6 @@ def summary(records: Sequence[Record], notes: Sequence[str] = ()) -> dict[str, A
         "communicator": last["communicator"],
         "seconds_per_step": _mean(records, "seconds_per_step"),
         "seconds_per_step_median": statistics.median(one["seconds_per_step"] for one in records),
-        "exposed": _mean(records, "exposed"),
         "exposed_seconds": _mean(records, "exposed_seconds"),
         "bytes_raw": _mean(records, "bytes_raw"),
         "bytes_sent": _mean(records, "bytes_sent"),
@@ -103,6 +102,9 @@ def summary(records: Sequence[Record], notes: Sequence[str] = ()) -> dict[str, A
         "ratio": last["ratio"],
         "layers": layers(records),
     }
+    # By the means that are shown beside it, not the mean of the records' shares.
+    hidden = found["exposed_seconds"] is None or not found["seconds_per_step"]
+    found["exposed"] = None if hidden else found["exposed_seconds"] / found["seconds_per_step"]
     found |= {f"seconds_{stage}": _mean(records, f"seconds_{stage}") for stage in _STAGES}
     found["remarks"] = [*notes, *remarks(found)]
     if steps != last["step"]:

@@ -23,8 +23,11 @@ FILE is what torch.save wrote of {name: gradient}, or of a list of such dicts, o
   loss.backward()  # of the model without DistributedDataParallel, or inside its no_sync()
   torch.save({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, "gradients.pt")
 
-From one dict all ranks get the same gradients. That is the worst case: errors of equal values are
-equal, too, and do not average out. Layers that CGXState keeps exact are marked so."""
+From one dict all ranks get the same gradients. That is the best case: equal gradients add up to the
+longest sum. Gradients of different batches partly cancel in the sum, their errors do not, so a
+training's relative errors are larger: record a dict for each rank.
+
+Layers that CGXState keeps exact are marked so."""
 
 BITS = (*range(1, 9), 16)
 _MOST_RANKS = 1024

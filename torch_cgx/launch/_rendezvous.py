@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from torch_cgx.launch import _state
-from torch_cgx.launch._setup import absent_variables, setup
+from torch_cgx.launch._setup import absent_variables, no_launcher, setup
 from torch_cgx.launch._variables import find
 
 
@@ -19,11 +19,19 @@ def rendezvous(
 ) -> Iterator[tuple[Any, int, int]]:
     """torch's handler of `env://`, after `setup` if a variable is absent and a launcher sets it.
 
-    Without a launcher this is torch's own handler, with its errors.
+    Without a launcher this is torch's own handler; LaunchError, which is a ValueError as torch's
+    error is, if a variable is absent then.
     """
     rank, size = numbers_of(url)
     state = _state.mine()
-    if absent_variables(os.environ, rank, size) and (state.setup or find(os.environ)):
+    absent = absent_variables(os.environ, rank, size)
+    if absent and not (state.setup or find(os.environ)):
+        try:
+            yield from original(url, *args, **kwargs)
+        except ValueError as error:
+            raise no_launcher(absent) from error
+        return
+    if absent:
         timeout = kwargs.get("timeout")
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else 300.0
         setup(seconds, rank=rank, world_size=size)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_cgx.launch import _mpi, _state
 from torch_cgx.launch._meeting import Meeting, meet_by_mpi, meet_by_nodes, meet_myself
 from torch_cgx.launch._state import Setup
-from torch_cgx.launch._variables import Launcher, LaunchError, find, number
+from torch_cgx.launch._variables import Launcher, LaunchError, VariablesAbsent, find, number
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_PORT = 65535
@@ -51,6 +51,13 @@ def absent_variables(env: Mapping[str, str], rank: int | None, size: int | None)
     return [name for name in NEEDED if not env.get(name) and given.get(name) is None]
 
 
+def no_launcher(absent: Sequence[str]) -> VariablesAbsent:
+    return VariablesAbsent(
+        f"{', '.join(absent)} not set, and no launcher found: start with torchrun, mpirun or srun "
+        "(python -m torch_cgx.launch --help), or set them"
+    )
+
+
 def _unchanged(found: Setup) -> bool:
     """True if the environment agrees with the variables that were determined before."""
     return all(os.environ.get(n) in (None, "", v) for n, v in found.variables.items())
@@ -84,11 +91,7 @@ def _from_environment(rank: int | None, size: int | None) -> Setup:
 def _work_out(state: _state.State, timeout: float, rank: int | None, size: int | None) -> Setup:
     launcher = find(os.environ)
     if launcher is None:
-        absent = ", ".join(absent_variables(os.environ, rank, size))
-        raise LaunchError(
-            f"{absent} not set, and no launcher found: start with "
-            "torchrun, mpirun or srun (python -m torch_cgx.launch --help), or set them"
-        )
+        raise no_launcher(absent_variables(os.environ, rank, size))
     launcher = _with_given(launcher, rank, size)
     address = os.environ.get("MASTER_ADDR") or None
     port = number("MASTER_PORT", os.environ.get("MASTER_PORT"), 1, _MOST_PORT)

@@ -17,6 +17,12 @@ class LaunchError(RuntimeError):
     """
 
 
+class VariablesAbsent(LaunchError, ValueError):
+    """Variables of `env://` are absent, and no launcher sets them; torch's own error is a
+    ValueError.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Launcher:
     """The launcher and its variables. `None`: the launcher does not set the value."""

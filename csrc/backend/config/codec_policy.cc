@@ -7,6 +7,7 @@
 #include "backend/adapters/python_error.h"
 #include "backend/config/layer_table.h"
 #include "base/error.h"
+#include "base/log.h"
 
 namespace cgx {
 
@@ -80,8 +81,16 @@ std::vector<Layer> CodecPolicy::layers_of_request(int64_t numel,
 void CodecPolicy::notice(const char* what, int64_t numel, size_t bytes,
                          const std::vector<Layer>& layers) {
   if (LayerTable::instance().find(numel)) return Notices::hook();
-  bool compressed = false;
-  for (const Layer& layer : layers) compressed = compressed || layer.codec != raw_codec();
+  const Codec* codec = nullptr;
+  for (const Layer& layer : layers) {
+    if (layer.codec != raw_codec()) codec = layer.codec.get();
+  }
+  const bool compressed = codec != nullptr;
+  if (compressed && config_.log != LogLevel::kOff) {
+    const std::string line =
+        notices_.group_wide(static_cast<size_t>(numel), *codec, config_.autotune);
+    if (!line.empty()) log_line(line);
+  }
   const std::string text = notices_.reduction(what, static_cast<size_t>(numel), bytes, compressed);
   if (!text.empty()) warn_in_python(text);
 }

@@ -39,4 +39,14 @@ std::string Notices::reduction(const char* what, size_t values, size_t bytes, bo
                 "exact without this warning");
 }
 
+std::string Notices::group_wide(size_t values, const Codec& codec, bool tuned) {
+  if (!speaks_ || values < kSmallValues || group_wide_told_.exchange(true)) return "";
+  const std::string source = options_.get("bits")
+                                 ? "the option bits"
+                                 : str_of(setting("bits").variable, "=", bits_in_force(options_));
+  return str_of("the group compresses its reductions, biases and norms included: ",
+                codec.describe(), " (", source, ")", tuned ? "; the tuner may send more bits" : "",
+                "; CGXState keeps small layers exact");
+}
+
 }  // namespace cgx

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "backend/config/settings.h"
+#include "codec/codec.h"
 
 namespace cgx {
 
@@ -25,6 +26,10 @@ class Notices {
   ///     user may have forgotten to register the hook.
   std::string reduction(const char* what, size_t values, size_t bytes, bool compressed);
 
+  /// Once per group, at its first reduction of 1024 values or more that the group's settings
+  /// compress: a line about what they do, for the log. Empty otherwise, and where `speaks` is false.
+  std::string group_wide(size_t values, const Codec& codec, bool tuned);
+
   /// A call of so many bytes that names its configuration, in any group of this process. A large
   /// one stops the second warning: this program does compress. Small ones may be metrics.
   static void explicit_call(size_t bytes);
@@ -35,6 +40,7 @@ class Notices {
   const OptionFields& options_;
   const bool speaks_;
   std::atomic<int> exact_{0};
+  std::atomic<bool> group_wide_told_{false};
 };
 
 }  // namespace cgx

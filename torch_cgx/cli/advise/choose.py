@@ -192,6 +192,13 @@ def verdict(
             f"{best['setting']}, which has 16 or 32 bits"
         )
         return {"recommended": None, "why": why, "code": ""}
+    if gain < 1 + profile.spread:
+        why = (
+            f"no clear gain: {chosen['setting']} is {gain:.2f} times as fast as "
+            f"{best['setting']}, and the measured steps differ by {100 * profile.spread:.0f} % "
+            "either way; measure on a quieter machine"
+        )
+        return {"recommended": None, "why": why, "code": ""}
     why = (
         f"{gain:.2f} times as fast as {best['setting']}, "
         f"{chosen['vs_gloo']:.2f} times as fast as gloo fp32"

@@ -36,8 +36,8 @@ def measure() -> tuple[int, Link]:
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore
 
+    from torch_cgx import _hosts
     from torch_cgx.cli.meeting import collect, launched, meet
-    from torch_cgx.launch import _network as net
 
     if not launched(os.environ):
         raise CliError(
@@ -45,13 +45,13 @@ def measure() -> tuple[int, Link]:
             "--no-python cgx advise --measure ... (or name the link: --link 1gbit)"
         )
     store, rank, size = meet(TIMEOUT)
-    mine = net.network_identity() + os.environ.get("CGX_HOST_ID", "")
-    store.set(f"advise/{rank}", json.dumps(mine))
-    networks = [json.loads(text) for text in collect(store, "advise", size, TIMEOUT)]
-    hosts = list(dict.fromkeys(networks))
+    store.set(f"advise/{rank}", json.dumps(_hosts.facts()))
+    ranks = [json.loads(text) for text in collect(store, "advise", size, TIMEOUT)]
+    places = [one["host_id"] for one in ranks]
+    hosts = list(dict.fromkeys(places))
     if len(hosts) < 2:
         raise CliError(f"--measure: all {size} ranks are on one host, so there is no link")
-    if len({networks.count(host) for host in hosts}) > 1:
+    if len({places.count(host) for host in hosts}) > 1:
         raise CliError("--measure: hosts have different numbers of ranks; allowed: equal numbers")
     limit = datetime.timedelta(seconds=TIMEOUT)
     # cgx, as it finds the interface that leads to the other hosts by itself.
@@ -59,7 +59,7 @@ def measure() -> tuple[int, Link]:
         "cgx", store=PrefixStore("advise", store), rank=rank, world_size=size, timeout=limit
     )
     try:
-        other = networks.index(hosts[1])
+        other = places.index(hosts[1])
         if rank in (0, other):
             found = _between(other if rank == 0 else 0)
             if rank == 0:
@@ -70,7 +70,7 @@ def measure() -> tuple[int, Link]:
         raise CliError(f"--measure: rank {rank}: {reason}") from None
     finally:
         dist.destroy_process_group()
-    return rank, Link(8 * _BYTES / seconds, latency, len(hosts), networks.count(networks[0]))
+    return rank, Link(8 * _BYTES / seconds, latency, len(hosts), places.count(places[0]))
 
 
 def _between(peer: int) -> tuple[float, float]:

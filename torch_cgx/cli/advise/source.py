@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_cgx.cli.errors import CliError
+from torch_cgx.cli.output import tenths
 from torch_cgx.cost import Layer, buckets_of
 
 _WARM_UP, _STEPS = 2, 7
@@ -42,6 +43,7 @@ class Profile:
     ready: tuple[float, ...]
     error_source: str
     gradients: list[dict[str, Any]] = field(default_factory=list)
+    spread: float = 0.0  # of the measured steps: half of 10th to 90th percentile, by the median
 
 
 def load(model: str | None, checkpoint: Path | None, folder: str) -> Source:
@@ -123,7 +125,9 @@ def profile(source: Source, compute_ms: float | None) -> Profile:
         if seconds is not None:
             origin = "as said (--compute-ms)"
         return Profile(source.layers, buckets, seconds, origin, spread, "Gaussian values")
-    seconds, ready_of, gradients = _measure(source)
+    times, ready_of, gradients = _measure(source)
+    seconds = statistics.median(times)
+    low, high = tenths(times)
     ready = []
     for bucket in buckets:
         ready.append(max(ready_of.get(layer.name, seconds) for layer in bucket))
@@ -138,7 +142,14 @@ def profile(source: Source, compute_ms: float | None) -> Profile:
         seconds, origin = compute_ms / 1e3, "as said (--compute-ms)"
     source_of_errors = f"gradients of {len(gradients)} batches"
     return Profile(
-        source.layers, buckets, seconds, origin, tuple(ready), source_of_errors, gradients
+        source.layers,
+        buckets,
+        seconds,
+        origin,
+        tuple(ready),
+        source_of_errors,
+        gradients,
+        spread=(high - low) / 2 / statistics.median(times),
     )
 
 
@@ -158,9 +169,9 @@ def _spread(buckets: list[list[Layer]], seconds: float) -> tuple[float, ...]:
     return tuple(min(moment, seconds) for moment in moments)
 
 
-def _measure(source: Source) -> tuple[float, dict[str, float], list[dict[str, Any]]]:
-    """Seconds of forward and backward pass; when each gradient is ready; gradients of batches.
-    Medians over steps.
+def _measure(source: Source) -> tuple[list[float], dict[str, float], list[dict[str, Any]]]:
+    """Seconds of forward and backward pass of each step; when each gradient is ready, a median over
+    steps; gradients of batches.
     """
     begin = 0.0
     moments: dict[str, list[float]] = {}
@@ -199,4 +210,4 @@ def _measure(source: Source) -> tuple[float, dict[str, float], list[dict[str, An
     kept = times[min(_WARM_UP, len(times) - 1) :]
     ready = {n: statistics.median(found[-len(kept) :]) for n, found in moments.items()}
     seconds = statistics.median(kept)
-    return seconds, {n: min(moment, seconds) for n, moment in ready.items()}, gradients
+    return kept, {n: min(moment, seconds) for n, moment in ready.items()}, gradients

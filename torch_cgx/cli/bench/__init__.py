@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="runs a command on a host (default: ssh -o BatchMode=yes)",
     )
     parser.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="of this host, at which the ranks of --hosts meet (default: by the route to each)",
+    )
+    parser.add_argument(
         "--python", metavar="FILE", help="interpreter on the hosts (default: the path of this one)"
     )
     parser.add_argument(
@@ -127,12 +132,15 @@ def run(args: argparse.Namespace) -> int:
         start.end_with_parent(os.environ[start.PARENT])
     if os.environ.get(start.LIFELINE):
         start.end_with_connection()
-    if args.interface:
+    # With --hosts it is the hosts' ranks that need the interface, not this process.
+    if args.interface and not args.hosts:
         _use_interface(args.interface)
     if launched(os.environ):
         if args.hosts or args.ranks:
             raise CliError("a launcher has started the ranks: leave out --ranks and --hosts")
         return rank.run(args)
+    if args.address and not args.hosts:
+        raise CliError("--address is where the ranks of --hosts meet: give --hosts, too")
     _check_codecs(args)
     for path in (args.json, args.csv, args.plot):
         if path is not None:
@@ -144,7 +152,7 @@ def _use_interface(name: str) -> None:
     from torch_cgx.launch import _network as net
 
     up = sorted({one.interface for one in net.addresses()})
-    if name not in up and not os.environ.get("TORCH_CGX_BENCH_STARTED"):
+    if name not in up:
         raise CliError(
             f"--interface {name}: {socket.gethostname()} has no such interface that is up and has "
             f"an address; it has {', '.join(up) or 'none'}"

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from torch_cgx.cli.bench.methods import BASE, Method
+from torch_cgx.cli.output import tenths
 
 TILE = 1 << 20  # values that are drawn, and compared; longer tensors repeat them
 # Calls per sample, by bytes: a short call is about as short as the skew with which ranks begin.
@@ -86,13 +87,22 @@ def measure(
     ]
 
 
-def compare(rows: list[Row]) -> list[Row]:
-    """Adds how many times as fast as gloo a row is: the median over repetitions."""
+def compare(rows: list[Row], same_link: bool = True) -> list[Row]:
+    """Adds how many times as fast as gloo a row is: the median over repetitions. same_link: whether
+    gloo and cgx send over the same link; else the rows of cgx get None.
+    """
     base = {row["bytes"]: row["samples"] for row in rows if row["method"] == BASE}
     for row in rows:
-        ratios = [g / t for g, t in zip(base[row["bytes"]], row["samples"], strict=True)]
-        row["vs_gloo"] = statistics.median(ratios)
+        if same_link or not row["bytes_counted"]:
+            row["vs_gloo"] = statistics.median(ratios(base[row["bytes"]], row["samples"]))
+        else:
+            row["vs_gloo"] = None
     return rows
+
+
+def ratios(slow: Sequence[float], fast: Sequence[float]) -> list[float]:
+    """Of two methods' times, repetition by repetition: both of a pair met the same machine."""
+    return [a / b for a, b in zip(slow, fast, strict=True)]
 
 
 def _check(
@@ -113,10 +123,7 @@ def _slowest(per_rank: list[list[float]]) -> list[float]:
 def _timing(per_rank: list[list[float]], nbytes: int, size: int) -> dict[str, float]:
     samples = _slowest(per_rank)
     median = statistics.median(samples)
-    low = high = median
-    if len(samples) > 1:
-        tenths = statistics.quantiles(samples, n=10, method="inclusive")
-        low, high = tenths[0], tenths[-1]
+    low, high = tenths(samples)
     algbw = nbytes / median / 1e9
     return {
         "seconds": median,

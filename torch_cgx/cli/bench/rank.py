@@ -26,6 +26,7 @@ def run(args: argparse.Namespace) -> int:
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore
 
+    from torch_cgx import _hosts
     from torch_cgx.cli.bench import measure, methods, show
 
     methods.check_codecs(args.codec, args.bits)
@@ -62,10 +63,11 @@ def run(args: argparse.Namespace) -> int:
     except RuntimeError as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CliError(f"rank {rank} on {socket.gethostname()}: {reason}") from None
-    rows = measure.compare(rows)
+    rows = measure.compare(rows, same_link=not _hosts.link_inside_host(_everyone))
     if rank == 0:
-        facts |= {"ranks": size, "hosts": len({f["network"] for f in _everyone})}
-        hidden = ("network", "gloo")
+        facts |= {"ranks": size, "hosts": _hosts.count(_everyone)}
+        facts |= {"networks": _hosts.count_networks(_everyone)}
+        hidden = ("network", "gloo", "host_id")
         show.show(rows, {k: v for k, v in facts.items() if k not in hidden}, args)
     return 1 if show.wrong(rows) else 0
 
@@ -76,15 +78,14 @@ _everyone: list[dict[str, Any]] = []
 def _facts(args: argparse.Namespace, store: Any) -> dict[str, Any]:
     import torch
 
-    from torch_cgx import _C, __version__, _gloo_address
-    from torch_cgx.launch import _network as net
+    from torch_cgx import _C, __version__, _gloo_address, _hosts
 
     return {
         "torch_cgx": __version__,
         "torch": torch.__version__.partition("+")[0],
         "python": platform.python_version(),
         "host": socket.gethostname(),
-        "network": net.network_identity() + os.environ.get("CGX_HOST_ID", ""),
+        **_hosts.facts(),
         "gloo": _gloo_address.report(store),
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -132,7 +133,7 @@ def _name_interface(rank: int) -> None:
 def _check_memory(store: Any, rank: int, size: int, nbytes: int, timeout: float) -> None:
     """CliError, on all ranks, if the largest size does not fit into a host's free memory."""
     free = free_memory()
-    beside = sum(one["network"] == _everyone[rank]["network"] for one in _everyone)
+    beside = sum(one["host_id"] == _everyone[rank]["host_id"] for one in _everyone)
     store.set(f"bench/memory/{rank}", json.dumps([free, _MEMORY * nbytes * beside]))
     for other, text in enumerate(collect(store, "bench/memory", size, timeout)):
         there, needed = json.loads(text)

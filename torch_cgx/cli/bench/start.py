@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
                     "WORLD_SIZE": f"{len(places)}",
                     "LOCAL_RANK": f"{local}",
                     "LOCAL_WORLD_SIZE": f"{beside}",
-                    "MASTER_ADDR": _address_for(host) if args.hosts else "127.0.0.1",
+                    "MASTER_ADDR": args.address or _address_for(host) if host else "127.0.0.1",
                     "MASTER_PORT": f"{store.port}",
                     # The store is this process's: no rank serves one.
                     "TORCHELASTIC_USE_AGENT_STORE": "True",
@@ -62,8 +62,6 @@ def run(args: argparse.Namespace) -> int:
                     "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
                 }
                 env |= {LIFELINE: "1"} if host else {PARENT: f"{os.getpid()}"}
-                if args.interface:
-                    env["GLOO_SOCKET_IFNAME"] = args.interface
                 ranks.append(_start(args, number, host, env))
             return _wait(ranks)
         finally:
@@ -149,15 +147,32 @@ def _serve(size: int) -> Any:
 
 
 def _address_for(host: str) -> str:
-    """This host's address on the route to another; nothing is sent."""
+    """This host's address on the route to another; nothing is sent. Where --rsh alone knows the
+    host's name, the first address of this host that others may reach.
+    """
     name = host.rpartition("@")[2]
     try:
         found = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)
+    except OSError as error:
+        return _some_address(f"--hosts {host}: {error.strerror or error}")
+    try:
         with socket.socket(found[0][0], socket.SOCK_DGRAM) as probe:
             probe.connect(found[0][4])
             return str(probe.getsockname()[0])
     except OSError as error:
         raise CliError(f"--hosts {host}: {error.strerror or error}") from None
+
+
+def _some_address(why: str) -> str:
+    from torch_cgx.launch import LaunchError
+    from torch_cgx.launch import _network as net
+
+    try:
+        return net.candidates(None)[0]
+    except LaunchError:
+        raise CliError(
+            f"{why}, and this host has no address that others could reach; name one by --address"
+        ) from None
 
 
 def _start(args: argparse.Namespace, number: int, host: str, env: dict[str, str]) -> Rank:
@@ -194,6 +209,7 @@ def _arguments(args: argparse.Namespace, number: int) -> list[str]:
     words = ["--sizes", ",".join(map(str, args.sizes)), "--bits", ",".join(map(str, args.bits))]
     words += ["--codec", ",".join(args.codec), "--device", args.device]
     words += ["--repeats", f"{args.repeats}", "--timeout", f"{args.timeout}"]
+    words += ["--interface", args.interface] if args.interface else []
     if number == 0:
         for name in ("json", "csv", "plot"):
             path = getattr(args, name)

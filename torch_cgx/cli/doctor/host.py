@@ -138,8 +138,9 @@ def check_name(host: str, addresses: Sequence[str], env: Mapping[str, str]) -> F
     if env.get("GLOO_SOCKET_IFNAME"):
         return Finding(SECTION, "host name", OK, f"{found}; GLOO_SOCKET_IFNAME is set")
     mend = (
-        "cgx finds an address by itself; groups of the backend gloo across hosts need "
-        "GLOO_SOCKET_IFNAME"
+        "torchrun across hosts: --local-addr ADDRESS on each host, and --rdzv-conf is_host=1 where "
+        "the endpoint is, is_host=0 elsewhere; groups of cgx find an address by themselves, groups "
+        "of the backend gloo across hosts need GLOO_SOCKET_IFNAME"
     )
     return Finding(SECTION, "host name", NOTE, found, mend)
 

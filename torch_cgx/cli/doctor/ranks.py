@@ -66,18 +66,20 @@ def _facts(engine_loads: bool) -> dict[str, Any]:
     import torch
 
     from torch_cgx import __version__
-    from torch_cgx.launch import _network as net
 
     settings = {}
+    place = {"host_id": socket.gethostname(), "network": ""}
     if engine_loads:
-        from torch_cgx import _C
+        from torch_cgx import _C, _hosts
+
+        place = _hosts.facts()
 
         for row in _C.settings():
             if row["compared"] and os.environ.get(row["variable"]):
                 settings[row["variable"]] = os.environ[row["variable"]]
     return {
         "host": socket.gethostname(),
-        "network": net.network_identity() + os.environ.get("CGX_HOST_ID", ""),
+        **place,
         "python": platform.python_version(),
         "torch_cgx": __version__,
         "torch": torch.__version__.partition("+")[0],
@@ -88,6 +90,8 @@ def _facts(engine_loads: bool) -> dict[str, Any]:
 
 def compare(facts: list[dict[str, Any]]) -> list[Finding]:
     """Findings about ranks that do not fit together; one that counts them if they do."""
+    from torch_cgx import _hosts
+
     findings = []
     for name in _EQUAL:
         by_value: dict[str, list[int]] = {}
@@ -110,7 +114,7 @@ def compare(facts: list[dict[str, Any]]) -> list[Finding]:
                 )
             )
     if not findings:
-        hosts = len({one["network"] for one in facts})
+        hosts = _hosts.count(facts)
         found = f"{len(facts)} ranks on {hosts} host{'' if hosts == 1 else 's'}, alike"
         findings.append(Finding(SECTION, "ranks", OK, found))
     return findings

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 import torch_cgx
+from torch_cgx import _hosts
 from torch_cgx.cli.doctor.finding import OK, PROBLEM, Finding
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.meeting import collect
@@ -34,9 +35,8 @@ def communicators(facts: list[dict[str, Any]], mpi: bool) -> list[tuple[str, dic
     facts: of all ranks. mpi: whether a launcher connects the ranks by MPI, and torch_cgx was built
     for one.
     """
-    networks = [one["network"] for one in facts]
     found: list[tuple[str, dict[str, Any], str]] = []
-    if len(set(networks)) < len(networks):
+    if _hosts.count(facts) < len(facts):
         found.append(("SHM", {"inner_communicator": "SHM"}, "cpu"))
     names = ["GLOO", *(["MPI"] if mpi else [])]
     found += [(name, _everywhere(name), "cpu") for name in names]
