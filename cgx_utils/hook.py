@@ -66,8 +66,9 @@ def cgx_hook(state: CGXState, bucket: GradBucket) -> torch.futures.Future[torch.
             tunable=True,
             chosen_by="cgx_hook",
             residual=state.residual(parameters, buffer, group),
+            **state.keys(parameters, backend),
         )
-        state.keep_residual(parameters, layers, work)
+        state.keep_residual(parameters, work)
     if bucket.is_last():
         state.end_step(backend, group)
     return _C.tensor_future(work, buffer)
