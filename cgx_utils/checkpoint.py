@@ -15,9 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from cgx_utils.resharding import inherited
-
-_RESIDUALS = "residuals"  # in a state's dict: rank, name
+from cgx_utils.resharding import RANKS, inherited
 
 
 class State(Protocol):
@@ -61,12 +59,11 @@ def load(
         known = sorted({str(path[0]) for path in paths.values()})
         raise ValueError(f"the checkpoint has nothing under key={key!r}; it has {known}")
     rank, ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
-    saved = [int(path[_place(path) + 1]) for path in mine.values() if _place(path) >= 0]
+    saved = [int(path[-1]) for path in mine.values() if _of_a_rank(path)]
     wanted = set(inherited(rank, ranks, max(saved, default=-1) + 1))
     template: dict[Any, Any] = {}
     for name, path in mine.items():
-        at = _place(path)
-        if at >= 0 and int(path[at + 1]) not in wanted:
+        if _of_a_rank(path) and int(path[-1]) not in wanted:
             continue
         kind = metadata.state_dict_metadata[name]
         value = None
@@ -75,22 +72,14 @@ def load(
         _put(template, path, value)
     load_by_dcp(template, storage_reader=reader, process_group=process_group)
     found = template[key]
-    if saved and not wanted:  # no rank's are this one's
-        _holder(found)[_RESIDUALS] = {}
+    if saved:  # also the ranks whose residuals others take over
+        found[RANKS] = {**{str(number): () for number in saved}, **found.get(RANKS, {})}
     state.load_state_dict(found)
 
 
-def _place(path: tuple[Any, ...]) -> int:
-    """Where a path has the residuals, whose rank and name follow; -1: it has none."""
-    for at, part in enumerate(path[:-2]):
-        if part == _RESIDUALS and str(path[at + 1]).isdigit():
-            return at
-    return -1
-
-
-def _holder(found: dict[str, Any]) -> dict[str, Any]:
-    section = found.get("error_feedback")
-    return found if section is None else section
+def _of_a_rank(path: tuple[Any, ...]) -> bool:
+    """Whether a path leads to what one of the ranks has saved."""
+    return len(path) == 3 and path[1] == RANKS
 
 
 def _put(template: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:

@@ -18,7 +18,7 @@ import torch_cgx
 from cgx_utils import error_feedback as feedback
 from cgx_utils.agreement import compare, digest
 from cgx_utils.names import named_of, translate
-from cgx_utils.resharding import by_rank, share_of
+from cgx_utils.resharding import RANKS, sections_of, share_of, with_rank
 from cgx_utils.saved import check_finite
 from cgx_utils.state import CGXState
 from torch_cgx import _steps
@@ -26,9 +26,9 @@ from torch_cgx._warnings import warn
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _BUCKET = 1 << 24  # values of an all-reduce, 64 MiB
-_COUNTS = ("local_steps", "rounds", "world_size")
-_KEYS = ("start", "outer", "outer_stepped", "residuals", *_COUNTS, "number")
-_OLD_KEYS = {"start", "outer", "residuals", *_COUNTS, "rank"}  # once written; of a single rank
+_COUNTS = ("local_steps", "rounds", "rank", "world_size")
+_KEYS = ("start", "outer", "residuals", *_COUNTS)
+_LATER = ("number", "outer_stepped", RANKS)  # that earlier versions did not write
 
 
 class DiLoCo:
@@ -262,19 +262,20 @@ class DiLoCo:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Start parameters, state of the outer optimizer, residuals and counts: "start" {name:
-        tensor}, "outer", "outer_stepped" (whether "outer" has made a step), "residuals" {rank:
-        {name: flat fp32 tensor}} or None, "local_steps", "rounds", "number" (of this DiLoCo on its
-        group; with the rounds it keys random numbers), "world_size". All are equal on all ranks,
-        except the residuals: each rank has its own, under its rank as text, and saves them, beside
-        model and inner optimizer.
+        """Start parameters, state of the outer optimizer, residuals and counts. The residuals are
+        this rank's own: each rank saves its own, beside model and inner optimizer.
+
+        "start" {name: tensor}, "outer", "outer_stepped" (whether it has made a step), "residuals"
+        {name: flat fp32 tensor} or None, "local_steps", "rounds", "number" (of this DiLoCo on its
+        group; with the rounds it keys random numbers), "rank", "world_size", and "ranks" {rank:
+        residuals}, the same tensors, for torch.distributed.checkpoint.
         """
         residuals = None
         if self._residuals is not None:
-            parts = [part.clone() for part in self._split(self._residuals)]
-            residuals = {str(self._backend.rank()): dict(zip(self._named, parts, strict=True))}
+            parts = [part.to("cpu", copy=True) for part in self._split(self._residuals)]
+            residuals = dict(zip(self._named, parts, strict=True))
         self._steps.tensor_number(self._backend)  # chooses a number, where none is known
-        return {
+        state = {
             "start": dict(zip(self._named, [s.clone() for s in self._start], strict=True)),
             "outer": self._outer_state(),
             "outer_stepped": bool(self.outer.state),
@@ -282,13 +283,14 @@ class DiLoCo:
             "local_steps": self._local_steps,
             "rounds": self._rounds,
             "number": self._steps.number,
+            "rank": self._backend.rank(),
             "world_size": self._backend.size(),
         }
+        return with_rank(state, self._backend.rank(), ["residuals"])
 
     def _outer_state(self) -> dict[str, Any]:
-        """The outer optimizer's, as torch.distributed.checkpoint takes it, which loads what is
-        there already, and makes texts of keys. So before the first step the state has the tensors
-        that it will have, and its keys are texts.
+        """The outer optimizer's. Before its first step its state has the tensors that it will have:
+        torch.distributed.checkpoint loads what is there already.
         """
         found = self.outer.state_dict()
         if not self.outer.state:
@@ -298,48 +300,54 @@ class DiLoCo:
                     parameter.grad = torch.zeros_like(parameter)
             stand_in.step()
             found["state"] = stand_in.state_dict()["state"]
-        return {**found, "state": {str(number): one for number, one in found["state"].items()}}
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict()`, after model and inner optimizer have been loaded.
 
-        Residuals are those of a rank: where the state has those of other ranks only, they are
-        dropped, with a warning that names the ranks. For another number of ranks see
-        `CGXState.load_state_dict`. Names may have other wrappers, or be other names of tied
-        parameters. The next outer step first compares the ranks' start parameters. ValueError for a
-        state of another model, before anything is changed.
+        The residuals of another rank are dropped, with a warning that names the ranks; those of
+        another number of ranks, too, unless the state has all that this rank takes over
+        (docs/checkpoints.md). Names may have other wrappers, or be other names of tied parameters.
+        The next outer step first compares the ranks' start parameters. ValueError for a state of
+        another model, before anything is changed.
         """
-        old = isinstance(state, Mapping) and set(state) == _OLD_KEYS
-        if not isinstance(state, Mapping) or not (old or set(state) == set(_KEYS)):
+        if not isinstance(state, Mapping) or set(state) - set(_LATER) != set(_KEYS):
             found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"the state is {found}; allowed: a dict of {', '.join(_KEYS)}")
         start = self._by_own_names("start", state["start"])
         _check_tensors("start", start, self._named)
-        if state["residuals"] is not None and not isinstance(state["residuals"], Mapping):
-            raise ValueError(
-                f"the state has residuals={state['residuals']!r}; allowed: a dict, None"
-            )
-        residuals = {
-            rank: self._by_own_names("residuals", own) for rank, own in by_rank(state).items()
-        }
-        for own in residuals.values():
+        counts = {key: state[key] for key in (*_COUNTS, "number") if key in state}
+        for key, value in counts.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"the state has {key}={value!r}; allowed: an integer >= 0")
+        by_rank = sections_of(state)
+        if by_rank is None:
+            by_rank = {str(state["rank"]): {"residuals": state["residuals"]}}
+        residuals = {}
+        for rank, section in by_rank.items():
+            if section.get("residuals") is None:
+                continue
+            own = residuals[rank] = self._by_own_names("residuals", section["residuals"])
             _check_tensors("residuals", own, self._named, flat=True)
             for name, residual in own.items():
                 check_finite(name, residual)
-        for key in (*_COUNTS, "rank" if old else "number"):
-            if isinstance(state[key], bool) or not isinstance(state[key], int) or state[key] < 0:
-                raise ValueError(f"the state has {key}={state[key]!r}; allowed: an integer >= 0")
-        stepped = old or state["outer_stepped"]  # before, its state is a stand-in
-        outer = state["outer"]
-        kept = {int(number): one for number, one in outer["state"].items()} if stepped else {}
-        self.outer.load_state_dict({**outer, "state": kept})
+        self._load_outer(state["outer"], state.get("outer_stepped", True))
         for value, name in zip(self._start, self._named, strict=True):
             value.copy_(start[name])
         self._load_residuals(residuals, state["world_size"])
         self._local_steps, self._rounds = state["local_steps"], state["rounds"]
-        if not old:
-            self._steps.load_state_dict({"step": 0, "number": state["number"]})
+        if "number" in counts:
+            self._steps.load_state_dict({"step": 0, "number": counts["number"]})
         self._compares_start = True
+
+    def _load_outer(self, outer: Mapping[str, Any], stepped: bool) -> None:
+        """stepped: False: its state is a stand-in. torch.distributed.checkpoint makes texts of the
+        numbers of parameters.
+        """
+        kept: dict[int, dict[str, Any]] = {}
+        for number, one in outer["state"].items() if stepped else ():
+            kept.setdefault(int(number), {}).update(one)
+        self.outer.load_state_dict({**outer, "state": kept})
 
     def _load_residuals(
         self, residuals: Mapping[str, Mapping[str, torch.Tensor]], saved_ranks: int
@@ -349,7 +357,7 @@ class DiLoCo:
         own: dict[str, torch.Tensor] = {}
         if residuals:
             rank, ranks = self._backend.rank(), self._backend.size()
-            own = share_of(residuals, saved_ranks, rank, ranks, "DiLoCo")
+            own = share_of(residuals, saved_ranks, rank, ranks, "DiLoCo", partly=False)
         for part, name in zip(self._split(self._residuals), self._named, strict=True):
             if name in own:
                 part.copy_(own[name])

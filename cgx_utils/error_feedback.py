@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from cgx_utils.names import Named, translate
-from cgx_utils.resharding import by_rank, share_of
+from cgx_utils.resharding import share_of
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec
@@ -110,9 +110,8 @@ class ErrorFeedback:
         self.memory = memory
         self._buckets: dict[Key, Bucket] = {}
         self._places: dict[int, Place] = {}  # by id of the parameter
-        # By rank and name, until the first bucket comes; the number of ranks that saved them.
-        self._restored: dict[str, dict[str, torch.Tensor]] = {}
-        self._saved_ranks = 0
+        self._restored: dict[str, dict[str, Any]] = {}  # sections by rank, until a bucket comes
+        self._alone = True  # they are the state of one rank
         self._rank, self._ranks = 0, 0  # 0 ranks: not known yet
 
     @property
@@ -127,7 +126,7 @@ class ErrorFeedback:
 
     def clear(self) -> None:
         """Begins with zeros."""
-        self._buckets, self._places, self._restored, self._saved_ranks = {}, {}, {}, 0
+        self._buckets, self._places, self._restored = {}, {}, {}
 
     def take(
         self,
@@ -184,32 +183,40 @@ class ErrorFeedback:
         """
         what = "load_state_dict of a CGXState: error_feedback"
         numels = {one.name: one.parameter.numel() for one in model}
-        restored = {rank: translate(own, model, what) for rank, own in self._restored.items()}
+        restored = {
+            rank: translate(section["residuals"], model, what)
+            for rank, section in self._restored.items()
+        }
         for own in restored.values():
             _check_names(own, numels)
         if group is None:
             return
         self._rank, self._ranks = group.rank(), group.size()
-        found = share_of(restored, self._saved_ranks, self._rank, self._ranks, "CGXState")
+        saved_ranks = next(iter(self._restored.values()))["world_size"]
+        found = share_of(
+            restored, saved_ranks, self._rank, self._ranks, "CGXState", alone=self._alone
+        )
         for one in model:
             if one.name in found:
                 bucket = Bucket(found[one.name].reshape(-1))
                 self._places[id(one.parameter)] = Place(one.parameter, bucket, 0)
-        self._restored, self._saved_ranks = {}, 0
+        self._restored = {}
 
     def saved(
-        self, model: Sequence[tuple[str, torch.Tensor]], group: dist.ProcessGroup | None
-    ) -> dict[str, Any]:
-        """The section of CGXState.state_dict(): copies, by name, of the shapes of parameters; zeros
-        for parameters that have none yet, if the group is known.
+        self,
+        model: Sequence[tuple[str, torch.Tensor]],
+        group: dist.ProcessGroup | None,
+        step: int = 0,
+    ) -> dict[str, dict[str, Any]]:
+        """The section of CGXState.state_dict(), by rank: copies, by name, of the shapes of
+        parameters; zeros for parameters that have none yet, if the group is known. Of several ranks
+        as long as what load() has got waits for names.
         """
         if self._restored:
-            waiting = {
-                r: {n: t.clone() for n, t in own.items()} for r, own in self._restored.items()
-            }
             return {
-                "memory": self.memory, "world_size": self._saved_ranks, "residuals": waiting,
-            }  # fmt: skip
+                rank: {**section, "residuals": _copies(section["residuals"])}
+                for rank, section in self._restored.items()
+            }
         names = {id(parameter): name for name, parameter in model}
         residuals = {}
         for key, place in self._places.items():
@@ -219,21 +226,24 @@ class ErrorFeedback:
                     f"CGXState: a parameter of shape {shape} has a residual and no name; pass "
                     "named_parameters=model.named_parameters()"
                 )
-            residuals[names[key]] = self._part(place).clone().view(place.parameter.shape)
+            part = self._part(place).detach().to("cpu", copy=True)
+            residuals[names[key]] = part.view(place.parameter.shape)
         for place in self._places.values():
             place.bucket.undo()
         if group is not None:
             self._rank, self._ranks = group.rank(), group.size()
             for name, parameter in model:
                 if parameter.requires_grad and parameter.dtype in DTYPES:
-                    shape, device = parameter.shape, parameter.device
-                    zeros = torch.zeros(shape, dtype=self._dtype, device=device)
+                    zeros = torch.zeros(parameter.shape, dtype=self._dtype, device="cpu")
                     residuals.setdefault(name, zeros)
-        return {
+        section = {
             "memory": self.memory,
+            "rank": self._rank,
             "world_size": self._ranks,
-            "residuals": {str(self._rank): residuals} if residuals else {},
+            "sequence": step,
+            "residuals": residuals,
         }
+        return {str(self._rank): section}
 
     def detached(self, model: Sequence[tuple[str, torch.Tensor]]) -> ErrorFeedback:
         """A copy without parameters, which waits for names: for pickle."""
@@ -241,18 +251,17 @@ class ErrorFeedback:
         copy.load(self.saved(model, None))
         return copy
 
-    def load(self, section: Mapping[str, Any]) -> None:
+    def load(self, sections: Mapping[str, Mapping[str, Any]], alone: bool = True) -> None:
         """Takes what saved() gave, also of another memory, in place of all residuals;
-        check_residuals() has checked it.
+        check_residuals() has checked it. alone: it is the state of one rank.
         """
         self.clear()
-        if section["world_size"] == 0:  # of a state that was not used
-            return
+        self._alone = alone
         self._restored = {
-            rank: {name: saved.detach().clone() for name, saved in own.items()}
-            for rank, own in by_rank(section).items()
+            rank: {**section, "residuals": _copies(section["residuals"])}
+            for rank, section in sections.items()
+            if section["world_size"] > 0  # else of a state that was not used
         }
-        self._saved_ranks = section["world_size"]
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -295,6 +304,10 @@ def make(error_feedback: Any, memory: Any) -> ErrorFeedback | None:
         raise TypeError(f"error_feedback_memory={memory!r}; allowed: {allowed}")
     feedback = ErrorFeedback(memory)  # also checks the argument where it has no effect
     return feedback if error_feedback else None
+
+
+def _copies(residuals: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: one.detach().clone() for name, one in residuals.items()}
 
 
 def _check_names(residuals: Mapping[str, torch.Tensor], numels: Mapping[str, int]) -> None:

@@ -9,8 +9,7 @@ import torch
 
 from torch_cgx import _steps
 
-VERSION = 2  # of what CGXState.state_dict() returns
-VERSIONS = (1, 2)  # that are read
+VERSION = 1  # of what CGXState.state_dict() returns
 _ADAPTIVE = {"step": int, "due": int, "bits": dict, "errors": dict, "model": dict}
 
 
@@ -22,21 +21,17 @@ def check_saved(state: Any) -> Mapping[str, Any]:
             "CGXState.state_dict() returned"
         )
     version = state.get("version")
-    if isinstance(version, bool) or version not in VERSIONS:
-        allowed = ", ".join(map(str, VERSIONS))
-        raise ValueError(f"the restored state has version {version!r}; allowed: {allowed}")
+    if version != VERSION:
+        raise ValueError(f"the restored state has version {version!r}; allowed: {VERSION}")
     if "steps" in state:
         _steps.check(state["steps"], "load_state_dict of a CGXState: steps")
     return state
 
 
 def check_residuals(section: Any) -> None:
-    """TypeError or ValueError if the section "error_feedback" is not what state_dict() writes, or
-    wrote in version 1.
-    """
-    wanted = {"memory", "world_size", "residuals"}
-    old = wanted | {"rank", "sequence"}
-    if not isinstance(section, Mapping) or set(section) not in (wanted, old):
+    """TypeError or ValueError if the section "error_feedback" is not what state_dict() writes."""
+    wanted = {"memory", "rank", "world_size", "sequence", "residuals"}
+    if not isinstance(section, Mapping) or set(section) != wanted:
         got = sorted(section) if isinstance(section, Mapping) else repr(section)
         raise ValueError(
             f"load_state_dict of a CGXState: error_feedback holds {got}; allowed: a dict with "
@@ -44,31 +39,21 @@ def check_residuals(section: Any) -> None:
         )
     residuals = section["residuals"]
     if not isinstance(residuals, Mapping):
-        raise TypeError(f"error_feedback: residuals={residuals!r}; allowed: a dict by rank")
-    for rank, own in ((None, residuals),) if "rank" in section else residuals.items():
-        if rank is not None and not str(rank).isdigit():
-            raise ValueError(f"error_feedback: residuals has {rank!r}; allowed: ranks, as '0'")
-        if not isinstance(own, Mapping):
-            raise TypeError(f"error_feedback: residuals of rank {rank}={own!r}; allowed: a dict")
-        for name, saved in own.items():
-            check_residual(name, saved)
-    for key in {"rank", "world_size", "sequence"} & set(section):
+        raise TypeError(f"error_feedback: residuals={residuals!r}; allowed: a dict by name")
+    for name, saved in residuals.items():
+        ok = isinstance(saved, torch.Tensor) and saved.dtype in (torch.float32, torch.bfloat16)
+        if not ok:
+            what = saved.dtype if isinstance(saved, torch.Tensor) else type(saved).__name__
+            raise TypeError(
+                f"error_feedback: the residual of {name!r} is {what}; allowed: tensors of "
+                "float32 or bfloat16"
+            )
+        check_finite(name, saved)
+    for key in ("rank", "world_size", "sequence"):
         if isinstance(section[key], bool) or not isinstance(section[key], int):
             raise TypeError(f"error_feedback: {key}={section[key]!r}; allowed: integers >= 0")
         if section[key] < 0:
             raise ValueError(f"error_feedback: {key}={section[key]}; allowed: integers >= 0")
-
-
-def check_residual(name: str, saved: Any) -> None:
-    """TypeError or ValueError unless it is a residual, with finite values."""
-    ok = isinstance(saved, torch.Tensor) and saved.dtype in (torch.float32, torch.bfloat16)
-    if not ok:
-        what = saved.dtype if isinstance(saved, torch.Tensor) else type(saved).__name__
-        raise TypeError(
-            f"error_feedback: the residual of {name!r} is {what}; allowed: tensors of "
-            "float32 or bfloat16"
-        )
-    check_finite(name, saved)
 
 
 def check_finite(name: str, residual: torch.Tensor) -> None:
@@ -79,36 +64,21 @@ def check_finite(name: str, residual: torch.Tensor) -> None:
         )
 
 
-def pairs_of(adaptive: Mapping[str, Any]) -> dict[str, Any]:
-    """The section "adaptive" as it is saved: with pairs in place of dicts by name, as
-    torch.distributed.checkpoint would take a dict apart, and look for its keys when it loads.
-    """
-    return {k: list(v.items()) if isinstance(v, dict) else v for k, v in adaptive.items()}
-
-
-def check_adaptive(section: Any, candidates: Iterable[int]) -> dict[str, Any]:
-    """The section "adaptive", with dicts in place of pairs. ValueError if it lacks a key, or has
-    bits that are no candidate.
-    """
-    found: dict[str, Any] = {}
+def check_adaptive(section: Any, candidates: Iterable[int]) -> None:
+    """ValueError if the section "adaptive" lacks a key, or has bits that are no candidate."""
     for key, kind in _ADAPTIVE.items():
         value = section.get(key) if isinstance(section, Mapping) else None
-        if kind is dict and isinstance(value, (list, tuple)):
-            pairs = all(isinstance(one, (list, tuple)) and len(one) == 2 for one in value)
-            value = dict(value) if pairs else value
         if not isinstance(value, kind):
             raise ValueError(
                 f"the restored state's section 'adaptive' has {key}={value!r}; allowed: "
                 f"{kind.__name__}, as CGXState.state_dict() writes it"
             )
-        found[key] = value
-    for name, bits in found["bits"].items():
+    for name, bits in section["bits"].items():
         if bits not in candidates:
             raise ValueError(
                 f"the restored state has {bits!r} bits for {name!r}; allowed: the candidates "
                 f"{candidates}"
             )
-    return found
 
 
 def check_model(saved: Mapping[str, int], pairs: Iterable[tuple[str, torch.Tensor]]) -> None:

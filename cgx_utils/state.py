@@ -17,14 +17,13 @@ from cgx_utils.defaults import Defaults
 from cgx_utils.names import Named, Names, missing, translate
 from cgx_utils.policy import Policy
 from cgx_utils.report import Report, error_of_encoding
-from cgx_utils.resharding import by_rank
+from cgx_utils.resharding import merged, sections_of, with_rank
 from cgx_utils.saved import (
     VERSION,
     check_adaptive,
     check_model,
     check_residuals,
     check_saved,
-    pairs_of,
 )
 from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config, _steps
@@ -258,30 +257,41 @@ class CGXState:
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on after a restart, to be called on all ranks, or between
-        steps on any: {"version": 2}, the section "steps" and, as far as this state has them, the
-        others:
+        steps on any: {"version": 1} and, as far as this state has them, the sections
 
         - "steps": {"step", "number"}, integers: the number of the next step, and of this state
           among those of its process group. They key random numbers.
         - "adaptive": the decision by parameter name, plain Python objects, equal on all ranks. A
           decision that is under way is waited for.
-        - "error_feedback": {"residuals": {rank: {name: tensor}}, "memory", "world_size"}. Each rank
-          has its own residuals: copies of the shapes of their parameters, in units of a rank's
-          gradient, fp32 or (memory "bf16") bf16; zeros before the first step. The rank is text.
+        - "error_feedback": {"residuals": {name: tensor}, "memory", "rank", "world_size",
+          "sequence"}. Residuals are copies of the shapes of their parameters on the CPU, in units
+          of a rank's gradient, fp32 or (memory "bf16") bf16; zeros before the first step. Each rank
+          has its own.
+        - "ranks": {rank: both}, with the rank as text: the same objects, for
+          torch.distributed.checkpoint.
 
         RuntimeError where parameters with residuals have no known names.
         """
-        state: dict[str, Any] = {"version": VERSION, "steps": self._steps.state_dict()}
+        if self._names.owner is None:
+            self._names.find_owner(self, [])
+        state: dict[str, Any] = {"version": VERSION}
+        steps = self._steps.state_dict()
+        if any(steps.values()) or self._names.known():
+            state["steps"] = steps
         if self._decisions is not None:
             self._settle(None)
-            found = {**self._decisions.state_dict(), "model": dict(self._model)}
-            state["adaptive"] = pairs_of(found)
-        if self._feedback is not None:
-            if self._names.owner is None:
-                self._names.find_owner(self, [])
-            group = self._known_group()
-            state["error_feedback"] = self._feedback.saved(self._names_of_residuals(), group)
-        return state
+            state["adaptive"] = {**self._decisions.state_dict(), "model": dict(self._model)}
+        group = self._known_group()
+        if self._feedback is None:
+            return with_rank(state, 0 if group is None else group.rank(), ["adaptive"])
+        model = self._names_of_residuals()
+        sections = self._feedback.saved(model, group, steps["step"])
+        kinds = ["adaptive", "error_feedback"]
+        found = [
+            with_rank({**state, "error_feedback": section}, int(rank), kinds)
+            for rank, section in sections.items()
+        ]
+        return merged(found)
 
     def _known_group(self) -> dist.ProcessGroup | None:
         """The group of the DDP instance, if it is known whose parameters are reduced over it."""
@@ -307,25 +317,30 @@ class CGXState:
         steps that it lacks stay as they are.
         """
         check_saved(state)
-        section = state.get("error_feedback")
-        if section is not None:
-            check_residuals(section)
-        self._load_decision(state.get("adaptive"))
+        adaptive, section = state.get("adaptive"), state.get("error_feedback")
+        found = sections_of(state)
+        if found is None:
+            sections = {} if section is None else {"": section}
+        else:
+            adaptive = next((o["adaptive"] for o in found.values() if "adaptive" in o), adaptive)
+            kept = {rank: own.get("error_feedback") for rank, own in found.items()}
+            sections = {rank: one for rank, one in kept.items() if one is not None}
+        for one in sections.values():
+            check_residuals(one)
+        sections = {rank or str(one["rank"]): one for rank, one in sections.items()}
+        self._load_decision(adaptive)
         if "steps" in state:
             self._steps.load_state_dict(state["steps"])
         if self._feedback is None:
-            if section is not None:
-                numbers = [len(own) for own in by_rank(section).values()]
+            if sections:
+                most = max(len(one["residuals"]) for one in sections.values())
                 warn(
                     "CGXState: load_state_dict drops the residuals of "
-                    f"{max(numbers, default=0)} parameters, since error_feedback=False"
+                    f"{most} parameters, since error_feedback=False"
                 )
             return
-        if section is None:
-            self._feedback.clear()
-            return
-        self._feedback.load(section)
-        if self._names.given is not None:
+        self._feedback.load(sections, found is None or len(found) == 1)
+        if self._names.given is not None and sections:
             self._feedback.restore(self._names.named(), None)
 
     def _load_decision(self, saved: Any) -> None:
@@ -336,8 +351,8 @@ class CGXState:
                 "the restored state has a section 'adaptive', but this CGXState has none; allowed: "
                 "CGXState(adaptive=AdaptiveBits(...)), or a state without that section"
             )
-        found = check_adaptive(saved, self._decisions.parameters.candidates)
-        named = self._names.named()
+        check_adaptive(saved, self._decisions.parameters.candidates)
+        found, named = dict(saved), self._names.named()
         if named:
             found |= {key: self._by_own_names(found[key]) for key in ("bits", "errors", "model")}
         check_model(found["model"], self._names.known())

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cgx_utils.resharding import inherited, merged
+from cgx_utils.resharding import RANKS, inherited, merged
 from cgx_utils.state import CGXState
 from torch_cgx._warnings import warn
 
@@ -65,4 +65,6 @@ def load(
     if by != ranks:
         others = [n for n in inherited(rank, ranks, by) if n != first and path(n).exists()]
         saved = merged([saved, *(read(number) for number in others)])
+        # The files that other ranks take over.
+        saved[RANKS] = {**{str(n): () for n in range(by) if path(n).exists()}, **saved[RANKS]}
     state.load_state_dict(saved)

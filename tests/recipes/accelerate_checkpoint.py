@@ -32,7 +32,7 @@ step(0)
 accelerator.save_state(sys.argv[1])
 accelerator.wait_for_everyone()
 saved = torch.load(Path(sys.argv[1], f"cgx_state_{rank}.pt"), weights_only=True)
-assert saved["error_feedback"]["residuals"][str(rank)]["weight"].abs().max() > 0
+assert saved["error_feedback"]["residuals"]["weight"].abs().max() > 0
 expected = step(1)
 assert not torch.equal(step(1), expected)  # the residual has changed
 accelerator.load_state(sys.argv[1])

@@ -124,7 +124,7 @@ def _trained(rank, world_size, steps):
         bits = shown_bits(plans[-1])
         levels = 2 ** min(bits.values()) - 1
         check_gradients(gradients(model), local, exact, COMPRESSED, levels=levels, bucket=BUCKET)
-        found.append((parts, bits, dict(state.state_dict()["adaptive"]["bits"])))
+        found.append((parts, bits, state.state_dict()["adaptive"]["bits"]))
         optimizer.step()
     same = [a is b for a, b in itertools.pairwise(plans)]
     return found, same, digest(gradients(model)), state.report().rows
@@ -255,7 +255,7 @@ def _branches(rank, world_size):
         model.module.use_left = step < 2
         take_step(model, rank, step)
         saved = state.state_dict()["adaptive"]
-        found.append((dict(saved["bits"]), {k: v is None for k, v in saved["errors"]}))
+        found.append((saved["bits"], {k: v is None for k, v in saved["errors"].items()}))
     return found
 
 
@@ -312,7 +312,7 @@ def _ended(rank, world_size):
     del model
     gc.collect()
     dist.destroy_process_group()
-    return dict(state.state_dict()["adaptive"]["bits"])
+    return state.state_dict()["adaptive"]["bits"]
 
 
 def test_a_group_may_end_while_a_decision_is_under_way():

@@ -27,7 +27,9 @@ def _state(**options):
 
 
 def _own(state, rank):
-    return state.state_dict()["error_feedback"]["residuals"][str(rank)]
+    section = state.state_dict()["error_feedback"]
+    assert section["rank"] == rank
+    return section["residuals"]
 
 
 def _said(call):
@@ -85,7 +87,7 @@ def three():
 
 
 def _residuals(states):
-    return [state["error_feedback"]["residuals"][str(r)] for r, state in enumerate(states)]
+    return [state["error_feedback"]["residuals"] for state in states]
 
 
 def test_the_residuals_of_one_rank_are_not_those_of_all(three):
@@ -95,8 +97,8 @@ def test_the_residuals_of_one_rank_are_not_those_of_all(three):
     assert found[0][0] == []
     for rank in (1, 2):
         (text,) = found[rank][0]
-        assert f"this is rank {rank} of 3, and the state has the residuals of rank 0 of 3" in text
-        assert f"the ones of rank {rank} are dropped, and this rank's begin with zeros" in text
+        assert f"rank 0 of 3 saved this state, this is rank {rank} of 3: the saved res" in text
+        assert "are dropped, and this rank's begin with zeros" in text
     exact = run_pooled(_loaded, 3, three)
     for (said, taken), own in zip(exact, _residuals(three), strict=True):
         assert not said and all(torch.equal(taken[name], own[name]) for name in own)
@@ -111,11 +113,20 @@ def test_other_numbers_of_ranks_owe_the_same(three, ranks):
 
 
 def test_fewer_ranks_with_files_of_their_own_drop_some(three):
-    first, second = run_pooled(_loaded, 2, three[:2])
-    assert second[0] == [] and len(first[0]) == 1
-    assert "this is rank 0 of 2, and the state has the residuals of rank 0 of 3" in first[0][0]
-    assert "the ones of rank 2 are dropped" in first[0][0]
-    _close(_sum([first[1], second[1]]), _sum(_residuals(three)[:2]), 2 / 3)
+    found = run_pooled(_loaded, 2, three[:2])
+    for rank, ((text,), _) in enumerate(found):
+        assert f"saved by rank {rank} of 3 and are restored on rank {rank} of 2" in text
+        assert "what ranks 2 to 2 owed is dropped" in text
+    _close(_sum([taken for _, taken in found]), _sum(_residuals(three)[:2]), 2 / 3)
+    (said, _), (none, _) = run_pooled(_loaded, 2, [merged(three[:2])] * 2)
+    assert none == [] and "what rank 2 owed is not in the state, and dropped" in said[0]
+
+
+def test_more_ranks_with_files_of_their_own_begin_with_zeros(three):
+    found = run_pooled(_loaded, 4, [*three, three[0]])  # a new rank has no file of its own
+    _close(_sum([taken for _, taken in found]), _sum(_residuals(three)), 4 / 3)
+    for (text,), _ in found:
+        assert "ranks 3 to 3 begin with zeros" in text
 
 
 def _to_dcp(rank, world_size, folder):
@@ -170,14 +181,16 @@ def saved_by_dcp(tmp_path_factory):
 
 
 def _same(first, second):
-    assert first.keys() == second.keys()
-    for key, value in first.items():
-        if isinstance(value, dict):
-            _same(value, second[key])
-        elif isinstance(value, torch.Tensor):
-            assert torch.equal(value, second[key]), key
-        else:
-            assert value == second[key], key
+    if isinstance(first, dict):
+        first, second = tuple(first.items()), tuple(second.items())
+    if isinstance(first, tuple):
+        assert len(first) == len(second)
+        for one, other in zip(first, second, strict=True):
+            _same(one, other)
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
+    else:
+        assert first == second
 
 
 @pytest.mark.parametrize("way", ["dcp", "checkpoint"])
@@ -195,19 +208,19 @@ def test_dcp_with_another_number_of_ranks(saved_by_dcp, ranks):
     folder, saved = saved_by_dcp
     found = run_pooled(_from_dcp, ranks, folder, "checkpoint")
     assert all(said == [] for said, _, _ in found)
-    per_rank = [one["residuals"][str(rank)] for rank, (_, _, one) in enumerate(found)]
-    before = [one["residuals"][str(rank)] for rank, (_, one) in enumerate(saved)]
+    per_rank = [one["residuals"] for _, _, one in found]
+    before = [one["residuals"] for _, one in saved]
     _close(_sum(per_rank), _sum(before), ranks / 2)
 
 
 def test_dcp_alone_with_another_number_of_ranks(saved_by_dcp):
     folder, _ = saved_by_dcp
     ((said, *_),) = run_pooled(_from_dcp, 1, folder, "dcp")
-    for text, owner in zip(sorted(said), ("CGXState", "DiLoCo"), strict=True):
-        assert text.startswith(f"{owner}: this is rank 0 of 1, and the state has the residuals of ")
-        assert "rank 0 of 2: the ones of rank 1 are dropped" in text
+    state, diloco = sorted(said)
+    assert "saved by rank 0 of 2 and are restored on rank 0 of 1; what ranks 1 to 1 owed" in state
+    assert "DiLoCo: rank 0 of 2 saved this state, this is rank 0 of 1: the saved residual" in diloco
     for error, _, _ in run_pooled(_from_dcp, 3, folder, "dcp"):
-        assert re.search(r"Missing key in checkpoint state_dict: .*residuals\.2\.", error), error
+        assert re.search(r"Missing key in checkpoint state_dict: cgx\.ranks\.2", error), error
 
 
 def _errors(rank, world_size, folder):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cgx_utils import AdaptiveBits, CGXState
+from cgx_utils.resharding import sections_of, with_rank
 from cgx_utils.trainers.settings import for_rank, load, save, state_of
 
 
@@ -24,37 +25,34 @@ def test_mistakes_are_named():
         state_of(None, {"bit_width": 4})
 
 
-def test_another_number_of_ranks_gets_the_residuals_of_all():
-    own = [{"w": torch.full((4,), 1.0 + rank)} for rank in range(2)]
-    kept = {"memory": "fp32", "world_size": 2}
-    states = [
-        {"version": 2, "n": r, "error_feedback": {**kept, "residuals": {str(r): own[r]}}}
-        for r in range(2)
-    ]
+def _saved(rank, ranks, old=False):
+    section = {"memory": "fp32", "rank": rank, "world_size": ranks, "sequence": 0}
+    section["residuals"] = {"w": torch.full((4,), 1.0 + rank)}
+    state = {"version": 1, "adaptive": {"n": rank}, "error_feedback": section}
+    return state if old else with_rank(state, rank, ["adaptive", "error_feedback"])
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_another_number_of_ranks_gets_the_residuals_of_all(old):
+    states = [_saved(rank, 2, old) for rank in range(2)]
     assert for_rank(states, 1, 2) is states[1]
-    merged = {**kept, "residuals": {"0": own[0], "1": own[1]}}
-    assert for_rank(states, 2, 3) == {"version": 2, "n": 0, "error_feedback": merged}
-    old = [
-        {"version": 1, "error_feedback": {**kept, "rank": r, "sequence": 5, "residuals": own[r]}}
-        for r in range(2)
-    ]
-    assert for_rank(old, 0, 1) == {"version": 2, "error_feedback": merged}
+    found = for_rank(states, 2, 3)
+    assert found["adaptive"] == {"n": 0}
+    for rank, own in sections_of(found).items():
+        assert own["error_feedback"] is states[int(rank)]["error_feedback"]
+    assert list(sections_of(found)) == ["0", "1"]
     assert for_rank([{"version": 1}], 2, 3) == {"version": 1}
 
 
 def test_files_of_all_ranks_are_merged(tmp_path):
     for rank in range(4):
-        section = {
-            "memory": "fp32",
-            "world_size": 4,
-            "residuals": {str(rank): {"w": torch.ones(2)}},
-        }
-        torch.save({"version": 2, "error_feedback": section}, tmp_path / f"cgx_state_{rank}.pt")
+        saved = {key: value for key, value in _saved(rank, 4, True).items() if key != "adaptive"}
+        torch.save(saved, tmp_path / f"cgx_state_{rank}.pt")
 
     def loaded(rank, ranks):
         state = CGXState(error_feedback=True)
         load(state, tmp_path, rank, ranks)
-        return sorted(state.state_dict()["error_feedback"]["residuals"])
+        return sorted(state.state_dict()["ranks"])
 
     assert loaded(0, 2) == ["0", "2"] and loaded(1, 2) == ["1", "3"] and loaded(2, 4) == ["2"]
     (tmp_path / "cgx_state_3.pt").unlink()  # on another host
