@@ -111,8 +111,8 @@ TEST(header_with_a_step) {
   MessageHeader header;
   std::memcpy(&header, sent.message.data(), sizeof header);
   CHECK(header.plan_hash == hash_with_step(sent.plan->hash, {7, 3}) && header.layers == 7);
-  CHECK(StepKey{7, 3}.number() != StepKey{8, 3}.number());
-  CHECK(StepKey{7, 3}.number() != StepKey{7, 4}.number());
+  const StepKey one{7, 3}, next{8, 3}, other_tensor{7, 4};
+  CHECK(one.number() != next.number() && one.number() != other_tensor.number());
 }
 
 // What a peer's codec is follows from its family and the hash of its configuration.
