@@ -11,6 +11,7 @@ import torch
 from cgx_utils import error_feedback as feedback
 from cgx_utils.decisions import Decisions, Layer
 from cgx_utils.defaults import Defaults
+from cgx_utils.names import Named
 from cgx_utils.policy import Policy
 from cgx_utils.summary import Choice
 from torch_cgx import _config
@@ -37,7 +38,9 @@ class Chooser:
         self._decisions = decisions
         self._error_feedback = error_feedback
 
-    def choose(self, name: str | None, parameter: torch.Tensor, backend: ProcessGroupCGX) -> Choice:
+    def choose(
+        self, name: Named | None, parameter: torch.Tensor, backend: ProcessGroupCGX
+    ) -> Choice:
         """Its codec, or why it is exact. name: None where no rule needs it."""
         numel, dtype = parameter.numel(), parameter.dtype
         config, why = self._policy.decide(name, parameter)
@@ -47,9 +50,9 @@ class Chooser:
         decides = self._decisions is not None and why != "overrides" and not local
         if self._decisions is not None and decides:
             assert name is not None
-            config = {**config, "bits": self._decisions.bits_of(name)}
-            candidates = self._candidates(name, self._defaults.values(config, backend))
-            self._decisions.layers[id(parameter)] = Layer(name, numel, dtype, candidates)
+            config = {**config, "bits": self._decisions.bits_of(name.name)}
+            candidates = self._candidates(name.name, self._defaults.values(config, backend))
+            self._decisions.layers[id(parameter)] = Layer(name.name, numel, dtype, candidates)
         full = self._defaults.values(config, backend)
         # Values that mean exact have already caused a warning where they were given.
         exact = _config.is_exact(full["bits"])

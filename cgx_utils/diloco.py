@@ -7,6 +7,7 @@ quantized, with error feedback.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,13 +18,18 @@ import torch_cgx
 from cgx_utils import error_feedback as feedback
 from cgx_utils.agreement import compare, digest
 from cgx_utils.local import check_local
+from cgx_utils.names import named_of, translate
+from cgx_utils.resharding import RANKS, sections_of, share_of, with_rank
 from cgx_utils.saved import check_finite
 from cgx_utils.state import CGXState
+from torch_cgx import _steps
 from torch_cgx._warnings import warn
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _BUCKET = 1 << 24  # values of an all-reduce, 64 MiB
-_KEYS = ("start", "outer", "residuals", "local_steps", "rounds", "rank", "world_size")
+_COUNTS = ("local_steps", "rounds", "rank", "world_size")
+_KEYS = ("start", "outer", "residuals", *_COUNTS)
+_LATER = ("number", "outer_stepped", RANKS)  # that earlier versions did not write
 
 
 class DiLoCo:
@@ -103,8 +109,10 @@ class DiLoCo:
             config,
             layer_filter=layer_filter,
             overrides=overrides,
-            named_parameters=self._named.items(),
+            named_parameters=model,
         )
+        self._steps = _steps.StepCounter("this DiLoCo")  # its step is the round
+        self._model = named_of(model)
         self._buckets = _buckets(parameters)
         plans = [self._state.plan(bucket, self._backend) for bucket in self._buckets]
         if error_feedback:
@@ -192,12 +200,9 @@ class DiLoCo:
             flat = torch.cat([change.reshape(-1) for change in changes])
             del changes
             left = None if self._residuals is None else self._residuals[number].clone()
-            layers = self._state.plan(bucket, self._backend)
             ours = [next(names) for _ in bucket]
             try:
-                torch_cgx.all_reduce(
-                    flat, dist.ReduceOp.AVG, self._group, layers=layers, residual=left
-                )
+                self._mean(flat, bucket, left)
             except torch_cgx.NonFiniteError:  # on all ranks alike, and the group goes on
                 bad += ours
                 continue
@@ -208,6 +213,24 @@ class DiLoCo:
             if left is not None:
                 residuals.append(left)
         return means, residuals, bad
+
+    def _mean(
+        self, flat: torch.Tensor, bucket: list[torch.Tensor], residual: torch.Tensor | None
+    ) -> None:
+        """Averages the changes of a bucket over the ranks, in place. The round keys random numbers,
+        so that a resumed training draws what it would have drawn.
+        """
+        layers, firsts = self._state.layers(bucket, self._backend)
+        self._backend.all_reduce_layers(
+            flat,
+            dist.ReduceOp.AVG,
+            layers,
+            False,
+            residual=residual,
+            step=self._rounds,
+            tensor_number=self._steps.tensor_number(self._backend),
+            firsts=firsts,
+        ).wait()
 
     @property
     def _parameters(self) -> Iterable[torch.nn.Parameter]:
@@ -249,59 +272,110 @@ class DiLoCo:
     def state_dict(self) -> dict[str, Any]:
         """Start parameters, state of the outer optimizer, residuals and counts. The residuals are
         this rank's own: each rank saves its own, beside model and inner optimizer.
+
+        "start" {name: tensor}, "outer", "outer_stepped" (whether it has made a step), "residuals"
+        {name: flat fp32 tensor} or None, "local_steps", "rounds", "number" (of this DiLoCo on its
+        group; with the rounds it keys random numbers), "rank", "world_size", and "ranks" {rank:
+        residuals}, the same tensors, for torch.distributed.checkpoint.
         """
         residuals = None
         if self._residuals is not None:
-            parts = [part.clone() for part in self._split(self._residuals)]
+            parts = [part.to("cpu", copy=True) for part in self._split(self._residuals)]
             residuals = dict(zip(self._named, parts, strict=True))
-        return {
+        self._steps.tensor_number(self._backend)  # chooses a number, where none is known
+        state = {
             "start": dict(zip(self._named, [s.clone() for s in self._start], strict=True)),
-            "outer": self.outer.state_dict(),
+            "outer": self._outer_state(),
+            "outer_stepped": bool(self.outer.state),
             "residuals": residuals,
             "local_steps": self._local_steps,
             "rounds": self._rounds,
+            "number": self._steps.number,
             "rank": self._backend.rank(),
             "world_size": self._backend.size(),
         }
+        return with_rank(state, self._backend.rank(), ["residuals"])
+
+    def _outer_state(self) -> dict[str, Any]:
+        """The outer optimizer's. Before its first step its state has the tensors that it will have:
+        torch.distributed.checkpoint loads what is there already.
+        """
+        found = self.outer.state_dict()
+        if not self.outer.state:
+            stand_in = copy.deepcopy(self.outer)
+            for group in stand_in.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = torch.zeros_like(parameter)
+            stand_in.step()
+            found["state"] = stand_in.state_dict()["state"]
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict()`, after model and inner optimizer have been loaded.
 
-        The residuals of another rank or another number of ranks are dropped, with a warning. The
-        next outer step first compares the ranks' start parameters. ValueError for a state of
+        The residuals of another rank are dropped, with a warning that names the ranks; those of
+        another number of ranks, too, unless the state has all that this rank takes over
+        (docs/checkpoints.md). Names may have other wrappers, or be other names of tied parameters.
+        The next outer step first compares the ranks' start parameters. ValueError for a state of
         another model, before anything is changed.
         """
-        if not isinstance(state, Mapping) or set(state) != set(_KEYS):
+        if not isinstance(state, Mapping) or set(state) - set(_LATER) != set(_KEYS):
             found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(f"the state is {found}; allowed: a dict of {', '.join(_KEYS)}")
-        _check_tensors("start", state["start"], self._named)
-        residuals = state["residuals"]
-        if residuals is not None:
-            _check_tensors("residuals", residuals, self._named, flat=True)
-            for name, residual in residuals.items():
+        start = self._by_own_names("start", state["start"])
+        _check_tensors("start", start, self._named)
+        counts = {key: state[key] for key in (*_COUNTS, "number") if key in state}
+        for key, value in counts.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"the state has {key}={value!r}; allowed: an integer >= 0")
+        by_rank = sections_of(state)
+        if by_rank is None:
+            by_rank = {str(state["rank"]): {"residuals": state["residuals"]}}
+        residuals = {}
+        for rank, section in by_rank.items():
+            if section.get("residuals") is None:
+                continue
+            own = residuals[rank] = self._by_own_names("residuals", section["residuals"])
+            _check_tensors("residuals", own, self._named, flat=True)
+            for name, residual in own.items():
                 check_finite(name, residual)
-        for key in ("local_steps", "rounds"):
-            if isinstance(state[key], bool) or not isinstance(state[key], int) or state[key] < 0:
-                raise ValueError(f"the state has {key}={state[key]!r}; allowed: an integer >= 0")
-        place = self._backend.rank(), self._backend.size()
-        saved = state["rank"], state["world_size"]
-        self.outer.load_state_dict(state["outer"])
+        self._load_outer(state["outer"], state.get("outer_stepped", True))
         for value, name in zip(self._start, self._named, strict=True):
-            value.copy_(state["start"][name])
-        if self._residuals is not None:
-            own = residuals if saved == place else None
-            if residuals is not None and own is None:
-                warn(
-                    f"DiLoCo: rank {saved[0]} of {saved[1]} saved this state, this is rank "
-                    f"{place[0]} of {place[1]}: the saved residuals are dropped"
-                )
-            for part, name in zip(self._split(self._residuals), self._named, strict=True):
-                if own is None:
-                    part.zero_()
-                else:
-                    part.copy_(own[name])
+            value.copy_(start[name])
+        self._load_residuals(residuals, state["world_size"])
         self._local_steps, self._rounds = state["local_steps"], state["rounds"]
+        if "number" in counts:
+            self._steps.load_state_dict({"step": 0, "number": counts["number"]})
         self._compares_start = True
+
+    def _load_outer(self, outer: Mapping[str, Any], stepped: bool) -> None:
+        """stepped: False: its state is a stand-in. torch.distributed.checkpoint makes texts of the
+        numbers of parameters.
+        """
+        kept: dict[int, dict[str, Any]] = {}
+        for number, one in outer["state"].items() if stepped else ():
+            kept.setdefault(int(number), {}).update(one)
+        self.outer.load_state_dict({**outer, "state": kept})
+
+    def _load_residuals(
+        self, residuals: Mapping[str, Mapping[str, torch.Tensor]], saved_ranks: int
+    ) -> None:
+        if self._residuals is None:
+            return
+        own: dict[str, torch.Tensor] = {}
+        if residuals:
+            rank, ranks = self._backend.rank(), self._backend.size()
+            own = share_of(residuals, saved_ranks, rank, ranks, "DiLoCo", partly=False)
+        for part, name in zip(self._split(self._residuals), self._named, strict=True):
+            if name in own:
+                part.copy_(own[name])
+            else:
+                part.zero_()
+
+    def _by_own_names(self, what: str, saved: Any) -> Any:
+        if not isinstance(saved, Mapping):
+            return saved
+        return translate(saved, self._model, f"the state's {what!r}")
 
 
 def _numel(bucket: list[torch.Tensor]) -> int:
@@ -322,7 +396,8 @@ def _parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The parameters that take part, by name; TypeError or ValueError names one that cannot."""
     from torch.distributed.tensor import DTensor  # slow to import
 
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    every = [(one.name, one.parameter) for one in named_of(model)]
+    found = {n: p for n, p in every if isinstance(p, torch.nn.Parameter) and p.requires_grad}
     if not found:
         raise ValueError(
             "the model has no parameter that requires a gradient; needed: at least one"

@@ -9,20 +9,22 @@ as it is. When DDP rebuilds its buckets, the parts move with their parameters.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from torch_cgx._warnings import warn
+from cgx_utils.names import Named, translate
+from cgx_utils.resharding import share_of
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec
     from torch_cgx.codecs import MaxMin
 
 MEMORIES = ("fp32", "bf16", "8bit")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of parameters that have residuals
 _8BIT_BUCKET = 512  # values that share a scale between the steps
 Key = tuple[tuple[int, int], ...]
 
@@ -51,16 +53,19 @@ class Bucket:
                     codec.decode(payload, part)
         return self.values
 
-    def close(self, codec: MaxMin, numels: list[int], sequence: int, rank: int) -> None:
-        """Encodes each layer by itself, so that a layer of zeros stays one, and takes no memory."""
+    def close(
+        self, codec: MaxMin, numels: list[int], firsts: list[int], sequence: int, rank: int
+    ) -> None:
+        """Encodes each parameter by itself, so that one of zeros stays so, and takes no memory.
+        firsts: of each parameter, the number of its first value for the random generator.
+        """
         assert self.values is not None
-        self._layers, first = [], 0
-        for part in self.values.split(numels):
+        self._layers = []
+        for part, first in zip(self.values.split(numels), firsts, strict=True):
             payload = None
             if bool(part.any()):
                 payload = codec.encode(part, sequence=sequence, rank=rank, index=first)
             self._layers.append((part.numel(), payload))
-            first += part.numel()
         self.values = None
 
     def undo(self) -> None:
@@ -102,10 +107,9 @@ class ErrorFeedback:
         self.memory = memory
         self._buckets: dict[Key, Bucket] = {}
         self._places: dict[int, Place] = {}  # by id of the parameter
-        self._restored: dict[str, torch.Tensor] = {}  # by name, until the first bucket comes
-        self._saved_by: tuple[int, int] | None = None  # rank and ranks
+        self._restored: dict[str, dict[str, Any]] = {}  # sections by rank, until a bucket comes
+        self._alone = True  # they are the state of one rank
         self._rank, self._ranks = 0, 0  # 0 ranks: not known yet
-        self._sequence = 0  # keys the stochastic rounding of "8bit"
 
     @property
     def waits_for_names(self) -> bool:
@@ -119,7 +123,7 @@ class ErrorFeedback:
 
     def clear(self) -> None:
         """Begins with zeros."""
-        self._buckets, self._places, self._restored, self._saved_by = {}, {}, {}, None
+        self._buckets, self._places, self._restored = {}, {}, {}
 
     def take(
         self,
@@ -140,16 +144,15 @@ class ErrorFeedback:
             found = self._buckets[key] = self._assemble(parameters, buffer)
         return found.open(self._codec())
 
-    def keep_after(self, work: dist.Work, key: Key, numels: list[int]) -> None:
-        """Called when the reduction that writes the residual was started: "8bit" encodes it, in
-        layers of these lengths, when that has ended, and before any callback that is added to the
-        work's future later.
+    def keep_after(self, work: dist.Work, key: Key, firsts: list[int], sequence: int) -> None:
+        """Called when the reduction that writes the residual was started: "8bit" encodes it,
+        parameter by parameter, when that has ended, and before any callback that is added to the
+        work's future later. firsts, sequence: for the random generator.
         """
         codec = self._codec()
         if codec is None:
             return
-        bucket, sequence, rank = self._buckets[key], self._sequence, self._rank
-        self._sequence += 1
+        bucket, numels, rank = self._buckets[key], [numel for _, numel in key], self._rank
 
         def ended(future: torch.futures.Future[Any]) -> None:
             try:
@@ -157,7 +160,7 @@ class ErrorFeedback:
             except Exception:  # the caller of the reduction gets it
                 bucket.undo()
             else:
-                bucket.close(codec, numels, sequence, rank)
+                bucket.close(codec, numels, firsts, sequence, rank)
             finally:
                 bucket.settled.set()
 
@@ -171,43 +174,48 @@ class ErrorFeedback:
         alive = {id(place.bucket) for place in self._places.values()}
         self._buckets = {k: bucket for k, bucket in self._buckets.items() if id(bucket) in alive}
 
-    def restore(
-        self, named: list[tuple[str, torch.Tensor]], group: dist.ProcessGroup | None
-    ) -> None:
+    def restore(self, model: Sequence[Named], group: dist.ProcessGroup | None) -> None:
         """Gives what load() has got to the model's parameters; only checks it without a group.
-        ValueError where it is of another model.
+        ValueError where it is of another model. A warning where residuals are dropped.
         """
-        numels = {name: parameter.numel() for name, parameter in named}
-        for name, saved in self._restored.items():
-            if name not in numels:
-                known = ", ".join(list(numels)[:3])
-                raise ValueError(
-                    f"load_state_dict of a CGXState: error_feedback has a residual for {name!r}; "
-                    f"the model has {len(numels)} parameters: {known}, ..."
-                )
-            if saved.numel() != numels[name]:
-                raise ValueError(
-                    f"load_state_dict of a CGXState: the residual of {name!r} has the shape "
-                    f"{tuple(saved.shape)}; allowed: the parameter's {numels[name]} values"
-                )
+        what = "load_state_dict of a CGXState: error_feedback"
+        numels = {one.name: one.parameter.numel() for one in model}
+        restored = {
+            rank: translate(section["residuals"], model, what)
+            for rank, section in self._restored.items()
+        }
+        for own in restored.values():
+            _check_names(own, numels)
         if group is None:
             return
         self._rank, self._ranks = group.rank(), group.size()
-        if self._saved_by is not None and self._ranks != self._saved_by[1]:
-            rank, ranks = self._saved_by
-            warn(
-                f"CGXState: residuals were saved by rank {rank} of {ranks} and are restored on "
-                f"rank {self._rank} of {self._ranks}; {_lost(ranks, self._ranks)}"
-            )
-        for name, parameter in named:
-            if name in self._restored:
-                bucket = Bucket(self._restored[name].reshape(-1))
-                self._places[id(parameter)] = Place(parameter, bucket, 0)
-        self._restored, self._saved_by = {}, None
+        saved_ranks = next(iter(self._restored.values()))["world_size"]
+        found = share_of(
+            restored, saved_ranks, self._rank, self._ranks, "CGXState", alone=self._alone
+        )
+        for one in model:
+            if one.name in found:
+                bucket = Bucket(found[one.name].reshape(-1))
+                self._places[id(one.parameter)] = Place(one.parameter, bucket, 0)
+        self._restored = {}
 
-    def saved(self, names: Mapping[int, str]) -> dict[str, Any]:
-        """The section of CGXState.state_dict(): copies, by name, of the shapes of parameters."""
-        residuals = {name: saved.clone() for name, saved in self._restored.items()}
+    def saved(
+        self,
+        model: Sequence[tuple[str, torch.Tensor]],
+        group: dist.ProcessGroup | None,
+        step: int = 0,
+    ) -> dict[str, dict[str, Any]]:
+        """The section of CGXState.state_dict(), by rank: copies, by name, of the shapes of
+        parameters; zeros for parameters that have none yet, if the group is known. Of several ranks
+        as long as what load() has got waits for names.
+        """
+        if self._restored:
+            return {
+                rank: {**section, "residuals": _copies(section["residuals"])}
+                for rank, section in self._restored.items()
+            }
+        names = {id(parameter): name for name, parameter in model}
+        residuals = {}
         for key, place in self._places.items():
             if key not in names:
                 shape = tuple(place.parameter.shape)
@@ -215,33 +223,47 @@ class ErrorFeedback:
                     f"CGXState: a parameter of shape {shape} has a residual and no name; pass "
                     "named_parameters=model.named_parameters()"
                 )
-            residuals[names[key]] = self._part(place).clone().view(place.parameter.shape)
+            part = self._part(place).detach().to("cpu", copy=True)
+            residuals[names[key]] = part.view(place.parameter.shape)
         for place in self._places.values():
             place.bucket.undo()
-        rank, ranks = self._saved_by or (self._rank, self._ranks)
-        return {
+        if group is not None:
+            self._rank, self._ranks = group.rank(), group.size()
+            for name, parameter in model:
+                if parameter.requires_grad and parameter.dtype in DTYPES:
+                    zeros = torch.zeros(parameter.shape, dtype=self._dtype, device="cpu")
+                    residuals.setdefault(name, zeros)
+        section = {
             "memory": self.memory,
-            "rank": rank,
-            "world_size": ranks,
-            "sequence": self._sequence,
+            "rank": self._rank,
+            "world_size": self._ranks,
+            "sequence": step,
             "residuals": residuals,
         }
+        return {str(self._rank): section}
 
-    def detached(self, names: Mapping[int, str]) -> ErrorFeedback:
+    def detached(self, model: Sequence[tuple[str, torch.Tensor]]) -> ErrorFeedback:
         """A copy without parameters, which waits for names: for pickle."""
         copy = ErrorFeedback(self.memory)
-        copy.load(self.saved(names))
+        copy.load(self.saved(model, None))
         return copy
 
-    def load(self, section: Mapping[str, Any]) -> None:
+    def load(self, sections: Mapping[str, Mapping[str, Any]], alone: bool = True) -> None:
         """Takes what saved() gave, also of another memory, in place of all residuals;
-        check_residuals() has checked it.
+        check_residuals() has checked it. alone: it is the state of one rank.
         """
         self.clear()
-        self._restored = {n: saved.detach().clone() for n, saved in section["residuals"].items()}
-        known = section["world_size"] > 0
-        self._saved_by = (section["rank"], section["world_size"]) if known else None
-        self._sequence = section["sequence"]
+        self._alone = alone
+        self._restored = {
+            rank: {**section, "residuals": _copies(section["residuals"])}
+            for rank, section in sections.items()
+            if section["world_size"] > 0  # else of a state that was not used
+        }
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """While a bucket is under way."""
+        return torch.bfloat16 if self.memory == "bf16" else torch.float32
 
     def _codec(self) -> MaxMin | None:
         from torch_cgx.codecs import MaxMin  # loads the engine
@@ -252,8 +274,7 @@ class ErrorFeedback:
 
     def _assemble(self, parameters: list[torch.Tensor], buffer: torch.Tensor) -> Bucket:
         """A bucket of these parameters, with what they have owed in other buckets."""
-        dtype = torch.bfloat16 if self.memory == "bf16" else torch.float32
-        values = torch.zeros(buffer.shape, dtype=dtype, device=buffer.device)
+        values = torch.zeros(buffer.shape, dtype=self._dtype, device=buffer.device)
         made, first = Bucket(values), 0
         for parameter in parameters:
             old = self._places.get(id(parameter))
@@ -282,7 +303,21 @@ def make(error_feedback: Any, memory: Any) -> ErrorFeedback | None:
     return feedback if error_feedback else None
 
 
-def _lost(saved: int, now: int) -> str:
-    if saved > now:
-        return f"what ranks {now} to {saved - 1} owed is dropped"
-    return f"ranks {saved} to {now - 1} begin with zeros"
+def _copies(residuals: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: one.detach().clone() for name, one in residuals.items()}
+
+
+def _check_names(residuals: Mapping[str, torch.Tensor], numels: Mapping[str, int]) -> None:
+    """ValueError for a residual that no parameter of the model has, or not of this size."""
+    for name, saved in residuals.items():
+        if name not in numels:
+            known = ", ".join(list(numels)[:3])
+            raise ValueError(
+                f"load_state_dict of a CGXState: error_feedback has a residual for {name!r}; "
+                f"the model has {len(numels)} parameters: {known}, ..."
+            )
+        if saved.numel() != numels[name]:
+            raise ValueError(
+                f"load_state_dict of a CGXState: the residual of {name!r} has the shape "
+                f"{tuple(saved.shape)}; allowed: the parameter's {numels[name]} values"
+            )

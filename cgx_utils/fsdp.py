@@ -11,7 +11,7 @@ fsdp.compress(model, gradients={"bits": 4}, weights={"bits": 8})
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from cgx_utils.defaults import Defaults
 from cgx_utils.fsdp_layout import Unit, units_of
+from cgx_utils.fsdp_steps import StepsOfUnits
 from cgx_utils.policy import Policy
 from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config
@@ -34,15 +35,34 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Compressed:
-    """What `compress` has set up. gradients, weights: None where nothing was asked for."""
+    """What `compress` has set up. gradients, weights: None where nothing was asked for.
+
+    Its state_dict() counts the reductions, which key random numbers ("rounding": "stochastic",
+    "rotated", "trellis"): a training whose checkpoints hold it goes on bit for bit. It may be given
+    to torch.distributed.checkpoint.
+    """
 
     gradients: Summary | None
     weights: Summary | None
+    steps: StepsOfUnits = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         """As in "gradients: compressing 26 of 54 parameters, ...; weights: ..."."""
         parts = {"gradients": self.gradients, "weights": self.weights}
         return "; ".join(f"{name}: {one}" for name, one in parts.items() if one is not None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"version": 1, "units": the first parameter's name of each `fully_shard` module,
+        "reductions": how often their gradients were reduced, "number": of this object among those
+        that reduce over its group}; plain Python objects, equal on all ranks.
+        """
+        return self.steps.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state_dict() of the same model; on all ranks. TypeError and ValueError
+        name what does not fit.
+        """
+        self.steps.load_state_dict(state)
 
 
 def compress(
@@ -67,7 +87,8 @@ def compress(
         with the same decoded weights, while the owner's sharded parameter and optimizer state stay
         exact. The codes must not depend on the call (no stochastic rounding, no rotation):
         backward gathers again, and has to get what forward got.
-    layer_filter: as in `CGXState`; it replaces the rule about dimensions.
+    layer_filter: as in `CGXState`; it replaces the rule about dimensions. Any name of a tied
+        parameter selects it.
     replicas: of HSDP. A group: the reduced shards are averaged over it, in one message with norms
         and small parameters exact; the model is sharded on a mesh of one dimension then
         (`fully_shard(model, mesh=mesh["shard"])`, `replicas=mesh.get_group("replicate")`).
@@ -116,22 +137,23 @@ def compress(
     _check_dtypes(units)
     policy = Policy(max(layer_min_size, _config.minimal_size()), {}, layer_filter)
     if policy.needs_names:
-        names = [name for unit in units for name in unit.names]
-        policy.warn_of_unused(names, "cgx_utils.fsdp")
+        policy.warn_of_unused([o for unit in units for o in unit.named], "cgx_utils.fsdp")
     reasons = [_choose(policy, unit) for unit in units]
     from cgx_utils.fsdp_comm import CompressedAllGather, CompressedReduceScatter, ReplicaAllReduce
 
+    steps = StepsOfUnits(units)
     for unit in units:
         module: Any = unit.module
         if gradients is not None:
-            module.set_custom_reduce_scatter(CompressedReduceScatter(unit, gradient_codec))
+            module.set_custom_reduce_scatter(CompressedReduceScatter(unit, gradient_codec, steps))
         if weights is not None:
             module.set_custom_all_gather(CompressedAllGather(unit, weight_codec))
         if isinstance(replicas, dist.ProcessGroup):
-            module.set_all_reduce_hook(ReplicaAllReduce(unit, gradient_codec, replicas))
+            module.set_all_reduce_hook(ReplicaAllReduce(unit, gradient_codec, replicas, steps))
     found = Compressed(
         None if gradients is None else _summary(units, reasons, gradient_codec, backend, False),
         None if weights is None else _summary(units, reasons, weight_codec, backend, True),
+        steps,
     )
     _report(found, backend)
     return found
@@ -232,8 +254,8 @@ def _check_dtypes(units: list[Unit]) -> None:
 def _choose(policy: Policy, unit: Unit) -> list[str]:
     """Decides which of a unit's parameters are compressed; the reasons of the others."""
     reasons = []
-    for number, (name, parameter) in enumerate(zip(unit.names, unit.parameters, strict=True)):
-        config, why = policy.decide(name, parameter)
+    for number, (one, parameter) in enumerate(zip(unit.named, unit.parameters, strict=True)):
+        config, why = policy.decide(one, parameter)
         unit.compressed[number] = config is not None
         reasons.append(why)
     return reasons

@@ -18,6 +18,8 @@ import torch.distributed as dist
 
 import torch_cgx
 from cgx_utils.fsdp_layout import Run, Unit
+from cgx_utils.fsdp_steps import StepsOfUnits
+from torch_cgx._backend import backend_of
 from torch_cgx._warnings import warn
 
 if TYPE_CHECKING:
@@ -102,6 +104,10 @@ class CompressedAllGather(_Collective):
 class CompressedReduceScatter(_Collective):
     """Reduce-scatters gradients: sums in fp32, one rounding of each rank's contribution."""
 
+    def __init__(self, unit: Unit, codec: Codec | None, steps: StepsOfUnits):
+        super().__init__(unit, codec)
+        self._steps = steps
+
     def __call__(
         self,
         output_tensor: torch.Tensor,
@@ -123,9 +129,14 @@ class CompressedReduceScatter(_Collective):
             shard = output_tensor
             if packed.numel() != input_tensor.numel():
                 shard = output_tensor.new_empty(packed.numel() // ranks)
-            work = torch_cgx.reduce_scatter_tensor(
-                shard, packed, op, group, config=self._config(compressed), async_op=True
-            )
+            if compressed and self._codec is not None:
+                backend = backend_of(group, packed.device)
+                key = self._steps.reduction(self._unit, group)
+                work: Any = backend.reduce_scatter_codec(shard, packed, op, self._codec, **key)
+            else:
+                work = torch_cgx.reduce_scatter_tensor(
+                    shard, packed, op, group, config=EXACT, async_op=True
+                )
             works.append((work, _unpacking(shard, output_tensor, mine)))
         return _finish(works, async_op)
 
@@ -133,15 +144,20 @@ class CompressedReduceScatter(_Collective):
 class ReplicaAllReduce:
     """The hook that averages a unit's reduced shard over its replicas, in one message."""
 
-    def __init__(self, unit: Unit, codec: Codec | None, group: dist.ProcessGroup):
+    def __init__(
+        self, unit: Unit, codec: Codec | None, group: dist.ProcessGroup, steps: StepsOfUnits
+    ):
         self._unit = unit
         self._codec = codec
         self._group = group
+        self._steps = steps
 
     def __call__(self, shard: torch.Tensor) -> None:
         runs = runs_of_gradients(self._unit, shard.numel())
         layers = [(run.numel, self._codec if run.compressed else None) for run in runs]
-        torch_cgx.all_reduce(shard, dist.ReduceOp.AVG, self._group, layers=layers)
+        backend = backend_of(self._group, shard.device)
+        key = self._steps.replicas(self._unit, self._group)
+        backend.all_reduce_layers(shard, dist.ReduceOp.AVG, layers, False, **key).wait()
 
 
 def runs_of_gradients(unit: Unit, numel: int) -> list[Run]:

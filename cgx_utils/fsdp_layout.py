@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
+from cgx_utils.names import Named, named_of
+
 
 class Run(NamedTuple):
     """Neighbouring values of a shard that are all compressed, or all exact."""
@@ -29,16 +31,23 @@ class Run(NamedTuple):
 class Unit:
     """What one call of `fully_shard` made.
 
-    module: one of the modules that share the buffer. group: torch's FSDPParamGroup. names: of the
-    parameters, in the buffer's order. compressed: likewise, which of them are not exact. warned:
-    whether a warning said that a backward pass left parameters without gradients.
+    module: one of the modules that share the buffer. group: torch's FSDPParamGroup. named: the
+    parameters with their names, in the buffer's order. compressed: likewise, which of them are not
+    exact. warned: whether a warning said that a backward pass left parameters without gradients.
+    reductions: reduce-scatters so far.
     """
 
     module: FSDPModule
     group: Any
-    names: list[str]
+    named: list[Named]
     compressed: list[bool]
     warned: bool = False
+    reductions: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters, in the buffer's order."""
+        return [one.name for one in self.named]
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -109,12 +118,13 @@ def units_of(model: torch.nn.Module) -> list[Unit]:
         )
     for module in modules:
         module.reshard()
-    names = {id(p): name for name, p in model.named_parameters(remove_duplicate=False)}
+    named = {id(one.parameter): one for one in named_of(model)}
     found: dict[int, Unit] = {}
     for module in modules:
         for group in _groups(module):
             if id(group) not in found and group.fsdp_params:
-                known = [names.get(id(one.sharded_param), "") for one in group.fsdp_params]
+                own = [one.sharded_param for one in group.fsdp_params]
+                known = [named.get(id(p), Named("", p, ("",), ())) for p in own]
                 found[id(group)] = Unit(module, group, known, [False] * len(known))
     return list(found.values())
 

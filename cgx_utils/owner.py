@@ -35,6 +35,8 @@ def find_owner(state: Any, parameters: Iterable[torch.Tensor]) -> DistributedDat
         return owners[0]
     # A hook that wraps cgx_hook may be registered with a state of its own.
     wanted = {id(parameter) for parameter in parameters}
+    if not wanted:
+        return None
     holders = [ddp for ddp in found if wanted <= {id(p) for p in ddp.parameters()}]
     return holders[0] if len(holders) == 1 else None
 

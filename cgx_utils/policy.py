@@ -8,6 +8,7 @@ from typing import Any, Union
 
 import torch
 
+from cgx_utils.names import Named, mentions_wrapper
 from torch_cgx import _config
 from torch_cgx._warnings import warn
 
@@ -15,7 +16,8 @@ Filter = Union[Callable[[str, torch.nn.Parameter], bool], str, "re.Pattern[str]"
 
 
 class Policy:
-    """The rules of one `CGXState`, in their order:
+    """The rules of one `CGXState`. Those that go by name hold for a parameter if they do for any of
+    its names. In their order:
 
     1. the first override whose regex is found in the parameter's name. With "bits" it decides alone
        (above 8, but not 16: exact), whatever the size; without "bits", its other keys apply if the
@@ -42,14 +44,14 @@ class Policy:
     def needs_names(self) -> bool:
         return self._callable is not None or bool(self._patterns) or bool(self._overrides)
 
-    def config_of(self, name: str | None, parameter: torch.Tensor) -> dict[str, Any] | None:
+    def config_of(self, name: Named | str | None, parameter: torch.Tensor) -> dict[str, Any] | None:
         """The keys set for this parameter, {} if only defaults apply, None for exact. `name` may be
         None unless `needs_names`.
         """
         return self.decide(name, parameter)[0]
 
     def decide(
-        self, name: str | None, parameter: torch.Tensor
+        self, name: Named | str | None, parameter: torch.Tensor
     ) -> tuple[dict[str, Any] | None, str]:
         """`config_of`, and the reason: the rule that keeps an exact parameter exact, or the
         argument that sets the bits of a compressed one (empty: no argument does).
@@ -76,30 +78,42 @@ class Policy:
             text += f", overrides={found}"
         return text
 
-    def warn_of_unused(self, names: Iterable[str], where: str = "CGXState") -> None:
-        """Warns of each regex that matches none of the model's parameter names, most likely a
-        typing error. where: who was given the regexes.
+    def warn_of_unused(self, named: Iterable[Named], where: str = "CGXState") -> None:
+        """Warns of each regex that matches none of the model's parameter names, and of a callable
+        that selects none of its parameters, most likely a typing error. where: who was given them.
         """
-        known = list(names)
+        known = list(named)
+        model = f"of the model's {len(known)} parameters"
+        shown = f"{', '.join(one.name for one in known[:3])}, ..."
         for pattern in [*self._patterns, *self._overrides]:
-            if not any(pattern.search(name) for name in known):
-                warn(
-                    f"{where}: the pattern {pattern.pattern!r} matches none of the model's "
-                    f"{len(known)} parameters: {', '.join(known[:3])}, ..."
-                )
+            if not any(_matches(pattern, one) for one in known):
+                warn(f"{where}: the pattern {pattern.pattern!r} matches none {model}: {shown}")
+        if self._callable is not None and not any(self._chosen(o, o.parameter) for o in known):
+            name = getattr(self._callable, "__qualname__", self._callable)
+            warn(f"{where}: layer_filter={name} selects none {model}: {shown}")
 
-    def _override(self, name: str) -> dict[str, Any]:
+    def _override(self, name: Named | str) -> dict[str, Any]:
         for pattern, params in self._overrides.items():
-            if pattern.search(name):
+            if _matches(pattern, name):
                 return params
         return {}
 
-    def _chosen(self, name: str | None, parameter: torch.Tensor) -> bool:
+    def _chosen(self, name: Named | str | None, parameter: torch.Tensor) -> bool:
         if self._callable is not None:
-            return bool(self._callable(name, parameter))
+            names = name.names if isinstance(name, Named) else (name,)
+            return any(self._callable(one, parameter) for one in names)
         if self._patterns:
-            return any(pattern.search(name or "") for pattern in self._patterns)
+            return any(_matches(pattern, name or "") for pattern in self._patterns)
         return parameter.dim() > 1
+
+
+def _matches(pattern: re.Pattern[str], name: Named | str) -> bool:
+    if isinstance(name, str):
+        return bool(pattern.search(name))
+    names = name.names
+    if mentions_wrapper(pattern.pattern):
+        names += name.wrapped
+    return any(pattern.search(one) for one in names)
 
 
 def _compile(pattern: Any, what: str) -> re.Pattern[str]:

@@ -62,8 +62,9 @@ def reduce(
             tunable=True,
             chosen_by="cgx_hook",
             residual=state.residual(parameters, buffer, group),
+            **state.keys(parameters, backend),
         )
-        state.keep_residual(parameters, layers, work)
+        state.keep_residual(parameters, work)
     if bucket.is_last():
         state.end_step(backend, group)
     if state.observer is not None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from torch_cgx import _steps
+
 VERSION = 1  # of what CGXState.state_dict() returns
 _ADAPTIVE = {"step": int, "due": int, "bits": dict, "errors": dict, "model": dict}
 
@@ -21,6 +23,8 @@ def check_saved(state: Any) -> Mapping[str, Any]:
     version = state.get("version")
     if version != VERSION:
         raise ValueError(f"the restored state has version {version!r}; allowed: {VERSION}")
+    if "steps" in state:
+        _steps.check(state["steps"], "load_state_dict of a CGXState: steps")
     return state
 
 

@@ -14,12 +14,19 @@ from cgx_utils.adaptive import AdaptiveBits
 from cgx_utils.choosing import Chooser
 from cgx_utils.decisions import Decisions
 from cgx_utils.defaults import Defaults
-from cgx_utils.names import Names, missing
+from cgx_utils.names import Named, Names, missing, translate
 from cgx_utils.policy import Policy
 from cgx_utils.report import Report, error_of_encoding
-from cgx_utils.saved import VERSION, check_adaptive, check_model, check_residuals, check_saved
+from cgx_utils.resharding import merged, sections_of, with_rank
+from cgx_utils.saved import (
+    VERSION,
+    check_adaptive,
+    check_model,
+    check_residuals,
+    check_saved,
+)
 from cgx_utils.summary import Choice, Summary
-from torch_cgx import _config
+from torch_cgx import _config, _steps
 from torch_cgx._warnings import say, warn
 
 if TYPE_CHECKING:
@@ -50,7 +57,9 @@ class CGXState:
         bucket_size 512.
     layer_filter: a callable (name, parameter) -> bool, a regex or a list of regexes, searched for
         in the parameter's name. Only parameters that it selects are compressed. It replaces the
-        rule about dimensions, not the rule about sizes.
+        rule about dimensions, not the rule about sizes. Any name of a tied parameter selects it.
+        Names are those without wrappers: "_orig_mod.", "_checkpoint_wrapped_module.",
+        "_fsdp_wrapped_module.", "module.".
     overrides: {regex: params}, the first match counts. With "bits" it overrides the rules above,
         sizes included; without, it changes how a compressed layer is compressed.
     named_parameters: `model.named_parameters()` or the model, for the names; by default the names
@@ -72,7 +81,8 @@ class CGXState:
     ValueError and TypeError name a bad key or value. Pickling drops the process group, plans and
     names, and keeps residuals by name, as state_dict() does (with a warning it drops them where the
     names are not known); a restored state uses the DDP instance that it is registered with. Not
-    thread-safe (DDP runs one hook at a time).
+    thread-safe (DDP runs one hook at a time). state_dict() and load_state_dict() are what
+    torch.distributed.checkpoint calls (docs/checkpoints.md).
     """
 
     def __init__(
@@ -109,11 +119,16 @@ class CGXState:
         self._defaults = Defaults()
         self._decisions = None if adaptive is None else Decisions(adaptive, params.get("bits"))
         self._model: dict[str, int] = {}  # that was decided for: numbers of values by name
+        self._translated = True  # its names, and those of the decisions, are those of this model
+        self._steps = _steps.StepCounter("this CGXState")
+        self._firsts: dict[int, int] = {}  # of parameters, by id: number of the first value
+        self._next_first = 0
         self._names = Names(named_parameters)
         self._feedback = feedback.make(error_feedback, error_feedback_memory)
         self._chooser = Chooser(self._policy, self._defaults, self._decisions, error_feedback)
         self._layouts: dict[Any, list[torch.Tensor]] = {}
         self._plans: dict[Any, Plan] = {}
+        self._firsts_of_plans: dict[Any, list[int]] = {}  # of layers
         self._choices: dict[int, Choice] = {}  # of parameters, by id
         self._summary: Summary | None = None
         self._holders = 0
@@ -175,9 +190,12 @@ class CGXState:
                 self._layouts.clear()
                 self._plans.clear()
                 self._choices.clear()
+                self._firsts_of_plans.clear()
+                self._firsts.clear()
                 if self._decisions is not None:
                     self._decisions.forget(gone)
             if gone:
+                self._steps.abandon()
                 self._model = {}
                 self._names.forget_owner()
             owner = self._names.find_owner(self, parameters)
@@ -205,61 +223,125 @@ class CGXState:
             self._feedback.restore(self._names.needed("the restored residuals"), group)
         return self._feedback.take(_content(parameters), parameters, buffer, group)
 
-    def keep_residual(self, parameters: list[torch.Tensor], plan: Plan, work: dist.Work) -> None:
+    def keep_residual(self, parameters: list[torch.Tensor], work: dist.Work) -> None:
         """Called with the work that writes the residual, before its future gets callbacks."""
-        if self._feedback is not None:
-            self._feedback.keep_after(work, _content(parameters), [numel for numel, _ in plan])
+        if self._feedback is None:
+            return
+        sequence = ((self._steps.number or 0) << 40) + self._steps.step & (1 << 64) - 1
+        firsts = [self._first_of(parameter) for parameter in parameters]
+        self._feedback.keep_after(work, _content(parameters), firsts, sequence)
+
+    def keys(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> dict[str, Any]:
+        """What keys the random numbers of this step's reduction of a bucket, as arguments of the
+        backend; after `plan` of the same bucket. They do not depend on the layout of buckets, which
+        DDP changes after the first step after a start.
+        """
+        self._steps.begin({id(parameter) for parameter in parameters})
+        number = self._steps.tensor_number(backend)
+        firsts = self._firsts_of_plans[_content(parameters), backend.serial]
+        return {"step": self._steps.step, "tensor_number": number, "firsts": firsts}
+
+    def _first_of(self, parameter: torch.Tensor) -> int:
+        """The number of a parameter's first value among those of the model."""
+        if not self._firsts:
+            self._next_first = 0
+            for _, one in self._names.known():
+                self._number(one)
+        if id(parameter) not in self._firsts:  # its name is not known
+            self._number(parameter)
+        return self._firsts[id(parameter)]
+
+    def _number(self, parameter: torch.Tensor) -> None:
+        self._firsts[id(parameter)] = self._next_first
+        self._next_first += parameter.numel()
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on after a restart, to be called on all ranks, or between
         steps on any: {"version": 1} and, as far as this state has them, the sections
 
+        - "steps": {"step", "number"}, integers: the number of the next step, and of this state
+          among those of its process group. They key random numbers.
         - "adaptive": the decision by parameter name, plain Python objects, equal on all ranks. A
           decision that is under way is waited for.
         - "error_feedback": {"residuals": {name: tensor}, "memory", "rank", "world_size",
-          "sequence"}. Residuals are copies of the shapes of their parameters, in units of a rank's
-          gradient, fp32 or (memory "bf16") bf16. Each rank has its own.
+          "sequence"}. Residuals are copies of the shapes of their parameters on the CPU, in units
+          of a rank's gradient, fp32 or (memory "bf16") bf16; zeros before the first step. Each rank
+          has its own.
+        - "ranks": {rank: both}, with the rank as text: the same objects, for
+          torch.distributed.checkpoint.
 
         RuntimeError where parameters with residuals have no known names.
         """
+        if self._names.owner is None:
+            self._names.find_owner(self, [])
         state: dict[str, Any] = {"version": VERSION}
+        steps = self._steps.state_dict()
+        if any(steps.values()) or self._names.known():
+            state["steps"] = steps
         if self._decisions is not None:
             self._settle(None)
             state["adaptive"] = {**self._decisions.state_dict(), "model": dict(self._model)}
-        if self._feedback is not None:
-            state["error_feedback"] = self._feedback.saved(self._names_of_residuals())
-        return state
+        group = self._known_group()
+        if self._feedback is None:
+            return with_rank(state, 0 if group is None else group.rank(), ["adaptive"])
+        model = self._names_of_residuals()
+        sections = self._feedback.saved(model, group, steps["step"])
+        kinds = ["adaptive", "error_feedback"]
+        found = [
+            with_rank({**state, "error_feedback": section}, int(rank), kinds)
+            for rank, section in sections.items()
+        ]
+        return merged(found)
+
+    def _known_group(self) -> dist.ProcessGroup | None:
+        """The group of the DDP instance, if it is known whose parameters are reduced over it."""
+        owner = self._names.owner
+        if self.process_group is not None and self._names.known():
+            return self.process_group
+        return None if owner is None else owner.process_group
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state_dict() of the same rank and model, in place of what this state has;
         on all ranks alike, before the first step or between two. Residuals are taken by name when
-        the first bucket is reduced, or here if this state has named_parameters.
+        the first bucket is reduced, or here if this state has named_parameters. Names may have
+        other wrappers, or be other names of tied parameters.
 
         TypeError and ValueError name what does not fit: another version, a number of bits that is
         not known here, a decision without `adaptive`, names and sizes of another model; at once
         where the parameters' names are known, else at the next step, before anything is sent.
-        Saved with another number of ranks: a warning says which residuals are dropped, or begin
-        with zeros. A warning, too, if `state` has residuals and this object no error feedback.
-        Residuals that `state` lacks begin with zeros; a decision that it lacks stays as it is.
+        Residuals are those of a rank. Where `state` has those of other ranks only, a warning names
+        the ranks, and they are dropped. Saved by N ranks, rank r of M takes over those of the ranks
+        r, r + M, ..., times M / N, so that the ranks together owe what they did; a warning names
+        the ones that `state` lacks. A warning, too, if `state` has residuals and this object no
+        error feedback. Residuals that `state` lacks begin with zeros; a decision and a number of
+        steps that it lacks stay as they are.
         """
         check_saved(state)
-        section = state.get("error_feedback")
-        if section is not None:
-            check_residuals(section)
-        self._load_decision(state.get("adaptive"))
+        adaptive, section = state.get("adaptive"), state.get("error_feedback")
+        found = sections_of(state)
+        if found is None:
+            sections = {} if section is None else {"": section}
+        else:
+            adaptive = next((o["adaptive"] for o in found.values() if "adaptive" in o), adaptive)
+            kept = {rank: own.get("error_feedback") for rank, own in found.items()}
+            sections = {rank: one for rank, one in kept.items() if one is not None}
+        for one in sections.values():
+            check_residuals(one)
+        sections = {rank or str(one["rank"]): one for rank, one in sections.items()}
+        self._load_decision(adaptive)
+        if "steps" in state:
+            self._steps.load_state_dict(state["steps"])
         if self._feedback is None:
-            if section is not None:
+            if sections:
+                most = max(len(one["residuals"]) for one in sections.values())
                 warn(
                     "CGXState: load_state_dict drops the residuals of "
-                    f"{len(section['residuals'])} parameters, since error_feedback=False"
+                    f"{most} parameters, since error_feedback=False"
                 )
             return
-        if section is None:
-            self._feedback.clear()
-            return
-        self._feedback.load(section)
-        if self._names.given is not None:
-            self._feedback.restore(self._names.given, None)
+        self._feedback.load(sections, found is None or len(found) == 1)
+        if self._names.given is not None and sections:
+            self._feedback.restore(self._names.named(), None)
 
     def _load_decision(self, saved: Any) -> None:
         if saved is None:
@@ -270,10 +352,18 @@ class CGXState:
                 "CGXState(adaptive=AdaptiveBits(...)), or a state without that section"
             )
         check_adaptive(saved, self._decisions.parameters.candidates)
-        check_model(saved["model"], self._names.known())
-        self._decisions.load_state_dict(saved)
-        self._model = dict(saved["model"])
+        found, named = dict(saved), self._names.named()
+        if named:
+            found |= {key: self._by_own_names(found[key]) for key in ("bits", "errors", "model")}
+        check_model(found["model"], self._names.known())
+        self._decisions.load_state_dict(found)
+        self._model = dict(found["model"])
+        self._translated = bool(named)
         self._plans.clear()
+
+    def _by_own_names(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        what = "load_state_dict of a CGXState: adaptive"
+        return translate(saved, self._names.named(), what)
 
     def plan(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
         """The layers of a bucket, in its order: (number of values, codec or None for exact). Cached
@@ -288,8 +378,15 @@ class CGXState:
         if key not in self._plans:
             if len(self._plans) >= _MOST_LAYOUTS:  # groups come and go
                 self._plans.clear()
-            self._plans[key] = self._build(parameters, backend)
+            self._plans[key], self._firsts_of_plans[key] = self._build(parameters, backend)
         return self._plans[key]
+
+    def layers(
+        self, parameters: list[torch.Tensor], backend: ProcessGroupCGX
+    ) -> tuple[Plan, list[int]]:
+        """`plan`, and the number of each layer's first value among those of the model."""
+        plan = self.plan(parameters, backend)
+        return plan, self._firsts_of_plans[_content(parameters), backend.serial]
 
     def keep_exact(self, parameters: list[torch.Tensor], why: str) -> None:
         """Records that the hook reduced these parameters without a plan."""
@@ -310,6 +407,7 @@ class CGXState:
 
     def end_step(self, backend: ProcessGroupCGX, group: dist.ProcessGroup) -> None:
         """Called after the last bucket of a step; the first call reports what is compressed."""
+        self._steps.end()
         if self._decisions is not None:
             self._decisions.end_step(group)
         if self._summary is not None:
@@ -380,15 +478,24 @@ class CGXState:
             _log(self._decisions.news, backend)
             self._decisions.news = ""
 
-    def _build(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
+    def _build(
+        self, parameters: list[torch.Tensor], backend: ProcessGroupCGX
+    ) -> tuple[Plan, list[int]]:
+        """A plan, and the number of each of its layers' first value."""
         if self._decisions is not None:
+            if not self._translated and self._names.named():
+                self._model = self._by_own_names(self._model)
+                self._decisions.bits = self._by_own_names(self._decisions.bits)
+                self._decisions.errors = self._by_own_names(self._decisions.errors)
+                self._translated = True
             check_model(self._model, self._names.known())
             self._model = {name: parameter.numel() for name, parameter in self._names.known()}
         needs_names = self._policy.needs_names or self._decisions is not None
         names = self._all_names() if needs_names else None
         layers: Plan = []
+        firsts: list[int] = []
         for parameter in parameters:
-            name = None
+            name: Named | None = None
             if names is not None:
                 if id(parameter) not in names:
                     shape = tuple(parameter.shape)
@@ -401,27 +508,30 @@ class CGXState:
                 layers[-1] = (layers[-1][0] + parameter.numel(), None)
             else:
                 layers.append((parameter.numel(), codec))
-        return layers
+                firsts.append(self._first_of(parameter))
+        return layers, firsts
 
-    def _all_names(self) -> dict[int, str]:
-        """Parameter id -> name. The ids stay valid: the model or the given list keeps the
+    def _all_names(self) -> dict[int, Named]:
+        """By id of the parameter. The ids stay valid: the model or the given list keeps the
         parameters.
         """
-        pairs = {id(p): n for n, p in self._names.needed(_PURPOSE)}
+        named = self._names.needed(_PURPOSE)
         if not self._checked_patterns:
             self._checked_patterns = True
-            self._policy.warn_of_unused(pairs.values())
-        return pairs
+            self._policy.warn_of_unused(named)
+        return {id(one.parameter): one for one in named}
 
-    def _names_of_residuals(self) -> dict[int, str]:
-        """By id of the parameter; empty as long as no parameter has a residual."""
+    def _names_of_residuals(self) -> list[tuple[str, torch.Tensor]]:
+        """(name, parameter) of the model. RuntimeError where a parameter has a residual and the
+        model is not known.
+        """
         assert self._feedback is not None
-        if not self._feedback.has_places:
-            return {}
-        return {id(p): name for name, p in self._names.needed("its residuals")}
+        if self._feedback.has_places:
+            self._names.needed("its residuals")
+        return self._names.known()
 
     def __getstate__(self) -> dict[str, Any]:
-        dropped = {"process_group", "_layouts", "_plans", "_names"}
+        dropped = {"process_group", "_layouts", "_plans", "_names", "_firsts", "_firsts_of_plans"}
         dropped |= {"_choices", "_summary", "observer"}
         state = {key: value for key, value in self.__dict__.items() if key not in dropped}
         if self._feedback is not None:
@@ -433,7 +543,8 @@ class CGXState:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, process_group=None, _names=Names())
+        self.__dict__.update(state, process_group=None, _names=Names(), _firsts={})
+        self._firsts_of_plans = {}
         self.__dict__.update(_layouts={}, _plans={}, _holders=0, _checked_patterns=False)
         self.__dict__.update(_choices={}, _summary=None, observer=None)
 

@@ -239,6 +239,9 @@ class ProcessGroupCGX(Backend):
         tunable: bool = False,
         chosen_by: str = "",
         residual: torch.Tensor | None = None,
+        step: int | None = None,
+        tensor_number: int = 0,
+        firsts: list[int] | None = None,
     ) -> dist.Work: ...
     def reduce_scatter_codec(
         self,
@@ -251,6 +254,8 @@ class ProcessGroupCGX(Backend):
         *,
         as_group: bool = False,
         residual: torch.Tensor | None = None,
+        step: int | None = None,
+        tensor_number: int = 0,
     ) -> dist.Work: ...
     def all_gather_codec(
         self,
@@ -262,6 +267,8 @@ class ProcessGroupCGX(Backend):
         *,
         as_group: bool = False,
         residual: torch.Tensor | None = None,
+        step: int | None = None,
+        tensor_number: int = 0,
     ) -> dist.Work: ...
     @property
     def options(self) -> Options: ...

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from torch_cgx._backend import backend_of, check_group, check_op
 from torch_cgx._config import codec_of, layers_of
+from torch_cgx._steps import check_step, number_of_call
 from torch_cgx._warnings import warn
 
 
@@ -26,6 +27,7 @@ def all_reduce(
     layers: Sequence[Any] | None = None,
     async_op: bool = False,
     residual: torch.Tensor | None = None,
+    step: int | None = None,
 ) -> dist.Work | None:
     """All-reduces `tensor` in place; every rank gets the same bits.
 
@@ -39,7 +41,11 @@ def all_reduce(
     caller keeps from call to call, zeros at first. The rank contributes tensor + residual, and
     residual gets the error of what the rank encodes, in units of the sum; where that is not finite,
     it stays. It belongs to the work until that is complete. Each rank decides for itself whether it
-    has one. Not with maxmin at 1 bit, whose residuals grow without bound.
+    has one; not with maxmin at 1 bit, whose residuals grow without bound. step: keys random numbers
+    (stochastic rounding, signs of "rotated" and "trellis"), in place of the number of the call on
+    its group, so that a resumed program draws what it would have drawn without the stop: an integer
+    >= 0, equal on all ranks, that ascends. Calls with equal steps, one after the other, draw
+    different numbers.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses report later failures.
@@ -51,14 +57,17 @@ def all_reduce(
     _check_tensor("tensor", tensor)
     check_op(op)
     _check_residual(residual)
+    check_step(step)
     backend = backend_of(group, tensor.device)
     plan = None
     if config is not None or layers is not None:
         pairs = layers if layers is not None else [(tensor.numel(), config)]
         plan = layers_of(pairs, tensor.numel(), backend.settings())
-    elif residual is None:
+    elif residual is None and step is None:
         return dist.all_reduce(tensor, op, group, async_op)
-    work = backend.all_reduce_layers(tensor, op, plan, async_op, residual=residual)
+    work = backend.all_reduce_layers(
+        tensor, op, plan, async_op, residual=residual, **_key(backend, step)
+    )
     return _finish(work, async_op)
 
 
@@ -70,6 +79,7 @@ def reduce_scatter_tensor(
     config: Any = None,
     async_op: bool = False,
     residual: torch.Tensor | None = None,
+    step: int | None = None,
 ) -> dist.Work | None:
     """Reduces `input` over the ranks and writes one of world-size equal parts to `output`: part r
     on rank r.
@@ -83,14 +93,22 @@ def reduce_scatter_tensor(
     _check_tensor("input", input)
     check_op(op)
     _check_residual(residual)
+    check_step(step)
     backend = backend_of(group, input.device)
     codec = None
     if config is not None:
         codec = codec_of(config, backend.settings())
-    elif residual is None:
+    elif residual is None and step is None:
         return dist.reduce_scatter_tensor(output, input, op, group, async_op)
     work = backend.reduce_scatter_codec(
-        output, input, op, codec, async_op, as_group=config is None, residual=residual
+        output,
+        input,
+        op,
+        codec,
+        async_op,
+        as_group=config is None,
+        residual=residual,
+        **_key(backend, step),
     )
     return _finish(work, async_op)
 
@@ -102,6 +120,7 @@ def all_gather_into_tensor(
     config: Any = None,
     async_op: bool = False,
     residual: torch.Tensor | None = None,
+    step: int | None = None,
 ) -> dist.Work | None:
     """Gathers every rank's `input` into `output`, in rank order; a config quantizes the values for
     the wire.
@@ -115,14 +134,21 @@ def all_gather_into_tensor(
     _check_tensor("output", output)
     _check_tensor("input", input)
     _check_residual(residual)
+    check_step(step)
     backend = backend_of(group, input.device)
     codec = None
     if config is not None:
         codec = codec_of(config, backend.settings())
-    elif residual is None:
+    elif residual is None and step is None:
         return dist.all_gather_into_tensor(output, input, group, async_op)
     work = backend.all_gather_codec(
-        output, input, codec, async_op, as_group=config is None, residual=residual
+        output,
+        input,
+        codec,
+        async_op,
+        as_group=config is None,
+        residual=residual,
+        **_key(backend, step),
     )
     return _finish(work, async_op)
 
@@ -181,6 +207,10 @@ def _device_of(group: dist.ProcessGroup | None) -> torch.device:
             continue
         return device
     return torch.device("cpu")
+
+
+def _key(backend: Any, step: int | None) -> dict[str, Any]:
+    return {} if step is None else {"step": step, "tensor_number": number_of_call(backend, step)}
 
 
 def _finish(work: dist.Work, async_op: bool) -> dist.Work | None:

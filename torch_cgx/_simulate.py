@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch_cgx import _C
 from torch_cgx._backend import check_op
 from torch_cgx._config import codec_of, defaults, layers_of, list_of
+from torch_cgx._steps import check_step
 from torch_cgx._storage import check_storage
 from torch_cgx._threads import safe_after_fork
 
@@ -52,6 +53,7 @@ def simulate(
     hosts: Sequence[Any] | None = None,
     options: _C.Options | None = None,
     residuals: Sequence[torch.Tensor] | None = None,
+    step: int | None = None,
 ) -> Simulation:
     """All-reduces tensors[r] of rank r among len(tensors) simulated ranks; the inputs are not
     changed.
@@ -60,12 +62,13 @@ def simulate(
     in `all_reduce`; with neither, the environment's configuration. algorithm: "auto" (as the
     backend chooses), "oneshot" (one rounding), "sra" (scatter-reduce-all-gather, two roundings) or
     "ring" (a rounding per rank); with several hosts, the algorithm of the reduction between them.
-    op: SUM or AVG. sequence: number of the call in its group, which keys stochastic rounding.
-    hosts: the host of every rank, any hashable labels, as in [0, 0, 1, 1]; None: one host. options:
-    of the simulated group, for the settings that change its results (segment_kb, shm_segment_kb,
-    fusion_buffer_mb, intra_broadcast, intra_compress, inner_communicator, cross_communicator);
-    None: the environment's. residuals: for error feedback, residuals[r] of rank r as in
-    `all_reduce`, all of one dtype; read and written.
+    op: SUM or AVG. sequence: number of the call in its group, which keys random numbers. step: as
+    in `all_reduce`, keys them instead, as in the first call of the step. hosts: the host of every
+    rank, any hashable labels, as in [0, 0, 1, 1]; None: one host. options: of the simulated group,
+    for the settings that change its results (segment_kb, shm_segment_kb, fusion_buffer_mb,
+    intra_broadcast, intra_compress, inner_communicator, cross_communicator); None: the
+    environment's. residuals: for error feedback, residuals[r] of rank r as in `all_reduce`, all of
+    one dtype; read and written.
     """
     tensors = _checked(tensors)
     if not isinstance(algorithm, str):
@@ -77,6 +80,7 @@ def simulate(
         raise TypeError(f"sequence={sequence!r} is not an integer; allowed: 0 to 2**64 - 1")
     if not 0 <= sequence < 2**64:
         raise ValueError(f"sequence={sequence}; allowed: 0 to 2**64 - 1")
+    check_step(step)
     if layers is not None and config is not None:
         raise ValueError("simulate takes config or layers, not both")
     first = tensors[0]
@@ -95,6 +99,7 @@ def simulate(
         average=average,
         algorithm=algorithm,
         sequence=sequence,
+        **({} if step is None else {"step": step}),
         **_group(len(tensors), hosts, options),
         **_feedback(residuals, tensors, [codec for _, codec in plan if codec is not None]),
     )

@@ -102,13 +102,13 @@ def compress(
         state.process_group = _group(accelerator.device)
     number = given._number + 1 if former else 0
     accelerator.ddp_handler = _Handler(given._given if former else given, state, number)
-    rank = accelerator.process_index
+    rank, ranks = accelerator.process_index, accelerator.num_processes
     suffix = f"_{number}" if number else ""
     accelerator.register_save_state_pre_hook(
         lambda models, weights, folder: save(state, folder, rank, suffix)
     )
     accelerator.register_load_state_pre_hook(
-        lambda models, folder: load(state, folder, rank, suffix)
+        lambda models, folder: load(state, folder, rank, ranks, suffix)
     )
     return state
 

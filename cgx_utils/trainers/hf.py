@@ -58,7 +58,8 @@ class _Checkpoints(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step > 0:
-            settings.load(self._state, _folder(args, state), args.process_index)
+            rank, ranks = args.process_index, args.world_size
+            settings.load(self._state, _folder(args, state), rank, ranks)
 
 
 def _folder(args: Any, state: Any) -> Path:

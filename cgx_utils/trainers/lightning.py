@@ -96,7 +96,8 @@ class CGXStrategy(DDPStrategy):
         if module is not None and module.trainer.state.fn == TrainerFn.FITTING:
             states = checkpoint.get(_KEY)  # of another strategy: none
             if states:
-                self.cgx_state.load_state_dict(for_rank(states, self.global_rank))
+                saved = for_rank(states, self.global_rank, self.world_size)
+                self.cgx_state.load_state_dict(saved)
         return checkpoint
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from cgx_utils.resharding import RANKS, inherited, merged
 from cgx_utils.state import CGXState
 from torch_cgx._warnings import warn
 
@@ -27,13 +28,11 @@ def state_of(state: CGXState | None, params: Mapping[str, Any]) -> CGXState:
     return state
 
 
-def for_rank(states: list[dict[str, Any]], rank: int) -> dict[str, Any]:
-    """The state_dict that a rank goes on from: its own; a rank that is new has the decision of
-    `adaptive`, equal on all ranks, and no residuals.
+def for_rank(states: list[dict[str, Any]], rank: int, ranks: int) -> dict[str, Any]:
+    """The state_dict that rank `rank` of `ranks` goes on from. states: of all ranks that saved. Its
+    own; with another number of ranks one that has the residuals of all.
     """
-    if rank < len(states):
-        return states[rank]
-    return {key: value for key, value in states[0].items() if key != "error_feedback"}
+    return states[rank] if ranks == len(states) else merged(states)
 
 
 def save(state: CGXState, folder: str | os.PathLike[str], rank: int, suffix: str = "") -> None:
@@ -43,14 +42,29 @@ def save(state: CGXState, folder: str | os.PathLike[str], rank: int, suffix: str
     torch.save(state.state_dict(), path)
 
 
-def load(state: CGXState, folder: str | os.PathLike[str], rank: int, suffix: str = "") -> None:
-    """Goes on from what `save` wrote. A warning where FOLDER has no such file: residuals then begin
-    with zeros.
+def load(
+    state: CGXState, folder: str | os.PathLike[str], rank: int, ranks: int, suffix: str = ""
+) -> None:
+    """Goes on, as rank `rank` of `ranks`, from what `save` wrote. A warning where FOLDER has no
+    file of it: residuals then begin with zeros.
     """
-    own, first = (Path(folder, f"cgx_state_{number}{suffix}.pt") for number in (rank, 0))
-    path = own if own.exists() else first
-    if not path.exists():
-        warn(f"cgx: {folder} has no {own.name}; the CGXState begins anew")
+
+    def path(number: int) -> Path:
+        return Path(folder, f"cgx_state_{number}{suffix}.pt")
+
+    def read(number: int) -> dict[str, Any]:
+        found: dict[str, Any] = torch.load(path(number), map_location="cpu", weights_only=True)
+        return found
+
+    first = rank if path(rank).exists() else 0
+    if not path(first).exists():
+        warn(f"cgx: {folder} has no {path(rank).name}; the CGXState begins anew")
         return
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    state.load_state_dict(saved if path == own else for_rank([saved], rank))
+    saved = read(first)
+    by = saved.get("error_feedback", {}).get("world_size", ranks)
+    if by != ranks:
+        others = [n for n in inherited(rank, ranks, by) if n != first and path(n).exists()]
+        saved = merged([saved, *(read(number) for number in others)])
+        # The files that other ranks take over.
+        saved[RANKS] = {**{str(n): () for n in range(by) if path(n).exists()}, **saved[RANKS]}
+    state.load_state_dict(saved)

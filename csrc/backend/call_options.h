@@ -5,8 +5,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "reduce/plan/step_key.h"
 
 namespace cgx {
 
@@ -23,6 +26,8 @@ struct CallOptions {
   std::string chosen_by{};
   /// Error feedback: read and written until the work is complete. Undefined: none.
   at::Tensor residual{};
+  /// Keys random numbers; none: the number of the call.
+  std::optional<StepKey> key{};
 };
 
 }  // namespace cgx

@@ -139,11 +139,11 @@ WorkPtr EngineCollectives::all_reduce(const Tensors& tensors, const c10d::Reduce
       .why = std::move(why),
       .body =
           [executor = &executor_, &engine, items = std::move(items), bits = call.bits, average,
-           residual = call.residual](const Deadline& deadline, CallRecord& record) {
+           residual = call.residual, key = call.key](const Deadline& deadline, CallRecord& record) {
             for (const Item& item : items) {
               void* data = item.memory.data_ptr();
               executor->run_plan(engine, item.plan, bits, data, data, average, deadline, record,
-                                 residual_of(residual));
+                                 residual_of(residual), key);
               if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
             }
           },
@@ -177,9 +177,9 @@ WorkPtr EngineCollectives::reduce_scatter(const at::Tensor& output, const at::Te
       .why = std::move(why),
       .body =
           [executor = &executor_, &engine, in, out, output, plan, bits = call.bits, average,
-           residual = call.residual](const Deadline& deadline, CallRecord& record) {
+           residual = call.residual, key = call.key](const Deadline& deadline, CallRecord& record) {
             executor->run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), average, deadline,
-                               record, residual_of(residual));
+                               record, residual_of(residual), key);
             if (!out.is_same(output)) output.copy_(out);
           },
   });
@@ -210,9 +210,9 @@ WorkPtr EngineCollectives::all_gather(const at::Tensor& output, const at::Tensor
       .why = std::move(why),
       .body =
           [executor = &executor_, &engine, in, out, output, plan, bits = call.bits,
-           residual = call.residual](const Deadline& deadline, CallRecord& record) {
+           residual = call.residual, key = call.key](const Deadline& deadline, CallRecord& record) {
             executor->run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), false, deadline,
-                               record, residual_of(residual));
+                               record, residual_of(residual), key);
             if (!out.is_same(output)) output.copy_(out);
           },
   });

@@ -13,6 +13,7 @@
 #include "backend/work/caller_context.h"
 #include "backend/work/engine_work.h"
 #include "base/error.h"
+#include "reduce/plan/hash.h"
 
 namespace cgx {
 namespace {
@@ -76,7 +77,11 @@ void Executor::log_call(const CallRecord& record, const std::string& why) const 
 WorkPtr Executor::run(EngineCall call) {
   GpuLane* lane = call.memory.front().is_cuda() ? &gpu_.lane(call.memory.front()) : nullptr;
   call.shape.cuda = lane != nullptr;
+  call.shape.key = call.options.key;
   if (lane == nullptr || !lane->lockstep()) call.shape.plan = 0;  // the messages' headers tell
+  if (call.shape.plan != 0 && call.shape.key) {
+    call.shape.plan = hash_with_step(call.shape.plan, {0, call.shape.key->tensor});
+  }
   const milliseconds timeout =
       call.options.timeout == c10d::kUnsetTimeout ? group_.timeout() : call.options.timeout;
   // Before begin(): a call that has begun must reach its end.
@@ -163,7 +168,8 @@ void Executor::fail_call(const Failure& failure) {
 
 void Executor::run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
                         const void* input, void* output, bool average, const Deadline& deadline,
-                        CallRecord& record, const Residual& residual) {
+                        CallRecord& record, const Residual& residual,
+                        const std::optional<StepKey>& key) {
   Autotuner::Decision decision{plan};
   if (autotuner_ != nullptr && bits == Bits::kTunable && &engine == &engine_) {
     decision = autotuner_->decide(plan, deadline, record.number);
@@ -172,7 +178,8 @@ void Executor::run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan,
   record.served_by(decision.plan, engine.communicator());
   const uint64_t before = engine.stats().bytes_sent;
   const int64_t begin = decision.turn.timed() ? Autotuner::now() : 0;
-  engine.run(*decision.plan, input, output, average, deadline, record.number, nullptr, residual);
+  engine.run(*decision.plan, input, output, average, deadline, record.number, nullptr, residual,
+             key);
   const int64_t end = decision.turn.timed() ? Autotuner::now() : 0;
   record.count_sent(engine.stats().bytes_sent - before);
   if (decision.tuned != nullptr) autotuner_->ran(decision, {begin, end});

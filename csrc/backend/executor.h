@@ -52,7 +52,8 @@ class Executor {
   /// Runs a plan; to be called in the body of a call.
   void run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
                 const void* input, void* output, bool average, const Deadline& deadline,
-                CallRecord& record, const Residual& residual = {});
+                CallRecord& record, const Residual& residual = {},
+                const std::optional<StepKey>& key = std::nullopt);
 
   /// Runs a task on the worker's thread, in its turn. RuntimeError after close(). ResourceError, in the form
   /// for Python: the worker has no thread, and the system starts none.

@@ -173,7 +173,15 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
 
 WorkPtr ProcessGroupCGX::all_reduce_as_group(at::Tensor tensor, const c10d::ReduceOp& op,
                                              CallOptions call) {
-  if (!is_sum(op) || !engine_dtype(tensor)) refuse_residual("all_reduce", tensor, &op);
+  if (!is_sum(op) || !engine_dtype(tensor)) {
+    if (call.residual.defined()) refuse_residual("all_reduce", tensor, &op);
+    c10d::AllreduceOptions opts;
+    opts.reduceOp = op;
+    opts.timeout = call.timeout;
+    opts.asyncOp = call.async;
+    Tensors tensors = {tensor};
+    return allreduce(tensors, opts);
+  }
   call.bits = Bits::kTunable;
   std::vector<Layer> layers = policy_->layers_for(tensor.numel());
   policy_->notice("all_reduce", tensor.numel(), tensor.nbytes(), layers);
@@ -206,12 +214,18 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
 
 WorkPtr ProcessGroupCGX::reduce_scatter_as_group(at::Tensor output, at::Tensor input,
                                                  const c10d::ReduceOp& op, CallOptions call) {
-  for (const at::Tensor& tensor : {input, output}) {
-    if (!is_sum(op) || !engine_dtype(tensor)) refuse_residual("reduce_scatter", tensor, &op);
-  }
-  call.bits = Bits::kTunable;
   const bool compresses = group_.config.compress_reduce_scatter;
   auto codec = policy_->codec_for(compresses, output.numel());
+  const bool served = is_sum(op) && engine_dtype(input) && engine_dtype(output);
+  if (!call.residual.defined() && (!served || codec == raw_codec())) {
+    c10d::ReduceScatterOptions opts;
+    opts.reduceOp = op;
+    opts.timeout = call.timeout;
+    opts.asyncOp = call.async;
+    return _reduce_scatter_base(output, input, opts);
+  }
+  if (!served) refuse_residual("reduce_scatter", engine_dtype(input) ? output : input, &op);
+  call.bits = Bits::kTunable;
   policy_->notice("reduce_scatter", output.numel(), output.nbytes(),
                   {{static_cast<size_t>(output.numel()), codec}});
   return engine_collectives_->reduce_scatter(output, input, op, codec, call,
@@ -238,13 +252,18 @@ WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
 
 WorkPtr ProcessGroupCGX::all_gather_as_group(at::Tensor output, at::Tensor input,
                                              CallOptions call) {
-  for (const at::Tensor& tensor : {input, output}) {
-    if (!engine_dtype(tensor)) refuse_residual("all_gather", tensor, nullptr);
-  }
-  call.bits = Bits::kTunable;
   const bool compresses = group_.config.compress_all_gather;
-  return engine_collectives_->all_gather(output, input,
-                                         policy_->codec_for(compresses, input.numel()), call,
+  auto codec = policy_->codec_for(compresses, input.numel());
+  const bool served = engine_dtype(input) && engine_dtype(output);
+  if (!call.residual.defined() && (!served || codec == raw_codec())) {
+    c10d::AllgatherOptions opts;
+    opts.timeout = call.timeout;
+    opts.asyncOp = call.async;
+    return _allgather_base(output, input, opts);
+  }
+  if (!served) refuse_residual("all_gather", engine_dtype(input) ? output : input, nullptr);
+  call.bits = Bits::kTunable;
+  return engine_collectives_->all_gather(output, input, codec, call,
                                          policy_->why(compresses, input.numel()));
 }
 

@@ -49,6 +49,7 @@ const char* text_of(Algorithm algorithm) {
 //   direct or direct_from,        direct transfers, with one level: their least bytes,
 //   direct_chunk                  and the bytes of a chunk
 //   residuals, residual_dtype     addresses, by rank, and type of the residuals
+//   sequence, or step and tensor  what keys random numbers
 SimulatedGroup group_of(const py::dict& given) {
   auto get = [&given](const char* key, auto fallback) {
     return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;
@@ -71,6 +72,7 @@ SimulatedGroup group_of(const py::dict& given) {
   group.options.segment_bytes = get("segment_bytes", size_t{512} << 10);
   group.options.cross_bytes = get("cross_bytes", size_t{64} << 20);
   group.sequence = get("sequence", uint64_t{0});
+  if (given.contains("step")) group.key = {get("step", uint64_t{0}), get("tensor", uint64_t{0})};
   return group;
 }
 

@@ -155,21 +155,29 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(
 
 using OptionalTensor = std::optional<at::Tensor>;
 
-CallOptions call_options(milliseconds timeout, bool async_op, const OptionalTensor& residual) {
-  return {timeout, async_op, Bits::kFixed, "", residual.value_or(at::Tensor())};
+CallOptions call_options(milliseconds timeout, bool async_op, const OptionalTensor& residual,
+                         std::optional<uint64_t> step, uint64_t tensor) {
+  CallOptions call{timeout, async_op, Bits::kFixed, "", residual.value_or(at::Tensor())};
+  if (step) call.key = {*step, tensor};
+  return call;
 }
 
-c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const at::Tensor& tensor,
-                                                 const c10d::ReduceOp& op,
-                                                 const std::optional<LayerPairs>& layers,
-                                                 bool async_op, milliseconds timeout, bool tunable,
-                                                 const std::string& chosen_by,
-                                                 const OptionalTensor& residual) {
+c10::intrusive_ptr<c10d::Work> all_reduce_layers(
+    ProcessGroupCGX& group, const at::Tensor& tensor, const c10d::ReduceOp& op,
+    const std::optional<LayerPairs>& layers, bool async_op, milliseconds timeout, bool tunable,
+    const std::string& chosen_by, const OptionalTensor& residual, std::optional<uint64_t> step,
+    uint64_t tensor_number, const std::optional<std::vector<uint64_t>>& firsts) {
   std::vector<LayerRequest> requests;
   for (const auto& [numel, codec] : layers.value_or(LayerPairs())) {
     requests.push_back({numel, codec_of(codec)});
   }
-  CallOptions call = call_options(timeout, async_op, residual);
+  if (firsts && firsts->size() != requests.size()) {
+    throw py::value_error(str_of("firsts has ", firsts->size(),
+                                 " numbers; allowed: one for each of ", requests.size(),
+                                 " layers"));
+  }
+  for (size_t i = 0; firsts && i < firsts->size(); ++i) requests[i].first = (*firsts)[i];
+  CallOptions call = call_options(timeout, async_op, residual, step, tensor_number);
   call.bits = tunable ? Bits::kTunable : Bits::kFixed;
   call.chosen_by = chosen_by;
   py::gil_scoped_release no_gil;
@@ -180,8 +188,9 @@ c10::intrusive_ptr<c10d::Work> all_reduce_layers(ProcessGroupCGX& group, const a
 c10::intrusive_ptr<c10d::Work> reduce_scatter_codec(
     ProcessGroupCGX& group, const at::Tensor& output, const at::Tensor& input,
     const c10d::ReduceOp& op, const OptionalCodec& codec, bool async_op, milliseconds timeout,
-    bool as_group, const OptionalTensor& residual) {
-  CallOptions call = call_options(timeout, async_op, residual);
+    bool as_group, const OptionalTensor& residual, std::optional<uint64_t> step,
+    uint64_t tensor_number) {
+  CallOptions call = call_options(timeout, async_op, residual, step, tensor_number);
   py::gil_scoped_release no_gil;
   if (as_group) return group.reduce_scatter_as_group(output, input, op, std::move(call));
   return group.reduce_scatter_codec(output, input, op, codec_of(codec), call);
@@ -301,23 +310,26 @@ void bind_group(py::module_& m) {
       .def("all_reduce_layers", &all_reduce_layers, py::arg("tensor"), py::arg("op"),
            py::arg("layers"), py::arg("async_op") = true, py::arg("timeout") = c10d::kUnsetTimeout,
            py::kw_only(), py::arg("tunable") = false, py::arg("chosen_by") = "",
-           py::arg("residual") = py::none())
+           py::arg("residual") = py::none(), py::arg("step") = py::none(),
+           py::arg("tensor_number") = 0, py::arg("firsts") = py::none())
       .def("reduce_scatter_codec", &reduce_scatter_codec, py::arg("output"), py::arg("input"),
            py::arg("op"), py::arg("codec"), py::arg("async_op") = true,
            py::arg("timeout") = c10d::kUnsetTimeout, py::kw_only(), py::arg("as_group") = false,
-           py::arg("residual") = py::none())
+           py::arg("residual") = py::none(), py::arg("step") = py::none(),
+           py::arg("tensor_number") = 0)
       .def(
           "all_gather_codec",
           [](ProcessGroupCGX& g, const at::Tensor& output, const at::Tensor& input,
              const OptionalCodec& codec, bool async_op, milliseconds timeout, bool as_group,
-             const OptionalTensor& residual) {
-            const CallOptions call = call_options(timeout, async_op, residual);
+             const OptionalTensor& residual, std::optional<uint64_t> step, uint64_t tensor_number) {
+            const CallOptions call = call_options(timeout, async_op, residual, step, tensor_number);
             if (as_group) return g.all_gather_as_group(output, input, call);
             return g.all_gather_codec(output, input, codec_of(codec), call);
           },
           py::arg("output"), py::arg("input"), py::arg("codec"), py::arg("async_op") = true,
           py::arg("timeout") = c10d::kUnsetTimeout, py::kw_only(), py::arg("as_group") = false,
-          py::arg("residual") = py::none(), NoGil())
+          py::arg("residual") = py::none(), py::arg("step") = py::none(),
+          py::arg("tensor_number") = 0, NoGil())
       .def("stats", &stats_of)
       .def("tuning", &tuning_of)
       .def("reset_stats", &reset_stats)

@@ -9,8 +9,10 @@ namespace cgx {
 /// The words are the caller's, and equal on ranks that run the same collective. Numbers count the
 /// collectives of a group from 1.
 struct Fingerprint {
+  static constexpr int kWords = 3;
+
   uint64_t number = 0;
-  uint64_t words[2] = {0, 0};
+  uint64_t words[kWords] = {};
   bool operator==(const Fingerprint&) const = default;
 };
 

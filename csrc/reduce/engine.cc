@@ -109,7 +109,7 @@ View Engine::residual_view(const Plan& plan, const Residual& residual) const {
 
 void Engine::run(const Plan& plan, const void* input, void* output, bool average,
                  const Deadline& deadline, std::optional<uint64_t> number, Stats* overhead,
-                 const Residual& residual) {
+                 const Residual& residual, const std::optional<StepKey>& key) {
   const uint64_t shown = number.value_or(sequence_ + 1);
   const auto title = [&] { return CallTitle{{name_of(plan.operation), shown}, "", rank_, size_}; };
   const auto text_of = [&](const Failure& failure) {
@@ -121,7 +121,8 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
   const Running running(running_, state_mutex_, explained_);
   try {
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
-    CallIdentity identity{&plan, sequence, average, rank_, options_.checksum, options_.tell_hashes};
+    CallIdentity identity{&plan, sequence, average, rank_, options_.checksum, options_.tell_hashes,
+                          key};
     Call call{{communicators_.inner.get(), communicators_.cross.get()},
               topology(),
               plan,

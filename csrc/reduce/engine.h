@@ -21,6 +21,7 @@
 #include "reduce/plan/cache.h"
 #include "reduce/plan/choose.h"
 #include "reduce/plan/plan.h"
+#include "reduce/plan/step_key.h"
 #include "reduce/plan/topology.h"
 #include "reduce/schedule/reducer.h"
 #include "reduce/stats.h"
@@ -78,11 +79,13 @@ class Engine {
   /// the call with that number.
   /// residual: this rank's; the others may have none. It must not overlap the tensors. A failure may
   /// leave it partly written.
+  /// key: of random numbers, equal on all ranks; none: the engine's count of calls.
   /// Throws NonFiniteError (the group stays usable, output is complete) or another Error (every
   /// later run() throws the same). Their origin() is the cause without this call's title.
   void run(const Plan& plan, const void* input, void* output, bool average,
            const Deadline& deadline, std::optional<uint64_t> number = std::nullopt,
-           Stats* overhead = nullptr, const Residual& residual = {});
+           Stats* overhead = nullptr, const Residual& residual = {},
+           const std::optional<StepKey>& key = std::nullopt);
 
   /// Breaks the group, here and where the communicators reach the peers. The first cause stays.
   void fail(const Failure& cause);

@@ -106,7 +106,7 @@ SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vec
         auto plan = engine.plan_all_reduce(layers, dtype);
         if (rank == 0) result.algorithm = plan->algorithm;
         engine.run(*plan, data[rank], data[rank], average, deadline, std::nullopt, nullptr,
-                   residuals.empty() ? Residual{} : residuals[rank]);
+                   residuals.empty() ? Residual{} : residuals[rank], group.key);
       });
   return result;
 }
@@ -123,7 +123,7 @@ SimulationResult simulate_shards(const SimulatedGroup& group, Operation operatio
       run_ranks(group, inputs.size(), [&](Engine& engine, size_t rank, const Deadline& deadline) {
         auto plan = engine.plan_shards(operation, shard, codec, dtype);
         engine.run(*plan, inputs[rank], outputs[rank], average, deadline, std::nullopt, nullptr,
-                   residuals.empty() ? Residual{} : residuals[rank]);
+                   residuals.empty() ? Residual{} : residuals[rank], group.key);
       });
   return result;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "reduce/engine.h"
@@ -16,6 +17,8 @@ struct SimulatedGroup {
   EngineOptions options;
   /// Sequence number of the first call; keys stochastic rounding.
   uint64_t sequence = 0;
+  /// Keys it instead, if there is one.
+  std::optional<StepKey> key{};
 };
 
 struct SimulationResult {

@@ -236,6 +236,33 @@ def test_ranks_of_different_hosts_with_other_layers_get_an_error(hosts, known):
         assert text.count("all_reduce SUM of 1000 float32 values on CUDA, 4 bits") == 2, text
 
 
+def other_steps(rank, world_size, hosts, known):
+    """`known`: all ranks have agreed on an earlier step; the last one then goes on with another."""
+    with fake_cuda.nccl():
+        options = torch_cgx.Options(host_id=str(hosts[rank]))
+        group = dist.new_group(backend="cgx", pg_options=options)
+        tensor = torch.ones(1000, device="cuda")
+        config = {"bits": 4, "rounding": "stochastic"}
+        if known:
+            for step in (0, 1, 2):
+                torch_cgx.all_reduce(tensor, group=group, config=config, step=step)
+        last = rank == world_size - 1
+        with pytest.raises(torch_cgx.MismatchError, match="disagree") as refused:
+            step = 50 if last else 3
+            torch_cgx.all_reduce(
+                tensor, group=group, config=config, step=step, async_op=True
+            ).wait()
+            go_on(group)
+        return str(refused.value)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first", "later"])
+def test_ranks_of_different_hosts_with_other_steps_get_an_error(known):
+    for text in fake_cuda.run_fresh(other_steps, 2, [0, 1], known):
+        lines = [line for line in text.splitlines() if "runs all_reduce" in line]
+        assert [line.rpartition(", ")[2] for line in lines] == ["step 3", "step 50"], text
+
+
 def mean_or_sum(rank, world_size):
     with fake_cuda.nccl():
         options = torch_cgx.Options(host_id=str(rank))

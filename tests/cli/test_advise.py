@@ -107,6 +107,15 @@ def test_checkpoints(tmp_path, capsys, key):
     assert (found["parameters"], found["layers"], found["hosts"]) == (60200, 2, 4)
 
 
+def test_a_tied_weight_of_a_checkpoint_counts_once(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Embedding(64, 32), torch.nn.Linear(32, 64, bias=False))
+    model[1].weight = model[0].weight
+    state = {f"module._orig_mod.{name}": value for name, value in model.state_dict().items()}
+    torch.save(state, tmp_path / "c.pt")
+    found = source.load(None, tmp_path / "c.pt", "")
+    assert [(layer.name, layer.shape) for layer in found.layers] == [("0.weight", (64, 32))]
+
+
 def test_rules_are_those_of_the_hook():
     bucket = [Layer("w", (64, 64)), Layer("b", (4096,)), Layer("small", (8, 8))]
     payload = choose.payload_of(bucket, {"bits": 4, "bucket_size": 512}, 4, 1024)

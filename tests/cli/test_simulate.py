@@ -55,6 +55,14 @@ def test_errors_by_layer_of_gradients_of_each_rank(tmp_path, capsys):
     assert second["error"] < first["error"]
 
 
+def test_a_tied_gradient_counts_once_and_wrappers_do_not_show(tmp_path, capsys):
+    tied, other = torch.randn(64, 64), torch.randn(32, 64)
+    ranks = [{"_orig_mod.embed": tied, "_orig_mod.a": other, "_orig_mod.head": tied}] * 2
+    assert cli(["simulate", _save(tmp_path / "g.pt", ranks), "--bits", "4", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["settings"]
+    assert list(found["errors"]) == ["embed", "a"]
+
+
 def test_one_rank_of_equal_gradients_against_the_codec_model(tmp_path, capsys):
     one = {"w": torch.randn(32, 64, generator=torch.Generator().manual_seed(0))}
     assert cli(["simulate", _save(tmp_path / "g.pt", one), "--bits", "2", "--json"]) == 0

@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "maxmin_codec.h"
+#include "reduce/plan/hash.h"
 #include "reduce/plan/header.h"
 
 namespace cgx::native {
@@ -80,6 +81,38 @@ TEST(header_names_both_sides) {
   CHECK(text == "ranks disagree on the collective:\n  rank 0 runs " + same + "\n  rank 2 runs " +
                     same + ", 1 call later",
         text);
+}
+
+// A step keys random numbers, so ranks have to agree on it, and on the tensor's number.
+TEST(header_with_a_step) {
+  Sent sent;
+  CallIdentity call = sent.call, other = sent.call;
+  call.key = StepKey{7, 3};
+  other.rank = 2;
+  const auto told = [&](std::optional<StepKey> theirs) {
+    other.key = theirs;
+    write_header(sent.message.data(), other, 5, kPayload, 0);
+    return error_of<MismatchError>(
+        [&] { check_call({sent.message.data(), sent.message.size()}, call, 5, 2); });
+  };
+  const std::string same = "all_reduce AVG of 1010 float16 values, 4 bits";
+  const std::string mine = "ranks disagree on the collective:\n  rank 0 runs " + same + ", step 7";
+  const std::string later = told(StepKey{8, 3}), without = told(std::nullopt);
+  CHECK(later == mine + "\n  rank 2 runs " + same + ", step 8", later);
+  CHECK(contains(without, mine) && contains(without, "\n  rank 2 runs " + same + ", in 2 layers"),
+        without);
+  CHECK(contains(without, ", without a step"), without);
+  const std::string tensor = told(StepKey{7, 4});
+  CHECK(contains(tensor, "layers, rounding or other settings"), tensor);
+
+  other.key = call.key;
+  write_header(sent.message.data(), other, 5, kPayload, 0);
+  check_call({sent.message.data(), sent.message.size()}, call, 5, 2);
+  MessageHeader header;
+  std::memcpy(&header, sent.message.data(), sizeof header);
+  CHECK(header.plan_hash == hash_with_step(sent.plan->hash, {7, 3}) && header.layers == 7);
+  const StepKey one{7, 3}, next{8, 3}, other_tensor{7, 4};
+  CHECK(one.number() != next.number() && one.number() != other_tensor.number());
 }
 
 // What a peer's codec is follows from its family and the hash of its configuration.

@@ -256,7 +256,10 @@ def _saved(rank, world_size, folder):
 
 
 def test_states_load_with_weights_only(tmp_path):
-    assert run_pooled(_saved, 2, str(tmp_path)) == [["error_feedback", "version"]] * 2
+    assert (
+        run_pooled(_saved, 2, str(tmp_path))
+        == [["error_feedback", "ranks", "steps", "version"]] * 2
+    )
 
 
 # ---- mistakes

@@ -15,6 +15,7 @@ from torch import nn
 
 import torch_cgx
 from cgx_utils import CGXState, cgx_hook
+from cgx_utils.names import Named
 from cgx_utils.policy import Policy
 from tests.calls import failure
 from tests.distributed import run_pooled
@@ -135,13 +136,23 @@ def test_minimal_size_of_the_environment_raises_the_floor(monkeypatch):
     assert CGXState(None, 6000).layer_min_size == 6000
 
 
-def test_unused_patterns_are_warned_of():
+def test_unused_rules_are_warned_of():
+    def named(*names):
+        return [Named(name, torch.ones(2), (name,), (name,)) for name in names]
+
     policy = _policy(layer_filter="body", overrides={"haed": {"bits": 2}})
-    with pytest.warns(UserWarning, match="'haed'"):
-        policy.warn_of_unused(["body.weight", "head.weight"])
+    with pytest.warns(UserWarning, match="'haed' matches none of the model's 2 parameters: body.w"):
+        policy.warn_of_unused(named("body.weight", "head.weight"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        policy.warn_of_unused(["body.weight", "the haed"])
+        policy.warn_of_unused(named("body.weight", "the haed"))
+    assert caught == []
+    policy = _policy(layer_filter=lambda name, p: "haed" in name)
+    with pytest.warns(UserWarning, match=r"layer_filter=.*<lambda> selects none of the model's 1 "):
+        policy.warn_of_unused(named("head"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        policy.warn_of_unused(named("head", "haed"))
     assert caught == []
 
 

@@ -23,6 +23,8 @@ FILE is what torch.save wrote of {name: gradient}, or of a list of such dicts, o
   loss.backward()  # of the model without DistributedDataParallel, or inside its no_sync()
   torch.save({n: p.grad for n, p in model.named_parameters() if p.grad is not None}, "gradients.pt")
 
+A tied gradient counts once, by its first name. Names are without "_orig_mod.", "module.".
+
 From one dict all ranks get the same gradients. That is the best case: equal gradients add up to the
 longest sum. Gradients of different batches partly cancel in the sum, their errors do not, so a
 training's relative errors are larger: record a dict for each rank.
@@ -128,7 +130,10 @@ def load(path: Path) -> list[Gradients]:
                 raise CliError(f"{where}: names or shapes differ from those of rank 0, at {name!r}")
     if not ranks:
         raise CliError(f"{path}: an empty list; allowed: a dict of gradients for each rank")
-    return [dict(one) for one in ranks]
+    from cgx_utils.names import once
+
+    names = once(ranks[0])
+    return [{shown: one[name] for name, shown in names.items()} for one in ranks]
 
 
 def _configs(codecs: Sequence[str], bits: Sequence[int]) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ std::vector<Layer> CodecPolicy::layers_of_request(int64_t numel,
     TORCH_CHECK_VALUE(layer.numel >= 0, "cgx: layers: a layer of ", layer.numel, " values");
     total += layer.numel;
     layers.push_back({static_cast<size_t>(layer.numel),
-                      layer.codec ? allowed_in_group(layer.codec) : raw_codec()});
+                      layer.codec ? allowed_in_group(layer.codec) : raw_codec(), layer.first});
   }
   TORCH_CHECK_VALUE(total == numel, "cgx: all_reduce of ", numel, " values: the layers have ",
                     total, " values in all");

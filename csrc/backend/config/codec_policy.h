@@ -22,6 +22,7 @@ namespace cgx {
 struct LayerRequest {
   int64_t numel = 0;
   std::shared_ptr<const Codec> codec;
+  std::optional<uint64_t> first{};  // as Layer's
 };
 
 class CodecPolicy {

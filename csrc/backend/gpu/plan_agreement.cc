@@ -10,6 +10,8 @@ namespace {
 
 // A program whose layouts change with every call is trusted after so many.
 constexpr size_t kMostAgreedPlans = 1024;
+// Tensor numbers of one counter of steps have the same high half (torch_cgx/_steps.py).
+constexpr int kCounterShift = 32;
 
 }  // namespace
 
@@ -28,7 +30,8 @@ std::string PlanAgreement::compare(const Fingerprint& mine, const std::string& t
     const std::string theirs = rendezvous->get(std::to_string(r), deadline);
     if (theirs == text) continue;
     Fingerprint fingerprint = mine;
-    std::istringstream(theirs) >> fingerprint.words[0] >> fingerprint.words[1];
+    std::istringstream in(theirs);
+    for (uint64_t& word : fingerprint.words) in >> word;
     verdict =
         disagreement(side_of(mine, 0), side_of(fingerprint, r), group_.logs(LogLevel::kDebug));
   }
@@ -36,11 +39,20 @@ std::string PlanAgreement::compare(const Fingerprint& mine, const std::string& t
   return verdict;
 }
 
+bool PlanAgreement::jumps(const std::optional<StepKey>& key) {
+  if (!key) return false;
+  const auto [known, fresh] = steps_.try_emplace(key->tensor >> kCounterShift, key->step);
+  const uint64_t last = std::exchange(known->second, key->step);
+  return fresh || (key->step != last && key->step != last + 1);
+}
+
 void PlanAgreement::agree_across_hosts(const CallRecord& record, const Deadline& deadline) {
   const Fingerprint mine = record.fingerprint();
-  const std::string text = str_of(mine.words[0], " ", mine.words[1], " ", record.shape.plan);
+  std::string text;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    const uint64_t step = jumps(record.shape.key) ? mine.words[2] : 0;
+    text = str_of(mine.words[0], " ", mine.words[1], " ", step, " ", record.shape.plan);
     if (agreed_.size() >= kMostAgreedPlans || !agreed_.insert(text).second) return;
   }
   Failure failure;

@@ -50,13 +50,17 @@ ErrorStore::Posted unpack_posted(const std::string& text) {
 }
 
 std::string pack(int rank, const Fingerprint& fingerprint) {
-  return str_of(rank, ' ', fingerprint.words[0], ' ', fingerprint.words[1]);
+  std::string text = std::to_string(rank);
+  for (uint64_t word : fingerprint.words) text += str_of(' ', word);
+  return text;
 }
 
 PeerFingerprint unpack_fingerprint(const std::string& text, uint64_t number) {
   PeerFingerprint peer;
   peer.fingerprint.number = number;
-  std::istringstream(text) >> peer.rank >> peer.fingerprint.words[0] >> peer.fingerprint.words[1];
+  std::istringstream in(text);
+  in >> peer.rank;
+  for (uint64_t& word : peer.fingerprint.words) in >> word;
   return peer;
 }
 

@@ -112,6 +112,7 @@ Fingerprint fingerprint_of(const CallShape& shape, uint64_t number) {
                          (static_cast<uint64_t>(shape.dtype) & kByte) << kTypeShift |
                          flags << kFlagsShift | static_cast<uint64_t>(root) << kRootShift;
   fingerprint.words[1] = static_cast<uint64_t>(shape.values);
+  if (shape.key) fingerprint.words[2] = shape.key->step + 1;
   return fingerprint;
 }
 
@@ -133,7 +134,9 @@ std::string describe(const Fingerprint& fingerprint) {
   const uint64_t flags = field(kFlagsShift);
   if ((flags & kCuda) != 0) text += " on CUDA";
   if (root >= 0) text += str_of(op == c10d::OpType::SEND ? " to rank " : " from rank ", root);
-  return (flags & kEngine) != 0 ? text + bits_text(static_cast<int>(flags >> kBitsShift)) : text;
+  if ((flags & kEngine) == 0) return text;
+  text += bits_text(static_cast<int>(flags >> kBitsShift));
+  return fingerprint.words[2] == 0 ? text : text + step_text(fingerprint.words[2] - 1);
 }
 
 CallName name_of(const Fingerprint& fingerprint) {

@@ -15,6 +15,7 @@
 #include "comm/fingerprint.h"
 #include "reduce/plan/call_text.h"
 #include "reduce/plan/plan.h"
+#include "reduce/plan/step_key.h"
 
 namespace cgx {
 
@@ -33,6 +34,8 @@ struct CallShape {
   uint64_t plan = 0;
   /// Bits of the first compressed layer, as requested; 0: exact.
   int bits = 0;
+  /// Keys random numbers; none: the number of the call does.
+  std::optional<StepKey> key{};
 
   bool point_to_point() const {
     return op == c10d::OpType::SEND || op == c10d::OpType::RECV ||

@@ -13,11 +13,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/fingerprint.h"
+
 namespace cgx {
 
 inline constexpr size_t kCacheLine = 64;
 inline constexpr uint64_t kSlotMagic = 0x63677873'6c6f7473;  // "cgxslots"
-inline constexpr uint32_t kSlotVersion = 4;
+inline constexpr uint32_t kSlotVersion = 5;
 /// Exchanges that a rank can have pending.
 inline constexpr int kMaxSlots = 4;
 /// An exchange that does not fit into its slot lies in memory of its own beside it, which never has
@@ -63,7 +65,7 @@ struct RankState {
   /// Collective k is in calls[k % kFingerprints]. `number` is 0 while the words are being written.
   struct CallFingerprint {
     std::atomic<uint64_t> number;
-    std::atomic<uint64_t> words[2];
+    std::atomic<uint64_t> words[Fingerprint::kWords];
     std::atomic<uint64_t> finished;  // the number, once the rank has done its part
   };
   alignas(kCacheLine) CallFingerprint calls[kFingerprints];

@@ -234,7 +234,9 @@ std::optional<PeerFingerprint> SlotExchange::compare_call(const Fingerprint& fin
   if (process_ != process_token()) return std::nullopt;
   RankState::CallFingerprint& mine = memory_.rank(rank_).calls[fingerprint.number % kFingerprints];
   mine.number.store(0, std::memory_order_seq_cst);
-  for (int i = 0; i < 2; ++i) mine.words[i].store(fingerprint.words[i], std::memory_order_seq_cst);
+  for (int i = 0; i < Fingerprint::kWords; ++i) {
+    mine.words[i].store(fingerprint.words[i], std::memory_order_seq_cst);
+  }
   // Sequentially consistent, as are the loads below: of two ranks that say something of the same
   // number at once, at least one sees the other.
   mine.number.store(fingerprint.number, std::memory_order_seq_cst);
@@ -244,7 +246,9 @@ std::optional<PeerFingerprint> SlotExchange::compare_call(const Fingerprint& fin
         memory_.rank(peer).calls[fingerprint.number % kFingerprints];
     Fingerprint other;
     other.number = theirs.number.load(std::memory_order_seq_cst);
-    for (int i = 0; i < 2; ++i) other.words[i] = theirs.words[i].load(std::memory_order_seq_cst);
+    for (int i = 0; i < Fingerprint::kWords; ++i) {
+      other.words[i] = theirs.words[i].load(std::memory_order_seq_cst);
+    }
     if (other.number != fingerprint.number || other == fingerprint) continue;
     // Overwritten while it was read: the peer is far ahead, and has passed this number.
     if (theirs.number.load(std::memory_order_seq_cst) != fingerprint.number) continue;

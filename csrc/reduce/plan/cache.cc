@@ -14,9 +14,10 @@ constexpr size_t kMostPlans = 512;
 
 size_t PlanCache::PlanKeyHash::operator()(const PlanKey& key) const {
   size_t hash = static_cast<size_t>(key.operation) * 31 + static_cast<size_t>(key.dtype);
-  for (const auto& [count, codec] : key.layers) {
-    hash = hash * 1000003 + count;
-    hash = hash * 1000003 + std::hash<const void*>()(codec.get());
+  for (const Layer& layer : key.layers) {
+    hash = hash * 1000003 + layer.count;
+    hash = hash * 1000003 + std::hash<const void*>()(layer.codec.get());
+    hash = hash * 1000003 + static_cast<size_t>(layer.first.value_or(0));
   }
   return hash;
 }
@@ -36,10 +37,7 @@ std::shared_ptr<const Plan> PlanCache::cached(PlanKey key, const Build& build) {
 }
 
 std::shared_ptr<const Plan> PlanCache::all_reduce(const std::vector<Layer>& layers, DType dtype) {
-  PlanKey key{Operation::kAllReduce, dtype, {}};
-  key.layers.reserve(layers.size());
-  for (const Layer& layer : layers) key.layers.emplace_back(layer.count, layer.codec);
-  return cached(std::move(key),
+  return cached(PlanKey{Operation::kAllReduce, dtype, layers},
                 [&] { return make_all_reduce_plan(options_, topology_, layers, dtype); });
 }
 

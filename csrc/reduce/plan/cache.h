@@ -22,7 +22,7 @@ class PlanCache {
   PlanCache(const EngineOptions& options, const Topology& topology)
       : options_(options), topology_(topology) {}
 
-  /// Calls are equal if operation, dtype, counts and codecs (by address) are.
+  /// Calls are equal if operation, dtype, and the layers, their codecs by address, are.
   std::shared_ptr<const Plan> all_reduce(const std::vector<Layer>& layers, DType dtype);
   std::shared_ptr<const Plan> shards(Operation operation, size_t shard,
                                      const std::shared_ptr<const Codec>& codec, DType dtype);
@@ -31,7 +31,7 @@ class PlanCache {
   struct PlanKey {
     Operation operation;
     DType dtype;
-    std::vector<std::pair<size_t, std::shared_ptr<const Codec>>> layers;
+    std::vector<Layer> layers;
     bool operator==(const PlanKey&) const = default;
   };
   struct PlanKeyHash {

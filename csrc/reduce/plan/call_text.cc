@@ -74,6 +74,8 @@ std::string values_text(uint64_t count, const char* dtype) {
   return str_of(" of ", count, " ", dtype, count == 1 ? " value" : " values");
 }
 
+std::string step_text(uint64_t step) { return str_of(", step ", step); }
+
 std::string bits_text(int bits) { return bits == 0 ? ", exact" : str_of(", ", bits, " bits"); }
 
 CodecText codec_text(uint8_t family, uint32_t config, const CodecConfig* near) {

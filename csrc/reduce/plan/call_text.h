@@ -54,6 +54,8 @@ std::string disagreement(const CallSide& one, const CallSide& other, bool hashes
 std::string values_text(uint64_t count, const char* dtype);
 /// ", 4 bits", ", exact": of the first compressed layer; 0 bits: there is none.
 std::string bits_text(int bits);
+/// ", step 7"
+std::string step_text(uint64_t step);
 
 /// Text about the codec of a peer's first compressed layer, from its header.
 struct CodecText {

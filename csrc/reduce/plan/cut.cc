@@ -15,6 +15,7 @@ void append(Chunk& chunk, const Run& run, DType dtype) {
   piece.count = run.count;
   piece.codec = run.codec;
   piece.packed = chunk.values;
+  piece.index = run.index;
   piece.payload = align_piece(chunk.payload_bytes);
   piece.bytes = run.codec->encoded_bytes(run.count, dtype);
   chunk.payload_bytes = piece.payload + piece.bytes;
@@ -63,7 +64,7 @@ std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dty
         take = std::min(rest, whole * granule);
       }
       if (take == 0) break;
-      append(chunk, Run{run.offset + used, take, run.codec}, dtype);
+      append(chunk, Run{run.offset + used, take, run.codec, run.index + used}, dtype);
       const size_t spent = run.codec->encoded_bytes(take, dtype);
       done += spent;
       target -= std::min(target, spent);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "reduce/plan/plan.h"
@@ -13,6 +14,7 @@ struct Run {
   size_t offset;
   size_t count;
   const Codec* codec;
+  uint64_t index;  // as Piece's
 };
 
 /// The next multiple of kPieceAlignment.

@@ -9,6 +9,7 @@ uint64_t plan_hash(const Plan& plan, const PlanSpace& space) {
   hasher.add(plan.layers.size());
   for (const Layer& layer : plan.layers) {
     hasher.add(layer.count).add(layer.codec->config().hash());
+    if (layer.first) hasher.add(*layer.first);
   }
   // Capacities differ between communicators and configurations; ranks must agree on the rounds.
   hasher.add(plan.rounds.size());
@@ -22,6 +23,10 @@ uint64_t plan_hash(const Plan& plan, const PlanSpace& space) {
     for (int rank = 0; rank < plan.size; ++rank) hasher.add(space.topology.host_of(rank));
   }
   return hasher.value();
+}
+
+uint64_t hash_with_step(uint64_t plan_hash, const StepKey& key) {
+  return Hasher().add(plan_hash).add(key.step).add(key.tensor).value();
 }
 
 }  // namespace cgx

@@ -4,8 +4,12 @@
 #include <cstdint>
 
 #include "reduce/plan/plan.h"
+#include "reduce/plan/step_key.h"
 
 namespace cgx {
+
+/// The hash of a call with a step, of the hash of its plan.
+uint64_t hash_with_step(uint64_t plan_hash, const StepKey& key);
 
 /// Covers the operation, the layers with their codecs, the rounds and the hosts; no pointers.
 uint64_t plan_hash(const Plan& plan, const PlanSpace& space);

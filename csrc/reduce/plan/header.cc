@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "reduce/plan/call_text.h"
+#include "reduce/plan/hash.h"
 
 namespace cgx {
 namespace {
@@ -19,14 +20,15 @@ MessageHeader make_header(const CallIdentity& call, size_t round, size_t payload
   header.sequence = call.sequence;
   header.round = static_cast<uint32_t>(round);
   header.sender = static_cast<uint16_t>(call.rank);
-  header.flags = static_cast<uint8_t>(flags | (call.average ? MessageHeader::kAverage : 0));
+  header.flags = static_cast<uint8_t>(flags | (call.average ? MessageHeader::kAverage : 0) |
+                                      (call.key ? MessageHeader::kStep : 0));
   if (const Layer* layer = plan.first_compressed()) {
     const CodecConfig& config = layer->codec->config();
     header.family = config.family().id;
     header.config = static_cast<uint32_t>(config.hash());
   }
-  header.layers = static_cast<uint32_t>(plan.layers.size());
-  header.plan_hash = plan.hash;
+  header.layers = static_cast<uint32_t>(call.key ? call.key->step : plan.layers.size());
+  header.plan_hash = call.key ? hash_with_step(plan.hash, *call.key) : plan.hash;
   header.values = plan.values;
   header.payload_bytes = payload_bytes;
   return header;
@@ -53,9 +55,13 @@ CallSide side_of(const MessageHeader& h, int rank, const CallIdentity& here) {
     const uint64_t calls = behind ? here.sequence - h.sequence : h.sequence - here.sequence;
     place = str_of(", ", calls, calls == 1 ? " call " : " calls ", behind ? "earlier" : "later");
   }
-  side.details = {codec.rest, str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
+  const bool steps = (h.flags & MessageHeader::kStep) != 0;
+  side.details = {codec.rest,
+                  steps ? "" : str_of(", in ", h.layers, h.layers == 1 ? " layer" : " layers"),
+                  steps ? step_text(h.layers) : ", without a step",
                   str_of(", ", name_of(static_cast<Algorithm>(h.algorithm))),
-                  str_of(", round ", h.round), place};
+                  str_of(", round ", h.round),
+                  place};
   return side;
 }
 
@@ -91,7 +97,7 @@ MessageHeader matching_header(const Message& message, const CallIdentity& call, 
       header.algorithm == expected.algorithm && header.round == expected.round &&
       header.sequence == expected.sequence && header.values == expected.values &&
       header.plan_hash == expected.plan_hash &&
-      (header.flags & MessageHeader::kAverage) == (expected.flags & MessageHeader::kAverage);
+      ((header.flags ^ expected.flags) & (MessageHeader::kAverage | MessageHeader::kStep)) == 0;
   if (!same) {
     throw MismatchError(disagreement(side_of(expected, call.rank, call),
                                      side_of(header, sender, call), call.tell_hashes));
@@ -116,7 +122,8 @@ uint8_t check_header(const Message& message, const CallIdentity& call, size_t ro
                                " and ", header.payload_bytes, ", the communicator delivered ",
                                message.bytes - sizeof(MessageHeader)));
   }
-  if (header.flags & ~(MessageHeader::kNonFinite | MessageHeader::kAverage)) {
+  if (header.flags &
+      ~(MessageHeader::kNonFinite | MessageHeader::kAverage | MessageHeader::kStep)) {
     throw MismatchError(str_of(who, " was altered: it has unknown flags, ", std::hex,
                                static_cast<int>(header.flags)));
   }

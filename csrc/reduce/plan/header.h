@@ -7,16 +7,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "comm/communicator.h"
 #include "reduce/plan/plan.h"
+#include "reduce/plan/step_key.h"
 
 namespace cgx {
 
 struct MessageHeader {
   static constexpr uint32_t kMagic = 0x31584743;  // "CGX1" in memory
   static constexpr uint8_t kVersion = 3;
-  enum Flags : uint8_t { kNonFinite = 1, kAverage = 2 };
+  enum Flags : uint8_t { kNonFinite = 1, kAverage = 2, kStep = 4 };
 
   uint32_t magic = kMagic;
   uint8_t version = kVersion;
@@ -27,10 +29,10 @@ struct MessageHeader {
   uint32_t round = 0;
   uint16_t sender = 0;
   uint8_t flags = 0;
-  uint8_t family = 0;   // of the first compressed layer's codec; 0: there is none
-  uint32_t config = 0;  // of that codec: the low half of its configuration's hash
-  uint32_t layers = 0;
-  uint64_t plan_hash = 0;
+  uint8_t family = 0;      // of the first compressed layer's codec; 0: there is none
+  uint32_t config = 0;     // of that codec: the low half of its configuration's hash
+  uint32_t layers = 0;     // with kStep: the low half of the step; for error messages
+  uint64_t plan_hash = 0;  // with kStep: mixed with the step
   uint64_t values = 0;
   uint64_t payload_bytes = 0;
 };
@@ -47,6 +49,8 @@ struct CallIdentity {
   int rank = 0;
   bool checksum = false;     // after every payload
   bool tell_hashes = false;  // in errors
+  /// Keys random numbers; none: `sequence` does.
+  std::optional<StepKey> key{};
 };
 
 /// Writes the header of a message with `payload_bytes` bytes after it. `flags` are

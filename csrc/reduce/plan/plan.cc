@@ -110,7 +110,7 @@ class RoundCutter {
           close_round(close);
           continue;
         }
-        runs_.push_back(Run{offset + first, take, &codec});
+        runs_.push_back(Run{offset + first, take, &codec, layer.first.value_or(offset) + first});
         used_.cross += kPieceAlignment + codec.encoded_bytes(take, plan_.dtype);
         used_.inner +=
             kPieceAlignment + inner_codec(&codec, space_)->encoded_bytes(take, plan_.dtype);
@@ -173,14 +173,16 @@ class RoundCutter {
 
 std::vector<Run> runs_of(const Chunk& chunk) {
   std::vector<Run> runs;
-  for (const Piece& piece : chunk.pieces) runs.push_back({piece.offset, piece.count, piece.codec});
+  for (const Piece& piece : chunk.pieces)
+    runs.push_back({piece.offset, piece.count, piece.codec, piece.index});
   return runs;
 }
 
 void append_inner(Shard& shard, const PlanSpace& space, DType dtype) {
   for (const Chunk& chunk : shard.chunks) {
     for (const Piece& piece : chunk.pieces) {
-      append(shard.inner, {piece.offset, piece.count, inner_codec(piece.codec, space)}, dtype);
+      append(shard.inner, {piece.offset, piece.count, inner_codec(piece.codec, space), piece.index},
+             dtype);
     }
   }
 }
@@ -208,7 +210,7 @@ void cut_direct(Plan& plan, const PlanSpace& space) {
   const size_t bytes = plan.values * size_of(plan.dtype);
   if (plan.size == 1 || bytes == 0) return;
   const size_t rounds = (bytes + space.cross.wanted - 1) / space.cross.wanted;
-  const std::vector<Run> whole = {{0, plan.values, raw_codec().get()}};
+  const std::vector<Run> whole = {{0, plan.values, raw_codec().get(), 0}};
   for (const Chunk& part : cut_evenly(whole, static_cast<int>(rounds), plan.dtype)) {
     Round round;
     round.shards.push_back({cut_evenly(runs_of(part), plan.size, plan.dtype), {}});
@@ -274,12 +276,18 @@ size_t share(const Codec& codec, size_t granule, size_t left, const Budget& budg
   return fitting(codec, granule, std::min(left, granule), lone, dtype);
 }
 
+// A run of a rank's shard.
+Run run_of(int rank, size_t shard, size_t first, size_t take, const Codec* codec) {
+  const size_t offset = static_cast<size_t>(rank) * shard + first;
+  return {offset, take, codec, offset};
+}
+
 Round shards_of_one_level(const Plan& plan, const Codec* codec, size_t shard, size_t first,
                           size_t take) {
   Shard all;
   for (int rank = 0; rank < plan.size; ++rank) {
     Chunk chunk;
-    append(chunk, Run{static_cast<size_t>(rank) * shard + first, take, codec}, plan.dtype);
+    append(chunk, run_of(rank, shard, first, take, codec), plan.dtype);
     all.chunks.push_back(std::move(chunk));
   }
   Round round;
@@ -297,7 +305,7 @@ Round shards_of_two_levels(const Plan& plan, const PlanSpace& space, const Codec
       Chunk chunk;
       for (int rank : topology.host(host)) {
         if (topology.team_of(rank) != team) continue;
-        append(chunk, Run{static_cast<size_t>(rank) * shard + first, take, codec}, plan.dtype);
+        append(chunk, run_of(rank, shard, first, take, codec), plan.dtype);
       }
       part.chunks.push_back(std::move(chunk));
     }

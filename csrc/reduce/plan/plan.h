@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/dtype.h"
@@ -29,6 +30,11 @@ namespace cgx {
 struct Layer {
   size_t count = 0;
   std::shared_ptr<const Codec> codec;
+  /// Number of its first value for the random generator, where that must not depend on what else is
+  /// in the call. None: its place in the call's tensor.
+  std::optional<uint64_t> first{};
+
+  bool operator==(const Layer&) const = default;
 };
 
 struct Piece {
@@ -37,7 +43,8 @@ struct Piece {
   const Codec* codec = nullptr;
   size_t payload = 0;  // first byte in the message's payload, a multiple of kPieceAlignment
   size_t bytes = 0;
-  size_t packed = 0;  // values of the chunk's earlier pieces
+  size_t packed = 0;   // values of the chunk's earlier pieces
+  uint64_t index = 0;  // of the first value, for the random generator
 };
 
 struct Chunk {

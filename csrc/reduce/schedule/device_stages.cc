@@ -134,8 +134,8 @@ const DeviceStages::Step& DeviceStages::tables(const Call& call, const Chunks& c
       for (const Piece& piece : chunk_of(chunks[message]).pieces) {
         const auto [value, sum] = place(piece);
         table_of(piece.codec->seed())
-            .add(*piece.codec, call.plan.dtype, value, sum, piece.count, piece.offset,
-                 piece.payload, static_cast<uint32_t>(message));
+            .add(*piece.codec, call.plan.dtype, value, sum, piece.count, piece.index, piece.payload,
+                 static_cast<uint32_t>(message));
       }
     }
   });

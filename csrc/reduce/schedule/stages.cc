@@ -140,7 +140,7 @@ class Summing {
     if (wanted_.encoded != nullptr) {
       std::byte* encoded = wanted_.encoded + piece.payload;
       piece.codec->encode(sum, DType::kFloat32, dtype_, piece.count, first, n,
-                          key_of(call_, piece.codec->seed(), Stage::kSum), piece.offset, encoded);
+                          key_of(call_, piece.codec->seed(), Stage::kSum), piece.index, encoded);
       if (!kept_ && !feeds_back_) return;
       if (as_float_) {
         got = reinterpret_cast<float*>(out);
@@ -208,7 +208,7 @@ class Summing {
 // Of all payloads of a chunk, before threads encode their parts.
 void begin_payloads(const Call& call, const Chunk& chunk, Stage stage, std::byte* payload) {
   for (const Piece& piece : chunk.pieces) {
-    piece.codec->begin(key_of(call, piece.codec->seed(), stage), piece.offset, piece.count,
+    piece.codec->begin(key_of(call, piece.codec->seed(), stage), piece.index, piece.count,
                        payload + piece.payload);
   }
 }
@@ -228,7 +228,7 @@ void encode_with_residual(Call& call, const Chunk& chunk, const View& input, Sta
     for (size_t done = 0; done < n; done += block) {
       const size_t from = first + done, now = std::min(block, n - done);
       load_values(call, input, piece, from, now, wanted);
-      piece.codec->encode(wanted, DType::kFloat32, dtype, piece.count, from, now, key, piece.offset,
+      piece.codec->encode(wanted, DType::kFloat32, dtype, piece.count, from, now, key, piece.index,
                           payload + piece.payload);
       piece.codec->decode(payload + piece.payload, dtype, piece.count, from, now, sent, false);
       if (final) round_to(dtype, now, sent, sent + block);
@@ -239,8 +239,24 @@ void encode_with_residual(Call& call, const Chunk& chunk, const View& input, Sta
 
 }  // namespace
 
+namespace {
+
+// The rank in the key. Which rank of a host contributes the host's sum depends on the layout of the
+// call. With a step it must not matter, as a resumed training may lay out its first step otherwise.
+int source_of(const Call& call, Stage stage) {
+  const int rank = call.identity.rank;
+  const bool sum_of_host = call.plan.two_levels && call.plan.operation == Operation::kAllReduce &&
+                           stage == Stage::kContribution;
+  if (!call.identity.key || !sum_of_host) return rank;
+  return call.topology.host(call.topology.host_of(rank)).front();
+}
+
+}  // namespace
+
 RandomKey key_of(const Call& call, uint64_t seed, Stage stage) {
-  return random_key(seed, call.identity.sequence, call.identity.rank, static_cast<int>(stage));
+  const CallIdentity& identity = call.identity;
+  const uint64_t number = identity.key ? identity.key->number() : identity.sequence;
+  return random_key(seed, number, source_of(call, stage), static_cast<int>(stage));
 }
 
 void encode_chunks(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
@@ -278,7 +294,7 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
     spread(call, chunk, parts_of(call, chunk),
            [&](const Piece& piece, size_t first, size_t n, size_t) {
              piece.codec->encode(input.at(piece, first), input.dtype, call.plan.dtype, piece.count,
-                                 first, n, key_of(call, piece.codec->seed(), stage), piece.offset,
+                                 first, n, key_of(call, piece.codec->seed(), stage), piece.index,
                                  payload + piece.payload);
            });
   }
@@ -335,7 +351,8 @@ void add_residual(Call& call, void* data, size_t values) {
                         .codec = raw_codec().get(),
                         .payload = 0,
                         .bytes = values * size_of(call.plan.dtype),
-                        .packed = 0});
+                        .packed = 0,
+                        .index = 0});
   all.values = values;
   const View view{static_cast<std::byte*>(data), call.residual.first_value, call.plan.dtype, false,
                   true};

@@ -74,14 +74,17 @@ def _of_factory(name: str, folder: str) -> Source:
             f"--model {name} returned an object of type {type(made).__name__}; allowed: a "
             "torch.nn.Module, or (module, step) with a function step() that returns the loss"
         )
-    layers = [
-        Layer(n, tuple(p.shape), p.element_size())
-        for n, p in module.named_parameters()
-        if p.requires_grad
-    ]
+    layers = [Layer(n, tuple(p.shape), p.element_size()) for n, p in _trained(module)]
     if not layers:
         raise CliError(f"--model {name}: the module has no parameters that are trained")
     return Source(layers, module, step)
+
+
+def _trained(module: Any) -> list[tuple[str, Any]]:
+    """Name and parameter of each parameter that is trained: tied ones once, without wrappers."""
+    from cgx_utils.names import named_of
+
+    return [(o.name, o.parameter) for o in named_of(module) if o.parameter.requires_grad]
 
 
 def _of_checkpoint(path: Path) -> Source:
@@ -102,10 +105,16 @@ def _of_checkpoint(path: Path) -> Source:
             break
     layers = []
     if isinstance(found, Mapping):
-        layers = [
-            Layer(str(n), tuple(t.shape), t.element_size())
+        from cgx_utils.names import once
+
+        tensors = {
+            str(n): t
             for n, t in found.items()
             if isinstance(t, torch.Tensor) and t.is_floating_point() and t.numel()
+        }
+        layers = [
+            Layer(shown, tuple(tensors[name].shape), tensors[name].element_size())
+            for name, shown in once(tensors).items()
         ]
     if not layers:
         raise CliError(
@@ -175,7 +184,7 @@ def _measure(source: Source) -> tuple[list[float], dict[str, float], list[dict[s
     """
     begin = 0.0
     moments: dict[str, list[float]] = {}
-    named = [(n, p) for n, p in source.module.named_parameters() if p.requires_grad]
+    named = _trained(source.module)
     handles = [
         p.register_post_accumulate_grad_hook(
             lambda _, n=n: moments.setdefault(n, []).append(time.perf_counter() - begin)

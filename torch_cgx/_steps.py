@@ -1,0 +1,137 @@
+"""Numbers that tell apart the random numbers of calls with equal steps on one group.
+
+A call with a step draws its random numbers from (seed, step, tensor number, rank, stage, element).
+The high half of a tensor number says who counts the steps: 0 for the caller of a collective, others
+for a `CGXState`, a `DiLoCo`, an `fsdp.compress`. They count from 1, in the order in which they
+reduce over a group first, which is the same on all ranks; checkpoints hold their numbers. The low
+half tells apart the parts of one step: calls, or buffers.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch_cgx._warnings import warn
+
+if TYPE_CHECKING:
+    from torch_cgx._C import ProcessGroupCGX
+
+MOST = 2**63 - 1
+_HALF = 32  # bits
+
+
+class _Group:
+    """What is known of one process group. step, calls: of explicit calls, the last step and its
+    calls so far. counters: by number.
+    """
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.calls = 0
+        self.counters: dict[int, weakref.ref[Any]] = {}
+
+
+_groups: dict[int, _Group] = {}  # by serial number
+
+
+def check_step(step: Any) -> None:
+    """TypeError, ValueError unless `step` is None or an integer of 0 to 2^63 - 1."""
+    if step is None:
+        return
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise TypeError(f"step={step!r}; allowed: integers of 0 to 2**63 - 1, None")
+    if not 0 <= step <= MOST:
+        raise ValueError(f"step={step}; allowed: integers of 0 to 2**63 - 1, None")
+
+
+def number_of_call(backend: ProcessGroupCGX, step: int) -> int:
+    """The tensor number of an explicit call: its number among the calls with this step."""
+    group = _groups.setdefault(backend.serial, _Group())
+    if step != group.step:
+        group.step, group.calls = step, 0
+    group.calls += 1
+    return group.calls - 1
+
+
+class StepCounter:
+    """A count of steps that keys random numbers, for checkpoints. owner: what it belongs to, in
+    warnings. Not thread-safe.
+    """
+
+    def __init__(self, owner: str):
+        self.step = 0
+        self.number: int | None = None  # None: not used yet
+        self._owner = owner
+        self._begun: set[int] = set()  # parts of the step
+        self._group = -1  # serial number of the last one
+        self._warned = False
+
+    def begin(self, parts: set[int]) -> None:
+        """Parts of a step are reduced. One that was reduced already begins a new step, as after a
+        backward pass that has failed.
+        """
+        if not self._begun.isdisjoint(parts):
+            self.end()
+        self._begun |= parts
+
+    def end(self) -> None:
+        """All parts of the step are reduced."""
+        self.step += 1
+        self._begun = set()
+
+    def abandon(self) -> None:
+        """A step that has begun does not go on: its model is gone."""
+        if self._begun:
+            self.end()
+
+    def tensor_number(self, backend: ProcessGroupCGX, part: int = 0) -> int:
+        """The tensor number of a part, on the group of this backend."""
+        counters = _groups.setdefault(backend.serial, _Group()).counters
+        holder = None if self.number is None else counters.get(self.number)
+        if holder is None or holder() is not self:
+            self._join(backend.serial, counters)
+        assert self.number is not None
+        return self.number << _HALF | part
+
+    def state_dict(self) -> dict[str, int]:
+        """step: the next. number: 0 where none is known yet."""
+        return {"step": self.step + bool(self._begun), "number": self.number or 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """state: checked (`check`)."""
+        self.step, self.number = state["step"], state["number"] or None
+        self._begun, self._group = set(), -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_owner": self._owner, **self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_owner"])  # type: ignore[misc]
+        self.load_state_dict(state)
+
+    def _join(self, serial: int, counters: dict[int, weakref.ref[Any]]) -> None:
+        if self.number is None:
+            self.number = 1 + max(counters, default=0)
+        if self._group == serial and not self._warned:
+            self._warned = True
+            warn(
+                f"{self._owner} and another object that reduces over the same process group have "
+                f"the number {self.number}, so they draw equal random numbers; load the states of "
+                "all of them from one checkpoint, before their first step"
+            )
+        counters[self.number] = weakref.ref(self)
+        self._group = serial
+
+
+def check(section: Any, where: str) -> None:
+    """TypeError, ValueError unless StepCounter.state_dict() can have written the section."""
+    if not isinstance(section, dict) or set(section) != {"step", "number"}:
+        found = sorted(section) if isinstance(section, dict) else repr(section)
+        raise ValueError(f"{where} holds {found}; allowed: a dict with step, number")
+    for key, most in (("step", MOST), ("number", 2**31)):
+        value = section[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{where}: {key}={value!r}; allowed: integers of 0 to {most}")
+        if not 0 <= value <= most:
+            raise ValueError(f"{where}: {key}={value}; allowed: integers of 0 to {most}")
