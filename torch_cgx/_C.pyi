@@ -156,8 +156,8 @@ class Options(Backend.Options):
         fusion_buffer_mb: Largest size of one exchange over Gloo or MPI, in MiB; a longer bucket
             travels alone. Allowed: integers from 1 to 65536; default 64. CGX_FUSION_BUFFER_SIZE_MB,
             read when the group is made.
-        shm_segment_kb: Largest size of one exchange over shared memory, in KiB; `/dev/shm` holds
-            two such blocks per rank. Allowed: integers from 16 to 1048576; default 1024.
+        shm_segment_kb: Largest size of one exchange over shared memory, in KiB; `/dev/shm` holds up
+            to two such blocks per rank. Allowed: integers from 16 to 1048576; default 1024.
             CGX_SHM_SEGMENT_KB, read when the group is made.
         segment_kb: Target size of one message between hosts, in KiB: while one travels, the next is
             encoded. Allowed: integers from 1 to 1048576; default 512. CGX_SEGMENT_KB, read when the

@@ -3,7 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "backend/adapters/tensor_memory.h"
@@ -38,9 +40,25 @@ CallShape uneven_shape_of(c10d::OpType op, const Tensors& tensors) {
 WorkPtr ProcessGroupCGX::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   CallShape shape = uneven_shape_of(c10d::OpType::ALLREDUCE, tensors);
   shape.reduce = opts.reduceOp.op_;
-  return forwarder_->forward(shape, tensors, tensors, opts.timeout, false, [&] {
+  return forwarder_->forward(shape, tensors, tensors, opts.timeout, [&] {
     return forwarder_->backend_for(first_of(tensors))->allreduce(tensors, opts);
   });
+}
+
+// As NCCL does it, in the type of the tensor. Gloo would divide into a float, and fail.
+ProcessGroupCGX::InnerReduction ProcessGroupCGX::inner_reduction(const char* what,
+                                                                 const c10d::ReduceOp& op,
+                                                                 const at::Tensor& tensor) const {
+  if (op.op_ != c10d::ReduceOp::AVG) return {op, nullptr};
+  const at::ScalarType type = tensor.scalar_type();
+  TORCH_CHECK_TYPE(type != at::kBool, "cgx: ", what,
+                   " AVG of a bool tensor is not supported; SUM (any of them), MIN and MAX are");
+  if (!c10::isIntegralType(type, false) || (tensor.is_cuda() && inner_->gpu_has_nccl())) {
+    return {op, nullptr};
+  }
+  return {c10d::ReduceOp::SUM, [ranks = group_.size](Tensors& sums) {
+            for (at::Tensor& sum : sums) sum.div_(ranks, "trunc");
+          }};
 }
 
 WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -48,22 +66,35 @@ WorkPtr ProcessGroupCGX::forward_all_reduce(Tensors& tensors, const c10d::Allred
   check_writable("all_reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::ALLREDUCE, tensors);
   shape.reduce = opts.reduceOp.op_;
+  c10d::AllreduceOptions inner = opts;
+  auto [op, last] = inner_reduction("all_reduce", opts.reduceOp, first_of(tensors));
+  inner.reduceOp = op;
   return forwarder_->through_copies(
-      shape, "cgx:all_reduce", tensors, opts.timeout, [&](Tensors& dense) {
-        return forwarder_->backend_for(first_of(dense))->allreduce(dense, opts);
-      });
+      shape, "cgx:all_reduce", tensors, tensors, true, opts.timeout,
+      [&](Tensors& dense) {
+        return forwarder_->backend_for(first_of(dense))->allreduce(dense, inner);
+      },
+      last);
 }
 
 WorkPtr ProcessGroupCGX::forward_reduce_scatter(at::Tensor& output, at::Tensor& input,
                                                 const c10d::ReduceScatterOptions& opts) {
   check_reducible("reduce_scatter", {input});
+  check_same_type("reduce_scatter", {output}, input);
   check_writable("reduce_scatter", output);
   CallShape shape = shape_of(c10d::OpType::_REDUCE_SCATTER_BASE, {input});
   shape.reduce = opts.reduceOp.op_;
-  at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
-  return forwarder_->forward(shape, {input}, {output}, opts.timeout, true, [&] {
-    return forwarder_->backend_for(out)->_reduce_scatter_base(out, in, opts);
-  });
+  c10d::ReduceScatterOptions inner = opts;
+  auto [op, last] = inner_reduction("reduce_scatter", opts.reduceOp, input);
+  inner.reduceOp = op;
+  at::Tensor in = with_dimension(readable(input));
+  return forwarder_->through_copies(
+      shape, "cgx:reduce_scatter", {input}, {output}, false, opts.timeout,
+      [&](Tensors& dense) {
+        at::Tensor out = with_dimension(dense.front());
+        return forwarder_->backend_for(out)->_reduce_scatter_base(out, in, inner);
+      },
+      last);
 }
 
 WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -71,7 +102,7 @@ WorkPtr ProcessGroupCGX::broadcast(Tensors& tensors, const c10d::BroadcastOption
   check_writable("broadcast", tensors);
   return forwarder_->through_copies(
       shape_of(c10d::OpType::BROADCAST, tensors, static_cast<int>(opts.rootRank)), "cgx:broadcast",
-      tensors, opts.timeout, [&](Tensors& dense) {
+      tensors, tensors, true, opts.timeout, [&](Tensors& dense) {
         Tensors views = needs_bytes(first_of(dense)) ? as_bytes(dense) : dense;
         return forwarder_->backend_for(first_of(views))->broadcast(views, opts);
       });
@@ -83,10 +114,16 @@ WorkPtr ProcessGroupCGX::reduce(Tensors& tensors, const c10d::ReduceOptions& opt
   check_writable("reduce", tensors);
   CallShape shape = shape_of(c10d::OpType::REDUCE, tensors, static_cast<int>(opts.rootRank));
   shape.reduce = opts.reduceOp.op_;
+  c10d::ReduceOptions inner = opts;
+  auto [op, last] = inner_reduction("reduce", opts.reduceOp, first_of(tensors));
+  inner.reduceOp = op;
+  if (group_.rank != opts.rootRank) last = nullptr;
   return forwarder_->through_copies(
-      shape, "cgx:reduce", tensors, opts.timeout, [&](Tensors& dense) {
-        return forwarder_->backend_for(first_of(dense))->reduce(dense, opts);
-      });
+      shape, "cgx:reduce", tensors, tensors, true, opts.timeout,
+      [&](Tensors& dense) {
+        return forwarder_->backend_for(first_of(dense))->reduce(dense, inner);
+      },
+      last);
 }
 
 WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -96,37 +133,51 @@ WorkPtr ProcessGroupCGX::allgather(std::vector<Tensors>& outputs, Tensors& input
   check_alike("all_gather", outputs.front(), first_of(inputs));
   check_writable("all_gather", outputs);
   const Tensors sent = readable(inputs);
-  const bool bytes = needs_bytes(first_of(sent));
-  auto out = bytes ? as_bytes(outputs) : outputs;
-  Tensors in = bytes ? as_bytes(sent) : sent;
-  return forwarder_->forward(
-      shape_of(c10d::OpType::ALLGATHER, inputs), inputs, flatten(outputs), opts.timeout, bytes,
-      [&] { return forwarder_->backend_for(first_of(in))->allgather(out, in, opts); });
+  return forwarder_->through_copies(
+      shape_of(c10d::OpType::ALLGATHER, inputs), "cgx:all_gather", inputs, outputs.front(), false,
+      opts.timeout, [&](Tensors& dense) {
+        const bool bytes = needs_bytes(first_of(sent));
+        std::vector<Tensors> out = {bytes ? as_bytes(dense) : dense};
+        Tensors in = bytes ? as_bytes(sent) : sent;
+        return forwarder_->backend_for(first_of(in))->allgather(out, in, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::forward_all_gather(at::Tensor& output, at::Tensor& input,
                                             const c10d::AllgatherOptions& opts) {
+  check_same_type("all_gather", {output}, input);
   check_writable("all_gather", output);
   const at::Tensor sent = readable(input);
-  const bool bytes = needs_bytes(sent);
-  at::Tensor out = bytes ? as_bytes(output) : output;
-  at::Tensor in = bytes ? as_bytes(sent) : sent;
-  return forwarder_->forward(
-      shape_of(c10d::OpType::_ALLGATHER_BASE, {output}), {input}, {output}, opts.timeout, bytes,
-      [&] { return forwarder_->backend_for(in)->_allgather_base(out, in, opts); });
+  return forwarder_->through_copies(
+      shape_of(c10d::OpType::_ALLGATHER_BASE, {output}), "cgx:all_gather", {input}, {output}, false,
+      opts.timeout, [&](Tensors& dense) {
+        const bool bytes = needs_bytes(sent);
+        at::Tensor out = bytes ? as_bytes(dense.front()) : dense.front();
+        at::Tensor in = bytes ? as_bytes(sent) : sent;
+        return forwarder_->backend_for(in)->_allgather_base(out, in, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                              const c10d::AllgatherOptions& opts) {
+  check_same_type("all_gather_coalesced", inputs, first_of(inputs));
+  check_same_type("all_gather_coalesced", flatten(outputs), first_of(inputs));
   check_writable("all_gather_coalesced", outputs);
   const Tensors sent = readable(inputs);
-  const bool bytes = needs_bytes(first_of(sent));
-  auto out = bytes ? as_bytes(outputs) : outputs;
-  Tensors in = bytes ? as_bytes(sent) : sent;
-  return forwarder_->forward(
-      shape_of(c10d::OpType::ALLGATHER_COALESCED, inputs), inputs, flatten(outputs), opts.timeout,
-      bytes,
-      [&] { return forwarder_->backend_for(first_of(in))->allgather_coalesced(out, in, opts); });
+  return forwarder_->through_copies(
+      shape_of(c10d::OpType::ALLGATHER_COALESCED, inputs), "cgx:all_gather", inputs,
+      flatten(outputs), false, opts.timeout, [&](Tensors& dense) {
+        const bool bytes = needs_bytes(first_of(sent));
+        std::vector<Tensors> out;
+        auto next = dense.begin();
+        for (const Tensors& list : outputs) {
+          Tensors part(next, next + static_cast<ptrdiff_t>(list.size()));
+          next += static_cast<ptrdiff_t>(list.size());
+          out.push_back(bytes ? as_bytes(part) : part);
+        }
+        Tensors in = bytes ? as_bytes(sent) : sent;
+        return forwarder_->backend_for(first_of(in))->allgather_coalesced(out, in, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -136,13 +187,15 @@ WorkPtr ProcessGroupCGX::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   check_alike("gather", flatten(outputs), first_of(inputs));
   check_writable("gather", outputs);
   const Tensors sent = readable(inputs);
-  const bool bytes = needs_bytes(first_of(sent));
-  auto out = bytes ? as_bytes(outputs) : outputs;
-  Tensors in = bytes ? as_bytes(sent) : sent;
-  return forwarder_->forward(
-      shape_of(c10d::OpType::GATHER, inputs, static_cast<int>(opts.rootRank)), inputs,
-      flatten(outputs), opts.timeout, bytes,
-      [&] { return forwarder_->backend_for(first_of(in))->gather(out, in, opts); });
+  return forwarder_->through_copies(
+      shape_of(c10d::OpType::GATHER, inputs, static_cast<int>(opts.rootRank)), "cgx:gather", inputs,
+      flatten(outputs), false, opts.timeout, [&](Tensors& dense) {
+        const bool bytes = needs_bytes(first_of(sent));
+        std::vector<Tensors> out(outputs.size());  // none, or that of the root
+        if (!out.empty()) out.front() = bytes ? as_bytes(dense) : dense;
+        Tensors in = bytes ? as_bytes(sent) : sent;
+        return forwarder_->backend_for(first_of(in))->gather(out, in, opts);
+      });
 }
 
 WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -154,7 +207,7 @@ WorkPtr ProcessGroupCGX::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   const std::vector<Tensors> sent = readable(inputs);
   return forwarder_->through_copies(
       shape_of(c10d::OpType::SCATTER, outputs, static_cast<int>(opts.rootRank)), "cgx:scatter",
-      outputs, opts.timeout, [&](Tensors& dense) {
+      flatten(inputs), outputs, false, opts.timeout, [&](Tensors& dense) {
         const bool bytes = needs_bytes(first_of(dense));
         Tensors out = bytes ? as_bytes(dense) : dense;
         auto in = bytes ? as_bytes(sent) : sent;
@@ -168,45 +221,52 @@ WorkPtr ProcessGroupCGX::reduce_scatter(Tensors& outputs, std::vector<Tensors>& 
   check_writable("reduce_scatter", outputs);
   TORCH_CHECK_VALUE(inputs.size() == 1, "cgx: reduce_scatter: expected one list of inputs");
   check_list("reduce_scatter", "inputs", inputs.front().size(), static_cast<size_t>(group_.size));
+  check_same_type("reduce_scatter", inputs.front(), first_of(outputs));
   // The parts may be of different lengths.
+  check_alike("reduce_scatter", {inputs.front()[static_cast<size_t>(group_.rank)]},
+              first_of(outputs));
   CallShape shape = uneven_shape_of(c10d::OpType::REDUCE_SCATTER, outputs);
   shape.reduce = opts.reduceOp.op_;
+  c10d::ReduceScatterOptions inner = opts;
+  auto [op, last] = inner_reduction("reduce_scatter", opts.reduceOp, first_of(outputs));
+  inner.reduceOp = op;
   std::vector<Tensors> sent = readable(inputs);
-  return forwarder_->forward(shape, flatten(inputs), outputs, opts.timeout, false, [&] {
-    return forwarder_->backend_for(first_of(outputs))->reduce_scatter(outputs, sent, opts);
-  });
+  return forwarder_->through_copies(
+      shape, "cgx:reduce_scatter", flatten(inputs), outputs, false, opts.timeout,
+      [&](Tensors& dense) {
+        return forwarder_->backend_for(first_of(dense))->reduce_scatter(dense, sent, inner);
+      },
+      last);
 }
 
-WorkPtr ProcessGroupCGX::forward_all_to_all(at::Tensor& output, at::Tensor& input,
+// `input` is dense; both have a first dimension.
+WorkPtr ProcessGroupCGX::forward_all_to_all(const at::Tensor& output, const at::Tensor& input,
                                             std::vector<int64_t>& output_splits,
                                             std::vector<int64_t>& input_splits,
                                             const c10d::AllToAllOptions& opts) {
-  // The numbers of values are the ranks' own.
-  const CallShape shape = uneven_shape_of(c10d::OpType::ALLTOALL_BASE, {input});
-  if (!needs_bytes(input)) {
-    return forwarder_->forward(shape, {input}, {output}, opts.timeout, false, [&] {
-      return forwarder_->backend_for(output)->alltoall_base(output, input, output_splits,
-                                                            input_splits, opts);
-    });
-  }
   // Splits count rows of the first dimension: keep it, and turn each row into bytes.
-  auto rows = [](const at::Tensor& tensor) {
-    TORCH_CHECK(tensor.is_contiguous(), "cgx: a tensor of type ", tensor.scalar_type(),
-                " must be contiguous to be moved");
-    const int64_t n = tensor.dim() == 0 ? 1 : tensor.size(0);
-    const int64_t width = n == 0 ? 0 : tensor.numel() / n * tensor.element_size();
-    return as_bytes(tensor).view({n, width});
+  const auto moved = [](const at::Tensor& tensor) {
+    if (!needs_bytes(tensor)) return tensor;
+    const int64_t rows = tensor.size(0);
+    const int64_t width = rows == 0 ? 0 : tensor.numel() / rows * tensor.element_size();
+    return as_bytes(tensor).view({rows, width});
   };
-  at::Tensor out = rows(output), in = rows(input);
-  return forwarder_->forward(shape, {input}, {output}, opts.timeout, true, [&] {
-    return forwarder_->backend_for(out)->alltoall_base(out, in, output_splits, input_splits, opts);
-  });
+  at::Tensor in = moved(input);
+  // The numbers of values are the ranks' own.
+  return forwarder_->through_copies(uneven_shape_of(c10d::OpType::ALLTOALL_BASE, {input}),
+                                    "cgx:all_to_all", {input}, {output}, false, opts.timeout,
+                                    [&](Tensors& dense) {
+                                      at::Tensor out = moved(dense.front());
+                                      return forwarder_->backend_for(out)->alltoall_base(
+                                          out, in, output_splits, input_splits, opts);
+                                    });
 }
 
 WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                                        std::vector<int64_t>& output_splits,
                                        std::vector<int64_t>& input_splits,
                                        const c10d::AllToAllOptions& opts) {
+  check_same_type("all_to_all_single", {output}, input);
   check_writable("all_to_all_single", output);
   for (const auto& [tensor, splits] : {std::pair(output, output_splits), {input, input_splits}}) {
     const int64_t rows = tensor.dim() == 0 ? 1 : tensor.size(0);
@@ -214,8 +274,8 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
                       rows, " rows on ", group_.size,
                       " ranks; expected a multiple, or split sizes");
   }
-  at::Tensor out = with_dimension(output), in = with_dimension(readable(input));
-  return forward_all_to_all(out, in, output_splits, input_splits, opts);
+  return forward_all_to_all(with_dimension(output), with_dimension(readable(input)), output_splits,
+                            input_splits, opts);
 }
 
 // CPU tensors go through one buffer, as an all-to-all of a single tensor: Gloo has none of lists
@@ -223,19 +283,23 @@ WorkPtr ProcessGroupCGX::alltoall_base(at::Tensor& output, at::Tensor& input,
 WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
                                   const c10d::AllToAllOptions& opts) {
   executor_->check_usable("all_to_all");
+  check_list("all_to_all", "inputs", inputs.size(), static_cast<size_t>(group_.size));
+  check_list("all_to_all", "outputs", outputs.size(), static_cast<size_t>(group_.size));
+  for (const Tensors* tensors : {&inputs, &outputs}) {
+    check_same_type("all_to_all", *tensors, inputs.front());
+  }
   check_writable("all_to_all", outputs);
   if (!first_of(inputs).device().is_cpu()) {
-    const bool bytes = needs_bytes(inputs.front());
-    Tensors out = bytes ? as_bytes(outputs) : outputs;
-    Tensors in = bytes ? as_bytes(inputs) : inputs;
-    return forwarder_->forward(
-        uneven_shape_of(c10d::OpType::ALLTOALL, inputs), inputs, outputs, opts.timeout, bytes,
-        [&] { return forwarder_->backend_for(first_of(out))->alltoall(out, in, opts); });
+    const Tensors sent = readable(inputs);
+    return forwarder_->through_copies(
+        uneven_shape_of(c10d::OpType::ALLTOALL, inputs), "cgx:all_to_all", inputs, outputs, false,
+        opts.timeout, [&](Tensors& dense) {
+          const bool bytes = needs_bytes(first_of(sent));
+          Tensors out = bytes ? as_bytes(dense) : dense;
+          Tensors in = bytes ? as_bytes(sent) : sent;
+          return forwarder_->backend_for(first_of(out))->alltoall(out, in, opts);
+        });
   }
-  const size_t ranks = static_cast<size_t>(group_.size);
-  TORCH_CHECK_VALUE(inputs.size() == ranks && outputs.size() == ranks, "cgx: all_to_all of ",
-                    inputs.size(), " inputs and ", outputs.size(), " outputs on ", group_.size,
-                    " ranks; expected one of each per rank");
   const auto splits_of = [](const Tensors& tensors) {
     std::vector<int64_t> splits;
     for (const at::Tensor& tensor : tensors) splits.push_back(tensor.numel());
@@ -250,7 +314,7 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
   {
     at::AutoDispatchBelowADInplaceOrView no_autograd;
     const Tensors parts = in.split_with_sizes(input_splits);
-    for (size_t i = 0; i < ranks; ++i) parts[i].copy_(inputs[i].reshape({-1}));
+    for (size_t i = 0; i < inputs.size(); ++i) parts[i].copy_(inputs[i].reshape({-1}));
   }
   // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order. It takes
   // the splits away.
@@ -265,36 +329,59 @@ WorkPtr ProcessGroupCGX::alltoall(Tensors& outputs, Tensors& inputs,
 }
 
 WorkPtr ProcessGroupCGX::send(Tensors& tensors, int peer, int tag) {
-  const Tensors sent = readable(tensors);
-  const bool bytes = needs_bytes(first_of(sent));
-  Tensors views = bytes ? as_bytes(sent) : sent;
+  const at::Tensor& tensor = single("send", tensors);
+  const at::Tensor sent = readable(tensor);
+  const at::Tensor moved = needs_bytes(sent) ? as_bytes(sent) : sent;
   return forwarder_->forward(
-      shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout, false,
-      [&] { return forwarder_->backend_for_batch(first_of(views))->send(views, peer, tag); });
+      shape_of(c10d::OpType::SEND, tensors, peer), tensors, {}, c10d::kUnsetTimeout, [&] {
+        BackendPtr backend = forwarder_->backend_for_batch(moved);
+        if (moved.device().is_cpu()) {
+          return messages_->send(backend, moved, {tensor.scalar_type(), tensor.numel()}, peer, tag);
+        }
+        Tensors one = {moved};
+        return backend->send(one, peer, tag);
+      });
+}
+
+WorkPtr ProcessGroupCGX::receive(Tensors& tensors, std::optional<int> peer, int tag) {
+  check_writable("recv", tensors);
+  const at::Tensor& tensor = single("recv", tensors);
+  const at::Tensor memory = writable(tensor);
+  const at::Tensor moved = needs_bytes(memory) ? as_bytes(memory) : memory;
+  std::shared_ptr<LastStep> last;
+  if (!memory.is_same(tensor)) {
+    last = std::make_shared<LastStep>(Tensors{tensor, memory},
+                                      [tensor, memory] { tensor.copy_(memory); });
+  }
+  const CallShape shape = peer ? shape_of(c10d::OpType::RECV, tensors, *peer)
+                               : shape_of(c10d::OpType::RECVANYSOURCE, tensors);
+  return forwarder_->forward(
+      shape, {}, tensors, c10d::kUnsetTimeout,
+      [&] {
+        BackendPtr backend =
+            peer ? forwarder_->backend_for_batch(moved) : forwarder_->backend_for(moved);
+        if (moved.device().is_cpu()) {
+          return messages_->receive(backend, moved, {tensor.scalar_type(), tensor.numel()},
+                                    peer.value_or(Messages::kAnyRank), tag);
+        }
+        Tensors one = {moved};
+        return peer ? backend->recv(one, *peer, tag) : backend->recvAnysource(one, tag);
+      },
+      last);
 }
 
 WorkPtr ProcessGroupCGX::recv(Tensors& tensors, int peer, int tag) {
-  check_writable("recv", tensors);
-  const bool bytes = needs_bytes(first_of(tensors));
-  Tensors views = bytes ? as_bytes(tensors) : tensors;
-  return forwarder_->forward(
-      shape_of(c10d::OpType::RECV, tensors, peer), {}, tensors, c10d::kUnsetTimeout, bytes,
-      [&] { return forwarder_->backend_for_batch(first_of(views))->recv(views, peer, tag); });
+  return receive(tensors, peer, tag);
 }
 
 WorkPtr ProcessGroupCGX::recvAnysource(Tensors& tensors, int tag) {
-  check_writable("recv", tensors);
-  const bool bytes = needs_bytes(first_of(tensors));
-  Tensors views = bytes ? as_bytes(tensors) : tensors;
-  return forwarder_->forward(
-      shape_of(c10d::OpType::RECVANYSOURCE, tensors), {}, tensors, c10d::kUnsetTimeout, bytes,
-      [&] { return forwarder_->backend_for(first_of(views))->recvAnysource(views, tag); });
+  return receive(tensors, std::nullopt, tag);
 }
 
 WorkPtr ProcessGroupCGX::barrier(const c10d::BarrierOptions& opts) {
   CallShape shape;
   shape.op = c10d::OpType::BARRIER;
-  return forwarder_->forward(shape, {}, {}, opts.timeout, false,
+  return forwarder_->forward(shape, {}, {}, opts.timeout,
                              [&] { return inner_->gloo()->barrier(opts); });
 }
 

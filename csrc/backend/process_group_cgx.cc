@@ -13,6 +13,7 @@
 #include "backend/version.h"
 #include "base/error.h"
 #include "codec/ops/level.h"
+#include "reduce/plan/call_text.h"
 
 namespace cgx {
 namespace {
@@ -61,6 +62,9 @@ ProcessGroupCGX::ProcessGroupCGX(StorePtr store, int rank, int size,
   auto rendezvous = make_store_rendezvous(group_.store);
   try {
     set_up(*rendezvous);
+  } catch (const TimeoutError& e) {
+    leave_together(*rendezvous, group_.rank, group_.size);
+    throw TimeoutError(with_limit(e.what()));
   } catch (...) {
     leave_together(*rendezvous, group_.rank, group_.size);
     throw;
@@ -74,6 +78,7 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
                                           group_.rank == 0 && group_.logs(LogLevel::kWarn));
   const EngineOptions options = engine_options(for_host(group_.config), topology);
   inner_ = std::make_unique<InnerBackends>(group_);
+  messages_ = std::make_unique<Messages>(group_.rank);
   engine_ = std::make_unique<Engine>(CommunicatorFactory(group_).connect_host(topology, rendezvous),
                                      options, [watchdog = group_.watchdog](Failure failure) {
                                        return watchdog->explain(std::move(failure));
@@ -146,6 +151,7 @@ void ProcessGroupCGX::shutdown() {
   if (group_.process != getpid()) return;  // a forked child must not act for its parent
   if (!executor_->begin_close()) return;
   ReleaseGilIfHeld no_gil;
+  messages_->close();
   executor_->close();
   const bool idle = group_.watchdog->idle();
   group_.watchdog->detach();
@@ -168,6 +174,7 @@ void ProcessGroupCGX::abandon() {
   (void)autotuner_.release();
   (void)engine_.release();
   gpu_->abandon();
+  messages_->abandon();
   inner_->abandon();
   (void)new std::shared_ptr<Watchdog>(group_.watchdog);
 }

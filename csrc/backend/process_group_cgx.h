@@ -26,6 +26,7 @@
 #include "backend/inner/coalescing.h"
 #include "backend/inner/forwarder.h"
 #include "backend/inner/inner_backends.h"
+#include "backend/inner/messages.h"
 #include "backend/left_over.h"
 #include "reduce/engine.h"
 #include "reduce/tuning/autotuner.h"
@@ -146,7 +147,17 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
                                  const c10d::ReduceScatterOptions& opts);
   WorkPtr forward_all_gather(at::Tensor& output, at::Tensor& input,
                              const c10d::AllgatherOptions& opts);
-  WorkPtr forward_all_to_all(at::Tensor& output, at::Tensor& input,
+  /// What the inner backend reduces by, and what is left to do with its results then: nothing, or
+  /// the division of an average.
+  struct InnerReduction {
+    c10d::ReduceOp op;
+    std::function<void(Tensors&)> last;
+  };
+  InnerReduction inner_reduction(const char* what, const c10d::ReduceOp& op,
+                                 const at::Tensor& tensor) const;
+  /// `peer` empty: from any rank.
+  WorkPtr receive(Tensors& tensors, std::optional<int> peer, int tag);
+  WorkPtr forward_all_to_all(const at::Tensor& output, const at::Tensor& input,
                              std::vector<int64_t>& output_splits,
                              std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& opts);
 
@@ -154,6 +165,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   // first.
   GroupContext group_;
   std::unique_ptr<InnerBackends> inner_;
+  std::unique_ptr<Messages> messages_;
   std::unique_ptr<CodecPolicy> policy_;
   std::unique_ptr<Engine> engine_;  // for tensors of the host
   std::unique_ptr<Autotuner> autotuner_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backend/adapters/tensor_memory.h"
+#include "backend/inner/gloo_tensors.h"
 #include "backend/process_group_cgx.h"
 #include "backend/work/works.h"
 
@@ -16,12 +17,6 @@ std::string given(const CallOptions& call) {
 
 bool is_sum(const c10d::ReduceOp& op) {
   return op.op_ == c10d::ReduceOp::SUM || op.op_ == c10d::ReduceOp::AVG;
-}
-
-const at::Tensor& single(const char* what, const Tensors& tensors) {
-  TORCH_CHECK_VALUE(tensors.size() == 1, "cgx: ", what, " takes one tensor per rank, got ",
-                    tensors.size());
-  return tensors.front();
 }
 
 // A compressed call that the engine cannot serve must not silently become an exact one.

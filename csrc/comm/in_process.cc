@@ -35,10 +35,10 @@ class InProcessLongSlots final : public LongSlots {
   InProcessLongSlots(std::shared_ptr<SlotBlocks> blocks, int rank, int slots)
       : blocks_(std::move(blocks)),
         rank_(static_cast<size_t>(rank)),
-        slots_(static_cast<size_t>(slots)) {}
+        places_(2 * static_cast<size_t>(slots)) {}
 
-  std::byte* own(size_t slot, size_t bytes) override {
-    SlotBlocks::SlotBlock& block = at(rank_, slot);
+  std::byte* own(size_t place, size_t bytes) override {
+    SlotBlocks::SlotBlock& block = at(rank_, place);
     if (block.bytes < bytes) {
       block = {};
       const size_t rounded = (bytes + 63) / 64 * 64;
@@ -51,16 +51,18 @@ class InProcessLongSlots final : public LongSlots {
     return block.data.get();
   }
 
-  const std::byte* of(int peer, size_t slot, size_t bytes) override {
-    const SlotBlocks::SlotBlock& block = at(static_cast<size_t>(peer), slot);
+  const std::byte* of(int peer, size_t place, size_t bytes) override {
+    const SlotBlocks::SlotBlock& block = at(static_cast<size_t>(peer), place);
     return block.bytes < bytes ? nullptr : block.data.get();
   }
 
  private:
-  SlotBlocks::SlotBlock& at(size_t rank, size_t slot) { return blocks_->all[rank * slots_ + slot]; }
+  SlotBlocks::SlotBlock& at(size_t rank, size_t place) {
+    return blocks_->all[rank * places_ + place];
+  }
 
   const std::shared_ptr<SlotBlocks> blocks_;
-  const size_t rank_, slots_;
+  const size_t rank_, places_;
 };
 
 class InProcess final : public SlotExchange {
@@ -138,7 +140,7 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_
   std::vector<std::unique_ptr<Communicator>> group;
   group.reserve(size);
   auto blocks =
-      std::make_shared<SlotBlocks>(static_cast<size_t>(size) * static_cast<size_t>(slots));
+      std::make_shared<SlotBlocks>(static_cast<size_t>(size) * 2 * static_cast<size_t>(slots));
   auto direct = std::make_shared<HandOver>(size);
   for (int rank = 0; rank < size; ++rank) {
     group.push_back(std::make_unique<InProcess>(

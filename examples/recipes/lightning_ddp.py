@@ -28,8 +28,19 @@ class Classifier(lightning.LightningModule):
         self.losses.append(loss.item())
         return loss
 
+    def validation_step(self, pair: list[torch.Tensor], _: int) -> None:
+        x, labels = pair
+        # Averaged over all ranks, exactly: only gradients are compressed.
+        self.log("val_loss", F.cross_entropy(self.net(x), labels), sync_dist=True)
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def loader(first: int, end: int) -> DataLoader:
+    batches = [batch(0, number) for number in range(first, end)]
+    data = TensorDataset(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+    return DataLoader(data, batch_size=32)
 
 
 def main() -> None:
@@ -38,8 +49,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--accumulate", type=int, default=1, help="batches in a step")
     args = parser.parse_args()
-    batches = [batch(0, number) for number in range(args.steps * args.accumulate * args.ranks)]
-    data = TensorDataset(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
+    steps = args.steps * args.accumulate * args.ranks
+    training, validation = loader(0, steps), loader(steps, steps + 4 * args.ranks)
     trainer = lightning.Trainer(
         strategy=CGXStrategy(bits=4, bucket_size=512),  # the one line
         callbacks=[MonitorCallback(every=20)],  # rank 0 shows bytes and errors
@@ -54,8 +65,11 @@ def main() -> None:
         enable_model_summary=False,
     )
     model = Classifier()
-    trainer.fit(model, DataLoader(data, batch_size=32))
-    print(summary(model, 0, model.losses) + "\n", end="", flush=True)
+    trainer.fit(model, training, validation)
+    shown = (
+        f"rank {trainer.global_rank}: validation loss {trainer.callback_metrics['val_loss']:.6f}"
+    )
+    print(f"{shown}\n{summary(model, 0, model.losses)}\n", end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -359,6 +359,13 @@ def crossing(rank, world_size):
                 work.wait()
                 assert work.is_success()
             assert theirs.cpu().unique().tolist() == [peer + 1.0]
+            # With gaps, which stay: received into other memory, copied after the batch.
+            wide = torch.zeros(n, 2, device="cuda")
+            batch[1] = dist.P2POp(dist.irecv, wide[:, 0], peer, group)
+            for work in dist.batch_isend_irecv(batch):
+                work.wait()
+                work.wait()
+            assert wide.cpu().unique(dim=0).tolist() == [[peer + 1.0, 0.0]]
         dist.destroy_process_group(group)
 
 

@@ -192,3 +192,4 @@ def test_errors_of_two_levels_name_ranks_of_the_group():
     assert re.search(r"rank 0 .*rank [12]\b", texts[0]), texts
     assert re.search(r"rank 1 .*rank 3\b", texts[1]), texts
     assert re.search(r"rank 2 .*rank 3\b", texts[2]), texts
+    assert all("timeout= of init_process_group(), new_group()" in text for text in texts[:3]), texts

@@ -154,8 +154,9 @@ def rank(channel, number, port):
     def start(name):
         keys = dist.PrefixStore(name, store)
         dist.init_process_group("cgx", store=keys, rank=number, world_size=2, timeout=limit)
-    attempt(found, "default", lambda: start("large"))
-    dist.distributed_c10d._world.group_count = 0
+    start("large")
+    attempt(found, "default", lambda: dist.all_reduce(torch.ones(2_000_000)))
+    dist.destroy_process_group()
     os.environ["CGX_SHM_SEGMENT_KB"] = "64"
     start("small")
     dist.barrier()
@@ -193,6 +194,9 @@ print(json.dumps([statuses, [json.loads(a or "{}") for a in answers], os.listdir
 """
 
 
+ADVICE = ("/dev/shm is too small", "needed", "--shm-size", "CGX_SHM_SEGMENT_KB")
+
+
 @needs_hosts
 def test_a_small_shared_memory_is_an_error_that_says_what_to_do(tmp_path: pathlib.Path):
     script = tmp_path / "small.py"
@@ -213,7 +217,7 @@ def test_a_small_shared_memory_is_an_error_that_says_what_to_do(tmp_path: pathli
     for answer in answers:
         for refused in ("default", "another group", "a long bucket"):
             assert answer[refused].startswith("ResourceError"), answer
-            for word in ("/dev/shm is too small", "needed", "--shm-size", "CGX_SHM_SEGMENT_KB"):
+            for word in (*ADVICE, "CGX_INNER_COMMUNICATOR_TYPE=GLOO"):
                 assert word in answer[refused], answer
         assert answer["sums in a full one"] == answer["the first group afterwards"] == "done"
     assert left == []

@@ -296,6 +296,15 @@ def make(_say: Say, directory: str, size: int, slots: list[int], timeout: float,
     return shm(directory, rank, size, slots[rank], timeout).name
 
 
+def make_and_fill(
+    _say: Say, directory: str, size: int, slots: list[int], timeout: float, rank: int
+) -> str:
+    """A slot takes its memory when a message needs it."""
+    comm = shm(directory, rank, size, slots[rank], timeout)
+    comm.open_sizes([0 if peer == rank else slots[rank] // size for peer in range(size)])
+    return comm.name
+
+
 def assert_all_fail(outcomes: list[Outcome], kind: str, text: str) -> None:
     for rank, outcome in enumerate(outcomes):
         assert outcome.error == kind, (rank, outcome)
@@ -304,7 +313,7 @@ def assert_all_fail(outcomes: list[Outcome], kind: str, text: str) -> None:
 
 def test_too_large_for_dev_shm(tmp_path: pathlib.Path) -> None:
     start = time.monotonic()
-    outcomes = run(make, 2, str(tmp_path), 2, [1 << 45] * 2, 20.0)
+    outcomes = run(make_and_fill, 2, str(tmp_path), 2, [1 << 45] * 2, 20.0)
     assert_all_fail(outcomes, "ResourceError", "/dev/shm is too small")
     for advice in ("MiB free", "--shm-size", "CGX_SHM_SEGMENT_KB", "needed"):
         assert advice in outcomes[0].text
@@ -316,7 +325,7 @@ def make_with_limit(say: Say, directory: str, size: int, rank: int) -> str:
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-    return make(say, directory, size, [1 << 22] * size, 20.0, rank)
+    return make_and_fill(say, directory, size, [1 << 24] * size, 20.0, rank)
 
 
 def test_failure_in_the_middle_of_the_allocation(tmp_path: pathlib.Path) -> None:

@@ -102,9 +102,9 @@ def test_an_abort_takes_no_message_of_the_user():
 
 
 def same_mistake(rank, world_size):
-    integers = torch.arange(4)
+    flags = torch.ones(4, dtype=torch.bool)
     mistakes = [
-        lambda: dist.all_reduce(integers, op=dist.ReduceOp.AVG),
+        lambda: dist.all_reduce(flags, op=dist.ReduceOp.AVG),
         lambda: dist.all_reduce(torch.ones(4).double(), op=dist.ReduceOp.BAND),
         lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [1, 1], [3, 3]),
     ]

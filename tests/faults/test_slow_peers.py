@@ -85,6 +85,7 @@ def test_a_stopped_rank_is_an_error_at_the_deadline(layout, call):
         head = head_of(text)
         assert (head["call"], head["rank"], head["size"]) == (call, str(rank), "3"), message
         assert len(text) <= LONGEST, message
+        assert text.count("timeout= of init_process_group()") == 1, message
         assert TIMEOUT - EARLY < seconds < TIMEOUT + LATE + SLACK, message
 
 

@@ -29,6 +29,19 @@ TEST(call_text_names_the_rank_that_failed_once) {
   CHECK(contains(of(named), "s): rank 2 waited"), of(named));
 }
 
+TEST(call_text_of_a_timeout_names_its_limit_once) {
+  const Failure late{FailureKind::kTimeout, "rank 1 waited 2 s for rank 0", 1, kTitle.call};
+  const std::string text = of(late);
+  CHECK(
+      text.ends_with("timeout= of init_process_group(), new_group() or the call raises the limit"),
+      text);
+  CHECK(with_limit(text) == text, with_limit(text));
+  const Failure own{FailureKind::kTimeout, "wait(timeout=...) of 5 ms; it goes on", 1, kTitle.call};
+  CHECK(of(own).ends_with("it goes on"), of(own));
+  const Failure lost{FailureKind::kPeerLost, "gone", 1, kTitle.call};
+  CHECK(!contains(of(lost), "timeout="), of(lost));
+}
+
 TEST(call_text_tells_of_an_earlier_call) {
   const std::string after = "after a failure in broadcast number 6: ";
   const Failure before{FailureKind::kMismatch, "ranks disagree", 0, {"broadcast", 6}};

@@ -39,6 +39,15 @@ def test_two_ranks_train_with_fewer_bytes(recipe):
     assert finished.matches(r"cgx: +(\d+) ") == ["20", "40"]  # of the Monitor
 
 
+def test_lightning_logs_a_validation_loss_of_all_ranks():
+    """Lightning asks for an average of an integer, the number of samples, for `sync_dist=True`."""
+    finished = run_ranks("lightning_ddp.py")
+    first, second = finished.matches(r"validation loss ([\d.]+)")
+    assert first == second
+    (start, end, *_), _ = _ranks(finished)
+    assert 0.5 * end < float(first) < 0.8 * start
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_accumulated_batches_are_sent_once(recipe):
     """10 steps of 4 batches send as many bytes as 10 steps of one batch."""

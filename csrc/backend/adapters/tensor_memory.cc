@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -38,6 +39,11 @@ at::Tensor readable(const at::Tensor& tensor) {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
   return tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+at::Tensor writable(const at::Tensor& tensor) {
+  if (!has_strides(tensor) || tensor.is_contiguous()) return tensor;
+  return at::empty(tensor.sizes(), tensor.options());
 }
 
 std::vector<at::Tensor> readable(const std::vector<at::Tensor>& tensors) {

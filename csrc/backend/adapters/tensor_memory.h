@@ -19,6 +19,10 @@ at::Tensor readable(const at::Tensor& tensor);
 std::vector<at::Tensor> readable(const std::vector<at::Tensor>& tensors);
 std::vector<std::vector<at::Tensor>> readable(const std::vector<std::vector<at::Tensor>>& lists);
 
+/// Memory for the values of an output that is written as a whole, in order and without gaps:
+/// `tensor` itself if its own is so, else new memory, to be copied to it.
+at::Tensor writable(const at::Tensor& tensor);
+
 /// ValueError, naming the collective and the remedy, for a tensor that cannot be a result: elements
 /// share memory, or there is none. `lazy`: also refuses lazily negated or conjugated views.
 void check_writable(const char* what, const at::Tensor& tensor, bool lazy = true);

@@ -117,8 +117,9 @@ std::vector<Setting> group_settings() {
         .fallback = "1024",
         .low = 16,
         .high = 1048576,
-        .meaning = "Largest size of one exchange over shared memory, in KiB; `/dev/shm` holds two "
-                   "such blocks per rank"}},
+        .meaning =
+            "Largest size of one exchange over shared memory, in KiB; `/dev/shm` holds up to "
+            "two such blocks per rank"}},
       {{.name = "segment_kb",
         .variable = "CGX_SEGMENT_KB",
         .kind = Kind::kInteger,

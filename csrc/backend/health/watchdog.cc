@@ -238,7 +238,7 @@ void Watchdog::rethrow(const CallRecord& record, const std::string& text, bool e
                   record.title().call};
   if (!ended) {
     failure.kind = FailureKind::kTimeout;
-    failure.text += " The collective goes on.";
+    failure.text += " The collective goes on: wait(timeout=...) has set this limit.";
     throw_to(record, failure);
   }
   const std::string lost = ended_peers_text(record);
@@ -247,6 +247,13 @@ void Watchdog::rethrow(const CallRecord& record, const std::string& text, bool e
     failure.text += "; " + lost;
   }
   failure = explain(std::move(failure), lost.empty() && failure.kind == FailureKind::kPeerLost);
+  fail(failure);
+  throw_to(record, failure);
+}
+
+void Watchdog::disagree(CallRecord& record, const std::string& text) {
+  const Failure failure{FailureKind::kMismatch, text, label_->rank, record.title().call};
+  finish(record, record.error_text(failure));
   fail(failure);
   throw_to(record, failure);
 }

@@ -77,6 +77,10 @@ class Watchdog final : public Watched {
   /// Python. `ended`: true if the call itself has failed, false if only this wait has.
   [[noreturn]] void rethrow(const CallRecord& record, const std::string& text, bool ended);
 
+  /// A message is not what its receiver expects: breaks the group and throws MismatchError with
+  /// `text`, as an exception for Python.
+  [[noreturn]] void disagree(CallRecord& record, const std::string& text);
+
   void look() override;
 
  private:

@@ -22,7 +22,8 @@ WorkPtr Coalescing::end() {
     coalescing_ = false;
     works.swap(works_);
     if (auto* batch = std::exchange(batch_, nullptr)) {
-      if (WorkPtr work = batch->endCoalescing()) works.push_back(std::move(work));
+      // In front: what is left to do after a receive of the batch comes after the batch.
+      if (WorkPtr work = batch->endCoalescing()) works.insert(works.begin(), std::move(work));
     }
   }
   return c10::make_intrusive<GroupedWork>(std::move(works), Tensors());

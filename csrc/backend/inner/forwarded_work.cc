@@ -1,5 +1,6 @@
 #include "backend/inner/forwarded_work.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
@@ -7,6 +8,7 @@
 
 #include "backend/adapters/torch_text.h"
 #include "backend/work/works.h"
+#include "base/error.h"
 
 namespace cgx {
 namespace {
@@ -15,6 +17,8 @@ namespace {
 [[noreturn]] void rethrow_inner(Watchdog& watchdog, CallRecord& record) {
   try {
     throw;
+  } catch (const MismatchError& e) {
+    watchdog.disagree(record, e.what());
   } catch (const c10::DistError& e) {
     watchdog.finish(record, plain_text(e));
     watchdog.rethrow(record, plain_text(e), true);
@@ -36,22 +40,52 @@ namespace {
 
 }  // namespace
 
+void LastStep::take() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (copy_) {
+    at::AutoDispatchBelowADInplaceOrView no_autograd;
+    const at::Tensor& first = tensors_.front();
+    if (first.is_cuda()) {
+      gpu_ = std::make_shared<GpuCall>(side_stream(first.device()), tensors_);
+    }
+    const GpuCall::Turn turn(gpu_.get());
+    std::exchange(copy_, nullptr)();
+  }
+  if (gpu_) gpu_->make_stream_wait();
+}
+
+bool LastStep::done() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !gpu_ || gpu_->query();
+}
+
 ForwardedWork::ForwardedWork(WorkPtr inner, CallRecordPtr record,
-                             std::shared_ptr<Watchdog> watchdog, Tensors outputs)
+                             std::shared_ptr<Watchdog> watchdog, Tensors outputs,
+                             std::shared_ptr<LastStep> last)
     : Work(-1, record->shape.op),
       inner_(std::move(inner)),
       record_(std::move(record)),
       watchdog_(std::move(watchdog)),
-      outputs_(std::move(outputs)) {
+      outputs_(std::move(outputs)),
+      last_(std::move(last)) {
   record_->watch_work(inner_);
 }
 
-bool ForwardedWork::isCompleted() { return inner_->isCompleted(); }
+bool ForwardedWork::isCompleted() {
+  if (!inner_->isCompleted()) return false;
+  if (!last_ || !succeeded(*inner_)) return true;
+  last_->take();
+  return last_->done();
+}
+
 bool ForwardedWork::isSuccess() const { return succeeded(*inner_); }
 std::exception_ptr ForwardedWork::exception() const { return inner_->exception(); }
 int ForwardedWork::sourceRank() const { return inner_->sourceRank(); }
 Tensors ForwardedWork::result() { return outputs_.empty() ? inner_->result() : outputs_; }
-void ForwardedWork::synchronize() { inner_->synchronize(); }
+void ForwardedWork::synchronize() {
+  inner_->synchronize();
+  if (last_) last_->take();
+}
 
 bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
   bool done = false;
@@ -64,6 +98,7 @@ bool ForwardedWork::wait(std::chrono::milliseconds timeout) {
     watchdog_->finish(*record_, "aborted");
     watchdog_->rethrow(*record_, "aborted", true);
   }
+  if (last_) last_->take();
   watchdog_->finish(*record_, "");
   return done;
 }
@@ -72,7 +107,8 @@ void ForwardedWork::abort() { inner_->abort(); }
 
 FuturePtr ForwardedWork::getFuture() {
   return inner_->getFuture()->then(
-      [record = record_, watchdog = watchdog_, outputs = outputs_](c10::ivalue::Future& done) {
+      [record = record_, watchdog = watchdog_, outputs = outputs_,
+       last = last_](c10::ivalue::Future& done) {
         if (done.hasError()) {
           try {
             std::rethrow_exception(done.exception_ptr());
@@ -80,6 +116,7 @@ FuturePtr ForwardedWork::getFuture() {
             rethrow_inner(*watchdog, *record);
           }
         }
+        if (last) last->take();
         watchdog->finish(*record, "");
         return outputs.empty() ? done.value() : c10::IValue(outputs);
       },

@@ -2,21 +2,46 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "backend/adapters/torch_types.h"
+#include "backend/gpu/call.h"
 #include "backend/health/watchdog.h"
 #include "backend/work/call_record.h"
 
 namespace cgx {
 
+/// What is left to do once an inner work has ended, by whoever waits for it first: values that were
+/// received into other memory are copied. Thread-safe.
+class LastStep {
+ public:
+  /// `tensors`: that `copy` reads and writes, of one device.
+  LastStep(Tensors tensors, std::function<void()> copy)
+      : tensors_(std::move(tensors)), copy_(std::move(copy)) {}
+
+  /// Copies, the first time, after the earlier work of the caller's stream. That stream waits until
+  /// it is done, each time.
+  void take();
+  /// True once it is also done on the device; after take().
+  bool done();
+
+ private:
+  const Tensors tensors_;
+  std::mutex mutex_;  // guards what follows
+  std::function<void()> copy_;
+  std::shared_ptr<GpuCall> gpu_;  // null: tensors of the host
+};
+
 /// A work of the inner backend. Shows the caller's tensors (the inner one may have worked on views
 /// of other types), and throws the cause that the group's watchdog knows when the inner work fails.
 class ForwardedWork : public c10d::Work {
  public:
-  /// `outputs` empty: the outputs of the inner work.
+  /// `outputs` empty: the outputs of the inner work. `last`: null, or what is left to do.
   ForwardedWork(WorkPtr inner, CallRecordPtr record, std::shared_ptr<Watchdog> watchdog,
-                Tensors outputs);
+                Tensors outputs, std::shared_ptr<LastStep> last = nullptr);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -38,6 +63,7 @@ class ForwardedWork : public c10d::Work {
   const CallRecordPtr record_;
   const std::shared_ptr<Watchdog> watchdog_;
   const Tensors outputs_;
+  const std::shared_ptr<LastStep> last_;
 };
 
 }  // namespace cgx

@@ -9,7 +9,6 @@
 #include "backend/adapters/tensor_memory.h"
 #include "backend/adapters/torch_text.h"
 #include "backend/gpu/call.h"
-#include "backend/inner/forwarded_work.h"
 #include "backend/inner/gloo_tensors.h"
 #include "backend/work/engine_work.h"
 #include "backend/work/works.h"
@@ -34,7 +33,8 @@ BackendPtr Forwarder::backend_for_batch(const at::Tensor& tensor) {
 }
 
 WorkPtr Forwarder::forward(const CallShape& shape, const Tensors& inputs, const Tensors& outputs,
-                           milliseconds timeout, bool views, const std::function<WorkPtr()>& run) {
+                           milliseconds timeout, const std::function<WorkPtr()>& run,
+                           std::shared_ptr<LastStep> last) {
   executor_.check_usable(name_of(shape.op));
   if (timeout == c10d::kUnsetTimeout) timeout = group_.timeout();
   CallShape said = shape;
@@ -58,8 +58,7 @@ WorkPtr Forwarder::forward(const CallShape& shape, const Tensors& inputs, const 
     throw;
   }
   if (!inner) inner = work_in_order(shape.op, outputs);
-  auto work =
-      c10::make_intrusive<ForwardedWork>(inner, record, watchdog, views ? outputs : Tensors{});
+  auto work = c10::make_intrusive<ForwardedWork>(inner, record, watchdog, outputs, std::move(last));
   record->start();  // the watch looks at the work from here on
   if (group_.logs(LogLevel::kDebug)) executor_.log_call(*record, "");
   return coalescing_.track(work);
@@ -93,22 +92,26 @@ WorkPtr Forwarder::after(const char* title, const WorkPtr& work, const Tensors& 
   return coalescing_.track(last);
 }
 
-WorkPtr Forwarder::through_copies(const CallShape& shape, const char* title, const Tensors& tensors,
-                                  milliseconds timeout,
-                                  const std::function<WorkPtr(Tensors&)>& run) {
-  Tensors dense = readable(tensors);
-  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order.
-  const bool own = std::equal(dense.begin(), dense.end(), tensors.begin(),
+WorkPtr Forwarder::through_copies(const CallShape& shape, const char* title, const Tensors& inputs,
+                                  const Tensors& outputs, bool in_place, milliseconds timeout,
+                                  const std::function<WorkPtr(Tensors&)>& run,
+                                  std::function<void(Tensors&)> last) {
+  Tensors dense;
+  for (const at::Tensor& output : outputs) {
+    dense.push_back(in_place ? readable(output) : writable(output));
+  }
+  const bool own = std::equal(dense.begin(), dense.end(), outputs.begin(),
                               [](const auto& a, const auto& b) { return a.is_same(b); });
-  const bool views = needs_bytes(first_of(dense));
-  WorkPtr work =
-      forward(shape, tensors, tensors, timeout, views || !own, [&] { return run(dense); });
-  if (own) return work;
-  return after(title, work, tensors, dense, timeout, [dense, tensors] {
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      if (!dense[i].is_same(tensors[i])) tensors[i].copy_(dense[i]);
-    }
-  });
+  // Posted on this thread: Gloo numbers its calls, and all ranks make them in this order.
+  WorkPtr work = forward(shape, inputs, outputs, timeout, [&] { return run(dense); });
+  if (own && !last) return work;
+  return after(title, work, outputs, dense, timeout,
+               [dense, outputs, last = std::move(last)]() mutable {
+                 if (last) last(dense);
+                 for (size_t i = 0; i < outputs.size(); ++i) {
+                   if (!dense[i].is_same(outputs[i])) outputs[i].copy_(dense[i]);
+                 }
+               });
 }
 
 }  // namespace cgx

@@ -55,6 +55,12 @@ const at::Tensor& first_of(const Tensors& tensors) {
   return tensors.front();
 }
 
+const at::Tensor& single(const char* what, const Tensors& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "cgx: ", what, " takes one tensor per rank, got ",
+                    tensors.size());
+  return tensors.front();
+}
+
 Tensors flatten(const std::vector<Tensors>& lists) {
   Tensors all;
   for (const Tensors& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -87,6 +93,16 @@ void check_alike(const char* what, const Tensors& tensors, const at::Tensor& lik
                       "cgx: ", what, " of a tensor of ", like.numel(), " ", like.scalar_type(),
                       " with one of ", tensor.numel(), " ", tensor.scalar_type(),
                       " in the list; they must be alike");
+  }
+}
+
+void check_same_type(const char* what, const Tensors& tensors, const at::Tensor& like) {
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.scalar_type() == like.scalar_type() &&
+                          tensor.device().type() == like.device().type(),
+                      "cgx: ", what, " of ", like.scalar_type(), " tensors on ", like.device(),
+                      " with a ", tensor.scalar_type(), " tensor on ", tensor.device(),
+                      "; they must be alike");
   }
 }
 

@@ -17,6 +17,8 @@ std::vector<Tensors> as_bytes(const std::vector<Tensors>& lists);
 
 /// An error for an empty list.
 const at::Tensor& first_of(const Tensors& tensors);
+/// ValueError for another number of tensors than one.
+const at::Tensor& single(const char* what, const Tensors& tensors);
 Tensors flatten(const std::vector<Tensors>& lists);
 
 /// A view with at least one dimension: Gloo reads the first dimension of tensors that it scatters.
@@ -30,7 +32,10 @@ void check_list(const char* what, const char* list, size_t length, size_t expect
 /// The root must give one list with one tensor per rank, the other ranks nothing.
 void check_lists(const char* what, const char* list, const std::vector<Tensors>& lists, int rank,
                  int64_t root, int size);
+/// The tensors must have the type of `like`, and as many values.
 void check_alike(const char* what, const Tensors& tensors, const at::Tensor& like);
+/// The tensors must have the type and the device of `like`.
+void check_same_type(const char* what, const Tensors& tensors, const at::Tensor& like);
 void check_root(const char* what, int64_t root, int size);
 /// The tensors must have a type that Gloo reduces.
 void check_reducible(const char* what, const Tensors& tensors);

@@ -16,7 +16,8 @@ constexpr uint32_t kIsPlan = 0x80000000u, kPlan = 0x3fffffffu;
 constexpr uint64_t kByte = 0xff;
 constexpr uint64_t kNone = kByte;
 
-// As Python calls them.
+}  // namespace
+
 const char* name_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat:
@@ -47,8 +48,6 @@ const char* name_of(at::ScalarType type) {
       return c10::toString(type);
   }
 }
-
-}  // namespace
 
 const char* name_of(c10d::OpType op) {
   switch (op) {

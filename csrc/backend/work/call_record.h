@@ -51,6 +51,8 @@ constexpr c10d::OpType kConnectGpus = c10d::OpType::UNKNOWN;
 const char* name_of(c10d::OpType op);
 /// "SUM", "AVG", ...
 const char* name_of(c10d::ReduceOp::RedOpType op);
+/// "float32", ... as Python calls it.
+const char* name_of(at::ScalarType type);
 Fingerprint fingerprint_of(const CallShape& shape, uint64_t number);
 /// "all_reduce SUM of 1000 float32 values, exact", "broadcast of 10 int64 values on CUDA from rank
 /// 2".

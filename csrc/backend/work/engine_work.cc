@@ -116,8 +116,8 @@ bool EngineWork::wait(std::chrono::milliseconds timeout) {
     return done;
   } catch (const c10::Error& e) {
     if (std::string_view(e.what()).find(kWaitRanOut) == std::string_view::npos) throw;
-    const Failure late{FailureKind::kTimeout,
-                       str_of("not done after a wait of ", timeout.count(), " ms; it goes on")};
+    const Failure late{FailureKind::kTimeout, str_of("not done after a wait(timeout=...) of ",
+                                                     timeout.count(), " ms; it goes on")};
     std::rethrow_exception(for_python(late, record_->error_text(late)));
   }
 }

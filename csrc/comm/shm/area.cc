@@ -23,6 +23,9 @@ namespace cgx {
 namespace {
 
 constexpr const char* kPrefix = "/cgx-";
+// The way out of every lack of shared memory.
+constexpr const char* kWithout =
+    "or do without shared memory: CGX_INNER_COMMUNICATOR_TYPE=GLOO on all ranks";
 
 // Areas of this process by name. A forked child starts with the entries of its parent; names are
 // never used twice, so it never finds them.
@@ -60,7 +63,8 @@ std::string mebibytes(size_t bytes) { return str_of((bytes + (1 << 20) - 1) >> 2
              available, " free (", cause,
              "). Give it more (docker run --shm-size=..., or remount /dev/shm with a "
              "larger size), make areas smaller with CGX_SHM_SEGMENT_KB, or buckets that are "
-             "longer than an area smaller with bucket_size"));
+             "longer than an area smaller with bucket_size; ",
+             kWithout));
 }
 
 // Allocates the pages now: a full /dev/shm must be an error here, not a SIGBUS in the middle of
@@ -175,7 +179,13 @@ std::shared_ptr<ShmArea> ShmArea::create(size_t bytes) {
         shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   }
   if (descriptor.get() < 0) {
-    throw ResourceError(str_of("cannot make /dev/shm", name, ": ", std::strerror(errno)));
+    const int error = errno;
+    throw ResourceError(str_of(
+        "cannot make /dev/shm", name, ": ", std::strerror(error), ". ",
+        error == ENOENT  ? "There is no /dev/shm: mount a tmpfs there, "
+        : error == EROFS ? "/dev/shm is read-only: mount a tmpfs there that can be written to, "
+                         : "Processes of this user must be able to make files in /dev/shm, ",
+        kWithout));
   }
   try {
     allocate_pages(descriptor.get(), 0, bytes);
@@ -220,7 +230,8 @@ std::shared_ptr<ShmArea> ShmArea::open(const std::string& address) {
     if (!named) return nullptr;
     throw ResourceError(
         str_of("cannot open /dev/shm", name, ": ", std::strerror(errno),
-               " (ranks of one group must see one /dev/shm: containers need a common --ipc)"));
+               " (ranks of one group must see one /dev/shm: give their containers a common --ipc, ",
+               kWithout, ")"));
   }
   struct stat info{};
   if (fstat(descriptor.get(), &info) != 0) {

@@ -16,6 +16,10 @@
 namespace cgx {
 namespace {
 
+// Many groups only ever send short messages. What a group needs beyond this, each slot takes when
+// its first longer exchange comes.
+constexpr size_t kFirstSlotBytes = size_t{64} << 10;
+
 // Keys of the rendezvous. Values are "ok" and an argument, or "error" and a packed failure.
 constexpr const char* kAreaKey = "shm/area";    // by rank 0: the area's address
 constexpr const char* kNameKey = "shm/name";    // by rank 0, for ranks that need a name to reach it
@@ -122,12 +126,12 @@ void check_header(const ShmArea& area, int rank, const SlotLayout& layout) {
                                " version ", header.version, ", expected ", kSlotMagic, " version ",
                                kSlotVersion, ": do all ranks run the same torch_cgx?"));
   }
-  if (header.size != static_cast<uint32_t>(layout.size) || header.slot_bytes != layout.slot_bytes ||
-      area.bytes() != layout.total_bytes) {
+  if (header.size != static_cast<uint32_t>(layout.size) || header.capacity != layout.capacity ||
+      header.slot_bytes != layout.slot_bytes || area.bytes() != layout.total_bytes) {
     throw MismatchError(str_of("rank 0 has world size ", header.size, " and slots of ",
-                               header.slot_bytes, " bytes in an area of ", area.bytes(), ", rank ",
+                               header.capacity, " bytes in an area of ", area.bytes(), ", rank ",
                                rank, " has world size ", layout.size, " and slots of ",
-                               layout.slot_bytes, " bytes in an area of ", layout.total_bytes,
+                               layout.capacity, " bytes in an area of ", layout.total_bytes,
                                ": CGX_SHM_SEGMENT_KB must be equal on all ranks"));
   }
 }
@@ -182,11 +186,11 @@ std::unique_ptr<Communicator> follow(Rendezvous& rendezvous, int rank, const Slo
 }  // namespace
 
 std::unique_ptr<Communicator> make_shm_communicator(Rendezvous& rendezvous, int rank, int size,
-                                                    size_t slot_bytes, const Deadline& deadline) {
+                                                    size_t capacity, const Deadline& deadline) {
   check_rank(rank, size);
   SlotLayout layout;
   try {
-    layout = SlotLayout::make(size, slot_bytes);
+    layout = SlotLayout::make(size, capacity, 2, kFirstSlotBytes);
   } catch (const std::exception& error) {
     tell(rendezvous, rank == 0 ? kAreaKey : attached_key(rank), error);
     throw;

@@ -1,5 +1,6 @@
 #include "comm/shm/long_slots.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -9,46 +10,67 @@ namespace {
 // Memory grows by so much at least, in whole pages of any size that a kernel has.
 constexpr size_t kGrain = size_t{64} << 10;
 
+size_t whole_grains(size_t bytes) { return (bytes + kGrain - 1) / kGrain * kGrain; }
+
 class ShmLongSlots final : public LongSlots {
  public:
   ShmLongSlots(std::shared_ptr<ShmArea> area, const SlotLayout& layout, int rank)
       : area_(std::move(area)),
         rank_(rank),
         slots_(static_cast<size_t>(layout.slots)),
-        begin_((layout.total_bytes + kGrain - 1) / kGrain * kGrain),
-        parts_(static_cast<size_t>(layout.size) * slots_) {}
+        slot_(layout.slot_bytes),
+        full_(whole_grains(layout.capacity + kCacheLine * (static_cast<size_t>(layout.size) + 1))),
+        begin_(whole_grains(layout.total_bytes)),
+        longer_begin_(begin_ + static_cast<size_t>(layout.size) * slots_ * full_),
+        parts_(static_cast<size_t>(layout.size) * 2 * slots_) {}
 
-  std::byte* own(size_t slot, size_t bytes) override {
-    std::unique_ptr<ShmPart>& part = part_of(rank_, slot);
+  std::byte* own(size_t place, size_t bytes) override {
+    std::unique_ptr<ShmPart>& part = part_of(rank_, place);
     const size_t had = part ? part->bytes() : 0;
     if (had < bytes) {
-      const size_t wanted = (bytes + kGrain - 1) / kGrain * kGrain;
-      const size_t place = place_of(rank_, slot);
-      area_->take(place + had, wanted - had);
-      part = area_->map(place, wanted);
+      const size_t wanted = grown(place, bytes);
+      const size_t offset = offset_of(rank_, place);
+      area_->take(offset + had, wanted - had);
+      part = area_->map(offset, wanted);
     }
     return part->data();
   }
 
-  const std::byte* of(int peer, size_t slot, size_t bytes) override {
-    std::unique_ptr<ShmPart>& part = part_of(peer, slot);
+  const std::byte* of(int peer, size_t place, size_t bytes) override {
+    std::unique_ptr<ShmPart>& part = part_of(peer, place);
     if (!part || part->bytes() < bytes) {
-      const size_t wanted = (bytes + kGrain - 1) / kGrain * kGrain;
-      part = area_->map(place_of(peer, slot), wanted);
+      if (is_short(place) && bytes > full_) return nullptr;
+      part = area_->map(offset_of(peer, place), grown(place, bytes));
     }
     return part ? part->data() : nullptr;
   }
 
  private:
-  size_t index(int rank, size_t slot) const { return static_cast<size_t>(rank) * slots_ + slot; }
-  size_t place_of(int rank, size_t slot) const {
-    return begin_ + index(rank, slot) * kLongSlotBytes;
+  // For exchanges up to the capacity. Its places lie side by side: where files are limited in
+  // length (ulimit -f), they still fit.
+  bool is_short(size_t place) const { return place < slots_; }
+
+  // What a message of `bytes` bytes makes of its memory: twice as much each time, so that few steps
+  // lead to the capacity; beyond that no more than is needed. The same for owner and readers.
+  size_t grown(size_t place, size_t bytes) const {
+    if (!is_short(place)) return whole_grains(bytes);
+    size_t to = 2 * slot_;
+    while (to < bytes) to *= 2;
+    return std::min(whole_grains(to), full_);
   }
-  std::unique_ptr<ShmPart>& part_of(int rank, size_t slot) { return parts_[index(rank, slot)]; }
+
+  size_t offset_of(int rank, size_t place) const {
+    const size_t first = static_cast<size_t>(rank) * slots_;
+    return is_short(place) ? begin_ + (first + place) * full_
+                           : longer_begin_ + (first + place - slots_) * kLongSlotBytes;
+  }
+  std::unique_ptr<ShmPart>& part_of(int rank, size_t place) {
+    return parts_[static_cast<size_t>(rank) * 2 * slots_ + place];
+  }
 
   const std::shared_ptr<ShmArea> area_;
   const int rank_;
-  const size_t slots_, begin_;
+  const size_t slots_, slot_, full_, begin_, longer_begin_;
   std::vector<std::unique_ptr<ShmPart>> parts_;  // as this rank has mapped them
 };
 

@@ -1,5 +1,6 @@
 #include "comm/shm/slot_memory.h"
 
+#include <algorithm>
 #include <new>
 
 #include "base/error.h"
@@ -14,11 +15,12 @@ size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 
-SlotLayout SlotLayout::make(int size, size_t slot_bytes, int slots) {
+SlotLayout SlotLayout::make(int size, size_t capacity, int slots, size_t most) {
   if (size < 1 || size > kMaxSize) {
     throw ConfigError(
         str_of("world size is ", size, ", allowed for shared slots: 1 to ", kMaxSize));
   }
+  const size_t slot_bytes = std::min(capacity, most);
   if (slot_bytes < 1) throw ConfigError("slot size is 0 bytes, allowed: 1 or more");
   if (slots < 2 || slots > kMaxSlots) {
     throw ConfigError(str_of("slots per rank is ", slots, ", allowed: 2 to ", kMaxSlots));
@@ -29,13 +31,14 @@ SlotLayout SlotLayout::make(int size, size_t slot_bytes, int slots) {
   SlotLayout layout;
   layout.size = size;
   layout.slots = slots;
+  layout.capacity = capacity;
   layout.slot_bytes = slot_bytes;
   layout.data_offset = round_up(control, kPage);
   const size_t room = (size_t{1} << 62) - layout.data_offset;
   const size_t padding = kCacheLine * (ranks + 1) + kPage;
-  if (slot_bytes > room / (static_cast<size_t>(slots) * ranks) - padding) {
+  if (capacity > room / (static_cast<size_t>(slots) * ranks) - padding) {
     throw ResourceError(
-        str_of("shared slots of ", slot_bytes, " bytes for ", size,
+        str_of("shared slots of ", capacity, " bytes for ", size,
                " ranks do not fit into an address space; use a smaller CGX_SHM_SEGMENT_KB"));
   }
   layout.stride = round_up(slot_bytes + kCacheLine * (ranks + 1), kPage);
@@ -54,6 +57,7 @@ void SlotMemory::format() {
   }
   header->version = kSlotVersion;
   header->size = static_cast<uint32_t>(layout_.size);
+  header->capacity = layout_.capacity;
   header->slot_bytes = layout_.slot_bytes;
   header->total_bytes = layout_.total_bytes;
   header->magic = kSlotMagic;

@@ -23,8 +23,9 @@ inline constexpr uint32_t kSlotVersion = 5;
 /// Exchanges that a rank can have pending.
 inline constexpr int kMaxSlots = 4;
 /// An exchange that does not fit into its slot lies in memory of its own beside it, which never has
-/// more than kLongSlotBytes. Offsets of messages there are kLongSlot + slot * kLongSlotBytes + the
-/// place in that memory.
+/// more than kLongSlotBytes. Offsets of messages there are kLongSlot + n * kLongSlotBytes + the
+/// place in that memory; n is the slot, plus the number of slots where the exchange is longer than
+/// SlotLayout::capacity.
 inline constexpr size_t kLongSlot = size_t{1} << 62;
 inline constexpr size_t kLongSlotBytes = size_t{1} << 47;
 /// Number of fingerprints that a rank keeps, of its latest collectives. A peer that lags further
@@ -38,6 +39,7 @@ struct SlotHeader {
   uint64_t magic;
   uint32_t version;
   uint32_t size;
+  uint64_t capacity;
   uint64_t slot_bytes;
   uint64_t total_bytes;
 
@@ -88,14 +90,16 @@ struct PairSeen {
 struct SlotLayout {
   int size = 0;
   int slots = 2;          // per rank
-  size_t slot_bytes = 0;  // payload of one exchange
+  size_t capacity = 0;    // payload of one exchange
+  size_t slot_bytes = 0;  // of which a slot holds so much; a longer one lies beside its slot
   size_t stride = 0;      // slot_bytes plus room to align one message per rank
   size_t data_offset = 0;
   size_t total_bytes = 0;
 
-  /// ConfigError for a size or slot_bytes below 1, or slots outside of 2 to kMaxSlots;
-  /// ResourceError where the total does not fit into an address space.
-  static SlotLayout make(int size, size_t slot_bytes, int slots = 2);
+  /// Slots of `capacity` bytes, or of `most` where that is less. ConfigError for a size, capacity or
+  /// most below 1, or slots outside of 2 to kMaxSlots; ResourceError where the total does not fit
+  /// into an address space.
+  static SlotLayout make(int size, size_t capacity, int slots = 2, size_t most = SIZE_MAX);
 };
 
 /// Typed access to the memory; copies freely, owns nothing.

@@ -39,7 +39,7 @@ SlotExchange::SlotExchange(std::shared_ptr<void> owner, const SlotMemory& memory
       memory_(memory),
       rank_(rank),
       long_slots_(std::move(long_slots)),
-      capacity_(memory.layout().slot_bytes),
+      capacity_(memory.layout().capacity),
       process_(process_token()),
       spin_limit_(spin_limit_for(memory.layout().size)),
       spin_(spin_limit_),
@@ -310,8 +310,10 @@ std::pair<std::byte*, uint64_t> SlotExchange::place(size_t bytes, size_t padded)
     const size_t offset = slot() * memory_.layout().stride + kFirstOffset;
     return {memory_.slots(rank_) + offset, offset};
   }
-  std::byte* memory = long_slots_->own(slot(), kFirstOffset + padded);
-  return {memory + kFirstOffset, kLongSlot + slot() * kLongSlotBytes + kFirstOffset};
+  const bool longer = bytes > memory_.layout().capacity;
+  const size_t at = slot() + (longer ? static_cast<size_t>(in_flight()) : 0);
+  std::byte* memory = long_slots_->own(at, kFirstOffset + padded);
+  return {memory + kFirstOffset, kLongSlot + at * kLongSlotBytes + kFirstOffset};
 }
 
 const std::byte* SlotExchange::message_at(int peer, uint64_t offset, uint64_t bytes) {
@@ -326,7 +328,7 @@ const std::byte* SlotExchange::message_at(int peer, uint64_t offset, uint64_t by
   }
   const uint64_t number = (offset - kLongSlot) / kLongSlotBytes;
   const uint64_t start = offset % kLongSlotBytes;
-  if (number >= slots || bytes > kLongSlotBytes - start) return nullptr;
+  if (number >= 2 * slots || bytes > kLongSlotBytes - start) return nullptr;
   const std::byte* memory = long_slots_->of(peer, number, start + bytes);
   return memory == nullptr ? nullptr : memory + start;
 }

@@ -26,16 +26,18 @@
 
 namespace cgx {
 
-/// The memory of exchanges that do not fit into a slot, for one rank. One thread only.
+/// The memory of exchanges that do not fit into a slot, for one rank. Each slot has two places: one
+/// with its own number, for exchanges up to SlotLayout::capacity, and one with the number of slots
+/// added, for those that make_room() has allowed beyond it. One thread only.
 class LongSlots {
  public:
   virtual ~LongSlots() = default;
-  /// At least `bytes` bytes of memory of this rank for `slot`, at a 64-byte border; readers have
+  /// At least `bytes` bytes of memory of this rank at `place`, at a 64-byte border; readers have
   /// released what lay there. ResourceError: there is not so much.
-  virtual std::byte* own(size_t slot, size_t bytes) = 0;
+  virtual std::byte* own(size_t place, size_t bytes) = 0;
   /// The memory of a peer that has posted a message in it; nullptr if it has less than `bytes`
   /// bytes.
-  virtual const std::byte* of(int peer, size_t slot, size_t bytes) = 0;
+  virtual const std::byte* of(int peer, size_t place, size_t bytes) = 0;
 };
 
 class SlotExchange : public Communicator {

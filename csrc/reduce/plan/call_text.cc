@@ -1,6 +1,7 @@
 #include "reduce/plan/call_text.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/error.h"
@@ -57,7 +58,14 @@ std::string error_text(const CallTitle& title, const Failure& failure, const std
   if (failure.rank >= 0 && failure.rank != title.rank && !names_a_rank(failure.text)) {
     text += str_of("rank ", failure.rank, " failed: ");
   }
-  return text + failure.text;
+  text += failure.text;
+  return failure.kind == FailureKind::kTimeout ? with_limit(std::move(text)) : text;
+}
+
+std::string with_limit(std::string text) {
+  if (text.find("timeout=") != std::string::npos) return text;
+  return std::move(text) +
+         "\n  timeout= of init_process_group(), new_group() or the call raises the limit";
 }
 
 std::string disagreement(const CallSide& one, const CallSide& other, bool hashes) {

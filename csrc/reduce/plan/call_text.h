@@ -36,6 +36,9 @@ struct CallTitle {
 std::string error_text(const CallTitle& title, const Failure& failure,
                        const std::string& where = "", double seconds = 0);
 
+/// `text`, of a TimeoutError, and how its limit is raised; as it is where it names a timeout already.
+std::string with_limit(std::string text);
+
 /// One rank's side of a disagreement.
 struct CallSide {
   int rank = 0;

@@ -29,9 +29,9 @@ def check_shm(
     free: int | None = None,
     needed: bool = True,
 ) -> Finding:
-    """block_bytes: of `shm_segment_kb`; a group takes two such blocks per rank. asked: NAME=VALUE
-    that asks for shared memory; empty for the default. free: bytes; None: as the folder has it.
-    needed: whether groups use shared memory; where they do not, its lack is a note.
+    """block_bytes: of `shm_segment_kb`; a group takes up to two such blocks per rank. asked:
+    NAME=VALUE that asks for shared memory; empty for the default. free: bytes; None: as the folder
+    has it. needed: whether groups use shared memory; where they do not, its lack is a note.
     """
     need = 2 * block_bytes * ranks + CONTROL_BYTES
     lack = PROBLEM if needed else NOTE
@@ -46,10 +46,10 @@ def check_shm(
     if free is None:
         free = space.f_frsize * space.f_bavail
     found = f"{size_text(free)} free of {size_text(total)} in {folder}"
-    needs = f"a group of {ranks} ranks takes {size_text(need)}"
+    needs = f"a group of {ranks} ranks takes up to {size_text(need)}"
     mend = (
         "docker: --shm-size=1g; Kubernetes: an emptyDir with medium Memory; or a smaller "
-        "CGX_SHM_SEGMENT_KB"
+        "CGX_SHM_SEGMENT_KB, or CGX_INNER_COMMUNICATOR_TYPE=GLOO"
     )
     if free < need:
         why = f" ({asked})" if asked else ""

@@ -1,0 +1,376 @@
+#include "backend/inner/messages.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <stdexcept>
+#include <utility>
+
+#include "backend/work/call_record.h"
+#include "base/deadline.h"
+#include "base/error.h"
+
+namespace cgx {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Gloo's tags have 31 bits. Headers have the lower half, and the caller's tag there; the few
+// programs with larger tags share some, and a header that names another tag is an error. Values
+// have the upper half: with a tag below kOwnTags the tag itself and 21 bits of a hash of type and
+// length, so that two of these tags never meet; with others a hash of all three. The last four are
+// left to close_connections() and the like.
+constexpr int64_t kHeaders = int64_t{1} << 30;
+constexpr int64_t kOwnTags = 256, kShapes = int64_t{1} << 21;
+constexpr int64_t kHashed = kOwnTags * kShapes, kReserved = 4;
+static_assert(2 * kHashed == kHeaders);
+
+// `x` spread over 0 to `range` - 1 (the finalizer of splitmix64).
+int64_t spread(uint64_t x, int64_t range) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<int64_t>((x ^ (x >> 31)) % static_cast<uint64_t>(range));
+}
+
+int header_tag(int tag) {
+  return static_cast<int>(tag < kHeaders ? tag : spread(static_cast<uint64_t>(tag), kHeaders));
+}
+
+int values_tag(int tag, const MessageShape& shape) {
+  const uint64_t what =
+      static_cast<uint64_t>(shape.values) << 8 | static_cast<uint64_t>(shape.dtype);
+  const int64_t place = tag < kOwnTags ? tag * kShapes + spread(what, kShapes)
+                                       : kHashed + spread(what ^ static_cast<uint64_t>(tag) << 32,
+                                                          kHashed - kReserved);
+  return static_cast<int>(kHeaders + place);
+}
+
+at::Tensor header_of(const MessageShape& shape, int tag) {
+  at::Tensor header = at::empty({3}, at::TensorOptions(at::kLong));
+  auto* words = header.mutable_data_ptr<int64_t>();
+  words[0] = tag;
+  words[1] = static_cast<int64_t>(shape.dtype);
+  words[2] = shape.values;
+  return header;
+}
+
+std::string text_of(const MessageShape& shape) {
+  const bool known = shape.dtype < at::ScalarType::NumOptions;
+  const std::string bytes =
+      known ? str_of(" (", shape.values * static_cast<int64_t>(c10::elementSize(shape.dtype)),
+                     " bytes)")
+            : "";
+  const std::string text =
+      values_text(static_cast<uint64_t>(shape.values), known ? name_of(shape.dtype) : "unknown");
+  return text.substr(sizeof " of " - 1) + bytes;
+}
+
+// A transfer of Gloo, whose wait() succeeds once only.
+class Transfer {
+ public:
+  void post(WorkPtr work) { work_ = std::move(work); }
+  bool wait(milliseconds timeout) {
+    if (!ended_ && work_) ended_ = work_->wait(timeout);
+    return ended_ || !work_;
+  }
+  void abort() const {
+    if (work_) work_->abort();
+  }
+  int source() const { return work_ ? work_->sourceRank() : -1; }
+
+ private:
+  WorkPtr work_;  // null: nothing is to be moved
+  bool ended_ = false;
+};
+
+// The time that is left of a wait. 0 is "as the group", as Gloo has it.
+class Patience {
+ public:
+  explicit Patience(milliseconds timeout)
+      : limit_(timeout), deadline_(Deadline::after(std::max(timeout, milliseconds(0)))) {}
+  milliseconds left() const {
+    if (limit_ == c10d::kUnsetTimeout || limit_ == kNoTimeout) return limit_;
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline_.left());
+    return std::max(left, milliseconds(1));
+  }
+
+ private:
+  const milliseconds limit_;
+  const Deadline deadline_;
+};
+
+// One side of a message: a header and values. Its parts are waited for one after the other.
+class MessageWork : public c10d::Work {
+ public:
+  explicit MessageWork(c10d::OpType op) : Work(-1, op) {}
+
+  bool wait(milliseconds timeout) override {
+    std::lock_guard<std::mutex> one(waiting_);
+    bool done = false;
+    try {
+      done = wait_for_parts(timeout);
+    } catch (...) {
+      finish(std::current_exception());
+      throw;
+    }
+    if (done) finish();
+    return done;
+  }
+
+ protected:
+  virtual bool wait_for_parts(milliseconds timeout) = 0;
+
+ private:
+  std::mutex waiting_;
+};
+
+class SentMessage final : public MessageWork {
+ public:
+  SentMessage(WorkPtr header, WorkPtr values) : MessageWork(c10d::OpType::SEND) {
+    header_.post(std::move(header));
+    values_.post(std::move(values));
+  }
+  void abort() override {
+    header_.abort();
+    values_.abort();
+  }
+
+ protected:
+  bool wait_for_parts(milliseconds timeout) override {
+    const Patience patience(timeout);
+    return header_.wait(patience.left()) && values_.wait(patience.left());
+  }
+
+ private:
+  Transfer header_, values_;
+};
+
+// What a receive expects, and the header that has come for it.
+struct Expected {
+  int rank, tag;
+  MessageShape shape;
+  at::Tensor header = at::empty({3}, at::TensorOptions(at::kLong));
+
+  void compare(int source) const {
+    const auto* words = header.const_data_ptr<int64_t>();
+    if (words[0] != tag) {
+      throw MismatchError(str_of("rank ", source, " sends a message with the tag ", words[0],
+                                 ", which is taken for the tag ", tag, " of rank ", rank,
+                                 ": tags of 2^30 and more are not told apart; use smaller ones"));
+    }
+    const MessageShape sent{static_cast<at::ScalarType>(words[1]), words[2]};
+    if (sent == shape) return;
+    throw MismatchError(str_of("ranks disagree on a message",
+                               tag == 0 ? "" : str_of(" with tag ", tag), ":\n  rank ", source,
+                               " sends ", text_of(sent), " to rank ", rank, "\n  rank ", rank,
+                               " receives ", text_of(shape)));
+  }
+};
+
+void post_values(Transfer& values, c10d::Backend& gloo, const at::Tensor& tensor, int peer,
+                 const Expected& expected) {
+  if (tensor.numel() == 0) return;
+  std::vector<at::Tensor> one = {tensor};
+  values.post(gloo.recv(one, peer, values_tag(expected.tag, expected.shape)));
+}
+
+class ReceivedMessage final : public MessageWork {
+ public:
+  ReceivedMessage(const BackendPtr& gloo, const at::Tensor& tensor, Expected expected, int peer)
+      : MessageWork(c10d::OpType::RECV), expected_(std::move(expected)), peer_(peer) {
+    std::vector<at::Tensor> header = {expected_.header};
+    header_.post(gloo->recv(header, peer, header_tag(expected_.tag)));
+    post_values(values_, *gloo, tensor, peer, expected_);
+  }
+  void abort() override {
+    header_.abort();
+    values_.abort();
+  }
+  int sourceRank() const override { return peer_; }
+
+ protected:
+  bool wait_for_parts(milliseconds timeout) override {
+    const Patience patience(timeout);
+    if (!header_.wait(patience.left())) return false;
+    expected_.compare(peer_);
+    return values_.wait(patience.left());
+  }
+
+ private:
+  const Expected expected_;
+  const int peer_;
+  Transfer header_, values_;
+};
+
+}  // namespace
+
+// A receive whose transfers are posted when its turn has come.
+class Messages::InTurn final : public MessageWork {
+ public:
+  InTurn(BackendPtr gloo, at::Tensor tensor, Expected expected, int peer)
+      : MessageWork(peer == kAnyRank ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV),
+        gloo_(std::move(gloo)),
+        tensor_(std::move(tensor)),
+        expected_(std::move(expected)),
+        peer_(peer) {}
+
+  // On a thread of its own: waits for the header, then posts the receive of the values.
+  void take_turn() {
+    std::exception_ptr error;
+    bool posted = false;
+    try {
+      {
+        std::lock_guard<std::mutex> lock(state_);
+        if (!aborted_) {
+          std::vector<at::Tensor> header = {expected_.header};
+          const int tag = header_tag(expected_.tag);
+          header_.post(peer_ == kAnyRank ? gloo_->recvAnysource(header, tag)
+                                         : gloo_->recv(header, peer_, tag));
+        }
+      }
+      if (!aborted_ && header_.wait(kNoTimeout)) {
+        const int source = peer_ == kAnyRank ? header_.source() : peer_;
+        expected_.compare(source);
+        std::lock_guard<std::mutex> lock(state_);
+        if (!aborted_) {
+          source_ = source;
+          post_values(values_, *gloo_, tensor_, source, expected_);
+          posted = true;
+        }
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    {
+      std::lock_guard<std::mutex> lock(state_);
+      over_ = true;
+      posted_ = posted;
+      error_ = error;
+      gloo_.reset();  // a work that is kept must not keep Gloo
+    }
+    turned_.notify_all();
+  }
+
+  void abort() override {
+    std::lock_guard<std::mutex> lock(state_);
+    aborted_ = true;
+    header_.abort();
+    values_.abort();
+  }
+
+  int sourceRank() const override {
+    std::lock_guard<std::mutex> lock(state_);
+    return source_;
+  }
+
+ protected:
+  bool wait_for_parts(milliseconds timeout) override {
+    const Patience patience(timeout);
+    {
+      std::unique_lock<std::mutex> lock(state_);
+      const auto over = [this] { return over_; };
+      // Without a limit of its own the wait ends with that of the header.
+      if (timeout == c10d::kUnsetTimeout || timeout == kNoTimeout) {
+        turned_.wait(lock, over);
+      } else if (!turned_.wait_for(lock, timeout, over)) {
+        throw std::runtime_error(
+            str_of("Timed out waiting ", timeout.count(), "ms for a message to come"));
+      }
+      if (error_) std::rethrow_exception(error_);
+      if (!posted_) return false;
+    }
+    return values_.wait(patience.left());
+  }
+
+ private:
+  BackendPtr gloo_;
+  const at::Tensor tensor_;
+  const Expected expected_;
+  const int peer_;
+  mutable std::mutex state_;  // guards what follows, and the posting of transfers
+  std::condition_variable turned_;
+  std::atomic<bool> aborted_{false};
+  bool over_ = false, posted_ = false;
+  std::exception_ptr error_;
+  int source_ = -1;
+  Transfer header_, values_;
+};
+
+// More receives from any rank than this, each with a tag of its own, wait for each other.
+constexpr size_t kMostThreads = 64;
+
+Messages::Messages(int rank)
+    : rank_(rank), threads_(std::make_unique<TaskQueue>("cgx-receive", kMostThreads)) {}
+
+Messages::~Messages() {
+  if (threads_) close();
+}
+
+WorkPtr Messages::send(const BackendPtr& gloo, const at::Tensor& tensor, const MessageShape& shape,
+                       int peer, int tag) {
+  TORCH_CHECK_VALUE(tag >= 0, "cgx: send: the tag is ", tag, "; allowed: 0 or more");
+  std::vector<at::Tensor> header = {header_of(shape, tag)}, one = {tensor};
+  WorkPtr first = gloo->send(header, peer, header_tag(tag)), second;
+  if (tensor.numel() > 0) second = gloo->send(one, peer, values_tag(tag, shape));
+  return c10::make_intrusive<SentMessage>(std::move(first), std::move(second));
+}
+
+WorkPtr Messages::receive(const BackendPtr& gloo, const at::Tensor& tensor,
+                          const MessageShape& shape, int peer, int tag) {
+  TORCH_CHECK_VALUE(tag >= 0, "cgx: recv: the tag is ", tag, "; allowed: 0 or more");
+  Expected expected{rank_, tag, shape};
+  std::lock_guard<std::mutex> lock(mutex_);
+  TORCH_CHECK(!closed_, "cgx: recv on rank ", rank_, ": the process group has been destroyed");
+  const auto waiting = turns_.find(header_tag(tag));
+  if (peer != kAnyRank && waiting == turns_.end()) {
+    return c10::make_intrusive<ReceivedMessage>(gloo, tensor, std::move(expected), peer);
+  }
+  auto work = c10::make_intrusive<InTurn>(gloo, tensor, std::move(expected), peer);
+  if (waiting != turns_.end()) {
+    waiting->second.push_back(work);
+    return work;
+  }
+  const int turn = header_tag(tag);
+  turns_[turn].push_back(work);
+  if (!threads_->submit([this, turn] { run_turns(turn); })) {
+    turns_.erase(turn);
+    TORCH_CHECK(false, "cgx: recv from any rank on rank ", rank_,
+                ": the machine gives no thread that could wait for the sender");
+  }
+  return work;
+}
+
+void Messages::run_turns(int tag) {
+  for (;;) {
+    c10::intrusive_ptr<InTurn> next;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      next = turns_.at(tag).front();
+    }
+    next->take_turn();
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& queue = turns_.at(tag);
+    queue.pop_front();
+    if (queue.empty()) {
+      turns_.erase(tag);
+      return;
+    }
+  }
+}
+
+void Messages::close() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    for (const auto& [tag, queue] : turns_) {
+      for (const auto& work : queue) work->abort();
+    }
+  }
+  threads_->close();
+}
+
+void Messages::abandon() { (void)threads_.release(); }
+
+}  // namespace cgx

@@ -1,0 +1,69 @@
+// Sends and receives between ranks over Gloo, whose lengths are compared before a value moves.
+//
+// Gloo does not compare: a longer message ends the process of its receiver, and a shorter one
+// leaves the rest of the tensor unset. So each message has a header with its type and its number of
+// values, which travels beside it, and the tag of the values themselves depends on both:
+//
+//   sender     header, tag h(tag) ----------------> receiver     both sides post both transfers at
+//              values, tag v(tag, type, length) -->              once: no round trip is added
+//
+// Messages with one tag keep their order. Values of another length than the receiver's do not match
+// its buffer; the header tells the difference, and wait() throws. A receive from any rank learns from
+// the header who sends, and posts the receive of the values then, on a thread of its own. Until it
+// has, later receives with that tag wait for their turn: the message belongs to the first of them.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "backend/adapters/torch_types.h"
+#include "backend/work/task_queue.h"
+
+namespace cgx {
+
+/// The caller's tensor of a message: its memory may be sent as bytes.
+struct MessageShape {
+  at::ScalarType dtype;
+  int64_t values;
+
+  bool operator==(const MessageShape&) const = default;
+};
+
+/// Thread-safe. Tensors are dense, on the CPU, of types that Gloo moves; works hold them. wait() of
+/// a receive throws MismatchError if the message has another type or number of values. ValueError
+/// for a tag below 0.
+class Messages {
+ public:
+  static constexpr int kAnyRank = -1;
+
+  /// `rank`: of this process in the group, for errors.
+  explicit Messages(int rank);
+  ~Messages();
+
+  WorkPtr send(const BackendPtr& gloo, const at::Tensor& tensor, const MessageShape& shape,
+               int peer, int tag);
+  /// `peer`: kAnyRank to receive from whoever sends first; sourceRank() of the work tells who.
+  WorkPtr receive(const BackendPtr& gloo, const at::Tensor& tensor, const MessageShape& shape,
+                  int peer, int tag);
+
+  /// Ends the receives whose sender is not known yet. Nothing is received in turn afterwards.
+  void close();
+  /// In a forked child: leaks the threads, which stayed in the parent.
+  void abandon();
+
+ private:
+  class InTurn;
+
+  /// Runs the receives of a tag one after the other, until there is none.
+  void run_turns(int tag);
+
+  const int rank_;
+  std::unique_ptr<TaskQueue> threads_;
+  std::mutex mutex_;  // guards what follows
+  bool closed_ = false;
+  std::map<int, std::deque<c10::intrusive_ptr<InTurn>>> turns_;  // by tag; no empty ones
+};
+
+}  // namespace cgx
