@@ -85,7 +85,7 @@ def _number(place: int | _tree.View) -> torch.Tensor:
     """Of a tensor that is not read yet."""
     if place != 0:
         raise PayloadError(f"the record holds {place} for its tensor")
-    return torch.empty(0, device="cpu")
+    return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def _place(state: object) -> Place | None:

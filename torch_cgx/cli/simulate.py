@@ -25,9 +25,11 @@ FILE is what torch.save wrote of {name: gradient}, or of a list of such dicts, o
 
 A tied gradient counts once, by its first name. Names are without "_orig_mod.", "module.".
 
-From one dict all ranks get the same gradients. That is the best case: equal gradients add up to the
-longest sum. Gradients of different batches partly cancel in the sum, their errors do not, so a
-training's relative errors are larger: record a dict for each rank.
+From one dict all ranks get the same gradients. For most settings that is the best case: equal
+gradients add up to the longest sum, the errors of "rotated" and "trellis" average out, and a second
+rounding finds the sum on a level of "maxmin". Gradients of different batches cancel partly, their
+errors do not. Only "maxmin" at few bits and in one round may err more on equal gradients, whose
+errors are equal, too. Record a dict for each rank to see a training's errors.
 
 Layers that CGXState keeps exact are marked so."""
 
