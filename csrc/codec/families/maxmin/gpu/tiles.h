@@ -61,7 +61,7 @@ struct Tiles {
       if (t != 0) return;
       const Extremes all = memory.seen[0];
       reinterpret_cast<MaxMinMeta*>(message + run.meta)[bucket] =
-          maxmin_meta(all.min, all.max, all.finite, maxmin_levels(run.bits));
+          maxmin_meta(all.min, all.max, true, maxmin_levels(run.bits));
     });
   }
 };
