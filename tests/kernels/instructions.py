@@ -159,7 +159,7 @@ def _walked(blocks: list[Block], before: dict[State, State], state: State) -> Co
 
 
 class Budget(NamedTuple):
-    """What a unit of 512 aligned values takes at 4 bits, to the nearest."""
+    """What a unit of 512 aligned values takes at 4 bits."""
 
     kernel: str
     buckets: str
@@ -175,26 +175,36 @@ class Budget(NamedTuple):
 
 # Extremes: 15 comparisons of 16 values and 5 of lanes, of each kind; where buckets may be shorter,
 # each row by itself: 14 of 16 values and 10 of lanes. A code: a difference, a product, a fused
-# product, a sum that rounds. A value: two sums and a product.
+# product, a sum that rounds. A value: two sums and a product. Stochastic rounding converts each
+# value to an integer, which is enough to find its way. Lanes exchange codes of float32 once a row
+# (csrc/codec/families/maxmin/gpu/warps.h).
 _ENCODE = {"FMNMX*": 40, "FFMA*": 16, "FADD*": 32, "SHFL*": 10}
 _ENCODE_ANY = {"FMNMX*": 48, "FFMA*": 16, "FADD*": 32, "SHFL*": 20}
-_DECODE = {"FADD*": 32, "FMUL*": 16}
+_ENCODE_RANDOM = {"F2I*": 16, "SHFL*": 10}
+_DECODE = {"FADD*": 32, "FMUL*": 16, "SHFL*": 0}
 _PAYLOAD = TILE // 2 + TILE // UNIT * 8
 _DEFAULT, _OTHERS = "buckets of 512", "buckets of 64 to 2048"
+_RANDOM = "buckets of 512, stochastic"
+
+
+def _with_exchange(dtype: str, at_least: dict[str, int]) -> dict[str, int]:
+    return {**at_least, "SHFL*": at_least["SHFL*"] + (2 if dtype == "fp32" else 0)}
 
 
 def _encode(dtype: str, buckets: str, most: float, at_least: dict[str, int]) -> Budget:
     size = 4 if dtype == "fp32" else 2
     accesses = {"LDG.E.128": size, "STG.E": 2}
     bytes_ = size * TILE + _PAYLOAD
-    return Budget(f"cgx_maxmin_encode_{dtype}", buckets, most, bytes_, accesses, at_least)
+    least = _with_exchange(dtype, at_least)
+    return Budget(f"cgx_maxmin_encode_{dtype}", buckets, most, bytes_, accesses, least)
 
 
 def _decode(dtype: str, most: float) -> Budget:
     size = 4 if dtype == "fp32" else 2
     accesses = {"LDG.E": 2, "LDG.E.64": 2, "STG.E.128": size}
     bytes_ = size * TILE + _PAYLOAD
-    return Budget(f"cgx_maxmin_decode_{dtype}", "any buckets", most, bytes_, accesses, _DECODE)
+    least = _with_exchange(dtype, _DECODE)
+    return Budget(f"cgx_maxmin_decode_{dtype}", "any buckets", most, bytes_, accesses, least)
 
 
 BUDGETS = [
@@ -202,6 +212,8 @@ BUDGETS = [
     _encode("bf16", _DEFAULT, 24, _ENCODE),
     _encode("fp32", _OTHERS, 26, _ENCODE_ANY),
     _encode("bf16", _OTHERS, 26, _ENCODE_ANY),
+    _encode("fp32", _RANDOM, 30, _ENCODE_RANDOM),
+    _encode("bf16", _RANDOM, 32, _ENCODE_RANDOM),
     _decode("fp32", 12),
     _decode("bf16", 14),
 ]

@@ -165,10 +165,10 @@ def table(
         if r.arch == ARCH:
             lines.append(f"| `{r.name}` | {blocks[r.name]} | {r.registers} | {r.shared} |")
     about = (
-        "Instructions a value at 4 bits, nearest, of aligned values, as nvdisasm shows them; and "
-        "the time to issue them, of the time in which an H200 copies the bytes that the kernel "
-        f"reads and writes ({instructions.COPY / 1e12:g} TB/s). Below 1.25, 0.8 of a copy is in "
-        "reach."
+        "Instructions a value at 4 bits, of aligned values, rounded to the nearest or as named, as "
+        "nvdisasm shows them; and the time to issue them, of the time in which an H200 copies the "
+        f"bytes that the kernel reads and writes ({instructions.COPY / 1e12:g} TB/s). Below 1.25, "
+        "0.8 of a copy is in reach."
     )
     lines += [
         "\n" + textwrap.fill(about, 110) + "\n",

@@ -4,6 +4,7 @@
 
 #include "check.h"
 #include "codec/families/maxmin/gpu/rows.h"
+#include "codec/ops/random.h"
 
 namespace cgx::native {
 namespace {
@@ -72,6 +73,45 @@ TEST(gpu_formulas_need_no_doubles_for_a_reciprocal) {
   });
   CHECK(most < 0x1.02p-47L, "a reciprocal is off by ", static_cast<double>(most), ", 2^-47 is ",
         0x1p-47);
+}
+
+// Around each level, where fractions are 0 or next to it, around the middles, and anywhere; with random
+// bits around the fraction and anywhere.
+TEST(gpu_formulas_round_at_random_without_a_division) {
+  using namespace gpu::maxmin;
+  uint64_t state = 1, wrong = 0, ups = 0, seen = 0;
+  for (int bits = 1; bits <= 8; ++bits) {
+    const float levels = maxmin_levels(bits);
+    for (const float unit :
+         {0.1f, 0.25f, 1.0f, 0x1.fffffcp-1f, 0x1.000002p0f, 7.3f, 0x1.8p-60f, 0x1.7p29f}) {
+      for (const float min : {0x1p-50f, -0.75f * unit, -3.1f, 1e9f * unit}) {
+        const MaxMinMeta meta{unit, min};
+        if (!maxmin_stochastic_by_reciprocal(meta)) continue;
+        const MaxMinScale scale = maxmin_scale(meta, levels);
+        const RandomCoding by(meta, maxmin_float_reciprocal(unit), levels);
+        for (int i = 0; i < 3000; ++i) {
+          state = splitmix64(state);
+          const auto level = static_cast<float>(state >> 40) * 0x1p-24f * levels;
+          const float near[] = {level, std::floor(level), std::floor(level) + 0.5f, levels};
+          float x = min + unit * near[state & 3];
+          if ((state >> 2 & 3) != 0) x = std::nextafter(x, (state >> 4 & 1) != 0 ? 1e30f : min);
+          if (x < min) continue;
+          const float position = maxmin_position(x, scale);
+          const auto fraction = static_cast<uint32_t>((position - std::floor(position)) * 0x1p24f);
+          const uint32_t around = ~(fraction + static_cast<uint32_t>(state >> 5 & 3) - 2) << 8;
+          for (const uint32_t random :
+               {static_cast<uint32_t>(state >> 8), around, around | 0xffu}) {
+            const uint32_t code = maxmin_stochastic(position, scale.top, random_unit(random));
+            wrong += by.code(x, random) >> 24 != code;
+            ups += static_cast<float>(code) > position;
+            ++seen;
+          }
+        }
+      }
+    }
+  }
+  CHECK(seen > 500'000 && ups > seen / 8, seen, " cases, ", ups, " of them rounded up");
+  CHECK(wrong == 0, wrong, " of ", seen, " codes differ from the formula's");
 }
 
 }  // namespace cgx::native

@@ -1,5 +1,6 @@
 // The GPU's stages on the host: the bytes and values of the CPU, for widths, types, sizes and
 // borders.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -63,7 +64,7 @@ TEST(gpu_stages_at_every_width) {
 }
 
 TEST(gpu_stages_with_buckets_around_a_tile) {
-  for (const int64_t bucket : {1000, 2047, 2048, 2049, 4097, 1 << 20}) {
+  for (const int64_t bucket : {9, 257, 1000, 1023, 2047, 2048, 2049, 4097, 1 << 20}) {
     for (const size_t n : {100u, 2048u, 4096u, 9001u}) {
       check_all({.bits = 3, .bucket_size = bucket}, n);
       check_all({.bits = 4, .bucket_size = bucket, .rounding = Rounding::kStochastic}, n);
@@ -106,14 +107,20 @@ TEST(gpu_stages_find_values_that_are_not_finite) {
 }
 
 TEST(gpu_stages_find_the_bucket_of_every_group) {
-  for (uint64_t bucket = gpu::kGroup; bucket <= gpu::kTile; bucket += gpu::kGroup) {
+  for (uint64_t bucket = gpu::kGroup; bucket <= gpu::kTile + 2; ++bucket) {
     gpu::RunTable table;
     table.add(*make_maxmin({.bits = 4, .bucket_size = static_cast<int64_t>(bucket)}),
               DType::kFloat32, 0, 0, 3 * bucket, 0, 0, 0);
-    const gpu::CodecRun& run = table.all().runs().front();
-    const gpu::Tile tile = gpu::tile_of(device::View(table).all(), 0);
-    for (uint32_t i = 0; i < run.tile; i += gpu::kGroup) {
-      CHECK(gpu::maxmin::bucket_of_group(tile, i) == i / bucket, "bucket ", bucket, ", place ", i);
+    const device::View view(table);
+    for (uint64_t number = 0; number < view.all().tiles; ++number) {
+      const gpu::Tile tile = gpu::tile_of(view.all(), number);
+      for (uint32_t i = 0; i < tile.n; i += gpu::kGroup) {
+        const auto place = gpu::maxmin::place_of_group(tile, i);
+        const uint64_t at = tile.first + i, left = bucket - at % bucket;
+        CHECK(tile.bucket + place.bucket == at / bucket &&
+                  std::min<uint64_t>(place.left, 8) == std::min<uint64_t>(left, 8),
+              "bucket ", bucket, ", place ", at);
+      }
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "../device/host_kernels.h"
@@ -72,7 +73,63 @@ struct alignas(16) Block {
 std::vector<Block> memory(size_t bytes) { return std::vector<Block>(bytes / 16 + 1); }
 unsigned char* data(std::vector<Block>& blocks) { return blocks.front().bytes; }
 
+// Sectors of 32 bytes that the lanes touch in an access of `bytes` to value number `place` of each.
+size_t sectors(const std::vector<uint32_t>& places, size_t size, size_t bytes) {
+  std::set<size_t> touched;
+  for (const uint32_t place : places) {
+    for (size_t at = place * size; at < place * size + bytes; ++at) touched.insert(at / 32);
+  }
+  return touched.size();
+}
+
+// A unit of values that say where they are, to registers and back.
+template <gpu::Type type, bool halves>
+void check_sectors(gpu::maxmin::Layout<halves> layout) {
+  using namespace gpu::maxmin;
+  constexpr uint32_t kUnit = gpu::kUnitOfWarp, kVector = 16;
+  const size_t size = gpu::size_of(type), each = halves ? gpu::kGroup / 2 : gpu::kGroup;
+  CHECK(type != gpu::Type::kFloat32 || each * size == kVector, "float32: 16 bytes at a time");
+  auto x = memory(size * kUnit), y = memory(size * kUnit);
+  // The fourth part of its place: bfloat16 holds no larger whole numbers.
+  std::vector<float> numbers(kUnit);
+  for (uint32_t i = 0; i < kUnit; ++i) numbers[i] = static_cast<float>(i / 4);
+  from_float(numbers.data(), static_cast<DType>(type), kUnit,
+             reinterpret_cast<std::byte*>(data(x)));
+  std::vector<Groups> lanes;
+  for (uint32_t lane = 0; lane < gpu::kLanes; ++lane) {
+    lanes.push_back(load_unit<type>(layout, data(x), lane));
+    store_unit<type>(layout, data(y), lane, lanes.back());
+  }
+  CHECK(std::memcmp(data(x), data(y), size * kUnit) == 0, "each value has one lane");
+  for (uint32_t row = 0; row < kRows; ++row) {
+    for (size_t first = 0; first < gpu::kGroup; first += each) {
+      std::vector<uint32_t> places;
+      for (const Groups& groups : lanes) {
+        places.push_back(4 * static_cast<uint32_t>(groups[row][static_cast<uint32_t>(first)]));
+      }
+      const size_t touched = sectors(places, size, each * size);
+      CHECK(touched * 32 == gpu::kLanes * each * size, "an access of ", each * size,
+            " bytes a lane touches ", touched, " sectors");
+    }
+  }
+}
+
 }  // namespace
+
+TEST(gpu_warps_touch_whole_sectors) {
+  using namespace gpu::maxmin;
+  using gpu::Type;
+  check_sectors<Type::kFloat32>(LayoutOf<Type::kFloat32>{});
+  check_sectors<Type::kFloat16>(LayoutOf<Type::kFloat16>{});
+  check_sectors<Type::kBFloat16>(LayoutOf<Type::kBFloat16>{});
+  check_sectors<Type::kFloat32>(LayoutOfSum{});
+  check_sectors<Type::kFloat16>(LayoutOfSum{});
+  check_sectors<Type::kBFloat16>(LayoutOfSum{});
+  // Eight neighbours a lane in float32 are two accesses, each of which touches all sectors.
+  std::vector<uint32_t> neighbours;
+  for (uint32_t lane = 0; lane < gpu::kLanes; ++lane) neighbours.push_back(gpu::kGroup * lane);
+  CHECK(sectors(neighbours, 4, 16) == 32, "twice as many as their bytes need");
+}
 
 TEST(gpu_warps_take_whole_units_and_leave_the_rest) {
   const struct {

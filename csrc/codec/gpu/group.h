@@ -1,4 +1,4 @@
-// Eight neighbouring values in the registers of a lane, and their way from and to memory.
+// Eight values in the registers of a lane, and their way from and to memory.
 #pragma once
 
 #include "codec/gpu/array.h"
@@ -31,6 +31,36 @@ CGX_HD float nan_max(float a, float b) {
   return most;
 #else
   return a != a ? a : a > b ? a : b;
+#endif
+}
+
+/// The smaller one; b if a is NaN.
+CGX_HD float lesser(float a, float b) {
+#if defined(CGX_PTX)
+  float least;
+  asm("min.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+  return least;
+#else
+  return a < b ? a : b;
+#endif
+}
+
+/// `word`, moved up by `n` bits, 1 to 31, of which the upper ones of `from` come in.
+CGX_HD uint32_t moved_up(uint32_t word, uint32_t from, uint32_t n) {
+#if defined(__CUDA_ARCH__)
+  return __funnelshift_l(from, word, n);
+#else
+  return word << n | from >> (32 - n);
+#endif
+}
+
+/// Two halves of a word: the upper one of `own` above the upper one of `other`, or the lower one of `own`
+/// below the lower one of `other`.
+CGX_HD uint32_t with_half_of(uint32_t own, uint32_t other, bool upper) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(own, other, upper ? 0x3276u : 0x5410u);
+#else
+  return upper ? (own & 0xffff0000u) | other >> 16 : (own & 0xffffu) | other << 16;
 #endif
 }
 
@@ -85,52 +115,52 @@ CGX_HD void store_value(unsigned char* to, uint32_t i, float x) {
   }
 }
 
-/// From memory at a multiple of 16 bytes.
+/// Of a type of 16 bits, from memory at a multiple of 16 bytes.
 template <Type type>
 CGX_HD Group load_group(const unsigned char* from) {
-  const Vector first = *reinterpret_cast<const Vector*>(from);
+  const Vector vector = *reinterpret_cast<const Vector*>(from);
   Group group;
-  if constexpr (type == Type::kFloat32) {
-    const Vector second = *reinterpret_cast<const Vector*>(from + sizeof(Vector));
-    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
-      group[k] = from_bits(first.words[k]);
-      group[k + 4] = from_bits(second.words[k]);
-    }
-  } else {
-    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
-      group[2 * k] = widen_half<type>(first.words[k], false);
-      group[2 * k + 1] = widen_half<type>(first.words[k], true);
-    }
+  CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
+    group[2 * k] = widen_half<type>(vector.words[k], false);
+    group[2 * k + 1] = widen_half<type>(vector.words[k], true);
   }
   return group;
 }
 template <Type type>
 CGX_HD void store_group(unsigned char* to, const Group& group) {
-  if constexpr (type == Type::kFloat32) {
-    CGX_UNROLL for (uint32_t half = 0; half < 2; ++half) {
-      Vector vector;
-      CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) vector.words[k] = as_bits(group[4 * half + k]);
-      *reinterpret_cast<Vector*>(to + half * sizeof(Vector)) = vector;
-    }
-  } else {
-    Vector vector;
-    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
-      vector.words[k] = narrow_pair<type>(group[2 * k], group[2 * k + 1]);
-    }
-    *reinterpret_cast<Vector*>(to) = vector;
+  Vector vector;
+  CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
+    vector.words[k] = narrow_pair<type>(group[2 * k], group[2 * k + 1]);
   }
+  *reinterpret_cast<Vector*>(to) = vector;
 }
 
-/// The same for memory at a multiple of a value's size.
+/// Half a group, its values from `first` on: in one access, from memory at a multiple of the four
+/// values' bytes.
 template <Type type>
-CGX_HD Group load_each(const unsigned char* from) {
-  Group group;
-  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) group[k] = load_value<type>(from, k);
-  return group;
+CGX_HD void load_half(const unsigned char* from, Group& group, uint32_t first) {
+  if constexpr (type == Type::kFloat32) {
+    const Vector vector = *reinterpret_cast<const Vector*>(from);
+    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) group[first + k] = from_bits(vector.words[k]);
+  } else {
+    const uint64_t words = *reinterpret_cast<const uint64_t*>(from);
+    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) {
+      const auto word = static_cast<uint32_t>(k < 2 ? words : words >> 32);
+      group[first + k] = widen_half<type>(word, k % 2 == 1);
+    }
+  }
 }
 template <Type type>
-CGX_HD void store_each(unsigned char* to, const Group& group) {
-  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) store_value<type>(to, k, group[k]);
+CGX_HD void store_half(unsigned char* to, const Group& group, uint32_t first) {
+  if constexpr (type == Type::kFloat32) {
+    Vector vector;
+    CGX_UNROLL for (uint32_t k = 0; k < 4; ++k) vector.words[k] = as_bits(group[first + k]);
+    *reinterpret_cast<Vector*>(to) = vector;
+  } else {
+    const uint32_t low = narrow_pair<type>(group[first], group[first + 1]);
+    const uint32_t high = narrow_pair<type>(group[first + 2], group[first + 3]);
+    *reinterpret_cast<uint64_t*>(to) = low | static_cast<uint64_t>(high) << 32;
+  }
 }
 
 }  // namespace cgx::gpu

@@ -31,11 +31,12 @@ struct alignas(8) CodecRun {
   uint32_t tile;          // values in each tile but the last; a multiple of 8
   uint32_t
       tile_buckets;  // whole buckets in such a tile; 0: buckets cross its borders, or there are none
-  uint32_t message;      // which of the launch's messages
-  uint32_t inverse;      // place * inverse >> 22 is the bucket of a place of a tile; see kGroup
-  uint8_t family;        // number of its declaration, or kRaw
-  uint8_t bits;          // of a code
-  Type wire;             // of raw values
+  uint32_t message;  // which of the launch's messages
+  uint32_t
+      inverse;     // place * inverse >> 22 is the bucket of a place of a tile that starts with one
+  uint8_t family;  // number of its declaration, or kRaw
+  uint8_t bits;    // of a code
+  Type wire;       // of raw values
   uint8_t long_buckets;  // 1: they cross borders of tiles; a pass before writes their meta
   uint8_t own[4];        // further parameters, as the family defines them
 };
@@ -46,8 +47,7 @@ constexpr uint32_t kTile = 2048;
 /// Values of the longest tile: of families whose blocks must not cross tiles.
 constexpr uint32_t kLongestTile = 4096;
 constexpr uint32_t kThreads = 256;
-/// Values that a thread codes at once. Where buckets are multiples of it, a group lies in one
-/// bucket and `inverse` is not 0.
+/// Values that a thread codes at once. Where buckets are multiples of it, a group lies in one.
 constexpr uint32_t kGroup = 8;
 static_assert(kTile == kGroup * kThreads);
 /// Values that a warp codes at once, and their log2.

@@ -34,12 +34,14 @@ constexpr uint32_t kRandomStep = 0x9e3779b9u;
 /// constants of lowbias32 (Wellons, Prospecting for Hash Functions, 2018). `high` keeps streams
 /// from being parts of each other. The last xor-shift of lowbias32 is left out: it changes the low
 /// half only, of which 8 bits are used.
+CGX_HD uint32_t random_bits_of(uint32_t state, uint32_t high) {
+  state ^= (state >> 16) ^ high;
+  state *= 0x7feb352du;
+  state ^= state >> 15;
+  return state * 0x846ca68bu;
+}
 CGX_HD uint32_t random_bits(uint32_t counter, uint32_t low, uint32_t high) {
-  uint32_t x = low + counter * kRandomStep;
-  x ^= (x >> 16) ^ high;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  return x * 0x846ca68bu;
+  return random_bits_of(low + counter * kRandomStep, high);
 }
 
 /// Uniform in {0, 1, ..., 2^24 - 1} * 2^-24, exact in float32, falling as the bits rise: so a

@@ -23,16 +23,7 @@ constexpr uint32_t kMostRows = 32;
 /// The float 2^23 + i has the bits kWhole + i.
 constexpr uint32_t kWhole = 0x4b000000u;
 
-/// The smaller and the larger one of two values; b if a is NaN.
-CGX_HD float lesser(float a, float b) {
-#if defined(CGX_PTX)
-  float least;
-  asm("min.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
-  return least;
-#else
-  return a < b ? a : b;
-#endif
-}
+/// The larger one of two values, as gpu::lesser() the smaller one; b if a is NaN.
 CGX_HD float greater(float a, float b) {
 #if defined(CGX_PTX)
   float most;

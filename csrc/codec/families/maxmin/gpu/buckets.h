@@ -5,18 +5,19 @@
 
 namespace cgx::gpu::maxmin {
 
-/// Threads that share a bucket: a power of two, at most a warp.
+/// Threads that share a bucket: a power of two, at most a warp, and at most a quarter of its values.
 CGX_HD uint32_t lanes_of(uint64_t bucket) {
-  uint32_t lanes = 1;
-  while (lanes < 32 && 8 * lanes <= bucket) lanes *= 2;
-  return lanes;
+  const uint32_t values = bucket < 4 ? 4 : bucket > 128 ? 128 : static_cast<uint32_t>(bucket);
+  // The exponent of a float is the logarithm of its integer part.
+  return 1u << ((as_bits(static_cast<float>(values / 4)) >> 23) - 127);
 }
 
 CGX_HD void set_meta(BucketMemory& memory, const Tile& tile, uint32_t b, MaxMinMeta meta) {
   memory.meta[b] = meta;
   const CodecRun& run = tile.run;
-  if (run.inverse == 0 || is_stochastic(run)) return;
-  const bool safe = maxmin_by_reciprocal(meta);
+  if (run.bucket < kGroup) return;
+  const bool safe =
+      is_stochastic(run) ? maxmin_stochastic_by_reciprocal(meta) : maxmin_by_reciprocal(meta);
   memory.scales[b] = {meta.min, safe ? maxmin_float_reciprocal(meta.unit) : MaxMinReciprocal{0, 0},
                       safe};
 }
@@ -36,8 +37,9 @@ CGX_HD void extremes_phase(const Shared& shared, BucketMemory& memory, const Til
       for (uint32_t i = b * bucket + t % lanes; i < end; i += lanes) e.see(shared.values[i]);
     }
     for (uint32_t step = lanes / 2; step > 0; step /= 2) {
-      e.join(Extremes::of(team.exchange(e.min, step), team.exchange(e.max, step),
-                          team.exchange(e.flags(), step)));
+      Extremes other = {team.exchange(e.min, step), team.exchange(e.max, step), false};
+      if (keeps_zeros(tile.run)) other.zero = team.exchange(static_cast<int>(e.zero), step) != 0;
+      e.join(other);
     }
     if (b < tile.buckets && t % lanes == 0) {
       set_meta(memory, tile, b, e.meta(tile.run));

@@ -5,18 +5,17 @@
 
 namespace cgx::gpu::maxmin {
 
-/// Walks the values of a group of eight with the bucket that each belongs to.
+/// Walks the values of a group of eight with the bucket that each belongs to. Of buckets that are shorter.
 struct BucketOf {
   uint32_t bucket;  // of the tile
-  uint64_t left;    // values of it from here on
+  uint32_t left;    // values of it from here on
   CGX_HD BucketOf(const Tile& tile, uint32_t i) {
-    const uint64_t at = tile.first + i;
-    const uint64_t number = at / tile.run.bucket;
-    bucket = static_cast<uint32_t>(number - tile.bucket);
-    left = (number + 1) * tile.run.bucket - at;
+    const auto size = static_cast<uint32_t>(tile.run.bucket);
+    bucket = i / size;
+    left = (bucket + 1) * size - i;
   }
   CGX_HD void next(const Tile& tile) {
-    if (--left == 0) ++bucket, left = tile.run.bucket;
+    if (--left == 0) ++bucket, left = static_cast<uint32_t>(tile.run.bucket);
   }
 };
 
@@ -24,7 +23,9 @@ struct BucketOf {
 CGX_HD void quantize_phase(Shared& shared, const BucketMemory& memory, const Tile& tile,
                            RandomKey key, uint32_t t) {
   const CodecRun& run = tile.run;
-  if (run.inverse != 0) return with_bits(run.bits, QuantizeGroups{shared, memory, tile, key, t});
+  if (run.bucket >= kGroup) {
+    return with_bits(run.bits, QuantizeGroups{shared, memory, tile, key, t});
+  }
   const float levels = maxmin_levels(run.bits);
   for (uint32_t i = kGroup * t; i < tile.n; i += kGroup * kThreads) {
     uint64_t packed = 0;
@@ -53,7 +54,9 @@ CGX_HD void load_codes_phase(Shared& shared, const Tile& tile, const unsigned ch
 CGX_HD void decode_phase(Shared& shared, const BucketMemory& memory, const Tile& tile, bool add,
                          uint32_t t) {
   const uint32_t bits = tile.run.bits;
-  if (tile.run.inverse != 0) return with_bits(bits, DecodeGroups{shared, memory, tile, add, t});
+  if (tile.run.bucket >= kGroup) {
+    return with_bits(bits, DecodeGroups{shared, memory, tile, add, t});
+  }
   const uint32_t mask = (1u << bits) - 1;
   for (uint32_t i = 8 * t; i < tile.n; i += 8 * kThreads) {
     const unsigned char* from = shared.codes + i / 8 * bits;

@@ -1,7 +1,8 @@
-// Groups of eight values that lie in one bucket: a thread codes one at a time, without a division.
+// Groups of eight values that lie in one bucket or two: a thread codes one at a time, without a
+// division.
 #pragma once
 
-#include "codec/families/maxmin/gpu/memory.h"
+#include "codec/families/maxmin/gpu/random_codes.h"
 
 namespace cgx::gpu::maxmin {
 
@@ -52,12 +53,54 @@ CGX_HD void get_group(const Shared& shared, uint32_t i, uint32_t& low, uint32_t&
   }
 }
 
-/// The bucket of the tile that the group at i lies in.
-CGX_HD uint32_t bucket_of_group(const Tile& tile, uint32_t i) {
+/// The bucket of the tile in which the group at i begins, and how many of the group's values are in it,
+/// or more. The others are in the next bucket, for a bucket is no shorter than a group.
+struct GroupPlace {
+  uint32_t bucket, left;
+};
+CGX_HD GroupPlace place_of_group(const Tile& tile, uint32_t i) {
   const CodecRun& run = tile.run;
-  if (!run.long_buckets) return i * run.inverse >> 22;
-  // A long bucket is larger than a tile, so a tile holds parts of two of them at most.
-  return tile.first - tile.bucket * run.bucket + i >= run.bucket ? 1 : 0;
+  const auto size = static_cast<uint32_t>(run.bucket);
+  if (!run.long_buckets) {
+    const uint32_t bucket = i * run.inverse >> 22;
+    return {bucket, (bucket + 1) * size - i};
+  }
+  const uint64_t at = tile.first - tile.bucket * run.bucket + i;
+  if (run.bucket > kTile) {  // a tile holds parts of two of them at most
+    const uint32_t bucket = at >= run.bucket ? 1 : 0;
+    const uint64_t left = (bucket + 1) * run.bucket - at;
+    return {bucket, left < kGroup ? static_cast<uint32_t>(left) : kGroup};
+  }
+  const uint32_t bucket = static_cast<uint32_t>(at) / size;
+  return {bucket, (bucket + 1) * size - static_cast<uint32_t>(at)};
+}
+
+/// What the values of a group are rounded with.
+struct RoundingOfGroup {
+  bool stochastic;
+  bool quick;  // bits are there
+  uint32_t bits[kGroup];
+};
+
+/// The codes of the group at i by the scale of a bucket.
+template <uint32_t kBits>
+CGX_HD void codes_by(const Shared& shared, const BucketMemory& memory, const Tile& tile,
+                     RandomKey key, uint32_t i, uint32_t bucket, const RoundingOfGroup& rounding,
+                     uint32_t (&codes)[kGroup]) {
+  const Scale scale = memory.scales[bucket];
+  if (!scale.by_reciprocal || !rounding.quick) {
+    const MaxMinScale exact = maxmin_scale(memory.meta[bucket], maxmin_levels(kBits));
+    for (uint32_t k = 0; k < kGroup; ++k) codes[k] = code_of(shared, tile, key, i + k, exact);
+  } else if (rounding.stochastic) {
+    const RandomCoding by(memory.meta[bucket], scale.step, maxmin_levels(kBits));
+    CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
+      codes[k] = by.code(shared.values[i + k], rounding.bits[k]) >> 24;
+    }
+  } else {
+    CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
+      codes[k] = maxmin_code_by_reciprocal(shared.values[i + k], scale.min, scale.step);
+    }
+  }
 }
 
 template <uint32_t kBits>
@@ -65,16 +108,21 @@ CGX_HD void quantize_groups(Shared& shared, const BucketMemory& memory, const Ti
                             RandomKey key, uint32_t t) {
   const uint32_t i = kGroup * t;
   if (i >= tile.n) return;
-  const uint32_t b = bucket_of_group(tile, i);
+  RoundingOfGroup rounding{is_stochastic(tile.run), true, {}};
+  if (rounding.stochastic) {
+    const RandomRange random(key, tile.run.index + tile.first + i, kGroup);
+    rounding.quick = random.whole;
+    CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) rounding.bits[k] = random.from(0).of(k);
+  }
+  const GroupPlace place = place_of_group(tile, i);
   uint32_t codes[kGroup];
-  if (!is_stochastic(tile.run) && memory.scales[b].by_reciprocal) {
-    const Scale scale = memory.scales[b];
-    for (uint32_t k = 0; k < kGroup; ++k) {
-      codes[k] = maxmin_code_by_reciprocal(shared.values[i + k], scale.min, scale.step);
+  codes_by<kBits>(shared, memory, tile, key, i, place.bucket, rounding, codes);
+  if (place.left < kGroup && i + place.left < tile.n) {
+    uint32_t others[kGroup];
+    codes_by<kBits>(shared, memory, tile, key, i, place.bucket + 1, rounding, others);
+    CGX_UNROLL for (uint32_t k = 1; k < kGroup; ++k) {
+      codes[k] = k < place.left ? codes[k] : others[k];
     }
-  } else {
-    const MaxMinScale scale = maxmin_scale(memory.meta[b], maxmin_levels(kBits));
-    for (uint32_t k = 0; k < kGroup; ++k) codes[k] = code_of(shared, tile, key, i + k, scale);
   }
   if (i + kGroup > tile.n) {  // behind the last value come bits of 0
     for (uint32_t k = 0; k < kGroup; ++k) codes[k] = i + k < tile.n ? codes[k] : 0;
@@ -92,23 +140,33 @@ CGX_HD void decode_groups(Shared& shared, const BucketMemory& memory, const Tile
                           uint32_t t) {
   const uint32_t i = kGroup * t;
   if (i >= tile.n) return;
-  const MaxMinMeta meta = memory.meta[bucket_of_group(tile, i)];
+  const GroupPlace place = place_of_group(tile, i);
   uint32_t low = 0, high = 0;
   get_group<kBits>(shared, i, low, high);
-  // The branch is outside of the loop: buckets that overflow are rare.
-  const auto each = [&](const auto& value) {
-    for (uint32_t k = 0; k < kGroup; ++k) {
-      const uint32_t half = k < kGroup / 2 ? low : high;
-      const uint32_t code = half >> (k % (kGroup / 2) * kBits) & ((1u << kBits) - 1);
-      const float x = value(code);
-      float& y = shared.values[i + k];
-      y = add ? rn_add(y, x) : x;  // behind the last value: never stored
+  float values[kGroup];
+  const auto by = [&](MaxMinMeta meta, uint32_t from) {
+    // The branch is outside of the loop: buckets that overflow are rare.
+    const auto each = [&](const auto& value) {
+      CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
+        const uint32_t half = k < kGroup / 2 ? low : high;
+        const uint32_t code = half >> (k % (kGroup / 2) * kBits) & ((1u << kBits) - 1);
+        const float x = value(code);
+        values[k] = k < from ? values[k] : x;
+      }
+    };
+    if (meta.unit < 0.0f) {
+      each([&](uint32_t code) { return maxmin_value(meta, code); });
+    } else {
+      each([&](uint32_t code) { return maxmin_regular_value(meta, code); });
     }
   };
-  if (meta.unit < 0.0f) {
-    each([&](uint32_t code) { return maxmin_value(meta, code); });
-  } else {
-    each([&](uint32_t code) { return maxmin_regular_value(meta, code); });
+  by(memory.meta[place.bucket], 0);
+  if (place.left < kGroup && i + place.left < tile.n) {
+    by(memory.meta[place.bucket + 1], place.left);
+  }
+  CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
+    float& y = shared.values[i + k];
+    y = add ? rn_add(y, values[k]) : values[k];  // behind the last value: never stored
   }
 }
 

@@ -3,7 +3,7 @@
 // branch, or one that is not, where compiling for all eight would take too long.
 #pragma once
 
-#include "codec/families/maxmin/gpu/memory.h"
+#include "codec/families/maxmin/gpu/random_codes.h"
 #include "codec/gpu/group.h"
 
 namespace cgx::gpu::maxmin {
@@ -45,6 +45,13 @@ CGX_HD Codes join_codes(const W& width, const Group& group) {
   };
   return {four(0), four(4)};
 }
+
+/// True if eight codes are a word, of a width that the compiler knows.
+template <uint32_t kBits>
+CGX_HD constexpr bool whole_in_word(const Width<kBits>&) {
+  return kBits == 4;
+}
+CGX_HD constexpr bool whole_in_word(const AnyWidth&) { return false; }
 
 /// Number k of a group's codes, as 2^23 + code.
 template <typename W>
@@ -121,11 +128,11 @@ CGX_HD float unit_of(const W& width, float range) {
   return rn_fma(rn_fma(-unit, width.levels(), range), width.inverse(), unit);
 }
 
-/// Codes of a bucket: by the short way, where `ordinary` says that it gives what the formula does.
+/// Codes of a bucket: by the short way, where `quick` says that it gives what the formula does.
 struct Coding {
   MaxMinMeta meta;
   MaxMinReciprocal step;
-  bool ordinary;
+  bool quick;
 };
 
 /// Extremes far from the borders of float32, whose range is neither 0 nor tiny: no operation on them
@@ -135,38 +142,69 @@ CGX_HD bool is_ordinary(float min, float max) {
 }
 
 template <typename W>
-CGX_HD Coding coding_of(const W& width, float min, float max) {
+CGX_HD Coding coding_of(const W& width, float min, float max, bool stochastic) {
   Coding coding;
-  coding.ordinary = is_ordinary(min, max);
+  const bool ordinary = is_ordinary(min, max);
   coding.meta.min = rn_add(min, 0.0f);
   coding.meta.unit = unit_of(width, rn_sub(rn_add(max, 0.0f), coding.meta.min));
-  if (!coding.ordinary) coding.meta = maxmin_meta(min, max, true, width.levels());
+  if (!ordinary) coding.meta = maxmin_meta(min, max, true, width.levels());
   coding.step = maxmin_float_reciprocal(coding.meta.unit);
-  coding.ordinary = coding.ordinary && maxmin_by_reciprocal(coding.meta);
+  coding.quick = stochastic ? maxmin_stochastic_by_reciprocal(coding.meta)
+                            : ordinary && maxmin_by_reciprocal(coding.meta);
   return coding;
 }
 
-/// A group to kOffset + codes, to the nearest, of an ordinary bucket.
+/// A group to kOffset + codes, to the nearest, of a bucket whose coding is quick.
 CGX_HD void quantize(Group& group, const Coding& coding) {
   CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
     group[k] = maxmin_rounded_by_reciprocal(group[k], coding.meta.min, coding.step);
   }
 }
-/// Of any bucket, with any rounding. `index`: counter of the first value.
+/// Of any bucket, with any rounding. `fifth`: from the first of the group's values to the fifth.
+/// `index`: counter of the first one.
+template <uint32_t fifth>
 CGX_HD void quantize_any(Group& group, const Coding& coding, float levels, bool stochastic,
                          RandomKey key, uint64_t index) {
   const MaxMinScale scale = maxmin_scale(coding.meta, levels);
-  const bool by_reciprocal = maxmin_stochastic_by_reciprocal(coding.meta);
   turn(group, [&](uint32_t k, float x) {
-    // What the reciprocal gives is right for either rounding: it is the quotient, rounded.
-    const float position = by_reciprocal
-                               ? maxmin_position_by_reciprocal(x, coding.meta, coding.step)
-                               : maxmin_position(x, scale);
-    const uint32_t code = stochastic
-                              ? maxmin_stochastic(position, scale.top, random_of(key, index + k))
-                              : maxmin_nearest(position, scale.top);
+    const float position = maxmin_position(x, scale);
+    const uint64_t at = index + k / 4 * fifth + k % 4;
+    const uint32_t code = stochastic ? maxmin_stochastic(position, scale.top, random_of(key, at))
+                                     : maxmin_nearest(position, scale.top);
     return from_bits(kOffset + code);
   });
+}
+
+/// The codes of a group, to the nearest.
+template <typename W>
+CGX_HD Codes nearest_codes(const W& width, Group& group, const Coding& coding) {
+  if (coding.quick) {
+    quantize(group, coding);
+  } else {
+    quantize_any<4>(group, coding, width.levels(), false, {}, 0);
+  }
+  return join_codes(width, group);
+}
+
+/// The same with stochastic rounding. `place`: of the first value, from the start of `random`.
+template <uint32_t fifth, typename W>
+CGX_HD Codes random_codes(const W& width, Group& group, const Coding& coding,
+                          const RandomRange& random, uint32_t place) {
+  if (!coding.quick || !random.whole) {
+    quantize_any<fifth>(group, coding, width.levels(), true, random.of_call, random.index + place);
+    return join_codes(width, group);
+  }
+  const RandomCoding by(coding.meta, coding.step, width.levels());
+  const RandomBits bits = random.from(place);
+  const auto code = [&](uint32_t k) { return by.code(group[k], bits.of(k / 4 * fifth + k % 4)); };
+  const auto four = [&](uint32_t first) {
+    uint32_t codes = 0;
+    CGX_UNROLL for (uint32_t k = first + 4; k-- > first;) {
+      codes = moved_up(codes, code(k) << (8 - width.bits()), width.bits());
+    }
+    return codes;
+  };
+  return {four(0), four(4)};
 }
 
 /// The values of a group's codes.

@@ -32,7 +32,7 @@ void add_coded(gpu::RunTable& table, CodecRun run, uint64_t payload) {
   // Exact for places and buckets up to kTile: what is added to 2^22 / bucket, times the place,
   // stays below one.
   const auto narrow = static_cast<uint32_t>(std::min<uint64_t>(run.bucket, kTile));
-  if (run.bucket % kGroup == 0) run.inverse = ((1u << 22) + narrow - 1) / narrow;
+  run.inverse = ((1u << 22) + narrow - 1) / narrow;
   // Kernels of warps do not look for zeros.
   const bool warps = std::has_single_bit(run.bucket) && run.bucket >= kLeastOfWarps &&
                      run.bucket <= kTile && run.own[2] == 0;

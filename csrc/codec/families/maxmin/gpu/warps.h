@@ -1,8 +1,17 @@
 // `maxmin` by kernels of warps: the members that codec/gpu/families.h asks for.
 //
-// A warp works on a unit at a time: two rows of 256 values, of which each lane has a group of eight
-// neighbours. A bucket is a power of two: a part of a row, a row, a unit, or several units, whose
-// values are then read twice. Units are whole: what is left of a run is for thread blocks.
+// A warp works on a unit at a time: two rows of 256 values, of which each lane has a group of eight.
+// A bucket is a power of two: a part of a row, a row, a unit, or several units, whose values are then
+// read twice. Units are whole: what is left of a run is for thread blocks.
+//
+// Which eight values depends on the type, so that the lanes of each access to memory touch whole
+// sectors of 32 bytes:
+//   neighbours   types of 16 bits: value 8 l and those behind it are lane l's
+//   halves       float32, of which eight neighbours would be two accesses, each of them with a gap of
+//                16 bytes behind every 16. Eight lanes have 64 values; lane l of them has those from
+//                4 l and from 32 + 4 l on, so that an access of the eight is 128 bytes. In a message
+//                eight neighbours are a word, or two: two lanes exchange the codes of four values.
+// A bucket has 64 values at least, so all of a group are in one.
 #pragma once
 
 #include "codec/families/maxmin/gpu/rows.h"
@@ -32,36 +41,74 @@ struct Unit {
 };
 static_assert(kUnitOfWarp == kRows * kRow && kRows == 2);
 
-/// `from`: memory of the unit's first value.
+/// Where a lane's values are in a row.
+template <bool halves>
+struct Layout {
+  static constexpr bool kHalves = halves;
+  /// From the first of a lane's values to the fifth.
+  static constexpr uint32_t kFifth = halves ? 32 : 4;
+  static CGX_HD uint32_t place(uint32_t lane) {
+    return halves ? lane / 8 * (8 * kGroup) + lane % 8 * (kGroup / 2) : lane * kGroup;
+  }
+  /// The eight neighbours of the row whose codes a lane reads and writes.
+  static CGX_HD uint32_t codes(uint32_t lane) {
+    return halves ? lane / 8 * 8 + lane % 2 * 4 + lane % 8 / 2 : lane;
+  }
+};
+/// Of a kernel for one type. The sum, whose types are known at run time, has halves of all types.
 template <Type type>
-CGX_HD Groups load_unit(const unsigned char* from, uint32_t lane) {
+using LayoutOf = Layout<type == Type::kFloat32>;
+using LayoutOfSum = Layout<true>;
+
+/// `from`: memory of the unit's first value.
+template <Type type, bool halves>
+CGX_HD Groups load_unit(Layout<halves> layout, const unsigned char* from, uint32_t lane) {
   constexpr uint32_t kBytes = type == Type::kFloat32 ? 4 : 2;
+  const unsigned char* own = from + layout.place(lane) * kBytes;
   Groups groups{};
   if (aligned(from)) {
     CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-      groups[r] = load_group<type>(from + Unit::place(r, lane) * kBytes);
+      const unsigned char* row = own + r * kRow * kBytes;
+      if constexpr (halves) {
+        load_half<type>(row, groups[r], 0);
+        load_half<type>(row + layout.kFifth * kBytes, groups[r], kGroup / 2);
+      } else {
+        groups[r] = load_group<type>(row);
+      }
     }
   } else {
     // A loop, through which rows move: as instructions side by side with the vectors, each of which
     // is skipped in one of the two cases, they would cost both cases the time of both.
     CGX_LOOP for (uint32_t r = 0; r < kRows; ++r) {
       groups[0] = groups[1];
-      groups[1] = load_each<type>(from + Unit::place(r, lane) * kBytes);
+      CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
+        groups[1][k] = load_value<type>(own, r * kRow + k / 4 * layout.kFifth + k % 4);
+      }
     }
   }
   return groups;
 }
-template <Type type>
-CGX_HD void store_unit(unsigned char* to, uint32_t lane, const Groups& groups) {
+template <Type type, bool halves>
+CGX_HD void store_unit(Layout<halves> layout, unsigned char* to, uint32_t lane,
+                       const Groups& groups) {
   constexpr uint32_t kBytes = type == Type::kFloat32 ? 4 : 2;
+  unsigned char* own = to + layout.place(lane) * kBytes;
   if (aligned(to)) {
     CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-      store_group<type>(to + Unit::place(r, lane) * kBytes, groups[r]);
+      unsigned char* row = own + r * kRow * kBytes;
+      if constexpr (halves) {
+        store_half<type>(row, groups[r], 0);
+        store_half<type>(row + layout.kFifth * kBytes, groups[r], kGroup / 2);
+      } else {
+        store_group<type>(row, groups[r]);
+      }
     }
   } else {
     Groups moving = groups;
     CGX_LOOP for (uint32_t r = 0; r < kRows; ++r) {
-      store_each<type>(to + Unit::place(r, lane) * kBytes, moving[0]);
+      CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
+        store_value<type>(own, r * kRow + k / 4 * layout.kFifth + k % 4, moving[0][k]);
+      }
       moving[0] = moving[1];
     }
   }
@@ -69,14 +116,46 @@ CGX_HD void store_unit(unsigned char* to, uint32_t lane, const Groups& groups) {
 
 /// Of a type that is known at run time.
 CGX_HD Groups load_unit(Type type, const unsigned char* from, uint32_t lane) {
-  if (type == Type::kFloat32) return load_unit<Type::kFloat32>(from, lane);
-  if (type == Type::kFloat16) return load_unit<Type::kFloat16>(from, lane);
-  return load_unit<Type::kBFloat16>(from, lane);
+  const LayoutOfSum layout;
+  if (type == Type::kFloat32) return load_unit<Type::kFloat32>(layout, from, lane);
+  if (type == Type::kFloat16) return load_unit<Type::kFloat16>(layout, from, lane);
+  return load_unit<Type::kBFloat16>(layout, from, lane);
 }
 CGX_HD void store_unit(Type type, unsigned char* to, uint32_t lane, const Groups& groups) {
-  if (type == Type::kFloat32) return store_unit<Type::kFloat32>(to, lane, groups);
-  if (type == Type::kFloat16) return store_unit<Type::kFloat16>(to, lane, groups);
-  store_unit<Type::kBFloat16>(to, lane, groups);
+  const LayoutOfSum layout;
+  if (type == Type::kFloat32) return store_unit<Type::kFloat32>(layout, to, lane, groups);
+  if (type == Type::kFloat16) return store_unit<Type::kFloat16>(layout, to, lane, groups);
+  store_unit<Type::kBFloat16>(layout, to, lane, groups);
+}
+
+/// Codes of a lane's own values to those of eight neighbours, and back: a lane of an even number gives
+/// the last four to the next one, and gets its first four.
+template <typename W, typename Warp>
+CGX_HD void exchange_halves(const W& width, Warp& warp,
+                            typename Warp::template Own<CodesOfRows>& codes) {
+  typename Warp::template Own<Array<uint32_t, kRows>> given;
+  warp.each([&](uint32_t lane) {
+    const bool odd = lane % 2 == 1;
+    CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+      const Codes own = codes(lane)[r];
+      given(lane)[r] = whole_in_word(width) ? with_half_of(own.low, own.high, false)
+                       : odd                ? own.low
+                                            : own.high;
+    }
+  });
+  const auto got = warp.exchange(given, 1);
+  warp.each([&](uint32_t lane) {
+    const bool odd = lane % 2 == 1;
+    CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+      Codes& own = codes(lane)[r];
+      if (whole_in_word(width)) {
+        own.low = with_half_of(given(lane)[r], got(lane)[r], odd);
+        own.high = own.low >> 16;
+      } else {
+        own = {odd ? got(lane)[r] : own.low, odd ? own.high : got(lane)[r]};
+      }
+    }
+  });
 }
 
 /// In one access: a struct of two floats would be read and written in two.
@@ -89,16 +168,19 @@ CGX_HD void store_meta(unsigned char* metas, uint64_t bucket, MaxMinMeta meta) {
       as_bits(meta.unit) | static_cast<uint64_t>(as_bits(meta.min)) << 32;
 }
 
-/// What a message holds of a lane's groups.
-template <typename W>
-CGX_HD void fetch_unit(const W& width, const CodecRun& run, const Unit& unit,
-                       const unsigned char* message, uint32_t lane, Metas& meta,
-                       CodesOfRows& codes) {
+/// What a message holds of the lanes' groups; of halves, before exchange_halves().
+template <bool halves, typename W, typename Warp>
+CGX_HD void fetch_unit(Layout<halves> layout, const W& width, Warp& warp, const CodecRun& run,
+                       const Unit& unit, const unsigned char* message,
+                       typename Warp::template Own<Metas>& meta,
+                       typename Warp::template Own<CodesOfRows>& codes) {
   const unsigned char* bytes = message + unit.codes_at(run);
-  CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-    meta[r] = load_meta(message + run.meta, unit.bucket(Unit::place(r, lane)));
-    codes[r] = load_codes(width, bytes, r * kLanes + lane);
-  }
+  warp.each([&](uint32_t lane) {
+    CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+      meta(lane)[r] = load_meta(message + run.meta, unit.bucket(Unit::place(r, lane)));
+      codes(lane)[r] = load_codes(width, bytes, r * kLanes + layout.codes(lane));
+    }
+  });
 }
 
 template <typename W>
@@ -107,17 +189,14 @@ CGX_HD Groups decoded(const W& width, const Metas& meta, const CodesOfRows& code
   CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) groups[r] = values_of(width, codes[r], meta[r]);
   return groups;
 }
-/// sum += values, or = values where it has none yet.
-CGX_HD void add_to(Groups& sum, bool has, const Groups& values) {
+CGX_HD void add_to(Groups& sum, const Groups& values) {
   CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-    CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
-      sum[r][k] = has ? rn_add(sum[r][k], values[r][k]) : values[r][k];
-    }
+    CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) sum[r][k] = rn_add(sum[r][k], values[r][k]);
   }
 }
 
 /// Encodes units. kOne: each is a bucket; else buckets are of any length.
-template <typename W, bool kOne>
+template <typename W, bool kOne, typename Places>
 struct Encoder {
   static constexpr uint32_t kBuckets = kOne ? 1 : kRows;
   /// Of the lane's values: by row, or of all.
@@ -163,8 +242,8 @@ struct Encoder {
     }
   }
 
-  /// Encodes the buckets that start in a unit. load(unit, lane): the lane's groups; keep(unit, lane,
-  /// meta, codes): what became of them.
+  /// Encodes the buckets that start in a unit. load(unit, groups): the lanes' groups; keep(unit, lane,
+  /// meta, codes): what became of a lane's.
   template <typename Warp, typename Load, typename Keep>
   static CGX_HD void encode(const W& width, Warp& warp, const CodecRun& run, const Unit& unit,
                             RandomKey key, unsigned char* message, const Load& load,
@@ -173,40 +252,46 @@ struct Encoder {
     typename Warp::template Own<Bounds> low, high;
     typename Warp::template Own<Array<Coding, kBuckets>> coding;
     const uint32_t n = units(unit.shift);
+    const bool stochastic = is_stochastic(run);
     CGX_LOOP for (uint32_t u = 0; u < n; ++u) {
-      warp.each([&](uint32_t lane) {
-        groups(lane) = load(Unit{unit.first + u * kUnitOfWarp, unit.shift}, lane);
-        see(groups(lane), u == 0, low(lane), high(lane));
-      });
+      load(Unit{unit.first + u * kUnitOfWarp, unit.shift}, groups);
+      warp.each([&](uint32_t lane) { see(groups(lane), u == 0, low(lane), high(lane)); });
     }
     join(warp, unit.shift, low, high);
     warp.each([&](uint32_t lane) {
       CGX_UNROLL for (uint32_t b = 0; b < kBuckets; ++b) {
-        coding(lane)[b] = coding_of(width, low(lane)[b], high(lane)[b]);
+        coding(lane)[b] = coding_of(width, low(lane)[b], high(lane)[b], stochastic);
       }
     });
-    const bool stochastic = is_stochastic(run);
     CGX_LOOP for (uint32_t u = n; u-- > 0;) {
       const Unit here{unit.first + u * kUnitOfWarp, unit.shift};
+      if (u + 1 < n) load(here, groups);
+      typename Warp::template Own<CodesOfRows> codes;
       warp.each([&](uint32_t lane) {
-        if (u + 1 < n) groups(lane) = load(here, lane);
         Metas meta;
-        CodesOfRows codes;
-        unsigned char* to = message + here.codes_at(run) + lane * width.bits();
         CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
-          const Coding& of_row = coding(lane)[kOne ? 0 : r];
-          Group& group = groups(lane)[r];
-          if (of_row.ordinary && !stochastic) {
-            quantize(group, of_row);
-          } else {
-            quantize_any(group, of_row, width.levels(), stochastic, key,
-                         run.index + here.first + Unit::place(r, lane));
-          }
-          meta[r] = of_row.meta;
-          codes[r] = join_codes(width, group);
-          store_codes(width, to + r * kLanes * width.bits(), codes[r]);
+          meta[r] = coding(lane)[kOne ? 0 : r].meta;
         }
-        keep(here, lane, meta, codes);
+        if (stochastic) {
+          const RandomRange random(key, run.index + here.first, kUnitOfWarp);
+          CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+            codes(lane)[r] =
+                random_codes<Places::kFifth>(width, groups(lane)[r], coding(lane)[kOne ? 0 : r],
+                                             random, r * kRow + Places::place(lane));
+          }
+        } else {
+          CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+            codes(lane)[r] = nearest_codes(width, groups(lane)[r], coding(lane)[kOne ? 0 : r]);
+          }
+        }
+        keep(here, lane, meta, codes(lane));
+      });
+      if constexpr (Places::kHalves) exchange_halves(width, warp, codes);
+      warp.each([&](uint32_t lane) {
+        unsigned char* to = message + here.codes_at(run) + Places::codes(lane) * width.bits();
+        CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+          store_codes(width, to + r * kLanes * width.bits(), codes(lane)[r]);
+        }
       });
     }
     warp.each([&](uint32_t lane) {
@@ -256,8 +341,10 @@ struct Warps {
     const Part part = part_of(call.table, item, least_of);
     const CodecRun& run = part.run;
     unsigned char* message = call.messages[run.message];
-    const auto load = [&](const Unit& unit, uint32_t lane) {
-      return load_unit<type>(call.x + (run.value + unit.first) * size_of(type), lane);
+    const auto load = [&](const Unit& unit, typename Warp::template Own<Groups>& groups) {
+      const unsigned char* from = call.x + (run.value + unit.first) * size_of(type);
+      warp.each(
+          [&](uint32_t lane) { groups(lane) = load_unit<type>(LayoutOf<type>{}, from, lane); });
     };
     const auto keep = [](const Unit&, uint32_t, const Metas&, const CodesOfRows&) {};
     const uint32_t shift = run.own[1], step = least_of(run);
@@ -268,11 +355,13 @@ struct Warps {
       }
     };
     if (shift == kLogOfUnit) {
-      with_width(run.bits, [&](auto width) { walk(Encoder<decltype(width), true>{}, width); });
+      with_width(run.bits, [&](auto width) {
+        walk(Encoder<decltype(width), true, LayoutOf<type>>{}, width);
+      });
     } else if (run.bits == 4) {
-      walk(Encoder<Width<4>, false>{}, Width<4>{});
+      walk(Encoder<Width<4>, false, LayoutOf<type>>{}, Width<4>{});
     } else {
-      walk(Encoder<AnyWidth, false>{}, AnyWidth{run.bits});
+      walk(Encoder<AnyWidth, false, LayoutOf<type>>{}, AnyWidth{run.bits});
     }
   }
 
@@ -285,14 +374,18 @@ struct Warps {
       CGX_LOOP for (uint32_t done = 0; done < part.n; done += kUnitOfWarp) {
         const Unit unit{part.first + done, run.own[1]};
         unsigned char* to = call.y + (run.value + unit.first) * size_of(type);
+        typename Warp::template Own<Metas> meta;
+        typename Warp::template Own<CodesOfRows> codes;
+        fetch_unit(LayoutOf<type>{}, width, warp, run, unit, message, meta, codes);
+        if constexpr (LayoutOf<type>::kHalves) exchange_halves(width, warp, codes);
         warp.each([&](uint32_t lane) {
-          Metas meta;
-          CodesOfRows codes;
-          fetch_unit(width, run, unit, message, lane, meta, codes);
-          Groups sum;
-          if constexpr (decltype(add)::kYes) sum = load_unit<type>(to, lane);
-          add_to(sum, decltype(add)::kYes, decoded(width, meta, codes));
-          store_unit<type>(to, lane, sum);
+          Groups values = decoded(width, meta(lane), codes(lane));
+          if constexpr (decltype(add)::kYes) {
+            Groups sum = load_unit<type>(LayoutOf<type>{}, to, lane);
+            add_to(sum, values);
+            values = sum;
+          }
+          store_unit<type>(LayoutOf<type>{}, to, lane, values);
         });
       }
     };
@@ -313,8 +406,8 @@ struct Warps {
       store_unit(call.type, call.y + (run.sum + unit.first) * size_of(call.type), lane, groups);
     };
     const AnyWidth width{run.bits};
-    const auto load = [&](const Unit& unit, uint32_t lane) {
-      return sum_unit(width, call, run, unit, lane);
+    const auto load = [&](const Unit& unit, typename Warp::template Own<Groups>& groups) {
+      sum_unit(width, warp, call, run, unit, groups);
     };
     const auto keep = [&](const Unit& unit, uint32_t lane, const Metas& meta,
                           const CodesOfRows& codes) {
@@ -323,13 +416,15 @@ struct Warps {
     CGX_LOOP for (uint32_t done = 0; done < part.n; done += step) {
       const Unit unit{part.first + done, run.own[1]};
       if (call.encoded != nullptr) {
-        Encoder<AnyWidth, false>::encode(width, warp, run, unit, call.key, call.encoded, load,
-                                         keep);
+        Encoder<AnyWidth, false, LayoutOfSum>::encode(width, warp, run, unit, call.key,
+                                                      call.encoded, load, keep);
         continue;
       }
       CGX_LOOP for (uint32_t u = 0; u < step; u += kUnitOfWarp) {
         const Unit here{unit.first + u, unit.shift};
-        warp.each([&](uint32_t lane) { store(here, lane, load(here, lane)); });
+        typename Warp::template Own<Groups> groups;
+        load(here, groups);
+        warp.each([&](uint32_t lane) { store(here, lane, groups(lane)); });
       }
     }
   }
@@ -348,32 +443,43 @@ struct Warps {
   /// The sum of a unit, divided, of all ranks in their order. Messages of kAtOnce ranks are on their
   /// way at once, and this rank's own values before them.
   static constexpr uint32_t kAtOnce = 4;
-  static CGX_HD Groups sum_unit(const AnyWidth& width, const SumCall& call, const CodecRun& run,
-                                const Unit& unit, uint32_t lane) {
-    Groups sum{}, own{};
-    if (call.x != nullptr) {
-      own = load_unit(call.own, call.x + (run.value + unit.first) * size_of(call.own), lane);
-    }
+  template <typename Warp>
+  static CGX_HD void sum_unit(const AnyWidth& width, Warp& warp, const SumCall& call,
+                              const CodecRun& run, const Unit& unit,
+                              typename Warp::template Own<Groups>& sum) {
+    typename Warp::template Own<Groups> own;
+    warp.each([&](uint32_t lane) {
+      CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {  // adding to -0 changes nothing, not even 0
+        CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) sum(lane)[r][k] = -0.0f;
+      }
+      own(lane) = {};
+      if (call.x == nullptr) return;
+      own(lane) = load_unit(call.own, call.x + (run.value + unit.first) * size_of(call.own), lane);
+    });
     CGX_LOOP for (uint32_t first = 0; first < call.ranks; first += kAtOnce) {
       const unsigned char* payloads[kAtOnce];
-      Metas meta[kAtOnce]{};
-      CodesOfRows codes[kAtOnce]{};
+      typename Warp::template Own<Metas> meta[kAtOnce]{};
+      typename Warp::template Own<CodesOfRows> codes[kAtOnce]{};
       CGX_UNROLL for (uint32_t k = 0; k < kAtOnce; ++k) {
         payloads[k] = first + k < call.ranks ? call.payloads[first + k] : nullptr;
         if (payloads[k] != nullptr) {
-          fetch_unit(width, run, unit, payloads[k], lane, meta[k], codes[k]);
+          fetch_unit(LayoutOfSum{}, width, warp, run, unit, payloads[k], meta[k], codes[k]);
         }
       }
       CGX_UNROLL for (uint32_t k = 0; k < kAtOnce; ++k) {
         if (payloads[k] != nullptr) {
-          add_to(sum, first + k > 0, decoded(width, meta[k], codes[k]));
+          exchange_halves(width, warp, codes[k]);
+          warp.each([&](uint32_t lane) {
+            add_to(sum(lane), decoded(width, meta[k](lane), codes[k](lane)));
+          });
         } else if (first + k < call.ranks) {
-          add_to(sum, first + k > 0, own);
+          warp.each([&](uint32_t lane) { add_to(sum(lane), own(lane)); });
         }
       }
     }
-    CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) divide(sum[r], call.divisor);
-    return sum;
+    warp.each([&](uint32_t lane) {
+      CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) divide(sum(lane)[r], call.divisor);
+    });
   }
 };
 

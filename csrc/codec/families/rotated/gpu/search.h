@@ -43,7 +43,7 @@ CGX_HD Guess guess_of(const float* levels, uint32_t bits) {
 /// start: a whole number from 2^23 on, as are the floats whose last bit is one.
 template <uint32_t terms>
 CGX_HD uint32_t cell_of(float magnitude, const Guess& guess, float start) {
-  const float x = rotation::lesser(magnitude, guess.last);
+  const float x = lesser(magnitude, guess.last);
   float sum = guess.factors[terms - 1];
   CGX_UNROLL for (uint32_t i = terms - 1; i > 0; --i) sum = rn_fma(sum, x, guess.factors[i - 1]);
   return as_bits(rn_fma(sum, x, start));

@@ -110,7 +110,8 @@ struct WarpQuantizer {
    private:
     /// kWhole + the code of the least magnitude with the sign of u.
     CGX_HD float start_of(float u) const {
-      return from_bits((~(as_bits(u) >> (32 - bits)) & 1u << (bits - 1)) | kWhole);
+      const uint32_t negative = 1u << (bits - 1);
+      return from_bits((as_bits(u) >> (32 - bits) & negative) ^ (negative | kWhole));
     }
 
     /// The code, to its row's byte; the level, into the place of u; and the sums. found: kWhole

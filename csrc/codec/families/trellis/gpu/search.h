@@ -37,7 +37,7 @@ CGX_HD uint32_t thresholds_of(uint32_t bits) {
 
 /// kWhole + c: q is c if bound c is below u, else c - 1.
 CGX_HD uint32_t cell_of(float u, const Guess& guess) {
-  const float x = rotation::greater(rotation::lesser(u, guess.most), -guess.most);
+  const float x = rotation::greater(lesser(u, guess.most), -guess.most);
   const float factor = rn_fma(rn_mul(x, x), guess.cubic, guess.linear);
   return as_bits(rn_add(rn_fma(factor, x, guess.constant), 0x1p23f));
 }

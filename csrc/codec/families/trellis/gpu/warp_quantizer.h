@@ -34,8 +34,8 @@ CGX_HD void extend(Costs& costs, const float (&distance)[kSubsets], uint32_t& ch
     const uint32_t b = state & 1, b1 = state >> 1;
     const float zero = rn_add(old.of[b1], distance[subset_of(b, b1, 0)]);
     const float one = rn_add(old.of[b1 + 2], distance[subset_of(b, b1, 1)]);
-    choices = choices << 1 | as_bits(rn_sub(one, zero)) >> 31;
-    costs.of[state] = rotation::lesser(one, zero);
+    choices = moved_up(choices, as_bits(rn_sub(one, zero)), 1);
+    costs.of[state] = lesser(one, zero);
   }
 }
 
