@@ -1,45 +1,17 @@
 // The kernels of the error-bounded compressor, by loops over their threads: the bytes and values of the
 // CPU, for every type, bound and pattern. Barriers are not tested here.
-#include <memory>
-
-#include "../device/host_kernels.h"
-#include "bounded_values.h"
-#include "codec/bounded/gpu/decode.h"
-#include "codec/bounded/gpu/encode.h"
-#include "codec/bounded/gpu/look.h"
-#include "codec/bounded/gpu/slab.h"
+#include "bounded_kernels.h"
 
 namespace cgx::native {
 namespace {
 
+using bounded::BlockHeader;
 using bounded::Encoder;
-using bounded::Slab;
-using MapsOf = std::shared_ptr<const bounded::Maps>;
+using bounded::Map;
+using bounded::Predictor;
+using Encoded = OnKernel;
 
 constexpr size_t kBlockValues = bounded::kBlockValues;
-
-// Memory that nothing has written to shows what is read before.
-Block fresh(size_t bytes) { return Block(bytes, std::byte{0x5a}); }
-unsigned char* address(std::span<const std::byte> bytes) {
-  return reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
-}
-
-void encode(const bounded::on_gpu::BlocksCall& call, bool wide) {
-  using namespace bounded::on_gpu;
-  wide ? device::launch_blocks<BlocksCall, EncodeMemory<int64_t>>(call, encode_stage)
-       : device::launch_blocks<BlocksCall, EncodeMemory<int32_t>>(call, encode_stage);
-}
-void decode(const bounded::on_gpu::BlocksCall& call, bool wide) {
-  using namespace bounded::on_gpu;
-  wide ? device::launch_blocks<BlocksCall, DecodeMemory<int64_t>>(call, decode_stage)
-       : device::launch_blocks<BlocksCall, DecodeMemory<int32_t>>(call, decode_stage);
-}
-
-/// The content of a block, and the block without a frame.
-struct Encoded {
-  Block content, block;
-  bool operator==(const Encoded&) const = default;
-};
 
 Encoded finish(Encoder& encoder, const std::byte* values, size_t n) {
   Encoded made;
@@ -58,12 +30,7 @@ struct OnKernels {
 OnKernels encode_on_kernels(const MapsOf& maps, std::span<const std::byte> x) {
   const size_t bytes = bytes_of(maps->element());
   Slab slab(maps, x.size() / bytes);
-  Block looked = fresh(slab.look_bytes() * slab.blocks());
-  bounded::on_gpu::LookCall look = slab.look_call();
-  look.x = address(x);
-  look.out = address(looked);
-  device::launch_blocks<bounded::on_gpu::LookCall, bounded::on_gpu::LookMemory>(
-      look, bounded::on_gpu::look_stage);
+  const Block looked = look_on_kernels(slab, x);
   Encoder encoder(maps);
   for (size_t i = 0; i < slab.blocks(); ++i) {
     slab.plan(encoder, i, looked.data() + i * slab.look_bytes());
@@ -73,7 +40,7 @@ OnKernels encode_on_kernels(const MapsOf& maps, std::span<const std::byte> x) {
   bounded::on_gpu::BlocksCall call = slab.blocks_call(image.data());
   call.x = address(x);
   call.parts = address(parts);
-  encode(call, slab.wide());
+  run_encode(call, slab.wide());
   OnKernels made;
   for (size_t i = 0; i < slab.blocks(); ++i) {
     const std::byte* values = x.data() + i * kBlockValues * bytes;
@@ -96,33 +63,6 @@ std::vector<Encoded> encode_on_cpu(const MapsOf& maps, std::span<const std::byte
     made.push_back(finish(encoder, x.data() + first * bytes, n));
   }
   return made;
-}
-
-/// Values [from, to) of the blocks' values. `faults`: of each block.
-Block decode_on_kernels(const MapsOf& maps, const std::vector<Encoded>& blocks, size_t values,
-                        size_t from, size_t to, std::vector<uint32_t>* faults) {
-  const size_t bytes = bytes_of(maps->element());
-  Slab slab(maps, values);
-  const bounded::Decoder decoder(maps);
-  std::vector<bounded::OpenBlock> opened;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const size_t n = slab.values_of(i), begin = i * kBlockValues;
-    opened.push_back(decoder.open(blocks[i].block, n));
-    slab.open(i, opened[i], static_cast<int64_t>(begin) - static_cast<int64_t>(from),
-              std::clamp(from, begin, begin + n) - begin, std::clamp(to, begin, begin + n) - begin);
-  }
-  Block parts = fresh(slab.lay_out()), y = fresh((to - from) * bytes);
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    slab.fill(i, opened[i], blocks[i].content, parts.data());
-  }
-  const std::vector<std::byte> image = slab.image();
-  bounded::on_gpu::BlocksCall call = slab.blocks_call(image.data());
-  faults->assign(blocks.size(), 0);
-  call.y = address(y);
-  call.parts = address(parts);
-  call.faults = faults->data();
-  decode(call, slab.wide());
-  return y;
 }
 
 struct Count {
@@ -209,6 +149,466 @@ TEST(gpu_bounded_every_size) {
       check(Element::kFloat32, {BoundKind::kAbsolute, 1e-4}, pattern, n);
       check(Element::kFloat64, {BoundKind::kAbsolute, 1e-4}, pattern, n);
       check(Element::kFloat16, {BoundKind::kPointwise, 1e-2}, pattern, n);
+    }
+  }
+}
+
+// What the host needs to see of a block, by its definition.
+TEST(gpu_bounded_look) {
+  Random random(11);
+  for (const size_t n : {1, 2, 31, 255, 256, 257, 511, 513, 1023, 1024, 1025, 1279, 1281, 1535,
+                         1800, 2047, 2049, 3333, 67'000}) {
+    for (size_t k = 0; k < kElements; ++k) {
+      const Element element = element_number(k);
+      const size_t bytes = bytes_of(element);
+      const uint64_t sign = uint64_t{1} << (8 * bytes - 1);
+      const bool floating = is_floating(element);
+      const uint64_t infinity = floating ? bits_of_float(element, INFINITY) : 0;
+      for (const Promise& promise : promises_of(element)) {
+        if (promise.kind != BoundKind::kLossless && promise.bound != 1e-2 && promise.bound != 3) {
+          continue;  // a look depends on the map alone
+        }
+        const auto maps =
+            std::make_shared<const bounded::Maps>(element, promise.kind, promise.bound);
+        const Slab slab(maps, n);
+        const Block x = hard_values(element, static_cast<int>(random(16)), n, 1e-3, random());
+        const Block looked = look_on_kernels(slab, x);
+        for (size_t block = 0; block < slab.blocks(); ++block) {
+          const std::string what = str_of("element ", k + 1, ", n ", n, ", block ", block);
+          const std::byte* values = x.data() + block * kBlockValues * bytes;
+          const auto bits = [&](size_t i) { return raw_bits(element, values + i * bytes); };
+          const size_t count = slab.values_of(block);
+          bounded::on_gpu::LookedAt wanted{0, 0, 0, infinity};
+          for (size_t i = 0; i < count; ++i) {
+            wanted.differ |= bits(i) ^ bits(0);
+            wanted.any |= bits(i);
+            const double value = floating ? std::fabs(float_value(element, bits(i))) : INFINITY;
+            if (!std::isfinite(value)) continue;
+            const uint64_t magnitude = bits(i) & (sign - 1);
+            wanted.greatest = std::max(wanted.greatest, magnitude);
+            if (value == 0 || is_subnormal(element, value)) continue;
+            wanted.least = std::min(wanted.least, magnitude);
+          }
+          const std::byte* at = looked.data() + block * slab.look_bytes();
+          CHECK(std::memcmp(at, &wanted, sizeof wanted) == 0, what);
+          const std::byte* sample = at + sizeof wanted;
+          for (uint32_t i = 0; i < std::min<size_t>(count, bounded::kSampled); ++i) {
+            const size_t from =
+                count <= bounded::kSampled
+                    ? i
+                    : bounded::start_of_run(static_cast<uint32_t>(count), i / bounded::kRun) +
+                          i % bounded::kRun;
+            CHECK(raw_bits(element, sample + i * bytes) == bits(from), what, ", place ", i);
+          }
+          if (maps->bounded() != Map::kGrid || count < bounded::kLeastForCurve) continue;
+          const std::byte* tried = sample + bounded::kSampled * bytes;
+          for (uint32_t i = 0; i < bounded::kTried * bounded::kCurveRun; ++i) {
+            const size_t from =
+                bounded::start_of_tried(static_cast<uint32_t>(count), i / bounded::kCurveRun) +
+                i % bounded::kCurveRun;
+            CHECK(raw_bits(element, tried + i * bytes) == bits(from), what, ", tried ", i);
+          }
+        }
+      }
+    }
+  }
+}
+
+namespace {
+
+// Blocks by plans that no encoder need choose: what the kernel makes of x comes back as promised.
+void check_plan(const MapsOf& maps, BoundKind kind, BlockHeader header, const Block& x,
+                const std::string& what) {
+  const Element element = maps->element();
+  const size_t bytes = bytes_of(element), n = x.size() / bytes;
+  const size_t word = bytes == 8 ? 8 : 4;
+  header.outliers = header.specials = static_cast<uint32_t>(n);  // room for all
+  if (header.map == Map::kOrder) header.specials = 0;
+  bounded::Grid grid = bounded::make_grid(maps->bound() > 0 ? maps->bound() : 1, 0);
+  header.step = header.map == Map::kGrid ? grid.step : 0;
+  bounded::OpenBlock opened;
+  opened.header = header;
+  opened.n = n;
+  Slab slab(maps, n);
+  slab.open(0, opened, 0, 0, n);
+  Block parts = fresh(slab.lay_out());
+  std::vector<std::byte> image = slab.image();
+  bounded::on_gpu::BlockPlan plan;
+  std::memcpy(&plan, image.data(), sizeof plan);
+  plan.inverse = grid.inverse;
+  std::memcpy(image.data(), &plan, sizeof plan);
+  bounded::on_gpu::BlocksCall call = slab.blocks_call(image.data());
+  call.x = address(x);
+  call.parts = address(parts);
+  run_encode(call, slab.wide());
+  const auto places = bounded::on_gpu::parts_of(plan, static_cast<uint32_t>(bytes));
+  const auto part = [&](uint64_t at, size_t size) {
+    const auto begin = parts.begin() + static_cast<std::ptrdiff_t>(at);
+    return Block(begin, begin + static_cast<std::ptrdiff_t>(size));
+  };
+  Pieces pieces{.header = header,
+                .symbols = {},
+                .nodes = {},
+                .outliers = {},
+                .places = {},
+                .specials = {},
+                .low = {}};
+  uint32_t counts[2];
+  std::memcpy(counts, parts.data(), sizeof counts);
+  CHECK(counts[0] <= n && counts[1] <= header.specials, what);
+  pieces.header.outliers = counts[0];
+  const Block symbols = part(places.symbols, n);
+  for (const std::byte symbol : symbols) pieces.symbols.push_back(static_cast<uint8_t>(symbol));
+  if (header.predictor == Predictor::kCurve) {
+    pieces.nodes.resize(bounded::curve_bytes(n) / 4);
+    std::memcpy(pieces.nodes.data(), parts.data() + places.nodes, bounded::curve_bytes(n));
+  }
+  pieces.outliers = part(places.outliers, counts[0] * word);
+  pieces.places = part(places.places, counts[1] * size_t{2});
+  pieces.specials = part(places.specials, counts[1] * bytes);
+  for (size_t plane = 0; plane < static_cast<size_t>(header.width) / 8; ++plane) {
+    const Block one = part(places.bytes + plane * places.stride, n);
+    pieces.low.insert(pieces.low.end(), one.begin(), one.end());
+  }
+  const size_t stride = (n + 63) / 64 * 8;
+  for (size_t plane = 0; plane < static_cast<size_t>(header.width) % 8; ++plane) {
+    const Block one = part(places.bits + plane * (places.stride / 8), stride);
+    pieces.low.insert(pieces.low.end(), one.begin(), one.end());
+  }
+  const auto y = decoded_everywhere(maps, joined(pieces), n, what);
+  CHECK(y.has_value(), what, ": refused");
+  check_promise(element, kind, maps->bound(), x, *y, what);
+}
+
+}  // namespace
+
+TEST(gpu_bounded_every_plan) {
+  size_t turn = 0;
+  for (size_t k = 0; k < kElements; ++k) {
+    const Element element = element_number(k);
+    std::vector<Promise> promises{{BoundKind::kLossless, 0}};
+    if (is_floating(element)) {
+      promises.push_back({BoundKind::kAbsolute, 1e-3});
+      promises.push_back({BoundKind::kPointwise, 1e-2});
+    }
+    for (const Promise& promise : promises) {
+      const auto maps = std::make_shared<const bounded::Maps>(element, promise.kind, promise.bound);
+      for (const Predictor predictor : {Predictor::kNone, Predictor::kMean, Predictor::kPrevious,
+                                        Predictor::kLine, Predictor::kCurve}) {
+        const bool curve = predictor == Predictor::kCurve;
+        if (curve && maps->bounded() != Map::kGrid) continue;
+        for (const int width : {0, 1, 3, 8, 13, 23, 24, 41, 56}) {
+          if (width > 24 && bytes_of(element) < 8) continue;
+          for (const bool zeros : {false, true}) {
+            if (zeros && (curve || maps->bounded() == Map::kOrder)) continue;
+            BlockHeader header;
+            header.map = maps->bounded();
+            header.predictor = predictor;
+            header.width = width;
+            header.base = -(int64_t{127} << width);
+            header.signed_zero = zeros;
+            if (header.map == Map::kLogGrid) header.origin = bytes_of(element) == 8 ? -1074 : -149;
+            ++turn;
+            constexpr size_t kSizes[] = {1, 255, 257, 513, 1024, 1500, 3100};
+            const size_t n = kSizes[turn % std::size(kSizes)];
+            const int pattern = static_cast<int>(turn % 16);
+            const Block x = hard_values(element, pattern, n, 1e-3, turn);
+            check_plan(maps, promise.kind, header, x,
+                       str_of("element ", k + 1, ", kind ", static_cast<int>(promise.kind),
+                              ", predictor ", static_cast<int>(predictor), ", width ", width,
+                              ", zeros ", zeros, ", n ", n, ", pattern ", pattern));
+          }
+        }
+      }
+    }
+  }
+}
+
+namespace {
+
+// Words of a kind of block, the ends of which stand for values, and what is beyond for none.
+struct Limits {
+  Element element;
+  BoundKind kind;
+  double bound;
+  BlockHeader header;
+  int64_t least, greatest;
+  int version = 2;
+};
+
+BlockHeader header_of(Map map, int shift = 0, int64_t origin = 0, double step = 0) {
+  BlockHeader header;
+  header.map = map;
+  header.shift = shift;
+  header.origin = origin;
+  header.step = step;
+  return header;
+}
+
+Pieces pieces_of(const BlockHeader& header, size_t word, const std::vector<int64_t>& words) {
+  Pieces made{.header = header,
+              .symbols = std::vector<uint8_t>(words.size(), bounded::kOutlier),
+              .nodes = {},
+              .outliers = Block(words.size() * word),
+              .places = {},
+              .specials = {},
+              .low = {}};
+  made.header.outliers = static_cast<uint32_t>(words.size());
+  for (size_t i = 0; i < words.size(); ++i) {
+    std::memcpy(made.outliers.data() + i * word, &words[i], word);
+  }
+  return made;
+}
+
+void check_limits(const Limits& limits) {
+  const auto maps = std::make_shared<const bounded::Maps>(limits.element, limits.kind, limits.bound,
+                                                          limits.version);
+  const size_t word = bytes_of(limits.element) == 8 ? 8 : 4;
+  const int64_t room = word == 8 ? INT64_MAX : INT32_MAX;
+  std::vector<int64_t> all{limits.least, limits.greatest};
+  if (limits.least > -room - 1) all.push_back(limits.least - 1);
+  if (limits.least > -room - 1) all.push_back(-room - 1);
+  if (limits.greatest < room) all.push_back(limits.greatest + 1);
+  if (limits.greatest < room) all.push_back(room);
+  for (const bool zeros : {false, true}) {
+    if (zeros && limits.header.map == Map::kOrder) continue;
+    for (const int64_t one : all) {
+      const bool fits = one >= limits.least && one <= limits.greatest;
+      if (zeros && one == -room - 1) continue;  // there is none below
+      for (const size_t at : {0, 69, 1027, 1099}) {
+        BlockHeader header = limits.header;
+        header.signed_zero = zeros;
+        std::vector<int64_t> words(1100);
+        words[at] = zeros && one < 0 ? one - 1 : one;
+        const std::string what =
+            str_of("element ", static_cast<int>(limits.element), ", map ",
+                   static_cast<int>(header.map), ", shift ", header.shift, ", version ",
+                   limits.version, ", zeros ", zeros, ", word ", one, " at ", at);
+        const auto y =
+            decoded_everywhere(maps, joined(pieces_of(header, word, words)), words.size(), what);
+        CHECK(y.has_value() == fits, what, fits ? ": refused" : ": taken");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST(gpu_bounded_words_at_their_limits) {
+  const auto order = [](Element element, int shift, int64_t least, int64_t greatest,
+                        int64_t origin = 0) {
+    check_limits(
+        {element, BoundKind::kLossless, 0, header_of(Map::kOrder, shift, origin), least, greatest});
+  };
+  order(Element::kFloat16, 0, -0x8000, 0x7fff);
+  order(Element::kBFloat16, 3, -0x1000, 0xfff, 77);
+  order(Element::kFloat32, 0, INT32_MIN, INT32_MAX, 1000);
+  order(Element::kFloat32, 5, -(1 << 26), (1 << 26) - 1, 1000);
+  order(Element::kFloat64, 0, INT64_MIN, INT64_MAX);
+  order(Element::kFloat64, 9, -(int64_t{1} << 54), (int64_t{1} << 54) - 1);
+  order(Element::kInt8, 0, -128, 127);
+  order(Element::kInt8, 3, -16, 15);
+  order(Element::kUInt8, 0, 0, 255);
+  order(Element::kUInt8, 3, 0, 31);
+  order(Element::kInt16, 2, -0x2000, 0x1fff);
+  order(Element::kUInt16, 2, 0, 0x3fff);
+  order(Element::kInt32, 0, INT32_MIN, INT32_MAX);
+  order(Element::kInt32, 4, -(1 << 27), (1 << 27) - 1);
+  order(Element::kUInt32, 4, -(1 << 27), (1 << 27) - 1);
+  order(Element::kInt64, 7, -(int64_t{1} << 56), (int64_t{1} << 56) - 1);
+  order(Element::kUInt64, 7, -(int64_t{1} << 56), (int64_t{1} << 56) - 1);
+  order(Element::kBool, 0, 0, 1);
+  const auto grid = [](Element element, double bound, int64_t most) {
+    check_limits(
+        {element, BoundKind::kAbsolute, bound, header_of(Map::kGrid, 0, 0, bound), -most, most});
+  };
+  grid(Element::kFloat32, 0.5, INT32_MAX);
+  grid(Element::kFloat64, 0.5, int64_t{1} << 51);
+  // Beyond, the products are infinite: the last is a tie between the greatest number and 2^128.
+  grid(Element::kFloat32, 0x1p100, (1 << 28) - 9);
+  grid(Element::kFloat64, 0x1p999, (int64_t{1} << 25) - 1);
+  for (const int version : {1, 2}) {
+    for (const Element element : {Element::kFloat16, Element::kBFloat16}) {
+      for (const BoundKind kind : {BoundKind::kAbsolute, BoundKind::kPointwise}) {
+        const bounded::Lattice lattice(element, 1e-2, kind == BoundKind::kAbsolute, version > 1);
+        check_limits({element, kind, 1e-2, header_of(Map::kLattice), -lattice.most(),
+                      lattice.most(), version});
+      }
+    }
+  }
+  const bounded::LogGrid log_grid(1e-2);
+  const int64_t binade = log_grid.codes();
+  check_limits({Element::kFloat64, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, 1000),
+                -24 * binade, 24 * binade});
+  check_limits({Element::kFloat64, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, -1074),
+                -2098 * binade, 2098 * binade});
+  check_limits({Element::kFloat32, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, 120),
+                -8 * binade, 8 * binade});
+}
+
+// Magnitudes that round to 0 in the type have no words.
+TEST(gpu_bounded_words_of_numbers_below_the_type) {
+  const auto maps =
+      std::make_shared<const bounded::Maps>(Element::kFloat32, BoundKind::kPointwise, 1e-2, 1);
+  const int64_t binade = maps->log_grid().codes();
+  const BlockHeader header = header_of(Map::kLogGrid, 0, -160);
+  const auto taken = [&](int64_t word) {
+    std::vector<int64_t> words(300);
+    words[170] = word;
+    return decoded_everywhere(maps, joined(pieces_of(header, 4, words)), words.size(),
+                              str_of("word ", word))
+        .has_value();
+  };
+  // The first magnitudes are those of 2^-160; half of the least number, 2^-150, is rounded to 0.
+  for (const int64_t sign : {1, -1}) {
+    CHECK(!taken(sign) && !taken(sign * 9 * binade) && taken(0));
+    CHECK(!taken(sign * 10 * binade) && taken(sign * (10 * binade + 1)));
+  }
+}
+
+// Version 1 has words of float64 beyond 2^51, of numbers whose sum with 1.5 2^52 is exact.
+TEST(gpu_bounded_far_words_of_version_1) {
+  const auto maps =
+      std::make_shared<const bounded::Maps>(Element::kFloat64, BoundKind::kAbsolute, 0.5, 1);
+  const BlockHeader header = header_of(Map::kGrid, 0, 0, 1.0);
+  const auto value_of = [&](int64_t word) -> std::optional<double> {
+    std::vector<int64_t> words(70);
+    words[66] = word;
+    const auto y = decoded_everywhere(maps, joined(pieces_of(header, 8, words)), words.size(),
+                                      str_of("word ", word));
+    if (!y) return std::nullopt;
+    double value;
+    std::memcpy(&value, y->data() + 66 * 8, 8);
+    return value;
+  };
+  for (const double x : {0.0, -7.0, 0x1p51, -0x1p51, 0x1p51 + 4, -0x1p52, 1.7e18, -1e300, 1e16}) {
+    const double sum = x + bounded::kRounder;
+    if (sum - bounded::kRounder != x) continue;
+    CHECK(value_of(bounded::word_of<int64_t>(sum)) == x, x);
+  }
+  for (const double none : {double{INFINITY}, double{-INFINITY}, double{NAN}}) {
+    CHECK(!value_of(bounded::word_of<int64_t>(none)), none);
+  }
+}
+
+// A curve may lead beyond the type's numbers where a value is special, and nowhere else.
+TEST(gpu_bounded_curves_beyond_the_type) {
+  for (const bool wide : {false, true}) {
+    const Element element = wide ? Element::kFloat64 : Element::kFloat32;
+    const double step = wide ? 0x1p999 : 0x1p104;
+    const size_t word = wide ? 8 : 4, n = 600;
+    const auto maps = std::make_shared<const bounded::Maps>(element, BoundKind::kAbsolute, step);
+    BlockHeader header = header_of(Map::kGrid, 0, 0, step);
+    header.predictor = Predictor::kCurve;
+    Pieces pieces = pieces_of(header, word, std::vector<int64_t>(n));
+    pieces.nodes.assign(3 * bounded::kCurveNodes, (1 << 24) * 64 / 2);  // in range with word 0
+    const auto refused = [&](const char* what) {
+      return !decoded_everywhere(maps, joined(pieces), n, what).has_value();
+    };
+    const int64_t far = int64_t{1} << (wide ? 30 : 24);
+    if (wide) pieces.nodes.assign(3 * bounded::kCurveNodes, 0);
+    CHECK(!refused("in range"));
+    std::memcpy(pieces.outliers.data() + 77 * word, &far, word);
+    CHECK(refused("beyond, and no special value"));
+    for (const uint16_t place : {uint16_t{3}, uint16_t{76}, uint16_t{78}, uint16_t{77}}) {
+      pieces.places.resize(2);
+      pieces.specials.assign(word, std::byte{0});
+      std::memcpy(pieces.places.data(), &place, 2);
+      CHECK(refused("with a special value") == (place != 77));
+    }
+    pieces.nodes[5] = (1 << 30) + 1;
+    CHECK(refused("with a node out of range"));
+  }
+}
+
+// Blocks of values as they are, and of one value.
+TEST(gpu_bounded_bools_that_are_none) {
+  const auto maps = std::make_shared<const bounded::Maps>(Element::kBool, BoundKind::kLossless, 0);
+  constexpr size_t n = 700;
+  for (const Map map : {Map::kRaw, Map::kConstant}) {
+    for (const int value : {0, 1, 2, 255}) {
+      OnKernel made;
+      made.block.resize(1 + (map == Map::kRaw ? n : 1) + bounded::kCrcBytes, std::byte{1});
+      made.block[0] = static_cast<std::byte>(map);
+      made.block[map == Map::kRaw ? 650 : 1] = static_cast<std::byte>(value);
+      seal(made.block);
+      CHECK(decoded_everywhere(maps, made, n, "bools").has_value() == (value < 2), value);
+    }
+  }
+}
+
+// Bits that no value has are 0; a symbol of an outlier has one; a base fits the words.
+TEST(gpu_bounded_what_no_encoder_writes) {
+  const auto maps =
+      std::make_shared<const bounded::Maps>(Element::kFloat32, BoundKind::kAbsolute, 0.5);
+  BlockHeader header = header_of(Map::kGrid, 0, 0, 0.5);
+  header.width = 3;
+  Pieces pieces = pieces_of(header, 4, {});
+  constexpr size_t n = 77;
+  pieces.symbols.assign(n, 9);
+  pieces.low = Block(3 * 16);
+  const auto refused = [&](const Pieces& some, const char* what) {
+    return !decoded_everywhere(maps, joined(some), n, what).has_value();
+  };
+  CHECK(!refused(pieces, "plain"));
+  for (const size_t place : {size_t{0}, n - 1}) {
+    Pieces other = pieces;
+    other.symbols[place] = bounded::kOutlier;
+    CHECK(refused(other, "an outlier that is missing"));
+    other = pieces;
+    other.low[place / 8] |= static_cast<std::byte>(1 << place % 8);
+    CHECK(!refused(other, "a bit of a value"));
+  }
+  for (size_t bit = n; bit < 128; ++bit) {
+    for (size_t plane = 0; plane < 3; ++plane) {
+      Pieces other = pieces;
+      other.low[16 * plane + bit / 8] |= static_cast<std::byte>(1 << bit % 8);
+      CHECK(refused(other, "a bit of no value"));
+    }
+  }
+  for (const int64_t base : {int64_t{INT32_MIN}, int64_t{INT32_MAX}, int64_t{INT32_MAX} + 1,
+                             int64_t{INT32_MIN} - 1, INT64_MIN, INT64_MAX}) {
+    Pieces other = pieces;
+    other.header.base = base;
+    // The greatest base and the symbols reach the word that stands for none, or go round.
+    const bool fits = base >= INT32_MIN && base <= INT32_MAX;
+    CHECK(refused(other, "a base") != fits, base);
+  }
+  for (const auto& [low, width] :
+       {std::pair{bounded::LowBits::kCoded, 0}, {bounded::LowBits::kCoded, 3}}) {
+    Pieces other = pieces;
+    other.header.low = low;
+    other.header.width = width;
+    other.low.clear();
+    CHECK(refused(other, "coded low bits"));
+  }
+  // Places of special values ascend and are in the block.
+  for (const auto& [two, fits] : {std::pair{std::pair{3, 76}, true},
+                                  {std::pair{0, 1}, true},
+                                  {std::pair{3, 77}, false},
+                                  {std::pair{77, 3}, false},
+                                  {std::pair{5, 5}, false},
+                                  {std::pair{6, 5}, false},
+                                  {std::pair{0, 65535}, false}}) {
+    Pieces other = pieces;
+    const uint16_t list[] = {static_cast<uint16_t>(two.first), static_cast<uint16_t>(two.second)};
+    other.places.resize(sizeof list);
+    std::memcpy(other.places.data(), list, sizeof list);
+    other.specials = Block(8, std::byte{0x3f});
+    CHECK(refused(other, "special values") != fits, two.first, ", ", two.second);
+  }
+  // Packed symbols: three codes of the last byte stand for no value.
+  Pieces packed = pieces;
+  packed.header.quads = true;
+  packed.header.width = 0;
+  packed.low.clear();
+  packed.symbols.assign(bounded::quad_bytes(n), 0);
+  CHECK(!refused(packed, "packed"));
+  for (const int code : {1, 2}) {
+    for (const int at : {1, 2, 3}) {
+      Pieces other = packed;
+      other.symbols.back() = static_cast<uint8_t>(code << 2 * at);
+      CHECK(refused(other, "a code of no value"));
     }
   }
 }

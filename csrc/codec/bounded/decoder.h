@@ -28,6 +28,8 @@ struct OpenBlock {
 /// The symbols of a block whose symbols are packed. Room: the number of values, rounded up to a multiple
 /// of 4. PayloadError.
 void unpack_symbols(const OpenBlock& block, std::span<const std::byte> content, uint8_t* symbols);
+/// The nodes of a block with curves, from their bytes. PayloadError.
+void unpack_nodes(const OpenBlock& block, const std::byte* bytes, int32_t* nodes);
 
 class Decoder {
  public:
@@ -43,9 +45,15 @@ class Decoder {
  private:
   template <typename Word>
   void decode_words(const OpenBlock& block, const std::byte* content, std::byte* x) const;
+  /// False: one of the words stands for no value. most: of the grid and the lattice.
   template <typename Word>
-  void from_words(const OpenBlock& block, const Word* words, const int32_t* nodes, size_t n,
-                  std::byte* x) const;
+  bool from_words(const BlockHeader& header, const Word* words, const int32_t* nodes, size_t n,
+                  Word most, std::byte* x) const;
+  /// Throws the error of the first of these words that stands for no value. `first`: of them in the
+  /// block. x: room for a value.
+  template <typename Word>
+  void refuse_word(const BlockHeader& header, const Word* words, size_t n, size_t first, Word most,
+                   std::byte* x) const;
 
   const std::shared_ptr<const Maps> maps_;
 };

@@ -64,13 +64,16 @@ size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
     if (bits == 0) return true;
     if (is_special(maps_->element(), bits)) return false;
     const double value = std::bit_cast<ValueOf<Word>>(static_cast<Word>(bits));
-    const double magnitude = std::fabs(value);
     const LogGrid::Place place = log_grid.place(value, header_.origin);
     const double back = static_cast<ValueOf<Word>>(place.value);
     *word = static_cast<Word>(place.word);
     // The least word has no room for signed zeros.
-    return *word == place.word && *word != std::numeric_limits<Word>::min() &&
-           std::fabs(value - back) <= maps_->bound() * magnitude;
+    if (*word != place.word || *word == 0 || *word == std::numeric_limits<Word>::min())
+      return false;
+    // As is_within(), which takes longer.
+    const double magnitude = std::fabs(value);
+    return magnitude < 0x1p-900 ? is_within(value, back, maps_->bound())
+                                : std::fabs(value - back) <= maps_->bound() * magnitude;
   });
 }
 
