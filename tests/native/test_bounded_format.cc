@@ -127,14 +127,14 @@ TEST(bounded_block_headers) {
   CHECK(lattice.map() == Map::kLattice);
   lattice.refuses(kMap, uint8_t{3}, "the map of a block");
   lattice.refuses(kStep, int64_t{1}, "the origin of a block");
-  lattice.refuses(8, int64_t{1} << 20, "allowed: -");
-  lattice.refuses(8, int64_t{INT32_MIN}, "allowed: -");
+  lattice.refuses(8, int64_t{1} << 20, "allowed: 0, and magnitudes from 1 to ");
+  lattice.refuses(8, int64_t{INT32_MIN}, "allowed: 0, and magnitudes from 1 to ");
 
   const Sample log_grid(Element::kFloat32, BoundKind::kPointwise, 1e-2, 0);
   CHECK(log_grid.map() == Map::kLogGrid);
   log_grid.refuses(kStep, int64_t{1024}, "the least exponent of a block");
   log_grid.refuses(kStep, int64_t{-1023}, "the least exponent of a block");
-  log_grid.refuses(8, int64_t{INT32_MIN}, "stands for no value");
+  log_grid.refuses(8, int64_t{INT32_MIN}, "stands for no number");
 }
 
 TEST(bounded_coded_low_bits_are_bytes) {

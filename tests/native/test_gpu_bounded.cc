@@ -1,14 +1,11 @@
 // The kernels of the error-bounded compressor, by loops over their threads: the bytes and values of the
 // CPU, for every type, bound and pattern. Barriers are not tested here.
-#include "bounded_kernels.h"
+#include "bounded_forged.h"
 
 namespace cgx::native {
 namespace {
 
-using bounded::BlockHeader;
 using bounded::Encoder;
-using bounded::Map;
-using bounded::Predictor;
 using Encoded = OnKernel;
 
 constexpr size_t kBlockValues = bounded::kBlockValues;
@@ -214,73 +211,51 @@ TEST(gpu_bounded_look) {
   }
 }
 
-namespace {
-
-// Blocks by plans that no encoder need choose: what the kernel makes of x comes back as promised.
-void check_plan(const MapsOf& maps, BoundKind kind, BlockHeader header, const Block& x,
-                const std::string& what) {
-  const Element element = maps->element();
-  const size_t bytes = bytes_of(element), n = x.size() / bytes;
-  const size_t word = bytes == 8 ? 8 : 4;
-  header.outliers = header.specials = static_cast<uint32_t>(n);  // room for all
-  if (header.map == Map::kOrder) header.specials = 0;
-  bounded::Grid grid = bounded::make_grid(maps->bound() > 0 ? maps->bound() : 1, 0);
-  header.step = header.map == Map::kGrid ? grid.step : 0;
-  bounded::OpenBlock opened;
-  opened.header = header;
-  opened.n = n;
-  Slab slab(maps, n);
-  slab.open(0, opened, 0, 0, n);
-  Block parts = fresh(slab.lay_out());
-  std::vector<std::byte> image = slab.image();
-  bounded::on_gpu::BlockPlan plan;
-  std::memcpy(&plan, image.data(), sizeof plan);
-  plan.inverse = grid.inverse;
-  std::memcpy(image.data(), &plan, sizeof plan);
-  bounded::on_gpu::BlocksCall call = slab.blocks_call(image.data());
-  call.x = address(x);
-  call.parts = address(parts);
-  run_encode(call, slab.wide());
-  const auto places = bounded::on_gpu::parts_of(plan, static_cast<uint32_t>(bytes));
-  const auto part = [&](uint64_t at, size_t size) {
-    const auto begin = parts.begin() + static_cast<std::ptrdiff_t>(at);
-    return Block(begin, begin + static_cast<std::ptrdiff_t>(size));
-  };
-  Pieces pieces{.header = header,
-                .symbols = {},
-                .nodes = {},
-                .outliers = {},
-                .places = {},
-                .specials = {},
-                .low = {}};
-  uint32_t counts[2];
-  std::memcpy(counts, parts.data(), sizeof counts);
-  CHECK(counts[0] <= n && counts[1] <= header.specials, what);
-  pieces.header.outliers = counts[0];
-  const Block symbols = part(places.symbols, n);
-  for (const std::byte symbol : symbols) pieces.symbols.push_back(static_cast<uint8_t>(symbol));
-  if (header.predictor == Predictor::kCurve) {
-    pieces.nodes.resize(bounded::curve_bytes(n) / 4);
-    std::memcpy(pieces.nodes.data(), parts.data() + places.nodes, bounded::curve_bytes(n));
+// Curves of which some nodes are in their range: a run has all of its nodes, or those before it.
+TEST(gpu_bounded_curves_that_leave_their_range) {
+  for (const Element element : {Element::kFloat32, Element::kFloat64}) {
+    const auto maps = std::make_shared<const bounded::Maps>(element, BoundKind::kAbsolute, 1e-3);
+    BlockHeader header;
+    header.map = Map::kGrid;
+    header.predictor = Predictor::kCurve;
+    header.base = -127;
+    constexpr size_t n = 2600;
+    // Nodes are below 2^30 in 64ths of a step: positions below 2^24.
+    for (const int edge : {0, 40, 100, 160, 230}) {
+      for (const int sign : {1, -1}) {
+        Block x(n * bytes_of(element));
+        for (size_t i = 0; i < n; ++i) {
+          const int place = static_cast<int>(i % bounded::kCurveRun);
+          const double value =
+              i / bounded::kCurveRun % 3 == 1 ? 0x1p24 + 3e4 * sign * (place - edge) : 100 - place;
+          const uint64_t bits = bits_of_float(element, value * 2e-3);
+          std::memcpy(x.data() + i * bytes_of(element), &bits, bytes_of(element));
+        }
+        check_plan(maps, BoundKind::kAbsolute, header, x, str_of("edge ", edge, ", sign ", sign));
+      }
+    }
   }
-  pieces.outliers = part(places.outliers, counts[0] * word);
-  pieces.places = part(places.places, counts[1] * size_t{2});
-  pieces.specials = part(places.specials, counts[1] * bytes);
-  for (size_t plane = 0; plane < static_cast<size_t>(header.width) / 8; ++plane) {
-    const Block one = part(places.bytes + plane * places.stride, n);
-    pieces.low.insert(pieces.low.end(), one.begin(), one.end());
-  }
-  const size_t stride = (n + 63) / 64 * 8;
-  for (size_t plane = 0; plane < static_cast<size_t>(header.width) % 8; ++plane) {
-    const Block one = part(places.bits + plane * (places.stride / 8), stride);
-    pieces.low.insert(pieces.low.end(), one.begin(), one.end());
-  }
-  const auto y = decoded_everywhere(maps, joined(pieces), n, what);
-  CHECK(y.has_value(), what, ": refused");
-  check_promise(element, kind, maps->bound(), x, *y, what);
 }
 
-}  // namespace
+// Sums end at every place of a thread's four values.
+TEST(gpu_bounded_sums_of_every_length) {
+  for (const Element element : {Element::kFloat32, Element::kFloat64, Element::kInt16}) {
+    const bool floating = is_floating(element);
+    const BoundKind kind = floating ? BoundKind::kAbsolute : BoundKind::kLossless;
+    const auto maps = std::make_shared<const bounded::Maps>(element, kind, floating ? 1e-3 : 0);
+    for (const Predictor predictor : {Predictor::kPrevious, Predictor::kLine}) {
+      for (size_t n = 1; n <= 1100; n += n < 12 ? 1 : 67) {
+        BlockHeader header;
+        header.map = maps->bounded();
+        header.predictor = predictor;
+        header.width = static_cast<int>(n % 12);
+        header.base = -(int64_t{127} << header.width);
+        check_plan(maps, kind, header, hard_values(element, 6, n, 1e-3, n),
+                   str_of("element ", static_cast<int>(element), ", n ", n));
+      }
+    }
+  }
+}
 
 TEST(gpu_bounded_every_plan) {
   size_t turn = 0;
@@ -309,7 +284,7 @@ TEST(gpu_bounded_every_plan) {
             header.signed_zero = zeros;
             if (header.map == Map::kLogGrid) header.origin = bytes_of(element) == 8 ? -1074 : -149;
             ++turn;
-            constexpr size_t kSizes[] = {1, 255, 257, 513, 1024, 1500, 3100};
+            constexpr size_t kSizes[] = {1, 255, 257, 510, 513, 1024, 1500, 3100, 2051};
             const size_t n = kSizes[turn % std::size(kSizes)];
             const int pattern = static_cast<int>(turn % 16);
             const Block x = hard_values(element, pattern, n, 1e-3, turn);
@@ -323,76 +298,6 @@ TEST(gpu_bounded_every_plan) {
     }
   }
 }
-
-namespace {
-
-// Words of a kind of block, the ends of which stand for values, and what is beyond for none.
-struct Limits {
-  Element element;
-  BoundKind kind;
-  double bound;
-  BlockHeader header;
-  int64_t least, greatest;
-  int version = 2;
-};
-
-BlockHeader header_of(Map map, int shift = 0, int64_t origin = 0, double step = 0) {
-  BlockHeader header;
-  header.map = map;
-  header.shift = shift;
-  header.origin = origin;
-  header.step = step;
-  return header;
-}
-
-Pieces pieces_of(const BlockHeader& header, size_t word, const std::vector<int64_t>& words) {
-  Pieces made{.header = header,
-              .symbols = std::vector<uint8_t>(words.size(), bounded::kOutlier),
-              .nodes = {},
-              .outliers = Block(words.size() * word),
-              .places = {},
-              .specials = {},
-              .low = {}};
-  made.header.outliers = static_cast<uint32_t>(words.size());
-  for (size_t i = 0; i < words.size(); ++i) {
-    std::memcpy(made.outliers.data() + i * word, &words[i], word);
-  }
-  return made;
-}
-
-void check_limits(const Limits& limits) {
-  const auto maps = std::make_shared<const bounded::Maps>(limits.element, limits.kind, limits.bound,
-                                                          limits.version);
-  const size_t word = bytes_of(limits.element) == 8 ? 8 : 4;
-  const int64_t room = word == 8 ? INT64_MAX : INT32_MAX;
-  std::vector<int64_t> all{limits.least, limits.greatest};
-  if (limits.least > -room - 1) all.push_back(limits.least - 1);
-  if (limits.least > -room - 1) all.push_back(-room - 1);
-  if (limits.greatest < room) all.push_back(limits.greatest + 1);
-  if (limits.greatest < room) all.push_back(room);
-  for (const bool zeros : {false, true}) {
-    if (zeros && limits.header.map == Map::kOrder) continue;
-    for (const int64_t one : all) {
-      const bool fits = one >= limits.least && one <= limits.greatest;
-      if (zeros && one == -room - 1) continue;  // there is none below
-      for (const size_t at : {0, 69, 1027, 1099}) {
-        BlockHeader header = limits.header;
-        header.signed_zero = zeros;
-        std::vector<int64_t> words(1100);
-        words[at] = zeros && one < 0 ? one - 1 : one;
-        const std::string what =
-            str_of("element ", static_cast<int>(limits.element), ", map ",
-                   static_cast<int>(header.map), ", shift ", header.shift, ", version ",
-                   limits.version, ", zeros ", zeros, ", word ", one, " at ", at);
-        const auto y =
-            decoded_everywhere(maps, joined(pieces_of(header, word, words)), words.size(), what);
-        CHECK(y.has_value() == fits, what, fits ? ": refused" : ": taken");
-      }
-    }
-  }
-}
-
-}  // namespace
 
 TEST(gpu_bounded_words_at_their_limits) {
   const auto order = [](Element element, int shift, int64_t least, int64_t greatest,
@@ -516,12 +421,97 @@ TEST(gpu_bounded_curves_beyond_the_type) {
       std::memcpy(pieces.places.data(), &place, 2);
       CHECK(refused("with a special value") == (place != 77));
     }
+    for (const bool listed : {false, true}) {
+      constexpr size_t kPlaces = 11;
+      pieces.places.resize(2 * kPlaces);
+      pieces.specials = Block(word * kPlaces);
+      for (size_t k = 0; k < kPlaces; ++k) {
+        const auto place = static_cast<uint16_t>(listed && k == 7 ? 77 : 10 * k + 5);
+        std::memcpy(pieces.places.data() + 2 * k, &place, 2);
+      }
+      CHECK(refused("among special values") != listed);
+    }
     pieces.nodes[5] = (1 << 30) + 1;
     CHECK(refused("with a node out of range"));
   }
 }
 
+// Lists that are longer than a thread block, of words of both widths: each fault is found alone.
+TEST(gpu_bounded_long_lists) {
+  constexpr size_t n = 1700, kListed = 800;
+  for (const Element element : {Element::kFloat32, Element::kFloat64, Element::kBFloat16}) {
+    const size_t bytes = bytes_of(element), word = bytes == 8 ? 8 : 4;
+    const auto maps = std::make_shared<const bounded::Maps>(element, BoundKind::kAbsolute, 0.5);
+    const Map map = bytes == 2 ? Map::kLattice : Map::kGrid;
+    Pieces good = pieces_of(header_of(map, 0, 0, bytes == 2 ? 0 : 0.5), word, {});
+    good.symbols.assign(n, 1);
+    good.places.resize(2 * kListed);
+    good.specials.resize(bytes * kListed);
+    const auto place = [](Pieces& pieces, size_t k, size_t at) {
+      const auto value = static_cast<uint16_t>(at);
+      std::memcpy(pieces.places.data() + 2 * k, &value, 2);
+    };
+    for (size_t k = 0; k < kListed; ++k) place(good, k, 2 * k + 1);
+    const auto refused = [&](const Pieces& pieces, const std::string& what) {
+      return !decoded_everywhere(maps, joined(pieces), n, what).has_value();
+    };
+    CHECK(!refused(good, "plain"));
+    for (const size_t k : {size_t{1}, size_t{255}, size_t{256}, size_t{700}, kListed - 1}) {
+      for (const size_t at : {2 * k - 1, size_t{0}, n, size_t{65535}}) {
+        Pieces bad = good;
+        place(bad, k, at);
+        CHECK(refused(bad, str_of("special value ", k, " at ", at)), k);
+      }
+    }
+    // Outliers of many steps, and one more or less.
+    Pieces outliers = good;
+    for (size_t i = 3; i < n; i += 5) outliers.symbols[i] = bounded::kOutlier;
+    const auto count = static_cast<size_t>(
+        std::count(outliers.symbols.begin(), outliers.symbols.end(), bounded::kOutlier));
+    for (const size_t listed : {count - 1, count, count + 1}) {
+      outliers.header.outliers = static_cast<uint32_t>(listed);
+      outliers.outliers = Block(listed * word);
+      CHECK(refused(outliers, "outliers") == (listed != count), listed);
+    }
+    outliers.header.outliers = static_cast<uint32_t>(count);
+    outliers.outliers = Block(count * word);
+    for (size_t i = 1696; i < n; ++i) {
+      if (outliers.symbols[i] == bounded::kOutlier) continue;
+      outliers.symbols[i] = bounded::kOutlier;  // the last one of these has none
+      CHECK(refused(outliers, "an outlier too many"), i);
+      outliers.symbols[i] = 1;
+    }
+  }
+}
+
 // Blocks of values as they are, and of one value.
+TEST(gpu_bounded_blocks_without_words) {
+  for (size_t k = 0; k < kElements; ++k) {
+    const Element element = element_number(k);
+    const auto maps = std::make_shared<const bounded::Maps>(element, BoundKind::kLossless, 0);
+    for (const size_t n : {1, 255, 256, 257, 600, 1023, 1500}) {
+      const Block x = hard_values(element, 0, n, 1e-3, n);
+      for (const Map map : {Map::kRaw, Map::kConstant}) {
+        OnKernel made;
+        made.block.assign(1, static_cast<std::byte>(map));
+        const size_t values = map == Map::kRaw ? n : 1;
+        made.block.insert(made.block.end(), x.begin(),
+                          x.begin() + static_cast<std::ptrdiff_t>(values * bytes_of(element)));
+        made.block.resize(made.block.size() + bounded::kCrcBytes);
+        seal(made.block);
+        const std::string what = str_of("element ", k + 1, ", n ", n);
+        const auto y = decoded_everywhere(maps, made, n, what);
+        CHECK(y.has_value() && (map == Map::kConstant || *y == x), what);
+        std::vector<uint32_t> faults;
+        const size_t from = n / 3, to = n - n / 7;
+        const Block part = decode_on_kernels(maps, {made}, n, from, to, &faults);
+        const auto begin = y->begin() + static_cast<std::ptrdiff_t>(from * bytes_of(element));
+        CHECK(std::equal(part.begin(), part.end(), begin), what);
+      }
+    }
+  }
+}
+
 TEST(gpu_bounded_bools_that_are_none) {
   const auto maps = std::make_shared<const bounded::Maps>(Element::kBool, BoundKind::kLossless, 0);
   constexpr size_t n = 700;
@@ -551,7 +541,7 @@ TEST(gpu_bounded_what_no_encoder_writes) {
     return !decoded_everywhere(maps, joined(some), n, what).has_value();
   };
   CHECK(!refused(pieces, "plain"));
-  for (const size_t place : {size_t{0}, n - 1}) {
+  for (const size_t place : {size_t{0}, size_t{1}, size_t{2}, size_t{3}, n - 1}) {
     Pieces other = pieces;
     other.symbols[place] = bounded::kOutlier;
     CHECK(refused(other, "an outlier that is missing"));

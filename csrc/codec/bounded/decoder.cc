@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -101,6 +102,43 @@ void check_finite(const Specials& specials, Element element, size_t first, size_
   }
 }
 
+template <typename Word>
+bool are_within(const Word* words, size_t n, int64_t most) {
+  return std::all_of(words, words + n, [&](Word word) { return word >= -most && word <= most; });
+}
+
+// The first of [from, to) for which it holds, as for all after it; `to`: there is none.
+template <typename Holds>
+int64_t first_that(int64_t from, int64_t to, const Holds& holds) {
+  while (from < to) {
+    const int64_t middle = from + (to - from) / 2;
+    if (holds(middle)) {
+      to = middle;
+    } else {
+      from = middle + 1;
+    }
+  }
+  return from;
+}
+
+// False: one of the words stands for no value. kSubnormal: as LogTable.
+template <typename Word, bool kSubnormal>
+bool from_log_grid(const LogGrid& log_grid, int64_t origin, int64_t least, int64_t greatest,
+                   const Word* words, size_t n, std::byte* x) {
+  bool vanishes = false;
+  if (least > 1) {
+    for (size_t i = 0; i < n; ++i) {
+      vanishes = vanishes || (words[i] != 0 && words[i] > -least && words[i] < least);
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (words[i] < -greatest || words[i] > greatest) return false;
+    const auto value = static_cast<ValueOf<Word>>(log_grid.value<kSubnormal>(words[i], origin));
+    std::memcpy(x + i * sizeof value, &value, sizeof value);
+  }
+  return !vanishes;
+}
+
 }  // namespace
 
 std::span<const std::byte> OpenBlock::content_of(std::span<const std::byte> of_frame) const {
@@ -176,22 +214,47 @@ OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
 }
 
 template <typename Word>
+Decoder::Limits Decoder::limits_of(const BlockHeader& header) const {
+  switch (header.map) {
+    case Map::kGrid:
+      return {1, header.predictor == Predictor::kCurve ? kMostWord<Word>
+                                                       : most_word<Word>(header.step)};
+    case Map::kLattice:
+      return {1, maps_->lattice().most()};
+    case Map::kLogGrid: {
+      // A narrow type has no numbers for some of them, or only 0.
+      const LogGrid& log_grid = maps_->log_grid();
+      const auto value = [&](int64_t word) {
+        return static_cast<ValueOf<Word>>(log_grid.value(word, header.origin));
+      };
+      const int64_t end = log_grid.most(header.origin) + 1;
+      return {first_that(1, end, [&](int64_t word) { return value(word) > 0; }),
+              first_that(1, end, [&](int64_t word) { return std::isinf(value(word)); }) - 1};
+    }
+    default:
+      return {1, kMostWord<Word>};
+  }
+}
+
+template <typename Word>
 void Decoder::refuse_word(const BlockHeader& header, const Word* words, size_t n, size_t first,
-                          Word most, std::byte* x) const {
-  const bool limited = header.map == Map::kGrid || header.map == Map::kLattice;
+                          const Limits& limits, std::byte* x) const {
   for (size_t i = 0; i < n; ++i) {
-    const bool fits = limited ? words[i] >= -most && words[i] <= most
-                              : from_words(header, words + i, nullptr, 1, most, x);
+    const bool fits = header.map == Map::kGrid
+                          ? words[i] >= -limits.greatest && words[i] <= limits.greatest
+                          : from_words(header, words + i, nullptr, 1, limits, x);
     if (fits) continue;
-    throw PayloadError(str_of("value ", first + i, " has the word ", words[i],
-                              limited ? str_of(", allowed: -", most, " to ", most)
-                                      : std::string(", which stands for no value of its type")));
+    throw PayloadError(str_of(
+        "value ", first + i, " has the word ", words[i], ", which stands for no number",
+        header.map == Map::kOrder
+            ? std::string(" of its type")
+            : str_of(", allowed: 0, and magnitudes from ", limits.least, " to ", limits.greatest)));
   }
 }
 
 template <typename Word>
 bool Decoder::from_words(const BlockHeader& header, const Word* words, const int32_t* nodes,
-                         size_t n, Word most, std::byte* x) const {
+                         size_t n, const Limits& limits, std::byte* x) const {
   using Value = ValueOf<Word>;
   switch (header.map) {
     case Map::kOrder:
@@ -204,10 +267,10 @@ bool Decoder::from_words(const BlockHeader& header, const Word* words, const int
                      curve + run);
         }
       }
-      const bool beyond =
-          word_loops<Word>().from_grid(words, n, header.step, nodes == nullptr ? nullptr : curve,
-                                       most, reinterpret_cast<Value*>(x));
-      return !beyond || has_far_words(*maps_);
+      const bool beyond = word_loops<Word>().from_grid(
+          words, n, header.step, nodes == nullptr ? nullptr : curve,
+          static_cast<Word>(limits.greatest), reinterpret_cast<Value*>(x));
+      return !beyond || nodes != nullptr || has_far_words(*maps_);
     }
     case Map::kLattice:
       if constexpr (sizeof(Word) == 4) {
@@ -216,27 +279,14 @@ bool Decoder::from_words(const BlockHeader& header, const Word* words, const int
           least = words[i] < least ? words[i] : least;
           greatest = words[i] > greatest ? words[i] : greatest;
         }
-        if (least < -most || greatest > most) return false;
+        if (least < -limits.greatest || greatest > limits.greatest) return false;
         maps_->lattice().from_words(words, n, reinterpret_cast<uint16_t*>(x));
       }
       return true;
     default: {
-      const LogGrid& log_grid = maps_->log_grid();
-      using U = std::make_unsigned_t<Word>;
-      const int64_t greatest = log_grid.most(header.origin);
-      const FloatLayout layout = layout_of(maps_->element());
-      const auto magnitude = static_cast<U>(layout.sign - 1);
-      const auto finite = static_cast<U>(layout.infinity - 1);  // of them, other than 0
-      bool fits = true;
-      for (size_t i = 0; i < n; ++i) {
-        if (words[i] < -greatest || words[i] > greatest) return false;
-        const auto value = static_cast<Value>(log_grid.value(words[i], header.origin));
-        // A narrow type may have no number for it, or only 0.
-        const U above = static_cast<U>((std::bit_cast<U>(value) & magnitude) - 1);
-        fits = fits && (above < finite || words[i] == 0);
-        std::memcpy(x + i * sizeof value, &value, sizeof value);
-      }
-      return fits;
+      const auto decode = header.origin < LogTable::kLeastNormal ? from_log_grid<Word, true>
+                                                                 : from_log_grid<Word, false>;
+      return decode(maps_->log_grid(), header.origin, limits.least, limits.greatest, words, n, x);
     }
   }
 }
@@ -271,16 +321,24 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   const Low<const uint8_t> lows{header.width, low_bytes, count, low_bits, sizes.bit_stride};
   const auto& loops = word_loops<Word>();
   const Word base = static_cast<Word>(header.base);
-  // Where words have limits that keep values finite, these need no look.
-  const bool looks = header.map == Map::kGrid && (!nodes.empty() || has_far_words(*maps_));
-  const auto most = static_cast<Word>(header.map == Map::kLattice ? maps_->lattice().most()
-                                      : nodes.empty()             ? most_word<Word>(header.step)
-                                                                  : kMostWord<Word>);
+  // Where words and curves, which stay below 2^28, keep values finite, these need no look.
+  constexpr double kFarthest = sizeof(Word) == 4 ? 0x1p32 : 0x1p52;
+  const bool far =
+      !nodes.empty() && !std::isfinite(static_cast<ValueOf<Word>>(kFarthest * header.step));
+  const bool looks = header.map == Map::kGrid && (far || has_far_words(*maps_));
+  const Limits limits = limits_of<Word>(header);
+  // With a curve, words are from base on, except outliers; where all of these stand for values, few
+  // need a look.
+  const int64_t room = header.width < 40 ? int64_t{256} << header.width : INT64_MAX;
+  const bool near = header.base >= -limits.greatest && room <= limits.greatest &&
+                    header.base <= limits.greatest - room;
+  const bool by_loops = nodes.empty() || has_far_words(*maps_);
   Word words[kChunk];
   Word last = 0, last_step = 0;
   for (size_t first = 0; first < count; first += kChunk) {
     const size_t n = std::min(kChunk, count - first);
-    if (loops.join(symbols + first, n, base, lows.after(first), words)) {
+    const bool outliers = loops.join(symbols + first, n, base, lows.after(first), words);
+    if (outliers) {
       for (size_t i = 0; i < n; ++i) {
         if (symbols[first + i] != kOutlier) continue;
         if (outlier == outliers_end)
@@ -295,8 +353,9 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
     }
     const int32_t* const drawn = nodes.empty() ? nullptr : &nodes[first / kCurveRun * kCurveNodes];
     const auto values = [&] {
-      if (from_words(header, words, drawn, n, most, x + first * bytes)) return;
-      refuse_word(header, words, n, first, most, x + first * bytes);
+      const bool looked = by_loops || (near && !outliers) || are_within(words, n, limits.greatest);
+      if (looked && from_words(header, words, drawn, n, limits, x + first * bytes)) return;
+      refuse_word(header, words, n, first, limits, x + first * bytes);
     };
     if (header.signed_zero) {
       with_bits(element, [&]<typename Signed>() {

@@ -64,16 +64,17 @@ size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
     if (bits == 0) return true;
     if (is_special(maps_->element(), bits)) return false;
     const double value = std::bit_cast<ValueOf<Word>>(static_cast<Word>(bits));
-    const LogGrid::Place place = log_grid.place(value, header_.origin);
+    const double magnitude = std::fabs(value);
+    // Rare, and longer. Exponents of all others are not below the origin.
+    const bool tiny = magnitude < (sizeof(Word) == 8 ? 0x1p-900 : 0x1p-126);
+    const LogGrid::Place place =
+        tiny ? log_grid.place(value, header_.origin) : log_grid.place<false>(value, header_.origin);
     const double back = static_cast<ValueOf<Word>>(place.value);
     *word = static_cast<Word>(place.word);
     // The least word has no room for signed zeros.
-    if (*word != place.word || *word == 0 || *word == std::numeric_limits<Word>::min())
-      return false;
-    // As is_within(), which takes longer.
-    const double magnitude = std::fabs(value);
-    return magnitude < 0x1p-900 ? is_within(value, back, maps_->bound())
-                                : std::fabs(value - back) <= maps_->bound() * magnitude;
+    const bool fits = *word == place.word && *word != std::numeric_limits<Word>::min();
+    if (tiny) return fits && *word != 0 && is_within(value, back, maps_->bound());
+    return fits && std::fabs(value - back) <= maps_->bound() * magnitude;
   });
 }
 

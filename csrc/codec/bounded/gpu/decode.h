@@ -62,6 +62,18 @@ CGX_HD void put(const BlocksCall& call, const BlockPlan& plan, uint32_t i, Word 
   store(call.type, call.y, static_cast<uint64_t>(plan.value + static_cast<int64_t>(i)), bits);
 }
 
+/// Thread t's share of a block of values as they are, or of one value; Bits: of a value.
+template <typename Bits>
+CGX_HD void put_plain(const BlocksCall& call, const BlockPlan& plan, const unsigned char* values,
+                      uint32_t t) {
+  const auto* const from = reinterpret_cast<const Bits*>(values);
+  auto* const to = reinterpret_cast<Bits*>(call.y);
+  const bool constant = plan.map == Map::kConstant;
+  for (uint32_t at = plan.from + t; at < plan.to; at += kThreads) {
+    to[plan.value + static_cast<int64_t>(at)] = constant ? static_cast<Bits>(plan.base) : from[at];
+  }
+}
+
 template <typename Word, typename Block>
 CGX_HD void decode_symbols(Block& block, DecodeMemory<Word>& memory, const BlocksCall& call,
                            const BlockPlan& plan) {
@@ -129,7 +141,6 @@ CGX_HD void decode_symbols(Block& block, DecodeMemory<Word>& memory, const Block
           fits = fits && is_listed(places, plan.specials, i);
         }
         if (negative) bits |= static_cast<Word>(call.type.layout.sign);
-        if (call.type.is_bool != 0) fits = fits && plain_bits(call.type, bits) <= 1;
         if (!fits) memory.faults[t] = 1;
         put(call, plan, i, bits);
       }
@@ -167,13 +178,25 @@ CGX_HD void decode_stage(Block& block, DecodeMemory<Word>& memory, const BlocksC
     const Parts parts = parts_of(plan, call.type.bytes);
     const unsigned char* const values = call.parts + plan.parts + parts.symbols;
     block.phase([&](uint32_t t) {
-      for (uint32_t at = t; at < plan.n; at += kThreads) {
-        const Word bits = plan.map == Map::kConstant ? static_cast<Word>(plan.base)
-                                                     : load<Word>(call.type, values, at);
-        if (call.type.is_bool != 0 && plain_bits(call.type, bits) > 1) memory.faults[t] = 1;
-        put(call, plan, at, bits);
+      if constexpr (sizeof(Word) == 8) {
+        put_plain<uint64_t>(call, plan, values, t);
+      } else if (call.type.bytes == 4) {
+        put_plain<uint32_t>(call, plan, values, t);
+      } else if (call.type.bytes == 2) {
+        put_plain<uint16_t>(call, plan, values, t);
+      } else {
+        put_plain<uint8_t>(call, plan, values, t);
       }
     });
+    if (sizeof(Word) == 4 && call.type.is_bool != 0) {
+      block.phase([&](uint32_t t) {
+        const uint32_t n = plan.map == Map::kConstant ? 1 : plan.n;
+        CGX_LOOP for (uint32_t at = t; at < n; at += kThreads) {
+          const int64_t value = plan.map == Map::kConstant ? plan.base : values[at];
+          if (value > 1) memory.faults[t] = 1;
+        }
+      });
+    }
   }
   const bool fault = block.any_phase(memory.any, [&](uint32_t t) { return memory.faults[t] != 0; });
   block.phase([&](uint32_t t) {

@@ -40,13 +40,17 @@ CGX_HD void fit_curves(Block& block, const Step<Word>& step) {
     if (run >= runs) return;
     const uint32_t from = run * kCurveRun, left = step.n - from;
     const double* const fit = step.call.fit + k * kCurveRun;
+    const auto* const values = reinterpret_cast<const Word*>(step.x) + step.first + from;
+    const auto position = [&](uint32_t i) {
+      return Of<Word>::number(values[i]) * step.plan.inverse;
+    };
     double found = 0;
-    for (uint32_t i = 0; i < kCurveRun && i < left; ++i) {
-      const Word bits = reinterpret_cast<const Word*>(step.x)[step.first + from + i];
-      const double position = Of<Word>::number(bits) * step.plan.inverse;
-      found += left < kCurveRun ? position : fit[i] * position;
+    if (left < kCurveRun) {
+      CGX_LOOP for (uint32_t i = 0; i < left; ++i) found += position(i);
+      found = found / static_cast<double>(left) * kNodeUnit;
+    } else {
+      for (uint32_t i = 0; i < kCurveRun; ++i) found += fit[i] * position(i);
     }
-    if (left < kCurveRun) found = found / static_cast<double>(left) * kNodeUnit;
     memory.fits[run][k] = magnitude(found) < kMostNode ? 1 : 0;
     // Rounded to the nearest, ties to even.
     memory.nodes[run + 1][k] = word_of<int32_t>(found + kRounder);
@@ -224,20 +228,19 @@ CGX_HD bool split(Block& block, const Step<Word>& step) {
   });
 }
 
-/// A byte of each plane holds the bits of eight values.
+/// A byte of each plane holds the bits of eight values; a thread makes one of each.
 template <typename Word, typename Block>
 CGX_HD void write_bits(Block& block, const Step<Word>& step) {
+  static_assert(kStep / 8 <= kThreads, "a thread has one byte of a plane at most");
   EncodeMemory<Word>& memory = step.memory;
   const uint32_t bytes = static_cast<uint32_t>(up(step.n, 64)) / 8;
   block.phase([&](uint32_t t) {
-    CGX_LOOP for (uint32_t plane = 0; plane < step.plan.width % 8; ++plane) {
-      CGX_LOOP for (uint32_t byte = t; byte < bytes; byte += kThreads) {
+    if (t < bytes) {
+      CGX_LOOP for (uint32_t plane = 0; plane < step.plan.width % 8; ++plane) {
         uint32_t bits = 0;
-        for (uint32_t k = 0; k < 8; ++k) {
-          bits |= (memory.codes[8 * byte + k] >> plane & 1u) << k;
-        }
+        for (uint32_t k = 0; k < 8; ++k) bits |= (memory.codes[8 * t + k] >> plane & 1u) << k;
         step.out[step.parts.bits + static_cast<uint64_t>(plane) * (step.parts.stride / 8) +
-                 step.first / 8 + byte] = static_cast<uint8_t>(bits);
+                 step.first / 8 + t] = static_cast<uint8_t>(bits);
       }
     }
     if (t != 0) return;

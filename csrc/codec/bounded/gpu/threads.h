@@ -85,10 +85,12 @@ CGX_HD void store_number(const ValueType& type, unsigned char* y, uint64_t i, Wo
   }
 }
 
-/// A word as load() gives it of a value with its low bits.
+/// A word as load() gives it of a value with its low bits; of a bool there is one.
 template <typename Word>
 CGX_HD Word narrowed(const ValueType& type, Word word) {
+  if constexpr (sizeof(Word) == 8) return word;
   if (type.bytes == 1) {
+    if (type.is_bool != 0) return word & 1;
     return type.extends != 0 ? static_cast<signed char>(word) : static_cast<unsigned char>(word);
   }
   if (type.bytes == 2) {

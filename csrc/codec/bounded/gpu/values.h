@@ -71,7 +71,7 @@ CGX_HD bool grid_word(const BlocksCall& call, const BlockPlan& plan, Word bits, 
   word = word_of<Word>(position + kRounder);
   const double back = Of<Word>::number(Of<Word>::bits((number_of(word) + fit) * plan.step));
   if (!(magnitude(value - back) <= call.bound)) return false;
-  if (word < -kMostWord<Word> || word > kMostWord<Word>) return false;
+  if (!is_written(word)) return false;
   return !is_special(call.type.layout, plain_bits(call.type, bits));
 }
 
@@ -119,7 +119,7 @@ CGX_HD bool from_word(const BlocksCall& call, const BlockPlan& plan, Word word, 
       return order_bits(call.type, plan, word, bits);
     case Map::kGrid:
       bits = Of<Word>::bits((number_of(word) + fit) * plan.step);
-      return plan.most < 0 || (word >= -plan.most && word <= plan.most);
+      return (sizeof(Word) == 8 && plan.most < 0) || (word >= -plan.most && word <= plan.most);
     case Map::kLogGrid: {
       const int64_t most = call.log_table->most(plan.origin);
       if (word < -most || word > most) return false;
@@ -129,8 +129,10 @@ CGX_HD bool from_word(const BlocksCall& call, const BlockPlan& plan, Word word, 
       return is_finite(call.type, bits) && zero == (word == 0);
     }
     default:
-      if (word < -call.lattice_most || word > call.lattice_most) return false;
-      bits = call.lattice_values[word];
+      if constexpr (sizeof(Word) == 4) {
+        if (word < -call.lattice_most || word > call.lattice_most) return false;
+        bits = call.lattice_values[word];
+      }
       return true;
   }
 }

@@ -59,7 +59,7 @@ bool place(const ValueOf<Word>* x, size_t n, Grid grid, const double* fit, Word*
   using U = typename Of<Word>::Unsigned;
   uint64_t wide = 0;
   [[maybe_unused]] Word least = 0;
-  [[maybe_unused]] U farthest = 0;
+  [[maybe_unused]] U places = 0;  // all bits of them, from -kMostWord on
   for (size_t i = 0; i < n; ++i) {
     const double value = static_cast<double>(x[i]);
     double position = value * grid.inverse;
@@ -72,15 +72,14 @@ bool place(const ValueOf<Word>* x, size_t n, Grid grid, const double* fit, Word*
     if constexpr (sizeof(Word) == 4) {
       least = word < least ? word : least;
     } else {
-      const U above = static_cast<U>(word) + static_cast<U>(kMostWord<Word>);
-      farthest = above > farthest ? above : farthest;
+      places |= static_cast<U>(word) + static_cast<U>(kMostWord<Word>);
     }
     words[i] = word;
   }
   if constexpr (sizeof(Word) == 4) {
     wide |= least == INT32_MIN ? 1 : 0;
   } else {
-    wide |= farthest > 2 * static_cast<U>(kMostWord<Word>) ? 1 : 0;
+    wide |= places >> 52;
   }
   // -0 comes back as it is.
   uint32_t special = 0;
@@ -99,26 +98,22 @@ bool to_grid(const ValueOf<Word>* x, size_t n, const Grid& grid, const double* f
   return place<Word, false>(x, n, grid, fit, words);
 }
 
-template <typename Word, bool kFit>
-bool drawn(const Word* words, size_t n, double step, const double* fit, Word most,
-           ValueOf<Word>* __restrict x) {
+template <typename Word>
+bool from_grid(const Word* words, size_t n, double step, const double* fit, Word most,
+               ValueOf<Word>* x) {
+  using V = ValueOf<Word>;
   using U = typename Of<Word>::Unsigned;
+  if (fit != nullptr) {
+    for (size_t i = 0; i < n; ++i) x[i] = static_cast<V>((number_of(words[i]) + fit[i]) * step);
+    return false;
+  }
   U farthest = 0;  // above -most
   for (size_t i = 0; i < n; ++i) {
     const U above = static_cast<U>(words[i]) + static_cast<U>(most);
     farthest = above > farthest ? above : farthest;
-    double number = number_of(words[i]);
-    if constexpr (kFit) number += fit[i];
-    x[i] = static_cast<ValueOf<Word>>(number * step);
+    x[i] = static_cast<V>(number_of(words[i]) * step);
   }
   return farthest > 2 * static_cast<U>(most);
-}
-
-template <typename Word>
-bool from_grid(const Word* words, size_t n, double step, const double* fit, Word most,
-               ValueOf<Word>* x) {
-  return fit == nullptr ? drawn<Word, false>(words, n, step, fit, most, x)
-                        : drawn<Word, true>(words, n, step, fit, most, x);
 }
 
 template <typename Word>

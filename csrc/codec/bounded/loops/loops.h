@@ -56,11 +56,11 @@ struct Extremes {
 template <typename Word, typename Value>
 struct WordLoops {
   void (*look)(const Value* x, size_t n, Seen* seen);
-  /// Places on the grid. True: at least one of them does not give its value back as promised, or is
-  /// beyond kMostWord.
+  /// Places on the grid. True: at least one of them does not give its value back as promised, or is not
+  /// written (is_written()).
   /// `fit` (or null): what is taken off a value first, in steps.
   bool (*to_grid)(const Value* x, size_t n, const Grid& grid, const double* fit, Word* words);
-  /// True: the magnitude of at least one word is above `most`.
+  /// True: the magnitude of at least one word is above `most`. With `fit` they are not looked at.
   bool (*from_grid)(const Word* words, size_t n, double step, const double* fit, Word most,
                     Value* x);
   /// out[i] = words[i] - words[i - 1]; `before` precedes the first. out is not words.

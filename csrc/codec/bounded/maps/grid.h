@@ -57,6 +57,16 @@ CGX_HD double number_of(Word word) {
   }
 }
 
+/// Whether encoders write the word. One less than the least word of 32 bits is none (signed_zero.h).
+template <typename Word>
+CGX_HD bool is_written(Word word) {
+  if constexpr (sizeof(Word) == 4) {
+    return word >= -kMostWord<Word>;
+  } else {
+    return (static_cast<uint64_t>(word) + static_cast<uint64_t>(kMostWord<Word>)) >> 52 == 0;
+  }
+}
+
 #if !defined(CGX_DEVICE_COMPILER)
 /// The step for values of which the greatest has the unit in the last place `unit` (0: all values are
 /// 0). `bound` is greater than 0.

@@ -23,10 +23,16 @@ class LogGrid {
   int64_t codes() const { return table_.codes; }
 
   /// The word of a finite float64 other than 0: 1 and more, negative for negative values; and what
-  /// value() makes of it. 0: its exponent is below `origin`.
+  /// value() makes of it. kSubnormal: as LogTable has it.
   using Place = LogTable::Place;
-  Place place(double x, int64_t origin) const { return table_.place(x, origin); }
-  double value(int64_t word, int64_t origin) const { return table_.value(word, origin); }
+  template <bool kSubnormal = true>
+  Place place(double x, int64_t origin) const {
+    return table_.place<kSubnormal>(x, origin);
+  }
+  template <bool kSubnormal = true>
+  double value(int64_t word, int64_t origin) const {
+    return table_.value<kSubnormal>(word, origin);
+  }
 
   /// The greatest word, by its magnitude, that stands for a number.
   int64_t most(int64_t origin) const { return table_.most(origin); }

@@ -22,27 +22,30 @@ struct LogTable {
   int32_t bits;    // segments = 2^bits
 
   /// Exponents are not below that of the least subnormal float64.
-  static constexpr int64_t kLeastExponent = -1074;
+  static constexpr int64_t kLeastExponent = -1074, kLeastNormal = -1022;
 
   struct Place {
     int64_t word;
     double value;
   };
-  /// The word of a finite float64 other than 0, and what value() makes of it. 0: its exponent is below
-  /// `origin`.
+  /// The word of a finite float64 other than 0, and what value() makes of it. kSubnormal: it may be a
+  /// subnormal number, its exponent may be below `origin` (then the word is 0), and the origin below those
+  /// of normal numbers.
+  template <bool kSubnormal = true>
   CGX_HD Place place(double x, int64_t origin) const;
+  template <bool kSubnormal = true>
   CGX_HD double value(int64_t word, int64_t origin) const;
   /// The greatest word, by its magnitude, that stands for a number. Below 2^11 2^40.
   CGX_HD int64_t most(int64_t origin) const { return (kGreatestExponent - origin + 1) * codes; }
 
  private:
   // The product is exact where the exponent is one of a normal number: the mantissa is below 2.
+  template <bool kSubnormal>
   CGX_HD static double magnitude_of(const Segment& segment, int64_t part, int64_t exponent) {
-    const uint64_t scale = exponent < kLeastNormal ? uint64_t{1} << (exponent - kLeastExponent)
-                                                   : static_cast<uint64_t>(exponent + 1023) << 52;
+    uint64_t scale = static_cast<uint64_t>(exponent + 1023) << 52;
+    if (kSubnormal && exponent < kLeastNormal) scale = uint64_t{1} << (exponent - kLeastExponent);
     return (segment.begin + (static_cast<double>(part) + 0.5) * segment.width) * bits_double(scale);
   }
-  static constexpr int64_t kLeastNormal = -1022;
 };
 
 /// The exponent of a normal float64; -1023: of 0 and subnormal numbers.
@@ -62,20 +65,22 @@ CGX_HD bool is_within(double x, double y, double bound) {
   return off * scale <= bound * (magnitude * scale);
 }
 
+template <bool kSubnormal>
 CGX_HD LogTable::Place LogTable::place(double x, int64_t origin) const {
   constexpr uint64_t kOne = 0x3ff0000000000000, kMantissa = 0x000fffffffffffff;
-  const int64_t exponent = exponent_of(x);
-  if (exponent < origin) return {0, 0};
-  const double normal = exponent < kLeastNormal ? x * 0x1p54 : x;
+  const int64_t exponent = kSubnormal ? exponent_of(x) : exponent_field(x);
+  if (kSubnormal && exponent < origin) return {0, 0};
+  const double normal = kSubnormal && exponent < kLeastNormal ? x * 0x1p54 : x;
   const double mantissa = bits_double((double_bits(normal) & kMantissa) | kOne);
   const Segment& segment = segments[static_cast<int>((mantissa - 1) * (1 << bits))];
   auto part = static_cast<int64_t>((mantissa - segment.begin) * segment.inverse);
   if (part >= segment.count) part = segment.count - 1;
   const int64_t word = (exponent - origin) * codes + segment.first + part + 1;
-  const double magnitude = magnitude_of(segment, part, exponent);
+  const double magnitude = magnitude_of<kSubnormal>(segment, part, exponent);
   return x < 0 ? Place{-word, -magnitude} : Place{word, magnitude};
 }
 
+template <bool kSubnormal>
 CGX_HD double LogTable::value(int64_t word, int64_t origin) const {
   const int64_t code = (word < 0 ? -word : word) - 1;
   if (code < 0) return 0;
@@ -86,7 +91,8 @@ CGX_HD double LogTable::value(int64_t word, int64_t origin) const {
   const int64_t within = code - binade * codes;
   int s = segment_of[static_cast<int>(static_cast<double>(within) * inverse * kParts)];
   while (s + 1 < (1 << bits) && segments[s + 1].first <= within) ++s;
-  const double magnitude = magnitude_of(segments[s], within - segments[s].first, binade + origin);
+  const double magnitude =
+      magnitude_of<kSubnormal>(segments[s], within - segments[s].first, binade + origin);
   return word < 0 ? -magnitude : magnitude;
 }
 
