@@ -16,6 +16,7 @@
 #include "codec/bounded/decoder.h"
 #include "codec/bounded/encoder.h"
 #include "codec/bounded/gpu/slab.h"
+#include "codec/bounded/range.h"
 
 namespace py = pybind11;
 
@@ -130,14 +131,14 @@ py::tuple read_container(const py::buffer& payload) {
   const OpenContainer open = OpenContainer::read(bytes.span());
   const Container& header = open.header;
   return py::make_tuple(static_cast<int>(header.element), header.complex,
-                        static_cast<int>(header.kind), header.asked, header.bound, header.shape,
-                        open.starts);
+                        static_cast<int>(header.kind), header.asked, header.bound, header.version,
+                        header.shape, open.starts);
 }
 
 void write_container(int element, bool complex, int kind, double asked, double bound,
                      std::vector<uint64_t> shape, Arena& arena) {
-  const Container header{element_of(element), complex, kind_of(kind), asked, bound,
-                         std::move(shape)};
+  Container header{element_of(element), complex, kind_of(kind), asked, bound, std::move(shape)};
+  header.version = version_of(header.element, header.kind);
   arena.close(header.write(arena.blocks()));
 }
 
@@ -157,7 +158,11 @@ void bind(py::module_& module) {
       .def(py::init([](int element, int kind, double bound) {
              return std::make_shared<Maps>(element_of(element), kind_of(kind), bound);
            }),
-           py::arg("element"), py::arg("kind"), py::arg("bound"));
+           py::arg("element"), py::arg("kind"), py::arg("bound"))
+      .def(py::init([](int element, int kind, double bound, int version) {
+             return std::make_shared<Maps>(element_of(element), kind_of(kind), bound, version);
+           }),
+           py::arg("element"), py::arg("kind"), py::arg("bound"), py::arg("version"));
   py::class_<Arena>(module, "BoundedArena", py::buffer_protocol())
       .def(py::init([](size_t dims, size_t blocks, size_t bytes) {
              return std::make_unique<Arena>(Container::head_bytes(dims, blocks), bytes);
@@ -218,6 +223,13 @@ void bind(py::module_& module) {
       .def("fill", &fill, py::arg("block"), py::arg("opened"), py::arg("content"),
            py::arg("parts_ptr"))
       .def("lay_out", &Slab::lay_out);
+  module.def(
+      "bounded_range",
+      [](int element, uintptr_t x, size_t n) {
+        const py::gil_scoped_release no_gil;
+        return finite_range(element_of(element), reinterpret_cast<const std::byte*>(x), n);
+      },
+      py::arg("element"), py::arg("x_ptr"), py::arg("n"));
   module.def("bounded_read", &read_container, py::arg("payload"));
   module.def("bounded_write", &write_container, py::arg("element"), py::arg("complex"),
              py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),

@@ -61,3 +61,21 @@ def taken_apart(payload: torch.Tensor) -> Parts:
         at += length
     assert at == len(data)
     return Parts(bytearray(data[:FIXED]), shape, blocks)
+
+
+def of_words(payload: torch.Tensor, words: list[int], **fields: int | bytes) -> Parts:
+    """The payload with another first block: these words, each an outlier. fields: of its header, by
+    the names in docs/bounded_format.md.
+    """
+    parts = taken_apart(payload)
+    element = parts.fixed[5] % 64
+    size = 8 if element in (2, 11, 12) else 4
+    n = len(words)
+    header = {
+        "map": 2, "predictor": 0, "flags": 0, "width": 0, "shift": 0, "center": 0, "listed": 0,
+        "base": 0, "slot": bytes(8), "outliers": n, "specials": 0, **fields,
+    }  # fmt: skip
+    content = b"\xff" * n + b"".join(word.to_bytes(size, "little", signed=True) for word in words)
+    head = struct.pack("<BBBBBBHq8sIII", *header.values(), len(content))
+    parts.blocks[0] = sealed(head + content)
+    return parts

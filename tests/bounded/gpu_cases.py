@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.bounded import adversary
+from tests.bounded import adversary, numbers
 from torch_cgx import bounded
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -111,6 +111,21 @@ def check_errors(rank=0, world_size=1):
         bounded.decompress(payload, torch.zeros(200_000), device="cuda")
 
 
+def check_numbers(rank=0, world_size=1):
+    """What no encoder writes: the errors of the CPU."""
+    for case in numbers.CASES:
+        for payload, allowed in numbers.payloads(case):
+            if allowed:
+                back = bounded.decompress(payload, device="cuda")
+                assert (bits(back) == bits(bounded.decompress(payload))).all(), case
+                continue
+            with pytest.raises(bounded.PayloadError) as here:
+                bounded.decompress(payload)
+            with pytest.raises(bounded.PayloadError) as there:
+                bounded.decompress(payload, device="cuda")
+            assert str(here.value) == str(there.value)
+
+
 def check_adversary(rank, world_size, tensors, seed=11):
     for number in range(tensors):
         made = adversary.case(seed, number)
@@ -125,4 +140,4 @@ def check_adversary(rank, world_size, tensors, seed=11):
 
 
 # Jobs as in tests/distributed.py.
-CASES = [check_types, check_shapes, check_targets, check_errors]
+CASES = [check_types, check_shapes, check_targets, check_errors, check_numbers]

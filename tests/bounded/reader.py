@@ -1,4 +1,7 @@
-"""A second reader of payloads and files, from docs/bounded_format.md alone: numpy and zstandard."""
+"""A second reader of payloads and files, from docs/bounded_format.md alone: numpy and zstandard.
+
+An AssertionError says that a payload does not follow the format.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ BITS = {
     1: np.uint32, 2: np.uint64, 3: np.uint16, 4: np.uint16, 5: np.uint8, 6: np.uint8, 7: np.uint16,
     8: np.uint16, 9: np.uint32, 10: np.uint32, 11: np.uint64, 12: np.uint64, 13: np.uint8,
 }  # fmt: skip
-SIGNED = {6, 7, 9, 11}
+ROUNDER = 0x4338000000000000  # the bits of 1.5 * 2^52
 RAW, CONSTANT, ORDER, GRID, LATTICE, LOG_GRID = range(6)
 NONE, MEAN, PREVIOUS, LINE, CURVE = range(5)
-POINTWISE = 3
+LOSSLESS, MAX_ERROR, RELATIVE, POINTWISE = range(4)
 HEADER = struct.Struct("<4sBBBBIIdd")
 BLOCK_HEADER = struct.Struct("<BBBBBBHq8sIII")
 
@@ -36,7 +39,9 @@ def crc32c(data: bytes) -> int:
 def read(payload: bytes) -> tuple[dict, np.ndarray]:
     """The header's fields, and the bits of all values, 1-D."""
     magic, version, kind_of_value, kind, dims, crc, bits, asked, bound = HEADER.unpack_from(payload)
-    assert (magic, version, bits) == (b"CGXB", 1, 16)
+    assert (magic, bits) == (b"CGXB", 16) and version in (1, 2)
+    assert np.isfinite(asked) and not np.signbit(asked)
+    assert kind in (LOSSLESS, RELATIVE) or asked == bound
     shape = struct.unpack_from(f"<{dims}Q", payload, 32)
     element, parts = kind_of_value % 64, 2 if kind_of_value >= 64 else 1
     count = int(np.prod(shape, dtype=np.int64)) * parts
@@ -53,14 +58,17 @@ def read(payload: bytes) -> tuple[dict, np.ndarray]:
     for k, size in enumerate(sizes):
         values = out[k * BLOCK : (k + 1) * BLOCK]
         if size:
-            read_block(payload[at : at + size], element, kind, bound, values)
+            read_block(payload[at : at + size], element, kind, bound, values, version)
         at += size
     assert at == len(payload)
+    assert element != 13 or (out <= 1).all()
     fields = {"element": element, "kind": kind, "asked": asked, "bound": bound, "shape": shape}
     return fields, out
 
 
-def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndarray) -> None:
+def read_block(
+    block: bytes, element: int, kind: int, bound: float, out: np.ndarray, version: int
+) -> None:
     assert struct.unpack("<I", block[-4:])[0] == crc32c(block[:-4])
     n, width_of_value = len(out), out.itemsize
     if block[0] in (RAW, CONSTANT):
@@ -69,6 +77,8 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
     (how, predictor, flags, width, shift, center, listed, base, slot, outliers, specials, coded) = (
         BLOCK_HEADER.unpack_from(block)
     )
+    assert word_bits(out) == 64 or -(2**31) <= base < 2**31
+    assert not flags & 1 or (width and width % 8 == 0)
     content = block[36 : 36 + coded]
     low = np.frombuffer(block[36 + coded : -4], np.uint8)
     if flags & 2:
@@ -78,7 +88,10 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
     if flags & 8:
         at = -(-n // 4)
         codes = np.frombuffer(content, np.uint8, at)
-        codes = (codes[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1)[:n]
+        codes = (codes[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1)
+        assert not codes[n:].any()
+        codes = codes[:n]
+        assert (codes == 3).sum() == listed
         symbols = (center + np.array([0, -1, 1, 0])[codes]).astype(np.uint8)
         symbols[codes == 3] = np.frombuffer(content, np.uint8, listed, at)
         content = bytes(n) + content[at + listed :]  # as if nothing had been packed
@@ -95,7 +108,9 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
         u |= planes[j * n : (j + 1) * n].astype(unsigned) << unsigned(8 * j)
     stride = -(-n // 64) * 8
     for j in range(rest):
-        bits = np.unpackbits(low[j * stride : (j + 1) * stride], bitorder="little")[:n]
+        bits = np.unpackbits(low[j * stride : (j + 1) * stride], bitorder="little")
+        assert not bits[n:].any()
+        bits = bits[:n]
         u |= bits.astype(unsigned) << unsigned(8 * whole + j)
     residuals = u + np.int64(base).astype(unsigned)
     nodes = None
@@ -106,7 +121,9 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
         bends = (folded >> 1) ^ -(folded & 1).astype(np.int32).astype(np.uint32)
         slopes = np.cumsum(bends, dtype=np.uint32)
         nodes = np.cumsum(slopes, dtype=np.uint32).view(np.int32).reshape(-1, 4)
+        assert (np.abs(nodes.astype(np.int64)) <= 2**30).all()
         at += 4 * runs
+    assert (symbols == 255).sum() == outliers
     residuals[symbols == 255] = np.frombuffer(content, unsigned, outliers, at)
     at += outliers * word().itemsize
     words = residuals
@@ -116,35 +133,56 @@ def read_block(block: bytes, element: int, kind: int, bound: float, out: np.ndar
     negative = words < 0
     if flags & 4:
         words = words + negative.astype(word)
+    places = np.frombuffer(content, np.uint16, specials, at)
+    assert (np.diff(places.astype(int)) > 0).all() and (places < n).all()
     if how == ORDER:
         out[:] = from_order(words, element, shift, struct.unpack("<q", slot)[0], out.dtype)
     elif how == GRID:
         step = struct.unpack("<d", slot)[0]
-        numbers = words.astype(np.float64)
+        if element == 2 and version == 1:
+            numbers = (words.view(np.uint64) + np.uint64(ROUNDER)).view(np.float64) - 1.5 * 2.0**52
+        else:
+            most = 2**31 - 1 if element == 1 else 2**51
+            assert (words >= -most).all() and (words <= most).all()
+            numbers = words.astype(np.float64)
         if nodes is not None:
             numbers = numbers + np.concatenate([curve(four) for four in nodes])[:n]
-        out[:] = (numbers * step).astype(np.float32 if element == 1 else np.float64).view(out.dtype)
+        with np.errstate(over="ignore"):
+            values = (numbers * step).astype(np.float32 if element == 1 else np.float64)
+        assert np.isfinite(np.delete(values, places)).all()
+        out[:] = values.view(out.dtype)
     elif how == LATTICE:
-        groups = np.array(lattice(element, bound, kind != POINTWISE), np.uint16)
+        groups = np.array(lattice(element, bound, kind != POINTWISE, version), np.uint16)
+        assert (np.abs(words) < len(groups)).all()
         out[:] = groups[np.abs(words)] | np.where(words < 0, 0x8000, 0).astype(np.uint16)
     else:
         origin = struct.unpack("<q", slot)[0]
-        values = log_grid(words.astype(np.int64), bound, origin)
-        out[:] = values.astype(np.float32 if element == 1 else np.float64).view(out.dtype)
+        assert (-1074 if element == 2 and version == 2 else -1022) <= origin <= 1023
+        with np.errstate(over="ignore", under="ignore"):
+            values = log_grid(words.astype(np.int64), bound, origin)
+            values = values.astype(np.float32 if element == 1 else np.float64)
+        assert np.isfinite(values).all() and ((values == 0) == (words == 0)).all()
+        out[:] = values.view(out.dtype)
     if flags & 4:
         out[negative] |= out.dtype.type(1 << (8 * width_of_value - 1))
-    places = np.frombuffer(content, np.uint16, specials, at)
-    assert (np.diff(places.astype(int)) > 0).all()
     at += 2 * specials
     out[places] = np.frombuffer(content, out.dtype, specials, at)
     assert at + specials * width_of_value == len(content)
 
 
+def word_bits(out):
+    return 64 if out.itemsize == 8 else 32
+
+
 def from_order(words, element, shift, origin, dtype):
     bits = 8 * dtype.itemsize
     if element > 4:
+        # As signed numbers, or as numbers of 8 or 16 bits without a sign.
+        least = 0 if element in (5, 8, 13) else -(2 ** (bits - 1))
+        assert all(least <= w << shift < least + 2**bits for w in words.tolist())
         return (words.astype(np.int64).view(np.uint64) << np.uint64(shift)).astype(dtype)
     top = (2 ** (bits - 1) - 1) >> shift
+    assert all(-1 - top <= w <= top for w in words.tolist())
     out = []
     for w in words.tolist():
         place = ~w if w < 0 else w
@@ -174,11 +212,12 @@ def half_values(element):
         return bits, (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def lattice(element, bound, absolute):
+def lattice(element, bound, absolute, version):
     """Bits of the value that stands for each group of float16 or bfloat16, from 0 on."""
     bits, values = half_values(element)
     taken = np.isfinite(values)
-    taken &= (values == 0) | (bits >= {3: 0x400, 4: 0x80}[element])
+    if version == 1:
+        taken &= (values == 0) | (bits >= {3: 0x400, 4: 0x80}[element])
     bits, values = bits[taken], values[taken]
     allowed = np.full(len(values), bound) if absolute else bound * values
     groups, first = [0], int(np.sum(values <= allowed))
@@ -195,7 +234,8 @@ def lattice(element, bound, absolute):
     return groups
 
 
-def log_grid(words, pointwise, origin):
+def codes(pointwise):
+    """Of each segment of a binade."""
     best = None
     for power in range(5):
         segments = 2**power
@@ -205,14 +245,19 @@ def log_grid(words, pointwise, origin):
         ]
         if best is None or sum(counts) < sum(best):
             best = counts
+    return best
+
+
+def log_grid(words, pointwise, origin):
+    best = codes(pointwise)
     segments, total = len(best), sum(best)
     firsts = np.concatenate([[0], np.cumsum(best)])
-    codes = np.abs(words) - 1
-    within = codes % total
+    places = np.abs(words) - 1
+    within = places % total
     s = np.searchsorted(firsts, within, side="right") - 1
     width = (1 / segments) / np.array(best, np.float64)
     mantissas = (1 + s / segments) + (within - firsts[s] + 0.5) * width[s]
-    magnitudes = np.ldexp(mantissas, codes // total + origin)
+    magnitudes = np.ldexp(mantissas, places // total + origin)
     return np.where(words == 0, 0.0, np.where(words < 0, -magnitudes, magnitudes))
 
 

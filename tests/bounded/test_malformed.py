@@ -65,7 +65,7 @@ def test_random_bytes_and_other_formats(payload: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("at", "layout", "value", "text"),
     [
-        (4, "B", 2, "version 2 .* knows 1"),
+        (4, "B", 3, "version 3 .* knows 1 to 2"),
         (4, "B", 0, "version 0"),
         (5, "B", 0, "type is 0"),
         (5, "B", 14, "type is 14"),
@@ -74,10 +74,13 @@ def test_random_bytes_and_other_formats(payload: torch.Tensor) -> None:
         (6, "B", 4, "kind of bound is 4"),
         (6, "B", 0, "the bound is 0.001"),
         (12, "I", 17, r"2\^17 values"),
+        (16, "d", 1e-4, "the bound is 0.001, but 0.0001 was requested"),
+        (16, "d", math.nan, "requested bound is nan, allowed: finite numbers >= 0"),
+        (16, "d", -0.0, "requested bound is -0"),
         (24, "d", -1.0, "the bound is -1"),
         (24, "d", math.nan, "the bound is nan"),
         (24, "d", math.inf, "the bound is inf"),
-        (24, "d", 1e-4, "block 0: the step of a block"),  # finer than the blocks
+        (24, "d", 1e-4, "the bound is 0.0001, but 0.001 was requested"),
         (5, "B", 9, "whole numbers have no bound"),
         (5, "B", 3, "block 0: the map of a block is 3"),
     ],
@@ -87,6 +90,12 @@ def test_forged_headers(
 ) -> None:
     with pytest.raises(PayloadError, match=text):
         bounded.decompress(forge.taken_apart(payload).set(at, layout, value).payload())
+
+
+def test_a_bound_that_is_finer_than_the_blocks(payload: torch.Tensor) -> None:
+    parts = forge.taken_apart(payload).set(16, "d", 1e-4).set(24, "d", 1e-4)
+    with pytest.raises(PayloadError, match="block 0: the step of a block"):
+        bounded.decompress(parts.payload())
 
 
 def test_a_bad_bound_of_an_empty_tensor() -> None:

@@ -28,6 +28,14 @@ struct HostBlock {
     for (uint32_t t = gpu::kThreads; t-- > 0;) work(t);
   }
 
+  template <typename Work>
+  bool any_phase(uint32_t (&warps)[gpu::kThreads / gpu::kLanes], const Work& work) {
+    bool any = false;
+    phase([&](uint32_t t) { any = work(t) || any; });
+    for (uint32_t& warp : warps) warp = any ? 1 : 0;
+    return any;
+  }
+
   /// Teams of one thread, which has nobody to exchange values with.
   struct Team {
     uint32_t lanes = 1;

@@ -123,9 +123,11 @@ BlockHeader take_header(Input& input, const Maps& maps, size_t n) {
   header.compressed = input.flip();
   header.width = static_cast<int>(input.below(static_cast<size_t>(word_bits - 7)));
   if (header.low == bounded::LowBits::kCoded) header.width = header.width / 8 * 8;
+  if (header.width == 0) header.low = bounded::LowBits::kPlanes;
   header.shift =
       header.map == bounded::Map::kOrder ? static_cast<int>(input.below(8 * bytes_of(element))) : 0;
   header.base = input.flip() ? static_cast<int64_t>(input.below(512)) - 256 : input.take<int64_t>();
+  if (word_bits == 32) header.base = static_cast<int32_t>(header.base);
   const uint64_t any = input.take<uint64_t>();
   if (header.map == bounded::Map::kGrid) {
     header.step = input.flip() ? maps.bound() : std::bit_cast<double>(any);

@@ -127,8 +127,8 @@ TEST(bounded_block_headers) {
   CHECK(lattice.map() == Map::kLattice);
   lattice.refuses(kMap, uint8_t{3}, "the map of a block");
   lattice.refuses(kStep, int64_t{1}, "the origin of a block");
-  lattice.refuses(8, int64_t{1} << 20, "words are");
-  lattice.refuses(8, int64_t{INT32_MIN}, "words are");
+  lattice.refuses(8, int64_t{1} << 20, "allowed: 0, and magnitudes from 1 to ");
+  lattice.refuses(8, int64_t{INT32_MIN}, "allowed: 0, and magnitudes from 1 to ");
 
   const Sample log_grid(Element::kFloat32, BoundKind::kPointwise, 1e-2, 0);
   CHECK(log_grid.map() == Map::kLogGrid);
@@ -302,12 +302,17 @@ TEST(bounded_containers) {
     CHECK(contains(text, name), "byte ", at, ": ", text);
   };
   refuses(0, uint8_t{'X'}, "none of torch_cgx.bounded");
-  refuses(4, uint8_t{2}, "version 2");
+  refuses(4, uint8_t{3}, "version 3 of the format, this reader knows 1 to 2");
   refuses(4, uint8_t{0}, "version 0");
   for (const int type : {0, 14, 64, 68, 69, 77, 128, 129, 255}) {
     refuses(5, static_cast<uint8_t>(type), "type");
   }
   refuses(6, uint8_t{4}, "kind of bound");
+  for (const double asked : {-0.5, -0.0, double{NAN}, double{INFINITY}}) {
+    refuses(16, asked, "requested bound is");
+  }
+  refuses(16, 0.25, "the bound is 0.5, but 0.25 was requested");
+  refuses(24, 0.25, "the bound is 0.25, but 0.5 was requested");
   refuses(7, uint8_t{65}, "65 dimensions");
   refuses(12, uint32_t{17}, "2^17");
   refuses(36, uint32_t{1} << 20, "table of");  // a long dimension

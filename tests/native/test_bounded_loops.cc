@@ -70,8 +70,8 @@ void check_split(size_t n, int width, Random& random) {
       }
     }
     const auto joined = std::make_unique<Word[]>(n);
-    loops_of<Word>().join(symbols.get(), n, base,
-                          Low<const uint8_t>{width, bytes, n + 3, bits, plane + 5}, joined.get());
+    const Low<const uint8_t> made{width, bytes, n + 3, bits, plane + 5};
+    CHECK(loops_of<Word>().join(symbols.get(), n, base, made, joined.get()) == outlier, what);
     for (size_t i = 0; i < n; ++i) {
       const U mask = static_cast<U>((U{1} << width) - 1);
       const U found = static_cast<U>((static_cast<U>(symbols[i]) << width) + (above[i] & mask) +
@@ -125,7 +125,13 @@ void check_grid(const Block& values, const Grid& grid, bool curved, const std::s
     }
     CHECK(found == bad, what, ", level ", level);
     const auto y = std::make_unique<Value[]>(n);
-    loops_of<Word>().from_grid(words.get(), n, grid.step, curve, y.get());
+    constexpr Word kMost = bounded::kMostWord<Word>;
+    const bool far = std::any_of(words.get(), words.get() + n,
+                                 [](Word word) { return word < -kMost || word > kMost; });
+    CHECK(loops_of<Word>().from_grid(words.get(), n, grid.step, curve, kMost, y.get()) ==
+              (far && !curved),
+          what, ", level ", level);
+    CHECK(bad || !far, what, ", level ", level);
     for (size_t i = 0; i < n; ++i) {
       const uint64_t bits = raw_bits(kElement, values.data() + i * sizeof(Value));
       const auto wrong =
@@ -254,10 +260,16 @@ TEST(bounded_symbols_at_once_of_plain_values) {
     const bool able = check_at_once<int32_t>(x.data(), kValues, grid, width, level);
     CHECK(able == (level == "avx2" || level == "avx512"), "level ", level);
     for (size_t i = 0; i < kValues; ++i) {
-      for (const float hard : {NAN, -0.0F, 1e-40F, -1e-40F, 0.15F, -0.15F, 1e30F, INFINITY}) {
+      for (const float hard : {NAN, -0.0F, 0.15F, -0.15F, 1e30F, INFINITY}) {
         const float before = std::exchange(x[i], hard);
         const std::string what = str_of("level ", level, ", ", hard, " at ", i);
         CHECK(!check_at_once<int32_t>(x.data(), kValues, grid, width, what), what);
+        x[i] = before;
+      }
+      for (const float tiny : {1e-40F, -1e-40F, 1e-45F, -1e-45F}) {
+        const float before = std::exchange(x[i], tiny);
+        const std::string what = str_of("level ", level, ", ", tiny, " at ", i);
+        CHECK(check_at_once<int32_t>(x.data(), kValues, grid, width, what) == able, what);
         x[i] = before;
       }
     }
@@ -315,6 +327,54 @@ TEST(bounded_grid_refuses_far_places) {
       std::memcpy(x.data() + 4 * at, &value, 4);
       check_grid<int32_t>(x, grid, false, str_of("place ", place, " at ", at));
     }
+  }
+}
+
+// from_grid() names words beyond `most`, at every place of a register, and none that is not.
+TEST(bounded_grid_names_words_beyond_the_most) {
+  const auto check = [](auto most) {
+    using Word = decltype(most);
+    constexpr size_t kValues = 70;
+    for (const std::string& level : simd_levels()) {
+      const AtSimdLevel at(level);
+      std::vector<Word> words(kValues);
+      std::vector<ValueOf<Word>> y(kValues);
+      const auto beyond = [&] {
+        return loops_of<Word>().from_grid(words.data(), kValues, 1e-3, nullptr, most, y.data());
+      };
+      for (size_t i = 0; i < kValues; ++i) {
+        for (const Word good : {most, static_cast<Word>(-most)}) {
+          words[i] = good;
+          CHECK(!beyond(), "level ", level, ", place ", i, ", word ", good);
+        }
+        for (const Word bad : {static_cast<Word>(most + 1), static_cast<Word>(-most - 1),
+                               std::numeric_limits<Word>::min()}) {
+          words[i] = bad;
+          CHECK(beyond(), "level ", level, ", place ", i, ", word ", bad);
+        }
+        words[i] = 0;
+      }
+    }
+  };
+  check(int32_t{1000});
+  check(bounded::kMostWord<int64_t>);
+  check(int64_t{1} << 40);
+}
+
+TEST(bounded_most_word_is_the_last_finite_one) {
+  for (const double step : {5e-324, 1e-3, 1.0, 0x1p96, 0x1p97, 0x1.3p100, 1e30, 3e38, 1e39}) {
+    const auto most = bounded::most_word<int32_t>(step);
+    CHECK(std::isfinite(static_cast<float>(most * step)), step);
+    const bool last = most == bounded::kMostWord<int32_t> ||
+                      !std::isfinite(static_cast<float>((most + 1.0) * step));
+    CHECK(last, step, ": ", most);
+  }
+  for (const double step : {1e-3, 1e290, 0x1p972, 0x1p973, 1e300, 1.7e308}) {
+    const auto most = bounded::most_word<int64_t>(step);
+    CHECK(std::isfinite(static_cast<double>(most) * step), step);
+    const bool last =
+        most == bounded::kMostWord<int64_t> || !std::isfinite(static_cast<double>(most + 1) * step);
+    CHECK(last, step, ": ", most);
   }
 }
 

@@ -21,7 +21,7 @@ void check_order(Element element, const Block& x, const Order& order) {
   std::vector<Word> words(n);
   bounded::to_order(element, x.data(), n, order, words.data());
   Block y(x.size());
-  bounded::from_order(element, words.data(), n, order, y.data());
+  CHECK(bounded::from_order(element, words.data(), n, order, y.data()));
   for (size_t i = 0; i < n; ++i) {
     const uint64_t a = raw_bits(element, x.data() + i * bytes),
                    b = raw_bits(element, y.data() + i * bytes);
@@ -111,8 +111,10 @@ TEST(bounded_lattice_all_values) {
     std::vector<uint16_t> all(65536), back(1);
     std::iota(all.begin(), all.end(), uint16_t{0});
     std::vector<int32_t> words(65536);
-    for (const auto& [bound, absolute] : bounds) {
-      const Lattice lattice(element, bound, absolute);
+    for (size_t turn = 0; turn < 2 * bounds.size(); ++turn) {
+      const auto& [bound, absolute] = bounds[turn / 2];
+      const bool subnormal = turn % 2 == 0;  // from version 2 of the format on
+      const Lattice lattice(element, bound, absolute, subnormal);
       CHECK(lattice.to_words(all.data(), all.size(), words.data()));
       int32_t before = -1;
       const BoundKind kind = absolute ? BoundKind::kAbsolute : BoundKind::kPointwise;
@@ -122,7 +124,8 @@ TEST(bounded_lattice_all_values) {
       };
       for (uint32_t bits = 0; bits < 65536; ++bits) {
         const double x = float_value(element, bits);
-        const bool special = !std::isfinite(x) || bits == 0x8000 || is_subnormal(element, x);
+        const bool special =
+            !std::isfinite(x) || bits == 0x8000 || (!subnormal && is_subnormal(element, x));
         check((words[bits] == Lattice::kNone) == special, bits);
         if (special) continue;
         check(std::abs(words[bits]) <= lattice.most(), bits);
@@ -184,6 +187,40 @@ TEST(bounded_log_grid_all_exponents) {
   }
 }
 
+// Also subnormal numbers, of float64: each is a whole number of the least of them.
+TEST(bounded_log_grid_least_numbers) {
+  Random random(8);
+  for (const double bound : {0.9, 0.5, 0.1, 0.01, 1e-5, 1e-11}) {
+    const LogGrid grid(bound);
+    for (int round = 0; round < 3000; ++round) {
+      const auto units = std::max<uint64_t>(random() >> random(12) >> 10, 1);
+      const double x = __builtin_bit_cast(double, units);
+      for (const int64_t origin : {int64_t{-1074}, int64_t{bounded::exponent_of(x)}}) {
+        const auto [word, back] = grid.place(x, origin);
+        CHECK(word >= 1 && grid.value(word, origin) == back, bound, ", ", units);
+        const auto [other, negative] = grid.place(-x, origin);
+        CHECK(other == -word && negative == -back && grid.value(-word, origin) == -back);
+        // As close as the number of units lets it be: half of one is rounded away.
+        const double off = std::fabs(std::ldexp(x, 200) - std::ldexp(back, 200));
+        CHECK(off <= (bound + 0x1p-51) * std::ldexp(x, 200) + 0x1p-875, bound, ", ", units);
+      }
+      CHECK(grid.place(x, bounded::exponent_of(x) + 1).word == 0);
+    }
+    CHECK(bounded::exponent_of(5e-324) == -1074 && bounded::exponent_of(0x1p-1023) == -1023);
+  }
+}
+
+// Three units for five are off by 40 %, although 0.31 times 5 units is rounded to 2 units.
+TEST(bounded_pointwise_bound_of_least_numbers) {
+  const double unit = 5e-324;
+  CHECK(0.31 * (5 * unit) == 2 * unit);
+  CHECK(!bounded::is_within(5 * unit, 3 * unit, 0.31) &&
+        bounded::is_within(5 * unit, 4 * unit, 0.31));
+  CHECK(bounded::is_within(-5 * unit, -4 * unit, 0.2) && !bounded::is_within(unit, 0, 0.999));
+  CHECK(bounded::is_within(1, 0.5, 0.5) && !bounded::is_within(1, 0.49, 0.5));
+  CHECK(!bounded::is_within(1e308, INFINITY, 0.5));
+}
+
 TEST(bounded_log_grid_refuses) {
   CHECK(LogGrid(1e-13).codes() == 0 && LogGrid(5e-324).codes() == 0);  // too many for a word
   const LogGrid grid(0.01);
@@ -201,15 +238,21 @@ TEST(bounded_curve_nodes_come_back) {
     CHECK(bounded::curve_bytes(n) == 4 * count);
     for (int kind = 0; kind < 3; ++kind) {
       std::vector<int32_t> nodes(count), back(count);
+      constexpr int32_t kMost = 1 << 30;
       for (int32_t& node : nodes) {
-        node = static_cast<int32_t>(random());
-        if (kind == 1) node = random(2) == 0 ? INT32_MIN : INT32_MAX;
+        node = static_cast<int32_t>(random(2 * uint64_t{kMost} + 1)) - kMost;
+        if (kind == 1) node = random(2) == 0 ? -kMost : kMost;
         if (kind == 2) node %= 100;
       }
       const auto bytes = std::make_unique<std::byte[]>(4 * count);
       bounded::write_nodes(nodes.data(), n, bytes.get());
-      bounded::read_nodes(bytes.get(), n, back.data());
+      CHECK(bounded::read_nodes(bytes.get(), n, back.data()));
       CHECK(back == nodes, "n ", n);
+      for (const int32_t beyond : {kMost + 1, -kMost - 1, INT32_MAX, INT32_MIN}) {
+        nodes[count / 2] = beyond;
+        bounded::write_nodes(nodes.data(), n, bytes.get());
+        CHECK(!bounded::read_nodes(bytes.get(), n, back.data()), "n ", n, ", ", beyond);
+      }
     }
   }
 }

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import numbers
+import sys
 from typing import Any
 
 import torch
@@ -37,11 +38,13 @@ class Bound:
 
 
 @functools.lru_cache(maxsize=8)
-def maps_of(element: int, bound: Bound) -> Any:
-    """What blocks share; the tables of float16 and bfloat16 take as long as a block. ValueError:
-    the type has no such bound.
+def maps_of(element: int, bound: Bound, version: int | None = None) -> Any:
+    """What blocks share; the tables of float16 and bfloat16 take as long as a block. version: of
+    the format; default: what new payloads have. ValueError: the type has no such bound.
     """
-    return _C.BoundedMaps(element, bound.kind, bound.value)
+    if version is None:
+        return _C.BoundedMaps(element, bound.kind, bound.value)
+    return _C.BoundedMaps(element, bound.kind, bound.value, version)
 
 
 def bound_of(
@@ -106,6 +109,12 @@ def _number(key: str, value: Any) -> float:
 
 def _finite_range(parts: torch.Tensor) -> float:
     """Greatest minus least finite value, in float64; 0: there is none."""
+    if sys.float_info.min / 2 == 0.0:
+        # The thread flushes subnormal numbers, and torch's operators do on it: see
+        # torch.set_flush_denormal.
+        there = parts.cpu()
+        element = _dtypes.ELEMENTS[there.dtype]
+        return _C.bounded_range(element, there.data_ptr(), there.numel())
     flat = parts.flatten()
     least, greatest = math.inf, -math.inf
     for start in range(0, flat.numel(), _CHUNK):

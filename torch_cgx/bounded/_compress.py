@@ -38,8 +38,8 @@ def compress(
         relative     |x - y| <= relative * (greatest - least finite value of the tensor)
         pointwise    |x - y| <= pointwise * |x|, below 1
 
-    evaluated in float64 for every finite x. NaN (its payload bits aside), infinities, -0 and
-    subnormal numbers come back as they are. Works on as many threads as torch does
+    evaluated in float64 for every finite x, also a subnormal one. NaN (its payload bits aside),
+    infinities and -0 come back as they are. Works on as many threads as torch does
     (torch.set_num_threads); the payload does not depend on them.
 
     ValueError: a bad bound, or a tensor that is sparse, nested, quantized, or of another dtype.

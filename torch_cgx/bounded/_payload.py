@@ -22,13 +22,16 @@ class PayloadError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Payload:
-    """An open payload. starts: of each block in `data`, and the end of the last."""
+    """An open payload. version: of the format. starts: of each block in `data`, and the end of the
+    last.
+    """
 
     data: memoryview
     dtype: torch.dtype
     element: int
     shape: tuple[int, ...]
     bound: Bound
+    version: int
     starts: list[int]
 
     @property
@@ -45,7 +48,7 @@ class Payload:
 
     def maps(self) -> Any:
         try:
-            return maps_of(self.element, self.bound)
+            return maps_of(self.element, self.bound, self.version)
         except ValueError as error:
             raise PayloadError(str(error)) from None
 
@@ -76,13 +79,15 @@ def open_payload(payload: Any) -> Payload:
     """PayloadError: the header does not follow the format, or the payload is cut."""
     data = bytes_of(payload)
     try:
-        element, is_complex, kind, asked, value, shape, starts = _C.bounded_read(data)
+        opened = _C.bounded_read(data)
     except ValueError as error:
         raise PayloadError(str(error)) from None
+    element, is_complex, kind, asked, value, version, shape, starts = opened
     dtype = _dtypes.DTYPES[element]
     if is_complex:
         dtype = _dtypes.COMPLEX[dtype]
-    return Payload(data, dtype, element, tuple(shape), Bound(kind, asked, value), starts)
+    bound = Bound(kind, asked, value)
+    return Payload(data, dtype, element, tuple(shape), bound, version, starts)
 
 
 @contextlib.contextmanager

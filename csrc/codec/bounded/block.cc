@@ -69,12 +69,14 @@ BlockHeader BlockHeader::read(const std::byte* in, const Maps& maps, size_t n) {
       "the flags of a block", flags);
   header.width = get<uint8_t>(in, 3);
   require(header.width <= word_bits - 8, "the width of a block's low bits", header.width);
-  require(header.low == LowBits::kPlanes || header.width % 8 == 0, "the width of coded low bits",
-          header.width);
+  require(header.low == LowBits::kPlanes || (header.width % 8 == 0 && header.width > 0),
+          "the width of coded low bits", header.width);
   header.shift = get<uint8_t>(in, 4);
   const int most = header.map == Map::kOrder ? static_cast<int>(8 * bytes_of(element)) - 1 : 0;
   require(header.shift <= most, "the shift of a block", header.shift);
   header.base = get<int64_t>(in, 8);
+  require(word_bits == 64 || header.base == static_cast<int32_t>(header.base),
+          "the base of a block", static_cast<double>(header.base));
   if (header.map == Map::kGrid) {
     header.step = get<double>(in, 16);
     require(header.step > 0 && header.step <= 2 * maps.bound(), "the step of a block", header.step);
@@ -82,8 +84,10 @@ BlockHeader BlockHeader::read(const std::byte* in, const Maps& maps, size_t n) {
     header.origin = get<int64_t>(in, 16);
     const auto origin = static_cast<double>(header.origin);
     if (header.map == Map::kLogGrid) {
-      require(header.origin >= -1022 && header.origin <= 1023, "the least exponent of a block",
-              origin);
+      const int64_t least =
+          maps.version() > 1 && word_bits == 64 ? LogTable::kLeastExponent : -1022;
+      require(header.origin >= least && header.origin <= LogTable::kGreatestExponent,
+              "the least exponent of a block", origin);
     } else {
       const int64_t last = header.map == Map::kOrder ? last_origin(element, header.shift) : 0;
       require(header.origin >= 0 && header.origin <= last, "the origin of a block", origin);

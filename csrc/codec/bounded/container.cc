@@ -1,6 +1,7 @@
 #include "codec/bounded/container.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -12,7 +13,6 @@ namespace cgx::bounded {
 namespace {
 
 constexpr char kMagic[4] = {'C', 'G', 'X', 'B'};
-constexpr uint8_t kVersion = 1;
 constexpr uint8_t kComplex = 64;
 constexpr size_t kCrcAt = 8, kCheckedFrom = 12;
 
@@ -32,6 +32,21 @@ class Checksum {
  private:
   std::vector<std::byte> covered_;
 };
+
+// The bound that was asked for is for people: nothing is computed with it.
+void check_asked(const Container& header) {
+  const bool number = std::isfinite(header.asked) && !std::signbit(header.asked);
+  const bool same = header.kind == BoundKind::kLossless || header.kind == BoundKind::kRelative ||
+                    header.asked == header.bound;
+  if (!number) {
+    throw PayloadError(str_of("the payload's requested bound is ", header.asked,
+                              ", allowed: finite numbers >= 0"));
+  }
+  if (!same) {
+    throw PayloadError(str_of("the bound is ", header.bound, ", but ", header.asked,
+                              " was requested: these differ for `relative` only"));
+  }
+}
 
 }  // namespace
 
@@ -54,7 +69,7 @@ size_t Container::values_of(uint64_t block) const {
 std::vector<std::byte> Container::write(std::span<const std::span<const std::byte>> blocks) const {
   std::vector<std::byte> out;
   for (const char c : kMagic) append(out, c);
-  append(out, kVersion);
+  append(out, static_cast<uint8_t>(version));
   append(out, static_cast<uint8_t>(static_cast<uint8_t>(element) + (complex ? kComplex : 0)));
   append(out, static_cast<uint8_t>(kind));
   append(out, static_cast<uint8_t>(shape.size()));
@@ -80,14 +95,15 @@ OpenContainer OpenContainer::read(std::span<const std::byte> payload) {
     throw PayloadError(str_of("the payload is cut: it has ", payload.size(),
                               " bytes, its header alone has ", Container::kFixedBytes));
   }
-  const auto version = get<uint8_t>(in + 4);
-  if (version != kVersion) {
-    throw PayloadError(str_of("the payload has version ", static_cast<int>(version),
-                              " of the format, this reader knows ", static_cast<int>(kVersion),
-                              ": install a newer torch_cgx"));
+  const int version = get<uint8_t>(in + 4);
+  if (version < kFirstVersion || version > kLastVersion) {
+    throw PayloadError(str_of("the payload has version ", version,
+                              " of the format, this reader knows ", kFirstVersion, " to ",
+                              kLastVersion, ": install a newer torch_cgx"));
   }
   OpenContainer open;
   Container& header = open.header;
+  header.version = version;
   const int type = get<uint8_t>(in + 5), kind = get<uint8_t>(in + 6);
   const size_t dims = get<uint8_t>(in + 7);
   const int element = type % kComplex;
@@ -108,6 +124,7 @@ OpenContainer OpenContainer::read(std::span<const std::byte> payload) {
   }
   header.asked = get<double>(in + 16);
   header.bound = get<double>(in + 24);
+  check_asked(header);
   const size_t table = Container::kFixedBytes + 8 * dims;
   if (payload.size() < table) throw PayloadError("the payload is cut: its shape is not complete");
   // A tensor's size in bytes fits 63 bits, and so do its strides, even if it is empty.

@@ -1,7 +1,7 @@
 // A payload: the blocks of a tensor with what is needed to read them. Little-endian.
 //
 //     0    4        "CGXB"
-//     4    1        version, 1
+//     4    1        version, 1 or 2 (maps.h)
 //     5    1        type (element.h), + 64 where values are complex: pairs of that type
 //     6    1        kind of bound (maps.h)
 //     7    1        number of dimensions
@@ -31,6 +31,7 @@ struct Container {
   double asked = 0;
   double bound = 0;
   std::vector<uint64_t> shape;
+  int version = kFirstVersion;
 
   static constexpr size_t kFixedBytes = 32;
   static constexpr size_t kMostDims = 64;

@@ -1,6 +1,8 @@
 #include "codec/bounded/decoder.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -24,6 +26,119 @@ void check_bools(Element element, const std::byte* x, size_t n) {
   }
 }
 
+// In version 1, words of a float64 grid are the bits of any sum with kRounder: encoders wrote all whose
+// number is exact.
+bool has_far_words(const Maps& maps) {
+  return maps.version() == 1 && maps.element() == Element::kFloat64;
+}
+
+// Bits of planes behind the last value are 0.
+void check_ends_of_planes(const BlockSizes& sizes, std::span<const std::byte> low, size_t n) {
+  const size_t used = n % 64, planes = n * sizes.low_bytes;
+  if (used == 0) return;
+  for (size_t plane = 0; plane < sizes.low_bits; ++plane) {
+    const size_t end = planes + (plane + 1) * sizes.bit_stride;
+    if (get<uint64_t>(low.data(), end - 8) >> used != 0) {
+      throw PayloadError(str_of("plane ", plane, " of low bits goes on behind the last value"));
+    }
+  }
+}
+
+// The special values of a block of n values, in its content.
+class Specials {
+ public:
+  // PayloadError: their places do not ascend, or one is not in the block.
+  Specials(const std::byte* in, size_t count, size_t n)
+      : places_(in), values_(in + 2 * count), count_(count) {
+    for (size_t i = 0, least = 0; i < count; ++i) {
+      if (place(i) >= n || place(i) < least) {
+        throw PayloadError(str_of("a special value is at ", place(i), ", allowed: ", least, " to ",
+                                  n - 1, ", in ascending order"));
+      }
+      least = place(i) + 1;
+    }
+  }
+
+  bool has(size_t wanted) const {
+    size_t from = 0, to = count_;
+    while (from < to) {
+      const size_t middle = (from + to) / 2;
+      if (place(middle) == wanted) return true;
+      (place(middle) < wanted ? from : to) = place(middle) < wanted ? middle + 1 : middle;
+    }
+    return false;
+  }
+
+  // Among the block's values, of so many bytes.
+  void put(std::byte* x, size_t bytes) const {
+    for (size_t i = 0; i < count_; ++i) {
+      std::memcpy(x + place(i) * bytes, values_ + i * bytes, bytes);
+    }
+  }
+
+ private:
+  size_t place(size_t i) const { return get<uint16_t>(places_, 2 * i); }
+
+  const std::byte *const places_, *const values_;
+  const size_t count_;
+};
+
+// Values [first, first + n) of a block, of float32 or float64, are finite where they are not special.
+template <typename Word>
+void check_finite(const Specials& specials, Element element, size_t first, size_t n,
+                  const std::byte* x) {
+  using U = std::make_unsigned_t<Word>;
+  const FloatLayout layout = layout_of(element);
+  const auto magnitude = static_cast<U>(layout.sign - 1);
+  const auto room = static_cast<U>(layout.sign - layout.infinity);
+  const auto bits = [&](size_t i) { return get<U>(x, (first + i) * sizeof(U)) & magnitude; };
+  U sums = 0;  // their highest bits are set where a value is not finite
+  for (size_t i = 0; i < n; ++i) sums |= bits(i) + room;
+  if (sums <= magnitude) return;
+  for (size_t i = 0; i < n; ++i) {
+    if (bits(i) + room > magnitude && !specials.has(first + i)) {
+      throw PayloadError(str_of("value ", first + i, " is not finite, and no special value"));
+    }
+  }
+}
+
+template <typename Word>
+bool are_within(const Word* words, size_t n, int64_t most) {
+  return std::all_of(words, words + n, [&](Word word) { return word >= -most && word <= most; });
+}
+
+// The first of [from, to) for which it holds, as for all after it; `to`: there is none.
+template <typename Holds>
+int64_t first_that(int64_t from, int64_t to, const Holds& holds) {
+  while (from < to) {
+    const int64_t middle = from + (to - from) / 2;
+    if (holds(middle)) {
+      to = middle;
+    } else {
+      from = middle + 1;
+    }
+  }
+  return from;
+}
+
+// False: one of the words stands for no value. kSubnormal: as LogTable.
+template <typename Word, bool kSubnormal>
+bool from_log_grid(const LogGrid& log_grid, int64_t origin, int64_t least, int64_t greatest,
+                   const Word* words, size_t n, std::byte* x) {
+  bool vanishes = false;
+  if (least > 1) {
+    for (size_t i = 0; i < n; ++i) {
+      vanishes = vanishes || (words[i] != 0 && words[i] > -least && words[i] < least);
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (words[i] < -greatest || words[i] > greatest) return false;
+    const auto value = static_cast<ValueOf<Word>>(log_grid.value<kSubnormal>(words[i], origin));
+    std::memcpy(x + i * sizeof value, &value, sizeof value);
+  }
+  return !vanishes;
+}
+
 }  // namespace
 
 std::span<const std::byte> OpenBlock::content_of(std::span<const std::byte> of_frame) const {
@@ -41,6 +156,12 @@ void unpack_symbols(const OpenBlock& block, std::span<const std::byte> content, 
   if (!unpack_quads(quads, block.n, header.center, quads + quad_bytes(block.n), header.listed,
                     symbols)) {
     throw PayloadError("the block's packed symbols do not fit its list of symbols");
+  }
+}
+
+void unpack_nodes(const OpenBlock& block, const std::byte* bytes, int32_t* nodes) {
+  if (!read_nodes(bytes, block.n, nodes)) {
+    throw PayloadError("a node of a curve is beyond its limits, allowed: -2^30 to 2^30");
   }
 }
 
@@ -88,21 +209,56 @@ OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
     open.plain = body.subspan(BlockHeader::kBytes, coded);
   }
   open.low = body.subspan(BlockHeader::kBytes + coded);
+  check_ends_of_planes(sizes, open.low, n);
   return open;
 }
 
 template <typename Word>
-void Decoder::from_words(const OpenBlock& block, const Word* words, const int32_t* nodes, size_t n,
-                         std::byte* x) const {
+Decoder::Limits Decoder::limits_of(const BlockHeader& header) const {
+  switch (header.map) {
+    case Map::kGrid:
+      return {1, header.predictor == Predictor::kCurve ? kMostWord<Word>
+                                                       : most_word<Word>(header.step)};
+    case Map::kLattice:
+      return {1, maps_->lattice().most()};
+    case Map::kLogGrid: {
+      // A narrow type has no numbers for some of them, or only 0.
+      const LogGrid& log_grid = maps_->log_grid();
+      const auto value = [&](int64_t word) {
+        return static_cast<ValueOf<Word>>(log_grid.value(word, header.origin));
+      };
+      const int64_t end = log_grid.most(header.origin) + 1;
+      return {first_that(1, end, [&](int64_t word) { return value(word) > 0; }),
+              first_that(1, end, [&](int64_t word) { return std::isinf(value(word)); }) - 1};
+    }
+    default:
+      return {1, kMostWord<Word>};
+  }
+}
+
+template <typename Word>
+void Decoder::refuse_word(const BlockHeader& header, const Word* words, size_t n, size_t first,
+                          const Limits& limits, std::byte* x) const {
+  for (size_t i = 0; i < n; ++i) {
+    const bool fits = header.map == Map::kGrid
+                          ? words[i] >= -limits.greatest && words[i] <= limits.greatest
+                          : from_words(header, words + i, nullptr, 1, limits, x);
+    if (fits) continue;
+    throw PayloadError(str_of(
+        "value ", first + i, " has the word ", words[i], ", which stands for no number",
+        header.map == Map::kOrder
+            ? std::string(" of its type")
+            : str_of(", allowed: 0, and magnitudes from ", limits.least, " to ", limits.greatest)));
+  }
+}
+
+template <typename Word>
+bool Decoder::from_words(const BlockHeader& header, const Word* words, const int32_t* nodes,
+                         size_t n, const Limits& limits, std::byte* x) const {
   using Value = ValueOf<Word>;
-  const Element element = maps_->element();
-  const auto put = [&](size_t i, auto value) {
-    std::memcpy(x + i * sizeof value, &value, sizeof value);
-  };
-  switch (block.header.map) {
+  switch (header.map) {
     case Map::kOrder:
-      from_order(element, words, n, {block.header.shift, block.header.origin}, x);
-      break;
+      return from_order(maps_->element(), words, n, {header.shift, header.origin}, x);
     case Map::kGrid: {
       double curve[kChunk];
       if (nodes != nullptr) {
@@ -111,34 +267,26 @@ void Decoder::from_words(const OpenBlock& block, const Word* words, const int32_
                      curve + run);
         }
       }
-      word_loops<Word>().from_grid(words, n, block.header.step, nodes == nullptr ? nullptr : curve,
-                                   reinterpret_cast<Value*>(x));
-      break;
+      const bool beyond = word_loops<Word>().from_grid(
+          words, n, header.step, nodes == nullptr ? nullptr : curve,
+          static_cast<Word>(limits.greatest), reinterpret_cast<Value*>(x));
+      return !beyond || nodes != nullptr || has_far_words(*maps_);
     }
     case Map::kLattice:
       if constexpr (sizeof(Word) == 4) {
-        const Lattice& lattice = maps_->lattice();
         Word least = 0, greatest = 0;
         for (size_t i = 0; i < n; ++i) {
           least = words[i] < least ? words[i] : least;
           greatest = words[i] > greatest ? words[i] : greatest;
         }
-        if (least < -lattice.most() || greatest > lattice.most()) {
-          throw PayloadError(str_of("words are ", least, " to ", greatest, ", allowed: -",
-                                    lattice.most(), " to ", lattice.most()));
-        }
-        lattice.from_words(words, n, reinterpret_cast<uint16_t*>(x));
+        if (least < -limits.greatest || greatest > limits.greatest) return false;
+        maps_->lattice().from_words(words, n, reinterpret_cast<uint16_t*>(x));
       }
-      break;
+      return true;
     default: {
-      const LogGrid& log_grid = maps_->log_grid();
-      const int64_t origin = block.header.origin, most = log_grid.most(origin);
-      for (size_t i = 0; i < n; ++i) {
-        if (words[i] < -most || words[i] > most) {
-          throw PayloadError(str_of("a word is ", words[i], ", which stands for no number"));
-        }
-        put(i, static_cast<Value>(log_grid.value(words[i], origin)));
-      }
+      const auto decode = header.origin < LogTable::kLeastNormal ? from_log_grid<Word, true>
+                                                                 : from_log_grid<Word, false>;
+      return decode(maps_->log_grid(), header.origin, limits.least, limits.greatest, words, n, x);
     }
   }
 }
@@ -164,22 +312,33 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   std::vector<int32_t> nodes;
   if (sizes.nodes > 0) {
     nodes.resize(sizes.nodes / 4);
-    read_nodes(at, count, nodes.data());
+    unpack_nodes(block, at, nodes.data());
     at += sizes.nodes;
   }
   const std::byte* outlier = at;
   const std::byte* const outliers_end = at + sizes.outliers;
-  const std::byte* const places = outliers_end;
-  const std::byte* const specials = places + header.specials * size_t{2};
+  const Specials specials(outliers_end, header.specials, count);
   const Low<const uint8_t> lows{header.width, low_bytes, count, low_bits, sizes.bit_stride};
   const auto& loops = word_loops<Word>();
   const Word base = static_cast<Word>(header.base);
+  // Where words and curves, which stay below 2^28, keep values finite, these need no look.
+  constexpr double kFarthest = sizeof(Word) == 4 ? 0x1p32 : 0x1p52;
+  const bool far =
+      !nodes.empty() && !std::isfinite(static_cast<ValueOf<Word>>(kFarthest * header.step));
+  const bool looks = header.map == Map::kGrid && (far || has_far_words(*maps_));
+  const Limits limits = limits_of<Word>(header);
+  // With a curve, words are from base on, except outliers; where all of these stand for values, few
+  // need a look.
+  const int64_t room = header.width < 40 ? int64_t{256} << header.width : INT64_MAX;
+  const bool near = header.base >= -limits.greatest && room <= limits.greatest &&
+                    header.base <= limits.greatest - room;
+  const bool by_loops = nodes.empty() || has_far_words(*maps_);
   Word words[kChunk];
   Word last = 0, last_step = 0;
   for (size_t first = 0; first < count; first += kChunk) {
     const size_t n = std::min(kChunk, count - first);
-    loops.join(symbols + first, n, base, lows.after(first), words);
-    if (header.outliers > 0) {
+    const bool outliers = loops.join(symbols + first, n, base, lows.after(first), words);
+    if (outliers) {
       for (size_t i = 0; i < n; ++i) {
         if (symbols[first + i] != kOutlier) continue;
         if (outlier == outliers_end)
@@ -192,30 +351,28 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
     if (header.predictor == Predictor::kPrevious || header.predictor == Predictor::kLine) {
       last = loops.sum(words, n, last);
     }
+    const int32_t* const drawn = nodes.empty() ? nullptr : &nodes[first / kCurveRun * kCurveNodes];
+    const auto values = [&] {
+      const bool looked = by_loops || (near && !outliers) || are_within(words, n, limits.greatest);
+      if (looked && from_words(header, words, drawn, n, limits, x + first * bytes)) return;
+      refuse_word(header, words, n, first, limits, x + first * bytes);
+    };
     if (header.signed_zero) {
       with_bits(element, [&]<typename Signed>() {
         using Bits = std::make_unsigned_t<Signed>;
         Bits negative[kChunk];
         take_signed_zeros(words, n, negative);
-        from_words(block, words, nullptr, n, x + first * bytes);
+        values();
         put_signs(negative, n, reinterpret_cast<Bits*>(x + first * bytes));
       });
-      continue;
+    } else {
+      values();
     }
-    from_words(block, words, nodes.empty() ? nullptr : &nodes[first / kCurveRun * kCurveNodes], n,
-               x + first * bytes);
+    if (looks) check_finite<Word>(specials, element, first, n, x);
   }
   if (outlier != outliers_end)
     throw PayloadError("the block has more outliers than symbols of them");
-  for (size_t i = 0, least = 0; i < header.specials; ++i) {
-    const size_t place = get<uint16_t>(places, 2 * i);
-    if (place >= count || place < least) {
-      throw PayloadError(str_of("a special value is at ", place, ", allowed: ", least, " to ",
-                                count - 1, ", in ascending order"));
-    }
-    least = place + 1;
-    std::memcpy(x + place * bytes, specials + i * bytes, bytes);
-  }
+  specials.put(x, bytes);
 }
 
 void Decoder::decode(const OpenBlock& block, std::span<const std::byte> content,

@@ -28,6 +28,8 @@ struct OpenBlock {
 /// The symbols of a block whose symbols are packed. Room: the number of values, rounded up to a multiple
 /// of 4. PayloadError.
 void unpack_symbols(const OpenBlock& block, std::span<const std::byte> content, uint8_t* symbols);
+/// The nodes of a block with curves, from their bytes. PayloadError.
+void unpack_nodes(const OpenBlock& block, const std::byte* bytes, int32_t* nodes);
 
 class Decoder {
  public:
@@ -43,9 +45,21 @@ class Decoder {
  private:
   template <typename Word>
   void decode_words(const OpenBlock& block, const std::byte* content, std::byte* x) const;
+  /// Magnitudes that words other than 0 may have; of the order's map its own.
+  struct Limits {
+    int64_t least, greatest;
+  };
+  /// False: one of the words stands for no value. Words with a curve are not looked at.
   template <typename Word>
-  void from_words(const OpenBlock& block, const Word* words, const int32_t* nodes, size_t n,
-                  std::byte* x) const;
+  bool from_words(const BlockHeader& header, const Word* words, const int32_t* nodes, size_t n,
+                  const Limits& limits, std::byte* x) const;
+  /// Throws the error of the first of these words that stands for no value. `first`: of them in the
+  /// block. x: room for a value.
+  template <typename Word>
+  void refuse_word(const BlockHeader& header, const Word* words, size_t n, size_t first,
+                   const Limits& limits, std::byte* x) const;
+  template <typename Word>
+  Limits limits_of(const BlockHeader& header) const;
 
   const std::shared_ptr<const Maps> maps_;
 };

@@ -118,6 +118,8 @@ class Encoder {
   template <typename Word>
   void choose_map(const Seen& seen);
   template <typename Word>
+  double least_subnormal() const;
+  template <typename Word>
   int64_t least_exponent() const;
   template <typename Word>
   void choose_curve();

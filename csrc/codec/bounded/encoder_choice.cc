@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "codec/bounded/encoder.h"
 #include "codec/bounded/maps/curve.h"
@@ -19,6 +20,9 @@ constexpr double kCoarse = 8;
 constexpr double kFine = 512;
 // One -0 in as many values costs more than the word between the negative ones and 0.
 constexpr size_t kManyZeros = 200;
+// One subnormal number in as many values costs more than the words of its binades, which no other
+// value has.
+constexpr size_t kManySubnormal = 64;
 // Values with so many trailing zeros are few numbers, as of images: their order has no gaps.
 constexpr int kFewNumbers = 12;
 
@@ -109,7 +113,26 @@ void Encoder::use_order() {
   });
 }
 
-// The exponent of the least normal magnitude; 0: there is none.
+// The least magnitude among the subnormal numbers of the sample, if there are many; else infinity.
+template <typename Word>
+double Encoder::least_subnormal() const {
+  const Element element = maps_->element();
+  double least = INFINITY;
+  size_t found = 0, looked = 0;
+  look_at_sample([&](const std::byte* x, size_t n) {
+    for (size_t i = 0; i < n; ++i) {
+      const uint64_t bits = bits_at(element, x, i);
+      if (!is_subnormal(element, bits)) continue;
+      const double value = std::bit_cast<ValueOf<Word>>(static_cast<Word>(bits));
+      least = std::min(least, std::fabs(value));
+      ++found;
+    }
+    looked += n;
+  });
+  return found * kManySubnormal > looked ? least : INFINITY;
+}
+
+// The exponent of the least magnitude, without subnormal numbers where they are few; 0: there is none.
 template <typename Word>
 int64_t Encoder::least_exponent() const {
   using Value = ValueOf<Word>;
@@ -120,9 +143,11 @@ int64_t Encoder::least_exponent() const {
     const auto* x = reinterpret_cast<const Value*>(looked_.values);
     for (size_t i = 0; i < n_; ++i) {
       const double magnitude = std::fabs(static_cast<double>(x[i]));
-      least = magnitude >= kLeastNormal<Word> && magnitude < least ? magnitude : least;
+      const bool normal = magnitude >= static_cast<double>(std::numeric_limits<Value>::min());
+      least = normal && magnitude < least ? magnitude : least;
     }
   }
+  least = std::min(least, least_subnormal<Word>());
   return std::isfinite(least) ? exponent_of(least) : 0;
 }
 

@@ -65,12 +65,16 @@ size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
     if (is_special(maps_->element(), bits)) return false;
     const double value = std::bit_cast<ValueOf<Word>>(static_cast<Word>(bits));
     const double magnitude = std::fabs(value);
-    const LogGrid::Place place = log_grid.place(value, header_.origin);
+    // Rare, and longer. Exponents of all others are not below the origin.
+    const bool tiny = magnitude < (sizeof(Word) == 8 ? 0x1p-900 : 0x1p-126);
+    const LogGrid::Place place =
+        tiny ? log_grid.place(value, header_.origin) : log_grid.place<false>(value, header_.origin);
     const double back = static_cast<ValueOf<Word>>(place.value);
     *word = static_cast<Word>(place.word);
     // The least word has no room for signed zeros.
-    return *word == place.word && *word != std::numeric_limits<Word>::min() &&
-           std::fabs(value - back) <= maps_->bound() * magnitude;
+    const bool fits = *word == place.word && *word != std::numeric_limits<Word>::min();
+    if (tiny) return fits && *word != 0 && is_within(value, back, maps_->bound());
+    return fits && std::fabs(value - back) <= maps_->bound() * magnitude;
   });
 }
 

@@ -33,7 +33,7 @@ inline constexpr uint8_t kOutlier = 255;
 /// Values that share a curve, and numbers that describe it.
 inline constexpr uint32_t kCurveRun = 256, kCurveNodes = 4;
 inline constexpr double kNodeUnit = 64;  // of a node, in parts of a step
-/// Nodes are below: others are not written.
+/// Nodes are below before they are rounded: others are not written.
 inline constexpr double kMostNode = 0x1p30;
 
 /// The sample of a block: runs of neighbours, since predictors look at neighbours. A block that has

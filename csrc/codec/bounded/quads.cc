@@ -58,13 +58,14 @@ bool unpack_quads(const uint8_t* quads, size_t n, uint8_t center, const uint8_t*
     std::memcpy(&by_quad[quad], four, 4);
   }
   const uint8_t* const end = others + count;
+  if (n % 4 != 0 && quads[n / 4] >> (2 * (n % 4)) != 0) return false;
   for (size_t at = 0; at < quad_bytes(n); ++at) {
     const uint8_t quad = quads[at];
     std::memcpy(symbols + 4 * at, &by_quad[quad], 4);
     // Bits of codes that are 3.
     for (unsigned listed = quad & (quad >> 1) & 0x55; listed != 0; listed &= listed - 1) {
       const size_t place = 4 * at + static_cast<size_t>(__builtin_ctz(listed)) / 2;
-      if (place >= n || others == end) return false;
+      if (others == end) return false;
       symbols[place] = *others++;
     }
   }

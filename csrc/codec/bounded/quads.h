@@ -21,8 +21,8 @@ uint8_t center_of(const uint8_t* symbols, size_t n);
 void pack_quads(const uint8_t* symbols, size_t n, uint8_t center, uint8_t* quads,
                 std::vector<uint8_t>& others);
 
-/// The inverse; false: the list has not as many symbols as the codes say. `symbols` has room for
-/// 4 quad_bytes(n).
+/// The inverse; false: the list has not as many symbols as the codes say, or a code behind the last
+/// value is not 0. `symbols` has room for 4 quad_bytes(n).
 bool unpack_quads(const uint8_t* quads, size_t n, uint8_t center, const uint8_t* others,
                   size_t count, uint8_t* symbols);
 

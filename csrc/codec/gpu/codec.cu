@@ -98,6 +98,22 @@ struct ThreadBlock {
     __syncthreads();
   }
 
+  /// A phase of a work that returns a bool: whether any thread's is true. Before the next one with the
+  /// same memory there is another phase.
+  template <typename Work>
+  __device__ __forceinline__ bool any_phase(uint32_t (&warps)[kThreads / kLanes],
+                                            const Work& work) {
+    uint32_t found = work(threadIdx.x) ? 1 : 0;
+    CGX_UNROLL for (uint32_t step = kLanes / 2; step > 0; step /= 2) {
+      found |= Team{kLanes}.exchange(found, step);
+    }
+    if (threadIdx.x % kLanes == 0) warps[threadIdx.x / kLanes] = found;
+    __syncthreads();
+    uint32_t any = 0;
+    CGX_UNROLL for (uint32_t warp = 0; warp < kThreads / kLanes; ++warp) any |= warps[warp];
+    return any != 0;
+  }
+
   template <typename Work>
   __device__ __forceinline__ void team_phase(uint32_t lanes, const Work& work) {
     work(threadIdx.x, Team{lanes});

@@ -26,6 +26,7 @@ struct BlockPlan {
   int64_t
       value;  // place of the block's first value in the tensor; of a part of a tensor also below 0
   double step, inverse;  // kGrid
+  int64_t most;          // decode: magnitudes of the grid's words; below 0: any, as in version 1
   int64_t base;          // the residual of symbol 0; kConstant: the value's bits
   int64_t origin;
   uint32_t n;                   // values

@@ -12,9 +12,9 @@ struct DecodeMemory {
   Word own[kThreads], spare[kThreads];
   Word last, last_step;  // of the step before
   uint32_t ranks[kThreads], spare_ranks[kThreads];
-  uint32_t any_outlier[2];  // by the parity of the step, as EncodeMemory has it
-  uint32_t outliers;        // so far
-  uint32_t fault;
+  uint8_t faults[kThreads];  // 1: a thread found that its parts do not fit
+  uint32_t any[kWarps];      // of any_phase()
+  uint32_t outliers;         // so far
 };
 
 /// words[i] becomes the sum of all up to it and of `before`, which becomes the last one.
@@ -40,11 +40,38 @@ CGX_HD void running_sums(Block& block, DecodeMemory<Word>& memory, uint32_t n, W
   });
 }
 
+/// Whether place i is one of the ascending places.
+CGX_HD bool is_listed(const uint16_t* places, uint32_t count, uint32_t i) {
+  uint32_t from = 0, to = count;
+  while (from < to) {
+    const uint32_t middle = (from + to) / 2;
+    if (places[middle] == i) return true;
+    if (places[middle] < i) {
+      from = middle + 1;
+    } else {
+      to = middle;
+    }
+  }
+  return false;
+}
+
 /// Writes value i of the block, if it is wanted.
 template <typename Word>
 CGX_HD void put(const BlocksCall& call, const BlockPlan& plan, uint32_t i, Word bits) {
   if (i < plan.from || i >= plan.to) return;
   store(call.type, call.y, static_cast<uint64_t>(plan.value + static_cast<int64_t>(i)), bits);
+}
+
+/// Thread t's share of a block of values as they are, or of one value; Bits: of a value.
+template <typename Bits>
+CGX_HD void put_plain(const BlocksCall& call, const BlockPlan& plan, const unsigned char* values,
+                      uint32_t t) {
+  const auto* const from = reinterpret_cast<const Bits*>(values);
+  auto* const to = reinterpret_cast<Bits*>(call.y);
+  const bool constant = plan.map == Map::kConstant;
+  for (uint32_t at = plan.from + t; at < plan.to; at += kThreads) {
+    to[plan.value + static_cast<int64_t>(at)] = constant ? static_cast<Bits>(plan.base) : from[at];
+  }
 }
 
 template <typename Word, typename Block>
@@ -56,22 +83,21 @@ CGX_HD void decode_symbols(Block& block, DecodeMemory<Word>& memory, const Block
   const auto* const outliers = reinterpret_cast<const Word*>(in + parts.outliers);
   const auto* const nodes = reinterpret_cast<const int32_t*>(in + parts.nodes);
   const uint32_t width = plan.width, whole = width / 8;
-  uint32_t parity = 0;
-  for (uint32_t first = 0; first < plan.n; first += kStep, parity = 1 - parity) {
+  const auto* const places = reinterpret_cast<const uint16_t*>(in + parts.places);
+  for (uint32_t first = 0; first < plan.n; first += kStep) {
     const uint32_t n = plan.n - first < kStep ? plan.n - first : kStep;
-    block.phase([&](uint32_t t) {
-      if (t == 0) memory.any_outlier[1 - parity] = 0;
+    const bool outlier = block.any_phase(memory.any, [&](uint32_t t) {
       uint32_t found = 0;
       for (uint32_t k = 0; k < kEach && t * kEach + k < n; ++k) {
         const uint32_t i = first + t * kEach + k;
         const uint8_t symbol = in[parts.symbols + i];
         found += symbol == kOutlier ? 1 : 0;
         U rest = 0;
-        for (uint32_t plane = 0; plane < whole; ++plane) {
+        CGX_LOOP for (uint32_t plane = 0; plane < whole; ++plane) {
           const U byte = in[parts.bytes + static_cast<uint64_t>(plane) * parts.stride + i];
           rest += byte << (8 * plane);
         }
-        for (uint32_t plane = 0; plane < width % 8; ++plane) {
+        CGX_LOOP for (uint32_t plane = 0; plane < width % 8; ++plane) {
           const U bit =
               in[parts.bits + static_cast<uint64_t>(plane) * (parts.stride / 8) + i / 8] >> i % 8 &
               1u;
@@ -81,9 +107,9 @@ CGX_HD void decode_symbols(Block& block, DecodeMemory<Word>& memory, const Block
             static_cast<Word>((static_cast<U>(symbol) << width) + static_cast<U>(plan.base) + rest);
       }
       memory.ranks[t] = found;
-      if (found != 0) memory.any_outlier[parity] = 1;
+      return found != 0;
     });
-    if (memory.any_outlier[parity] != 0) {
+    if (outlier) {
       scan(block, memory.ranks, memory.spare_ranks, Add{});
       block.phase([&](uint32_t t) {
         uint32_t number = memory.outliers + (t > 0 ? memory.ranks[t - 1] : 0);
@@ -110,21 +136,26 @@ CGX_HD void decode_symbols(Block& block, DecodeMemory<Word>& memory, const Block
         const double fit = plan.predictor == Predictor::kCurve
                                ? draw(call.draw, nodes + i / kCurveRun * kCurveNodes, i % kCurveRun)
                                : 0;
-        if (!from_word(call, plan, word, fit, bits)) memory.fault = 1;
+        bool fits = from_word(call, plan, word, fit, bits);
+        if (plan.map == Map::kGrid && !is_finite(call.type, bits)) {
+          fits = fits && is_listed(places, plan.specials, i);
+        }
         if (negative) bits |= static_cast<Word>(call.type.layout.sign);
-        if (call.type.is_bool != 0 && plain_bits(call.type, bits) > 1) memory.fault = 1;
+        if (!fits) memory.faults[t] = 1;
         put(call, plan, i, bits);
       }
     });
   }
-  const auto* const places = reinterpret_cast<const uint16_t*>(in + parts.places);
   block.phase([&](uint32_t t) {
-    if (t == 0 && memory.outliers != plan.outliers) memory.fault = 1;
-    for (uint32_t k = t; k < plan.specials; k += kThreads) {
+    if (t == 0 && memory.outliers != plan.outliers) memory.faults[t] = 1;
+    CGX_LOOP for (uint32_t k = t; k < plan.specials; k += kThreads) {
       if (places[k] >= plan.n || (k > 0 && places[k] <= places[k - 1])) {
-        memory.fault = 1;
+        memory.faults[t] = 1;
       } else {
-        put(call, plan, places[k], load<Word>(call.type, in + parts.specials, k));
+        if (places[k] < plan.from || places[k] >= plan.to) continue;
+        store_number(call.type, call.y,
+                     static_cast<uint64_t>(plan.value + static_cast<int64_t>(places[k])),
+                     load_number<Word>(call.type, in + parts.specials, k));
       }
     }
   });
@@ -136,9 +167,10 @@ CGX_HD void decode_stage(Block& block, DecodeMemory<Word>& memory, const BlocksC
                          uint64_t i) {
   const BlockPlan& plan = call.plans[i];
   block.phase([&](uint32_t t) {
+    memory.faults[t] = 0;
     if (t != 0) return;
     memory.last = memory.last_step = 0;
-    memory.any_outlier[0] = memory.outliers = memory.fault = 0;
+    memory.outliers = 0;
   });
   if (plan.map > Map::kConstant) {
     decode_symbols(block, memory, call, plan);
@@ -146,16 +178,29 @@ CGX_HD void decode_stage(Block& block, DecodeMemory<Word>& memory, const BlocksC
     const Parts parts = parts_of(plan, call.type.bytes);
     const unsigned char* const values = call.parts + plan.parts + parts.symbols;
     block.phase([&](uint32_t t) {
-      for (uint32_t at = t; at < plan.n; at += kThreads) {
-        const Word bits = plan.map == Map::kConstant ? static_cast<Word>(plan.base)
-                                                     : load<Word>(call.type, values, at);
-        if (call.type.is_bool != 0 && plain_bits(call.type, bits) > 1) memory.fault = 1;
-        put(call, plan, at, bits);
+      if constexpr (sizeof(Word) == 8) {
+        put_plain<uint64_t>(call, plan, values, t);
+      } else if (call.type.bytes == 4) {
+        put_plain<uint32_t>(call, plan, values, t);
+      } else if (call.type.bytes == 2) {
+        put_plain<uint16_t>(call, plan, values, t);
+      } else {
+        put_plain<uint8_t>(call, plan, values, t);
       }
     });
+    if (sizeof(Word) == 4 && call.type.is_bool != 0) {
+      block.phase([&](uint32_t t) {
+        const uint32_t n = plan.map == Map::kConstant ? 1 : plan.n;
+        CGX_LOOP for (uint32_t at = t; at < n; at += kThreads) {
+          const int64_t value = plan.map == Map::kConstant ? plan.base : values[at];
+          if (value > 1) memory.faults[t] = 1;
+        }
+      });
+    }
   }
+  const bool fault = block.any_phase(memory.any, [&](uint32_t t) { return memory.faults[t] != 0; });
   block.phase([&](uint32_t t) {
-    if (t == 0 && memory.fault != 0) call.faults[i] = 1;
+    if (t == 0 && fault) call.faults[i] = 1;
   });
 }
 

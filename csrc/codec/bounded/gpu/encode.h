@@ -14,9 +14,7 @@ struct EncodeMemory {
   uint8_t found[kThreads];  // of a thread's values, bit k: is special, or an outlier
   int32_t nodes[kStep / kCurveRun + 1][kCurveNodes];  // the first: of the run before
   uint8_t fits[kStep / kCurveRun][kCurveNodes];
-  // By the parity of the step: whether it has any, so that a step's flag is not cleared while a thread
-  // may still read it.
-  uint32_t any_special[2], any_outlier[2];
+  uint32_t any[kWarps];         // of any_phase()
   uint32_t specials, outliers;  // so far
 };
 
@@ -29,7 +27,7 @@ struct Step {
   const Parts parts;
   const unsigned char* const x;  // the block's
   unsigned char* const out;      // the block's parts
-  uint32_t first = 0, n = 0, parity = 0;
+  uint32_t first = 0, n = 0;
 };
 
 /// Nodes of the curves of a step; runs that have none go on with those before.
@@ -42,13 +40,17 @@ CGX_HD void fit_curves(Block& block, const Step<Word>& step) {
     if (run >= runs) return;
     const uint32_t from = run * kCurveRun, left = step.n - from;
     const double* const fit = step.call.fit + k * kCurveRun;
+    const auto* const values = reinterpret_cast<const Word*>(step.x) + step.first + from;
+    const auto position = [&](uint32_t i) {
+      return Of<Word>::number(values[i]) * step.plan.inverse;
+    };
     double found = 0;
-    for (uint32_t i = 0; i < kCurveRun && i < left; ++i) {
-      const Word bits = load<Word>(step.call.type, step.x, step.first + from + i);
-      const double position = Of<Word>::number(bits) * step.plan.inverse;
-      found += left < kCurveRun ? position : fit[i] * position;
+    if (left < kCurveRun) {
+      CGX_LOOP for (uint32_t i = 0; i < left; ++i) found += position(i);
+      found = found / static_cast<double>(left) * kNodeUnit;
+    } else {
+      for (uint32_t i = 0; i < kCurveRun; ++i) found += fit[i] * position(i);
     }
-    if (left < kCurveRun) found = found / static_cast<double>(left) * kNodeUnit;
     memory.fits[run][k] = magnitude(found) < kMostNode ? 1 : 0;
     // Rounded to the nearest, ties to even.
     memory.nodes[run + 1][k] = word_of<int32_t>(found + kRounder);
@@ -57,7 +59,7 @@ CGX_HD void fit_curves(Block& block, const Step<Word>& step) {
     if (t != 0) return;
     auto* const nodes = reinterpret_cast<int32_t*>(step.out + step.parts.nodes) +
                         step.first / kCurveRun * kCurveNodes;
-    for (uint32_t run = 0; run < runs; ++run) {
+    CGX_LOOP for (uint32_t run = 0; run < runs; ++run) {
       bool fits = true;
       for (uint32_t k = 0; k < kCurveNodes; ++k) fits = fits && memory.fits[run][k] != 0;
       for (uint32_t k = 0; k < kCurveNodes; ++k) {
@@ -73,14 +75,18 @@ template <typename Word>
 CGX_HD Word value_of(const Step<Word>& step, uint32_t i) {
   return load<Word>(step.call.type, step.x, step.first + i);
 }
+template <typename Word>
+CGX_HD Word number_of(const Step<Word>& step, uint32_t i) {
+  return load_number<Word>(step.call.type, step.x, step.first + i);
+}
 
-/// Writes the words of a step's values, without room for signed zeros, and marks special values.
+/// Writes the words of a step's values, without room for signed zeros, and marks special values. True:
+/// there is at least one.
 template <typename Word, typename Block>
-CGX_HD void map_values(Block& block, const Step<Word>& step) {
+CGX_HD bool map_values(Block& block, const Step<Word>& step) {
   EncodeMemory<Word>& memory = step.memory;
   const BlockPlan& plan = step.plan;
-  block.phase([&](uint32_t t) {
-    if (t == 0) memory.any_special[1 - step.parity] = memory.any_outlier[1 - step.parity] = 0;
+  return block.any_phase(memory.any, [&](uint32_t t) {
     uint8_t found = 0;
     for (uint32_t k = 0; k < kEach; ++k) {
       const uint32_t i = t * kEach + k;
@@ -98,7 +104,7 @@ CGX_HD void map_values(Block& block, const Step<Word>& step) {
       }
     }
     memory.found[t] = found;
-    if (found != 0) memory.any_special[step.parity] = 1;
+    return found != 0;
   });
 }
 
@@ -140,7 +146,7 @@ CGX_HD void list_specials(Block& block, const Step<Word>& step) {
   list_found(block, step, memory.specials, step.plan.specials, [&](uint32_t i, uint32_t k) {
     reinterpret_cast<uint16_t*>(step.out + step.parts.places)[k] =
         static_cast<uint16_t>(step.first + i);
-    store(step.call.type, step.out + step.parts.specials, k, value_of(step, i));
+    store_number(step.call.type, step.out + step.parts.specials, k, number_of(step, i));
   });
   block.phase([&](uint32_t t) {
     uint32_t last = 0;  // one more than the place of the last word
@@ -173,7 +179,7 @@ CGX_HD void add_signed_zeros(Block& block, const Step<Word>& step) {
       Word& word = memory.words[2 + i];
       if (i == step.n - 1) memory.before = word;
       if (step.plan.signed_zero == 0) continue;
-      if (word < 0 || value_of(step, i) == minus_zero<Word>(step.call.type)) {
+      if (word < 0 || number_of(step, i) == minus_zero<Word>(step.call.type)) {
         word = minus(word, Word{1});
       }
     }
@@ -193,13 +199,14 @@ CGX_HD Word residual(const Step<Word>& step, uint32_t i) {
   }
 }
 
-/// Residuals to symbols, planes of bytes, and the codes that planes of bits are made of.
+/// Residuals to symbols, planes of bytes, and the codes that planes of bits are made of. True: there is
+/// at least one outlier.
 template <typename Word, typename Block>
-CGX_HD void split(Block& block, const Step<Word>& step) {
+CGX_HD bool split(Block& block, const Step<Word>& step) {
   using U = typename Of<Word>::Unsigned;
   EncodeMemory<Word>& memory = step.memory;
   const uint32_t width = step.plan.width;
-  block.phase([&](uint32_t t) {
+  return block.any_phase(memory.any, [&](uint32_t t) {
     uint8_t found = 0;
     for (uint32_t k = 0; k < kEach; ++k) {
       const uint32_t i = t * kEach + k;
@@ -210,31 +217,30 @@ CGX_HD void split(Block& block, const Step<Word>& step) {
       const uint8_t symbol = high < kOutlier ? static_cast<uint8_t>(high) : kOutlier;
       if (symbol == kOutlier) found = static_cast<uint8_t>(found | 1u << k);
       step.out[step.parts.symbols + step.first + i] = symbol;
-      for (uint32_t plane = 0; plane < width / 8; ++plane) {
+      CGX_LOOP for (uint32_t plane = 0; plane < width / 8; ++plane) {
         step.out[step.parts.bytes + static_cast<uint64_t>(plane) * step.parts.stride + step.first +
                  i] = static_cast<uint8_t>(rest >> (8 * plane));
       }
       if (width % 8 != 0) memory.codes[i] = static_cast<uint8_t>(rest >> (width / 8 * 8));
     }
     memory.found[t] = found;
-    if (found != 0) memory.any_outlier[step.parity] = 1;
+    return found != 0;
   });
 }
 
-/// A byte of each plane holds the bits of eight values.
+/// A byte of each plane holds the bits of eight values; a thread makes one of each.
 template <typename Word, typename Block>
 CGX_HD void write_bits(Block& block, const Step<Word>& step) {
+  static_assert(kStep / 8 <= kThreads, "a thread has one byte of a plane at most");
   EncodeMemory<Word>& memory = step.memory;
   const uint32_t bytes = static_cast<uint32_t>(up(step.n, 64)) / 8;
   block.phase([&](uint32_t t) {
-    for (uint32_t plane = 0; plane < step.plan.width % 8; ++plane) {
-      for (uint32_t byte = t; byte < bytes; byte += kThreads) {
+    if (t < bytes) {
+      CGX_LOOP for (uint32_t plane = 0; plane < step.plan.width % 8; ++plane) {
         uint32_t bits = 0;
-        for (uint32_t k = 0; k < 8; ++k) {
-          bits |= (memory.codes[8 * byte + k] >> plane & 1u) << k;
-        }
+        for (uint32_t k = 0; k < 8; ++k) bits |= (memory.codes[8 * t + k] >> plane & 1u) << k;
         step.out[step.parts.bits + static_cast<uint64_t>(plane) * (step.parts.stride / 8) +
-                 step.first / 8 + byte] = static_cast<uint8_t>(bits);
+                 step.first / 8 + t] = static_cast<uint8_t>(bits);
       }
     }
     if (t != 0) return;
@@ -260,18 +266,15 @@ CGX_HD void encode_stage(Block& block, EncodeMemory<Word>& memory, const BlocksC
   block.phase([&](uint32_t t) {
     if (t != 0) return;
     memory.words[0] = memory.words[1] = memory.before = 0;
-    memory.any_special[0] = memory.any_outlier[0] = 0;
     memory.specials = memory.outliers = 0;
     for (uint32_t k = 0; k < kCurveNodes; ++k) memory.nodes[0][k] = 0;
   });
-  for (; step.first < plan.n; step.first += kStep, step.parity = 1 - step.parity) {
+  for (; step.first < plan.n; step.first += kStep) {
     step.n = plan.n - step.first < kStep ? plan.n - step.first : kStep;
     if (plan.predictor == Predictor::kCurve) fit_curves(block, step);
-    map_values(block, step);
-    if (memory.any_special[step.parity] != 0) list_specials(block, step);
+    if (map_values(block, step)) list_specials(block, step);
     add_signed_zeros(block, step);
-    split(block, step);
-    if (memory.any_outlier[step.parity] != 0) {
+    if (split(block, step)) {
       list_found(block, step, memory.outliers, plan.outliers, [&](uint32_t place, uint32_t k) {
         reinterpret_cast<Word*>(step.out + step.parts.outliers)[k] = residual(step, place);
       });

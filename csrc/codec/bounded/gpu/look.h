@@ -22,12 +22,22 @@ CGX_HD uint64_t bits_of(const ValueType& type, const unsigned char* x, uint64_t 
   return plain_bits(type, load<int32_t>(type, x, i));
 }
 
+/// Of any type, and of one that curves are tried on.
 CGX_HD void copy_value(const ValueType& type, const unsigned char* x, uint64_t i,
                        unsigned char* out, uint64_t to) {
   if (type.bytes == 8) {
     store(type, out, to, reinterpret_cast<const int64_t*>(x)[i]);
   } else {
     store(type, out, to, load<int32_t>(type, x, i));
+  }
+}
+
+CGX_HD void copy_tried(const ValueType& type, const unsigned char* x, uint64_t i,
+                       unsigned char* out, uint64_t to) {
+  if (type.bytes == 8) {
+    store_number(type, out, to, reinterpret_cast<const int64_t*>(x)[i]);
+  } else {
+    reinterpret_cast<int32_t*>(out)[to] = reinterpret_cast<const int32_t*>(x)[i];
   }
 }
 
@@ -58,14 +68,14 @@ CGX_HD void look_stage(Block& block, LookMemory& memory, const LookCall& call, u
     if (t == 0) *reinterpret_cast<LookedAt*>(out) = memory.own[kThreads - 1];
     unsigned char* const sample = out + sizeof(LookedAt);
     const uint32_t sampled = n < kSampled ? n : kSampled;
-    for (uint32_t to = t; to < sampled; to += kThreads) {
+    CGX_LOOP for (uint32_t to = t; to < sampled; to += kThreads) {
       const uint32_t from = n <= kSampled ? to : start_of_run(n, to / kRun) + to % kRun;
       copy_value(call.type, x, from, sample, to);
     }
     if (call.tries_curves == 0 || n < kLeastForCurve) return;
-    for (uint32_t to = t; to < kTried * kCurveRun; to += kThreads) {
+    CGX_LOOP for (uint32_t to = t; to < kTried * kCurveRun; to += kThreads) {
       const uint32_t from = start_of_tried(n, to / kCurveRun) + to % kCurveRun;
-      copy_value(call.type, x, from, sample, kSampled + to);
+      copy_tried(call.type, x, from, sample, kSampled + to);
     }
   });
 }

@@ -47,6 +47,17 @@ BlockPlan plan_of(const BlockHeader& header, size_t n) {
   return plan;
 }
 
+// As Decoder::decode_words().
+int64_t most_of(const Maps& maps, const BlockHeader& header) {
+  if (header.map != Map::kGrid) return 0;
+  const bool wide = maps.element() == Element::kFloat64;
+  if (wide && maps.version() == 1) return -1;
+  if (header.predictor == Predictor::kCurve) {
+    return wide ? kMostWord<int64_t> : kMostWord<int32_t>;
+  }
+  return wide ? most_word<int64_t>(header.step) : most_word<int32_t>(header.step);
+}
+
 void put(std::byte* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
@@ -120,6 +131,7 @@ bool Slab::adopt(Encoder& encoder, size_t block, const std::byte* parts) const {
 
 void Slab::open(size_t block, const OpenBlock& opened, int64_t value, size_t from, size_t to) {
   BlockPlan& plan = plans_[block] = plan_of(opened.header, opened.n);
+  plan.most = most_of(*maps_, opened.header);
   plan.value = value;
   plan.from = static_cast<uint32_t>(from);
   plan.to = static_cast<uint32_t>(to);
@@ -157,7 +169,7 @@ void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte
   }
   put(to + places.bits, opened.low.data() + sizes.low_bytes * n, sizes.low_bits * sizes.bit_stride);
   const std::byte* at = content.data() + sizes.symbols + sizes.coded_low;
-  if (sizes.nodes > 0) read_nodes(at, n, reinterpret_cast<int32_t*>(to + places.nodes));
+  if (sizes.nodes > 0) unpack_nodes(opened, at, reinterpret_cast<int32_t*>(to + places.nodes));
   at += sizes.nodes;
   put(to + places.outliers, at, sizes.outliers);
   at += sizes.outliers;

@@ -1,6 +1,7 @@
 // How the threads of a block share 1024 values, and what they know of each other's.
 #pragma once
 
+#include "base/unroll.h"
 #include "codec/bounded/gpu/call.h"
 #include "codec/gpu/run.h"
 
@@ -10,6 +11,9 @@ using cgx::gpu::kThreads;
 
 /// Values that a thread block has at a time; each thread has kEach neighbours.
 constexpr uint32_t kEach = 4, kStep = kEach * kThreads;
+
+/// What block.any_phase() needs to ask all threads: a word for each warp.
+constexpr uint32_t kWarps = kThreads / 32;
 
 struct Add {
   template <typename T>
@@ -64,6 +68,35 @@ CGX_HD void store(const ValueType& type, unsigned char* y, uint64_t i, Word bits
       y[i] = static_cast<unsigned char>(bits);
     }
   }
+}
+
+/// The same of floating-point numbers, which have 2 bytes or the word's.
+template <typename Word>
+CGX_HD Word load_number(const ValueType& type, const unsigned char* x, uint64_t i) {
+  if (sizeof(Word) == 4 && type.bytes == 2) return reinterpret_cast<const int16_t*>(x)[i];
+  return reinterpret_cast<const Word*>(x)[i];
+}
+template <typename Word>
+CGX_HD void store_number(const ValueType& type, unsigned char* y, uint64_t i, Word bits) {
+  if (sizeof(Word) == 4 && type.bytes == 2) {
+    reinterpret_cast<int16_t*>(y)[i] = static_cast<int16_t>(bits);
+  } else {
+    reinterpret_cast<Word*>(y)[i] = bits;
+  }
+}
+
+/// A word as load() gives it of a value with its low bits; of a bool there is one.
+template <typename Word>
+CGX_HD Word narrowed(const ValueType& type, Word word) {
+  if constexpr (sizeof(Word) == 8) return word;
+  if (type.bytes == 1) {
+    if (type.is_bool != 0) return word & 1;
+    return type.extends != 0 ? static_cast<signed char>(word) : static_cast<unsigned char>(word);
+  }
+  if (type.bytes == 2) {
+    return type.extends != 0 ? static_cast<int16_t>(word) : static_cast<uint16_t>(word);
+  }
+  return word;
 }
 
 /// The bits of a value, without the sign extension of load().

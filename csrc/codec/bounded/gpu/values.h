@@ -45,15 +45,21 @@ CGX_HD Word order_word(const ValueType& type, const BlockPlan& plan, Word bits) 
   return bits < 0 ? ~place : place;
 }
 
+/// False: the type has no value for the word.
 template <typename Word>
-CGX_HD Word order_bits(const ValueType& type, const BlockPlan& plan, Word word) {
+CGX_HD bool order_bits(const ValueType& type, const BlockPlan& plan, Word word, Word& bits) {
   using U = typename Of<Word>::Unsigned;
-  if (type.floating == 0) return static_cast<Word>(static_cast<U>(word) << plan.shift);
+  if (type.floating == 0) {
+    bits = narrowed(type, static_cast<Word>(static_cast<U>(word) << plan.shift));
+    return bits >> plan.shift == word;
+  }
   const U top = top_of<Word>(type, plan.shift);
-  const U place = static_cast<U>(word < 0 ? ~word : word) & top;
-  const U bits =
+  const U place = static_cast<U>(word < 0 ? ~word : word);
+  if (place > top) return false;
+  const U made =
       static_cast<U>(magnitude_of(place, static_cast<U>(plan.origin), top) << plan.shift);
-  return static_cast<Word>(word < 0 ? bits | static_cast<U>(type.layout.sign) : bits);
+  bits = static_cast<Word>(word < 0 ? made | static_cast<U>(type.layout.sign) : made);
+  return true;
 }
 
 /// False: the value does not come back from its word as the bound promises. `fit`: of a curve.
@@ -65,7 +71,7 @@ CGX_HD bool grid_word(const BlocksCall& call, const BlockPlan& plan, Word bits, 
   word = word_of<Word>(position + kRounder);
   const double back = Of<Word>::number(Of<Word>::bits((number_of(word) + fit) * plan.step));
   if (!(magnitude(value - back) <= call.bound)) return false;
-  if (sizeof(Word) == 4 && word == Of<Word>::kLeast) return false;  // see maps/signed_zero.h
+  if (!is_written(word)) return false;
   return !is_special(call.type.layout, plain_bits(call.type, bits));
 }
 
@@ -79,8 +85,8 @@ CGX_HD bool log_word(const BlocksCall& call, const BlockPlan& plan, Word bits, W
   const LogTable::Place place = call.log_table->place(value, plan.origin);
   word = static_cast<Word>(place.word);
   const double back = Of<Word>::number(Of<Word>::bits(place.value));
-  return word == place.word && word != Of<Word>::kLeast &&
-         magnitude(value - back) <= call.bound * magnitude(value);
+  return word == place.word && word != 0 && word != Of<Word>::kLeast &&
+         is_within(value, back, call.bound);
 }
 
 /// Computes the word of a value, without room for signed zeros. False: the value is a special one.
@@ -110,22 +116,31 @@ CGX_HD bool from_word(const BlocksCall& call, const BlockPlan& plan, Word word, 
   bits = 0;
   switch (plan.map) {
     case Map::kOrder:
-      bits = order_bits(call.type, plan, word);
-      return true;
+      return order_bits(call.type, plan, word, bits);
     case Map::kGrid:
       bits = Of<Word>::bits((number_of(word) + fit) * plan.step);
-      return true;
+      return (sizeof(Word) == 8 && plan.most < 0) || (word >= -plan.most && word <= plan.most);
     case Map::kLogGrid: {
       const int64_t most = call.log_table->most(plan.origin);
       if (word < -most || word > most) return false;
       bits = Of<Word>::bits(call.log_table->value(word, plan.origin));
-      return true;
+      // A narrow type has no number for it, or only 0.
+      const bool zero = (plain_bits(call.type, bits) & (call.type.layout.sign - 1)) == 0;
+      return is_finite(call.type, bits) && zero == (word == 0);
     }
     default:
-      if (word < -call.lattice_most || word > call.lattice_most) return false;
-      bits = call.lattice_values[word];
+      if constexpr (sizeof(Word) == 4) {
+        if (word < -call.lattice_most || word > call.lattice_most) return false;
+        bits = call.lattice_values[word];
+      }
       return true;
   }
+}
+
+/// Of a floating-point type.
+template <typename Word>
+CGX_HD bool is_finite(const ValueType& type, Word bits) {
+  return (plain_bits(type, bits) & (type.layout.sign - 1)) < type.layout.infinity;
 }
 
 template <typename Word>

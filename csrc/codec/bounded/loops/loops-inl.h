@@ -9,14 +9,12 @@ struct Of<int32_t> {
   using Unsigned = uint32_t;
   static constexpr Unsigned kMagnitude = 0x7fffffff;
   static constexpr Unsigned kInfinity = 0x7f800000;
-  static constexpr Unsigned kLeastNormal = 0x00800000;
 };
 template <>
 struct Of<int64_t> {
   using Unsigned = uint64_t;
   static constexpr Unsigned kMagnitude = 0x7fffffffffffffff;
   static constexpr Unsigned kInfinity = 0x7ff0000000000000;
-  static constexpr Unsigned kLeastNormal = 0x0010000000000000;
 };
 
 // A word in the low bits of a sum with kRounder, and the whole number that it stands for. The word of
@@ -61,6 +59,7 @@ bool place(const ValueOf<Word>* x, size_t n, Grid grid, const double* fit, Word*
   using U = typename Of<Word>::Unsigned;
   uint64_t wide = 0;
   [[maybe_unused]] Word least = 0;
+  [[maybe_unused]] U places = 0;  // all bits of them, from -kMostWord on
   for (size_t i = 0; i < n; ++i) {
     const double value = static_cast<double>(x[i]);
     double position = value * grid.inverse;
@@ -70,18 +69,22 @@ bool place(const ValueOf<Word>* x, size_t n, Grid grid, const double* fit, Word*
     if constexpr (kFit) number += fit[i];
     const double back = static_cast<double>(static_cast<V>(number * grid.step));
     wide |= __builtin_fabs(value - back) <= grid.bound ? 0 : 1;
-    if constexpr (sizeof(Word) == 4) least = word < least ? word : least;
+    if constexpr (sizeof(Word) == 4) {
+      least = word < least ? word : least;
+    } else {
+      places |= static_cast<U>(word) + static_cast<U>(kMostWord<Word>);
+    }
     words[i] = word;
   }
-  // One less than the least word is none: see signed_zero.h. (Words of 64 bits that are the least stand
-  // for a number that the greatest word gives, too.)
-  if constexpr (sizeof(Word) == 4) wide |= least == INT32_MIN ? 1 : 0;
-  // -0 and subnormal numbers come back as they are.
-  U special = 0;
+  if constexpr (sizeof(Word) == 4) {
+    wide |= least == INT32_MIN ? 1 : 0;
+  } else {
+    wide |= places >> 52;
+  }
+  // -0 comes back as it is.
+  uint32_t special = 0;
   for (size_t i = 0; i < n; ++i) {
-    const U bits = __builtin_bit_cast(U, x[i]);
-    const U tiny = (bits & Of<Word>::kMagnitude) < Of<Word>::kLeastNormal ? bits : 0;
-    special |= tiny;
+    special |= __builtin_bit_cast(U, x[i]) == Of<Word>::kMagnitude + 1 ? 1 : 0;
   }
   return (wide | special) != 0;
 }
@@ -96,13 +99,21 @@ bool to_grid(const ValueOf<Word>* x, size_t n, const Grid& grid, const double* f
 }
 
 template <typename Word>
-void from_grid(const Word* words, size_t n, double step, const double* fit, ValueOf<Word>* x) {
+bool from_grid(const Word* words, size_t n, double step, const double* fit, Word most,
+               ValueOf<Word>* x) {
   using V = ValueOf<Word>;
-  if (fit == nullptr) {
-    for (size_t i = 0; i < n; ++i) x[i] = static_cast<V>(number_of(words[i]) * step);
-  } else {
+  using U = typename Of<Word>::Unsigned;
+  if (fit != nullptr) {
     for (size_t i = 0; i < n; ++i) x[i] = static_cast<V>((number_of(words[i]) + fit[i]) * step);
+    return false;
   }
+  U farthest = 0;  // above -most
+  for (size_t i = 0; i < n; ++i) {
+    const U above = static_cast<U>(words[i]) + static_cast<U>(most);
+    farthest = above > farthest ? above : farthest;
+    x[i] = static_cast<V>(number_of(words[i]) * step);
+  }
+  return farthest > 2 * static_cast<U>(most);
 }
 
 template <typename Word>
@@ -170,7 +181,7 @@ bool to_symbols(const ValueOf<Word>* x, size_t n, const Grid& grid, Word base,
 }
 
 template <typename Word>
-void join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
+bool join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
           Word* __restrict residuals) {
   using U = typename Of<Word>::Unsigned;
   const int width = low.width;
@@ -194,6 +205,9 @@ void join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>&
           static_cast<Word>(static_cast<U>(residuals[i]) + (static_cast<U>(codes[i]) << at));
     }
   }
+  uint8_t greatest = 0;
+  for (size_t i = 0; i < n; ++i) greatest = symbols[i] > greatest ? symbols[i] : greatest;
+  return greatest == kOutlier;
 }
 
 template <typename Word>

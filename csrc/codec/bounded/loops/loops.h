@@ -56,10 +56,13 @@ struct Extremes {
 template <typename Word, typename Value>
 struct WordLoops {
   void (*look)(const Value* x, size_t n, Seen* seen);
-  /// Places on the grid. True: at least one of them does not give its value back as promised.
+  /// Places on the grid. True: at least one of them does not give its value back as promised, or is not
+  /// written (is_written()).
   /// `fit` (or null): what is taken off a value first, in steps.
   bool (*to_grid)(const Value* x, size_t n, const Grid& grid, const double* fit, Word* words);
-  void (*from_grid)(const Word* words, size_t n, double step, const double* fit, Value* x);
+  /// True: the magnitude of at least one word is above `most`. With `fit` they are not looked at.
+  bool (*from_grid)(const Word* words, size_t n, double step, const double* fit, Word most,
+                    Value* x);
   /// out[i] = words[i] - words[i - 1]; `before` precedes the first. out is not words.
   void (*difference)(const Word* words, size_t n, Word before, Word* out);
   /// The inverse, in place. Returns the last word.
@@ -72,7 +75,8 @@ struct WordLoops {
   /// no such pass.
   bool (*to_symbols)(const Value* x, size_t n, const Grid& grid, Word base, const Low<uint8_t>& low,
                      uint8_t* symbols);
-  void (*join)(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
+  /// True: at least one symbol is kOutlier.
+  bool (*join)(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>& low,
                Word* residuals);
   /// Bits of each residual's distance from the center, without the sign.
   void (*lengths)(const Word* residuals, size_t n, Word center, Word* lengths);
@@ -98,9 +102,6 @@ const Loops& loops();
 /// Values of float32 and float64 by their words.
 template <typename Word>
 using ValueOf = std::conditional_t<sizeof(Word) == 4, float, double>;
-
-template <typename Word>
-constexpr double kLeastNormal = sizeof(Word) == 4 ? 0x1p-126 : 0x1p-1022;
 
 template <typename Word>
 constexpr int kWordBits = 8 * static_cast<int>(sizeof(Word));

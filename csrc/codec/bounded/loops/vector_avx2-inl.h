@@ -103,7 +103,7 @@ class Placer {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     const __m256 slack = _mm256_set1_ps(kSureSlack);
     const __m256i half = _mm256_set1_epi32(__builtin_bit_cast(int32_t, kSureHalf));
-    const __m256i least_normal = _mm256_set1_epi32(0x00800000);
+    const __m256i minus_zero = _mm256_set1_epi32(static_cast<int32_t>(0x80000000));
     __m256i farthest = _mm256_setzero_si256();
     for (size_t k = 0; k < 4; ++k) {
       if (k % 2 == 0) prefetch(x + 8 * k);
@@ -115,10 +115,8 @@ class Placer {
           _mm256_fmadd_ps(_mm256_and_ps(magnitude, place), slack, _mm256_and_ps(magnitude, off));
       // As bits, so that NaN is far, too.
       farthest = _mm256_max_epu32(farthest, _mm256_castps_si256(far));
-      const __m256i bits = _mm256_castps_si256(values);
-      const __m256i size = _mm256_and_si256(_mm256_castps_si256(magnitude), bits);
-      const __m256i tiny = _mm256_cmpgt_epi32(least_normal, size);
-      special_ = _mm256_or_si256(special_, _mm256_and_si256(tiny, bits));
+      special_ =
+          _mm256_or_si256(special_, _mm256_cmpeq_epi32(_mm256_castps_si256(values), minus_zero));
     }
     const __m256i sure_all = _mm256_cmpeq_epi32(_mm256_min_epu32(farthest, half), farthest);
     if (_mm256_movemask_epi8(sure_all) == -1) return;

@@ -70,8 +70,8 @@ class Placer {
 
   void place(const float* x, __m512i* words) {
     constexpr int kGreatestMagnitude = 0b1011;
-    // Under DAZ a subnormal number would be a zero to this instruction: Encoder has a FloatMode.
-    constexpr int kMinusZero = 0x04, kSubnormal = 0x20;
+    // Under DAZ a negative subnormal number would be -0 to this instruction: Encoder has a FloatMode.
+    constexpr int kMinusZero = 0x04;
     // Where NaN is lost in the first, the second has the place of no number, -2^31.
     __m512 farthest = _mm512_setzero_ps(), greatest = _mm512_setzero_ps();
     for (size_t k = 0; k < 2; ++k) {
@@ -82,7 +82,7 @@ class Placer {
       const __m512 off = _mm512_fmadd_ps(values, rest_, _mm512_fmsub_ps(values, inverse_, place));
       farthest = _mm512_range_ps(farthest, off, kGreatestMagnitude);
       greatest = _mm512_range_ps(greatest, place, kGreatestMagnitude);
-      special_ |= _mm512_fpclass_ps_mask(values, kMinusZero | kSubnormal);
+      special_ |= _mm512_fpclass_ps_mask(values, kMinusZero);
     }
     const __m512 far = _mm512_fmadd_ps(greatest, _mm512_set1_ps(kSureSlack), farthest);
     if (_mm512_cmp_ps_mask(far, _mm512_set1_ps(kSureHalf), _CMP_NLE_UQ) == 0) return;

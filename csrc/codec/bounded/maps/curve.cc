@@ -106,9 +106,11 @@ void write_nodes(const int32_t* nodes, size_t n, std::byte* out) {
   }
 }
 
-void read_nodes(const std::byte* in, size_t n, int32_t* nodes) {
+bool read_nodes(const std::byte* in, size_t n, int32_t* nodes) {
   const size_t count = nodes_of(n);
   uint32_t before = 0, slope = 0;
+  constexpr auto kMost = static_cast<uint32_t>(kMostNode);
+  bool fits = true;
   for (size_t i = 0; i < count; ++i) {
     uint32_t folded = 0;
     for (size_t byte = 0; byte < 4; ++byte) {
@@ -117,7 +119,9 @@ void read_nodes(const std::byte* in, size_t n, int32_t* nodes) {
     slope += (folded >> 1) ^ (0 - (folded & 1));
     before += slope;
     nodes[i] = static_cast<int32_t>(before);
+    fits = fits && before + kMost <= 2 * kMost;
   }
+  return fits;
 }
 
 }  // namespace cgx::bounded

@@ -31,8 +31,9 @@ bool fit_curve(const double* positions, size_t n, int32_t* nodes);
 /// The curve's values, in steps, at n <= kCurveRun places.
 void draw_curve(const int32_t* nodes, size_t n, double* out);
 
-/// Nodes of all runs of n values to and from curve_bytes(n) bytes.
+/// Nodes of all runs of n values to and from curve_bytes(n) bytes. False: one of them is beyond
+/// kMostNode, as no writer's is.
 void write_nodes(const int32_t* nodes, size_t n, std::byte* out);
-void read_nodes(const std::byte* in, size_t n, int32_t* nodes);
+bool read_nodes(const std::byte* in, size_t n, int32_t* nodes);
 
 }  // namespace cgx::bounded

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 namespace cgx::bounded {
 
@@ -13,6 +14,23 @@ Grid make_grid(double bound, double unit) {
   }
   return {step, 1 / step, bound};
 }
+
+template <typename Word>
+Word most_word(double step) {
+  using Value = std::conditional_t<sizeof(Word) == 4, float, double>;
+  const auto finite = [&](Word word) {
+    return std::isfinite(static_cast<Value>(static_cast<double>(word) * step));
+  };
+  Word least = 0, beyond = kMostWord<Word>;
+  if (finite(beyond)) return beyond;
+  while (beyond - least > 1) {
+    const Word between = least + (beyond - least) / 2;
+    (finite(between) ? least : beyond) = between;
+  }
+  return least;
+}
+template int32_t most_word<int32_t>(double);
+template int64_t most_word<int64_t>(double);
 
 double unit_of_float(uint32_t magnitude) {
   const int exponent = static_cast<int>(magnitude >> 23);

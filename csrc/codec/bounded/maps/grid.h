@@ -32,6 +32,12 @@ CGX_HD uint64_t double_bits(double x) { return __builtin_bit_cast(uint64_t, x); 
 CGX_HD double bits_double(uint64_t bits) { return __builtin_bit_cast(double, bits); }
 #endif
 
+/// The greatest magnitude of a word. Words of 64 bits are numbers that a sum with kRounder holds.
+/// (Version 1 has words beyond, of numbers that such a sum holds by chance: number_of() of them.)
+template <typename Word>
+inline constexpr Word kMostWord =
+    sizeof(Word) == 4 ? static_cast<Word>(0x7fffffff) : static_cast<Word>(int64_t{1} << 51);
+
 /// A word in the low bits of a sum with kRounder, and the whole number that it stands for. The word of
 /// a number that is out of range gives another number, which is what the check of the bound sees.
 template <typename Word>
@@ -51,10 +57,24 @@ CGX_HD double number_of(Word word) {
   }
 }
 
+/// Whether encoders write the word. One less than the least word of 32 bits is none (signed_zero.h).
+template <typename Word>
+CGX_HD bool is_written(Word word) {
+  if constexpr (sizeof(Word) == 4) {
+    return word >= -kMostWord<Word>;
+  } else {
+    return (static_cast<uint64_t>(word) + static_cast<uint64_t>(kMostWord<Word>)) >> 52 == 0;
+  }
+}
+
 #if !defined(CGX_DEVICE_COMPILER)
 /// The step for values of which the greatest has the unit in the last place `unit` (0: all values are
 /// 0). `bound` is greater than 0.
 Grid make_grid(double bound, double unit);
+
+/// The greatest word whose value in the word's type is finite: at most kMostWord.
+template <typename Word>
+Word most_word(double step);
 
 /// The unit in the last place of a float32, or of a float64, by the bits of its magnitude.
 double unit_of_float(uint32_t magnitude);

@@ -26,12 +26,13 @@ void Lattice::from_words(const int32_t* words, size_t n, uint16_t* bits) const {
   for (size_t i = 0; i < n; ++i) bits[i] = middle[words[i]];
 }
 
-Lattice::Lattice(Element element, double bound, bool absolute) : words_(65536, kNone) {
-  // Values that take part, ascending: 0 and all positive ones that are not special.
+Lattice::Lattice(Element element, double bound, bool absolute, bool subnormal)
+    : words_(65536, kNone) {
+  // Values that take part, ascending: 0 and the positive ones.
   std::vector<uint16_t> all;
   std::vector<double> value;
   for (uint32_t bits = 0; bits < 0x8000; ++bits) {
-    if (is_special(element, bits)) continue;
+    if (is_special(element, bits) || (!subnormal && is_subnormal(element, bits))) continue;
     all.push_back(static_cast<uint16_t>(bits));
     value.push_back(half_value(element, static_cast<uint16_t>(bits)));
   }

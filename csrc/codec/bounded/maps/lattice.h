@@ -18,10 +18,11 @@ namespace cgx::bounded {
 class Lattice {
  public:
   Lattice() = default;
-  /// absolute: |x - y| <= bound; else |x - y| <= bound |x|, both in float64. bound >= 0.
-  Lattice(Element element, double bound, bool absolute);
+  /// absolute: |x - y| <= bound; else |x - y| <= bound |x|, both in float64. bound >= 0. subnormal:
+  /// these numbers are in groups, too; version 1 of the format leaves them out.
+  Lattice(Element element, double bound, bool absolute, bool subnormal);
 
-  /// Words of n values' bits; kNone: special values (is_special). True: there is at least one.
+  /// Words of n values' bits; kNone: values that are in no group. True: there is at least one.
   bool to_words(const uint16_t* bits, size_t n, int32_t* words) const;
   static constexpr int16_t kNone = INT16_MIN;
 

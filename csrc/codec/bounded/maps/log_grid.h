@@ -22,11 +22,17 @@ class LogGrid {
   /// Codes of a binade; 0: too many for a word.
   int64_t codes() const { return table_.codes; }
 
-  /// The word of a normal float64, 1 and more, negative for negative values; and what value() makes
-  /// of it. Exponents are not below `origin`.
+  /// The word of a finite float64 other than 0: 1 and more, negative for negative values; and what
+  /// value() makes of it. kSubnormal: as LogTable has it.
   using Place = LogTable::Place;
-  Place place(double x, int64_t origin) const { return table_.place(x, origin); }
-  double value(int64_t word, int64_t origin) const { return table_.value(word, origin); }
+  template <bool kSubnormal = true>
+  Place place(double x, int64_t origin) const {
+    return table_.place<kSubnormal>(x, origin);
+  }
+  template <bool kSubnormal = true>
+  double value(int64_t word, int64_t origin) const {
+    return table_.value<kSubnormal>(word, origin);
+  }
 
   /// The greatest word, by its magnitude, that stands for a number.
   int64_t most(int64_t origin) const { return table_.most(origin); }

@@ -6,8 +6,8 @@
 
 namespace cgx::bounded {
 
-Maps::Maps(Element element, BoundKind kind, double bound)
-    : element_(element), kind_(kind), bound_(bound) {
+Maps::Maps(Element element, BoundKind kind, double bound, int version)
+    : element_(element), kind_(kind), bound_(bound), version_(version) {
   const FloatMode mode;
   if (kind == BoundKind::kLossless) {
     if (bound != 0)
@@ -22,7 +22,7 @@ Maps::Maps(Element element, BoundKind kind, double bound)
         kind == BoundKind::kPointwise ? "numbers between 0 and 1" : "positive finite numbers"));
   }
   if (is_half(element)) {
-    lattice_ = Lattice(element, bound, kind != BoundKind::kPointwise);
+    lattice_ = Lattice(element, bound, kind != BoundKind::kPointwise, version > 1);
     bounded_ = Map::kLattice;
   } else if (kind != BoundKind::kPointwise) {
     // A step that is subnormal, or whose inverse is, has lost digits.

@@ -19,14 +19,28 @@ enum class BoundKind : uint8_t {
 };
 inline constexpr int kLastBoundKind = 3;
 
+/// Versions of the format. In version 1 no lattice has subnormal numbers, no log grid a step below
+/// 2^-1022, and words of a float64 grid have no limit.
+inline constexpr int kFirstVersion = 1, kLastVersion = 2;
+/// The version of new payloads: the first that has all that they may need, so that older readers take
+/// as many of them as possible.
+constexpr int version_of(Element element, BoundKind kind) {
+  const bool bounded = is_floating(element) && kind != BoundKind::kLossless;
+  return bounded && element != Element::kFloat32 ? 2 : 1;
+}
+
 /// Immutable; may be used by several threads.
 class Maps {
  public:
   /// ConfigError: `bound` is not finite, not positive (0 where lossless), or 1 and more where
   /// pointwise; or a whole number's type has a bound.
-  Maps(Element element, BoundKind kind, double bound);
+  Maps(Element element, BoundKind kind, double bound, int version);
+  /// Of the version that new payloads have.
+  Maps(Element element, BoundKind kind, double bound)
+      : Maps(element, kind, bound, version_of(element, kind)) {}
 
   Element element() const { return element_; }
+  int version() const { return version_; }
   double bound() const { return bound_; }
   bool pointwise() const { return kind_ == BoundKind::kPointwise; }
 
@@ -39,6 +53,7 @@ class Maps {
   const Element element_;
   const BoundKind kind_;
   const double bound_;
+  const int version_;
   Map bounded_ = Map::kOrder;
   Lattice lattice_;
   LogGrid log_grid_;

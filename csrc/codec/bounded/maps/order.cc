@@ -32,9 +32,12 @@ void order_all(const std::byte* x, size_t n, const Order& order, Word* words) {
   }
 }
 
-template <typename Word, typename Bits, bool kFloating>
-void disorder_all(const Word* words, size_t n, const Order& order, std::byte* x) {
+// kChecked: words may be beyond the type. Where it is false all words stand for a value.
+template <typename Word, typename Bits, bool kFloating, bool kChecked>
+bool disorder_all(const Word* words, size_t n, const Order& order, std::byte* x) {
   using U = std::make_unsigned_t<Bits>;
+  using W = std::make_unsigned_t<Word>;
+  W beyond = 0;
   const int shift = order.shift;
   const U top = static_cast<U>(static_cast<U>(static_cast<U>(~U{0}) >> 1) >> shift);
   const U sign = static_cast<U>(U{1} << (8 * sizeof(U) - 1));
@@ -42,14 +45,29 @@ void disorder_all(const Word* words, size_t n, const Order& order, std::byte* x)
   for (size_t i = 0; i < n; ++i) {
     U bits;
     if constexpr (kFloating) {
-      const U place = static_cast<U>(words[i] < 0 ? ~words[i] : words[i]) & top;
+      const W whole = static_cast<W>(words[i] < 0 ? ~words[i] : words[i]);
+      if constexpr (kChecked) beyond |= whole & ~static_cast<W>(top);
+      const U place = static_cast<U>(whole & top);
       bits = static_cast<U>(magnitude_of(place, origin, top) << shift);
       bits = static_cast<U>(bits | (words[i] < 0 ? sign : U{0}));
     } else {
       bits = static_cast<U>(static_cast<U>(words[i]) << shift);
+      if constexpr (kChecked) {
+        const Word back = static_cast<Word>(static_cast<Bits>(bits)) >> shift;
+        beyond |= static_cast<W>(back ^ words[i]);
+      }
     }
     std::memcpy(x + i * sizeof(Bits), &bits, sizeof(Bits));
   }
+  return beyond == 0;
+}
+
+template <typename Word, typename Bits, bool kFloating>
+bool disorder(const Word* words, size_t n, const Order& order, std::byte* x) {
+  if (sizeof(Bits) == sizeof(Word) && order.shift == 0) {
+    return disorder_all<Word, Bits, kFloating, false>(words, n, order, x);
+  }
+  return disorder_all<Word, Bits, kFloating, true>(words, n, order, x);
 }
 
 }  // namespace
@@ -111,6 +129,7 @@ int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {
 }
 
 bool is_special(Element element, uint64_t bits) { return is_special(layout_of(element), bits); }
+bool is_subnormal(Element element, uint64_t bits) { return is_subnormal(layout_of(element), bits); }
 
 Seen look_at(Element element, const std::byte* x, size_t n) {
   const size_t bytes = bytes_of(element);
@@ -150,21 +169,19 @@ void to_order(Element element, const std::byte* x, size_t n, const Order& order,
 }
 
 template <typename Word>
-void from_order(Element element, const Word* words, size_t n, const Order& order, std::byte* x) {
-  with_bits(element, [&]<typename Bits>() {
+bool from_order(Element element, const Word* words, size_t n, const Order& order, std::byte* x) {
+  return with_bits(element, [&]<typename Bits>() {
     if constexpr ((sizeof(Bits) == 8) == (sizeof(Word) == 8)) {
-      if (is_floating(element)) {
-        disorder_all<Word, Bits, true>(words, n, order, x);
-      } else {
-        disorder_all<Word, Bits, false>(words, n, order, x);
-      }
+      return is_floating(element) ? disorder<Word, Bits, true>(words, n, order, x)
+                                  : disorder<Word, Bits, false>(words, n, order, x);
     }
+    return false;
   });
 }
 
 template void to_order(Element, const std::byte*, size_t, const Order&, int32_t*);
 template void to_order(Element, const std::byte*, size_t, const Order&, int64_t*);
-template void from_order(Element, const int32_t*, size_t, const Order&, std::byte*);
-template void from_order(Element, const int64_t*, size_t, const Order&, std::byte*);
+template bool from_order(Element, const int32_t*, size_t, const Order&, std::byte*);
+template bool from_order(Element, const int64_t*, size_t, const Order&, std::byte*);
 
 }  // namespace cgx::bounded

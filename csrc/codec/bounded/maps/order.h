@@ -28,9 +28,9 @@ struct Order {
 template <typename Word>
 void to_order(Element element, const std::byte* x, size_t n, const Order& order, Word* words);
 
-/// The inverse. Bits of a word that the type has no room for are lost.
+/// The inverse. False: the type has no value for one of the words.
 template <typename Word>
-void from_order(Element element, const Word* words, size_t n, const Order& order, std::byte* x);
+bool from_order(Element element, const Word* words, size_t n, const Order& order, std::byte* x);
 
 /// The greatest origin of a type.
 int64_t last_origin(Element element, int shift);
@@ -48,5 +48,6 @@ size_t count_bits(Element element, const std::byte* x, size_t n, uint64_t bits);
 /// Of a floating-point type.
 FloatLayout layout_of(Element element);
 bool is_special(Element element, uint64_t bits);
+bool is_subnormal(Element element, uint64_t bits);
 
 }  // namespace cgx::bounded

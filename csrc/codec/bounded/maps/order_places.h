@@ -11,13 +11,14 @@ struct FloatLayout {
   uint64_t sign, infinity, least_normal;
 };
 
-/// True for NaN, infinities, -0 and subnormal numbers: what a map with a bound leaves to the list of
-/// special values.
+/// True for NaN, infinities and -0: what every map with a bound leaves to the list of special values.
 CGX_HD bool is_special(const FloatLayout& layout, uint64_t bits) {
+  return bits == layout.sign || (bits & (layout.sign - 1)) >= layout.infinity;
+}
+
+CGX_HD bool is_subnormal(const FloatLayout& layout, uint64_t bits) {
   const uint64_t magnitude = bits & (layout.sign - 1);
-  if (magnitude >= layout.infinity) return true;
-  if (magnitude == 0) return bits != 0;
-  return magnitude < layout.least_normal;
+  return magnitude != 0 && magnitude < layout.least_normal;
 }
 
 /// The place of a magnitude from 0 to top, and back. 0 <= origin < top, or both are 0.

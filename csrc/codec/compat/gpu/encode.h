@@ -8,13 +8,12 @@ namespace cgx::cuda_float_compress::on_gpu {
 
 struct EncodeMemory {
   Words quotients;
-  int32_t misfits[kThreads];  // the first of each thread
-  uint32_t any_misfit;
+  int32_t misfits[kThreads];    // the first of each thread
+  uint32_t any[kThreads / 32];  // of any_phase()
 };
 
 CGX_HD int32_t first_misfit(const EncodeMemory& memory) {
   int32_t first = kNoMisfit;
-  if (memory.any_misfit == 0) return first;
   CGX_LOOP for (uint32_t t = 0; t < kThreads; ++t) {
     if (memory.misfits[t] < first) first = memory.misfits[t];
   }
@@ -25,12 +24,10 @@ CGX_HD int32_t first_misfit(const EncodeMemory& memory) {
 template <typename Block>
 CGX_HD void encode_stage(Block& block, EncodeMemory& memory, const EncodeCall& call, uint64_t i) {
   const Part part = part_of(call.values, i);
-  block.phase([&](uint32_t t) {
-    if (t == 0) memory.any_misfit = 0;
-  });
-  block.phase([&](uint32_t t) {
+  const bool any_misfit = block.any_phase(memory.any, [&](uint32_t t) {
     int32_t misfit = kNoMisfit;
-    for (uint32_t at = t; at < part.n; at += kThreads) {
+    uint32_t at = t;
+    for (; at < part.n; at += kThreads) {
       const float x = call.x[part.first + at];
       Quotient found = quotient_of(x, call.grid);
       if (found.room < 0) {
@@ -40,8 +37,10 @@ CGX_HD void encode_stage(Block& block, EncodeMemory& memory, const EncodeCall& c
       }
       memory.quotients[at] = static_cast<uint32_t>(found.q);
     }
+    // The groups behind the last value are read whole.
+    for (; at < kPartValues; at += kThreads) memory.quotients[at] = 0;
     memory.misfits[t] = misfit;
-    if (misfit != kNoMisfit) memory.any_misfit = 1;
+    return misfit != kNoMisfit;
   });
   block.phase([&](uint32_t t) {
     uint32_t words[kGroup][1];
@@ -54,7 +53,7 @@ CGX_HD void encode_stage(Block& block, EncodeMemory& memory, const EncodeCall& c
     transpose_fields(words);
     uint32_t* const out = call.raw + word_of(i, t);
     CGX_UNROLL for (uint32_t row = 0; row < kGroup; ++row) out[place(row)] = words[row][0];
-    if (t == 0) call.misfits[i] = first_misfit(memory);
+    if (t == 0) call.misfits[i] = any_misfit ? first_misfit(memory) : kNoMisfit;
   });
 }
 
