@@ -78,8 +78,10 @@ class Ledger {
     }
     // A few roundings a rank and call: of sums, and of each residual to its type.
     const double ranks = static_cast<double>(residuals_.size()), calls = calls_ + 1;
-    const double residual = type_ == DType::kFloat32 ? 0x1p-24 : 0x1p-9;
-    const double allowed = (0x1p-22 * ranks + residual) * ranks * calls * largest + 0x1p-140;
+    const bool single = type_ == DType::kFloat32;
+    const double residual = single ? 0x1p-24 : 0x1p-9;
+    const double subnormal = single ? 0x1p-140 : 0x1p-134 * ranks * calls;
+    const double allowed = (0x1p-22 * ranks + residual) * ranks * calls * largest + subnormal;
     for (size_t i = 0; i < left.size(); ++i) {
       CHECK(std::fabs(left[i]) <= allowed, what, ": value ", i, " is off by ", left[i], " of ",
             largest);
