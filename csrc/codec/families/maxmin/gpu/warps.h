@@ -116,6 +116,21 @@ CGX_HD void add_to(Groups& sum, bool has, const Groups& values) {
   }
 }
 
+CGX_HD void store_nans(Type type, unsigned char* to, uint32_t lane, const Groups& groups) {
+  if (type == Type::kFloat32) return;
+  CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+    unsigned char* row = to + Unit::place(r, lane) * size_of(type);
+    if (type == Type::kFloat16) {
+      gpu::store_nans<Type::kFloat16>(row, 1, groups[r]);
+    } else {
+      gpu::store_nans<Type::kBFloat16>(row, 1, groups[r]);
+    }
+  }
+}
+CGX_HD void make_one_nan(Groups& groups) {
+  CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) gpu::make_one_nan(groups[r]);
+}
+
 /// Encodes units. kOne: each is a bucket; else buckets are of any length.
 template <typename W, bool kOne>
 struct Encoder {
@@ -292,7 +307,14 @@ struct Warps {
           Groups sum;
           if constexpr (decltype(add)::kYes) sum = load_unit<type>(to, lane);
           add_to(sum, decltype(add)::kYes, decoded(width, meta, codes));
+          if constexpr (decltype(add)::kYes) make_one_nan(sum);
           store_unit<type>(to, lane, sum);
+          if constexpr (type != Type::kFloat32) {
+            CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {  // all of a group, or none
+              if (meta[r].unit == meta[r].unit) continue;
+              gpu::store_nans<type>(to + Unit::place(r, lane) * size_of(type), 1, sum[r]);
+            }
+          }
         });
       }
     };
@@ -310,7 +332,9 @@ struct Warps {
     const CodecRun& run = part.run;
     const uint32_t step = least_of(run);
     const auto store = [&](const Unit& unit, uint32_t lane, const Groups& groups) {
-      store_unit(call.type, call.y + (run.sum + unit.first) * size_of(call.type), lane, groups);
+      unsigned char* to = call.y + (run.sum + unit.first) * size_of(call.type);
+      store_unit(call.type, to, lane, groups);
+      store_nans(call.type, to, lane, groups);
     };
     const AnyWidth width{run.bits};
     const auto load = [&](const Unit& unit, uint32_t lane) {
@@ -329,7 +353,11 @@ struct Warps {
       }
       CGX_LOOP for (uint32_t u = 0; u < step; u += kUnitOfWarp) {
         const Unit here{unit.first + u, unit.shift};
-        warp.each([&](uint32_t lane) { store(here, lane, load(here, lane)); });
+        warp.each([&](uint32_t lane) {
+          Groups groups = load(here, lane);
+          make_one_nan(groups);
+          store(here, lane, groups);
+        });
       }
     }
   }
