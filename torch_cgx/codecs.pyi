@@ -168,7 +168,7 @@ class Half(Codec):
     """Values of fp32 rounded to 16 bits, as bf16 or fp16.
 
     Rounding is to nearest, ties to even. Tensors of 16 bits are coded in their own type, exact,
-    whatever the format. Infinities and NaN stay what they are.
+    whatever the format. Infinities stay infinite, and NaN stays NaN.
 
     Args:
         format: Format at 16 bits: bf16 has the range of fp32; fp16 is finer, but values from 65520

@@ -1,12 +1,12 @@
 // float16 and bfloat16 to and from float32, one value at a time: the reference of the SIMD
 // conversions.
 //
-// Narrowing rounds to nearest, ties to even; values beyond the range become infinity. A NaN stays a
-// NaN: sign and leading payload bits are kept and it is made quiet, as by VCVTPS2PH. Pure
-// functions, for the host and for kernels.
+// Narrowing rounds to nearest, ties to even; values beyond the range become infinity, and a NaN the
+// one of its type (base/nan.h). Widening keeps the bits of a NaN. Pure functions, for the host and
+// for kernels.
 #pragma once
 
-#include "base/host_device.h"
+#include "base/nan.h"
 
 namespace cgx {
 
@@ -33,9 +33,7 @@ CGX_HD uint16_t float_to_half(float x) {
   const uint32_t bits = float_bits(x);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
-  if (magnitude > 0x7f800000) {
-    return static_cast<uint16_t>(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));
-  }
+  if (magnitude > 0x7f800000) return kHalfNan;
   // 65520 and more round to infinity.
   if (magnitude >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);
   if (magnitude < 0x38800000) {
@@ -54,7 +52,7 @@ CGX_HD float bfloat16_to_float(uint16_t value) {
 
 CGX_HD uint16_t float_to_bfloat16(float x) {
   const uint32_t bits = float_bits(x);
-  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  if ((bits & 0x7fffffff) > 0x7f800000) return kBFloat16Nan;
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 

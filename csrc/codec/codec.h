@@ -67,7 +67,7 @@ class Codec {
                       size_t n, RandomKey key, uint64_t index, std::byte* payload) const = 0;
 
   /// Decodes the values [first, first + n) into y[0 .. n): y = value, or y += value where `add` is
-  /// set.
+  /// set. Each NaN is the one of base/nan.h if y holds no other.
   virtual void decode(const std::byte* payload, DType dtype, size_t count, size_t first, size_t n,
                       float* y, bool add) const = 0;
 

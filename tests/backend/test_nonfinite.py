@@ -14,7 +14,9 @@ import torch_cgx
 from tests.distributed import run_pooled
 
 N, BUCKET = 640, 64
-VALUES = (float("nan"), float("inf"), -float("inf"))
+VALUES = (-float("nan"), float("inf"), -float("inf"))
+# The NaN of each type that is written, whatever came in (csrc/base/nan.h).
+NAN = {torch.float32: 0x7FC00000, torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 CONFIGS = [
     *({"bits": bits, "bucket_size": BUCKET} for bits in (1, 4, 8)),
@@ -45,6 +47,11 @@ def check(result: torch.Tensor, hit: slice, position: int, exact: bool, where: t
     assert (~result[hit].isfinite()).all(), (where, "only a part of the bucket")
 
 
+def check_nan(result: torch.Tensor, where: tuple) -> None:
+    bits = result.view(torch.int32 if result.itemsize == 4 else torch.int16)
+    assert (bits[result.isnan()] == NAN[result.dtype]).all(), (where, "another NaN")
+
+
 def propagate(rank: int, size: int, reduction: str) -> str:
     options = torch_cgx.Options(cross_reduction=reduction)
     if len(set(torch_cgx._backend.backend_of().hosts())) == 1:
@@ -65,6 +72,7 @@ def propagate(rank: int, size: int, reduction: str) -> str:
         x = dirty.clone()
         torch_cgx.all_reduce(x, group=group, config=config)
         check(x, hit, position, exact, ("all_reduce", *where))
+        check_nan(x, ("all_reduce", *where))
         if exact:
             assert torch.equal(x[hit].isnan(), torch.tensor([value]).isnan()), where
         texts.append(x.view(torch.uint8).sum().item())
@@ -73,12 +81,16 @@ def propagate(rank: int, size: int, reduction: str) -> str:
         torch_cgx.all_gather_into_tensor(whole, dirty, group=group, config=config)
         parts = whole.view(size, N)
         check(parts[source], hit, position, exact, ("all_gather", *where))
+        if not exact:  # exact ones are not the engine's
+            check_nan(parts[source], ("all_gather", *where))
         assert all(parts[r].isfinite().all() for r in range(size) if r != source), where
 
         shard = torch.empty(N, dtype=dtype)
         torch_cgx.reduce_scatter_tensor(shard, dirty.repeat(size), group=group, config=config)
         # The owner takes its own values, and those of its host, unrounded.
         assert not shard[position].isfinite(), ("reduce_scatter", *where)
+        if not exact:
+            check_nan(shard, ("reduce_scatter", *where))
         rest = ~shard.isfinite()
         rest[hit] = False
         assert not rest.any(), ("reduce_scatter", *where)

@@ -50,15 +50,19 @@ def special(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         x[(k * 997 + 11) % n :: 9973] = value
     x[n // 2 : n // 2 + 700] = 1.25  # constant buckets
     x[n // 3 : n // 3 + 700] *= info.smallest_normal  # subnormal units
+    ints = {4: torch.int32, 2: torch.int16}[x.element_size()]
+    quiet = torch.tensor(float("nan"), dtype=dtype).view(ints)
+    infinity = torch.tensor(float("inf"), dtype=dtype).view(ints)
+    sign = torch.iinfo(ints).min
+    for k, nan in enumerate([quiet | sign, quiet + 5, infinity + 1, infinity + 3 | sign]):
+        x.view(ints)[(k * 131 + 89) % n :: 9973] = nan  # of either sign, with a payload, signalling
     return x
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal bits; but any NaN is equal to any other: which one arithmetic gives is the device's."""
-    if a.dtype == torch.uint8:
-        return torch.equal(a, b)
-    ints = {4: torch.int32, 2: torch.int16}[a.element_size()]
-    return bool(((a.view(ints) == b.view(ints)) | (a.isnan() & b.isnan())).all())
+    """Equal bits, also of each NaN."""
+    ints = {4: torch.int32, 2: torch.int16, 1: torch.uint8}[a.element_size()]
+    return torch.equal(a.view(ints), b.view(ints))
 
 
 def on_device(x: torch.Tensor, device: str, shift: int = 0) -> torch.Tensor:

@@ -65,10 +65,11 @@ def test_bytes_sent_equal_the_formula(ranks):
 def test_values_that_are_not_finite_stay_where_they_are():
     n = 5000
     inputs = gaussian(3, n)
-    inputs[1][17], inputs[2][4000] = float("nan"), float("-inf")
+    inputs[1][17], inputs[2][4000] = -float("nan"), float("-inf")
     (output, *_), info = run(inputs, [(n, None)], **DIRECT)
     assert info["algorithm"] == "direct"
     assert torch.isnan(output[17]) and output[4000] == float("-inf")
+    assert output.view(torch.int32)[17] == 0x7FC00000
     assert torch.isfinite(output).sum() == n - 2
 
 

@@ -12,6 +12,13 @@ struct Array {
   CGX_HD const T& operator[](uint32_t i) const { return of[i]; }
 };
 
+/// Each NaN becomes the one that is written (base/nan.h).
+template <uint32_t n>
+CGX_HD void make_one_nan(Array<float, n>& values) {
+  if (!may_have_nan(values.of)) return;
+  CGX_UNROLL for (uint32_t k = 0; k < n; ++k) values[k] = one_nan(values[k]);
+}
+
 /// Work on each value in turn: x = work(k, x). In a loop that takes kStep of them at a time, so
 /// values move through their array instead of being addressed in it, which registers cannot be.
 template <uint32_t kStep = 1, uint32_t n, typename Work>

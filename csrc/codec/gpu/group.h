@@ -81,7 +81,8 @@ CGX_HD float widen_half(uint32_t word, bool high) {
   }
 }
 
-/// Two values in a word, each rounded once to nearest even. A NaN becomes some NaN.
+/// Two values in a word, each rounded once to nearest even. A NaN becomes some NaN on a GPU: see
+/// store_nans().
 template <Type type>
 CGX_HD uint32_t narrow_pair(float low, float high) {
 #if defined(CGX_PTX)
@@ -94,6 +95,23 @@ CGX_HD uint32_t narrow_pair(float low, float high) {
   return word;
 #else
   return narrow(low, type) | narrow(high, type) << 16;
+#endif
+}
+
+/// The NaNs among values of 16 bits that have just been written, `step` values apart: narrow_pair()
+/// makes others than the one of their type.
+template <Type type, uint32_t n>
+CGX_HD void store_nans(unsigned char* to, uint32_t step, const Array<float, n>& values) {
+#if defined(CGX_PTX)
+  if constexpr (type != Type::kFloat32) {
+    if (!may_have_nan(values.of)) return;
+    CGX_UNROLL for (uint32_t k = 0; k < n; ++k) {
+      if (values[k] == values[k]) continue;
+      reinterpret_cast<uint16_t*>(to)[k * step] = type == Type::kFloat16 ? kHalfNan : kBFloat16Nan;
+    }
+  }
+#else
+  static_cast<void>(to), static_cast<void>(step), static_cast<void>(values);
 #endif
 }
 
@@ -126,6 +144,7 @@ CGX_HD Group load_group(const unsigned char* from) {
   }
   return group;
 }
+/// Callers see to NaNs: to the one of float32 before, to those of 16 bits behind (store_nans()).
 template <Type type>
 CGX_HD void store_group(unsigned char* to, const Group& group) {
   Vector vector;

@@ -61,6 +61,17 @@ struct SumCall {
   Feedback feedback;
 };
 
+/// One word, which threads of several blocks may write, and with the same value, at once.
+CGX_HD void store_at_once(uint32_t* to, uint32_t word) {
+#if defined(__CUDA_ARCH__)
+  uint64_t at;
+  asm("cvta.to.global.u64 %0, %1;" : "=l"(at) : "l"(to));
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
+#else
+  __atomic_store_n(to, word, __ATOMIC_RELAXED);
+#endif
+}
+
 /// Sets *met to 1 where a value of x is not finite, or is not once it is written in the type that
 /// its run has on the wire.
 struct FiniteCall {
@@ -75,7 +86,7 @@ template <Needs needs = Needs::kAll, typename Block, typename Families>
 CGX_HD void decode_tile(Block& block, BlockMemory<Families>& memory, const Tile& tile,
                         const unsigned char* message, bool add) {
   Shared& shared = memory.shared;
-  if (tile.run.family == kRaw) {
+  if (needs == Needs::kAll && tile.run.family == kRaw) {
     return block.phase([&](uint32_t t) {
       load_phase(shared, tile, message + tile.raw_at(), tile.run.wire, add, t);
     });
@@ -164,8 +175,12 @@ CGX_HD void encode_one_tile(Block& block, BlockMemory<Families>& memory, const E
                             uint64_t number) {
   const Tile tile = tile_of(call.table, number);
   unsigned char* message = call.messages[tile.run.message];
-  load_own<with_feedback>(block, memory.shared, tile, call.x + tile.value_at(call.type), call.type,
-                          false, call.feedback);
+  const unsigned char* x = call.x + tile.value_at(call.type);
+  if (!with_feedback && tile.run.family == kRaw && tile.run.wire == call.type) {
+    const uint32_t bytes = tile.n * size_of(call.type);  // as they are, also the bits of a NaN
+    return block.phase([&](uint32_t t) { copy_values(message + tile.raw_at(), x, bytes, t); });
+  }
+  load_own<with_feedback>(block, memory.shared, tile, x, call.type, false, call.feedback);
   if constexpr (!with_feedback) return encode_tile(block, memory, tile, call.key, message);
   typename Block::Kept kept;
   keep_values(block, memory.shared, tile, kept);
@@ -341,7 +356,7 @@ CGX_HD void finite_stage(Block& block, BlockMemory<Families>& memory, const Fini
     load_phase(shared, tile, call.x + tile.value_at(call.type), call.type, false, t);
   });
   block.phase([&](uint32_t t) {
-    if (!all_finite_phase(shared, tile, t)) *call.met = 1;
+    if (!all_finite_phase(shared, tile, t)) store_at_once(call.met, 1);
   });
 }
 

@@ -80,9 +80,9 @@ CGX_HD uint32_t load_word(const unsigned char* from, uint32_t bytes) {
     return bytes == 4 ? *reinterpret_cast<const uint32_t*>(from)
                       : *reinterpret_cast<const uint16_t*>(from);
   }
-  uint32_t word = 0;
-  for (uint32_t k = 0; k < bytes; ++k) word |= static_cast<uint32_t>(from[k]) << (8 * k);
-  return word;
+  const uint32_t low = from[0] | static_cast<uint32_t>(from[1]) << 8;
+  if (bytes == 2) return low;
+  return low | static_cast<uint32_t>(from[2]) << 16 | static_cast<uint32_t>(from[3]) << 24;
 }
 CGX_HD void store_word(unsigned char* to, uint32_t bytes, uint32_t word) {
   if (reinterpret_cast<uintptr_t>(to) % bytes == 0) {
@@ -93,7 +93,11 @@ CGX_HD void store_word(unsigned char* to, uint32_t bytes, uint32_t word) {
     }
     return;
   }
-  for (uint32_t k = 0; k < bytes; ++k) to[k] = static_cast<unsigned char>(word >> (8 * k));
+  to[0] = static_cast<unsigned char>(word);
+  to[1] = static_cast<unsigned char>(word >> 8);
+  if (bytes == 2) return;
+  to[2] = static_cast<unsigned char>(word >> 16);
+  to[3] = static_cast<unsigned char>(word >> 24);
 }
 
 /// The bits of a value of `type` to float32, and back with one rounding to nearest even.
@@ -107,6 +111,22 @@ CGX_HD uint32_t narrow(float x, Type type) {
   return type == Type::kFloat16 ? float_to_half(x) : float_to_bfloat16(x);
 }
 
+/// True if one of the values is NaN; also, seldom, for infinities and values beyond the root of the
+/// largest. Two values take one operation, where a comparison and what joins it to the others are
+/// two.
+template <uint32_t n>
+CGX_HD bool may_have_nan(const float (&values)[n]) {
+  float sum = values[n - 1];
+  for (uint32_t k = 0; k + 2 < n; k += 2) sum = rn_fma(values[k], values[k + 1], sum);
+  if (n % 2 == 0) sum = rn_add(values[n - 2], sum);
+  return sum != sum;
+}
+
+/// The bits that are written: a NaN as the one of its type.
+CGX_HD uint32_t written(float x, Type type) {
+  return type == Type::kFloat32 ? as_bits(one_nan(x)) : narrow(x, type);
+}
+
 struct alignas(16) Vector {
   uint32_t words[4];
 };
@@ -118,10 +138,11 @@ CGX_HD bool aligned(const void* p, uint32_t bytes = sizeof(Vector)) {
 template <typename Word>
 CGX_HD void copy_words(unsigned char* to, const unsigned char* from, uint32_t bytes, uint32_t t) {
   const uint32_t words = bytes / sizeof(Word);
-  for (uint32_t i = t; i < words; i += kThreads) {
+  CGX_LOOP for (uint32_t i = t; i < words; i += kThreads) {
     reinterpret_cast<Word*>(to)[i] = reinterpret_cast<const Word*>(from)[i];
   }
-  for (uint32_t i = words * static_cast<uint32_t>(sizeof(Word)) + t; i < bytes; i += kThreads) {
+  CGX_LOOP for (uint32_t i = words * static_cast<uint32_t>(sizeof(Word)) + t; i < bytes;
+                i += kThreads) {
     to[i] = from[i];
   }
 }
@@ -130,7 +151,15 @@ CGX_HD void copy_words(unsigned char* to, const unsigned char* from, uint32_t by
 CGX_HD void copy_bytes(unsigned char* to, const unsigned char* from, uint32_t bytes, uint32_t t) {
   if (aligned(to) && aligned(from)) return copy_words<Vector>(to, from, bytes, t);
   if (aligned(to, 8) && aligned(from, 8)) return copy_words<uint64_t>(to, from, bytes, t);
-  copy_words<unsigned char>(to, from, bytes, t);
+  for (uint32_t i = t; i < bytes; i += kThreads) to[i] = from[i];
+}
+
+/// The same for values of 2 or 4 bytes each: words of two bytes or four where both ends allow them.
+CGX_HD void copy_values(unsigned char* to, const unsigned char* from, uint32_t bytes, uint32_t t) {
+  if (aligned(to) && aligned(from)) return copy_words<Vector>(to, from, bytes, t);
+  if (aligned(to, 4) && aligned(from, 4)) return copy_words<uint32_t>(to, from, bytes, t);
+  if (aligned(to, 2) && aligned(from, 2)) return copy_words<uint16_t>(to, from, bytes, t);
+  for (uint32_t i = t; i < bytes; i += kThreads) to[i] = from[i];
 }
 
 /// Values from `from` on that come before the first one at a multiple of 16 bytes; all n where none
@@ -159,12 +188,26 @@ CGX_HD void put_vector(Vector vector, Type type, bool add, Values& values, uint3
 }
 CGX_HD Vector get_vector(const Values& values, uint32_t first, Type type) {
   Vector vector;
+  if (type == Type::kFloat32) {
+    float x[4];
+    for (uint32_t i = 0; i < 4; ++i) x[i] = values[first + i];
+    if (may_have_nan(x)) {
+      for (uint32_t i = 0; i < 4; ++i) x[i] = one_nan(x[i]);
+    }
+    for (uint32_t i = 0; i < 4; ++i) vector.words[i] = as_bits(x[i]);
+    return vector;
+  }
   for (uint32_t i = 0; i < 4; ++i) {
-    vector.words[i] = type == Type::kFloat32 ? as_bits(values[first + i])
-                                             : narrow(values[first + 2 * i], type) |
-                                                   narrow(values[first + 2 * i + 1], type) << 16;
+    vector.words[i] = narrow(values[first + 2 * i], type) | narrow(values[first + 2 * i + 1], type)
+                                                                << 16;
   }
   return vector;
+}
+
+/// Kernels take groups of values: behind a tile's last value come zeros up to the next group, so
+/// that nothing is read that was not written. They are in no result.
+CGX_HD void end_with_zeros(Shared& shared, const Tile& tile, uint32_t t) {
+  if (t < (0u - tile.n) % kGroup) shared.values[tile.n + t] = 0.0f;
 }
 
 /// Values into shared.values, or added to them.
@@ -183,21 +226,23 @@ CGX_HD void load_phase(Shared& shared, const Tile& tile, const unsigned char* fr
   };
   for (uint32_t i = t; i < head; i += kThreads) load_one(i);
   for (uint32_t i = head + vectors * each + t; i < tile.n; i += kThreads) load_one(i);
+  if (!add) end_with_zeros(shared, tile, t);
 }
 
 /// The sums of two tensors' values into shared.values, or added to them. `residual` is the memory of
-/// place 0.
+/// place 0, float32 or bfloat16.
 CGX_HD void load_with_residual_phase(Shared& shared, const Tile& tile, const unsigned char* from,
                                      Type type, const unsigned char* residual, Type residual_type,
                                      bool add, uint32_t t) {
   const uint32_t bytes = size_of(type), residual_bytes = size_of(residual_type);
   residual += tile.residual_at(residual_type);
   for (uint32_t i = t; i < tile.n; i += kThreads) {
-    const float x =
-        rn_add(widen(load_word(from + i * bytes, bytes), type),
-               widen(load_word(residual + i * residual_bytes, residual_bytes), residual_type));
+    const uint32_t owed = load_word(residual + i * residual_bytes, residual_bytes);
+    const float x = rn_add(widen(load_word(from + i * bytes, bytes), type),
+                           from_bits(residual_type == Type::kFloat32 ? owed : owed << 16));
     shared.values[i] = add ? rn_add(shared.values[i], x) : x;
   }
+  if (!add) end_with_zeros(shared, tile, t);
 }
 
 /// shared.values into memory.
@@ -210,7 +255,7 @@ CGX_HD void store_phase(const Shared& shared, const Tile& tile, unsigned char* t
         get_vector(shared.values, head + v * each, type);
   }
   const auto store_one = [&](uint32_t i) {
-    store_word(to + i * bytes, bytes, narrow(shared.values[i], type));
+    store_word(to + i * bytes, bytes, written(shared.values[i], type));
   };
   for (uint32_t i = t; i < head; i += kThreads) store_one(i);
   for (uint32_t i = head + vectors * each + t; i < tile.n; i += kThreads) store_one(i);

@@ -1,4 +1,4 @@
-// Runs of values between the tensor's type and float32, and the division of an average.
+// Runs of values between the tensor's type and float32, sums, and the division of an average. Each NaN that is written is the one of its type: see base/nan.h.
 //
 // Pointers to input, and pointers to output of a tensor's type, may have any alignment. Input and
 // output must not overlap; they may be the same memory if their types are equal. Thread-safe.
@@ -11,7 +11,7 @@
 
 namespace cgx {
 
-/// y = float32(x), exact.
+/// y = float32(x), exact except for the bits of a NaN.
 void to_float(const void* x, DType dtype, size_t n, float* y);
 
 /// y = dtype(x), rounded to nearest even; too large becomes Inf, NaN stays NaN.
@@ -20,7 +20,7 @@ void from_float(const float* x, DType dtype, size_t n, void* y);
 /// y += float32(x).
 void add_to_float(const void* x, DType dtype, size_t n, float* y);
 
-/// y = a + b; y may be a or b. The bits, also of NaN, do not depend on which.
+/// y = a + b; y may be a or b.
 void add_pair(const float* a, const float* b, size_t n, float* y);
 
 /// y /= divisor: true division, one rounding.

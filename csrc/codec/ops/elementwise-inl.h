@@ -22,28 +22,60 @@ static bool all_finite_as(T type, const std::byte* x, size_t n) {
   return !any(nans(v, v));
 }
 
+/// The NaNs among n values, a multiple of kLanes, become one. Not inlined, or what callers have in
+/// registers would be kept for it.
+template <typename T>
+static __attribute__((noinline)) void make_one_nan(T type, std::byte* y, size_t n) {
+  for (size_t i = 0; i < n; i += kLanes) {
+    std::byte* at = y + i * T::kBytes;
+    store(type, at, one_nan(load(type, at)));
+  }
+}
+/// Writes n values. take(i): the kLanes values from number i on; take_part(i): those that are left. A
+/// NaN is rare: vectors are written as they are, and looked through again where one was met. y may be
+/// what take() reads.
+template <typename T, typename Take, typename TakePart>
+static inline __attribute__((always_inline)) void write_values(T type, std::byte* y, size_t n,
+                                                               const Take& take,
+                                                               const TakePart& take_part) {
+  constexpr size_t kStride = 8 * kLanes;
+  size_t i = 0;
+  for (; i + kStride <= n; i += kStride) {
+    Nans found = nans(set(0.0f), set(0.0f));
+    for (size_t k = i; k < i + kStride; k += 2 * kLanes) {
+      const F v = take(k), w = take(k + kLanes);
+      found = either(found, nans(v, w));
+      store(type, y + k * T::kBytes, v);
+      store(type, y + (k + kLanes) * T::kBytes, w);
+    }
+    if (any(found)) make_one_nan(type, y + i * T::kBytes, kStride);
+  }
+  for (; i + kLanes <= n; i += kLanes) store(type, y + i * T::kBytes, one_nan(take(i)));
+  if (i < n) store_part(type, y + i * T::kBytes, n - i, one_nan(take_part(i)));
+}
+
 template <bool add_to, typename T>
 static void to_float_as(T type, const std::byte* x, size_t n, float* y) {
   std::byte* out = reinterpret_cast<std::byte*>(y);
   const Float32 single;
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
+  const auto take = [=](size_t i) __attribute__((always_inline)) {
     const F v = load(type, x + i * T::kBytes);
-    store(single, out + 4 * i, add_to ? add(load(single, out + 4 * i), v) : v);
-  }
-  if (i == n) return;
-  const F v = load_part(type, x + i * T::kBytes, n - i);
-  store_part(single, out + 4 * i, n - i,
-             add_to ? add(load_part(single, out + 4 * i, n - i), v) : v);
+    return add_to ? add(load(single, out + 4 * i), v) : v;
+  };
+  const auto take_part = [=](size_t i) {
+    const F v = load_part(type, x + i * T::kBytes, n - i);
+    return add_to ? add(load_part(single, out + 4 * i, n - i), v) : v;
+  };
+  write_values(single, out, n, take, take_part);
 }
 
 template <typename T>
 static void from_float_as(T type, const float* x, size_t n, std::byte* y) {
   const std::byte* in = reinterpret_cast<const std::byte*>(x);
   const Float32 single;
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(type, y + i * T::kBytes, load(single, in + 4 * i));
-  if (i < n) store_part(type, y + i * T::kBytes, n - i, load_part(single, in + 4 * i, n - i));
+  write_values(
+      type, y, n, [=](size_t i) __attribute__((always_inline)) { return load(single, in + 4 * i); },
+      [=](size_t i) { return load_part(single, in + 4 * i, n - i); });
 }
 
 static bool all_finite(const std::byte* x, DType dtype, size_t n) {
@@ -91,24 +123,25 @@ static void from_float(const float* x, DType dtype, size_t n, std::byte* y) {
 static void add_pair(const float* a, const float* b, size_t n, float* y) {
   const std::byte* x0 = reinterpret_cast<const std::byte*>(a);
   const std::byte* x1 = reinterpret_cast<const std::byte*>(b);
-  std::byte* out = reinterpret_cast<std::byte*>(y);
   const Float32 single;
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    store(single, out + 4 * i, add(load(single, x0 + 4 * i), load(single, x1 + 4 * i)));
-  if (i == n) return;
-  store_part(single, out + 4 * i, n - i,
-             add(load_part(single, x0 + 4 * i, n - i), load_part(single, x1 + 4 * i, n - i)));
+  write_values(
+      single, reinterpret_cast<std::byte*>(y), n,
+      [=](size_t i) __attribute__((always_inline)) {
+        return add(load(single, x0 + 4 * i), load(single, x1 + 4 * i));
+      },
+      [=](size_t i) {
+        return add(load_part(single, x0 + 4 * i, n - i), load_part(single, x1 + 4 * i, n - i));
+      });
 }
 
 static void divide(float* y, size_t n, float divisor) {
   std::byte* out = reinterpret_cast<std::byte*>(y);
   const Float32 single;
   const F by = set(divisor);
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    store(single, out + 4 * i, div(load(single, out + 4 * i), by));
-  if (i < n) store_part(single, out + 4 * i, n - i, div(load_part(single, out + 4 * i, n - i), by));
+  write_values(
+      single, out, n,
+      [=](size_t i) __attribute__((always_inline)) { return div(load(single, out + 4 * i), by); },
+      [=](size_t i) { return div(load_part(single, out + 4 * i, n - i), by); });
 }
 
 static void scan(const std::byte* x, DType dtype, size_t n, float* low, float* high) {

@@ -15,7 +15,7 @@ enum class Level : uint8_t { kScalar = 0, kAvx2 = 1, kAvx512 = 2, kNeon = 3 };
 inline constexpr size_t kLevels = 4;
 
 /// Loops that belong to no family. Pointers to a tensor's values may have any alignment. Nothing
-/// outside of the n values is read or written.
+/// outside of the n values is read or written. A NaN is written as the one of base/nan.h.
 struct Kernels {
   const char* name;
   Level level;

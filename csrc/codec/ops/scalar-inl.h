@@ -24,6 +24,7 @@ float load(const std::byte* x, size_t i) {
 template <DType dtype>
 void store(std::byte* y, size_t i, float value) {
   if constexpr (dtype == DType::kFloat32) {
+    value = one_nan(value);
     std::memcpy(y + 4 * i, &value, 4);
   } else {
     const uint16_t bits =

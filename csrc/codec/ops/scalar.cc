@@ -19,13 +19,13 @@ bool all_finite(const std::byte* x, DType dtype, size_t n) {
 
 void to_float(const std::byte* x, DType dtype, size_t n, float* y) {
   with_dtype(dtype, [&]<DType type>() {
-    for (size_t i = 0; i < n; ++i) y[i] = load<type>(x, i);
+    for (size_t i = 0; i < n; ++i) y[i] = one_nan(load<type>(x, i));
   });
 }
 
 void add_to_float(const std::byte* x, DType dtype, size_t n, float* y) {
   with_dtype(dtype, [&]<DType type>() {
-    for (size_t i = 0; i < n; ++i) y[i] += load<type>(x, i);
+    for (size_t i = 0; i < n; ++i) y[i] = one_nan(y[i] + load<type>(x, i));
   });
 }
 
@@ -37,11 +37,11 @@ void from_float(const float* x, DType dtype, size_t n, std::byte* y) {
 }
 
 void add_pair(const float* a, const float* b, size_t n, float* y) {
-  for (size_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+  for (size_t i = 0; i < n; ++i) y[i] = one_nan(a[i] + b[i]);
 }
 
 void divide(float* y, size_t n, float divisor) {
-  for (size_t i = 0; i < n; ++i) y[i] /= divisor;
+  for (size_t i = 0; i < n; ++i) y[i] = one_nan(y[i] / divisor);
 }
 
 void scan(const std::byte* x, DType dtype, size_t n, float* min, float* max) {

@@ -160,6 +160,8 @@ using Nans = F;
 static inline Nans nans(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); }
 static inline Nans either(Nans a, Nans b) { return _mm256_or_ps(a, b); }
 static inline bool any(Nans a) { return _mm256_movemask_ps(a) != 0; }
+/// a, each NaN as the one of base/nan.h.
+static inline F one_nan(F a) { return _mm256_blendv_ps(a, float_of(set_int(kNan)), nans(a, a)); }
 
 static inline F widen(Float16, __m128i bits) { return _mm256_cvtph_ps(bits); }
 static inline F widen(BFloat16, __m128i bits) {
@@ -194,8 +196,7 @@ static inline __m128i narrow(BFloat16, F a) {
   const I high = shift_right<16>(bits);
   const I odd = and_(high, set_int(1));
   const I rounded = shift_right<16>(add(bits, add(odd, set_int(0x7fff))));
-  const I quiet = _mm256_or_si256(high, set_int(0x40));
-  const I chosen = _mm256_blendv_epi8(rounded, quiet, bits_of(nans(a, a)));
+  const I chosen = _mm256_blendv_epi8(rounded, set_int(kBFloat16Nan), bits_of(nans(a, a)));
   return _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1));
 }
 static inline void store(Float32, std::byte* y, F a) {

@@ -157,6 +157,10 @@ using Nans = __mmask16;
 static inline Nans nans(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q); }
 static inline Nans either(Nans a, Nans b) { return static_cast<Nans>(a | b); }
 static inline bool any(Nans a) { return a != 0; }
+/// a, each NaN as the one of base/nan.h.
+static inline F one_nan(F a) {
+  return _mm512_mask_mov_ps(a, nans(a, a), _mm512_castsi512_ps(set_int(kNan)));
+}
 
 static inline F load(Float32, const std::byte* x) { return _mm512_loadu_ps(x); }
 static inline F load(Float16, const std::byte* x) {
@@ -189,8 +193,7 @@ static inline __m256i narrow(BFloat16, F a) {
   const I high = shift_right<16>(bits);
   const I odd = and_(high, set_int(1));
   const I rounded = shift_right<16>(add(bits, add(odd, set_int(0x7fff))));
-  const I quiet = _mm512_or_si512(high, set_int(0x40));
-  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nans(a, a), quiet));
+  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nans(a, a), set_int(kBFloat16Nan)));
 }
 static inline void store(Float32, std::byte* y, F a) { _mm512_storeu_ps(y, a); }
 template <typename T>

@@ -170,6 +170,11 @@ static inline Nans nans(F x, F y) {
 }
 static inline Nans either(Nans x, Nans y) { return {vandq_u32(x.ordered, y.ordered)}; }
 static inline bool any(Nans x) { return vminvq_u32(x.ordered) == 0; }
+/// x, each NaN as the one of base/nan.h.
+static inline F one_nan(F x) {
+  const F nan = float_of(set_int(kNan));
+  return {vbslq_f32(vceqq_f32(x.a, x.a), x.a, nan.a), vbslq_f32(vceqq_f32(x.b, x.b), x.b, nan.b)};
+}
 
 static inline F widen(Float16, uint16x8_t bits) {
   const float16x8_t halves = vreinterpretq_f16_u16(bits);
@@ -207,15 +212,15 @@ static inline F blend_first(size_t n, F x, F others) {
 }
 
 static inline uint16x4_t narrow(Float16, float32x4_t x) {
-  return vreinterpret_u16_f16(vcvt_f16_f32(x));
+  const uint16x4_t rounded = vreinterpret_u16_f16(vcvt_f16_f32(x));
+  return vbsl_u16(vmovn_u32(vceqq_f32(x, x)), rounded, vdup_n_u16(kHalfNan));
 }
 static inline uint16x4_t narrow(BFloat16, float32x4_t x) {
   const uint32x4_t bits = vreinterpretq_u32_f32(x);
   const uint32x4_t high = vshrq_n_u32(bits, 16);
   const uint32x4_t odd = vandq_u32(high, vdupq_n_u32(1));
   const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff))), 16);
-  const uint32x4_t quiet = vorrq_u32(high, vdupq_n_u32(0x40));
-  return vmovn_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet));
+  return vmovn_u32(vbslq_u32(vceqq_f32(x, x), rounded, vdupq_n_u32(kBFloat16Nan)));
 }
 static inline void store(Float32, std::byte* y, F x) {
   store_16(y, vreinterpretq_u8_f32(x.a));

@@ -241,6 +241,12 @@ static void fill_zeros(float* y, size_t n, bool add_to) {
   }
 }
 
+/// Of a block that was not finite; added or not.
+static void fill_nan(float* y, size_t n) {
+  const F nan = set(from_bits(kNan));
+  for (size_t i = 0; i < n; i += kLanes) store_row(y + i, nan);
+}
+
 /// Blocks that are quantized together. A block without finite values, or of zeros, has an inverse
 /// of 0; so have blocks behind the last one.
 template <size_t count>
@@ -265,7 +271,7 @@ static Pending prepare(T type, const Part& part, const std::byte* x, size_t star
   const std::byte* block = x + start * T::kBytes;
   const uint32_t largest = largest_magnitude(type, block, part.block);
   if (largest == 0) return {0.0f, 0.0f, 0.0f};
-  if (largest >= 0x7f800000u) return {from_bits(rotation::kNotFinite), 0.0f, 0.0f};
+  if (largest >= 0x7f800000u) return {from_bits(kNan), 0.0f, 0.0f};
   const rotation::Prescale by = rotation::prescale(from_bits(largest));
   const float energy =
       rotate_block(type, block, part.block, by.down, rotation::sign_state(part.signs, start), z);
@@ -364,6 +370,10 @@ static void decode_part(const Part& part, const std::byte* scales, const std::by
     const uint64_t signs = rotation::sign_state(part.signs, start);
     if (scale == 0.0f) {
       fill_zeros(y + start, n, add_to);
+      continue;
+    }
+    if (scale != scale) {
+      fill_nan(y + start, n);
       continue;
     }
     if constexpr (requires { decoder.level(in, start); }) {

@@ -34,7 +34,7 @@
 // docs/numerics.md.
 #pragma once
 
-#include "base/host_device.h"
+#include "base/nan.h"
 #include "codec/ops/random.h"
 
 namespace cgx::rotation {
@@ -129,7 +129,6 @@ CGX_HD Norm norm_of(float energy, uint32_t n) {
   return {root, rn_div(stage_factor(stages_of(n)), root)};
 }
 
-constexpr uint32_t kNotFinite = 0x7fc00000u;
 constexpr float kLargestFloat = 0x1.fffffep127f;
 
 /// S of a block; product = sum u c, square = sum c c > 0.

@@ -62,7 +62,7 @@ float encode_block(const std::byte* x, uint32_t n, Scale scale, uint64_t signs,
   }
   if (largest == 0 || largest >= 0x7f800000u) {
     std::memset(memory.codes, 0, n);
-    return largest == 0 ? 0.0f : from_bits(kNotFinite);
+    return largest == 0 ? 0.0f : from_bits(kNan);
   }
   const Prescale by = prescale(from_bits(largest));
   for (uint32_t i = 0; i < n; ++i) {
@@ -87,7 +87,7 @@ void decode_block(float scale, uint32_t n, uint64_t signs, Quantizer& quantizer,
   const float* w = rotate_back(memory.a, memory.b, n);
   for (uint32_t i = 0; i < n; ++i) {
     const float value = signed_value(w[i], scale, signs, i);
-    y[i] = add ? rn_add(y[i], value) : value;
+    y[i] = one_nan(add ? rn_add(y[i], value) : value);
   }
 }
 

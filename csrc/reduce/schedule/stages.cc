@@ -79,16 +79,6 @@ class Scratch {
   size_t values_ = 0;
 };
 
-// sum += n values of `dtype` at x; `mine` is room for n values.
-void add_values(const std::byte* x, DType dtype, size_t n, float* sum, float* mine) {
-  if (dtype == DType::kFloat32) {
-    raw_codec()->decode(x, dtype, n, 0, n, sum, true);
-    return;
-  }
-  to_float(x, dtype, n, mine);
-  for (size_t i = 0; i < n; ++i) sum[i] += mine[i];
-}
-
 // x = dtype(x), in place; `room` is for n values.
 void round_to(DType dtype, size_t n, float* x, float* room) {
   if (dtype == DType::kFloat32) return;
@@ -179,7 +169,7 @@ class Summing {
         load_values(call_, wanted_.own, piece, first, n, next > 0 ? mine : sum);
         if (next > 0) add_pair(sum, mine, n, sum);
       } else if (next > 0) {
-        add_values(wanted_.own.at(piece, first), wanted_.own.dtype, n, sum, mine);
+        add_to_float(wanted_.own.at(piece, first), wanted_.own.dtype, n, sum);
       } else {
         to_float(wanted_.own.at(piece, first), wanted_.own.dtype, n, sum);
       }

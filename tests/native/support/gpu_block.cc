@@ -74,6 +74,24 @@ std::vector<std::byte> encode_on_gpu(const BlockCase& c, const device::View& vie
 
 }  // namespace
 
+std::vector<uint32_t> nans_of(DType dtype) {
+  if (dtype == DType::kFloat32) return {0x7fc00000, 0xffc00000, 0x7fffffff, 0x7f800001, 0xffa00002};
+  if (dtype == DType::kFloat16) return {0x7e00, 0xfe00, 0x7fff, 0x7c01, 0xfd02};
+  return {0x7fc0, 0xffc0, 0x7fff, 0x7f81, 0xffa2};
+}
+
+bool has_one_nan(const void* values, DType dtype, size_t n) {
+  const auto* at = static_cast<const std::byte*>(values);
+  std::vector<std::byte> value(size_of(dtype));
+  for (size_t i = 0; i < n; ++i, at += size_of(dtype)) {
+    float x = 0;
+    to_float(at, dtype, 1, &x);
+    from_float(&x, dtype, 1, value.data());
+    if (std::isnan(x) && std::memcmp(at, value.data(), value.size()) != 0) return false;
+  }
+  return true;
+}
+
 std::vector<std::byte> encode_on_cpu(const BlockCase& c, const std::vector<std::byte>& x) {
   std::vector<std::byte> payload(c.bytes());
   c.codec->encode(x.data(), c.dtype, c.dtype, c.n, 0, c.n, kKey, kIndex, payload.data());
@@ -96,15 +114,21 @@ void check_decode(const BlockCase& c) {
   copy(message.data(), payload.data(), payload.size());
   std::vector<std::byte> narrow(c.x.size());
   for (const bool add : {false, true}) {
-    std::vector<float> expected(c.n, 0.5f);
+    std::vector<float> expected(c.n, 0.5f), start(expected);
+    for (size_t i = 1; add && i < c.n; i += 997) {
+      expected[i] = __builtin_nanf("");
+      const std::vector<uint32_t> kinds = nans_of(DType::kFloat32);
+      std::memcpy(&start[i], &kinds[i % kinds.size()], 4);
+    }
     c.codec->decode(payload.data(), c.dtype, c.n, 0, c.n, expected.data(), add);
     if (!add) from_float(expected.data(), c.dtype, c.n, narrow.data());
     each_way(c.table(), [&](const device::View& view, uint32_t split) {
       Memory y(4 * c.n, add ? 4 : 0);
-      for (size_t i = 0; i < c.n; ++i) reinterpret_cast<float*>(y.data())[i] = 0.5f;
+      copy(y.data(), start.data(), 4 * c.n);
       decode(view, {{}, y.data(), gpu::Type::kFloat32, add, {message.data()}}, split);
       CHECK(equal(y.data(), expected.data(), 4 * c.n), name_of(c), ", add ", add, ", split ",
             split);
+      CHECK(has_one_nan(y.data(), DType::kFloat32, c.n), name_of(c), ", add ", add);
     });
   }
   each_way(c.table(), [&](const device::View& view, uint32_t split) {
@@ -113,6 +137,7 @@ void check_decode(const BlockCase& c) {
       decode(view, {{}, y.data(), c.type(), 0, {message.data()}}, split);
       CHECK(equal(y.data(), narrow.data(), narrow.size()), name_of(c), ", in its type, split ",
             split);
+      CHECK(has_one_nan(y.data(), c.dtype, c.n), name_of(c), ", in its type");
     }
   });
 }
@@ -167,11 +192,14 @@ void check_sum(const BlockCase& c) {
               ", payload of the sum, split ", split);
       }
       CHECK(equal(y.data(), wanted.data(), c.x.size()), name_of(c), ", sum, split ", split);
+      CHECK(has_one_nan(y.data(), c.dtype, c.n), name_of(c), ", sum, split ", split);
     }
   });
 }
 
-void check_feedback(const BlockCase& c) {
+void check_feedback(const BlockCase& c, const FeedbackWay& way) {
+  const std::string what =
+      str_of(name_of(c), ", shift ", way.shift, ", plus ", way.plus, ", divisor ", way.divisor);
   const gpu::RunTable table = c.table();
   const device::View view(table);
   for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
@@ -195,29 +223,30 @@ void check_feedback(const BlockCase& c) {
       return residual;
     };
     to_float(c.x.data(), c.dtype, c.n, own.data());
-    for (size_t i = 0; i < c.n; ++i) own[i] += owed[i];
+    for (size_t i = 0; way.plus && i < c.n; ++i) own[i] += owed[i];
     std::vector<std::byte> payload(c.bytes());
     c.codec->encode(own.data(), DType::kFloat32, c.dtype, c.n, 0, c.n, kKey, kIndex,
                     payload.data());
     c.codec->decode(payload.data(), c.dtype, c.n, 0, c.n, sent.data(), false);
 
-    Memory x(c.x.size()), message(c.bytes()), residual(start.size());
+    Memory x(c.x.size(), way.shift), message(c.bytes()), residual(start.size(), way.shift);
     copy(x.data(), c.x.data(), c.x.size());
     copy(residual.data(), start.data(), start.size());
     // The table counts from kIndex.
     auto* base = reinterpret_cast<unsigned char*>(reinterpret_cast<uintptr_t>(residual.data()) -
                                                   kIndex * size_of(type));
     gpu::EncodeCall encode{view.all(), x.data(), kKey, c.type(), {message.data()}, {}};
-    encode.feedback = {base, gpu_type, gpu::Type::kFloat32, 1, gpu::Feedback::Keep::kSet};
+    const auto plus = static_cast<uint8_t>(way.plus);
+    encode.feedback = {base, gpu_type, gpu::Type::kFloat32, plus, gpu::Feedback::Keep::kSet};
     launch(encode, encode.table.long_buckets, gpu::long_encode_feedback_stage);
     launch(encode, encode.table.tiles, gpu::encode_feedback_stage);
-    CHECK(equal(message.data(), payload.data(), c.bytes()), name_of(c), ", payload");
-    CHECK(equal(residual.data(), after(own, sent, 1, false).data(), start.size()), name_of(c),
+    CHECK(equal(message.data(), payload.data(), c.bytes()), what, ", payload");
+    CHECK(equal(residual.data(), after(own, sent, 1, false).data(), start.size()), what,
           ", residual ", cgx::name_of(type));
 
     // The payload and the own values once more, averaged; rounded to the tensor's type.
     for (size_t i = 0; i < c.n; ++i) sum[i] = sent[i] + own[i];
-    divide(sum.data(), c.n, 2.0f);
+    if (way.divisor != 1) divide(sum.data(), c.n, way.divisor);
     c.codec->encode(sum.data(), DType::kFloat32, c.dtype, c.n, 0, c.n, kKey, kIndex,
                     payload.data());
     c.codec->decode(payload.data(), c.dtype, c.n, 0, c.n, got.data(), false);
@@ -225,17 +254,19 @@ void check_feedback(const BlockCase& c) {
     from_float(got.data(), c.dtype, c.n, result.data());
     to_float(result.data(), c.dtype, c.n, got.data());
     for (const bool add : {false, true}) {
-      Memory y(c.x.size()), out(c.bytes());
+      Memory y(c.x.size(), way.shift), out(c.bytes());
       copy(residual.data(), start.data(), start.size());
-      gpu::SumCall call{view.all(), x.data(), out.data(), y.data(),         kKey, 2.0f,
-                        2,          c.type(), c.type(),   {message.data()}, {}};
+      gpu::SumCall call{view.all(), x.data(), out.data(), y.data(), kKey, way.divisor,
+                        2,          c.type(), c.type(),   {},       {}};
+      call.payloads[way.own_first ? 1 : 0] = message.data();
       const auto keep = add ? gpu::Feedback::Keep::kAdd : gpu::Feedback::Keep::kSet;
-      call.feedback = {base, gpu_type, c.type(), 1, keep};
+      call.feedback = {base, gpu_type, c.type(), plus, keep};
       launch(call, call.table.long_buckets, gpu::long_sum_feedback_stage);
       launch(call, call.table.tiles, gpu::sum_feedback_stage);
-      CHECK(equal(out.data(), payload.data(), c.bytes()), name_of(c), ", payload of the sum");
-      CHECK(equal(y.data(), result.data(), c.x.size()), name_of(c), ", sum");
-      CHECK(equal(residual.data(), after(sum, got, 2, add).data(), start.size()), name_of(c),
+      CHECK(equal(out.data(), payload.data(), c.bytes()), what, ", payload of the sum");
+      CHECK(equal(y.data(), result.data(), c.x.size()), what, ", sum");
+      CHECK(has_one_nan(y.data(), c.dtype, c.n), what, ", sum");
+      CHECK(equal(residual.data(), after(sum, got, way.divisor, add).data(), start.size()), what,
             ", residual of the sum");
     }
   }

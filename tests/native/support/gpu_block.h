@@ -48,6 +48,13 @@ inline std::vector<float> ordinary(size_t n, uint64_t seed) {
   return x;
 }
 
+/// Bits that are NaN in a type, of each kind: of either sign, quiet or signalling, with a payload or
+/// without.
+std::vector<uint32_t> nans_of(DType dtype);
+
+/// Whether each NaN among n values is the one that is written: base/nan.h.
+bool has_one_nan(const void* values, DType dtype, size_t n);
+
 /// Payload of the codec of the CPU.
 std::vector<std::byte> encode_on_cpu(const BlockCase& c, const std::vector<std::byte>& x);
 
@@ -57,9 +64,17 @@ void check_encode(const BlockCase& c);
 void check_decode(const BlockCase& c);
 void check_sum(const BlockCase& c);
 
+/// What a call with error feedback may differ in.
+struct FeedbackWay {
+  size_t shift = 0;  // bytes of values and residual off a multiple of 16
+  bool plus = true;  // the residual is added to own values
+  float divisor = 2;
+  bool own_first = false;  // of the summands
+};
+
 /// The same with error feedback: the residual that encode, and the sum of a payload and own values,
 /// leave behind.
-void check_feedback(const BlockCase& c);
+void check_feedback(const BlockCase& c, const FeedbackWay& way = {});
 
 bool finite_on_block(const BlockCase& c);
 

@@ -4,7 +4,8 @@
 //
 // Tensors of 16 bits travel in their own type, exact, whatever the wire's: a cast would lose bits
 // and save none. Sums are float32 either way. A value beyond the wire's range becomes an infinity
-// of its sign; infinities and NaN stay what they are, each in its place.
+// of its sign; infinities and NaN stay what they are, each in its place (a NaN that is rounded:
+// base/nan.h).
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -126,7 +127,7 @@ const Family& half_family() {
       .python = "Half",
       .doc =
           "Rounding is to nearest, ties to even. Tensors of 16 bits are coded in their own type, "
-          "exact,\nwhatever the format. Infinities and NaN stay what they are.",
+          "exact,\nwhatever the format. Infinities stay infinite, and NaN stays NaN.",
       .make = make,
       .bound = bound,
       .gpu_runs = gpu_runs,

@@ -26,7 +26,7 @@
 // zero of either sign counts as +0.
 #pragma once
 
-#include "base/host_device.h"
+#include "base/nan.h"
 
 namespace cgx {
 
@@ -51,7 +51,7 @@ CGX_HD float maxmin_levels(int bits) { return static_cast<float>((1 << bits) - 1
 CGX_HD MaxMinMeta maxmin_meta(float min, float max, bool finite, float levels) {
   const float infinity = from_bits(0x7f800000u);
   if (!finite || !(max < infinity) || !(min > -infinity)) {
-    return {from_bits(0x7fc00000u), from_bits(0x7fc00000u)};
+    return {from_bits(kNan), from_bits(kNan)};
   }
   min = rn_add(min, 0.0f);
   max = rn_add(max, 0.0f);

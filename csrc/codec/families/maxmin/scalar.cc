@@ -49,7 +49,7 @@ void decode(const Part& part, const std::byte* meta_in, const std::byte* codes, 
     meta_in += sizeof meta;
     for (size_t i = 0; i < n; ++i) {
       const float value = maxmin_value(meta, reader.get());
-      y[start + i] = add ? y[start + i] + value : value;
+      y[start + i] = one_nan(add ? y[start + i] + value : value);
     }
   }
 }

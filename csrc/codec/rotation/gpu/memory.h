@@ -79,7 +79,7 @@ CGX_HD void rotate(Threads& threads, Values& z, const Tile& tile) {
   }
 }
 
-/// Code number i of the tile, from shared.codes.
+/// Code number i of the tile, from shared.codes, of which one byte behind the codes is read.
 CGX_HD uint32_t code_at(const Shared& shared, const Tile& tile, uint32_t i) {
   const uint32_t bits = tile.run.bits, at = i * bits;
   const uint32_t word = shared.codes[at / 8] | static_cast<uint32_t>(shared.codes[at / 8 + 1]) << 8;

@@ -48,6 +48,7 @@ struct Tiles : NoLongBuckets {
       if (t != 0) return;
       const auto* key = reinterpret_cast<const uint32_t*>(message + tile.run.meta - kKeyBytes);
       memory.signs = sign_state(key[0] | static_cast<uint64_t>(key[1]) << 32, tile.first);
+      shared.codes[tile.code_bytes()] = 0;
     });
     values(threads, shared, memory, tile, add);
   }
@@ -73,6 +74,7 @@ struct Tiles : NoLongBuckets {
       if (t != 0) return;
       const uint64_t start = static_cast<uint64_t>(key.high) << 32 | key.low;
       memory.signs = sign_state(start, tile.run.index + tile.first);
+      shared.codes[tile.code_bytes()] = 0;
     });
     threads.phase([&](uint32_t t) {
       if (t >= tile.buckets) return;
@@ -152,7 +154,7 @@ struct Tiles : NoLongBuckets {
                                  uint32_t t) {
     if (t >= tile.buckets) return;
     const Norm norm = memory.norm[t];
-    float scale = norm.root == 0.0f ? 0.0f : from_bits(kNotFinite);
+    float scale = norm.root == 0.0f ? 0.0f : from_bits(kNan);
     if (norm.inverse != 0.0f) {
       scale =
           scale_of(static_cast<Scale>(tile.run.own[0]), fold_sums(memory.sums[t][0]),

@@ -52,6 +52,7 @@ CGX_HD void load_rows(const unsigned char* from, uint32_t lane, Rows<kRows>& row
     rows[k] = load_value<type>(from, k * kLanes + lane);
   }
 }
+/// Callers see to NaNs: to the one of float32 before, to those of 16 bits behind.
 template <Type type, uint32_t kRows>
 CGX_HD void store_rows(unsigned char* to, uint32_t lane, const Rows<kRows>& rows) {
   CGX_UNROLL for (uint32_t k = 0; k < kRows; ++k) {
@@ -71,6 +72,22 @@ CGX_HD void store_rows(Type type, unsigned char* to, uint32_t lane, const Rows<k
   if (type == Type::kFloat32) return store_rows<Type::kFloat32>(to, lane, rows);
   if (type == Type::kFloat16) return store_rows<Type::kFloat16>(to, lane, rows);
   store_rows<Type::kBFloat16>(to, lane, rows);
+}
+template <uint32_t kRows>
+CGX_HD void store_nans(Type type, unsigned char* to, uint32_t lane, const Rows<kRows>& rows) {
+  if (type == Type::kFloat32) return;
+  unsigned char* first = to + lane * size_of(type);
+  if (type == Type::kFloat16) return gpu::store_nans<Type::kFloat16>(first, kLanes, rows);
+  gpu::store_nans<Type::kBFloat16>(first, kLanes, rows);
+}
+
+/// A block that is not finite.
+template <uint32_t kRows>
+CGX_HD void fill_with_nan(Type type, unsigned char* to, uint32_t lane) {
+  const uint32_t nan = written(from_bits(kNan), type), bytes = size_of(type);
+  CGX_LOOP for (uint32_t k = 0; k < kRows; ++k) {
+    store_word(to + (k * kLanes + lane) * bytes, bytes, nan);
+  }
 }
 
 /// The sum of the lanes' values, in each lane: what fold_sums() gives, whose sums are these with
@@ -211,12 +228,12 @@ CGX_HD float block_scale(Warp& warp, const Measures& measures, Scale scale,
                          typename Warp::template Own<float>& square) {
   const float products = folded(warp, product), squares = folded(warp, square);
   if (measures.norm.inverse == 0.0f) {
-    return measures.norm.root == 0.0f ? 0.0f : from_bits(kNotFinite);
+    return measures.norm.root == 0.0f ? 0.0f : from_bits(kNan);
   }
   return scale_of(scale, products, squares, kRows * kLanes, measures.norm.root, measures.up);
 }
 
-/// 2^(-k/2) c to x^.
+/// 2^(-k/2) c to x^: some NaNs where the scale is one, see fill_with_nan().
 template <uint32_t kRows, typename Warp>
 CGX_HD void to_values(Warp& warp, typename Warp::template Own<Rows<kRows>>& w, float scale,
                       uint64_t state) {

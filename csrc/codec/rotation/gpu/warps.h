@@ -59,13 +59,16 @@ struct Warps {
         decode_block<kRows>(warp, decoder, run, message, first, x);
         unsigned char* to = call.y + (run.value + first) * size_of(call.type);
         warp.each([&](uint32_t lane) {
+          const bool is_nan = x(lane)[0] != x(lane)[0];  // as all values of the block, or none
           if (call.add) {
             const auto* y = reinterpret_cast<const float*>(to) + lane;
             CGX_UNROLL for (uint32_t k = 0; k < kRows; ++k) {
               x(lane)[k] = rn_add(y[k * kLanes], x(lane)[k]);
             }
+            make_one_nan(x(lane));
           }
           store_rows(call.type, to, lane, x(lane));
+          if (is_nan) fill_with_nan<kRows>(call.type, to, lane);
         });
       }
     });
@@ -82,6 +85,7 @@ struct Warps {
       const auto store = [&](uint64_t first, const OwnRows<Warp, kRows>& x) {
         unsigned char* to = call.y + (run.sum + first) * size_of(call.type);
         warp.each([&](uint32_t lane) { store_rows(call.type, to, lane, x(lane)); });
+        return to;
       };
       const auto load = [&](uint64_t first, OwnRows<Warp, kRows>& x) {
         sum_block<kRows>(warp, decoder, call, run, first, x);
@@ -90,7 +94,9 @@ struct Warps {
         CGX_LOOP for (uint32_t done = 0; done < part.n; done += kRows * kLanes) {
           OwnRows<Warp, kRows> x;
           load(part.first + done, x);
-          store(part.first + done, x);
+          warp.each([&](uint32_t lane) { make_one_nan(x(lane)); });
+          unsigned char* to = store(part.first + done, x);
+          warp.each([&](uint32_t lane) { store_nans(call.type, to, lane, x(lane)); });
         }
         return;
       }
@@ -103,7 +109,9 @@ struct Warps {
           }
         });
         to_values<kRows>(warp, c, scale, state_of(call.key, run, first));
-        store(first, c);
+        unsigned char* to = store(first, c);
+        if (scale == scale) return;
+        warp.each([&](uint32_t lane) { fill_with_nan<kRows>(call.type, to, lane); });
       };
       encode_part<kRows>(warp, memory, encoder, part, call.key, call.encoded, load, keep);
     });

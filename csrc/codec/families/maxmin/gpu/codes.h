@@ -48,6 +48,7 @@ CGX_HD void store_codes_phase(const Shared& shared, const Tile& tile, unsigned c
 CGX_HD void load_codes_phase(Shared& shared, const Tile& tile, const unsigned char* message,
                              uint32_t t) {
   copy_bytes(shared.codes, message + tile.codes_at(), tile.code_bytes(), t);
+  if (t < kGroup) shared.codes[tile.code_bytes() + t] = 0;  // the last group is read whole
 }
 
 /// shared.codes to shared.values, or added to them.

@@ -217,7 +217,8 @@ CGX_HD Group values_of(const W& width, Codes codes, MaxMinMeta meta) {
       group[k] = rn_add(meta.min, rn_mul(meta.unit, rn_sub(group[k], 0x1p23f)));
     }
   } else {
-    turn(group, [&](uint32_t, float x) { return maxmin_value(meta, as_bits(x) & width.top()); });
+    turn(group,
+         [&](uint32_t, float x) { return one_nan(maxmin_value(meta, as_bits(x) & width.top())); });
   }
   return group;
 }

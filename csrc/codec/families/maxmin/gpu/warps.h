@@ -195,6 +195,28 @@ CGX_HD void add_to(Groups& sum, const Groups& values) {
   }
 }
 
+/// Of 16-bit values that store_unit() has stored; of a sum, whose lanes have halves of groups.
+template <Type type>
+CGX_HD void store_nans_of_sum(unsigned char* to, uint32_t lane, const Groups& groups) {
+  CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {
+    CGX_UNROLL for (uint32_t half = 0; half < 2; ++half) {
+      Array<float, kGroup / 2> values;
+      CGX_UNROLL for (uint32_t k = 0; k < kGroup / 2; ++k) {
+        values[k] = groups[r][half * (kGroup / 2) + k];
+      }
+      const uint32_t place = r * kRow + LayoutOfSum::place(lane) + half * LayoutOfSum::kFifth;
+      gpu::store_nans<type>(to + place * size_of(type), 1, values);
+    }
+  }
+}
+CGX_HD void store_nans(Type type, unsigned char* to, uint32_t lane, const Groups& groups) {
+  if (type == Type::kFloat16) store_nans_of_sum<Type::kFloat16>(to, lane, groups);
+  if (type == Type::kBFloat16) store_nans_of_sum<Type::kBFloat16>(to, lane, groups);
+}
+CGX_HD void make_one_nan(Groups& groups) {
+  CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) gpu::make_one_nan(groups[r]);
+}
+
 /// Encodes units. kOne: each is a bucket; else buckets are of any length.
 template <typename W, bool kOne, typename Places>
 struct Encoder {
@@ -383,9 +405,16 @@ struct Warps {
           if constexpr (decltype(add)::kYes) {
             Groups sum = load_unit<type>(LayoutOf<type>{}, to, lane);
             add_to(sum, values);
+            make_one_nan(sum);
             values = sum;
           }
           store_unit<type>(LayoutOf<type>{}, to, lane, values);
+          if constexpr (type != Type::kFloat32) {
+            CGX_UNROLL for (uint32_t r = 0; r < kRows; ++r) {  // all of a group, or none
+              if (meta(lane)[r].unit == meta(lane)[r].unit) continue;
+              gpu::store_nans<type>(to + Unit::place(r, lane) * size_of(type), 1, values[r]);
+            }
+          }
         });
       }
     };
@@ -403,7 +432,9 @@ struct Warps {
     const CodecRun& run = part.run;
     const uint32_t step = least_of(run);
     const auto store = [&](const Unit& unit, uint32_t lane, const Groups& groups) {
-      store_unit(call.type, call.y + (run.sum + unit.first) * size_of(call.type), lane, groups);
+      unsigned char* to = call.y + (run.sum + unit.first) * size_of(call.type);
+      store_unit(call.type, to, lane, groups);
+      store_nans(call.type, to, lane, groups);
     };
     const AnyWidth width{run.bits};
     const auto load = [&](const Unit& unit, typename Warp::template Own<Groups>& groups) {
@@ -424,7 +455,10 @@ struct Warps {
         const Unit here{unit.first + u, unit.shift};
         typename Warp::template Own<Groups> groups;
         load(here, groups);
-        warp.each([&](uint32_t lane) { store(here, lane, groups(lane)); });
+        warp.each([&](uint32_t lane) {
+          make_one_nan(groups(lane));
+          store(here, lane, groups(lane));
+        });
       }
     }
   }
