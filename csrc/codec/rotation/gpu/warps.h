@@ -59,16 +59,15 @@ struct Warps {
         decode_block<kRows>(warp, decoder, run, message, first, x);
         unsigned char* to = call.y + (run.value + first) * size_of(call.type);
         warp.each([&](uint32_t lane) {
-          const bool is_nan = x(lane)[0] != x(lane)[0];  // as all values of the block, or none
+          // A block that is not finite is NaN whole, and whatever it is added to becomes NaN.
+          if (x(lane)[0] != x(lane)[0]) return fill_with_nan<kRows>(call.type, to, lane);
           if (call.add) {
             const auto* y = reinterpret_cast<const float*>(to) + lane;
             CGX_UNROLL for (uint32_t k = 0; k < kRows; ++k) {
-              x(lane)[k] = rn_add(y[k * kLanes], x(lane)[k]);
+              x(lane)[k] = one_nan(rn_add(y[k * kLanes], x(lane)[k]));
             }
-            make_one_nan(x(lane));
           }
           store_rows(call.type, to, lane, x(lane));
-          if (is_nan) fill_with_nan<kRows>(call.type, to, lane);
         });
       }
     });
