@@ -13,7 +13,6 @@
 #include "backend/gpu/codecs.h"
 #include "base/error.h"
 #include "codec/ops/convert.h"
-#include "codec/ops/finite.h"
 
 namespace cgx {
 namespace {
@@ -94,19 +93,6 @@ void decode_narrow(const Codec& codec, const std::byte* payload, DType wire, siz
   }
 }
 
-// Adds a part to float32 values. A NaN among them becomes the one that codecs write.
-void decode_added(const Codec& codec, const std::byte* payload, DType wire, size_t count,
-                  size_t first, size_t n, float* y) {
-  const size_t step = std::max(kScratchValues / codec.block(), size_t{1}) * codec.block();
-  for (size_t done = 0; done < n; done += step) {
-    const size_t some = std::min(step, n - done);
-    if (!all_finite(y + done, DType::kFloat32, some)) {
-      to_float(y + done, DType::kFloat32, some, y + done);
-    }
-    codec.decode(payload, wire, count, first + done, some, y + done, true);
-  }
-}
-
 void decode_on_cpu(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
                    bool add) {
   const auto count = static_cast<size_t>(y.numel());
@@ -114,13 +100,10 @@ void decode_on_cpu(const Codec& codec, const at::Tensor& payload, DType wire, co
   const std::byte* from = bytes_of(payload);
   std::byte* to = bytes_of(y);
   in_parts(codec, count, [&](size_t first, size_t n) {
-    auto* floats = reinterpret_cast<float*>(to) + first;
-    if (dtype != DType::kFloat32) {
-      decode_narrow(codec, from, wire, count, first, n, to + first * size_of(dtype), dtype, add);
-    } else if (add) {
-      decode_added(codec, from, wire, count, first, n, floats);
+    if (dtype == DType::kFloat32) {
+      codec.decode(from, wire, count, first, n, reinterpret_cast<float*>(to) + first, add);
     } else {
-      codec.decode(from, wire, count, first, n, floats, false);
+      decode_narrow(codec, from, wire, count, first, n, to + first * size_of(dtype), dtype, add);
     }
   });
 }

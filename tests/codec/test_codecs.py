@@ -316,3 +316,30 @@ def test_bad_formats() -> None:
         codecs.Half("fp8")
     with pytest.raises(TypeError, match="format=16: expected a str, got int"):
         codecs.Half(16)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        codecs.MaxMin(bits=4, bucket_size=64),
+        codecs.MaxMin(bits=3, bucket_size=100),
+        codecs.Rotated(bits=4, block_size=256),
+        codecs.Trellis(bits=2, block_size=256),
+        codecs.Half(),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("n", (1, 7, 64, 100, 777, 5000))
+def test_sums_have_one_nan(codec, n, level):
+    """decode(add=True) to values with any NaN, or whose sum is one: the bits of base/nan.h."""
+    generator = torch.Generator().manual_seed(n)
+    payload = codec.encode(torch.randn(n, generator=generator))
+    decoded = codec.decode(payload, out=torch.empty(n))
+    for places in (slice(0, 1), slice(n - 1, n), slice(n // 2, n // 2 + 1), slice(0, n, 13)):
+        for kind in (0x7F800001, 0x7FFFFFFF, -1, -0x400000, 0x7F800000):
+            y = torch.randn(n, generator=generator)
+            y.view(torch.int32)[places] = kind
+            expected = y + decoded
+            expected.view(torch.int32)[expected.isnan()] = 0x7FC00000
+            codec.decode(payload, out=y, add=True)
+            assert torch.equal(y.view(torch.int32), expected.view(torch.int32)), (places, kind)

@@ -1,36 +1,34 @@
 // Conversions and other loops without a family, over the vector operations of one level. Included
-// like extremes-inl.h, after it.
+// like extremes-inl.h, after it and nans-inl.h.
 
+/// 0 x is 0 for finite values and NaN for others, and a sum that has met a NaN stays one.
 template <typename T>
 static bool all_finite_as(T type, const std::byte* x, size_t n) {
   constexpr size_t kStride = 64 * kLanes;
+  const F zero = set(0.0f);
+  const auto load_at = [=](size_t i)
+                           __attribute__((always_inline)) { return load(type, x + i * T::kBytes); };
   size_t i = 0;
-  // x - x is NaN for infinities as well.
-  auto check = [&](F v) __attribute__((always_inline)) { return sub(v, v); };
-  for (; i + kLanes <= n;) {
-    const size_t stop = smaller(n - kLanes, i + kStride);
-    const F v = check(load(type, x + i * T::kBytes));
-    Nans found = nans(v, v);
-    for (i += kLanes; i <= stop; i += kLanes) {
-      const F w = check(load(type, x + i * T::kBytes));
-      found = either(found, nans(w, w));
+  for (; i + 4 * kLanes <= n;) {
+    const size_t stop = smaller(n - 4 * kLanes, i + kStride);
+    F a = zero, b = zero, c = zero, d = zero;
+    for (; i <= stop; i += 4 * kLanes) {
+      a = fused_add(load_at(i), zero, a);
+      b = fused_add(load_at(i + kLanes), zero, b);
+      c = fused_add(load_at(i + 2 * kLanes), zero, c);
+      d = fused_add(load_at(i + 3 * kLanes), zero, d);
     }
-    if (any(found)) return false;
+    if (any(either(nans(a, b), nans(c, d)))) return false;
+  }
+  for (; i + kLanes <= n; i += kLanes) {
+    const F v = mul(load_at(i), zero);
+    if (any(nans(v, v))) return false;
   }
   if (i == n) return true;
-  const F v = check(load_part(type, x + i * T::kBytes, n - i));
+  const F v = mul(load_part(type, x + i * T::kBytes, n - i), zero);
   return !any(nans(v, v));
 }
 
-/// The NaNs among n values, a multiple of kLanes, become one. Not inlined, or what callers have in
-/// registers would be kept for it.
-template <typename T>
-static __attribute__((noinline)) void make_one_nan(T type, std::byte* y, size_t n) {
-  for (size_t i = 0; i < n; i += kLanes) {
-    std::byte* at = y + i * T::kBytes;
-    store(type, at, one_nan(load(type, at)));
-  }
-}
 /// Writes n values. take(i): the kLanes values from number i on; take_part(i): those that are left. A
 /// NaN is rare: vectors are written as they are, and looked through again where one was met. y may be
 /// what take() reads.

@@ -200,10 +200,12 @@ static float rotate_block(T type, const std::byte* x, size_t n, float down, uint
   return energy.total();
 }
 
-/// The stages that are left after far_stages_back(), and the values.
+/// The stages that are left after far_stages_back(), and the values. A NaN among the sums is rare: they
+/// are added up, and looked through where that is one.
 template <bool add_to>
 static void values_of_block(const float* z, size_t n, float scale, uint64_t signs, float* y) {
   const F by = set(scale);
+  F all = set(0.0f);
   uint64_t word = 0;
   for (size_t start = 0; start < n; start += kRows * kLanes) {
     F v[kRows];
@@ -214,10 +216,15 @@ static void values_of_block(const float* z, size_t n, float scale, uint64_t sign
     for (size_t i = 0; i < kRows; ++i) {
       const size_t at = start + i * kLanes;
       if (at % 64 == 0) word = rotation::sign_word(rotation::sign_state(signs, at));
-      const F value = negate(mul(lanes_back(v[i]), by), word >> (at % 64));
-      store_row(y + at, add_to ? add(load_row(y + at), value) : value);
+      F value = negate(mul(lanes_back(v[i]), by), word >> (at % 64));
+      if constexpr (add_to) {
+        value = add(load_row(y + at), value);
+        all = add(all, value);
+      }
+      store_row(y + at, value);
     }
   }
+  if (add_to && any(nans(all, all))) make_one_nan(Float32{}, reinterpret_cast<std::byte*>(y), n);
 }
 
 /// The same for scales at which values may overflow.
@@ -230,14 +237,14 @@ static void careful_values(float* z, size_t n, float scale, uint64_t signs, floa
   }
   for (size_t i = 0; i < n; ++i) {
     const float value = rotation::signed_value(z[i], scale, signs, static_cast<uint32_t>(i));
-    y[i] = add_to ? y[i] + value : value;
+    y[i] = add_to ? cgx::one_nan(y[i] + value) : value;
   }
 }
 
 static void fill_zeros(float* y, size_t n, bool add_to) {
   const F zero = set(0.0f);
   for (size_t i = 0; i < n; i += kLanes) {
-    store_row(y + i, add_to ? add(load_row(y + i), zero) : zero);  // -0 becomes +0
+    store_row(y + i, add_to ? one_nan(add(load_row(y + i), zero)) : zero);  // -0 becomes +0
   }
 }
 

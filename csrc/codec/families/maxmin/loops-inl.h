@@ -240,7 +240,7 @@ struct WideValue {
 };
 
 /// One bucket, whose codes start `phase` bits into *in. Windows of 16 bytes are read where they fit
-/// before `end`.
+/// before `end`. A NaN among the sums is rare: they are added up, and looked through where that is one.
 template <bool add_to, typename Value>
 static inline void decode_bucket(const std::byte* in, const std::byte* end, int bits, int phase,
                                  size_t n, Value value, float* y) {
@@ -251,12 +251,18 @@ static inline void decode_bucket(const std::byte* in, const std::byte* end, int 
   const size_t fast = smaller(n / kLanes, windows) * kLanes;
   std::byte* out = reinterpret_cast<std::byte*>(y);
   size_t i = 0;
+  F all = set(0.0f);
   for (; i < fast; i += kLanes) {
-    const F v = value(unpack(in));
+    F v = value(unpack(in));
     in += step;
     std::byte* at = out + 4 * i;
-    store(Float32{}, at, add_to ? add(load(Float32{}, at), v) : v);
+    if constexpr (add_to) {
+      v = add(load(Float32{}, at), v);
+      all = add(all, v);
+    }
+    store(Float32{}, at, v);
   }
+  if (add_to && any(nans(all, all))) make_one_nan(Float32{}, out, fast);
   for (; i < n; i += kLanes) {
     std::byte window[16] = {};
     __builtin_memcpy(window, in, smaller(16, static_cast<size_t>(end - in)));
@@ -264,9 +270,10 @@ static inline void decode_bucket(const std::byte* in, const std::byte* end, int 
     std::byte* at = out + 4 * i;
     if (n - i >= kLanes) {
       in += step;
-      store(Float32{}, at, add_to ? add(load(Float32{}, at), v) : v);
+      store(Float32{}, at, add_to ? one_nan(add(load(Float32{}, at), v)) : v);
     } else {
-      store_part(Float32{}, at, n - i, add_to ? add(load_part(Float32{}, at, n - i), v) : v);
+      const F sum = add_to ? one_nan(add(load_part(Float32{}, at, n - i), v)) : v;
+      store_part(Float32{}, at, n - i, sum);
     }
   }
 }

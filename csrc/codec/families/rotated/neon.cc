@@ -18,6 +18,7 @@ using namespace cgx::cpu;
 #include "codec/ops/simd_neon-inl.h"
 // These need the vector operations.
 #include "codec/ops/extremes-inl.h"
+#include "codec/ops/nans-inl.h"
 #include "codec/ops/random-inl.h"
 // This needs the headers above.
 #include "codec/ops/pack-inl.h"
