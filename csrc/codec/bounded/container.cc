@@ -43,7 +43,7 @@ void check_asked(const Container& header) {
                               ", allowed: finite numbers >= 0"));
   }
   if (!same) {
-    throw PayloadError(str_of("the bound is ", header.bound, ", but ", header.asked,
+    throw PayloadError(str_of("the payload's bound is ", header.bound, ", but ", header.asked,
                               " was requested: these differ for `relative` only"));
   }
 }
