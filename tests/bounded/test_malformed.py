@@ -72,15 +72,15 @@ def test_random_bytes_and_other_formats(payload: torch.Tensor) -> None:
         (5, "B", 64 + 4, "type is 68"),
         (5, "B", 255, "type is 255"),
         (6, "B", 4, "kind of bound is 4"),
-        (6, "B", 0, "the bound is 0.001"),
+        (6, "B", 0, "bound is 0.001"),
         (12, "I", 17, r"2\^17 values"),
-        (16, "d", 1e-4, "the bound is 0.001, but 0.0001 was requested"),
+        (16, "d", 1e-4, "bound is 0.001, but 0.0001 was requested"),
         (16, "d", math.nan, "requested bound is nan, allowed: finite numbers >= 0"),
         (16, "d", -0.0, "requested bound is -0"),
-        (24, "d", -1.0, "the bound is -1"),
-        (24, "d", math.nan, "the bound is nan"),
-        (24, "d", math.inf, "the bound is inf"),
-        (24, "d", 1e-4, "the bound is 0.0001, but 0.001 was requested"),
+        (24, "d", -1.0, "bound is -1"),
+        (24, "d", math.nan, "bound is nan"),
+        (24, "d", math.inf, "bound is inf"),
+        (24, "d", 1e-4, "bound is 0.0001, but 0.001 was requested"),
         (5, "B", 9, "whole numbers have no bound"),
         (5, "B", 3, "block 0: the map of a block is 3"),
     ],
@@ -101,7 +101,7 @@ def test_a_bound_that_is_finer_than_the_blocks(payload: torch.Tensor) -> None:
 def test_a_bad_bound_of_an_empty_tensor() -> None:
     parts = forge.taken_apart(bounded.compress(torch.empty(0, 3), max_error=0.5))
     assert bounded.decompress(parts.payload()).shape == (0, 3)
-    with pytest.raises(PayloadError, match="the bound is nan"):
+    with pytest.raises(PayloadError, match="bound is nan"):
         bounded.decompress(parts.set(24, "d", math.nan).payload())
 
 

@@ -311,8 +311,8 @@ TEST(bounded_containers) {
   for (const double asked : {-0.5, -0.0, double{NAN}, double{INFINITY}}) {
     refuses(16, asked, "requested bound is");
   }
-  refuses(16, 0.25, "the bound is 0.5, but 0.25 was requested");
-  refuses(24, 0.25, "the bound is 0.25, but 0.5 was requested");
+  refuses(16, 0.25, "the payload's bound is 0.5, but 0.25 was requested");
+  refuses(24, 0.25, "the payload's bound is 0.25, but 0.5 was requested");
   refuses(7, uint8_t{65}, "65 dimensions");
   refuses(12, uint32_t{17}, "2^17");
   refuses(36, uint32_t{1} << 20, "table of");  // a long dimension
