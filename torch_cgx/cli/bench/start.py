@@ -182,21 +182,31 @@ def _start(args: argparse.Namespace, number: int, host: str, env: dict[str, str]
         remote = ["cd", os.getcwd(), "2>/dev/null;", "exec", "env", *map(shlex.quote, variables)]
         command = [*shlex.split(args.rsh), host, " ".join([*remote, *map(shlex.quote, command)])]
     said = tempfile.TemporaryFile()  # without a name: nothing stays after SIGKILL
+    # The byte is there before the rank is: this process may be killed as soon as that runs.
+    ours, theirs = _lifeline() if host else (None, None)
     try:
         process = subprocess.Popen(
             command,
             env={**os.environ, **env},
-            stdin=subprocess.PIPE if host else subprocess.DEVNULL,
+            stdin=theirs or subprocess.DEVNULL,
             stdout=None if number == 0 else subprocess.DEVNULL,
             stderr=None if number == 0 and on_terminal() else said,
             start_new_session=True,
         )
     except OSError as error:
         raise CliError(f"{command[0]!r} does not start: {error.strerror}") from None
-    if process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):  # it has ended already
-            os.write(process.stdin.fileno(), b"\n")
+    finally:
+        if theirs:
+            theirs.close()
+    process.stdin = ours
     return Rank(number, host, process, said)
+
+
+def _lifeline() -> tuple[IO[bytes], IO[bytes]]:
+    """A pipe with a byte in it: the end for this process, and the one to read from."""
+    reading, writing = os.pipe()
+    os.write(writing, b"\n")
+    return open(writing, "wb", buffering=0), open(reading, "rb", buffering=0)
 
 
 def _passed() -> list[tuple[str, str]]:
