@@ -115,7 +115,8 @@ def test_two_pods_train(job, tmp_path):
     _weights(finished, 0, 39)
     assert "communicator gloo, 2 hosts" in finished.output  # CGX_LOG of the manifest
     assert (tmp_path / "checkpoints" / "last.pt").exists()
-    assert finished.matches(r"pods: cgx-(\w+)-0 ended with status 0") == ["master", "worker"]
+    ended = finished.matches(r"pods: cgx-(\w+)-0 ended with status 0")
+    assert ended == ["master", "worker"], finished.output
 
 
 @pytest.fixture(scope="module")
