@@ -240,7 +240,8 @@ struct WideValue {
 };
 
 /// One bucket, whose codes start `phase` bits into *in. Windows of 16 bytes are read where they fit
-/// before `end`. A NaN among the sums is rare: they are added up, and looked through where that is one.
+/// before `end`. A NaN among the sums is rare: their products are added up, one operation for two vectors,
+/// and the sums are looked through where that is one, as it may be of large values, too.
 template <bool add_to, typename Value>
 static inline void decode_bucket(const std::byte* in, const std::byte* end, int bits, int phase,
                                  size_t n, Value value, float* y) {
@@ -252,16 +253,20 @@ static inline void decode_bucket(const std::byte* in, const std::byte* end, int 
   std::byte* out = reinterpret_cast<std::byte*>(y);
   size_t i = 0;
   F all = set(0.0f);
-  for (; i < fast; i += kLanes) {
+  const auto write = [&]() __attribute__((always_inline)) {
     F v = value(unpack(in));
     in += step;
     std::byte* at = out + 4 * i;
-    if constexpr (add_to) {
-      v = add(load(Float32{}, at), v);
-      all = add(all, v);
-    }
+    if constexpr (add_to) v = add(load(Float32{}, at), v);
     store(Float32{}, at, v);
+    i += kLanes;
+    return v;
+  };
+  while (i + kLanes < fast) {
+    const F v = write(), w = write();
+    if constexpr (add_to) all = fused_add(v, w, all);
   }
+  if (i < fast) all = add(all, write());
   if (add_to && any(nans(all, all))) make_one_nan(Float32{}, out, fast);
   for (; i < n; i += kLanes) {
     std::byte window[16] = {};
