@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import os
 import re
@@ -156,6 +157,55 @@ def test_a_forked_child_drops_its_parents_group(inner, destroyed):
     """A traceback may hold a destroyed group; a worker of a DataLoader then drops it."""
     env = {"CGX_INNER_COMMUNICATOR_TYPE": inner}
     assert run_pooled(dropped_in_a_child, 2, destroyed, env=env) == [7, 7]
+
+
+CALLS = {
+    "message": lambda group, peer: (dist.isend if peer else dist.irecv)(
+        torch.ones(10), peer, group=group
+    ),
+    "barrier": lambda group, _: dist.barrier(group=group, async_op=True),
+    "broadcast": lambda group, _: dist.broadcast(torch.ones(10), 0, group=group, async_op=True),
+    "inner": lambda group, _: dist.all_reduce(
+        torch.ones(10).bool(), dist.ReduceOp.MAX, group=group, async_op=True
+    ),
+    "engine": lambda group, _: dist.all_reduce(torch.ones(10), group=group, async_op=True),
+}
+
+
+def works_dropped_in_a_child(rank, world_size, call, fails):
+    """The child drops the last reference to a work of a group that its parent has destroyed."""
+    group = dist.new_group()
+    held = []
+    if not fails or rank == 0:
+        held.append(CALLS[call](group, 1 - rank))
+    if not fails:
+        held[0].wait()
+    elif rank == 0:
+        with pytest.raises(torch_cgx.TimeoutError):
+            held[0].wait(timeout=datetime.timedelta(seconds=0.1))
+    dist.barrier()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    child = os.fork()
+    if child == 0:
+        held.clear()
+        gc.collect()
+        os._exit(7)
+    code = exit_code(child)
+    held.clear()
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    return code, tensor.tolist() == [2.0] * 10
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_forked_child_drops_a_work_of_its_parents_group(call, fails):
+    """A traceback may hold it. A work of Gloo joins threads that the child does not have, and takes
+    sockets of the parent out of an epoll instance that both share.
+    """
+    assert run_pooled(works_dropped_in_a_child, 2, call, fails) == [(7, True)] * 2
 
 
 def many_callbacks(rank, world_size):

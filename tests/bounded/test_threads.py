@@ -126,13 +126,15 @@ def test_threads_have_ended_when_a_signal_handler_raises(
 
 
 def test_an_interrupt_goes_before_the_error_of_a_block() -> None:
-    main, failed = threading.get_ident(), threading.Event()
+    main, begun, failed = threading.get_ident(), threading.Event(), threading.Event()
 
     def worker(_: Coder) -> Callable[[int], None]:
         def work(block: int) -> None:
             if threading.get_ident() == main:
+                begun.set()
                 assert failed.wait(30)
                 raise KeyboardInterrupt
+            assert begun.wait(30)  # after a failure the caller's thread would begin no block
             failed.set()
             raise ValueError(f"block {block}")
 

@@ -68,7 +68,7 @@ ForwardedWork::ForwardedWork(WorkPtr inner, CallRecordPtr record,
       watchdog_(std::move(watchdog)),
       outputs_(std::move(outputs)),
       last_(std::move(last)) {
-  record_->watch_work(inner_);
+  record_->watch_work(inner_.get());
 }
 
 bool ForwardedWork::isCompleted() {

@@ -11,6 +11,7 @@
 #include "backend/gpu/call.h"
 #include "backend/health/watchdog.h"
 #include "backend/work/call_record.h"
+#include "backend/work/of_process.h"
 
 namespace cgx {
 
@@ -59,7 +60,7 @@ class ForwardedWork : public c10d::Work {
   const CallRecordPtr& record() const { return record_; }
 
  private:
-  const WorkPtr inner_;
+  const OfProcess<WorkPtr> inner_;
   const CallRecordPtr record_;
   const std::shared_ptr<Watchdog> watchdog_;
   const Tensors outputs_;

@@ -197,7 +197,7 @@ void CallRecord::start() {
 void CallRecord::finish(const std::string& error) {
   // Even a weak pointer keeps a work from being destroyed, and with it Gloo's connections and their
   // thread, while records live on in the flight recorder. Let go of it after the lock.
-  c10::weak_intrusive_ptr<c10d::Work> work{WorkPtr()};
+  decltype(work_) work;
   std::lock_guard<std::mutex> lock(mutex_);
   if (over()) return;
   std::swap(work, work_);
@@ -222,12 +222,12 @@ void CallRecord::tuned(const std::string& why) {
 
 void CallRecord::watch_work(const WorkPtr& work) {
   std::lock_guard<std::mutex> lock(mutex_);
-  work_ = c10::weak_intrusive_ptr<c10d::Work>(work);
+  work_.emplace(c10::weak_intrusive_ptr<c10d::Work>(work));
 }
 
 WorkPtr CallRecord::work() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return work_.lock();
+  return work_ ? work_->get().lock() : WorkPtr();
 }
 
 CallTitle CallRecord::title() const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/adapters/torch_types.h"
+#include "backend/work/of_process.h"
 #include "comm/fingerprint.h"
 #include "reduce/plan/call_text.h"
 #include "reduce/plan/plan.h"
@@ -149,7 +150,7 @@ class CallRecord {
   std::shared_ptr<const Plan> plan_;  // the last of several
   std::string communicator_, error_, tuning_;
   uint64_t bytes_before_ = 0;
-  c10::weak_intrusive_ptr<c10d::Work> work_{WorkPtr()};
+  std::optional<OfProcess<c10::weak_intrusive_ptr<c10d::Work>>> work_;
 };
 
 using CallRecordPtr = std::shared_ptr<CallRecord>;
