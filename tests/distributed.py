@@ -24,6 +24,7 @@ import contextlib
 import dataclasses
 import datetime
 import faulthandler
+import gc
 import os
 import pickle
 import signal
@@ -345,6 +346,9 @@ def _serve(fd: int) -> None:
     import torch
 
     torch.set_num_threads(1)
+    # Garbage of earlier calls may hold torch's groups of Gloo: one that ends in a child that a test
+    # forks joins threads of this process.
+    os.register_at_fork(after_in_child=gc.freeze)
     pipe = Connection(fd)
     while True:
         try:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import gc
 import os
 import pickle
 import select
@@ -66,7 +65,6 @@ class Ranks:
 
     @staticmethod
     def _run(rank, size, job, args, env, port, keys, writer) -> None:
-        gc.freeze()  # garbage of earlier calls is the parent's: groups of Gloo cannot end here
         try:
             os.environ.update((env[rank] if isinstance(env, (list, tuple)) else env) or {})
             # A client of its own: a socket is not to be shared with the parent.
