@@ -69,7 +69,7 @@ def clock(monkeypatch):
 
 def test_steps_are_timed(module, capsys):
     found = advise(capsys, "--model", f"{module}:runs", "--link", "10mbit")
-    assert 0 < found["compute_seconds"] < 30
+    assert 0 < found["compute_seconds"] < 1.5
 
 
 def test_a_model_that_runs_is_measured(clock, module, capsys):
