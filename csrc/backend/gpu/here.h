@@ -35,5 +35,8 @@ void check_on_gpu(const at::Tensor& tensor, const char* what);
 
 /// Of a contiguous tensor.
 std::byte* memory_of(const at::Tensor& tensor);
+inline unsigned char* bytes_of(const at::Tensor& tensor) {
+  return reinterpret_cast<unsigned char*>(memory_of(tensor));
+}
 
 }  // namespace cgx
