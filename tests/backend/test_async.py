@@ -37,6 +37,7 @@ def returns_at_once(rank, world_size):
     assert torch.equal(work.result()[0], tensor)
 
 
+@pytest.mark.quiet
 def test_async_op_returns_before_the_transfer():
     run_pooled(returns_at_once, 2)
 
@@ -181,6 +182,7 @@ def abort_unblocks(rank, world_size):
     assert time.monotonic() - start < 1.5
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("communicator", ["SHM", "GLOO"])
 def test_abort_from_another_thread(communicator):
     run_pooled(abort_unblocks, 2, env={"CGX_INNER_COMMUNICATOR_TYPE": communicator})

@@ -30,6 +30,7 @@ def broken_group(rank, world_size):
     dist.destroy_process_group(group)
 
 
+@pytest.mark.quiet
 def test_after_an_error_every_later_call_fails_at_once_with_the_first_cause():
     run_pooled(broken_group, 2)
 
@@ -47,6 +48,7 @@ def early_close(rank, world_size):
     return time.monotonic() - start
 
 
+@pytest.mark.quiet
 def test_a_peer_that_destroyed_its_group_is_noticed_though_it_holds_the_object():
     assert max(run_pooled(early_close, 2)) < 1.4
 

@@ -187,7 +187,7 @@ def disagree(rank, world_size, cases):
         start = time.monotonic()
         with pytest.raises(torch_cgx.MismatchError) as later:
             dist.all_reduce(torch.ones(3), group=group)
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 5
         check_disagreement(str(later.value), rank, world_size)
         dist.destroy_process_group(group)
     return seen

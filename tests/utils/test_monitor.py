@@ -192,6 +192,7 @@ def _waits(rank, world_size, late):
     return found[2:]  # DDP lays out its buckets anew after the first step
 
 
+@pytest.mark.quiet
 def test_a_rank_that_waits_for_another_is_exposed():
     first, second = run_pooled(_waits, 2, 0.2)
     assert min(first) > 0.15
