@@ -1,42 +1,32 @@
-"""What `torch_cgx.stats` and `torch_cgx.tuning` return: objects that are mappings, too."""
+"""What `torch_cgx.stats` and `torch_cgx.tuning` return: dicts with attributes."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch_cgx._renamed import warn_of_old
 
 
-class Record(Mapping[str, Any]):
-    """A frozen dataclass whose fields are also items: record.calls is record["calls"], and
-    dict(record) has all of them.
-    """
+class Record(dict[str, Any]):
+    """A dict whose items are attributes, too: record.calls is record["calls"]."""
 
     OLD: ClassVar[dict[str, str]] = {}  # former keys: they work, with a DeprecationWarning
 
-    def __getitem__(self, key: str) -> Any:
-        if key in self.OLD:
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return dict.__getitem__(self, name)
+        except KeyError:
             where = type(self).__name__
-            warn_of_old(f"the key {key!r} of {where}", repr(self.OLD[key]))
-            key = self.OLD[key]
-        if key not in _names(self):
+            raise AttributeError(f"{where} has no {name!r}; it has {', '.join(self)}") from None
+
+    def __missing__(self, key: str) -> Any:
+        if key not in self.OLD:
             raise KeyError(key)
-        return getattr(self, key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_names(self))
-
-    def __len__(self) -> int:
-        return len(_names(self))
+        warn_of_old(f"the key {key!r} of {type(self).__name__}", repr(self.OLD[key]))
+        return self[self.OLD[key]]
 
 
-def _names(record: Record) -> list[str]:
-    return [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Counters(Record):
     """Counters of one communicator of a group, on this rank.
 
@@ -63,7 +53,6 @@ class Counters(Record):
     seconds_decode: float
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Stats(Counters):
     """The result of `stats`: the counters of a group since it was made or they were reset, on this
     rank. Collectives that the inner backend runs (all that the engine does not reduce) are not
@@ -94,7 +83,6 @@ class Stats(Counters):
     seconds_tuning: float
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Tuning(Record):
     """The result of `tuning`: what a group's autotuner has measured and chosen. All numbers are the
     slowest rank's and, except for pending calls, equal on all ranks.
