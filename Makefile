@@ -33,7 +33,7 @@ $(BIN)/python:
 # Stamps. Packages: again when a pin changes. Build: again when a source changes.
 $(VENV)/.packages: constraints.txt | $(BIN)/python
 	@echo "Installing the packages that constraints.txt pins into $(VENV) ..."
-	@$(PIP) $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES)
+	@$(filter-out --quiet,$(PIP)) $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES)
 	@touch $@
 
 $(VENV)/.lint-packages: constraints.txt | $(BIN)/python
@@ -44,10 +44,12 @@ $(VENV)/.lint-packages: constraints.txt | $(BIN)/python
 $(VENV)/.sources: FORCE | $(BIN)/python
 	@echo '$(sort $(SOURCES))' | cmp -s - $@ || echo '$(sort $(SOURCES))' > $@
 
-# The tests need their machinery; a user's own build goes without.
+# The tests need their machinery; a user's own build goes without. The first command shows ninja's progress, which pip
+# would hide; the second then finds all compiled, and installs.
 $(VENV)/.built $(VENV)/.built-mpi: export CGX_TESTING := 1
-$(VENV)/.built: $(SOURCES) $(VENV)/.sources setup.py build_backend.py build_engine.py build_kernels.py build_mpi.py pyproject.toml $(VENV)/.packages
-	@echo "Compiling torch_cgx._C into build/ (the first time 2 to 6 minutes on 2 cores) ..."
+$(VENV)/.built $(VENV)/.built-plain: $(SOURCES) $(VENV)/.sources setup.py build_backend.py build_engine.py build_kernels.py build_mpi.py pyproject.toml $(VENV)/.packages
+	@echo "Compiling torch_cgx._C into build/ (the first time 2 to 4 minutes on 2 cores) ..."
+	@NINJA_STATUS="[%f of %t, %e s] " $(BIN)/python setup.py -q build_ext --inplace
 	@$(PIP) --no-build-isolation --no-deps -e .
 	@touch $@
 
@@ -90,7 +92,7 @@ $(VENV)/.built-mpi: $(VENV)/.built $(MPI_PYTHONS)
 
 build-mpi: $(VENV)/.built-mpi  ## compile the MPI communicators too, for the MPI packages of the tests
 
-demo: build  ## train a small model at 32, 4 and 2 bits with two processes; compare, and predict slower links
+demo: $(VENV)/.built$(if $(wildcard $(VENV)/.built),,-plain)  ## train a small model at 32, 4 and 2 bits with two processes; compare, and predict slower links
 	$(BIN)/python examples/demo.py
 
 # Runs that a results file holds already are kept: an interrupted `make accuracy` goes on. CIFAR-10 needs DATA=FOLDER.

@@ -3,11 +3,13 @@ at run time, and, where there is an nvcc, a fatbin.
 
 nvcc is $CUDA_HOME/bin/nvcc if CUDA_HOME is set, else the nvcc on the PATH. CGX_CUDA_ARCHS lists the
 architectures: machine code for each, and PTX, which newer GPUs compile when they load it, for those
-with +PTX: "80+PTX;90". 0: no fatbin.
+with +PTX: "80+PTX;90". all: those of the wheels (DEFAULT_ARCHS). 0: no fatbin. Without it, those of
+the GPUs in this machine; an architecture takes nvcc most of a minute.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -15,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,11 +103,38 @@ def find_nvcc() -> str | None:
     return shutil.which("nvcc")
 
 
+def default_archs(known: Iterable[int] = DEFAULT_ARCHS) -> list[Arch]:
+    """Of the wheels, as far as they are known; PTX of the oldest."""
+    numbers = [number for number in DEFAULT_ARCHS if number in known]
+    return [Arch(number, number == numbers[0]) for number in numbers]
+
+
+def archs_in_sight() -> list[int]:
+    """Of the GPUs in this machine, each once. Empty: there is no GPU, or no driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    value, found = ctypes.c_int(), []
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(value)) != 0:
+        return []
+    for device in range(value.value):
+        parts = []
+        for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+            if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) != 0:
+                return []
+            parts.append(value.value)
+        found.append(10 * parts[0] + parts[1])
+    return list(dict.fromkeys(found))
+
+
 def wanted_archs() -> list[Arch] | None:
     """The architectures of CGX_CUDA_ARCHS, each once; [] for 0. None: it is not set."""
     text = os.environ.get("CGX_CUDA_ARCHS", "").strip()
     if not text:
         return None
+    if text.lower() == "all":
+        return default_archs()
     if text == "0":
         return []
     archs = []
@@ -113,8 +143,8 @@ def wanted_archs() -> list[Arch] | None:
         if found is None:
             sys.exit(
                 f"CGX_CUDA_ARCHS is {text!r}, in which {word!r} is no architecture; allowed: "
-                "numbers as 80, for PTX also 80+PTX, with ; or , between them, or 0 (no kernels "
-                "are built)"
+                "numbers as 80, for PTX also 80+PTX, with ; or , between them, all (those of the "
+                "wheels), or 0 (no kernels are built)"
             )
         archs.append(Arch(int(found[1]), found[2] is not None))
     if not archs:
@@ -130,8 +160,9 @@ def known_archs(nvcc: str) -> list[int]:
 
 
 def choose_archs(nvcc: str) -> list[Arch]:
-    """The architectures to build: the requested ones, or those of the default that this nvcc knows.
-    NvccError: nvcc does not know a requested one.
+    """The architectures to build: the requested ones, or those of the GPUs in sight; for a GPU that
+    is newer than this nvcc, PTX of the newest that it knows. Empty: neither. NvccError: nvcc does
+    not know a requested one.
     """
     known = known_archs(nvcc)
     wanted = wanted_archs()
@@ -141,13 +172,13 @@ def choose_archs(nvcc: str) -> list[Arch]:
             allowed = ", ".join(map(str, sorted(known)))
             raise NvccError(f"{nvcc!r} does not know {', '.join(unknown)}; it knows {allowed}")
         return wanted
-    numbers = [number for number in DEFAULT_ARCHS if number in known]
-    dropped = [f"sm_{number}" for number in DEFAULT_ARCHS if number not in known]
-    if not numbers:
-        raise NvccError(f"{nvcc!r} knows none of {', '.join(dropped)}")
-    if dropped:
-        print(f"torch_cgx: {nvcc} does not know {', '.join(dropped)}: no kernels for it")
-    return [Arch(number, number == numbers[0]) for number in numbers]
+    archs = []
+    for number in archs_in_sight():
+        usable = max((one for one in known if one <= number), default=None)
+        if usable is None:
+            raise NvccError(f"{nvcc!r} knows nothing that runs on the GPU here, sm_{number}")
+        archs.append(Arch(usable, usable != number))
+    return list(dict.fromkeys(archs))
 
 
 def fatbin_command(nvcc: str, archs: list[Arch], source: Path) -> list[str]:
@@ -204,6 +235,12 @@ def build(work: Path) -> dict[str, Path]:
                 return built
             raise NvccError("there is no nvcc in CUDA_HOME or on the PATH")
         archs = choose_archs(nvcc)
+        if not archs:
+            print(
+                "torch_cgx: built without GPU kernels (no GPU in this machine; CGX_CUDA_ARCHS=all "
+                f"builds those of the wheels); {later}"
+            )
+            return built
         built["_kernels.fatbin"] = build_fatbin(nvcc, archs, built["_kernels.cu"])
         print(f"torch_cgx: GPU kernels for {', '.join(map(str, archs))} ({nvcc})")
     except NvccError as error:

@@ -275,7 +275,7 @@ class WidthGroup(CgxGroup):
         model = torch_cgx.tuning(self.group)
         assert model is not None, f"{self.name} is not autotuned"
         facts = {name: model[name] for name in ("seconds", "measurements", "link", "codecs")}
-        return {"communicator": torch_cgx.stats(self.group)["carrier"], "tuning": facts}
+        return {"communicator": torch_cgx.stats(self.group)["communicator"], "tuning": facts}
 
     def tuning_of(self, nbytes: int) -> dict[str, Any]:
         """What the autotuned group knows of messages of this size."""

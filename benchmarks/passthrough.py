@@ -59,7 +59,7 @@ def _broadcast(group: Any, rank: int, ranks: int, numel: int) -> Run:
 
 def _all_gather(group: Any, rank: int, ranks: int, numel: int) -> Run:
     x, out = torch.ones(numel), torch.ones(ranks * numel)
-    return lambda: dist.all_gather_into_tensor(out, x, group=group)
+    return lambda: dist.all_gather_single(out, x, group=group)
 
 
 def _all_gather_list(group: Any, rank: int, ranks: int, numel: int) -> Run:
@@ -93,7 +93,7 @@ def _scatter(group: Any, rank: int, ranks: int, numel: int) -> Run:
 def _reduce_scatter_max(group: Any, rank: int, ranks: int, numel: int) -> Run:
     numel = max(numel // ranks, 1)
     x, out = torch.ones(ranks * numel), torch.ones(numel)
-    return lambda: dist.reduce_scatter_tensor(out, x, op=dist.ReduceOp.MAX, group=group)
+    return lambda: dist.reduce_scatter_single(out, x, op=dist.ReduceOp.MAX, group=group)
 
 
 def _barrier(group: Any, rank: int, ranks: int, numel: int) -> Run:

@@ -3,8 +3,8 @@
     python -m benchmarks.shards [--ranks 2] [--sizes 64K 1M 64M] [--bits 32 8 4 2] [--repeats 21]
         [--quick] [--json FILE] [--plot FILE]
 
-torch_cgx.reduce_scatter_tensor and torch_cgx.all_gather_into_tensor on fp32 over shared memory, in
-turns with dist.reduce_scatter_tensor and dist.all_gather_into_tensor of a gloo group in the same
+torch_cgx.reduce_scatter_single and torch_cgx.all_gather_single on fp32 over shared memory, in
+turns with dist.reduce_scatter_single and dist.all_gather_single of a gloo group in the same
 processes. Sizes are of the whole vector of a rank. A time is the slowest rank's, and the median
 over the repetitions; the ratio is gloo's time over it in the same repetition, again as a median.
 The column of bytes shows the rank that sends most. The run fails where a result is further from
@@ -41,13 +41,13 @@ def _run_of(operation: str, bits: int | None, group: Any, whole: Any, part: Any)
     """bits: None for a gloo group."""
     if operation == "reduce_scatter":
         if bits is None:
-            return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
-        return lambda: torch_cgx.reduce_scatter_tensor(
+            return lambda: dist.reduce_scatter_single(part, whole, group=group)
+        return lambda: torch_cgx.reduce_scatter_single(
             part, whole, group=group, config={"bits": bits}
         )
     if bits is None:
-        return lambda: dist.all_gather_into_tensor(whole, part, group=group)
-    return lambda: torch_cgx.all_gather_into_tensor(whole, part, group=group, config={"bits": bits})
+        return lambda: dist.all_gather_single(whole, part, group=group)
+    return lambda: torch_cgx.all_gather_single(whole, part, group=group, config={"bits": bits})
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from cgx_utils.resharding import RANKS, inherited
+from torch_cgx._renamed import takes_old_names
 
 
 class State(Protocol):
@@ -24,13 +25,14 @@ class State(Protocol):
     def load_state_dict(self, state: Any, /) -> None: ...
 
 
+@takes_old_names("cgx_utils.checkpoint.load", group="process_group")
 def load(
     state: State,
     checkpoint_id: str | os.PathLike[str] | None = None,
     *,
     key: str,
     storage_reader: Any = None,
-    process_group: dist.ProcessGroup | None = None,
+    group: dist.ProcessGroup | None = None,
 ) -> None:
     """Loads `state` from what dcp.save() wrote of it under `key`. Collective, as dcp.load().
 
@@ -40,8 +42,8 @@ def load(
     the ranks r, r + M, ..., so that the ranks together owe what they did
     (`CGXState.load_state_dict`).
 
-    checkpoint_id: the folder; storage_reader: for other storages. process_group: as in dcp.load().
-    ValueError where the checkpoint has nothing under `key`.
+    checkpoint_id: the folder; storage_reader: for other storages. group: the process group that
+    loads, process_group of dcp.load(). ValueError where the checkpoint has nothing under `key`.
     """
     from torch.distributed.checkpoint.filesystem import FileSystemReader  # slow to import
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -58,7 +60,7 @@ def load(
     if not mine:
         known = sorted({str(path[0]) for path in paths.values()})
         raise ValueError(f"the checkpoint has nothing under key={key!r}; it has {known}")
-    rank, ranks = dist.get_rank(process_group), dist.get_world_size(process_group)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     saved = [int(path[-1]) for path in mine.values() if _of_a_rank(path)]
     wanted = set(inherited(rank, ranks, max(saved, default=-1) + 1))
     template: dict[Any, Any] = {}
@@ -70,7 +72,7 @@ def load(
         if isinstance(kind, TensorStorageMetadata):
             value = torch.empty(kind.size, dtype=kind.properties.dtype, device="cpu")
         _put(template, path, value)
-    load_by_dcp(template, storage_reader=reader, process_group=process_group)
+    load_by_dcp(template, storage_reader=reader, process_group=group)
     found = template[key]
     if saved:  # also the ranks whose residuals others take over
         found[RANKS] = {**{str(number): () for number in saved}, **found.get(RANKS, {})}

@@ -13,6 +13,7 @@ from cgx_utils.decisions import Decisions, Layer
 from cgx_utils.defaults import Defaults
 from cgx_utils.names import Named
 from cgx_utils.policy import Policy
+from cgx_utils.schedule import Schedule
 from cgx_utils.summary import Choice
 from torch_cgx import _config
 
@@ -32,11 +33,14 @@ class Chooser:
         defaults: Defaults,
         decisions: Decisions | None,
         error_feedback: bool,
+        schedule: Schedule | None,
     ):
         self._policy = policy
         self._defaults = defaults
         self._decisions = decisions
         self._error_feedback = error_feedback
+        self._schedule = schedule
+        self.step = 0  # for which the schedule's bits hold
 
     def choose(
         self, name: Named | None, parameter: torch.Tensor, backend: ProcessGroupCGX
@@ -53,6 +57,8 @@ class Chooser:
             config = {**config, "bits": self._decisions.bits_of(name.name)}
             candidates = self._candidates(name.name, self._defaults.values(config, backend))
             self._decisions.layers[id(parameter)] = Layer(name.name, numel, dtype, candidates)
+        if self._schedule is not None and why != "overrides":
+            config, why = {**config, "bits": self._schedule.bits(self.step)}, "schedule"
         full = self._defaults.values(config, backend)
         # Values that mean exact have already caused a warning where they were given.
         exact = _config.is_exact(full["bits"])

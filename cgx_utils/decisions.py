@@ -17,11 +17,15 @@ import torch
 import torch.distributed as dist
 
 from cgx_utils.adaptive import AdaptiveBits, choose
+from cgx_utils.names import Names, translate
+from cgx_utils.saved import check_adaptive, check_model
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec
 
 FIRST = 2  # the step that is measured first, counted from 1
+_BY_NAME = ("bits", "errors", "model")  # parts of a saved decision
+_WHERE = "load_state_dict of a CGXState: adaptive"
 SAMPLE = 1 << 16  # values of a layer that are measured, at least
 
 
@@ -87,6 +91,8 @@ class Decisions:
         self.bits: dict[str, int] = {}  # decided, by the name of the layer
         self.errors: dict[str, float | None] = {}  # relative, with these bits
         self.layers: dict[int, Layer] = {}  # by id of the parameter
+        self.model: dict[str, int] = {}  # that was decided for: numbers of values by name
+        self._translated = True  # its names, and those of the bits, are those of this model
         self.news = ""  # a line about the last decision, until it is logged
         self._sums: dict[str, tuple[Layer, torch.Tensor]] = {}
         self._pending: tuple[list[Layer], torch.Tensor, Any] | None = None
@@ -191,14 +197,32 @@ class Decisions:
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        bits, errors = dict(self.bits), dict(self.errors)
-        return {"step": self.step, "due": self.due, "bits": bits, "errors": errors}
+        copies = {key: dict(getattr(self, key)) for key in _BY_NAME}
+        return {"step": self.step, "due": self.due, **copies}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """state: checked (`cgx_utils.saved`)."""
-        self.step, self.due = state["step"], state["due"]
-        self.bits, self.errors = dict(state["bits"]), dict(state["errors"])
+    def load_state_dict(self, state: Mapping[str, Any], names: Names) -> None:
+        """ValueError: of another model, or with bits that are no candidate."""
+        check_adaptive(state, self.parameters.candidates)
+        found, named = dict(state), names.named()
+        if named:
+            found |= {key: translate(found[key], named, _WHERE) for key in _BY_NAME}
+        check_model(found["model"], names.known())
+        self.step, self.due = found["step"], found["due"]
+        self.bits, self.errors = dict(found["bits"]), dict(found["errors"])
+        self.model = dict(found["model"])
+        self._translated = bool(named)
         self._sums, self._pending = {}, None
+
+    def fit(self, names: Names) -> None:
+        """Before layers are added: to the model with these names. ValueError: what was loaded is of
+        another one.
+        """
+        if not self._translated and (named := names.named()):
+            for key in _BY_NAME:
+                setattr(self, key, translate(getattr(self, key), named, _WHERE))
+            self._translated = True
+        check_model(self.model, names.known())
+        self.model = {name: parameter.numel() for name, parameter in names.known()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "layers": {}, "_sums": {}, "_pending": None}
@@ -207,4 +231,5 @@ class Decisions:
         """Drops the layers; with `gone`, what a model and a group that are gone have left, too."""
         self.layers = {}
         if gone:
+            self.model = {}
             self._sums, self._pending = {}, None

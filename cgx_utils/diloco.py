@@ -23,6 +23,7 @@ from cgx_utils.resharding import RANKS, sections_of, share_of, with_rank
 from cgx_utils.saved import check_finite
 from cgx_utils.state import CGXState
 from torch_cgx import _steps
+from torch_cgx._renamed import takes_old_names
 from torch_cgx._warnings import warn
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -60,9 +61,8 @@ class DiLoCo:
     inner: the optimizer of the local steps. outer: a torch optimizer that has all these parameters;
         None: SGD(lr=0.7, momentum=0.9, nesterov=True), the paper's.
     every: inner steps per outer step, >= 1.
-    config, layer_min_size, layer_filter, overrides: as `compression_params` and the others of
-        `CGXState`: by default 4 bits for parameters of more than one dimension and 1024 values, all
-        others exact, in the same message.
+    config, min_size, layer_filter, overrides: as in `CGXState`: by default 4 bits for parameters of
+        more than one dimension and 1024 values, all others exact, in the same message.
     error_feedback: one residual of fp32 for each parameter, on every rank (docs/numerics.md, Error
         feedback). ValueError with maxmin at 1 bit.
     nonfinite: what happens when the mean has a NaN or an infinity, on all ranks alike. "raise":
@@ -75,6 +75,7 @@ class DiLoCo:
     them. Not thread-safe.
     """
 
+    @takes_old_names("DiLoCo", group="process_group", min_size="layer_min_size")
     def __init__(
         self,
         model: torch.nn.Module,
@@ -83,8 +84,8 @@ class DiLoCo:
         *,
         every: int,
         config: Mapping[str, Any] | None = None,
-        process_group: dist.ProcessGroup | None = None,
-        layer_min_size: int = 1024,
+        group: dist.ProcessGroup | None = None,
+        min_size: int = 1024,
         layer_filter: Any = None,
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         error_feedback: bool = True,
@@ -100,12 +101,12 @@ class DiLoCo:
             outer = torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
         _check_outer(outer, self._named)
         self.inner, self.outer = inner, outer
-        self._group = process_group
-        self._backend = backend_of(process_group, parameters[0].device)
-        check_local(model, parameters, process_group)
+        self._group = group
+        self._backend = backend_of(group, parameters[0].device)
+        check_local(model, parameters, group)
         self._state = CGXState(
-            process_group,
-            layer_min_size,
+            group,
+            min_size,
             config,
             layer_filter=layer_filter,
             overrides=overrides,
@@ -124,9 +125,9 @@ class DiLoCo:
         shapes = [(name, tuple(p.shape), str(p.dtype)) for name, p in self._named.items()]
         codecs = [(n, c and c.describe()) for plan in plans for n, c in plan]
         rules = {"every": every, "error_feedback": error_feedback, "nonfinite": nonfinite}
-        compare({"model": shapes, "configuration": codecs, **rules}, process_group)
+        compare({"model": shapes, "configuration": codecs, **rules}, group)
         for tensor in [*model.parameters(), *model.buffers()]:
-            dist.broadcast(tensor.detach(), group=process_group, group_src=0)
+            dist.broadcast(tensor.detach(), group=group, group_src=0)
         with torch.inference_mode(False):  # also where the caller has it on: they will be written
             self._start = [p.detach().clone() for p in parameters]
         self._compares_start = True  # at the next outer step: a rank may have loaded a state

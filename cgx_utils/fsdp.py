@@ -21,9 +21,10 @@ from torch.distributed.fsdp import FSDPModule
 from cgx_utils.defaults import Defaults
 from cgx_utils.fsdp_layout import Unit, units_of
 from cgx_utils.fsdp_steps import StepsOfUnits
-from cgx_utils.policy import Policy
+from cgx_utils.policy import Policy, check_min_size
 from cgx_utils.summary import Choice, Summary
 from torch_cgx import _config
+from torch_cgx._renamed import takes_old_names
 from torch_cgx._warnings import say, warn
 
 if TYPE_CHECKING:
@@ -65,19 +66,20 @@ class Compressed:
         self.steps.load_state_dict(state)
 
 
+@takes_old_names("cgx_utils.fsdp.compress", min_size="layer_min_size")
 def compress(
     model: torch.nn.Module,
     gradients: Any = None,
     weights: Any = None,
     *,
-    layer_min_size: int = 1024,
+    min_size: int = 1024,
     layer_filter: Any = None,
     replicas: dist.ProcessGroup | str | None = None,
 ) -> Compressed:
     """Compresses the reduce-scatters of gradients and the all-gathers of weights of every
     `fully_shard` module in `model`; call it once, after `fully_shard`, on every rank.
 
-    A parameter is compressed if it has more than one dimension and at least max(layer_min_size,
+    A parameter is compressed if it has more than one dimension and at least max(min_size,
     CGX_COMPRESSION_MINIMAL_SIZE) values in all ranks' shards together; biases, norms and small
     parameters are exact, in a message of their own beside the compressed one.
 
@@ -106,10 +108,7 @@ def compress(
     option `log` is off, or warns that nothing is. ValueError and TypeError name a bad argument, a
     group that is not of cgx, or what this torch lacks, before anything is changed or sent.
     """
-    if isinstance(layer_min_size, bool) or not isinstance(layer_min_size, int):
-        raise TypeError(f"layer_min_size={layer_min_size!r}; allowed: integers >= 0")
-    if layer_min_size < 0:
-        raise ValueError(f"layer_min_size={layer_min_size}; allowed: integers >= 0")
+    check_min_size(min_size)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is of type {type(model).__name__}; allowed: torch.nn.Module")
     if gradients is None and weights is None:
@@ -135,7 +134,7 @@ def compress(
     if gradients is not None:
         _check_replicas(units, replicas)
     _check_dtypes(units)
-    policy = Policy(max(layer_min_size, _config.minimal_size()), {}, layer_filter)
+    policy = Policy(max(min_size, _config.minimal_size()), {}, layer_filter)
     if policy.needs_names:
         policy.warn_of_unused([o for unit in units for o in unit.named], "cgx_utils.fsdp")
     reasons = [_choose(policy, unit) for unit in units]
@@ -279,7 +278,7 @@ def _summary(
             chosen = codec if compressed else None
             reason = reason or ("" if chosen else "bits=32")
             choices.append(Choice(parameter.numel(), parameter.dtype, chosen, reason))
-    return Summary(choices, backend.stats()["carrier"], ranks=backend.size())
+    return Summary(choices, backend.stats()["communicator"], ranks=backend.size())
 
 
 def _report(found: Compressed, backend: ProcessGroupCGX) -> None:

@@ -59,7 +59,7 @@ class CompressedAllGather(_Collective):
         unit, ranks = self._unit, group.size()
         if ranks != unit.shard_group.size():
             # reshard_after_forward=N: backward gathers what forward has decoded, on fewer ranks.
-            return torch_cgx.all_gather_into_tensor(
+            return torch_cgx.all_gather_single(
                 output_tensor, input_tensor, group, config=EXACT, async_op=async_op
             )
         runs = self._runs(input_tensor)
@@ -73,7 +73,7 @@ class CompressedAllGather(_Collective):
             gathered = output_tensor
             if shard is not input_tensor:
                 gathered = shard.new_empty(ranks * shard.numel())
-            work = torch_cgx.all_gather_into_tensor(
+            work = torch_cgx.all_gather_single(
                 gathered, shard, group, config=self._config(compressed), async_op=True
             )
             works.append((work, _unpacking(gathered.view(ranks, -1), whole, mine)))
@@ -134,7 +134,7 @@ class CompressedReduceScatter(_Collective):
                 key = self._steps.reduction(self._unit, group)
                 work: Any = backend.reduce_scatter_codec(shard, packed, op, self._codec, **key)
             else:
-                work = torch_cgx.reduce_scatter_tensor(
+                work = torch_cgx.reduce_scatter_single(
                     shard, packed, op, group, config=EXACT, async_op=True
                 )
             works.append((work, _unpacking(shard, output_tensor, mine)))

@@ -15,6 +15,14 @@ from torch_cgx._warnings import warn
 Filter = Union[Callable[[str, torch.nn.Parameter], bool], str, "re.Pattern[str]"]
 
 
+def check_min_size(min_size: Any) -> None:
+    """TypeError, ValueError."""
+    if isinstance(min_size, bool) or not isinstance(min_size, int):
+        raise TypeError(f"min_size={min_size!r}; allowed: integers >= 0")
+    if min_size < 0:
+        raise ValueError(f"min_size={min_size}; allowed: integers >= 0")
+
+
 class Policy:
     """The rules of one `CGXState`. Those that go by name hold for a parameter if they do for any of
     its names. In their order:
@@ -60,11 +68,11 @@ class Policy:
         if "bits" in override:
             return {**self.params, **override}, "overrides"
         if parameter.numel() < self.min_size:
-            return None, f"layer_min_size={self.min_size} (fewer values)"
+            return None, f"min_size={self.min_size} (fewer values)"
         if not self._chosen(name, parameter):
             filtered = self._callable is not None or bool(self._patterns)
             return None, "layer_filter" if filtered else "fewer than two dimensions"
-        return {**self.params, **override}, "compression_params" if "bits" in self.params else ""
+        return {**self.params, **override}, "config" if "bits" in self.params else ""
 
     def describe_rules(self) -> str:
         """ ", layer_filter=..., overrides=...", without absent ones."""

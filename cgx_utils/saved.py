@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from cgx_utils import schedule
 from torch_cgx import _steps
 
 VERSION = 1  # of what CGXState.state_dict() returns
@@ -23,6 +24,8 @@ def check_saved(state: Any) -> Mapping[str, Any]:
     version = state.get("version")
     if version != VERSION:
         raise ValueError(f"the restored state has version {version!r}; allowed: {VERSION}")
+    if "schedule" in state:
+        schedule.check(state["schedule"])
     if "steps" in state:
         _steps.check(state["steps"], "load_state_dict of a CGXState: steps")
     return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,19 +14,20 @@ from cgx_utils.adaptive import AdaptiveBits
 from cgx_utils.choosing import Chooser
 from cgx_utils.decisions import Decisions
 from cgx_utils.defaults import Defaults
-from cgx_utils.names import Named, Names, missing, translate
-from cgx_utils.policy import Policy
+from cgx_utils.names import Named, Names, missing
+from cgx_utils.policy import Policy, check_min_size
 from cgx_utils.report import Report, error_of_encoding
 from cgx_utils.resharding import merged, sections_of, with_rank
 from cgx_utils.saved import (
     VERSION,
-    check_adaptive,
-    check_model,
     check_residuals,
     check_saved,
 )
+from cgx_utils.schedule import Schedule
 from cgx_utils.summary import Choice, Summary
+from cgx_utils.value_numbers import ValueNumbers
 from torch_cgx import _config, _steps
+from torch_cgx._renamed import old_attribute, takes_old_names
 from torch_cgx._warnings import say, warn
 
 if TYPE_CHECKING:
@@ -43,31 +44,36 @@ class CGXState:
     """Rules by which `cgx_hook` compresses gradients. One per DistributedDataParallel instance.
 
     A gradient is compressed if its parameter has more than one dimension and at least
-    max(layer_min_size, CGX_COMPRESSION_MINIMAL_SIZE) values; biases, norms and small layers are
+    max(min_size, CGX_COMPRESSION_MINIMAL_SIZE) values; biases, norms and small layers are
     exact.
 
-    process_group: the group to reduce over (backend "cgx"); None: the group of the DDP
-        instance.
-    layer_min_size: in values.
-    compression_params: a dict of "bits" (1-8; 16: bf16 or fp16, as "half" says; 32: exact; other
-        numbers above 8 are exact too, with a warning), "bucket_size" (values) and, if needed,
-        "codec", "rounding", "seed", "skip_incomplete_buckets". Keys that it leaves open come from
-        the group's `torch_cgx.Options`, else from CGX_COMPRESSION_QUANTIZATION_BITS,
-        CGX_COMPRESSION_BUCKET_SIZE, ... as they are when the state is created, else: bits 4,
-        bucket_size 512.
+    group: the process group to reduce over (backend "cgx"); None: that of the DDP instance.
+    min_size: in values.
+    settings: as keywords, CGXState(bits=4, codec="rotated"): "bits" (1-8; 16: bf16 or fp16, as
+        "half" says; 32: exact; other numbers above 8 are exact too, with a warning), "bucket_size"
+        (values) and, if needed, "codec", "rounding", "seed", "skip_incomplete_buckets",
+        "exact_zeros". Keys that are left open come from the group's `torch_cgx.Options`, else from
+        CGX_COMPRESSION_QUANTIZATION_BITS, CGX_COMPRESSION_BUCKET_SIZE, ... as they are when the
+        state is created, else: bits 4, bucket_size 512.
+    config: the same settings as a dict.
     layer_filter: a callable (name, parameter) -> bool, a regex or a list of regexes, searched for
         in the parameter's name. Only parameters that it selects are compressed. It replaces the
         rule about dimensions, not the rule about sizes. Any name of a tied parameter selects it.
         Names are those without wrappers: "_orig_mod.", "_checkpoint_wrapped_module.",
         "_fsdp_wrapped_module.", "module.".
-    overrides: {regex: params}, the first match counts. With "bits" it overrides the rules above,
+    overrides: {regex: config}, the first match counts. With "bits" it overrides the rules above,
         sizes included; without, it changes how a compressed layer is compressed.
     named_parameters: `model.named_parameters()` or the model, for the names; by default the names
         in the DDP instance, without the leading "module.".
     adaptive: chooses the bits of each compressed layer under a budget, from gradients measured on
         all ranks (`AdaptiveBits`). Layers whose bits an override sets are left alone. "bits" of
-        compression_params then hold until the first decision only, after step 2; without it the
+        `config` then hold until the first decision only, after step 2; without it the
         largest candidate in the budget does.
+    schedule: bits by step, in place of the setting `bits`, for a warm-up: {0: 32, 500: 4} sends
+        the first 500 steps exactly; or a function of the step. Equal on all ranks, as all settings:
+        a rank that sends other bits is a torch_cgx.MismatchError. Overrides that set bits stay.
+        Steps are those that this state has reduced, counted from 0; checkpoints hold the number.
+        Not with `adaptive`.
     error_feedback: adds to each gradient what the encodings of earlier steps left out of it
         (docs/numerics.md, Error feedback). One residual for each parameter that is reduced as fp32,
         fp16 or bf16; exact ones stay 0. maxmin at 1 bit is a ValueError of the first step.
@@ -85,65 +91,73 @@ class CGXState:
     torch.distributed.checkpoint calls (docs/checkpoints.md).
     """
 
+    @takes_old_names(
+        "CGXState",
+        group="process_group",
+        min_size="layer_min_size",
+        config="compression_params",
+    )
     def __init__(
         self,
-        process_group: dist.ProcessGroup | None = None,
-        layer_min_size: int = 1024,
-        compression_params: Mapping[str, Any] | None = None,
+        group: dist.ProcessGroup | None = None,
+        min_size: int = 1024,
+        config: Mapping[str, Any] | None = None,
         *,
         layer_filter: Any = None,
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         named_parameters: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
         adaptive: AdaptiveBits | None = None,
+        schedule: Mapping[int, int] | Callable[[int], int] | None = None,
         error_feedback: bool = False,
         error_feedback_memory: str = "fp32",
+        **settings: Any,
     ):
-        if isinstance(layer_min_size, bool) or not isinstance(layer_min_size, int):
-            raise TypeError(f"layer_min_size={layer_min_size!r}; allowed: integers >= 0")
-        if layer_min_size < 0:
-            raise ValueError(f"layer_min_size={layer_min_size}; allowed: integers >= 0")
-        if compression_params is not None and not isinstance(compression_params, Mapping):
-            raise TypeError(
-                f"compression_params={compression_params!r}; allowed: a dict of "
-                f"{', '.join(_config.KEYS)}, None"
-            )
+        check_min_size(min_size)
+        params = _params(config, settings)
         if adaptive is not None and not isinstance(adaptive, AdaptiveBits):
             raise TypeError(f"adaptive={adaptive!r}; allowed: an AdaptiveBits, None")
-        if process_group is not None:
-            _check_group(process_group)
-        params = _config.check_dict(compression_params or {}, "compression_params")
-        self.process_group = process_group
+        if group is not None:
+            _check_group(group)
+        self.group = group
         self._policy = Policy(
-            max(layer_min_size, _config.minimal_size()), params, layer_filter, overrides
+            max(min_size, _config.minimal_size()), params, layer_filter, overrides
         )
         self._defaults = Defaults()
         self._decisions = None if adaptive is None else Decisions(adaptive, params.get("bits"))
-        self._model: dict[str, int] = {}  # that was decided for: numbers of values by name
-        self._translated = True  # its names, and those of the decisions, are those of this model
         self._steps = _steps.StepCounter("this CGXState")
-        self._firsts: dict[int, int] = {}  # of parameters, by id: number of the first value
-        self._next_first = 0
+        self._numbers = ValueNumbers()
         self._names = Names(named_parameters)
         self._feedback = feedback.make(error_feedback, error_feedback_memory)
-        self._chooser = Chooser(self._policy, self._defaults, self._decisions, error_feedback)
+        self._schedule = None if schedule is None else Schedule(schedule)
+        if schedule is not None and (adaptive is not None or "bits" in params):
+            other = "adaptive" if adaptive is not None else "bits"
+            raise ValueError(f"schedule={self._schedule} and {other}; allowed: one of them")
+        self._chooser = Chooser(
+            self._policy, self._defaults, self._decisions, error_feedback, self._schedule
+        )
         self._layouts: dict[Any, list[torch.Tensor]] = {}
         self._plans: dict[Any, Plan] = {}
         self._firsts_of_plans: dict[Any, list[int]] = {}  # of layers
         self._choices: dict[int, Choice] = {}  # of parameters, by id
         self._summary: Summary | None = None
+        self._scheduled: int | None = None  # bits of the plans
         self._holders = 0
         self._checked_patterns = False
         self.observer: Observer | None = None  # set by a Monitor
 
     @property
-    def layer_min_size(self) -> int:
+    def min_size(self) -> int:
         """Smallest number of values that is compressed, CGX_COMPRESSION_MINIMAL_SIZE included."""
         return self._policy.min_size
 
     @property
-    def compression_params(self) -> dict[str, Any]:
-        """A copy of what was given."""
+    def config(self) -> dict[str, Any]:
+        """A copy of the keys that were given."""
         return dict(self._policy.params)
+
+    process_group = old_attribute("CGXState", "process_group", "group")
+    layer_min_size = old_attribute("CGXState", "layer_min_size", "min_size")
+    compression_params = old_attribute("CGXState", "compression_params", "config")
 
     @property
     def adaptive(self) -> AdaptiveBits | None:
@@ -160,6 +174,8 @@ class CGXState:
         from torch_cgx import _C
 
         start = {} if self._decisions is None else {"bits": self._decisions.start_bits}
+        if self._schedule is not None:
+            start = {"bits": self._schedule.bits(self._steps.step)}
         values = self._defaults.values({**self._policy.params, **start}, None)
         codec = _config.codec_of({}, values)
         shown = {"bits": values["bits"]}
@@ -169,11 +185,13 @@ class CGXState:
             shown["codec"] = codec.codec
             given = {k: v for k, v in self._policy.params.items() if k in own or k == "half"}
             shown |= {key: value for key, value in given.items() if key not in shown}
-        shown["layer_min_size"] = self.layer_min_size
+        shown["min_size"] = self.min_size
         text = ", ".join(f"{key}={value!r}" for key, value in shown.items())
         rules = f"{text}{self._policy.describe_rules()}"
         if self._decisions is not None:
             rules += f", adaptive={self._decisions.parameters}"
+        if self._schedule is not None:
+            rules += f", schedule={self._schedule}"
         if self._feedback is not None:
             rules += f", error_feedback={self._feedback.memory}"
         found = "" if self._summary is None else f"{self._summary}; "
@@ -191,12 +209,11 @@ class CGXState:
                 self._plans.clear()
                 self._choices.clear()
                 self._firsts_of_plans.clear()
-                self._firsts.clear()
+                self._numbers.forget()
                 if self._decisions is not None:
                     self._decisions.forget(gone)
             if gone:
                 self._steps.abandon()
-                self._model = {}
                 self._names.forget_owner()
             owner = self._names.find_owner(self, parameters)
             if gone and self._feedback is not None:
@@ -204,8 +221,8 @@ class CGXState:
             self._holders = max(self._holders, sys.getrefcount(self))
             # Kept alive, so that no other object gets one of these ids.
             self._layouts[key] = parameters
-        if self.process_group is not None:
-            return self.process_group
+        if self.group is not None:
+            return self.group
         owner = self._names.owner
         if owner is not None:
             return owner.process_group
@@ -228,7 +245,7 @@ class CGXState:
         if self._feedback is None:
             return
         sequence = ((self._steps.number or 0) << 40) + self._steps.step & (1 << 64) - 1
-        firsts = [self._first_of(parameter) for parameter in parameters]
+        firsts = [self._numbers.first_of(parameter, self._names) for parameter in parameters]
         self._feedback.keep_after(work, _content(parameters), firsts, sequence)
 
     def keys(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> dict[str, Any]:
@@ -241,26 +258,13 @@ class CGXState:
         firsts = self._firsts_of_plans[_content(parameters), backend.serial]
         return {"step": self._steps.step, "tensor_number": number, "firsts": firsts}
 
-    def _first_of(self, parameter: torch.Tensor) -> int:
-        """The number of a parameter's first value among those of the model."""
-        if not self._firsts:
-            self._next_first = 0
-            for _, one in self._names.known():
-                self._number(one)
-        if id(parameter) not in self._firsts:  # its name is not known
-            self._number(parameter)
-        return self._firsts[id(parameter)]
-
-    def _number(self, parameter: torch.Tensor) -> None:
-        self._firsts[id(parameter)] = self._next_first
-        self._next_first += parameter.numel()
-
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on after a restart, to be called on all ranks, or between
         steps on any: {"version": 1} and, as far as this state has them, the sections
 
         - "steps": {"step", "number"}, integers: the number of the next step, and of this state
           among those of its process group. They key random numbers.
+        - "schedule": {"bits": of the next step, "entries": {step: bits}, None for a function}.
         - "adaptive": the decision by parameter name, plain Python objects, equal on all ranks. A
           decision that is under way is waited for.
         - "error_feedback": {"residuals": {name: tensor}, "memory", "rank", "world_size",
@@ -280,7 +284,9 @@ class CGXState:
             state["steps"] = steps
         if self._decisions is not None:
             self._settle(None)
-            state["adaptive"] = {**self._decisions.state_dict(), "model": dict(self._model)}
+            state["adaptive"] = self._decisions.state_dict()
+        if self._schedule is not None:
+            state["schedule"] = self._schedule.state_dict(steps["step"])
         group = self._known_group()
         if self._feedback is None:
             return with_rank(state, 0 if group is None else group.rank(), ["adaptive"])
@@ -296,8 +302,8 @@ class CGXState:
     def _known_group(self) -> dist.ProcessGroup | None:
         """The group of the DDP instance, if it is known whose parameters are reduced over it."""
         owner = self._names.owner
-        if self.process_group is not None and self._names.known():
-            return self.process_group
+        if self.group is not None and self._names.known():
+            return self.group
         return None if owner is None else owner.process_group
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -331,6 +337,8 @@ class CGXState:
         self._load_decision(adaptive)
         if "steps" in state:
             self._steps.load_state_dict(state["steps"])
+        if self._schedule is not None and "schedule" in state:
+            self._schedule.compare(state["schedule"])
         if self._feedback is None:
             if sections:
                 most = max(len(one["residuals"]) for one in sections.values())
@@ -351,19 +359,8 @@ class CGXState:
                 "the restored state has a section 'adaptive', but this CGXState has none; allowed: "
                 "CGXState(adaptive=AdaptiveBits(...)), or a state without that section"
             )
-        check_adaptive(saved, self._decisions.parameters.candidates)
-        found, named = dict(saved), self._names.named()
-        if named:
-            found |= {key: self._by_own_names(found[key]) for key in ("bits", "errors", "model")}
-        check_model(found["model"], self._names.known())
-        self._decisions.load_state_dict(found)
-        self._model = dict(found["model"])
-        self._translated = bool(named)
+        self._decisions.load_state_dict(saved, self._names)
         self._plans.clear()
-
-    def _by_own_names(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        what = "load_state_dict of a CGXState: adaptive"
-        return translate(saved, self._names.named(), what)
 
     def plan(self, parameters: list[torch.Tensor], backend: ProcessGroupCGX) -> Plan:
         """The layers of a bucket, in its order: (number of values, codec or None for exact). Cached
@@ -374,6 +371,8 @@ class CGXState:
         """
         if self._decisions is not None:
             self._settle(backend)
+        if self._schedule is not None:
+            self._follow(self._steps.step_of({id(parameter) for parameter in parameters}))
         key = (_content(parameters), backend.serial)
         if key not in self._plans:
             if len(self._plans) >= _MOST_LAYOUTS:  # groups come and go
@@ -414,9 +413,14 @@ class CGXState:
             return
         tuned = backend.settings()["autotune"]
         self._summary = Summary(
-            self._choices.values(), backend.stats()["carrier"], ranks=backend.size(), tuned=tuned
+            self._choices.values(),
+            backend.stats()["communicator"],
+            ranks=backend.size(),
+            tuned=tuned,
         )
-        if not self._summary.compresses and backend.rank() == 0:
+        if self._schedule is not None:
+            _log(f"step {self._steps.step - 1}: {self._summary}", backend)
+        elif not self._summary.compresses and backend.rank() == 0:
             warn(f"cgx: {self._summary}")
         else:
             _log(str(self._summary), backend)
@@ -461,9 +465,7 @@ class CGXState:
         import torch_cgx
 
         owner = self._names.owner
-        found = torch_cgx.stats(
-            self.process_group or (None if owner is None else owner.process_group)
-        )
+        found = torch_cgx.stats(self.group or (None if owner is None else owner.process_group))
         kinds = {"as asked": "tuned_asked", "with 16 bits": "tuned_half", "exact": "tuned_exact"}
         calls = ", ".join(f"{found[key]} {name}" for name, key in kinds.items())
         ratio = found["bytes_raw"] / max(1, found["bytes_sent"])
@@ -478,18 +480,22 @@ class CGXState:
             _log(self._decisions.news, backend)
             self._decisions.news = ""
 
+    def _follow(self, step: int) -> None:
+        """Takes over the schedule's bits of a step."""
+        assert self._schedule is not None
+        if self._schedule.bits(step) != self._scheduled:
+            if self._scheduled is not None:
+                self._summary = None  # there is something new to report
+            self._scheduled = self._schedule.bits(step)
+            self._plans.clear()
+        self._chooser.step = step
+
     def _build(
         self, parameters: list[torch.Tensor], backend: ProcessGroupCGX
     ) -> tuple[Plan, list[int]]:
         """A plan, and the number of each of its layers' first value."""
         if self._decisions is not None:
-            if not self._translated and self._names.named():
-                self._model = self._by_own_names(self._model)
-                self._decisions.bits = self._by_own_names(self._decisions.bits)
-                self._decisions.errors = self._by_own_names(self._decisions.errors)
-                self._translated = True
-            check_model(self._model, self._names.known())
-            self._model = {name: parameter.numel() for name, parameter in self._names.known()}
+            self._decisions.fit(self._names)
         needs_names = self._policy.needs_names or self._decisions is not None
         names = self._all_names() if needs_names else None
         layers: Plan = []
@@ -508,7 +514,7 @@ class CGXState:
                 layers[-1] = (layers[-1][0] + parameter.numel(), None)
             else:
                 layers.append((parameter.numel(), codec))
-                firsts.append(self._first_of(parameter))
+                firsts.append(self._numbers.first_of(parameter, self._names))
         return layers, firsts
 
     def _all_names(self) -> dict[int, Named]:
@@ -531,7 +537,7 @@ class CGXState:
         return self._names.known()
 
     def __getstate__(self) -> dict[str, Any]:
-        dropped = {"process_group", "_layouts", "_plans", "_names", "_firsts", "_firsts_of_plans"}
+        dropped = {"group", "_layouts", "_plans", "_names", "_numbers", "_firsts_of_plans"}
         dropped |= {"_choices", "_summary", "observer"}
         state = {key: value for key, value in self.__dict__.items() if key not in dropped}
         if self._feedback is not None:
@@ -543,7 +549,7 @@ class CGXState:
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, process_group=None, _names=Names(), _firsts={})
+        self.__dict__.update(state, group=None, _names=Names(), _numbers=ValueNumbers())
         self._firsts_of_plans = {}
         self.__dict__.update(_layouts={}, _plans={}, _holders=0, _checked_patterns=False)
         self.__dict__.update(_choices={}, _summary=None, observer=None)
@@ -558,7 +564,21 @@ def _log(line: str, backend: ProcessGroupCGX) -> None:
 def _check_group(group: Any) -> None:
     from torch_cgx._backend import check_group  # loads the engine
 
-    check_group(group, "process_group")
+    check_group(group, "group")
+
+
+def _params(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of both, checked."""
+    keys = ", ".join(_config.KEYS)
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(f"config={config!r}; allowed: a dict of {keys}, None")
+    given = dict(config or {})
+    for key in settings:
+        if key not in _config.KEYS:
+            raise TypeError(f"CGXState got an unexpected argument {key!r}; settings are: {keys}")
+        if key in given:
+            raise TypeError(f"CGXState got {key}= and a config that has {key!r}; allowed: one")
+    return _config.check_dict(given | dict(settings), "config")
 
 
 def _content(parameters: list[torch.Tensor]) -> tuple[tuple[int, int], ...]:

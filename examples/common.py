@@ -67,7 +67,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     )
     group.add_argument("--bucket-size", type=int, default=512, help="values per bucket, for cgx")
     group.add_argument(
-        "--layer-min-size",
+        "--min-size",
         type=int,
         default=1024,
         help="smaller layers stay exact, for cgx",
@@ -110,9 +110,9 @@ def parse(p: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namesp
         p.error(f"--bits {args.bits} needs --backend cgx; {args.backend} sends all 32 bits")
     if uses_cgx(args) and args.hook != "none":
         p.error(f"--hook {args.hook} is for other backends; --backend cgx has its own hook")
-    for name in ("bucket_size", "layer_min_size", "steps", "epochs", "batch"):
+    for name in ("bucket_size", "min_size", "steps", "epochs", "batch"):
         value = getattr(args, name, None)
-        if value is not None and value < (0 if name == "layer_min_size" else 1):
+        if value is not None and value < (0 if name == "min_size" else 1):
             p.error(f"--{name.replace('_', '-')} {value}: must be positive")
     return args
 
@@ -189,8 +189,8 @@ def data_parallel(
             adaptive = AdaptiveBits(args.average_bits, [b for b in CANDIDATES if b >= least])
         state = CGXState(
             None,
-            layer_min_size=args.layer_min_size,
-            compression_params=compression,
+            min_size=args.min_size,
+            config=compression,
             adaptive=adaptive,
             error_feedback=args.error_feedback,
         )

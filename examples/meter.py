@@ -140,7 +140,7 @@ class Meter:
             "codec": args.codec if cgx else None,
             "error_feedback": args.error_feedback,
             "bucket_size": args.bucket_size if cgx else None,
-            "layer_min_size": args.layer_min_size if cgx else None,
+            "min_size": args.min_size if cgx else None,
             "world_size": world,
             "seed": args.seed,
             "batch": args.batch,

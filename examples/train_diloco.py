@@ -65,7 +65,7 @@ def set_up(args: argparse.Namespace, ranks: Ranks) -> tuple[nn.Module, torch.opt
         outer,
         every=args.every,
         config={"codec": args.codec, "bits": args.bits, "bucket_size": args.bucket_size},
-        layer_min_size=args.layer_min_size,
+        min_size=args.min_size,
         error_feedback=not args.no_error_feedback,
     )
     return model, optimizer, diloco

@@ -20,7 +20,7 @@ import torch  # noqa: F401
 from torch_cgx._autoload import register as _register
 
 if TYPE_CHECKING:
-    from torch_cgx import codecs
+    from torch_cgx import codecs, compat
     from torch_cgx._C import (
         AbortedError,
         CgxError,
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
         PeerLostError,
         ResourceError,
         TimeoutError,
-        clear_layers,
-        register_layer,
-        set_quantization_bits,
-        set_quantization_bucket_size,
     )
     from torch_cgx._collectives import (
         all_gather_into_tensor,
+        all_gather_single,
         all_reduce,
+        reduce_scatter_single,
         reduce_scatter_tensor,
         reset_stats,
         stats,
         tuning,
     )
     from torch_cgx._config import Layer
+    from torch_cgx._counters import Counters, Stats, Tuning
     from torch_cgx._flight_record import dump_flight_record, flight_record
     from torch_cgx._simulate import Simulation, simulate
 
@@ -52,6 +51,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AbortedError",
     "CgxError",
+    "Counters",
     "Layer",
     "MismatchError",
     "NonFiniteError",
@@ -59,19 +59,20 @@ __all__ = [
     "PeerLostError",
     "ResourceError",
     "Simulation",
+    "Stats",
     "TimeoutError",
+    "Tuning",
     "__version__",
     "all_gather_into_tensor",
+    "all_gather_single",
     "all_reduce",
-    "clear_layers",
     "codecs",
+    "compat",
     "dump_flight_record",
     "flight_record",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
-    "register_layer",
     "reset_stats",
-    "set_quantization_bits",
-    "set_quantization_bucket_size",
     "simulate",
     "stats",
     "tuning",
@@ -87,23 +88,24 @@ _HOME = {
         "PeerLostError",
         "ResourceError",
         "TimeoutError",
-        "clear_layers",
-        "register_layer",
-        "set_quantization_bits",
-        "set_quantization_bucket_size",
     ),
     "torch_cgx._collectives": (
         "all_gather_into_tensor",
+        "all_gather_single",
         "all_reduce",
+        "reduce_scatter_single",
         "reduce_scatter_tensor",
         "reset_stats",
         "stats",
         "tuning",
     ),
     "torch_cgx._config": ("Layer",),
+    "torch_cgx._counters": ("Counters", "Stats", "Tuning"),
     "torch_cgx._flight_record": ("dump_flight_record", "flight_record"),
     "torch_cgx._simulate": ("Simulation", "simulate"),
 }
+# Former places of what torch_cgx.compat has.
+_MOVED = ("clear_layers", "register_layer", "set_quantization_bits", "set_quantization_bucket_size")
 _LAZY = {name: module for module, names in _HOME.items() for name in names}
 
 _register()
@@ -117,8 +119,13 @@ def __getattr__(name: str) -> Any:
         value = engine if name == "_C" else getattr(engine, name)
     elif name in _LAZY:
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    elif name == "codecs":
-        value = importlib.import_module("torch_cgx.codecs")
+    elif name in ("codecs", "compat"):
+        value = importlib.import_module(f"torch_cgx.{name}")
+    elif name in _MOVED:
+        from torch_cgx._renamed import warn_of_old
+
+        warn_of_old(f"torch_cgx.{name}", f"torch_cgx.compat.{name}")
+        return getattr(importlib.import_module("torch_cgx.compat"), name)
     else:
         raise AttributeError(f"module 'torch_cgx' has no attribute {name!r}")
     globals()[name] = value

@@ -15,41 +15,48 @@ import torch.distributed as dist
 
 from torch_cgx._backend import backend_of, check_group, check_op
 from torch_cgx._config import codec_of, layers_of
+from torch_cgx._counters import Stats, Tuning, stats_of
 from torch_cgx._steps import check_step, number_of_call
 from torch_cgx._warnings import warn
+
+# torch 2.13 has new names, and warns of the old ones.
+_torchs_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_torchs_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 def all_reduce(
     tensor: torch.Tensor,
     op: Any = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+    *,
     config: Any = None,
     layers: Sequence[Any] | None = None,
-    async_op: bool = False,
     residual: torch.Tensor | None = None,
     step: int | None = None,
 ) -> dist.Work | None:
     """All-reduces `tensor` in place; every rank gets the same bits.
 
-    tensor: contiguous; fp32, fp16 or bf16 if anything is compressed (sums are fp32). op: SUM or
-    AVG if anything is compressed; AVG divides the fp32 sum by the number of ranks. config: None
-    for the group's configuration, a dict of bits (1-8; 16: bf16 or fp16 on the wire; else exact),
-    half, bucket_size, codec, rounding, seed, skip_incomplete_buckets, a codec of
-    `torch_cgx.codecs`, or `torch_cgx.Options`. layers: (numel, config) pairs or `Layer`s in the
-    tensor's order, with None for exact ones; not together with `config`. residual: error feedback
-    (docs/numerics.md), a contiguous fp32 or bf16 tensor of the tensor's shape and device, which the
-    caller keeps from call to call, zeros at first. The rank contributes tensor + residual, and
-    residual gets the error of what the rank encodes, in units of the sum; where that is not finite,
-    it stays. It belongs to the work until that is complete. Each rank decides for itself whether it
-    has one; not with maxmin at 1 bit, whose residuals grow without bound. step: keys random numbers
-    (stochastic rounding, signs of "rotated" and "trellis"), in place of the number of the call on
-    its group, so that a resumed program draws what it would have drawn without the stop: an integer
-    >= 0, equal on all ranks, that ascends. Calls with equal steps, one after the other, draw
-    different numbers.
+    The first four arguments are those of torch.distributed.all_reduce. tensor: contiguous; fp32,
+    fp16 or bf16 if anything is compressed (sums are fp32). op: SUM or AVG if anything is
+    compressed; AVG divides the fp32 sum by the number of ranks. config: None for the group's
+    configuration, a dict of bits (1-8; 16: bf16 or fp16 on the wire; else exact), half,
+    bucket_size, codec, rounding, seed, skip_incomplete_buckets, a codec of `torch_cgx.codecs`, or
+    `torch_cgx.Options`. layers: (numel, config) pairs or `Layer`s in the tensor's order, with None
+    for exact ones; not together with `config`. residual: error feedback (docs/numerics.md), a
+    contiguous fp32 or bf16 tensor of the tensor's shape and device, which the caller keeps from
+    call to call, zeros at first. The rank contributes tensor + residual, and residual gets the
+    error of what the rank encodes, in units of the sum; where that is not finite, it stays. It
+    belongs to the work until that is complete. Each rank decides for itself whether it has one; not
+    with maxmin at 1 bit, whose residuals grow without bound. step: keys random numbers (stochastic
+    rounding, signs of "rotated" and "trellis"), in place of the number of the call on its group, so
+    that a resumed program draws what it would have drawn without the stop: an integer >= 0, equal
+    on all ranks, that ascends. Calls with equal steps, one after the other, draw different numbers.
 
     Returns a Work if `async_op`, else None. ValueError and TypeError name a bad argument before
     anything is sent; CgxError and its subclasses report later failures.
     """
+    _check_async_op(async_op)
     if _not_a_member(group, "all_reduce"):
         return None
     if config is not None and layers is not None:
@@ -71,13 +78,14 @@ def all_reduce(
     return _finish(work, async_op)
 
 
-def reduce_scatter_tensor(
+def reduce_scatter_single(
     output: torch.Tensor,
     input: torch.Tensor,
     op: Any = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
-    config: Any = None,
     async_op: bool = False,
+    *,
+    config: Any = None,
     residual: torch.Tensor | None = None,
     step: int | None = None,
 ) -> dist.Work | None:
@@ -85,9 +93,11 @@ def reduce_scatter_tensor(
     on rank r.
 
     output: n values; input: n * world size, same dtype. residual: of the input's shape. Other
-    arguments as in `all_reduce`.
+    arguments as in `all_reduce`. `reduce_scatter_tensor`, torch's name before 2.13, is the same
+    function.
     """
-    if _not_a_member(group, "reduce_scatter_tensor"):
+    _check_async_op(async_op)
+    if _not_a_member(group, "reduce_scatter_single"):
         return None
     _check_tensor("output", output)
     _check_tensor("input", input)
@@ -99,7 +109,7 @@ def reduce_scatter_tensor(
     if config is not None:
         codec = codec_of(config, backend.settings())
     elif residual is None and step is None:
-        return dist.reduce_scatter_tensor(output, input, op, group, async_op)
+        return _torchs_reduce_scatter(output, input, op, group, async_op)
     work = backend.reduce_scatter_codec(
         output,
         input,
@@ -113,12 +123,13 @@ def reduce_scatter_tensor(
     return _finish(work, async_op)
 
 
-def all_gather_into_tensor(
+def all_gather_single(
     output: torch.Tensor,
     input: torch.Tensor,
     group: dist.ProcessGroup | None = None,
-    config: Any = None,
     async_op: bool = False,
+    *,
+    config: Any = None,
     residual: torch.Tensor | None = None,
     step: int | None = None,
 ) -> dist.Work | None:
@@ -127,9 +138,11 @@ def all_gather_into_tensor(
 
     input: n values; output: n * world size, same dtype. All ranks, the sender included, get the
     same (decoded) values. residual: of the input's shape; gets input + residual - what is gathered.
-    Other arguments as in `all_reduce`.
+    Other arguments as in `all_reduce`. `all_gather_into_tensor`, torch's name before 2.13, is the
+    same function.
     """
-    if _not_a_member(group, "all_gather_into_tensor"):
+    _check_async_op(async_op)
+    if _not_a_member(group, "all_gather_single"):
         return None
     _check_tensor("output", output)
     _check_tensor("input", input)
@@ -140,7 +153,7 @@ def all_gather_into_tensor(
     if config is not None:
         codec = codec_of(config, backend.settings())
     elif residual is None and step is None:
-        return dist.all_gather_into_tensor(output, input, group, async_op)
+        return _torchs_all_gather(output, input, group, async_op)
     work = backend.all_gather_codec(
         output,
         input,
@@ -153,40 +166,20 @@ def all_gather_into_tensor(
     return _finish(work, async_op)
 
 
-def stats(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-    """This rank's counters of a group since the group was created or the counters were reset.
-
-    calls, compressed_calls, values, messages_sent: numbers; bytes_raw (of the callers' tensors),
-    bytes_sent, bytes_received (over all peers, headers included): bytes; seconds_encode,
-    seconds_transfer, seconds_decode: seconds; staging_bytes: host memory that messages between
-    hosts (or over any communicator except shared memory) hold now, not a counter; carrier: the name
-    of the communicator; cuda_carrier: of the communicator of CUDA tensors, None before their first
-    call; carriers: the counters by communicator; sequence: calls of the engine since the group was
-    created. In a group with the option `autotune` also: tuned_exact, tuned_half, tuned_asked, the
-    calls by the autotuner's choice; bytes_sent_tuning, seconds_tuning, the cost of measuring, which
-    no other counter includes; 0 in other groups. Collectives that the inner backend runs (all that
-    the engine does not reduce) are not counted.
-    """
-    counters = dict(backend_of(group, _device_of(group)).stats())
-    names = ("carrier", "cuda_carrier", "sequence", "engines")
-    whole = {key: value for key, value in counters.items() if key not in names}
-    engines = counters.pop("engines")
-    counters["carriers"] = {name: {**whole, **counts} for name, counts in engines.items()}
-    return counters
+# torch's names before 2.13, which are here to stay.
+reduce_scatter_tensor = reduce_scatter_single
+all_gather_into_tensor = all_gather_single
 
 
-def tuning(group: dist.ProcessGroup | None = None) -> dict[str, Any] | None:
-    """The measurements and choices of a group's autotuner; None without the option `autotune`.
+def stats(group: dist.ProcessGroup | None = None) -> Stats:
+    """This rank's counters of a group since the group was created or the counters were reset."""
+    return stats_of(backend_of(group, _device_of(group)).stats())
 
-    measurements: how often link and codecs were measured, 0 before the first call that compresses;
-    seconds: duration of the last measurement. link: latency (seconds per exchange),
-    seconds_per_byte, seconds_per_value. codecs: seconds per value of encode and decode, by codec.
-    table: predicted seconds of fp32 all-reduces by bytes, for "exact", "half" (16 bits) and
-    "asked", and the resulting choice. classes: the same for the messages sent so far, with measured
-    seconds, calls, and renewals of the choice. All numbers are the slowest rank's and, except for
-    pending calls, equal on all ranks.
-    """
-    return backend_of(group, _device_of(group)).tuning()
+
+def tuning(group: dist.ProcessGroup | None = None) -> Tuning | None:
+    """The measurements and choices of a group's autotuner; None without the option `autotune`."""
+    found = backend_of(group, _device_of(group)).tuning()
+    return None if found is None else Tuning(**found)
 
 
 def reset_stats(group: dist.ProcessGroup | None = None) -> None:
@@ -225,6 +218,14 @@ def _not_a_member(group: Any, name: str) -> bool:
         return False
     warn(f"torch_cgx.{name}: this rank is not in the given group; nothing done")
     return True
+
+
+def _check_async_op(async_op: Any) -> None:
+    if not isinstance(async_op, bool):
+        raise TypeError(
+            f"async_op={async_op!r}; allowed: True, False. A configuration is given by name: "
+            "config=..."
+        )
 
 
 def _check_residual(residual: Any) -> None:

@@ -9,7 +9,7 @@ from torch_cgx import _C
 from torch_cgx._warnings import warn
 
 # Variables without an option (`_C.settings()` lists the others): read by the process or the build.
-BUILD = ("CGX_CUDA_ARCHS", "CGX_MPI", "CGX_MPICC", "CGX_TESTING")
+BUILD = ("CGX_CUDA_ARCHS", "CGX_MPI", "CGX_MPICC", "CGX_TESTING", "CGX_UNITS")
 OTHERS = (*(row["variable"] for row in _C.process_variables()), *BUILD)
 _OF_TESTS = "CGX_TEST_"
 

@@ -75,6 +75,10 @@ class StepCounter:
             self.end()
         self._begun |= parts
 
+    def step_of(self, parts: set[int]) -> int:
+        """The number of the step that `begin` would find these parts in."""
+        return self.step + (not self._begun.isdisjoint(parts))
+
     def end(self) -> None:
         """All parts of the step are reduced."""
         self.step += 1

@@ -30,12 +30,12 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
         say(f"warning: {text}")
 
 
-def warn_of_argument(text: str) -> None:
+def warn_of_argument(text: str, category: type[Warning] = UserWarning) -> None:
     """The same, but filters may turn it into an error: for an argument of a call that has not done
     anything yet, where all ranks get the same.
     """
     try:
-        warnings.warn(text, UserWarning, stacklevel=_level())
+        warnings.warn(text, category, stacklevel=_level())
     except Warning:
         raise
     except Exception:

@@ -36,6 +36,7 @@ SUMMARY = (
     ("cgx 16 bits", "cgx shm 16 bit", "cgx 16 bit", ""),
     ("cgx 8 bits", "cgx shm 8 bit", "cgx 8 bit", "cgx, 8 bits"),
     ("cgx 4 bits", "cgx shm 4 bit", "cgx 4 bit", "cgx, 4 bits"),
+    ("cgx 4 bits, `rotated`", "", "cgx 4 bit rotated", ""),
 )
 
 

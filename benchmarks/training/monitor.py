@@ -65,7 +65,7 @@ def measure(job: dict[str, int]) -> dict[str, Any]:
     for name, (make, factor) in MODELS.items():
         module, x = make()
         model = DistributedDataParallel(module, process_group=group)
-        state = CGXState(group, compression_params={"bits": 4})
+        state = CGXState(group, bits=4)
         model.register_comm_hook(state, cgx_hook)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         _seconds(model, optimizer, x, 2 * STEPS)

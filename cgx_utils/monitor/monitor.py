@@ -185,7 +185,7 @@ class Monitor:
             "exposed": exposed / seconds if exposed is not None and seconds > 0 else None,
             **spent,
             "ratio": ratio,
-            "communicator": self._backend.stats()["carrier"],
+            "communicator": self._backend.stats()["communicator"],
             "errors": {} if self._observer is None else dict(self._observer.errors),
             "bits": {name: one.bits for name, one in choices.items()},
             "codec": {name: one.codec_name for name, one in choices.items()},
@@ -238,7 +238,7 @@ def _group_of(target: Any) -> dist.ProcessGroup:
     if isinstance(target, DistributedDataParallel):
         state = _state_of(target)
         assert state is not None
-        return state.process_group or target.process_group
+        return state.group or target.process_group
     if target is not None:
         return target
     if not dist.is_initialized():

@@ -58,13 +58,11 @@ class _Handler:
         return getattr(self._given, name)
 
 
-def compress(
-    accelerator: Accelerator, state: CGXState | None = None, **compression_params: Any
-) -> CGXState:
+def compress(accelerator: Accelerator, state: CGXState | None = None, **config: Any) -> CGXState:
     """Registers `cgx_hook` with the model that the next `accelerator.prepare` wraps into
     DistributedDataParallel; on all ranks. Returns the state.
 
-    state: a CGXState; None: a new one with compression_params (bits=4, bucket_size=512, ...).
+    state: a CGXState; None: a new one with these settings (bits=4, bucket_size=512, ...).
 
     Accelerate refuses the backend "cgx", so that its own calls run over Gloo or NCCL; gradients get
     a second group of the same ranks. If dist.init_process_group("cgx") came before the Accelerator,
@@ -77,7 +75,7 @@ def compress(
     """
     if not isinstance(accelerator, Accelerator):
         raise TypeError(f"compress of a {type(accelerator).__name__}; allowed: an Accelerator")
-    state = state_of(state, compression_params)
+    state = state_of(state, config)
     kind = accelerator.distributed_type.value
     if kind == "NO":
         warn("cgx: compress(accelerator) does nothing with one process; start several by torchrun")
@@ -98,8 +96,8 @@ def compress(
             f"the Accelerator has the communication hook {given.comm_hook}; allowed: none beside "
             "cgx_hook"
         )
-    if state.process_group is None:
-        state.process_group = _group(accelerator.device)
+    if state.group is None:
+        state.group = _group(accelerator.device)
     number = given._number + 1 if former else 0
     accelerator.ddp_handler = _Handler(given._given if former else given, state, number)
     rank, ranks = accelerator.process_index, accelerator.num_processes

@@ -27,12 +27,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 
-def compress(
-    trainer: Trainer, state: CGXState | None = None, **compression_params: Any
-) -> CGXState:
+def compress(trainer: Trainer, state: CGXState | None = None, **config: Any) -> CGXState:
     """Trains with compressed gradients; on all ranks, before trainer.train(). Returns the state.
 
-    state: a CGXState; None: a new one with compression_params (bits=4, bucket_size=512, ...).
+    state: a CGXState; None: a new one with these settings (bits=4, bucket_size=512, ...).
 
     As `cgx_utils.trainers.accelerate.compress` of the trainer's Accelerator, with its errors.
     Checkpoints have a file cgx_state_RANK.pt for each rank, from which a resumed training goes on.
@@ -42,7 +40,7 @@ def compress(
 
     if not isinstance(trainer, Trainer):
         raise TypeError(f"compress of a {type(trainer).__name__}; allowed: a transformers.Trainer")
-    state = accelerate.compress(trainer.accelerator, state, **compression_params)
+    state = accelerate.compress(trainer.accelerator, state, **config)
     trainer.add_callback(_Checkpoints(state))
     return state
 

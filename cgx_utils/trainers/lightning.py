@@ -36,8 +36,8 @@ _KEY = "cgx"  # in a checkpoint
 class CGXStrategy(DDPStrategy):
     """Lightning's DDPStrategy over the backend cgx, with `cgx_hook` on CPU and CUDA.
 
-    state: a CGXState, for rules by name, error feedback, bits per layer. Or its compression_params
-        as keywords: CGXStrategy(bits=4, bucket_size=512).
+    state: a CGXState, for rules by name, error feedback, bits per layer. Or its settings as
+        keywords: CGXStrategy(bits=4, bucket_size=512).
     process_group_backend: a backend that has cgx, as "cpu:cgx,cuda:nccl" for CPU tensors.
     options: all other arguments of DDPStrategy, and through it of DistributedDataParallel.
 
@@ -63,8 +63,8 @@ class CGXStrategy(DDPStrategy):
                 f"process_group_backend={process_group_backend!r}; allowed: cgx, or backends by "
                 "device with cgx for one of them, as cpu:cgx,cuda:nccl"
             )
-        params = {name: options.pop(name) for name in _config.KEYS if name in options}
-        self.cgx_state = state_of(state, params)
+        config = {name: options.pop(name) for name in _config.KEYS if name in options}
+        self.cgx_state = state_of(state, config)
         self._ended: dict[str, Any] | None = None  # its state_dict() when the training ended
         super().__init__(process_group_backend=process_group_backend, **options)
 

@@ -14,16 +14,16 @@ from cgx_utils.state import CGXState
 from torch_cgx._warnings import warn
 
 
-def state_of(state: CGXState | None, params: Mapping[str, Any]) -> CGXState:
-    """The given state, or a new one with these compression_params; TypeError if both are given."""
+def state_of(state: CGXState | None, config: Mapping[str, Any]) -> CGXState:
+    """The given state, or a new one with this configuration; TypeError if both are given."""
     if state is None:
-        return CGXState(compression_params=params)
+        return CGXState(config=config)
     if not isinstance(state, CGXState):
         raise TypeError(f"state={state!r}; allowed: a CGXState, None")
-    if params:
+    if config:
         raise TypeError(
-            f"both a state and {', '.join(sorted(params))}; allowed: a CGXState, or "
-            "compression_params as keywords"
+            f"both a state and {', '.join(sorted(config))}; allowed: a CGXState, or its settings "
+            "as keywords"
         )
     return state
 

@@ -139,7 +139,7 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
     `cgx_hook`.
 
     manager: a torchft.Manager, whose process group is a `ProcessGroupCGX`.
-    state: a CGXState, for rules by name. Or its compression_params as keywords: bits=4,
+    state: a CGXState, for rules by name. Or its settings as keywords: bits=4,
         bucket_size=512.
     options: further arguments of torchft.DistributedDataParallel.
 
@@ -157,9 +157,9 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
         state: CGXState | None = None,
         **options: Any,
     ):
-        params = {name: options.pop(name) for name in _config.KEYS if name in options}
-        self.cgx_state = state_of(state, params)
-        for name in ("error_feedback", "adaptive", "process_group"):
+        config = {name: options.pop(name) for name in _config.KEYS if name in options}
+        self.cgx_state = state_of(state, config)
+        for name in ("error_feedback", "adaptive", "group"):
             if getattr(self.cgx_state, name):
                 raise ValueError(f"a CGXState with {name}; allowed with torchft: one without it")
         # What torchft registers; a bound method would keep this instance alive.

@@ -206,9 +206,9 @@ StatsSnapshot all_stats(ProcessGroupCGX& group) {
 py::dict stats_of(ProcessGroupCGX& group) {
   Engine& engine = group.engine();
   py::dict out = to_dict(all_stats(group));
-  out["carrier"] = engine.communicator();
+  out["communicator"] = engine.communicator();
   Engine* gpu = group.gpu_engine();
-  out["cuda_carrier"] = gpu != nullptr ? py::object(py::str(gpu->communicator())) : py::none();
+  out["cuda_communicator"] = gpu != nullptr ? py::object(py::str(gpu->communicator())) : py::none();
   py::dict engines;
   engines[py::str(engine.communicator())] = to_dict(engine.stats().snapshot());
   if (gpu != nullptr && gpu->communicator() == engine.communicator()) {

@@ -69,7 +69,7 @@ def main() -> None:
             callbacks=[MonitorCallback(every=20)],  # rank 0 shows bytes and errors
         )
         state = compress(  # the one line
-            trainer, CGXState(compression_params={"bits": 4}, error_feedback=args.error_feedback)
+            trainer, CGXState(bits=4, error_feedback=args.error_feedback)
         )
         trainer.train(resume_from_checkpoint=args.resume or None)
         losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]

@@ -39,7 +39,7 @@ def train_worker(config: dict[str, Any]) -> None:
         module.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     model = DistributedDataParallel(module)
-    state = CGXState(compression_params={"bits": 4, "bucket_size": 512})
+    state = CGXState(bits=4, bucket_size=512)
     model.register_comm_hook(state, cgx_hook)
 
     losses = []

@@ -30,7 +30,7 @@ def main() -> None:
 
     module = make_model()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    state = CGXState(compression_params={"bits": 4, "bucket_size": 512})
+    state = CGXState(bits=4, bucket_size=512)
     first = 0
     if args.checkpoint is not None and args.checkpoint.exists():
         saved = torch.load(args.checkpoint, weights_only=True)

@@ -36,7 +36,7 @@ def reduce_sizes(rank, world_size, sizes, dtype, configs, op):
             torch_cgx.all_reduce(tensor, op=op, config=config)
             digests.append(digest(tensor))
     wanted = "in-process" if world_size == 1 else world_communicator()
-    assert torch_cgx.stats()["carrier"] == wanted
+    assert torch_cgx.stats()["communicator"] == wanted
     return digests
 
 
@@ -284,7 +284,7 @@ def refuse(rank, world_size):
         with pytest.raises(ValueError, match="compressed all_reduce was asked for"):
             torch_cgx.all_reduce(tensor, op=op, config={"bits": 4})
         assert torch.equal(before, tensor)
-    gather, scatter = torch_cgx.all_gather_into_tensor, torch_cgx.reduce_scatter_tensor
+    gather, scatter = torch_cgx.all_gather_single, torch_cgx.reduce_scatter_single
     for call, output, given, text in [
         (gather, torch.empty(20).half(), torch.ones(10), "input is Float, output is Half"),
         (scatter, torch.empty(10).half(), torch.ones(20), "input is Float, output is Half"),

@@ -120,12 +120,12 @@ def test_codecs():
 
 def test_the_state_of_the_hook():
     wrong = []
-    for name in ("process_group", "layer_min_size", "compression_params", "layer_filter",
+    for name in ("process_group", "min_size", "config", "layer_filter",
                  "overrides", "named_parameters"):  # fmt: skip
-        words = "compression_params|overrides|named_parameters" if name[0] in "con" else None
+        words = "config|overrides|named_parameters" if name[0] in "con" else None
         wrong += tries(name, lambda v, n=name: CGXState(**{n: v}), words)
     for name in CONFIG:
-        wrong += tries(name, lambda v, n=name: CGXState(compression_params={n: v}))
+        wrong += tries(name, lambda v, n=name: CGXState(config={n: v}))
     wrong += tries("layer_filter", lambda v: CGXState(layer_filter=[v]))
     wrong += tries("overrides", lambda v: CGXState(overrides={"a": v}))
     wrong += tries("hook", lambda v: cgx_hook(v, None))
@@ -137,22 +137,22 @@ def test_functions_of_old_scripts():
     try:
         for place in range(5):
             for call, count in (
-                (torch_cgx.register_layer, 5),
-                (torch_cgx.set_quantization_bits, 3),
-                (torch_cgx.set_quantization_bucket_size, 3),
+                (torch_cgx.compat.register_layer, 5),
+                (torch_cgx.compat.set_quantization_bits, 3),
+                (torch_cgx.compat.set_quantization_bucket_size, 3),
             ):
                 if place >= count:
                     continue
 
                 def one(value, call=call, place=place, count=count):
-                    torch_cgx.clear_layers()
-                    torch_cgx.register_layer(0, 0, 64, 4, 64)
+                    torch_cgx.compat.clear_layers()
+                    torch_cgx.compat.register_layer(0, 0, 64, 4, 64)
                     good = (0, 0, 64, 4, 64) if count == 5 else (0, 0, 4)
                     call(*[value if i == place else good[i] for i in range(count)])
 
                 wrong += tries("layer", one, ".")
     finally:
-        torch_cgx.clear_layers()
+        torch_cgx.compat.clear_layers()
     assert not wrong, "\n".join(wrong)
 
 
@@ -172,31 +172,31 @@ def collectives(rank: int, size: int) -> list[str]:
     )
     wrong += tries(
         "output",
-        lambda v: torch_cgx.reduce_scatter_tensor(v, x, config=four),
+        lambda v: torch_cgx.reduce_scatter_single(v, x, config=four),
         "(?i)tensor|put|asked for",
     )
     wrong += tries(
         "input",
-        lambda v: torch_cgx.reduce_scatter_tensor(y, v, config=four),
+        lambda v: torch_cgx.reduce_scatter_single(y, v, config=four),
         "(?i)tensor|put|asked for",
     )
-    wrong += tries("op", lambda v: torch_cgx.reduce_scatter_tensor(y, x, v, config=four))
-    wrong += tries("config", lambda v: torch_cgx.reduce_scatter_tensor(y, x, config=v))
+    wrong += tries("op", lambda v: torch_cgx.reduce_scatter_single(y, x, v, config=four))
+    wrong += tries("config", lambda v: torch_cgx.reduce_scatter_single(y, x, config=v))
     wrong += tries(
         "output",
-        lambda v: torch_cgx.all_gather_into_tensor(v, x, config=four),
+        lambda v: torch_cgx.all_gather_single(v, x, config=four),
         "(?i)tensor|put|asked for",
     )
     wrong += tries(
         "input",
-        lambda v: torch_cgx.all_gather_into_tensor(z, v, config=four),
+        lambda v: torch_cgx.all_gather_single(z, v, config=four),
         "(?i)tensor|put|asked for",
     )
-    wrong += tries("config", lambda v: torch_cgx.all_gather_into_tensor(z, x, config=v))
+    wrong += tries("config", lambda v: torch_cgx.all_gather_single(z, x, config=v))
     for call in (
         lambda v: torch_cgx.all_reduce(x.clone(), group=v),
-        lambda v: torch_cgx.reduce_scatter_tensor(y, x, group=v),
-        lambda v: torch_cgx.all_gather_into_tensor(z, x, group=v),
+        lambda v: torch_cgx.reduce_scatter_single(y, x, group=v),
+        lambda v: torch_cgx.all_gather_single(z, x, group=v),
         torch_cgx.stats,
         torch_cgx.reset_stats,
     ):

@@ -146,8 +146,8 @@ def untouched(rank, world_size):
             torch_cgx.all_reduce(x, group=group, **how)
             assert model.same_bits(x, asked)
     shard, whole = torch.empty(n // world_size), inputs[rank].clone()
-    torch_cgx.reduce_scatter_tensor(shard, whole, group=group, config=CONFIG)
-    torch_cgx.all_gather_into_tensor(whole, shard, group=group, config=CONFIG)
+    torch_cgx.reduce_scatter_single(shard, whole, group=group, config=CONFIG)
+    torch_cgx.all_gather_single(whole, shard, group=group, config=CONFIG)
     for tensor in (torch.ones(100), torch.ones(5000, dtype=torch.float64)):
         dist.all_reduce(tensor, group=group)
     dist.all_reduce(torch.ones(5000), group=exact)
@@ -174,23 +174,23 @@ def everything(rank, world_size):
         exact = sum(everyone(x))
         dist.all_reduce_coalesced(many[:1], group=group)
         shard, whole = torch.empty(n // world_size), torch.empty(n)
-        dist.reduce_scatter_tensor(shard, x[: n // world_size * world_size], group=group)
-        dist.all_gather_into_tensor(whole[: shard.numel() * world_size], shard, group=group)
+        dist.reduce_scatter_single(shard, x[: n // world_size * world_size], group=group)
+        dist.all_gather_single(whole[: shard.numel() * world_size], shard, group=group)
         for one in many[1:]:
             dist.all_reduce(one, group=group)
         for one in (*many, whole[: shard.numel() * world_size]):
             error = (one.float() - exact[: one.numel()]).norm() / exact[: one.numel()].norm()
             assert error < 0.3
             found.append(one.view(torch.uint8).sum(dtype=torch.int64).item())
-    torch_cgx.register_layer(0, 0, 3000, 8, 64)
-    torch_cgx.register_layer(0, 1, 1007, 32, 64)
+    torch_cgx.compat.register_layer(0, 0, 3000, 8, 64)
+    torch_cgx.compat.register_layer(0, 1, 1007, 32, 64)
     for _ in range(20):
         x = data(rank, 4007)
         dist.all_reduce(x, group=group)
         exact = sum(everyone(data(rank, 4007)))
         # Hosts may sum in another order; 8 bits would err a thousand times as much.
         assert torch.allclose(x[3000:], exact[3000:], rtol=1e-5, atol=1e-5)
-    torch_cgx.clear_layers()
+    torch_cgx.compat.clear_layers()
     members = list(range(world_size - 1))
     sub = dist.new_group(
         members, backend="cgx", pg_options=torch_cgx.Options(autotune=True, **CONFIG)
@@ -270,7 +270,7 @@ def through_the_hook(rank, world_size):
     group = tuned()
     ddp = training.wrap(
         training.make_model(),
-        CGXState(group, compression_params=CONFIG),
+        CGXState(group, config=CONFIG),
         process_group=group,
     )
     for step in range(40):

@@ -72,7 +72,7 @@ def movements(rank, world_size):
         assert all(same(a, b) for a, b in zip(listed, everyone, strict=True)), ("all_gather", dtype)
 
         whole = torch.zeros((world_size * 5, 3), dtype=torch.uint8).to(dtype)
-        dist.all_gather_into_tensor(whole, mine)
+        dist.all_gather_single(whole, mine)
         assert same(whole, torch.cat([x.view(torch.uint8) for x in everyone]).view(dtype)), (
             "into_tensor",
             dtype,
@@ -161,10 +161,10 @@ def reductions(rank, world_size):
             output, [torch.full((2,), (rank + 1) * (r + 1)).to(dtype) for r in range(world_size)]
         )
         assert torch.all(output == total * (rank + 1))
-        dist.reduce_scatter_tensor(output, torch.arange(2 * world_size).to(dtype))
+        dist.reduce_scatter_single(output, torch.arange(2 * world_size).to(dtype))
         assert torch.equal(output, world_size * torch.arange(2 * rank, 2 * rank + 2).to(dtype))
     output = torch.zeros(4)
-    dist.reduce_scatter_tensor(
+    dist.reduce_scatter_single(
         output, torch.full((4 * world_size,), float(rank + 1)), op=dist.ReduceOp.AVG
     )
     assert torch.allclose(output, torch.full((4,), total / world_size))
@@ -214,7 +214,7 @@ def coalescing(rank, world_size):
     inputs = [torch.full((2,), float(rank)), torch.full((5,), float(rank))]
     with dist._coalescing_manager(group):
         for output, value in zip(outputs, inputs, strict=True):
-            dist.all_gather_into_tensor(output, value)
+            dist.all_gather_single(output, value)
     for output, value in zip(outputs, inputs, strict=True):
         assert torch.equal(
             output, torch.arange(world_size).float().repeat_interleave(value.numel())
@@ -234,23 +234,23 @@ def shards(rank, world_size, dtype, bits):
     exact = sum(x.double() for x in inputs)
     mine = exact[rank * n : (rank + 1) * n]
     output = torch.zeros(n, dtype=dtype)
-    dist.reduce_scatter_tensor(output, inputs[rank])
+    dist.reduce_scatter_single(output, inputs[rank])
     error = ((output.double() - mine).norm() / mine.norm()).item()
     single = {4: 0.117, 8: 0.0069}[bits] * ((world_size - 1) / world_size) ** 0.5
     assert error == pytest.approx(single, rel=0.2)
     explicit = torch.zeros(n, dtype=dtype)
-    torch_cgx.reduce_scatter_tensor(explicit, inputs[rank], config={"bits": bits})
+    torch_cgx.reduce_scatter_single(explicit, inputs[rank], config={"bits": bits})
     assert torch.equal(explicit, output)
     average = torch.zeros(n, dtype=dtype)
-    dist.reduce_scatter_tensor(average, inputs[rank], op=dist.ReduceOp.AVG)
+    dist.reduce_scatter_single(average, inputs[rank], op=dist.ReduceOp.AVG)
     assert torch.allclose(average.float() * world_size, output.float(), rtol=2e-2, atol=1e-2)
     functional_one = funcol.reduce_scatter_tensor(inputs[rank], "sum", 0, dist.group.WORLD)
     assert torch.equal(functional_one, output)
 
     whole = torch.zeros(n * world_size, dtype=dtype)
-    dist.all_gather_into_tensor(whole, output)  # not asked for: exact
+    dist.all_gather_single(whole, output)  # not asked for: exact
     assert torch.equal(whole[rank * n : (rank + 1) * n], output)
-    torch_cgx.all_gather_into_tensor(whole, output, config={"bits": bits})
+    torch_cgx.all_gather_single(whole, output, config={"bits": bits})
     error = (whole[rank * n : (rank + 1) * n] - output).float().norm() / output.float().norm()
     assert 0 < error < 0.2
     assert torch_cgx.stats()["compressed_calls"] == 5
@@ -270,7 +270,7 @@ def test_reduce_scatter_and_all_gather_compressed(communicator, dtype, bits):
 
 def gathers_when_asked(rank, world_size):
     whole = torch.zeros(1000 * world_size)
-    dist.all_gather_into_tensor(whole, torch.randn(1000))
+    dist.all_gather_single(whole, torch.randn(1000))
     return torch_cgx.stats()["compressed_calls"]
 
 

@@ -143,14 +143,14 @@ def communicators(rank, world_size):
     tensor = torch.full((1000,), float(rank + 1))
     dist.all_reduce(tensor)
     assert torch.all(tensor == sum(range(1, world_size + 1)))
-    found = [torch_cgx.stats()["carrier"]]
+    found = [torch_cgx.stats()["communicator"]]
     for members in ([0, 1], [1, 2], [0, 2, 3]):
         group = dist.new_group(members)
         if rank in members:
             tensor = torch.ones(100)
             dist.all_reduce(tensor, group=group)
             assert torch.all(tensor == len(members))
-            found.append(torch_cgx.stats(group)["carrier"])
+            found.append(torch_cgx.stats(group)["communicator"])
     return found
 
 
@@ -272,7 +272,7 @@ def call_mismatch(rank, world_size, kind):
         elif kind == "op":
             dist.all_reduce(tensor, op=dist.ReduceOp.AVG if rank else dist.ReduceOp.SUM)
         else:
-            torch_cgx.reduce_scatter_tensor(
+            torch_cgx.reduce_scatter_single(
                 torch.zeros(500), tensor, config={"bits": 4}
             ) if rank else dist.all_reduce(tensor)
     with pytest.raises(torch_cgx.CgxError):  # and from now on at once
@@ -293,7 +293,7 @@ def hosts_differ(rank, world_size):
     tensor = torch.full((1000,), float(rank))
     dist.all_reduce(tensor)
     assert torch.all(tensor == sum(range(world_size)))
-    return torch_cgx.stats()["carrier"]
+    return torch_cgx.stats()["communicator"]
 
 
 def test_ranks_on_different_hosts_use_the_cross_communicator():
@@ -302,9 +302,9 @@ def test_ranks_on_different_hosts_use_the_cross_communicator():
 
 
 def old_script(rank, world_size):
-    torch_cgx.clear_layers()
-    torch_cgx.register_layer(0, 0, 1000, 4, 64)
-    torch_cgx.register_layer(0, 1, 24, 32, 0)
+    torch_cgx.compat.clear_layers()
+    torch_cgx.compat.register_layer(0, 0, 1000, 4, 64)
+    torch_cgx.compat.register_layer(0, 1, 24, 32, 0)
     exact = torch.randn(1024, generator=torch.Generator().manual_seed(rank))
     others = sum(
         torch.randn(1024, generator=torch.Generator().manual_seed(r)).double()
@@ -320,23 +320,23 @@ def old_script(rank, world_size):
     try:
         first, second = errors()
         assert first > 0.01 and second < 1e-6
-        torch_cgx.set_quantization_bits(0, 0, 8)
+        torch_cgx.compat.set_quantization_bits(0, 0, 8)
         finer, _ = errors()
         assert finer < first / 4
-        torch_cgx.set_quantization_bucket_size(0, 0, 1000)
+        torch_cgx.compat.set_quantization_bucket_size(0, 0, 1000)
         torch_cgx.reset_stats()
         errors()
         assert torch_cgx.stats()["bytes_sent"] == 56 + 1008 + 24 * 4
-        torch_cgx.set_quantization_bits(0, 0, 32)
+        torch_cgx.compat.set_quantization_bits(0, 0, 32)
         assert errors()[0] < 1e-6
         torch_cgx.reset_stats()
         dist.all_reduce(torch.randn(1023))  # another size: nobody's bucket
         assert torch_cgx.stats()["compressed_calls"] == 0
-        torch_cgx.register_layer(1, 0, 1024, 2, 64)
+        torch_cgx.compat.register_layer(1, 0, 1024, 2, 64)
         with pytest.raises(ValueError, match="buckets 0 and 1 both"):
             errors()
     finally:
-        torch_cgx.clear_layers()
+        torch_cgx.compat.clear_layers()
     return True
 
 
@@ -347,13 +347,13 @@ def test_layers_registered_by_old_scripts():
 def test_registered_layers_are_validated():
     try:
         with pytest.raises(ValueError, match="next layer to register is 0"):
-            torch_cgx.register_layer(5, 1, 10, 4, 64)
+            torch_cgx.compat.register_layer(5, 1, 10, 4, 64)
         with pytest.raises(ValueError, match="not registered"):
-            torch_cgx.set_quantization_bits(5, 0, 4)
+            torch_cgx.compat.set_quantization_bits(5, 0, 4)
         with pytest.raises(ValueError, match="numel=-1"):
-            torch_cgx.register_layer(5, 0, -1, 4, 64)
+            torch_cgx.compat.register_layer(5, 0, -1, 4, 64)
     finally:
-        torch_cgx.clear_layers()
+        torch_cgx.compat.clear_layers()
 
 
 def test_every_setting_has_a_name_a_variable_and_a_default():

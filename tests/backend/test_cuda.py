@@ -38,7 +38,9 @@ def reduce_all(rank, world_size, communicator, sizes, dtype, op):
             tensor = data(rank, n, dtype, seed=n).to("cuda")
             torch_cgx.all_reduce(tensor, op=op, config=config)
             digests.append(digest(tensor.cpu()))
-    assert torch_cgx.stats()["cuda_carrier"] == (communicator if world_size > 1 else "in-process")
+    assert torch_cgx.stats()["cuda_communicator"] == (
+        communicator if world_size > 1 else "in-process"
+    )
     return digests
 
 
@@ -109,7 +111,7 @@ def long_buckets(rank, world_size):
     ):
         torch_cgx.all_reduce(y, group=asked, config=LONG)
     torch_cgx.all_reduce(y, group=asked, config={**LONG, "bucket_size": 1000})
-    names = [torch_cgx.stats(group)["cuda_carrier"] for group in (own, asked)]
+    names = [torch_cgx.stats(group)["cuda_communicator"] for group in (own, asked)]
     return names, [digest(x.cpu()), digest(y.cpu())]
 
 
@@ -126,9 +128,9 @@ def reduce_shards(rank, world_size):
     whole = torch.randn(world_size, 1000 * world_size)
     mine = whole[rank].to("cuda")
     part = torch.empty(1000, device="cuda")
-    torch_cgx.reduce_scatter_tensor(part, mine, config={"bits": 8, "bucket_size": 64})
+    torch_cgx.reduce_scatter_single(part, mine, config={"bits": 8, "bucket_size": 64})
     gathered = torch.empty(1000 * world_size, device="cuda")
-    torch_cgx.all_gather_into_tensor(gathered, part, config={"bits": 8, "bucket_size": 64})
+    torch_cgx.all_gather_single(gathered, part, config={"bits": 8, "bucket_size": 64})
     exact = whole.double().sum(0)
     return (gathered.cpu().double() - exact).abs().max().item(), digest(gathered.cpu())
 
@@ -191,7 +193,7 @@ def drop_at_once(rank, world_size):
     for turn in range(20):
         part = torch.empty(500, device="cuda")
         whole = torch.full((500 * world_size,), float(turn + rank), device="cuda")
-        work = torch_cgx.reduce_scatter_tensor(
+        work = torch_cgx.reduce_scatter_single(
             part, whole, config={"bits": 8, "bucket_size": 50}, async_op=True
         )
         del whole
@@ -257,7 +259,7 @@ def host_and_device(rank, world_size):
             work.wait()
         assert on_cpu.unique().tolist() == [2.0] and on_gpu.cpu().unique().tolist() == [4.0]
     stats = torch_cgx.stats()
-    return stats["calls"], stats["carrier"], stats["cuda_carrier"]
+    return stats["calls"], stats["communicator"], stats["cuda_communicator"]
 
 
 def test_tensors_of_host_and_device_in_one_group():
@@ -359,7 +361,7 @@ def train(rank, world_size, settings):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
     ddp = DistributedDataParallel(model.to("cuda"), bucket_cap_mb=0.01)
-    state = CGXState(None, layer_min_size=100, compression_params=settings)
+    state = CGXState(None, min_size=100, config=settings)
     ddp.register_comm_hook(state, cgx_hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     inputs, targets = torch.randn(64, 20), torch.randint(0, 3, (64,))

@@ -30,7 +30,7 @@ SHM = {"CGX_INNER_COMMUNICATOR_TYPE": "SHM"}
 def reduce_once(rank, world_size):
     tensor = torch.full((30_000,), rank + 1.0, device="cuda")
     torch_cgx.all_reduce(tensor, config={"bits": 4})
-    return tensor.cpu().unique().tolist(), torch_cgx.stats()["cuda_carrier"]
+    return tensor.cpu().unique().tolist(), torch_cgx.stats()["cuda_communicator"]
 
 
 @pytest.mark.parametrize("call", ["cuIpcOpenMemHandle", "cuIpcGetMemHandle", "cuIpcGetEventHandle"])
@@ -280,9 +280,9 @@ def stats_while_it_connects(rank, world_size):
     thread = threading.Thread(target=dist.all_reduce, args=(tensor,), kwargs={"group": group})
     thread.start()
     assert loading.wait(10)
-    assert torch_cgx.stats(group)["cuda_carrier"] is None
+    assert torch_cgx.stats(group)["cuda_communicator"] is None
     thread.join()
-    assert torch_cgx.stats(group)["cuda_carrier"] == "cuda-ipc"
+    assert torch_cgx.stats(group)["cuda_communicator"] == "cuda-ipc"
 
 
 def test_statistics_may_be_asked_for_while_the_gpu_is_made_ready():

@@ -32,10 +32,10 @@ def reduce_over(rank, world_size, hosts, settings, communicators):
                 digests.append(digest(tensor.cpu()))
         part = torch.empty(1000, device="cuda")
         whole = data(rank, 1000 * world_size).to("cuda")
-        torch_cgx.reduce_scatter_tensor(part, whole, group=group, config={"bits": 8})
-        torch_cgx.all_gather_into_tensor(whole, part, group=group, config={"bits": 8})
+        torch_cgx.reduce_scatter_single(part, whole, group=group, config={"bits": 8})
+        torch_cgx.all_gather_single(whole, part, group=group, config={"bits": 8})
         digests.append(digest(whole.cpu()))
-        assert torch_cgx.stats(group)["cuda_carrier"] == communicators[rank]
+        assert torch_cgx.stats(group)["cuda_communicator"] == communicators[rank]
         dist.destroy_process_group(group)
         return digests
 

@@ -72,9 +72,9 @@ def other_devices(rank, world_size):
     x = torch.randn(1000)
     for config in ({"bits": 4},):
         with pytest.raises(ValueError, match="meta"):
-            torch_cgx.reduce_scatter_tensor(torch.empty(500, device="meta"), x, config=config)
+            torch_cgx.reduce_scatter_single(torch.empty(500, device="meta"), x, config=config)
         with pytest.raises(ValueError, match="meta"):
-            torch_cgx.all_gather_into_tensor(torch.empty(2000, device="meta"), x, config=config)
+            torch_cgx.all_gather_single(torch.empty(2000, device="meta"), x, config=config)
     dist.all_reduce(x)
 
 

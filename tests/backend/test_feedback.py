@@ -73,11 +73,11 @@ def _shards(rank, size):
         x, y = _gradient(rank + 10 * step, N * size), torch.empty(N)
         how = ({"config": CONFIG}, {"group": group}, {"config": {"bits": 32}})[step]
         went_in += x
-        torch_cgx.reduce_scatter_tensor(y, x, residual=residual, **how)
+        torch_cgx.reduce_scatter_single(y, x, residual=residual, **how)
         came_out += y
         shard = _gradient(rank)
         how = {} if step == 2 else {"config": CONFIG}
-        torch_cgx.all_gather_into_tensor(out := torch.empty(N * size), shard, residual=own, **how)
+        torch_cgx.all_gather_single(out := torch.empty(N * size), shard, residual=own, **how)
         gathered += out
     return went_in, came_out, residual, gathered, own
 
@@ -157,8 +157,8 @@ def _bad(rank, size):
         errors["op"] = str(error)
     out = torch.ones(8 * size)
     for name, call in {
-        "reduce_scatter": lambda: torch_cgx.reduce_scatter_tensor(x, out, residual=torch.zeros(8)),
-        "all_gather": lambda: torch_cgx.all_gather_into_tensor(out, x, residual=torch.zeros(16)),
+        "reduce_scatter": lambda: torch_cgx.reduce_scatter_single(x, out, residual=torch.zeros(8)),
+        "all_gather": lambda: torch_cgx.all_gather_single(out, x, residual=torch.zeros(16)),
     }.items():
         try:
             call()
@@ -210,9 +210,9 @@ def _one_bit(rank, size):
         "group": lambda r: torch_cgx.all_reduce(x, group=whole, residual=r),
         "environment": lambda r: torch_cgx.all_reduce(x, group=by_env, residual=r),
         "async": lambda r: torch_cgx.all_reduce(x, config=bits, residual=r, async_op=True),
-        "reduce_scatter": lambda r: torch_cgx.reduce_scatter_tensor(y, x, config=bits, residual=r),
-        "its group": lambda r: torch_cgx.reduce_scatter_tensor(y, x, group=whole, residual=r),
-        "all_gather": lambda r: torch_cgx.all_gather_into_tensor(x, y, config=bits, residual=r[:N]),
+        "reduce_scatter": lambda r: torch_cgx.reduce_scatter_single(y, x, config=bits, residual=r),
+        "its group": lambda r: torch_cgx.reduce_scatter_single(y, x, group=whole, residual=r),
+        "all_gather": lambda r: torch_cgx.all_gather_single(x, y, config=bits, residual=r[:N]),
     }
     os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"] = "1"
     for name, call in calls.items():

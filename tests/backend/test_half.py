@@ -88,13 +88,13 @@ def test_every_way_to_ask_for_it_is_the_sum_of_casts():
 def _other_collectives(rank, size):
     config = {"bits": 16}
     shard, whole = torch.empty(N), torch.empty(N * size)
-    torch_cgx.reduce_scatter_tensor(shard, _input(rank, N * size), config=config)
-    torch_cgx.all_gather_into_tensor(whole, _input(rank), config=config)
+    torch_cgx.reduce_scatter_single(shard, _input(rank, N * size), config=config)
+    torch_cgx.all_gather_single(whole, _input(rank), config=config)
     options = torch_cgx.Options(bits=16, collectives=["all_gather", "reduce_scatter"])
     group = dist.new_group(backend="cgx", pg_options=options)
     shard2, whole2 = torch.empty(N), torch.empty(N * size)
-    dist.reduce_scatter_tensor(shard2, _input(rank, N * size), group=group)
-    dist.all_gather_into_tensor(whole2, _input(rank), group=group)
+    dist.reduce_scatter_single(shard2, _input(rank, N * size), group=group)
+    dist.all_gather_single(whole2, _input(rank), group=group)
     assert torch.equal(shard, shard2) and torch.equal(whole, whole2)
     assert torch_cgx.stats(group)["compressed_calls"] == 2
     return shard, whole
@@ -183,7 +183,7 @@ def _too_large(rank, size):
         x = torch.ones(N)
         x[77] = 70000.0 if rank == 1 else 1.0
         whole = torch.empty(N * size)
-        torch_cgx.all_gather_into_tensor(whole, x, config=config)
+        torch_cgx.all_gather_single(whole, x, config=config)
         torch_cgx.all_reduce(y := x.clone(), config=config)
         for result, at in ((whole, N + 77), (y, 77)):
             bad = ~result.isfinite()
@@ -191,10 +191,10 @@ def _too_large(rank, size):
         group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(nonfinite="raise"))
         calls = [
             lambda c=config, g=group, x=x: torch_cgx.all_reduce(x.clone(), config=c, group=g),
-            lambda c=config, g=group, x=x: torch_cgx.all_gather_into_tensor(
+            lambda c=config, g=group, x=x: torch_cgx.all_gather_single(
                 torch.empty(N * size), x, config=c, group=g
             ),
-            lambda c=config, g=group, x=x: torch_cgx.reduce_scatter_tensor(
+            lambda c=config, g=group, x=x: torch_cgx.reduce_scatter_single(
                 torch.empty(N), x.repeat(size), config=c, group=g
             ),
         ]
@@ -217,7 +217,7 @@ def _hook(rank, size, half):
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
     params = {"bits": 16, "half": half}
-    model.register_comm_hook(CGXState(None, compression_params=params), cgx_hook)
+    model.register_comm_hook(CGXState(None, config=params), cgx_hook)
     data = torch.randn(8, 64, generator=torch.Generator().manual_seed(rank))
     model(data).square().mean().backward()
     averaged = [p.grad.clone() for p in model.parameters()]

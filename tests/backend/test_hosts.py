@@ -64,7 +64,7 @@ def scatter(rank, world_size):
     shard = 600_000
     inputs = [data(r, shard * world_size) for r in range(world_size)]
     output = torch.empty(shard)
-    torch_cgx.reduce_scatter_tensor(output, inputs[rank], config={"bits": 8})
+    torch_cgx.reduce_scatter_single(output, inputs[rank], config={"bits": 8})
     exact = sum(x[rank * shard : (rank + 1) * shard].double() for x in inputs)
     return ((output.double() - exact).norm() / exact.norm()).item()
 

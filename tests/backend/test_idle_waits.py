@@ -38,10 +38,10 @@ CALLS = {
     "4 bits": _compressed,
     "exact": lambda x: torch_cgx.all_reduce(x, config={"bits": 32}),
     "async": lambda x: dist.all_reduce(x, async_op=True).wait(),
-    "reduce_scatter": lambda x: torch_cgx.reduce_scatter_tensor(
+    "reduce_scatter": lambda x: torch_cgx.reduce_scatter_single(
         torch.empty(x.numel() // 3), x, config={"bits": 4}
     ),
-    "all_gather": lambda x: torch_cgx.all_gather_into_tensor(
+    "all_gather": lambda x: torch_cgx.all_gather_single(
         torch.empty(3 * x.numel()), x, config={"bits": 4}
     ),
     # Forwarded to the inner Gloo group:

@@ -183,11 +183,11 @@ def run(call: str, x: torch.Tensor, size: int) -> torch.Tensor:
         return y
     elif call == "scatter":
         y = torch.empty(max(x.numel() // size, 0) if not x.is_nested else 1, dtype=x.dtype)
-        torch_cgx.reduce_scatter_tensor(y, x, config=EIGHT)
+        torch_cgx.reduce_scatter_single(y, x, config=EIGHT)
         return y
     else:
         y = torch.empty(x.numel() * size if not x.is_nested else 1, dtype=x.dtype)
-        torch_cgx.all_gather_into_tensor(y, x, config=EIGHT)
+        torch_cgx.all_gather_single(y, x, config=EIGHT)
         return y
     return x
 
@@ -269,17 +269,17 @@ def overlaps(rank: int, size: int) -> list[str]:
     for bits in (4, 32):
         keywords = {"group": small, "config": {"bits": bits}}
         shard, whole = torch.empty(n), torch.empty(n * size)
-        torch_cgx.reduce_scatter_tensor(shard, data.clone(), **keywords)
-        torch_cgx.all_gather_into_tensor(whole, data[:n].clone(), **keywords)
+        torch_cgx.reduce_scatter_single(shard, data.clone(), **keywords)
+        torch_cgx.all_gather_single(whole, data[:n].clone(), **keywords)
         # The rank's own part, another rank's part, and across the borders of parts.
         for where in (rank * n, (rank + 1) % size * n, 17, n // 2):
             x = data.clone()
-            torch_cgx.reduce_scatter_tensor(x[where : where + n], x, **keywords)
+            torch_cgx.reduce_scatter_single(x[where : where + n], x, **keywords)
             if not torch.equal(x[where : where + n], shard):
                 wrong.append(f"reduce_scatter at {bits} bits into its own input at {where}")
             x = torch.zeros(n * size)
             x[where : where + n] = data[:n]
-            torch_cgx.all_gather_into_tensor(x, x[where : where + n], **keywords)
+            torch_cgx.all_gather_single(x, x[where : where + n], **keywords)
             if not torch.equal(x, whole):
                 wrong.append(f"all_gather at {bits} bits of a part of its output at {where}")
     return wrong
@@ -340,7 +340,7 @@ def test_a_lazily_negated_view_is_taken_at_its_value():
 def no_first_dimension(rank: int, size: int) -> list[str]:
     texts = []
     for call in (
-        lambda: dist.reduce_scatter_tensor(torch.zeros(0), torch.tensor(1.0)),
+        lambda: dist.reduce_scatter_single(torch.zeros(0), torch.tensor(1.0)),
         lambda: dist.all_to_all_single(torch.tensor(1.0), torch.tensor(1.0)),
     ):
         with pytest.raises((RuntimeError, ValueError)) as info:
@@ -358,10 +358,10 @@ def outputs(rank: int, size: int) -> None:
     shared = torch.zeros(1, dtype=torch.float64).expand(8)
     calls = {
         "all_gather": lambda: dist.all_gather([shared] * size, x),
-        "all_gather_into": lambda: dist.all_gather_into_tensor(
+        "all_gather_into": lambda: dist.all_gather_single(
             torch.zeros(1, dtype=torch.float64).expand(8 * size), x
         ),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(
+        "reduce_scatter": lambda: dist.reduce_scatter_single(
             torch.zeros(1, dtype=torch.float64).expand(8 // size), x
         ),
         "all_to_all": lambda: dist.all_to_all_single(shared, x),

@@ -5,7 +5,6 @@ their values, the memory between them stays, inputs are only read.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -153,14 +152,14 @@ def all_gather_coalesced(c: Case) -> None:
 
 def all_gather_into_tensor(c: Case) -> None:
     whole = c.output(torch.cat([c.values(r, 0) for r in range(c.size)]))
-    c.wait(dist.all_gather_into_tensor(whole, c.input(0), **c.sync))
+    c.wait(dist.all_gather_single(whole, c.input(0), **c.sync))
 
 
 def all_gather_of_several(c: Case) -> None:
     wholes = [c.output(torch.cat([c.values(r, k) for r in range(c.size)])) for k in range(2)]
     with dist._coalescing_manager(dist.group.WORLD, async_ops=c.sync["async_op"]) as manager:
         for k, whole in enumerate(wholes):
-            dist.all_gather_into_tensor(whole, c.input(k))
+            dist.all_gather_single(whole, c.input(k))
     c.wait(manager)
 
 
@@ -179,14 +178,14 @@ def own_part(c: Case, whole: torch.Tensor) -> torch.Tensor:
 
 def reduce_scatter_tensor(c: Case) -> None:
     part = c.output(own_part(c, c.total(0, long(c))))
-    c.wait(dist.reduce_scatter_tensor(part, c.input(0, long(c)), **c.sync))
+    c.wait(dist.reduce_scatter_single(part, c.input(0, long(c)), **c.sync))
 
 
 def reduce_scatter_of_several(c: Case) -> None:
     parts = [c.output(own_part(c, c.total(k, long(c)))) for k in range(2)]
     with dist._coalescing_manager(dist.group.WORLD, async_ops=c.sync["async_op"]) as manager:
         for k, part in enumerate(parts):
-            dist.reduce_scatter_tensor(part, c.input(k, long(c)))
+            dist.reduce_scatter_single(part, c.input(k, long(c)))
     c.wait(manager)
 
 
@@ -249,7 +248,6 @@ SUMS = (
 
 
 def table(rank: int, size: int) -> list[str]:
-    warnings.simplefilter("ignore", FutureWarning)
     wrong = []
     for call in CALLS:
         for dtype in REDUCED if call in SUMS else MOVED:
@@ -271,7 +269,6 @@ def test_every_layout_of_every_type_in_every_collective(size):
 
 def refusals(rank: int, size: int) -> list[str]:
     """Outputs whose elements share memory; inputs and other ranks are as they should be."""
-    warnings.simplefilter("ignore", FutureWarning)
     wrong = []
     for dtype in (torch.float32, torch.int64, torch.int16):
         x = torch.ones(SHAPE, dtype=dtype)
@@ -286,7 +283,7 @@ def refusals(rank: int, size: int) -> list[str]:
             "all_gather": lambda shared=shared, x=x: dist.all_gather(
                 [x.clone()] * (size - 1) + [shared], x
             ),
-            "all_gather_into_tensor": lambda wide=wide, x=x: dist.all_gather_into_tensor(wide, x),
+            "all_gather_into_tensor": lambda wide=wide, x=x: dist.all_gather_single(wide, x),
             "all_to_all": lambda shared=shared, ones=ones: dist.all_to_all(
                 [x.clone() for x in ones[1:]] + [shared], ones
             ),
@@ -302,7 +299,7 @@ def refusals(rank: int, size: int) -> list[str]:
                     shared, ones
                 ),
                 "reduce_scatter_tensor": lambda shared=shared, whole=whole: (
-                    dist.reduce_scatter_tensor(shared, whole)
+                    dist.reduce_scatter_single(shared, whole)
                 ),
             }
         if rank == 0:  # only the destination has outputs
@@ -337,7 +334,7 @@ def types(rank: int, size: int) -> None:
     for call in (
         lambda: dist.all_to_all_single(y, x),
         lambda: dist.all_to_all(list(y.view(size, -1)), list(x.view(size, -1))),
-        lambda: dist.all_gather_into_tensor(torch.zeros(4 * size, dtype=torch.uint16), x),
+        lambda: dist.all_gather_single(torch.zeros(4 * size, dtype=torch.uint16), x),
         lambda: dist.reduce_scatter(torch.zeros(2), [torch.ones(2, dtype=torch.int64)] * size),
     ):
         with pytest.raises(ValueError, match="alike|dtype"):
@@ -350,7 +347,6 @@ def test_types_of_inputs_and_outputs_must_agree():
 
 def averages(rank: int, size: int) -> list[str]:
     """AVG of integers is the sum, divided towards zero, as NCCL has it."""
-    warnings.simplefilter("ignore", FutureWarning)
     wrong = []
     average = {"op": dist.ReduceOp.AVG}
     for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
@@ -376,9 +372,9 @@ def averages(rank: int, size: int) -> list[str]:
             del found["reduce"]
         whole = torch.cat([x] * size)
         for name, call in {
-            "reduce_scatter_tensor": lambda t, w: dist.reduce_scatter_tensor(t, w, **average),
+            "reduce_scatter_tensor": lambda t, w: dist.reduce_scatter_single(t, w, **average),
             "reduce_scatter": lambda t, w: dist.reduce_scatter(t, list(w.chunk(size)), **average),
-            "exact shards": lambda t, w: torch_cgx.reduce_scatter_tensor(t, w, **average),
+            "exact shards": lambda t, w: torch_cgx.reduce_scatter_single(t, w, **average),
         }.items():
             found[name] = torch.zeros_like(x)
             call(found[name], whole)

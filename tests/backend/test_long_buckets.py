@@ -62,12 +62,12 @@ def all_sizes(rank: int, world_size: int, hosts: str) -> int:
                     compared += 1
                 shards = torch.cat([t[: n // 3] for t in tensors])
                 out = torch.empty(n // 3)
-                torch_cgx.reduce_scatter_tensor(out, shards.clone(), group=asked, config=SPEC)
+                torch_cgx.reduce_scatter_single(out, shards.clone(), group=asked, config=SPEC)
                 wanted = world_size * shards.view(world_size, -1)[rank]
                 step = (shards.max() - shards.min()) * world_size / 255 if n > 2 else 0.0
                 assert torch.all((out - wanted).abs() <= 2 * step), (options, n)
                 whole = torch.empty(n * world_size)
-                torch_cgx.all_gather_into_tensor(whole, tensors[rank], group=asked, config=SPEC)
+                torch_cgx.all_gather_single(whole, tensors[rank], group=asked, config=SPEC)
                 for part, sent in zip(whole.view(world_size, -1), tensors, strict=True):
                     step = (sent.max() - sent.min()) / 255
                     assert torch.all((part - sent).abs() <= step), (options, n)

@@ -78,7 +78,7 @@ def propagate(rank: int, size: int, reduction: str) -> str:
         texts.append(x.view(torch.uint8).sum().item())
 
         whole = torch.empty(N * size, dtype=dtype)
-        torch_cgx.all_gather_into_tensor(whole, dirty, group=group, config=config)
+        torch_cgx.all_gather_single(whole, dirty, group=group, config=config)
         parts = whole.view(size, N)
         check(parts[source], hit, position, exact, ("all_gather", *where))
         if not exact:  # exact ones are not the engine's
@@ -86,7 +86,7 @@ def propagate(rank: int, size: int, reduction: str) -> str:
         assert all(parts[r].isfinite().all() for r in range(size) if r != source), where
 
         shard = torch.empty(N, dtype=dtype)
-        torch_cgx.reduce_scatter_tensor(shard, dirty.repeat(size), group=group, config=config)
+        torch_cgx.reduce_scatter_single(shard, dirty.repeat(size), group=group, config=config)
         # The owner takes its own values, and those of its host, unrounded.
         assert not shard[position].isfinite(), ("reduce_scatter", *where)
         if not exact:
@@ -120,8 +120,8 @@ def refuse(rank: int, size: int) -> int:
         kw = {"group": group, "config": config}
         calls = [
             lambda d=dirty, kw=kw: torch_cgx.all_reduce(d.clone(), **kw),
-            lambda w=whole, d=dirty, kw=kw: torch_cgx.all_gather_into_tensor(w, d, **kw),
-            lambda s=shard, d=dirty, kw=kw: torch_cgx.reduce_scatter_tensor(
+            lambda w=whole, d=dirty, kw=kw: torch_cgx.all_gather_single(w, d, **kw),
+            lambda s=shard, d=dirty, kw=kw: torch_cgx.reduce_scatter_single(
                 s, d.repeat(size), **kw
             ),
         ]

@@ -105,7 +105,7 @@ def start(step, members, group):
         return dist.all_gather(parts, x, **keywords), parts
     if step.kind == "into_tensor":
         y = blank(n * size)
-        return dist.all_gather_into_tensor(y, x, **keywords), [y]
+        return dist.all_gather_single(y, x, **keywords), [y]
     if step.kind == "gather":
         parts = [blank(n) for _ in members] if rank == step.root else None
         return dist.gather(x, parts, step.root, **keywords), parts or []
@@ -114,7 +114,7 @@ def start(step, members, group):
         return dist.scatter(y, parts if rank == step.root else None, step.root, **keywords), [y]
     if step.kind == "reduce_scatter":
         y = blank(n)
-        return dist.reduce_scatter_tensor(y, whole, op, **keywords), [y]
+        return dist.reduce_scatter_single(y, whole, op, **keywords), [y]
     if step.kind == "reduce_scatter_list":
         y, parts = blank(n), list(whole.chunk(size)) if n else [blank(0)] * size
         return dist.reduce_scatter(y, parts, op, **keywords), [y]
@@ -155,12 +155,12 @@ def start_compressed(step, members, group):
     if step.kind == "compressed_gather":
         inputs = [data(step, r, step.n) for r in members]
         y = torch.zeros(step.n * size).to(step.dtype)
-        work = torch_cgx.all_gather_into_tensor(y, inputs[me], group, config, async_op=True)
+        work = torch_cgx.all_gather_single(y, inputs[me], group, config, async_op=True)
         return work, y, lambda: bounds.all_gather(inputs, spec)
     if step.kind == "compressed_scatter":
         inputs = [data(step, r, step.n * size) for r in members]
         y = torch.zeros(step.n).to(step.dtype)
-        work = torch_cgx.reduce_scatter_tensor(y, inputs[me], op, group, config, async_op=True)
+        work = torch_cgx.reduce_scatter_single(y, inputs[me], op, group, config, async_op=True)
         keywords = {"hosts": [str(h) for h in hosts]}
         return work, y, lambda: bounds.reduce_scatter(inputs, spec, average, **keywords)[me]
     inputs = [data(step, r, step.n) for r in members]

@@ -72,16 +72,16 @@ def counters(rank, world_size):
     dist.all_reduce(torch.ones(1000))
     torch_cgx.all_reduce(torch.randn(10_000), config={"bits": 4})
     stats = torch_cgx.stats()
-    assert (stats["calls"], stats["compressed_calls"], stats["values"]) == (2, 1, 11_000)
+    assert (stats["calls"], stats["compressed_calls"], stats["numel"]) == (2, 1, 11_000)
     assert stats["bytes_raw"] == 44_000
     # Two ranks: one message each way and call, a header of 56 bytes before the payload.
     expected = 56 + 4000 + 56 + 8 * 20 + 5000
     assert stats["bytes_sent"] == stats["bytes_received"] == expected
     assert stats["messages_sent"] == 2
     assert all(stats[f"seconds_{what}"] > 0 for what in ("encode", "transfer", "decode"))
-    (communicator,) = stats["carriers"]
-    assert communicator == stats["carrier"] == "shm"
-    assert stats["carriers"]["shm"]["bytes_sent"] == expected
+    (communicator,) = stats["communicators"]
+    assert communicator == stats["communicator"] == "shm"
+    assert stats["communicators"]["shm"]["bytes_sent"] == expected
     torch_cgx.reset_stats()
     assert torch_cgx.stats()["calls"] == torch_cgx.stats()["bytes_sent"] == 0
     return True

@@ -314,7 +314,7 @@ ANSWER = {
     "digest": "x",
     "seconds_exact": 1e-3,
     "seconds": 2e-3,
-    "carrier": "shm",
+    "communicator": "shm",
 }
 
 

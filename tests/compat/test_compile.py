@@ -76,7 +76,7 @@ def _ddp(rank, world_size, options, steps=3):
     with small, torch._dynamo.config.patch(optimize_ddp=mode):
         model = DDP(Net(), bucket_cap_mb=0.05, **options)
         if hook:
-            model.register_comm_hook(CGXState(compression_params=hook), cgx_hook)
+            model.register_comm_hook(CGXState(config=hook), cgx_hook)
         compiled = torch.compile(model, backend="aot_eager")
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         losses = train(compiled, rank, steps, optimizer)
@@ -130,7 +130,7 @@ def _python_reducer(rank, world_size, compiled_backward, steps):
     """All that the hook offers, without buckets."""
     torch._dynamo.reset()
     state = CGXState(
-        compression_params={"bits": 4},
+        config={"bits": 4},
         error_feedback=True,
         adaptive=AdaptiveBits(average_bits=6, candidates=(4, 8), every=1),
     )

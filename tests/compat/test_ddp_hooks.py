@@ -91,12 +91,12 @@ def test_optimizer_steps_inside_of_the_hook():
 def _wrapped(rank, world_size):
     """torch's fp16 wrapper around cgx_hook: values are cast, then compressed."""
     model = DDP(Net())
-    state = CGXState(None, layer_min_size=1024, compression_params={"bits": 8, "bucket_size": 64})
+    state = CGXState(None, min_size=1024, config={"bits": 8, "bucket_size": 64})
     model.register_comm_hook(state, default.fp16_compress_wrapper(cgx_hook))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = train(model, rank, 60, optimizer)
     counters = torch_cgx.stats()
-    ratio = counters["bytes_sent"] / counters["values"]
+    ratio = counters["bytes_sent"] / counters["numel"]
     return learned(losses), ratio, values(model.module.named_parameters())
 
 

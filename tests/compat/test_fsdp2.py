@@ -130,7 +130,7 @@ class _Compressed(ReduceScatter):
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
-        return torch_cgx.reduce_scatter_tensor(
+        return torch_cgx.reduce_scatter_single(
             output_tensor, input_tensor, op, group, config=self.config, async_op=async_op
         )
 

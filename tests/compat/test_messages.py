@@ -73,7 +73,7 @@ def _coalesced(rank, world_size, coalesce):
     wholes = [torch.randn(world_size * shard.numel()) for shard in shards]
     with dist._coalescing_manager() if coalesce else nullcontext():
         for shard, whole in zip(shards, wholes, strict=True):
-            dist.reduce_scatter_tensor(shard, whole)
+            dist.reduce_scatter_single(shard, whole)
     return tensors, shards
 
 

@@ -60,7 +60,7 @@ def _overlapped(rank, world_size, bits):
     optimizer = _zero(model, torch.optim.SGD, overlap_with_ddp=True, lr=0.05)
     hook, state = default.allreduce_hook, None
     if bits:
-        hook, state = cgx_hook, CGXState(compression_params={"bits": bits, "bucket_size": 64})
+        hook, state = cgx_hook, CGXState(config={"bits": bits, "bucket_size": 64})
     model.register_comm_hook(state, ddp_zero_hook.hook_with_zero_step(hook, model, optimizer))
     steps = 80 if bits else 5
     losses, changed, before = [], [], values(model.module.named_parameters())

@@ -156,7 +156,7 @@ def _gloo(rank, world_size):
     parts = [torch.empty_like(x) for _ in range(world_size)]
     dist.all_gather(parts, x)
     half = torch.empty(500, device="cuda")
-    dist.reduce_scatter_tensor(half, x)
+    dist.reduce_scatter_single(half, x)
     total.mul_(2)
     sums = [t.cpu().unique().tolist() for t in (total, first, *parts, half)]
     assert sums == [[18.0], [4.0], [4.0], [5.0], [9.0]]

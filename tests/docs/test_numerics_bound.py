@@ -158,7 +158,7 @@ def _shard(rank, world_size, x):
     group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(nonfinite="raise"))
     raised = False
     try:
-        torch_cgx.reduce_scatter_tensor(output, x[rank], config={"bits": 4}, group=group)
+        torch_cgx.reduce_scatter_single(output, x[rank], config={"bits": 4}, group=group)
     except torch_cgx.NonFiniteError:
         raised = True
     torch_cgx.all_reduce(torch.ones(8), group=group)  # the group stays usable

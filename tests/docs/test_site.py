@@ -98,7 +98,7 @@ def arguments_of(path: str, name: str) -> list[str]:
     [
         ("calls", "torch_cgx/_collectives.py", "all_reduce", {"group", "async_op"}),
         ("calls", "torch_cgx/_simulate.py", "simulate", set()),
-        ("training", "cgx_utils/fsdp.py", "compress", {"model", "layer_min_size"}),
+        ("training", "cgx_utils/fsdp.py", "compress", {"model", "min_size"}),
         ("codecs", "torch_cgx/codecs.py", "encode", set()),
     ],
 )

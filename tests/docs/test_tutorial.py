@@ -82,7 +82,7 @@ def test_indented_calls_are_valid():
 
     calls = re.findall(r"^    (CGXState\(.*\))$", TEXT, re.MULTILINE)
     two, one = (eval(call, {"CGXState": CGXState}) for call in calls)
-    assert two.compression_params == {"codec": "rotated", "bits": 2}
+    assert two.config == {"codec": "rotated", "bits": 2}
     assert "error_feedback=fp32" in repr(one)
 
 

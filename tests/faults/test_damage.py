@@ -88,9 +88,9 @@ def checked(rank, world_size):
         torch_cgx.all_reduce(x, config={"bits": 3, "bucket_size": 128})
         shard = torch.empty(n)
         whole = x.repeat(world_size)
-        torch_cgx.reduce_scatter_tensor(shard, whole, config={"bits": 5})
+        torch_cgx.reduce_scatter_single(shard, whole, config={"bits": 5})
         gathered = torch.empty(n * world_size)
-        torch_cgx.all_gather_into_tensor(gathered, shard, config={"bits": 5})
+        torch_cgx.all_gather_single(gathered, shard, config={"bits": 5})
         results.append((x, gathered))
     return results
 

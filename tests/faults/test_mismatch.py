@@ -48,7 +48,7 @@ def nothing_and_something(rank):
 
 def compressed_and_exact(rank):
     config = {"bits": 4} if rank else None
-    torch_cgx.reduce_scatter_tensor(torch.ones(1000), torch.ones(2000), config=config)
+    torch_cgx.reduce_scatter_single(torch.ones(1000), torch.ones(2000), config=config)
 
 
 def other_bits(rank):
@@ -269,7 +269,7 @@ def rank_0_is_late(rank, world_size):
         time.sleep(1)
     config = {"bits": 4} if rank else None
     try:
-        torch_cgx.reduce_scatter_tensor(torch.ones(1000), torch.ones(2000), config=config)
+        torch_cgx.reduce_scatter_single(torch.ones(1000), torch.ones(2000), config=config)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:
@@ -291,7 +291,7 @@ def slow_to_begin(rank, world_size):
         else:
             # Gloo copies the input before it starts, which takes longer than the watch's period.
             n = 1 << 26
-            dist.reduce_scatter_tensor(torch.empty(n // 2), torch.ones(n))
+            dist.reduce_scatter_single(torch.empty(n // 2), torch.ones(n))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return "no error"

@@ -114,7 +114,7 @@ def chatter(rank, world_size):
 
 def step_with_the_hook(rank, world_size):
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
-    model.register_comm_hook(CGXState(None, compression_params={"bits": 4}), cgx_hook)
+    model.register_comm_hook(CGXState(None, config={"bits": 4}), cgx_hook)
     model(torch.ones(2, 64)).sum().backward()
 
 

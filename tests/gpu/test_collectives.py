@@ -50,7 +50,7 @@ def _reduce(rank, world_size, communicator, sizes, dtype, op, configs):
             torch_cgx.all_reduce(x, op=op, config=config)
             number = torch_cgx.stats()["sequence"] - 1  # keys stochastic rounding
             digests.append((number, digest(x.cpu())))
-    assert torch_cgx.stats()["cuda_carrier"] == communicator
+    assert torch_cgx.stats()["cuda_communicator"] == communicator
     return digests
 
 
@@ -118,9 +118,9 @@ def _shards(rank, world_size, n, config):
     for device in ("cuda", "cpu"):
         whole = data(rank, n * world_size).to(device)
         part = torch.empty(n, device=device)
-        torch_cgx.reduce_scatter_tensor(part, whole, config=config)
+        torch_cgx.reduce_scatter_single(part, whole, config=config)
         gathered = torch.empty(n * world_size, device=device)
-        torch_cgx.all_gather_into_tensor(gathered, part, config=config)
+        torch_cgx.all_gather_single(gathered, part, config=config)
         found.append((digest(part.cpu()), digest(gathered.cpu())))
     assert found[0] == found[1], (n, config)
     return found[0][1]

@@ -21,7 +21,7 @@ def _train(rank, world_size, bits, dtype):
     model = Net().to("cuda", dtype)
     model = DistributedDataParallel(model, device_ids=[0], bucket_cap_mb=0.02)
     params = {"bits": bits, "bucket_size": 64}
-    model.register_comm_hook(CGXState(None, compression_params=params), cgx_hook)
+    model.register_comm_hook(CGXState(None, config=params), cgx_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     losses = []
     for step in range(STEPS):
@@ -34,7 +34,7 @@ def _train(rank, world_size, bits, dtype):
         losses.append(loss.item())
     flat = torch.cat([p.detach().float().flatten() for p in model.parameters()])
     counters = torch_cgx.stats()
-    return losses, flat.cpu(), counters["compressed_calls"], counters["cuda_carrier"]
+    return losses, flat.cpu(), counters["compressed_calls"], counters["cuda_communicator"]
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
@@ -59,7 +59,7 @@ def _wide(rank, world_size):
     torch.manual_seed(0)
     layers = [nn.Linear(FEATURES, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.Linear(2048, HIDDEN)]
     model = DistributedDataParallel(nn.Sequential(*layers).to("cuda"), device_ids=[0])
-    model.register_comm_hook(CGXState(None, compression_params={"bits": 4}), cgx_hook)
+    model.register_comm_hook(CGXState(None, config={"bits": 4}), cgx_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
     for step in range(8):

@@ -146,7 +146,7 @@ def shards(
     for number, shard in enumerate((1, 63, 64, 65, 1000, 5000)):
         inputs = [data(r, shard * size, torch.float32, shard) for r in range(size)]
         output = torch.zeros(shard)
-        torch_cgx.reduce_scatter_tensor(output, inputs[rank], group=group, config=config)
+        torch_cgx.reduce_scatter_single(output, inputs[rank], group=group, config=config)
         outputs: list[torch.Tensor] = [torch.empty(0)] * size
         dist.all_gather_object(outputs, output, group=group)
         if number % size == rank:  # one rank compares for all
@@ -154,7 +154,7 @@ def shards(
             for found, wanted in zip(outputs, all_wanted, strict=True):
                 assert model.same_bits(found, wanted), ("reduce_scatter", fields, shard)
         whole = torch.zeros(shard * size)
-        torch_cgx.all_gather_into_tensor(whole, output, group=group, config=config)
+        torch_cgx.all_gather_single(whole, output, group=group, config=config)
         same_everywhere(digest(whole), group)
         mine = model.through_codec(output.numpy(), spec, torch.float32, source=output.numpy())
         part = whole[rank * shard : (rank + 1) * shard]
@@ -211,7 +211,7 @@ def one_collective(
             y = torch.cat(parts)
         elif kind == "scatter":
             whole = torch.cat([y] * len(members))
-            dist.reduce_scatter_tensor(y, whole, group=group)
+            dist.reduce_scatter_single(y, whole, group=group)
         else:
             y = x.float()
             if group is ours:
@@ -287,7 +287,7 @@ def main() -> None:
     dist.init_process_group("cgx")
     rank, size = dist.get_rank(), dist.get_world_size()
     communicator = os.environ.get("CGX_CROSS_COMMUNICATOR_TYPE", "GLOO").lower()
-    assert communicator in torch_cgx.stats()["carrier"], torch_cgx.stats()["carrier"]
+    assert communicator in torch_cgx.stats()["communicator"], torch_cgx.stats()["communicator"]
     for name in sys.argv[1].split(","):
         PROGRAMS[name](rank, size)
         dist.barrier()

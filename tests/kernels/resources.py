@@ -95,8 +95,7 @@ def parse(report: str) -> list[Resources]:
 def compile_all(nvcc: str, source: Path, archs: list[build.Arch] | None = None) -> list[Resources]:
     """Every kernel on each of the default architectures. NvccError: an error or any warning."""
     if archs is None:
-        numbers = build.DEFAULT_ARCHS
-        archs = [build.Arch(number, number == numbers[0]) for number in numbers]
+        archs = build.default_archs()
     output = source.with_suffix(".checked")
     command = [*build.fatbin_command(nvcc, archs, source), *STRICT, "-o", str(output)]
     found = parse(build.run(command))

@@ -4,7 +4,11 @@ it cannot.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,6 +17,8 @@ import pytest
 from tests.kernels.resources import build
 
 LATER = "CuPy's NVRTC compiles them on first use"
+GCC = shutil.which("gcc")  # before the fixture
+in_sight = build.archs_in_sight
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +28,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setattr(build, "HSACO", tmp_path / "_kernels.hsaco")
     monkeypatch.setattr(build, "HIP_WORK", tmp_path / "hip")
+    monkeypatch.setattr(build, "archs_in_sight", lambda: [90])
 
 
 def script(path: Path, body: str) -> str:
@@ -75,9 +82,10 @@ def test_bad_lists_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ba
         build.build(tmp_path / "work")
 
 
-def test_the_default_is_all_that_the_project_supports(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_all_are_those_that_the_project_supports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("CGX_CUDA_ARCHS", "all")
     path = nvcc(tmp_path / "path/nvcc", "sm_75 sm_80 sm_90 sm_100 sm_120")
     built = build.build(tmp_path / "work")
     assert set(built) == {"_kernels.cu", "_kernels.fatbin"}
@@ -88,17 +96,80 @@ def test_the_default_is_all_that_the_project_supports(
     assert said.count("-gencode") == 3 and "--fmad=false" in said
 
 
-def test_an_old_nvcc_leaves_out_what_it_does_not_know(
+@pytest.mark.parametrize(
+    ("sights", "archs"),
+    [
+        ([90], "90"),
+        ([90, 80], "90, 80"),
+        ([89], "86+PTX"),  # nvcc does not know it
+        ([103, 100], "90+PTX"),
+        ([90, 100], "90, 90+PTX"),
+    ],
+)
+def test_the_default_is_the_gpus_in_sight(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    sights: list[int],
+    archs: str,
+) -> None:
+    monkeypatch.setattr(build, "archs_in_sight", lambda: sights)
+    path = nvcc(tmp_path / "path/nvcc", "sm_75 sm_80 sm_86 sm_90")
+    assert "_kernels.fatbin" in build.build(tmp_path / "work")
+    assert capsys.readouterr().out == f"torch_cgx: GPU kernels for {archs} ({path})\n"
+
+
+def test_no_gpu_in_sight(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = nvcc(tmp_path / "path/nvcc", "sm_86 sm_90")
-    assert "_kernels.fatbin" in build.build(tmp_path / "work")
-    said = capsys.readouterr().out
-    assert f"{path} does not know sm_80, sm_100: no kernels for it" in said
-    assert "GPU kernels for 90+PTX (" in said  # PTX of the lowest that is left
-    monkeypatch.setenv("CGX_CUDA_ARCHS", "90;100")  # asked for
-    with pytest.raises(SystemExit, match="CGX_CUDA_ARCHS: .*does not know sm_100; .* 86, 90"):
-        build.build(tmp_path / "work")
+    monkeypatch.setattr(build, "archs_in_sight", list)
+    nvcc(tmp_path / "path/nvcc")
+    assert set(build.build(tmp_path / "work")) == {"_kernels.cu"}
+    assert capsys.readouterr().out == (
+        "torch_cgx: built without GPU kernels (no GPU in this machine; CGX_CUDA_ARCHS=all builds "
+        f"those of the wheels); {LATER}\n"
+    )
+
+
+def test_a_gpu_that_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "archs_in_sight", lambda: [52])
+    nvcc(tmp_path / "path/nvcc", "sm_75 sm_80")
+    assert set(build.build(tmp_path / "work")) == {"_kernels.cu"}
+    assert "knows nothing that runs on the GPU here, sm_52" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(GCC is None, reason="no gcc")
+def test_architectures_come_from_the_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A driver of two GPUs, sm_90 and sm_80; and none."""
+    (tmp_path / "driver.c").write_text(
+        "int cuInit(unsigned flags) { return flags; }\n"
+        "int cuDeviceGetCount(int* count) { *count = 2; return 0; }\n"
+        "int cuDeviceGetAttribute(int* value, int attribute, int device) {\n"
+        "  *value = attribute == 75 ? 9 - device : 0;\n"
+        "  return attribute != 75 && attribute != 76;\n"
+        "}\n"
+    )
+    library = tmp_path / "libcuda.so.1"
+    command = [GCC, "-shared", "-fPIC", str(tmp_path / "driver.c"), "-o", str(library)]
+    subprocess.run(command, check=True, env={"PATH": os.defpath})
+    load = ctypes.CDLL
+    monkeypatch.setattr(build.ctypes, "CDLL", lambda name: load(str(tmp_path / name)))
+    assert in_sight() == [90, 80]
+    monkeypatch.setattr(build.ctypes, "CDLL", lambda name: load(str(tmp_path / "none" / name)))
+    assert in_sight() == []
+
+
+def test_an_old_nvcc_does_not_know_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvcc(tmp_path / "path/nvcc", "sm_86 sm_90")
+    for asked, unknown in (("90;100", "sm_100"), ("all", "sm_80, sm_100")):
+        monkeypatch.setenv("CGX_CUDA_ARCHS", asked)
+        words = f"CGX_CUDA_ARCHS: .*does not know {unknown}; .* 86, 90"
+        with pytest.raises(SystemExit, match=words):
+            build.build(tmp_path / "work")
 
 
 def test_without_nvcc(
@@ -151,7 +222,7 @@ def test_kernels_are_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     first = times()
     assert times() == first
-    monkeypatch.setenv("CGX_CUDA_ARCHS", "90")
+    monkeypatch.setenv("CGX_CUDA_ARCHS", "80")
     other = times()
     assert other["_kernels.cu"] == first["_kernels.cu"]
     assert other["_kernels.fatbin"] > first["_kernels.fatbin"]

@@ -84,6 +84,7 @@ def tree(
         pytest.skip(f"there is no C++ compiler {CXX[0]!r}; CXX= takes another")
     monkeypatch.setattr(engine, "ROOT", tmp_path)
     monkeypatch.setenv("CCACHE_DISABLE", "1")
+    monkeypatch.setenv("CGX_UNITS", "0")  # but for the tests of units
     return Tree(tmp_path, capfd)
 
 
@@ -99,6 +100,37 @@ def test_each_source_is_compiled_once_and_then_no_more(tree: Tree) -> None:
     for function, value in {"core": 1, "alone": 2, "work": 10, "b": 5, "both": 15}.items():
         assert tree.call(function) == value
     assert tree.call("mock", "_m") == 1
+
+
+def test_units_are_sources_of_a_folder_in_even_parts() -> None:
+    names = [f"csrc/a/{number:02}.cc" for number in range(9)]
+    assert engine.units_of(names) == [names[:4], names[4:]]
+    assert engine.units_of([*names[:8], "csrc/b/x.cc"]) == [names[:8], ["csrc/b/x.cc"]]
+    assert engine.units_of(names[::-1], together=False) == [[name] for name in names]
+    loops = [f"csrc/a/{level}.cc" for level in engine.LEVELS]
+    found = engine.units_of([*names[:2], *loops])
+    assert sorted(found) == sorted([names[:2], *([loop] for loop in loops)])
+    assert engine.units_of([]) == []
+
+
+def test_a_unit_is_compiled_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CGX_UNITS")
+    # The module of the tests has one source of that folder only.
+    assert tree.build() == EVERYTHING - {"core/alone.o"} | {"core/alone_and_1_more.o"}
+    assert tree.build() == set()
+    for function, value in {"core": 1, "alone": 2, "work": 10, "b": 5, "both": 15}.items():
+        assert tree.call(function) == value
+    tree.write("csrc/base/alone.cc", 'extern "C" int alone() { return 3; }\n')
+    assert tree.build() == {"core/alone_and_1_more.o", "_C.so"}
+    assert (tree.call("alone"), tree.call("core")) == (3, 1)
+    tree.sources.remove("csrc/base/alone.cc")
+    assert tree.build() == {"_C.so"}  # with what the other module has
+
+
+def test_the_wish_for_units_is_checked(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CGX_UNITS", "yes")
+    with pytest.raises(SystemExit, match="CGX_UNITS is 'yes', allowed: 0, 1"):
+        tree.build()
 
 
 def test_another_torch_shares_the_core(tree: Tree) -> None:

@@ -33,7 +33,8 @@ for n in (1, 100, 511, 513, 5000, 70_001):
         same.append(torch.equal(tensor.cpu(), wanted.result))
 total = torch.full((10,), 2, device="cuda", dtype=torch.int64)
 dist.all_reduce(total)  # goes to Gloo
-said = {"same": same, "total": total.tolist(), "communicator": torch_cgx.stats()["cuda_carrier"]}
+communicator = torch_cgx.stats().cuda_communicator
+said = {"same": same, "total": total.tolist(), "communicator": communicator}
 with open(f"{folder}/{rank}.json", "w") as file:
     json.dump(said, file)
 dist.destroy_process_group()

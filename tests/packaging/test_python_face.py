@@ -100,15 +100,15 @@ def _shards(rank, world_size):
     config = {"bits": 8, "bucket_size": 64}
     whole = _input(rank, N * world_size)
     shard = torch.zeros(N)
-    torch_cgx.reduce_scatter_tensor(shard, whole, config=config)
+    torch_cgx.reduce_scatter_single(shard, whole, config=config)
     exact = sum(_input(r, N * world_size) for r in range(world_size))
     mine = exact[rank * N : (rank + 1) * N]
     gathered = torch.zeros(N * world_size)
-    work = torch_cgx.all_gather_into_tensor(gathered, _input(rank), config=config, async_op=True)
+    work = torch_cgx.all_gather_single(gathered, _input(rank), config=config, async_op=True)
     work.wait()
     inputs = torch.cat([_input(r) for r in range(world_size)])
     plain = torch.zeros_like(gathered)
-    torch_cgx.all_gather_into_tensor(plain, _input(rank))
+    torch_cgx.all_gather_single(plain, _input(rank))
     assert torch.equal(plain, inputs)
     return (
         ((shard - mine).norm() / mine.norm()).item(),
@@ -138,7 +138,7 @@ def test_stats_count_this_ranks_bytes():
     for empty, after, calls in run_pooled(_stats, 2):
         assert empty["calls"] == empty["bytes_sent"] == calls == 0
         assert (after["calls"], after["compressed_calls"]) == (1, 1)
-        assert after["values"] == N and after["bytes_raw"] == 4 * N
+        assert after["numel"] == N and after["bytes_raw"] == 4 * N
         payload = N // 2 + 8 * (N // 512)
         assert payload <= after["bytes_sent"] == after["bytes_received"] <= payload + 256
 
@@ -274,7 +274,7 @@ def _refused(rank, world_size):
         "gloo": lambda: torch_cgx.all_reduce(x, group=gloo, config=four),
         "op": lambda: torch_cgx.all_reduce(x, dist.ReduceOp.MAX, config=four),
         "dtype": lambda: torch_cgx.all_reduce(x.double(), config=four),
-        "shape": lambda: torch_cgx.reduce_scatter_tensor(x, x, config=four),
+        "shape": lambda: torch_cgx.reduce_scatter_single(x, x, config=four),
         "stats": lambda: torch_cgx.stats(gloo),
     }
     messages = {name: failure(call) for name, call in calls.items()}

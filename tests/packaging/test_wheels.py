@@ -255,7 +255,7 @@ from torch.nn.parallel import DistributedDataParallel
 from cgx_utils import CGXState, cgx_hook
 dist.init_process_group("cgx")
 model = DistributedDataParallel(torch.nn.Linear(512, 512))
-model.register_comm_hook(CGXState(compression_params={"bits": 4, "bucket_size": 512}), cgx_hook)
+model.register_comm_hook(CGXState(config={"bits": 4, "bucket_size": 512}), cgx_hook)
 model(torch.randn(32, 512)).square().mean().backward()
 assert model.module.weight.grad.abs().sum() > 0
 """

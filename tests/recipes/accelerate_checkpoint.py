@@ -13,7 +13,7 @@ from cgx_utils.trainers.accelerate import compress
 
 accelerator = Accelerator(cpu=True)
 rank = accelerator.process_index
-state = CGXState(compression_params={"bits": 2}, error_feedback=True)
+state = CGXState(config={"bits": 2}, error_feedback=True)
 assert compress(accelerator, state) is state
 torch.manual_seed(1)
 module = torch.nn.Linear(64, 64)

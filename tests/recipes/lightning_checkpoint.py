@@ -26,7 +26,7 @@ class Model(lightning.LightningModule):
 
 
 def fit(steps: int, **options: object) -> tuple[lightning.Trainer, CGXState]:
-    state = CGXState(compression_params={"bits": 2}, error_feedback=True)
+    state = CGXState(config={"bits": 2}, error_feedback=True)
     data = torch.randn(512, 64, generator=torch.Generator().manual_seed(3))
     trainer = lightning.Trainer(
         strategy=CGXStrategy(state),

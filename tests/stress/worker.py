@@ -326,12 +326,12 @@ class _Rank:
             return mine, torch_cgx.all_reduce(mine, op, handle, layers=layers, async_op=True)
         if call.kind == "reduce_scatter":
             out = torch.empty(call.numel, dtype=mine.dtype)
-            return out, torch_cgx.reduce_scatter_tensor(out, mine, op, handle, config, True)
+            return out, torch_cgx.reduce_scatter_single(out, mine, op, handle, config, True)
         if call.kind in ("all_gather", "gather"):
             out = torch.empty(call.numel * size, dtype=mine.dtype)
             if call.kind == "gather":
-                return out, dist.all_gather_into_tensor(out, mine, handle, async_op=True)
-            return out, torch_cgx.all_gather_into_tensor(out, mine, handle, config, True)
+                return out, dist.all_gather_single(out, mine, handle, async_op=True)
+            return out, torch_cgx.all_gather_single(out, mine, handle, config, True)
         if call.kind == "broadcast":
             root = group.members[call.key % size]
             return mine, dist.broadcast(mine, root, handle, async_op=True)

@@ -16,7 +16,7 @@ NUMEL = {"first.weight": 8192, "second.weight": 2048}
 def make_state(adaptive=None, params=None, **options):
     adaptive = AdaptiveBits(3) if adaptive is None else adaptive
     params = {"bucket_size": BUCKET, **(params or {})}
-    return CGXState(None, compression_params=params, adaptive=adaptive, **options)
+    return CGXState(None, config=params, adaptive=adaptive, **options)
 
 
 def uneven_model():

@@ -34,7 +34,7 @@ def train(rank: int, size: int, kind: str) -> str:
     Returns the class and the text of what `backward()` raised.
     """
     failing = rank == size - 1
-    state = CGXState(None, compression_params={"bits": 8 if kind == "bits" and failing else 4})
+    state = CGXState(None, config={"bits": 8 if kind == "bits" and failing else 4})
     # Several buckets, so that some are under way when the failure comes.
     dtype = torch.float64 if kind.endswith("float64") else torch.float32
     model = DistributedDataParallel(make_model().to(dtype), bucket_cap_mb=0.01)

@@ -45,7 +45,7 @@ def _reduced(rank, world_size, name, options, group_bits, ddp):
     """(distance of the complex gradient to the mean, whether the real one is compressed, report)"""
     dtype = getattr(torch, name)
     group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=group_bits))
-    state = CGXState(compression_params={"bits": 4, "bucket_size": 64}, **OPTIONS[options])
+    state = CGXState(config={"bits": 4, "bucket_size": 64}, **OPTIONS[options])
     local, module = Mixed(dtype), Mixed(dtype)
     model = wrap(module, state, process_group=group, **ddp)
     monitor = Monitor(model, 1, lambda record: None)

@@ -321,7 +321,7 @@ def test_a_group_may_end_while_a_decision_is_under_way():
 
 def test_repr_shows_the_bits_of_the_start_and_the_budget():
     text = repr(make_state(AdaptiveBits(2.5)))
-    assert text.startswith("CGXState(bits=2, bucket_size=64, codec='maxmin', layer_min_size=1024, ")
+    assert text.startswith("CGXState(bits=2, bucket_size=64, codec='maxmin', min_size=1024, ")
     assert (
         "adaptive=AdaptiveBits(average_bits=2.5, candidates=(1, 2, 3, 4, 6, 8), every=100" in text
     )

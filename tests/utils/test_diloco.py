@@ -386,7 +386,7 @@ def _refused(rank, world_size):
         (TypeError, "error_feedback=1; allowed: True, False", {"error_feedback": 1}),
         (ValueError, "nonfinite='stop'; allowed: 'raise', 'skip'", {"nonfinite": "stop"}),
         (ValueError, "bits='99' is not allowed|bits=99|bits='99'", {"config": {"bits": 99}}),
-        (TypeError, "compression_params='4'; allowed: a dict", {"config": "4"}),
+        (TypeError, "config='4'; allowed: a dict", {"config": "4"}),
         (ValueError, "maxmin bits=1 .* allowed at 1 bit: codec 'rotated'", {"config": one}),
         (ValueError, "maxmin bits=1 ", {"overrides": {"weight": one}}),
         (TypeError, "'first.weight' is torch.float64; allowed", {"model": _net().double()}),

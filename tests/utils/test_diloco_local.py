@@ -61,7 +61,7 @@ def _hybrid(rank, world_size):
     model = DistributedDataParallel(nn.Linear(64, 64), process_group=inside)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        diloco = _diloco(model, process_group=across)
+        diloco = _diloco(model, group=across)
     assert not any("DiLoCo" in str(one.message) for one in caught)
     model(torch.full((1, 64), float(rank))).sum().backward()
     diloco.inner.step()

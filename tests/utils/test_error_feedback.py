@@ -36,7 +36,7 @@ MEMORIES = ["fp32", "bf16", "8bit"]
 
 def _state(memory="fp32", bits=2, **options):
     return CGXState(
-        compression_params={"bits": bits, "bucket_size": 64},
+        config={"bits": bits, "bucket_size": 64},
         error_feedback=True,
         error_feedback_memory=memory,
         **options,
@@ -369,9 +369,9 @@ def test_a_codec_without_a_bound_on_residuals_is_refused():
 
 
 ONE_BIT = {
-    "params": {"compression_params": {"bits": 1}},
+    "params": {"config": {"bits": 1}},
     "override": {"overrides": {"weight": {"bits": 1}}},
-    "stochastic": {"compression_params": {"bits": 1, "rounding": "stochastic"}},
+    "stochastic": {"config": {"bits": 1, "rounding": "stochastic"}},
     "candidates": {"adaptive": AdaptiveBits(average_bits=3)},
     "options": {},
 }
@@ -417,7 +417,7 @@ def _mean_of_targets(rank, world_size, feedback):
     module = nn.Linear(64, 64, bias=False)
     nn.init.zeros_(module.weight)
     params = {"codec": "rotated", "bits": 1}
-    state = CGXState(compression_params=params, error_feedback=feedback)
+    state = CGXState(config=params, error_feedback=feedback)
     model = wrap(module, state)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     mean = torch.zeros(64, 64)  # of the weights over the second half

@@ -264,13 +264,13 @@ def _filtered(rank, world_size):
     model = sharded_net(world_size)
     with pytest.warns(UserWarning, match="cgx_utils.fsdp: the pattern 'attention'"):
         found = fsdp.compress(model, GRADIENTS, layer_filter=["attention", r"blocks.*norm.weight"])
-    few = fsdp.compress(model, GRADIENTS, layer_filter=r"norm|up.weight", layer_min_size=16)
+    few = fsdp.compress(model, GRADIENTS, layer_filter=r"norm|up.weight", min_size=16)
     return str(found), str(few)
 
 
 def test_a_filter_replaces_the_rule_about_dimensions():
     (none, few), _ = run_pooled(_filtered, 2)
-    assert "nothing is compressed, all 16 parameters" in none and "layer_min_size=1024" in none
+    assert "nothing is compressed, all 16 parameters" in none and "min_size=1024" in none
     assert "compressing 6 of 16 parameters" in few
 
 

@@ -47,13 +47,13 @@ def _refused(rank, world_size):
         ),
         (
             ValueError,
-            "layer_min_size=-1; allowed",
-            lambda: fsdp.compress(model, GRADIENTS, layer_min_size=-1),
+            "min_size=-1; allowed",
+            lambda: fsdp.compress(model, GRADIENTS, min_size=-1),
         ),
         (
             TypeError,
-            "layer_min_size=True; allowed",
-            lambda: fsdp.compress(model, GRADIENTS, layer_min_size=True),
+            "min_size=True; allowed",
+            lambda: fsdp.compress(model, GRADIENTS, min_size=True),
         ),
         (
             ValueError,

@@ -33,7 +33,7 @@ from tests.utils.training import (
 
 
 def _state(bits=4, **options):
-    return CGXState(None, compression_params={"bits": bits, "bucket_size": 64}, **options)
+    return CGXState(None, config={"bits": bits, "bucket_size": 64}, **options)
 
 
 def _iterate(model, rank, steps, group, optimizer=None, **checks):
@@ -283,7 +283,7 @@ def _detail(rank, world_size):
         stack.callback(dist.set_debug_level, dist.DebugLevel.OFF)
         group = dist.new_group(backend="cgx")
         exact = dist.new_group(backend="gloo")
-        state = CGXState(group, compression_params={"bits": 4, "bucket_size": 64})
+        state = CGXState(group, config={"bits": 4, "bucket_size": 64})
         model = wrap(make_model(), state, process_group=group)
         digests = _iterate(model, rank, 2, exact)
         return digests, torch_cgx.stats(group)["compressed_calls"] >= 2
@@ -312,7 +312,7 @@ def test_group_of_the_ddp_instance_is_used():
 def state_reused(rank, world_size):
     torch.manual_seed(0)
     module = torch.nn.Linear(64, 64, bias=False)
-    state = CGXState(None, layer_min_size=0, compression_params={"bits": 32})
+    state = CGXState(None, min_size=0, config={"bits": 32})
     x = torch.full((1, 64), 2.0 * (rank + 1))
     groups = [dist.new_group([r]) for r in range(world_size)]
 

@@ -16,7 +16,7 @@ STEPS = (5, 2, 0)  # of each rank
 def _joined(rank, world_size, unused, last):
     """Rank 0 ends last, or first: it has the records."""
     state = CGXState(
-        compression_params={"bits": 4, "bucket_size": 64},
+        config={"bits": 4, "bucket_size": 64},
         error_feedback=True,
         adaptive=AdaptiveBits(average_bits=3, candidates=(2, 4), every=1),
     )

@@ -30,7 +30,7 @@ from tests.utils.training import (
 
 
 def _state(**options):
-    return CGXState(compression_params={"bits": 4, "bucket_size": 64}, **options)
+    return CGXState(config={"bits": 4, "bucket_size": 64}, **options)
 
 
 def _step(model, rank, step):

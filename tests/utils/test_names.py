@@ -46,7 +46,7 @@ def _compressed(state):
 def _wrapped(rule, **options):
     torch.manual_seed(0)
     model = DistributedDataParallel(_Tied())
-    state = CGXState(compression_params={"bits": 4}, layer_filter=rule, **options)
+    state = CGXState(config={"bits": 4}, layer_filter=rule, **options)
     model.register_comm_hook(state, cgx_hook)
     return model, state
 
@@ -74,7 +74,7 @@ def _selected(rank, world_size):
             summary = {}
 
             def compress(net=net, rule=rule, summary=summary):
-                options = {"layer_filter": rule, "layer_min_size": 1}
+                options = {"layer_filter": rule, "min_size": 1}
                 summary["found"] = fsdp.compress(net, {"bits": 4}, **options)
 
             fsdp_said = _said(compress)
@@ -104,7 +104,7 @@ def _ruled(rank, world_size):
         net = _Tied()
         model = DistributedDataParallel(net)
         pairs = model.named_parameters() if named else None  # first names only, with "module."
-        state = CGXState(overrides=overrides, layer_min_size=1, named_parameters=pairs)
+        state = CGXState(overrides=overrides, min_size=1, named_parameters=pairs)
         model.register_comm_hook(state, cgx_hook)
         with Monitor(model, every=2, sinks=[]) as monitor:
             _step(model)

@@ -47,7 +47,7 @@ def _two_steps(rank, world_size, params, options, group_options):
     if group_options is not None:
         group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(**group_options))
     with notices() as lines:
-        state = CGXState(None, compression_params=params, **options)
+        state = CGXState(None, config=params, **options)
         model = wrap(make_model(), state, process_group=group)
         # The same data everywhere: the mean of equal decoded values is one of the levels.
         _step(model)
@@ -102,7 +102,7 @@ def test_several_codecs_in_one_line():
 @pytest.mark.parametrize(
     ("params", "options", "group_options", "env", "rule"),
     [
-        ({"bits": 32}, {}, None, {}, "bits=32 in compression_params"),
+        ({"bits": 32}, {}, None, {}, "bits=32 in config"),
         (None, {}, {"bits": 32}, {}, "bits=32 in the group's Options"),
         (
             None,
@@ -111,7 +111,7 @@ def test_several_codecs_in_one_line():
             {"CGX_COMPRESSION_QUANTIZATION_BITS": "32"},
             "bits=32 in CGX_COMPRESSION_QUANTIZATION_BITS",
         ),
-        (None, {"layer_min_size": 10_000}, None, {}, "layer_min_size=10000 (fewer values)"),
+        (None, {"min_size": 10_000}, None, {}, "min_size=10000 (fewer values)"),
         (None, {"layer_filter": lambda *_: False}, None, {}, "by layer_filter"),
         (None, {"overrides": {".": {"bits": 32}}}, None, {}, "bits=32 in overrides"),
         (None, {}, None, {"CGX_INTRA_COMPRESS": "0"}, "intra_compress=0"),
@@ -153,8 +153,8 @@ def test_types_that_are_never_compressed_are_named():
 @pytest.mark.parametrize("bits", NOT_BITS)
 def test_bits_that_mean_exact_are_warned_of(bits, monkeypatch):
     exact = f"bits={bits} means exact"
-    with pytest.warns(UserWarning, match=f"compression_params: {exact}") as caught:
-        CGXState(None, compression_params={"bits": bits})
+    with pytest.warns(UserWarning, match=f"config: {exact}") as caught:
+        CGXState(None, config={"bits": bits})
     assert caught[0].filename == __file__
     with pytest.warns(UserWarning, match=rf"overrides\['a'\]: {exact}"):
         CGXState(None, overrides={"a": {"bits": bits}})
@@ -171,7 +171,7 @@ def test_bits_that_mean_exact_are_warned_of(bits, monkeypatch):
 def test_other_bits_are_not(bits, monkeypatch):
     monkeypatch.setenv("CGX_COMPRESSION_QUANTIZATION_BITS", str(bits))
     with notices() as lines:
-        CGXState(None, compression_params={"bits": bits})
+        CGXState(None, config={"bits": bits})
         torch_cgx.simulate([torch.ones(64)] * 2, {"bits": bits})
     assert lines == []
 
@@ -215,7 +215,7 @@ def test_groups_whose_bits_mean_exact_are_warned_of():
 
 def test_repr_says_what_holds():
     text = repr(CGXState(None, 2000, {"bits": 3, "bucket_size": 64}, layer_filter="body"))
-    assert text.startswith("CGXState(bits=3, bucket_size=64, codec='maxmin', layer_min_size=2000")
+    assert text.startswith("CGXState(bits=3, bucket_size=64, codec='maxmin', min_size=2000")
     assert "layer_filter=['body']" in text
     assert f"torch_cgx {_C.__version__}, {_C.cpu_level()})" in text
     assert "bits=4, bucket_size=512" in repr(CGXState())

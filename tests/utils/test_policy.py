@@ -98,11 +98,11 @@ def test_overrides_beat_the_filter():
         ({"layer_filter": [3]}, TypeError, ["3", "int"]),
         ({"layer_filter": []}, TypeError, ["[]"]),
         ({"layer_filter": 7}, TypeError, ["7"]),
-        ({"compression_params": {"bits": 9.5}}, TypeError, ["compression_params", "9.5"]),
-        ({"compression_params": {"speed": 9}}, ValueError, ["compression_params", "'speed'"]),
-        ({"compression_params": 4}, TypeError, ["compression_params=4"]),
-        ({"layer_min_size": -1}, ValueError, ["layer_min_size=-1"]),
-        ({"layer_min_size": 1.5}, TypeError, ["layer_min_size=1.5"]),
+        ({"config": {"bits": 9.5}}, TypeError, ["config", "9.5"]),
+        ({"config": {"speed": 9}}, ValueError, ["config", "'speed'"]),
+        ({"config": 4}, TypeError, ["config=4"]),
+        ({"min_size": -1}, ValueError, ["min_size=-1"]),
+        ({"min_size": 1.5}, TypeError, ["min_size=1.5"]),
         ({"named_parameters": [MATRIX]}, TypeError, ["named_parameters"]),
     ],
 )
@@ -130,10 +130,10 @@ def test_bad_environment_is_named(monkeypatch, variable, value):
 
 
 def test_minimal_size_of_the_environment_raises_the_floor(monkeypatch):
-    assert CGXState(None, 4).layer_min_size == 16
+    assert CGXState(None, 4).min_size == 16
     monkeypatch.setenv("CGX_COMPRESSION_MINIMAL_SIZE", "5000")
-    assert CGXState(None).layer_min_size == 5000
-    assert CGXState(None, 6000).layer_min_size == 6000
+    assert CGXState(None).min_size == 5000
+    assert CGXState(None, 6000).min_size == 6000
 
 
 def test_unused_rules_are_warned_of():
@@ -179,7 +179,7 @@ def _applied(rank, world_size, options, source):
 @pytest.mark.parametrize("source", ["found", "given"])
 def test_overrides_and_filters_reach_the_wire(source):
     options = {
-        "compression_params": {"bits": 4, "bucket_size": 64},
+        "config": {"bits": 4, "bucket_size": 64},
         "layer_filter": [r"^first\.", "second"],
         "overrides": {r"^small\.weight": {"bits": 2}, "second": {"bits": 32}, "none": {"bits": 1}},
     }
@@ -265,7 +265,7 @@ class _Bucket:
 
 def _without_ddp(rank, world_size):
     parameters = list(make_model().parameters())
-    exact = CGXState(None, compression_params={"bits": 32})
+    exact = CGXState(None, config={"bits": 32})
     average = cgx_hook(exact, _Bucket(parameters)).wait()
     state = CGXState(None, layer_filter="first")
     short = _Bucket(parameters)
@@ -294,7 +294,7 @@ def _pickled(rank, world_size):
     expected = gradients(model)
     restored = pickle.loads(pickle.dumps(state))
     assert restored.process_group is None
-    assert restored.layer_min_size == 2000 and restored.compression_params == params
+    assert restored.min_size == 2000 and restored.config == params
     again = wrap(make_model(), restored)
     loss_of(again, batch(0, 0)).backward()
     return all(torch.equal(value, expected[name]) for name, value in gradients(again).items())

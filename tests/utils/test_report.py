@@ -57,7 +57,7 @@ def test_exact_parameters_are_one_line():
 
 
 def _uniform(rank, world_size):
-    state = CGXState(compression_params={"bits": 4, "bucket_size": 64})
+    state = CGXState(config={"bits": 4, "bucket_size": 64})
     model = wrap(make_model(), state)
     for step in range(2):
         loss_of(model, batch(rank, step)).backward()
@@ -88,7 +88,7 @@ def test_without_adaptive_bits():
 
 
 def _reported(rank, world_size):
-    state = CGXState(compression_params={"bits": 4, "bucket_size": 64})
+    state = CGXState(config={"bits": 4, "bucket_size": 64})
     model = wrap(make_model(), state)
     for step in range(2):
         model.zero_grad()
@@ -108,7 +108,7 @@ def _reported(rank, world_size):
 
 def test_the_report_says_why_and_how_far_off():
     alone, watched, errors, bare = run_pooled(_reported, 2)[0]
-    assert alone["first.bias"]["why"] == "layer_min_size=1024 (fewer values)"
+    assert alone["first.bias"]["why"] == "min_size=1024 (fewer values)"
     for name in COMPRESSED:
         assert alone[name]["why"] == ""
         assert 0.02 < alone[name]["relative_error"] < 0.3  # of the parameter's grad

@@ -75,7 +75,7 @@ def _resumed(rank, world_size, states, ddp):
 
 
 def _states(**more):
-    return [{"compression_params": config, **more} for config in CODECS.values()]
+    return [{"config": config, **more} for config in CODECS.values()]
 
 
 SEVERAL = {"bucket_cap_mb": 0.004}  # buckets, which DDP lays out anew after the first step
@@ -114,7 +114,7 @@ def _keys(rank, world_size):
     seen = []
     for _ in range(2):  # states on one group
         model = _equal_gradients()
-        state = CGXState(compression_params=STOCHASTIC)
+        state = CGXState(config=STOCHASTIC)
         wrapped = wrap(model, state, bucket_cap_mb=0.004)
         for _ in range(3):
             wrapped.zero_grad()
@@ -149,9 +149,9 @@ def _explicit(rank, world_size):
         assert torch.equal(y, simulated)
         part = torch.empty(500)
         z = x[rank].clone()[:1000]
-        torch_cgx.reduce_scatter_tensor(part, z, config=STOCHASTIC, step=6)
+        torch_cgx.reduce_scatter_single(part, z, config=STOCHASTIC, step=6)
         whole = torch.empty(1000)
-        torch_cgx.all_gather_into_tensor(whole, part, config=STOCHASTIC, step=7)
+        torch_cgx.all_gather_single(whole, part, config=STOCHASTIC, step=7)
         layers = torch.ones(20, dtype=torch.int64)
         torch_cgx.all_reduce(layers, step=8)  # what the engine does not serve
         assert layers.tolist() == [world_size] * 20
@@ -169,7 +169,7 @@ def test_explicit_calls_take_a_step():
 
 def _other_steps(rank, world_size, kind):
     if kind == "state":
-        state = CGXState(compression_params=STOCHASTIC)
+        state = CGXState(config=STOCHASTIC)
         model = wrap(make_model(), state)
         if rank == 1:
             state.load_state_dict({**state.state_dict(), "steps": {"step": 50, "number": 1}})
@@ -231,7 +231,7 @@ def test_a_resumed_diloco_gives_the_same_bits():
 def _fsdp(rank, world_size):
     def make():
         net = sharded_net(world_size)
-        compressed = fsdp.compress(net, {**STOCHASTIC, "bits": 2}, layer_min_size=64)
+        compressed = fsdp.compress(net, {**STOCHASTIC, "bits": 2}, min_size=64)
         return net, compressed, torch.optim.SGD(net.parameters(), 0.1)
 
     def run(net, optimizer, steps):
@@ -304,7 +304,7 @@ def test_numbers_of_counters():
 
 def _failed_pass(rank, world_size):
     """A backward pass that fails on all ranks after some buckets: its numbers are used up."""
-    state = CGXState(compression_params=STOCHASTIC)
+    state = CGXState(config=STOCHASTIC)
     model = wrap(make_model(), state, bucket_cap_mb=0.004)
     for step in range(2):
         loss_of(model, batch(rank, step)).backward()

@@ -23,7 +23,7 @@ PARAMS = {"bits": 2, "bucket_size": 64}
 
 
 def _state(**options):
-    return CGXState(compression_params=PARAMS, error_feedback=True, **options)
+    return CGXState(config=PARAMS, error_feedback=True, **options)
 
 
 def _own(state, rank):

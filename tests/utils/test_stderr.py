@@ -93,7 +93,7 @@ def _hook(rank):
     adaptive = AdaptiveBits(average_bits=3, candidates=(2, 4), every=1)
     params = {"bits": 4, "bucket_size": 64}
     options = {"overrides": {"no such name": {"bits": 2}}, "error_feedback": True}
-    state = CGXState(compression_params=params, adaptive=adaptive, **options)
+    state = CGXState(config=params, adaptive=adaptive, **options)
     model = wrap(make_model(), state)
     with Monitor(model, every=1):
         for step in range(4):
@@ -218,7 +218,7 @@ def test_a_warning_that_is_an_error_is_a_line(capsys):
         with pytest.raises(UserWarning, match="two"):
             _warnings.warn_of_argument("two")
         with pytest.raises(UserWarning, match="bits=9 means exact"):
-            CGXState(compression_params={"bits": 9})
+            CGXState(config={"bits": 9})
     assert capsys.readouterr().err == "cgx: warning: one\n"
 
 

@@ -58,7 +58,7 @@ def _net():
 
 def _hook(model, x, memory):
     state = CGXState(
-        compression_params={"bits": 4, "bucket_size": 64},
+        config={"bits": 4, "bucket_size": 64},
         error_feedback=True,
         error_feedback_memory=memory,
         adaptive=AdaptiveBits(average_bits=3, candidates=(2, 4), every=1),
@@ -142,7 +142,7 @@ def test_the_results_are_the_same(plain, mode):
 def _in_inference_mode(rank, world_size):
     """A state that is loaded there goes on outside, as do residuals and calls."""
     model, other = _net(), _net()
-    state = CGXState(compression_params={"bits": 4}, error_feedback=True)
+    state = CGXState(config={"bits": 4}, error_feedback=True)
     found = wrap(model, state)
     x = torch.randn(8, 64, generator=torch.Generator().manual_seed(rank))
     found(x).square().mean().backward()

@@ -11,7 +11,7 @@ from cgx_utils.trainers.settings import for_rank, load, save, state_of
 
 
 def test_keywords_make_a_state():
-    assert state_of(None, {"bits": 2}).compression_params == {"bits": 2}
+    assert state_of(None, {"bits": 2}).config == {"bits": 2}
     state = CGXState()
     assert state_of(state, {}) is state
 

@@ -67,7 +67,7 @@ def loss_of(model, data):
 def wrap(model, state=None, hook=cgx_hook, **ddp):
     wrapped = DistributedDataParallel(model, **ddp)
     if state is None:
-        state = CGXState(None, compression_params={"bits": 4, "bucket_size": 64})
+        state = CGXState(None, config={"bits": 4, "bucket_size": 64})
     wrapped.register_comm_hook(state, hook)
     return wrapped
 

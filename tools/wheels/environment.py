@@ -95,8 +95,7 @@ def build(python: Path, target: Target, mpicc: str, kernels: bool, out: Path) ->
     links = f"{env.get('LDFLAGS', '')} {lower_libstdcxx()}"
     env |= {"LDFLAGS": links.strip(), "CGX_MPICC": mpicc}
     env |= {"CGX_MPI": "1" if mpicc else "0", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    if not kernels:
-        env["CGX_CUDA_ARCHS"] = "0"
+    env["CGX_CUDA_ARCHS"] = os.environ.get("CGX_CUDA_ARCHS", "all") if kernels else "0"
     command = [str(python), "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps"]
     command += ["--no-build-isolation", "--no-cache-dir", "--wheel-dir", str(out), str(TREE)]
     run(command, f"the build for {target.name}", env=env, cwd=out)

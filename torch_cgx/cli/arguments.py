@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
+from typing import Any
+
+from torch_cgx._warnings import say
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 _RATES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
@@ -54,6 +57,35 @@ def listed(parse: Callable[[str], object]) -> Callable[[str], list[object]]:
         return [parse(word) for word in text.split(",")]
 
     return parse_all
+
+
+def add_min_size(parser: argparse.ArgumentParser) -> None:
+    """--min-size, and --layer-min-size, its old name."""
+    parser.add_argument(
+        "--min-size",
+        type=at_least(0),
+        default=1024,
+        metavar="N",
+        help="layers of fewer values stay exact (default: 1024)",
+    )
+    parser.add_argument(
+        "--layer-min-size",
+        dest="min_size",
+        type=at_least(0),
+        action=_Old,
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+
+
+class _Old(argparse.Action):
+    """An option by its old name."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option: Any = None
+    ) -> None:
+        say(f"{option} is deprecated; the new name is --{self.dest.replace('_', '-')}")
+        setattr(namespace, self.dest, values)
 
 
 def add_codec(parser: argparse.ArgumentParser) -> None:

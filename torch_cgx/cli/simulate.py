@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_cgx.cli.arguments import add_codec, at_least
+from torch_cgx.cli.arguments import add_codec, add_min_size, at_least
 from torch_cgx.cli.errors import CliError
 from torch_cgx.cli.output import progress, size_text, table
 
@@ -47,13 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bits", type=_bits, default=[8, 4, 2], metavar="BITS", help="default: 8,4,2"
     )
-    parser.add_argument(
-        "--layer-min-size",
-        type=at_least(0),
-        default=1024,
-        metavar="N",
-        help="smaller layers are exact (default: 1024)",
-    )
+    add_min_size(parser)
     parser.add_argument("--json", action="store_true", help="write JSON")
 
 
@@ -81,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     bar = progress(len(configs) * len(each[0]), "cgx simulate")
     columns = []
     for config in configs:
-        columns.append(measure(each, hosts, config, args.layer_min_size, bar.update))
+        columns.append(measure(each, hosts, config, args.min_size, bar.update))
     bar.close()
     if args.json:
         print(json.dumps({"ranks": number, "hosts": args.hosts, "settings": columns}, indent=1))

@@ -7,11 +7,7 @@
 namespace cgx {
 namespace {
 
-constexpr const char* kWhat = "bounded compression";
-
-unsigned char* bytes_of(const at::Tensor& tensor) {
-  return reinterpret_cast<unsigned char*>(memory_of(tensor));
-}
+constexpr const char* kBounded = "bounded compression";
 
 at::Tensor new_bytes(size_t bytes, c10::Device device) {
   return at::empty({static_cast<int64_t>(bytes)},
@@ -23,7 +19,7 @@ at::Tensor new_bytes(size_t bytes, c10::Device device) {
 at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
                             const LoadKernels& load) {
   check_on_gpu(x, "tensor");
-  const Here here(x.device(), kWhat);
+  const Here here(x.device(), kBounded);
   at::Tensor out = new_bytes(slab.look_bytes() * slab.blocks(), x.device());
   bounded::on_gpu::LookCall call = slab.look_call();
   call.x = bytes_of(x);
@@ -35,7 +31,7 @@ at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
 at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, size_t bytes,
                               const LoadKernels& load) {
   check_on_gpu(x, "tensor");
-  const Here here(x.device(), kWhat);
+  const Here here(x.device(), kBounded);
   at::Tensor parts = new_bytes(bytes, x.device());
   const at::Tensor image = upload(slab.image(), x.device());
   bounded::on_gpu::BlocksCall call = slab.blocks_call(memory_of(image));
@@ -49,7 +45,7 @@ at::Tensor gpu_bounded_decode(const bounded::Slab& slab, const at::Tensor& parts
                               const at::Tensor& y, const LoadKernels& load) {
   check_on_gpu(parts, "parts");
   check_on_gpu(y, "out");
-  const Here here(y.device(), kWhat);
+  const Here here(y.device(), kBounded);
   at::Tensor faults = at::zeros({static_cast<int64_t>(slab.blocks())},
                                 at::TensorOptions().dtype(at::kInt).device(y.device()));
   const at::Tensor image = upload(slab.image(), y.device());

@@ -1,8 +1,8 @@
 // The error-bounded compressor on tensors of a GPU: kernels on its current stream, after the caller's
 // earlier work there; the host waits for nothing. torch_cgx/bounded/_cuda.py calls it.
 //
-// ConfigError: tensors that are not as asked for. ResourceError: no driver, or no kernels. RuntimeError:
-// the stream is captured into a graph.
+// Errors: ConfigError for a tensor of another dtype, size or device than documented; ResourceError
+// without a driver or kernels; RuntimeError while the stream is captured into a graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,8 @@ namespace cgx {
 at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
                             const LoadKernels& load);
 
-/// All blocks are planned and laid out; `bytes`: of their parts, which are returned, on the device.
+/// Encodes the blocks of a slab that is planned and laid out. Returns their parts, `bytes` bytes on the
+/// device.
 at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, size_t bytes,
                               const LoadKernels& load);
 

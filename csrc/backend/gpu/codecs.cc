@@ -45,10 +45,6 @@ struct OnDevice {
   gpu::Tables tables;
 };
 
-unsigned char* bytes_of(const at::Tensor& tensor) {
-  return reinterpret_cast<unsigned char*>(memory_of(tensor));
-}
-
 }  // namespace
 
 void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& payload, RandomKey key,

@@ -12,13 +12,13 @@ namespace cgx {
 /// `x`: contiguous, of a type that codecs take. `payload`: uint8 on the same device, contiguous,
 /// 16-byte aligned, codec.encoded_bytes(x.numel(), type of x) bytes. `index`: number of the first
 /// value in a longer run.
-/// ConfigError: tensors that are not so. ResourceError: no driver, or no kernels. RuntimeError:
+/// Errors: ConfigError for other tensors; ResourceError without a driver or kernels; RuntimeError while
 /// the stream is captured into a graph.
 void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& payload, RandomKey key,
                 uint64_t index, const LoadKernels& load);
 
-/// `wire`: type of the tensor that was encoded. `y`: float32, or of that type; contiguous; written,
-/// or added to, which only float32 can be. Errors as above.
+/// `wire`: type of the tensor that was encoded. `y`: contiguous, float32 or of that type; the values
+/// are written to it, or added, to float32 only. Errors as above.
 void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
                 bool add, const LoadKernels& load);
 

@@ -10,8 +10,8 @@
 
 namespace cgx {
 
-/// Both functions are collective over `members`, ranks of the group of which this one is number
-/// `rank`, and which alone use `keys`.
+/// Both functions are collective over `members`, ranks of the group; this process is member number
+/// `rank`. Only the members use `keys`.
 class GpuCommunicatorFactory {
  public:
   /// All outlive this object. `host`: the group's engine for tensors of the host. `hosts`: of its

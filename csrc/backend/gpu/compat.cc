@@ -12,7 +12,7 @@ namespace {
 
 namespace format = cuda_float_compress;
 
-constexpr const char* kWhat = "compression";
+constexpr const char* kCompression = "compression";
 
 void check(const at::Tensor& tensor, at::ScalarType type, const char* what) {
   check_on_gpu(tensor, what);
@@ -34,7 +34,7 @@ std::pair<at::Tensor, at::Tensor> gpu_cuda_float_compress_encode(const at::Tenso
                                                                  double max_error, bool keep_going,
                                                                  const LoadKernels& load) {
   check(x, at::kFloat, "input");
-  const Here here(x.device(), kWhat);
+  const Here here(x.device(), kCompression);
   const auto n = static_cast<size_t>(x.numel());
   const size_t words = format::raw_words(n), parts = words / format::on_gpu::kPartValues;
   std::pair made{new_words(words, x.device()), new_words(parts, x.device())};
@@ -60,7 +60,7 @@ void gpu_cuda_float_compress_decode(const at::Tensor& raw, float step, const at:
                              " values on ", y.device().str(), " have ", format::raw_words(n),
                              " there"));
   }
-  const Here here(y.device(), kWhat);
+  const Here here(y.device(), kCompression);
   format::on_gpu::DecodeCall call{};
   call.raw = reinterpret_cast<const uint32_t*>(memory_of(raw));
   call.y = reinterpret_cast<float*>(memory_of(y));

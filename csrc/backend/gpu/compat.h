@@ -1,8 +1,8 @@
 // The stages of other systems' formats on tensors of a GPU: kernels on its current stream, after
 // the caller's earlier work there; the host waits for nothing. torch_cgx/compat/_stages.py calls it.
 //
-// ConfigError: tensors that are not as asked for. ResourceError: no driver, or no kernels.
-// RuntimeError: the stream is captured into a graph.
+// Errors: ConfigError for a tensor of another dtype, size or device than documented; ResourceError
+// without a driver or kernels; RuntimeError while the stream is captured into a graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>

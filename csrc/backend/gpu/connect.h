@@ -13,8 +13,8 @@
 namespace cgx {
 
 /// Collective over the group, whose ranks use `keys` once, and one device each. `host`: the group's
-/// engine for tensors of the host. ConfigError: the configuration asks for what CUDA tensors cannot
-/// have. ResourceError: no driver, or no kernels. MismatchError: another rank has failed.
+/// engine for tensors of the host. Errors: ConfigError for settings that CUDA tensors
+/// do not support; ResourceError without a driver or kernels; MismatchError where another rank failed.
 std::unique_ptr<GpuLane> connect_gpu(const GroupContext& group, Engine& host, c10::Device device,
                                      const std::string& keys);
 

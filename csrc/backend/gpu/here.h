@@ -12,8 +12,8 @@
 
 namespace cgx {
 
-/// The device's current stream, with its context current, for as long as it lives. RuntimeError: the
-/// stream is captured into a graph; `what` then says what cannot be.
+/// The device's current stream, with its context current, for as long as it lives. RuntimeError
+/// while the stream is captured into a graph; `what` names the operation in its text.
 class Here {
  public:
   Here(c10::Device device, const char* what);
@@ -25,15 +25,18 @@ class Here {
   std::optional<device::Queue> queue_;
 };
 
-/// The bytes in new memory of the device, once the current stream gets there. Through pinned memory,
-/// which torch keeps until the copy is done; the memory on the device is torch's, too: freed at the end
-/// of a call, it goes to no other stream. Undefined for none.
+/// Copies bytes to new memory of the device, on the current stream, through pinned memory. Both are of
+/// torch's allocators: the pinned memory stays until the copy is done, and memory that is freed at the
+/// end of a call is reused on this stream only. An undefined tensor for no bytes.
 at::Tensor upload(const std::vector<std::byte>& bytes, c10::Device device);
 
-/// ConfigError: the tensor, an argument `what`, is not contiguous, or not on a GPU.
+/// ConfigError unless the tensor is contiguous and on a GPU; `what` names the argument.
 void check_on_gpu(const at::Tensor& tensor, const char* what);
 
 /// Of a contiguous tensor.
 std::byte* memory_of(const at::Tensor& tensor);
+inline unsigned char* bytes_of(const at::Tensor& tensor) {
+  return reinterpret_cast<unsigned char*>(memory_of(tensor));
+}
 
 }  // namespace cgx

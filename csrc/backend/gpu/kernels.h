@@ -9,7 +9,7 @@
 
 namespace cgx {
 
-/// The kernels for a device of this compute capability: an image that the driver takes.
+/// Makes the image of the kernels for a compute capability: something that the driver can load.
 using LoadKernels = std::function<std::string(int major, int minor)>;
 
 /// Kernels in the context of `queue`, loaded once per context and never unloaded: a kernel in

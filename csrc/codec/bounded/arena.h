@@ -1,6 +1,7 @@
-// A payload in the making. Blocks have any size up to that of their values, so room is reserved for
-// the worst case, touched as it is used, and given back at the end. The payload stays where it is:
-// new memory may take longer to get than all the rest, and would be needed twice for a copy.
+// Memory of a payload that is being written. Addresses are reserved for the worst case, in which every
+// block is as long as its values; pages are used as blocks arrive, and the rest is returned at the end.
+// The payload is never moved: new pages can cost more time than the encoding, and a copy would need
+// them twice.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +12,21 @@
 
 namespace cgx::bounded {
 
-/// Asks the system for pages of 2 MiB instead of 4 KiB for memory that will be written: new pages cost
-/// a fault each. A system that has none goes on as before.
+/// Asks the system for pages of 2 MiB instead of 4 KiB for memory that will be written, since every new
+/// page costs a fault. Without effect where the system has none.
 void prefer_large_pages(void* memory, size_t bytes);
 
 class Arena {
  public:
-  /// For a head of that many bytes, and blocks of at most so many together. ResourceError: the
-  /// system has no room for that many bytes of addresses.
+  /// head: bytes of the header; blocks: the most that all blocks together can take. ResourceError: the
+  /// system does not give that many bytes of addresses.
   Arena(size_t head, size_t blocks);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// Puts a copy of a block behind the one before it, as soon as that is there. May be called by
-  /// several threads, once for each number from 0 on. ResourceError: the arena is full.
+  /// Appends a copy of block `number`; waits until the blocks before it are there. Thread-safe; called
+  /// once for each number from 0 on. ResourceError: the arena is full.
   void put(size_t number, std::span<const std::byte> block);
 
   /// The blocks, once all of them are there.

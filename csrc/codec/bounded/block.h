@@ -1,8 +1,7 @@
 // A block: up to 65536 values of a tensor, encoded by themselves.
 //
-//     header         by map: kRaw and kConstant have the first byte of it only
-//     coded          symbols, and what belongs to them, as the entropy coder left it (one frame),
-//                    or as it is
+//     header         depends on the map; of kRaw and kConstant, its first byte only
+//     coded          symbols with their lists: one frame of the entropy coder, or uncompressed
 //     low bits       planes of bytes, then planes of bits, unless they are coded
 //     CRC-32C        of all of this
 //
@@ -40,8 +39,8 @@ struct BlockHeader {
 
   static constexpr size_t kBytes = 36;
   void write(std::byte* out) const;
-  /// PayloadError: a field has a value that the format does not know, or that does not fit a block
-  /// of n values of that type. The map is neither kRaw nor kConstant.
+  /// Reads the header of a block of n values of that type, whose map is neither kRaw nor kConstant.
+  /// PayloadError: a field has a value that the format does not define, or that cannot be.
   static BlockHeader read(const std::byte* in, const Maps& maps, size_t n);
 };
 

@@ -1,4 +1,4 @@
-// Values in bytes of any alignment, little-endian as all machines that this runs on.
+// Reads and writes values in bytes of any alignment. Little-endian, as all supported machines are.
 #pragma once
 
 #include <cstddef>

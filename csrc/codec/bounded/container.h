@@ -1,4 +1,4 @@
-// A payload: the blocks of a tensor with what is needed to read them. Little-endian.
+// A payload: a header, a table of lengths, and the blocks of a tensor. Little-endian.
 //
 //     0    4        "CGXB"
 //     4    1        version, 1 or 2 (maps.h)
@@ -55,8 +55,8 @@ struct OpenContainer {
   Container header;
   std::vector<uint64_t> starts;  // of each block, and the end of the last
 
-  /// Reads a payload of `bytes` bytes, of which `data` points to the first. PayloadError: it does not
-  /// follow the format, was cut or altered. Memory is taken for what the payload has room for only.
+  /// Reads a payload of `bytes` bytes at `data`. PayloadError: it does not follow the format, was cut or
+  /// altered. Takes no more memory than a payload of this length can need.
   static OpenContainer read(std::span<const std::byte> payload);
 };
 

@@ -1,6 +1,6 @@
-// Decodes blocks, in two steps: open() checks a block and says what the entropy coder must give
-// back; decode() makes the values. Any bytes are safe: what does not follow the format is a
-// PayloadError. Not thread-safe: one a thread.
+// Decodes blocks in two steps: open() checks a block and returns the frame for the entropy coder;
+// decode() takes the content of that frame and writes the values. Safe for any bytes: a block that does
+// not follow the format is a PayloadError. Not thread-safe: one decoder a thread.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ struct OpenBlock {
   std::span<const std::byte> plain;  // the content, where it is not compressed; or a value, or all
   std::span<const std::byte> low;
 
-  /// The content: what the frame held, or what is not compressed. PayloadError: it has another size
-  /// than the header says.
+  /// The content of the frame, or of an uncompressed block. PayloadError: its size is not the one that
+  /// the header gives.
   std::span<const std::byte> content_of(std::span<const std::byte> of_frame) const;
 };
 
-/// The symbols of a block whose symbols are packed. Room: the number of values, rounded up to a multiple
-/// of 4. PayloadError.
+/// Unpacks the symbols of a block whose symbols are packed. The output has room for the number of
+/// values, rounded up to a multiple of 4. PayloadError.
 void unpack_symbols(const OpenBlock& block, std::span<const std::byte> content, uint8_t* symbols);
 /// The nodes of a block with curves, from their bytes. PayloadError.
 void unpack_nodes(const OpenBlock& block, const std::byte* bytes, int32_t* nodes);

@@ -1,5 +1,5 @@
-// Encodes blocks, in two steps: encode() leaves what an entropy coder should see in content();
-// finish() makes the block, with what the entropy coder made of it. Not thread-safe: one a thread.
+// Encodes blocks in two steps: encode() fills content(), the input of the entropy coder; finish() takes
+// the coder's frame and writes the block. Not thread-safe: one encoder a thread.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace cgx::bounded {
 
-/// What a choice needs to know of a block.
+/// Facts about a block's values, by which its map is chosen.
 struct Looked {
   const std::byte* values = nullptr;  // all; null: they are on a device, and this is known of them:
   const std::byte* sample =
@@ -25,16 +25,16 @@ struct Looked {
       0;  // bits of the least magnitude that is normal; at least an infinity's: none is
 };
 
-/// How a block is written. header.map is kConstant where all bits are the same.
+/// The chosen way to write a block. header.map is kConstant where all values have equal bits.
 struct Plan {
   BlockHeader header;
   Choice choice;
   double inverse = 0;  // 1 / header.step
 };
 
-/// What a device made of a block's values, by its plan. Planes of bytes and bits are `stride` and
-/// `stride` / 8 bytes apart; `nodes` of a curve as in the format, but whole. Lists may be longer than
-/// the header says.
+/// Output of the kernels for a block, by its plan. Planes of bytes and of bits are `stride` and
+/// `stride` / 8 bytes apart; `nodes` are the format's second differences before they are split into
+/// planes. Lists may be longer than the header says.
 struct Made {
   const std::byte *symbols, *low_bytes, *low_bits, *nodes, *outliers, *places, *specials;
   size_t stride;
@@ -44,29 +44,30 @@ class Encoder {
  public:
   explicit Encoder(std::shared_ptr<const Maps> maps);
 
-  /// n values, 1 to kBlockValues, aligned as their type is. They must stay until finish() returns.
-  /// Every value comes back as the bound promises: what the map of the block does not give back so
-  /// is kept as it is.
+  /// x: n values, 1 to kBlockValues, aligned as their type is; they must stay until finish() returns.
+  /// Every decoded value keeps the bound: a value that the block's map cannot represent within it is
+  /// stored with its own bits.
   void encode(const std::byte* x, size_t n);
 
-  /// The same in two steps: what to make of n values, of which `looked` tells; and content() and so on
-  /// by what a device made of them. The plan's header has the numbers of outliers and special values.
+  /// The same in two steps for blocks that a device encodes: plan() chooses by `looked`, and adopt()
+  /// takes the device's output. The plan's header then has the numbers of outliers and special values.
   /// A block for which sample_failed() is true must be encoded from its values.
   Plan plan(const Looked& looked, size_t n);
   void adopt(const Plan& plan, const Made& made, size_t n);
   static bool sample_failed(const BlockHeader& header, size_t n) {
     return header.outliers + header.specials > most_listed(n);
   }
-  /// Most outliers and special values of a block whose sample was right about it.
+  /// The most outliers and special values that a block may have if its sample represents it.
   static uint32_t most_listed(size_t n) { return static_cast<uint32_t>(n / 16); }
   /// The same for a block of n equal values.
   void adopt_constant(const std::byte* value, size_t n);
-  /// The block will be its n values as they are, which finish() needs.
+  /// True if with a frame of that many bytes the block is stored as its n values, which finish() reads
+  /// then.
   bool is_raw(size_t frame_bytes) const;
 
-  /// Empty: there is nothing to compress.
+  /// The input of the entropy coder; empty for a block without symbols.
   std::span<const std::byte> content() const { return {content_.data(), content_.size()}; }
-  /// Estimated bits of a symbol, without regard to order: 8 is noise.
+  /// Estimated entropy of a symbol in bits, order ignored; 8 for noise.
   double entropy() const { return choice_.entropy; }
   /// Symbols are packed, four to a byte.
   bool packed() const { return header_.quads; }

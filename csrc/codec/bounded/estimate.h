@@ -1,5 +1,5 @@
-// How a block should be written: which predictor, how many bits go to the symbols, by the size that a
-// sample of the block promises.
+// Chooses a block's predictor and the number of bits in its symbols by the size that they give a sample
+// of the block.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What the host and the kernels of a GPU share: the kinds of maps and predictors, and which values of
-// a block are looked at.
+// Shared by the host and the kernels: the kinds of maps and predictors, and the places of a block's
+// sample.
 #pragma once
 
 #include "base/host_device.h"
@@ -27,13 +27,13 @@ enum class Predictor : uint8_t {
 };
 inline constexpr int kLastPredictor = 4;
 
-/// A byte that stands for a residual that does not fit a symbol.
+/// The symbol of an outlier: a residual that does not fit a symbol.
 inline constexpr uint8_t kOutlier = 255;
 
 /// Values that share a curve, and numbers that describe it.
 inline constexpr uint32_t kCurveRun = 256, kCurveNodes = 4;
 inline constexpr double kNodeUnit = 64;  // of a node, in parts of a step
-/// Nodes are below before they are rounded: others are not written.
+/// Bound of a node's magnitude before it is rounded; a curve with a larger one is not used.
 inline constexpr double kMostNode = 0x1p30;
 
 /// The sample of a block: runs of neighbours, since predictors look at neighbours. A block that has

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "comm/gpu/placed.h"
 
 namespace cgx {
 namespace {
@@ -14,8 +15,6 @@ namespace {
 using device::Queue;
 
 constexpr std::chrono::milliseconds kLeaveWait{500};
-// Payloads are aligned as the kernels want them: 64 bytes.
-constexpr size_t kShift = 64 - Communicator::kPayloadOffset;
 
 // Follows the header in a control message: the place of the message in the receiver's memory.
 struct MessagePlace {
@@ -23,9 +22,6 @@ struct MessagePlace {
   uint64_t slot;
 };
 static_assert(kIpcControlBytes == Communicator::kPayloadOffset + sizeof(MessagePlace));
-
-// Bytes between two messages.
-size_t stride_of(size_t capacity) { return (capacity + kShift + 63) / 64 * 64; }
 
 class GpuIpc final : public Communicator {
  public:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "comm/gpu/placed.h"
 #include "device/growing_memory.h"
 
 namespace cgx {
@@ -17,9 +18,6 @@ namespace {
 using device::GrowingMemory;
 using device::OwnEvent;
 using device::Queue;
-
-// Payloads are aligned as the kernels want them: 64 bytes.
-constexpr size_t kShift = 64 - Communicator::kPayloadOffset;
 
 class Staged final : public Communicator {
  public:
@@ -55,20 +53,20 @@ class Staged final : public Communicator {
             const Deadline& deadline) override {
     host_->open(bytes_to, lent_, deadline);
     size_t all = 0;
-    for (size_t bytes : bytes_to) all += rounded(bytes);
+    for (size_t bytes : bytes_to) all += stride_of(bytes);
     std::byte* at = begin_exchange(all);
     buffers.assign(bytes_to.size(), nullptr);
     for (size_t p = 0; p < bytes_to.size(); ++p) {
       if (bytes_to[p] == 0) continue;
       buffers[p] = at + kShift;
       opened_.push_back({buffers[p], lent_[p], bytes_to[p]});
-      at += rounded(bytes_to[p]);
+      at += stride_of(bytes_to[p]);
     }
   }
 
   std::byte* open_broadcast(size_t bytes, const Deadline& deadline) override {
     std::byte* lent = host_->open_broadcast(bytes, deadline);
-    std::byte* message = begin_exchange(rounded(bytes)) + kShift;
+    std::byte* message = begin_exchange(stride_of(bytes)) + kShift;
     if (bytes == 0) return nullptr;
     opened_.push_back({message, lent, bytes});
     return message;
@@ -118,7 +116,7 @@ class Staged final : public Communicator {
     // The copy of the message before may still read the pinned memory.
     if (from.copying) queue_.synchronize(*from.copied, "the GPU to take a message", deadline);
     std::byte* pinned = pin(from.pinned, bytes);
-    std::byte* memory = from.device.room(queue_, rounded(message.bytes)) + kShift;
+    std::byte* memory = from.device.room(queue_, stride_of(message.bytes)) + kShift;
     std::memcpy(pinned, message.data + kPayloadOffset, bytes);
     queue_.to_device(memory + kPayloadOffset, pinned, bytes);
     queue_.record(*from.copied);
@@ -150,8 +148,6 @@ class Staged final : public Communicator {
     std::unique_ptr<OwnEvent> copied;
     bool copying = false;
   };
-
-  static size_t rounded(size_t bytes) { return (bytes + kShift + 63) / 64 * 64; }
 
   std::byte* begin_exchange(size_t bytes) {
     const device::InContext here(queue_.driver(), queue_.context());

@@ -27,7 +27,7 @@
 namespace cgx {
 namespace {
 
-constexpr int kContributions = 0, kSums = 1;  // lanes
+constexpr int kContributionLane = 0, kSumLane = 1;
 
 // Rounds whose contributions have memory at a time: one is summed while others arrive.
 constexpr size_t kRoom = 3;
@@ -109,7 +109,7 @@ class DirectAllReduce {
   }
 
   void contribute(size_t round) {
-    for (int p : channel_.peers()) send(p, kContributions, round, static_cast<size_t>(p));
+    for (int p : channel_.peers()) send(p, kContributionLane, round, static_cast<size_t>(p));
   }
 
   void await_contributions(size_t round) {
@@ -119,7 +119,7 @@ class DirectAllReduce {
     for (size_t i = 0; i < channel_.sources().size(); ++i) {
       const int p = channel_.sources()[i];
       contributions_[static_cast<size_t>(p)].push_back(
-          comm_.receive_into(p, kContributions, room(round, i), length, comm_.direct_room(length)));
+          comm_.receive_into(p, kContributionLane, room(round, i), length, comm_.direct_room(length)));
     }
   }
 
@@ -130,7 +130,7 @@ class DirectAllReduce {
       const size_t length = bytes(round, from);
       if (length == 0) continue;
       started_[from].push_back(
-          {round, length, comm_.receive_into(p, kSums, at(round, from), length, length)});
+          {round, length, comm_.receive_into(p, kSumLane, at(round, from), length, length)});
     }
   }
 
@@ -154,7 +154,7 @@ class DirectAllReduce {
     sum_chunk(call_, chunk(round, me_),
               {payloads_, view_, view_, nullptr, call_.divisor(), /*final=*/true,
                /*own_index=*/-1, rounds ? Feedback::kAdd : Feedback::kNone});
-    for (int p : channel_.peers()) send(p, kSums, round, me_);
+    for (int p : channel_.peers()) send(p, kSumLane, round, me_);
   }
 
   // Waits for the transfers of rounds up to this one.

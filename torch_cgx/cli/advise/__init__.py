@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torch_cgx.cli.arguments import at_least, rate
+from torch_cgx.cli.arguments import add_min_size, at_least, rate
 from torch_cgx.cli.errors import CliError
 
 EXAMPLES = """\
@@ -56,13 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="E",
         help="relative error of the averaged gradient that is acceptable: 0.25",
     )
-    parser.add_argument(
-        "--layer-min-size",
-        type=at_least(0),
-        default=1024,
-        metavar="N",
-        help="layers of fewer values stay exact: 1024",
-    )
+    add_min_size(parser)
     parser.add_argument(
         "--busy-cores", action="store_true", help="computing keeps all cores of a host busy"
     )
@@ -96,11 +90,11 @@ def run(args: argparse.Namespace) -> int:
     links = [measured.bits_per_second] if measured else [args.link] if args.link else [*LINKS]
     latency = measured.latency if measured else None
     place = choose.Place(hosts, ranks_per_host, latency, args.busy_cores)
-    settings = choose.settings(profile, place, args.layer_min_size)
+    settings = choose.settings(profile, place, args.min_size)
     tables = []
     for bits_per_second in links:
         rows = choose.rows(profile, place, settings, bits_per_second)
-        verdict = choose.verdict(rows, args.max_error, profile, args.layer_min_size)
+        verdict = choose.verdict(rows, args.max_error, profile, args.min_size)
         tables.append({"link": bits_per_second, "rows": rows, **verdict})
     document: dict[str, Any] = {
         "parameters": sum(layer.numel for layer in profile.layers),

@@ -54,7 +54,7 @@ class Setting:
 
 
 def settings(profile: Profile, place: Place, least: int) -> list[Setting]:
-    """All of SETTINGS for a model. least: layer_min_size."""
+    """All of SETTINGS for a model. least: min_size."""
     found = []
     for name, config, width, flat in SETTINGS:
         payloads = tuple(payload_of(bucket, config, width, least) for bucket in profile.buckets)
@@ -207,5 +207,6 @@ def verdict(
 
 
 def code_of(config: dict[str, Any], least: int) -> str:
-    size = "" if least == 1024 else f"layer_min_size={least}, "
-    return f"model.register_comm_hook(CGXState({size}compression_params={config!r}), cgx_hook)"
+    given = {**({} if least == 1024 else {"min_size": least}), **config}
+    arguments = ", ".join(f"{key}={value!r}" for key, value in given.items())
+    return f"model.register_comm_hook(CGXState({arguments}), cgx_hook)"

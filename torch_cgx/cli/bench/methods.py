@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ class Method:
     bits: int
     codec: str
     run: Callable[[torch.Tensor], None]
-    counters: Callable[[], dict[str, Any]] | None = None
+    counters: Callable[[], Mapping[str, Any]] | None = None
     width: int = 4
     backend: str = "gloo"
 
@@ -33,7 +33,7 @@ class Method:
         if self.counters is None:
             return self.backend
         found = self.counters()
-        return str(found["cuda_carrier"] if device == "cuda" else found["carrier"])
+        return str(found["cuda_communicator"] if device == "cuda" else found["communicator"])
 
 
 def check_codecs(names: Sequence[str], bits: Sequence[int]) -> None:

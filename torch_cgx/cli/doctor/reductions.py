@@ -90,8 +90,8 @@ def verdict(name: str, answers: list[dict[str, Any]]) -> Finding:
     exact = max(one["seconds_exact"] for one in answers)
     compressed = max(one["seconds"] for one in answers)
     found = (
-        f"{answers[0]['carrier']}: 1 MiB in {time_text(exact)} exact, {time_text(compressed)} at "
-        f"{BITS} bits; equal and right on all {len(answers)} ranks"
+        f"{answers[0]['communicator']}: 1 MiB in {time_text(exact)} exact, "
+        f"{time_text(compressed)} at {BITS} bits; equal and right on all {len(answers)} ranks"
     )
     return Finding(SECTION, name, OK, found)
 
@@ -139,13 +139,15 @@ def _measure(group: Any, device: torch.device, rank: int, size: int) -> dict[str
     error = (rough.double() - wanted).norm() / wanted.norm()
     raw = rough.cpu().contiguous().view(torch.uint8).numpy().tobytes()
     stats = torch_cgx.stats(group)
+    on_gpu = device.type == "cuda"
+    communicator = stats.cuda_communicator if on_gpu else stats.communicator
     return {
         "exact": bool(torch.equal(exact, total)),
         "relative_error": float(error),
         "digest": hashlib.sha256(raw).hexdigest(),
         "seconds_exact": seconds_exact,
         "seconds": seconds,
-        "carrier": stats["cuda_carrier"] if device.type == "cuda" else stats["carrier"],
+        "communicator": communicator,
     }
 
 

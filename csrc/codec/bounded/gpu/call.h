@@ -1,8 +1,8 @@
 // Arguments of the error-bounded compressor's kernels. The host fills them in (slab.h); the device
 // reads them as they lie in memory.
 //
-// A thread block takes a block of the payload at a time. What it makes of the values, or what it makes
-// values of, are the block's parts, one after the other in one buffer.
+// A thread block encodes or decodes one block of the payload at a time. The output of encoding, which is
+// the input of decoding, are the block's parts, one after the other in one buffer.
 #pragma once
 
 #include "codec/bounded/kinds.h"
@@ -50,8 +50,8 @@ struct Parts {
   uint64_t end;
   uint32_t stride;  // a multiple of 64
 };
-/// The parts begin with two uint32: the numbers of outliers and special values that were found, which
-/// may be more than there is room for.
+/// The parts begin with two uint32: the numbers of outliers and special values. They may exceed the room
+/// for their lists, which then hold the first of them.
 constexpr uint32_t kCountBytes = 8;
 
 CGX_HD uint64_t up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -75,7 +75,7 @@ CGX_HD Parts parts_of(const BlockPlan& plan, uint32_t value_bytes) {
   return parts;
 }
 
-/// What a look at a block leaves, before its sample and the runs that curves are tried on.
+/// Head of the output of the kernel `look`; the block's sample and the runs for curves follow.
 struct LookedAt {
   uint64_t greatest;  // bits of the greatest finite magnitude, of floating-point values
   uint64_t differ;    // 0: all values have the same bits

@@ -1,5 +1,5 @@
-// The parts of a block to values. Parts may be anything: what does not fit is a fault, and no access
-// leaves the block.
+// Decodes the parts of a block. Safe for any parts: a part that does not follow the format sets the
+// block's fault, and no access leaves the block.
 #pragma once
 
 #include "codec/bounded/gpu/values.h"

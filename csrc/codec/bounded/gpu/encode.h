@@ -1,4 +1,4 @@
-// Values to the parts of a block: words, residuals, symbols and low bits.
+// Encodes the values of a block into its parts: words, residuals, symbols and low bits.
 #pragma once
 
 #include "codec/bounded/gpu/values.h"
@@ -18,7 +18,7 @@ struct EncodeMemory {
   uint32_t specials, outliers;  // so far
 };
 
-/// What a step knows: values [first, first + n) of its block, n <= kStep.
+/// State of a step, which takes values [first, first + n) of its block, n <= kStep.
 template <typename Word>
 struct Step {
   const BlocksCall& call;

@@ -1,4 +1,4 @@
-// What the host needs to see of blocks, to choose how each is written.
+// Collects the facts about each block by which the host chooses how it is written.
 #pragma once
 
 #include "codec/bounded/gpu/threads.h"

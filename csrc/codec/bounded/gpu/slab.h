@@ -1,4 +1,4 @@
-// The host's half of the kernels for blocks of a tensor: their arguments, and what becomes of their
+// The host's side of the kernels for blocks of a tensor: fills in their arguments and takes their
 // results. Nothing here touches a device.
 //
 //   encode: look_call, then plan() for each block, lay_out(), blocks_call, then adopt() each block

@@ -1,5 +1,5 @@
-// A value to a word and back, by the map of its block: what encoder_words.cc and decoder.cc do with
-// many at once.
+// Turns one value into its word and back, by the map of its block; encoder_words.cc and decoder.cc do
+// the same with many at once.
 #pragma once
 
 #include "codec/bounded/gpu/threads.h"

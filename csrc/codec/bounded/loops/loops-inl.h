@@ -1,6 +1,6 @@
-// The loops, for the level that the including file compiles for. Included in a namespace of its own,
-// after vector-inl.h or another of these. The compiler makes the vectors: every operation is
-// exact or rounded once, so they cannot change a bit.
+// The loops for the SIMD level of the including file, which includes this in a namespace of its own,
+// after vector-inl.h or its like. The compiler vectorises them; every operation is exact or rounded
+// once, so vectors give the same bits.
 
 template <typename Word>
 struct Of;

@@ -1,5 +1,5 @@
-// The loops of the error-bounded compressor: once per SIMD level, with the same bits on each. They
-// work on chunks that stay in the first cache, so that a block's values are read once.
+// The inner loops of the error-bounded compressor, compiled once per SIMD level, with equal results on
+// each. They work on chunks that fit the first-level cache, so a block's values are read once.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ inline __attribute__((always_inline)) void prefetch(const float* x) {
       reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(x) + kChunk * sizeof *x));
 }
 
-/// What one look at the bits of n >= 1 values shows.
+/// Facts about n >= 1 values, from one pass over their bits.
 struct Seen {
   uint64_t greatest;  // bits of the greatest finite magnitude, of floating-point values
   uint64_t differ;    // 0: all values have the same bits

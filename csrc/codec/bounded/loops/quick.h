@@ -1,4 +1,4 @@
-// Within these limits the CPU's SIMD loops find places on a grid, and check bounds, by float32
+// Limits within which the SIMD loops may find places on a grid, and check bounds, in float32
 // arithmetic.
 #pragma once
 

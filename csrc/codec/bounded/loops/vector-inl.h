@@ -1,4 +1,4 @@
-// What compilers make no vectors of, for every CPU.
+// Loops that compilers do not vectorise, for every CPU.
 
 // Planes of bits, eight codes at a time in a register of 64 bits. Codes are bytes; n is rounded up to
 // a multiple of 64; bit i of a plane belongs to code i.

@@ -1,4 +1,4 @@
-// What compilers make no good vectors of, for AVX2. As vector-inl.h.
+// Loops that compilers vectorise poorly, in AVX2. As vector-inl.h.
 
 // 32 codes at a time.
 inline void bits_to_planes(const uint8_t* codes, size_t n, int bits, uint8_t* planes,

@@ -1,0 +1,117 @@
+"""What `torch_cgx.stats` and `torch_cgx.tuning` return: dicts with attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch_cgx._renamed import warn_of_old
+
+
+class Record(dict[str, Any]):
+    """A dict whose items are attributes, too: record.calls is record["calls"]."""
+
+    OLD: ClassVar[dict[str, str]] = {}  # former keys: they work, with a DeprecationWarning
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return dict.__getitem__(self, name)
+        except KeyError:
+            where = type(self).__name__
+            raise AttributeError(f"{where} has no {name!r}; it has {', '.join(self)}") from None
+
+    def __missing__(self, key: str) -> Any:
+        if key not in self.OLD:
+            raise KeyError(key)
+        warn_of_old(f"the key {key!r} of {type(self).__name__}", repr(self.OLD[key]))
+        return self[self.OLD[key]]
+
+
+class Counters(Record):
+    """Counters of one communicator of a group, on this rank.
+
+    calls, compressed_calls: of the engine's collectives. numel: values of the callers' tensors.
+    bytes_raw: of these tensors; bytes_sent, bytes_received: over all peers, headers included;
+    bytes_sent_across: the part of bytes_sent that leaves this host. messages_sent: to all peers.
+    staging_bytes: host memory that messages between hosts (or over any communicator except shared
+    memory) hold now, not a counter. seconds_encode, seconds_transfer, seconds_decode: seconds.
+    """
+
+    OLD: ClassVar[dict[str, str]] = {"values": "numel"}
+
+    calls: int
+    compressed_calls: int
+    numel: int
+    bytes_raw: int
+    bytes_sent: int
+    bytes_sent_across: int
+    bytes_received: int
+    messages_sent: int
+    staging_bytes: int
+    seconds_encode: float
+    seconds_transfer: float
+    seconds_decode: float
+
+
+class Stats(Counters):
+    """The result of `stats`: the counters of a group since it was made or they were reset, on this
+    rank. Collectives that the inner backend runs (all that the engine does not reduce) are not
+    counted.
+
+    communicator: its name, as in "shm". cuda_communicator: that of CUDA tensors, None before their
+    first call. communicators: the counters of each by name. sequence: calls of the engine since the
+    group was made. In a group with the option `autotune`: tuned_exact, tuned_half, tuned_asked, the
+    calls by the autotuner's choice; bytes_sent_tuning, seconds_tuning, the cost of measuring, which
+    no other counter includes; 0 in other groups.
+    """
+
+    OLD: ClassVar[dict[str, str]] = {
+        **Counters.OLD,
+        "carrier": "communicator",
+        "cuda_carrier": "cuda_communicator",
+        "carriers": "communicators",
+    }
+
+    communicator: str
+    cuda_communicator: str | None
+    communicators: dict[str, Counters]
+    sequence: int
+    tuned_exact: int
+    tuned_half: int
+    tuned_asked: int
+    bytes_sent_tuning: int
+    seconds_tuning: float
+
+
+class Tuning(Record):
+    """The result of `tuning`: what a group's autotuner has measured and chosen. All numbers are the
+    slowest rank's and, except for pending calls, equal on all ranks.
+
+    measurements: how often link and codecs were measured, 0 before the first call that compresses.
+    seconds: of the last measurement. link: "latency" (seconds per exchange), "seconds_per_byte",
+    "seconds_per_value". codecs: "encode" and "decode" by codec, seconds per value. table: a dict of
+    "bytes", "predicted" (seconds of an fp32 all-reduce by "exact", "half", which is 16 bits, and
+    "asked") and "choice" for each size. classes: the same for the messages sent so far, with
+    "operation", "dtype", "codec", "measured" seconds, "calls", and "renewals" of the choice.
+    """
+
+    measurements: int
+    seconds: float
+    link: dict[str, float]
+    codecs: dict[str, dict[str, float]]
+    table: list[dict[str, Any]]
+    classes: list[dict[str, Any]]
+
+
+def stats_of(counters: Mapping[str, Any]) -> Stats:
+    """Of the engine's."""
+    whole = dict(counters)
+    engines = whole.pop("engines")
+    by_name = {name: Counters(**_renamed(one)) for name, one in engines.items()}
+    return Stats(**_renamed(whole), communicators=by_name)
+
+
+def _renamed(counters: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(counters)
+    found["numel"] = found.pop("values")
+    return found
