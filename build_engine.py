@@ -96,6 +96,15 @@ def units_of(sources: list[str], together: bool = True) -> list[list[str]]:
     return units
 
 
+def write_unit(folder: Path, unit: list[str]) -> Path:
+    """A file in `folder` that includes the sources of `unit`, named after the first of them."""
+    more = f"_and_{len(unit) - 1}_more" if len(unit) > 1 else ""
+    whole = folder / f"{os.path.splitext(unit[0])[0]}{more}.cc"
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    _write(whole, "".join(map(_include, unit)))
+    return whole
+
+
 def in_units() -> bool:
     """CGX_UNITS."""
     wanted = os.environ.get("CGX_UNITS", "").strip()
@@ -184,24 +193,19 @@ class NinjaFile:
         for kind in KINDS:
             sources = sorted(source for source in module.sources if kind_of(source) == kind)
             if kind in ("python", "bindings") and sources:
-                objects.append(self.together(f"{module.name}_{kind}", sources, kind))
+                whole = self.folder(kind) / f"{module.name}_{kind}.cc"
+                _write(whole, "".join(map(_include, sources)))
+                objects.append(self.compiled(whole, whole.with_suffix(".o"), kind))
                 continue
             for unit in units_of(sources, in_units()):
                 if len(unit) == 1:
                     target = (self.folder(kind) / unit[0]).with_suffix(".o")
                     objects.append(self.compiled(ROOT / unit[0], target, kind))
                 else:
-                    name = f"{os.path.splitext(unit[0])[0]}_and_{len(unit) - 1}_more"
-                    objects.append(self.together(name, unit, kind))
+                    whole = write_unit(self.folder(kind), unit)
+                    objects.append(self.compiled(whole, whole.with_suffix(".o"), kind))
         target = self.work / self.tag / f"{module.name}.so"
         self.build(target, "link", objects, [], libraries=_command(module.libraries))
-
-    def together(self, name: str, sources: list[str], kind: str) -> Path:
-        """The object of several sources."""
-        whole = self.folder(kind) / f"{name}.cc"
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        _write(whole, "".join(map(_include, sources)))
-        return self.compiled(whole, whole.with_suffix(".o"), kind)
 
     def compiled(self, source: Path, target: Path, kind: str) -> Path:
         if target not in self.known:

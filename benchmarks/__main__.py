@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _command
+from benchmarks import _deadline as deadline
 from benchmarks._command import NOTHING, RESULTS, ROOT
 from benchmarks.report import guard, tables, targets
-from testbed import deadline
 
 OTHERS = ("list", "baseline", "check", "targets")
 LIMIT = 1500.0  # seconds that one part may take

@@ -6,7 +6,7 @@ of such; it is called on every rank, with a gloo group of all ranks as the defau
 
     python -m benchmarks._ranks MODULE:FUNCTION JOB RESULT    # one rank; JOB, RESULT: JSON files
 
-Hosts are network namespaces of this machine (testbed/bed.py: needs Linux, root, iproute2).
+Hosts are network namespaces of this machine (torch_cgx.testbed: needs Linux, root, iproute2).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from benchmarks._command import NOTHING, ROOT, print_facts
-from testbed.bed import Hosts, hosts_available
-from testbed.network import MTU, congestion_control, parse_rate
+from torch_cgx.testbed.bed import Hosts, hosts_available
+from torch_cgx.testbed.network import MTU, congestion_control, parse_rate
 
 Measurement = Callable[[Any], dict[str, Any]]
 TIMEOUT = timedelta(seconds=300)  # of the gloo group

@@ -4,7 +4,7 @@
         [--seconds 18] [--processes 9] [--settle 50] [--quick] [--json FILE] [--plot FILE]
 
 Two ranks: with `shm` and `gloo` on one host, over that communicator; with a rate on two hosts
-(network namespaces, testbed/bed.py: needs Linux, root, iproute2) whose links have it, up to 4
+(network namespaces, torch_cgx.testbed: needs Linux, root, iproute2) whose links have it, up to 4
 MiB unless --sizes says more. shm and gloo with all sizes take some 13 minutes. Groups that are
 exact, of 16 bits, of 4 bits and an autotuned one that was asked for 4, a gloo group, and one more
 exact group all take turns in the same processes; the order is drawn anew in every round, so none
@@ -47,7 +47,7 @@ from benchmarks import _command, _measure, _ranks
 from benchmarks._command import at_least, size_text, spread, time_text
 from benchmarks._methods import GLOO, Gloo, Method, Reference, WidthGroup, contribution
 from benchmarks._ranks import everyone
-from testbed.bed import hosts, hosts_available
+from torch_cgx.testbed.bed import hosts, hosts_available
 
 ONE_HOST = ("shm", "gloo")
 SIZES = [4**k for k in range(5, 14)]  # 1 KiB to 64 MiB

@@ -4,7 +4,7 @@ size and by rate of the link.
     python -m benchmarks.crossover [--rates 200mbit 1gbit ... none shm 10gbit@scalar]
         [--sizes 4K 16M] [--bits 4] [--repeats 9] [--quick] [--json FILE] [--plot FILE]
 
-Two ranks, each on a host of its own (network namespaces, testbed/bed.py: needs Linux, root,
+Two ranks, each on a host of its own (network namespaces, torch_cgx.testbed: needs Linux, root,
 iproute2) whose links have the given rate, or with `shm` on one. `@scalar`, `@avx2` pin the codecs'
 instruction set (CGX_CPU_LEVEL): a slower CPU, for which links are fast sooner. All groups are
 measured in the same processes, one after another in every repetition; a time is the slowest
@@ -38,8 +38,8 @@ import torch.distributed as dist
 from benchmarks import _command, _measure, _ranks
 from benchmarks._command import at_least, size_text, time_text
 from benchmarks._methods import WidthGroup, contribution
-from testbed.bed import hosts
-from testbed.network import parse_rate
+from torch_cgx.testbed.bed import hosts
+from torch_cgx.testbed.network import parse_rate
 
 SHM = "shm"
 RATES = ["200mbit", "1gbit", "2gbit", "5gbit", "10gbit", "none", SHM]

@@ -5,7 +5,7 @@ r"""Is an exact all-reduce over Gloo ever slower than gloo's own?
         [--json FILE [--resume]] [--plot FILE]
 
 A layout is HOSTSxRANKS of each host, and the rate of the hosts' links. Hosts are network namespaces
-(testbed/bed.py: needs Linux, root, iproute2); the ranks of one host talk over Gloo, too. Beside
+(torch_cgx.testbed: needs Linux, root, iproute2); the ranks of one host talk over Gloo, too. Beside
 gloo and cgx a second group of gloo takes part: where it is off 1, so may be every other number. All
 take turns in the same processes, for some seconds of each size (three times as long from 256 KiB to
 4 MiB, where they are nearest to each other). That is shared out over some sets of new processes,
@@ -40,8 +40,8 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 from benchmarks import _command, _measure, _ranks
 from benchmarks._command import at_least, settings_label
 from benchmarks._methods import GLOO, CgxGroup, Gloo, Method
-from testbed.bed import hosts
-from testbed.network import parse_rate
+from torch_cgx.testbed.bed import hosts
+from torch_cgx.testbed.network import parse_rate
 
 CONTROL = "gloo again"
 EXACT = "cgx exact"

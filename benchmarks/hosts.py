@@ -5,7 +5,7 @@ r"""How fast all-reduces between hosts are, at a given rate of their links, agai
         [--quick]
         [--mpirun PROGRAM] [--json FILE] [--plot FILE]
 
-The hosts are network namespaces of this machine (testbed/bed.py: needs Linux, root, iproute2),
+The hosts are network namespaces of this machine (torch_cgx.testbed: needs Linux, root, iproute2),
 joined by links of that rate. All methods are measured in the same processes, one after another in
 every repetition, and every result is verified: equal bits on all ranks, no value off by more than
 the method may be; status 1 if one is not. A time is the slowest rank's; medians, 10th and 90th
@@ -46,8 +46,8 @@ from benchmarks._command import at_least, settings_label, size_text, time_text
 from benchmarks._measure import Row
 from benchmarks._methods import CgxGroup, Gloo, Hook, Method, contribution
 from benchmarks._ranks import everyone
-from testbed.bed import hosts
-from testbed.network import parse_rate, read_own
+from torch_cgx.testbed.bed import hosts
+from torch_cgx.testbed.network import parse_rate, read_own
 
 SIZES = [4**k for k in (1, 3, *range(5, 14))]  # 4 bytes to 64 MiB
 QUICK_SIZES = [4**6, 4**8, 4**10, 4**11]

@@ -3,7 +3,7 @@
     python -m benchmarks.overlap [--size 64M] [--bits 4 32] [--rate 1gbit] [--calls 7] [--quick]
         [--json FILE] [--plot FILE]
 
-Two hosts (network namespaces, testbed/bed.py: needs Linux, root, iproute2) reduce one vector of
+Two hosts (network namespaces, torch_cgx.testbed: needs Linux, root, iproute2) reduce one vector of
 fp32. On rank 0 torch's profiler takes the engine's ranges (cgx:encode, cgx:transfer, which is the
 worker's waiting, cgx:decode), and a thread reads what the link has carried every half millisecond,
 both on one clock. The picture shows the call whose time is the median. The JSON has
@@ -36,8 +36,8 @@ import torch_cgx
 from benchmarks import _command, _ranks
 from benchmarks._command import BITS, at_least, parse_size, rate_text
 from benchmarks._methods import STAGES
-from testbed.bed import hosts
-from testbed.network import parse_rate
+from torch_cgx.testbed.bed import hosts
+from torch_cgx.testbed.network import parse_rate
 
 Interval = tuple[float, float]
 

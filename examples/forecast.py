@@ -4,7 +4,6 @@ and, where hosts can be made of network namespaces, what it takes.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -58,10 +57,7 @@ def predict(settings: Sequence[tuple[str, dict[str, Any] | None]]) -> dict[str, 
 
 def missing() -> str:
     """Why no hosts can be made here; empty if they can."""
-    sys.path.insert(0, str(ROOT))
-    if importlib.util.find_spec("testbed") is None:
-        return "the folder testbed is missing"
-    from testbed.bed import hosts_available
+    from torch_cgx.testbed.bed import hosts_available
 
     return hosts_available() or ""
 
@@ -72,7 +68,7 @@ def measure(
     """Milliseconds per step of two hosts with one rank each, on a link of 1 Gbit/s, for each
     setting. update: called after each run.
     """
-    from testbed.bed import hosts
+    from torch_cgx.testbed.bed import hosts
 
     times = []
     with hosts(2, RATE) as bed:

@@ -27,11 +27,11 @@ from benchmarks import _command, _ranks
 from benchmarks._command import at_least
 from benchmarks.training.hosts import TrainingMethod, compute, train
 from benchmarks.training.step_model import EXAMPLES, Compute
-from testbed.bed import hosts
-from testbed.network import parse_rate
 from torch_cgx.cli.advise import choose
 from torch_cgx.cli.advise.source import Profile
 from torch_cgx.cost import Layer, buckets_of
+from torch_cgx.testbed.bed import hosts
+from torch_cgx.testbed.network import parse_rate
 
 HOSTS = 2
 WITHIN = 0.2  # of the measured time, as asked

@@ -3,7 +3,7 @@
     python -m benchmarks.training.diloco [--hosts 2] [--rate 50mbit] [--seconds 60] [--runs 2]
         [--every 20] [--bits 4] [--options "--width 256"] [--quick] [--json FILE] [--plot FILE]
 
-Trains examples/train_diloco.py on hosts made of network namespaces (testbed/bed.py: needs Linux,
+Trains examples/train_diloco.py on hosts made of network namespaces (torch_cgx.testbed: needs Linux,
 root, iproute2), so many seconds each: DDP over gloo in fp32, DDP over cgx, DiLoCo over cgx. The
 methods take turns; run i has seed i. Reported are the validation loss at equal time (that of the
 run which ended first, between two validations on a straight line), the time that DiLoCo needed for
@@ -30,7 +30,7 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 from benchmarks import _command, _ranks
 from benchmarks._command import at_least
-from testbed.bed import Hosts, hosts
+from torch_cgx.testbed.bed import Hosts, hosts
 
 BASE = "DDP over gloo"
 _BIG = 1_000_000  # steps: the time ends the run

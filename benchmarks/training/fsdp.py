@@ -6,7 +6,7 @@
 
 Trains the GPT of examples/train_gpt.py, each block and the rest a `fully_shard` module, with that
 example's data, optimizer and learning rates: in fp32 over gloo, and over cgx with
-`cgx_utils.fsdp.compress`. Hosts are network namespaces (testbed/bed.py: needs Linux, root,
+`cgx_utils.fsdp.compress`. Hosts are network namespaces (torch_cgx.testbed: needs Linux, root,
 iproute2). The methods take turns, one run for each seed. The validation loss is computed by the
 sharded model, and so with the weights that its gathers give: with the compressed ones over cgx. The
 frames that leave a host are counted on its link, in a run of one step and in a longer one, both
@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from benchmarks import _command, _ranks
 from benchmarks._command import at_least
-from testbed.bed import hosts
+from torch_cgx.testbed.bed import hosts
 
 BASE = "gloo fp32"
 _COUNTED_STEPS = 21  # of the run whose frames are counted

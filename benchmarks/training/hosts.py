@@ -4,7 +4,7 @@
         [--bits 8 4] [--runs 3] [--steps 60] [--options "--width 256"] [--quick]
         [--json FILE] [--plot FILE]
 
-Trains examples/train_gpt.py, unchanged, on hosts made of network namespaces (testbed/bed.py:
+Trains examples/train_gpt.py, unchanged, on hosts made of network namespaces (torch_cgx.testbed:
 needs Linux, root, iproute2): gloo in fp32, gloo with torch's fp16 hook, cgx. The methods take
 turns, one short run each, several times; a run's time per step is its median over the steps (so
 the first ones, which warm up, do not count), and the median over the runs is reported, beside the
@@ -39,8 +39,8 @@ from benchmarks import _command, _ranks
 from benchmarks._command import BITS, at_least
 from benchmarks._methods import GLOO
 from benchmarks.training.step_model import Compute, compute_of, model
-from testbed.bed import Hosts, hosts
-from testbed.network import parse_rate
+from torch_cgx.testbed.bed import Hosts, hosts
+from torch_cgx.testbed.network import parse_rate
 
 BASE = GLOO
 COMPUTE = "compute only"

@@ -120,7 +120,7 @@ def test_codecs():
 
 def test_the_state_of_the_hook():
     wrong = []
-    for name in ("process_group", "min_size", "config", "layer_filter",
+    for name in ("group", "min_size", "config", "layer_filter",
                  "overrides", "named_parameters"):  # fmt: skip
         words = "config|overrides|named_parameters" if name[0] in "con" else None
         wrong += tries(name, lambda v, n=name: CGXState(**{n: v}), words)

@@ -155,12 +155,14 @@ def start_compressed(step, members, group):
     if step.kind == "compressed_gather":
         inputs = [data(step, r, step.n) for r in members]
         y = torch.zeros(step.n * size).to(step.dtype)
-        work = torch_cgx.all_gather_single(y, inputs[me], group, config, async_op=True)
+        work = torch_cgx.all_gather_single(y, inputs[me], group, config=config, async_op=True)
         return work, y, lambda: bounds.all_gather(inputs, spec)
     if step.kind == "compressed_scatter":
         inputs = [data(step, r, step.n * size) for r in members]
         y = torch.zeros(step.n).to(step.dtype)
-        work = torch_cgx.reduce_scatter_single(y, inputs[me], op, group, config, async_op=True)
+        work = torch_cgx.reduce_scatter_single(
+            y, inputs[me], op, group, config=config, async_op=True
+        )
         keywords = {"hosts": [str(h) for h in hosts]}
         return work, y, lambda: bounds.reduce_scatter(inputs, spec, average, **keywords)[me]
     inputs = [data(step, r, step.n) for r in members]

@@ -15,7 +15,7 @@ from torch_cgx.cli.main import COMMANDS
 def test_help_lists_every_command(capsys):
     assert cli(["--help"]) == 0
     shown = capsys.readouterr().out
-    for name in ("doctor", "bench", "advise", "simulate", "report"):
+    for name in ("doctor", "bench", "advise", "simulate", "report", "link"):
         assert f"\n  {name} " in shown
 
 

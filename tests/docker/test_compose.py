@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from testbed.bed import hosts
 from tests.distributed import ROOT
 from tests.docker.image import Image
+from torch_cgx.testbed.bed import hosts
 
 FILE = ROOT / "docker" / "compose.yaml"
 SECONDS = 240

@@ -17,7 +17,7 @@ def test_the_example_is_short():
 
 
 def test_one_table_of_results():
-    assert 4 <= len(table(marked(README, "benchmark summary"))) <= 6
+    assert 4 <= len(table(marked(README, "benchmark summary"))) <= 7
     assert len(re.findall(r"^\|---", README, re.MULTILINE)) == 1
 
 

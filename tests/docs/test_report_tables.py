@@ -233,6 +233,7 @@ def test_summary_has_a_column_per_link_and_names_what_was_not_run():
         "| cgx 16 bits |  |  |  |  |  |",
         "| cgx 8 bits |  |  |  |  |  |",
         "| cgx 4 bits | 4.00x | 7.60x | 7.60x | 2.00x | 12 % |",
+        "| cgx 4 bits, `rotated` |  |  |  |  |  |",
     ]
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from testbed import deadline
+from benchmarks import _deadline as deadline
 from tests.distributed import ROOT
 
 TOOLS = ("memcheck", "racecheck", "synccheck")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from testbed import mpi
-from testbed.bed import BedError, Hosts, hosts_available
 from tests import warm
+from torch_cgx.testbed import mpi
+from torch_cgx.testbed.bed import BedError, Hosts, hosts_available
 
 Hosts.python = staticmethod(warm.python)  # type: ignore[method-assign]
 

@@ -7,9 +7,9 @@ from statistics import median
 
 import pytest
 
-from testbed.bed import hosts
 from tests import warm
 from tests.hosts.marks import needs_hosts
+from torch_cgx.testbed.bed import hosts
 
 pytestmark = needs_hosts
 

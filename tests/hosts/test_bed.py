@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed import mpi, network, processes
-from testbed.bed import BedError, Hosts, HostsFailed, hosts
-from testbed.watchdog import pids_inside
 from tests import warm
 from tests.distributed import ROOT
 from tests.hosts.marks import mpi_installation, needs_hosts
+from torch_cgx.testbed import mpi, network, processes
+from torch_cgx.testbed.bed import BedError, Hosts, HostsFailed, hosts
+from torch_cgx.testbed.watchdog import pids_inside
 
 FRAME, PAYLOAD = 1514, 1448  # bytes of a full Ethernet frame, and of the data that TCP puts in one
 
@@ -88,7 +88,7 @@ def test_hosts_are_there_within_the_block_only(raises):
 
 _KILLED = """
 import json, os, signal, sys, time
-from testbed.bed import hosts
+from torch_cgx.testbed.bed import hosts
 
 with hosts(2) as h:
     sleepers = [h.popen(i, ["setsid", "sleep", "600"]) for i in range(2)]

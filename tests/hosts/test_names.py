@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from testbed.bed import HostsFailed, hosts
 from tests import warm
 from tests.distributed import ROOT
 from tests.hosts.marks import needs_hosts
 from torch_cgx import _hosts
+from torch_cgx.testbed.bed import HostsFailed, hosts
 
 pytestmark = needs_hosts
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from testbed import network
-from testbed.bed import hosts_available
+from torch_cgx.testbed import network
+from torch_cgx.testbed.bed import hosts_available
 
 
 def test_rates_and_bursts():

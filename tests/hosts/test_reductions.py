@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from testbed.bed import hosts
 from tests import warm
 from tests.hosts.marks import mpi_installation, needs_hosts
+from torch_cgx.testbed.bed import hosts
 
 pytestmark = needs_hosts
 

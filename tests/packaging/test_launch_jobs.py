@@ -10,12 +10,12 @@ import subprocess
 
 import pytest
 
-from testbed.bed import hosts
 from tests import warm
 from tests.distributed import ROOT
 from tests.hosts.marks import mpi_installation, needs_hosts
 from tests.ports import free_port
 from torch_cgx import launch
+from torch_cgx.testbed.bed import hosts
 
 KINDS = ["openmpi", "mpich"]
 

@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from testbed.bed import Hosts
-from testbed.processes import environment, inherited
-from testbed.watchdog import pids_inside
 from tests.distributed import ROOT
+from torch_cgx.testbed.bed import Hosts
+from torch_cgx.testbed.processes import environment, inherited
+from torch_cgx.testbed.watchdog import pids_inside
 
 LINE = re.compile(
     r"rank (\d) of (\d): steps (\d+) to (\d+), loss ([\d.]+) to ([\d.]+), weights (\w+), "

@@ -18,10 +18,10 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from testbed.bed import Hosts, hosts
-from testbed.watchdog import pids_inside
 from tests.recipes.on_hosts import Job
 from tests.recipes.running import RECIPES, python
+from torch_cgx.testbed.bed import Hosts, hosts
+from torch_cgx.testbed.watchdog import pids_inside
 
 HOSTS = 2
 _PORT = 6379

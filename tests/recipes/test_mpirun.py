@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from testbed.bed import Hosts, hosts
-from testbed.processes import inherited
 from tests.distributed import ROOT
 from tests.hosts.marks import mpi_installation, needs_hosts
 from tests.recipes.on_hosts import check_ranks, commands
 from tests.recipes.running import RECIPES, needs_recipes, run
+from torch_cgx.testbed.bed import Hosts, hosts
+from torch_cgx.testbed.processes import inherited
 
 pytestmark = [needs_recipes, pytest.mark.slow]
 

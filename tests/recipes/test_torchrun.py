@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from testbed.bed import hosts
-from testbed.watchdog import pids_inside
 from tests.hosts.marks import needs_hosts
 from tests.recipes.on_hosts import Job, check_ranks, commands
 from tests.recipes.running import RECIPES, needs_recipes
+from torch_cgx.testbed.bed import hosts
+from torch_cgx.testbed.watchdog import pids_inside
 
 pytestmark = [needs_recipes, needs_hosts, pytest.mark.slow]
 

@@ -320,18 +320,18 @@ class _Rank:
             return mine, dist.all_reduce(mine, op, handle, async_op=True)
         config = None if call.config is None else dict(call.config)
         if call.kind == "configured":
-            return mine, torch_cgx.all_reduce(mine, op, handle, config, async_op=True)
+            return mine, torch_cgx.all_reduce(mine, op, handle, config=config, async_op=True)
         if call.kind == "layers":
             layers = [(n, None if c is None else dict(c)) for n, c in call.layers]
             return mine, torch_cgx.all_reduce(mine, op, handle, layers=layers, async_op=True)
         if call.kind == "reduce_scatter":
             out = torch.empty(call.numel, dtype=mine.dtype)
-            return out, torch_cgx.reduce_scatter_single(out, mine, op, handle, config, True)
+            return out, torch_cgx.reduce_scatter_single(out, mine, op, handle, True, config=config)
         if call.kind in ("all_gather", "gather"):
             out = torch.empty(call.numel * size, dtype=mine.dtype)
             if call.kind == "gather":
                 return out, dist.all_gather_single(out, mine, handle, async_op=True)
-            return out, torch_cgx.all_gather_single(out, mine, handle, config, True)
+            return out, torch_cgx.all_gather_single(out, mine, handle, True, config=config)
         if call.kind == "broadcast":
             root = group.members[call.key % size]
             return mine, dist.broadcast(mine, root, handle, async_op=True)

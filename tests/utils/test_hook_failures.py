@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from testbed.bed import hosts
 from tests import warm
 from tests.distributed import run_pooled
 from tests.faults.forked import Lost, Ranks, join
 from tests.hosts.marks import needs_hosts
 from tests.utils.hook_failures import train
+from torch_cgx.testbed.bed import hosts
 
 LAYOUTS = {
     "shm": ("aaa", {}),

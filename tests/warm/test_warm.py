@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from testbed.bed import hosts
 from tests import warm
 from tests.distributed import ROOT
 from tests.hosts.marks import needs_hosts
+from torch_cgx.testbed.bed import hosts
 
 pytestmark = pytest.mark.skipif(not warm.enabled(), reason="CGX_TEST_WARM=0, or not Linux")
 

@@ -91,7 +91,7 @@ def problems(wheel: Path, target: Target, version: str, mpi: bool, kernels: bool
         r"torch_cgx/_kernels\.cu": True,
         r"torch_cgx/.*\.pyi": True,
         r"cgx_utils/py\.typed": True,
-        r"(tests|examples|benchmarks|testbed|tools|csrc)/.*": False,
+        r"(tests|examples|benchmarks|tools|csrc)/.*": False,
         r".*\.hsaco": False,
         r".*\.libs/.*": False,
     }

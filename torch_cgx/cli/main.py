@@ -19,6 +19,7 @@ COMMANDS = {
     "advise": "predict a model's step time and error by setting, and recommend one",
     "simulate": "show what compression does to recorded gradients, layer by layer",
     "report": "summarise the log of a training run",
+    "link": "run a training script on hosts that slow links join, on this machine",
 }
 
 EXAMPLES = (

@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from testbed import mpi, network
-from testbed.network import BedError, Counters, hosts_available
-from testbed.processes import (
+from torch_cgx.testbed import mpi, network, watchdog
+from torch_cgx.testbed.network import BedError, Counters, hosts_available
+from torch_cgx.testbed.processes import (
     MARK,
     HostsFailed,
     Started,
@@ -40,7 +40,7 @@ from testbed.processes import (
 
 __all__ = ["BedError", "Counters", "Hosts", "HostsFailed", "hosts", "hosts_available"]
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
 _FIRST_PORT = 29500  # below the ports that the kernel hands out; a bed's hosts have no other users
 _beds = itertools.count()
@@ -282,30 +282,30 @@ def hosts(n: int, rate: str | None = "1gbit") -> Iterator[Hosts]:
     taken = [one for one in namespaces if Path("/run/netns", one).exists()]
     if taken:
         raise BedError(f"network namespaces {taken} exist already; ip netns del removes them")
-    watchdog, pipe = _start_watchdog(namespaces, [folder, memory])
+    guard, pipe = _start_watchdog(namespaces, [folder, memory])
     try:
         for one in (folder, memory):
             one.mkdir(mode=0o700)
-        bed = Hosts(name, n, rate, folder, memory, watchdog.pid)
+        bed = Hosts(name, n, rate, folder, memory, guard.pid)
         bed._build()
         yield bed
     finally:
         with contextlib.suppress(BrokenPipeError):
             pipe.write(b".")
         pipe.close()
-        _, said = watchdog.communicate()
-        if watchdog.returncode:
-            raise BedError(
-                f"the test bed {name} is not gone: {said.strip() or watchdog.returncode}"
-            )
+        _, said = guard.communicate()
+        if guard.returncode:
+            raise BedError(f"the test bed {name} is not gone: {said.strip() or guard.returncode}")
 
 
 def _start_watchdog(
     names: Sequence[str], folders: Sequence[Path]
 ) -> tuple[subprocess.Popen[str], IO[bytes]]:
     reads, writes = os.pipe()
-    command = [sys.executable, "-S", "-m", "testbed.watchdog", str(reads), str(os.getpid())]
-    env = inherited() | {"PYTHONPATH": str(ROOT)}
+    # By its file: as a module it would import torch first.
+    program = watchdog.__file__
+    command = [sys.executable, "-S", program, str(reads), str(os.getpid())]
+    env = inherited()
     env["CGX_HOSTS_FOLDERS"] = os.pathsep.join(map(str, folders))
     env.pop(MARK, None)
     process = subprocess.Popen(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.network import BedError
-from testbed.watchdog import kill, pids_inside
+from torch_cgx.testbed.network import BedError
+from torch_cgx.testbed.watchdog import kill, pids_inside
 
 _LOOKS = 10  # at a process that seems to have no variables
 MARK = "HOSTBED_RUN"  # the variable that marks the processes of one run

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from testbed.network import BedError
+from torch_cgx.testbed.network import BedError
 
 
 def kind(mpirun: str) -> str:

@@ -1,6 +1,6 @@
 """Takes a test bed down when the process that built it lets go of it, or dies.
 
-    python -m testbed.watchdog PIPE PARENT NAME...
+    python torch_cgx/testbed/watchdog.py PIPE PARENT NAME...
 
 PIPE is the read end of a pipe whose other end only the process PARENT has. At its end every process
 in the network namespaces NAME... is killed, the namespaces are deleted, and so are the folders
