@@ -3,7 +3,7 @@
     python -m benchmarks.training.joining [--rate 50mbit] [--bounds 1e-4 1e-3] [--repeats 3]
         [--layers 6] [--width 384] [--quick] [--json FILE] [--plot FILE]
 
-Two hosts made of network namespaces (torch_cgx.testbed: needs Linux, root, iproute2), one rank each,
+Two hosts, network namespaces (torch_cgx.testbed: needs Linux, root, iproute2), one rank each,
 gloo between them. Rank 0 has a GPT (examples/gpt.py, weights as at the start of a training: normal,
 standard deviation 0.02), rank 1 joins. Methods take turns: torch.distributed.broadcast of all
 parameters in fp32, all under way at once; of their bf16 values, which both ranks take then;

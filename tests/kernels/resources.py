@@ -1,18 +1,23 @@
-"""Compiles the GPU kernels for all architectures and says what they take: registers, shared memory,
-local memory, instructions a value. `make kernels` runs it.
+"""Compiles the GPU kernels and says what they take: registers, shared memory, local memory,
+instructions a value. `make kernels` runs it.
 
-    python -m tests.kernels.resources          # compares the tables of docs/gpu.md, too
-    python -m tests.kernels.resources --write  # writes them
+    python -m tests.kernels.resources          # for sm_90; compares the tables of docs/gpu.md, too
+    python -m tests.kernels.resources --write  # the same, and writes them
+    python -m tests.kernels.resources --others # for the other architectures of the wheels, no tables
 
 Fails on warnings, on local memory, and where a kernel takes more instructions than it may.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import sys
 import tempfile
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,18 +97,21 @@ def parse(report: str) -> list[Resources]:
     ]
 
 
-def compile_all(nvcc: str, source: Path, archs: list[build.Arch] | None = None) -> list[Resources]:
-    """Every kernel on each of the default architectures. NvccError: an error or any warning."""
-    if archs is None:
-        archs = build.default_archs()
-    output = source.with_suffix(".checked")
-    command = [*build.fatbin_command(nvcc, archs, source), *STRICT, "-o", str(output)]
-    found = parse(build.run(command))
+def compile_one(nvcc: str, source: Path, arch: int = ARCH) -> tuple[list[Resources], Path, str]:
+    """Every kernel on an architecture: what it takes, the cubin, and its PTX, of one compilation.
+    NvccError: an error or any warning.
+    """
+    with tempfile.TemporaryDirectory() as kept:
+        output = source.with_suffix(f".{arch}.cubin")
+        command = [nvcc, *build.FLAGS, "-cubin", f"-arch=sm_{arch}", str(source), *STRICT]
+        found = parse(build.run([*command, "--keep", "--keep-dir", kept, "-o", str(output)]))
+        (kept_ptx,) = Path(kept).glob("*.ptx")
+        text = kept_ptx.read_text()
     names = kernel_names(source.read_text())
-    expected = {(name, arch.number) for name in names for arch in archs}
-    if not names or {(r.name, r.arch) for r in found} != expected:
-        raise build.NvccError(f"ptxas reports {found}, expected: {sorted(expected)}")
-    return found
+    if not names or {(r.name, r.arch) for r in found} != {(name, arch) for name in names}:
+        raise build.NvccError(f"ptxas reports {found}, expected: {sorted(names)} on sm_{arch}")
+    _keep(_kept(nvcc, source, arch), text)
+    return found, output, text
 
 
 def kernel_names(source: str) -> set[str]:
@@ -117,16 +125,31 @@ def kernel_names(source: str) -> set[str]:
     return names
 
 
-def cubin(nvcc: str, source: Path, arch: int = ARCH) -> Path:
-    output = source.with_suffix(".cubin")
-    build.run([nvcc, *build.FLAGS, "-cubin", f"-arch=sm_{arch}", str(source), "-o", str(output)])
-    return output
-
-
 def ptx(nvcc: str, source: Path, arch: int = ARCH) -> str:
-    output = source.with_suffix(".ptx")
-    build.run([nvcc, *build.FLAGS, "-ptx", f"-arch=compute_{arch}", str(source), "-o", str(output)])
-    return output.read_text()
+    """A source is compiled once: the PTX stays in build/, also for other processes."""
+    kept = _kept(nvcc, source, arch)
+    if not kept.exists():
+        output = source.with_suffix(f".{arch}.ptx")
+        options = ["-ptx", f"-arch=compute_{arch}"]
+        build.run([nvcc, *build.FLAGS, *options, str(source), "-o", str(output)])
+        _keep(kept, output.read_text())
+    return kept.read_text()
+
+
+def _keep(kept: Path, text: str) -> None:
+    """Whole, also for a process that looks meanwhile."""
+    part = kept.with_suffix(f".{os.getpid()}")
+    part.write_text(text)
+    part.replace(kept)
+
+
+def _kept(nvcc: str, source: Path, arch: int) -> Path:
+    compiler = Path(nvcc).resolve().stat()
+    of = f"{build.FLAGS} {compiler.st_size} {compiler.st_mtime_ns}\n".encode()
+    name = hashlib.sha256(of + source.read_bytes()).hexdigest()[:32]
+    folder = ROOT / "build/ptx"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.{arch}.ptx"
 
 
 # Of sm_80 and later: what a GPU that NVRTC compiles for may not have.
@@ -188,7 +211,7 @@ def documented() -> str:
 
 
 def main(argv: list[str]) -> int:
-    if argv not in ([], ["--write"]):
+    if argv not in ([], ["--write"], ["--others"]):
         print(__doc__)
         return 2
     nvcc = find_nvcc()
@@ -199,17 +222,22 @@ def main(argv: list[str]) -> int:
     if nvdisasm is None:
         print("make kernels needs nvdisasm: pip install nvidia-cuda-nvdisasm")
         return 1
-    with tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor() as pool:
         source = build.write_source(Path(work))
         try:
-            found = compile_all(nvcc, source)
+            if argv == ["--others"]:
+                archs = [number for number in build.DEFAULT_ARCHS if number != ARCH]
+                each = pool.map(lambda arch: compile_one(nvcc, source, arch)[0], archs)
+                return _end(found := [*chain(*each)], problems(found))
+            oldest = pool.submit(ptx, nvcc, source, OLDEST)
+            found, cubin, text = compile_one(nvcc, source)
+            counts = instructions.count_all(instructions.disassemble(nvdisasm, cubin))
+            newer = sorted(set(NEWER.findall(oldest.result())))
             version = release(nvcc)
-            counts = instructions.count_all(instructions.disassemble(nvdisasm, cubin(nvcc, source)))
-            text = table(version, found, threads(ptx(nvcc, source)), counts)
-            newer = sorted(set(NEWER.findall(ptx(nvcc, source, OLDEST))))
         except (build.NvccError, LookupError) as error:
             print(error)
             return 1
+    text = table(version, found, threads(text), counts)
     print(text, end="")
     failed = problems(found) + instructions.problems(counts)
     failed += [f"sm_{OLDEST} has no {instruction}" for instruction in newer]
@@ -219,7 +247,13 @@ def main(argv: list[str]) -> int:
         print(f"docs/gpu.md tells of another CUDA than {version}: its table is not compared")
     elif documented() != text:
         failed.append("docs/gpu.md has another table: python -m tests.kernels.resources --write")
-    print("\n".join(failed) if failed else f"{len(found)} kernels compiled, none with local memory")
+    return _end(found, failed)
+
+
+def _end(found: list[Resources], failed: list[str]) -> int:
+    archs = ", ".join(f"sm_{arch}" for arch in sorted({r.arch for r in found}))
+    well = f"{len(found)} kernels compiled for {archs}, none with local memory"
+    print("\n".join(failed) if failed else well)
     return 1 if failed else 0
 
 

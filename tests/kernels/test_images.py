@@ -429,16 +429,14 @@ def test_the_real_nvrtc_compiles_the_real_source(
         nvrtc.getVersion()
     except Exception as error:
         pytest.skip(f"CuPy finds no NVRTC: {error}")
-    for arch in (80, 90):
-        code = _kernels.image(*divmod(arch, 10))
-        assert code.startswith(b"\x7fELF") and code == _kernels.image(*divmod(arch, 10))
-        for name in NAMES:
-            assert f".text.cgx_{name}\0".encode() in code
-    assert len(cached(kernels_to_compile)) == 2
+    code = _kernels.image(9, 0)
+    assert code.startswith(b"\x7fELF") and code == _kernels.image(9, 0)
+    for name in NAMES:
+        assert f".text.cgx_{name}\0".encode() in code
+    assert len(cached(kernels_to_compile)) == 1
     monkeypatch.setattr(nvrtc, "getSupportedArchs", lambda: (80, 90))
-    text = _kernels.image(99, 0)
-    assert text.endswith(b"\0") and b".target sm_90" in text and b"fma.rn.f32" in text
     source = kernels_to_compile / "_kernels.cu"
     source.write_text(resources.without_fma(source.read_text()))
     text = _kernels.image(99, 0)
+    assert text.endswith(b"\0") and b".target sm_90" in text
     assert b"mul.rn.f32" in text and not resources.FUSED.findall(text.decode())
