@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc tests/machinery -name '*.cc' -o -name '*.h' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook recipes docker-test wheels bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-others kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook recipes docker-test wheels wheels-test release-check times bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -145,8 +145,11 @@ cross:  ## compile the core for aarch64 and run the native tests of its codecs u
 	  "(Debian: apt-get install qemu-user-static)" >&2; exit 1; }
 	@$(NATIVE) -C tests/native SANITIZE= CROSS=aarch64-linux-gnu RUN=$(QEMU) ONLY="codec conformance convert" run
 
-kernels: $(VENV)-kernels/.ready  ## compile the GPU kernels with nvcc for all architectures; fail on warnings, local memory, too many instructions
+kernels: $(VENV)-kernels/.ready  ## compile the GPU kernels with nvcc for sm_90; fail on warnings, local memory, too many instructions
 	@$(VENV)-kernels/bin/python -m tests.kernels.resources
+
+kernels-others: $(VENV)-kernels/.ready  ## the same for the other architectures of the wheels, without docs/gpu.md's table
+	@$(VENV)-kernels/bin/python -m tests.kernels.resources --others
 
 HIPCC ?= hipcc
 HIP_ARCHS ?= gfx90a
@@ -252,6 +255,16 @@ wheels: $(VENV)-wheels/.ready $(MPI_PYTHONS)  ## wheels into dist/; PYTHONS="pyt
 	@$(VENV)-wheels/bin/python -m tools.wheels --base $(VENV) --python $(or $(PYTHONS),$(BIN)/python) \
 	  $(if $(TORCHES),--torch $(TORCHES)) $(if $(filter 0,$(KERNELS)),--no-kernels) $(if $(strip $(MPI)),--mpicc \
 	  $(subst $(space),:,$(MPI:%=$(CURDIR)/$(VENV)-%/bin/mpicc)),--no-mpi)
+
+wheels-test: wheels $(VENV)/.built  ## wheels, and their tests: a wheel in an environment without a compiler
+	@CGX_TEST_WHEELS=dist $(BIN)/python -m pytest -q tests/packaging/test_wheels.py
+
+# What takes minutes and seldom changes. .ci/run runs what has changed since the commits that .ci/released names.
+release-check:  ## what only a release needs: wheels, docker, the other architectures of GPUs, the notebook
+	@$(PYTHON) tools/release_check.py run
+
+times:  ## what a newcomer and a change cost: seconds of make demo, of one touched file, of make test, in a copy
+	@$(PYTHON) tools/times.py
 
 # Half a GB of packages from Debian and Python, and a compilation, unless WHEEL=dist/torch_cgx-...whl is given.
 docker-test: $(VENV)/.built $(VENV)-docker/.ready  ## build docker/Dockerfile without Docker and a registry, and test it (root)

@@ -3,7 +3,7 @@ instructions a value. `make kernels` runs it.
 
     python -m tests.kernels.resources          # for sm_90; compares the tables of docs/gpu.md, too
     python -m tests.kernels.resources --write  # the same, and writes them
-    python -m tests.kernels.resources --others # for the other architectures of the wheels, no tables
+    python -m tests.kernels.resources --others # for the others of the wheels, no tables
 
 Fails on warnings, on local memory, and where a kernel takes more instructions than it may.
 """

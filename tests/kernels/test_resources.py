@@ -1,4 +1,4 @@
-"""What compilers make of the kernels. Needs no GPU. `make kernels` does more: it compiles to machine
+"""What compilers make of the kernels. Needs no GPU. `make kernels` does more: compiles to machine
 code and compares registers, memory and spills with the table of docs/gpu.md.
 """
 

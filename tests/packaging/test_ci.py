@@ -1,4 +1,6 @@
-"""`.ci/run`: each run of the stress program has a seed of its own, which the summary names."""
+"""`.ci/run`: each run of the stress program has a seed of its own, which the summary names, and so
+are parts of `make release-check` that need not run.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import os
 import re
 import subprocess
 from pathlib import Path
+
+from tools import release_check as check
 
 ROOT = Path(__file__).resolve().parents[2]
 # What it runs or installs otherwise.
@@ -36,6 +40,10 @@ def summary(folder: Path, **variables: str) -> tuple[str, str]:
     assert done.returncode == 0, done.stderr
     (said,) = re.findall(r"^make stress STRESS_SEED=(\d+): passed", done.stdout, re.M)
     (given,) = re.findall(r"^stress .*STRESS_SEED=(\d+)$", calls.read_text(), re.M)
+    wanted = {*check.PARTS}
+    asked = {line.split()[0] for line in calls.read_text().splitlines()} & wanted
+    not_run = re.findall(r"^make ([\w-]+): NOT RUN, nothing that it depends on", done.stdout, re.M)
+    assert asked.isdisjoint(not_run) and asked | {*not_run} == wanted
     return said, given
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.distributed import ROOT
 
 RECIPES = ROOT / "examples" / "recipes"
@@ -34,6 +35,15 @@ _VARIABLE = "CGX_TEST_RECIPES"
 MARK = "RECIPE_RUN"  # in the environment of all processes of one run
 _TAIL = 8000  # characters of output in an error
 _GRACE_SECONDS = 10.0  # for processes to end by themselves, before and after SIGTERM
+
+# What takes the ranks of a recipe most of their time. No recipe downloads: read at the import.
+_TRAINERS = """
+import os
+os.environ["HF_HUB_OFFLINE"] = "1"
+import accelerate, lightning
+from transformers import GPT2LMHeadModel, Trainer
+"""
+_DEEPSPEED = "import deepspeed"
 
 needs_recipes = pytest.mark.skipif(
     not os.environ.get(_VARIABLE),
@@ -115,24 +125,42 @@ def run(
     return Finished(found, output, took)
 
 
-def run_ranks(script: str, *arguments: str, ranks: int = 2, **options: object) -> Finished:
+def trainers_python() -> list[str]:
+    """The beginning of a line that runs Python with the trainers imported (tests/warm)."""
+    return warm.python(python(), _TRAINERS)
+
+
+def run_ranks(
+    script: str,
+    *arguments: str,
+    ranks: int = 2,
+    env: Mapping[str, str] | None = None,
+    **options: object,
+) -> Finished:
     """Runs examples/recipes/SCRIPT on ranks started by torchrun; a whole path is taken as it is.
     Takes the options of `run`.
+
+    torchrun and the ranks are forked from a process that has imported the trainers.
     """
-    command = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    command += [str(ranks), str(RECIPES / script), *arguments]
-    return run(command, **options)  # type: ignore[arg-type]
+    imported = _DEEPSPEED if "deepspeed" in script else _TRAINERS
+    command = [*warm.python(python(), imported), "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), str(RECIPES / script), *arguments]
+    env = {**warm.nested(python(), imported), **(env or {})}
+    return run(command, env=env, **options)  # type: ignore[arg-type]
 
 
 def marked(mark: str) -> list[int]:
     """The processes, zombies apart, whose environment has the mark."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
+    found, forked = set(), {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
+            name = (folder / "comm").read_text().strip()
+            if name.startswith("warm-"):  # its client has its variables, and kills it by its end
+                forked[int(folder.name)] = int(name.removeprefix("warm-"))
+            elif wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.add(int(folder.name))
+    return sorted(found | {pid for pid, client in forked.items() if client in found})
 
 
 def _names(pids: Sequence[int]) -> list[str]:

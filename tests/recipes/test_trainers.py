@@ -8,7 +8,7 @@ import pytest
 
 from tests.distributed import ROOT
 from tests.recipes.running import RECIPES as RECIPE_FOLDER
-from tests.recipes.running import Finished, needs_recipes, python, run, run_ranks
+from tests.recipes.running import Finished, needs_recipes, python, run, run_ranks, trainers_python
 
 pytestmark = [needs_recipes, pytest.mark.slow]
 
@@ -79,7 +79,7 @@ def test_one_rank_of_torchrun_trains(recipe):
 
 @pytest.mark.parametrize("recipe", ["accelerate_ddp.py", "hf_trainer.py"])
 def test_one_process_without_a_launcher_says_what_is_missing(recipe):
-    finished = run([python(), str(RECIPE_FOLDER / recipe)], status=1)
+    finished = run([*trainers_python(), str(RECIPE_FOLDER / recipe)], status=1)
     assert "does nothing with one process" in finished.output
     assert re.search(r"Monitor of a \w+; allowed|not in DistributedDataPar", finished.output)
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import os
 import shlex
 import shutil
@@ -92,7 +93,7 @@ def hub() -> str:
         if process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"the hub of warm processes at {address} did not start")
         process.stdout.close()
-        _script(Path(folder, "python"), address)
+        _script(Path(folder, "python"), sys.executable, address, "")
         os.environ[_HUB] = address
         global _started
         _started = _Started(os.getpid(), process, folder)
@@ -100,20 +101,34 @@ def hub() -> str:
     return os.environ[_HUB]
 
 
-def _script(path: Path, address: str) -> None:
-    command = [sys.executable, "-I", "-S", str(HERE / "client.py"), address, ""]
-    started = shlex.quote(sys.executable)  # with options that a warm start has not, as -S
-    path.write_text(
+def _script(path: Path, interpreter: str, address: str, prelude: str) -> None:
+    command = [interpreter, "-I", "-S", str(HERE / "client.py"), address, prelude]
+    started = shlex.quote(interpreter)  # with options that a warm start has not, as -S
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_text(
         # multiprocessing passes on that no bytecode is written, which the environment says, too.
         '#!/bin/sh\n[ "$1" = -B ] && [ -n "$PYTHONDONTWRITEBYTECODE" ] && shift\n'
         f'case $1 in -c | -m | -u | [!-]*) exec {shlex.join(command)} "$@" ;; esac\n'
         f'exec {started} "$@"\n'
     )
-    path.chmod(0o755)
+    part.chmod(0o755)
+    part.replace(path)
 
 
 NESTED = {"CGX_TEST_WARM_NESTED": "1"}
 """In the environment of a warm process: its `sys.executable` is a warm start, too."""
+
+
+def nested(interpreter: str | os.PathLike[str], prelude: str) -> dict[str, str]:
+    """NESTED for the processes of `python(interpreter, prelude)`."""
+    if not enabled():
+        return {}
+    program = os.fspath(interpreter)
+    name = hashlib.sha256(f"{program}\n{prelude}".encode()).hexdigest()[:16]
+    path = Path(hub()).with_name(f"python-{name}")
+    if not path.exists():
+        _script(path, program, hub(), prelude)
+    return {"CGX_TEST_WARM_NESTED": str(path)}
 
 
 @contextlib.contextmanager

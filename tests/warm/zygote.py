@@ -216,8 +216,9 @@ def become(request):
     os.environ.update(said["environment"])
     with open("/proc/self/comm", "w") as file:
         file.write(f"warm-{said['pid']}")
-    if said["environment"].get("CGX_TEST_WARM_NESTED") == "1":
-        sys.executable = os.path.join(os.path.dirname(said["hub"]), "python")
+    if nested := said["environment"].get("CGX_TEST_WARM_NESTED"):
+        plain = os.path.join(os.path.dirname(said["hub"]), "python")
+        sys.executable = plain if nested == "1" else nested
         if "multiprocessing.spawn" in sys.modules:  # it notes the program when it is imported
             sys.modules["multiprocessing.spawn"].set_executable(sys.executable)
     random.seed()
