@@ -171,12 +171,13 @@ class NinjaFile:
         self.known: set[Path] = set()
         includes = [f"-I{folder}" for folder in INCLUDED_AS]
         compile = "$compiler $flags -MD -MF $out.d -c"
+        cached = _cache(tools.compiler)
         self.lines = [
             "ninja_required_version = 1.5",
             f"builddir = {_path(work)}",
             f"compiler = {_command(tools.compiler)}",
             *(f"{key} = {_command([*includes, *flags])}" for key, flags in tools.flags.items()),
-            *_rule("compile", f"{compile} $in -o $out"),
+            *_rule("compile", f"{cached}{compile} $in -o $out"),
             *_rule("precompile", f"{compile} -x c++-header $in -o $out"),
             *_rule("link", f"{_command(tools.linker)} $in -o $out $libraries"),
         ]
@@ -231,6 +232,21 @@ class NinjaFile:
 
     def text(self) -> str:
         return "\n".join([*self.lines, ""])
+
+
+def _cache(compiler: list[str]) -> str:
+    """What stands before a compilation: ccache, if it is there and does not call the compiler
+    already. Without these settings it does not keep what uses a precompiled header.
+    """
+    ccache = shutil.which("ccache")
+    called = {Path(shutil.which(word) or word).resolve().name for word in compiler[:2]}
+    if ccache is None or "ccache" in called:
+        return ""
+    settings = {"BASEDIR": str(ROOT), "SLOPPINESS": "pch_defines,time_macros", "NOHASHDIR": "1"}
+    words = [
+        f"CCACHE_{name}={os.environ.get(f'CCACHE_{name}', text)}" for name, text in settings.items()
+    ]
+    return _command(["env", *words, ccache]) + " "
 
 
 def _program(command: list[str]) -> str:
