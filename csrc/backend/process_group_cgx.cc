@@ -40,7 +40,7 @@ void log_group(const GroupContext& group, const Engine& engine, const CodecPolic
   log_line(str_of(group.title(), "torch_cgx ", kVersion, ", SIMD level ", cpu_level(), ", ",
                   policy.describe(), "; communicator ", engine.communicator(), ", ", hosts,
                   hosts == 1 ? " host" : " hosts", ", reductions inner ",
-                  group.config.inner_reduction, ", cross ", group.config.cross_reduction,
+                  group.config.intra_reduction, ", cross ", group.config.cross_reduction,
                   ", everything else over gloo"));
 }
 

@@ -70,12 +70,12 @@ py::dict settings_in_force(const OptionFields& fields) {
 // options does with tensors of the host. The algorithm is the caller's.
 py::dict simulated_group(const std::vector<std::string>& hosts, const OptionsPtr& options) {
   GroupConfig config = for_host(resolve_group(options ? options->fields : OptionFields()));
-  config.inner_reduction = config.cross_reduction = "AUTO";
+  config.intra_reduction = config.cross_reduction = "AUTO";
   const EngineOptions engine = engine_options(config, Topology(hosts, config.leader_only));
   return py::dict(
       py::arg("hosts") = hosts, py::arg("leader_only") = config.leader_only,
-      py::arg("inner_exact") = engine.inner_exact, py::arg("slot_bytes") = engine.inner.wanted,
-      py::arg("inner_bytes") = engine.inner.most, py::arg("segment_bytes") = engine.segment_bytes,
+      py::arg("inner_exact") = engine.intra_exact, py::arg("slot_bytes") = engine.intra.wanted,
+      py::arg("inner_bytes") = engine.intra.most, py::arg("segment_bytes") = engine.segment_bytes,
       py::arg("cross_bytes") = engine.cross_bytes, py::arg("direct_from") = engine.direct_from);
 }
 

@@ -1,4 +1,4 @@
-// The table of runs that a kernel works through: one entry for each piece of each message of a
+// The table of runs that a kernel works through: one entry for each run of each message of a
 // stage, so that a stage is one launch however many layers it covers.
 //
 // A run is cut into tiles. A thread block, or a warp, takes a tile at a time; the tiles of all runs

@@ -1,4 +1,4 @@
-// The inner loops of the error-bounded compressor, compiled once per SIMD level, with equal results on
+// The loops of the error-bounded compressor, compiled once per SIMD level, with equal results on
 // each. They work on chunks that fit the first-level cache, so a block's values are read once.
 #pragma once
 
