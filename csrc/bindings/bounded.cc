@@ -109,9 +109,9 @@ void decode_part(const Decoder& decoder, const Opened& opened, const py::buffer&
 
 // ---- blocks of a tensor on a GPU ----
 
-void plan(Slab& slab, Encoder& encoder, size_t block, uintptr_t looked) {
+void choose_form(Slab& slab, Encoder& encoder, size_t block, uintptr_t looked) {
   const WithoutGil no_gil;
-  slab.plan(encoder, block, reinterpret_cast<const std::byte*>(looked));
+  slab.choose_form(encoder, block, reinterpret_cast<const std::byte*>(looked));
 }
 
 bool adopt(const Slab& slab, Encoder& encoder, size_t block, uintptr_t parts) {
@@ -213,7 +213,7 @@ void bind(py::module_& module) {
            py::arg("maps"), py::arg("values"))
       .def_property_readonly("blocks", &Slab::blocks)
       .def_property_readonly("look_bytes", &Slab::look_bytes)
-      .def("plan", &plan, py::arg("encoder"), py::arg("block"), py::arg("looked_ptr"))
+      .def("plan", &choose_form, py::arg("encoder"), py::arg("block"), py::arg("looked_ptr"))
       .def("adopt", &adopt, py::arg("encoder"), py::arg("block"), py::arg("parts_ptr"))
       .def(
           "open",

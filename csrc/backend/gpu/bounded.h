@@ -21,7 +21,7 @@ at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
 at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, size_t bytes,
                               const LoadKernels& load);
 
-/// parts: of all blocks, on the device of y; y: the tensor that plans count values of, contiguous.
+/// parts: of all blocks, on the device of y; y: the tensor whose values the forms count, contiguous.
 /// Returns an int32 for each block, on the device; 1: its parts do not fit each other.
 at::Tensor gpu_bounded_decode(const bounded::Slab& slab, const at::Tensor& parts,
                               const at::Tensor& y, const LoadKernels& load);

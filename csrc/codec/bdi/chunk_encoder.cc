@@ -19,7 +19,7 @@ constexpr int kDeltaStage = 0;
 constexpr int kBaseStage = 1;
 
 uint32_t draw(RandomKey key, uint64_t counter) {
-  const RandomKey k = block_key(key, static_cast<uint32_t>(counter >> 32));
+  const RandomKey k = key_of_high(key, static_cast<uint32_t>(counter >> 32));
   return random_bits(static_cast<uint32_t>(counter), k.low, k.high);
 }
 

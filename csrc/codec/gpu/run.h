@@ -53,8 +53,8 @@ static_assert(kTile == kGroup * kThreads);
 /// Values that a warp codes at once, and their log2.
 [[maybe_unused]] constexpr uint32_t kUnitOfWarp = 512, kLogOfUnit = 9;
 
-/// Blocks on a multiprocessor at once: as many as leave their threads 80 registers. Not for AMD: see codec.cu.
-[[maybe_unused]] constexpr uint32_t kBlocks = 3;
+/// Thread blocks on a multiprocessor at once: as many as leave their threads 80 registers. Not for AMD: see codec.cu.
+[[maybe_unused]] constexpr uint32_t kThreadBlocks = 3;
 
 /// A list of runs as kernels see it. A list of one run needs no memory on the device.
 struct Table {

@@ -30,14 +30,14 @@ bool Sender::cancel() {
 }
 
 void Sender::abandon() {
-  for (OutgoingExchange& out : exchanges_) out.block.abandon();
+  for (OutgoingExchange& out : exchanges_) out.buffer.abandon();
 }
 
 void Sender::begin_call() {
   sent_in_call_.assign(sent_in_call_.size(), false);
   // No rank still reads messages of the previous call.
   for (OutgoingExchange& out : exchanges_) {
-    if (out.sends.empty()) pool_.give(std::move(out.block));
+    if (out.sends.empty()) pool_.give(std::move(out.buffer));
   }
 }
 
@@ -58,7 +58,7 @@ Sender::OutgoingExchange& Sender::begin_exchange(const Deadline& deadline) {
   OutgoingExchange& out = exchanges_[exchange_ % kExchanges];
   finish_sends(out, deadline);
   out.parts.clear();
-  pool_.give(std::move(out.block));
+  pool_.give(std::move(out.buffer));
   return out;
 }
 
@@ -77,10 +77,10 @@ void Sender::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& 
     total += aligned(kFrame + bytes_to[peer]);
   }
   library_.guarded(library_.rank(), "making room for messages of",
-                   [&] { out.block = pool_.take(total); });
+                   [&] { out.buffer = pool_.take(total); });
   buffers.assign(static_cast<size_t>(library_.size()), nullptr);
   for (const OutgoingExchange::Part& part : out.parts)
-    buffers[part.peer] = out.block.data() + part.offset + kFrame;
+    buffers[part.peer] = out.buffer.data() + part.offset + kFrame;
   open_ = true;
 }
 
@@ -92,8 +92,8 @@ std::byte* Sender::open_broadcast(size_t bytes, const Deadline& deadline) {
     out.parts.push_back({nth_peer(step), 0, bytes});
   }
   library_.guarded(library_.rank(), "making room for messages of",
-                   [&] { out.block = pool_.take(kFrame + bytes); });
-  return out.block.data() + kFrame;
+                   [&] { out.buffer = pool_.take(kFrame + bytes); });
+  return out.buffer.data() + kFrame;
 }
 
 void Sender::post() {
@@ -106,7 +106,7 @@ void Sender::post() {
   };
   for (const OutgoingExchange::Part& part : out.parts) {
     const uint64_t bytes = part.bytes;
-    std::memcpy(out.block.data() + part.offset, &bytes, kFrame);
+    std::memcpy(out.buffer.data() + part.offset, &bytes, kFrame);
   }
   auto send = [&](int peer, int tag, const std::byte* data, size_t bytes) {
     library_.guarded(peer, "sending to", [&] {
@@ -116,11 +116,11 @@ void Sender::post() {
   // All first frames before any rest: small messages do not queue behind large ones.
   for (const OutgoingExchange::Part& part : out.parts) {
     if (!announced(part)) continue;
-    send(part.peer, kFirstTag, out.block.data() + part.offset,
+    send(part.peer, kFirstTag, out.buffer.data() + part.offset,
          std::min(kEager, kFrame + part.bytes));
   }
   for (const OutgoingExchange::Part& part : out.parts) {
-    const std::byte* frame = out.block.data() + part.offset;
+    const std::byte* frame = out.buffer.data() + part.offset;
     if (!announced(part)) {
       send(part.peer, library_.class_of(part.bytes, kAgreedTag).tag, frame + kFrame, part.bytes);
     } else if (kFrame + part.bytes > kEager) {

@@ -52,7 +52,7 @@ class Sender {
       int peer;
       std::unique_ptr<Pending> pending;
     };
-    RelayBlock block;
+    RelayBuffer buffer;
     std::vector<Part> parts;
     std::vector<Send> sends;
   };

@@ -146,7 +146,7 @@ static inline void encode_bucket(const Bucket& bucket, const std::byte* x, size_
     const uint64_t at = index + i;
     const uint64_t same_key = (uint64_t{1} << 32) - static_cast<uint32_t>(at);
     const size_t take = smaller(smaller(n - i, kSinkCodes - sink.fill), same_key);
-    const R rounding(block_key(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at));
+    const R rounding(key_of_high(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at));
     if (uint8_t* bytes = sink.whole_bytes(take)) {
       quantize(T{}, x + i * T::kBytes, take, bucket, rounding, bytes);
       i += take;
