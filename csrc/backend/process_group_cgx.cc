@@ -31,7 +31,7 @@ std::unique_ptr<Autotuner> make_autotuner(const GroupContext& group, Engine& eng
     log = [where = group.title()](const std::string& text) { log_line(where + text); };
   }
   // bf16, whatever the option half says: a value that the requested codec can carry must not become
-  // infinite through the tuner's choice. Only values within one rounding of 2^128 still can.
+  // infinite through the tuner's decision. Only values within one rounding of 2^128 still can.
   return std::make_unique<Autotuner>(engine, make_codec("bf16"), std::move(log));
 }
 

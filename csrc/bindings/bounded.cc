@@ -24,12 +24,12 @@ namespace cgx {
 namespace bounded {
 namespace {
 
-// Bytes of any object with a buffer of bytes in one piece, for as long as this lives.
+// Bytes of any object with a contiguous buffer of bytes, for as long as this lives.
 class Bytes {
  public:
   explicit Bytes(const py::buffer& buffer) : info_(buffer.request()) {
     if (info_.itemsize != 1 || info_.ndim > 1 || (info_.ndim == 1 && info_.strides[0] != 1)) {
-      throw ConfigError("a payload is bytes in one piece");
+      throw ConfigError("a payload is contiguous bytes");
     }
   }
   std::span<const std::byte> span() const {

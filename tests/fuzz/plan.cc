@@ -47,8 +47,7 @@ class Checker {
         CHECK(shard.intra.values == values);
       }
       check_across(shard, may_grow(round, encoded_payload));
-      const bool inside =
-          may_grow(round, [&](const Shard& part) { return handed_on_payload(part); });
+      const bool inside = may_grow(round, [&](const Shard& one) { return handed_on_payload(one); });
       for (int host = 0; plan_.two_levels && host < space_.topology.host_count(); ++host) {
         if (space_.topology.host(host).size() > 1) check_handed_on(shard, host, inside);
       }
@@ -75,14 +74,14 @@ class Checker {
   template <typename Payload>
   bool may_grow(const Round& round, const Payload& payload) const {
     constexpr size_t kCost = Communicator::kPayloadOffset + 2 * kRunAlignment;
-    size_t parts = 0, bytes = 0;  // messages; of shards, one may hold the parts of many ranks
+    size_t messages = 0, bytes = 0;  // a message of shards may hold the values of many ranks
     for (const Shard& shard : round.shards) {
       bytes += payload(shard);
       for (const Chunk& chunk : shard.chunks) {
-        parts += plan_.operation == Operation::kAllReduce ? 1 : chunk.runs.size();
+        messages += plan_.operation == Operation::kAllReduce ? 1 : chunk.runs.size();
       }
     }
-    return alone_ || bytes <= parts * kCost * static_cast<size_t>(space_.topology.host_count());
+    return alone_ || bytes <= messages * kCost * static_cast<size_t>(space_.topology.host_count());
   }
 
   static size_t encoded_payload(const Shard& shard) {

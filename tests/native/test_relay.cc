@@ -71,11 +71,11 @@ TEST(relay_connections_that_end_at_any_point) {
       Group group =
           make_group(lazy ? CommunicatorKind::kLazyRelay : CommunicatorKind::kRelay, 3, 60000);
       group.network->fail_after(1, operations);
-      StressPlan plan;
-      plan.exchanges = 60;
-      plan.max_bytes = 20000;
-      plan.timeout_seconds = 60;
-      error_of<Error>([&] { stress_group(group.pointers(), plan); });
+      StressTask task;
+      task.exchanges = 60;
+      task.max_bytes = 20000;
+      task.timeout_seconds = 60;
+      error_of<Error>([&] { stress_group(group.pointers(), task); });
       CHECK(group.network->overruns() == 0);
       // Destroyed with transfers under way.
     }

@@ -16,7 +16,7 @@ namespace cgx {
 at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
                             const LoadKernels& load);
 
-/// Encodes the blocks of a slab that is planned and laid out. Returns their parts, `bytes` bytes on the
+/// Encodes the blocks of a slab whose forms are chosen and laid out. Returns their parts, `bytes` bytes on the
 /// device.
 at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, size_t bytes,
                               const LoadKernels& load);

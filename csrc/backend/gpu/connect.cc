@@ -13,7 +13,7 @@
 namespace cgx {
 namespace {
 
-// Bytes that NCCL gets at once. Smaller pieces only pay where the link is slower than the GPU.
+// Bytes that NCCL gets at once. Fewer only pay where the link is slower than the GPU.
 constexpr size_t kLockstepArea = size_t{4} << 20;
 
 // The exchanges that all ranks of the group can take inside their hosts. `mine`: null on a rank

@@ -36,7 +36,7 @@ struct MessageCost {
   double values = 0;   // of the message
   double encoded = 0;  // values
   double decoded = 0;
-  double rounds = 1;      // parts that are pipelined
+  double rounds = 1;      // pipelined
   double compressed = 0;  // share of the values that is not raw
 };
 

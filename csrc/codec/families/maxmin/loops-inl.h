@@ -133,7 +133,7 @@ static inline void quantize(T type, const std::byte* x, size_t n, const Bucket& 
   }
   for (; i + kLanes <= n; i += kLanes) store_bytes(codes + i, bucket.limit(code(i)));
   if (i < n) {
-    const F rest = load_part(type, x + i * T::kBytes, n - i);
+    const F rest = load_first(type, x + i * T::kBytes, n - i);
     store_bytes(codes + i, bucket.limit(rounding.code(bucket, rest)));
   }
 }
@@ -277,8 +277,8 @@ static inline void decode_bucket(const std::byte* in, const std::byte* end, int 
       in += step;
       store(Float32{}, at, add_to ? one_nan(add(load(Float32{}, at), v)) : v);
     } else {
-      const F sum = add_to ? one_nan(add(load_part(Float32{}, at, n - i), v)) : v;
-      store_part(Float32{}, at, n - i, sum);
+      const F sum = add_to ? one_nan(add(load_first(Float32{}, at, n - i), v)) : v;
+      store_first(Float32{}, at, n - i, sum);
     }
   }
 }
