@@ -32,15 +32,15 @@ const char* name_of(CommunicatorKind communicator) {
 // The same on all ranks, also where a rank has only one of the communicators.
 std::string communicator_name(const GroupConfig& config, const Topology& topology) {
   if (topology.size() == 1) return "in-process";
-  if (topology.host_count() == 1) return name_of(config.inner);
+  if (topology.host_count() == 1) return name_of(config.intra);
   if (!topology.two_levels()) return name_of(config.cross);
-  return str_of(name_of(config.inner), "+", name_of(config.cross));
+  return str_of(name_of(config.intra), "+", name_of(config.cross));
 }
 
 }  // namespace
 
 GroupConfig for_host(GroupConfig config) {
-  if (config.inner == CommunicatorKind::kNccl) config.inner = CommunicatorKind::kShm;
+  if (config.intra == CommunicatorKind::kNccl) config.intra = CommunicatorKind::kShm;
   if (config.cross == CommunicatorKind::kNccl) config.cross = CommunicatorKind::kGloo;
   return config;
 }
@@ -51,7 +51,7 @@ Communicators CommunicatorFactory::connect_host(const Topology& topology,
                               communicator_name(for_host(group_.config), topology)};
   // Those inside hosts first: the other hosts need not wait for one that cannot go on.
   if (group_.on_one_host || topology.two_levels()) {
-    connect_level("inner", rendezvous, [&] { connect_inner(communicators); });
+    connect_level("inner", rendezvous, [&] { connect_intra(communicators); });
   }
   if (!group_.on_one_host) {
     connect_level("cross", rendezvous, [&] { connect_cross(communicators); });
@@ -72,13 +72,13 @@ void CommunicatorFactory::connect_level(const char* level, Rendezvous& rendezvou
   confirm(rendezvous, level, group_.rank, group_.size, "", deadline);
 }
 
-void CommunicatorFactory::connect_inner(Communicators& communicators) const {
+void CommunicatorFactory::connect_intra(Communicators& communicators) const {
   const int host = communicators.topology.host_of(group_.rank);
   const std::vector<int>& members = communicators.topology.host(host);
   const char* variable = "CGX_INNER_COMMUNICATOR_TYPE";
-  if (group_.config.inner == CommunicatorKind::kNccl) require_nccl(variable);
+  if (group_.config.intra == CommunicatorKind::kNccl) require_nccl(variable);
   if (!group_.on_one_host && members.size() == 1) return;
-  communicators.inner = make(for_host(group_.config).inner, str_of("host", host), members,
+  communicators.intra = make(for_host(group_.config).intra, str_of("host", host), members,
                              communicators.topology.local_of(group_.rank));
 }
 

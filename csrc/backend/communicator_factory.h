@@ -52,7 +52,7 @@ class CommunicatorFactory {
   std::unique_ptr<Rendezvous> rendezvous(const std::string& keys) const;
 
  private:
-  void connect_inner(Communicators& communicators) const;
+  void connect_intra(Communicators& communicators) const;
   void connect_cross(Communicators& communicators) const;
 
   const GroupContext& group_;

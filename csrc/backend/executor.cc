@@ -170,19 +170,18 @@ void Executor::run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan,
                         const void* input, void* output, bool average, const Deadline& deadline,
                         CallRecord& record, const Residual& residual,
                         const std::optional<StepKey>& key) {
-  Autotuner::Decision decision{plan};
+  Autotuner::TunedPlan tuned{plan};
   if (autotuner_ != nullptr && bits == Bits::kTunable && &engine == &engine_) {
-    decision = autotuner_->decide(plan, deadline, record.number);
-    if (group_.logs(LogLevel::kDebug)) record.tuned(autotuner_->why(decision));
+    tuned = autotuner_->decide(plan, deadline, record.number);
+    if (group_.logs(LogLevel::kDebug)) record.tuned(autotuner_->why(tuned));
   }
-  record.served_by(decision.plan, engine.communicator());
+  record.served_by(tuned.plan, engine.communicator());
   const uint64_t before = engine.stats().bytes_sent;
-  const int64_t begin = decision.turn.timed() ? Autotuner::now() : 0;
-  engine.run(*decision.plan, input, output, average, deadline, record.number, nullptr, residual,
-             key);
-  const int64_t end = decision.turn.timed() ? Autotuner::now() : 0;
+  const int64_t begin = tuned.turn.timed() ? Autotuner::now() : 0;
+  engine.run(*tuned.plan, input, output, average, deadline, record.number, nullptr, residual, key);
+  const int64_t end = tuned.turn.timed() ? Autotuner::now() : 0;
   record.count_sent(engine.stats().bytes_sent - before);
-  if (decision.tuned != nullptr) autotuner_->ran(decision, {begin, end});
+  if (tuned.tuned_class != nullptr) autotuner_->ran(tuned, {begin, end});
 }
 
 c10d::ErrorType Executor::error() const {

@@ -13,7 +13,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
-#include "backend/adapters/torch_compat.h"
+#include "backend/adapters/torch_versions.h"
 #include "backend/config/settings.h"
 #include "backend/factories.h"
 #include "backend/health/watchdog.h"

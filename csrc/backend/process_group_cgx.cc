@@ -31,7 +31,7 @@ std::unique_ptr<Autotuner> make_autotuner(const GroupContext& group, Engine& eng
     log = [where = group.title()](const std::string& text) { log_line(where + text); };
   }
   // bf16, whatever the option half says: a value that the requested codec can carry must not become
-  // infinite through the tuner's choice. Only values within one rounding of 2^128 still can.
+  // infinite through the tuner's decision. Only values within one rounding of 2^128 still can.
   return std::make_unique<Autotuner>(engine, make_codec("bf16"), std::move(log));
 }
 
@@ -40,7 +40,7 @@ void log_group(const GroupContext& group, const Engine& engine, const CodecPolic
   log_line(str_of(group.title(), "torch_cgx ", kVersion, ", SIMD level ", cpu_level(), ", ",
                   policy.describe(), "; communicator ", engine.communicator(), ", ", hosts,
                   hosts == 1 ? " host" : " hosts", ", reductions inner ",
-                  group.config.inner_reduction, ", cross ", group.config.cross_reduction,
+                  group.config.intra_reduction, ", cross ", group.config.cross_reduction,
                   ", everything else over gloo"));
 }
 

@@ -50,31 +50,31 @@ std::optional<int64_t> integer_of(const std::string& value) {
 std::string canonical_list(const Parameter& parameter, const std::string& where,
                            const std::string& value) {
   if (upper(value) == "NONE") return "none";
-  std::vector<std::string> parts;
-  for (const std::string& part : split(value)) {
-    const std::string choice = match(part, parameter.choices);
+  std::vector<std::string> items;
+  for (const std::string& item : split(value)) {
+    const std::string choice = match(item, parameter.choices);
     if (choice.empty()) bad_value(parameter, where, value);
-    parts.push_back(choice);
+    items.push_back(choice);
   }
-  if (parts.empty()) bad_value(parameter, where, value);
-  std::sort(parts.begin(), parts.end());
+  if (items.empty()) bad_value(parameter, where, value);
+  std::sort(items.begin(), items.end());
   std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
+  for (const std::string& item : items) text += (text.empty() ? "" : ",") + item;
   return text;
 }
 
 }  // namespace
 
 std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
+  std::vector<std::string> items;
   size_t start = 0;
   while (start <= text.size()) {
     const size_t comma = std::min(text.find(',', start), text.size());
-    const std::string part = strip(text.substr(start, comma - start));
-    if (!part.empty()) parts.push_back(part);
+    const std::string item = strip(text.substr(start, comma - start));
+    if (!item.empty()) items.push_back(item);
     start = comma + 1;
   }
-  return parts;
+  return items;
 }
 
 std::string allowed(const Parameter& parameter) {

@@ -67,7 +67,7 @@ const char* python_type(const Parameter& parameter);
 /// "512", "True", "'nearest'": the default as Python writes it.
 std::string python_default(const Parameter& parameter);
 
-/// The parts between commas, without blanks around them, and without empty ones.
+/// The items between commas, without blanks around them, and without empty ones.
 std::vector<std::string> split(const std::string& text);
 
 }  // namespace cgx

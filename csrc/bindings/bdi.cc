@@ -39,8 +39,9 @@ std::unique_ptr<bdi::Encoded> bdi_encode(uintptr_t words, int dtype,
   for (const auto& [bases, base_bits, delta_bits] : configs) {
     format.configs.push_back({bases, base_bits, delta_bits});
   }
-  return std::make_unique<bdi::Encoded>(format, bdi::Choices{stochastic, random_bases, seed}, shape,
-                                        reinterpret_cast<const uint32_t*>(words), *torch_threads());
+  return std::make_unique<bdi::Encoded>(format, bdi::EncoderOptions{stochastic, random_bases, seed},
+                                        shape, reinterpret_cast<const uint32_t*>(words),
+                                        *torch_threads());
 }
 
 // What the header says, and the number of chunks.
@@ -74,12 +75,12 @@ void bdi_check_count(const char* what, uint64_t count, uint64_t expected) {
                            ": it was altered while it was read"));
 }
 
-void bdi_chunks(uintptr_t address, size_t bytes, uint64_t count, uintptr_t choice, uintptr_t bits,
+void bdi_chunks(uintptr_t address, size_t bytes, uint64_t count, uintptr_t configs, uintptr_t bits,
                 uintptr_t zeros) {
   const bdi::Payload payload(bdi_bytes(address), bytes);
   bdi_check_count("chunks", payload.chunks(), count);
   const bdi::Format& format = payload.format();
-  auto* choice_out = reinterpret_cast<int16_t*>(choice);
+  auto* configs_out = reinterpret_cast<int16_t*>(configs);
   auto* bits_out = reinterpret_cast<int32_t*>(bits);
   auto* zeros_out = reinterpret_cast<int16_t*>(zeros);
   payload.for_each([&](const bdi::Chunk& chunk) {
@@ -87,7 +88,7 @@ void bdi_chunks(uintptr_t address, size_t bytes, uint64_t count, uintptr_t choic
     const uint64_t size = raw ? 32 * uint64_t{chunk.words}
                               : bdi::accounted_bits(format, format.configs[chunk.number - 1u],
                                                     chunk.words, chunk.nonzero);
-    *choice_out++ = static_cast<int16_t>(chunk.number - 1);
+    *configs_out++ = static_cast<int16_t>(chunk.number - 1);
     *bits_out++ = static_cast<int32_t>(size);
     *zeros_out++ = static_cast<int16_t>(chunk.words - chunk.nonzero);
   });

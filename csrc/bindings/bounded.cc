@@ -24,12 +24,12 @@ namespace cgx {
 namespace bounded {
 namespace {
 
-// Bytes of any object with a buffer of bytes in one piece, for as long as this lives.
+// Bytes of any object with a contiguous buffer of bytes, for as long as this lives.
 class Bytes {
  public:
   explicit Bytes(const py::buffer& buffer) : info_(buffer.request()) {
     if (info_.itemsize != 1 || info_.ndim > 1 || (info_.ndim == 1 && info_.strides[0] != 1)) {
-      throw ConfigError("a payload is bytes in one piece");
+      throw ConfigError("a payload is contiguous bytes");
     }
   }
   std::span<const std::byte> span() const {
@@ -109,9 +109,9 @@ void decode_part(const Decoder& decoder, const Opened& opened, const py::buffer&
 
 // ---- blocks of a tensor on a GPU ----
 
-void plan(Slab& slab, Encoder& encoder, size_t block, uintptr_t looked) {
+void choose_form(Slab& slab, Encoder& encoder, size_t block, uintptr_t looked) {
   const WithoutGil no_gil;
-  slab.plan(encoder, block, reinterpret_cast<const std::byte*>(looked));
+  slab.choose_form(encoder, block, reinterpret_cast<const std::byte*>(looked));
 }
 
 bool adopt(const Slab& slab, Encoder& encoder, size_t block, uintptr_t parts) {
@@ -213,7 +213,7 @@ void bind(py::module_& module) {
            py::arg("maps"), py::arg("values"))
       .def_property_readonly("blocks", &Slab::blocks)
       .def_property_readonly("look_bytes", &Slab::look_bytes)
-      .def("plan", &plan, py::arg("encoder"), py::arg("block"), py::arg("looked_ptr"))
+      .def("plan", &choose_form, py::arg("encoder"), py::arg("block"), py::arg("looked_ptr"))
       .def("adopt", &adopt, py::arg("encoder"), py::arg("block"), py::arg("parts_ptr"))
       .def(
           "open",

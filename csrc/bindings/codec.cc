@@ -257,8 +257,8 @@ void bind_codec(py::module_& m) {
   m.def(
       "codec_random_bits",
       [](uint64_t seed, uint64_t sequence, int rank, int stage, uint64_t index) {
-        const RandomKey key =
-            block_key(random_key(seed, sequence, rank, stage), static_cast<uint32_t>(index >> 32));
+        const RandomKey key = key_of_high(random_key(seed, sequence, rank, stage),
+                                          static_cast<uint32_t>(index >> 32));
         return random_bits(static_cast<uint32_t>(index), key.low, key.high);
       },
       py::arg("seed"), py::arg("sequence"), py::arg("rank"), py::arg("stage"), py::arg("index"),

@@ -60,15 +60,15 @@ SimulatedGroup group_of(const py::dict& given) {
       hosts.empty() ? Topology::one_host(ranks) : Topology(hosts, get("leader_only", false)), {}};
   const Reduction reduction = reduction_of("algorithm", get("algorithm", std::string("auto")));
   const bool across = group.topology.host_count() > 1;
-  (across ? group.options.cross_reduction : group.options.inner_reduction) = reduction;
+  (across ? group.options.cross_reduction : group.options.intra_reduction) = reduction;
   group.options.nonfinite =
       get("raise_nonfinite", false) ? NonFinite::kRaise : NonFinite::kPropagate;
-  group.options.inner_exact = get("inner_exact", true);
+  group.options.intra_exact = get("inner_exact", true);
   group.options.direct_from = get("direct_from", get("direct", false) ? kDirectFrom : size_t{0});
   group.options.direct_chunk = get("direct_chunk", kDirectChunk);
-  group.options.inner.wanted = get("slot_bytes", size_t{1} << 20);
-  group.options.inner.most = get("inner_bytes", group.options.inner.wanted);
-  group.options.inner.limit = get("inner_limit", kNoLimit);
+  group.options.intra.wanted = get("slot_bytes", size_t{1} << 20);
+  group.options.intra.most = get("inner_bytes", group.options.intra.wanted);
+  group.options.intra.limit = get("inner_limit", kNoLimit);
   group.options.segment_bytes = get("segment_bytes", size_t{512} << 10);
   group.options.cross_bytes = get("cross_bytes", size_t{64} << 20);
   group.sequence = get("sequence", uint64_t{0});
@@ -143,7 +143,7 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<Addr
   return to_python(result);
 }
 
-// Describes a plan, for tests and for users who look into it: rounds -> shards -> chunks -> pieces
+// Describes a plan, for tests and for users who look into it: rounds -> shards -> chunks -> runs
 // (offset, count, payload, bytes, exact).
 py::list describe_plan(const LayerRequests& requests, int dtype, const py::kwargs& group) {
   const std::vector<Layer> layers = layers_of(requests);
@@ -155,12 +155,12 @@ py::list describe_plan(const LayerRequests& requests, int dtype, const py::kwarg
     for (const Shard& shard : round.shards) {
       py::list chunks;
       for (const Chunk& chunk : shard.chunks) {
-        py::list pieces;
-        for (const Piece& p : chunk.pieces) {
-          pieces.append(
+        py::list runs;
+        for (const Run& p : chunk.runs) {
+          runs.append(
               py::make_tuple(p.offset, p.count, p.payload, p.bytes, p.codec == raw_codec().get()));
         }
-        chunks.append(pieces);
+        chunks.append(runs);
       }
       shards.append(chunks);
     }

@@ -70,12 +70,12 @@ py::dict settings_in_force(const OptionFields& fields) {
 // options does with tensors of the host. The algorithm is the caller's.
 py::dict simulated_group(const std::vector<std::string>& hosts, const OptionsPtr& options) {
   GroupConfig config = for_host(resolve_group(options ? options->fields : OptionFields()));
-  config.inner_reduction = config.cross_reduction = "AUTO";
+  config.intra_reduction = config.cross_reduction = "AUTO";
   const EngineOptions engine = engine_options(config, Topology(hosts, config.leader_only));
   return py::dict(
       py::arg("hosts") = hosts, py::arg("leader_only") = config.leader_only,
-      py::arg("inner_exact") = engine.inner_exact, py::arg("slot_bytes") = engine.inner.wanted,
-      py::arg("inner_bytes") = engine.inner.most, py::arg("segment_bytes") = engine.segment_bytes,
+      py::arg("inner_exact") = engine.intra_exact, py::arg("slot_bytes") = engine.intra.wanted,
+      py::arg("inner_bytes") = engine.intra.most, py::arg("segment_bytes") = engine.segment_bytes,
       py::arg("cross_bytes") = engine.cross_bytes, py::arg("direct_from") = engine.direct_from);
 }
 
@@ -107,7 +107,7 @@ GlooFactory wrap_gloo(py::function factory) {
   };
 }
 
-ChooseAddress wrap_choice(py::function choose) {
+ChooseAddress wrap_choose_address(py::function choose) {
   auto held = hold(std::move(choose));
   return [held](int rank, const std::vector<std::string>& addresses) {
     py::gil_scoped_acquire gil;
@@ -147,7 +147,7 @@ c10::intrusive_ptr<ProcessGroupCGX> make_group(
   if (!make_nccl.is_none()) factories.inner_nccl = wrap_factory(make_nccl.cast<py::function>());
   factories.mpi = wrap_mpi_loader(std::move(load_mpi));
   factories.kernels = wrap_kernel_loader(std::move(load_kernels));
-  factories.choose_address = wrap_choice(std::move(choose_address));
+  factories.choose_address = wrap_choose_address(std::move(choose_address));
   factories.address = address;
   py::gil_scoped_release no_gil;
   return ProcessGroupCGX::make(store, rank, size, std::move(own), std::move(factories));
@@ -218,7 +218,7 @@ py::dict stats_of(ProcessGroupCGX& group) {
   }
   out["engines"] = engines;
   out["sequence"] = engine.sequence() + (gpu != nullptr ? gpu->sequence() : 0);
-  std::array<uint64_t, kChoices> calls{};
+  std::array<uint64_t, kDecisions> calls{};
   StatsSnapshot overhead;
   double seconds = 0;
   if (const Autotuner* tuner = group.autotuner()) {
@@ -226,9 +226,9 @@ py::dict stats_of(ProcessGroupCGX& group) {
     overhead = tuner->overhead().snapshot();
     seconds = tuner->seconds();
   }
-  out["tuned_exact"] = calls[static_cast<size_t>(Choice::kExact)];
-  out["tuned_half"] = calls[static_cast<size_t>(Choice::kHalf)];
-  out["tuned_asked"] = calls[static_cast<size_t>(Choice::kAsked)];
+  out["tuned_exact"] = calls[static_cast<size_t>(Decision::kExact)];
+  out["tuned_half"] = calls[static_cast<size_t>(Decision::kHalf)];
+  out["tuned_asked"] = calls[static_cast<size_t>(Decision::kAsked)];
   out["bytes_sent_tuning"] = overhead.bytes_sent;
   out["seconds_tuning"] = seconds;
   return out;

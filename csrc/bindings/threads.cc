@@ -126,9 +126,9 @@ class Workers {
   bool closing_ = false;
 };
 
-// Threads of one call, from start() to the end of a `with` block. They are the engine's: Python's own
+// Threads of one call, from start() to the end of a `with` statement. They are the engine's: Python's own
 // cannot be started while the interpreter runs its exit functions. A handler of a signal runs between
-// two steps of Python's code, of which the wait in leave() has none: the block ends after the
+// two steps of Python's code, of which the wait in leave() has none: the statement ends after the
 // threads, whatever happens.
 class CallThreads {
  public:
@@ -184,8 +184,8 @@ class CallThreads {
   bool stopped_ = false;
 };
 
-// SafeAfterFork for a `with` block.
-class SafeAfterForkBlock {
+// SafeAfterFork for a `with` statement.
+class SafeAfterForkScope {
  public:
   void enter() { guard_ = std::make_unique<SafeAfterFork>(); }
   void leave() { guard_.reset(); }
@@ -206,11 +206,11 @@ void bind_threads(py::module_& m) {
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__", [](CallThreads& self, const py::object& type, const py::object&,
                           const py::object&) { self.leave(type); });
-  py::class_<SafeAfterForkBlock>(m, "SafeAfterFork",
+  py::class_<SafeAfterForkScope>(m, "SafeAfterFork",
                                  "torch's operators on one thread, after a fork.")
       .def(py::init<>())
-      .def("__enter__", &SafeAfterForkBlock::enter)
-      .def("__exit__", [](SafeAfterForkBlock& self, const py::object&, const py::object&,
+      .def("__enter__", &SafeAfterForkScope::enter)
+      .def("__exit__", [](SafeAfterForkScope& self, const py::object&, const py::object&,
                           const py::object&) { self.leave(); });
   m.def("intra_op_threads", &intra_op_threads,
         "torch.get_num_threads(), also within SafeAfterFork.");

@@ -25,8 +25,8 @@ py::dict to_dict(const TuningReport& report) {
   for (const auto& row : report.sizes) {
     py::dict one;
     one["bytes"] = row.bytes;
-    one["predicted"] = by_choice(row.predicted);
-    one["choice"] = key_of(row.choice);
+    one["predicted"] = by_decision(row.predicted);
+    one["choice"] = key_of(row.decision);
     sizes.append(one);
   }
   py::list classes;
@@ -36,9 +36,9 @@ py::dict to_dict(const TuningReport& report) {
     one["dtype"] = text_of(row.dtype);
     one["bytes"] = row.bytes;
     one["codec"] = row.codec;
-    one["predicted"] = by_choice(row.predicted);
-    one["measured"] = by_choice(row.measured);
-    one["choice"] = key_of(row.choice);
+    one["predicted"] = by_decision(row.predicted);
+    one["measured"] = by_decision(row.measured);
+    one["choice"] = key_of(row.decision);
     one["calls"] = row.calls;
     one["renewals"] = row.renewals;
     classes.append(one);

@@ -7,18 +7,18 @@
 
 namespace cgx {
 
-/// A choice's key in dicts.
-inline const char* key_of(Choice choice) {
-  constexpr const char* kKeys[kChoices] = {"exact", "half", "asked"};
-  return kKeys[static_cast<size_t>(choice)];
+/// A decision's key in dicts.
+inline const char* key_of(Decision decision) {
+  constexpr const char* kKeys[kDecisions] = {"exact", "half", "asked"};
+  return kKeys[static_cast<size_t>(decision)];
 }
 
-/// The seconds of the choices that have some.
-inline pybind11::dict by_choice(const Estimates& seconds) {
+/// The seconds of the decisions that have some.
+inline pybind11::dict by_decision(const Estimates& seconds) {
   pybind11::dict out;
-  for (Choice choice : kAllChoices) {
-    const double estimate = seconds[static_cast<size_t>(choice)];
-    if (estimate >= 0) out[key_of(choice)] = estimate;
+  for (Decision decision : kAllDecisions) {
+    const double estimate = seconds[static_cast<size_t>(decision)];
+    if (estimate >= 0) out[key_of(decision)] = estimate;
   }
   return out;
 }

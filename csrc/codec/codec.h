@@ -1,6 +1,6 @@
 // The contract of a wire codec: what bytes a run of numbers becomes, and back.
 //
-// A run is the part of one layer of a gradient bucket (or of one tensor) that travels in one
+// A run is the values of one layer of a gradient bucket (or of one tensor) that travels in one
 // message. A payload's size depends on the number of values only, so no sizes are exchanged. Codecs
 // are pure functions of their arguments: no transport, no threads, no state. Same input, same
 // bytes, on every SIMD level and on the GPU. Thread-safety: all methods are const and may be called

@@ -1,4 +1,4 @@
-// A family of codecs, declared once, and one choice of its parameters.
+// A family of codecs, declared once, and one set of values of its parameters.
 //
 // All else derives from the declaration: validation, settings and environment variables, the text
 // and the hash of a configuration, what travels in headers and handshakes, the Python classes of

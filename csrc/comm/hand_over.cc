@@ -12,23 +12,18 @@
 #include "comm/failure.h"
 
 namespace cgx {
-namespace {
-
-struct HandedTransfer {
-  const std::byte* source = nullptr;  // of a send
-  std::byte* target = nullptr;        // of a receive
-  size_t bytes = 0;                   // of a receive: its room
-  bool ended = false;
-  std::optional<Failure> failure;
-};
-
-using HandedTransferPtr = std::shared_ptr<HandedTransfer>;
-
-}  // namespace
 
 struct HandOver::RankPair {
+  struct Transfer {
+    const std::byte* source = nullptr;  // of a send
+    std::byte* target = nullptr;        // of a receive
+    size_t bytes = 0;                   // of a receive: its room
+    bool ended = false;
+    std::optional<Failure> failure;
+  };
+  using TransferPtr = std::shared_ptr<Transfer>;
   struct Lane {
-    std::deque<HandedTransferPtr> sends, receives;
+    std::deque<TransferPtr> sends, receives;
   };
   Lane lanes[Communicator::kDirectLanes];
   bool left = false;  // one of the two
@@ -38,8 +33,8 @@ struct HandOver::RankPair {
   // Called with the mutex held, as is the next one.
   void meet(Lane& lane) {
     while (!lane.sends.empty() && !lane.receives.empty()) {
-      const HandedTransferPtr send = std::move(lane.sends.front());
-      const HandedTransferPtr receive = std::move(lane.receives.front());
+      const TransferPtr send = std::move(lane.sends.front());
+      const TransferPtr receive = std::move(lane.receives.front());
       lane.sends.pop_front();
       lane.receives.pop_front();
       if (send->bytes > receive->bytes) {
@@ -58,14 +53,14 @@ struct HandOver::RankPair {
     left = true;
     for (Lane& lane : lanes) {
       for (auto* transfers : {&lane.sends, &lane.receives}) {
-        for (const HandedTransferPtr& transfer : *transfers) fail(*transfer);
+        for (const TransferPtr& transfer : *transfers) fail(*transfer);
         transfers->clear();
       }
     }
     changed.notify_all();
   }
 
-  static void fail(HandedTransfer& transfer) {
+  static void fail(Transfer& transfer) {
     transfer.failure = Failure{FailureKind::kPeerLost, "it has left the group"};
     transfer.ended = true;
   }
@@ -75,7 +70,7 @@ namespace {
 
 class HandedOver final : public Pending {
  public:
-  HandedOver(std::shared_ptr<HandOver::RankPair> pair, HandedTransferPtr transfer)
+  HandedOver(std::shared_ptr<HandOver::RankPair> pair, HandOver::RankPair::TransferPtr transfer)
       : pair_(std::move(pair)), transfer_(std::move(transfer)) {}
 
   ~HandedOver() override {
@@ -103,11 +98,11 @@ class HandedOver final : public Pending {
 
  private:
   const std::shared_ptr<HandOver::RankPair> pair_;
-  const HandedTransferPtr transfer_;
+  const HandOver::RankPair::TransferPtr transfer_;
 };
 
 std::unique_ptr<Pending> start(const std::shared_ptr<HandOver::RankPair>& pair, int lane,
-                               bool sends, HandedTransferPtr transfer) {
+                               bool sends, HandOver::RankPair::TransferPtr transfer) {
   {
     std::lock_guard lock(pair->mutex);
     if (pair->left) {
@@ -141,7 +136,7 @@ bool HandOver::ended_within(Pending& transfer, std::chrono::nanoseconds limit) {
 
 std::unique_ptr<Pending> HandOver::send_from(int rank, int peer, int lane, const std::byte* data,
                                              size_t bytes) {
-  auto transfer = std::make_shared<HandedTransfer>();
+  auto transfer = std::make_shared<HandOver::RankPair::Transfer>();
   transfer->source = data;
   transfer->bytes = bytes;
   return start(pair(rank, peer), lane, true, std::move(transfer));
@@ -149,7 +144,7 @@ std::unique_ptr<Pending> HandOver::send_from(int rank, int peer, int lane, const
 
 std::unique_ptr<Pending> HandOver::receive_into(int rank, int peer, int lane, std::byte* data,
                                                 size_t room) {
-  auto transfer = std::make_shared<HandedTransfer>();
+  auto transfer = std::make_shared<HandOver::RankPair::Transfer>();
   transfer->target = data;
   transfer->bytes = room;
   return start(pair(peer, rank), lane, false, std::move(transfer));

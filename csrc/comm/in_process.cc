@@ -16,52 +16,52 @@
 namespace cgx {
 namespace {
 
-// Memory of long messages, by rank and slot. Its owner replaces a block only while no rank reads
+// Memory of long messages, by rank and slot. Its owner replaces a buffer only while no rank reads
 // it, and posts messages in it afterwards.
-struct SlotBlocks {
+struct SlotBuffers {
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }
   };
-  struct SlotBlock {
+  struct SlotBuffer {
     std::unique_ptr<std::byte, Free> data;
     size_t bytes = 0;
   };
-  explicit SlotBlocks(size_t count) : all(count) {}
-  std::vector<SlotBlock> all;
+  explicit SlotBuffers(size_t count) : all(count) {}
+  std::vector<SlotBuffer> all;
 };
 
 class InProcessLongSlots final : public LongSlots {
  public:
-  InProcessLongSlots(std::shared_ptr<SlotBlocks> blocks, int rank, int slots)
-      : blocks_(std::move(blocks)),
+  InProcessLongSlots(std::shared_ptr<SlotBuffers> buffers, int rank, int slots)
+      : buffers_(std::move(buffers)),
         rank_(static_cast<size_t>(rank)),
         places_(2 * static_cast<size_t>(slots)) {}
 
   std::byte* own(size_t place, size_t bytes) override {
-    SlotBlocks::SlotBlock& block = at(rank_, place);
-    if (block.bytes < bytes) {
-      block = {};
+    SlotBuffers::SlotBuffer& buffer = at(rank_, place);
+    if (buffer.bytes < bytes) {
+      buffer = {};
       const size_t rounded = (bytes + 63) / 64 * 64;
-      block.data.reset(static_cast<std::byte*>(std::aligned_alloc(64, rounded)));
-      if (!block.data) {
+      buffer.data.reset(static_cast<std::byte*>(std::aligned_alloc(64, rounded)));
+      if (!buffer.data) {
         throw ResourceError(str_of("cannot allocate ", rounded, " bytes for a message"));
       }
-      block.bytes = rounded;
+      buffer.bytes = rounded;
     }
-    return block.data.get();
+    return buffer.data.get();
   }
 
   const std::byte* of(int peer, size_t place, size_t bytes) override {
-    const SlotBlocks::SlotBlock& block = at(static_cast<size_t>(peer), place);
-    return block.bytes < bytes ? nullptr : block.data.get();
+    const SlotBuffers::SlotBuffer& buffer = at(static_cast<size_t>(peer), place);
+    return buffer.bytes < bytes ? nullptr : buffer.data.get();
   }
 
  private:
-  SlotBlocks::SlotBlock& at(size_t rank, size_t place) {
-    return blocks_->all[rank * places_ + place];
+  SlotBuffers::SlotBuffer& at(size_t rank, size_t place) {
+    return buffers_->all[rank * places_ + place];
   }
 
-  const std::shared_ptr<SlotBlocks> blocks_;
+  const std::shared_ptr<SlotBuffers> buffers_;
   const size_t rank_, places_;
 };
 
@@ -139,12 +139,12 @@ std::vector<std::unique_ptr<Communicator>> make_in_process_group(int size, size_
   memory.format();
   std::vector<std::unique_ptr<Communicator>> group;
   group.reserve(size);
-  auto blocks =
-      std::make_shared<SlotBlocks>(static_cast<size_t>(size) * 2 * static_cast<size_t>(slots));
+  auto buffers =
+      std::make_shared<SlotBuffers>(static_cast<size_t>(size) * 2 * static_cast<size_t>(slots));
   auto direct = std::make_shared<HandOver>(size);
   for (int rank = 0; rank < size; ++rank) {
     group.push_back(std::make_unique<InProcess>(
-        owner, memory, rank, std::make_unique<InProcessLongSlots>(blocks, rank, slots), direct));
+        owner, memory, rank, std::make_unique<InProcessLongSlots>(buffers, rank, slots), direct));
   }
   return group;
 }

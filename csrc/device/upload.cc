@@ -22,11 +22,11 @@ std::byte* Uploads::stage(size_t bytes) {
   }
   if (used_ + bytes > room_) {
     const size_t room = std::max({2 * room_, bytes, kLeastRoom});
-    blocks_.push_back(allocate_pinned(driver, room));
+    staging_.push_back(allocate_pinned(driver, room));
     room_ = room;
     used_ = 0;
   }
-  std::byte* staged = blocks_.back().get() + used_;
+  std::byte* staged = staging_.back().get() + used_;
   used_ = std::min(room_, used_ + (bytes + 63) / 64 * 64);
   return staged;
 }

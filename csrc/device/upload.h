@@ -26,8 +26,8 @@ class Uploads {
   const Queue& queue_;
   /// Pinned; the last one is in use. The others may still be read; each is at least twice the one
   /// before.
-  std::vector<std::shared_ptr<std::byte>> blocks_;
-  size_t room_ = 0, used_ = 0;        // of the last block
+  std::vector<std::shared_ptr<std::byte>> staging_;
+  size_t room_ = 0, used_ = 0;        // of the last one
   std::unique_ptr<OwnEvent> copied_;  // the last copy
 };
 

@@ -50,7 +50,7 @@ Engine::Engine(Communicators communicators, EngineOptions options, Explain expla
       size_(communicators_.topology.size()),
       plans_(options_, communicators_.topology) {
   if (options_.direct_from > 0 && size_ > 1 && !topology().two_levels()) {
-    const Communicator& only = communicators_.inner ? *communicators_.inner : *communicators_.cross;
+    const Communicator& only = communicators_.intra ? *communicators_.intra : *communicators_.cross;
     if (!only.direct()) {
       throw ConfigError(str_of("the communicator ", only.name(), " has no direct transfers"));
     }
@@ -65,7 +65,7 @@ Engine::Engine(Communicators communicators, EngineOptions options, Explain expla
 Engine::~Engine() = default;
 
 void Engine::use(std::unique_ptr<DeviceStages> device) {
-  for (const Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
+  for (const Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
     if (comm != nullptr && comm->size() > 1 && !comm->on_device()) {
       throw ConfigError(
           str_of("the communicator ", comm->name(), " does not carry memory of a GPU"));
@@ -77,8 +77,8 @@ void Engine::use(std::unique_ptr<DeviceStages> device) {
 
 void Engine::make_room(const Plan& plan) {
   const size_t sums = options_.checksum ? kChecksumBytes * static_cast<size_t>(size_) : 0;
-  const size_t inside = plan.two_levels ? plan.inner_bytes : plan.cross_bytes;
-  for (auto [communicator, bytes] : {std::pair{communicators_.inner.get(), inside},
+  const size_t inside = plan.two_levels ? plan.intra_bytes : plan.cross_bytes;
+  for (auto [communicator, bytes] : {std::pair{communicators_.intra.get(), inside},
                                      std::pair{communicators_.cross.get(), plan.cross_bytes}}) {
     if (communicator != nullptr && bytes + sums > communicator->capacity())
       communicator->make_room(bytes + sums);
@@ -123,7 +123,7 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     FloatMode ieee;  // a caller that flushes subnormals must not get other bits than its peers
     CallIdentity identity{&plan, sequence, average, rank_, options_.checksum, options_.tell_hashes,
                           key};
-    Call call{{communicators_.inner.get(), communicators_.cross.get()},
+    Call call{{communicators_.intra.get(), communicators_.cross.get()},
               topology(),
               plan,
               identity,
@@ -145,9 +145,9 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
     if (size_ == 1) add_residual(call, output, plan.values);
     make_room(plan);
     dispatch(call, input, output);
-    if (communicators_.inner) communicators_.inner->flush(deadline);
+    if (communicators_.intra) communicators_.intra->flush(deadline);
     if (communicators_.cross) communicators_.cross->flush(deadline);
-    stats_.staging_bytes = (communicators_.inner ? communicators_.inner->staging_bytes() : 0) +
+    stats_.staging_bytes = (communicators_.intra ? communicators_.intra->staging_bytes() : 0) +
                            (communicators_.cross ? communicators_.cross->staging_bytes() : 0) +
                            (options_.direct_from > 0 ? work_.bytes() : 0);
     if (call.met_nonfinite) {
@@ -181,7 +181,7 @@ Failure Engine::broken_by(const Failure& cause) {
 }
 
 void Engine::abort_communicators(const Failure& cause) {
-  if (communicators_.inner) communicators_.inner->abort(cause);
+  if (communicators_.intra) communicators_.intra->abort(cause);
   if (communicators_.cross) communicators_.cross->abort(cause);
 }
 
@@ -196,7 +196,7 @@ void Engine::abort(const std::string& reason) {
 
 void Engine::close() {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  communicators_.inner.reset();
+  communicators_.intra.reset();
   communicators_.cross.reset();
 }
 
@@ -207,7 +207,7 @@ std::optional<Failure> Engine::failure() {
 
 std::optional<Failure> Engine::known_failure() {
   if (broken_) return broken_;
-  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
+  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
     // Not stored: a run() that is under way will find a more exact cause.
     if (auto known = comm->failure()) return known;
@@ -225,7 +225,7 @@ std::optional<Failure> Engine::first_cause() {
 
 std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& fingerprint) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
+  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
     if (auto other = comm->compare_call(fingerprint)) return other;
   }
@@ -234,19 +234,19 @@ std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& fingerpri
 
 void Engine::forget_call(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (communicators_.inner) communicators_.inner->forget_call(number);
+  if (communicators_.intra) communicators_.intra->forget_call(number);
   if (communicators_.cross) communicators_.cross->forget_call(number);
 }
 
 void Engine::finish_call(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (communicators_.inner) communicators_.inner->finish_call(number);
+  if (communicators_.intra) communicators_.intra->finish_call(number);
   if (communicators_.cross) communicators_.cross->finish_call(number);
 }
 
 void Engine::check_wait(std::chrono::steady_clock::time_point now) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
+  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
     if (comm != nullptr) comm->check_wait(now);
   }
 }
@@ -254,7 +254,7 @@ void Engine::check_wait(std::chrono::steady_clock::time_point now) {
 Engine::Sight Engine::sight_of_ends() {
   std::lock_guard<std::mutex> lock(state_mutex_);
   int communicators = 0, seeing = 0;
-  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
+  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
     ++communicators;
     seeing += comm->sees_ended() ? 1 : 0;
@@ -267,7 +267,7 @@ Engine::Sight Engine::sight_of_ends() {
 std::vector<int> Engine::ended_peers(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
   std::vector<int> ended;
-  for (Communicator* comm : {communicators_.inner.get(), communicators_.cross.get()}) {
+  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
     if (comm == nullptr) continue;
     for (int peer : comm->ended_peers(number)) ended.push_back(peer);
   }

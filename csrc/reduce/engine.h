@@ -32,7 +32,7 @@ namespace cgx {
 struct Communicators {
   Topology topology;
   int rank = 0;
-  std::unique_ptr<Communicator> inner;
+  std::unique_ptr<Communicator> intra;
   std::unique_ptr<Communicator> cross;
   /// Name in errors and statistics: "shm", "shm+gloo".
   std::string name;

@@ -23,7 +23,7 @@ enum class NonFinite : uint8_t { kPropagate = 0, kRaise = 1 };
 /// The options of one engine.
 struct EngineOptions {
   /// On one host, and across hosts.
-  Reduction inner_reduction = Reduction::kAuto;
+  Reduction intra_reduction = Reduction::kAuto;
   Reduction cross_reduction = Reduction::kAuto;
   NonFinite nonfinite = NonFinite::kPropagate;
   /// A checksum after every message.
@@ -31,14 +31,14 @@ struct EngineOptions {
   /// Errors show the hashes of plans. May differ between ranks.
   bool tell_hashes = false;
   /// With two levels: no codec inside hosts.
-  bool inner_exact = true;
+  bool intra_exact = true;
   /// With one level, over a communicator with direct transfers: kAuto uses them for exact tensors
   /// from this many bytes on. 0: never.
   size_t direct_from = 0;
   /// Bytes aimed at for a chunk of a direct all-reduce.
   size_t direct_chunk = kDirectChunk;
   /// Exchanges inside a host.
-  Budget inner;
+  Budget intra;
   /// Across hosts: bytes aimed at for a message segment, and bytes that one exchange may have.
   size_t segment_bytes = 0;
   size_t cross_bytes = 0;

@@ -39,7 +39,7 @@ std::vector<Communicators> make_communicators(const Topology& topology,
   const bool across = topology.host_count() > 1;
   for (int host = 0; host < topology.host_count(); ++host) {
     if (across && topology.host(host).size() == 1) continue;
-    connect(communicators, topology.host(host), &Communicators::inner, options.inner.most, 2);
+    connect(communicators, topology.host(host), &Communicators::intra, options.intra.most, 2);
   }
   for (int team = 0; across && team < topology.teams(); ++team) {
     connect(communicators, topology.team(team), &Communicators::cross, options.cross_bytes,

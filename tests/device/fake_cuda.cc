@@ -4,7 +4,7 @@
 // Streams, events and memory are the stub's (stub_driver.cc). Copies, fills and in-place arithmetic
 // run on the current stream, on pointers taken at the call, as kernels do: they see what is there
 // when their turn comes. Everything else waits for the current stream and runs on the CPU. The
-// allocator hands a block out again as torch's does: at once to the stream that it was made on, and
+// allocator hands memory out again as torch's does: at once to the stream that it was made on, and
 // after the streams that it was recorded on (record_stream). New memory holds NaN.
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/utils/pybind.h>

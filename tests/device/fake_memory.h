@@ -26,17 +26,17 @@ class CachingAllocator final : public c10::Allocator {
     attach();
     std::lock_guard<std::mutex> lock(mutex_);
     take_back();
-    std::vector<Block>& free = free_[{stream.id(), stream.device_index(), rounded}];
-    Block block{0, rounded, stream, {}};
+    std::vector<Allocation>& free = free_[{stream.id(), stream.device_index(), rounded}];
+    Allocation allocation{0, rounded, stream, {}};
     if (free.empty()) {
-      STUB(allocate, &block.address, rounded);
-      std::memset(reinterpret_cast<void*>(block.address), 0xff, rounded);
+      STUB(allocate, &allocation.address, rounded);
+      std::memset(reinterpret_cast<void*>(allocation.address), 0xff, rounded);
     } else {
-      block = free.back();
+      allocation = free.back();
       free.pop_back();
     }
-    void* address = reinterpret_cast<void*>(block.address);
-    used_.emplace(address, block);
+    void* address = reinterpret_cast<void*>(allocation.address);
+    used_.emplace(address, allocation);
     return {address, address, &release, device};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -48,8 +48,8 @@ class CachingAllocator final : public c10::Allocator {
     if (data.get() == nullptr || data.get_deleter() != &release) return;
     std::lock_guard<std::mutex> lock(mutex_);
     ++records_[stream.id()];
-    Block& block = used_.at(data.get());
-    if (stream != block.stream) block.recorded.insert(stream.id());
+    Allocation& allocation = used_.at(data.get());
+    if (stream != allocation.stream) allocation.recorded.insert(stream.id());
   }
   int64_t records(c10::StreamId stream) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -59,28 +59,28 @@ class CachingAllocator final : public c10::Allocator {
     std::lock_guard<std::mutex> lock(mutex_);
     take_back();
     size_t count = waiting_.size();
-    for (const auto& [key, blocks] : free_) count += blocks.size();
+    for (const auto& [key, allocations] : free_) count += allocations.size();
     return static_cast<int64_t>(used ? used_.size() : count);
   }
   void empty_cache() {
     synchronize_all();
     std::lock_guard<std::mutex> lock(mutex_);
     take_back();
-    for (const auto& [key, blocks] : free_) {
-      for (const Block& block : blocks) STUB(free_memory, block.address);
+    for (const auto& [key, allocations] : free_) {
+      for (const Allocation& allocation : allocations) STUB(free_memory, allocation.address);
     }
     free_.clear();
   }
 
  private:
-  struct Block {
+  struct Allocation {
     uint64_t address;
     size_t bytes;
     Stream stream;
     std::set<c10::StreamId> recorded;
   };
   struct Waiting {
-    Block block;
+    Allocation allocation;
     std::vector<void*> events;
   };
   static void release(void* address);
@@ -92,14 +92,14 @@ class CachingAllocator final : public c10::Allocator {
     if (found == used_.end()) return;
     Waiting waiting{found->second, {}};
     used_.erase(found);
-    for (const c10::StreamId id : waiting.block.recorded) {
+    for (const c10::StreamId id : waiting.allocation.recorded) {
       void* event = nullptr;
       STUB(create_event, &event, 2);
       STUB(record_event, event,
-           handle_of(Stream(Stream::UNSAFE, waiting.block.stream.device(), id)));
+           handle_of(Stream(Stream::UNSAFE, waiting.allocation.stream.device(), id)));
       waiting.events.push_back(event);
     }
-    waiting.block.recorded.clear();
+    waiting.allocation.recorded.clear();
     waiting_.push_back(std::move(waiting));
     take_back();
   }
@@ -110,16 +110,17 @@ class CachingAllocator final : public c10::Allocator {
         if (stub().query_event(event) == kNotReady) return false;
       }
       for (void* event : waiting.events) STUB(destroy_event, event);
-      const Block& block = waiting.block;
-      free_[{block.stream.id(), block.stream.device_index(), block.bytes}].push_back(block);
+      const Allocation& allocation = waiting.allocation;
+      free_[{allocation.stream.id(), allocation.stream.device_index(), allocation.bytes}].push_back(
+          allocation);
       return true;
     });
   }
 
   std::mutex mutex_;
-  std::unordered_map<void*, Block> used_;
+  std::unordered_map<void*, Allocation> used_;
   std::vector<Waiting> waiting_;
-  std::map<std::tuple<c10::StreamId, DeviceIndex, size_t>, std::vector<Block>> free_;
+  std::map<std::tuple<c10::StreamId, DeviceIndex, size_t>, std::vector<Allocation>> free_;
   std::map<c10::StreamId, int64_t> records_;
 };
 inline CachingAllocator& allocator() {

@@ -92,7 +92,7 @@ inline const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes,
     const c10::DeviceGuard guard(self.device());
     c10::DataPtr grown = allocator().allocate(needed);
     allocator().copy_data(grown.get(), storage->data(), storage->nbytes());
-    storage->set_data_ptr_noswap(std::move(grown));  // the old block goes back to the same stream
+    storage->set_data_ptr_noswap(std::move(grown));  // the old memory goes back to the same stream
     storage->set_nbytes(needed);
   }
   tensor->set_sizes_contiguous(sizes);

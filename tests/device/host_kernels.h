@@ -180,7 +180,7 @@ void sum_by_warps(const gpu::SumCall& call) {
   });
 }
 
-/// What the launches of gpu::KernelModule do, without feedback: warps first, then blocks. `split`: as
+/// What the launches of gpu::KernelModule do, without feedback: warps first, then thread blocks. `split`: as
 /// the tables have it.
 inline void encode_all(const gpu::Tables& tables, gpu::EncodeCall call, uint32_t split = 0) {
   for (const gpu::Tables::OfWarps& list : tables.warps) {

@@ -105,10 +105,10 @@ void check_bound(const bdi::Format& format, uint32_t word, uint32_t back) {
 
 void round_trip(Input& input) {
   const bdi::Format format = take_format(input);
-  const bdi::Choices choices{input.flip(), input.flip(), input.take<uint64_t>()};
+  const bdi::EncoderOptions options{input.flip(), input.flip(), input.take<uint64_t>()};
   const std::vector<uint32_t> words = take_words(input, input.below(600));
   const OneThread one;
-  const bdi::Encoded encoded(format, choices, {words.size()}, words.data(), one);
+  const bdi::Encoded encoded(format, options, {words.size()}, words.data(), one);
   Bytes bytes(encoded.bytes());
   encoded.write(reinterpret_cast<std::byte*>(bytes.data()));
   const bdi::Payload payload(start_of(bytes), bytes.size());

@@ -17,9 +17,9 @@ using bounded::PayloadError;
 // A bound of any size, or any bits at all.
 double take_bound(Input& input, BoundKind kind) {
   constexpr double kBounds[] = {1e-4, 1e-2, 0x1p-10, 0.5, 0x1p-20, 1e-300, 1e30, 0x1p-149};
-  const size_t choice = input.below(16);
+  const size_t which = input.below(16);
   if (kind == BoundKind::kLossless) return 0;
-  return choice < std::size(kBounds) ? kBounds[choice] : input.take<double>();
+  return which < std::size(kBounds) ? kBounds[which] : input.take<double>();
 }
 
 // Null: the bound is none that maps take.

@@ -70,8 +70,8 @@ void fuzz_engine(const uint8_t* data, size_t size) {
   const DType dtype = take_dtype(input);
   EngineOptions options;
   options.checksum = (group & 128) != 0;
-  options.inner_reduction = static_cast<Reduction>(input.below(4));
-  options.inner = {2000 + input.below(18000), kCapacity};
+  options.intra_reduction = static_cast<Reduction>(input.below(4));
+  options.intra = {2000 + input.below(18000), kCapacity};
   options.nonfinite = input.flip() ? NonFinite::kRaise : NonFinite::kPropagate;
   const bool average = input.flip();
   const Topology topology = Topology::one_host(ranks);

@@ -43,12 +43,11 @@ class Checker {
         values += chunk.values;
       }
       if (plan_.two_levels) {
-        check_chunk(shard.inner, false);
-        CHECK(shard.inner.values == values);
+        check_chunk(shard.intra, false);
+        CHECK(shard.intra.values == values);
       }
       check_across(shard, may_grow(round, encoded_payload));
-      const bool inside =
-          may_grow(round, [&](const Shard& part) { return handed_on_payload(part); });
+      const bool inside = may_grow(round, [&](const Shard& one) { return handed_on_payload(one); });
       for (int host = 0; plan_.two_levels && host < space_.topology.host_count(); ++host) {
         if (space_.topology.host(host).size() > 1) check_handed_on(shard, host, inside);
       }
@@ -58,31 +57,31 @@ class Checker {
 
   // Only a single bucket (of each shard) takes more than the communicators have memory for.
   bool is_alone(const Round& round) const {
-    size_t pieces = 0;
+    size_t runs = 0;
     for (const Shard& shard : round.shards) {
       for (const Chunk& chunk : shard.chunks) {
-        for (const Piece& piece : chunk.pieces) {
-          ++pieces;
-          if (piece.count > piece.codec->granule()) return false;
+        for (const Run& run : chunk.runs) {
+          ++runs;
+          if (run.count > run.codec->granule()) return false;
         }
       }
     }
-    return plan_.operation != Operation::kAllReduce || pieces == 1;
+    return plan_.operation != Operation::kAllReduce || runs == 1;
   }
 
   // And what is no longer than its headers. payload: bytes of a shard's messages as they travel in
   // the exchange in question.
   template <typename Payload>
   bool may_grow(const Round& round, const Payload& payload) const {
-    constexpr size_t kCost = Communicator::kPayloadOffset + 2 * kPieceAlignment;
-    size_t parts = 0, bytes = 0;  // messages; of shards, one may hold the parts of many ranks
+    constexpr size_t kCost = Communicator::kPayloadOffset + 2 * kRunAlignment;
+    size_t messages = 0, bytes = 0;  // a message of shards may hold the values of many ranks
     for (const Shard& shard : round.shards) {
       bytes += payload(shard);
       for (const Chunk& chunk : shard.chunks) {
-        parts += plan_.operation == Operation::kAllReduce ? 1 : chunk.pieces.size();
+        messages += plan_.operation == Operation::kAllReduce ? 1 : chunk.runs.size();
       }
     }
-    return alone_ || bytes <= parts * kCost * static_cast<size_t>(space_.topology.host_count());
+    return alone_ || bytes <= messages * kCost * static_cast<size_t>(space_.topology.host_count());
   }
 
   static size_t encoded_payload(const Shard& shard) {
@@ -94,10 +93,10 @@ class Checker {
   // Results of a reduce-scatter are exact inside hosts, which may be fewer bytes than encoded ones.
   size_t handed_on_payload(const Shard& shard) const {
     if (plan_.operation != Operation::kReduceScatter) return encoded_payload(shard);
-    return shard.inner.values * size_of(plan_.dtype);
+    return shard.intra.values * size_of(plan_.dtype);
   }
 
-  static size_t contributed_payload(const Shard& shard) { return shard.inner.payload_bytes; }
+  static size_t contributed_payload(const Shard& shard) { return shard.intra.payload_bytes; }
 
   static void check_fits(size_t bytes, const Budget& budget, bool may_grow, const char* what) {
     CHECK(bytes <= (may_grow ? budget.limit : budget.most), what, ": ", bytes,
@@ -123,22 +122,22 @@ class Checker {
     constexpr size_t kHeader = Communicator::kPayloadOffset;
     const auto number = static_cast<size_t>(host);
     if (plan_.operation == Operation::kAllReduce) {
-      check_fits(kHeader + bundle_bytes(shard, space_.topology.host_count()), space_.inner,
+      check_fits(kHeader + bundle_bytes(shard, space_.topology.host_count()), space_.intra,
                  may_grow, "result");
     } else if (plan_.operation == Operation::kReduceScatter) {
       size_t bytes = 0;
-      for (const Piece& piece : shard.chunks[number].pieces) {
-        if (piece.packed > 0) bytes += kHeader + piece.count * size_of(plan_.dtype);
+      for (const Run& run : shard.chunks[number].runs) {
+        if (run.packed > 0) bytes += kHeader + run.count * size_of(plan_.dtype);
       }
-      check_fits(bytes, space_.inner, may_grow, "shards");
+      check_fits(bytes, space_.intra, may_grow, "shards");
     } else {
       size_t foreign = kHeader;
       for (size_t h = 0; h < shard.chunks.size(); ++h) {
         if (h != number) foreign += bundle_stride(shard.chunks[h]);
       }
-      check_fits(foreign, space_.inner, may_grow, "shards of other hosts");
-      for (const Piece& piece : shard.chunks[number].pieces) {
-        check_fits(kHeader + piece.bytes, space_.inner, may_grow, "own shard");
+      check_fits(foreign, space_.intra, may_grow, "shards of other hosts");
+      for (const Run& run : shard.chunks[number].runs) {
+        check_fits(kHeader + run.bytes, space_.intra, may_grow, "own shard");
       }
     }
   }
@@ -153,30 +152,30 @@ class Checker {
       all_members = all_members && ranks <= static_cast<size_t>(space_.topology.teams());
     }
     for (const Shard& shard : round.shards) {
-      sum += shard.inner.message_bytes();
-      least = std::min(least, shard.inner.message_bytes());
+      sum += shard.intra.message_bytes();
+      least = std::min(least, shard.intra.message_bytes());
     }
-    check_fits(all_members ? sum - least : sum, space_.inner, may_grow(round, contributed_payload),
+    check_fits(all_members ? sum - least : sum, space_.intra, may_grow(round, contributed_payload),
                "contributions inside");
   }
 
   // `own`: not the copy of the values for inside a host.
   void check_chunk(const Chunk& chunk, bool own) {
     size_t end = 0, packed = 0;
-    for (const Piece& piece : chunk.pieces) {
-      CHECK(piece.count > 0 && piece.offset + piece.count <= plan_.values);
-      CHECK(piece.payload >= end && piece.payload % kPieceAlignment == 0);
-      CHECK(piece.packed == packed);
-      CHECK(piece.bytes == piece.codec->encoded_bytes(piece.count, plan_.dtype));
-      packed += piece.count;
-      end = piece.payload + piece.bytes;
-      const size_t layer = layer_of_[piece.offset];
+    for (const Run& run : chunk.runs) {
+      CHECK(run.count > 0 && run.offset + run.count <= plan_.values);
+      CHECK(run.payload >= end && run.payload % kRunAlignment == 0);
+      CHECK(run.packed == packed);
+      CHECK(run.bytes == run.codec->encoded_bytes(run.count, plan_.dtype));
+      packed += run.count;
+      end = run.payload + run.bytes;
+      const size_t layer = layer_of_[run.offset];
       const Codec& codec = *plan_.layers[layer].codec;
-      CHECK(layer_of_[piece.offset + piece.count - 1] == layer);
+      CHECK(layer_of_[run.offset + run.count - 1] == layer);
       // Codes depend on buckets counted from the layer's start.
-      CHECK((piece.offset - starts_[layer]) % codec.granule() == 0);
-      CHECK(!own || piece.codec == &codec);
-      for (size_t i = 0; own && i < piece.count; ++i) ++seen_[piece.offset + i];
+      CHECK((run.offset - starts_[layer]) % codec.granule() == 0);
+      CHECK(!own || run.codec == &codec);
+      for (size_t i = 0; own && i < run.count; ++i) ++seen_[run.offset + i];
     }
     CHECK(chunk.values == packed && chunk.payload_bytes == end);
   }
@@ -212,7 +211,7 @@ void fuzz_plan(const uint8_t* data, size_t size) {
   const size_t shard = input.below(2000);
   const auto codec = take_codec(input);
   const auto layers = take_layers(input, 6, 6000);
-  for (Budget* budget : {&space.cross, &space.inner}) {
+  for (Budget* budget : {&space.cross, &space.intra}) {
     budget->limit = input.flip() ? kNoLimit : budget->most;
   }
   auto build = [&] {
@@ -229,12 +228,12 @@ void fuzz_plan(const uint8_t* data, size_t size) {
       auto others = layers;
       others.back().codec = others.back().codec == raw_codec() ? make_codec("maxmin") : raw_codec();
       PlanSpace roomy = space;
-      roomy.cross.limit = roomy.inner.limit = kNoLimit;
+      roomy.cross.limit = roomy.intra.limit = kNoLimit;
       CHECK(plan_all_reduce(others, dtype, algorithm, roomy)->hash != plan->hash);
     }
   } catch (const ConfigError& error) {
     CHECK(contains(error.what(), "does not fit"), error.what());
-    CHECK(!space.cross.grows() || (space.topology.two_levels() && !space.inner.grows()),
+    CHECK(!space.cross.grows() || (space.topology.two_levels() && !space.intra.grows()),
           "communicators that make room refuse nothing: ", error.what());
   }
 }

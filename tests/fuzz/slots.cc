@@ -16,11 +16,11 @@ uint64_t take_number(Input& input) {
   constexpr uint64_t kNumbers[] = {0,     1,          2,          3,         8,        64,
                                    72,    4999,       5000,       5001,      8192 + 8, 16384,
                                    ~0ull, ~0ull - 55, 1ull << 63, 1ull << 32};
-  const uint8_t choice = input.take<uint8_t>();
-  if (choice >= 128) return input.take<uint64_t>();
+  const uint8_t which = input.take<uint8_t>();
+  if (which >= 128) return input.take<uint64_t>();
   // In the memory beside a slot.
-  const uint64_t beside = choice < 64 ? 0 : kLongSlot + choice / 16 % 4 * kLongSlotBytes + 8;
-  return kNumbers[choice % 16] + beside;
+  const uint64_t beside = which < 64 ? 0 : kLongSlot + which / 16 % 4 * kLongSlotBytes + 8;
+  return kNumbers[which % 16] + beside;
 }
 
 }  // namespace

@@ -35,13 +35,13 @@ inline int64_t take_number(Input& input, const Parameter& p) {
   const auto span = static_cast<uint64_t>(p.high) - static_cast<uint64_t>(p.low);
   if (span < 256) return p.low + static_cast<int64_t>(input.below(span + 1));
   constexpr uint64_t kNumbers[] = {0, 1, 2, 6, 32, 63, 99, 511, 999};
-  const size_t choice = input.below(16);
-  uint64_t above = span;  // the last choice
-  if (choice < std::size(kNumbers)) {
-    above = kNumbers[choice];
-  } else if (choice < 14) {
+  const size_t which = input.below(16);
+  uint64_t above = span;  // the last one
+  if (which < std::size(kNumbers)) {
+    above = kNumbers[which];
+  } else if (which < 14) {
     above = input.below(5000);
-  } else if (choice < 15) {
+  } else if (which < 15) {
     above = input.take<uint64_t>() % span;
   }
   return p.low + static_cast<int64_t>(std::min(above, span));

@@ -23,52 +23,52 @@ Fault next_fault() {
   return step == at ? ordered.exchange(Fault::kNone) : Fault::kNone;
 }
 
-// Its memory and code are the test module's, its inner one those of the module that made it: each
+// Its memory and code are the test module's, the wrapped communicator's those of the module that made it: each
 // destroys and throws by its own.
 class Faulty final : public Communicator {
  public:
-  explicit Faulty(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
+  explicit Faulty(std::unique_ptr<Communicator> wrapped) : wrapped_(std::move(wrapped)) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  const char* name() const override { return inner_->name(); }
-  size_t capacity() const override { return inner_->capacity(); }
-  size_t longest() const override { return inner_->longest(); }
-  void make_room(size_t bytes) override { inner_->make_room(bytes); }
-  int in_flight() const override { return inner_->in_flight(); }
-  bool announces() const override { return inner_->announces(); }
-  bool matches_lengths() const override { return inner_->matches_lengths(); }
-  size_t frame_bytes() const override { return inner_->frame_bytes(); }
-  size_t staging_bytes() const override { return inner_->staging_bytes(); }
-  bool on_device() const override { return inner_->on_device(); }
-  bool has_headers() const override { return inner_->has_headers(); }
-  bool lockstep() const override { return inner_->lockstep(); }
-  std::byte* header_of(std::byte* message) override { return inner_->header_of(message); }
-  bool through_host() const override { return inner_->through_host(); }
-  void fetch(const Deadline& deadline) override { inner_->fetch(deadline); }
-  void begin_call() override { inner_->begin_call(); }
-  void expect(int peer, size_t bytes) override { inner_->expect(peer, bytes); }
+  int rank() const override { return wrapped_->rank(); }
+  int size() const override { return wrapped_->size(); }
+  const char* name() const override { return wrapped_->name(); }
+  size_t capacity() const override { return wrapped_->capacity(); }
+  size_t longest() const override { return wrapped_->longest(); }
+  void make_room(size_t bytes) override { wrapped_->make_room(bytes); }
+  int in_flight() const override { return wrapped_->in_flight(); }
+  bool announces() const override { return wrapped_->announces(); }
+  bool matches_lengths() const override { return wrapped_->matches_lengths(); }
+  size_t frame_bytes() const override { return wrapped_->frame_bytes(); }
+  size_t staging_bytes() const override { return wrapped_->staging_bytes(); }
+  bool on_device() const override { return wrapped_->on_device(); }
+  bool has_headers() const override { return wrapped_->has_headers(); }
+  bool lockstep() const override { return wrapped_->lockstep(); }
+  std::byte* header_of(std::byte* message) override { return wrapped_->header_of(message); }
+  bool through_host() const override { return wrapped_->through_host(); }
+  void fetch(const Deadline& deadline) override { wrapped_->fetch(deadline); }
+  void begin_call() override { wrapped_->begin_call(); }
+  void expect(int peer, size_t bytes) override { wrapped_->expect(peer, bytes); }
 
   void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
             const Deadline& deadline) override {
     step();
-    inner_->open(bytes_to, buffers, deadline);
+    wrapped_->open(bytes_to, buffers, deadline);
   }
   std::byte* open_broadcast(size_t bytes, const Deadline& deadline) override {
     step();
-    return inner_->open_broadcast(bytes, deadline);
+    return wrapped_->open_broadcast(bytes, deadline);
   }
   void post(const Deadline& deadline) override {
     step();
-    inner_->post(deadline);
+    wrapped_->post(deadline);
   }
   void flush(const Deadline& deadline) override {
     one_more(step(), deadline);
-    inner_->flush(deadline);
+    wrapped_->flush(deadline);
   }
   Message receive(int peer, const Deadline& deadline) override {
     const Fault fault = step();
-    Message message = inner_->receive(peer, deadline);
+    Message message = wrapped_->receive(peer, deadline);
     if (fault == Fault::kTruncate) --message.bytes;
     if (fault != Fault::kAlter) return message;
     // A copy: the message may lie in the sender's own memory.
@@ -78,38 +78,38 @@ class Faulty final : public Communicator {
   }
   Message peek(int peer, const Deadline& deadline) override {
     step();
-    return inner_->peek(peer, deadline);
+    return wrapped_->peek(peer, deadline);
   }
   void release(int peer) override {
     step();
-    inner_->release(peer);
+    wrapped_->release(peer);
   }
-  bool direct() const override { return inner_->direct(); }
-  size_t direct_room(size_t bytes) const override { return inner_->direct_room(bytes); }
+  bool direct() const override { return wrapped_->direct(); }
+  size_t direct_room(size_t bytes) const override { return wrapped_->direct_room(bytes); }
   std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
                                      size_t bytes) override {
     step();
-    return inner_->send_from(peer, lane, data, bytes);
+    return wrapped_->send_from(peer, lane, data, bytes);
   }
   std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
                                         size_t room) override {
     step();
-    return inner_->receive_into(peer, lane, data, bytes, room);
+    return wrapped_->receive_into(peer, lane, data, bytes, room);
   }
   void finish(Pending& transfer, int peer, const Deadline& deadline) override {
     step();
-    inner_->finish(transfer, peer, deadline);
+    wrapped_->finish(transfer, peer, deadline);
   }
-  void abort(const Failure& cause) override { inner_->abort(cause); }
-  std::optional<Failure> failure() override { return inner_->failure(); }
-  void check_wait(std::chrono::steady_clock::time_point now) override { inner_->check_wait(now); }
+  void abort(const Failure& cause) override { wrapped_->abort(cause); }
+  std::optional<Failure> failure() override { return wrapped_->failure(); }
+  void check_wait(std::chrono::steady_clock::time_point now) override { wrapped_->check_wait(now); }
   std::optional<PeerFingerprint> compare_call(const Fingerprint& note) override {
-    return inner_->compare_call(note);
+    return wrapped_->compare_call(note);
   }
-  void forget_call(uint64_t number) override { inner_->forget_call(number); }
-  void finish_call(uint64_t number) override { inner_->finish_call(number); }
-  bool sees_ended() const override { return inner_->sees_ended(); }
-  std::vector<int> ended_peers(uint64_t number) override { return inner_->ended_peers(number); }
+  void forget_call(uint64_t number) override { wrapped_->forget_call(number); }
+  void finish_call(uint64_t number) override { wrapped_->finish_call(number); }
+  bool sees_ended() const override { return wrapped_->sees_ended(); }
+  std::vector<int> ended_peers(uint64_t number) override { return wrapped_->ended_peers(number); }
 
  private:
   // More than the buffers of a connection hold.
@@ -120,16 +120,16 @@ class Faulty final : public Communicator {
     const bool dies = fault == Fault::kKillReceiving || fault == Fault::kKillSending;
     if (!sends && !dies && fault != Fault::kReceiveMore) return;
     const int peer = 1 - rank();
-    inner_->make_room(kMore);
+    wrapped_->make_room(kMore);
     if (dies) kill(getpid(), SIGSTOP);
     if (sends) {
       std::vector<size_t> bytes_to(2);
       bytes_to[static_cast<size_t>(peer)] = kMore;
       std::vector<std::byte*> buffers;
-      inner_->open(bytes_to, buffers, deadline);
-      inner_->post(deadline);
+      wrapped_->open(bytes_to, buffers, deadline);
+      wrapped_->post(deadline);
     } else {
-      inner_->expect(peer, kMore);
+      wrapped_->expect(peer, kMore);
     }
     if (dies) {
       // Gloo's thread reads what the peer has sent meanwhile. If bytes are unread when the process
@@ -138,7 +138,7 @@ class Faulty final : public Communicator {
       kill(getpid(), SIGKILL);
     }
     kill(getpid(), SIGSTOP);
-    if (!sends) inner_->receive(peer, deadline);
+    if (!sends) wrapped_->receive(peer, deadline);
   }
 
   Fault step() {
@@ -149,12 +149,12 @@ class Faulty final : public Communicator {
     return fault;
   }
 
-  const std::unique_ptr<Communicator> inner_;
+  const std::unique_ptr<Communicator> wrapped_;
   std::vector<std::byte> altered_;
 };
 
-std::unique_ptr<Communicator> with_faults(std::unique_ptr<Communicator> inner) {
-  return std::make_unique<Faulty>(std::move(inner));
+std::unique_ptr<Communicator> with_faults(std::unique_ptr<Communicator> wrapped) {
+  return std::make_unique<Faulty>(std::move(wrapped));
 }
 
 }  // namespace

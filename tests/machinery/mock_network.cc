@@ -20,29 +20,29 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-struct Transfer {
-  const std::byte* source = nullptr;
-  std::byte* target = nullptr;
-  size_t bytes = 0;
-  int owner = 0;
-  int peer = 0;
-  std::vector<std::byte> payload;  // of a receive that has met its send
-  bool met = false;
-  bool delivered = false;
-  Clock::time_point ready{};
-  std::optional<Failure> failure;
-};
-
-using TransferPtr = std::shared_ptr<Transfer>;
-
-struct Queue {
-  std::deque<TransferPtr> sends;
-  std::deque<TransferPtr> receives;
-};
-
 }  // namespace
 
 struct MockNetwork::State {
+  struct Transfer {
+    const std::byte* source = nullptr;
+    std::byte* target = nullptr;
+    size_t bytes = 0;
+    int owner = 0;
+    int peer = 0;
+    std::vector<std::byte> payload;  // of a receive that has met its send
+    bool met = false;
+    bool delivered = false;
+    Clock::time_point ready{};
+    std::optional<Failure> failure;
+  };
+
+  using TransferPtr = std::shared_ptr<Transfer>;
+
+  struct Queue {
+    std::deque<TransferPtr> sends;
+    std::deque<TransferPtr> receives;
+  };
+
   explicit State(int ranks)
       : size(ranks), forged(ranks), operations_left(ranks, -1), silent(ranks, false) {}
 
@@ -118,6 +118,10 @@ bool MockNetwork::State::ended(Transfer& transfer) {
 }
 
 namespace {
+
+using Transfer = MockNetwork::State::Transfer;
+using TransferPtr = MockNetwork::State::TransferPtr;
+using Queue = MockNetwork::State::Queue;
 
 class MockPending final : public Pending {
  public:

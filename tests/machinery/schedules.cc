@@ -21,9 +21,9 @@ namespace {
 
 Estimates estimates_of(const py::dict& seconds) {
   Estimates out;
-  for (Choice choice : kAllChoices) {
-    const char* key = key_of(choice);
-    out[static_cast<size_t>(choice)] = seconds.contains(key) ? seconds[key].cast<double>() : -1;
+  for (Decision decision : kAllDecisions) {
+    const char* key = key_of(decision);
+    out[static_cast<size_t>(decision)] = seconds.contains(key) ? seconds[key].cast<double>() : -1;
   }
   return out;
 }
@@ -136,8 +136,8 @@ void bind_classes(py::module_& m) {
            py::arg("predicted"))
       .def("next",
            [](TunedClass& tuned) {
-             const TunedClass::Pick turn = tuned.next();
-             return std::make_pair(key_of(turn.choice), turn.sample);
+             const TunedClass::Turn turn = tuned.next();
+             return std::make_pair(key_of(turn.decision), turn.sample);
            })
       .def("record", [](TunedClass& tuned, int sample, int64_t begin,
                         int64_t end) { tuned.record(sample, {begin, end}); })
@@ -150,9 +150,9 @@ void bind_classes(py::module_& m) {
            })
       .def("renew", &TunedClass::renew)
       .def_property_readonly("choice",
-                             [](const TunedClass& tuned) { return key_of(tuned.choice()); })
+                             [](const TunedClass& tuned) { return key_of(tuned.decision()); })
       .def_property_readonly("measured",
-                             [](const TunedClass& tuned) { return by_choice(tuned.measured()); })
+                             [](const TunedClass& tuned) { return by_decision(tuned.measured()); })
       .def_property_readonly("renewals", &TunedClass::renewals);
 }
 

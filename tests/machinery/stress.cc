@@ -30,15 +30,15 @@ struct Exchange {
 };
 
 // What `sender` sends in exchange number `index`.
-Exchange exchange_of(const StressPlan& plan, size_t capacity, int size, int index, int sender) {
-  Random random{mix(mix(plan.seed, index), sender)};
+Exchange exchange_of(const StressTask& task, size_t capacity, int size, int index, int sender) {
+  Random random{mix(mix(task.seed, index), sender)};
   Exchange exchange;
   exchange.bytes_to.assign(size, 0);
   const uint64_t kind = random() % 8;
   if (size == 1 || kind == 0) return exchange;
   exchange.broadcast = kind <= 3;
   const size_t limit = std::max<size_t>(
-      1, std::min(plan.max_bytes, exchange.broadcast ? capacity : capacity / (size - 1)));
+      1, std::min(task.max_bytes, exchange.broadcast ? capacity : capacity / (size - 1)));
   // Small and large messages, and the borders.
   auto draw = [&]() -> size_t {
     const uint64_t r = random();
@@ -61,9 +61,9 @@ Exchange exchange_of(const StressPlan& plan, size_t capacity, int size, int inde
   return exchange;
 }
 
-Random stream_of(const StressPlan& plan, const Exchange& exchange, int index, int sender,
+Random stream_of(const StressTask& task, const Exchange& exchange, int index, int sender,
                  int receiver) {
-  return {mix(mix(mix(~plan.seed, index), sender), exchange.broadcast ? ~uint64_t{0} : receiver)};
+  return {mix(mix(mix(~task.seed, index), sender), exchange.broadcast ? ~uint64_t{0} : receiver)};
 }
 
 void fill(Random random, std::byte* data, size_t bytes) {
@@ -81,33 +81,33 @@ void check_alignment(const std::byte* data, int rank, const char* whose) {
 
 class Runner {
  public:
-  Runner(Communicator& comm, const StressPlan& plan)
+  Runner(Communicator& comm, const StressTask& task)
       : comm_(comm),
-        plan_(plan),
+        task_(task),
         deadline_(Deadline::after(
-            std::chrono::nanoseconds(static_cast<int64_t>(plan.timeout_seconds * 1e9)))) {}
+            std::chrono::nanoseconds(static_cast<int64_t>(task.timeout_seconds * 1e9)))) {}
 
   uint64_t run() {
     // Often several exchanges are posted before the first is received, as a pipelined reducer does.
     int received = 0;
-    for (int index = 0; index < plan_.exchanges; ++index) {
-      if (plan_.call_length > 0 && index % plan_.call_length == 0) {
+    for (int index = 0; index < task_.exchanges; ++index) {
+      if (task_.call_length > 0 && index % task_.call_length == 0) {
         while (received < index) receive(received++);
         comm_.begin_call();
         calls_.assign(comm_.size(), PeerInCall{});
       }
       expect(index);
       send(index);
-      const int lag = static_cast<int>(mix(plan_.seed ^ 77, index) % comm_.in_flight());
+      const int lag = static_cast<int>(mix(task_.seed ^ 77, index) % comm_.in_flight());
       while (received <= index - lag) receive(received++);
     }
-    while (received < plan_.exchanges) receive(received++);
+    while (received < task_.exchanges) receive(received++);
     return checked_;
   }
 
  private:
   Exchange exchange(int index, int sender) const {
-    return exchange_of(plan_, comm_.capacity(), comm_.size(), index, sender);
+    return exchange_of(task_, comm_.capacity(), comm_.size(), index, sender);
   }
 
   std::vector<int> senders(int index) const {
@@ -116,7 +116,7 @@ class Runner {
       if (peer != comm_.rank() && exchange(index, peer).bytes_to[comm_.rank()] != 0)
         peers.push_back(peer);
     }
-    Random random{mix(mix(plan_.seed + 5, index), comm_.rank())};
+    Random random{mix(mix(task_.seed + 5, index), comm_.rank())};
     for (size_t i = peers.size(); i > 1; --i) std::swap(peers[i - 1], peers[random() % i]);
     return peers;
   }
@@ -160,14 +160,14 @@ class Runner {
       const size_t bytes = *std::max_element(mine.bytes_to.begin(), mine.bytes_to.end());
       std::byte* memory = comm_.open_broadcast(bytes, deadline_);
       check_alignment(memory, me, "lent");
-      fill(stream_of(plan_, mine, index, me, 0), memory, bytes);
+      fill(stream_of(task_, mine, index, me, 0), memory, bytes);
     } else {
       std::vector<std::byte*> buffers;
       comm_.open(mine.bytes_to, buffers, deadline_);
       for (int peer = 0; peer < comm_.size(); ++peer) {
         if (mine.bytes_to[peer] == 0) continue;
         check_alignment(buffers[peer], me, "lent");
-        fill(stream_of(plan_, mine, index, me, peer), buffers[peer], mine.bytes_to[peer]);
+        fill(stream_of(task_, mine, index, me, peer), buffers[peer], mine.bytes_to[peer]);
       }
     }
     comm_.post(deadline_);
@@ -185,7 +185,7 @@ class Runner {
                                    message.bytes, " bytes, expected ", sent.bytes_to[me]));
       }
       expected_.resize(message.bytes);
-      fill(stream_of(plan_, sent, index, peer, me), expected_.data(), message.bytes);
+      fill(stream_of(task_, sent, index, peer, me), expected_.data(), message.bytes);
       if (std::memcmp(expected_.data(), message.data, message.bytes) != 0) {
         const auto at = std::mismatch(expected_.begin(), expected_.end(), message.data).first -
                         expected_.begin();
@@ -198,7 +198,7 @@ class Runner {
   }
 
   Communicator& comm_;
-  StressPlan plan_;
+  StressTask task_;
   Deadline deadline_;
   std::vector<std::byte> expected_;
   std::vector<PeerInCall> calls_;  // by peer; empty outside of calls
@@ -207,15 +207,15 @@ class Runner {
 
 }  // namespace
 
-uint64_t stress_rank(Communicator& comm, const StressPlan& plan) {
+uint64_t stress_rank(Communicator& comm, const StressTask& task) {
   if (comm.capacity() < static_cast<size_t>(comm.size())) {
     throw ConfigError(str_of("capacity is ", comm.capacity(),
                              " bytes, allowed for this test: ", comm.size(), " or more"));
   }
-  return Runner(comm, plan).run();
+  return Runner(comm, task).run();
 }
 
-uint64_t stress_group(const std::vector<Communicator*>& group, const StressPlan& plan) {
+uint64_t stress_group(const std::vector<Communicator*>& group, const StressTask& task) {
   std::mutex mutex;
   std::exception_ptr error;
   uint64_t sum = 0;
@@ -223,7 +223,7 @@ uint64_t stress_group(const std::vector<Communicator*>& group, const StressPlan&
   for (Communicator* comm : group) {
     threads.emplace_back([&, comm] {
       try {
-        const uint64_t checked = stress_rank(*comm, plan);
+        const uint64_t checked = stress_rank(*comm, task);
         std::lock_guard lock(mutex);
         sum += checked;
       } catch (...) {

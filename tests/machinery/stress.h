@@ -8,7 +8,7 @@
 
 namespace cgx {
 
-struct StressPlan {
+struct StressTask {
   int exchanges = 1000;
   uint64_t seed = 0;
   size_t max_bytes = 65536;  // of one message; capped so that an exchange fits into capacity()
@@ -16,14 +16,14 @@ struct StressPlan {
   int call_length = 0;  // begin_call() after so many exchanges; 0: never
 };
 
-/// Runs the plan on one rank: sizes, receivers (some get nothing, some exchanges are broadcasts),
+/// Runs the task on one rank: sizes, receivers (some get nothing, some exchanges are broadcasts),
 /// order of receiving and contents follow from (seed, exchange, rank), so every rank must run the
-/// same plan. Returns the number of messages received and found right, byte by byte. Errors:
+/// same task. Returns the number of messages received and found right, byte by byte. Errors:
 /// MismatchError that names the first wrong byte; the communicator's own.
-uint64_t stress_rank(Communicator& comm, const StressPlan& plan);
+uint64_t stress_rank(Communicator& comm, const StressTask& task);
 
 /// The same on every given communicator at once, one thread each. Returns the sum; throws the first
 /// error.
-uint64_t stress_group(const std::vector<Communicator*>& group, const StressPlan& plan);
+uint64_t stress_group(const std::vector<Communicator*>& group, const StressTask& task);
 
 }  // namespace cgx

@@ -1,4 +1,4 @@
-// The autotuner over real engines, a thread for every rank: all take the same choices whatever
+// The autotuner over real engines, a thread for every rank: all take the same decisions whatever
 // their clocks say, and anybody may ask meanwhile.
 #include <atomic>
 #include <thread>
@@ -25,32 +25,32 @@ std::vector<std::unique_ptr<Autotuner>> tuners_of(EngineGroup& group) {
   return all;
 }
 
-// One call; which choice it took.
-Choice run_call(Engine& engine, Autotuner& tuner, size_t values, int bits, uint64_t number) {
+// One call; which decision it took.
+Decision run_call(Engine& engine, Autotuner& tuner, size_t values, int bits, uint64_t number) {
   const auto asked =
       engine.plan_all_reduce({{values, maxmin(bits)}, {7, raw_codec()}}, DType::kFloat32);
   std::vector<float> data(values + 7, 1.0F);
-  const Autotuner::Decision decision = tuner.decide(asked, patience(), number);
-  engine.run(*decision.plan, data.data(), data.data(), false, patience(), number);
+  const Autotuner::TunedPlan tuned = tuner.decide(asked, patience(), number);
+  engine.run(*tuned.plan, data.data(), data.data(), false, patience(), number);
   // Made up, and another time on every rank and in every call.
   const auto rank = static_cast<uint64_t>(engine.rank());
   const auto begin = static_cast<int64_t>(number * 10'000'000 + rank * 13'000);
   const auto length = static_cast<int64_t>((number * 7 + values + rank * 13) % 31);
-  tuner.ran(decision, {begin, begin + 1 + 100'000 * length});
+  tuner.ran(tuned, {begin, begin + 1 + 100'000 * length});
   for (float one : data) CHECK(one == static_cast<float>(engine.size()), "a sum is ", one);
-  return decision.turn.choice;
+  return tuned.turn.decision;
 }
 
 }  // namespace
 
-TEST(autotuner_ranks_take_the_same_choices) {
+TEST(autotuner_ranks_take_the_same_decisions) {
   const std::vector<std::vector<std::string>> layouts = {
       {"a", "a"}, {"a", "b", "c"}, {"a", "a", "b"}, {"a", "b", "a", "b"}};
   for (const auto& hosts : layouts) {
     EngineGroup group = make_engines(hosts, options_of(Reduction::kAuto, 1 << 16, 1 << 14, 1 << 20),
                                      CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
     auto tuners = tuners_of(group);
-    std::vector<std::vector<Choice>> taken(group.size());
+    std::vector<std::vector<Decision>> taken(group.size());
     std::atomic<bool> done{false};
     std::thread asks([&] {
       while (!done) {
@@ -69,7 +69,7 @@ TEST(autotuner_ranks_take_the_same_choices) {
     });
     done = true;
     asks.join();
-    for (const auto& one : taken) CHECK(one == taken.front(), "ranks took different choices");
+    for (const auto& one : taken) CHECK(one == taken.front(), "ranks took different decisions");
     const TuningReport report = tuners.front()->report();
     CHECK(report.measurements == 1 && report.classes.size() == 2, report.classes.size(),
           " classes");
@@ -99,7 +99,7 @@ TEST(autotuner_without_peers_or_codecs_measures_nothing) {
   EngineGroup group = make_engines({"a"}, options_of(Reduction::kAuto, 1 << 16, 1 << 14, 1 << 20),
                                    CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
   Autotuner alone(*group.ranks[0], bf16(), nullptr);
-  CHECK(run_call(*group.ranks[0], alone, 500, 4, 0) == Choice::kAsked, "chose for itself");
+  CHECK(run_call(*group.ranks[0], alone, 500, 4, 0) == Decision::kAsked, "chose for itself");
   CHECK(alone.report().measurements == 0, "measured");
 }
 

@@ -69,17 +69,17 @@ TEST(bounded_whole_blocks) {
   }
 }
 
-// A special value gets the word before it, of a chunk whose words need not have been kept.
-TEST(bounded_special_values_between_plain_chunks) {
-  constexpr size_t kChunks = 64;
+// A special value gets the word before it, of a slice whose words need not have been kept.
+TEST(bounded_special_values_between_plain_slices) {
+  constexpr size_t kSlices = 64;
   const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, 1e-4);
   Random random(5);
-  for (const size_t offset : {size_t{0}, size_t{1}, bounded::kChunk - 1}) {
+  for (const size_t offset : {size_t{0}, size_t{1}, bounded::kSlice - 1}) {
     for (const float special : {NAN, -0.0F, 1e-40F, 3.0F}) {
-      std::vector<float> values(kChunks * bounded::kChunk);
+      std::vector<float> values(kSlices * bounded::kSlice);
       for (float& value : values) value = static_cast<float>(random.signed_unit() * 0.05);
-      for (size_t chunk = 1; chunk < kChunks; chunk += 3) {
-        values[chunk * bounded::kChunk + offset] = special;
+      for (size_t slice = 1; slice < kSlices; slice += 3) {
+        values[slice * bounded::kSlice + offset] = special;
       }
       Block x(values.size() * 4);
       std::memcpy(x.data(), values.data(), x.size());

@@ -8,8 +8,8 @@ namespace cgx::native {
 namespace {
 
 using bounded::Grid;
-using bounded::kChunk;
 using bounded::kOutlier;
+using bounded::kSlice;
 using bounded::Low;
 
 template <typename Word>
@@ -26,7 +26,7 @@ const auto& loops_of() {
 
 // The least and the greatest sizes, and those around a register of any width.
 constexpr size_t kSizes[] = {1,  2,  7,  8,   9,   15,  16,  17,   31,   32,    33,
-                             63, 64, 65, 100, 127, 128, 129, 1000, 1023, kChunk};
+                             63, 64, 65, 100, 127, 128, 129, 1000, 1023, kSlice};
 
 // What split() leaves, by the description in loops.h.
 template <typename Word>

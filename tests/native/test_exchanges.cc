@@ -14,13 +14,13 @@ TEST(exchange_random_messages) {
       for (int call_length : {0, 7}) {
         Group group = make_group(communicator, size, 40000, 2 + size % 3);
         if (group.network) group.network->set_delay(std::chrono::microseconds(200), 5);
-        StressPlan plan;
-        plan.exchanges = 60;
-        plan.seed = static_cast<uint64_t>(size);
-        plan.max_bytes = 30000;
-        plan.timeout_seconds = 120;
-        plan.call_length = call_length;
-        const uint64_t checked = stress_group(group.pointers(), plan);
+        StressTask task;
+        task.exchanges = 60;
+        task.seed = static_cast<uint64_t>(size);
+        task.max_bytes = 30000;
+        task.timeout_seconds = 120;
+        task.call_length = call_length;
+        const uint64_t checked = stress_group(group.pointers(), task);
         CHECK((checked > 0) == (size > 1), "size ", size);
         if (group.network) CHECK(group.network->overruns() == 0);
       }
@@ -38,13 +38,13 @@ TEST(exchange_messages_longer_than_the_capacity) {
       comm->make_room(500000);
       CHECK(comm->capacity() == 500000);
     }
-    StressPlan plan;
-    plan.exchanges = 60;
-    plan.seed = 5;
-    plan.max_bytes = 60000;
-    plan.timeout_seconds = 120;
-    plan.call_length = 7;
-    CHECK(stress_group(group.pointers(), plan) > 0);
+    StressTask task;
+    task.exchanges = 60;
+    task.seed = 5;
+    task.max_bytes = 60000;
+    task.timeout_seconds = 120;
+    task.call_length = 7;
+    CHECK(stress_group(group.pointers(), task) > 0);
   }
 }
 
@@ -54,11 +54,11 @@ TEST(exchange_after_the_counters_of_the_bells_wrap) {
     for (Communicator* comm : group.pointers()) {
       SlotExchangeTestAccess::set_bell(dynamic_cast<SlotExchange&>(*comm), 0xffffffffu);
     }
-    StressPlan plan;
-    plan.exchanges = 200;
-    plan.max_bytes = 1000;
-    plan.timeout_seconds = 120;
-    CHECK(stress_group(group.pointers(), plan) > 0);
+    StressTask task;
+    task.exchanges = 200;
+    task.max_bytes = 1000;
+    task.timeout_seconds = 120;
+    CHECK(stress_group(group.pointers(), task) > 0);
   }
 }
 
@@ -94,10 +94,10 @@ TEST(exchange_wrong_use_is_named) {
     error_of<ConfigError>([&] { comm.release(1); });
     for (int peer : {-1, 0, 2}) error_of<ConfigError>([&] { comm.receive(peer, patience()); });
     // Still usable.
-    StressPlan plan;
-    plan.exchanges = 10;
-    plan.max_bytes = 100;
-    CHECK(stress_group(group.pointers(), plan) > 0);
+    StressTask task;
+    task.exchanges = 10;
+    task.max_bytes = 100;
+    CHECK(stress_group(group.pointers(), task) > 0);
   }
 }
 

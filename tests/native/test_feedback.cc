@@ -104,7 +104,7 @@ class Ledger {
 
 EngineGroup engines_for(const Hosts& hosts, Reduction reduction, uint64_t seed) {
   EngineOptions options = options_of(reduction, 9000, 3000, 30000);
-  options.inner_exact = seed % 2 == 0;
+  options.intra_exact = seed % 2 == 0;
   return make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
 }
 

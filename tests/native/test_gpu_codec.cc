@@ -182,7 +182,7 @@ TEST(gpu_uploads_take_what_the_caller_changes_at_once) {
       const device::Queue queue(driver, stream);
       device::Uploads uploads(queue);
       CHECK(uploads.upload(nullptr, 0) == nullptr, "nothing takes no memory");
-      // More than the pinned memory holds at a time, so that it is used again; and a piece for which
+      // More than the pinned memory holds at a time, so that it is used again; and an upload for which
       // it has to grow.
       std::vector<std::shared_ptr<std::byte>> there;
       std::vector<size_t> sizes(40, 5000);

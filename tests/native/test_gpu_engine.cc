@@ -171,7 +171,7 @@ std::vector<std::unique_ptr<Communicator>> communicators_of(GpuGroup& group, Way
   return all;
 }
 
-GpuGroup make_gpus(const Hosts& hosts, const EngineOptions& options, Way inner, Way cross) {
+GpuGroup make_gpus(const Hosts& hosts, const EngineOptions& options, Way intra, Way cross) {
   const Topology topology(hosts);
   GpuGroup group;
   std::vector<Communicators> communicators;
@@ -191,7 +191,7 @@ GpuGroup make_gpus(const Hosts& hosts, const EngineOptions& options, Way inner, 
   const bool across = topology.host_count() > 1;
   for (int host = 0; host < topology.host_count(); ++host) {
     if (across && topology.host(host).size() == 1) continue;
-    give(topology.host(host), &Communicators::inner, inner, options.inner.most,
+    give(topology.host(host), &Communicators::intra, intra, options.intra.most,
          CommunicatorKind::kInProcess);
   }
   for (int team = 0; across && team < topology.teams(); ++team) {
@@ -230,12 +230,12 @@ std::vector<Layer> plan_layers_of(uint64_t seed) {
 }
 
 // All-reduces twice, so that slots are used again. By turns with residuals of both types, and none.
-void check_all_reduce(const Hosts& hosts, Way inner, Way cross, Reduction reduction,
+void check_all_reduce(const Hosts& hosts, Way intra, Way cross, Reduction reduction,
                       uint64_t seed) {
   const auto dtype = static_cast<DType>(seed % 3);
   EngineOptions options = options_of(reduction, 9000, 3000, 30000);
-  options.inner_exact = seed % 2 == 0;
-  options.checksum = seed % 5 == 0 && inner == Way::kStaged && cross == Way::kStaged;
+  options.intra_exact = seed % 2 == 0;
+  options.checksum = seed % 5 == 0 && intra == Way::kStaged && cross == Way::kStaged;
   const std::vector<Layer> layers = plan_layers_of(seed);
   size_t count = 0;
   for (const Layer& layer : layers) count += layer.count;
@@ -243,7 +243,7 @@ void check_all_reduce(const Hosts& hosts, Way inner, Way cross, Reduction reduct
   // The host's communicators take fewer exchanges at once; that changes no bits.
   EngineGroup expected =
       make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);
-  GpuGroup gpus = make_gpus(hosts, options, inner, cross);
+  GpuGroup gpus = make_gpus(hosts, options, intra, cross);
   run_ranks(static_cast<int>(hosts.size()), [&](int rank) {
     const auto r = static_cast<size_t>(rank);
     const device::InContext here(Driver::get(), kContext);
@@ -336,7 +336,7 @@ TEST(gpu_engine_scatters_and_gathers) {
         const auto codec = make_maxmin({1 + static_cast<int>(seed % 8), seed % 5 == 0 ? 1 : 64});
         const size_t size = hosts.size();
         EngineOptions options = options_of(Reduction::kAuto, 9000, 3000, 30000);
-        options.inner_exact = seed % 2 == 0;
+        options.intra_exact = seed % 2 == 0;
         const Tensors inputs = inputs_of(size, shard * size, dtype, seed);
         EngineGroup expected =
             make_engines(hosts, options, CommunicatorKind::kInProcess, CommunicatorKind::kRelay);

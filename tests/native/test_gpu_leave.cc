@@ -93,16 +93,16 @@ struct Ranks {
 // Lets a rank wait, or fail, at one key.
 class Detour final : public Rendezvous {
  public:
-  Detour(Rendezvous& inner, std::string key, std::function<void()> at)
-      : inner_(inner), key_(std::move(key)), at_(std::move(at)) {}
-  void set(const std::string& key, const std::string& value) override { inner_.set(key, value); }
+  Detour(Rendezvous& wrapped, std::string key, std::function<void()> at)
+      : wrapped_(wrapped), key_(std::move(key)), at_(std::move(at)) {}
+  void set(const std::string& key, const std::string& value) override { wrapped_.set(key, value); }
   std::string get(const std::string& key, const Deadline& deadline) override {
     if (key == key_) at_();
-    return inner_.get(key, deadline);
+    return wrapped_.get(key, deadline);
   }
 
  private:
-  Rendezvous& inner_;
+  Rendezvous& wrapped_;
   const std::string key_;
   const std::function<void()> at_;
 };

@@ -103,13 +103,13 @@ int areas_left(pid_t pid) {
 TEST(process_random_messages) {
   for (int size : {2, 4}) {
     SharedRendezvous rendezvous;
-    StressPlan plan;
-    plan.exchanges = 150;
-    plan.max_bytes = 20000;
-    plan.timeout_seconds = 120;
+    StressTask task;
+    task.exchanges = 150;
+    task.max_bytes = 20000;
+    task.timeout_seconds = 120;
     auto rank = [&](int number) {
       auto comm = make_shm_communicator(rendezvous, number, size, 50000, patience());
-      CHECK(stress_rank(*comm, plan) > 0);
+      CHECK(stress_rank(*comm, task) > 0);
     };
     std::vector<pid_t> children;
     for (int number = 1; number < size; ++number) {
@@ -167,10 +167,10 @@ TEST(process_forked_child_cannot_speak_for_its_parent) {
     group.ranks.clear();
   });
   CHECK(status_of(child) == 0);
-  StressPlan plan;
-  plan.exchanges = 20;
-  plan.max_bytes = 400;
-  CHECK(stress_group(group.pointers(), plan) > 0);
+  StressTask task;
+  task.exchanges = 20;
+  task.max_bytes = 400;
+  CHECK(stress_group(group.pointers(), task) > 0);
 }
 
 TEST(process_set_up_fails_on_all_ranks) {

@@ -18,14 +18,14 @@ struct Case {
   DType dtype = DType::kFloat32;
   std::vector<Layer> layers;
   bool average = false;
-  bool inner_exact = true;
+  bool intra_exact = true;
   uint64_t seed = 0;
 
   std::string describe() const {
     std::string text = str_of("hosts");
     for (const std::string& host : hosts) text += " " + host;
     text += str_of(", reduction ", static_cast<int>(reduction), ", ", name_of(dtype),
-                   average ? ", AVG" : "", inner_exact ? "" : ", codec inside hosts");
+                   average ? ", AVG" : "", intra_exact ? "" : ", codec inside hosts");
     for (const Layer& layer : layers) {
       text += str_of(", ", layer.count, " ", layer.codec->describe());
     }
@@ -40,11 +40,11 @@ struct Case {
 };
 
 // Small messages, so that every tensor takes several rounds.
-EngineGroup engines_for(const Case& test, CommunicatorKind inner, CommunicatorKind cross) {
+EngineGroup engines_for(const Case& test, CommunicatorKind intra, CommunicatorKind cross) {
   EngineOptions options = options_of(test.reduction, 9000, 3000, 30000);
-  options.inner_exact = test.inner_exact;
+  options.intra_exact = test.intra_exact;
   options.checksum = test.seed % 9 == 1;
-  return make_engines(test.hosts, options, inner, cross);
+  return make_engines(test.hosts, options, intra, cross);
 }
 
 Tensors all_reduce(EngineGroup& engines, const Case& test) {
@@ -103,7 +103,7 @@ TEST(reduce_all_layouts_and_algorithms) {
           try {
             check_inside(values_of(result[0], dtype),
                          expected_all_reduce(test.inputs(), test.layers, dtype, plan->algorithm,
-                                             Topology(hosts), test.inner_exact, test.average));
+                                             Topology(hosts), test.intra_exact, test.average));
           } catch (const CheckFailed& failed) {
             throw CheckFailed(str_of(test.describe(), ": ", failed.what()));
           }
@@ -126,12 +126,12 @@ TEST(reduce_gives_equal_bits_on_every_communicator_and_level) {
       const Case test{hosts, reduction, dtype, plan_layers_of(seed), false, seed % 2 == 0, seed};
       Tensors first;
       for (size_t k = 0; k < std::max<size_t>(3, levels.size()); ++k) {
-        const CommunicatorKind inner[] = {CommunicatorKind::kInProcess, CommunicatorKind::kShm,
+        const CommunicatorKind intra[] = {CommunicatorKind::kInProcess, CommunicatorKind::kShm,
                                           CommunicatorKind::kLazyRelay};
         const CommunicatorKind cross[] = {CommunicatorKind::kInProcess, CommunicatorKind::kRelay,
                                           CommunicatorKind::kLazyRelay};
         set_cpu_level(levels[k % levels.size()]);
-        EngineGroup engines = engines_for(test, inner[k % 3], cross[k % 3]);
+        EngineGroup engines = engines_for(test, intra[k % 3], cross[k % 3]);
         const Tensors result = all_reduce(engines, test);
         if (k == 0) first = result;
         CHECK(result == first, test.describe(), " at level ", cpu_level());
@@ -173,7 +173,7 @@ TEST(reduce_scatter_and_all_gather) {
           for (float x : values_of(part, dtype)) all.push_back(x);
         }
         check_inside(all, expected_all_reduce(inputs, whole, dtype, Algorithm::kOneShot,
-                                              Topology(hosts), test.inner_exact, test.average));
+                                              Topology(hosts), test.intra_exact, test.average));
         for (const auto& one : gathered) {
           CHECK(one == gathered[0]);
           const Estimate exact(all);
@@ -188,7 +188,7 @@ TEST(reduce_scatter_and_all_gather) {
 TEST(reduce_scatter_of_codes_longer_than_their_values) {
   // Buckets of one value: what travels inside hosts is longer than the values themselves.
   EngineOptions options = options_of(Reduction::kAuto, 9000, 30000, 60000);
-  options.inner_exact = false;
+  options.intra_exact = false;
   EngineGroup engines = make_engines({"a", "a", "b"}, options, CommunicatorKind::kInProcess,
                                      CommunicatorKind::kRelay);
   const auto codec = make_maxmin({.bits = 8, .bucket_size = 1});

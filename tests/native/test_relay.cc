@@ -15,20 +15,20 @@
 
 namespace cgx::native {
 
-// A group that once sent long messages has many blocks: short ones must not go round all of them.
-TEST(relay_takes_the_block_that_was_used_last) {
+// A group that once sent long messages has many buffers: short ones must not go round all of them.
+TEST(relay_takes_the_buffer_that_was_used_last) {
   RelayPool pool;
-  std::vector<RelayBlock> blocks;
-  for (int i = 0; i < 5; ++i) blocks.push_back(pool.take(10000));
-  for (RelayBlock& block : blocks) pool.give(std::move(block));
-  RelayBlock last = pool.take(9000);
+  std::vector<RelayBuffer> buffers;
+  for (int i = 0; i < 5; ++i) buffers.push_back(pool.take(10000));
+  for (RelayBuffer& buffer : buffers) pool.give(std::move(buffer));
+  RelayBuffer last = pool.take(9000);
   const std::byte* memory = last.data();
   for (int i = 0; i < 10; ++i) {
     pool.give(std::move(last));
     last = pool.take(static_cast<size_t>(8000 - 100 * i));
-    CHECK(last.data() == memory, "took another block the time ", i);
+    CHECK(last.data() == memory, "took another buffer the time ", i);
   }
-  RelayBlock other = pool.take(100);
+  RelayBuffer other = pool.take(100);
   CHECK(other.data() != memory, "took one that is in use");
   CHECK(pool.bytes() == 5 * last.bytes(), pool.bytes(), " bytes in all");
 }
@@ -71,11 +71,11 @@ TEST(relay_connections_that_end_at_any_point) {
       Group group =
           make_group(lazy ? CommunicatorKind::kLazyRelay : CommunicatorKind::kRelay, 3, 60000);
       group.network->fail_after(1, operations);
-      StressPlan plan;
-      plan.exchanges = 60;
-      plan.max_bytes = 20000;
-      plan.timeout_seconds = 60;
-      error_of<Error>([&] { stress_group(group.pointers(), plan); });
+      StressTask task;
+      task.exchanges = 60;
+      task.max_bytes = 20000;
+      task.timeout_seconds = 60;
+      error_of<Error>([&] { stress_group(group.pointers(), task); });
       CHECK(group.network->overruns() == 0);
       // Destroyed with transfers under way.
     }

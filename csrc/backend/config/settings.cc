@@ -213,12 +213,12 @@ GroupConfig resolve_group(const OptionFields& options) {
   group.compress_all_reduce = listed("all_reduce");
   group.compress_reduce_scatter = listed("reduce_scatter");
   group.compress_all_gather = listed("all_gather");
-  group.inner = communicator_kind_of(get(options, "inner_communicator"));
+  group.intra = communicator_kind_of(get(options, "inner_communicator"));
   const std::string cross = get(options, "cross_communicator");
   group.cross = communicator_kind_of(cross);
   group.cross_is_automatic = cross == "AUTO";
   group.cuda_backend = get(options, "cuda_backend");
-  group.inner_reduction = get(options, "inner_reduction");
+  group.intra_reduction = get(options, "inner_reduction");
   group.cross_reduction = get(options, "cross_reduction");
   group.fusion_buffer_bytes = static_cast<size_t>(get_integer(options, "fusion_buffer_mb")) << 20;
   group.shm_segment_bytes = static_cast<size_t>(get_integer(options, "shm_segment_kb")) << 10;
@@ -261,32 +261,32 @@ std::shared_ptr<const Codec> usual_codec(const OptionFields& options, const Grou
 
 EngineOptions engine_options(const GroupConfig& group, const Topology& topology) {
   EngineOptions options;
-  options.inner_reduction = reduction_of("inner_reduction", group.inner_reduction);
+  options.intra_reduction = reduction_of("inner_reduction", group.intra_reduction);
   options.cross_reduction = reduction_of("cross_reduction", group.cross_reduction);
   options.nonfinite = group.nonfinite;
   options.checksum = group.checksum;
   options.tell_hashes = group.log == LogLevel::kDebug;
   // Equal rounds whatever the communicator: equal bits.
-  options.inner.wanted = group.shm_segment_bytes;
-  options.inner.most = group.inner == CommunicatorKind::kShm
+  options.intra.wanted = group.shm_segment_bytes;
+  options.intra.most = group.intra == CommunicatorKind::kShm
                            ? group.shm_segment_bytes
                            : std::max(group.shm_segment_bytes, group.fusion_buffer_bytes);
   options.segment_bytes = group.segment_bytes;
   options.cross_bytes = group.fusion_buffer_bytes;
   // Shared memory is faster than the codec; other communicators inside a host may not be.
-  options.inner_exact =
-      group.intra_compress ? !*group.intra_compress : group.inner == CommunicatorKind::kShm;
+  options.intra_exact =
+      group.intra_compress ? !*group.intra_compress : group.intra == CommunicatorKind::kShm;
   const bool on_one_host = topology.host_count() == 1;
-  const CommunicatorKind only = on_one_host ? group.inner : group.cross;
+  const CommunicatorKind only = on_one_host ? group.intra : group.cross;
   if (!topology.two_levels() && only == CommunicatorKind::kGloo) options.direct_from = kDirectFrom;
-  const bool halves = options.inner_reduction == Reduction::kAuto ||
-                      options.inner_reduction == Reduction::kScatterReduceAllGather;
+  const bool halves = options.intra_reduction == Reduction::kAuto ||
+                      options.intra_reduction == Reduction::kScatterReduceAllGather;
   if (topology.two_levels() && !halves) {
     throw ConfigError(str_of(
-        "CGX_INNER_REDUCTION_TYPE='", group.inner_reduction, "': this group spans ",
+        "CGX_INNER_REDUCTION_TYPE='", group.intra_reduction, "': this group spans ",
         topology.host_count(), " hosts with several ranks on one, whose ranks reduce-scatter ",
         "before and all-gather after the reduction across hosts; that is AUTO or SRA, while ",
-        group.inner_reduction, " is for groups on one host (CGX_CROSS_REDUCTION_TYPE takes it)"));
+        group.intra_reduction, " is for groups on one host (CGX_CROSS_REDUCTION_TYPE takes it)"));
   }
   return options;
 }

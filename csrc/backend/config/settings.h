@@ -59,10 +59,10 @@ struct GroupConfig {
   size_t min_size = 16;
   NonFinite nonfinite = NonFinite::kPropagate;
   bool compress_all_reduce = true, compress_reduce_scatter = true, compress_all_gather = false;
-  CommunicatorKind inner = CommunicatorKind::kShm, cross = CommunicatorKind::kGloo;
+  CommunicatorKind intra = CommunicatorKind::kShm, cross = CommunicatorKind::kGloo;
   bool cross_is_automatic = true;  // NCCL for CUDA tensors, where torch has it
   std::string cuda_backend;        // for calls that the engine does not take
-  std::string inner_reduction, cross_reduction;
+  std::string intra_reduction, cross_reduction;
   size_t fusion_buffer_bytes = 0;
   size_t shm_segment_bytes = 0;
   size_t segment_bytes = 0;

@@ -16,12 +16,12 @@ namespace cgx {
 at::Tensor gpu_bounded_look(const bounded::Slab& slab, const at::Tensor& x,
                             const LoadKernels& load);
 
-/// Encodes the blocks of a slab that is planned and laid out. Returns their parts, `bytes` bytes on the
+/// Encodes the blocks of a slab whose forms are chosen and laid out. Returns their parts, `bytes` bytes on the
 /// device.
 at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, size_t bytes,
                               const LoadKernels& load);
 
-/// parts: of all blocks, on the device of y; y: the tensor that plans count values of, contiguous.
+/// parts: of all blocks, on the device of y; y: the tensor whose values the forms count, contiguous.
 /// Returns an int32 for each block, on the device; 1: its parts do not fit each other.
 at::Tensor gpu_bounded_decode(const bounded::Slab& slab, const at::Tensor& parts,
                               const at::Tensor& y, const LoadKernels& load);

@@ -23,7 +23,7 @@ constexpr size_t kIpcFactor = 4;
 // group's configuration; empty: they are long enough.
 std::string too_short(size_t capacity, EngineOptions options, const Topology& topology,
                       const std::shared_ptr<const Codec>& codec) {
-  options.inner = {capacity, capacity, capacity};
+  options.intra = {capacity, capacity, capacity};
   const size_t bucket = codec->granule();
   try {
     make_all_reduce_plan(options, topology, {{bucket, codec}}, DType::kFloat32);

@@ -13,7 +13,7 @@
 namespace cgx {
 namespace {
 
-// Bytes that NCCL gets at once. Smaller pieces only pay where the link is slower than the GPU.
+// Bytes that NCCL gets at once. Fewer only pay where the link is slower than the GPU.
 constexpr size_t kLockstepArea = size_t{4} << 20;
 
 // The exchanges that all ranks of the group can take inside their hosts. `mine`: null on a rank
@@ -52,7 +52,7 @@ void agree_on_nccl(Rendezvous& rendezvous, int rank, int size, bool mine,
 void refuse_impossible(const GroupConfig& config, const Topology& topology,
                        CommunicatorKind cross) {
   const bool two_levels = topology.two_levels(), on_one_host = topology.host_count() == 1;
-  if (two_levels && config.inner == CommunicatorKind::kNccl) {
+  if (two_levels && config.intra == CommunicatorKind::kNccl) {
     throw ConfigError(
         str_of("CGX_INNER_COMMUNICATOR_TYPE='NCCL' for CUDA tensors is for groups on "
                "one host; this one spans ",
@@ -63,8 +63,8 @@ void refuse_impossible(const GroupConfig& config, const Topology& topology,
     throw ConfigError(str_of("CUDA tensors are reduced among at most ", gpu::kMostMessages,
                              " ranks (with several hosts: hosts) at once; here are ", team));
   }
-  const bool nccl = (on_one_host ? config.inner : cross) == CommunicatorKind::kNccl;
-  const bool ipc = (on_one_host || two_levels) && config.inner == CommunicatorKind::kShm;
+  const bool nccl = (on_one_host ? config.intra : cross) == CommunicatorKind::kNccl;
+  const bool ipc = (on_one_host || two_levels) && config.intra == CommunicatorKind::kShm;
   if (config.checksum && (nccl || ipc)) {
     throw ConfigError(
         "CGX_CHECKSUM=1 is for messages that pass through host memory; messages of CUDA tensors do "
@@ -80,7 +80,7 @@ void refuse_impossible(const GroupConfig& config, const Topology& topology,
 // As communicator_name() of the host's, by what there is.
 std::string name_of(const Communicators& communicators) {
   std::string name;
-  for (const Communicator* communicator : {communicators.inner.get(), communicators.cross.get()}) {
+  for (const Communicator* communicator : {communicators.intra.get(), communicators.cross.get()}) {
     if (communicator != nullptr) name += str_of(name.empty() ? "" : "+", communicator->name());
   }
   return name;
@@ -111,11 +111,11 @@ std::unique_ptr<GpuLane> connect(const GroupContext& group, Engine& host,
       const int number = topology.host_of(group.rank);
       const std::vector<int>& members = topology.host(number);
       if (!group.on_one_host && members.size() == 1) return;
-      communicators.inner =
-          factory.make(config.inner, "CGX_INNER_COMMUNICATOR_TYPE", str_of(keys, "/host", number),
+      communicators.intra =
+          factory.make(config.intra, "CGX_INNER_COMMUNICATOR_TYPE", str_of(keys, "/host", number),
                        members, topology.local_of(group.rank));
     });
-    room = agree_on_room(rendezvous, group.rank, group.size, communicators.inner.get(),
+    room = agree_on_room(rendezvous, group.rank, group.size, communicators.intra.get(),
                          Deadline::after(group.timeout()));
   }
   if (!group.on_one_host) {
@@ -129,9 +129,9 @@ std::unique_ptr<GpuLane> connect(const GroupContext& group, Engine& host,
   }
   EngineOptions options = engine_options(config, topology);
   options.direct_from = 0;  // direct transfers need host memory
-  if (room.most > 0 && config.inner == CommunicatorKind::kShm) options.inner = room;
+  if (room.most > 0 && config.intra == CommunicatorKind::kShm) options.intra = room;
   // The same on all ranks, also on ranks without a communicator between hosts.
-  const bool lockstep = (group.on_one_host ? config.inner : cross) == CommunicatorKind::kNccl;
+  const bool lockstep = (group.on_one_host ? config.intra : cross) == CommunicatorKind::kNccl;
   if (lockstep) options.segment_bytes = std::max(options.segment_bytes, kLockstepArea);
   communicators.name = name_of(communicators);
   auto engine = std::make_unique<Engine>(std::move(communicators), options,

@@ -208,7 +208,7 @@ Failure Watchdog::explain(Failure failure, bool hesitate) {
   return failure;
 }
 
-// The kernel ends a process piece by piece: it may close its connections before it frees its locks.
+// The kernel ends a process step by step: it may close its connections before it frees its locks.
 std::string Watchdog::ended_peers_text(const CallRecord& call) {
   std::vector<int> ended;
   const int attempts = sight_of_ends() == Engine::Sight::kNone ? 0 : 5;

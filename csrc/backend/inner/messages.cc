@@ -67,24 +67,6 @@ std::string text_of(const MessageShape& shape) {
   return text.substr(sizeof " of " - 1) + bytes;
 }
 
-// A transfer of Gloo, whose wait() succeeds once only.
-class Transfer {
- public:
-  void post(WorkPtr work) { work_ = std::move(work); }
-  bool wait(milliseconds timeout) {
-    if (!ended_ && work_) ended_ = work_->wait(timeout);
-    return ended_ || !work_;
-  }
-  void abort() const {
-    if (work_) work_->abort();
-  }
-  int source() const { return work_ ? work_->sourceRank() : -1; }
-
- private:
-  WorkPtr work_;  // null: nothing is to be moved
-  bool ended_ = false;
-};
-
 // The time that is left of a wait. 0 is "as the group", as Gloo has it.
 class Patience {
  public:
@@ -101,16 +83,36 @@ class Patience {
   const Deadline deadline_;
 };
 
-// One side of a message: a header and values. Its parts are waited for one after the other.
-class MessageWork : public c10d::Work {
+}  // namespace
+
+// A transfer of Gloo, whose wait() succeeds once only.
+class Messages::Transfer {
  public:
-  explicit MessageWork(c10d::OpType op) : Work(-1, op) {}
+  void post(WorkPtr work) { work_ = std::move(work); }
+  bool wait(milliseconds timeout) {
+    if (!ended_ && work_) ended_ = work_->wait(timeout);
+    return ended_ || !work_;
+  }
+  void abort() const {
+    if (work_) work_->abort();
+  }
+  int source() const { return work_ ? work_->sourceRank() : -1; }
+
+ private:
+  WorkPtr work_;  // null: nothing is to be moved
+  bool ended_ = false;
+};
+
+// One side of a message: a header and values, which are waited for one after the other.
+class Messages::OneSide : public c10d::Work {
+ public:
+  explicit OneSide(c10d::OpType op) : Work(-1, op) {}
 
   bool wait(milliseconds timeout) override {
     std::lock_guard<std::mutex> one(waiting_);
     bool done = false;
     try {
-      done = wait_for_parts(timeout);
+      done = wait_for_both(timeout);
     } catch (...) {
       finish(std::current_exception());
       throw;
@@ -120,15 +122,15 @@ class MessageWork : public c10d::Work {
   }
 
  protected:
-  virtual bool wait_for_parts(milliseconds timeout) = 0;
+  virtual bool wait_for_both(milliseconds timeout) = 0;
 
  private:
   std::mutex waiting_;
 };
 
-class SentMessage final : public MessageWork {
+class Messages::Sent final : public OneSide {
  public:
-  SentMessage(WorkPtr header, WorkPtr values) : MessageWork(c10d::OpType::SEND) {
+  Sent(WorkPtr header, WorkPtr values) : OneSide(c10d::OpType::SEND) {
     header_.post(std::move(header));
     values_.post(std::move(values));
   }
@@ -138,7 +140,7 @@ class SentMessage final : public MessageWork {
   }
 
  protected:
-  bool wait_for_parts(milliseconds timeout) override {
+  bool wait_for_both(milliseconds timeout) override {
     const Patience patience(timeout);
     return header_.wait(patience.left()) && values_.wait(patience.left());
   }
@@ -148,7 +150,7 @@ class SentMessage final : public MessageWork {
 };
 
 // What a receive expects, and the header that has come for it.
-struct Expected {
+struct Messages::Expected {
   int rank, tag;
   MessageShape shape;
   at::Tensor header = at::empty({3}, at::TensorOptions(at::kLong));
@@ -167,22 +169,22 @@ struct Expected {
                                " sends ", text_of(sent), " to rank ", rank, "\n  rank ", rank,
                                " receives ", text_of(shape)));
   }
+
+  void post_values(Transfer& values, c10d::Backend& gloo, const at::Tensor& tensor,
+                   int peer) const {
+    if (tensor.numel() == 0) return;
+    std::vector<at::Tensor> one = {tensor};
+    values.post(gloo.recv(one, peer, values_tag(tag, shape)));
+  }
 };
 
-void post_values(Transfer& values, c10d::Backend& gloo, const at::Tensor& tensor, int peer,
-                 const Expected& expected) {
-  if (tensor.numel() == 0) return;
-  std::vector<at::Tensor> one = {tensor};
-  values.post(gloo.recv(one, peer, values_tag(expected.tag, expected.shape)));
-}
-
-class ReceivedMessage final : public MessageWork {
+class Messages::Received final : public OneSide {
  public:
-  ReceivedMessage(const BackendPtr& gloo, const at::Tensor& tensor, Expected expected, int peer)
-      : MessageWork(c10d::OpType::RECV), expected_(std::move(expected)), peer_(peer) {
+  Received(const BackendPtr& gloo, const at::Tensor& tensor, Expected expected, int peer)
+      : OneSide(c10d::OpType::RECV), expected_(std::move(expected)), peer_(peer) {
     std::vector<at::Tensor> header = {expected_.header};
     header_.post(gloo->recv(header, peer, header_tag(expected_.tag)));
-    post_values(values_, *gloo, tensor, peer, expected_);
+    expected_.post_values(values_, *gloo, tensor, peer);
   }
   void abort() override {
     header_.abort();
@@ -191,7 +193,7 @@ class ReceivedMessage final : public MessageWork {
   int sourceRank() const override { return peer_; }
 
  protected:
-  bool wait_for_parts(milliseconds timeout) override {
+  bool wait_for_both(milliseconds timeout) override {
     const Patience patience(timeout);
     if (!header_.wait(patience.left())) return false;
     expected_.compare(peer_);
@@ -204,13 +206,11 @@ class ReceivedMessage final : public MessageWork {
   Transfer header_, values_;
 };
 
-}  // namespace
-
 // A receive whose transfers are posted when its turn has come.
-class Messages::InTurn final : public MessageWork {
+class Messages::InTurn final : public OneSide {
  public:
   InTurn(BackendPtr gloo, at::Tensor tensor, Expected expected, int peer)
-      : MessageWork(peer == kAnyRank ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV),
+      : OneSide(peer == kAnyRank ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV),
         gloo_(std::move(gloo)),
         tensor_(std::move(tensor)),
         expected_(std::move(expected)),
@@ -236,7 +236,7 @@ class Messages::InTurn final : public MessageWork {
         std::lock_guard<std::mutex> lock(state_);
         if (!aborted_) {
           source_ = source;
-          post_values(values_, *gloo_, tensor_, source, expected_);
+          expected_.post_values(values_, *gloo_, tensor_, source);
           posted = true;
         }
       }
@@ -266,7 +266,7 @@ class Messages::InTurn final : public MessageWork {
   }
 
  protected:
-  bool wait_for_parts(milliseconds timeout) override {
+  bool wait_for_both(milliseconds timeout) override {
     const Patience patience(timeout);
     {
       std::unique_lock<std::mutex> lock(state_);
@@ -314,7 +314,7 @@ WorkPtr Messages::send(const BackendPtr& gloo, const at::Tensor& tensor, const M
   std::vector<at::Tensor> header = {header_of(shape, tag)}, one = {tensor};
   WorkPtr first = gloo->send(header, peer, header_tag(tag)), second;
   if (tensor.numel() > 0) second = gloo->send(one, peer, values_tag(tag, shape));
-  return c10::make_intrusive<SentMessage>(std::move(first), std::move(second));
+  return c10::make_intrusive<Sent>(std::move(first), std::move(second));
 }
 
 WorkPtr Messages::receive(const BackendPtr& gloo, const at::Tensor& tensor,
@@ -325,7 +325,7 @@ WorkPtr Messages::receive(const BackendPtr& gloo, const at::Tensor& tensor,
   TORCH_CHECK(!closed_, "cgx: recv on rank ", rank_, ": the process group has been destroyed");
   const auto waiting = turns_.find(header_tag(tag));
   if (peer != kAnyRank && waiting == turns_.end()) {
-    return c10::make_intrusive<ReceivedMessage>(gloo, tensor, std::move(expected), peer);
+    return c10::make_intrusive<Received>(gloo, tensor, std::move(expected), peer);
   }
   auto work = c10::make_intrusive<InTurn>(gloo, tensor, std::move(expected), peer);
   if (waiting != turns_.end()) {

@@ -54,6 +54,12 @@ class Messages {
   void abandon();
 
  private:
+  // messages.cc defines these.
+  class Transfer;
+  struct Expected;
+  class OneSide;
+  class Sent;
+  class Received;
   class InTurn;
 
   /// Runs the receives of a tag one after the other, until there is none.

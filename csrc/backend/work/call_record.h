@@ -118,7 +118,7 @@ class CallRecord {
 
   /// Notes one plan of a call on the engine, and the communicators.
   void served_by(const std::shared_ptr<const Plan>& plan, const std::string& communicator);
-  /// The reason for the autotuner's choice.
+  /// The reason for the autotuner's decision.
   void tuned(const std::string& why);
   void count_sent(uint64_t bytes) { bytes_after_ += bytes; }
 

@@ -19,7 +19,7 @@ constexpr int kDeltaStage = 0;
 constexpr int kBaseStage = 1;
 
 uint32_t draw(RandomKey key, uint64_t counter) {
-  const RandomKey k = block_key(key, static_cast<uint32_t>(counter >> 32));
+  const RandomKey k = key_of_high(key, static_cast<uint32_t>(counter >> 32));
   return random_bits(static_cast<uint32_t>(counter), k.low, k.high);
 }
 
@@ -37,9 +37,9 @@ uint64_t most_bits(const Format& format) {
 
 }  // namespace
 
-ChunkEncoder::ChunkEncoder(const Format& format, const Choices& choices)
+ChunkEncoder::ChunkEncoder(const Format& format, const EncoderOptions& options)
     : format_(format),
-      choices_(choices),
+      options_(options),
       shifted_(format.batch),
       start_(format.batch),
       owner_(format.batch),
@@ -157,10 +157,10 @@ bool ChunkEncoder::pick(const Config& config, size_t number, uint32_t* place) {
   };
   while (from_ < count_ && !fits(from_)) ++from_;
   *place = from_;
-  if (from_ == count_ || !choices_.random_bases) return from_ < count_;
+  if (from_ == count_ || !options_.random_bases) return from_ < count_;
   uint64_t candidates = 0;
   for (uint32_t i = from_; i < count_; ++i) candidates += fits(i) ? 1 : 0;
-  const RandomKey key = random_key(choices_.seed, number, 0, kBaseStage);
+  const RandomKey key = random_key(options_.seed, number, 0, kBaseStage);
   uint64_t skip = candidates * draw(key, chunk_ * kMostBases + used_) >> 32;
   for (; !fits(*place) || skip-- > 0; ++*place) continue;
   return true;
@@ -186,9 +186,9 @@ bool ChunkEncoder::round(const Config& config, const uint32_t* words) {
   const uint32_t scale = format_.scale_delta, init = format_.scale_init;
   const uint32_t most = largest(config.delta_bits);
   const uint64_t top = format_.top();
-  const RandomKey key = random_key(choices_.seed, 0, 0, kDeltaStage);
+  const RandomKey key = random_key(options_.seed, 0, 0, kDeltaStage);
   const uint64_t first = chunk_ * format_.batch;
-  if (format_.words == Words::kUint32 && !choices_.stochastic) return true;  // of one kind all
+  if (format_.words == Words::kUint32 && !options_.stochastic) return true;  // of one kind all
   uint32_t at = 0;
   for (uint32_t i = 0; i < count_; ++i) {
     const uint32_t owner = owner_[i];
@@ -196,7 +196,7 @@ bool ChunkEncoder::round(const Config& config, const uint32_t* words) {
     const uint64_t low = uint64_t{bases_[owner]} + (uint64_t{deltas_[at]} << scale);
     uint32_t& delta = deltas_[at++];
     const auto rest = static_cast<uint32_t>(shifted_[i] - low);
-    if (choices_.stochastic && rest > 0 && most >= uint64_t{delta} + 1) {
+    if (options_.stochastic && rest > 0 && most >= uint64_t{delta} + 1) {
       const uint64_t high = low + (uint64_t{1} << scale);
       if (high <= top && same_kind(format_.words, words[i], static_cast<uint32_t>(high << init)) &&
           draw(key, first + i) >> (32 - scale) < rest) {

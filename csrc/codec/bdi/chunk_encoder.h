@@ -10,7 +10,7 @@
 namespace cgx::bdi {
 
 /// What only an encoder has to know.
-struct Choices {
+struct EncoderOptions {
   bool stochastic = false;    // deltas are rounded up with the probability of what is cut off
   bool random_bases = false;  // bases are random words of the chunk instead of the first
   uint64_t seed = 0;          // of both: counter-based, so the order of chunks does not matter
@@ -22,7 +22,7 @@ constexpr uint8_t kRaw = 0;
 /// Memory for the chunks of one thread. `format` outlives it, and was checked.
 class ChunkEncoder {
  public:
-  ChunkEncoder(const Format& format, const Choices& choices);
+  ChunkEncoder(const Format& format, const EncoderOptions& options);
 
   /// Appends the bytes of chunk number `chunk`, 1 to batch words, and returns its number in the
   /// table. Of the configurations that can hold the chunk it takes the one with the fewest
@@ -40,7 +40,7 @@ class ChunkEncoder {
   void write(const Config& config, std::vector<std::byte>& out);
 
   const Format& format_;
-  const Choices choices_;
+  const EncoderOptions options_;
   // Of the chunk.
   uint32_t count_ = 0;
   uint64_t chunk_ = 0;

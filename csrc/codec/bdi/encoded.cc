@@ -25,8 +25,8 @@ class Head {
 
 }  // namespace
 
-Encoded::Encoded(const Format& format, const Choices& choices, const std::vector<uint64_t>& shape,
-                 const uint32_t* words, const Parallel& threads)
+Encoded::Encoded(const Format& format, const EncoderOptions& options,
+                 const std::vector<uint64_t>& shape, const uint32_t* words, const Parallel& threads)
     : format_(format), shape_(shape) {
   check(format);
   const uint64_t count = count_of(shape);
@@ -35,7 +35,7 @@ Encoded::Encoded(const Format& format, const Choices& choices, const std::vector
   numbers_.resize(chunks);
   parts_.resize(chunks / step + (chunks % step != 0 ? 1 : 0));
   run_parts(threads, parts_.size(), [&](size_t part) {
-    ChunkEncoder encoder(format_, choices);
+    ChunkEncoder encoder(format_, options);
     std::vector<std::byte> bytes;
     const uint64_t last = std::min((part + 1) * step, chunks);
     for (uint64_t chunk = part * step; chunk < last; ++chunk) {

@@ -69,8 +69,8 @@ uint32_t width_of(uint32_t most);
 
 /// Bits of the selector of each word, with so many bases used.
 inline uint32_t selector_bits(const Format& format, uint32_t used) {
-  const auto choices = static_cast<uint32_t>(format.immediates.size()) + used;
-  return choices == 0 ? 0 : width_of(choices - 1);
+  const auto bases = static_cast<uint32_t>(format.immediates.size()) + used;
+  return bases == 0 ? 0 : width_of(bases - 1);
 }
 
 }  // namespace cgx::bdi

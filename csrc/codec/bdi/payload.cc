@@ -242,9 +242,9 @@ class Payload::Decoder {
         all |= sum;
         values_[i] = static_cast<uint32_t>(sum) << init;
       }
-      const size_t choices = format_.immediates.size() + chunk.used;
-      if (highest >= choices) {
-        refuse("a selector of chunk ", number, " is ", highest, ", allowed: 0 to ", choices - 1);
+      const size_t bases = format_.immediates.size() + chunk.used;
+      if (highest >= bases) {
+        refuse("a selector of chunk ", number, " is ", highest, ", allowed: 0 to ", bases - 1);
       }
     }
     if (all > format_.top()) {

@@ -54,7 +54,7 @@ class Encoded {
  public:
   /// words: count_of(shape) of them. ConfigError: a value of `format`, or the shape, is
   /// out of range.
-  Encoded(const Format& format, const Choices& choices, const std::vector<uint64_t>& shape,
+  Encoded(const Format& format, const EncoderOptions& options, const std::vector<uint64_t>& shape,
           const uint32_t* words, const Parallel& threads);
 
   size_t bytes() const { return bytes_; }

@@ -260,7 +260,7 @@ bool Decoder::from_words(const BlockHeader& header, const Word* words, const int
     case Map::kOrder:
       return from_order(maps_->element(), words, n, {header.shift, header.origin}, x);
     case Map::kGrid: {
-      double curve[kChunk];
+      double curve[kSlice];
       if (nodes != nullptr) {
         for (size_t run = 0; run < n; run += kCurveRun) {
           draw_curve(nodes + run / kCurveRun * kCurveNodes, std::min<size_t>(kCurveRun, n - run),
@@ -333,10 +333,10 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
   const bool near = header.base >= -limits.greatest && room <= limits.greatest &&
                     header.base <= limits.greatest - room;
   const bool by_loops = nodes.empty() || has_far_words(*maps_);
-  Word words[kChunk];
+  Word words[kSlice];
   Word last = 0, last_step = 0;
-  for (size_t first = 0; first < count; first += kChunk) {
-    const size_t n = std::min(kChunk, count - first);
+  for (size_t first = 0; first < count; first += kSlice) {
+    const size_t n = std::min(kSlice, count - first);
     const bool outliers = loops.join(symbols + first, n, base, lows.after(first), words);
     if (outliers) {
       for (size_t i = 0; i < n; ++i) {
@@ -360,7 +360,7 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
     if (header.signed_zero) {
       with_bits(element, [&]<typename Signed>() {
         using Bits = std::make_unsigned_t<Signed>;
-        Bits negative[kChunk];
+        Bits negative[kSlice];
         take_signed_zeros(words, n, negative);
         values();
         put_signs(negative, n, reinterpret_cast<Bits*>(x + first * bytes));

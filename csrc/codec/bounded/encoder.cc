@@ -20,11 +20,11 @@ constexpr double kLittle = 2.25;
 
 Encoder::Encoder(std::shared_ptr<const Maps> maps) : maps_(std::move(maps)) {}
 
-void Encoder::use(const Choice& choice) {
-  header_.predictor = choice.predictor;
-  header_.low = choice.low;
-  header_.width = choice.width;
-  header_.base = choice.base;
+void Encoder::use(const SymbolForm& form) {
+  header_.predictor = form.predictor;
+  header_.low = form.low;
+  header_.width = form.width;
+  header_.base = form.base;
 }
 
 // Whether split() gets the words of the grid as they are.
@@ -36,7 +36,7 @@ bool Encoder::words_are_residuals() const {
 template <typename Word>
 void Encoder::write_words() {
   const Element element = maps_->element();
-  use(choice_);
+  use(symbol_form_);
   header_.outliers = header_.specials = 0;
   outliers_.clear();
   places_.clear();
@@ -55,14 +55,14 @@ void Encoder::write_words() {
   const Low<uint8_t> lows{header_.width, bytes, n_, bits, sizes.bit_stride};
   const auto& loops = word_loops<Word>();
   const Word base = static_cast<Word>(header_.base);
-  Word words[kChunk], steps[kChunk], bends[kChunk];
+  Word words[kSlice], steps[kSlice], bends[kSlice];
   Word last = 0, last_step = 0;
   before_ = 0;
   const auto* values = reinterpret_cast<const ValueOf<Word>*>(x_);
   const bool at_once = words_are_residuals();
   bool known = true;  // to_symbols() does not set before_
-  for (size_t first = 0; first < n_; first += kChunk) {
-    const size_t n = std::min(kChunk, n_ - first);
+  for (size_t first = 0; first < n_; first += kSlice) {
+    const size_t n = std::min(kSlice, n_ - first);
     const Low<uint8_t> low = lows.after(first);
     if (at_once && !loops.to_symbols(values + first, n, grid_, base, low, symbols + first)) {
       known = false;
@@ -117,14 +117,14 @@ template <typename Word>
 void Encoder::encode_words() {
   choose_words<Word>();
   if (header_.map == Map::kConstant) return set_constant();
-  if (choice_.predictor == Predictor::kCurve) fit_curves<Word>();
+  if (symbol_form_.predictor == Predictor::kCurve) fit_curves<Word>();
   write_words<Word>();
   if (sample_failed(header_, n_)) {
     // The sample was wrong: choose by all values, then. A map with a bound that fails too often gives way.
     if (header_.specials > most_listed(n_)) use_order();
     size_t specials;
     header_.predictor = Predictor::kNone;  // no curve
-    choice_ = choose(sample_words<Word>(true, &specials), kWordBits<Word>);
+    symbol_form_ = choose(sample_words<Word>(true, &specials), kWordBits<Word>);
     write_words<Word>();
   }
   complete();
@@ -132,7 +132,7 @@ void Encoder::encode_words() {
 
 // What follows the symbols and coded low bits.
 void Encoder::complete() {
-  if (choice_.entropy < kLittle) use_quads();
+  if (symbol_form_.entropy < kLittle) use_quads();
   if (header_.predictor == Predictor::kCurve) {
     const size_t at = content_.size();
     content_.resize(at + curve_bytes(n_));
@@ -148,7 +148,7 @@ void Encoder::begin(const Looked& looked, size_t n) {
   x_ = looked.values;
   n_ = n;
   header_ = BlockHeader{};
-  choice_ = Choice{};
+  symbol_form_ = SymbolForm{};
 }
 
 void Encoder::encode(const std::byte* x, size_t n) {
@@ -157,18 +157,18 @@ void Encoder::encode(const std::byte* x, size_t n) {
   with_word(maps_->element(), [&]<typename Word>() { encode_words<Word>(); });
 }
 
-Plan Encoder::plan(const Looked& looked, size_t n) {
+Form Encoder::choose_form(const Looked& looked, size_t n) {
   const FloatMode mode;
   begin(looked, n);
   with_word(maps_->element(), [&]<typename Word>() { choose_words<Word>(); });
-  use(choice_);
-  return {header_, choice_, header_.map == Map::kGrid ? grid_.inverse : 0};
+  use(symbol_form_);
+  return {header_, symbol_form_, header_.map == Map::kGrid ? grid_.inverse : 0};
 }
 
-void Encoder::adopt(const Plan& plan, const Made& made, size_t n) {
+void Encoder::adopt(const Form& form, const Made& made, size_t n) {
   begin({}, n);
-  header_ = plan.header;
-  choice_ = plan.choice;
+  header_ = form.header;
+  symbol_form_ = form.symbol_form;
   const Element element = maps_->element();
   const BlockSizes sizes(header_, element, n);
   content_.resize(n + sizes.coded_low);

@@ -25,14 +25,14 @@ struct Looked {
       0;  // bits of the least magnitude that is normal; at least an infinity's: none is
 };
 
-/// The chosen way to write a block. header.map is kConstant where all values have equal bits.
-struct Plan {
+/// How a block is written. header.map is kConstant where all values have equal bits.
+struct Form {
   BlockHeader header;
-  Choice choice;
+  SymbolForm symbol_form;
   double inverse = 0;  // 1 / header.step
 };
 
-/// Output of the kernels for a block, by its plan. Planes of bytes and of bits are `stride` and
+/// Output of the kernels for a block, by its form. Planes of bytes and of bits are `stride` and
 /// `stride` / 8 bytes apart; `nodes` are the format's second differences before they are split into
 /// planes. Lists may be longer than the header says.
 struct Made {
@@ -49,11 +49,11 @@ class Encoder {
   /// stored with its own bits.
   void encode(const std::byte* x, size_t n);
 
-  /// The same in two steps for blocks that a device encodes: plan() chooses by `looked`, and adopt()
-  /// takes the device's output. The plan's header then has the numbers of outliers and special values.
+  /// The same in two steps for blocks that a device encodes: choose_form() goes by `looked`, and adopt() takes
+  /// the device's output. The form's header then has the numbers of outliers and special values.
   /// A block for which sample_failed() is true must be encoded from its values.
-  Plan plan(const Looked& looked, size_t n);
-  void adopt(const Plan& plan, const Made& made, size_t n);
+  Form choose_form(const Looked& looked, size_t n);
+  void adopt(const Form& form, const Made& made, size_t n);
   static bool sample_failed(const BlockHeader& header, size_t n) {
     return header.outliers + header.specials > most_listed(n);
   }
@@ -68,7 +68,7 @@ class Encoder {
   /// The input of the entropy coder; empty for a block without symbols.
   std::span<const std::byte> content() const { return {content_.data(), content_.size()}; }
   /// Estimated entropy of a symbol in bits, order ignored; 8 for noise.
-  double entropy() const { return choice_.entropy; }
+  double entropy() const { return symbol_form_.entropy; }
   /// Symbols are packed, four to a byte.
   bool packed() const { return header_.quads; }
 
@@ -81,7 +81,7 @@ class Encoder {
 
  private:
   void begin(const Looked& looked, size_t n);
-  void use(const Choice& choice);
+  void use(const SymbolForm& form);
   template <typename Word>
   void choose_words();
   template <typename Word>
@@ -89,23 +89,23 @@ class Encoder {
   void complete();
   void set_constant();
   std::span<const std::byte> coded_of(std::span<const std::byte> frame) const;
-  /// Values [first, first + n) of the block, n <= kChunk; x: the first of them.
-  struct Chunk {
+  /// Values [first, first + n) of the block, n <= kSlice; x: the first of them.
+  struct Slice {
     const std::byte* x;
     size_t first, n;
     bool record;  // special values are appended to the lists
   };
   /// Words of these values. Special values get the word before. Their number.
   template <typename Word>
-  size_t map_words(const Chunk& chunk, Word* words);
+  size_t map_words(const Slice& slice, Word* words);
   template <typename Word>
-  size_t map_chunk(const Chunk& chunk, Word* words);
+  size_t map_slice(const Slice& slice, Word* words);
   template <typename Word>
-  size_t on_grid(const Chunk& chunk, Word* words);
+  size_t on_grid(const Slice& slice, Word* words);
   template <typename Word>
-  size_t on_log_grid(const Chunk& chunk, Word* words);
+  size_t on_log_grid(const Slice& slice, Word* words);
   template <typename Word, typename WordOf>
-  size_t one_by_one(const Chunk& chunk, Word* words, WordOf&& word_of);
+  size_t one_by_one(const Slice& slice, Word* words, WordOf&& word_of);
   /// look(x, n) of each run of the sample.
   template <typename Look>
   void look_at_sample(Look&& look) const;
@@ -136,7 +136,7 @@ class Encoder {
   const std::byte* x_ = nullptr;  // the values, or one of them if they are equal
   size_t n_ = 0;
   BlockHeader header_;
-  Choice choice_;
+  SymbolForm symbol_form_;
   Grid grid_;
   int64_t before_ = 0;  // the last word
   std::vector<int32_t> nodes_;

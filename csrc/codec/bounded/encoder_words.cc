@@ -1,4 +1,4 @@
-// What values become: the words of a chunk, by the map of the block.
+// What values become: the words of a slice, by the map of the block.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -14,52 +14,52 @@
 namespace cgx::bounded {
 
 template <typename Word, typename WordOf>
-size_t Encoder::one_by_one(const Chunk& chunk, Word* words, WordOf&& word_of) {
+size_t Encoder::one_by_one(const Slice& slice, Word* words, WordOf&& word_of) {
   size_t special = 0;
-  for (size_t i = 0; i < chunk.n; ++i) {
+  for (size_t i = 0; i < slice.n; ++i) {
     if (word_of(i, &words[i])) {
       before_ = words[i];
       continue;
     }
     words[i] = static_cast<Word>(before_);
     ++special;
-    if (!chunk.record) continue;
+    if (!slice.record) continue;
     const size_t bytes = bytes_of(maps_->element());
-    append(places_, static_cast<uint16_t>(chunk.first + i));
-    specials_.insert(specials_.end(), chunk.x + i * bytes, chunk.x + (i + 1) * bytes);
+    append(places_, static_cast<uint16_t>(slice.first + i));
+    specials_.insert(specials_.end(), slice.x + i * bytes, slice.x + (i + 1) * bytes);
     ++header_.specials;
   }
   return special;
 }
 
 template <typename Word>
-size_t Encoder::on_grid(const Chunk& chunk, Word* words) {
+size_t Encoder::on_grid(const Slice& slice, Word* words) {
   const auto& loops = word_loops<Word>();
-  const auto* x = reinterpret_cast<const ValueOf<Word>*>(chunk.x);
-  double curve[kChunk];
+  const auto* x = reinterpret_cast<const ValueOf<Word>*>(slice.x);
+  double curve[kSlice];
   const double* fit = nullptr;
   if (header_.predictor == Predictor::kCurve) {
-    for (size_t run = 0; run < chunk.n; run += kCurveRun) {
-      draw_curve(&nodes_[(chunk.first + run) / kCurveRun * kCurveNodes],
-                 std::min<size_t>(kCurveRun, chunk.n - run), curve + run);
+    for (size_t run = 0; run < slice.n; run += kCurveRun) {
+      draw_curve(&nodes_[(slice.first + run) / kCurveRun * kCurveNodes],
+                 std::min<size_t>(kCurveRun, slice.n - run), curve + run);
     }
     fit = curve;
   }
-  if (!loops.to_grid(x, chunk.n, grid_, fit, words)) {
-    before_ = words[chunk.n - 1];
+  if (!loops.to_grid(x, slice.n, grid_, fit, words)) {
+    before_ = words[slice.n - 1];
     return 0;
   }
-  return one_by_one(chunk, words, [&](size_t i, Word* word) {
+  return one_by_one(slice, words, [&](size_t i, Word* word) {
     return !loops.to_grid(x + i, 1, grid_, fit == nullptr ? nullptr : fit + i, word);
   });
 }
 
 template <typename Word>
-size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
+size_t Encoder::on_log_grid(const Slice& slice, Word* words) {
   const LogGrid& log_grid = maps_->log_grid();
-  return one_by_one(chunk, words, [&](size_t i, Word* word) {
+  return one_by_one(slice, words, [&](size_t i, Word* word) {
     // By bits: a thread may flush subnormal numbers.
-    const uint64_t bits = bits_at(maps_->element(), chunk.x, i);
+    const uint64_t bits = bits_at(maps_->element(), slice.x, i);
     *word = 0;
     if (bits == 0) return true;
     if (is_special(maps_->element(), bits)) return false;
@@ -79,46 +79,46 @@ size_t Encoder::on_log_grid(const Chunk& chunk, Word* words) {
 }
 
 template <typename Word>
-size_t Encoder::map_chunk(const Chunk& chunk, Word* words) {
+size_t Encoder::map_slice(const Slice& slice, Word* words) {
   switch (header_.map) {
     case Map::kOrder:
-      to_order(maps_->element(), chunk.x, chunk.n, {header_.shift, header_.origin}, words);
+      to_order(maps_->element(), slice.x, slice.n, {header_.shift, header_.origin}, words);
       return 0;
     case Map::kGrid:
-      return on_grid(chunk, words);
+      return on_grid(slice, words);
     case Map::kLogGrid:
-      return on_log_grid(chunk, words);
+      return on_log_grid(slice, words);
     default:
       if constexpr (sizeof(Word) == 4) {
-        const auto* bits = reinterpret_cast<const uint16_t*>(chunk.x);
-        if (maps_->lattice().to_words(bits, chunk.n, words)) {
-          return one_by_one(chunk, words, [&](size_t i, Word* word) {
+        const auto* bits = reinterpret_cast<const uint16_t*>(slice.x);
+        if (maps_->lattice().to_words(bits, slice.n, words)) {
+          return one_by_one(slice, words, [&](size_t i, Word* word) {
             return !maps_->lattice().to_words(bits + i, 1, word);
           });
         }
-        before_ = words[chunk.n - 1];
+        before_ = words[slice.n - 1];
       }
       return 0;
   }
 }
 
 template <typename Word>
-size_t Encoder::map_words(const Chunk& chunk, Word* words) {
-  if (!header_.signed_zero) return map_chunk(chunk, words);
+size_t Encoder::map_words(const Slice& slice, Word* words) {
+  if (!header_.signed_zero) return map_slice(slice, words);
   return with_bits(maps_->element(), [&]<typename Signed>() {
     using Bits = std::make_unsigned_t<Signed>;
-    const auto* bits = reinterpret_cast<const Bits*>(chunk.x);
-    Bits plain[kChunk];
-    without_signed_zeros(bits, chunk.n, plain);
-    Chunk unsigned_zeros = chunk;
+    const auto* bits = reinterpret_cast<const Bits*>(slice.x);
+    Bits plain[kSlice];
+    without_signed_zeros(bits, slice.n, plain);
+    Slice unsigned_zeros = slice;
     unsigned_zeros.x = reinterpret_cast<const std::byte*>(plain);
-    const size_t specials = map_chunk(unsigned_zeros, words);
-    add_signed_zeros(bits, chunk.n, words);
+    const size_t specials = map_slice(unsigned_zeros, words);
+    add_signed_zeros(bits, slice.n, words);
     return specials;
   });
 }
 
-template size_t Encoder::map_words(const Chunk&, int32_t*);
-template size_t Encoder::map_words(const Chunk&, int64_t*);
+template size_t Encoder::map_words(const Slice&, int32_t*);
+template size_t Encoder::map_words(const Slice&, int64_t*);
 
 }  // namespace cgx::bounded

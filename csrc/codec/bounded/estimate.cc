@@ -266,13 +266,13 @@ struct Estimator {
     return quick.bits < planes.bits ? coded_split(residuals, planes) : quick;
   }
 
-  static Choice choose(const Sample& sample) {
+  static SymbolForm choose(const Sample& sample) {
     const Words plain = residuals_of(sample, Predictor::kNone);
     const Words lengths = lengths_of(plain, median_of(plain));
     double length = mean_of(lengths);
-    Choice choice;
+    SymbolForm form;
     if (length < mean_of(lengths_of(plain, 0)) - kClearlyBetter) {
-      choice.predictor = Predictor::kMean;
+      form.predictor = Predictor::kMean;
     }
     Split split = best_split(plain, lengths);
     Words residuals;  // of another predictor
@@ -288,27 +288,27 @@ struct Estimator {
       if (other.bits >= split.bits - kClearlyBetter) continue;
       length = found_length;
       split = other;
-      choice.predictor = predictor;
+      form.predictor = predictor;
       residuals = std::move(found);
     }
     if (split.width > 0) {
       const Split coded = coded_if_promising(residuals.empty() ? plain : residuals, split);
       if (coded.bits < split.bits - 0.1) {
         split = coded;
-        choice.low = LowBits::kCoded;
+        form.low = LowBits::kCoded;
       }
     }
-    choice.width = split.width;
-    choice.base = split.base;
-    choice.bits = split.bits;
-    choice.entropy = split.entropy;
-    return choice;
+    form.width = split.width;
+    form.base = split.base;
+    form.bits = split.bits;
+    form.entropy = split.entropy;
+    return form;
   }
 };
 
 }  // namespace
 
-Choice choose(const Sample& sample, int word_bits) {
+SymbolForm choose(const Sample& sample, int word_bits) {
   return word_bits == 32 ? Estimator<32>::choose(sample) : Estimator<64>::choose(sample);
 }
 

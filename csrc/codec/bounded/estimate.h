@@ -21,7 +21,8 @@ struct Sample {
   std::vector<int64_t> words;  // whole runs, one after the other; the last may be shorter
 };
 
-struct Choice {
+/// How the words of a block become symbols.
+struct SymbolForm {
   Predictor predictor = Predictor::kNone;
   LowBits low = LowBits::kPlanes;
   int width = 0;       // bits below a symbol
@@ -31,6 +32,6 @@ struct Choice {
 };
 
 /// `word_bits`: 32 or 64, in which differences of words wrap. The sample is not empty.
-Choice choose(const Sample& sample, int word_bits);
+SymbolForm choose(const Sample& sample, int word_bits);
 
 }  // namespace cgx::bounded

@@ -1,4 +1,4 @@
-// The kernels: a grid of blocks that take tiles in turn. Only data movement is here; what a tile
+// The kernels: a grid of thread blocks that take tiles in turn. Only data movement is here; what a tile
 // needs is in stages.h, and what a family does with it in codec/families/<name>/gpu.
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
@@ -74,7 +74,7 @@ struct DeviceWarp {
   }
 };
 
-/// The number of this warp in its block. A value that comes from one lane is known to be the same in
+/// The number of this warp in its thread block. A value that comes from one lane is known to be the same in
 /// all: what follows from it, and branches on that, need no registers of each lane, and no code for
 /// lanes that have parted.
 __device__ __forceinline__ uint32_t number_of_warp() {
@@ -127,7 +127,7 @@ struct ThreadBlock {
 #if defined(__HIPCC__)
 #define CGX_ARGUMENT(Call) const Call
 #define CGX_CALL(Call) (*(const Call*)__builtin_amdgcn_kernarg_segment_ptr())
-// The block's memory leaves room for no second block on a compute unit of 64 KiB.
+// The memory of a thread block leaves room for no second one on a compute unit of 64 KiB.
 #define CGX_BOUNDS(threads, blocks) __launch_bounds__(threads)
 #else
 #define CGX_ARGUMENT(Call) const __grid_constant__ Call
@@ -135,8 +135,8 @@ struct ThreadBlock {
 #define CGX_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 #endif
 
-// `blocks`: number of blocks on a multiprocessor at once. Kernels that sum whole buckets or keep
-// values for error feedback need more registers, so fewer of their blocks fit.
+// `blocks`: number of thread blocks on a multiprocessor at once. Kernels that sum whole buckets or keep
+// values for error feedback need more registers, so fewer of their thread blocks fit.
 #define CGX_KERNEL(name, Call, count, stage, blocks)                                          \
   extern "C" __global__ void CGX_BOUNDS(kThreads, blocks) name(CGX_ARGUMENT(Call) argument) { \
     __shared__ BlockMemory<KernelFamilies> memory;                                            \
@@ -147,27 +147,29 @@ struct ThreadBlock {
     }                                                                                         \
   }
 
-CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage, kBlocks)
-CGX_KERNEL(cgx_decode, DecodeCall, tiles, decode_stage, kBlocks)
-CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage, kBlocks - 1)
-CGX_KERNEL(cgx_long_encode, EncodeCall, long_buckets, long_encode_stage, kBlocks)
-CGX_KERNEL(cgx_long_sum, SumCall, long_buckets, long_sum_stage, kBlocks - 1)
-CGX_KERNEL(cgx_encode_feedback, EncodeCall, tiles, encode_feedback_stage, kBlocks - 1)
-CGX_KERNEL(cgx_sum_feedback, SumCall, tiles, sum_feedback_stage, kBlocks - 1)
-CGX_KERNEL(cgx_long_encode_feedback, EncodeCall, long_buckets, long_encode_feedback_stage, kBlocks)
-CGX_KERNEL(cgx_long_sum_feedback, SumCall, long_buckets, long_sum_feedback_stage, kBlocks - 1)
-CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kBlocks)
+CGX_KERNEL(cgx_encode, EncodeCall, tiles, encode_stage, kThreadBlocks)
+CGX_KERNEL(cgx_decode, DecodeCall, tiles, decode_stage, kThreadBlocks)
+CGX_KERNEL(cgx_sum, SumCall, tiles, sum_stage, kThreadBlocks - 1)
+CGX_KERNEL(cgx_long_encode, EncodeCall, long_buckets, long_encode_stage, kThreadBlocks)
+CGX_KERNEL(cgx_long_sum, SumCall, long_buckets, long_sum_stage, kThreadBlocks - 1)
+CGX_KERNEL(cgx_encode_feedback, EncodeCall, tiles, encode_feedback_stage, kThreadBlocks - 1)
+CGX_KERNEL(cgx_sum_feedback, SumCall, tiles, sum_feedback_stage, kThreadBlocks - 1)
+CGX_KERNEL(cgx_long_encode_feedback, EncodeCall, long_buckets, long_encode_feedback_stage,
+           kThreadBlocks)
+CGX_KERNEL(cgx_long_sum_feedback, SumCall, long_buckets, long_sum_feedback_stage, kThreadBlocks - 1)
+CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kThreadBlocks)
 
 /// A kernel of the error-bounded compressors: a thread block takes a block of values at a time, or a
 /// part of one.
-#define CGX_BLOCK_KERNEL(name, Call, Memory, stage)                                            \
-  extern "C" __global__ void CGX_BOUNDS(kThreads, kBlocks) name(CGX_ARGUMENT(Call) argument) { \
-    __shared__ Memory memory;                                                                  \
-    const Call& call = CGX_CALL(Call);                                                         \
-    ThreadBlock block;                                                                         \
-    for (uint64_t i = blockIdx.x; i < call.count; i += gridDim.x) {                            \
-      stage(block, memory, call, i);                                                           \
-    }                                                                                          \
+#define CGX_BLOCK_KERNEL(name, Call, Memory, stage)                 \
+  extern "C" __global__ void CGX_BOUNDS(kThreads, kThreadBlocks)    \
+      name(CGX_ARGUMENT(Call) argument) {                           \
+    __shared__ Memory memory;                                       \
+    const Call& call = CGX_CALL(Call);                              \
+    ThreadBlock block;                                              \
+    for (uint64_t i = blockIdx.x; i < call.count; i += gridDim.x) { \
+      stage(block, memory, call, i);                                \
+    }                                                               \
   }
 
 CGX_BLOCK_KERNEL(cgx_bounded_look, bounded::on_gpu::LookCall, bounded::on_gpu::LookMemory,
@@ -201,7 +203,7 @@ CGX_BLOCK_KERNEL(cgx_cuda_float_decode, cuda_float_compress::on_gpu::DecodeCall,
     }                                                                                              \
   }
 
-/// Encode and decode with a kernel for each type; `blocks`: on a multiprocessor at once.
+/// Encode and decode with a kernel for each type; `blocks`: thread blocks on a multiprocessor at once.
 #define CGX_TYPED_WARP_KERNELS(family, Family, warps, encoders, decoders)                          \
   CGX_WARP_KERNEL(cgx_##family##_encode_fp32, EncodeCall, Family, Family::encode<Type::kFloat32>,  \
                   warps, encoders)                                                                 \

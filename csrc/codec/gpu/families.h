@@ -6,7 +6,7 @@
 //   serves(family)
 //              whether it is the struct of the family of this number: of a declaration, as
 //              RunTable::add() sets it in the runs
-//   Memory     what the threads of a block share beside Shared: trivial, without initializers
+//   Memory     what the threads of a thread block share beside Shared: trivial, without initializers
 //   encode(block, shared, memory, tile, key, message)
 //              shared.values to the message, and its codes into shared.codes
 //   decode(block, shared, memory, tile, message, add)
@@ -24,7 +24,7 @@
 //   see(shared, memory, from, n, t)                  the values [from, n) of a tile
 //   end_bucket(block, memory, run, bucket, message)  writes the meta of the bucket
 //
-// `block` runs the phases: see stages.h. `t` is the number of the thread.
+// `block`, a thread block, runs the phases: see stages.h. `t` is the number of the thread.
 //
 // A family may have kernels of warps, too, for the runs or the leading values that its gpu_runs gives
 // them (RunTable::append()): a struct with static members in families/<name>/gpu/warps.h, kernels in
@@ -78,7 +78,7 @@ struct FamilyList<First, Rest...> {
   }
 };
 
-/// The shared memory of a block.
+/// The shared memory of a thread block.
 template <typename Families>
 struct BlockMemory {
   Shared shared;

@@ -44,7 +44,7 @@ class KernelModule {
   /// Of warps: of a family; by type of the values, or one for all.
   struct OfWarps {
     uint8_t family;
-    uint32_t warps;  // of a block
+    uint32_t warps;  // of a thread block
     device::Function encode[3], decode[3], sum;
   };
 

@@ -1,4 +1,4 @@
-// The table of runs that a kernel works through: one entry for each piece of each message of a
+// The table of runs that a kernel works through: one entry for each run of each message of a
 // stage, so that a stage is one launch however many layers it covers.
 //
 // A run is cut into tiles. A thread block, or a warp, takes a tile at a time; the tiles of all runs
@@ -53,8 +53,8 @@ static_assert(kTile == kGroup * kThreads);
 /// Values that a warp codes at once, and their log2.
 [[maybe_unused]] constexpr uint32_t kUnitOfWarp = 512, kLogOfUnit = 9;
 
-/// Blocks on a multiprocessor at once: as many as leave their threads 80 registers. Not for AMD: see codec.cu.
-[[maybe_unused]] constexpr uint32_t kBlocks = 3;
+/// Thread blocks on a multiprocessor at once: as many as leave their threads 80 registers. Not for AMD: see codec.cu.
+[[maybe_unused]] constexpr uint32_t kThreadBlocks = 3;
 
 /// A list of runs as kernels see it. A list of one run needs no memory on the device.
 struct Table {

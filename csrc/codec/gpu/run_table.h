@@ -1,4 +1,4 @@
-// Builds the table of runs of a launch from the pieces of a plan. Host only.
+// Builds the table of runs of a launch from the runs of a plan. Host only.
 #pragma once
 
 #include <cstddef>

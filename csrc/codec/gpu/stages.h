@@ -61,7 +61,7 @@ struct SumCall {
   Feedback feedback;
 };
 
-/// One word, which threads of several blocks may write, and with the same value, at once.
+/// One word, which threads of several thread blocks may write, and with the same value, at once.
 CGX_HD void store_at_once(uint32_t* to, uint32_t word) {
 #if defined(__CUDA_ARCH__)
   uint64_t at;

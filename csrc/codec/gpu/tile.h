@@ -19,7 +19,7 @@ struct Values {
   CGX_HD const float& operator[](uint32_t i) const { return words[i + i / 8]; }
 };
 
-/// What the threads of a block share, whatever the family.
+/// What the threads of a thread block share, whatever the family.
 struct Shared {
   Values values;
   alignas(16) unsigned char codes[kLongestTile + 16];

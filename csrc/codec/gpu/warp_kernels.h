@@ -13,7 +13,7 @@ namespace cgx::gpu {
 struct WarpKernels {
   uint8_t family;
   const char* name;
-  uint32_t warps;  // of a block
+  uint32_t warps;  // of a thread block
   bool typed;      // encode and decode have a kernel for each type
 };
 

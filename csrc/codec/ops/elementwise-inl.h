@@ -25,17 +25,17 @@ static bool all_finite_as(T type, const std::byte* x, size_t n) {
     if (any(nans(v, v))) return false;
   }
   if (i == n) return true;
-  const F v = mul(load_part(type, x + i * T::kBytes, n - i), zero);
+  const F v = mul(load_first(type, x + i * T::kBytes, n - i), zero);
   return !any(nans(v, v));
 }
 
-/// Writes n values. take(i): the kLanes values from number i on; take_part(i): those that are left. A
+/// Writes n values. take(i): the kLanes values from number i on; take_last(i): those that are left. A
 /// NaN is rare: vectors are written as they are, and looked through again where one was met. y may be
 /// what take() reads.
-template <typename T, typename Take, typename TakePart>
+template <typename T, typename Take, typename TakeLast>
 static inline __attribute__((always_inline)) void write_values(T type, std::byte* y, size_t n,
                                                                const Take& take,
-                                                               const TakePart& take_part) {
+                                                               const TakeLast& take_last) {
   constexpr size_t kStride = 8 * kLanes;
   size_t i = 0;
   for (; i + kStride <= n; i += kStride) {
@@ -49,7 +49,7 @@ static inline __attribute__((always_inline)) void write_values(T type, std::byte
     if (any(found)) make_one_nan(type, y + i * T::kBytes, kStride);
   }
   for (; i + kLanes <= n; i += kLanes) store(type, y + i * T::kBytes, one_nan(take(i)));
-  if (i < n) store_part(type, y + i * T::kBytes, n - i, one_nan(take_part(i)));
+  if (i < n) store_first(type, y + i * T::kBytes, n - i, one_nan(take_last(i)));
 }
 
 template <bool add_to, typename T>
@@ -60,11 +60,11 @@ static void to_float_as(T type, const std::byte* x, size_t n, float* y) {
     const F v = load(type, x + i * T::kBytes);
     return add_to ? add(load(single, out + 4 * i), v) : v;
   };
-  const auto take_part = [=](size_t i) {
-    const F v = load_part(type, x + i * T::kBytes, n - i);
-    return add_to ? add(load_part(single, out + 4 * i, n - i), v) : v;
+  const auto take_last = [=](size_t i) {
+    const F v = load_first(type, x + i * T::kBytes, n - i);
+    return add_to ? add(load_first(single, out + 4 * i, n - i), v) : v;
   };
-  write_values(single, out, n, take, take_part);
+  write_values(single, out, n, take, take_last);
 }
 
 template <typename T>
@@ -73,7 +73,7 @@ static void from_float_as(T type, const float* x, size_t n, std::byte* y) {
   const Float32 single;
   write_values(
       type, y, n, [=](size_t i) __attribute__((always_inline)) { return load(single, in + 4 * i); },
-      [=](size_t i) { return load_part(single, in + 4 * i, n - i); });
+      [=](size_t i) { return load_first(single, in + 4 * i, n - i); });
 }
 
 static bool all_finite(const std::byte* x, DType dtype, size_t n) {
@@ -128,7 +128,7 @@ static void add_pair(const float* a, const float* b, size_t n, float* y) {
         return add(load(single, x0 + 4 * i), load(single, x1 + 4 * i));
       },
       [=](size_t i) {
-        return add(load_part(single, x0 + 4 * i, n - i), load_part(single, x1 + 4 * i, n - i));
+        return add(load_first(single, x0 + 4 * i, n - i), load_first(single, x1 + 4 * i, n - i));
       });
 }
 
@@ -139,7 +139,7 @@ static void divide(float* y, size_t n, float divisor) {
   write_values(
       single, out, n,
       [=](size_t i) __attribute__((always_inline)) { return div(load(single, out + 4 * i), by); },
-      [=](size_t i) { return div(load_part(single, out + 4 * i, n - i), by); });
+      [=](size_t i) { return div(load_first(single, out + 4 * i, n - i), by); });
 }
 
 static void scan(const std::byte* x, DType dtype, size_t n, float* low, float* high) {

@@ -16,7 +16,7 @@ static inline Extremes extremes(T type, const std::byte* x, size_t n) {
   Nans found;
   size_t i = 0;
   if (n < kLanes) {
-    const F v = load_part(type, x, n);
+    const F v = load_first(type, x, n);
     low = high = blend_first(n, v, set(first_lane(v)));
     found = nans(low, low);
     return {reduce_min(low), reduce_max(low), !any(found)};

@@ -60,16 +60,16 @@ inline RandomKey random_key(uint64_t seed, uint64_t sequence, int rank, int stag
 }
 #endif
 
-/// Key of the elements whose number has the high word `block`: the counter itself has 32 bits only.
-CGX_HD RandomKey block_key(RandomKey key, uint32_t block) {
-  if (block == 0) return key;
-  const uint64_t mixed = splitmix64(block);
+/// Key of the elements whose number has the high word `high`: the counter itself has 32 bits only.
+CGX_HD RandomKey key_of_high(RandomKey key, uint32_t high) {
+  if (high == 0) return key;
+  const uint64_t mixed = splitmix64(high);
   return {key.low ^ static_cast<uint32_t>(mixed), key.high ^ static_cast<uint32_t>(mixed >> 32)};
 }
 
 /// random_unit() of element number `index` of a call.
 CGX_HD float random_of(RandomKey key, uint64_t index) {
-  const RandomKey k = block_key(key, static_cast<uint32_t>(index >> 32));
+  const RandomKey k = key_of_high(key, static_cast<uint32_t>(index >> 32));
   return random_unit(random_bits(static_cast<uint32_t>(index), k.low, k.high));
 }
 

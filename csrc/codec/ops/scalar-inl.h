@@ -1,4 +1,4 @@
-// Building blocks of the scalar loops of all families: one value at a time.
+// What the scalar loops of all families are made of: one value at a time.
 #pragma once
 
 #include <cstring>

@@ -175,11 +175,11 @@ static inline F load(T type, const std::byte* x) {
   return widen(type, _mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
 }
 /// The first n < kLanes values; 0 in the other lanes. Touches no other memory.
-static inline F load_part(Float32, const std::byte* x, size_t n) {
+static inline F load_first(Float32, const std::byte* x, size_t n) {
   return _mm256_maskload_ps(reinterpret_cast<const float*>(x), first(n));
 }
 template <typename T>
-static inline F load_part(T type, const std::byte* x, size_t n) {
+static inline F load_first(T type, const std::byte* x, size_t n) {
   alignas(16) uint16_t part[kLanes] = {};
   __builtin_memcpy(part, x, 2 * n);
   return widen(type, _mm_load_si128(reinterpret_cast<const __m128i*>(part)));
@@ -206,11 +206,11 @@ template <typename T>
 static inline void store(T type, std::byte* y, F a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(y), narrow(type, a));
 }
-static inline void store_part(Float32, std::byte* y, size_t n, F a) {
+static inline void store_first(Float32, std::byte* y, size_t n, F a) {
   _mm256_maskstore_ps(reinterpret_cast<float*>(y), first(n), a);
 }
 template <typename T>
-static inline void store_part(T type, std::byte* y, size_t n, F a) {
+static inline void store_first(T type, std::byte* y, size_t n, F a) {
   alignas(16) uint16_t part[kLanes];
   _mm_store_si128(reinterpret_cast<__m128i*>(part), narrow(type, a));
   __builtin_memcpy(y, part, 2 * n);

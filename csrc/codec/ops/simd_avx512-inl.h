@@ -171,13 +171,13 @@ static inline F load(BFloat16, const std::byte* x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
 /// The first n < kLanes values; 0 in the other lanes. Touches no other memory.
-static inline F load_part(Float32, const std::byte* x, size_t n) {
+static inline F load_first(Float32, const std::byte* x, size_t n) {
   return _mm512_maskz_loadu_ps(first(n), x);
 }
-static inline F load_part(Float16, const std::byte* x, size_t n) {
+static inline F load_first(Float16, const std::byte* x, size_t n) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), x));
 }
-static inline F load_part(BFloat16, const std::byte* x, size_t n) {
+static inline F load_first(BFloat16, const std::byte* x, size_t n) {
   const __m256i bits = _mm256_maskz_loadu_epi16(first(n), x);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
@@ -200,11 +200,11 @@ template <typename T>
 static inline void store(T type, std::byte* y, F a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), narrow(type, a));
 }
-static inline void store_part(Float32, std::byte* y, size_t n, F a) {
+static inline void store_first(Float32, std::byte* y, size_t n, F a) {
   _mm512_mask_storeu_ps(y, first(n), a);
 }
 template <typename T>
-static inline void store_part(T type, std::byte* y, size_t n, F a) {
+static inline void store_first(T type, std::byte* y, size_t n, F a) {
   _mm256_mask_storeu_epi16(y, first(n), narrow(type, a));
 }
 

@@ -199,7 +199,7 @@ static inline F load(T type, const std::byte* x) {
 }
 /// The first n < kLanes values; 0 in the other lanes. Touches no other memory.
 template <typename T>
-static inline F load_part(T type, const std::byte* x, size_t n) {
+static inline F load_first(T type, const std::byte* x, size_t n) {
   std::byte part[kLanes * T::kBytes] = {};
   __builtin_memcpy(part, x, n * T::kBytes);
   return load(type, part);
@@ -232,7 +232,7 @@ static inline void store(T type, std::byte* y, F x) {
   store_16(y, vreinterpretq_u8_u16(both));
 }
 template <typename T>
-static inline void store_part(T type, std::byte* y, size_t n, F x) {
+static inline void store_first(T type, std::byte* y, size_t n, F x) {
   std::byte part[kLanes * T::kBytes];
   store(type, part, x);
   __builtin_memcpy(y, part, n * T::kBytes);

@@ -9,10 +9,10 @@ namespace {
 /// A float is zero if no bit but the sign is set, whatever its format.
 template <typename Bits>
 bool search(const std::byte* x, size_t n) {
-  // Blocks without a branch, which compilers turn into vectors.
-  constexpr size_t kBlock = 256;
-  for (size_t start = 0; start < n; start += kBlock) {
-    const size_t end = n - start < kBlock ? n : start + kBlock;
+  // Steps without a branch, which compilers turn into vectors.
+  constexpr size_t kStep = 256;
+  for (size_t start = 0; start < n; start += kStep) {
+    const size_t end = n - start < kStep ? n : start + kStep;
     Bits found = 0;
     for (size_t i = start; i < end; ++i) {
       Bits bits;

@@ -93,11 +93,11 @@ class Lockstep final : public Communicator {
     check_usable();
     Slot& slot = begin_exchange();
     slot.broadcast = true;
-    // All ranks gather equal parts.
-    size_t part = room_for(bytes);
-    for (int p = 0; p < size(); ++p) part = std::max(part, coming(p));
-    slot.part = part;
-    slot.from = room(&Slot::sent, part);
+    // All ranks gather equal shares.
+    size_t share = room_for(bytes);
+    for (int p = 0; p < size(); ++p) share = std::max(share, coming(p));
+    slot.share = share;
+    slot.from = room(&Slot::sent, share);
     return bytes > 0 ? slot.from - kPayloadOffset : nullptr;
   }
 
@@ -109,15 +109,15 @@ class Lockstep final : public Communicator {
     std::vector<size_t> bytes_of;
     for (int p = 0; p < size(); ++p) {
       bytes_of.push_back(p == rank() ? 0 : coming(p));
-      slot.place.push_back(slot.broadcast ? slot.part * static_cast<size_t>(p) : all);
+      slot.place.push_back(slot.broadcast ? slot.share * static_cast<size_t>(p) : all);
       all += bytes_of.back();
     }
-    if (slot.broadcast) all = slot.part * static_cast<size_t>(size());
+    if (slot.broadcast) all = slot.share * static_cast<size_t>(size());
     slot.to = room(&Slot::received, all);
     if (!slot.broadcast) {
       slot.ticket = library_->all_to_all(slot.from, slot.bytes_to, slot.to, bytes_of, deadline);
-    } else if (slot.part > 0) {
-      slot.ticket = library_->all_gather(slot.from, slot.part, slot.to, deadline);
+    } else if (slot.share > 0) {
+      slot.ticket = library_->all_gather(slot.from, slot.share, slot.to, deadline);
     }
     ++exchange_;
   }
@@ -161,7 +161,7 @@ class Lockstep final : public Communicator {
     GrowingMemory sent{&device::allocate_device}, received{&device::allocate_device};
     bool broadcast = false;
     std::vector<size_t> bytes_to;
-    size_t part = 0;  // of a broadcast
+    size_t share = 0;  // of a broadcast
     std::byte* from = nullptr;
     std::byte* to = nullptr;
     std::vector<size_t> place;  // by rank, in `received`
@@ -194,7 +194,7 @@ class Lockstep final : public Communicator {
     slot.ticket = nullptr;
     slot.broadcast = false;
     slot.bytes_to.clear();
-    slot.part = 0;
+    slot.share = 0;
     return slot;
   }
 

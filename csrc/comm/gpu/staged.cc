@@ -156,10 +156,10 @@ class Staged final : public Communicator {
     return sent_[exchange_++ % sent_.size()].room(queue_, bytes);
   }
 
-  std::byte* pin(GrowingMemory& block, size_t bytes) {
-    const size_t before = block.bytes();
-    std::byte* memory = block.room(queue_, bytes);
-    pinned_bytes_ += block.bytes() - before;
+  std::byte* pin(GrowingMemory& pinned, size_t bytes) {
+    const size_t before = pinned.bytes();
+    std::byte* memory = pinned.room(queue_, bytes);
+    pinned_bytes_ += pinned.bytes() - before;
     return memory;
   }
 

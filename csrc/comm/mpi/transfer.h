@@ -48,7 +48,7 @@ struct MpiTransfer {
   bool receiving = false;
   /// No thread waits for it: it alone does not keep the progress thread busy.
   bool background = false;
-  /// So long that MPI moves it in pieces.
+  /// So long that MPI moves it in several steps.
   bool bulk = false;
   /// Runs on the progress thread when the message is there.
   std::function<void()> then;

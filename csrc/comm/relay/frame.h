@@ -14,6 +14,6 @@ inline constexpr size_t kFrame = sizeof(uint64_t);
 inline constexpr size_t kEager = kRelayEagerBytes;
 
 static_assert((kFrame + Communicator::kPayloadOffset) % 64 == 0,
-              "blocks are 64-byte aligned, messages follow the frame");
+              "buffers are 64-byte aligned, messages follow the frame");
 
 }  // namespace cgx::relay

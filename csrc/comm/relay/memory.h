@@ -14,12 +14,12 @@
 
 namespace cgx {
 
-class RelayBlock {
+class RelayBuffer {
  public:
-  RelayBlock() = default;
-  RelayBlock(RelayBlock&& other) noexcept
+  RelayBuffer() = default;
+  RelayBuffer(RelayBuffer&& other) noexcept
       : data_(std::move(other.data_)), bytes_(std::exchange(other.bytes_, 0)) {}
-  RelayBlock& operator=(RelayBlock&& other) noexcept {
+  RelayBuffer& operator=(RelayBuffer&& other) noexcept {
     data_ = std::move(other.data_);
     bytes_ = std::exchange(other.bytes_, 0);
     return *this;
@@ -28,7 +28,7 @@ class RelayBlock {
   std::byte* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }
 
-  /// Grows to `bytes` and keeps the first `kept` bytes. No transfer may be using the block.
+  /// Grows to `bytes` and keeps the first `kept` bytes. No transfer may be using the buffer.
   void grow(size_t bytes, size_t kept = 0) {
     if (bytes <= bytes_) return;
     const size_t rounded = (bytes + 4095) / 4096 * 4096;
@@ -62,48 +62,48 @@ class RelayBlock {
   size_t bytes_ = 0;
 };
 
-/// All blocks of a relay: never more than were in use at once, and none larger than the largest
+/// All buffers of a relay: never more than were in use at once, and none larger than the largest
 /// message needed. One thread takes and gives; bytes() may be called from any.
 class RelayPool {
  public:
-  /// A block of at least `bytes` bytes: the smallest free one that is large enough, and among equal
+  /// A buffer of at least `bytes` bytes: the smallest free one that is large enough, and among equal
   /// ones the one used last (it is the likeliest to be in the cache); else the largest one, grown.
-  RelayBlock take(size_t bytes) {
+  RelayBuffer take(size_t bytes) {
     size_t best = 0;
     for (size_t i = 1; i < free_.size(); ++i) {
       const size_t has = free_[i].bytes(), had = free_[best].bytes();
       if (has >= bytes ? had < bytes || has <= had : has > had) best = i;
     }
-    RelayBlock block;
+    RelayBuffer buffer;
     if (!free_.empty()) {
-      block = std::move(free_[best]);
+      buffer = std::move(free_[best]);
       free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(best));
     }
-    grow(block, bytes);
-    return block;
+    grow(buffer, bytes);
+    return buffer;
   }
 
-  /// The same as RelayBlock::grow, for a block taken here.
-  void grow(RelayBlock& block, size_t bytes, size_t kept = 0) {
-    bytes_ -= block.bytes();
+  /// The same as RelayBuffer::grow, for a buffer taken here.
+  void grow(RelayBuffer& buffer, size_t bytes, size_t kept = 0) {
+    bytes_ -= buffer.bytes();
     try {
-      block.grow(bytes, kept);
+      buffer.grow(bytes, kept);
     } catch (...) {
-      bytes_ += block.bytes();
+      bytes_ += buffer.bytes();
       throw;
     }
-    bytes_ += block.bytes();
+    bytes_ += buffer.bytes();
   }
 
-  void give(RelayBlock&& block) {
-    if (block.bytes() > 0) free_.push_back(std::move(block));
+  void give(RelayBuffer&& buffer) {
+    if (buffer.bytes() > 0) free_.push_back(std::move(buffer));
   }
 
-  /// Bytes of all blocks, free or not.
+  /// Bytes of all buffers, free or not.
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
-  std::vector<RelayBlock> free_;
+  std::vector<RelayBuffer> free_;
   std::atomic<size_t> bytes_{0};
 };
 

@@ -45,7 +45,7 @@ bool Receiver::cancel() {
 
 void Receiver::abandon() {
   for (Source& in : sources_) {
-    for (IncomingMessage& message : in.messages) message.block.abandon();
+    for (IncomingMessage& message : in.messages) message.buffer.abandon();
   }
 }
 
@@ -91,10 +91,10 @@ void Receiver::start_receive(int peer) {
   LengthClass rest;
   if (has_rest) rest = library_.class_of(kFrame + next.bytes - place, kAgreedTag);
   library_.guarded(peer, "making room for a message from",
-                   [&] { message.block = pool_.take(place + rest.room); });
+                   [&] { message.buffer = pool_.take(place + rest.room); });
   auto receive = [&](int tag, size_t offset, size_t bytes) {
     return library_.guarded(peer, "posting a receive from", [&] {
-      return library_.point_to_point().receive(peer, tag, message.block.data() + offset, bytes);
+      return library_.point_to_point().receive(peer, tag, message.buffer.data() + offset, bytes);
     });
   };
   if (next.announced) {
@@ -111,7 +111,7 @@ void Receiver::start_receive(int peer) {
 // Looks at the length in a first frame that has come.
 void Receiver::measure(int peer, IncomingMessage& message) {
   uint64_t bytes = 0;
-  std::memcpy(&bytes, message.block.data(), kFrame);
+  std::memcpy(&bytes, message.buffer.data(), kFrame);
   if (bytes == 0 || bytes > library_.capacity()) {
     library_.fail({FailureKind::kMismatch,
                    str_of("rank ", library_.called(library_.rank()), " over ", library_.name(),
@@ -124,9 +124,9 @@ void Receiver::measure(int peer, IncomingMessage& message) {
   if (kFrame + bytes <= kEager) return;
   const LengthClass rest = library_.class_of(kFrame + bytes - kEager, kRestTag);
   library_.guarded(peer, "making room for a message from",
-                   [&] { pool_.grow(message.block, kEager + rest.room, kEager); });
+                   [&] { pool_.grow(message.buffer, kEager + rest.room, kEager); });
   message.rest = library_.guarded(peer, "posting a receive from", [&] {
-    return library_.point_to_point().receive(peer, rest.tag, message.block.data() + kEager,
+    return library_.point_to_point().receive(peer, rest.tag, message.buffer.data() + kEager,
                                              rest.room);
   });
 }
@@ -226,7 +226,7 @@ Message Receiver::receive(int peer, const Deadline& deadline) {
   }
   library_.guarded(peer, "receiving from", [&] { message.last()->wait(deadline); });
   in.taken = number + 1;
-  return {message.block.data() + kFrame, message.bytes};
+  return {message.buffer.data() + kFrame, message.bytes};
 }
 
 Message Receiver::peek(int peer, const Deadline& deadline) {
@@ -238,7 +238,7 @@ Message Receiver::peek(int peer, const Deadline& deadline) {
     return in.measured <= number || !message.first->done() ? message.first.get() : nullptr;
   });
   library_.guarded(peer, "receiving from", [&] { message.first->wait(deadline); });
-  const std::byte* data = message.block.data() + kFrame;
+  const std::byte* data = message.buffer.data() + kFrame;
   if (!message.announced) return {data, message.bytes};
   return {data, std::min<size_t>(message.bytes, kEager - kFrame)};
 }
@@ -252,7 +252,7 @@ void Receiver::release(int peer) {
   IncomingMessage& message = in.message(in.released);
   message.first.reset();
   message.rest.reset();
-  pool_.give(std::move(message.block));
+  pool_.give(std::move(message.buffer));
   in.released = in.taken;
   advance(peer);
 }

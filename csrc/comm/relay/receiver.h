@@ -54,7 +54,7 @@ class Receiver {
  private:
   /// One incoming message.
   struct IncomingMessage {
-    RelayBlock block;
+    RelayBuffer buffer;
     bool announced = true;
     size_t promise = 0;  // of an announced one: the length that the reader expects; 0: none
     std::unique_ptr<Pending> first;  // the first frame, or the whole of a message not announced

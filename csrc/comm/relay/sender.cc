@@ -30,14 +30,14 @@ bool Sender::cancel() {
 }
 
 void Sender::abandon() {
-  for (OutgoingExchange& out : exchanges_) out.block.abandon();
+  for (OutgoingExchange& out : exchanges_) out.buffer.abandon();
 }
 
 void Sender::begin_call() {
   sent_in_call_.assign(sent_in_call_.size(), false);
   // No rank still reads messages of the previous call.
   for (OutgoingExchange& out : exchanges_) {
-    if (out.sends.empty()) pool_.give(std::move(out.block));
+    if (out.sends.empty()) pool_.give(std::move(out.buffer));
   }
 }
 
@@ -57,8 +57,8 @@ Sender::OutgoingExchange& Sender::begin_exchange(const Deadline& deadline) {
   open_ = false;
   OutgoingExchange& out = exchanges_[exchange_ % kExchanges];
   finish_sends(out, deadline);
-  out.parts.clear();
-  pool_.give(std::move(out.block));
+  out.messages.clear();
+  pool_.give(std::move(out.buffer));
   return out;
 }
 
@@ -73,14 +73,14 @@ void Sender::open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& 
   for (int step = 1; step < library_.size(); ++step) {
     const int peer = nth_peer(step);
     if (bytes_to[peer] == 0) continue;
-    out.parts.push_back({peer, total, bytes_to[peer]});
+    out.messages.push_back({peer, total, bytes_to[peer]});
     total += aligned(kFrame + bytes_to[peer]);
   }
   library_.guarded(library_.rank(), "making room for messages of",
-                   [&] { out.block = pool_.take(total); });
+                   [&] { out.buffer = pool_.take(total); });
   buffers.assign(static_cast<size_t>(library_.size()), nullptr);
-  for (const OutgoingExchange::Part& part : out.parts)
-    buffers[part.peer] = out.block.data() + part.offset + kFrame;
+  for (const OutgoingExchange::PeerMessage& message : out.messages)
+    buffers[message.peer] = out.buffer.data() + message.offset + kFrame;
   open_ = true;
 }
 
@@ -89,24 +89,24 @@ std::byte* Sender::open_broadcast(size_t bytes, const Deadline& deadline) {
   open_ = true;
   if (bytes == 0) return nullptr;
   for (int step = 1; step < library_.size(); ++step) {
-    out.parts.push_back({nth_peer(step), 0, bytes});
+    out.messages.push_back({nth_peer(step), 0, bytes});
   }
   library_.guarded(library_.rank(), "making room for messages of",
-                   [&] { out.block = pool_.take(kFrame + bytes); });
-  return out.block.data() + kFrame;
+                   [&] { out.buffer = pool_.take(kFrame + bytes); });
+  return out.buffer.data() + kFrame;
 }
 
 void Sender::post() {
   if (!open_) throw ConfigError(str_of("rank ", library_.rank(), ": post() without open()"));
   open_ = false;
   OutgoingExchange& out = exchanges_[exchange_ % kExchanges];
-  if (out.parts.empty()) return;
-  auto announced = [&](const OutgoingExchange::Part& part) {
-    return !library_.in_call() || !sent_in_call_[part.peer];
+  if (out.messages.empty()) return;
+  auto announced = [&](const OutgoingExchange::PeerMessage& message) {
+    return !library_.in_call() || !sent_in_call_[message.peer];
   };
-  for (const OutgoingExchange::Part& part : out.parts) {
-    const uint64_t bytes = part.bytes;
-    std::memcpy(out.block.data() + part.offset, &bytes, kFrame);
+  for (const OutgoingExchange::PeerMessage& message : out.messages) {
+    const uint64_t bytes = message.bytes;
+    std::memcpy(out.buffer.data() + message.offset, &bytes, kFrame);
   }
   auto send = [&](int peer, int tag, const std::byte* data, size_t bytes) {
     library_.guarded(peer, "sending to", [&] {
@@ -114,20 +114,21 @@ void Sender::post() {
     });
   };
   // All first frames before any rest: small messages do not queue behind large ones.
-  for (const OutgoingExchange::Part& part : out.parts) {
-    if (!announced(part)) continue;
-    send(part.peer, kFirstTag, out.block.data() + part.offset,
-         std::min(kEager, kFrame + part.bytes));
+  for (const OutgoingExchange::PeerMessage& message : out.messages) {
+    if (!announced(message)) continue;
+    send(message.peer, kFirstTag, out.buffer.data() + message.offset,
+         std::min(kEager, kFrame + message.bytes));
   }
-  for (const OutgoingExchange::Part& part : out.parts) {
-    const std::byte* frame = out.block.data() + part.offset;
-    if (!announced(part)) {
-      send(part.peer, library_.class_of(part.bytes, kAgreedTag).tag, frame + kFrame, part.bytes);
-    } else if (kFrame + part.bytes > kEager) {
-      const size_t rest = kFrame + part.bytes - kEager;
-      send(part.peer, library_.class_of(rest, kRestTag).tag, frame + kEager, rest);
+  for (const OutgoingExchange::PeerMessage& message : out.messages) {
+    const std::byte* frame = out.buffer.data() + message.offset;
+    if (!announced(message)) {
+      send(message.peer, library_.class_of(message.bytes, kAgreedTag).tag, frame + kFrame,
+           message.bytes);
+    } else if (kFrame + message.bytes > kEager) {
+      const size_t rest = kFrame + message.bytes - kEager;
+      send(message.peer, library_.class_of(rest, kRestTag).tag, frame + kEager, rest);
     }
-    sent_in_call_[part.peer] = true;
+    sent_in_call_[message.peer] = true;
   }
   ++exchange_;
 }

@@ -1,5 +1,5 @@
-// The sending half of a relay: lends memory for the messages of one exchange and sends them in
-// pieces that the receiver can take without a question.
+// The sending half of a relay: lends memory for the messages of one exchange and sends them so
+// that the receiver can take each transfer without a question.
 //
 // Contract: as Communicator's open(), open_broadcast(), post() and flush(). kExchanges exchanges
 // travel at once; opening another one waits for the sends of the oldest, and messages that come
@@ -43,7 +43,7 @@ class Sender {
  private:
   /// The messages of one exchange: their places in memory, and the sends under way.
   struct OutgoingExchange {
-    struct Part {
+    struct PeerMessage {
       int peer;
       size_t offset;
       size_t bytes;
@@ -52,8 +52,8 @@ class Sender {
       int peer;
       std::unique_ptr<Pending> pending;
     };
-    RelayBlock block;
-    std::vector<Part> parts;
+    RelayBuffer buffer;
+    std::vector<PeerMessage> messages;
     std::vector<Send> sends;
   };
 

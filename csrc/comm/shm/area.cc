@@ -68,7 +68,7 @@ std::string mebibytes(size_t bytes) { return str_of((bytes + (1 << 20) - 1) >> 2
 }
 
 // Allocates the pages now: a full /dev/shm must be an error here, not a SIGBUS in the middle of
-// training. In pieces, because a signal undoes the current piece.
+// training. In steps, because a signal undoes the current step.
 void allocate_pages(int descriptor, size_t offset, size_t bytes) {
   struct rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
@@ -82,14 +82,14 @@ void allocate_pages(int descriptor, size_t offset, size_t bytes) {
       bytes / info.f_frsize >= static_cast<size_t>(info.f_bavail)) {
     throw_no_room(bytes, "checked before allocation");
   }
-  constexpr size_t kPiece = size_t{16} << 20;
+  constexpr size_t kStep = size_t{16} << 20;
   for (size_t done = 0; done < bytes;) {
-    const size_t piece = std::min(kPiece, bytes - done);
+    const size_t step = std::min(kStep, bytes - done);
     const int error =
-        posix_fallocate(descriptor, static_cast<off_t>(offset + done), static_cast<off_t>(piece));
+        posix_fallocate(descriptor, static_cast<off_t>(offset + done), static_cast<off_t>(step));
     if (error == EINTR) continue;
     if (error != 0) throw_no_room(bytes, std::strerror(error));
-    done += piece;
+    done += step;
   }
 }
 
@@ -134,7 +134,7 @@ struct flock byte_lock(int rank, short type) {
 
 }  // namespace
 
-ShmPart::ShmPart(int descriptor, const std::string& name, size_t offset, size_t bytes)
+ShmRange::ShmRange(int descriptor, const std::string& name, size_t offset, size_t bytes)
     : bytes_(bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor,
                       static_cast<off_t>(offset));
@@ -145,7 +145,7 @@ ShmPart::ShmPart(int descriptor, const std::string& name, size_t offset, size_t 
   data_ = static_cast<std::byte*>(memory);
 }
 
-ShmPart::~ShmPart() { munmap(data_, bytes_); }
+ShmRange::~ShmRange() { munmap(data_, bytes_); }
 
 ShmArea::ShmArea(std::string name, int descriptor, size_t bytes, bool named)
     : name_(std::move(name)), descriptor_(descriptor), bytes_(bytes), named_(named) {
@@ -260,12 +260,12 @@ void ShmArea::give_name() {
 
 void ShmArea::take(size_t offset, size_t bytes) { allocate_pages(descriptor_, offset, bytes); }
 
-std::unique_ptr<ShmPart> ShmArea::map(size_t offset, size_t bytes) const {
+std::unique_ptr<ShmRange> ShmArea::map(size_t offset, size_t bytes) const {
   struct stat info{};
   if (fstat(descriptor_, &info) != 0 || static_cast<size_t>(info.st_size) < offset + bytes) {
     return nullptr;
   }
-  return std::make_unique<ShmPart>(descriptor_, name_, offset, bytes);
+  return std::make_unique<ShmRange>(descriptor_, name_, offset, bytes);
 }
 
 void ShmArea::unlink() { shm_unlink(name_.c_str()); }

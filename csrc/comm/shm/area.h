@@ -8,13 +8,13 @@
 
 namespace cgx {
 
-/// A part of an area's file beyond what ShmArea maps, mapped.
-class ShmPart {
+/// A mapped range of an area's file, beyond what ShmArea maps.
+class ShmRange {
  public:
-  ShmPart(int descriptor, const std::string& name, size_t offset, size_t bytes);
-  ~ShmPart();
-  ShmPart(const ShmPart&) = delete;
-  ShmPart& operator=(const ShmPart&) = delete;
+  ShmRange(int descriptor, const std::string& name, size_t offset, size_t bytes);
+  ~ShmRange();
+  ShmRange(const ShmRange&) = delete;
+  ShmRange& operator=(const ShmRange&) = delete;
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
@@ -57,8 +57,8 @@ class ShmArea {
   /// what data() shows; the file becomes as long as that needs. ResourceError as create().
   void take(size_t offset, size_t bytes);
 
-  /// Maps a part of the file; null if that ends before the part does. `offset`: of a page.
-  std::unique_ptr<ShmPart> map(size_t offset, size_t bytes) const;
+  /// Maps a range of the file; null if the file ends before the range does. `offset`: of a page.
+  std::unique_ptr<ShmRange> map(size_t offset, size_t bytes) const;
 
   /// Removes the name, if there is one; the memory stays until the last process has unmapped it.
   /// May be called by anyone, repeatedly.

@@ -22,27 +22,27 @@ class ShmLongSlots final : public LongSlots {
         full_(whole_grains(layout.capacity + kCacheLine * (static_cast<size_t>(layout.size) + 1))),
         begin_(whole_grains(layout.total_bytes)),
         longer_begin_(begin_ + static_cast<size_t>(layout.size) * slots_ * full_),
-        parts_(static_cast<size_t>(layout.size) * 2 * slots_) {}
+        ranges_(static_cast<size_t>(layout.size) * 2 * slots_) {}
 
   std::byte* own(size_t place, size_t bytes) override {
-    std::unique_ptr<ShmPart>& part = part_of(rank_, place);
-    const size_t had = part ? part->bytes() : 0;
+    std::unique_ptr<ShmRange>& range = range_of(rank_, place);
+    const size_t had = range ? range->bytes() : 0;
     if (had < bytes) {
       const size_t wanted = grown(place, bytes);
       const size_t offset = offset_of(rank_, place);
       area_->take(offset + had, wanted - had);
-      part = area_->map(offset, wanted);
+      range = area_->map(offset, wanted);
     }
-    return part->data();
+    return range->data();
   }
 
   const std::byte* of(int peer, size_t place, size_t bytes) override {
-    std::unique_ptr<ShmPart>& part = part_of(peer, place);
-    if (!part || part->bytes() < bytes) {
+    std::unique_ptr<ShmRange>& range = range_of(peer, place);
+    if (!range || range->bytes() < bytes) {
       if (is_short(place) && bytes > full_) return nullptr;
-      part = area_->map(offset_of(peer, place), grown(place, bytes));
+      range = area_->map(offset_of(peer, place), grown(place, bytes));
     }
-    return part ? part->data() : nullptr;
+    return range ? range->data() : nullptr;
   }
 
  private:
@@ -64,14 +64,14 @@ class ShmLongSlots final : public LongSlots {
     return is_short(place) ? begin_ + (first + place) * full_
                            : longer_begin_ + (first + place - slots_) * kLongSlotBytes;
   }
-  std::unique_ptr<ShmPart>& part_of(int rank, size_t place) {
-    return parts_[static_cast<size_t>(rank) * 2 * slots_ + place];
+  std::unique_ptr<ShmRange>& range_of(int rank, size_t place) {
+    return ranges_[static_cast<size_t>(rank) * 2 * slots_ + place];
   }
 
   const std::shared_ptr<ShmArea> area_;
   const int rank_;
   const size_t slots_, slot_, full_, begin_, longer_begin_;
-  std::vector<std::unique_ptr<ShmPart>> parts_;  // as this rank has mapped them
+  std::vector<std::unique_ptr<ShmRange>> ranges_;  // as this rank has mapped them
 };
 
 }  // namespace

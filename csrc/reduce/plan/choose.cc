@@ -38,7 +38,7 @@ bool has_one_owner(const std::vector<Layer>& layers) {
 
 // The space that plans of the algorithm are made in.
 PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Algorithm algorithm) {
-  PlanSpace space{topology, options.inner, options.inner, options.inner_exact};
+  PlanSpace space{topology, options.intra, options.intra, options.intra_exact};
   const auto make_room = [&](Budget& budget) {
     if (!options.checksum) return;
     const size_t sums = kChecksumBytes * static_cast<size_t>(topology.size());
@@ -54,7 +54,7 @@ PlanSpace plan_space(const EngineOptions& options, const Topology& topology, Alg
     space.cross = {round, round};
     return space;
   }
-  make_room(space.inner);
+  make_room(space.intra);
   make_room(space.cross);
   if (topology.host_count() == 1) return space;
   const auto team =
@@ -80,7 +80,7 @@ Reduction reduction_of(const std::string& where, const std::string& name) {
 Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
                            const std::vector<Layer>& layers, DType dtype) {
   const bool across = topology.host_count() > 1;
-  switch (across ? options.cross_reduction : options.inner_reduction) {
+  switch (across ? options.cross_reduction : options.intra_reduction) {
     case Reduction::kOneShot:
       return Algorithm::kOneShot;
     case Reduction::kScatterReduceAllGather:
@@ -110,7 +110,7 @@ std::string why_algorithm(const EngineOptions& options, const Plan& plan,
                           const Topology& topology) {
   if (plan.operation != Operation::kAllReduce) return "the only way";
   const bool across = topology.host_count() > 1;
-  const Reduction asked = across ? options.cross_reduction : options.inner_reduction;
+  const Reduction asked = across ? options.cross_reduction : options.intra_reduction;
   const char* option = across ? "cross_reduction" : "inner_reduction";
   if (asked != Reduction::kAuto) return str_of("asked for by ", option);
   if (plan.algorithm == Algorithm::kDirect) {
@@ -133,7 +133,7 @@ std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
                                                  const std::vector<Layer>& layers, DType dtype) {
   const Algorithm algorithm = choose_algorithm(options, topology, layers, dtype);
   const bool automatic = (topology.host_count() > 1 ? options.cross_reduction
-                                                    : options.inner_reduction) == Reduction::kAuto;
+                                                    : options.intra_reduction) == Reduction::kAuto;
   try {
     return plan_all_reduce(layers, dtype, algorithm, plan_space(options, topology, algorithm));
   } catch (const ConfigError&) {

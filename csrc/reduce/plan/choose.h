@@ -1,4 +1,4 @@
-// Choice of the plan of a call: algorithm and size of messages, from the options and the topology
+// Chooses the plan of a call: algorithm and size of messages, from the options and the topology
 // of the group.
 //
 // Thread-safety: pure functions; equal arguments give equal plans on all ranks.
@@ -27,7 +27,7 @@ Reduction reduction_of(const std::string& where, const std::string& name);
 Algorithm choose_algorithm(const EngineOptions& options, const Topology& topology,
                            const std::vector<Layer>& layers, DType dtype);
 
-/// The plan of an all-reduce. If the messages of kAuto's choice do not fit into a communicator,
+/// The plan of an all-reduce. If the messages of kAuto's algorithm do not fit into a communicator,
 /// scatter-reduce-all-gather is tried. ConfigError if a bucket does not fit into a message.
 std::shared_ptr<const Plan> make_all_reduce_plan(const EngineOptions& options,
                                                  const Topology& topology,

@@ -4,23 +4,23 @@
 
 namespace cgx {
 
-size_t align_piece(size_t bytes) {
-  return (bytes + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
+size_t align_run(size_t bytes) {
+  return (bytes + kRunAlignment - 1) / kRunAlignment * kRunAlignment;
 }
 
-void append(Chunk& chunk, const Run& run, DType dtype) {
+void append(Chunk& chunk, const UnplacedRun& run, DType dtype) {
   if (run.count == 0) return;
-  Piece piece;
-  piece.offset = run.offset;
-  piece.count = run.count;
-  piece.codec = run.codec;
-  piece.packed = chunk.values;
-  piece.index = run.index;
-  piece.payload = align_piece(chunk.payload_bytes);
-  piece.bytes = run.codec->encoded_bytes(run.count, dtype);
-  chunk.payload_bytes = piece.payload + piece.bytes;
+  Run placed;
+  placed.offset = run.offset;
+  placed.count = run.count;
+  placed.codec = run.codec;
+  placed.packed = chunk.values;
+  placed.index = run.index;
+  placed.payload = align_run(chunk.payload_bytes);
+  placed.bytes = run.codec->encoded_bytes(run.count, dtype);
+  chunk.payload_bytes = placed.payload + placed.bytes;
   chunk.values += run.count;
-  chunk.pieces.push_back(piece);
+  chunk.runs.push_back(placed);
 }
 
 size_t fitting(const Codec& codec, size_t granule, size_t count, size_t budget, DType dtype) {
@@ -37,18 +37,18 @@ size_t fitting(const Codec& codec, size_t granule, size_t count, size_t budget, 
   return low * granule;
 }
 
-std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dtype) {
+std::vector<Chunk> cut_evenly(const std::vector<UnplacedRun>& runs, int count, DType dtype) {
   size_t total = 0;
-  for (const Run& run : runs) total += run.codec->encoded_bytes(run.count, dtype);
-  std::vector<Chunk> chunks(static_cast<size_t>(parts));
+  for (const UnplacedRun& run : runs) total += run.codec->encoded_bytes(run.count, dtype);
+  std::vector<Chunk> chunks(static_cast<size_t>(count));
   size_t next = 0, used = 0,
          done = 0;  // position: `used` values of runs[next]; `done` bytes given away
-  for (int part = 0; part < parts; ++part) {
-    Chunk& chunk = chunks[static_cast<size_t>(part)];
-    const size_t left = static_cast<size_t>(parts - part);
+  for (int number = 0; number < count; ++number) {
+    Chunk& chunk = chunks[static_cast<size_t>(number)];
+    const size_t left = static_cast<size_t>(count - number);
     size_t target = done < total ? (total - done + left - 1) / left : 0;
     while (next < runs.size() && (target > 0 || left == 1)) {
-      const Run& run = runs[next];
+      const UnplacedRun& run = runs[next];
       const size_t rest = run.count - used;
       const size_t bytes = run.codec->encoded_bytes(rest, dtype);
       size_t take = rest;
@@ -64,7 +64,7 @@ std::vector<Chunk> cut_evenly(const std::vector<Run>& runs, int parts, DType dty
         take = std::min(rest, whole * granule);
       }
       if (take == 0) break;
-      append(chunk, Run{run.offset + used, take, run.codec, run.index + used}, dtype);
+      append(chunk, UnplacedRun{run.offset + used, take, run.codec, run.index + used}, dtype);
       const size_t spent = run.codec->encoded_bytes(take, dtype);
       done += spent;
       target -= std::min(target, spent);

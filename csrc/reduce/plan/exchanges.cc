@@ -31,16 +31,16 @@ Exchanges exchanges_of(const Round& round, const Plan& plan, int hosts) {
       all += chunk.message_bytes();
       longest = std::max(longest, chunk.message_bytes());
       if (plan.operation != Operation::kReduceScatter) continue;
-      for (const Piece& piece : chunk.pieces) {
-        delivered += Communicator::kPayloadOffset + piece.count * size_of(plan.dtype);
+      for (const Run& run : chunk.runs) {
+        delivered += Communicator::kPayloadOffset + run.count * size_of(plan.dtype);
       }
     }
     // In an all-gather a rank sends its own chunk, to all.
     most.cross = std::max(most.cross, gather ? longest : all);
     if (!plan.two_levels) continue;
-    if (!gather) scatter += shard.inner.message_bytes();
+    if (!gather) scatter += shard.intra.message_bytes();
     const size_t bundle = Communicator::kPayloadOffset + bundle_bytes(shard, hosts);
-    most.inner = std::max({most.inner, scatter, bundle, delivered});
+    most.intra = std::max({most.intra, scatter, bundle, delivered});
   }
   return most;
 }

@@ -10,10 +10,10 @@ namespace cgx {
 /// Bytes of the longest exchange among the ranks of a team (of the group, with one level), and of
 /// the longest one inside a host. The maximum over all ranks.
 struct Exchanges {
-  size_t cross = 0, inner = 0;
+  size_t cross = 0, intra = 0;
 
-  bool fit(size_t into_cross, size_t into_inner) const {
-    return cross <= into_cross && inner <= into_inner;
+  bool fit(size_t into_cross, size_t into_intra) const {
+    return cross <= into_cross && intra <= into_intra;
   }
 };
 

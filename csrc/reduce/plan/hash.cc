@@ -19,7 +19,7 @@ uint64_t plan_hash(const Plan& plan, const PlanSpace& space) {
     }
   }
   if (plan.two_levels) {
-    hasher.add(space.inner_exact).add(space.topology.teams());
+    hasher.add(space.intra_exact).add(space.topology.teams());
     for (int rank = 0; rank < plan.size; ++rank) hasher.add(space.topology.host_of(rank));
   }
   return hasher.value();

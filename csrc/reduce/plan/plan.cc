@@ -32,7 +32,7 @@ void finish(Plan& plan, const PlanSpace& space) {
   for (const Round& round : plan.rounds) {
     const Exchanges longest = exchanges_of(round, plan, space.topology.host_count());
     plan.cross_bytes = std::max(plan.cross_bytes, longest.cross);
-    plan.inner_bytes = std::max(plan.inner_bytes, longest.inner);
+    plan.intra_bytes = std::max(plan.intra_bytes, longest.intra);
   }
   plan.hash = plan_hash(plan, space);
 }
@@ -50,14 +50,14 @@ std::shared_ptr<Plan> start_plan(Operation operation, Algorithm algorithm, DType
   return plan;
 }
 
-const Codec* inner_codec(const Codec* codec, const PlanSpace& space) {
-  return space.inner_exact ? raw_codec().get() : codec;
+const Codec* intra_codec(const Codec* codec, const PlanSpace& space) {
+  return space.intra_exact ? raw_codec().get() : codec;
 }
 
-// Bytes of a round beyond its payload, per chunk: a header, and padding per piece. Cutting a round
-// into chunks can split the piece at each border in two, whose encodings may be one byte and one
+// Bytes of a round beyond its payload, per chunk: a header, and padding per run. Cutting a round
+// into chunks can split the run at each border in two, whose encodings may be one byte and one
 // padding longer together.
-constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kPieceAlignment;
+constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kRunAlignment;
 
 size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }
 
@@ -79,14 +79,14 @@ class RoundCutter {
  public:
   struct Limits {
     size_t cross;
-    size_t inner;  // bytes of the values as they travel inside hosts
+    size_t intra;  // bytes of the values as they travel inside hosts
   };
 
   /// lone: of a single bucket.
   RoundCutter(Plan& plan, const PlanSpace& space, Limits wanted, Limits most, Limits lone)
       : plan_(plan), space_(space), aim_(wanted), lone_(lone), wanted_(wanted) {
     for (const Layer& layer : plan.layers) {
-      left_ += kPieceAlignment + layer.codec->encoded_bytes(layer.count, plan.dtype);
+      left_ += kRunAlignment + layer.codec->encoded_bytes(layer.count, plan.dtype);
     }
     const bool stretch = !plan.two_levels && left_ / kManyRounds >= aim_.cross;
     longest_ = stretch ? std::min(2 * aim_.cross, most.cross) : aim_.cross;
@@ -110,10 +110,11 @@ class RoundCutter {
           close_round(close);
           continue;
         }
-        runs_.push_back(Run{offset + first, take, &codec, layer.first.value_or(offset) + first});
-        used_.cross += kPieceAlignment + codec.encoded_bytes(take, plan_.dtype);
-        used_.inner +=
-            kPieceAlignment + inner_codec(&codec, space_)->encoded_bytes(take, plan_.dtype);
+        runs_.push_back(
+            UnplacedRun{offset + first, take, &codec, layer.first.value_or(offset) + first});
+        used_.cross += kRunAlignment + codec.encoded_bytes(take, plan_.dtype);
+        used_.intra +=
+            kRunAlignment + intra_codec(&codec, space_)->encoded_bytes(take, plan_.dtype);
         first += take;
         if (take < rest) close_round(close);
       }
@@ -125,18 +126,18 @@ class RoundCutter {
  private:
   size_t room_for(const Codec& codec, size_t count, const Limits& limits) const {
     const size_t take = fitting(codec, codec.granule(), count,
-                                less(limits.cross, used_.cross + kPieceAlignment), plan_.dtype);
+                                less(limits.cross, used_.cross + kRunAlignment), plan_.dtype);
     if (!plan_.two_levels) return take;
-    return fitting(*inner_codec(&codec, space_), codec.granule(), take,
-                   less(limits.inner, used_.inner + kPieceAlignment), plan_.dtype);
+    return fitting(*intra_codec(&codec, space_), codec.granule(), take,
+                   less(limits.intra, used_.intra + kRunAlignment), plan_.dtype);
   }
 
   [[noreturn]] void refuse(const Codec& codec, size_t count) const {
-    const size_t cross = less(lone_.cross, kPieceAlignment);
+    const size_t cross = less(lone_.cross, kRunAlignment);
     if (codec.encoded_bytes(count, plan_.dtype) > cross) {
       bucket_too_big(codec, codec, count, cross, plan_.dtype);
     }
-    bucket_too_big(codec, *inner_codec(&codec, space_), count, less(lone_.inner, kPieceAlignment),
+    bucket_too_big(codec, *intra_codec(&codec, space_), count, less(lone_.intra, kRunAlignment),
                    plan_.dtype);
   }
 
@@ -156,8 +157,8 @@ class RoundCutter {
     const size_t up = rounds_ < 8 ? least << rounds_ : longest_;
     const size_t down = std::max(least, left_ / 2);
     wanted_.cross = std::min({longest_, up, down});
-    const double part = static_cast<double>(wanted_.cross) / static_cast<double>(aim_.cross);
-    wanted_.inner = static_cast<size_t>(part * static_cast<double>(aim_.inner));
+    const double ratio = static_cast<double>(wanted_.cross) / static_cast<double>(aim_.cross);
+    wanted_.intra = static_cast<size_t>(ratio * static_cast<double>(aim_.intra));
   }
 
   Plan& plan_;
@@ -168,34 +169,32 @@ class RoundCutter {
   size_t left_ = 0;  // encoded bytes that this round and later ones carry
   size_t longest_ = 0;
   size_t rounds_ = 0;
-  std::vector<Run> runs_;
+  std::vector<UnplacedRun> runs_;
 };
 
-std::vector<Run> runs_of(const Chunk& chunk) {
-  std::vector<Run> runs;
-  for (const Piece& piece : chunk.pieces)
-    runs.push_back({piece.offset, piece.count, piece.codec, piece.index});
+std::vector<UnplacedRun> runs_of(const Chunk& chunk) {
+  std::vector<UnplacedRun> runs;
+  for (const Run& run : chunk.runs) runs.push_back({run.offset, run.count, run.codec, run.index});
   return runs;
 }
 
-void append_inner(Shard& shard, const PlanSpace& space, DType dtype) {
+void append_intra(Shard& shard, const PlanSpace& space, DType dtype) {
   for (const Chunk& chunk : shard.chunks) {
-    for (const Piece& piece : chunk.pieces) {
-      append(shard.inner, {piece.offset, piece.count, inner_codec(piece.codec, space), piece.index},
-             dtype);
+    for (const Run& run : chunk.runs) {
+      append(shard.intra, {run.offset, run.count, intra_codec(run.codec, space), run.index}, dtype);
     }
   }
 }
 
 void cut_one_level(Plan& plan, const PlanSpace& space) {
-  const int parts = plan.algorithm == Algorithm::kOneShot ? 1 : plan.size;
-  const size_t fixed = static_cast<size_t>(parts) * kChunkCost;
+  const int chunks = plan.algorithm == Algorithm::kOneShot ? 1 : plan.size;
+  const size_t fixed = static_cast<size_t>(chunks) * kChunkCost;
   const size_t aim = std::max(less(space.cross.wanted, fixed), least_aim(space.cross, fixed));
   RoundCutter cutter(plan, space, {aim, 0}, {std::max(aim, less(space.cross.most, fixed)), 0},
                      {less(space.cross.limit, fixed), 0});
-  cutter.cut([&](const std::vector<Run>& runs) {
+  cutter.cut([&](const std::vector<UnplacedRun>& runs) {
     Round round;
-    round.shards.push_back({cut_evenly(runs, parts, plan.dtype), {}});
+    round.shards.push_back({cut_evenly(runs, chunks, plan.dtype), {}});
     plan.rounds.push_back(std::move(round));
   });
 }
@@ -210,10 +209,10 @@ void cut_direct(Plan& plan, const PlanSpace& space) {
   const size_t bytes = plan.values * size_of(plan.dtype);
   if (plan.size == 1 || bytes == 0) return;
   const size_t rounds = (bytes + space.cross.wanted - 1) / space.cross.wanted;
-  const std::vector<Run> whole = {{0, plan.values, raw_codec().get(), 0}};
-  for (const Chunk& part : cut_evenly(whole, static_cast<int>(rounds), plan.dtype)) {
+  const std::vector<UnplacedRun> whole = {{0, plan.values, raw_codec().get(), 0}};
+  for (const Chunk& values : cut_evenly(whole, static_cast<int>(rounds), plan.dtype)) {
     Round round;
-    round.shards.push_back({cut_evenly(runs_of(part), plan.size, plan.dtype), {}});
+    round.shards.push_back({cut_evenly(runs_of(values), plan.size, plan.dtype), {}});
     plan.rounds.push_back(std::move(round));
   }
 }
@@ -221,43 +220,43 @@ void cut_direct(Plan& plan, const PlanSpace& space) {
 void cut_two_levels(Plan& plan, const PlanSpace& space) {
   const bool one_shot = plan.algorithm == Algorithm::kOneShot;
   const int hosts = space.topology.host_count(), teams = space.topology.teams();
-  const int parts = one_shot ? 1 : hosts;
+  const int chunks = one_shot ? 1 : hosts;
   // A one-shot bundle holds the contributions of all hosts.
   const size_t copies = one_shot ? static_cast<size_t>(hosts) : 1;
-  const size_t fixed = static_cast<size_t>(parts * teams) * kChunkCost;
-  auto refuse = [&](const Run& run, const Exchanges& needed) {
-    const bool inside = needed.inner > space.inner.limit;
-    const Codec* as = inside ? inner_codec(run.codec, space) : run.codec;
-    bucket_too_big(*run.codec, *as, run.count, inside ? space.inner.limit : space.cross.limit,
+  const size_t fixed = static_cast<size_t>(chunks * teams) * kChunkCost;
+  auto refuse = [&](const UnplacedRun& run, const Exchanges& needed) {
+    const bool inside = needed.intra > space.intra.limit;
+    const Codec* as = inside ? intra_codec(run.codec, space) : run.codec;
+    bucket_too_big(*run.codec, *as, run.count, inside ? space.intra.limit : space.cross.limit,
                    plan.dtype);
   };
-  const size_t least_inside = least_aim(space.inner, fixed * copies);
+  const size_t least_inside = least_aim(space.intra, fixed * copies);
   const size_t least_across = least_aim(space.cross, fixed);
-  auto limits = [&](size_t cross, size_t inner) {
-    return RoundCutter::Limits{std::min(cross, inner / copies), inner};
+  auto limits = [&](size_t cross, size_t intra) {
+    return RoundCutter::Limits{std::min(cross, intra / copies), intra};
   };
   // A single bucket is one team's.
-  const auto lone = limits(less(space.cross.limit, fixed), less(space.inner.limit, fixed * copies));
+  const auto lone = limits(less(space.cross.limit, fixed), less(space.intra.limit, fixed * copies));
   for (size_t shrink = 1;; shrink *= 2) {
     plan.rounds.clear();
     bool good = true;
-    const size_t inside = less(space.inner.wanted / shrink, fixed * copies);
+    const size_t inside = less(space.intra.wanted / shrink, fixed * copies);
     const size_t across = less(space.cross.wanted * static_cast<size_t>(teams) / shrink, fixed);
     const bool shrunk = inside <= least_inside && across <= least_across;
     const auto wanted = limits(std::max(across, least_across), std::max(inside, least_inside));
     RoundCutter cutter(plan, space, wanted, wanted, lone);
-    cutter.cut([&](const std::vector<Run>& runs) {
+    cutter.cut([&](const std::vector<UnplacedRun>& runs) {
       Round round;
-      for (const Chunk& part : cut_evenly(runs, teams, plan.dtype)) {
-        Shard shard{cut_evenly(runs_of(part), parts, plan.dtype), {}};
-        append_inner(shard, space, plan.dtype);
+      for (const Chunk& values : cut_evenly(runs, teams, plan.dtype)) {
+        Shard shard{cut_evenly(runs_of(values), chunks, plan.dtype), {}};
+        append_intra(shard, space, plan.dtype);
         round.shards.push_back(std::move(shard));
       }
       // Cutting into shards and chunks is only about even.
       const Exchanges needed = exchanges_of(round, plan, hosts);
       const bool alone = runs.size() == 1 && runs.front().count <= runs.front().codec->granule();
-      good = good && (needed.fit(space.cross.most, space.inner.most) ||
-                      ((alone || shrunk) && needed.fit(space.cross.limit, space.inner.limit)));
+      good = good && (needed.fit(space.cross.most, space.intra.most) ||
+                      ((alone || shrunk) && needed.fit(space.cross.limit, space.intra.limit)));
       if (shrunk && !good) refuse(runs.front(), needed);
       plan.rounds.push_back(std::move(round));
     });
@@ -268,7 +267,7 @@ void cut_two_levels(Plan& plan, const PlanSpace& space) {
 // Values per shard and round, of `shard` ones; `copies` messages of it share an exchange.
 size_t share(const Codec& codec, size_t granule, size_t left, const Budget& budget, size_t copies,
              DType dtype) {
-  const size_t fixed = Communicator::kPayloadOffset + kPieceAlignment;
+  const size_t fixed = Communicator::kPayloadOffset + kRunAlignment;
   const size_t aim = std::max(less(budget.wanted / copies, fixed), least_aim(budget, fixed));
   const size_t take = fitting(codec, granule, left, aim, dtype);
   if (take > 0) return take;
@@ -277,7 +276,7 @@ size_t share(const Codec& codec, size_t granule, size_t left, const Budget& budg
 }
 
 // A run of a rank's shard.
-Run run_of(int rank, size_t shard, size_t first, size_t take, const Codec* codec) {
+UnplacedRun run_of(int rank, size_t shard, size_t first, size_t take, const Codec* codec) {
   const size_t offset = static_cast<size_t>(rank) * shard + first;
   return {offset, take, codec, offset};
 }
@@ -300,17 +299,17 @@ Round shards_of_two_levels(const Plan& plan, const PlanSpace& space, const Codec
   const Topology& topology = space.topology;
   Round round;
   for (int team = 0; team < topology.teams(); ++team) {
-    Shard part;
+    Shard values;
     for (int host = 0; host < topology.host_count(); ++host) {
       Chunk chunk;
       for (int rank : topology.host(host)) {
         if (topology.team_of(rank) != team) continue;
         append(chunk, run_of(rank, shard, first, take, codec), plan.dtype);
       }
-      part.chunks.push_back(std::move(chunk));
+      values.chunks.push_back(std::move(chunk));
     }
-    append_inner(part, space, plan.dtype);
-    round.shards.push_back(std::move(part));
+    append_intra(values, space, plan.dtype);
+    round.shards.push_back(std::move(values));
   }
   return round;
 }
@@ -354,7 +353,7 @@ size_t one_shot_payload_bytes(const std::vector<Layer>& layers, DType dtype) {
   size_t bytes = 0;
   for (const Layer& layer : layers) {
     if (layer.count > 0) {
-      bytes = align_piece(bytes) + layer.codec->encoded_bytes(layer.count, dtype);
+      bytes = align_run(bytes) + layer.codec->encoded_bytes(layer.count, dtype);
     }
   }
   return bytes;
@@ -394,11 +393,11 @@ std::shared_ptr<const Plan> plan_shards(Operation operation, size_t shard,
     if (plan->two_levels) {
       // Inside hosts: contributions of a reduce-scatter as the group has them there, and its
       // results, which are exact; shards of an all-gather as they were encoded.
-      const Codec* contributions = inner_codec(codec.get(), space);
-      for (const Codec* inner :
+      const Codec* contributions = intra_codec(codec.get(), space);
+      for (const Codec* intra :
            {scatter ? raw_codec().get() : codec.get(), scatter ? contributions : codec.get()}) {
-        take = share(*inner, codec->granule(), take, space.inner, copies, dtype);
-        if (take == 0) bucket_too_big(*codec, *inner, bucket, space.inner.limit / copies, dtype);
+        take = share(*intra, codec->granule(), take, space.intra, copies, dtype);
+        if (take == 0) bucket_too_big(*codec, *intra, bucket, space.intra.limit / copies, dtype);
       }
     }
     plan->rounds.push_back(plan->two_levels

@@ -1,13 +1,13 @@
 // The plan of one call: which values travel in which message, and where in it.
 //
 //   layers   of the call, each with its codec (raw_codec() for exact ones)
-//   rounds   parts of the tensor small enough for one exchange of each communicator; a reducer has
+//   rounds   ranges of the tensor small enough for one exchange of each communicator; a reducer has
 //            several of them under way
-//   shards   a round cut into one part per team of ranks that talk across hosts; one in a group of
+//   shards   the shares of a round, one per team of ranks that talk across hosts; one in a group of
 //            one level
-//   chunks   a shard cut into one part per rank of the team (or a single one, where every rank
+//   chunks   the shares of a shard, one per rank of the team (or a single one, where every rank
 //            sends everything)
-//   pieces   the runs of one chunk: a piece belongs to one layer
+//   runs     the values of one layer in one chunk, and so in one message
 //
 // Cuts inside a layer fall on multiples of its codec's granule, counted from the layer's start,
 // so the code of a value depends neither on the number of ranks nor on the size of the rounds. A
@@ -27,6 +27,7 @@
 
 namespace cgx {
 
+/// The part of a call's tensor that has a configuration of its own.
 struct Layer {
   size_t count = 0;
   std::shared_ptr<const Codec> codec;
@@ -37,18 +38,20 @@ struct Layer {
   bool operator==(const Layer&) const = default;
 };
 
-struct Piece {
+/// The values of one layer in one message.
+struct Run {
   size_t offset = 0;  // first value, counted from the start of the call's tensor
   size_t count = 0;
   const Codec* codec = nullptr;
-  size_t payload = 0;  // first byte in the message's payload, a multiple of kPieceAlignment
+  size_t payload = 0;  // first byte in the message's payload, a multiple of kRunAlignment
   size_t bytes = 0;
-  size_t packed = 0;   // values of the chunk's earlier pieces
+  size_t packed = 0;   // values of the chunk's earlier runs
   uint64_t index = 0;  // of the first value, for the random generator
 };
 
+/// The share of one rank.
 struct Chunk {
-  std::vector<Piece> pieces;
+  std::vector<Run> runs;
   size_t values = 0;
   size_t payload_bytes = 0;
 
@@ -61,7 +64,7 @@ struct Shard {
   std::vector<Chunk> chunks;  // what the ranks of a team send each other
   /// With two levels: all values of the shard, in the order of the chunks, as the ranks of one host
   /// send them to the team's member of that host.
-  Chunk inner;
+  Chunk intra;
 };
 
 struct Round {
@@ -87,8 +90,8 @@ enum class Algorithm : uint8_t {
 const char* name_of(Operation operation);
 const char* name_of(Algorithm algorithm);
 
-/// Pieces start at multiples of this many bytes, so that raw layers are aligned in the message.
-inline constexpr size_t kPieceAlignment = 16;
+/// Runs start at multiples of this many bytes, so that raw layers are aligned in the message.
+inline constexpr size_t kRunAlignment = 16;
 
 /// Larger than any exchange.
 inline constexpr size_t kNoLimit = size_t{1} << 46;
@@ -108,8 +111,8 @@ struct Budget {
 struct PlanSpace {
   Topology topology;
   Budget cross;             // messages of a team; of all ranks in a group of one level
-  Budget inner;             // messages inside a host, with two levels
-  bool inner_exact = true;  // with two levels: no codec inside hosts
+  Budget intra;             // messages inside a host, with two levels
+  bool intra_exact = true;  // with two levels: no codec inside hosts
   /// The first and the last rounds are smaller: the link starts earlier, and less work is left
   /// after the last message.
   bool ramp = false;
@@ -125,7 +128,7 @@ struct Plan {
   std::vector<Round> rounds;
   /// Bytes of the longest exchange, headers included: of a team (of all ranks, with one level), and
   /// inside a host. The maximum over all ranks.
-  size_t cross_bytes = 0, inner_bytes = 0;
+  size_t cross_bytes = 0, intra_bytes = 0;
   bool compressed = false;  // any layer that is not raw
   bool two_levels = false;
   /// Equal on ranks with equal plans: covers all of the above, without pointers.

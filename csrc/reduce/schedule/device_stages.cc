@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostSteps = 16384;
 constexpr size_t kMostTableBytes = size_t{64} << 20;
 
-// What a step does with its pieces; the rest of `flags` says where their values lie.
+// What a step does with its runs; the rest of `flags` says where their values lie.
 enum Use : uint8_t { kEncodes = 0, kDecodes = 1, kSums = 2, kWritten = 3 };
 uint8_t flags_of(Use use, bool first = false, bool second = false, bool third = false,
                  bool fourth = false) {
@@ -42,8 +42,8 @@ unsigned char* base_of(const View& view) {
   return reinterpret_cast<unsigned char*>(reinterpret_cast<uintptr_t>(view.base) - skipped);
 }
 
-uint64_t place_in(const View& view, const Piece& piece) {
-  return view.packed ? piece.packed : piece.offset;
+uint64_t place_in(const View& view, const Run& run) {
+  return view.packed ? run.packed : run.offset;
 }
 
 gpu::Feedback feedback_of(const Call& call, bool plus, gpu::Feedback::Keep keep, DType rounded) {
@@ -64,9 +64,9 @@ gpu::Feedback::Keep keep_of(Feedback feedback) {
   return gpu::Feedback::Keep::kNothing;
 }
 
-// As many as a launch takes.
+// launch(some), with as many messages as a launch takes.
 template <typename Message, typename Launch>
-void in_parts(const std::vector<Message>& messages, const Launch& launch) {
+void in_launches(const std::vector<Message>& messages, const Launch& launch) {
   for (size_t first = 0; first < messages.size(); first += gpu::kMostMessages) {
     const size_t end = std::min<size_t>(messages.size(), first + gpu::kMostMessages);
     launch(std::vector<Message>(messages.begin() + static_cast<ptrdiff_t>(first),
@@ -126,15 +126,15 @@ const DeviceStages::Step& DeviceStages::tables(const Call& call, const Chunks& c
   append(key, call.plan.serial);
   append(key, flags);
   for (const auto& message : chunks) {
-    append(key, chunk_of(message).pieces.size());
-    for (const Piece& piece : chunk_of(message).pieces) append(key, piece);
+    append(key, chunk_of(message).runs.size());
+    for (const Run& run : chunk_of(message).runs) append(key, run);
   }
   return found(call, std::move(key), [&](const auto& table_of) {
     for (size_t message = 0; message < chunks.size(); ++message) {
-      for (const Piece& piece : chunk_of(chunks[message]).pieces) {
-        const auto [value, sum] = place(piece);
-        table_of(piece.codec->seed())
-            .add(*piece.codec, call.plan.dtype, value, sum, piece.count, piece.index, piece.payload,
+      for (const Run& run : chunk_of(chunks[message]).runs) {
+        const auto [value, sum] = place(run);
+        table_of(run.codec->seed())
+            .add(*run.codec, call.plan.dtype, value, sum, run.count, run.index, run.payload,
                  static_cast<uint32_t>(message));
       }
     }
@@ -144,18 +144,18 @@ const DeviceStages::Step& DeviceStages::tables(const Call& call, const Chunks& c
 void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
                           Stage stage, bool final) {
   const device::InContext here(queue_.driver(), queue_.context());
-  in_parts(chunks, [&](const std::vector<ChunkToSend>& part) {
-    const auto place = [&](const Piece& piece) {
-      return std::pair<uint64_t, uint64_t>{place_in(input, piece), 0};
+  in_launches(chunks, [&](const std::vector<ChunkToSend>& some) {
+    const auto place = [&](const Run& run) {
+      return std::pair<uint64_t, uint64_t>{place_in(input, run), 0};
     };
-    for (const Seeded& seeded : tables(call, part, flags_of(kEncodes, input.packed), place)) {
+    for (const Seeded& seeded : tables(call, some, flags_of(kEncodes, input.packed), place)) {
       gpu::EncodeCall work{};
       work.x = base_of(input);
       work.key = key_of(call, seeded.seed, stage);
       work.type = gpu::type_of(input.dtype);
       work.feedback = feedback_of(call, input.plus_residual, gpu::Feedback::Keep::kSet,
                                   final ? call.plan.dtype : DType::kFloat32);
-      for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
+      for (size_t i = 0; i < some.size(); ++i) work.messages[i] = bytes_at(some[i].payload);
       kernels_.encode(seeded.table.tables(), work, queue_.stream());
       // What is finite here may not be so in a type of 16 bits.
       if (call.nonfinite == NonFinite::kRaise && input.dtype == DType::kFloat32) {
@@ -168,15 +168,15 @@ void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, co
 void DeviceStages::decode(Call& call, const std::vector<ReceivedChunk>& chunks,
                           const View& output) {
   const device::InContext here(queue_.driver(), queue_.context());
-  in_parts(chunks, [&](const std::vector<ReceivedChunk>& part) {
-    const auto place = [&](const Piece& piece) {
-      return std::pair<uint64_t, uint64_t>{place_in(output, piece), 0};
+  in_launches(chunks, [&](const std::vector<ReceivedChunk>& some) {
+    const auto place = [&](const Run& run) {
+      return std::pair<uint64_t, uint64_t>{place_in(output, run), 0};
     };
-    for (const Seeded& seeded : tables(call, part, flags_of(kDecodes, output.packed), place)) {
+    for (const Seeded& seeded : tables(call, some, flags_of(kDecodes, output.packed), place)) {
       gpu::DecodeCall work{};
       work.y = base_of(output);
       work.type = gpu::type_of(output.dtype);
-      for (size_t i = 0; i < part.size(); ++i) work.messages[i] = bytes_at(part[i].payload);
+      for (size_t i = 0; i < some.size(); ++i) work.messages[i] = bytes_at(some[i].payload);
       kernels_.decode(seeded.table.tables(), work, queue_.stream());
     }
   });
@@ -190,10 +190,9 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
   }
   const bool kept = wanted.output.base != nullptr;
   const std::vector<const Chunk*> all = {&chunk};
-  const auto place = [&](const Piece& piece) {
-    return std::pair<uint64_t, uint64_t>{
-        wanted.own.base != nullptr ? place_in(wanted.own, piece) : 0,
-        kept ? place_in(wanted.output, piece) : 0};
+  const auto place = [&](const Run& run) {
+    return std::pair<uint64_t, uint64_t>{wanted.own.base != nullptr ? place_in(wanted.own, run) : 0,
+                                         kept ? place_in(wanted.output, run) : 0};
   };
   const uint8_t flags =
       flags_of(kSums, wanted.own.base != nullptr, wanted.own.packed, kept, wanted.output.packed);
@@ -225,11 +224,11 @@ void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
   append(key, call.plan.serial);
   append(key, flags_of(kWritten, wanted.output.packed));
   append(key, wanted.output.dtype);
-  for (const Piece& piece : chunk.pieces) append(key, piece);
+  for (const Run& run : chunk.runs) append(key, run);
   const Step& written = found(call, std::move(key), [&](const auto& table_of) {
-    for (const Piece& piece : chunk.pieces) {
-      table_of(0).add(*raw_codec(), wanted.output.dtype, place_in(wanted.output, piece), 0,
-                      piece.count, 0, 0, 0);
+    for (const Run& run : chunk.runs) {
+      table_of(0).add(*raw_codec(), wanted.output.dtype, place_in(wanted.output, run), 0, run.count,
+                      0, 0, 0);
     }
   });
   for (const Seeded& all_of_them : written) {

@@ -3,7 +3,7 @@
 //
 // Work goes to the group's stream. Nothing here waits for the device except under
 // NonFinite::kRaise, where the values have to be looked at before they are sent, and when there are
-// too many tables of runs: those are made once for the pieces of a plan's step, and stay on the
+// too many tables of runs: those are made once for the runs of a plan's step, and stay on the
 // device.
 #pragma once
 
@@ -45,7 +45,7 @@ class DeviceStages {
   };
   using Step = std::vector<Seeded>;
 
-  /// The tables of the pieces of chunks. `flags`: tells the uses of the same pieces apart. place(piece):
+  /// The tables of the runs of chunks. `flags`: tells the uses of the same runs apart. place(run):
   /// of its first value, where it is read or decoded to, and where its sum goes.
   template <typename Chunks, typename Place>
   const Step& tables(const Call& call, const Chunks& chunks, uint8_t flags, const Place& place);

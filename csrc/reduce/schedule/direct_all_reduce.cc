@@ -52,7 +52,7 @@ class DirectAllReduce {
     }
     stride_ = (stride_ + 63) / 64 * 64;
     for (size_t i = 0; i < kRoom; ++i) {
-      room_.push_back(call.work.block(i, stride_ * channel.peers().size()));
+      room_.push_back(call.work.buffer(i, stride_ * channel.peers().size()));
     }
   }
 
@@ -91,7 +91,7 @@ class DirectAllReduce {
     return chunk(round, rank).values * size_of(view_.dtype);
   }
   std::byte* at(size_t round, size_t rank) const {
-    return view_.at(chunk(round, rank).pieces.front(), 0);
+    return view_.at(chunk(round, rank).runs.front(), 0);
   }
 
   // Memory for the contribution of peer number `index` of sources().
@@ -118,8 +118,8 @@ class DirectAllReduce {
     StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
     for (size_t i = 0; i < channel_.sources().size(); ++i) {
       const int p = channel_.sources()[i];
-      contributions_[static_cast<size_t>(p)].push_back(
-          comm_.receive_into(p, kContributionLane, room(round, i), length, comm_.direct_room(length)));
+      contributions_[static_cast<size_t>(p)].push_back(comm_.receive_into(
+          p, kContributionLane, room(round, i), length, comm_.direct_room(length)));
     }
   }
 

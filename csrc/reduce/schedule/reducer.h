@@ -39,13 +39,13 @@ namespace cgx {
 class DeviceStages;
 
 /// The communicators of a call. One level: exactly one of the two, over all ranks of the group. Two
-/// levels: `inner` over the ranks of this host (null if there is only one), `cross` over this
+/// levels: `intra` over the ranks of this host (null if there is only one), `cross` over this
 /// rank's team (null on ranks that are in none).
 struct Links {
-  Communicator* inner = nullptr;
+  Communicator* intra = nullptr;
   Communicator* cross = nullptr;
 
-  Communicator& only() const { return inner != nullptr ? *inner : *cross; }
+  Communicator& only() const { return intra != nullptr ? *intra : *cross; }
 };
 
 /// One running call on one rank. Not shared between threads.

@@ -57,13 +57,13 @@ bool is_aligned(const void* x) { return reinterpret_cast<uintptr_t>(x) % alignof
 
 }  // namespace
 
-void load_values(const Call& call, const View& input, const Piece& piece, size_t first, size_t n,
+void load_values(const Call& call, const View& input, const Run& run, size_t first, size_t n,
                  float* y) {
-  const std::byte* x = input.at(piece, first);
+  const std::byte* x = input.at(run, first);
   if (!input.plus_residual || call.residual.base == nullptr) {
     return to_float(x, input.dtype, n, y);
   }
-  const std::byte* residual = call.residual.at(piece, first);
+  const std::byte* residual = call.residual.at(run, first);
   if (input.dtype == DType::kFloat32 && call.residual.dtype == DType::kFloat32 && is_aligned(x) &&
       is_aligned(residual)) {
     return add_pair(reinterpret_cast<const float*>(x), reinterpret_cast<const float*>(residual), n,
@@ -73,9 +73,9 @@ void load_values(const Call& call, const View& input, const Piece& piece, size_t
   add_to_float(residual, call.residual.dtype, n, y);
 }
 
-void keep_error(const Call& call, const Piece& piece, size_t first, size_t n, const float* wanted,
+void keep_error(const Call& call, const Run& run, size_t first, size_t n, const float* wanted,
                 const float* sent, float divisor, bool add) {
-  std::byte* residual = call.residual.at(piece, first);
+  std::byte* residual = call.residual.at(run, first);
   if (call.residual.dtype == DType::kFloat32) {
     return keep<Float32>(wanted, sent, divisor, add, n, residual);
   }

@@ -14,33 +14,33 @@
 namespace cgx {
 namespace {
 
-// Values per block: 64 KiB of fp32, so that one block and its encodings stay in the second-level
-// cache.
-constexpr size_t kBlockValues = 16 * 1024;
+// Values that are worked on at once, a slice: 64 KiB of fp32, so that a slice and its encodings stay
+// in the second-level cache. A slice is whole blocks of the codec.
+constexpr size_t kSliceValues = 16 * 1024;
 
-size_t block_values(const Codec& codec) {
+size_t slice_values(const Codec& codec) {
   const size_t block = codec.block();
-  return block >= kBlockValues ? block : kBlockValues / block * block;
+  return block >= kSliceValues ? block : kSliceValues / block * block;
 }
 
 // Values that a thread gets, at least: below, waking it costs more than it does.
 constexpr size_t kValuesPerThread = 64 * 1024;
 
-// The place in a piece at which a part of a chunk ends: a border of the codec's blocks.
-size_t cut(const Piece& piece, size_t value) {
-  if (value <= piece.packed) return 0;
-  const size_t inside = value - piece.packed;
-  if (inside >= piece.count) return piece.count;
-  const size_t block = piece.codec->block();
+// The place in a run at which a thread's part of a chunk ends: a border of the codec's blocks.
+size_t cut(const Run& run, size_t value) {
+  if (value <= run.packed) return 0;
+  const size_t inside = value - run.packed;
+  if (inside >= run.count) return run.count;
+  const size_t block = run.codec->block();
   return inside / block * block;
 }
 
-/// Calls work(piece, first, n, part) for runs of values that cover the chunk, on the threads that
-/// there are: `part` numbers the thread's share, below the result of parts_of().
+/// Calls work(run, first, n, part) for values [first, first + n) of runs, which cover the chunk, on
+/// the threads that there are: `part` numbers the thread's part, below the result of parts_of().
 template <typename Work>
 void spread(const Call& call, const Chunk& chunk, size_t parts, const Work& work) {
   if (parts <= 1) {
-    for (const Piece& piece : chunk.pieces) work(piece, size_t{0}, piece.count, size_t{0});
+    for (const Run& run : chunk.runs) work(run, size_t{0}, run.count, size_t{0});
     return;
   }
   call.parallel->run(parts, [&](size_t part) {
@@ -48,9 +48,9 @@ void spread(const Call& call, const Chunk& chunk, size_t parts, const Work& work
     const size_t share = chunk.values / parts;
     const size_t from = share * part;
     const size_t to = part + 1 == parts ? chunk.values : from + share;
-    for (const Piece& piece : chunk.pieces) {
-      const size_t first = cut(piece, from), last = cut(piece, to);
-      if (first < last) work(piece, first, last - first, part);
+    for (const Run& run : chunk.runs) {
+      const size_t first = cut(run, from), last = cut(run, to);
+      if (first < last) work(run, first, last - first, part);
     }
   });
 }
@@ -60,12 +60,12 @@ size_t parts_of(const Call& call, const Chunk& chunk) {
   return std::min(static_cast<size_t>(call.parallel->threads()), chunk.values / kValuesPerThread);
 }
 
-// Room for `blocks` blocks of fp32 values of the largest piece, for each part.
+// Room for `slices` slices of fp32 values of the largest run, for each part.
 class Scratch {
  public:
-  Scratch(Call& call, const Chunk& chunk, size_t parts, size_t blocks) {
-    for (const Piece& piece : chunk.pieces) {
-      values_ = std::max(values_, blocks * std::min(block_values(*piece.codec), piece.count));
+  Scratch(Call& call, const Chunk& chunk, size_t parts, size_t slices) {
+    for (const Run& run : chunk.runs) {
+      values_ = std::max(values_, slices * std::min(slice_values(*run.codec), run.count));
     }
     // A line apart, so that no two threads write to the same one.
     values_ = (values_ + 15) / 16 * 16;
@@ -88,11 +88,11 @@ void round_to(DType dtype, size_t n, float* x, float* room) {
 
 const float* as_float32(const std::byte* x) { return reinterpret_cast<const float*>(x); }
 
-bool is_exact_float32(const Piece& piece, DType dtype) {
-  return dtype == DType::kFloat32 && piece.codec == raw_codec().get();
+bool is_exact_float32(const Run& run, DType dtype) {
+  return dtype == DType::kFloat32 && run.codec == raw_codec().get();
 }
 
-// Sums one chunk; run() may be called on several threads at once.
+// Sums one chunk; add() may be called on several threads at once.
 class Summing {
  public:
   Summing(Call& call, const Sum& wanted)
@@ -111,40 +111,40 @@ class Summing {
 
   bool met_nonfinite() const { return met_nonfinite_; }
 
-  // The values [first, first + n) of a piece; room for two blocks at `scratch`.
-  void run(const Piece& piece, size_t first, size_t n, float* scratch) {
-    const size_t block = block_values(*piece.codec);
-    for (size_t done = 0; done < n; done += block) {
-      one_block(piece, first + done, std::min(block, n - done), scratch);
+  // The values [first, first + n) of a run; room for two slices at `scratch`.
+  void add(const Run& run, size_t first, size_t n, float* scratch) {
+    const size_t slice = slice_values(*run.codec);
+    for (size_t done = 0; done < n; done += slice) {
+      one_slice(run, first + done, std::min(slice, n - done), scratch);
     }
   }
 
  private:
-  void one_block(const Piece& piece, size_t first, size_t n, float* scratch) {
-    std::byte* out = kept_ ? wanted_.output.at(piece, first) : nullptr;
+  void one_slice(const Run& run, size_t first, size_t n, float* scratch) {
+    std::byte* out = kept_ ? wanted_.output.at(run, first) : nullptr;
     float* sum = in_place_ ? reinterpret_cast<float*>(out) : scratch;
-    float* mine = scratch + std::min(block_values(*piece.codec), piece.count);
-    add_up(piece, first, n, sum, mine);
+    float* mine = scratch + std::min(slice_values(*run.codec), run.count);
+    add_up(run, first, n, sum, mine);
     if (wanted_.divisor != 1) divide(sum, n, wanted_.divisor);
     float* got = sum;  // what the ranks get
     if (wanted_.encoded != nullptr) {
-      std::byte* encoded = wanted_.encoded + piece.payload;
-      piece.codec->encode(sum, DType::kFloat32, dtype_, piece.count, first, n,
-                          key_of(call_, piece.codec->seed(), Stage::kSum), piece.index, encoded);
+      std::byte* encoded = wanted_.encoded + run.payload;
+      run.codec->encode(sum, DType::kFloat32, dtype_, run.count, first, n,
+                        key_of(call_, run.codec->seed(), Stage::kSum), run.index, encoded);
       if (!kept_ && !feeds_back_) return;
       if (as_float_) {
         got = reinterpret_cast<float*>(out);
       } else if (feeds_back_) {
         got = mine;
       }
-      piece.codec->decode(encoded, dtype_, piece.count, first, n, got, false);
+      run.codec->decode(encoded, dtype_, run.count, first, n, got, false);
     }
     if (kept_ && reinterpret_cast<std::byte*>(got) != out) {
       from_float(got, wanted_.output.dtype, n, out);
     }
     if (feeds_back_) {
       if (kept_ && !as_float_) to_float(out, wanted_.output.dtype, n, got = mine);
-      keep_error(call_, piece, first, n, sum, got, wanted_.divisor,
+      keep_error(call_, run, first, n, sum, got, wanted_.divisor,
                  wanted_.feedback == Feedback::kAdd);
     }
     // Finite inputs may overflow in the sum, or when it is rounded to 16 bits.
@@ -155,33 +155,33 @@ class Summing {
   }
 
   // In the order of the payloads.
-  void add_up(const Piece& piece, size_t first, size_t n, float* sum, float* mine) {
+  void add_up(const Run& run, size_t first, size_t n, float* sum, float* mine) {
     size_t next = 0;
-    if (is_exact_float32(piece, dtype_) && wanted_.payloads.size() >= 2 && !adds_residual_) {
-      add_pair(exact(piece, first, 0), exact(piece, first, 1), n, sum);
+    if (is_exact_float32(run, dtype_) && wanted_.payloads.size() >= 2 && !adds_residual_) {
+      add_pair(exact(run, first, 0), exact(run, first, 1), n, sum);
       next = 2;
     }
     for (; next < wanted_.payloads.size(); ++next) {
       const std::byte* payload = wanted_.payloads[next];
       if (payload != nullptr) {
-        piece.codec->decode(payload + piece.payload, dtype_, piece.count, first, n, sum, next > 0);
+        run.codec->decode(payload + run.payload, dtype_, run.count, first, n, sum, next > 0);
       } else if (adds_residual_) {
-        load_values(call_, wanted_.own, piece, first, n, next > 0 ? mine : sum);
+        load_values(call_, wanted_.own, run, first, n, next > 0 ? mine : sum);
         if (next > 0) add_pair(sum, mine, n, sum);
       } else if (next > 0) {
-        add_to_float(wanted_.own.at(piece, first), wanted_.own.dtype, n, sum);
+        add_to_float(wanted_.own.at(run, first), wanted_.own.dtype, n, sum);
       } else {
-        to_float(wanted_.own.at(piece, first), wanted_.own.dtype, n, sum);
+        to_float(wanted_.own.at(run, first), wanted_.own.dtype, n, sum);
       }
     }
   }
 
-  // The fp32 values of a summand of an exact piece.
-  const float* exact(const Piece& piece, size_t first, size_t index) const {
+  // The fp32 values of a summand of an exact run.
+  const float* exact(const Run& run, size_t first, size_t index) const {
     const std::byte* payload = wanted_.payloads[index];
     const bool own = static_cast<int>(index) == wanted_.own_index || payload == nullptr;
-    if (own && wanted_.own.base != nullptr) return as_float32(wanted_.own.at(piece, first));
-    return as_float32(payload + piece.payload) + first;
+    if (own && wanted_.own.base != nullptr) return as_float32(wanted_.own.at(run, first));
+    return as_float32(payload + run.payload) + first;
   }
 
   Call& call_;
@@ -197,32 +197,32 @@ class Summing {
 
 // Of all payloads of a chunk, before threads encode their parts.
 void begin_payloads(const Call& call, const Chunk& chunk, Stage stage, std::byte* payload) {
-  for (const Piece& piece : chunk.pieces) {
-    piece.codec->begin(key_of(call, piece.codec->seed(), stage), piece.index, piece.count,
-                       payload + piece.payload);
+  for (const Run& run : chunk.runs) {
+    run.codec->begin(key_of(call, run.codec->seed(), stage), run.index, run.count,
+                     payload + run.payload);
   }
 }
 
-// encode_chunk(), block by block: a value, its encoding and its residual are touched while they are
+// encode_chunk(), slice by slice: a value, its encoding and its residual are touched while they are
 // in the cache.
 void encode_with_residual(Call& call, const Chunk& chunk, const View& input, Stage stage,
                           std::byte* payload, bool final) {
   const DType dtype = call.plan.dtype;
   const size_t parts = parts_of(call, chunk);
   const Scratch scratch(call, chunk, parts, 3);
-  spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t part) {
-    const RandomKey key = key_of(call, piece.codec->seed(), stage);
-    const size_t block = std::min(block_values(*piece.codec), piece.count);
+  spread(call, chunk, parts, [&](const Run& run, size_t first, size_t n, size_t part) {
+    const RandomKey key = key_of(call, run.codec->seed(), stage);
+    const size_t slice = std::min(slice_values(*run.codec), run.count);
     float* wanted = scratch.of(part);
-    float* sent = wanted + block;
-    for (size_t done = 0; done < n; done += block) {
-      const size_t from = first + done, now = std::min(block, n - done);
-      load_values(call, input, piece, from, now, wanted);
-      piece.codec->encode(wanted, DType::kFloat32, dtype, piece.count, from, now, key, piece.index,
-                          payload + piece.payload);
-      piece.codec->decode(payload + piece.payload, dtype, piece.count, from, now, sent, false);
-      if (final) round_to(dtype, now, sent, sent + block);
-      keep_error(call, piece, from, now, wanted, sent, 1, false);
+    float* sent = wanted + slice;
+    for (size_t done = 0; done < n; done += slice) {
+      const size_t from = first + done, now = std::min(slice, n - done);
+      load_values(call, input, run, from, now, wanted);
+      run.codec->encode(wanted, DType::kFloat32, dtype, run.count, from, now, key, run.index,
+                        payload + run.payload);
+      run.codec->decode(payload + run.payload, dtype, run.count, from, now, sent, false);
+      if (final) round_to(dtype, now, sent, sent + slice);
+      keep_error(call, run, from, now, wanted, sent, 1, false);
     }
   });
 }
@@ -281,16 +281,14 @@ void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage
   if (call.residual.base != nullptr) {
     encode_with_residual(call, chunk, input, stage, payload, final);
   } else {
-    spread(call, chunk, parts_of(call, chunk),
-           [&](const Piece& piece, size_t first, size_t n, size_t) {
-             piece.codec->encode(input.at(piece, first), input.dtype, call.plan.dtype, piece.count,
-                                 first, n, key_of(call, piece.codec->seed(), stage), piece.index,
-                                 payload + piece.payload);
-           });
+    spread(call, chunk, parts_of(call, chunk), [&](const Run& run, size_t first, size_t n, size_t) {
+      run.codec->encode(input.at(run, first), input.dtype, call.plan.dtype, run.count, first, n,
+                        key_of(call, run.codec->seed(), stage), run.index, payload + run.payload);
+    });
   }
   if (call.nonfinite != NonFinite::kRaise) return;
-  for (const Piece& piece : chunk.pieces) {
-    if (!piece.codec->holds_finite(payload + piece.payload, call.plan.dtype, piece.count)) {
+  for (const Run& run : chunk.runs) {
+    if (!run.codec->holds_finite(payload + run.payload, call.plan.dtype, run.count)) {
       call.met_nonfinite = true;
     }
   }
@@ -302,19 +300,19 @@ void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, cons
   const DType dtype = call.plan.dtype;
   const size_t parts = parts_of(call, chunk);
   if (output.dtype == DType::kFloat32) {
-    return spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t) {
-      piece.codec->decode(payload + piece.payload, dtype, piece.count, first, n,
-                          reinterpret_cast<float*>(output.at(piece, first)), false);
+    return spread(call, chunk, parts, [&](const Run& run, size_t first, size_t n, size_t) {
+      run.codec->decode(payload + run.payload, dtype, run.count, first, n,
+                        reinterpret_cast<float*>(output.at(run, first)), false);
     });
   }
   const Scratch scratch(call, chunk, parts, 1);
-  spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t part) {
-    const size_t block = block_values(*piece.codec);
+  spread(call, chunk, parts, [&](const Run& run, size_t first, size_t n, size_t part) {
+    const size_t slice = slice_values(*run.codec);
     float* y = scratch.of(part);
-    for (size_t done = 0; done < n; done += block) {
-      const size_t now = std::min(block, n - done);
-      piece.codec->decode(payload + piece.payload, dtype, piece.count, first + done, now, y, false);
-      from_float(y, output.dtype, now, output.at(piece, first + done));
+    for (size_t done = 0; done < n; done += slice) {
+      const size_t now = std::min(slice, n - done);
+      run.codec->decode(payload + run.payload, dtype, run.count, first + done, now, y, false);
+      from_float(y, output.dtype, now, output.at(run, first + done));
     }
   });
 }
@@ -326,23 +324,23 @@ void sum_chunk(Call& call, const Chunk& chunk, const Sum& wanted) {
   const Scratch scratch(call, chunk, parts, 2);
   Summing summing(call, wanted);
   if (wanted.encoded != nullptr) begin_payloads(call, chunk, Stage::kSum, wanted.encoded);
-  spread(call, chunk, parts, [&](const Piece& piece, size_t first, size_t n, size_t part) {
-    summing.run(piece, first, n, scratch.of(part));
+  spread(call, chunk, parts, [&](const Run& run, size_t first, size_t n, size_t part) {
+    summing.add(run, first, n, scratch.of(part));
   });
   if (summing.met_nonfinite()) call.met_nonfinite = true;
 }
 
 void add_residual(Call& call, void* data, size_t values) {
   if (call.residual.base == nullptr || values == 0) return;
-  // The whole tensor as one exact piece, by its places in the residual.
+  // The whole tensor as one exact run, by its places in the residual.
   Chunk all;
-  all.pieces.push_back({.offset = call.residual.first_value,
-                        .count = values,
-                        .codec = raw_codec().get(),
-                        .payload = 0,
-                        .bytes = values * size_of(call.plan.dtype),
-                        .packed = 0,
-                        .index = 0});
+  all.runs.push_back({.offset = call.residual.first_value,
+                      .count = values,
+                      .codec = raw_codec().get(),
+                      .payload = 0,
+                      .bytes = values * size_of(call.plan.dtype),
+                      .packed = 0,
+                      .index = 0});
   all.values = values;
   const View view{static_cast<std::byte*>(data), call.residual.first_value, call.plan.dtype, false,
                   true};

@@ -1,5 +1,5 @@
 // The steps of reducers: encode a chunk into a message, sum the messages of several ranks, decode a
-// message. Work goes in blocks that stay in the cache: decode, sum and encode touch a value while
+// message. Work goes in slices that stay in the cache: decode, sum and encode touch a value while
 // it is in the cache.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace cgx {
 
 /// The encoding of a call that a random number belongs to; makes the roundings of one value
 /// independent.
-enum class Stage : int { kContribution = 0, kSum = 1, kInner = 2 };
+enum class Stage : int { kContribution = 0, kSum = 1, kIntra = 2 };
 
 /// Key of the random generator for this rank's roundings in one stage of the call.
 RandomKey key_of(const Call& call, uint64_t seed, Stage stage);
@@ -52,7 +52,7 @@ enum class Feedback : uint8_t {
 struct Sum {
   /// By summand, in order; nullptr: the values of `own`, unrounded.
   const std::vector<const std::byte*>& payloads;
-  /// This rank's values. If this rank has a payload too (`own_index`), exact pieces are read here,
+  /// This rank's values. If this rank has a payload too (`own_index`), exact runs are read here,
   /// which saves the copy of values that already lie where the sum will.
   View own;
   /// Receives the sum; with `encoded`, the values decoded from it. May be null with `encoded`.

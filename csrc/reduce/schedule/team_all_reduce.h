@@ -12,7 +12,7 @@
 
 namespace cgx {
 
-/// The part of one round that a team reduces.
+/// The share of one round that a team reduces.
 struct TeamRound {
   size_t number = 0;
   const Shard* shard = nullptr;

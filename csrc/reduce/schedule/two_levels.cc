@@ -14,41 +14,41 @@ TwoLevels::TwoLevels(Call& call)
     locals.push_back(p);
     if (p < call.topology.teams()) other_members.push_back(p);
   }
-  if (ranks.size() > 1) inner.emplace(call, *call.links.inner, ranks, false);
+  if (ranks.size() > 1) intra.emplace(call, *call.links.intra, ranks, false);
   if (member) cross.emplace(call, *call.links.cross, call.topology.team(local), true);
 }
 
 void TwoLevels::begin() {
-  if (inner) inner->begin();
+  if (intra) intra->begin();
   if (cross) cross->begin();
 }
 
 void TwoLevels::announce_scatter(size_t number) {
-  if (!inner || !member) return;
+  if (!intra || !member) return;
   for (int p : locals)
-    inner->will_receive(p, shard(number, local).inner.payload_bytes, number == 0);
+    intra->will_receive(p, shard(number, local).intra.payload_bytes, number == 0);
 }
 
 void TwoLevels::scatter_inside(size_t number, const View& input, const View& partial) {
-  if (!inner) return;
-  bytes_.assign(static_cast<size_t>(inner->size()), 0);
+  if (!intra) return;
+  bytes_.assign(static_cast<size_t>(intra->size()), 0);
   for (int team : other_members) {
-    bytes_[static_cast<size_t>(team)] = shard(number, team).inner.payload_bytes;
+    bytes_[static_cast<size_t>(team)] = shard(number, team).intra.payload_bytes;
   }
-  const std::vector<std::byte*>& messages = inner->open(bytes_);
+  const std::vector<std::byte*>& messages = intra->open(bytes_);
   outgoing_.clear();
   for (int team : other_members) {
     std::byte* message = messages[static_cast<size_t>(team)];
-    if (message != nullptr) outgoing_.push_back({&shard(number, team).inner, message});
+    if (message != nullptr) outgoing_.push_back({&shard(number, team).intra, message});
   }
-  encode_chunks(call_, outgoing_, input, Stage::kInner);
-  inner->post(number);
-  if (!member || shard(number, local).inner.empty()) return;
-  payloads_.assign(static_cast<size_t>(inner->size()), nullptr);  // nullptr: own values
-  for (int p : locals) payloads_[static_cast<size_t>(p)] = inner->receive(p, number);
-  sum_chunk(call_, shard(number, local).inner,
+  encode_chunks(call_, outgoing_, input, Stage::kIntra);
+  intra->post(number);
+  if (!member || shard(number, local).intra.empty()) return;
+  payloads_.assign(static_cast<size_t>(intra->size()), nullptr);  // nullptr: own values
+  for (int p : locals) payloads_[static_cast<size_t>(p)] = intra->receive(p, number);
+  sum_chunk(call_, shard(number, local).intra,
             {payloads_, input, partial, nullptr, 1.0F, /*final=*/false});
-  for (int p : locals) inner->release(p);
+  for (int p : locals) intra->release(p);
 }
 
 }  // namespace cgx

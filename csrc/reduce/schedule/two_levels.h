@@ -26,7 +26,7 @@ class TwoLevels {
   const size_t hosts;              // all of them
   std::vector<int> locals;         // the other ranks of this host, by their local number
   std::vector<int> other_members;  // the locals that are in a team
-  std::optional<Channel> inner;    // if this host has several ranks
+  std::optional<Channel> intra;    // if this host has several ranks
   std::optional<Channel> cross;    // if this rank is in a team
 
   const Round& round(size_t number) const { return call_.plan.rounds[number]; }

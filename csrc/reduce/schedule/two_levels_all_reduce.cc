@@ -33,31 +33,31 @@ class AllReduce {
   void announce(int stage, size_t number) {
     if (stage == 0) levels_.announce_scatter(number);
     if (team_) team_->announce(stage, number, levels_.shard(number, levels_.local));
-    if (stage == stages_ - 1 && levels_.inner) {
+    if (stage == stages_ - 1 && levels_.intra) {
       for (int team : levels_.other_members) {
-        levels_.inner->will_receive(team, bundle_bytes(levels_.shard(number, team), hosts_), false);
+        levels_.intra->will_receive(team, bundle_bytes(levels_.shard(number, team), hosts_), false);
       }
     }
   }
 
   // Memory of the host's sum of this rank's shard: the tensor itself if it is fp32.
   View partial(size_t number) {
-    if (!levels_.inner || !levels_.member) return data_;
+    if (!levels_.intra || !levels_.member) return data_;
     if (call_.plan.dtype == DType::kFloat32) {
       View sums = data_;
       sums.plus_residual = false;  // the sums have it
       return sums;
     }
-    const Chunk& chunk = levels_.shard(number, levels_.local).inner;
+    const Chunk& chunk = levels_.shard(number, levels_.local).intra;
     if (chunk.empty()) return data_;
-    std::byte* block = call_.work.block(number % depth_, chunk.values * sizeof(float));
-    return {block, chunk.pieces.front().offset, DType::kFloat32};
+    std::byte* sums = call_.work.buffer(number % depth_, chunk.values * sizeof(float));
+    return {sums, chunk.runs.front().offset, DType::kFloat32};
   }
 
   std::byte* bundle(size_t number) {
-    if (!levels_.inner) return nullptr;
-    return call_.work.block(depth_ + number % depth_,
-                            bundle_bytes(levels_.shard(number, levels_.local), hosts_));
+    if (!levels_.intra) return nullptr;
+    return call_.work.buffer(depth_ + number % depth_,
+                             bundle_bytes(levels_.shard(number, levels_.local), hosts_));
   }
 
   TeamRound team_round(size_t number) {
@@ -66,19 +66,19 @@ class AllReduce {
 
   // Members give the encoded result of their shard to the ranks of their host.
   void gather_inside(size_t number) {
-    if (!levels_.inner) return;
-    Channel& inner = *levels_.inner;
+    if (!levels_.intra) return;
+    Channel& intra = *levels_.intra;
     const size_t own =
         team_ ? bundle_bytes(levels_.shard(number, levels_.local), hosts_) : size_t{0};
     if (own > 0) {
-      copy_bytes(call_, inner.open_broadcast(own), bundle(number), own);
-      inner.post(number);
+      copy_bytes(call_, intra.open_broadcast(own), bundle(number), own);
+      intra.post(number);
     }
     for (int team : levels_.other_members) {
       const Shard& shard = levels_.shard(number, team);
       if (bundle_bytes(shard, hosts_) == 0) continue;
-      take_bundle(shard, inner.receive(team, number));
-      inner.release(team);
+      take_bundle(shard, intra.receive(team, number));
+      intra.release(team);
     }
   }
 

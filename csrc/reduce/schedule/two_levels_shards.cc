@@ -11,14 +11,14 @@ namespace {
 constexpr int kStages = 2;
 constexpr size_t kDepth = 2;
 
-// A chunk of one piece, for a message of its own.
-Chunk alone(const Piece& piece) {
+// A chunk of one run, for a message of its own.
+Chunk alone(const Run& run) {
   Chunk chunk;
-  chunk.pieces = {piece};
-  chunk.pieces.front().payload = 0;
-  chunk.pieces.front().packed = 0;
-  chunk.values = piece.count;
-  chunk.payload_bytes = piece.bytes;
+  chunk.runs = {run};
+  chunk.runs.front().payload = 0;
+  chunk.runs.front().packed = 0;
+  chunk.values = run.count;
+  chunk.payload_bytes = run.bytes;
   return chunk;
 }
 
@@ -43,20 +43,20 @@ class Shards {
   }
 
  protected:
-  // Local number of the rank whose values a piece holds.
-  int local_of(const Piece& piece) const {
-    return call_.topology.local_of(static_cast<int>(piece.offset / shard_values_));
+  // Local number of the rank whose values a run holds.
+  int local_of(const Run& run) const {
+    return call_.topology.local_of(static_cast<int>(run.offset / shard_values_));
   }
   const Chunk& chunk(size_t number, int team, int host) const {
     return levels_.shard(number, team).chunks[static_cast<size_t>(host)];
   }
   // The chunk that this rank's team serves on this host.
   const Chunk& served(size_t number) const { return chunk(number, levels_.local, levels_.host); }
-  // The piece of the rank with this local number on this host.
-  const Piece& piece_of(size_t number, int local) const {
+  // The run of the rank with this local number on this host.
+  const Run& run_of(size_t number, int local) const {
     const int team = local % call_.topology.teams();
     const Chunk& chunk = this->chunk(number, team, levels_.host);
-    return chunk.pieces[static_cast<size_t>(local / call_.topology.teams())];
+    return chunk.runs[static_cast<size_t>(local / call_.topology.teams())];
   }
 
   Call& call_;
@@ -88,22 +88,22 @@ class ReduceScatter : private Shards {
         levels_.cross->will_receive(p, served(number).payload_bytes, number == 0);
       }
     } else {
-      levels_.inner->will_receive(levels_.local % call_.topology.teams(), own_bytes(number), false);
+      levels_.intra->will_receive(levels_.local % call_.topology.teams(), own_bytes(number), false);
     }
   }
 
   size_t own_bytes(size_t number) const {
-    return piece_of(number, levels_.local).count * size_of(dtype_);
+    return run_of(number, levels_.local).count * size_of(dtype_);
   }
 
   // The host's sums of all values that the own team serves, one chunk behind the other.
   View partial(size_t number) {
-    if (!levels_.inner || !levels_.member) return input_;
-    const size_t values = levels_.shard(number, levels_.local).inner.values;
-    return {call_.work.block(number % kStages, values * sizeof(float)), 0, DType::kFloat32, true};
+    if (!levels_.intra || !levels_.member) return input_;
+    const size_t values = levels_.shard(number, levels_.local).intra.values;
+    return {call_.work.buffer(number % kStages, values * sizeof(float)), 0, DType::kFloat32, true};
   }
 
-  // The part of it that goes to one host.
+  // The share of it that goes to one host.
   View partial(size_t number, int host) {
     View view = partial(number);
     for (int h = 0; view.packed && h < host; ++h) {
@@ -129,13 +129,13 @@ class ReduceScatter : private Shards {
   }
 
   void receive(size_t number) {
-    const Piece& own = piece_of(number, levels_.local);
+    const Run& own = run_of(number, levels_.local);
     const size_t first = own.offset % shard_values_;
     std::byte* out = output_ + first * size_of(dtype_);
     if (!levels_.member) {
       const int from = levels_.local % call_.topology.teams();
-      copy_bytes(call_, out, levels_.inner->receive(from, number), own_bytes(number));
-      levels_.inner->release(from);
+      copy_bytes(call_, out, levels_.intra->receive(from, number), own_bytes(number));
+      levels_.intra->release(from);
       return;
     }
     Channel& cross = *levels_.cross;
@@ -144,7 +144,7 @@ class ReduceScatter : private Shards {
     for (int host : cross.peers()) {
       payloads_[static_cast<size_t>(host)] = cross.receive(host, number);
     }
-    std::byte* sums = call_.work.block(kStages, mine.values * size_of(dtype_));
+    std::byte* sums = call_.work.buffer(kStages, mine.values * size_of(dtype_));
     const View result{sums, 0, dtype_, true};
     sum_chunk(call_, mine,
               {payloads_, partial(number, levels_.host), result, nullptr, call_.divisor(),
@@ -155,22 +155,22 @@ class ReduceScatter : private Shards {
 
   // Each rank that the team serves gets its values; this one is the first of them.
   void deliver(size_t number, const Chunk& mine, const View& result, std::byte* out) {
-    bytes_.assign(levels_.inner ? static_cast<size_t>(levels_.inner->size()) : 1, 0);
-    for (const Piece& piece : mine.pieces) {
-      const auto to = static_cast<size_t>(local_of(piece));
+    bytes_.assign(levels_.intra ? static_cast<size_t>(levels_.intra->size()) : 1, 0);
+    for (const Run& run : mine.runs) {
+      const auto to = static_cast<size_t>(local_of(run));
       if (static_cast<int>(to) == levels_.local) {
-        copy_bytes(call_, out, result.at(piece, 0), piece.count * size_of(dtype_));
+        copy_bytes(call_, out, result.at(run, 0), run.count * size_of(dtype_));
       } else {
-        bytes_[to] = piece.count * size_of(dtype_);
+        bytes_[to] = run.count * size_of(dtype_);
       }
     }
-    if (mine.pieces.size() < 2) return;
-    const std::vector<std::byte*>& messages = levels_.inner->open(bytes_);
-    for (const Piece& piece : mine.pieces) {
-      const auto to = static_cast<size_t>(local_of(piece));
-      if (bytes_[to] > 0) copy_bytes(call_, messages[to], result.at(piece, 0), bytes_[to]);
+    if (mine.runs.size() < 2) return;
+    const std::vector<std::byte*>& messages = levels_.intra->open(bytes_);
+    for (const Run& run : mine.runs) {
+      const auto to = static_cast<size_t>(local_of(run));
+      if (bytes_[to] > 0) copy_bytes(call_, messages[to], result.at(run, 0), bytes_[to]);
     }
-    levels_.inner->post(number);
+    levels_.intra->post(number);
   }
 
   const View input_;
@@ -198,9 +198,9 @@ class AllGather : private Shards {
 
  private:
   void announce(int stage, size_t number) {
-    if (levels_.inner && stage == 0) {
+    if (levels_.intra && stage == 0) {
       for (int p : levels_.locals) {
-        levels_.inner->will_receive(p, piece_of(number, p).bytes, number == 0);
+        levels_.intra->will_receive(p, run_of(number, p).bytes, number == 0);
       }
     }
     if (stage == 0) return;
@@ -210,9 +210,9 @@ class AllGather : private Shards {
                                     number == 0);
       }
     }
-    if (levels_.inner) {
+    if (levels_.intra) {
       for (int team : levels_.other_members) {
-        levels_.inner->will_receive(team, foreign_bytes(number, team), false);
+        levels_.intra->will_receive(team, foreign_bytes(number, team), false);
       }
     }
   }
@@ -225,18 +225,18 @@ class AllGather : private Shards {
   }
 
   void send(size_t number) {
-    const Chunk own = alone(piece_of(number, levels_.local));
+    const Chunk own = alone(run_of(number, levels_.local));
     std::byte* message =
         levels_.member ? levels_.cross->open_broadcast(served(number).payload_bytes) : nullptr;
-    // This rank is the first rank that its team serves, so its piece is the first of the message.
-    std::byte* encoded = levels_.inner ? levels_.inner->open_broadcast(own.payload_bytes) : message;
+    // This rank is the first rank that its team serves, so its run is the first of the message.
+    std::byte* encoded = levels_.intra ? levels_.intra->open_broadcast(own.payload_bytes) : message;
     encode_chunk(call_, own, input_, Stage::kContribution, encoded, /*final=*/true);
     decode_chunk(call_, own, encoded, output_);
-    if (levels_.inner) {
+    if (levels_.intra) {
       if (message != nullptr) copy_bytes(call_, message, encoded, own.payload_bytes);
-      levels_.inner->post(number);
+      levels_.intra->post(number);
     }
-    if (levels_.inner) take_locals(number, message);
+    if (levels_.intra) take_locals(number, message);
     if (message != nullptr) levels_.cross->post(number);
   }
 
@@ -244,9 +244,9 @@ class AllGather : private Shards {
   // that this rank's team works for.
   void take_locals(size_t number, std::byte* message) {
     alone_.clear();
-    for (int p : levels_.locals) alone_.push_back(alone(piece_of(number, p)));
+    for (int p : levels_.locals) alone_.push_back(alone(run_of(number, p)));
     decode_arrivals(
-        call_, *levels_.inner, levels_.locals, number, output_,
+        call_, *levels_.intra, levels_.locals, number, output_,
         [&](int p) -> const Chunk& {
           const auto at = std::find(levels_.locals.begin(), levels_.locals.end(), p);
           return alone_[static_cast<size_t>(at - levels_.locals.begin())];
@@ -254,15 +254,15 @@ class AllGather : private Shards {
         [&](int p, const std::byte* theirs) {
           if (message == nullptr || theirs == nullptr) return;
           if (p % call_.topology.teams() != levels_.local) return;
-          const Piece& piece = piece_of(number, p);
-          copy_bytes(call_, message + piece.payload, theirs, piece.bytes);
+          const Run& run = run_of(number, p);
+          copy_bytes(call_, message + run.payload, theirs, run.bytes);
         });
   }
 
   void receive(size_t number) {
     if (levels_.member) {
-      std::byte* bundle = levels_.inner
-                              ? levels_.inner->open_broadcast(foreign_bytes(number, levels_.local))
+      std::byte* bundle = levels_.intra
+                              ? levels_.intra->open_broadcast(foreign_bytes(number, levels_.local))
                               : nullptr;
       decode_arrivals(
           call_, *levels_.cross, other_hosts_, number, output_,
@@ -273,10 +273,10 @@ class AllGather : private Shards {
             copy_bytes(call_, bundle, payload, theirs.payload_bytes);
             bundle += bundle_stride(theirs);
           });
-      if (levels_.inner) levels_.inner->post(number);
+      if (levels_.intra) levels_.intra->post(number);
     }
     for (int team : levels_.other_members) {
-      const std::byte* bundle = levels_.inner->receive(team, number);
+      const std::byte* bundle = levels_.intra->receive(team, number);
       bundled_.clear();
       for (int host : other_hosts_) {
         const Chunk& theirs = chunk(number, team, host);
@@ -284,7 +284,7 @@ class AllGather : private Shards {
         bundle += bundle_stride(theirs);
       }
       decode_chunks(call_, bundled_, output_);
-      levels_.inner->release(team);
+      levels_.intra->release(team);
     }
   }
 

@@ -13,14 +13,14 @@ struct View {
   std::byte* base = nullptr;  // null: nowhere
   size_t first_value = 0;     // the value at base, unless packed
   DType dtype = DType::kFloat32;
-  /// The values of a chunk lie one behind the other, in the order of its pieces.
+  /// The values of a chunk lie one behind the other, in the order of its runs.
   bool packed = false;
   /// The caller's values, to which the call's residual (if there is one) has yet to be added.
   bool plus_residual = false;
 
-  /// Value number `value` of a piece.
-  std::byte* at(const Piece& piece, size_t value) const {
-    const size_t place = (packed ? piece.packed : piece.offset - first_value) + value;
+  /// Value number `value` of a run.
+  std::byte* at(const Run& run, size_t value) const {
+    const size_t place = (packed ? run.packed : run.offset - first_value) + value;
     return base + place * size_of(dtype);
   }
 };

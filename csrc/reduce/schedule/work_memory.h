@@ -20,25 +20,25 @@ class WorkMemory {
   WorkMemory() : allocate_(&on_host) {}
   explicit WorkMemory(Allocate allocate) : allocate_(std::move(allocate)) {}
 
-  /// Size of all blocks together.
+  /// Size of all buffers together.
   size_t bytes() const {
     size_t all = 0;
-    for (const Block& block : blocks_) all += block.bytes;
+    for (const Buffer& buffer : buffers_) all += buffer.bytes;
     return all;
   }
 
-  /// Block number `index`, of at least `bytes` bytes; its content is lost when it grows.
-  std::byte* block(size_t index, size_t bytes) {
-    if (index >= blocks_.size()) blocks_.resize(index + 1);
-    Block& block = blocks_[index];
-    if (block.bytes < bytes) {
+  /// Buffer number `index`, of at least `bytes` bytes; its content is lost when it grows.
+  std::byte* buffer(size_t index, size_t bytes) {
+    if (index >= buffers_.size()) buffers_.resize(index + 1);
+    Buffer& buffer = buffers_[index];
+    if (buffer.bytes < bytes) {
       const size_t rounded = (bytes + 4095) / 4096 * 4096;
-      block.bytes = 0;
-      block.data = nullptr;
-      block.data = allocate_(rounded);
-      block.bytes = rounded;
+      buffer.bytes = 0;
+      buffer.data = nullptr;
+      buffer.data = allocate_(rounded);
+      buffer.bytes = rounded;
     }
-    return block.data.get();
+    return buffer.data.get();
   }
 
  private:
@@ -47,13 +47,13 @@ class WorkMemory {
     if (data == nullptr) throw ResourceError(str_of("cannot allocate ", bytes, " bytes"));
     return {data, [](std::byte* memory) { std::free(memory); }};
   }
-  struct Block {
+  struct Buffer {
     Memory data;
     size_t bytes = 0;
   };
 
   Allocate allocate_;
-  std::vector<Block> blocks_;
+  std::vector<Buffer> buffers_;
 };
 
 }  // namespace cgx

@@ -25,10 +25,10 @@ int quarter_octaves(size_t bytes) {
 
 std::string text_of(const Estimates& seconds) {
   std::string text;
-  for (Choice choice : kAllChoices) {
-    const double one = seconds[static_cast<size_t>(choice)];
+  for (Decision decision : kAllDecisions) {
+    const double one = seconds[static_cast<size_t>(decision)];
     if (one < 0) continue;
-    text += str_of(text.empty() ? "" : ", ", name_of(choice), " ", one * 1e3, " ms");
+    text += str_of(text.empty() ? "" : ", ", name_of(decision), " ", one * 1e3, " ms");
   }
   return text;
 }
@@ -63,11 +63,11 @@ std::shared_ptr<const Plan> Autotuner::plan_as(const Plan& asked,
 
 Autotuner::Plans Autotuner::plans_for(const std::shared_ptr<const Plan>& asked) {
   Plans plans;
-  plans[static_cast<size_t>(Choice::kAsked)] = asked;
-  plans[static_cast<size_t>(Choice::kExact)] = plan_as(*asked, raw_codec());
+  plans[static_cast<size_t>(Decision::kAsked)] = asked;
+  plans[static_cast<size_t>(Decision::kExact)] = plan_as(*asked, raw_codec());
   // 16 bits of a type of 16 bits are no fewer than all of them.
   if (half_ && asked->dtype == DType::kFloat32 && codec_of(*asked)->bits() < half_->bits()) {
-    plans[static_cast<size_t>(Choice::kHalf)] = plan_as(*asked, half_);
+    plans[static_cast<size_t>(Decision::kHalf)] = plan_as(*asked, half_);
   }
   return plans;
 }
@@ -75,7 +75,7 @@ Autotuner::Plans Autotuner::plans_for(const std::shared_ptr<const Plan>& asked) 
 Estimates Autotuner::estimate(const Plans& plans) const {
   const CodecCost raw = codecs_.at(raw_codec()->describe());
   Estimates seconds;
-  for (size_t i = 0; i < kChoices; ++i) {
+  for (size_t i = 0; i < kDecisions; ++i) {
     seconds[i] = -1;
     if (!plans[i]) continue;
     const CodecCost codec = codecs_.at(codec_of(*plans[i])->describe());
@@ -131,7 +131,7 @@ void Autotuner::measure(const Plan& first, const Deadline& deadline, uint64_t nu
         ", ", link.seconds_per_value * 1e9, " ns per value; ", asked->describe(), ":");
     for (const TuningReport::SizeRow& row : rows) {
       text += str_of(row.bytes == kFirstRow ? " " : ", ", row.bytes >> 10, " KiB ",
-                     name_of(row.choice));
+                     name_of(row.decision));
     }
     log_(text);
   }
@@ -191,19 +191,20 @@ void Autotuner::renew(TunedClass& tuned, const Deadline& deadline, uint64_t numb
     for (const auto& theirs : by_rank) call.push_back(theirs[sample]);
     seconds.push_back(clock_.seconds(call));
   }
-  const Choice before = tuned.choice();
+  const Decision before = tuned.decision();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     tuned.renew(seconds);
   }
-  if (log_ && tuned.choice() != before) {
-    log_(str_of("autotune: from ", name_of(before), " to ", name_of(tuned.choice()), "; measured ",
-                text_of(tuned.measured()), "; predicted ", text_of(tuned.predicted())));
+  if (log_ && tuned.decision() != before) {
+    log_(str_of("autotune: from ", name_of(before), " to ", name_of(tuned.decision()),
+                "; measured ", text_of(tuned.measured()), "; predicted ",
+                text_of(tuned.predicted())));
   }
 }
 
-Autotuner::Decision Autotuner::decide(const std::shared_ptr<const Plan>& asked,
-                                      const Deadline& deadline, uint64_t number) {
+Autotuner::TunedPlan Autotuner::decide(const std::shared_ptr<const Plan>& asked,
+                                       const Deadline& deadline, uint64_t number) {
   if (engine_.size() == 1 || !asked->compressed || asked->values == 0) return {asked};
   try {
     return choose(asked, deadline, number);
@@ -214,8 +215,8 @@ Autotuner::Decision Autotuner::decide(const std::shared_ptr<const Plan>& asked,
   }
 }
 
-Autotuner::Decision Autotuner::choose(const std::shared_ptr<const Plan>& asked,
-                                      const Deadline& deadline, uint64_t number) {
+Autotuner::TunedPlan Autotuner::choose(const std::shared_ptr<const Plan>& asked,
+                                       const Deadline& deadline, uint64_t number) {
   if (measurements_ == 0) {
     const StageTimer timer(tuning_ns_, "cgx:autotune");
     measure(*asked, deadline, number);
@@ -227,25 +228,25 @@ Autotuner::Decision Autotuner::choose(const std::shared_ptr<const Plan>& asked,
     renew(tuned, deadline, number);
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  const TunedClass::Pick turn = tuned.next();
-  return {message.plans[static_cast<size_t>(turn.choice)], turn, &tuned};
+  const TunedClass::Turn turn = tuned.next();
+  return {message.plans[static_cast<size_t>(turn.decision)], turn, &tuned};
 }
 
-void Autotuner::ran(const Decision& decision, const Span& span) {
-  if (decision.tuned == nullptr) return;
-  calls_[static_cast<size_t>(decision.turn.choice)].fetch_add(1, std::memory_order_relaxed);
-  if (!decision.turn.timed()) return;
+void Autotuner::ran(const TunedPlan& tuned, const Span& span) {
+  if (tuned.tuned_class == nullptr) return;
+  calls_[static_cast<size_t>(tuned.turn.decision)].fetch_add(1, std::memory_order_relaxed);
+  if (!tuned.turn.timed()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  decision.tuned->record(decision.turn.sample, span);
+  tuned.tuned_class->record(tuned.turn.sample, span);
 }
 
-std::string Autotuner::why(const Decision& decision) const {
-  if (decision.tuned == nullptr) return "";
+std::string Autotuner::why(const TunedPlan& tuned) const {
+  if (tuned.tuned_class == nullptr) return "";
   std::lock_guard<std::mutex> lock(mutex_);
-  return str_of("autotune: ", name_of(decision.turn.choice),
-                decision.turn.choice != decision.tuned->choice() ? " on trial" : "", ", predicted ",
-                text_of(decision.tuned->predicted()), ", measured ",
-                text_of(decision.tuned->measured()));
+  return str_of("autotune: ", name_of(tuned.turn.decision),
+                tuned.turn.decision != tuned.tuned_class->decision() ? " on trial" : "",
+                ", predicted ", text_of(tuned.tuned_class->predicted()), ", measured ",
+                text_of(tuned.tuned_class->measured()));
 }
 
 TuningReport Autotuner::report() const {
@@ -258,15 +259,15 @@ TuningReport Autotuner::report() const {
   report.sizes = sizes_;
   for (const auto& [key, one] : classes_) {
     report.classes.push_back({std::get<Operation>(key), std::get<DType>(key), one.bytes, one.codec,
-                              one.tuned.predicted(), one.tuned.measured(), one.tuned.choice(),
+                              one.tuned.predicted(), one.tuned.measured(), one.tuned.decision(),
                               one.tuned.calls(), one.tuned.renewals()});
   }
   return report;
 }
 
-std::array<uint64_t, kChoices> Autotuner::calls() const {
-  std::array<uint64_t, kChoices> counts{};
-  for (size_t i = 0; i < kChoices; ++i) counts[i] = calls_[i];
+std::array<uint64_t, kDecisions> Autotuner::calls() const {
+  std::array<uint64_t, kDecisions> counts{};
+  for (size_t i = 0; i < kDecisions; ++i) counts[i] = calls_[i];
   return counts;
 }
 

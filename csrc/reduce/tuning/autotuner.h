@@ -5,7 +5,7 @@
 // deadline. All ranks are in the same call then, so a dead or late peer is the same error as in any
 // call, and a group that never compresses pays nothing. The ranks exchange measurements over the
 // engine, exactly and as fp32; every rank computes the same table from the same bits. The table
-// gives the first choice. From then on ordinary calls are timed, and decisions follow from the
+// gives the first decision. From then on ordinary calls are timed, and decisions follow from the
 // number of calls and the exchanged times (tuned_class.h). A time is the group's, without the wait
 // for a late rank (shared_clock.h). Everything runs on the thread that drives the engine, where
 // calls have the same order on all ranks, however far ahead their callers are.
@@ -45,13 +45,13 @@ struct TuningReport {
     size_t bytes;  // of the first message of the class, exact
     std::string codec;
     Estimates predicted, measured;
-    Choice choice;
+    Decision decision;
     uint64_t calls, renewals;
   };
   struct SizeRow {
     size_t bytes;
     Estimates predicted;
-    Choice choice;
+    Decision decision;
   };
   uint64_t measurements = 0;  // 0 or 1
   double seconds = 0;         // of the measurement, on the slowest rank
@@ -69,29 +69,29 @@ class Autotuner {
   /// half: the codec of 16 bits per value; null: there is none to choose. log: may be null.
   Autotuner(Engine& engine, std::shared_ptr<const Codec> half, Log log);
 
-  struct Decision {
+  struct TunedPlan {
     std::shared_ptr<const Plan> plan;
-    TunedClass::Pick turn;
+    TunedClass::Turn turn;
     /// Used by ran(); null: no decision.
-    TunedClass* tuned = nullptr;
+    TunedClass* tuned_class = nullptr;
   };
 
   /// The plan to run instead of `asked`. Collective if anything is measured or exchanged: all ranks
   /// call it for the same calls in the same order, each directly before it runs the plan. Throws as
   /// Engine::run(); `number` is the number of the call.
-  Decision decide(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
-                  uint64_t number);
+  TunedPlan decide(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
+                   uint64_t number);
   /// The time stamp for the span that ran() takes.
   static int64_t now();
   /// The plan has run, in this time. Not to be called for a plan that has failed.
-  void ran(const Decision& decision, const Span& span);
+  void ran(const TunedPlan& tuned, const Span& span);
 
   /// "autotune: exact, predicted exact 1.2 ms, 16 bits 0.9 ms, asked 0.8 ms", for logs.
-  std::string why(const Decision& decision) const;
+  std::string why(const TunedPlan& tuned) const;
 
   TuningReport report() const;
-  /// Calls by choice, and bytes and seconds that measuring took, since the last reset.
-  std::array<uint64_t, kChoices> calls() const;
+  /// Calls by decision, and bytes and seconds that measuring took, since the last reset.
+  std::array<uint64_t, kDecisions> calls() const;
   const Stats& overhead() const { return overhead_; }
   double seconds() const;
   void reset_counters();
@@ -100,7 +100,7 @@ class Autotuner {
   using Clock = std::chrono::steady_clock;
   /// operation, dtype, sizes exact and as asked in quarters of octaves, codec.
   using ClassKey = std::tuple<Operation, DType, int, int, std::string>;
-  using Plans = std::array<std::shared_ptr<const Plan>, kChoices>;
+  using Plans = std::array<std::shared_ptr<const Plan>, kDecisions>;
   struct Known {
     std::shared_ptr<const Plan> asked;  // keeps the key of the map alive
     Plans plans;
@@ -112,8 +112,8 @@ class Autotuner {
     std::string codec;
   };
 
-  Decision choose(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
-                  uint64_t number);
+  TunedPlan choose(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
+                   uint64_t number);
   Known& known(const std::shared_ptr<const Plan>& asked, const Deadline& deadline, uint64_t number);
   Plans plans_for(const std::shared_ptr<const Plan>& asked);
   std::shared_ptr<const Plan> plan_as(const Plan& asked, const std::shared_ptr<const Codec>& codec);
@@ -135,7 +135,7 @@ class Autotuner {
   Stats overhead_;
   RankNumbers ranks_;
   std::atomic<int64_t> tuning_ns_{0};
-  std::array<std::atomic<uint64_t>, kChoices> calls_{};
+  std::array<std::atomic<uint64_t>, kDecisions> calls_{};
 
   // Written only by the driving thread, under the lock; it reads them without the lock.
   mutable std::mutex mutex_;

@@ -11,12 +11,12 @@ namespace {
 constexpr size_t kValues = size_t{1} << 16;
 constexpr int kRuns = 4;
 
-template <typename Run>
-double least_seconds(Run&& run) {
+template <typename Body>
+double least_seconds(Body&& body) {
   double least = 0;
   for (int i = 0; i < kRuns; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    run();
+    body();
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
     if (i == 0 || spent.count() < least) least = spent.count();
   }

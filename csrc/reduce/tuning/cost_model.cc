@@ -27,13 +27,13 @@ double codec_seconds(const MessageCost& cost, const CodecCost& codec, const Code
 
 }  // namespace
 
-const char* name_of(Choice choice) {
-  switch (choice) {
-    case Choice::kExact:
+const char* name_of(Decision decision) {
+  switch (decision) {
+    case Decision::kExact:
       return "exact";
-    case Choice::kHalf:
+    case Decision::kHalf:
       return "16 bits";
-    case Choice::kAsked:
+    case Decision::kAsked:
       return "asked";
   }
   return "unknown";
@@ -140,13 +140,13 @@ LinkModel fit_link(const LinkProbes& probes, const CodecCost& asked, const Codec
   return link;
 }
 
-Choice fastest(const Estimates& seconds) {
-  Choice best = Choice::kAsked;
+Decision fastest(const Estimates& seconds) {
+  Decision best = Decision::kAsked;
   double least = -1;
-  for (Choice choice : kAllChoices) {
-    const double one = seconds[static_cast<size_t>(choice)];
+  for (Decision decision : kAllDecisions) {
+    const double one = seconds[static_cast<size_t>(decision)];
     if (one >= 0 && (least < 0 || one < kClearly * least)) {
-      best = choice;
+      best = decision;
       least = one;
     }
   }

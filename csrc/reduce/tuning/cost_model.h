@@ -23,11 +23,11 @@ namespace cgx {
 
 /// The form in which the compressed layers of a call are sent. A tie goes to the first in this
 /// order.
-enum class Choice : uint8_t { kExact = 0, kHalf = 1, kAsked = 2 };
-inline constexpr size_t kChoices = 3;
-inline constexpr Choice kAllChoices[] = {Choice::kExact, Choice::kHalf, Choice::kAsked};
+enum class Decision : uint8_t { kExact = 0, kHalf = 1, kAsked = 2 };
+inline constexpr size_t kDecisions = 3;
+inline constexpr Decision kAllDecisions[] = {Decision::kExact, Decision::kHalf, Decision::kAsked};
 /// "exact", "16 bits", "asked"
-const char* name_of(Choice choice);
+const char* name_of(Decision decision);
 
 /// The work of one rank for a message.
 struct MessageCost {
@@ -36,7 +36,7 @@ struct MessageCost {
   double values = 0;   // of the message
   double encoded = 0;  // values
   double decoded = 0;
-  double rounds = 1;      // parts that are pipelined
+  double rounds = 1;      // pipelined
   double compressed = 0;  // share of the values that is not raw
 };
 
@@ -67,12 +67,12 @@ struct LinkProbes {
 /// exact messages and as near as possible for the compressed one. No number is negative.
 LinkModel fit_link(const LinkProbes& probes, const CodecCost& asked, const CodecCost& raw);
 
-/// Seconds by choice; negative: unavailable.
-using Estimates = std::array<double, kChoices>;
+/// Seconds by decision; negative: unavailable.
+using Estimates = std::array<double, kDecisions>;
 
 /// The fastest; more bits unless fewer save more than 1 - kClearly of the time. kAsked if none is
 /// known.
 inline constexpr double kClearly = 0.98;
-Choice fastest(const Estimates& seconds);
+Decision fastest(const Estimates& seconds);
 
 }  // namespace cgx

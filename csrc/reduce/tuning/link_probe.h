@@ -41,7 +41,7 @@ class LinkProbe {
                      uint64_t number);
 
   /// An all-reduce of so many values of fp32. A message of several buckets may be too long for the
-  /// slots, even if the caller's message, a part of one bucket, fits.
+  /// slots, even if the caller's message, cut from one bucket, fits.
   std::shared_ptr<const Plan> plan_of(size_t values, const std::shared_ptr<const Codec>& codec);
   bool fits(size_t values, const std::shared_ptr<const Codec>& codec);
 

@@ -14,16 +14,16 @@ constexpr int64_t kMask = (int64_t{1} << kBits) - 1;
 
 void pack(const Span& span, std::vector<float>& numbers) {
   const auto begin = static_cast<uint64_t>(span.begin);
-  for (int part = 0; part < 3; ++part) {
-    numbers.push_back(static_cast<float>(static_cast<int64_t>(begin >> (part * kBits)) & kMask));
+  for (int digit = 0; digit < 3; ++digit) {
+    numbers.push_back(static_cast<float>(static_cast<int64_t>(begin >> (digit * kBits)) & kMask));
   }
   numbers.push_back(static_cast<float>(span.end - span.begin));
 }
 
 Span unpack_span(const float* numbers) {
   uint64_t begin = 0;
-  for (int part = 0; part < 3; ++part) {
-    begin |= static_cast<uint64_t>(numbers[part]) << (part * kBits);
+  for (int digit = 0; digit < 3; ++digit) {
+    begin |= static_cast<uint64_t>(numbers[digit]) << (digit * kBits);
   }
   Span span;
   span.begin = static_cast<int64_t>(begin);

@@ -5,7 +5,7 @@
 namespace cgx {
 namespace {
 
-// The race: a choice that is slower than the fastest by this factor after this many turns drops
+// The race: a decision that is slower than the fastest by this factor after this many turns drops
 // out.
 struct Hurdle {
   size_t laps;
@@ -41,13 +41,13 @@ double typical(std::vector<double> seconds) {
 }  // namespace
 
 TunedClass::TunedClass(const Estimates& predicted)
-    : predicted_(predicted), choice_(fastest(predicted)) {
+    : predicted_(predicted), decision_(fastest(predicted)) {
   measured_.fill(-1);
   start_race();
 }
 
-double TunedClass::seconds_of(Choice choice) const {
-  const auto i = static_cast<size_t>(choice);
+double TunedClass::seconds_of(Decision decision) const {
+  const auto i = static_cast<size_t>(decision);
   return predicted_[i] >= 0 && measured_[i] >= 0 ? measured_[i] : predicted_[i];
 }
 
@@ -61,31 +61,31 @@ void TunedClass::start_race() {
   rivals_.clear();
   for (auto& laps : laps_) laps.clear();
   double least = -1;
-  for (Choice choice : kAllChoices) {
-    const double one = seconds_of(choice);
+  for (Decision decision : kAllDecisions) {
+    const double one = seconds_of(decision);
     if (one >= 0 && (least < 0 || one < least)) least = one;
   }
-  for (Choice choice : kAllChoices) {
-    const double one = seconds_of(choice);
+  for (Decision decision : kAllDecisions) {
+    const double one = seconds_of(decision);
     if (one < 0 || one > kHopeless * least) continue;
-    racers_.push_back(choice);
+    racers_.push_back(decision);
     doubtful_ = doubtful_ || one > kDoubtful * least;
   }
 }
 
-TunedClass::Pick TunedClass::timed(Choice choice) {
+TunedClass::Turn TunedClass::timed(Decision decision) {
   spans_.emplace_back();
-  taken_.push_back(choice);
-  return {choice, static_cast<int>(spans_.size()) - 1};
+  taken_.push_back(decision);
+  return {decision, static_cast<int>(spans_.size()) - 1};
 }
 
-TunedClass::Pick TunedClass::next() {
+TunedClass::Turn TunedClass::next() {
   ++calls_;
   if (racing_) {
-    if (racers_.empty()) return {choice_};  // nothing is known of anything
+    if (racers_.empty()) return {decision_};  // nothing is known of anything
     // Another one goes first in every lap: none always follows the same one, and links save up
     // while they are idle and pay back later.
-    const Choice choice = racers_[(lap_ + place_) % racers_.size()];
+    const Decision decision = racers_[(lap_ + place_) % racers_.size()];
     ++race_calls_;
     if (++place_ == racers_.size()) {
       place_ = 0;
@@ -95,22 +95,22 @@ TunedClass::Pick TunedClass::next() {
           [this](const Hurdle& one) { return one.laps == lap_ && (lap_ > 1 || doubtful_); });
       due_ = hurdle || race_calls_ + racers_.size() > kRaceCalls;
     }
-    return timed(choice);
+    return timed(decision);
   }
   if (echo_) {
     echo_ = false;
     due_ = std::any_of(rivals_.begin(), rivals_.end(),
                        [](const Rival& one) { return one.trials >= pairs_wanted(one); });
-    return timed(choice_);
+    return timed(decision_);
   }
   for (Rival& rival : rivals_) {
     if (calls_ < rival.next_trial) continue;
     echo_ = true;
     ++rival.trials;
     pause(rival);
-    return timed(rival.choice);
+    return timed(rival.decision);
   }
-  return {choice_};
+  return {decision_};
 }
 
 void TunedClass::record(int sample, const Span& span) {
@@ -137,9 +137,9 @@ void TunedClass::judge_race(const std::vector<double>& seconds) {
   double least_before = -1, least = -1;
   before.fill(-1);
   now.fill(-1);
-  for (Choice choice : racers_) {
-    const auto i = static_cast<size_t>(choice);
-    before[i] = seconds_of(choice);
+  for (Decision decision : racers_) {
+    const auto i = static_cast<size_t>(decision);
+    before[i] = seconds_of(decision);
     now[i] = typical(laps_[i]);
     if (now[i] < 0) now[i] = before[i];
     if (least < 0 || now[i] < least) least = now[i];
@@ -149,53 +149,53 @@ void TunedClass::judge_race(const std::vector<double>& seconds) {
   for (const Hurdle& one : kHurdles) {
     if (one.laps <= lap_) factor = one.factor;
   }
-  std::vector<Choice> left;
-  for (Choice choice : racers_) {
-    const auto i = static_cast<size_t>(choice);
+  std::vector<Decision> left;
+  for (Decision decision : racers_) {
+    const auto i = static_cast<size_t>(decision);
     const bool believed = lap_ > 1 || before[i] > kDoubtful * least_before;
-    if (now[i] <= factor * least || !believed) left.push_back(choice);
+    if (now[i] <= factor * least || !believed) left.push_back(decision);
   }
   const bool over = left.size() == 1 || race_calls_ + left.size() > kRaceCalls;
   Estimates in_race;
   in_race.fill(-1);
-  for (Choice choice : left) {
-    in_race[static_cast<size_t>(choice)] = now[static_cast<size_t>(choice)];
+  for (Decision decision : left) {
+    in_race[static_cast<size_t>(decision)] = now[static_cast<size_t>(decision)];
   }
-  choice_ = fastest(in_race);
+  decision_ = fastest(in_race);
   racers_ = std::move(left);
   if (!over) return;
-  for (size_t i = 0; i < kChoices; ++i) {
+  for (size_t i = 0; i < kDecisions; ++i) {
     const double one = typical(laps_[i]);
     if (one >= 0) measured_[i] = one;
   }
-  settle(choice_);
+  settle(decision_);
 }
 
-void TunedClass::settle(Choice choice) {
-  // The times of the new choice's rivals come from the race, or from the watch that ends.
+void TunedClass::settle(Decision decision) {
+  // The times of the new decision's rivals come from the race, or from the watch that ends.
   std::vector<Rival> rivals;
-  for (Choice other : kAllChoices) {
-    if (other == choice || predicted_[static_cast<size_t>(other)] < 0) continue;
+  for (Decision other : kAllDecisions) {
+    if (other == decision || predicted_[static_cast<size_t>(other)] < 0) continue;
     Rival rival;
-    rival.choice = other;
+    rival.decision = other;
     if (racing_) {
-      const auto& own = laps_[static_cast<size_t>(choice)];
+      const auto& own = laps_[static_cast<size_t>(decision)];
       const auto& its = laps_[static_cast<size_t>(other)];
       for (size_t lap = 0; lap < std::min(own.size(), its.size()); ++lap) {
         if (own[lap] > 0 && its[lap] > 0) rival.pairs.push_back({its[lap], own[lap]});
       }
-    } else if (other == choice_) {
+    } else if (other == decision_) {
       for (const Rival& one : rivals_) {
-        if (one.choice != choice) continue;
+        if (one.decision != decision) continue;
         for (const TrialPair& pair : one.pairs) rival.pairs.push_back({pair.settled, pair.rival});
       }
     }
-    const double own = seconds_of(choice), its = seconds_of(other);
+    const double own = seconds_of(decision), its = seconds_of(other);
     rival.ratio = own > 0 ? its / own : 1;
     pause(rival);
     rivals.push_back(std::move(rival));
   }
-  choice_ = choice;
+  decision_ = decision;
   rivals_ = std::move(rivals);
   racing_ = echo_ = false;
   racers_.clear();
@@ -220,11 +220,11 @@ size_t TunedClass::pairs_wanted(const Rival& rival) {
 }
 
 void TunedClass::judge_rivals(const std::vector<double>& seconds) {
-  // A trial, and then the call of the choice settled for.
+  // A trial, and then the call of the decision settled for.
   for (size_t i = 0; i + 1 < taken_.size(); i += 2) {
     if (seconds[i] <= 0 || seconds[i + 1] <= 0) continue;
     for (Rival& rival : rivals_) {
-      if (rival.choice == taken_[i]) rival.fresh.push_back({seconds[i], seconds[i + 1]});
+      if (rival.decision == taken_[i]) rival.fresh.push_back({seconds[i], seconds[i + 1]});
     }
   }
   // One that is a trial behind needs no exchange of its own.
@@ -260,32 +260,32 @@ bool TunedClass::judge(Rival& rival) {
     rival.pairs.erase(rival.pairs.begin(), rival.pairs.end() - kMostPairs);
   }
   rival.ratio = ratio_of(rival.pairs, its, own);
-  measured_[static_cast<size_t>(rival.choice)] = its;
-  measured_[static_cast<size_t>(choice_)] = own;
-  if (wins(rival.choice, its, own)) {
-    // The time of the third choice may be as outdated as this choice's time was.
+  measured_[static_cast<size_t>(rival.decision)] = its;
+  measured_[static_cast<size_t>(decision_)] = own;
+  if (wins(rival.decision, its, own)) {
+    // The time of the third decision may be as outdated as this decision's time was.
     if (far) {
       start_race();
     } else {
-      settle(rival.choice);
+      settle(rival.decision);
     }
     return true;
   }
   // While the latest pairs contradict the decision, the rival is tried as often as before.
   if (changed) {
     rival.patience = 1;
-  } else if (rival.pairs.size() >= kSurePairs && !wins(rival.choice, its_now, own_now)) {
+  } else if (rival.pairs.size() >= kSurePairs && !wins(rival.decision, its_now, own_now)) {
     rival.patience = std::min(2 * rival.patience, kMostPatience);
   }
   pause(rival);
   return false;
 }
 
-bool TunedClass::wins(Choice rival, double its, double own) const {
+bool TunedClass::wins(Decision rival, double its, double own) const {
   Estimates both;
   both.fill(-1);
   both[static_cast<size_t>(rival)] = its;
-  both[static_cast<size_t>(choice_)] = own;
+  both[static_cast<size_t>(decision_)] = own;
   return fastest(both) == rival;
 }
 

@@ -1,16 +1,16 @@
-// The choice for one class of messages, all of about the same size and kind: raced for first, then
-// watched.
+// The decision for one class of messages, all of about the same size and kind: raced for first,
+// then watched.
 //
-//     turn = tuned.next();               // the choice for this call
+//     turn = tuned.next();               // the decision for this call
 //     ... the call; where turn.timed(): tuned.record(turn.sample, when it began and ended) ...
 //     if (tuned.due()) tuned.renew(...); // the group's seconds of the recorded calls, by sample
 //
-// The race: all choices that are not hopeless take turns, call by call, for kRaceCalls calls at
-// most. After 1, 2, 4, 8, 16 turns ranks exchange what they have measured, and a choice that is
+// The race: all decisions that are not hopeless take turns, call by call, for kRaceCalls calls at
+// most. After 1, 2, 4, 8, 16 turns ranks exchange what they have measured, and a decision that is
 // far behind drops out, the less far the more turns there were. The fastest one is settled for.
 //
-// The watch: every other choice, its rival, is tried for a call from time to time, and the call
-// after it, of the choice settled for, is timed, too: both are the first of their kind after a
+// The watch: every other decision, its rival, is tried for a call from time to time, and the call
+// after it, of the decision settled for, is timed, too: both are the first of their kind after a
 // change. A rival that wins such pairs takes over. The nearer a rival is, the more often it is
 // tried: near ones above all soon after the race, slow ones so seldom that all of their trials cost
 // 1 / kCallsPerLoss of the time. Where one that was far behind wins, all race again.
@@ -42,11 +42,11 @@ class TunedClass {
   /// The same of near rivals that have not been tried often, as after the race.
   static constexpr double kFirstCallsPerLoss = 100;
   static constexpr uint64_t kFirstPause = 5;
-  /// A choice that is predicted to take more than this many times the best does not race.
+  /// A decision that is predicted to take more than this many times the best does not race.
   static constexpr double kHopeless = 30;
 
-  struct Pick {
-    Choice choice = Choice::kAsked;
+  struct Turn {
+    Decision decision = Decision::kAsked;
     int sample = -1;
     bool timed() const { return sample >= 0; }
   };
@@ -55,7 +55,7 @@ class TunedClass {
   explicit TunedClass(const Estimates& predicted);
 
   /// Counts a call.
-  Pick next();
+  Turn next();
   void record(int sample, const Span& span);
 
   /// True once all ranks have run the timed calls; next() may not be called before renew().
@@ -65,10 +65,10 @@ class TunedClass {
   /// The group's seconds by sample; 0: unknown, as if the call had not been timed.
   void renew(const std::vector<double>& seconds);
 
-  /// The current choice of the class, or the one that it would make now.
-  Choice choice() const { return choice_; }
+  /// The current decision of the class, or the one that would be made now.
+  Decision decision() const { return decision_; }
   const Estimates& predicted() const { return predicted_; }
-  /// Seconds of the latest trials by choice; negative: never tried.
+  /// Seconds of the latest trials by decision; negative: never tried.
   const Estimates& measured() const { return measured_; }
   uint64_t calls() const { return calls_; }
   uint64_t renewals() const { return renewals_; }
@@ -77,10 +77,10 @@ class TunedClass {
   struct TrialPair {
     double rival, settled;
   };
-  /// A choice other than the current one.
+  /// A decision other than the current one.
   struct Rival {
-    Choice choice;
-    double ratio = 1;              // of its time to the settled choice's time
+    Decision decision;
+    double ratio = 1;              // of its time to the settled decision's time
     std::vector<TrialPair> pairs;  // the latest that it was judged by
     std::vector<TrialPair> fresh;  // since then
     size_t trials = 0;             // since then; more than pairs where calls have failed
@@ -88,33 +88,33 @@ class TunedClass {
     uint64_t patience = 1;         // factor of the least pause
   };
 
-  double seconds_of(Choice choice) const;
+  double seconds_of(Decision decision) const;
   void start_race();
   void judge_race(const std::vector<double>& seconds);
-  void settle(Choice choice);
+  void settle(Decision decision);
   void judge_rivals(const std::vector<double>& seconds);
   /// True if that was the end of the watch, and of the rival.
   bool judge(Rival& rival);
-  /// True if this time beats the time of the current choice.
-  bool wins(Choice rival, double its, double own) const;
+  /// True if this time beats the time of the current decision.
+  bool wins(Decision rival, double its, double own) const;
   void pause(Rival& rival);
   /// True if a rival is near, and has been tried too seldom to be sure that it loses.
   static bool unsure(const Rival& rival);
-  Pick timed(Choice choice);
+  Turn timed(Decision decision);
   static size_t pairs_wanted(const Rival& rival);
 
   const Estimates predicted_;
   Estimates measured_;
-  Choice choice_;
+  Decision decision_;
 
   bool racing_ = true, due_ = false;
   std::vector<Span> spans_;
-  std::vector<Choice> taken_;  // by sample
+  std::vector<Decision> taken_;  // by sample
 
-  std::vector<Choice> racers_;
-  bool doubtful_ = false;                           // one of them is expected to be far behind
-  std::array<std::vector<double>, kChoices> laps_;  // by choice and turn; 0: not known
-  size_t lap_ = 0, place_ = 0;                      // of the next call
+  std::vector<Decision> racers_;
+  bool doubtful_ = false;                             // one of them is expected to be far behind
+  std::array<std::vector<double>, kDecisions> laps_;  // by decision and turn; 0: not known
+  size_t lap_ = 0, place_ = 0;                        // of the next call
   uint64_t race_calls_ = 0;
 
   std::vector<Rival> rivals_;

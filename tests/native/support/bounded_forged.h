@@ -1,4 +1,4 @@
-// Blocks of the error-bounded compressor that no encoder need write: by any plan, of any words.
+// Blocks of the error-bounded compressor that no encoder need write: by any form, of any words.
 #pragma once
 
 #include "bounded_kernels.h"
@@ -9,8 +9,8 @@ using bounded::BlockHeader;
 using bounded::Map;
 using bounded::Predictor;
 
-// Blocks by plans that no encoder need choose: what the kernel makes of x comes back as promised.
-inline void check_plan(const MapsOf& maps, BoundKind kind, BlockHeader header, const Block& x,
+// Blocks by forms that no encoder need choose: what the kernel makes of x comes back as promised.
+inline void check_form(const MapsOf& maps, BoundKind kind, BlockHeader header, const Block& x,
                        const std::string& what) {
   const Element element = maps->element();
   const size_t bytes = bytes_of(element), n = x.size() / bytes;
@@ -26,20 +26,20 @@ inline void check_plan(const MapsOf& maps, BoundKind kind, BlockHeader header, c
   slab.open(0, opened, 0, 0, n);
   Block parts = fresh(slab.lay_out());
   std::vector<std::byte> image = slab.image();
-  bounded::on_gpu::BlockPlan plan;
-  std::memcpy(&plan, image.data(), sizeof plan);
-  plan.inverse = grid.inverse;
-  std::memcpy(image.data(), &plan, sizeof plan);
+  bounded::on_gpu::BlockForm form;
+  std::memcpy(&form, image.data(), sizeof form);
+  form.inverse = grid.inverse;
+  std::memcpy(image.data(), &form, sizeof form);
   bounded::on_gpu::BlocksCall call = slab.blocks_call(image.data());
   call.x = address(x);
   call.parts = address(parts);
   run_encode(call, slab.wide());
-  const auto places = bounded::on_gpu::parts_of(plan, static_cast<uint32_t>(bytes));
+  const auto places = bounded::on_gpu::parts_of(form, static_cast<uint32_t>(bytes));
   const auto part = [&](uint64_t at, size_t size) {
     const auto begin = parts.begin() + static_cast<std::ptrdiff_t>(at);
     return Block(begin, begin + static_cast<std::ptrdiff_t>(size));
   };
-  Pieces pieces{.header = header,
+  Fields fields{.header = header,
                 .symbols = {},
                 .nodes = {},
                 .outliers = {},
@@ -49,26 +49,26 @@ inline void check_plan(const MapsOf& maps, BoundKind kind, BlockHeader header, c
   uint32_t counts[2];
   std::memcpy(counts, parts.data(), sizeof counts);
   CHECK(counts[0] <= n && counts[1] <= header.specials, what);
-  pieces.header.outliers = counts[0];
+  fields.header.outliers = counts[0];
   const Block symbols = part(places.symbols, n);
-  for (const std::byte symbol : symbols) pieces.symbols.push_back(static_cast<uint8_t>(symbol));
+  for (const std::byte symbol : symbols) fields.symbols.push_back(static_cast<uint8_t>(symbol));
   if (header.predictor == Predictor::kCurve) {
-    pieces.nodes.resize(bounded::curve_bytes(n) / 4);
-    std::memcpy(pieces.nodes.data(), parts.data() + places.nodes, bounded::curve_bytes(n));
+    fields.nodes.resize(bounded::curve_bytes(n) / 4);
+    std::memcpy(fields.nodes.data(), parts.data() + places.nodes, bounded::curve_bytes(n));
   }
-  pieces.outliers = part(places.outliers, counts[0] * word);
-  pieces.places = part(places.places, counts[1] * size_t{2});
-  pieces.specials = part(places.specials, counts[1] * bytes);
+  fields.outliers = part(places.outliers, counts[0] * word);
+  fields.places = part(places.places, counts[1] * size_t{2});
+  fields.specials = part(places.specials, counts[1] * bytes);
   for (size_t plane = 0; plane < static_cast<size_t>(header.width) / 8; ++plane) {
     const Block one = part(places.bytes + plane * places.stride, n);
-    pieces.low.insert(pieces.low.end(), one.begin(), one.end());
+    fields.low.insert(fields.low.end(), one.begin(), one.end());
   }
   const size_t stride = (n + 63) / 64 * 8;
   for (size_t plane = 0; plane < static_cast<size_t>(header.width) % 8; ++plane) {
     const Block one = part(places.bits + plane * (places.stride / 8), stride);
-    pieces.low.insert(pieces.low.end(), one.begin(), one.end());
+    fields.low.insert(fields.low.end(), one.begin(), one.end());
   }
-  const auto y = decoded_everywhere(maps, joined(pieces), n, what);
+  const auto y = decoded_everywhere(maps, joined(fields), n, what);
   CHECK(y.has_value(), what, ": refused");
   check_promise(element, kind, maps->bound(), x, *y, what);
 }
@@ -92,8 +92,8 @@ inline BlockHeader header_of(Map map, int shift = 0, int64_t origin = 0, double 
   return header;
 }
 
-inline Pieces pieces_of(const BlockHeader& header, size_t word, const std::vector<int64_t>& words) {
-  Pieces made{.header = header,
+inline Fields fields_of(const BlockHeader& header, size_t word, const std::vector<int64_t>& words) {
+  Fields made{.header = header,
               .symbols = std::vector<uint8_t>(words.size(), bounded::kOutlier),
               .nodes = {},
               .outliers = Block(words.size() * word),
@@ -132,7 +132,7 @@ inline void check_limits(const Limits& limits) {
                    static_cast<int>(header.map), ", shift ", header.shift, ", version ",
                    limits.version, ", zeros ", zeros, ", word ", one, " at ", at);
         const auto y =
-            decoded_everywhere(maps, joined(pieces_of(header, word, words)), words.size(), what);
+            decoded_everywhere(maps, joined(fields_of(header, word, words)), words.size(), what);
         CHECK(y.has_value() == fits, what, fits ? ": refused" : ": taken");
       }
     }

@@ -113,36 +113,36 @@ inline std::optional<Block> decoded_everywhere(const MapsOf& maps, const OnKerne
   return wanted;
 }
 
-/// A block's parts, as numbers: what a block of this header has in its content and behind it.
-struct Pieces {
+/// The fields of a block, as numbers: what a block of this header has in its content and behind it.
+struct Fields {
   bounded::BlockHeader header;  // of which sizes and numbers follow from the rest
   std::vector<uint8_t> symbols;
   std::vector<int32_t> nodes;
   Block outliers, places, specials, low;
 };
 
-inline OnKernel joined(const Pieces& pieces) {
+inline OnKernel joined(const Fields& fields) {
   OnKernel made;
-  bounded::BlockHeader header = pieces.header;
+  bounded::BlockHeader header = fields.header;
   const auto append = [](Block& to, const Block& from) {
     to.insert(to.end(), from.begin(), from.end());
   };
-  const auto* symbols = reinterpret_cast<const std::byte*>(pieces.symbols.data());
-  made.content.assign(symbols, symbols + pieces.symbols.size());
-  if (!pieces.nodes.empty()) {
-    Block nodes(4 * pieces.nodes.size());
-    bounded::write_nodes(pieces.nodes.data(), pieces.symbols.size(), nodes.data());
+  const auto* symbols = reinterpret_cast<const std::byte*>(fields.symbols.data());
+  made.content.assign(symbols, symbols + fields.symbols.size());
+  if (!fields.nodes.empty()) {
+    Block nodes(4 * fields.nodes.size());
+    bounded::write_nodes(fields.nodes.data(), fields.symbols.size(), nodes.data());
     append(made.content, nodes);
   }
-  for (const Block* list : {&pieces.outliers, &pieces.places, &pieces.specials}) {
+  for (const Block* list : {&fields.outliers, &fields.places, &fields.specials}) {
     append(made.content, *list);
   }
-  header.specials = static_cast<uint32_t>(pieces.places.size() / 2);
+  header.specials = static_cast<uint32_t>(fields.places.size() / 2);
   header.coded = static_cast<uint32_t>(made.content.size());
   made.block.resize(bounded::BlockHeader::kBytes);
   header.write(made.block.data());
   append(made.block, made.content);
-  append(made.block, pieces.low);
+  append(made.block, fields.low);
   made.block.resize(made.block.size() + bounded::kCrcBytes);
   seal(made.block);
   return made;

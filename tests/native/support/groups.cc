@@ -107,7 +107,7 @@ Group make_group(CommunicatorKind communicator, int size, size_t capacity, int s
   return group;
 }
 
-EngineGroup make_engines(const Hosts& hosts, EngineOptions options, CommunicatorKind inner,
+EngineGroup make_engines(const Hosts& hosts, EngineOptions options, CommunicatorKind intra,
                          CommunicatorKind cross, const Wrap& wrap) {
   const Topology topology(hosts);
   EngineGroup group;
@@ -118,15 +118,15 @@ EngineGroup make_engines(const Hosts& hosts, EngineOptions options, Communicator
   const bool across = topology.host_count() > 1;
   for (int host = 0; host < topology.host_count(); ++host) {
     if (across && topology.host(host).size() == 1) continue;
-    connect(communicators, group, topology.host(host), &Communicators::inner, inner,
-            options.inner.most, 2);
+    connect(communicators, group, topology.host(host), &Communicators::intra, intra,
+            options.intra.most, 2);
   }
   for (int team = 0; across && team < topology.teams(); ++team) {
     connect(communicators, group, topology.team(team), &Communicators::cross, cross,
             options.cross_bytes, kCrossInFlight);
   }
   for (Communicators& mine : communicators) {
-    if (wrap && mine.inner) mine.inner = wrap(std::move(mine.inner), mine.rank, false);
+    if (wrap && mine.intra) mine.intra = wrap(std::move(mine.intra), mine.rank, false);
     if (wrap && mine.cross) mine.cross = wrap(std::move(mine.cross), mine.rank, true);
     group.ranks.push_back(std::make_unique<Engine>(std::move(mine), options));
   }
@@ -141,11 +141,11 @@ const std::vector<Hosts>& layouts() {
   return all;
 }
 
-EngineOptions options_of(Reduction reduction, size_t inner_bytes, size_t segment_bytes,
+EngineOptions options_of(Reduction reduction, size_t intra_bytes, size_t segment_bytes,
                          size_t cross_bytes) {
   EngineOptions options;
-  options.inner_reduction = options.cross_reduction = reduction;
-  options.inner = {inner_bytes / 2, inner_bytes};
+  options.intra_reduction = options.cross_reduction = reduction;
+  options.intra = {intra_bytes / 2, intra_bytes};
   options.segment_bytes = segment_bytes;
   options.cross_bytes = cross_bytes;
   return options;

@@ -52,7 +52,7 @@ struct Group {
 /// `slots` is for CommunicatorKind::kInProcess; the other communicators have their own number.
 Group make_group(CommunicatorKind communicator, int size, size_t capacity, int slots = 2);
 
-/// Engines of all ranks, over `inner` inside hosts and `cross` between them (not SHM, which takes
+/// Engines of all ranks, over `intra` inside hosts and `cross` between them (not SHM, which takes
 /// too few exchanges at once). hosts[r] labels the host of rank r.
 struct EngineGroup {
   std::vector<std::unique_ptr<Engine>> ranks;
@@ -63,11 +63,11 @@ struct EngineGroup {
 /// wrap(communicator, rank, across): what the engine of a rank gets in place of a communicator;
 /// none: the communicator itself.
 using Wrap = std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>, int, bool)>;
-EngineGroup make_engines(const Hosts& hosts, EngineOptions options, CommunicatorKind inner,
+EngineGroup make_engines(const Hosts& hosts, EngineOptions options, CommunicatorKind intra,
                          CommunicatorKind cross, const Wrap& wrap = nullptr);
 
 /// Messages of these sizes everywhere.
-EngineOptions options_of(Reduction reduction, size_t inner_bytes, size_t segment_bytes,
+EngineOptions options_of(Reduction reduction, size_t intra_bytes, size_t segment_bytes,
                          size_t cross_bytes);
 
 }  // namespace cgx::native

@@ -89,7 +89,7 @@ Estimate rounded(Estimate x, DType dtype) {
 
 Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
                              const std::vector<Layer>& layers, DType dtype, Algorithm algorithm,
-                             const Topology& topology, bool inner_exact, bool average) {
+                             const Topology& topology, bool intra_exact, bool average) {
   std::vector<Estimate> parts(inputs.begin(), inputs.end());
   const double divisor = average ? static_cast<double>(inputs.size()) : 1;
   if (parts.size() == 1) return parts.front();
@@ -99,7 +99,7 @@ Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
       std::vector<Estimate> inside;
       for (int rank : topology.host(host)) {
         const Estimate& part = parts[static_cast<size_t>(rank)];
-        inside.push_back(inner_exact ? part : encoded(part, layers, dtype));
+        inside.push_back(intra_exact ? part : encoded(part, layers, dtype));
       }
       hosts.push_back(summed(inside));
     }

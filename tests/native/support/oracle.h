@@ -30,7 +30,7 @@ Estimate rounded(Estimate x, DType dtype);
 /// What an all-reduce of inputs[rank] may give.
 Estimate expected_all_reduce(const std::vector<std::vector<float>>& inputs,
                              const std::vector<Layer>& layers, DType dtype, Algorithm algorithm,
-                             const Topology& topology, bool inner_exact, bool average);
+                             const Topology& topology, bool intra_exact, bool average);
 
 /// Throws CheckFailed with the first value that is further from the exact one than allowed.
 void check_inside(const std::vector<float>& result, const Estimate& expected);

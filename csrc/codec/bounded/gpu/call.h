@@ -21,7 +21,8 @@ struct ValueType {
   uint8_t pad;
 };
 
-struct BlockPlan {
+/// How a block is written, and where its values and parts are.
+struct BlockForm {
   uint64_t parts;  // byte of the buffer where they start; a multiple of 8
   int64_t
       value;  // place of the block's first value in the tensor; of a part of a tensor also below 0
@@ -38,7 +39,7 @@ struct BlockPlan {
   uint8_t pad[3];
 };
 
-/// Bytes of a plan's parts, from its `parts` on; all are multiples of 8.
+/// Bytes of a form's parts, from its `parts` on; all are multiples of 8.
 struct Parts {
   uint64_t symbols;   // a byte each; kRaw: the values
   uint64_t bytes;     // planes of low bytes, `stride` apart
@@ -56,22 +57,22 @@ constexpr uint32_t kCountBytes = 8;
 
 CGX_HD uint64_t up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-CGX_HD Parts parts_of(const BlockPlan& plan, uint32_t value_bytes) {
+CGX_HD Parts parts_of(const BlockForm& form, uint32_t value_bytes) {
   Parts parts{};
   const uint32_t word_bytes = value_bytes == 8 ? 8 : 4;
-  const bool symbols = plan.map > Map::kConstant;
-  const uint64_t runs = (plan.n + kCurveRun - 1) / kCurveRun;
-  parts.stride = static_cast<uint32_t>(up(plan.n, 64));
+  const bool symbols = form.map > Map::kConstant;
+  const uint64_t runs = (form.n + kCurveRun - 1) / kCurveRun;
+  parts.stride = static_cast<uint32_t>(up(form.n, 64));
   parts.symbols = kCountBytes;
   parts.bytes = parts.symbols + (symbols                 ? parts.stride
-                                 : plan.map == Map::kRaw ? up(uint64_t{plan.n} * value_bytes, 8)
+                                 : form.map == Map::kRaw ? up(uint64_t{form.n} * value_bytes, 8)
                                                          : 0);
-  parts.bits = parts.bytes + static_cast<uint64_t>(plan.width / 8) * parts.stride;
-  parts.nodes = parts.bits + static_cast<uint64_t>(plan.width % 8) * (parts.stride / 8);
-  parts.outliers = parts.nodes + (plan.predictor == Predictor::kCurve ? runs * kCurveNodes * 4 : 0);
-  parts.places = parts.outliers + up(uint64_t{plan.outliers} * word_bytes, 8);
-  parts.specials = parts.places + up(uint64_t{plan.specials} * 2, 8);
-  parts.end = parts.specials + up(uint64_t{plan.specials} * value_bytes, 8);
+  parts.bits = parts.bytes + static_cast<uint64_t>(form.width / 8) * parts.stride;
+  parts.nodes = parts.bits + static_cast<uint64_t>(form.width % 8) * (parts.stride / 8);
+  parts.outliers = parts.nodes + (form.predictor == Predictor::kCurve ? runs * kCurveNodes * 4 : 0);
+  parts.places = parts.outliers + up(uint64_t{form.outliers} * word_bytes, 8);
+  parts.specials = parts.places + up(uint64_t{form.specials} * 2, 8);
+  parts.end = parts.specials + up(uint64_t{form.specials} * value_bytes, 8);
   return parts;
 }
 
@@ -94,11 +95,11 @@ struct LookCall {
   uint8_t tries_curves;
 };
 
-/// Tables are null where no plan needs them.
+/// Tables are null where no form needs them.
 struct BlocksCall {
   const unsigned char* x;  // encode
   unsigned char* y;        // decode
-  const BlockPlan* plans;
+  const BlockForm* forms;
   unsigned char* parts;
   uint32_t* faults;  // decode: one for each block, 0 before; 1: the parts do not fit each other
   uint64_t count;    // blocks

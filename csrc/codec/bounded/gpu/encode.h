@@ -22,7 +22,7 @@ struct EncodeMemory {
 template <typename Word>
 struct Step {
   const BlocksCall& call;
-  const BlockPlan& plan;
+  const BlockForm& form;
   EncodeMemory<Word>& memory;
   const Parts parts;
   const unsigned char* const x;  // the block's
@@ -42,7 +42,7 @@ CGX_HD void fit_curves(Block& block, const Step<Word>& step) {
     const double* const fit = step.call.fit + k * kCurveRun;
     const auto* const values = reinterpret_cast<const Word*>(step.x) + step.first + from;
     const auto position = [&](uint32_t i) {
-      return Of<Word>::number(values[i]) * step.plan.inverse;
+      return Of<Word>::number(values[i]) * step.form.inverse;
     };
     double found = 0;
     if (left < kCurveRun) {
@@ -85,19 +85,19 @@ CGX_HD Word number_of(const Step<Word>& step, uint32_t i) {
 template <typename Word, typename Block>
 CGX_HD bool map_values(Block& block, const Step<Word>& step) {
   EncodeMemory<Word>& memory = step.memory;
-  const BlockPlan& plan = step.plan;
+  const BlockForm& form = step.form;
   return block.any_phase(memory.any, [&](uint32_t t) {
     uint8_t found = 0;
     for (uint32_t k = 0; k < kEach; ++k) {
       const uint32_t i = t * kEach + k;
       if (i >= step.n) break;
       Word bits = value_of(step, i);
-      if (plan.signed_zero != 0 && bits == minus_zero<Word>(step.call.type)) bits = 0;
-      const bool curved = plan.predictor == Predictor::kCurve;
+      if (form.signed_zero != 0 && bits == minus_zero<Word>(step.call.type)) bits = 0;
+      const bool curved = form.predictor == Predictor::kCurve;
       const double fit =
           curved ? draw(step.call.draw, memory.nodes[i / kCurveRun + 1], i % kCurveRun) : 0;
       Word word = 0;
-      if (to_word(step.call, plan, bits, fit, word)) {
+      if (to_word(step.call, form, bits, fit, word)) {
         memory.words[2 + i] = word;
       } else {
         found = static_cast<uint8_t>(found | 1u << k);
@@ -143,7 +143,7 @@ CGX_HD void list_found(Block& block, const Step<Word>& step, uint32_t& so_far, u
 template <typename Word, typename Block>
 CGX_HD void list_specials(Block& block, const Step<Word>& step) {
   EncodeMemory<Word>& memory = step.memory;
-  list_found(block, step, memory.specials, step.plan.specials, [&](uint32_t i, uint32_t k) {
+  list_found(block, step, memory.specials, step.form.specials, [&](uint32_t i, uint32_t k) {
     reinterpret_cast<uint16_t*>(step.out + step.parts.places)[k] =
         static_cast<uint16_t>(step.first + i);
     store_number(step.call.type, step.out + step.parts.specials, k, number_of(step, i));
@@ -178,7 +178,7 @@ CGX_HD void add_signed_zeros(Block& block, const Step<Word>& step) {
       const uint32_t i = t * kEach + k;
       Word& word = memory.words[2 + i];
       if (i == step.n - 1) memory.before = word;
-      if (step.plan.signed_zero == 0) continue;
+      if (step.form.signed_zero == 0) continue;
       if (word < 0 || number_of(step, i) == minus_zero<Word>(step.call.type)) {
         word = minus(word, Word{1});
       }
@@ -189,7 +189,7 @@ CGX_HD void add_signed_zeros(Block& block, const Step<Word>& step) {
 template <typename Word>
 CGX_HD Word residual(const Step<Word>& step, uint32_t i) {
   const Word* const word = &step.memory.words[2 + i];
-  switch (step.plan.predictor) {
+  switch (step.form.predictor) {
     case Predictor::kPrevious:
       return minus(word[0], word[-1]);
     case Predictor::kLine:
@@ -205,14 +205,14 @@ template <typename Word, typename Block>
 CGX_HD bool split(Block& block, const Step<Word>& step) {
   using U = typename Of<Word>::Unsigned;
   EncodeMemory<Word>& memory = step.memory;
-  const uint32_t width = step.plan.width;
+  const uint32_t width = step.form.width;
   return block.any_phase(memory.any, [&](uint32_t t) {
     uint8_t found = 0;
     for (uint32_t k = 0; k < kEach; ++k) {
       const uint32_t i = t * kEach + k;
       memory.codes[i] = 0;
       if (i >= step.n) continue;
-      const U rest = static_cast<U>(residual(step, i)) - static_cast<U>(step.plan.base);
+      const U rest = static_cast<U>(residual(step, i)) - static_cast<U>(step.form.base);
       const U high = rest >> width;
       const uint8_t symbol = high < kOutlier ? static_cast<uint8_t>(high) : kOutlier;
       if (symbol == kOutlier) found = static_cast<uint8_t>(found | 1u << k);
@@ -236,7 +236,7 @@ CGX_HD void write_bits(Block& block, const Step<Word>& step) {
   const uint32_t bytes = static_cast<uint32_t>(up(step.n, 64)) / 8;
   block.phase([&](uint32_t t) {
     if (t < bytes) {
-      CGX_LOOP for (uint32_t plane = 0; plane < step.plan.width % 8; ++plane) {
+      CGX_LOOP for (uint32_t plane = 0; plane < step.form.width % 8; ++plane) {
         uint32_t bits = 0;
         for (uint32_t k = 0; k < 8; ++k) bits |= (memory.codes[8 * t + k] >> plane & 1u) << k;
         step.out[step.parts.bits + static_cast<uint64_t>(plane) * (step.parts.stride / 8) +
@@ -255,27 +255,27 @@ CGX_HD void write_bits(Block& block, const Step<Word>& step) {
 template <typename Word, typename Block>
 CGX_HD void encode_stage(Block& block, EncodeMemory<Word>& memory, const BlocksCall& call,
                          uint64_t i) {
-  const BlockPlan& plan = call.plans[i];
-  if (plan.map <= Map::kConstant) return;
+  const BlockForm& form = call.forms[i];
+  if (form.map <= Map::kConstant) return;
   Step<Word> step{call,
-                  plan,
+                  form,
                   memory,
-                  parts_of(plan, call.type.bytes),
-                  call.x + plan.value * static_cast<int64_t>(call.type.bytes),
-                  call.parts + plan.parts};
+                  parts_of(form, call.type.bytes),
+                  call.x + form.value * static_cast<int64_t>(call.type.bytes),
+                  call.parts + form.parts};
   block.phase([&](uint32_t t) {
     if (t != 0) return;
     memory.words[0] = memory.words[1] = memory.before = 0;
     memory.specials = memory.outliers = 0;
     for (uint32_t k = 0; k < kCurveNodes; ++k) memory.nodes[0][k] = 0;
   });
-  for (; step.first < plan.n; step.first += kStep) {
-    step.n = plan.n - step.first < kStep ? plan.n - step.first : kStep;
-    if (plan.predictor == Predictor::kCurve) fit_curves(block, step);
+  for (; step.first < form.n; step.first += kStep) {
+    step.n = form.n - step.first < kStep ? form.n - step.first : kStep;
+    if (form.predictor == Predictor::kCurve) fit_curves(block, step);
     if (map_values(block, step)) list_specials(block, step);
     add_signed_zeros(block, step);
     if (split(block, step)) {
-      list_found(block, step, memory.outliers, plan.outliers, [&](uint32_t place, uint32_t k) {
+      list_found(block, step, memory.outliers, form.outliers, [&](uint32_t place, uint32_t k) {
         reinterpret_cast<Word*>(step.out + step.parts.outliers)[k] = residual(step, place);
       });
     }

@@ -15,7 +15,7 @@ namespace {
 // A list with more than one of so many values is not brought to the host, which then needs the values.
 constexpr size_t kListedOf = 64;
 
-using on_gpu::BlockPlan;
+using on_gpu::BlockForm;
 using on_gpu::Parts;
 using on_gpu::parts_of;
 
@@ -29,22 +29,22 @@ on_gpu::ValueType type_of(Element element) {
   return type;
 }
 
-BlockPlan plan_of(const BlockHeader& header, size_t n) {
-  BlockPlan plan{};
-  plan.n = static_cast<uint32_t>(n);
-  plan.to = plan.n;
-  plan.map = header.map;
-  if (header.map <= Map::kConstant) return plan;
-  plan.predictor = header.predictor;
-  plan.width = static_cast<uint8_t>(header.width);
-  plan.shift = static_cast<uint8_t>(header.shift);
-  plan.signed_zero = header.signed_zero ? 1 : 0;
-  plan.step = header.step;
-  plan.base = header.base;
-  plan.origin = header.origin;
-  plan.outliers = header.outliers;
-  plan.specials = header.specials;
-  return plan;
+BlockForm form_of(const BlockHeader& header, size_t n) {
+  BlockForm form{};
+  form.n = static_cast<uint32_t>(n);
+  form.to = form.n;
+  form.map = header.map;
+  if (header.map <= Map::kConstant) return form;
+  form.predictor = header.predictor;
+  form.width = static_cast<uint8_t>(header.width);
+  form.shift = static_cast<uint8_t>(header.shift);
+  form.signed_zero = header.signed_zero ? 1 : 0;
+  form.step = header.step;
+  form.base = header.base;
+  form.origin = header.origin;
+  form.outliers = header.outliers;
+  form.specials = header.specials;
+  return form;
 }
 
 // As Decoder::decode_words().
@@ -67,9 +67,9 @@ void put(std::byte* to, const void* from, size_t bytes) {
 Slab::Slab(std::shared_ptr<const Maps> maps, size_t values)
     : maps_(std::move(maps)),
       values_(values),
-      plans_((values + kBlockValues - 1) / kBlockValues),
-      chosen_(plans_.size()),
-      samples_(plans_.size()) {}
+      forms_((values + kBlockValues - 1) / kBlockValues),
+      chosen_(forms_.size()),
+      samples_(forms_.size()) {}
 
 size_t Slab::values_of(size_t block) const {
   return std::min(kBlockValues, values_ - block * kBlockValues);
@@ -91,7 +91,7 @@ on_gpu::LookCall Slab::look_call() const {
   return call;
 }
 
-void Slab::plan(Encoder& encoder, size_t block, const std::byte* looked) {
+void Slab::choose_form(Encoder& encoder, size_t block, const std::byte* looked) {
   const auto found = get<on_gpu::LookedAt>(looked, 0);
   const size_t n = values_of(block);
   Looked known;
@@ -100,60 +100,60 @@ void Slab::plan(Encoder& encoder, size_t block, const std::byte* looked) {
   known.seen = {found.greatest, found.differ, found.any};
   known.least = found.least;
   samples_[block] = known.sample;
-  chosen_[block] = encoder.plan(known, n);
-  BlockPlan& plan = plans_[block] = plan_of(chosen_[block].header, n);
-  plan.value = static_cast<int64_t>(block * kBlockValues);
-  plan.inverse = chosen_[block].inverse;
-  if (plan.map > Map::kConstant)
-    plan.outliers = plan.specials = static_cast<uint32_t>(n / kListedOf);
+  chosen_[block] = encoder.choose_form(known, n);
+  BlockForm& form = forms_[block] = form_of(chosen_[block].header, n);
+  form.value = static_cast<int64_t>(block * kBlockValues);
+  form.inverse = chosen_[block].inverse;
+  if (form.map > Map::kConstant)
+    form.outliers = form.specials = static_cast<uint32_t>(n / kListedOf);
 }
 
 bool Slab::adopt(Encoder& encoder, size_t block, const std::byte* parts) const {
-  const BlockPlan& plan = plans_[block];
-  if (plan.map == Map::kConstant) {
-    encoder.adopt_constant(samples_[block], plan.n);
+  const BlockForm& form = forms_[block];
+  if (form.map == Map::kConstant) {
+    encoder.adopt_constant(samples_[block], form.n);
     return true;
   }
-  const std::byte* const at = parts + plan.parts;
-  const Parts places = parts_of(plan, static_cast<uint32_t>(bytes_of(maps_->element())));
-  Plan chosen = chosen_[block];
+  const std::byte* const at = parts + form.parts;
+  const Parts places = parts_of(form, static_cast<uint32_t>(bytes_of(maps_->element())));
+  Form chosen = chosen_[block];
   chosen.header.outliers = get<uint32_t>(at, 0);
   chosen.header.specials = get<uint32_t>(at, 4);
   const bool listed =
-      chosen.header.outliers <= plan.outliers && chosen.header.specials <= plan.specials;
-  if (!listed || Encoder::sample_failed(chosen.header, plan.n)) return false;
+      chosen.header.outliers <= form.outliers && chosen.header.specials <= form.specials;
+  if (!listed || Encoder::sample_failed(chosen.header, form.n)) return false;
   encoder.adopt(chosen,
                 {at + places.symbols, at + places.bytes, at + places.bits, at + places.nodes,
                  at + places.outliers, at + places.places, at + places.specials, places.stride},
-                plan.n);
+                form.n);
   return true;
 }
 
 void Slab::open(size_t block, const OpenBlock& opened, int64_t value, size_t from, size_t to) {
-  BlockPlan& plan = plans_[block] = plan_of(opened.header, opened.n);
-  plan.most = most_of(*maps_, opened.header);
-  plan.value = value;
-  plan.from = static_cast<uint32_t>(from);
-  plan.to = static_cast<uint32_t>(to);
-  if (plan.map != Map::kConstant || opened.plain.empty()) return;
+  BlockForm& form = forms_[block] = form_of(opened.header, opened.n);
+  form.most = most_of(*maps_, opened.header);
+  form.value = value;
+  form.from = static_cast<uint32_t>(from);
+  form.to = static_cast<uint32_t>(to);
+  if (form.map != Map::kConstant || opened.plain.empty()) return;
   with_bits(maps_->element(), [&]<typename Bits>() {
-    plan.base = static_cast<int64_t>(get<Bits>(opened.plain.data(), 0));
+    form.base = static_cast<int64_t>(get<Bits>(opened.plain.data(), 0));
   });
 }
 
 void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte> content,
                 std::byte* parts) const {
-  const BlockPlan& plan = plans_[block];
+  const BlockForm& form = forms_[block];
   const Element element = maps_->element();
-  const Parts places = parts_of(plan, static_cast<uint32_t>(bytes_of(element)));
-  std::byte* const to = parts + plan.parts;
-  if (plan.map == Map::kConstant) return;
-  if (plan.map == Map::kRaw)
+  const Parts places = parts_of(form, static_cast<uint32_t>(bytes_of(element)));
+  std::byte* const to = parts + form.parts;
+  if (form.map == Map::kConstant) return;
+  if (form.map == Map::kRaw)
     return put(to + places.symbols, opened.plain.data(), opened.plain.size());
   content = opened.content_of(content);
   const BlockHeader& header = opened.header;
-  const BlockSizes sizes(header, element, plan.n);
-  const size_t n = plan.n, stride = places.stride;
+  const BlockSizes sizes(header, element, form.n);
+  const size_t n = form.n, stride = places.stride;
   auto* const symbols = reinterpret_cast<uint8_t*>(to + places.symbols);
   if (header.quads) {
     unpack_symbols(opened, content,
@@ -180,22 +180,22 @@ void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte
 
 size_t Slab::lay_out() {
   size_t at = 0;
-  for (BlockPlan& plan : plans_) {
-    plan.parts = at;
-    at += parts_of(plan, static_cast<uint32_t>(bytes_of(maps_->element()))).end;
+  for (BlockForm& form : forms_) {
+    form.parts = at;
+    at += parts_of(form, static_cast<uint32_t>(bytes_of(maps_->element()))).end;
   }
   return at;
 }
 
 Slab::Tables Slab::tables() const {
-  const auto any = [&](auto&& of) { return std::any_of(plans_.begin(), plans_.end(), of); };
+  const auto any = [&](auto&& of) { return std::any_of(forms_.begin(), forms_.end(), of); };
   const auto after = [](size_t at, size_t bytes) { return on_gpu::up(at + bytes, 8); };
   Tables tables{};
-  const bool lattice = any([](const BlockPlan& p) { return p.map == Map::kLattice; });
-  const bool log_grid = any([](const BlockPlan& p) { return p.map == Map::kLogGrid; });
-  const bool curves = any([](const BlockPlan& p) { return p.predictor == Predictor::kCurve; });
+  const bool lattice = any([](const BlockForm& p) { return p.map == Map::kLattice; });
+  const bool log_grid = any([](const BlockForm& p) { return p.map == Map::kLogGrid; });
+  const bool curves = any([](const BlockForm& p) { return p.predictor == Predictor::kCurve; });
   const Lattice& table = maps_->lattice();
-  tables.words = plans_.size() * sizeof(BlockPlan);
+  tables.words = forms_.size() * sizeof(BlockForm);
   tables.values = after(tables.words, lattice ? table.table_of_words().size_bytes() : 0);
   tables.log_table = after(tables.values, lattice ? table.table_of_values().size_bytes() : 0);
   tables.curves = after(tables.log_table, log_grid ? sizeof(LogTable) : 0);
@@ -206,7 +206,7 @@ Slab::Tables Slab::tables() const {
 std::vector<std::byte> Slab::image() const {
   const Tables at = tables();
   std::vector<std::byte> image(at.end);
-  put(image.data(), plans_.data(), at.words);
+  put(image.data(), forms_.data(), at.words);
   if (at.values > at.words) {
     const Lattice& table = maps_->lattice();
     put(&image[at.words], table.table_of_words().data(), table.table_of_words().size_bytes());
@@ -222,7 +222,7 @@ std::vector<std::byte> Slab::image() const {
 on_gpu::BlocksCall Slab::blocks_call(const std::byte* image) const {
   const Tables at = tables();
   on_gpu::BlocksCall call{};
-  call.plans = reinterpret_cast<const BlockPlan*>(image);
+  call.forms = reinterpret_cast<const BlockForm*>(image);
   call.count = blocks();
   call.bound = maps_->bound();
   call.type = type_of(maps_->element());

@@ -1,7 +1,7 @@
 // The host's side of the kernels for blocks of a tensor: fills in their arguments and takes their
 // results. Nothing here touches a device.
 //
-//   encode: look_call, then plan() for each block, lay_out(), blocks_call, then adopt() each block
+//   encode: look_call, then choose_form() for each block, lay_out(), blocks_call, then adopt() each block
 //   decode: open() for each block, lay_out(), fill() each block, blocks_call
 //
 // Calls for different blocks may come from different threads.
@@ -24,7 +24,7 @@ class Slab {
   /// `values` values of a tensor, in blocks of which all but the last are full.
   Slab(std::shared_ptr<const Maps> maps, size_t values);
 
-  size_t blocks() const { return plans_.size(); }
+  size_t blocks() const { return forms_.size(); }
   size_t values_of(size_t block) const;
 
   // ---- encode ----
@@ -34,7 +34,7 @@ class Slab {
   on_gpu::LookCall look_call() const;
 
   /// Chooses how the block is written. looked: look_bytes() that must stay.
-  void plan(Encoder& encoder, size_t block, const std::byte* looked);
+  void choose_form(Encoder& encoder, size_t block, const std::byte* looked);
 
   /// Gives the encoder what the kernel made. False: the block must be encoded by its values.
   bool adopt(Encoder& encoder, size_t block, const std::byte* parts) const;
@@ -68,8 +68,8 @@ class Slab {
 
   const std::shared_ptr<const Maps> maps_;
   const size_t values_;
-  std::vector<on_gpu::BlockPlan> plans_;
-  std::vector<Plan> chosen_;               // encode
+  std::vector<on_gpu::BlockForm> forms_;
+  std::vector<Form> chosen_;               // encode
   std::vector<const std::byte*> samples_;  // encode
 };
 

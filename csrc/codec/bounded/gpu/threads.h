@@ -1,4 +1,4 @@
-// How the threads of a block share 1024 values: which are whose, sums over all, and votes.
+// How the threads of a thread block share 1024 values: which are whose, sums over all, and votes.
 #pragma once
 
 #include "base/unroll.h"

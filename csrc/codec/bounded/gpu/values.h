@@ -36,53 +36,53 @@ CGX_HD typename Of<Word>::Unsigned top_of(const ValueType& type, uint32_t shift)
 }
 
 template <typename Word>
-CGX_HD Word order_word(const ValueType& type, const BlockPlan& plan, Word bits) {
+CGX_HD Word order_word(const ValueType& type, const BlockForm& form, Word bits) {
   using U = typename Of<Word>::Unsigned;
-  if (type.floating == 0) return static_cast<Word>(bits >> plan.shift);
-  const U top = top_of<Word>(type, plan.shift);
-  const U magnitude = static_cast<U>(static_cast<U>(bits) >> plan.shift) & top;
-  const Word place = static_cast<Word>(place_of(magnitude, static_cast<U>(plan.origin), top));
+  if (type.floating == 0) return static_cast<Word>(bits >> form.shift);
+  const U top = top_of<Word>(type, form.shift);
+  const U magnitude = static_cast<U>(static_cast<U>(bits) >> form.shift) & top;
+  const Word place = static_cast<Word>(place_of(magnitude, static_cast<U>(form.origin), top));
   return bits < 0 ? ~place : place;
 }
 
 /// False: the type has no value for the word.
 template <typename Word>
-CGX_HD bool order_bits(const ValueType& type, const BlockPlan& plan, Word word, Word& bits) {
+CGX_HD bool order_bits(const ValueType& type, const BlockForm& form, Word word, Word& bits) {
   using U = typename Of<Word>::Unsigned;
   if (type.floating == 0) {
-    bits = narrowed(type, static_cast<Word>(static_cast<U>(word) << plan.shift));
-    return bits >> plan.shift == word;
+    bits = narrowed(type, static_cast<Word>(static_cast<U>(word) << form.shift));
+    return bits >> form.shift == word;
   }
-  const U top = top_of<Word>(type, plan.shift);
+  const U top = top_of<Word>(type, form.shift);
   const U place = static_cast<U>(word < 0 ? ~word : word);
   if (place > top) return false;
   const U made =
-      static_cast<U>(magnitude_of(place, static_cast<U>(plan.origin), top) << plan.shift);
+      static_cast<U>(magnitude_of(place, static_cast<U>(form.origin), top) << form.shift);
   bits = static_cast<Word>(word < 0 ? made | static_cast<U>(type.layout.sign) : made);
   return true;
 }
 
 /// False: the value does not come back from its word as the bound promises. `fit`: of a curve.
 template <typename Word>
-CGX_HD bool grid_word(const BlocksCall& call, const BlockPlan& plan, Word bits, double fit,
+CGX_HD bool grid_word(const BlocksCall& call, const BlockForm& form, Word bits, double fit,
                       Word& word) {
   const double value = Of<Word>::number(bits);
-  const double position = value * plan.inverse - fit;
+  const double position = value * form.inverse - fit;
   word = word_of<Word>(position + kRounder);
-  const double back = Of<Word>::number(Of<Word>::bits((number_of(word) + fit) * plan.step));
+  const double back = Of<Word>::number(Of<Word>::bits((number_of(word) + fit) * form.step));
   if (!(magnitude(value - back) <= call.bound)) return false;
   if (!is_written(word)) return false;
   return !is_special(call.type.layout, plain_bits(call.type, bits));
 }
 
 template <typename Word>
-CGX_HD bool log_word(const BlocksCall& call, const BlockPlan& plan, Word bits, Word& word) {
+CGX_HD bool log_word(const BlocksCall& call, const BlockForm& form, Word bits, Word& word) {
   const uint64_t plain = plain_bits(call.type, bits);
   word = 0;
   if (plain == 0) return true;
   if (is_special(call.type.layout, plain)) return false;
   const double value = Of<Word>::number(bits);
-  const LogTable::Place place = call.log_table->place(value, plan.origin);
+  const LogTable::Place place = call.log_table->place(value, form.origin);
   word = static_cast<Word>(place.word);
   const double back = Of<Word>::number(Of<Word>::bits(place.value));
   return word == place.word && word != 0 && word != Of<Word>::kLeast &&
@@ -91,16 +91,16 @@ CGX_HD bool log_word(const BlocksCall& call, const BlockPlan& plan, Word bits, W
 
 /// Computes the word of a value, without room for signed zeros. False: the value is a special one.
 template <typename Word>
-CGX_HD bool to_word(const BlocksCall& call, const BlockPlan& plan, Word bits, double fit,
+CGX_HD bool to_word(const BlocksCall& call, const BlockForm& form, Word bits, double fit,
                     Word& word) {
-  switch (plan.map) {
+  switch (form.map) {
     case Map::kOrder:
-      word = order_word(call.type, plan, bits);
+      word = order_word(call.type, form, bits);
       return true;
     case Map::kGrid:
-      return grid_word(call, plan, bits, fit, word);
+      return grid_word(call, form, bits, fit, word);
     case Map::kLogGrid:
-      return log_word(call, plan, bits, word);
+      return log_word(call, form, bits, word);
     default:
       if constexpr (sizeof(Word) == 4) {
         word = call.lattice_words[static_cast<uint16_t>(bits)];
@@ -111,19 +111,19 @@ CGX_HD bool to_word(const BlocksCall& call, const BlockPlan& plan, Word bits, do
 
 /// The bits of a word's value. False: the word stands for none.
 template <typename Word>
-CGX_HD bool from_word(const BlocksCall& call, const BlockPlan& plan, Word word, double fit,
+CGX_HD bool from_word(const BlocksCall& call, const BlockForm& form, Word word, double fit,
                       Word& bits) {
   bits = 0;
-  switch (plan.map) {
+  switch (form.map) {
     case Map::kOrder:
-      return order_bits(call.type, plan, word, bits);
+      return order_bits(call.type, form, word, bits);
     case Map::kGrid:
-      bits = Of<Word>::bits((number_of(word) + fit) * plan.step);
-      return (sizeof(Word) == 8 && plan.most < 0) || (word >= -plan.most && word <= plan.most);
+      bits = Of<Word>::bits((number_of(word) + fit) * form.step);
+      return (sizeof(Word) == 8 && form.most < 0) || (word >= -form.most && word <= form.most);
     case Map::kLogGrid: {
-      const int64_t most = call.log_table->most(plan.origin);
+      const int64_t most = call.log_table->most(form.origin);
       if (word < -most || word > most) return false;
-      bits = Of<Word>::bits(call.log_table->value(word, plan.origin));
+      bits = Of<Word>::bits(call.log_table->value(word, form.origin));
       // A narrow type has no number for it, or only 0.
       const bool zero = (plain_bits(call.type, bits) & (call.type.layout.sign - 1)) == 0;
       return is_finite(call.type, bits) && zero == (word == 0);

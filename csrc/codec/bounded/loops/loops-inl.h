@@ -161,7 +161,7 @@ bool split(const Word* residuals, size_t n, Word base, const Low<uint8_t>& low,
     }
   }
   if (at < width) {
-    alignas(64) uint8_t codes[kChunk];
+    alignas(64) uint8_t codes[kSlice];
     for (size_t i = 0; i < n; ++i) {
       codes[i] = static_cast<uint8_t>((static_cast<U>(residuals[i]) - offset) >> at);
     }
@@ -198,7 +198,7 @@ bool join(const uint8_t* symbols, size_t n, Word base, const Low<const uint8_t>&
     }
   }
   if (at < width) {
-    alignas(64) uint8_t codes[kChunk];
+    alignas(64) uint8_t codes[kSlice];
     planes_to_bits(low.bits, low.bit_stride, n, width - at, codes);
     for (size_t i = 0; i < n; ++i) {
       residuals[i] =

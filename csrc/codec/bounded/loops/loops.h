@@ -1,5 +1,5 @@
-// The inner loops of the error-bounded compressor, compiled once per SIMD level, with equal results on
-// each. They work on chunks that fit the first-level cache, so a block's values are read once.
+// The loops of the error-bounded compressor, compiled once per SIMD level, with equal results on
+// each. They work on slices that fit the first-level cache, so a block's values are read once.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace cgx::bounded {
 
-/// Values of a chunk; a multiple of 64. The last chunk of a block may have fewer.
-inline constexpr size_t kChunk = 1024;
+/// Values of a slice; a multiple of 64. The last slice of a block may have fewer.
+inline constexpr size_t kSlice = 1024;
 
-/// Asks for the values a chunk after these: the processor's own prefetching ends with a page.
+/// Asks for the values a slice after these: the processor's own prefetching ends with a page.
 inline __attribute__((always_inline)) void prefetch(const float* x) {
   // Not by the pointer: these values need not exist.
   __builtin_prefetch(
-      reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(x) + kChunk * sizeof *x));
+      reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(x) + kSlice * sizeof *x));
 }
 
 /// Facts about n >= 1 values, from one pass over their bits.
@@ -28,8 +28,8 @@ struct Seen {
   uint64_t any;       // all bits that are set in a value
 };
 
-/// Low bits of a chunk of a block: whole bytes first, each in a plane of its own, then planes of
-/// bits. `bytes` and `bits` point to the chunk's place in the block's first plane of each kind; to
+/// Low bits of a slice of a block: whole bytes first, each in a plane of its own, then planes of
+/// bits. `bytes` and `bits` point to the slice's place in the block's first plane of each kind; to
 /// nowhere, if there is none.
 template <typename Byte>
 struct Low {
@@ -39,7 +39,7 @@ struct Low {
   Byte* bits;
   size_t bit_stride;
 
-  /// Of the chunk that begins `values` later.
+  /// Of the slice that begins `values` later.
   Low after(size_t values) const {
     return {width, width >= 8 ? bytes + values : nullptr, byte_stride,
             width % 8 != 0 ? bits + values / 8 : nullptr, bit_stride};
@@ -51,7 +51,7 @@ struct Extremes {
   Word least, greatest;
 };
 
-/// n is at most kChunk, except in lengths() and extremes(). `Word` is int32_t (of float) or int64_t (of
+/// n is at most kSlice, except in lengths() and extremes(). `Word` is int32_t (of float) or int64_t (of
 /// double); all of its arithmetic wraps.
 template <typename Word, typename Value>
 struct WordLoops {

@@ -133,7 +133,7 @@ static inline void quantize(T type, const std::byte* x, size_t n, const Bucket& 
   }
   for (; i + kLanes <= n; i += kLanes) store_bytes(codes + i, bucket.limit(code(i)));
   if (i < n) {
-    const F rest = load_part(type, x + i * T::kBytes, n - i);
+    const F rest = load_first(type, x + i * T::kBytes, n - i);
     store_bytes(codes + i, bucket.limit(rounding.code(bucket, rest)));
   }
 }
@@ -146,7 +146,7 @@ static inline void encode_bucket(const Bucket& bucket, const std::byte* x, size_
     const uint64_t at = index + i;
     const uint64_t same_key = (uint64_t{1} << 32) - static_cast<uint32_t>(at);
     const size_t take = smaller(smaller(n - i, kSinkCodes - sink.fill), same_key);
-    const R rounding(block_key(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at));
+    const R rounding(key_of_high(key, static_cast<uint32_t>(at >> 32)), static_cast<uint32_t>(at));
     if (uint8_t* bytes = sink.whole_bytes(take)) {
       quantize(T{}, x + i * T::kBytes, take, bucket, rounding, bytes);
       i += take;
@@ -277,8 +277,8 @@ static inline void decode_bucket(const std::byte* in, const std::byte* end, int 
       in += step;
       store(Float32{}, at, add_to ? one_nan(add(load(Float32{}, at), v)) : v);
     } else {
-      const F sum = add_to ? one_nan(add(load_part(Float32{}, at, n - i), v)) : v;
-      store_part(Float32{}, at, n - i, sum);
+      const F sum = add_to ? one_nan(add(load_first(Float32{}, at, n - i), v)) : v;
+      store_first(Float32{}, at, n - i, sum);
     }
   }
 }

@@ -1,4 +1,4 @@
-// What a block keeps of the buckets of a tile of `maxmin`.
+// What a thread block keeps of the buckets of a tile of `maxmin`.
 #pragma once
 
 #include "codec/families/maxmin/formulas.h"

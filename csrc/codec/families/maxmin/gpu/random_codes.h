@@ -25,7 +25,7 @@ struct RandomRange {
   CGX_HD RandomRange(RandomKey key, uint64_t first, uint32_t n)
       : of_call(key),
         index(first),
-        own(block_key(key, static_cast<uint32_t>(first >> 32))),
+        own(key_of_high(key, static_cast<uint32_t>(first >> 32))),
         whole(static_cast<uint32_t>(first) <= 0u - n) {}
   CGX_HD RandomBits from(uint32_t place) const {
     return {own.low + (static_cast<uint32_t>(index) + place) * kRandomStep, own.high};

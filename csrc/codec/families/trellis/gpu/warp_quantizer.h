@@ -16,7 +16,7 @@ using rotation::Measures;
 using rotation::Packed;
 using rotation::Rows;
 
-/// Steps whose choices are a word.
+/// Steps whose decisions are a word.
 constexpr uint32_t kStepsOfWord = 8;
 /// Steps of a sequence whose values are in a row.
 constexpr uint32_t kStepsOfRow = kLanes / kSequences;
@@ -25,16 +25,16 @@ struct alignas(16) OfSubsets {
   float of[kSubsets];
 };
 
-/// The best paths one step further, as advance() does. `choices` gets a bit of each state: whether
+/// The best paths one step further, as advance() does. `decisions` gets a bit of each state: whether
 /// the path stays whose bit b[t-2] is 1. Costs are finite where the path matters, so the sign of
 /// their difference says which is less; where they are equal the difference is +0.
-CGX_HD void extend(Costs& costs, const float (&distance)[kSubsets], uint32_t& choices) {
+CGX_HD void extend(Costs& costs, const float (&distance)[kSubsets], uint32_t& decisions) {
   const Costs old = costs;
   CGX_UNROLL for (uint32_t state = 0; state < kStates; ++state) {
     const uint32_t b = state & 1, b1 = state >> 1;
     const float zero = rn_add(old.of[b1], distance[subset_of(b, b1, 0)]);
     const float one = rn_add(old.of[b1 + 2], distance[subset_of(b, b1, 1)]);
-    choices = moved_up(choices, as_bits(rn_sub(one, zero)), 1);
+    decisions = moved_up(decisions, as_bits(rn_sub(one, zero)), 1);
     costs.of[state] = lesser(one, zero);
   }
 }
@@ -52,7 +52,7 @@ struct WarpQuantizer {
   struct Memory {
     Slot slots[kTogether];
     OfSubsets nearest[kLanes];  // levels, by q + 1
-    // Of each lane's sequence, from the first step on: choices, then in each fourth row the path.
+    // Of each lane's sequence, from the first step on: decisions, then in each fourth row the path.
     uint32_t steps[kMostRows * kLanes / kSequences / kStepsOfWord][kLanes];
     Measures measures[kTogether];
   };
@@ -107,7 +107,7 @@ struct WarpQuantizer {
       warp.each([&](uint32_t lane) { costs(lane) = Costs::start(); });
       const uint32_t words = n / (kSequences * kStepsOfWord);
       CGX_LOOP for (uint32_t word = 0; word < words; ++word) {
-        Own<uint32_t> choices;
+        Own<uint32_t> decisions;
         CGX_UNROLL for (uint32_t step = 0; step < kStepsOfWord; ++step) {
           Own<float> u;
           Own<uint32_t> found;
@@ -127,11 +127,11 @@ struct WarpQuantizer {
               const float off = rn_sub(u(lane), near.of[j]);
               distance[j] = rn_mul(off, off);
             }
-            if (step == 0) choices(lane) = 0;
-            extend(costs(lane), distance, choices(lane));
+            if (step == 0) decisions(lane) = 0;
+            extend(costs(lane), distance, decisions(lane));
           });
         }
-        warp.each([&](uint32_t lane) { memory.steps[word][lane] = choices(lane); });
+        warp.each([&](uint32_t lane) { memory.steps[word][lane] = decisions(lane); });
       }
       warp.each([&](uint32_t lane) { walk_back(lane, words, best_state(costs(lane))); });
       warp.share();
@@ -184,10 +184,10 @@ struct WarpQuantizer {
     CGX_HD void walk_back(uint32_t lane, uint32_t words, uint32_t state) {
       uint32_t path = 0;
       CGX_LOOP for (uint32_t word = words; word-- > 0;) {
-        const uint32_t choices = memory.steps[word][lane];
+        const uint32_t decisions = memory.steps[word][lane];
         CGX_UNROLL for (uint32_t step = kStepsOfWord; step-- > 0;) {
           const uint32_t place = kStates * (kStepsOfWord - step) - 1;  // of state 0
-          const uint32_t two_before = choices >> (place - state) & 1;
+          const uint32_t two_before = decisions >> (place - state) & 1;
           path = path << 1 | (state & 1);
           state = state >> 1 | two_before << 1;
         }

@@ -60,7 +60,7 @@ template <typename Word>
 Sample Encoder::sample_words(bool all, size_t* specials) {
   Sample sample;
   sample.words.reserve(kSampled);
-  Word words[kChunk];
+  Word words[kSlice];
   before_ = 0;
   *specials = 0;
   const auto take = [&](const std::byte* x, size_t n) {
@@ -72,8 +72,8 @@ Sample Encoder::sample_words(bool all, size_t* specials) {
     return sample;
   }
   const size_t bytes = bytes_of(maps_->element());
-  for (size_t first = 0; first < n_; first += kChunk) {
-    take(x_ + first * bytes, std::min(kChunk, n_ - first));
+  for (size_t first = 0; first < n_; first += kSlice) {
+    take(x_ + first * bytes, std::min(kSlice, n_ - first));
   }
   return sample;
 }
@@ -151,7 +151,7 @@ int64_t Encoder::least_exponent() const {
   return std::isfinite(least) ? exponent_of(least) : 0;
 }
 
-// A map, and a choice for it. The map with a bound is not always the shorter one: where neighbours
+// A map, and the form of the symbols for it. The map with a bound is not always the shorter one: where neighbours
 // are farther apart than the bound, the values' own order is as good and has no gaps.
 template <typename Word>
 void Encoder::choose_map(const Seen& seen) {
@@ -171,17 +171,17 @@ void Encoder::choose_map(const Seen& seen) {
   if (header_.map != Map::kOrder) {
     header_.signed_zero = many_signed_zeros();
     const Sample sample = sample_words<Word>(false, &specials);
-    choice_ = choose(sample, kWordBits<Word>);
+    symbol_form_ = choose(sample, kWordBits<Word>);
     const double share = static_cast<double>(specials) / static_cast<double>(sample.words.size());
-    best = choice_.bits + share * (kPlaceBits + 8 * static_cast<double>(bytes_of(element)));
+    best = symbol_form_.bits + share * (kPlaceBits + 8 * static_cast<double>(bytes_of(element)));
     alone = alone && share < 0.02;
   }
   if (header_.map == Map::kOrder || !alone) {
     const BlockHeader bounded = header_;
     use_order();
-    const Choice ordered = choose(sample_words<Word>(false, &specials), kWordBits<Word>);
+    const SymbolForm ordered = choose(sample_words<Word>(false, &specials), kWordBits<Word>);
     if (ordered.bits < best) {
-      choice_ = ordered;
+      symbol_form_ = ordered;
     } else {
       header_ = bounded;
     }
@@ -204,7 +204,8 @@ bool fit_values(const Value* x, size_t n, const Grid& grid, int32_t* nodes) {
 template <typename Word>
 void Encoder::choose_curve() {
   if (header_.map != Map::kGrid || header_.signed_zero || n_ < kLeastForCurve) return;
-  if (choice_.predictor != Predictor::kPrevious && choice_.predictor != Predictor::kLine) return;
+  if (symbol_form_.predictor != Predictor::kPrevious && symbol_form_.predictor != Predictor::kLine)
+    return;
   double curve[kCurveRun];
   Word words[kCurveRun];
   Sample sample;
@@ -218,12 +219,12 @@ void Encoder::choose_curve() {
     word_loops<Word>().to_grid(x, kCurveRun, grid_, curve, words);
     sample.words.insert(sample.words.end(), words, words + kCurveRun);
   }
-  Choice choice = choose(sample, kWordBits<Word>);
+  SymbolForm form = choose(sample, kWordBits<Word>);
   constexpr double kNodeBits = 16.0 * kCurveNodes / kCurveRun;
   // What is left must not need a predictor: the curve is it.
-  if (choice.predictor != Predictor::kNone || choice.bits + kNodeBits >= choice_.bits) return;
-  choice_ = choice;
-  choice_.predictor = Predictor::kCurve;
+  if (form.predictor != Predictor::kNone || form.bits + kNodeBits >= symbol_form_.bits) return;
+  symbol_form_ = form;
+  symbol_form_.predictor = Predictor::kCurve;
 }
 
 template <typename Word>
