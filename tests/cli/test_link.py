@@ -1,11 +1,12 @@
 """`cgx link`: a script on hosts of this machine."""
 
+import os
 import re
 import subprocess
-import sys
 
 import pytest
 
+from tests import warm
 from tests.distributed import ROOT
 from tests.hosts.marks import needs_hosts
 from torch_cgx.cli import main as cli
@@ -29,11 +30,12 @@ sys.exit(int(sys.argv[2]))
 def test_a_script_runs_on_every_host_and_its_fate_is_told(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    line = [sys.executable, "-m", "torch_cgx", "link", "--rate", "500mbit", "--hosts", "2"]
+    line = [*warm.python(), "-m", "torch_cgx", "link", "--rate", "500mbit", "--hosts", "2"]
     for status in ("0", "3"):
         done = subprocess.run(
             [*line, str(script), "--name", status],
             cwd=ROOT, capture_output=True, text=True, timeout=120,
+            env={**os.environ, **warm.NESTED},
         )  # fmt: skip
         for host in range(2):
             assert f"host{host}: rank {host} has 2.0 --name {status}\n" in done.stdout
