@@ -22,7 +22,7 @@ from cgx_utils.defaults import Defaults
 from cgx_utils.fsdp_layout import Unit, units_of
 from cgx_utils.fsdp_steps import StepsOfUnits
 from cgx_utils.policy import Policy, check_min_size
-from cgx_utils.summary import Choice, Summary
+from cgx_utils.summary import Decision, Summary
 from torch_cgx import _config
 from torch_cgx._renamed import takes_old_names
 from torch_cgx._warnings import say, warn
@@ -277,7 +277,7 @@ def _summary(
                 continue
             chosen = codec if compressed else None
             reason = reason or ("" if chosen else "bits=32")
-            choices.append(Choice(parameter.numel(), parameter.dtype, chosen, reason))
+            choices.append(Decision(parameter.numel(), parameter.dtype, chosen, reason))
     return Summary(choices, backend.stats()["communicator"], ranks=backend.size())
 
 
