@@ -49,8 +49,8 @@ class Compressed:
 
     def __str__(self) -> str:
         """As in "gradients: compressing 26 of 54 parameters, ...; weights: ..."."""
-        parts = {"gradients": self.gradients, "weights": self.weights}
-        return "; ".join(f"{name}: {one}" for name, one in parts.items() if one is not None)
+        both = {"gradients": self.gradients, "weights": self.weights}
+        return "; ".join(f"{name}: {one}" for name, one in both.items() if one is not None)
 
     def state_dict(self) -> dict[str, Any]:
         """{"version": 1, "units": the first parameter's name of each `fully_shard` module,
@@ -268,7 +268,7 @@ def _summary(
     frozen: bool,
 ) -> Summary:
     """frozen: whether parameters without gradients count: their weights travel, too."""
-    choices = []
+    decisions = []
     for unit, why in zip(units, reasons, strict=True):
         for parameter, compressed, reason in zip(
             unit.parameters, unit.compressed, why, strict=True
@@ -277,8 +277,8 @@ def _summary(
                 continue
             chosen = codec if compressed else None
             reason = reason or ("" if chosen else "bits=32")
-            choices.append(Decision(parameter.numel(), parameter.dtype, chosen, reason))
-    return Summary(choices, backend.stats()["communicator"], ranks=backend.size())
+            decisions.append(Decision(parameter.numel(), parameter.dtype, chosen, reason))
+    return Summary(decisions, backend.stats()["communicator"], ranks=backend.size())
 
 
 def _report(found: Compressed, backend: ProcessGroupCGX) -> None:
