@@ -1,4 +1,4 @@
-"""Bits per layer under a budget: the parameters, and the choice as a pure function.
+"""Bits per layer under a budget: the parameters, and the decision as a pure function.
 
 The problem is a multiple-choice knapsack: each layer takes one candidate, each candidate has a size
 in bytes and a squared error; either the summed error is minimised under a budget of bytes, or the
@@ -120,11 +120,11 @@ def choose(
 
     errors, sizes: finite squared error >= 0 and bytes of each layer with each candidate. Exactly
     one limit is given: the sum of errors is minimised within `most_bytes`, or the sum of bytes
-    within `most_error`. The choice is greedy: never worse than one candidate for all layers, and
-    within a step of one layer of the optimum. Equal arguments give equal choices: ties go to the
+    within `most_error`. The search is greedy: never worse than one candidate for all layers, and
+    within a step of one layer of the optimum. Equal arguments give equal decisions: ties go to the
     layer and the candidate that come first.
 
-    ValueError if no choice is within the limit; the text says how far the nearest one is.
+    ValueError if no decision is within the limit; the text says what the least is.
     """
     if (most_bytes is None) == (most_error is None):
         raise ValueError(f"{most_bytes=}, {most_error=}; allowed: one of them, the other None")
@@ -184,9 +184,9 @@ def _fill(
         picked[change[0]] = change[1]
 
 
-def _total(values: Sequence[Sequence[float]], choice: Sequence[int]) -> float:
+def _total(values: Sequence[Sequence[float]], picked: Sequence[int]) -> float:
     """Exactly rounded, so that the order of the layers does not matter."""
-    return math.fsum(row[i] for row, i in zip(values, choice, strict=True))
+    return math.fsum(row[i] for row, i in zip(values, picked, strict=True))
 
 
 def _hull(gains: Sequence[float], costs: Sequence[float]) -> list[int]:

@@ -89,13 +89,13 @@ def _put(template: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
     integers.
     """
     into: Any = template
-    for part, following in zip(path, (*path[1:], None), strict=True):
+    for key, following in zip(path, (*path[1:], None), strict=True):
         made = value if following is None else {} if isinstance(following, str) else []
         if isinstance(into, list):
-            into += [None] * (part + 1 - len(into))
-            known = into[part]
+            into += [None] * (key + 1 - len(into))
+            known = into[key]
         else:
-            known = into.get(part)
+            known = into.get(key)
         if known is None:
-            into[part] = known = made
+            into[key] = known = made
         into = known

@@ -14,7 +14,7 @@ from cgx_utils.defaults import Defaults
 from cgx_utils.names import Named
 from cgx_utils.policy import Policy
 from cgx_utils.schedule import Schedule
-from cgx_utils.summary import Choice
+from cgx_utils.summary import Decision
 from torch_cgx import _config
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Chooser:
-    """Chooses for one `CGXState`, and tells `decisions` about the layers that they are for.
+    """Decides for one `CGXState`, and adds the layers whose bits `adaptive` decides to `decisions`.
 
     error_feedback: only codecs that work with residuals are allowed.
     """
@@ -44,12 +44,12 @@ class Chooser:
 
     def choose(
         self, name: Named | None, parameter: torch.Tensor, backend: ProcessGroupCGX
-    ) -> Choice:
+    ) -> Decision:
         """Its codec, or why it is exact. name: None where no rule needs it."""
         numel, dtype = parameter.numel(), parameter.dtype
         config, why = self._policy.decide(name, parameter)
         if config is None:
-            return Choice(numel, dtype, None, why)
+            return Decision(numel, dtype, None, why)
         local = backend.settings()["intra_compress"] is False and len(set(backend.hosts())) == 1
         decides = self._decisions is not None and why != "overrides" and not local
         if self._decisions is not None and decides:
@@ -67,10 +67,10 @@ class Chooser:
             feedback.check_codec(codec)
         if codec is None:
             origin = why or self._defaults.origin("bits", backend)
-            return Choice(numel, dtype, None, f"bits={full['bits']} in {origin}")
+            return Decision(numel, dtype, None, f"bits={full['bits']} in {origin}")
         if local:
-            return Choice(numel, dtype, None, "intra_compress=0, which keeps one host exact")
-        return Choice(numel, dtype, codec)
+            return Decision(numel, dtype, None, "intra_compress=0, which keeps one host exact")
+        return Decision(numel, dtype, codec)
 
     def _check_candidate(self, codec: Codec, name: str) -> None:
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch_cgx._C import Codec
 
 FIRST = 2  # the step that is measured first, counted from 1
-_BY_NAME = ("bits", "errors", "model")  # parts of a saved decision
+_BY_NAME = ("bits", "errors", "model")  # keys of a saved decision that are dicts by name
 _WHERE = "load_state_dict of a CGXState: adaptive"
 SAMPLE = 1 << 16  # values of a layer that are measured, at least
 
@@ -48,7 +48,7 @@ class Layer:
         1], on the device of `values` [numel].
 
         A long layer is represented by whole buckets of the codec, evenly spread; their sums are
-        scaled up. The choice depends on the step and is the same on all ranks.
+        scaled up. The buckets depend on the step and are the same on all ranks.
         """
         sample = sample_of(values, math.lcm(*(codec.granule for codec in self.codecs)), step)
         exact = sample.double()
@@ -68,7 +68,7 @@ def sample_of(values: torch.Tensor, unit: int, step: int) -> torch.Tensor:
     wanted = -(-SAMPLE // unit)
     if units < 2 * wanted:
         return values
-    # Other units at each step, so that no part of the layer is never seen.
+    # Other units at each step, so that all values of the layer are measured in the end.
     first = step % (units // wanted)
     chosen = [first + i * units // wanted for i in range(wanted)]
     table = values[: units * unit].view(units, unit)
@@ -129,7 +129,7 @@ class Decisions:
         True if it changes any bits; `news` then says which.
 
         The decision is put off to the next step if the sums are not finite, or all zero.
-        ValueError, on all ranks, if the first decision finds no choice within the error budget.
+        ValueError, on all ranks, if no bits are within the error budget at the first decision.
         """
         if self._pending is None:
             return False
@@ -179,7 +179,8 @@ class Decisions:
                     f"{parameters.candidates} is {math.sqrt(least / squares):.3g}; allowed: that "
                     "or more, or more bits among the candidates"
                 )
-            # Later in a training the nearest choice, which the log line shows, is better than none.
+            # Later in a training, the decision that comes nearest is better than an error; the log
+            # line shows its error.
             found = choose(errors, sizes, most_error=max(limit, least))
         for n, i in zip(known, found, strict=True):
             picked[n] = i

@@ -40,6 +40,21 @@ class Defaults:
             found["bits"] = _config.HALF_BITS if found["codec"] in _config.HALVES else BITS
         return {key: found[key] for key in _config.KEYS}
 
+    def shown(self, given: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings that hold as long as there is no group, for a repr. given: the keys that the
+        state sets; start: keys that hold at first, in place of these.
+        """
+        values = self.values({**given, **start}, None)
+        codec = _config.codec_of({}, values)
+        found = {"bits": values["bits"]}
+        if codec is not None:
+            own = codec.parameters
+            found = {key: own[key] for key in ("bits", "bucket_size") if key in own}
+            found["codec"] = codec.codec
+            more = {k: v for k, v in given.items() if k in own or k == "half"}
+            found |= {key: value for key, value in more.items() if key not in found}
+        return found
+
     def origin(self, key: str, backend: ProcessGroupCGX | None) -> str:
         """The source of a key's value if the state does not set it; empty: built in."""
         if backend is not None and key in backend.options.given():

@@ -7,7 +7,6 @@ quantized, with error feedback.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -17,20 +16,17 @@ import torch.distributed as dist
 import torch_cgx
 from cgx_utils import error_feedback as feedback
 from cgx_utils.agreement import compare, digest
+from cgx_utils.diloco_arguments import check_arguments, check_outer, trained_parameters
+from cgx_utils.diloco_state import SavedDiLoCo, outer_state
 from cgx_utils.local import check_local
-from cgx_utils.names import named_of, translate
-from cgx_utils.resharding import RANKS, sections_of, share_of, with_rank
-from cgx_utils.saved import check_finite
+from cgx_utils.names import named_of
+from cgx_utils.resharding import share_of, with_rank
 from cgx_utils.state import CGXState
 from torch_cgx import _steps
 from torch_cgx._renamed import takes_old_names
 from torch_cgx._warnings import warn
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _BUCKET = 1 << 24  # values of an all-reduce, 64 MiB
-_COUNTS = ("local_steps", "rounds", "rank", "world_size")
-_KEYS = ("start", "outer", "residuals", *_COUNTS)
-_LATER = ("number", "outer_stepped", RANKS)  # that earlier versions did not write
 
 
 class DiLoCo:
@@ -93,13 +89,13 @@ class DiLoCo:
     ):
         from torch_cgx._backend import backend_of
 
-        _check_arguments(model, inner, outer, every, error_feedback, nonfinite)
+        check_arguments(model, inner, outer, every, error_feedback, nonfinite)
         self.every = every
-        self._named = _parameters(model)
+        self._named = trained_parameters(model)
         parameters: list[torch.Tensor] = list(self._named.values())
         if outer is None:
             outer = torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
-        _check_outer(outer, self._named)
+        check_outer(outer, self._named)
         self.inner, self.outer = inner, outer
         self._group = group
         self._backend = backend_of(group, parameters[0].device)
@@ -207,9 +203,8 @@ class DiLoCo:
             except torch_cgx.NonFiniteError:  # on all ranks alike, and the group goes on
                 bad += ours
                 continue
-            parts = flat.split([p.numel() for p in bucket])
-            found = zip(ours, parts, strict=True)
-            bad += [name for name, part in found if not bool(part.isfinite().all())]
+            averaged = zip(ours, flat.split([p.numel() for p in bucket]), strict=True)
+            bad += [name for name, mean in averaged if not bool(mean.isfinite().all())]
             means.append(flat)
             if left is not None:
                 residuals.append(left)
@@ -239,10 +234,8 @@ class DiLoCo:
 
     def _outer_step(self, means: list[torch.Tensor]) -> None:
         kept = [p.grad for p in self._parameters]
-        for bucket, mean in zip(self._buckets, means, strict=True):
-            parts = mean.split([p.numel() for p in bucket])
-            for parameter, part in zip(bucket, parts, strict=True):
-                parameter.grad = part.view(parameter.shape).to(parameter.dtype)
+        for parameter, mean in zip(self._parameters, self._split(means), strict=True):
+            parameter.grad = mean.view(parameter.shape).to(parameter.dtype)
         try:
             self.outer.step()
         finally:
@@ -265,9 +258,9 @@ class DiLoCo:
     def _split(self, flats: list[torch.Tensor]) -> list[torch.Tensor]:
         """Flat buckets as one flat tensor for each parameter."""
         return [
-            part
+            one
             for bucket, flat in zip(self._buckets, flats, strict=True)
-            for part in flat.split([p.numel() for p in bucket])
+            for one in flat.split([p.numel() for p in bucket])
         ]
 
     def state_dict(self) -> dict[str, Any]:
@@ -281,12 +274,12 @@ class DiLoCo:
         """
         residuals = None
         if self._residuals is not None:
-            parts = [part.to("cpu", copy=True) for part in self._split(self._residuals)]
-            residuals = dict(zip(self._named, parts, strict=True))
+            copies = [one.to("cpu", copy=True) for one in self._split(self._residuals)]
+            residuals = dict(zip(self._named, copies, strict=True))
         self._steps.tensor_number(self._backend)  # chooses a number, where none is known
         state = {
             "start": dict(zip(self._named, [s.clone() for s in self._start], strict=True)),
-            "outer": self._outer_state(),
+            "outer": outer_state(self.outer),
             "outer_stepped": bool(self.outer.state),
             "residuals": residuals,
             "local_steps": self._local_steps,
@@ -297,20 +290,6 @@ class DiLoCo:
         }
         return with_rank(state, self._backend.rank(), ["residuals"])
 
-    def _outer_state(self) -> dict[str, Any]:
-        """The outer optimizer's. Before its first step its state has the tensors that it will have:
-        torch.distributed.checkpoint loads what is there already.
-        """
-        found = self.outer.state_dict()
-        if not self.outer.state:
-            stand_in = copy.deepcopy(self.outer)
-            for group in stand_in.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = torch.zeros_like(parameter)
-            stand_in.step()
-            found["state"] = stand_in.state_dict()["state"]
-        return found
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues from a `state_dict()`, after model and inner optimizer have been loaded.
 
@@ -320,63 +299,28 @@ class DiLoCo:
         The next outer step first compares the ranks' start parameters. ValueError for a state of
         another model, before anything is changed.
         """
-        if not isinstance(state, Mapping) or set(state) - set(_LATER) != set(_KEYS):
-            found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
-            raise ValueError(f"the state is {found}; allowed: a dict of {', '.join(_KEYS)}")
-        start = self._by_own_names("start", state["start"])
-        _check_tensors("start", start, self._named)
-        counts = {key: state[key] for key in (*_COUNTS, "number") if key in state}
-        for key, value in counts.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"the state has {key}={value!r}; allowed: an integer >= 0")
-        by_rank = sections_of(state)
-        if by_rank is None:
-            by_rank = {str(state["rank"]): {"residuals": state["residuals"]}}
-        residuals = {}
-        for rank, section in by_rank.items():
-            if section.get("residuals") is None:
-                continue
-            own = residuals[rank] = self._by_own_names("residuals", section["residuals"])
-            _check_tensors("residuals", own, self._named, flat=True)
-            for name, residual in own.items():
-                check_finite(name, residual)
-        self._load_outer(state["outer"], state.get("outer_stepped", True))
+        saved = SavedDiLoCo.of(state, self._named, self._model)
+        saved.load_outer(self.outer)
         for value, name in zip(self._start, self._named, strict=True):
-            value.copy_(start[name])
-        self._load_residuals(residuals, state["world_size"])
-        self._local_steps, self._rounds = state["local_steps"], state["rounds"]
-        if "number" in counts:
-            self._steps.load_state_dict({"step": 0, "number": counts["number"]})
+            value.copy_(saved.start[name])
+        self._load_residuals(saved)
+        self._local_steps, self._rounds = saved.local_steps, saved.rounds
+        if saved.number is not None:
+            self._steps.load_state_dict({"step": 0, "number": saved.number})
         self._compares_start = True
 
-    def _load_outer(self, outer: Mapping[str, Any], stepped: bool) -> None:
-        """stepped: False: its state is a stand-in. torch.distributed.checkpoint makes texts of the
-        numbers of parameters.
-        """
-        kept: dict[int, dict[str, Any]] = {}
-        for number, one in outer["state"].items() if stepped else ():
-            kept.setdefault(int(number), {}).update(one)
-        self.outer.load_state_dict({**outer, "state": kept})
-
-    def _load_residuals(
-        self, residuals: Mapping[str, Mapping[str, torch.Tensor]], saved_ranks: int
-    ) -> None:
+    def _load_residuals(self, saved: SavedDiLoCo) -> None:
         if self._residuals is None:
             return
         own: dict[str, torch.Tensor] = {}
-        if residuals:
+        if saved.residuals:
             rank, ranks = self._backend.rank(), self._backend.size()
-            own = share_of(residuals, saved_ranks, rank, ranks, "DiLoCo", partly=False)
-        for part, name in zip(self._split(self._residuals), self._named, strict=True):
+            own = share_of(saved.residuals, saved.ranks, rank, ranks, "DiLoCo", partly=False)
+        for residual, name in zip(self._split(self._residuals), self._named, strict=True):
             if name in own:
-                part.copy_(own[name])
+                residual.copy_(own[name])
             else:
-                part.zero_()
-
-    def _by_own_names(self, what: str, saved: Any) -> Any:
-        if not isinstance(saved, Mapping):
-            return saved
-        return translate(saved, self._model, f"the state's {what!r}")
+                residual.zero_()
 
 
 def _numel(bucket: list[torch.Tensor]) -> int:
@@ -391,97 +335,3 @@ def _buckets(parameters: list[torch.Tensor]) -> list[list[torch.Tensor]]:
             found.append([])
         found[-1].append(parameter)
     return found
-
-
-def _parameters(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The parameters that take part, by name; TypeError or ValueError names one that cannot."""
-    from torch.distributed.tensor import DTensor  # slow to import
-
-    every = [(one.name, one.parameter) for one in named_of(model)]
-    found = {n: p for n, p in every if isinstance(p, torch.nn.Parameter) and p.requires_grad}
-    if not found:
-        raise ValueError(
-            "the model has no parameter that requires a gradient; needed: at least one"
-        )
-    device = next(iter(found.values())).device
-    for name, parameter in found.items():
-        if isinstance(parameter, DTensor):
-            raise TypeError(
-                f"the parameter {name!r} is a DTensor; allowed: plain tensors (a sharded model is "
-                "for cgx_utils.fsdp)"
-            )
-        if parameter.dtype not in _DTYPES:
-            raise TypeError(
-                f"the parameter {name!r} is {parameter.dtype}; allowed: "
-                f"{', '.join(map(str, _DTYPES))}"
-            )
-        if parameter.device != device:
-            raise ValueError(
-                f"the parameter {name!r} is on {parameter.device}, others are on {device}; "
-                "allowed: one device"
-            )
-    return found
-
-
-def _check_arguments(
-    model: Any, inner: Any, outer: Any, every: Any, error_feedback: Any, nonfinite: Any
-) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model is of type {type(model).__name__}; allowed: torch.nn.Module")
-    for name, optimizer in (("inner", inner), ("outer", outer)):
-        if isinstance(optimizer, torch.optim.Optimizer) or (name, optimizer) == ("outer", None):
-            continue
-        raise TypeError(
-            f"{name} is of type {type(optimizer).__name__}; allowed: torch.optim.Optimizer"
-            + (", None" if name == "outer" else "")
-        )
-    if inner is outer:
-        raise ValueError("inner and outer are the same optimizer; allowed: one for each")
-    if isinstance(every, bool) or not isinstance(every, int):
-        raise TypeError(f"every={every!r}; allowed: integers >= 1")
-    if every < 1:
-        raise ValueError(f"every={every}; allowed: integers >= 1")
-    if not isinstance(error_feedback, bool):
-        raise TypeError(f"error_feedback={error_feedback!r}; allowed: True, False")
-    if nonfinite not in ("raise", "skip"):
-        raise ValueError(f"nonfinite={nonfinite!r}; allowed: 'raise', 'skip'")
-
-
-def _check_outer(outer: torch.optim.Optimizer, named: Mapping[str, torch.nn.Parameter]) -> None:
-    """ValueError unless `outer` has all the model's parameters, and no others."""
-    has = {id(p) for group in outer.param_groups for p in group["params"]}
-    for name, parameter in named.items():
-        if id(parameter) not in has:
-            raise ValueError(
-                f"outer does not have the model's parameter {name!r}, which would never change; "
-                "needed: all that require a gradient, as model.parameters()"
-            )
-    more = len(has - {id(p) for p in named.values()})
-    if more:
-        raise ValueError(
-            f"outer has {more} tensors beside the model's parameters that require a gradient; "
-            "allowed: only these parameters"
-        )
-
-
-def _check_tensors(
-    what: str, given: Any, named: Mapping[str, torch.nn.Parameter], flat: bool = False
-) -> None:
-    """ValueError unless `given` has a tensor of each parameter's shape, or size, under its name."""
-    if not isinstance(given, Mapping) or set(given) != set(named):
-        names = set(given) ^ set(named) if isinstance(given, Mapping) else {type(given).__name__}
-        raise ValueError(
-            f"the state's {what!r} is of another model: it differs in {sorted(map(str, names))[:3]}"
-        )
-    for name, parameter in named.items():
-        shape = (parameter.numel(),) if flat else tuple(parameter.shape)
-        if not isinstance(given[name], torch.Tensor) or not given[name].is_floating_point():
-            found = getattr(given[name], "dtype", type(given[name]).__name__)
-            raise ValueError(
-                f"the state's {what!r} has {found} for {name!r}; allowed: a tensor of floats"
-            )
-        if tuple(given[name].shape) != shape:
-            raise ValueError(
-                f"the state's {what!r} is of another model: {name!r} has the shape "
-                f"{tuple(given[name].shape)}, the model's {shape}"
-            )

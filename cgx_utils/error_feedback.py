@@ -3,7 +3,7 @@ until it is contributed.
 
 The rule is the engine's (docs/numerics.md, Error feedback). Here is where the residuals live: one
 flat tensor for each of DDP's buckets, in the order of its parameters, so that a reduction gets it
-as it is. When DDP rebuilds its buckets, the parts move with their parameters.
+as it is. When DDP rebuilds its buckets, each parameter's residual moves to its new bucket.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Bucket:
         self.settled.wait()
         if self.values is None:
             self.values = torch.zeros(self._numel, dtype=torch.float32, device=self._device)
-            parts = self.values.split([numel for numel, _ in self._layers or ()])
-            for part, (_, payload) in zip(parts, self._layers or (), strict=True):
+            layers = self.values.split([numel for numel, _ in self._layers or ()])
+            for layer, (_, payload) in zip(layers, self._layers or (), strict=True):
                 if payload is not None:
                     assert codec is not None
-                    codec.decode(payload, part)
+                    codec.decode(payload, layer)
         return self.values
 
     def close(
@@ -61,11 +61,11 @@ class Bucket:
         """
         assert self.values is not None
         self._layers = []
-        for part, first in zip(self.values.split(numels), firsts, strict=True):
+        for layer, first in zip(self.values.split(numels), firsts, strict=True):
             payload = None
-            if bool(part.any()):
-                payload = codec.encode(part, sequence=sequence, rank=rank, index=first)
-            self._layers.append((part.numel(), payload))
+            if bool(layer.any()):
+                payload = codec.encode(layer, sequence=sequence, rank=rank, index=first)
+            self._layers.append((layer.numel(), payload))
         self.values = None
 
     def undo(self) -> None:
@@ -223,8 +223,8 @@ class ErrorFeedback:
                     f"CGXState: a parameter of shape {shape} has a residual and no name; pass "
                     "named_parameters=model.named_parameters()"
                 )
-            part = self._part(place).detach().to("cpu", copy=True)
-            residuals[names[key]] = part.view(place.parameter.shape)
+            residual = self._residual(place).detach().to("cpu", copy=True)
+            residuals[names[key]] = residual.view(place.parameter.shape)
         for place in self._places.values():
             place.bucket.undo()
         if group is not None:
@@ -279,7 +279,7 @@ class ErrorFeedback:
         for parameter in parameters:
             old = self._places.get(id(parameter))
             if old is not None:
-                values[first : first + parameter.numel()].copy_(self._part(old))
+                values[first : first + parameter.numel()].copy_(self._residual(old))
                 outdated = [key for key, one in self._buckets.items() if one is old.bucket]
                 for key in outdated:
                     del self._buckets[key]
@@ -287,7 +287,7 @@ class ErrorFeedback:
             first += parameter.numel()
         return made
 
-    def _part(self, place: Place) -> torch.Tensor:
+    def _residual(self, place: Place) -> torch.Tensor:
         values = place.bucket.open(self._codec())
         return values[place.first : place.first + place.parameter.numel()]
 

@@ -22,7 +22,7 @@ from cgx_utils.defaults import Defaults
 from cgx_utils.fsdp_layout import Unit, units_of
 from cgx_utils.fsdp_steps import StepsOfUnits
 from cgx_utils.policy import Policy, check_min_size
-from cgx_utils.summary import Choice, Summary
+from cgx_utils.summary import Decision, Summary
 from torch_cgx import _config
 from torch_cgx._renamed import takes_old_names
 from torch_cgx._warnings import say, warn
@@ -49,8 +49,8 @@ class Compressed:
 
     def __str__(self) -> str:
         """As in "gradients: compressing 26 of 54 parameters, ...; weights: ..."."""
-        parts = {"gradients": self.gradients, "weights": self.weights}
-        return "; ".join(f"{name}: {one}" for name, one in parts.items() if one is not None)
+        both = {"gradients": self.gradients, "weights": self.weights}
+        return "; ".join(f"{name}: {one}" for name, one in both.items() if one is not None)
 
     def state_dict(self) -> dict[str, Any]:
         """{"version": 1, "units": the first parameter's name of each `fully_shard` module,
@@ -268,7 +268,7 @@ def _summary(
     frozen: bool,
 ) -> Summary:
     """frozen: whether parameters without gradients count: their weights travel, too."""
-    choices = []
+    decisions = []
     for unit, why in zip(units, reasons, strict=True):
         for parameter, compressed, reason in zip(
             unit.parameters, unit.compressed, why, strict=True
@@ -277,8 +277,8 @@ def _summary(
                 continue
             chosen = codec if compressed else None
             reason = reason or ("" if chosen else "bits=32")
-            choices.append(Choice(parameter.numel(), parameter.dtype, chosen, reason))
-    return Summary(choices, backend.stats()["communicator"], ranks=backend.size())
+            decisions.append(Decision(parameter.numel(), parameter.dtype, chosen, reason))
+    return Summary(decisions, backend.stats()["communicator"], ranks=backend.size())
 
 
 def _report(found: Compressed, backend: ProcessGroupCGX) -> None:

@@ -1,11 +1,12 @@
-"""Custom collectives of FSDP2: the compressed part of a flat buffer, and the exact one beside it.
+"""Custom collectives of FSDP2: some parameters of a flat buffer are compressed, others are exact.
 
-A buffer's parameters of either kind are copied into a tensor of their own, and each tensor gets a
-collective. So norms and biases stay exact whatever lies beside them, for a second message and one
-more pass over the values. A buffer of one kind only is not copied. The buckets of a codec begin at
-the start of a shard's compressed part; one may hold values of two neighbouring parameters.
+The compressed parameters of a buffer are copied into one tensor and the exact ones into another,
+and each tensor gets a collective. So norms and biases stay exact beside compressed parameters, at
+the cost of a second message and another pass over the values. A buffer with parameters of one kind
+is not copied. Quantization buckets begin with the first compressed value of a shard; a bucket may
+hold values of two neighbouring parameters.
 
-They have the methods of torch's `AllGather` and `ReduceScatter`, whose module is not a public one.
+The classes have the methods of torch's `AllGather` and `ReduceScatter`, whose module is private.
 """
 
 from __future__ import annotations
@@ -206,8 +207,8 @@ def _unpacking(packed: torch.Tensor, tensor: torch.Tensor, runs: list[Run]) -> C
             return
         offset = 0
         for run in runs:
-            part = packed[..., offset : offset + run.numel]
-            tensor[..., run.offset : run.offset + run.numel].copy_(part)
+            values = packed[..., offset : offset + run.numel]
+            tensor[..., run.offset : run.offset + run.numel].copy_(values)
             offset += run.numel
 
     return unpack

@@ -91,15 +91,15 @@ class Unit:
         return found
 
     def check(self, shard: torch.Tensor) -> None:
-        """RuntimeError unless `shard`, this rank's part of a gather, holds this rank's parameters
-        as this module says: another version of torch may lay them out in another way.
+        """RuntimeError unless `shard`, this rank's input of a gather, holds this rank's parameters
+        in the layout of this module: another version of torch may use another layout.
         """
         offset = 0
         for name, parameter, numel in zip(self.names, self.parameters, self.numels(), strict=True):
             local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
             local = local.detach().reshape(-1).to(shard.device, shard.dtype)
-            part = shard[offset : offset + local.numel()]
-            if not torch.equal(part.view(torch.uint8), local.view(torch.uint8)):
+            found = shard[offset : offset + local.numel()]
+            if not torch.equal(found.view(torch.uint8), local.view(torch.uint8)):
                 raise RuntimeError(
                     f"cgx_utils.fsdp: the buffer of the all-gather does not hold {name!r} at value "
                     f"{offset}: torch {torch.__version__} or an extension of the parameter lays it "

@@ -20,11 +20,11 @@ class StepsOfUnits:
 
     def __init__(self, units: list[Unit]):
         self._units = units
-        self._parts = {id(unit): part for part, unit in enumerate(units)}
+        self._numbers = {id(unit): number for number, unit in enumerate(units)}
         self._counter = _steps.StepCounter("this cgx_utils.fsdp.compress")
 
     def reduction(self, unit: Unit, group: dist.ProcessGroup) -> dict[str, Any]:
-        """What keys the next reduce-scatter of a unit, as arguments of the backend."""
+        """Arguments of the backend that key a unit's next reduce-scatter."""
         key = self._key(unit, group)
         unit.reductions += 1
         return key
@@ -37,7 +37,7 @@ class StepsOfUnits:
         from torch_cgx._backend import backend_of  # loads the engine
 
         backend = backend_of(group, unit.group.device)
-        number = self._counter.tensor_number(backend, offset + self._parts[id(unit)])
+        number = self._counter.tensor_number(backend, offset + self._numbers[id(unit)])
         return {"step": unit.reductions, "tensor_number": number}
 
     def _labels(self) -> list[str]:

@@ -108,7 +108,7 @@ def clean_names(names: Iterable[str]) -> list[str]:
     "_checkpoint_wrapped_module.", "_fsdp_wrapped_module." anywhere, and "module." where all names
     begin with it. As torch.distributed.fsdp cleans names.
     """
-    found = [".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in names]
+    found = [".".join(word for word in name.split(".") if word not in _WRAPPERS) for name in names]
     while found and all(name.startswith(_DDP + ".") for name in found):
         found = [name[len(_DDP) + 1 :] for name in found]
     return found
@@ -121,13 +121,13 @@ def mentions_wrapper(text: str) -> bool:
 
 def named_of(model: torch.nn.Module) -> list[Named]:
     """The parameters of a model, each once, in the order of `named_parameters()`."""
-    inner = {
+    wrappers = {
         f"{name}.{_DDP}" if name else _DDP
         for name, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, (DataParallel, DistributedDataParallel))
     }
     pairs: Pairs = list(model.named_parameters(remove_duplicate=False))
-    return _named_of_pairs(pairs, [_without(name, inner) for name, _ in pairs])
+    return _named_of_pairs(pairs, [_without(name, wrappers) for name, _ in pairs])
 
 
 def once(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
@@ -180,10 +180,11 @@ def _equal(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def _without(name: str, inner: set[str]) -> str:
-    """A name without the parts that lead to the module in a DDP instance. inner: their paths."""
-    parts = name.split(".")
-    return ".".join(part for i, part in enumerate(parts) if ".".join(parts[: i + 1]) not in inner)
+def _without(name: str, wrappers: set[str]) -> str:
+    """A name without the words that lead to the module in a DDP instance. wrappers: their paths."""
+    words = name.split(".")
+    kept = (i for i in range(len(words)) if ".".join(words[: i + 1]) not in wrappers)
+    return ".".join(words[i] for i in kept)
 
 
 def _named_of_pairs(pairs: Pairs, shown: Sequence[str]) -> list[Named]:

@@ -23,6 +23,20 @@ def check_min_size(min_size: Any) -> None:
         raise ValueError(f"min_size={min_size}; allowed: integers >= 0")
 
 
+def settings_of(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the argument `config` and of keywords, checked. TypeError, ValueError."""
+    keys = ", ".join(_config.KEYS)
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(f"config={config!r}; allowed: a dict of {keys}, None")
+    given = dict(config or {})
+    for key in settings:
+        if key not in _config.KEYS:
+            raise TypeError(f"CGXState got an unexpected argument {key!r}; settings are: {keys}")
+        if key in given:
+            raise TypeError(f"CGXState got {key}= and a config that has {key!r}; allowed: one")
+    return _config.check_dict(given | dict(settings), "config")
+
+
 class Policy:
     """The rules of one `CGXState`. Those that go by name hold for a parameter if they do for any of
     its names. In their order:

@@ -15,7 +15,7 @@ _warned_of_sparse = False
 
 
 class Bucket(Protocol):
-    """The part of torch's GradBucket that is used here."""
+    """The methods of torch's GradBucket that are used here."""
 
     def buffer(self) -> torch.Tensor: ...
     def parameters(self) -> list[torch.Tensor]: ...

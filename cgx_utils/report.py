@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from cgx_utils.decisions import sample_of
-from cgx_utils.summary import Choice
+from cgx_utils.summary import Decision
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec
@@ -36,22 +37,24 @@ class Report:
     what the tuner of the group has sent.
     """
 
-    def __init__(self, layers: Iterable[tuple[str | None, Choice, float | None]], remark: str = ""):
+    def __init__(
+        self, layers: Iterable[tuple[str | None, Decision, float | None]], remark: str = ""
+    ):
         self._remark = remark
         listed = list(layers)
-        total = sum(choice.sent_bytes() for _, choice, _ in listed)
+        total = sum(decision.sent_bytes() for _, decision, _ in listed)
         self.rows: list[dict[str, Any]] = [
             {
                 "name": name,
-                "numel": choice.numel,
-                "bits": choice.bits,
-                "codec": choice.codec_name,
+                "numel": decision.numel,
+                "bits": decision.bits,
+                "codec": decision.codec_name,
                 "relative_error": error,
-                "bytes": choice.sent_bytes(),
-                "share": choice.sent_bytes() / total if total else 0.0,
-                "why": choice.why,
+                "bytes": decision.sent_bytes(),
+                "share": decision.sent_bytes() / total if total else 0.0,
+                "why": decision.why,
             }
-            for name, choice, error in listed
+            for name, decision, error in listed
         ]
 
     def __str__(self) -> str:
@@ -104,6 +107,38 @@ def _cells(row: dict[str, Any]) -> list[str]:
         f"{100 * row['share']:.1f} %",
         row["why"],
     ]
+
+
+def rows_of(
+    decided: Mapping[int, Decision],
+    names: Mapping[int, str],
+    measured: Mapping[str, float | None],
+    gradients: Mapping[int, torch.Tensor | None],
+) -> list[tuple[str | None, Decision, float | None]]:
+    """Name, decision and relative error of each parameter, in the order of the names. measured:
+    errors by name; for other parameters, one encoding of the gradient is measured here. The keys of
+    the other arguments are ids of parameters.
+    """
+    rows: list[tuple[str | None, Decision, float | None]] = []
+    for key, decision in decided.items():
+        name, gradient = names.get(key), gradients.get(key)
+        error = 0.0 if decision.codec is None else measured.get(name or "")
+        if error is None and decision.codec is not None and gradient is not None:
+            error = error_of_encoding(gradient, decision.codec)
+        rows.append((name, decision, error))
+    order = {name: number for number, name in enumerate(names.values())}
+    return sorted(rows, key=lambda row: order.get(row[0] or "", len(order)))
+
+
+def tuner_line(group: dist.ProcessGroup | None) -> str:
+    """How many bits the tuner of a group has sent so far."""
+    import torch_cgx
+
+    found = torch_cgx.stats(group)
+    kinds = {"as asked": "tuned_asked", "with 16 bits": "tuned_half", "exact": "tuned_exact"}
+    calls = ", ".join(f"{found[key]} {name}" for name, key in kinds.items())
+    ratio = found["bytes_raw"] / max(1, found["bytes_sent"])
+    return f"the tuner sent calls: {calls}; {ratio:.1f}x fewer bytes in all calls of the group"
 
 
 def error_of_encoding(values: torch.Tensor, codec: Codec) -> float | None:

@@ -74,8 +74,8 @@ def share_of(
 ) -> dict[str, torch.Tensor]:
     """The residuals of rank `rank` of `ranks`, by name. A warning, which begins with `owner`, says
     what is dropped: the residuals of other ranks, and of ranks that the state does not have.
-    partly: take over a part, where not all are there. alone: the state is of one rank, so what
-    others take over is not known.
+    partly: also take over residuals if some are missing. alone: the state is of one rank, so the
+    residuals of the other ranks are unknown.
     """
     wanted = [str(number) for number in inherited(rank, ranks, saved_ranks)]
     there = [number for number in wanted if number in residuals]
@@ -105,8 +105,8 @@ def share_of(
     found: dict[str, torch.Tensor] = {}
     for number in there:
         for name, one in residuals[number].items():
-            part = one.detach().float() * (ranks / saved_ranks)
-            found[name] = found[name] + part if name in found else part
+            scaled = one.detach().float() * (ranks / saved_ranks)
+            found[name] = found[name] + scaled if name in found else scaled
     return found
 
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torch_cgx._warnings import say
+
 if TYPE_CHECKING:
-    from torch_cgx._C import Codec
+    from torch_cgx._C import Codec, ProcessGroupCGX
 
 
 @dataclass(frozen=True)
-class Choice:
+class Decision:
     """The codec of the gradient of one parameter. codec: None for exact. why: the rule that
     keeps it exact, empty if it is compressed.
     """
@@ -45,38 +47,49 @@ class Choice:
         return self.codec.encoded_bytes(self.numel, self.dtype)
 
 
+def log(line: str, backend: ProcessGroupCGX) -> None:
+    """Writes a line to stderr on rank 0, unless the group's option `log` is off."""
+    if backend.rank() == 0 and backend.settings()["log"] != "off":
+        say(line)
+
+
 class Summary:
     """Summary of all parameters that took part in a step."""
 
     def __init__(
-        self, choices: Iterable[Choice], communicator: str, *, ranks: int = 2, tuned: bool = False
+        self,
+        decisions: Iterable[Decision],
+        communicator: str,
+        *,
+        ranks: int = 2,
+        tuned: bool = False,
     ):
-        """ranks: of the group. tuned: whether its tuner may send more bits than the choices."""
-        self._choices = list(choices)
+        """ranks: of the group. tuned: whether its tuner may send more bits than decided."""
+        self._decisions = list(decisions)
         self._communicator = communicator
         self._ranks = ranks
         self.tuned = tuned
 
     @property
     def compresses(self) -> bool:
-        return any(choice.codec is not None for choice in self._choices)
+        return any(one.codec is not None for one in self._decisions)
 
     def __str__(self) -> str:
         """As in "compressing 26 of 54 parameters, 98.2 % of 1.84 M values, maxmin 4 bits; 7.5x
         fewer bytes; shm"; with a tuner "at most 7.5x fewer bytes, the tuner may send more
         bits"; of one rank "one rank sends nothing".
         """
-        every = self._choices
-        values = sum(choice.numel for choice in every)
+        every = self._decisions
+        values = sum(one.numel for one in every)
         if not self.compresses:
             return (
                 f"nothing is compressed, all {len(every)} parameters ({_count(values)} values) are "
-                f"exact: {_rules(choice.why for choice in every)}; {self._communicator}"
+                f"exact: {_rules(one.why for one in every)}; {self._communicator}"
             )
-        chosen = [choice for choice in every if choice.codec is not None]
-        share = 100 * sum(choice.numel for choice in chosen) / values
-        raw = sum(choice.raw_bytes for choice in every)
-        ratio = raw / sum(choice.sent_bytes() for choice in every)
+        chosen = [one for one in every if one.codec is not None]
+        share = 100 * sum(one.numel for one in chosen) / values
+        raw = sum(one.raw_bytes for one in every)
+        ratio = raw / sum(one.sent_bytes() for one in every)
         fewer = f"{ratio:.1f}x fewer bytes"
         if self.tuned:
             fewer = f"at most {fewer}, the tuner may send more bits"
@@ -93,14 +106,14 @@ def describe(codec: Codec) -> str:
     return f"{codec.codec} {codec.bits} bits"
 
 
-def _codecs(choices: list[Choice]) -> str:
+def _codecs(decisions: list[Decision]) -> str:
     """By number of values; with the number of parameters where there are several."""
     values: Counter[str] = Counter()
     parameters: Counter[str] = Counter()
-    for choice in choices:
-        assert choice.codec is not None
-        name = describe(choice.codec)
-        values[name] += choice.numel
+    for one in decisions:
+        assert one.codec is not None
+        name = describe(one.codec)
+        values[name] += one.numel
         parameters[name] += 1
     if len(values) == 1:
         return next(iter(values))

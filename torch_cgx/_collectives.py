@@ -89,7 +89,7 @@ def reduce_scatter_single(
     residual: torch.Tensor | None = None,
     step: int | None = None,
 ) -> dist.Work | None:
-    """Reduces `input` over the ranks and writes one of world-size equal parts to `output`: part r
+    """Reduces `input` over the ranks and writes one of world-size equal shares to `output`: share r
     on rank r.
 
     output: n values; input: n * world size, same dtype. residual: of the input's shape. Other
@@ -177,7 +177,7 @@ def stats(group: dist.ProcessGroup | None = None) -> Stats:
 
 
 def tuning(group: dist.ProcessGroup | None = None) -> Tuning | None:
-    """The measurements and choices of a group's autotuner; None without the option `autotune`."""
+    """The measurements and decisions of a group's autotuner; None without the option `autotune`."""
     found = backend_of(group, _device_of(group)).tuning()
     return None if found is None else Tuning(**found)
 

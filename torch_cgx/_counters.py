@@ -32,7 +32,7 @@ class Counters(Record):
 
     calls, compressed_calls: of the engine's collectives. numel: values of the callers' tensors.
     bytes_raw: of these tensors; bytes_sent, bytes_received: over all peers, headers included;
-    bytes_sent_across: the part of bytes_sent that leaves this host. messages_sent: to all peers.
+    bytes_sent_across: how many of bytes_sent leave this host. messages_sent: to all peers.
     staging_bytes: host memory that messages between hosts (or over any communicator except shared
     memory) hold now, not a counter. seconds_encode, seconds_transfer, seconds_decode: seconds.
     """
@@ -61,8 +61,8 @@ class Stats(Counters):
     communicator: its name, as in "shm". cuda_communicator: that of CUDA tensors, None before their
     first call. communicators: the counters of each by name. sequence: calls of the engine since the
     group was made. In a group with the option `autotune`: tuned_exact, tuned_half, tuned_asked, the
-    calls by the autotuner's choice; bytes_sent_tuning, seconds_tuning, the cost of measuring, which
-    no other counter includes; 0 in other groups.
+    calls by the autotuner's decision; bytes_sent_tuning, seconds_tuning, the cost of measuring,
+    which no other counter includes; 0 in other groups.
     """
 
     OLD: ClassVar[dict[str, str]] = {
@@ -91,8 +91,9 @@ class Tuning(Record):
     seconds: of the last measurement. link: "latency" (seconds per exchange), "seconds_per_byte",
     "seconds_per_value". codecs: "encode" and "decode" by codec, seconds per value. table: a dict of
     "bytes", "predicted" (seconds of an fp32 all-reduce by "exact", "half", which is 16 bits, and
-    "asked") and "choice" for each size. classes: the same for the messages sent so far, with
-    "operation", "dtype", "codec", "measured" seconds, "calls", and "renewals" of the choice.
+    "asked") and "choice" (the decision) for each size. classes: the same for the messages sent so
+    far, with "operation", "dtype", "codec", "measured" seconds, "calls", and "renewals" of the
+    decision.
     """
 
     measurements: int

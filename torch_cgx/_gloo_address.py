@@ -121,10 +121,10 @@ def _server_of(store: Any) -> str:
         host = getattr(store, "host", None)
         if isinstance(host, str) and host:
             return host
-        inner = getattr(store, "underlying_store", None)
-        if inner is None:
+        wrapped = getattr(store, "underlying_store", None)
+        if wrapped is None:
             break
-        store = inner
+        store = wrapped
     return os.environ.get("MASTER_ADDR") or ""
 
 

@@ -32,7 +32,7 @@ def image(major: int, minor: int) -> bytes:
     neither `auto` nor `nvrtc`.
     """
     fatbin = _HERE / "_kernels.fatbin"
-    if _choice("nvrtc", "NVIDIA") == "auto" and fatbin.exists():
+    if _setting("nvrtc", "NVIDIA") == "auto" and fatbin.exists():
         return fatbin.read_bytes()
     return _compiled(10 * major + minor)
 
@@ -47,7 +47,7 @@ def hip_image(arch: str) -> bytes:
     from torch_cgx import _hiprtc
 
     hsaco = _HERE / "_kernels.hsaco"
-    if _choice("hiprtc", "AMD") == "auto" and hsaco.exists():
+    if _setting("hiprtc", "AMD") == "auto" and hsaco.exists():
         code = hsaco.read_bytes()
         # hipcc got no feature flags, so its code runs with any features.
         built = re.escape(arch.partition(":")[0])
@@ -65,14 +65,14 @@ def hip_image(arch: str) -> bytes:
     return cached(arch.replace(":", "."), key, make)
 
 
-def _choice(compiler: str, vendor: str) -> str:
+def _setting(compiler: str, vendor: str) -> str:
     allowed = ("auto", compiler)
-    choice = _C.process_variable("kernels")
-    if choice not in allowed:
+    given = _C.process_variable("kernels")
+    if given not in allowed:
         raise ValueError(
-            f"CGX_KERNELS={choice!r} is not for {vendor}'s GPUs; allowed: {', '.join(allowed)}"
+            f"CGX_KERNELS={given!r} is not for {vendor}'s GPUs; allowed: {', '.join(allowed)}"
         )
-    return choice
+    return given
 
 
 def _source() -> bytes:

@@ -26,7 +26,7 @@ class Simulation:
     outputs: one tensor per rank, bit-identical to each other. error: "max_abs", the largest
     |output - exact|, and "relative_l2", ||output - exact|| / ||exact||, against the float64 sum
     (mean for AVG) of the inputs. bytes_sent: by rank, over all its receivers, headers included;
-    bytes_sent_across: the part of them that leaves the rank's host. algorithm: the algorithm used,
+    bytes_sent_across: those of them that leave the rank's host. algorithm: the algorithm used,
     between hosts if there are several: "oneshot", "sra", "ring" or "direct" (exact, over Gloo).
     """
 

@@ -4,7 +4,7 @@ A call with a step draws its random numbers from (seed, step, tensor number, ran
 The high half of a tensor number says who counts the steps: 0 for the caller of a collective, others
 for a `CGXState`, a `DiLoCo`, an `fsdp.compress`. They count from 1, in the order in which they
 reduce over a group first, which is the same on all ranks; checkpoints hold their numbers. The low
-half tells apart the parts of one step: calls, or buffers.
+half tells apart the calls or buffers of one step.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ class StepCounter:
         self.step = 0
         self.number: int | None = None  # None: not used yet
         self._owner = owner
-        self._begun: set[int] = set()  # parts of the step
+        self._begun: set[int] = set()  # what this step has reduced: ids, of parameters for example
         self._group = -1  # serial number of the last one
         self._warned = False
 
-    def begin(self, parts: set[int]) -> None:
-        """Parts of a step are reduced. One that was reduced already begins a new step, as after a
-        backward pass that has failed.
+    def begin(self, reduced: set[int]) -> None:
+        """Called with the ids of what is reduced next. An id that this step has had already begins
+        a new step, as after a backward pass that has failed.
         """
-        if not self._begun.isdisjoint(parts):
+        if not self._begun.isdisjoint(reduced):
             self.end()
-        self._begun |= parts
+        self._begun |= reduced
 
-    def step_of(self, parts: set[int]) -> int:
-        """The number of the step that `begin` would find these parts in."""
-        return self.step + (not self._begun.isdisjoint(parts))
+    def step_of(self, reduced: set[int]) -> int:
+        """The number of the step that `begin` would count these ids to."""
+        return self.step + (not self._begun.isdisjoint(reduced))
 
     def end(self) -> None:
-        """All parts of the step are reduced."""
+        """Everything of the step is reduced."""
         self.step += 1
         self._begun = set()
 
@@ -89,14 +89,14 @@ class StepCounter:
         if self._begun:
             self.end()
 
-    def tensor_number(self, backend: ProcessGroupCGX, part: int = 0) -> int:
-        """The tensor number of a part, on the group of this backend."""
+    def tensor_number(self, backend: ProcessGroupCGX, buffer: int = 0) -> int:
+        """The tensor number of a call or buffer of the step, on the group of this backend."""
         counters = _groups.setdefault(backend.serial, _Group()).counters
         holder = None if self.number is None else counters.get(self.number)
         if holder is None or holder() is not self:
             self._join(backend.serial, counters)
         assert self.number is not None
-        return self.number << _HALF | part
+        return self.number << _HALF | buffer
 
     def state_dict(self) -> dict[str, int]:
         """step: the next. number: 0 where none is known yet."""

@@ -169,10 +169,10 @@ class Monitor:
         difference = records.difference(counted, self._counted)
         spent = {name: (difference[name] - self._own[name]) / steps for name in records.COUNTERS}
         exposed = sum(self._exposed) / len(self._exposed) if self._exposed else None
-        choices = {} if self._state is None else self._state.choices()
-        if choices:
-            raw = sum(one.raw_bytes for one in choices.values())
-            sent = sum(one.sent_bytes() for one in choices.values())
+        decided = {} if self._state is None else self._state.choices()
+        if decided:
+            raw = sum(one.raw_bytes for one in decided.values())
+            sent = sum(one.sent_bytes() for one in decided.values())
             ratio: float | None = raw / sent if sent else None
         else:
             ratio = spent["bytes_raw"] / spent["bytes_sent"] if spent["bytes_sent"] else None
@@ -187,8 +187,8 @@ class Monitor:
             "ratio": ratio,
             "communicator": self._backend.stats()["communicator"],
             "errors": {} if self._observer is None else dict(self._observer.errors),
-            "bits": {name: one.bits for name, one in choices.items()},
-            "codec": {name: one.codec_name for name, one in choices.items()},
+            "bits": {name: one.bits for name, one in decided.items()},
+            "codec": {name: one.codec_name for name, one in decided.items()},
             "rank": self._rank,
             "world_size": self._size,
         }
@@ -265,9 +265,9 @@ def _check_ranks(group: dist.ProcessGroup, device: torch.device, every: int) -> 
     calls something else is noticed by the group.
     """
     mine = torch.tensor([every], dtype=torch.int64, device=device)
-    parts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, mine, group=group)
-    found = [int(part.item()) for part in parts]
+    numbers = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(numbers, mine, group=group)
+    found = [int(one.item()) for one in numbers]
     if len(set(found)) > 1:
         raise ValueError(f"every differs between ranks: {found}, by rank; allowed: equal values")
 

@@ -14,7 +14,7 @@ Clock = Callable[[], float]
 
 
 class Bucket(Protocol):
-    """The part of torch's GradBucket that is used here."""
+    """The methods of torch's GradBucket that are used here."""
 
     def index(self) -> int: ...
     def is_last(self) -> bool: ...

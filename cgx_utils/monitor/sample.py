@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 LEAST, MOST = 1 << 12, 1 << 16  # values of a bucket
-PART = 64  # one of so many values of a bucket, within these limits
+SPACING = 64  # one of so many values of a bucket, within these limits
 RUN = 32  # values in a row, which share buckets of the codec
 
 
@@ -18,7 +18,7 @@ class Sample:
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], device: torch.device):
         total = sum(sizes)
-        wanted = min(max(total // PART, LEAST), MOST)
+        wanted = min(max(total // SPACING, LEAST), MOST)
         self._names = list(names)
         self._counts: list[int] = []
         chosen = []
@@ -43,7 +43,7 @@ class Sample:
         """L2 error by L2 norm of each layer; None for a layer of zeros. Tensors: float64."""
         squares = torch.stack([(found - exact).square(), exact.square()])
         result: dict[str, float | None] = {}
-        sums = [part.sum(1) for part in squares.split(self._counts, 1)]
+        sums = [layer.sum(1) for layer in squares.split(self._counts, 1)]
         table = torch.stack(sums).tolist() if sums else []
         for name, (error, norm) in zip(self._names, table, strict=True):
             result[name] = (error / norm) ** 0.5 if norm > 0 else None

@@ -40,7 +40,7 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
             losses.append(loss.item())
-    print(summary(module, 0, losses, state.process_group) + "\n", end="", flush=True)
+    print(summary(module, 0, losses, state.group) + "\n", end="", flush=True)
     del model, optimizer  # before their groups
     accelerator.end_training()
 

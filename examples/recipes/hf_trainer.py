@@ -73,7 +73,7 @@ def main() -> None:
         )
         trainer.train(resume_from_checkpoint=args.resume or None)
         losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-        print(summary(model, 0, losses, state.process_group) + "\n", end="", flush=True)
+        print(summary(model, 0, losses, state.group) + "\n", end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def test_all_dtypes_and_nested_state_dicts():
 
 
 def _large(rank, world_size, chunk, message):
-    _broadcast._CHUNK, _broadcast._MESSAGE = chunk, message
+    _broadcast._SLICE, _broadcast._MESSAGE = chunk, message
     sizes = [5, 300_000, 1, 65_536, 200_000, 0, 70_001] + [100] * 50
     tensors = [gaussian(size, seed=k + 100 * rank) for k, size in enumerate(sizes)]
     sent = [gaussian(size, seed=k) for k, size in enumerate(sizes)]

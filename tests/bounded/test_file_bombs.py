@@ -72,7 +72,7 @@ def test_a_short_index_that_stands_for_much_is_refused(tmp_path, bomb, version):
     (tmp_path / "a").write_bytes(header + packed)
     assert (tmp_path / "a").stat().st_size < 30_000
     found = check(tmp_path / "a")
-    assert "the index: it stands for" in found and "allowed for a file of" in found
+    assert "the index: it expands to" in found and "allowed for a file of" in found
     assert found == check(tmp_path / "a", keys=["x"])
 
 
@@ -148,7 +148,7 @@ def test_deep_states_are_read_or_not_written(tmp_path):
         with pytest.raises(ValueError, match="nested too deeply .allowed: 200 levels."):
             bounded.save(wrap(state), tmp_path / "b", max_error=0)
     write(tmp_path / "a", b'{"tensors":[],"state":%b1%b}' % (b"[" * 5000, b"]" * 5000))
-    with pytest.raises(PayloadError, match="no JSON|too deeply"):
+    with pytest.raises(PayloadError, match="not JSON|too deeply"):
         bounded.load(tmp_path / "a")
 
 

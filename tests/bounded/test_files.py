@@ -244,7 +244,7 @@ def test_a_missing_key_names_those_that_are_there(tmp_path):
         bounded.load(tmp_path / "a", keys=["model", "bias"])
     bounded.save({"a.b": 1, "a": {"b": 2}}, tmp_path / "b", max_error=0)
     assert bounded.load(tmp_path / "b", keys=["a"]) == {"a": {"b": 2}}
-    with pytest.raises(ValueError, match=r"/b has 2 parts named 'a.b'"):
+    with pytest.raises(ValueError, match=r"/b has 2 values named 'a.b'"):
         bounded.load(tmp_path / "b", keys=["a.b"])
 
 

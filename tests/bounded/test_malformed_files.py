@@ -79,24 +79,24 @@ def test_the_format_is_what_its_description_says(tmp_path):
 @pytest.mark.parametrize(
     ("index", "words"),
     [
-        (b"{", "no JSON"),
-        (b"\xff", "no JSON"),
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
         (b'{"tensors":[],"state":NaN}', "NaN stands alone"),
-        (b"[" * 10_000, "no JSON"),
+        (b"[" * 10_000, "not JSON"),
         (b'{"tensors":[],"state":%b1%b}' % (b"[" * 900, b"]" * 900), "nested too deeply"),
-        ([], "does not have tensors and state"),
-        ({"tensors": {}, "state": 1}, "None for a tensor"),
-        ({"tensors": [[-1, 0, "bool", [], ""]], "state": 1}, r"\[-1, 0, .* for a tensor"),
-        ({"tensors": [[True, 0, "bool", [], ""]], "state": 1}, "for a tensor"),
-        ({"tensors": [[24, None]], "state": 1}, "for a tensor"),
-        ({"tensors": [[24, 0, "object", [], ""]], "state": 1}, "for a tensor"),
-        ({"tensors": [[24, 0, [], [], ""]], "state": 1}, "for a tensor"),
-        ({"tensors": [[24, -1, "bool", [], ""]], "state": 1}, "for a tensor"),
-        ({"tensors": [[24, 0, "bool", 3, ""]], "state": 1}, "for a tensor"),
-        ({"tensors": [[24, 0, "bool", [-3], ""]], "state": 1}, "for a tensor"),
-        ({"tensors": [[24, 0, "bool", [1] * 65, ""]], "state": 1}, "for a tensor"),
-        ({"tensors": [[24, 0, "bool", [], 3]], "state": 1}, "for a tensor"),
-        (b'{"tensors":[[0,%b1%b]],"state":1}' % (b"[" * 900, b"]" * 900), "for a tensor|no JSON"),
+        ([], 'has not the keys "tensors" and "state"'),
+        ({"tensors": {}, "state": 1}, "None where an entry is expected"),
+        ({"tensors": [[-1, 0, "bool", [], ""]], "state": 1}, r"\[-1, 0, .* where an entry"),
+        ({"tensors": [[True, 0, "bool", [], ""]], "state": 1}, "where an entry"),
+        ({"tensors": [[24, None]], "state": 1}, "where an entry"),
+        ({"tensors": [[24, 0, "object", [], ""]], "state": 1}, "where an entry"),
+        ({"tensors": [[24, 0, [], [], ""]], "state": 1}, "where an entry"),
+        ({"tensors": [[24, -1, "bool", [], ""]], "state": 1}, "where an entry"),
+        ({"tensors": [[24, 0, "bool", 3, ""]], "state": 1}, "where an entry"),
+        ({"tensors": [[24, 0, "bool", [-3], ""]], "state": 1}, "where an entry"),
+        ({"tensors": [[24, 0, "bool", [1] * 65, ""]], "state": 1}, "where an entry"),
+        ({"tensors": [[24, 0, "bool", [], 3]], "state": 1}, "where an entry"),
+        (b'{"tensors":[[0,%b1%b]],"state":1}' % (b"[" * 900, b"]" * 900), "where an|not JSON"),
         ({"tensors": [[2**70, 0, "bool", [], ""]], "state": 1}, "end at .* begins at 24"),
         ({"tensors": [[0, 0, "bool", [], ""]], "state": {"tensor": 0}}, "tensor 0, at 24"),
         ({"tensors": [[0, 0, "bool", [], "w"]], "state": {"tensor": 0}}, "w, at 24"),
@@ -106,7 +106,7 @@ def test_the_format_is_what_its_description_says(tmp_path):
         ({"tensors": [], "state": {"view": [0, 0, [True], [1]]}}, "'view'"),
         ({"tensors": [], "state": {"view": [0, 0, [1] * 65, [1] * 65]}}, "'view'"),
         ({"tensors": [], "state": {"view": {"tensor": 0}}}, "'view'"),
-        ({"tensors": [], "state": {"counter": 3}}, "no list of pairs"),
+        ({"tensors": [], "state": {"counter": 3}}, "not a list of pairs"),
         ({"tensors": [], "state": {"tensor": 0}}, "'tensor'"),
         ({"tensors": [], "state": {"tensor": -1}}, "'tensor'"),
         ({"tensors": [], "state": {"tensor": True}}, "'tensor'"),
@@ -119,10 +119,10 @@ def test_the_format_is_what_its_description_says(tmp_path):
         ({"tensors": [], "state": {"float": ["nan"]}}, "'float'"),
         ({"tensors": [], "state": {"bytes": "="}}, "'bytes'"),
         ({"tensors": [], "state": {"bytes": "é"}}, "/a: .*'bytes'"),
-        ({"tensors": [], "state": {"dict": [[1]]}}, "no list of pairs"),
-        ({"tensors": [], "state": {"dict": {"a": 1}}}, "no list of pairs"),
+        ({"tensors": [], "state": {"dict": [[1]]}}, "not a list of pairs"),
+        ({"tensors": [], "state": {"dict": {"a": 1}}}, "not a list of pairs"),
         ({"tensors": [], "state": {"dict": [["a", 1], ["a", 2]]}}, "a key twice"),
-        ({"tensors": [], "state": {"dict": [[[1], 1]]}}, "a key that is no"),
+        ({"tensors": [], "state": {"dict": [[[1], 1]]}}, "a key that is not"),
         ({"tensors": [], "state": {"dict": [[{"tuple": [[1]]}, 1]]}}, "a tuple of lists"),
         ({"tensors": [], "state": {"dict": [[{"tensor": 0}, 1]]}}, "a tensor as a key"),
     ],
@@ -185,7 +185,7 @@ def test_every_mutant_of_an_index_is_read_or_refused(tmp_path, monkeypatch):
             try:
                 bounded.load(tmp_path / "a", keys=keys)
             except ValueError as error:
-                absent = "has no key" in str(error) or "parts named" in str(error)
+                absent = "has no key" in str(error) or "values named" in str(error)
                 assert isinstance(error, PayloadError) or (keys and absent), (index, error)
                 refused += 1
             except Exception as error:
@@ -196,9 +196,9 @@ def test_every_mutant_of_an_index_is_read_or_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("start", "words"),
     [
-        (b"", "no file of bounded.save: it begins with b''"),
-        (b"PK\x03\x04" + bytes(40), "no file of bounded.save"),
-        (b"CGX", "it has 3 bytes"),
+        (b"", "not a file of bounded.save: it begins with b''"),
+        (b"PK\x03\x04" + bytes(40), "not a file of bounded.save"),
+        (b"CGX", "the file has 3 bytes"),
         (HEADER.pack(b"CGXF", 3, 0, bytes(2), 24, 0), "version is 3, this reader knows 1 and 2"),
         (HEADER.pack(b"CGXF", 1, 1, bytes(2), 24, 0), "altered"),
         (HEADER.pack(b"CGXF", 2, 2, bytes(2), 24, 0), "altered"),

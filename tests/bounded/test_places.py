@@ -123,7 +123,7 @@ def test_checkpoints_refuse_payloads_that_were_exchanged(tmp_path):
     where = found.storage_data
     where[q], where[k] = where[k], where[q]
     failure = cause(alike(2), tmp_path / "a", found)
-    assert re.match(r"model\.[qk]: the payload is that of model\.[qk] at \[0\]", str(failure))
+    assert re.match(r"model\.[qk]: the payload belongs to model\.[qk] at \[0\]", str(failure))
 
 
 def test_checkpoints_refuse_the_payload_in_the_place_of_another_one(tmp_path):
@@ -167,7 +167,9 @@ def test_checkpoints_refuse_what_is_bound_to_no_place(tmp_path, kind):
     (where,) = found.storage_data.values()
     where.offset, where.length = 0, other.stat().st_size
     failure = cause({"w": torch.zeros(500)}, tmp_path / "a", found)
-    assert re.match("w: .*another checkpoint|w: it is no payload", str(failure)), failure
+    assert re.match("w: .*another checkpoint|w: the checkpoint has no payload", str(failure)), (
+        failure
+    )
 
 
 def test_each_checkpoint_is_its_own_with_cached_plans(tmp_path):

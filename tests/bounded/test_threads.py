@@ -16,7 +16,7 @@ import torch
 
 from tests.threads import no_more_threads
 from torch_cgx.bounded._entropy import Coder
-from torch_cgx.bounded._threads import each, runs_of
+from torch_cgx.bounded._threads import each, ranges_of
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def three_threads() -> Iterator[None]:
 @pytest.mark.parametrize("threads", [2, 9])
 @pytest.mark.parametrize("longest", [1, 2, 32])
 def test_runs_hold_each_block_once_and_get_shorter(blocks: int, threads: int, longest: int) -> None:
-    taken = list(runs_of(blocks, threads, longest))
+    taken = list(ranges_of(blocks, threads, longest))
     assert [block for run in taken for block in run] == list(range(blocks))
     lengths = [len(run) for run in taken]
     assert lengths == sorted(lengths, reverse=True)

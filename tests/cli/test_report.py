@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.utils.test_monitor import RECORD
+from tests.utils.test_monitor_sinks import RECORD
 from torch_cgx.cli import main as cli
 from torch_cgx.cli.report import read, remarks, summary
 

@@ -1,15 +1,9 @@
-"""Error feedback of CGXState: over steps, rebuilt buckets and restarts, and where DDP does not call
-the hook.
-"""
+"""Error feedback of CGXState over steps and rebuilt buckets, and where DDP calls no hook."""
 
 from __future__ import annotations
 
-import copy
 import gc
-import io
-import pickle
 import re
-import warnings
 
 import pytest
 import torch
@@ -20,6 +14,7 @@ import torch_cgx
 from cgx_utils import AdaptiveBits, CGXState
 from cgx_utils.error_feedback import ErrorFeedback, check_codec
 from tests.distributed import run_pooled
+from tests.utils.feedback import MEMORIES, feedback_state, owed
 from tests.utils.training import (
     Branches,
     batch,
@@ -30,21 +25,6 @@ from tests.utils.training import (
     make_model,
     wrap,
 )
-
-MEMORIES = ["fp32", "bf16", "8bit"]
-
-
-def _state(memory="fp32", bits=2, **options):
-    return CGXState(
-        config={"bits": bits, "bucket_size": 64},
-        error_feedback=True,
-        error_feedback_memory=memory,
-        **options,
-    )
-
-
-def _owed(state):
-    return state.state_dict()["error_feedback"]["residuals"]
 
 
 class Ledger:
@@ -59,7 +39,7 @@ class Ledger:
                 into[name] = into.get(name, 0) + value.double()
 
     def close(self, state):
-        return self.went_in, self.came_out, _owed(state)
+        return self.went_in, self.came_out, owed(state)
 
 
 def _off(ranks, world_size):
@@ -68,15 +48,15 @@ def _off(ranks, world_size):
     largest, off = 0.0, 0.0
     for name, out in came_out.items():
         left = -world_size * out
-        for went_in, _, owed in ranks:
-            left = left + went_in.get(name, 0) - owed[name].double()
+        for went_in, _, left_over in ranks:
+            left = left + went_in.get(name, 0) - left_over[name].double()
             largest = max(largest, went_in[name].abs().max().item() if name in went_in else 0)
         off = max(off, left.abs().max().item())
     return off / largest
 
 
 def _steps(rank, world_size, memory, steps, options):
-    state = _state(memory)
+    state = feedback_state(memory)
     model = wrap(make_model(), state, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     ledger = Ledger()
@@ -99,15 +79,17 @@ def test_gradients_come_out_or_are_owed(memory, world_size, options):
     assert len({found[3] for found in ranks}) == 1
     ledgers = [found[:3] for found in ranks]
     assert _off(ledgers, world_size) < {"fp32": 1e-5, "bf16": 2e-2, "8bit": 2e-2}[memory]
-    for _, _, owed in ledgers:
-        assert owed["norm.weight"].abs().max() == 0  # exact
-        assert owed["first.weight"].dtype == (torch.bfloat16 if memory == "bf16" else torch.float32)
-        assert owed["first.weight"].shape == (128, 64)
-        assert (owed["first.weight"].abs().max() > 0) == (world_size > 1)
+    for _, _, left_over in ledgers:
+        assert left_over["norm.weight"].abs().max() == 0  # exact
+        assert left_over["first.weight"].dtype == (
+            torch.bfloat16 if memory == "bf16" else torch.float32
+        )
+        assert left_over["first.weight"].shape == (128, 64)
+        assert (left_over["first.weight"].abs().max() > 0) == (world_size > 1)
 
 
 def _no_sync(rank, world_size):
-    state = _state()
+    state = feedback_state()
     model = wrap(make_model(), state)
     ledger = Ledger()
     for step in range(3):
@@ -115,10 +97,10 @@ def _no_sync(rank, world_size):
         for name, value in local_gradients(model, batch(rank, 2 * step + 1)).items():
             local[name] += value
         model.zero_grad()
-        before = _owed(state)
+        before = owed(state)
         with model.no_sync():
             loss_of(model, batch(rank, 2 * step)).backward()
-        after = _owed(state)
+        after = owed(state)
         assert all(torch.equal(before[name], after[name]) for name in before)
         loss_of(model, batch(rank, 2 * step + 1)).backward()
         ledger.book(local, gradients(model))
@@ -130,7 +112,7 @@ def test_the_residual_waits_in_no_sync():
 
 
 def _join(rank, world_size):
-    state = _state()
+    state = feedback_state()
     model = wrap(make_model(), state)
     ledger = Ledger()
     with model.join():
@@ -148,7 +130,7 @@ def test_a_joined_rank_contributes_zeros_and_what_it_owes():
 
 
 def _unused(rank, world_size):
-    state = _state()
+    state = feedback_state()
     torch.manual_seed(0)
     model = wrap(Branches(), state, find_unused_parameters=True)
     ledger = Ledger()
@@ -166,7 +148,7 @@ def test_unused_parameters_contribute_what_they_owe():
 
 
 def _skipped(rank, world_size):
-    state = _state()
+    state = feedback_state()
     model = wrap(make_model(), state)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -180,7 +162,7 @@ def _skipped(rank, world_size):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        finite = all(bool(residual.isfinite().all()) for residual in _owed(state).values())
+        finite = all(bool(residual.isfinite().all()) for residual in owed(state).values())
         seen.append((before == digest(dict(model.named_parameters())), finite))
     return seen, digest(dict(model.named_parameters()))
 
@@ -189,157 +171,6 @@ def test_a_step_that_a_scaler_skips_does_not_poison_the_residual():
     first, second = run_pooled(_skipped, 2)
     assert first == second
     assert first[0] == [(False, True), (True, True), (False, True), (False, True)]
-
-
-def _train(model, optimizer, rank, steps):
-    for step in steps:
-        optimizer.zero_grad()
-        loss_of(model, batch(rank, step)).backward()
-        optimizer.step()
-    return digest(dict(model.module.named_parameters()))
-
-
-def _restart(rank, world_size, memory):
-    state = _state(memory)
-    model = wrap(make_model(), state)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    _train(model, optimizer, rank, range(3))
-    torch.save((model.module.state_dict(), state.state_dict()), file := io.BytesIO())
-    pickled = pickle.dumps(state)
-    straight = _train(model, optimizer, rank, range(3, 6))
-    ends = []
-    for how in ("state_dict", "pickle"):
-        file.seek(0)
-        weights, saved = torch.load(file)
-        again = make_model()
-        again.load_state_dict(weights)
-        fresh = _state(memory) if how == "state_dict" else pickle.loads(pickled)
-        if how == "state_dict":
-            fresh.load_state_dict(saved)
-        before = fresh.state_dict()["error_feedback"]["residuals"]
-        for name, residual in saved["error_feedback"]["residuals"].items():
-            assert torch.equal(residual, before[name]), (how, name)
-        model = wrap(again, fresh)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        ends.append(_train(model, optimizer, rank, range(3, 6)))
-    return straight, ends
-
-
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_a_restart_goes_on_where_the_run_was(memory):
-    for straight, ends in run_pooled(_restart, 2, memory):
-        assert ends == [straight, straight]
-
-
-def _saved(rank, world_size):
-    state = _state()
-    model = wrap(make_model(), state)
-    loss_of(model, batch(rank, 0)).backward()
-    return state.state_dict()
-
-
-def _restored(rank, world_size, saved):
-    state = _state()
-    state.load_state_dict(saved[rank])
-    model = wrap(make_model(), state)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        loss_of(model, batch(rank, 1)).backward()
-    return [str(w.message) for w in said if "residual" in str(w.message)]
-
-
-def test_another_number_of_ranks_says_what_is_dropped():
-    saved = run_pooled(_saved, 3)
-    assert run_pooled(_restored, 3, saved) == [[]] * 3
-    fewer = run_pooled(_restored, 2, saved)
-    for rank, (text,) in enumerate(fewer):
-        assert f"saved by rank {rank} of 3 and are restored on rank {rank} of 2" in text
-        assert "what ranks 2 to 2 owed is dropped" in text
-    two = run_pooled(_saved, 2)
-    more = run_pooled(_restored, 3, [*two, two[0]])
-    assert "ranks 2 to 2 begin with zeros" in more[0][0]
-
-
-def _of_another_model(rank, world_size, saved):
-    found = []
-    for change in ("name", "size"):
-        wrong = copy.deepcopy(saved)
-        residuals = wrong["error_feedback"]["residuals"]
-        if change == "name":
-            residuals["head.weight"] = residuals.pop("first.weight")
-        else:
-            residuals["first.weight"] = torch.zeros(3, 4)
-        state = _state()
-        state.load_state_dict(wrong)
-        model = wrap(make_model(), state)
-        calls = torch_cgx.stats()["calls"]
-        try:
-            loss_of(model, batch(rank, 0)).backward()
-        except ValueError as error:
-            found.append(str(error))
-        assert torch_cgx.stats()["calls"] == calls
-        del model
-    return found
-
-
-def test_residuals_of_another_model_are_refused_before_anything_is_sent():
-    (saved,) = run_pooled(_saved, 1)
-    for name, size in run_pooled(_of_another_model, 2, saved):
-        assert "a residual for 'head.weight'; the model has 7 parameters: first.weight" in name
-        assert "'first.weight' has the shape (3, 4); allowed: the parameter's 8192 values" in size
-
-
-def test_names_that_are_given_are_compared_at_once():
-    (saved,) = run_pooled(_saved, 1)
-    state = _state(named_parameters=nn.Linear(3, 3))
-    with pytest.raises(ValueError, match=r"a residual for 'first.weight'; the model has 2"):
-        state.load_state_dict(saved)
-
-
-SECTION = {
-    "memory": "fp32", "rank": 0, "world_size": 2, "sequence": 0, "residuals": {},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("state", "error", "text"),
-    [
-        (3, TypeError, "given int; allowed: what CGXState.state_dict() returned"),
-        ({}, ValueError, "version None; allowed: 1"),
-        ({"version": 2}, ValueError, "version 2; allowed: 1"),
-        ({"version": 1, "steps": 3}, ValueError, "steps holds 3; allowed: a dict with step"),
-        ({"version": 1, "steps": {"step": 1.0, "number": 1}}, TypeError, "step=1.0; allowed"),
-        ({"version": 1, "steps": {"step": 1, "number": -1}}, ValueError, "number=-1; allowed"),
-        ({"version": 1, "ranks": 3}, TypeError, "has ranks=3; allowed: a dict"),
-        ({"version": 1, "ranks": {"x": ()}}, TypeError, "has () for rank 'x'; allowed: pairs"),
-        ({"version": 1, "ranks": {"0": {}}}, TypeError, "has {} for rank '0'; allowed: pairs"),
-        ({"version": 1, "ranks": {"0": (("error_feedback", 3),)}}, ValueError, "holds 3; allowed"),
-        ({"version": 1, "error_feedback": 3}, ValueError, "error_feedback holds 3; allowed"),
-        ({"version": 1, "error_feedback": {"rank": 0}}, ValueError, "holds ['rank']; allowed"),
-        ({"residuals": 3}, TypeError, "residuals=3; allowed: a dict by name"),
-        ({"residuals": {"a": 3}}, TypeError, "of 'a' is int; allowed: tensors of"),
-        ({"residuals": {"a": torch.zeros(2).half()}}, TypeError, "'a' is torch.float16; allowed"),
-        ({"residuals": {"a": torch.tensor([torch.nan])}}, ValueError, "'a' holds a NaN or Inf"),
-        ({"rank": "0"}, TypeError, "rank='0'; allowed: integers >= 0"),
-        ({"world_size": None}, TypeError, "world_size=None; allowed: integers >= 0"),
-        ({"sequence": -1}, ValueError, "sequence=-1; allowed: integers >= 0"),
-    ],
-)
-def test_a_bad_state_is_named(state, error, text):
-    if isinstance(state, dict) and set(state) & set(SECTION) and "version" not in state:
-        state = {"version": 1, "error_feedback": {**SECTION, **state}}
-    with pytest.raises(error, match=re.escape(text)):
-        _state().load_state_dict(state)
-
-
-def test_a_state_without_error_feedback_drops_residuals_with_a_warning():
-    section = {**SECTION, "residuals": {"a": torch.zeros(2)}}
-    with pytest.warns(UserWarning, match="drops the residuals of 1 parameters"):
-        CGXState().load_state_dict({"version": 1, "error_feedback": section})
-    with pytest.raises(ValueError, match="error_feedback holds 3; allowed"):
-        CGXState().load_state_dict({"version": 1, "error_feedback": 3})
-    assert CGXState().state_dict() == {"version": 1}
-    CGXState().load_state_dict({"version": 1})
 
 
 @pytest.mark.parametrize(
@@ -441,11 +272,11 @@ def test_one_bit_finds_the_minimum_with_error_feedback():
 
 def _moved_on(rank, world_size):
     """A state goes on to another DDP instance, first of the same module, then of another one."""
-    state = _state()
+    state = feedback_state()
     module = make_model()
     model = wrap(module, state)
     loss_of(model, batch(rank, 0)).backward()
-    before = _owed(state)
+    before = owed(state)
     del model
 
     gc.collect()
@@ -462,19 +293,10 @@ def _moved_on(rank, world_size):
     gc.collect()
     other = wrap(nn.Linear(64, 40), state)
     loss_of(other, batch(rank, 0)).backward()
-    return closed, set(_owed(state))
+    return closed, set(owed(state))
 
 
 def test_residuals_follow_their_parameters_to_another_instance():
     ranks = run_pooled(_moved_on, 2)
     assert _off([closed for closed, _ in ranks], 2) < 1e-5
     assert all(names == {"weight", "bias"} for _, names in ranks)
-
-
-def test_the_hook_says_what_is_wrong_with_names():
-    state = _state()
-    state.load_state_dict(
-        {"version": 1, "error_feedback": {**SECTION, "residuals": {"a": torch.zeros(2)}}}
-    )
-    with pytest.raises(RuntimeError, match="names for the restored residuals"):
-        state.residual([nn.Parameter(torch.zeros(2))], torch.zeros(2), None)  # type: ignore[arg-type]

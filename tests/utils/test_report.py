@@ -8,7 +8,7 @@ import torch
 import torch_cgx
 from cgx_utils import AdaptiveBits, CGXState, Monitor
 from cgx_utils.report import Report
-from cgx_utils.summary import Choice
+from cgx_utils.summary import Decision
 from tests.distributed import run_pooled
 from tests.utils.training import COMPRESSED, batch, loss_of, make_model, wrap
 
@@ -16,10 +16,10 @@ from tests.utils.training import COMPRESSED, batch, loss_of, make_model, wrap
 def _rows():
     codec = torch_cgx.codecs.MaxMin(bits=2, bucket_size=64)._engine
     return [
-        ("body.weight", Choice(640, torch.float32, codec), 0.25),
-        ("body.bias", Choice(10, torch.float32, None, "small"), 0.0),
-        (None, Choice(128, torch.bfloat16, codec), None),
-        ("half", Choice(20, torch.bfloat16, None, "small"), 0.0),
+        ("body.weight", Decision(640, torch.float32, codec), 0.25),
+        ("body.bias", Decision(10, torch.float32, None, "small"), 0.0),
+        (None, Decision(128, torch.bfloat16, codec), None),
+        ("half", Decision(20, torch.bfloat16, None, "small"), 0.0),
     ]
 
 
@@ -45,10 +45,10 @@ def test_table():
 
 
 def test_exact_parameters_are_one_line():
-    exact = [("bias", Choice(10, torch.float32, None, "small"), 0.0)]
+    exact = [("bias", Decision(10, torch.float32, None, "small"), 0.0)]
     line = str(Report(exact)).splitlines()[1]
     assert line.split() == "bias 10 32 exact 0 40 100.0 % small".split()
-    exact += [(f"norm{i}", Choice(20, torch.float32, None, "a vector"), 0.0) for i in range(40)]
+    exact += [(f"norm{i}", Decision(20, torch.float32, None, "a vector"), 0.0) for i in range(40)]
     lines = str(Report([*_rows(), *exact])).splitlines()
     assert len(lines) == 5
     assert lines[3].startswith("43 exact parameters    840  16, 32  exact")

@@ -1,14 +1,14 @@
-"""Error-bounded compression of tensors: a promise on every value.
+"""Error-bounded compression of tensors: the bound holds for every value.
 
     from torch_cgx import bounded
 
     payload = bounded.compress(x, max_error=1e-4)   # |x - y| <= 1e-4 for every value
-    y = bounded.decompress(payload)                 # shape and dtype come back
+    y = bounded.decompress(payload)                 # the same shape and dtype
 
-Checkpoints, weights sent to a machine that joins, pseudo-gradients, activations shipped between
-sites. Needs neither a process group nor a GPU. docs/bounded.md states the guarantee,
-docs/bounded_format.md the bytes. The entropy stage is the package zstandard: `pip install
-"torch_cgx[bounded]"`.
+Uses are checkpoints, weights sent to a machine that joins, pseudo-gradients, and activations sent
+between sites. Only `broadcast` needs a process group, and no function needs a GPU. docs/bounded.md
+states the guarantee, docs/bounded_format.md the bytes. The entropy coder is the package zstandard:
+`pip install "torch_cgx[bounded]"`.
 """
 
 from torch_cgx.bounded._broadcast import broadcast

@@ -1,4 +1,4 @@
-"""Agreement of a group's ranks: all continue, or all raise."""
+"""Checks that all ranks of a group continue, or that all raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-_MOST_TEXT = 4096  # characters of an error that other ranks show
+_MOST_TEXT = 4096  # an error that other ranks show is cut to this number of characters
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Agreed:
 
 
 class Posted:
-    """A broadcast under way."""
+    """A broadcast that has been started."""
 
     def __init__(self, channel: Channel, work: Any, tensor: torch.Tensor) -> None:
         self._channel = channel
@@ -30,7 +30,7 @@ class Posted:
         self._tensor = tensor
 
     def wait(self) -> torch.Tensor:
-        """The tensor, on the CPU."""
+        """Waits for the broadcast; returns the tensor, on the CPU."""
         with self._channel.communicating():
             self._work.wait()
             return self._tensor.cpu()
@@ -38,8 +38,8 @@ class Posted:
 
 class Channel:
     """Broadcasts CPU tensors from one rank of a group; copies them through GPU memory if the group
-    has no CPU backend. src: as of torch.distributed.broadcast. Errors of the backend (a rank died,
-    or is late) pass as they are and leave the channel broken.
+    has no CPU backend. src: as in torch.distributed.broadcast. An error of the backend (a rank died
+    or timed out) is raised unchanged and sets `broken`.
     """
 
     def __init__(self, group: Any, src: Any) -> None:
@@ -53,7 +53,8 @@ class Channel:
             for rank in range(dist.get_world_size(group))
         ]
         self._rank = dist.get_rank(group)
-        devices = [part.partition(":")[0] for part in dist.get_backend_config(group).split(",")]
+        backends = dist.get_backend_config(group).split(",")  # "cpu:gloo", "cuda:nccl"
+        devices = [backend.partition(":")[0] for backend in backends]
         self._device = torch.device("cpu" if "cpu" in devices else devices[0])
         self.broken = False
 
@@ -62,11 +63,11 @@ class Channel:
         return bool(self._ranks[self._rank] == self.src)
 
     def check_source(self) -> None:
-        """TypeError, ValueError: no rank of the group."""
+        """TypeError, ValueError: src is not a rank of the group."""
         try:
             if isinstance(self.src, bool):
                 raise TypeError
-            self.src = operator.index(self.src)  # NumPy's whole numbers, too
+            self.src = operator.index(self.src)  # also accepts NumPy's integers
         except TypeError:
             raise TypeError(f"src is {self.src!r}, expected a rank") from None
         if self.src not in self._ranks:
@@ -82,7 +83,9 @@ class Channel:
 
     @contextlib.contextmanager
     def communicating(self) -> Iterator[None]:
-        """The body communicates: an error means that this rank cannot go on with the others."""
+        """For a body that communicates: an error in it sets `broken`, as this rank then no longer
+        makes the same calls as the others.
+        """
         try:
             yield
         except BaseException:
@@ -91,10 +94,10 @@ class Channel:
 
     @contextlib.contextmanager
     def together(self, what: str, error_of_others: type[Exception]) -> Iterator[Agreed]:
-        """Runs the body on all ranks. If it raises an Exception on any, all ranks raise: that rank
-        its own, the others `error_of_others`, which names ranks and errors. If all ranks have come
-        through and their lines differ, all raise a ValueError that names a difference. An error of
-        the backend is raised at once.
+        """Runs the body on all ranks, then compares the results. If the body raises an Exception on
+        a rank, all ranks raise: that rank its own error, the others `error_of_others`, whose text
+        names the ranks and their errors. If no body raises and the lines of the ranks differ, all
+        ranks raise a ValueError that names a difference. An error of the backend is raised at once.
         """
         agreed = Agreed()
         failed: Exception | None = None

@@ -1,4 +1,4 @@
-"""Bounds: from the arguments of `compress` to what blocks are encoded with."""
+"""Bounds: the arguments of `compress`, checked and converted to the bound that the codec uses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch_cgx.bounded import _dtypes
 # csrc/codec/bounded/maps/maps.h
 LOSSLESS, ABSOLUTE, RELATIVE, POINTWISE = range(4)
 NAMES = ("lossless", "max_error", "relative", "pointwise")  # by kind
-_CHUNK = 1 << 22
+_SLICE = 1 << 22  # values that are searched at once for the least and the greatest
 
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """kind: of the payload. asked: the caller's number. value: the bound in force; differs from
-    `asked` only for RELATIVE.
+    """kind: one of LOSSLESS, ABSOLUTE, RELATIVE, POINTWISE. asked: the caller's number. value: the
+    bound that the codec keeps; it differs from `asked` only for RELATIVE.
     """
 
     kind: int
@@ -39,8 +39,10 @@ class Bound:
 
 @functools.lru_cache(maxsize=8)
 def maps_of(element: int, bound: Bound, version: int | None = None) -> Any:
-    """What blocks share; the tables of float16 and bfloat16 take as long as a block. version: of
-    the format; default: what new payloads have. ValueError: the type has no such bound.
+    """The maps that all blocks of a payload share. They are cached: for float16 and bfloat16,
+    making the tables takes as long as encoding a block. element: a number of _dtypes.ELEMENTS.
+    version: of the format; default: the version of new payloads. ValueError: the bound does not
+    apply to the type.
     """
     if version is None:
         return _C.BoundedMaps(element, bound.kind, bound.value)
@@ -48,22 +50,26 @@ def maps_of(element: int, bound: Bound, version: int | None = None) -> Any:
 
 
 def bound_of(
-    parts: torch.Tensor,
+    reals: torch.Tensor,
     max_error: float | None,
     relative: float | None,
     pointwise: float | None,
 ) -> Bound:
-    """ValueError: not exactly one of them, not a finite number >= 0, or one for whole numbers."""
+    """The bound of a call. reals: the values, of a real dtype; at most one of the others is given.
+
+    ValueError: several bounds; none for floating-point values; a bound other than 0 for integers; a
+    number that is negative, infinite or NaN. TypeError: not a number.
+    """
     given = {"max_error": max_error, "relative": relative, "pointwise": pointwise}
     given = {key: value for key, value in given.items() if value is not None}
     if len(given) > 1:
         raise ValueError(f"one bound at most, got {' and '.join(given)}")
-    exact = not parts.dtype.is_floating_point
+    exact = not reals.dtype.is_floating_point
     if not given:
         if exact:
             return Bound(LOSSLESS, 0.0, 0.0)
         raise ValueError(
-            f"a bound is missing for {_dtypes.name(parts.dtype)}: give max_error, relative or "
+            f"a bound is missing for {_dtypes.name(reals.dtype)}: give max_error, relative or "
             "pointwise; max_error=0 is lossless"
         )
     ((key, value),) = given.items()
@@ -72,7 +78,7 @@ def bound_of(
         return Bound(LOSSLESS, 0.0, 0.0)
     if exact:
         raise ValueError(
-            f"{key} is {number:g} for {_dtypes.name(parts.dtype)}: whole numbers are lossless, "
+            f"{key} is {number:g} for {_dtypes.name(reals.dtype)}: whole numbers are lossless, "
             "allowed: 0, or no bound"
         )
     if key == "max_error":
@@ -81,15 +87,15 @@ def bound_of(
         if number >= 1:
             raise ValueError(f"pointwise is {number:g}, allowed: numbers from 0 to below 1")
         return Bound(POINTWISE, number, number)
-    value = number * _finite_range(parts)
+    value = number * _finite_range(reals)
     if not math.isfinite(value):
         raise ValueError(f"relative is {number:g} of a range that float64 cannot hold")
-    # Values that are all equal, or none finite: there is nothing to be relative to.
+    # The range is 0 if all finite values are equal, or if there are none.
     return Bound(RELATIVE if value > 0 else LOSSLESS, number, value)
 
 
 def real(key: str, value: Any) -> float:
-    """A number as float; inf: greater than any. TypeError: it is none."""
+    """The number as a float; inf or -inf if a float cannot hold it. TypeError: not a number."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -107,23 +113,23 @@ def _number(key: str, value: Any) -> float:
     return number
 
 
-def _finite_range(parts: torch.Tensor) -> float:
-    """Greatest minus least finite value, in float64; 0: there is none."""
+def _finite_range(reals: torch.Tensor) -> float:
+    """Greatest minus least finite value, in float64; 0 if there are no finite values."""
     if sys.float_info.min / 2 == 0.0:
-        # The thread flushes subnormal numbers, and torch's operators do on it: see
-        # torch.set_flush_denormal.
-        there = parts.cpu()
-        element = _dtypes.ELEMENTS[there.dtype]
-        return _C.bounded_range(element, there.data_ptr(), there.numel())
-    flat = parts.flatten()
+        # torch.set_flush_denormal is on for this thread, so torch.aminmax would flush subnormal
+        # numbers to 0.
+        on_cpu = reals.cpu()
+        element = _dtypes.ELEMENTS[on_cpu.dtype]
+        return _C.bounded_range(element, on_cpu.data_ptr(), on_cpu.numel())
+    flat = reals.flatten()
     least, greatest = math.inf, -math.inf
-    for start in range(0, flat.numel(), _CHUNK):
-        chunk = flat[start : start + _CHUNK]
-        low, high = (float(x) for x in torch.aminmax(chunk))
+    for start in range(0, flat.numel(), _SLICE):
+        values = flat[start : start + _SLICE]
+        low, high = (float(x) for x in torch.aminmax(values))
         if not (math.isfinite(low) and math.isfinite(high)):
-            chunk = chunk[torch.isfinite(chunk)]
-            if chunk.numel() == 0:
+            values = values[torch.isfinite(values)]
+            if values.numel() == 0:
                 continue
-            low, high = (float(x) for x in torch.aminmax(chunk))
+            low, high = (float(x) for x in torch.aminmax(values))
         least, greatest = min(least, low), max(greatest, high)
     return max(greatest - least, 0.0)

@@ -1,9 +1,10 @@
 """bounded.broadcast: tensors from one rank to all others of a group.
 
-Tensors are cut into chunks of equal numbers of values, each a payload, and payloads are packed into
-messages: an int64 header of two numbers (payloads, bytes; 0 payloads ends the call), then the
-lengths of the payloads, as int64, and the payloads. The source compresses a message while the one
-before it travels; the others decompress a message while the next one arrives.
+Tensors are cut into slices of _SLICE values, the last of a tensor may be shorter. Each slice
+becomes a payload, and payloads are packed into messages. A message is sent by two broadcasts: a
+header of two int64 numbers (payloads, bytes; 0 payloads ends the call), and a body that holds the
+lengths of the payloads, as int64, and then the payloads. The source compresses a message while the
+one before it is sent; the other ranks decompress a message while they receive the next one.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from torch_cgx.bounded._named import Named, Tensors, join, naming, plain
 from torch_cgx.bounded._overlap import check_writable
 from torch_cgx.bounded._rules import KINDS, Overrides, Rule, Rules
 
-_CHUNK = 1 << 21  # values of a payload: whole blocks
-_MESSAGE = 1 << 20  # bytes from which a message is not filled further
-# A message has less than _MESSAGE bytes of payloads, no more of their lengths (8 bytes each), and
-# one payload more: values of complex128, and headers.
+_SLICE = 1 << 21  # values of a payload, a multiple of a block's
+_MESSAGE = 1 << 20  # a message with this many bytes gets no further payload
+# Most bytes of a message: less than _MESSAGE of payloads, as many of their lengths (8 bytes each),
+# and one more payload: _SLICE values of complex128, and _MOST_BESIDE for headers.
 _MOST_BYTES_EACH = 16
 _MOST_BESIDE = 1 << 20
-_IN_FLIGHT = 2  # messages that the source has posted and not waited for
+_IN_FLIGHT = 2  # messages that the source may have posted and not waited for
 
 
 @safe_after_fork
@@ -46,21 +47,21 @@ def broadcast(
     group: Any = None,
 ) -> None:
     """Sends the tensors of rank `src` to all ranks of a group, compressed within a bound. All ranks
-    have the same bits afterwards, `src` included: its values become what the others got.
+    have the same bits afterwards: the values of `src` are replaced by the decoded ones, too.
 
     target: a module (its parameters and buffers), a tensor, or nested dicts, lists and tuples of
-    tensors, as `state_dict()` returns; written in place, on any device. What is not a tensor is
-    neither sent nor changed. src: a rank of the default group, as in torch.distributed.broadcast.
-    group: of any backend; default: the default group. max_error, relative, pointwise, overrides: as
-    in `save`; names are those of parameters and buffers, or what leads to a tensor, joined by dots.
-    Whole numbers and bool are lossless. All ranks call it with equal arguments. A rank that is not
-    in the group is warned, and nothing happens.
+    tensors, as `state_dict()` returns; written in place, on any device. Values that are not tensors
+    are neither sent nor changed. src: a rank of the default group, as in
+    torch.distributed.broadcast. group: of any backend; default: the default group. max_error,
+    relative, pointwise, overrides: as in `save`; the name of a tensor is its name in the module, or
+    the keys and indices that lead to it, joined by dots. Integers and bool are lossless. All ranks
+    call it with equal arguments. On a rank that is not in the group, it warns and returns.
 
-    Before anything is sent, ranks compare names, shapes, dtypes, bounds and src. ValueError, on all
-    ranks: they differ, or one of them was called with bad arguments; nothing has changed then.
-    Tensors that share memory partly, and expanded ones, are bad arguments. An error of one rank
-    later on (of memory, say) is a RuntimeError on the others; tensors hold a part of what was sent
-    then. Errors of the group's backend: a rank died or timed out.
+    Before anything is sent, the ranks compare names, shapes, dtypes, bounds and src. ValueError, on
+    all ranks: these differ between ranks, or the arguments of a rank are not allowed; no tensor has
+    changed. Not allowed are expanded tensors and tensors that partly share memory. A later error on
+    one rank (out of memory, for example) is a RuntimeError on the others; some tensors are written
+    then, and others are not. Errors of the group's backend are raised: a rank died or timed out.
     """
     import torch.distributed as dist
 
@@ -142,7 +143,7 @@ def _send(channel: Channel, tensors: list[tuple[Named, Rule]]) -> None:
                 _wait(posted.popleft())
     except Exception:
         if not channel.broken:
-            _end(channel, posted)  # the ranks exchange the error next
+            _end(channel, posted)  # Channel.together sends the error next
         raise
     _end(channel, posted)
 
@@ -164,16 +165,18 @@ def _wait(works: list[Posted]) -> None:
 
 
 def _messages(tensors: list[tuple[Named, Rule]]) -> Iterator[list[torch.Tensor]]:
-    """Payloads of the chunks of all tensors, in order; the values of the tensors become theirs."""
+    """The payloads of all slices, in order, as lists for one message each. Replaces the tensors'
+    values by the decoded ones.
+    """
     message: list[torch.Tensor] = []
     size = 0
     for one, rule in tensors:
         values = Values(one)
         arguments = _arguments(values.flat, rule, one.name)
-        for chunk in values.chunks():
-            payload = compress(chunk, **arguments)
-            if any(arguments.values()):  # what is lossless has these bits already
-                decompress(payload, chunk)
+        for some in values.slices():
+            payload = compress(some, **arguments)
+            if any(arguments.values()):  # decoding a lossless payload would change nothing
+                decompress(payload, some)
             message.append(payload)
             size += payload.numel()
             if size >= _MESSAGE:
@@ -185,18 +188,22 @@ def _messages(tensors: list[tuple[Named, Rule]]) -> Iterator[list[torch.Tensor]]
 
 
 def _arguments(flat: torch.Tensor, rule: Rule, name: str) -> dict[str, float]:
-    """Arguments of `compress` for chunks: `relative` is of the range of the whole tensor."""
+    """Arguments of `compress` for each slice: `relative` becomes a `max_error`, as it applies to
+    the range of the whole tensor.
+    """
     arguments = rule.arguments(flat)
     if "relative" not in arguments:
         return arguments
-    parts = torch.view_as_real(flat) if flat.is_complex() else flat
+    reals = torch.view_as_real(flat) if flat.is_complex() else flat
     with naming(name):
-        bound = bound_of(parts, *(arguments.get(kind) for kind in KINDS))
+        bound = bound_of(reals, *(arguments.get(kind) for kind in KINDS))
     return {"max_error": bound.value}
 
 
 class Values:
-    """The values of a tensor in one piece: of it, or of a copy that `finish` writes back."""
+    """The values of a tensor, contiguous: in its own memory, or in a copy that `finish` writes back
+    to it.
+    """
 
     def __init__(self, one: Named) -> None:
         self._tensor = one.tensor.detach()
@@ -207,22 +214,24 @@ class Values:
             self._copy = self._copy.resolve_conj().resolve_neg()
         self.flat = (whole if self._copy is None else self._copy).view(-1)
 
-    def chunks(self) -> Iterator[torch.Tensor]:
-        for start in range(0, self.flat.numel(), _CHUNK):
-            yield self.flat[start : start + _CHUNK]
+    def slices(self) -> Iterator[torch.Tensor]:
+        for start in range(0, self.flat.numel(), _SLICE):
+            yield self.flat[start : start + _SLICE]
 
     def finish(self) -> None:
         if self._copy is not None:
             plain(self._tensor).copy_(self._copy)
-        if not self._tensor.is_inference():  # decoding goes past autograd, which is to notice
+        if not self._tensor.is_inference():  # decoding bypasses autograd, so tell it of the write
             torch.autograd.graph.increment_version(self._tensor)
 
 
-# ---- the others
+# ---- the other ranks
 
 
 def _receive(channel: Channel, tensors: list[Named]) -> str | None:
-    """Name of the first tensor that was not sent: the source had an error, which it tells next."""
+    """Receives all messages. Returns None, or the name of the first tensor that was not sent: the
+    source then failed, and Channel.together raises its error.
+    """
     writer = _Writer(tensors)
     failed: Exception | None = None
     last: tuple[torch.Tensor, int] | None = None
@@ -232,7 +241,7 @@ def _receive(channel: Channel, tensors: list[Named]) -> str | None:
         if last is not None and failed is None:
             try:
                 writer.write(*last)
-            except Exception as error:  # and go on: the others count on this rank
+            except Exception as error:  # keep receiving: the broadcasts need all ranks
                 failed = error
 
     header = _post_header(channel)
@@ -240,7 +249,7 @@ def _receive(channel: Channel, tensors: list[Named]) -> str | None:
         count, size = header.wait().tolist()
         if count == 0:
             break
-        # The source sends it in any case: a rank without room for it cannot go on with the others.
+        # The source sends the body in any case, so a failed allocation breaks the channel.
         with channel.communicating():
             _check_size(count, size, channel.src)
             room = torch.empty(size, dtype=torch.uint8, device="cpu")
@@ -259,8 +268,8 @@ def _post_header(channel: Channel) -> Posted:
 
 
 def _check_size(count: int, size: int, src: int) -> None:
-    """RuntimeError: no message has this header, so the ranks are not in the same call."""
-    most = 2 * _MESSAGE + _CHUNK * _MOST_BYTES_EACH + _MOST_BESIDE
+    """RuntimeError: a header that no source sends, so the ranks are not in the same call."""
+    most = 2 * _MESSAGE + _SLICE * _MOST_BYTES_EACH + _MOST_BESIDE
     if not 0 < 8 * count <= size <= most:
         raise RuntimeError(
             f"rank {src} announces a message of {count} payloads and {size} bytes, allowed: 8 "
@@ -269,26 +278,26 @@ def _check_size(count: int, size: int, src: int) -> None:
 
 
 class _Writer:
-    """Writes the payloads of messages, in order, to the tensors."""
+    """Decodes the payloads of messages, in order, into the tensors."""
 
     def __init__(self, tensors: list[Named]) -> None:
         self._name = ""
-        self._chunks = self._all(tensors)
+        self._slices = self._all(tensors)
 
     def _all(self, tensors: list[Named]) -> Iterator[torch.Tensor]:
         for one in tensors:
             self._name = one.name
             values = Values(one)
-            yield from values.chunks()
+            yield from values.slices()
             values.finish()
 
     def write(self, body: torch.Tensor, count: int) -> None:
         sizes = body[: 8 * count].view(torch.int64).tolist()
         for payload in body[8 * count :].split(sizes):
-            chunk = next(self._chunks)
+            some = next(self._slices)
             with naming(self._name):
-                decompress(payload, chunk)
+                decompress(payload, some)
 
     def finish(self) -> str | None:
-        """Name of the first tensor that is not complete."""
-        return None if next(self._chunks, None) is None else self._name
+        """None, or the name of the first tensor that is not complete."""
+        return None if next(self._slices, None) is None else self._name

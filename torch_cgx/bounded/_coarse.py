@@ -1,4 +1,4 @@
-"""Bounds that turn nearly all values of a tensor into 0: noticed by a sample, and told."""
+"""Warnings of bounds that turn nearly all values of a tensor into 0, which a sample detects."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import torch
 from torch_cgx._warnings import warn_of_argument
 from torch_cgx.bounded._bound import ABSOLUTE, RELATIVE, Bound
 
-# What `compress` gives the values of a tensor to, and the bound.
+# `compress` calls it with the values of a tensor and the bound.
 Note = Callable[[torch.Tensor, Bound], None]
 
 _SAMPLE = 1024
-_STRIDE = 0x9E3779B1  # prime to sizes of rows and blocks, so that a sample meets all columns
+_STRIDE = 0x9E3779B1  # coprime to usual sizes of rows, so that a sample has values of all columns
 _NEARLY_ALL = 0.9
-# Most tensors are done after a glance, which takes a fifth of the time.
+# A first, smaller sample decides for most tensors, in a fifth of the time.
 _GLANCE = 64
 _HALF = 0.5
-# Of a range, which one value among a few makes, too.
+# Fewer values do not decide about `relative`: one of a few always makes the range.
 _LEAST_OF_RANGE = 16
 _SHOWN = 8
 
 
-def zeroes(parts: torch.Tensor, bound: Bound) -> bool:
-    """Whether nearly all values that are not 0 become 0, as they are at most the bound. parts: 1-D
-    or of any shape, contiguous; 1024 of its values are looked at, all if there are fewer.
+def zeroes(reals: torch.Tensor, bound: Bound) -> bool:
+    """True if nearly all values that are not 0 become 0, because they are at most the bound. reals:
+    contiguous, any shape; a sample of 1024 values is examined, or all if there are fewer.
 
-    The greatest magnitudes do not count for `relative`: they make the range, and a fill value such
-    as 1e20 may have any share of the values.
+    For `relative`, the greatest magnitude is left out: it makes the range, and a fill value such as
+    1e20 may be any share of the values.
     """
-    numel = parts.numel()
+    numel = reals.numel()
     if bound.kind not in (ABSOLUTE, RELATIVE) or numel == 0:
         return False
-    flat = parts.reshape(-1)
+    flat = reals.reshape(-1)
     if numel > _GLANCE:
         some, zeroed = _counts(flat[:: numel // _GLANCE | 1], bound)
         if zeroed < _HALF * some:
@@ -50,7 +50,7 @@ def zeroes(parts: torch.Tensor, bound: Bound) -> bool:
 
 
 def _counts(values: torch.Tensor, bound: Bound) -> tuple[int, int]:
-    """Of the values that count, how many there are, and how many become 0."""
+    """How many values are examined (`zeroes` says which), and how many of them become 0."""
     sizes = [abs(x) for x in values.tolist() if x != 0 and math.isfinite(x)]
     if bound.kind == RELATIVE and sizes:
         greatest = max(sizes)
@@ -58,9 +58,9 @@ def _counts(values: torch.Tensor, bound: Bound) -> tuple[int, int]:
     return len(sizes), sum(size <= bound.value for size in sizes)
 
 
-def warn_of_relative(parts: torch.Tensor, bound: Bound) -> None:
-    """A Note for `compress` itself, which warns its caller."""
-    if bound.kind == RELATIVE and zeroes(parts, bound):
+def warn_of_relative(reals: torch.Tensor, bound: Bound) -> None:
+    """The Note of `compress`: warns its caller."""
+    if bound.kind == RELATIVE and zeroes(reals, bound):
         warn_of_argument(
             f"relative={bound.asked:g} of the range is above nearly all values, which become 0: "
             "outliers, or a fill value such as 1e20, make the range. Give max_error or pointwise, "
@@ -69,20 +69,20 @@ def warn_of_relative(parts: torch.Tensor, bound: Bound) -> None:
 
 
 class Names:
-    """Names of the tensors of a call whose values become 0, for one warning."""
+    """Collects the names of tensors whose values become 0, for one warning of a call."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
 
     def note(self, name: str) -> Note:
-        def look(parts: torch.Tensor, bound: Bound) -> None:
-            if zeroes(parts, bound):
+        def look(reals: torch.Tensor, bound: Bound) -> None:
+            if zeroes(reals, bound):
                 self._names.append(name or "the tensor")
 
         return look
 
     def warn(self, tell: Callable[[str], None] = warn_of_argument) -> None:
-        """Names the tensors, once, and overrides that would keep their values."""
+        """Warns once, with the names and with overrides that would keep the values."""
         names, self._names = self._names, []
         if not names:
             return

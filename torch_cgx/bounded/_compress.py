@@ -15,7 +15,7 @@ from torch_cgx.bounded._entropy import Coder
 from torch_cgx.bounded._memory import LARGE, Memory
 from torch_cgx.bounded._threads import each
 
-# Bytes of a block beside its values, if nothing can be made shorter.
+# Bytes that a raw block has beside its values.
 _MOST_BESIDE = 5
 
 
@@ -26,27 +26,27 @@ def compress(
     relative: float | None = None,
     pointwise: float | None = None,
 ) -> torch.Tensor:
-    """A payload that gives the tensor back within the bound: uint8, 1-D, on the CPU, exactly as
+    """Compresses a tensor within a bound. Returns the payload: uint8, 1-D, on the CPU, exactly as
     long as needed.
 
-    tensor: any shape, strides and device; values on a CUDA device become symbols there, others on
-    the CPU, with equal payloads. float32, float64, float16, bfloat16, and complex numbers, whose
-    real and imaginary parts are bounded each, take exactly one bound; whole numbers and bool are
-    lossless and take none. Bounds are finite numbers >= 0; 0 is lossless:
+    tensor: any shape, strides and device. A CUDA device quantizes its values itself; the payload is
+    the same as from the CPU. float32, float64, float16, bfloat16 and complex tensors take exactly
+    one bound, which holds for the real and for the imaginary part of a complex number; integers and
+    bool are lossless and need no bound. Bounds are finite numbers >= 0; 0 is lossless:
 
         max_error    |x - y| <= max_error
         relative     |x - y| <= relative * (greatest - least finite value of the tensor)
         pointwise    |x - y| <= pointwise * |x|, below 1
 
-    evaluated in float64 for every finite x, also a subnormal one. NaN (its payload bits aside),
-    infinities and -0 come back as they are. Works on as many threads as torch does
-    (torch.set_num_threads); the payload does not depend on them.
+    evaluated in float64, for every finite x, subnormal numbers included. Infinities and -0 are
+    kept, and NaN stays NaN, with other payload bits perhaps. It uses as many threads as torch
+    (torch.set_num_threads); the payload does not depend on their number.
 
-    ValueError: a bad bound, or a tensor that is sparse, nested, quantized, or of another dtype.
-    ImportError: zstandard is missing.
+    ValueError: a bound that is not allowed, or a tensor that is sparse, nested, quantized, or of
+    another dtype. ImportError: zstandard is missing.
 
-    A `relative` that is above nearly all values, which makes them 0, is a warning: outliers or a
-    fill value such as 1e20 set the range.
+    Warns if `relative` amounts to more than nearly all values, which then become 0: outliers, or a
+    fill value such as 1e20, make the range.
     """
     return compress_noting(
         tensor, warn_of_relative, max_error=max_error, relative=relative, pointwise=pointwise
@@ -62,20 +62,20 @@ def compress_noting(
     relative: float | None = None,
     pointwise: float | None = None,
 ) -> torch.Tensor:
-    """`compress` that gives the values and the bound to `note` instead of a warning."""
+    """`compress` that calls `note` with the values and the bound, and does not warn itself."""
     _dtypes.check(tensor)
     shape, dtype = tensor.shape, tensor.dtype
-    parts = _dtypes.parts_of(tensor)
-    bound = bound_of(parts, max_error, relative, pointwise)
-    note(parts, bound)
-    maps = maps_of(_dtypes.ELEMENTS[parts.dtype], bound)
-    numel, size = parts.numel(), _C.BOUNDED_BLOCK_VALUES
-    bytes_each = parts.element_size()
+    reals = _dtypes.reals_of(tensor)
+    bound = bound_of(reals, max_error, relative, pointwise)
+    note(reals, bound)
+    maps = maps_of(_dtypes.ELEMENTS[reals.dtype], bound)
+    numel, size = reals.numel(), _C.BOUNDED_BLOCK_VALUES
+    bytes_each = reals.element_size()
     count = -(-numel // size)
-    arena = _C.BoundedArena(len(shape), count, parts.nbytes + count * _MOST_BESIDE)
+    arena = _C.BoundedArena(len(shape), count, reals.nbytes + count * _MOST_BESIDE)
 
     def worker(entropy: Coder) -> Callable[[int], None]:
-        encoder, values = _C.BoundedEncoder(maps), Memory(parts)
+        encoder, values = _C.BoundedEncoder(maps), Memory(reals)
 
         def work(block: int) -> None:
             first = block * size
@@ -85,15 +85,15 @@ def compress_noting(
 
         return work
 
-    if parts.is_cuda:
+    if reals.is_cuda:
         from torch_cgx.bounded._cuda import encode_blocks
 
-        encode_blocks(parts, maps, arena)
+        encode_blocks(reals, maps, arena)
     else:
         each(count, worker)
     _C.bounded_write(
-        _dtypes.ELEMENTS[parts.dtype],
-        dtype in _dtypes.PARTS,
+        _dtypes.ELEMENTS[reals.dtype],
+        dtype in _dtypes.REAL_TYPES,
         bound.kind,
         bound.asked,
         bound.value,
@@ -101,7 +101,7 @@ def compress_noting(
         arena,
     )
     payload = memoryview(arena)
-    # A large payload stays in its arena; a small one would waste the rest of a page. It is not
-    # copied by torch, whose threads a forked process lacks.
+    # A large payload stays in its arena; a small one is copied, as its arena wastes the rest of a
+    # page. Not by torch: a forked process lacks torch's threads.
     room = arena if payload.nbytes >= LARGE else bytearray(payload)
     return torch.frombuffer(room, dtype=torch.uint8)

@@ -1,5 +1,6 @@
-"""Blocks of tensors on a GPU: kernels make symbols of values and values of symbols, the CPU chooses
-how a block is written and runs the entropy coder. The payloads are those of the CPU.
+"""Encoding and decoding of CUDA tensors: kernels turn values into symbols and symbols into values;
+the CPU decides how a block is written and runs the entropy coder. The payloads are the same as the
+CPU's.
 """
 
 from __future__ import annotations
@@ -16,43 +17,43 @@ from torch_cgx.bounded._memory import Memory, pinned
 from torch_cgx.bounded._payload import Payload, content_of, of_block
 from torch_cgx.bounded._threads import each
 
-# Blocks that are under way at once: 64 MiB of float32.
+# Blocks that are processed together: 64 MiB of float32.
 _SLAB = 256
 
 
 def encode_blocks(values: torch.Tensor, maps: Any, arena: Any) -> None:
-    """Puts all blocks into the arena. values: contiguous, aligned."""
+    """Encodes all blocks into the arena. values: contiguous, aligned."""
     flat, size = values.view(-1), _C.BOUNDED_BLOCK_VALUES
     for start in range(0, -(-flat.numel() // size), _SLAB):
         _encode_slab(flat[start * size : (start + _SLAB) * size], maps, arena, start)
 
 
 def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
-    """The blocks of x, the first of which is number `start`."""
+    """Encodes the blocks of x into the arena; `start` is the number of the first."""
     slab, size = _C.BoundedSlab(maps, x.numel()), _C.BOUNDED_BLOCK_VALUES
     looked = _to_host(_C.gpu_bounded_look(slab, x, load_kernels))
 
-    def planner(_: Coder) -> Callable[[int], None]:
+    def chooser(_: Coder) -> Callable[[int], None]:
         encoder, seen = _C.BoundedEncoder(maps), Memory(looked)
 
-        def plan(block: int) -> None:
+        def choose(block: int) -> None:
             slab.plan(encoder, block, seen.at(block * slab.look_bytes))
 
-        return plan
+        return choose
 
-    each(slab.blocks, planner)
-    parts = _to_host(_C.gpu_bounded_encode(slab, x, slab.lay_out(), load_kernels))
+    each(slab.blocks, chooser)
+    encoded = _to_host(_C.gpu_bounded_encode(slab, x, slab.lay_out(), load_kernels))
 
     def finisher(entropy: Coder) -> Callable[[int], None]:
         encoder = _C.BoundedEncoder(maps)
 
         def finish(block: int) -> None:
             values = None
-            if not slab.adopt(encoder, block, parts.data_ptr()):  # too many outliers
+            if not slab.adopt(encoder, block, encoded.data_ptr()):  # too many outliers
                 values = x[block * size : (block + 1) * size].cpu()
                 encoder.encode(values.data_ptr(), values.numel())
             frame = entropy.compress(memoryview(encoder), encoder.entropy, encoder.packed)
-            if values is None and encoder.is_raw(len(frame)):  # which finish() copies
+            if values is None and encoder.is_raw(len(frame)):  # finish() copies the values
                 values = x[block * size : (block + 1) * size].cpu()
                 encoder.encode(values.data_ptr(), values.numel())
             encoder.finish(frame, arena, start + block)
@@ -63,7 +64,7 @@ def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
 
 
 def decode_into(opened: Payload, first: int, last: int, y: torch.Tensor) -> None:
-    """Writes the values [first, last) to a contiguous tensor on a GPU. PayloadError."""
+    """Decodes the values [first, last) into a contiguous tensor on a GPU. PayloadError."""
     if first >= last:
         return
     size, flat = _C.BOUNDED_BLOCK_VALUES, y.view(-1)
@@ -80,9 +81,11 @@ def decode_into(opened: Payload, first: int, last: int, y: torch.Tensor) -> None
 def _decode_slab(
     opened: Payload, start: int, stop: int, wanted: tuple[int, int], flat: torch.Tensor
 ) -> torch.Tensor:
-    """Puts the decoding of blocks [start, stop) on the current stream; returns their faults."""
+    """Enqueues the decoding of blocks [start, stop) on the current stream. Returns a tensor with a
+    number for each block, which is not 0 if the kernel could not decode it.
+    """
     maps, size = opened.maps(), _C.BOUNDED_BLOCK_VALUES
-    slab = _C.BoundedSlab(maps, min(stop * size, opened.parts) - start * size)
+    slab = _C.BoundedSlab(maps, min(stop * size, opened.reals) - start * size)
 
     def opener(_: Coder) -> Callable[[int], Any]:
         decoder = _C.BoundedDecoder(maps)
@@ -92,9 +95,9 @@ def _decode_slab(
             n, begin = opened.values_of(block), block * size
             low, high = (min(max(place, begin), begin + n) - begin for place in wanted)
             with of_block(block):
-                part = decoder.open(opened.block(block), n)
-            slab.open(number, part, begin - wanted[0], low, high)
-            return part
+                opened_block = decoder.open(opened.block(block), n)
+            slab.open(number, opened_block, begin - wanted[0], low, high)
+            return opened_block
 
         return open_block
 
@@ -103,29 +106,29 @@ def _decode_slab(
 
     def filler(entropy: Coder) -> Callable[[int], None]:
         def fill(number: int) -> None:
-            part = blocks[number]
+            opened_block = blocks[number]
             with of_block(start + number):
-                slab.fill(number, part, content_of(part, entropy), host.data_ptr())
+                slab.fill(number, opened_block, content_of(opened_block, entropy), host.data_ptr())
 
         return fill
 
     each(stop - start, filler)
-    parts = host.to(flat.device, non_blocking=True)
-    faults: torch.Tensor = _C.gpu_bounded_decode(slab, parts, flat, load_kernels)
+    encoded = host.to(flat.device, non_blocking=True)
+    faults: torch.Tensor = _C.gpu_bounded_decode(slab, encoded, flat, load_kernels)
     return faults
 
 
 def _refuse(opened: Payload, block: int) -> None:
-    """Raises the error of a block that the kernel could not decode, by decoding it here."""
+    """Decodes a block that the kernel could not decode on the CPU, which raises its error."""
     n, maps = opened.values_of(block), opened.maps()
     decoder = _C.BoundedDecoder(maps)
     values = torch.empty(n * 8, dtype=torch.uint8, device="cpu")
     with of_block(block), lent() as entropy:
-        part = decoder.open(opened.block(block), n)
-        decoder.decode(part, content_of(part, entropy), values.data_ptr())
-    raise RuntimeError(f"block {block}: a kernel refused what the CPU decodes")
+        opened_block = decoder.open(opened.block(block), n)
+        decoder.decode(opened_block, content_of(opened_block, entropy), values.data_ptr())
+    raise RuntimeError(f"block {block}: the GPU kernel refused a block that the CPU decodes")
 
 
 def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Waits for the device."""
+    """A copy in pinned memory. Waits for the device."""
     return pinned(tensor.shape, tensor.dtype).copy_(tensor)

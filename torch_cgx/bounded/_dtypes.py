@@ -25,14 +25,15 @@ ELEMENTS: dict[torch.dtype, int] = {
     torch.bool: 13,
 }
 DTYPES = {number: dtype for dtype, number in ELEMENTS.items()}
-# Complex numbers are pairs of these.
-PARTS: dict[torch.dtype, torch.dtype] = {
+# A complex number is stored as two numbers of this type, the real part first.
+REAL_TYPES: dict[torch.dtype, torch.dtype] = {
     torch.complex32: torch.float16,
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-COMPLEX = {part: dtype for dtype, part in PARTS.items()}
-# Of one byte, without a number in the format: their bytes are lossless payloads of uint8.
+COMPLEX = {real: dtype for dtype, real in REAL_TYPES.items()}
+# Types of one byte that have no number in the format: their bytes become a lossless payload of
+# uint8.
 BYTES = {
     name: dtype
     for name in (
@@ -54,9 +55,9 @@ def name(dtype: torch.dtype) -> str:
 
 
 def check_memory(tensor: torch.Tensor, what: str) -> None:
-    """ValueError: the tensor has no memory of its own to read and write, strided and of plain
-    numbers. TypeError: it is none. what: cannot be done therefore, such as "cannot be out". Tensors
-    on the device meta pass.
+    """ValueError: the tensor has no strided memory of plain numbers that can be read and written.
+    TypeError: not a tensor. what: goes into the text, such as "cannot be out". Tensors on the
+    device meta are accepted.
     """
     kind = type(tensor).__name__
     if not isinstance(tensor, torch.Tensor):
@@ -77,14 +78,14 @@ def check_memory(tensor: torch.Tensor, what: str) -> None:
         raise ValueError(f"a FakeTensor {what}, as it has no values")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise ValueError(
-            f"a {kind} {what}, as it is made of other tensors: take those (of a DTensor to_local() "
+            f"a {kind} {what}, as it is made of other tensors: take these (of a DTensor to_local() "
             "or full_tensor())"
         )
     check_storage(tensor, what)
     if not (tensor.is_meta or _has_memory(tensor)):
         raise ValueError(
             f"a tensor without memory (of torch.vmap, torch.func or a trace) {what}: call this "
-            "outside of them"
+            "outside of these transforms"
         )
 
 
@@ -96,14 +97,14 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def check(tensor: torch.Tensor, also: Iterable[str] = ()) -> None:
-    """TypeError, ValueError: the tensor is of a kind that payloads do not hold. also: dtypes that
-    the caller takes beside those of payloads.
+    """TypeError, ValueError: a payload cannot hold the tensor. also: names of dtypes that the
+    caller accepts as well, for the text of the error.
     """
     check_memory(tensor, "has no payload")
     if tensor.is_meta:
         raise ValueError("a tensor on the device meta has no values to compress")
-    if tensor.dtype not in ELEMENTS and tensor.dtype not in PARTS:
-        allowed = ", ".join((*(name(dtype) for dtype in (*ELEMENTS, *PARTS)), *also))
+    if tensor.dtype not in ELEMENTS and tensor.dtype not in REAL_TYPES:
+        allowed = ", ".join((*(name(dtype) for dtype in (*ELEMENTS, *REAL_TYPES)), *also))
         way_out = (
             "; compress its bytes, tensor.view(torch.uint8)" if tensor.dtype in EIGHTHS else ""
         )
@@ -112,20 +113,20 @@ def check(tensor: torch.Tensor, also: Iterable[str] = ()) -> None:
         raise ValueError(f"the tensor has {tensor.dim()} dimensions, allowed: 0 to {MOST_DIMS}")
 
 
-def parts_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Its values in one piece, aligned; complex numbers as pairs. On the CPU, unless they are on a
-    GPU.
+def reals_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor, contiguous and aligned: complex numbers as pairs of real ones. On the
+    tensor's device if that is a GPU, else on the CPU.
     """
     plain = tensor.detach()
-    check_memory(plain, "has no payload")  # a fake one, under FakeTensorMode
+    check_memory(plain, "has no payload")  # detach() may have made a FakeTensor
     if not plain.is_cuda:
         plain = plain.cpu()
     plain = plain.resolve_conj().resolve_neg()
-    if plain.dtype in PARTS:
+    if plain.dtype in REAL_TYPES:
         plain = torch.view_as_real(plain)
     plain = plain.contiguous()
     if plain.dtype == torch.bool:
-        # Views of other bytes may hold what counts as true and is not 1.
+        # A view of other bytes may hold true values other than 1.
         plain = plain.view(torch.uint8) != 0
     if plain.data_ptr() % plain.element_size() != 0:
         plain = plain.clone()

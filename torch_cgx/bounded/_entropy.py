@@ -1,4 +1,4 @@
-"""The entropy stage: frames of the package zstandard."""
+"""The entropy coder: frames of the package zstandard."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any
 
 _zstd: Any = None
 
-# Symbols that are nearly noise take the fastest level, which still finds long repetitions. With
-# less entropy it also takes accidental ones, which cost more than Huffman codes: matches must be
-# long, or the data so regular that a deeper search pays; a part of the block tells.
+# Symbols that are nearly noise are coded at the fastest level, which still finds long repetitions.
+# With less entropy, that level also codes accidental repetitions, which take more bytes than
+# Huffman codes. Then only long matches are allowed, or, for regular data, a deeper search pays off;
+# the beginning of the block decides.
 _NOISE = 4.5
 _PROBE = 8192
 _CLEARLY = 0.98
 # Packed symbols (csrc/codec/bounded/quads.h): regular from this entropy of a symbol down.
 _REGULAR = 1.0
-# The content of a block is shorter. A frame may ask its reader for this much memory beside it.
+# Most bytes of memory that a frame may ask of its reader; the content of a block is shorter.
 _WINDOW = 1 << 21
 
 
 def library(user: str = "torch_cgx.bounded") -> Any:
-    """The module. ImportError: it is not installed; user: who needs it."""
+    """The module zstandard. ImportError: it is not installed; user: the module that needs it."""
     global _zstd
     if _zstd is None:
         try:
@@ -37,7 +38,7 @@ def library(user: str = "torch_cgx.bounded") -> Any:
 
 
 class Coder:
-    """Zstandard compressors and a decompressor for one thread; lent by `lent()`."""
+    """Zstandard compressors and a decompressor. For one thread: `lent()` returns one."""
 
     def __init__(self) -> None:
         zstd = library()
@@ -63,13 +64,13 @@ class Coder:
         elif entropy >= _NOISE:
             coder = self._fast
         else:
-            part = content[:_PROBE]
-            deep, long = len(self._deep.compress(part)), len(self._long.compress(part))
+            probe = content[:_PROBE]
+            deep, long = len(self._deep.compress(probe)), len(self._long.compress(probe))
             coder = self._deep if deep < _CLEARLY * long else self._long
         return coder.compress(content)
 
     def decompress(self, frame: memoryview, size: int) -> bytes:
-        """What the frame holds: `size` bytes. ValueError: it does not, or is no frame."""
+        """The content of a frame. ValueError: not a frame, or not of `size` bytes."""
         zstd = self._zstd
         try:
             declared = zstd.frame_content_size(frame)
@@ -79,7 +80,7 @@ class Coder:
                 frame, max_output_size=size, allow_extra_data=False
             )
         except zstd.ZstdError as error:
-            raise ValueError(f"the entropy coder refuses its frame: {error}") from None
+            raise ValueError(f"the entropy coder refuses the frame: {error}") from None
         if len(content) != size:
             raise ValueError(f"the frame holds {len(content)} bytes, expected {size}")
         return content
@@ -90,8 +91,8 @@ _idle: collections.deque[Coder] = collections.deque()
 
 @contextlib.contextmanager
 def lent() -> Iterator[Coder]:
-    """A coder for one thread: its parts are not thread-safe, and take longer to make than a small
-    tensor, so they are kept. No lock, which a forked process could find taken.
+    """A coder for one thread. Coders are kept and lent again, as making one takes longer than
+    compressing a small tensor. There is no lock, as a forked process could find it held.
     """
     library()
     try:

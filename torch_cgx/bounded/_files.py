@@ -1,4 +1,4 @@
-"""bounded.save and bounded.load: state dicts in files (the format: _index.py, _tree.py)."""
+"""bounded.save and bounded.load: state dicts in files. _index.py and _tree.py have the format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from torch_cgx.bounded._rules import Overrides, Rules
 from torch_cgx.bounded._shared import Stored, stored
 
 _SHOWN = 20
-_LETTERS = 100  # of a shown name
+_LETTERS = 100  # a name in an error is cut to this length
 
 
 @safe_after_fork
@@ -42,36 +42,38 @@ def save(
     pointwise: float | None = None,
     overrides: Overrides | None = None,
 ) -> None:
-    """Writes a state dict whose tensors come back within a bound; `load` reads it.
+    """Writes a state dict to a file, its tensors compressed within a bound; `load` reads it.
 
     state_dict: nested dicts, OrderedDicts, Counters, lists and tuples of tensors, numbers, str,
     bytes and None, at most 200 levels, as `state_dict()` of modules, optimizers and schedulers
     returns them. Keys of dicts keep their type; NumPy's numbers become Python's; a Parameter
-    becomes a tensor. Floating and complex tensors are bounded as by `compress`, one of max_error,
-    relative (of the range of each tensor) and pointwise; all others, and 8-bit floats, are
-    lossless.
+    becomes a tensor. Floating-point and complex tensors take one bound, as in `compress`:
+    max_error, relative (to the range of each tensor) or pointwise. All other tensors, and 8-bit
+    floats, are lossless.
 
-    overrides: bounds of tensors by name, which is what leads to them, joined by dots:
-    "model.blocks.0.norm.weight", "optimizer.state.7.exp_avg". A dict of regular expressions
-    (re.search) to a bound of the same kind, 0 for lossless, or of another one:
+    overrides: bounds of single tensors, by name. The name of a tensor is the keys and indices that
+    lead to it, joined by dots: "model.blocks.0.norm.weight", "optimizer.state.7.exp_avg". The dict
+    maps regular expressions (re.search) to a bound: a number for a bound of the same kind, 0 for
+    lossless, or a dict for another kind:
 
         {r"norm": 0, r"exp_avg_sq$": {"pointwise": 1e-2}}
 
-    The last that is found in a name wins; one that is found in no name is a warning. A bound that
-    is above nearly all values of some tensors, which makes them 0, is a warning that names them. A
-    tensor that has several names, as tied weights, is stored once, within the bounds of all its
-    names, and comes back as one tensor. Tensors that share memory otherwise, as `w` and `w[:10]`,
-    are stored once, too, within the bounds of all their names, and share memory when they are
-    loaded; a warning names those that cannot, as they are of different dtypes.
+    The last expression that is found in a name wins; an expression that is found in no name is a
+    warning. A warning names tensors whose bound is above nearly all of their values, which then
+    become 0. A tensor with several names, such as a tied weight, is stored once, within the bounds
+    of all its names, and is loaded as one tensor. Tensors that share memory in another way, such as
+    `w` and `w[:10]`, are also stored once, within the bounds of all their names, and share memory
+    again when loaded; a warning names tensors for which this is not possible, because their dtypes
+    differ.
 
-    The file is written beside `path` and takes its place when it is complete, with the owner and
-    the mode of a former file: an error, a full disk or a kill leaves the old file. Tensors are
+    The file is written next to `path` and replaces it when it is complete, with the owner and the
+    mode of the old file: an error, a full disk or a kill leaves the old file in place. Tensors are
     compressed one at a time.
 
-    TypeError, ValueError: a bad bound, or the state dict holds something else (the text says
-    where). OSError: from the file system, or `path` is a pipe or a device. PermissionError: the
-    owner of the old file could not read the new one, and this process may not give files away.
-    ImportError: zstandard is missing.
+    TypeError, ValueError: a bound that is not allowed, or the state dict holds a value of another
+    kind (the text says where). OSError: from the file system, or `path` is a pipe or a device.
+    PermissionError: the owner of the old file could not read the new one, and this process may not
+    change the owner of a file. ImportError: zstandard is missing.
     """
     rules = Rules.of(max_error, relative, pointwise, overrides)
     tree = _tree.Tree(state_dict)
@@ -104,15 +106,16 @@ def load(
     device: torch.device | str | None = None,
     keys: Iterable[str] | None = None,
 ) -> Any:
-    """What `save` has written: nothing in the file can run code.
+    """Reads a file of `save`. Nothing in a file can run code.
 
-    device: of the tensors; default: the CPU. keys: names of parts, as "model" or
-    "model.blocks.0.norm.weight"; only these are read, and returned as a dict of name to part.
+    device: of the tensors; default: the CPU. keys: names of tensors or of dicts, lists and tuples
+    of them, such as "model" or "model.blocks.0.norm.weight"; only these are read. With keys, the
+    result is a dict from each name to its value.
 
-    PayloadError (a ValueError): the file is not of `save`, of another version, cut, or altered, or
-    a payload in it is that of another tensor or file; of the tensors only those that are read are
-    checked. ValueError: the file has no such key, or has it twice; the text names those that it
-    has. OSError: from the file system.
+    PayloadError (a ValueError): not a file of `save`, another version, a file that was cut or
+    altered, or a payload that belongs to another tensor or file. Only the payloads that are read
+    are checked. ValueError: the file has no such key, or has it twice; the text names the keys that
+    it has. OSError: from the file system.
     """
     where = None if device is None else torch.device(device)
     wanted = None if keys is None else [keys] if isinstance(keys, str) else list(keys)
@@ -147,13 +150,13 @@ def _found(finder: _tree.Finder, state: Any, key: str, path: Path) -> Any:
         )
     if len(nodes) > 1:
         raise ValueError(
-            f"{os.fsdecode(path)} has {len(nodes)} parts named {key!r}; load it as a whole"
+            f"{os.fsdecode(path)} has {len(nodes)} values named {key!r}; load it as a whole"
         )
     return nodes[0]
 
 
 def reader(source: Source, index: Index, device: torch.device | None) -> _tree.Reader:
-    """Tensors by number or view, each read once."""
+    """A function that returns a tensor by its number or view, and reads each only once."""
     known: dict[int | _tree.View, torch.Tensor] = {}
 
     def whole(number: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The index of a file of bounded.save: which payload belongs where, and the state around them.
+"""The index of a file of bounded.save: the place of each payload, and the state dict around them.
 
     0    4   "CGXF"
     4    1   version, 2
@@ -9,13 +9,15 @@
     24       payloads of the tensors, one after another
     ...      index
 
-The JSON is {"tensors": [[bytes, checksum, dtype, shape, name], ...], "state": ...}: of each payload
-its length, the checksum of its header (which covers its blocks' checksums), and the dtype, shape
-and first name of its tensor; then the nested state (_tree.py). Lengths fill the file to the byte. A
-payload at another's place, or of an older file, does not fit its entry.
+The JSON is {"tensors": [[bytes, checksum, dtype, shape, name], ...], "state": ...}. An entry has
+the length of a payload, the checksum in the payload's header (it covers the checksums of the
+blocks), and the dtype, the shape and the first name of the tensor. "state" is the nested state
+(_tree.py). The payloads leave no gaps. A payload that was moved, or comes from an older file, does
+not match its entry.
 
-A short payload can stand for much JSON, so a reader compares both with the file's length before it
-unpacks and parses them (`_check_room`); where a writer's index would be refused, it is plain JSON.
+A short payload can decompress to much JSON, and short JSON to many values. A reader therefore
+compares both numbers with the file's length before it decompresses and parses (`_check_room`). A
+writer whose index would exceed these limits writes it as plain JSON.
 
 Version 1: entries are [bytes, dtype], the dtype is null or one of _dtypes.BYTES; byte 5 is 0.
 """
@@ -43,33 +45,34 @@ HEADER = struct.Struct("<4sBB2sQQ")
 _MAGIC, _VERSION = b"CGXF", 2
 _VERSIONS = (1, 2)
 _CRC = struct.Struct("<I")
-_CHECKSUM = slice(8, 12)  # of a payload: docs/bounded_format.md
-_DTYPES = {_dtypes.name(dtype): dtype for dtype in (*_dtypes.ELEMENTS, *_dtypes.PARTS)} | BYTES
+_CHECKSUM = slice(8, 12)  # bytes of a payload's checksum: docs/bounded_format.md
+_DTYPES = {_dtypes.name(dtype): dtype for dtype in (*_dtypes.ELEMENTS, *_dtypes.REAL_TYPES)} | BYTES
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_SHOWN = 200  # letters of a name in an error
-_MOST_NUMEL = 1 << 58  # of a view, which may have many values in one place: bytes fit 63 bits
+_SHOWN = 200  # a name in an error is cut to this length
+_MOST_NUMEL = 1 << 58  # values of a view, strides of 0 included: its bytes fit 63 bits
 
 
 class _Room(NamedTuple):
-    """What the index of a short file may stand for: bytes of JSON, and values in it."""
+    """Limits for the index of a short file: bytes of JSON, and values in the JSON."""
 
     bytes: int
     values: int
 
 
-# Version 1 had no plain index: lists of equal numbers in its files take less than a bit each.
+# Version 1 had no plain index, so its limits are larger: in its files, a number of a list of equal
+# numbers may take less than a bit.
 _ROOM = {1: _Room(1 << 21, 1 << 18), 2: _Room(1 << 16, 1 << 14)}
-_MOST_BYTES, _MOST_VALUES = 16, 1  # more for each byte of the file
+_MOST_BYTES, _MOST_VALUES = 16, 1  # added to the limits for each byte of the file
 
 
 class Source(Protocol):
-    """What an index is read from."""
+    """The bytes of a file, wherever they are."""
 
     @property
     def size(self) -> int: ...
 
     def read(self, start: int, length: int) -> bytes | memoryview:
-        """PayloadError: it ends before."""
+        """`length` bytes from `start`. PayloadError: the source ends before."""
 
 
 class File:
@@ -82,7 +85,7 @@ class File:
         self._file.seek(start)
         data = self._file.read(length)
         if len(data) != length:
-            raise PayloadError(f"it ends at {start + len(data)}, while it is read: it was cut")
+            raise PayloadError(f"the file ends at {start + len(data)} while it is read: it was cut")
         return data
 
 
@@ -98,8 +101,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class Entry:
-    """A payload, and the tensor that it is of. In version 1 only dtypes of BYTES are known, and
-    checksum, shape and name are None.
+    """A payload and its tensor. In version 1, checksum, shape and name are None, and dtype is None
+    unless it is one of BYTES.
     """
 
     bytes: int
@@ -118,39 +121,40 @@ class Entry:
         return [self.bytes, self.checksum, _NAMES[self.dtype], list(self.shape), self.name]
 
     def check(self, payload: Payload) -> None:
-        """PayloadError: the payload is that of another tensor."""
+        """PayloadError: the payload belongs to another tensor."""
         if self.checksum is None:
             return
         dtype = torch.uint8 if self.dtype in EIGHTHS else self.dtype
         if (payload.dtype, payload.shape) != (dtype, self.shape):
             raise PayloadError(
-                f"its payload is of {_dtypes.name(payload.dtype)} {list(payload.shape)}, the index "
-                f"says {_NAMES[self.dtype]} {list(self.shape or ())}: it belongs elsewhere"
+                f"the payload is {_dtypes.name(payload.dtype)} {list(payload.shape)}, expected "
+                f"{_NAMES[self.dtype]} {list(self.shape or ())}, as in the index: the payload "
+                "belongs elsewhere"
             )
         if int.from_bytes(payload.data[_CHECKSUM], "little") != self.checksum:
             raise PayloadError(
-                "the checksum of its payload is not the one in the index: the payload belongs to "
+                "the payload's checksum differs from the one in the index: the payload belongs to "
                 "another tensor or to another file"
             )
 
 
 @dataclass(frozen=True)
 class Index:
-    """starts: of each payload, and the end of the last."""
+    """starts: where each payload begins, and where the last one ends."""
 
     entries: list[Entry]
     starts: list[int]
     state: Any
 
     def name(self, number: int) -> str:
-        """Of a tensor, for messages."""
+        """The name of a tensor, for error messages."""
         name = self.entries[number].name
         if name is None:
             name = _tree.name_of(self.state, number)
         return name[:_SHOWN] + ("..." if len(name) > _SHOWN else "") or f"tensor {number}"
 
     def payload(self, source: Source, number: int) -> Payload:
-        """Opened and compared with its entry. PayloadError."""
+        """The payload, opened and compared with its entry. PayloadError."""
         start, entry = self.starts[number], self.entries[number]
         payload = open_payload(source.read(start, entry.bytes))
         entry.check(payload)
@@ -161,7 +165,7 @@ class Index:
 
 
 def write_index(entries: Sequence[Entry], state: bytes, start: int) -> tuple[bytes, bytes]:
-    """The header of a file, and its index, which begins at `start`. state: of _tree.encode."""
+    """The header of a file and its index. start: where the index begins. state: of Tree.json."""
     listed = json.dumps([entry.listed() for entry in entries], separators=(",", ":")).encode()
     text = b'{"tensors":%b,"state":%b}' % (listed, state)
     index = compress(torch.frombuffer(bytearray(text), dtype=torch.uint8)).numpy().tobytes()
@@ -177,15 +181,15 @@ def write_index(entries: Sequence[Entry], state: bytes, start: int) -> tuple[byt
 
 
 def read_index(source: Source) -> Index:
-    """PayloadError: it is no file of `save`, or was cut or altered."""
+    """PayloadError: not a file of `save`, or the file was cut or altered."""
     size = source.size
     header = bytes(source.read(0, min(size, HEADER.size)))
     if header[:4] != _MAGIC[: len(header)] or not header:
         raise PayloadError(
-            f"no file of bounded.save: it begins with {header[:4]!r}, expected {_MAGIC!r}"
+            f"not a file of bounded.save: it begins with {header[:4]!r}, expected {_MAGIC!r}"
         )
     if len(header) < HEADER.size:
-        raise PayloadError(f"it has {size} bytes, the header alone takes {HEADER.size}")
+        raise PayloadError(f"the file has {size} bytes, the header alone takes {HEADER.size}")
     _, version, plain, zeros, start, length = HEADER.unpack(header)
     if version not in _VERSIONS:
         known = " and ".join(map(str, _VERSIONS))
@@ -193,7 +197,7 @@ def read_index(source: Source) -> Index:
     if any(zeros) or plain > version - 1 or start < HEADER.size or start + length != size:
         raise PayloadError(
             f"the header says that an index of {length} bytes begins at {start}, the file has "
-            f"{size} bytes: it is cut, or altered"
+            f"{size} bytes: it was cut or altered"
         )
     data = source.read(start, length)
     try:
@@ -208,25 +212,32 @@ def read_index(source: Source) -> Index:
 def _plain(data: bytes) -> bytes:
     text, crc = data[: -_CRC.size], data[-_CRC.size :]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(text):
-        raise PayloadError("its checksum is wrong: it was altered")
+        raise PayloadError("its checksum is wrong, so it was altered")
     return text
 
 
 def _unpacked(data: bytes | memoryview, version: int, size: int) -> bytes:
     opened = open_payload(data)
     if opened.dtype != torch.uint8 or len(opened.shape) != 1:
-        raise PayloadError(f"it holds {opened.dtype}, {len(opened.shape)}-D")
-    _check_room(version, size, opened.parts, 0)
+        raise PayloadError(
+            f"it holds a {len(opened.shape)}-D tensor of {_dtypes.name(opened.dtype)}, expected a "
+            "1-D tensor of uint8"
+        )
+    _check_room(version, size, opened.reals, 0)
     return decompress(data).numpy().tobytes()
 
 
 def _values(text: bytes) -> int:
-    """Values in JSON, at most: a list takes 30 times its two letters."""
+    """An upper limit of the values in JSON. In memory, an empty list takes 30 times the bytes of
+    its two letters.
+    """
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def _check_room(version: int, file: int, length: int, values: int) -> None:
-    """PayloadError: JSON of this length, with so many values, in a file of so many bytes."""
+    """PayloadError: a file of `file` bytes may not have JSON of `length` bytes or of `values`
+    values.
+    """
     room = _ROOM[version]
     for what, found, most in (
         ("bytes", length, room.bytes + _MOST_BYTES * file),
@@ -234,14 +245,14 @@ def _check_room(version: int, file: int, length: int, values: int) -> None:
     ):
         if found > most:
             raise PayloadError(
-                f"it stands for {found} {what}, allowed for a file of {file} bytes: {most}"
+                f"it expands to {found} {what}, allowed for a file of {file} bytes: {most}"
             )
 
 
 def _parse(text: bytes, end: int, version: int) -> Index:
     content = _tree.parse(text)
     if not isinstance(content, dict) or list(content) != ["tensors", "state"]:
-        raise PayloadError("the index does not have tensors and state")
+        raise PayloadError('the index has not the keys "tensors" and "state"')
     listed = content["tensors"]
     entry_of = _entry_of_version_1 if version == 1 else _entry
     entries: list[Entry] = []
@@ -249,7 +260,7 @@ def _parse(text: bytes, end: int, version: int) -> Index:
     for one in listed if isinstance(listed, list) else [None]:
         entry = entry_of(one) if isinstance(one, list) else None
         if entry is None:
-            raise PayloadError(f"the index has {reprlib.repr(one)} for a tensor")
+            raise PayloadError(f"the index has {reprlib.repr(one)} where an entry is expected")
         entries.append(entry)
         starts.append(starts[-1] + entry.bytes)
     if starts[-1] != end:
@@ -264,7 +275,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _entry(one: list[Any]) -> Entry | None:
-    """None: it is none."""
+    """The entry; None: the list does not follow the format."""
     if len(one) != 5:
         return None
     length, checksum, dtype, shape, name = one
@@ -286,19 +297,19 @@ def _entry_of_version_1(one: list[Any]) -> Entry | None:
 
 
 def tensor_of(payload: Payload, entry: Entry, device: torch.device | None) -> torch.Tensor:
-    """PayloadError."""
+    """Decompresses a payload to the dtype of its entry. PayloadError."""
     tensor = decompress(payload.data, device=device)
     if entry.dtype is None or entry.dtype not in EIGHTHS:
         return tensor
     try:
         return tensor.view(entry.dtype)
-    except RuntimeError as error:  # in version 1 nothing says of which dtype the payload is
+    except RuntimeError as error:  # entries of version 1 do not have the payload's dtype
         raise PayloadError(str(error)) from None
 
 
 def view_of(base: torch.Tensor, place: _tree.View) -> torch.Tensor:
-    """A tensor in the memory of another one, as torch.load makes them. PayloadError: it would lie
-    beyond.
+    """A tensor in the memory of `base`, as torch.load makes views. PayloadError: the view is not
+    inside of `base`.
     """
     last = sum(step * (size - 1) for size, step in zip(place.shape, place.stride, strict=True))
     numel = math.prod(place.shape)

@@ -18,13 +18,14 @@ from torch_cgx.bounded._payload import Payload, open_payload
 class BlockInfo:
     """A block of up to 65536 values.
 
-    map: how values become whole numbers: "grid" (equal steps), "log grid" (steps that grow with the
-    values), "lattice" (groups of float16 or bfloat16 values), "order" (lossless), "constant" or
-    "raw". predictor: "none", "mean", "previous", "line", "curve"; None where there is no word to
-    predict, or the block is bad. low_bits: bits of a word that bypass the entropy coder
-    (low_bits_coded: that do not). packed: four symbols share a byte. outliers: words that fit no
-    symbol. specials: values that travel as they are. checksum_ok: False: the block was altered,
-    nothing else is known.
+    map: how values become integers, the words: "grid" (equal steps), "log grid" (steps that grow
+    with the values), "lattice" (groups of float16 or bfloat16 values), "order" (lossless),
+    "constant" or "raw"; "unknown" if the block was altered. predictor: "none", "mean", "previous",
+    "line" or "curve"; None if the map is constant or raw, or the block was altered. low_bits: bits
+    of each word that are not in its symbol. low_bits_coded: whether the entropy coder codes them;
+    otherwise they are stored as they are. packed: whether four symbols share a byte. outliers:
+    words that fit no symbol. specials: values that are stored unchanged. checksum_ok: False if the
+    block was altered; values and bytes are right even then.
     """
 
     values: int
@@ -41,11 +42,12 @@ class BlockInfo:
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """A payload, without its values.
+    """A description of a payload.
 
-    bound: "lossless", "max_error", "relative" or "pointwise"; asked: the number given to
-    `compress`; max_error: the bound that holds on |x - y|; None for pointwise. ratio: bytes of the
-    tensor by bytes of the payload. checksum_ok: of all blocks (one of the header raises).
+    bound: "lossless", "max_error", "relative" or "pointwise". asked: the number given to
+    `compress`. max_error: the bound that holds for |x - y|; None for pointwise. ratio: bytes of the
+    tensor divided by bytes of the payload. checksum_ok: whether the checksums of all blocks are
+    right (a wrong checksum of the header is an error).
     """
 
     shape: tuple[int, ...]
@@ -73,13 +75,15 @@ class Info:
 
 @safe_after_fork
 def info(payload: torch.Tensor | bytes | bytearray | memoryview) -> Info:
-    """What a payload says about itself; blocks are checked, not decoded.
+    """Describes a payload. The blocks are checked, but not decoded.
 
-    PayloadError (a ValueError): the payload's header does not follow the format, or it is cut.
+    PayloadError (a ValueError): the payload's header does not follow the format, or the payload was
+    cut.
     """
     opened = open_payload(payload)
     decoder = _C.BoundedDecoder(opened.maps())
-    # A block of zeros takes 4 bytes of the payload: what is known of many equal ones is kept once.
+    # A block of zeros takes 4 bytes of the payload, so a short payload may have very many: equal
+    # blocks share one BlockInfo.
     known: dict[Any, BlockInfo] = {}
     blocks = tuple(_block(decoder, opened, k, known) for k in range(len(opened.starts) - 1))
     size = len(opened.data)

@@ -1,4 +1,4 @@
-"""Memory of results."""
+"""Memory of tensors: addresses for native code, large pages, pinned memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch_cgx import _C
 from torch_cgx.bounded import _dtypes
 
-# Bytes from which large pages are worth asking for.
+# Results of at least this number of bytes ask for large pages.
 LARGE = 1 << 22
 CPU = torch.device("cpu")
 
 
 class Memory:
-    """The memory of a contiguous tensor on the CPU, for native code, which takes addresses. It
-    keeps the tensor: who has this may use its addresses, on any thread.
+    """Addresses in a contiguous CPU tensor, for native code. They are valid, on any thread, as long
+    as this object exists, as it keeps the tensor.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -24,16 +24,16 @@ class Memory:
         self._start = tensor.data_ptr()
 
     def at(self, offset: int) -> int:
-        """The address of the byte with that number."""
+        """The address of the byte at `offset`."""
         return self._start + offset
 
 
 def new_tensor(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device = CPU
 ) -> torch.Tensor:
-    """An uninitialized tensor on the CPU, or on a CUDA device. A large one on the CPU asks for
-    large pages: faults of small ones take longer than decoding. ValueError: torch makes fake
-    tensors.
+    """An uninitialized tensor, on `device` if that is a CUDA device, else on the CPU. A large
+    tensor on the CPU asks for large pages, as the page faults of small ones take longer than
+    decoding. ValueError: torch returned a FakeTensor.
     """
     where = device if device.type == "cuda" else CPU
     fresh = torch.empty(tuple(shape), dtype=dtype, device=where)
@@ -44,5 +44,5 @@ def new_tensor(
 
 
 def pinned(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """An uninitialized CPU tensor that a GPU copies from and to."""
+    """An uninitialized CPU tensor in pinned memory, for copies from and to a GPU."""
     return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)

@@ -1,4 +1,4 @@
-"""Tensors of a state dict by name: which are the same, and their payloads."""
+"""Tensors of a state dict with their names: equal ones are found, and compressed once."""
 
 from __future__ import annotations
 
@@ -30,16 +30,20 @@ class Named:
 
 @dataclass
 class Tensors:
-    """Tensors, each once: two that are the same memory are one tensor with two names."""
+    """A list of different tensors. Two with the same memory, dtype, shape and strides are one
+    tensor with two names.
+    """
 
     all: list[Named] = field(default_factory=list)
     _places: dict[Any, int] = field(default_factory=dict)
 
     def add(self, tensor: torch.Tensor, name: str) -> int:
-        """Its number. ValueError, with the name: a tensor of a kind that payloads do not hold."""
+        """Adds a tensor; returns its number in `all`. ValueError, with the name: a payload cannot
+        hold the tensor.
+        """
         with naming(name):
             _dtypes.check(plain(tensor), also=BYTES)
-        # The Named keeps the tensor, so its memory is not taken by another one meanwhile.
+        # The Named keeps the tensor, so no other tensor gets its memory meanwhile.
         how = (tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg())
         place = (tensor.data_ptr(), tensor.dtype, tensor.device, *how)
         if tensor.numel() > 0 and place in self._places:
@@ -57,7 +61,7 @@ class Tensors:
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Puts a name before the text of a TypeError or ValueError within."""
+    """Puts a name before the text of a TypeError or ValueError of the body."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -72,12 +76,14 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def payload_of(one: Named, rule: Rule, note: Note) -> torch.Tensor:
-    """`compress` of it; errors have its name. note: is given the values and the bound."""
+    """The payload of a tensor; the text of an error begins with its name. note: is called with the
+    values and the bound.
+    """
     tensor = plain(one.tensor)
     with naming(one.name):
         return compress_noting(tensor, note, **rule.arguments(tensor))
 
 
 def join(name: str, key: Any) -> str:
-    """The name of what `key` leads to, below `name`."""
+    """The name of the entry `key` of the dict, list or tuple `name`."""
     return f"{name}.{key}" if name else str(key)

@@ -1,4 +1,4 @@
-"""Tensors that share memory."""
+"""Finds tensors that share memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch_cgx.bounded._named import Named
 
 
 def check_writable(tensors: Sequence[Named]) -> None:
-    """ValueError, with names: a tensor has several values in one place, or two tensors share
-    memory. A value that is written twice is rounded twice, beyond the bound.
+    """ValueError, with names: several values of a tensor are at the same address, or two tensors
+    share memory. A value that is written twice would be rounded twice, which may exceed the bound.
     """
     for one in tensors:
         _check_alone(one)
@@ -21,7 +21,7 @@ def check_writable(tensors: Sequence[Named]) -> None:
 
 
 def _dims(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    """Stride and size of its dimensions, without those of one place."""
+    """Stride and size of each dimension whose size is above 1."""
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
     return [(stride, size) for stride, size in pairs if size > 1]
 
@@ -29,18 +29,20 @@ def _dims(tensor: torch.Tensor) -> list[tuple[int, int]]:
 def _check_alone(one: Named) -> None:
     if one.tensor.numel() == 0:
         return
-    reach = 0  # of the dimensions with smaller strides, from the first value to the last
+    reach = 0  # distance from the first to the last value along the dimensions with smaller strides
     for stride, size in sorted(_dims(one.tensor)):
         if stride <= reach:
             kind = "an expanded tensor" if stride == 0 else "a tensor with overlapping values"
             raise ValueError(
-                f"{one.name or 'the tensor'}: {kind} cannot be written; give a contiguous one"
+                f"{one.name or 'the tensor'}: {kind} cannot be written; pass a contiguous one"
             )
         reach += stride * (size - 1)
 
 
 def groups(tensors: Sequence[Named]) -> list[list[int]]:
-    """Numbers of tensors that share memory, directly or through others; only of two and more."""
+    """Groups of numbers of tensors that share memory, directly or through others. Tensors that
+    share no memory are in no group.
+    """
     numbers = {id(one): number for number, one in enumerate(tensors)}
     parent = list(range(len(tensors)))
 
@@ -60,7 +62,9 @@ def groups(tensors: Sequence[Named]) -> list[list[int]]:
 
 
 def _neighbours(tensors: Sequence[Named]) -> Iterator[list[Named]]:
-    """Groups of tensors, of which each begins before all the earlier ones end."""
+    """Groups of tensors, by address. In a group, each tensor begins before the end of an earlier
+    one; tensors of two groups share no memory.
+    """
     filled = [one for one in tensors if one.tensor.numel() > 0]
     filled.sort(key=lambda one: (str(one.tensor.device), one.tensor.data_ptr()))
     near: list[Named] = []
@@ -88,16 +92,18 @@ def _check_apart(near: list[Named]) -> None:
 
 
 def _meetings(near: list[Named]) -> Iterator[tuple[Named, Named]]:
-    """Pairs that share memory, which connect all that do. near: by address."""
+    """Pairs of tensors that share memory. Two tensors that share memory are connected by pairs, and
+    perhaps not a pair themselves. near: sorted by address.
+    """
     if len(near) == 1:
         return
     if all(_end(one.tensor) - one.tensor.data_ptr() == one.tensor.nbytes for one in near):
         last = near[0]
-        for one in near[1:]:  # each is in one piece, and begins before an earlier one ends
+        for one in near[1:]:  # each is without gaps, and begins before an earlier one ends
             yield last, one
             last = max(last, one, key=lambda some: _end(some.tensor))
         return
-    # Columns of a matrix lie between each other, and are apart: a map of the memory tells.
+    # Columns of a matrix are interleaved and share nothing, so each unit of memory gets an owner.
     first = near[0].tensor.data_ptr()
     starts = [one.tensor.data_ptr() - first for one in near]
     unit = math.gcd(*starts, *(one.tensor.element_size() for one in near))

@@ -1,4 +1,4 @@
-"""Payloads: their bytes, their header."""
+"""Payloads: their bytes and their header."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch_cgx.bounded._entropy import Coder
 
 
 class PayloadError(ValueError):
-    """A payload that does not follow the format: of another version, cut, or altered."""
+    """A payload does not follow the format: it is of another version, was cut, or was altered."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Payload:
-    """An open payload. version: of the format. starts: of each block in `data`, and the end of the
-    last.
+    """An open payload. version: of the format. starts: where each block begins in `data`, and where
+    the last one ends.
     """
 
     data: memoryview
@@ -35,16 +35,16 @@ class Payload:
     starts: list[int]
 
     @property
-    def parts(self) -> int:
-        """Values in the sense of the format: two for a complex number."""
-        return math.prod(self.shape) * (2 if self.dtype in _dtypes.PARTS else 1)
+    def reals(self) -> int:
+        """Number of real values: a complex number is two, as in the format."""
+        return math.prod(self.shape) * (2 if self.dtype in _dtypes.REAL_TYPES else 1)
 
     def block(self, number: int) -> memoryview:
         return self.data[self.starts[number] : self.starts[number + 1]]
 
     def values_of(self, number: int) -> int:
         size = _C.BOUNDED_BLOCK_VALUES
-        return min(size, self.parts - number * size)
+        return min(size, self.reals - number * size)
 
     def maps(self) -> Any:
         try:
@@ -54,7 +54,9 @@ class Payload:
 
 
 def bytes_of(payload: Any) -> memoryview:
-    """TypeError, ValueError: neither a 1-D uint8 tensor nor contiguous bytes."""
+    """The bytes of a payload. TypeError, ValueError: neither a 1-D uint8 tensor nor contiguous
+    bytes.
+    """
     if isinstance(payload, torch.Tensor):
         if payload.dtype != torch.uint8 or payload.dim() != 1:
             raise ValueError(
@@ -76,7 +78,7 @@ def bytes_of(payload: Any) -> memoryview:
 
 
 def open_payload(payload: Any) -> Payload:
-    """PayloadError: the header does not follow the format, or the payload is cut."""
+    """Reads the header. PayloadError: it does not follow the format, or the payload was cut."""
     data = bytes_of(payload)
     try:
         opened = _C.bounded_read(data)
@@ -92,14 +94,14 @@ def open_payload(payload: Any) -> Payload:
 
 @contextlib.contextmanager
 def of_block(number: int) -> Iterator[None]:
-    """Makes a ValueError within a PayloadError that names the block."""
+    """Turns a ValueError of the body into a PayloadError that names the block."""
     try:
         yield
     except ValueError as error:
         raise PayloadError(f"block {number}: {error}") from None
 
 
-def content_of(part: Any, entropy: Coder) -> bytes:
-    """What the frame of an open block holds; nothing where it has none. ValueError."""
-    frame = part.frame
-    return entropy.decompress(frame, part.content_bytes) if frame else b""
+def content_of(opened_block: Any, entropy: Coder) -> bytes:
+    """The decompressed frame of an open block; empty if the block has no frame. ValueError."""
+    frame = opened_block.frame
+    return entropy.decompress(frame, opened_block.content_bytes) if frame else b""

@@ -1,15 +1,15 @@
-"""What torch.distributed.checkpoint keeps for a tensor: a payload, bound to its place.
+"""Records: the bytes that torch.distributed.checkpoint stores for a tensor. A record is
 
     a pickle of 60 bytes that calls `needs_bounded_load_planner` of torch_cgx.bounded.checkpoint
     a file of bounded.save (_index.py) of
         {"checkpoint": id, "name": str, "offsets": [int, ...], "tensor": one}
 
-checkpoint: a number drawn when the checkpoint is planned, which its metadata has, too, in hex, or
-None; offsets: where in the whole tensor the shard begins. A payload at another's place, or of an
-older checkpoint, is refused. The pickle is for torch.load, which the planners and converters of
-torch call: its error says what to call instead.
+checkpoint: a random number of the checkpoint, in hex, which its metadata has, too, or None;
+offsets: where the shard begins in the whole tensor. A reader therefore refuses a payload that was
+moved, or comes from an older checkpoint. The pickle is for torch's planners and converters, which
+call torch.load: it raises an error that names the function to call instead.
 
-Before, the payload stood alone, and the metadata had no number.
+Former versions wrote the payload alone, and no number into the metadata.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PAYLOAD = b"CGXB"
 
 
 class Place(NamedTuple):
-    """Of a payload: which checkpoint, by its number (None: of a former version), which tensor, and
-    where in it.
+    """The place of a payload: the number of the checkpoint (None: of a former version), the name of
+    the tensor, and where the payload begins in it.
     """
 
     checkpoint: str | None
@@ -46,33 +46,33 @@ def is_record(data: memoryview) -> bool:
 
 
 def write_record(payload: torch.Tensor, tensor: torch.Tensor, place: Place) -> io.BytesIO:
-    """At its start."""
+    """A record, to be read from its start."""
     tree = _tree.Tree({**place._asdict(), "offsets": list(place.offsets), "tensor": tensor})
     entry = Entry.of(payload, tensor, place.name)
     header, index = write_index([entry], tree.json([0]), HEADER.size + payload.numel())
     record = io.BytesIO()
-    for part in (_PICKLE, header, payload.numpy().data, index):
-        record.write(part)
+    for data in (_PICKLE, header, payload.numpy().data, index):
+        record.write(data)
     record.seek(0)
     return record
 
 
 def read_record(data: memoryview, expected: Place) -> Payload:
-    """The payload of a place. PayloadError: it is of another one, or was altered."""
+    """The payload of a record. PayloadError: it belongs to another place, or was altered."""
     if data[: len(_PAYLOAD)] == _PAYLOAD:
         if expected.checkpoint is not None:
             raise PayloadError(
-                "the payload is bound to no tensor and checkpoint, as former versions wrote it: it "
-                "is of another checkpoint"
+                "the payload has no name and no number of a checkpoint, as former versions wrote "
+                "it: it is of another checkpoint"
             )
         return open_payload(data)
     source = Memory(data[len(_PICKLE) :])
     index = read_index(source)
     found = _place(_tree.decode(index.state, _number))
     if found is None or len(index.entries) != 1:
-        raise PayloadError("the record is none of one tensor and its place")
+        raise PayloadError("the record does not hold one tensor and its place")
     if found[1:] != expected[1:]:
-        raise PayloadError(f"the payload is that of {found}, expected {expected}")
+        raise PayloadError(f"the payload belongs to {found}, expected {expected}")
     if found.checkpoint != expected.checkpoint:
         raise PayloadError(
             f"the payload is of another checkpoint ({found.checkpoint}; the metadata is of "
@@ -82,9 +82,9 @@ def read_record(data: memoryview, expected: Place) -> Payload:
 
 
 def _number(place: int | _tree.View) -> torch.Tensor:
-    """Of a tensor that is not read yet."""
+    """Stands for a tensor when the place is decoded: the tensor is read later."""
     if place != 0:
-        raise PayloadError(f"the record holds {place} for its tensor")
+        raise PayloadError(f"the record names the tensor {place}, expected 0")
     return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 

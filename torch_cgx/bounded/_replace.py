@@ -1,4 +1,4 @@
-"""Files that are replaced at once, or not at all."""
+"""Files that are replaced as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import BinaryIO
 from torch_cgx._warnings import warn
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-_MOST_NAME = 255  # bytes of a name: no common file system takes more
+_MOST_NAME = 255  # bytes of a file's name: the limit of common file systems
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write; it becomes `path`, with the owner and the mode of a former one, when the
-    body has ended and the bytes are on the disk. Until then the former file stays.
+    """A file to write. When the body has ended and the bytes are on the disk, it becomes `path`,
+    with the owner and the mode of a former file. Until then the former file stays.
 
-    OSError, before anything is written: `path` is a folder, a pipe, a device, or names none.
-    PermissionError: this process may not give the file to the owner of the former one, who could
-    not read it then. After an exception nothing is left of it. A process that is killed leaves a
-    file `.NAME.PID-XXXXXXXX.part` in the folder of `path`, which nobody reads.
+    OSError, before anything is written: `path` is a folder, a pipe or a device, or its folder does
+    not exist. PermissionError: this process may not give the file to the owner of the former one,
+    who could not read it then. After an exception, the new file is removed. A process that is
+    killed leaves an unused file `.NAME.PID-XXXXXXXX.part` in the folder of `path`.
     """
     _check_name(os.fsdecode(path))
-    target = os.path.realpath(os.fsdecode(path))  # a symbolic link stays one
+    target = os.path.realpath(os.fsdecode(path))  # a symbolic link is not replaced
     former = _former(path)
     folder, name = os.path.split(target)
-    part = os.path.join(folder, _name_of_part(name))
+    temporary = os.path.join(folder, _temporary_name(name))
     with _opened(folder) as folder_fd:
-        # Not by tempfile: its files are for their owner only, this one is as open() makes them.
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        # Not by tempfile, whose files only their owner can read: the mode is as of open().
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with open(fd, "wb") as file:
                 if former is not None:
@@ -41,16 +41,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 yield file
                 file.flush()
                 os.fsync(fd)
-            os.replace(part, target)
+            os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
+                os.unlink(temporary)
             raise
         _sync(folder_fd, target)
 
 
 def _check_name(path: str) -> None:
-    """OSError, as of open(): no path, or one of a folder. realpath() would take its name."""
+    """OSError, as of open(): the path is empty or a folder's, or its folder does not exist.
+    (realpath() accepts all of these.)
+    """
     if not path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     name = os.path.basename(path)
@@ -60,7 +62,7 @@ def _check_name(path: str) -> None:
 
 
 def _former(path: Path) -> os.stat_result | None:
-    """Of the file that is there; None: there is none. OSError: it is no regular file."""
+    """stat() of the file at `path`, or None if none exists. OSError: it is not a regular file."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -73,13 +75,13 @@ def _former(path: Path) -> os.stat_result | None:
 
 
 def _take_over(fd: int, former: os.stat_result, path: str) -> None:
-    """Owner and mode of the former file. Where only root may give a file away, it stays the
-    caller's, if the former owner can read it all the same.
+    """Gives the new file the owner and the mode of the former one. Where this process may not
+    change the owner, the caller keeps the file, provided that the former owner can read it.
     """
     mode = stat.S_IMODE(former.st_mode)
     if not _give(fd, former.st_uid, former.st_gid):
         same_group = _give(fd, -1, former.st_gid)
-        if not same_group:  # another group has the rights of all others, as before
+        if not same_group:  # the new file's group gets the rights that it had as one of "others"
             mode = mode & ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
         reads = mode & (stat.S_IRGRP if same_group else stat.S_IROTH)
         own = os.fstat(fd).st_uid
@@ -104,9 +106,9 @@ def _give(fd: int, owner: int, group: int) -> bool:
     return True
 
 
-def _name_of_part(name: str) -> str:
-    """A name beside `name`, which is cut to what fits: between letters, as some file systems refuse
-    parts of one.
+def _temporary_name(name: str) -> str:
+    """The name of the temporary file for `name`, cut to what fits: between characters, as some file
+    systems refuse incomplete ones.
     """
     end = f".{os.getpid()}-{os.urandom(4).hex()}.part"
     kept = os.fsencode(name)[: _MOST_NAME - len(end) - 1]
@@ -115,8 +117,8 @@ def _name_of_part(name: str) -> str:
 
 @contextlib.contextmanager
 def _opened(folder: str) -> Iterator[int | None]:
-    """The folder, to be synced; None: it may be written, not read. Before the file is replaced, as
-    errors come too late after that.
+    """The open folder, to be synced; None if this process may not read it. It is opened before the
+    file is replaced, as an error after that would come too late.
     """
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -130,8 +132,8 @@ def _opened(folder: str) -> Iterator[int | None]:
 
 
 def _sync(folder: int | None, path: str) -> None:
-    """The new name survives a power cut, too, where the file system can promise it. The new file
-    has its place by now, so an error is a warning.
+    """Makes the new name survive a power cut, where the file system supports that. The file has
+    been replaced already, so an error becomes a warning.
     """
     if folder is None:
         return

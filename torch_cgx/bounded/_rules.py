@@ -1,4 +1,4 @@
-"""Bounds of tensors with names: one for all, and exceptions from it."""
+"""Bounds of tensors by name: a default, and overrides."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from torch_cgx._warnings import warn_of_argument
 from torch_cgx.bounded._bound import NAMES, bound_of
 
 KINDS = NAMES[1:]
-# A regular expression, and a number of the kind of the bound for all, or {"relative": 1e-3}.
+# From regular expressions to a number, a bound of the default's kind, or to {"relative": 1e-3}.
 Overrides = Mapping[Any, Any]
 _SHOWN = 8
 
 
 @dataclass(frozen=True)
 class Rule:
-    """kind: an argument of `compress`; number: its value, 0 is lossless."""
+    """kind: the name of an argument of `compress`; number: its value, 0 for lossless."""
 
     kind: str
     number: float
 
     def arguments(self, tensor: torch.Tensor) -> dict[str, float]:
-        """Arguments of `compress`: none for whole numbers, which are lossless."""
+        """Arguments of `compress` for this tensor: none for integers, which are lossless."""
         bounded = tensor.dtype.is_floating_point or tensor.dtype.is_complex
         return {self.kind: self.number} if bounded else {}
 
     def __str__(self) -> str:
-        # All digits: ranks compare this text.
+        # With all digits, as ranks compare this text.
         return f"{self.kind}={repr(self.number).removesuffix('.0')}"
 
 
 @dataclass
 class Rules:
-    """Rules by name. The last override whose pattern is found in a name (re.search) wins, so
-    exceptions follow what they are exceptions from.
+    """Rules by name. The last override whose pattern is found in a name (re.search) wins, so an
+    exception comes after the pattern that it restricts.
     """
 
     default: Rule
@@ -52,7 +52,9 @@ class Rules:
         pointwise: float | None,
         overrides: Overrides | None,
     ) -> Rules:
-        """TypeError, ValueError: not exactly one bound, or a bad one; a pattern that is none."""
+        """The rules of the arguments of `save`. TypeError, ValueError: not exactly one bound, a
+        bound that is not allowed, or a key that is not a regular expression.
+        """
         given = dict(zip(KINDS, (max_error, relative, pointwise), strict=True))
         given = {kind: number for kind, number in given.items() if number is not None}
         if not given:
@@ -84,8 +86,8 @@ class Rules:
         return self.default
 
     def rule_of_all(self, names: Iterable[str]) -> Rule:
-        """The rule of a tensor that has several names: within the bounds of all. Bounds of two
-        kinds cannot be compared, so they make it lossless.
+        """The rule of a tensor with several names, within the bounds of all of them. Bounds of
+        different kinds cannot be compared, so they make the tensor lossless.
         """
         rules = [self.rule(name) for name in names]
         least = min(rules, key=lambda rule: rule.number)
@@ -93,8 +95,8 @@ class Rules:
         return least if same or least.number == 0 else Rule("max_error", 0.0)
 
     def warn_of_unused(self, names: list[str]) -> None:
-        """Warns of overrides that are found in no name: a misspelt one would leave tensors with
-        the bound for all.
+        """Warns of overrides whose pattern is found in no name: if it is misspelt, tensors get the
+        default bound.
         """
         for pattern, rule in self.overrides:
             if not any(pattern.search(name) for name in names):
@@ -127,4 +129,4 @@ def _pattern(pattern: Any, what: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"{what}: the key is no regular expression: {error}") from None
+        raise ValueError(f"{what}: the key is not a regular expression: {error}") from None

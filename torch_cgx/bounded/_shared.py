@@ -1,8 +1,8 @@
-"""Tensors that share memory partly: what is stored for them, as torch.save stores storages.
+"""Storing tensors that partly share memory, such as `w` and `w[:10]`.
 
-A tensor that shares memory with another one, as `w` and `w[:10]`, is stored as a view: all that
-share memory, directly or through others, are places in one run of values, which is stored once. So
-they take the memory once in the file, and share it again when they are loaded.
+Tensors that share memory, directly or through others, are stored as views of one span of values,
+which is stored once. So their values are in the file once, and they share memory again when they
+are loaded, as with torch.save.
 """
 
 from __future__ import annotations
@@ -25,99 +25,103 @@ _SHOWN = 4
 
 @dataclass
 class Stored:
-    """A tensor to store: one of the state, or a run of values with several of them in it."""
+    """A tensor to store: a tensor of the state, or a span of values of which several are views."""
 
     views: list[Named]
-    _run: Run | None = None
+    _span: Span | None = None
 
     @property
     def names(self) -> list[str]:
         return [name for one in self.views for name in one.names]
 
     def named(self) -> Named:
-        """A run with gaps is copied here, so that only one is in memory at a time."""
-        tensor = self.views[0].tensor if self._run is None else self._run.values(self.views)
+        """The tensor with all its names. A span with gaps is copied by each call, so that only one
+        copy is in memory at a time.
+        """
+        tensor = self.views[0].tensor if self._span is None else self._span.values(self.views)
         return Named(tensor, self.names)
 
     def rule(self, rules: Rules) -> Rule:
-        """Within the bounds of all names; `relative` is of the range of each view."""
+        """The rule within the bounds of all names. `relative` applies to each view by itself (to
+        its greatest minus its least value), so it becomes the least `max_error` of all.
+        """
         rule = rules.rule_of_all(self.names)
-        if self._run is None or rule.kind != "relative" or rule.number == 0:
+        if self._span is None or rule.kind != "relative" or rule.number == 0:
             return rule
         return Rule("max_error", min(_absolute(one, rules) for one in self.views))
 
 
 @dataclass
-class Run:
-    """Values of a storage from the first that a view has to the last."""
+class Span:
+    """The values of a storage from the first to the last value of any view."""
 
     offset: int
     numel: int
 
     def values(self, views: Sequence[Named]) -> torch.Tensor:
-        """1-D: 0 where no view has a value."""
+        """The values as a 1-D tensor, with 0 where no view has a value."""
         one = views[0].tensor
-        run = _placed(one, self.offset, (self.numel,), (1,))
+        values = _placed(one, self.offset, (self.numel,), (1,))
         seen = torch.zeros(self.numel, dtype=torch.bool, device="cpu")
         for view in views:
             place = _place(view.tensor, self.offset)
             steps = [(n, step) for n, step in zip(place.shape, place.stride, strict=True) if step]
             seen.as_strided([n for n, _ in steps], [s for _, s in steps], place.offset).fill_(True)
         if bool(seen.all()):
-            return run
-        # Bytes: some dtypes have no masked copy.
+            return values
+        # By bytes, as torch has no masked copy for some dtypes.
         copy = torch.zeros(self.numel, dtype=one.dtype, device=one.device)
         rows = copy.view(torch.uint8).view(self.numel, one.element_size())
         where = seen.to(one.device)
-        rows[where] = run.view(torch.uint8).view(self.numel, one.element_size())[where]
+        rows[where] = values.view(torch.uint8).view(self.numel, one.element_size())[where]
         return copy
 
 
 def stored(tensors: Sequence[Named]) -> tuple[list[Stored], list[int | View]]:
-    """What to store for tensors, and where each one is: a number, or a view of one.
+    """The tensors to store for `tensors`, and the place of each: a number, or a view of one.
 
-    Warns of tensors that share memory and cannot be views of one run, as they are of two dtypes:
-    each is stored for itself.
+    Warns of tensors that share memory and cannot be views of one span, because their dtypes differ:
+    each of them is stored by itself.
     """
-    runs: dict[int, tuple[list[int], Run]] = {}
+    spans: dict[int, tuple[list[int], Span]] = {}
     apart = []
     for group in groups(tensors):
         members = [tensors[number] for number in group]
         if len({one.tensor.untyped_storage().data_ptr() for one in members}) > 1:
-            continue  # torch.save does not see it, either
-        run = _run_of(members)
-        if run is None:
+            continue  # several storages in the same memory: torch.save stores each, too
+        span = _span_of(members)
+        if span is None:
             apart.append(members)
         else:
-            runs.update(dict.fromkeys(group, (group, run)))
+            spans.update(dict.fromkeys(group, (group, span)))
     if apart:
         _warn(apart)
     all_stored: list[Stored] = []
     places: list[int | View] = []
-    numbers: dict[int, int] = {}  # of the run, by the first tensor in it
+    numbers: dict[int, int] = {}  # of a span in all_stored, by the first tensor in it
     for number, one in enumerate(tensors):
-        if number not in runs:
+        if number not in spans:
             places.append(len(all_stored))
             all_stored.append(Stored([one]))
             continue
-        group, run = runs[number]
+        group, span = spans[number]
         if group[0] not in numbers:
             numbers[group[0]] = len(all_stored)
-            all_stored.append(Stored([tensors[i] for i in group], run))
-        place = _place(one.tensor, run.offset)
+            all_stored.append(Stored([tensors[i] for i in group], span))
+        place = _place(one.tensor, span.offset)
         places.append(place._replace(number=numbers[group[0]]))
     return all_stored, places
 
 
-def _run_of(members: Sequence[Named]) -> Run | None:
-    """None: they are no views of one run of values."""
+def _span_of(members: Sequence[Named]) -> Span | None:
+    """The span of which all tensors are views; None if there is none."""
     tensors = [one.tensor for one in members]
     if len({tensor.dtype for tensor in tensors}) > 1:
         return None
     if any(tensor.is_conj() or tensor.is_neg() for tensor in tensors):
         return None
     offset = min(_first(tensor) for tensor in tensors)
-    return Run(offset, max(_last(tensor) for tensor in tensors) + 1 - offset)
+    return Span(offset, max(_last(tensor) for tensor in tensors) + 1 - offset)
 
 
 def _first(tensor: torch.Tensor) -> int:
@@ -141,19 +145,19 @@ def _placed(
 
 
 def _absolute(one: Named, rules: Rules) -> float:
-    """The bound on the difference that `relative` amounts to; 0: lossless."""
+    """The `max_error` that the rule `relative` amounts to for a tensor; 0 for lossless."""
     rule = rules.rule_of_all(one.names)
     arguments = rule.arguments(plain(one.tensor))
     if not arguments:
         return 0.0
     with naming(one.name):
-        return bound_of(_dtypes.parts_of(one.tensor), None, arguments["relative"], None).value
+        return bound_of(_dtypes.reals_of(one.tensor), None, arguments["relative"], None).value
 
 
 def _warn(apart: Sequence[Sequence[Named]]) -> None:
     shown = [" and ".join(one.name for one in members[:_SHOWN]) for members in apart[:_SHOWN]]
     warn_of_argument(
-        f"{'; '.join(shown)}{'; ...' if len(apart) > _SHOWN else ''}: these share memory, as views "
-        "of different dtypes or conjugates, and a file cannot keep that: each is stored in full, "
-        "and they come back apart"
+        f"{'; '.join(shown)}{'; ...' if len(apart) > _SHOWN else ''}: these share memory as views "
+        "of different dtypes or as conjugates, which a file cannot represent: each is stored in "
+        "full, and they share no memory when they are loaded"
     )

@@ -1,11 +1,10 @@
-"""Blocks on several threads.
+"""Processing of blocks on several threads.
 
-Threads are the engine's (`_C.CallThreads`): they work in exit functions, and a forked process gets
-new ones. They share the work with the caller's thread, which does it alone where the system starts
-no more.
+The threads are the engine's (`_C.CallThreads`), which also work in exit functions and in a forked
+process. The caller's thread works with them, and alone if the system starts no further threads.
 
-An exception that a signal handler raises, at any step of the caller's thread, stops them, and
-reaches the caller when they have ended: nothing is written or read afterwards.
+If a signal handler raises an exception in the caller's thread, at any step, the other threads stop.
+The exception reaches the caller after they have ended, so no memory is written or read afterwards.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import Any
 from torch_cgx import _C
 from torch_cgx.bounded._entropy import Coder, lent
 
-# Starting threads costs more than this number of blocks.
+# For fewer blocks, starting threads takes longer than it saves.
 _LEAST_BLOCKS = 4
 
-# Makes what a thread does with a block; it has the coder for itself.
+# Makes the function that a thread calls for each block; no other thread uses its coder.
 MakeWorker = Callable[[Coder], Callable[[int], Any]]
 
 
-def runs_of(blocks: int, threads: int, longest: int) -> Iterator[range]:
-    """The numbers of all blocks, for several threads: in runs of at most `longest`, which get
-    shorter towards the end, so that all threads end together.
+def ranges_of(blocks: int, threads: int, longest: int) -> Iterator[range]:
+    """The numbers of all blocks, in ranges for several threads. A range has at most `longest`
+    blocks; towards the end they get shorter, so that all threads end at about the same time.
     """
     first = 0
     while first < blocks:
@@ -36,11 +35,11 @@ def runs_of(blocks: int, threads: int, longest: int) -> Iterator[range]:
         first = end
 
 
-def each(blocks: int, make_worker: MakeWorker, longest_run: int = 1) -> list[Any]:
-    """[work(0), ..., work(blocks - 1)], on as many threads as torch uses (torch.set_num_threads);
-    each thread has a worker of its own, and takes at most longest_run blocks at a time, one after
-    the other. Raises the error of the first block that has one. Workers own what they touch, or the
-    caller does until this returns.
+def each(blocks: int, make_worker: MakeWorker, longest_range: int = 1) -> list[Any]:
+    """[work(0), ..., work(blocks - 1)], computed on as many threads as torch uses
+    (torch.set_num_threads). Each thread makes its own `work` function, and takes at most
+    longest_range blocks at a time. Raises the error of the first block that failed. Memory that
+    `work` uses must exist until this function returns.
     """
     threads = min(_C.intra_op_threads(), blocks)
     if blocks < _LEAST_BLOCKS or threads < 2:
@@ -50,16 +49,16 @@ def each(blocks: int, make_worker: MakeWorker, longest_run: int = 1) -> list[Any
     results: list[Any] = [None] * blocks
     failed: dict[int, Exception] = {}
     # No lock: an exception of a signal handler may leave one taken.
-    runs = collections.deque(runs_of(blocks, threads, longest_run))
+    ranges = collections.deque(ranges_of(blocks, threads, longest_range))
 
     def run(helps: bool = True) -> None:
         with lent() as entropy:
             work = make_worker(entropy)
-            # A run that has begun goes on after the failure of a later block: one of its blocks may
-            # be the first to fail.
-            while runs and not failed and not others.stopped and not (helps and others.closing):
+            # After a failure, ranges that have begun are continued: one of their blocks may have a
+            # lower number and fail, too.
+            while ranges and not failed and not others.stopped and not (helps and others.closing):
                 try:
-                    some = runs.popleft()
+                    some = ranges.popleft()
                 except IndexError:  # another thread has taken it
                     return
                 for block in some:
@@ -73,7 +72,7 @@ def each(blocks: int, make_worker: MakeWorker, longest_run: int = 1) -> list[Any
 
     others = _C.CallThreads(run)
     with others:
-        others.start(threads - 1)  # within: whatever is raised from here on, they are waited for
+        others.start(threads - 1)  # inside of `with`, which waits for them after any exception
         run(helps=False)
     if failed:
         raise failed[min(failed)]

@@ -12,7 +12,7 @@
     {"view": [3, offset, shape, stride]}  a tensor in the memory of another one, of one dimension;
                                           offset and stride count values
 
-A reader takes nothing else.
+A reader refuses everything else.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _DICTS: dict[type, str] = {
     collections.Counter: "counter",
 }
 _KEYS = (bool, int, float, str, bytes, tuple, type(None))
-# A reader refuses longer ones: Python converts no more digits (sys.get_int_max_str_digits).
+# Python converts no integers of more digits (sys.get_int_max_str_digits), so readers refuse them.
 _MOST_DIGITS = 4300
 _TOO_LARGE = 10**_MOST_DIGITS
 _NOT_FINITE = {"nan", "inf", "-inf"}
-# Levels of a state dict: reading takes two of Python's calls for each, of 1000.
+# Levels of a state dict: reading a level takes two nested calls, and Python allows 1000.
 _MOST_LEVELS = 200
-# Whole numbers with equal hashes are easily made, and a dict of n takes n^2 steps.
+# Integers with equal hashes are easily made, and making a dict of n of them takes n^2 steps.
 _MOST_EQUAL_HASHES = 16
 
 
 class View(NamedTuple):
-    """A tensor in the memory of the one with this number, which has one dimension; offset and
-    stride count values.
+    """A view of the tensor with this number, which has one dimension; offset and stride count
+    values.
     """
 
     number: int
@@ -61,10 +61,10 @@ class View(NamedTuple):
 
 
 class Tree:
-    """A state dict with nodes for its tensors, whose places in a file are set later."""
+    """A state dict as JSON; the places of its tensors in the file are set by `json`."""
 
     def __init__(self, state: Any) -> None:
-        """TypeError, ValueError: it holds what has no place in a file; the text says where."""
+        """TypeError, ValueError: a file cannot hold a value of the state; the text says which."""
         self.tensors = Tensors()
         self._nodes: list[tuple[int, dict[str, Any]]] = []
         try:
@@ -73,7 +73,7 @@ class Tree:
             raise _too_deep() from None
 
     def json(self, places: Sequence[int | View]) -> bytes:
-        """places: of each tensor, its number in the index, or the view that it is."""
+        """The JSON. places: for each tensor, its number in the index, or a view."""
         for number, node in self._nodes:
             place = places[number]
             node.clear()
@@ -120,7 +120,7 @@ def _too_deep() -> ValueError:
 
 
 def _encode_leaf(value: Any, name: str) -> Any:
-    # timedelta64 counts as a number, and would lose its unit.
+    # timedelta64 is a numpy.number, too, but would lose its unit.
     if isinstance(value, numpy.bool_ | numpy.number | numpy.str_) and not isinstance(
         value, numpy.timedelta64
     ):
@@ -156,9 +156,7 @@ def _encode_key(key: Any, place: str) -> Any:
 
 
 def _check_hashes(keys: Collection[Any], place: str, error: type[ValueError]) -> None:
-    """ValueError, of the given type: a dict of these keys would take long. TypeError: a key has no
-    hash.
-    """
+    """Raises `error` if a dict of these keys would take long to make. TypeError: no hash."""
     if len(keys) <= _MOST_EQUAL_HASHES:
         return
     counts = collections.Counter(hash(key) for key in keys if type(key) is not str)
@@ -169,11 +167,11 @@ def _check_hashes(keys: Collection[Any], place: str, error: type[ValueError]) ->
 
 
 def parse(text: bytes) -> Any:
-    """What `encode` wrote, unchecked. PayloadError: no JSON."""
+    """The JSON of a Tree, parsed but not checked. PayloadError: not JSON."""
     try:
         return json.loads(text.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise PayloadError(f"the index is no JSON: {error}") from None
+        raise PayloadError(f"the index is not JSON: {error}") from None
 
 
 def _no_constant(text: str) -> Any:
@@ -184,8 +182,8 @@ Reader = Callable[[int | View], torch.Tensor]
 
 
 def decode(node: Any, tensor: Reader) -> Any:
-    """The state of a node of `parse`. PayloadError: it is none of `Tree`. tensor: by number or
-    view; raises PayloadError for a number that is too large.
+    """The state of a node of `parse`. tensor: returns a tensor by number or view, and raises a
+    PayloadError for a number that is too large. PayloadError: the node is not the JSON of a Tree.
     """
     try:
         return _decode(node, tensor)
@@ -225,7 +223,7 @@ def _decode(node: Any, tensor: Reader) -> Any:
 
 
 def _place(kind: str, value: Any) -> int | View | None:
-    """Where the tensor of a node is; None: the node is none of a tensor."""
+    """The place of a node's tensor; None: the node is not a tensor's."""
     if kind == "tensor" and type(value) is int and value >= 0:
         return value
     if kind == "view" and isinstance(value, list) and len(value) == 4:
@@ -238,7 +236,7 @@ def _place(kind: str, value: Any) -> int | View | None:
 
 
 def _base64(text: str) -> bytes | None:
-    """None: it is none."""
+    """The bytes; None: the text is not base64."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:  # also for letters beyond ASCII
@@ -256,11 +254,13 @@ def _pairs(node: dict[str, Any], value: Any) -> list[tuple[Any, Any]]:
     if not isinstance(value, list) or not all(
         isinstance(pair, list) and len(pair) == 2 for pair in value
     ):
-        raise PayloadError(f"the index holds a {next(iter(node))} that is no list of pairs")
+        raise PayloadError(f"the index holds a {next(iter(node))} that is not a list of pairs")
     found = [(_decode(key, _no_tensor), item) for key, item in value]
     keys = [key for key, _ in found]
     if not all(isinstance(key, _KEYS) for key in keys):
-        raise PayloadError("the index has a key that is no str, int, float, bool, bytes or tuple")
+        raise PayloadError(
+            "the index has a key that is not a str, int, float, bool, bytes, tuple or None"
+        )
     try:
         _check_hashes(keys, "the index has a dict of", PayloadError)
         if len(set(keys)) != len(keys):
@@ -278,7 +278,7 @@ def _no_tensor(place: int | View) -> Any:
 
 
 def _items(node: Any) -> list[tuple[Any, Any]]:
-    """Keys and nodes right below. PayloadError: as `decode`."""
+    """The keys and the nodes one level below. PayloadError: as for `decode`."""
     if isinstance(node, list):
         return list(enumerate(node))
     if isinstance(node, dict):
@@ -291,19 +291,20 @@ def _items(node: Any) -> list[tuple[Any, Any]]:
 
 
 class Finder:
-    """Nodes by name. It looks only where a name leads, so its time does not depend on how long the
-    names of all others are together.
+    """Finds nodes by name. It follows only keys that begin the name, so its time does not depend on
+    the length of all other names.
     """
 
     def __init__(self, state: Any) -> None:
         self._state = state
-        # Of a node, by its id: the nodes below by key, and the lengths of the keys.
+        # id of a node -> the nodes one level below by key, and the lengths of the keys
         self._below: dict[int, tuple[dict[str, list[Any]], set[int]]] = {}
 
     def find(self, name: str) -> list[Any]:
-        """All nodes of this name. PayloadError: as `decode`."""
+        """All nodes of this name. PayloadError: as for `decode`."""
         found = []
-        left = [(self._state, 0, True)]  # a node, how much of the name leads to it; True: nothing
+        # A node; the length of the beginning of the name that leads to it; True: no letter does.
+        left = [(self._state, 0, True)]
         while left:
             node, start, bare = left.pop()
             if not bare:
@@ -331,7 +332,9 @@ class Finder:
 
 
 def _paths(state: Any) -> Iterator[tuple[list[Any], Any]]:
-    """All nodes below, in order, with the keys that lead to them, in a list that changes."""
+    """All nodes below, in order, each with the keys that lead to it. The list of keys is changed by
+    the next step.
+    """
     path: list[Any] = []
     left = [iter(_items(state))]
     while left:
@@ -351,12 +354,12 @@ def _name(path: Sequence[Any]) -> str:
 
 
 def names(state: Any) -> Iterator[str]:
-    """Names of all nodes below, in order. PayloadError: as `decode`."""
+    """Names of all nodes below, in order. PayloadError: as for `decode`."""
     return (_name(path) for path, _ in _paths(state))
 
 
 def count(state: Any) -> int:
-    """The number of `names`."""
+    """How many `names` there are."""
     found, left = 0, [state]
     while left:
         items = _items(left.pop())
@@ -366,7 +369,9 @@ def count(state: Any) -> int:
 
 
 def name_of(state: Any, number: int) -> str:
-    """The first name of a tensor of this number; "": it has none, or the tree is not of `Tree`."""
+    """The first name of the tensor with this number; "" if there is none, or if the state is not
+    the JSON of a Tree.
+    """
     try:
         for path, node in _paths(state):
             if isinstance(node, dict) and node.get("tensor") == number:

@@ -1,26 +1,28 @@
-"""BDI: 32-bit words as a base and a small difference, lossless or with a bound.
+"""BDI: a compressor of 32-bit words that writes a base and small differences, lossless or with a
+bound.
 
-For words that lie close together: indices, counters, addresses, quantized weights::
+It suits words that are close together: indices, counters, addresses, quantized weights::
 
     from torch_cgx.bounded import bdi
 
     compression = bdi.Compression([bdi.Config(delta_size=8), bdi.Config(delta_size=16)])
     payload = compression.compress(words)  # uint8, 1-D
-    words = bdi.decompress(payload)  # shape and dtype come back
+    words = bdi.decompress(payload)  # the same shape and dtype
     print(compression.report(words))
 
-Base-delta-immediate compression (Pekhimenko et al., PACT 2012) with the configuration of NNW-BDI
-(MEMSYS 2020), whose payload was only accounted, never written, and whose decoder was wrong with
+This is base-delta-immediate compression (Pekhimenko et al., PACT 2012) with the configuration of
+NNW-BDI (MEMSYS 2020). NNW-BDI computed sizes and wrote no payload, and its decoder was wrong with
 ``scale_factor_base > 0``. The tensor is cut into chunks of ``batch_size`` words. Each chunk is
-written by the configuration that takes least, and as it is where none can hold it.
+written by the configuration that takes the fewest bits; a chunk that no configuration can hold is
+written unchanged.
 
-The bound: a word ``w`` comes back as ``y`` with ``|w - y| < 2**(scale_factor_init +
-scale_factor_delta)``; with both 0 (the default) every word comes back as it was. float32 tensors
-are taken by their bits, so for them the bound counts the float32 values from ``w`` to ``y``; NaN
-stays NaN, an infinity stays itself, and nothing else becomes one.
+The bound: a word ``w`` is decoded to ``y`` with ``|w - y| < 2**(scale_factor_init +
+scale_factor_delta)``; with both 0 (the default) every word is decoded exactly. The words of a
+float32 tensor are its bits, so the bound counts the float32 values from ``w`` to ``y``; NaN stays
+NaN, an infinity stays itself, and no other value becomes NaN or infinite.
 
 Payloads depend on the arguments only, not on the number of threads (``torch.set_num_threads``).
-Tensors are on the CPU. The format: csrc/codec/bdi/payload.h and docs/bdi.md.
+Tensors are on the CPU. csrc/codec/bdi/payload.h and docs/bdi.md describe the format.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from torch_cgx.bounded._payload import PayloadError
 
 __all__ = ["Compression", "Config", "PayloadError", "Report", "decompress", "info"]
 
-_DTYPES = (torch.int32, torch.uint32, torch.float32)  # by their code
+_DTYPES = (torch.int32, torch.uint32, torch.float32)  # indexed by the code in a payload
 _RAW = "raw"
 
 
@@ -52,9 +54,9 @@ class Config:
     Attributes:
         num_bases: 0 to 64; 0: only immediates are bases.
         base_size: bits of a base, after ``>> scale_factor_base``. 1 to 32.
-        delta_size: bits of a delta, after ``>> scale_factor_delta``. 1 to 32; 0, too, where there
-            is a zero mask.
-        name: of reports; by default made of the numbers, e.g. "1b32d8".
+        delta_size: bits of a delta, after ``>> scale_factor_delta``. 1 to 32; with a zero mask, 0
+            is allowed, too.
+        name: for reports; by default made of the numbers, e.g. "1b32d8".
 
     Raises:
         ValueError, TypeError: a field is out of range or of another type; the text names it.
@@ -80,22 +82,22 @@ class Config:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
-    """What became of the chunks of a tensor.
+    """How the chunks of a tensor are written.
 
-    Sizes are those that NNW-BDI accounts: ``words`` bits for the zero mask, ``num_bases *
-    base_size`` for the bases and ``delta_size`` for each word that is not zero (for each word
-    without a mask); 32 bits for each word of a raw chunk. A payload holds fewer bases where a chunk
-    uses fewer, and for each delta its base's number, which NNW-BDI does not account.
+    Sizes are counted as in NNW-BDI: ``words`` bits for the zero mask, ``num_bases * base_size`` for
+    the bases, and ``delta_size`` for each word that is not zero (without a mask, for each word); 32
+    bits for each word of a raw chunk. A payload differs: it has fewer bases if a chunk uses fewer,
+    and for each delta the number of its base.
 
     Attributes:
         shape, dtype: of the tensor.
         configs: of the compression.
         batch_size: words of a chunk; the last may have fewer.
-        error_bound: 2**(scale_factor_init + scale_factor_delta): errors are less. 1: lossless.
-        choice: of each chunk, int16: the index of its configuration; -1: raw, no one can hold it.
-        bits: of each chunk, int32.
-        zeros: of each chunk, int16: words that the zero mask holds.
-        payload_bytes: of the whole payload.
+        error_bound: 2**(scale_factor_init + scale_factor_delta); errors are less. 1: lossless.
+        choice: int16, for each chunk the index of its configuration, or -1 for a raw chunk.
+        bits: int32, the size of each chunk.
+        zeros: int16, for each chunk the number of words in the zero mask.
+        payload_bytes: size of the whole payload.
     """
 
     shape: torch.Size
@@ -115,7 +117,7 @@ class Report:
     @property
     @safe_after_fork
     def size_bits(self) -> int:
-        """Of all chunks."""
+        """The size of all chunks."""
         return int(self.bits.sum())
 
     @property
@@ -127,14 +129,14 @@ class Report:
     @property
     @safe_after_fork
     def wins(self) -> dict[str, int]:
-        """Number of chunks of each configuration, by name, and of raw ones: "raw"."""
+        """Number of chunks of each configuration, by its name, and of raw chunks, as "raw"."""
         counts = torch.bincount(self.choice.to(torch.int64) + 1, minlength=len(self.configs) + 1)
         names = (*(config.name for config in self.configs), _RAW)
         return dict(zip(names, counts.roll(-1).tolist(), strict=True))
 
     @property
     def ratio(self) -> float:
-        """Bytes of the words for a byte of the payload."""
+        """Bytes of the words divided by bytes of the payload."""
         return 4 * self.words / self.payload_bytes
 
     def __str__(self) -> str:
@@ -149,17 +151,17 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Compression:
-    """Immutable and hashable.
+    """A compressor: the configurations to choose from, and the bound. Immutable and hashable.
 
-    A word ``w`` is first shifted: ``s = w >> scale_factor_init``. Of a chunk, words with ``s >>
-    scale_factor_delta == 0`` go into the zero mask. Then each immediate, and after them up to
-    ``num_bases`` bases, takes the words that it reaches: ``(s - base) >> scale_factor_delta`` from
-    0 to ``2**delta_size - 1``. The first word that none has reached, and that fits into
-    ``base_size`` bits after ``>> scale_factor_base``, is the next base. A base is what a decoder
-    will have, without the bits that the shift cuts off. A configuration can hold a chunk if all
-    words are taken. Of those that can, the one with the fewest bits (see :class:`Report`) writes
-    it, of equal ones the first. **If none can, the chunk is raw:** exact, 32 bits a word. Reports
-    count such chunks. Lossless, with ``Config(0, 32, 32)`` and the immediate 0, there are none.
+    A word ``w`` is first shifted: ``s = w >> scale_factor_init``. The words of a chunk with ``s >>
+    scale_factor_delta == 0`` go into the zero mask. Then each immediate, and after the immediates
+    up to ``num_bases`` bases, takes the words that it reaches: ``(s - base) >> scale_factor_delta``
+    is from 0 to ``2**delta_size - 1``. The next base is the first word that is not taken and fits
+    into ``base_size`` bits after ``>> scale_factor_base``; the bits that this shift cuts off are 0
+    in the base. A configuration can hold a chunk if all words are taken. A chunk is written by the
+    configuration with the fewest bits (see :class:`Report`), the first of equal ones. **If no
+    configuration can hold a chunk, it is raw:** exact, 32 bits a word. Reports count raw chunks.
+    Lossless, with ``Config(0, 32, 32)`` and the immediate 0, no chunk is raw.
 
     Attributes:
         configs: 1 to 255, with different names.
@@ -169,14 +171,14 @@ class Compression:
         scale_factor_init: bits that are cut off each word first, 0 to 31.
         scale_factor_base: bits that are cut off each base, 0 to ``31 - scale_factor_init``.
         scale_factor_delta: bits that are cut off each delta, 0 to ``31 - scale_factor_init``.
-        use_stochastic_rounding: a delta is rounded up with the probability of what is cut off, if
-            the next one has as few bits and no word would change its sign or kind. What
-            ``scale_factor_init`` and the zero mask cut off is always cut off. NNW-BDI's default
-            was True, and had no effect.
+        use_stochastic_rounding: a delta is rounded up with a probability of the fraction that is
+            cut off, unless the larger delta needs more bits or the word would change its sign or
+            kind. The bits that ``scale_factor_init`` and the zero mask cut off are never rounded.
+            NNW-BDI's default was True, and had no effect.
         use_zero_compression: whether there is a zero mask.
-        use_randomized_base_selection: bases are random words of those that are left instead of the
-            first. NNW-BDI's default was True.
-        seed: of both, 0 to 2**64 - 1: the same seed gives the same payload.
+        use_randomized_base_selection: the next base is a random one of the words that are not
+            taken, instead of the first. NNW-BDI's default was True.
+        seed: for both random options, 0 to 2**64 - 1. The same seed gives the same payload.
 
     Raises:
         ValueError, TypeError: an argument is out of range or of another type; the text names it.
@@ -224,7 +226,7 @@ class Compression:
 
     @property
     def error_bound(self) -> int:
-        """Errors are less: ``2**(scale_factor_init + scale_factor_delta)``. 1: lossless."""
+        """``2**(scale_factor_init + scale_factor_delta)``; errors are less. 1: lossless."""
         return int(2 ** (self.scale_factor_init + self.scale_factor_delta))
 
     @safe_after_fork
@@ -235,7 +237,8 @@ class Compression:
             words: int32, uint32 or float32 (by its bits), on the CPU, any shape and strides.
 
         Raises:
-            ValueError: another dtype, layout or device, or no memory. TypeError: no tensor.
+            ValueError: another dtype, layout or device, or a tensor without memory.
+            TypeError: not a tensor.
         """
         words = _words(words)
         encoded = _C.BdiEncoded(
@@ -256,27 +259,27 @@ class Compression:
         return payload
 
     def roundtrip(self, words: torch.Tensor) -> torch.Tensor:
-        """``words`` compressed and decompressed."""
+        """``words``, compressed and decompressed again."""
         return decompress(self.compress(words))
 
     def report(self, words: torch.Tensor) -> Report:
-        """What compress() does with each chunk, and the size of its payload."""
+        """How compress() writes each chunk, and the size of its payload."""
         return dataclasses.replace(info(self.compress(words)), configs=tuple(self.configs))
 
     def size_bits(self, words: torch.Tensor) -> int:
-        """Size of all chunks as NNW-BDI accounts it (:class:`Report`)."""
+        """The size of all chunks, counted as in NNW-BDI (:class:`Report`)."""
         return self.report(words).size_bits
 
     @safe_after_fork
     def compressed_repr(
         self, words: torch.Tensor, scale: float = 1.0, zero_point: int = 0
     ) -> torch.Tensor:
-        """Values after a round trip, as NNW-BDI's ``replace_with_compressed_repr``: float32, in the
-        shape of ``words``.
+        """Values after a round trip, as of NNW-BDI's ``replace_with_compressed_repr``: float32, in
+        the shape of ``words``.
 
-        A word that comes back as ``y`` becomes ``(y + zero_point) * scale``, with ``y`` as a signed
-        number, also of uint32. The sum is exact, ``scale`` is rounded to float32 first, and the
-        product once to float32.
+        A word that is decoded to ``y`` becomes ``(y + zero_point) * scale``, with ``y`` as a signed
+        number, also for uint32. The sum is exact. ``scale`` is first rounded to float32, and the
+        product is rounded once, to float32.
 
         Args:
             words: int32 or uint32.
@@ -298,19 +301,20 @@ class Compression:
 
 @safe_after_fork
 def decompress(payload: torch.Tensor) -> torch.Tensor:
-    """The words of a payload, in the shape and dtype that they had.
+    """Decompresses a payload. Returns a tensor of the shape and dtype that were compressed.
 
     Args:
         payload: uint8, one dimension, on the CPU.
 
     Raises:
-        PayloadError: it was cut, altered, forged, or is of another kind or version. The
+        PayloadError: the payload was cut, altered or forged, or is of another kind or version. The
             result has at most 32 times the payload's bytes, whatever its header says.
-        ValueError: another dtype, shape, layout or device, or no memory. TypeError: no tensor.
+        ValueError: another dtype, shape, layout or device, or a tensor without memory.
+        TypeError: not a tensor.
     """
     payload = _payload(payload)
-    head = _read(payload)
-    words = new_tensor(head["shape"], _DTYPES[head["dtype_code"]])
+    header = _read(payload)
+    words = new_tensor(header["shape"], _DTYPES[header["dtype_code"]])
     try:
         _C.bdi_decode(payload.data_ptr(), payload.numel(), words.numel(), words.data_ptr())
     except ValueError as error:
@@ -320,34 +324,34 @@ def decompress(payload: torch.Tensor) -> torch.Tensor:
 
 @safe_after_fork
 def info(payload: torch.Tensor) -> Report:
-    """What a payload holds. Names of configurations are not in it, so they are the default ones.
+    """Describes a payload. A payload has no names of configurations, so the names are the defaults.
 
     Raises:
-        PayloadError, TypeError, ValueError: as decompress(), which also checks the numbers inside
-            of chunks.
+        PayloadError, TypeError, ValueError: as decompress(), except that the numbers inside of
+            chunks are not checked.
     """
     payload = _payload(payload)
-    head = _read(payload)
+    header = _read(payload)
     choice, bits, zeros = (
-        new_tensor((head["chunks"],), dtype) for dtype in (torch.int16, torch.int32, torch.int16)
+        new_tensor((header["chunks"],), dtype) for dtype in (torch.int16, torch.int32, torch.int16)
     )
     try:
         _C.bdi_chunks(
             payload.data_ptr(),
             payload.numel(),
-            head["chunks"],
+            header["chunks"],
             choice.data_ptr(),
             bits.data_ptr(),
             zeros.data_ptr(),
         )
     except ValueError as error:
         raise PayloadError(str(error)) from None
-    init, _, delta = head["scales"]
+    init, _, delta = header["scales"]
     return Report(
-        shape=torch.Size(head["shape"]),
-        dtype=_DTYPES[head["dtype_code"]],
-        configs=tuple(Config(*fields) for fields in head["configs"]),
-        batch_size=head["batch_size"],
+        shape=torch.Size(header["shape"]),
+        dtype=_DTYPES[header["dtype_code"]],
+        configs=tuple(Config(*fields) for fields in header["configs"]),
+        batch_size=header["batch_size"],
         error_bound=2 ** (init + delta),
         choice=choice,
         bits=bits,

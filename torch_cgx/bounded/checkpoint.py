@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint with a bound: planners that write and read payloads.
+"""torch.distributed.checkpoint with bounded errors: planners that write and read payloads.
 
     import torch.distributed.checkpoint as dcp
     from torch_cgx.bounded.checkpoint import BoundedLoadPlanner, BoundedSavePlanner
@@ -6,13 +6,13 @@
     dcp.save(state, checkpoint_id=folder, planner=BoundedSavePlanner(max_error=1e-4))
     dcp.load(state, checkpoint_id=folder, planner=BoundedLoadPlanner())
 
-`to_torch_save` makes a file of torch.save of such a checkpoint.
+`to_torch_save` converts such a checkpoint to a file of torch.save.
 
-Planners are the public interface for what checkpoints contain. The plan and the metadata are those
-of torch's default planners; when plans are final, the save planner hands tensors to the storage as
-bytes, one payload for each that a rank writes, and the load planner asks for these bytes
-(_record.py). So any storage that keeps bytes can hold them: FileSystemWriter and FileSystemReader,
-fsspec's, and others of the public interface; HuggingFaceStorageWriter keeps tensors only.
+Planners are torch's public interface for the contents of checkpoints. Plan and metadata are made by
+torch's default planners. When the plans are final, the save planner passes each tensor that a rank
+writes to the storage as bytes, a record with its payload (_record.py), and the load planner asks
+for these bytes. So any storage that stores bytes works: FileSystemWriter and FileSystemReader,
+fsspec's, and others of the public interface. HuggingFaceStorageWriter stores tensors only.
 
 Unlike the rest of torch_cgx.bounded, this module imports torch.distributed.
 """
@@ -54,28 +54,28 @@ from torch_cgx.bounded._rules import Overrides, Rules
 
 __all__ = ["BoundedLoadPlanner", "BoundedSavePlanner", "to_torch_save"]
 
-# In Metadata.planner_data, which has the path to each name in a nested state: the number of the
-# checkpoint, and the names of tensors that torch writes.
+# Keys in Metadata.planner_data, which has the path to each name in a nested state: the number of
+# the checkpoint, and the names of tensors that are written as torch writes them.
 _CHECKPOINT = "torch_cgx.bounded.checkpoint"
 _OF_TORCH = "torch_cgx.bounded.of_torch."
-# What HuggingFaceStorageWriter puts into plans; nothing else tells which storage it is.
+# Keys that HuggingFaceStorageWriter puts into plans; a planner cannot see the storage itself.
 _HUGGING_FACE = {"fqn_to_index_mapping", "shard_index"}
 
 
 class BoundedSavePlanner(DefaultSavePlanner):
     """DefaultSavePlanner that writes tensors as payloads within a bound.
 
-    max_error, relative, pointwise, overrides: as in `bounded.save`; the names are those of
-    torch.distributed.checkpoint ("model.blocks.0.norm.weight"). Floating and complex tensors are
-    bounded, whole numbers and bool lossless; what payloads do not hold (8-bit floats, sparse and
-    quantized tensors, subclasses made of other tensors) and all that is not a tensor is written as
-    by DefaultSavePlanner, as far as the storage takes it. A rank's shard of a DTensor is a tensor
-    of its own: `relative` is of the range of the shard, which is at most that of the whole.
-    options: of DefaultSavePlanner.
+    max_error, relative, pointwise, overrides: as in `bounded.save`; the names are as in
+    torch.distributed.checkpoint ("model.blocks.0.norm.weight"). Floating-point and complex tensors
+    are bounded; integers and bool are lossless. DefaultSavePlanner writes tensors that a payload
+    cannot hold (8-bit floats, sparse and quantized tensors, subclasses made of other tensors) and
+    values that are not tensors, if the storage accepts them. A rank's shard of a DTensor counts as
+    a tensor: `relative` applies to the range of the shard, which is at most the range of the whole
+    tensor. options: of DefaultSavePlanner.
 
-    ValueError, TypeError: a bad bound. An error while a tensor is compressed has its name and is
-    raised by torch.distributed.checkpoint as a CheckpointException on all ranks. A bound that makes
-    nearly all values of some tensors 0 is a warning that names them, on each rank for its own.
+    ValueError, TypeError: a bound that is not allowed. An error while a tensor is compressed has
+    the tensor's name; torch.distributed.checkpoint raises it as a CheckpointException on all ranks.
+    A warning on each rank names its tensors whose bound makes nearly all values 0.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class BoundedSavePlanner(DefaultSavePlanner):
         self._rules = Rules.of(max_error, relative, pointwise, overrides)
         self._checkpoint: str | None = None
         self._coarse = _coarse.Names()
-        self._left: set[Any] = set()  # payloads to make, by storages on several threads
+        self._left: set[Any] = set()  # payloads to make; storages ask for them on several threads
 
     def create_local_plan(self) -> SavePlan:
         plan = super().create_local_plan()
@@ -124,10 +124,10 @@ class BoundedSavePlanner(DefaultSavePlanner):
         plan = super().finish_plan(new_plan)
         if isinstance(plan.storage_data, dict) and plan.storage_data.keys() <= _HUGGING_FACE:
             raise ValueError(
-                "HuggingFaceStorageWriter keeps tensors, not payloads: allowed are storages that "
-                "keep bytes, such as FileSystemWriter"
+                "HuggingFaceStorageWriter stores tensors, not payloads: allowed are storages that "
+                "store bytes, such as FileSystemWriter"
             )
-        # Tensors in every respect until now, so metadata, deduplication and checks are torch's.
+        # Until here the items are tensors, so torch makes metadata, deduplicates and checks.
         items = [
             dataclasses.replace(item, type=WriteItemType.BYTE_IO)
             if self._has_payload(item)
@@ -144,7 +144,9 @@ class BoundedSavePlanner(DefaultSavePlanner):
         return item.type == WriteItemType.BYTE_IO and item.tensor_data is not None
 
     def _has_payload(self, item: WriteItem) -> bool:
-        """By the object, as the plan does not say of which layout or subclass it is."""
+        """Whether a payload can hold the tensor. Its layout and subclass are not in the plan, so
+        the object decides.
+        """
         if item.tensor_data is None:
             return False
         try:
@@ -166,18 +168,18 @@ class BoundedSavePlanner(DefaultSavePlanner):
         record = write_record(payload, tensor, place)
         self._left.discard(write_item.index)
         if not self._left:
-            self._coarse.warn(warn)  # on one rank, while the others write
+            self._coarse.warn(warn)  # never raises: the other ranks may still write
         return record
 
 
 class BoundedLoadPlanner(DefaultLoadPlanner):
-    """DefaultLoadPlanner that reads what BoundedSavePlanner or DefaultSavePlanner has written, also
-    onto another number of ranks or another sharding. Of a payload of which a rank needs some rows,
-    only their blocks are decoded.
+    """DefaultLoadPlanner that reads checkpoints of BoundedSavePlanner or DefaultSavePlanner, also
+    with another number of ranks or another sharding. If a rank needs only some rows of a payload,
+    it decodes only their blocks.
 
-    A payload that was cut or altered, or is that of another tensor or checkpoint, is a
-    PayloadError, with its name, which torch.distributed.checkpoint raises in a CheckpointException
-    on all ranks. What is not a tensor, and the metadata, is read by torch with pickle: load
+    A payload that was cut or altered, or belongs to another tensor or checkpoint, is a PayloadError
+    with the tensor's name, which torch.distributed.checkpoint raises in a CheckpointException on
+    all ranks. Torch reads the metadata, and values that are not tensors, with pickle: load only
     checkpoints that you trust, or use `bounded.load`.
     """
 
@@ -201,7 +203,7 @@ class BoundedLoadPlanner(DefaultLoadPlanner):
         target = self.resolve_tensor(item).detach()
         data, name = value.getbuffer(), item.storage_index.fqn
         paths = self.metadata.planner_data
-        paths = paths if isinstance(paths, dict) else {}  # another planner's
+        paths = paths if isinstance(paths, dict) else {}  # another planner may write other data
         (checkpoint,) = paths.get(_CHECKPOINT, (None,))
         try:
             if is_record(data):
@@ -210,23 +212,23 @@ class BoundedLoadPlanner(DefaultLoadPlanner):
             elif checkpoint is None or _OF_TORCH + name in paths:
                 _copy(torch.load(value, map_location="cpu", weights_only=True), item, target)
             else:
-                raise PayloadError("it is no payload, and the checkpoint had one: it was altered")
+                raise PayloadError("the checkpoint has no payload for it, so it was altered")
         except PayloadError as error:
             raise PayloadError(f"{name}: {error}") from None
         self.commit_tensor(item, target)
 
 
 class _Everything(BoundedLoadPlanner, _EmptyStateDictLoadPlanner):
-    """Loads all that a checkpoint has into an empty dict, as torch's converters do."""
+    """Loads the whole checkpoint into an empty dict, as torch's converters do."""
 
 
 def to_torch_save(checkpoint_id: str | os.PathLike[str], path: Path) -> None:
-    """Makes a file for torch.load of a checkpoint that BoundedSavePlanner or DefaultSavePlanner has
-    written to a folder: what torch.distributed.checkpoint.format_utils.dcp_to_torch_save does for
-    the latter. Needs one process, and the memory of all tensors.
+    """Converts a checkpoint of BoundedSavePlanner or DefaultSavePlanner in a folder to a file for
+    torch.load, as torch.distributed.checkpoint.format_utils.dcp_to_torch_save does for checkpoints
+    of DefaultSavePlanner alone. Call it in one process; it needs the memory of all tensors.
 
     PayloadError, in a CheckpointException: a payload was altered, or is of another checkpoint.
-    OSError: from the file system; an error leaves a former file.
+    OSError: from the file system. An error leaves an existing file at `path` unchanged.
     """
     state: dict[str, Any] = {}
     reader = FileSystemReader(checkpoint_id)
@@ -236,7 +238,9 @@ def to_torch_save(checkpoint_id: str | os.PathLike[str], path: Path) -> None:
 
 
 def needs_bounded_load_planner() -> None:
-    """What torch.load calls where it meets a payload (_record.py)."""
+    """Raises a PayloadError that names the function to use. torch.load calls it if it is given a
+    record of a tensor (_record.py).
+    """
     raise PayloadError(
         "this is a payload of torch_cgx.bounded.checkpoint.BoundedSavePlanner: load the checkpoint "
         "with BoundedLoadPlanner, or convert it by torch_cgx.bounded.checkpoint.to_torch_save "
@@ -244,12 +248,12 @@ def needs_bounded_load_planner() -> None:
     )
 
 
-# Without this, the error of torch.load names the function, and not what it would say.
+# Without this, torch.load does not call the function, and its error only names it.
 torch.serialization.add_safe_globals([needs_bounded_load_planner])
 
 
 def _decode(opened: Payload, item: ReadItem, target: torch.Tensor) -> None:
-    """Writes what the item asks for of a payload."""
+    """Decodes the rows that an item asks for, and writes the item's values to `target`."""
     data = opened.data
     if len(item.lengths) == 0 or len(opened.shape) == 0:
         _copy(decompress(data), item, target)
@@ -259,7 +263,7 @@ def _decode(opened: Payload, item: ReadItem, target: torch.Tensor) -> None:
     whole = start + count <= opened.shape[0] and (count, *opened.shape[1:]) == target.shape
     if whole and opened.dtype == target.dtype:
         decompress(data, target, rows=rows)
-        if not target.is_inference():  # decoding goes past autograd, which is to notice
+        if not target.is_inference():  # decoding bypasses autograd, so tell it of the write
             torch.autograd.graph.increment_version(target)
         return
     rest = torch.Size([0, *item.storage_offsets[1:]])
@@ -268,7 +272,9 @@ def _decode(opened: Payload, item: ReadItem, target: torch.Tensor) -> None:
 
 @safe_after_fork
 def _copy(tensor: torch.Tensor, item: ReadItem, target: torch.Tensor) -> None:
-    """Copies the part of a stored tensor that an item asks for. PayloadError: it has no such."""
+    """Copies the values that an item asks for from a stored tensor. PayloadError: they are outside
+    of the tensor.
+    """
     places = list(zip(item.storage_offsets, item.lengths, strict=True))
     if len(places) != tensor.dim() or any(
         start + count > size for (start, count), size in zip(places, tensor.shape, strict=True)

@@ -17,9 +17,8 @@ from torch_cgx.bounded._memory import pinned
 Words = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
 
 BLOCK = 32768  # values that are shuffled together; also the words of the largest Zstandard block
-CHUNK = 4 * BLOCK  # values that the entropy coder gets at once: fits the cache
-# On a GPU, where a launch has to be worth it: 16 MiB on either side.
-PIECE = 128 * BLOCK
+ON_CPU = 4 * BLOCK  # values that are processed at once on the CPU: they fit the cache
+ON_GPU = 128 * BLOCK  # the same on a GPU, where launches take time: 16 MiB
 _NO_MISFIT = 2**31 - 1
 
 
@@ -30,22 +29,22 @@ def raw_words(n: int) -> int:
 class OnCpu:
     """The values of a float32 tensor, copied to the CPU if they are on another device."""
 
-    piece = CHUNK
+    at_once = ON_CPU
 
     def __init__(self, tensor: torch.Tensor) -> None:
         values = tensor.detach().contiguous().numpy(force=True)
         self._x = np.require(values, requirements=["C", "A"]).reshape(-1)
         self.size = self._x.size
-        self._raw = np.empty(raw_words(min(self.size, self.piece)), np.uint32)
+        self._raw = np.empty(raw_words(min(self.size, self.at_once)), np.uint32)
 
     def encode(
         self, start: int, step: float, bound: float, keep_going: bool
     ) -> tuple[Words, int | None]:
-        """The words of a piece of values, valid until the next call; the index of the first value
-        that does not fit, if there is one: then the words are not all there. With `keep_going`
-        values out of the bound fit, too.
+        """The words of `at_once` values from `start`, valid until the next call; and the index of
+        the first value that does not fit, or None. If a value does not fit, the words are not
+        complete. With `keep_going`, values may miss the bound.
         """
-        n = min(self.piece, self.size - start)
+        n = min(self.at_once, self.size - start)
         found = _C.cuda_float_compress_encode(
             self._x[start:].ctypes.data, n, step, bound, keep_going, self._raw.ctypes.data
         )
@@ -66,21 +65,21 @@ class OnCpu:
 class OnGpu:
     """As OnCpu, on the tensor's device and its current stream."""
 
-    piece = PIECE
+    at_once = ON_GPU
 
     def __init__(self, tensor: torch.Tensor) -> None:
         x = tensor.detach().resolve_neg().contiguous().view(-1)
         # Views of storages of bytes may start anywhere.
         self._x = x if x.data_ptr() % 4 == 0 else x.clone()
         self.size = x.numel()
-        words = raw_words(min(self.size, self.piece))
+        words = raw_words(min(self.size, self.at_once))
         self._raw = pinned((words,), torch.int32)
 
     def encode(
         self, start: int, step: float, bound: float, keep_going: bool
     ) -> tuple[Words, int | None]:
         raw, misfits = _C.gpu_cuda_float_compress_encode(
-            self._x[start : start + self.piece], step, bound, keep_going, load_kernels
+            self._x[start : start + self.at_once], step, bound, keep_going, load_kernels
         )
         misfit = int(misfits.min())  # waits for the device
         if misfit != _NO_MISFIT:
@@ -88,19 +87,20 @@ class OnGpu:
         return self._raw[: raw.numel()].copy_(raw).numpy(), None
 
     def first_out_of_range(self, step: float) -> tuple[int, float]:
-        pieces = range(0, self.size, self.piece)
-        # Bits of magnitudes compare as they do, and those of NaN are the greatest. The CPU judges
-        # the greatest of each piece, and then the first piece that has one out of range.
-        largest = torch.empty(len(pieces), dtype=torch.int32, device=self._x.device)
-        for number, start in enumerate(pieces):
-            bits = self._x[start : start + self.piece].view(torch.int32)
+        starts = range(0, self.size, self.at_once)
+        # The bits of magnitudes compare as the magnitudes do, and the bits of NaN are the greatest.
+        # The CPU examines the greatest of each `at_once` values, then the first run of values that
+        # has one out of range.
+        largest = torch.empty(len(starts), dtype=torch.int32, device=self._x.device)
+        for number, start in enumerate(starts):
+            bits = self._x[start : start + self.at_once].view(torch.int32)
             largest[number] = bits.bitwise_and(0x7FFFFFFF).max()
         number, most = OnCpu(largest.view(torch.float32)).first_out_of_range(step)
-        if number == len(pieces):
+        if number == len(starts):
             return self.size, most
-        start = number * self.piece
-        piece = OnCpu(self._x[start : start + self.piece])
-        return start + piece.first_out_of_range(step)[0], most
+        start = number * self.at_once
+        values = OnCpu(self._x[start : start + self.at_once])
+        return start + values.first_out_of_range(step)[0], most
 
     def value(self, index: int) -> np.float32:
         return np.float32(self._x[index].item())
@@ -115,18 +115,19 @@ def decode(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
 
 def _decode_on_cpu(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
     n, values = y.numel(), y.numpy()
-    raw = np.empty(raw_words(min(n, CHUNK)), np.uint32)
-    for start in range(0, n, CHUNK):
-        count = min(CHUNK, n - start)
+    raw = np.empty(raw_words(min(n, ON_CPU)), np.uint32)
+    for start in range(0, n, ON_CPU):
+        count = min(ON_CPU, n - start)
         read(raw[: raw_words(count)])
         _C.cuda_float_compress_decode(raw.ctypes.data, count, step, values[start:].ctypes.data)
 
 
 def _decode_on_gpu(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
-    for start in range(0, y.numel(), PIECE):
-        part = y[start : start + PIECE]
-        # New: the copy of the piece before may be under way. torch keeps the memory until then.
-        host = pinned((raw_words(part.numel()),), torch.int32)
+    for start in range(0, y.numel(), ON_GPU):
+        values = y[start : start + ON_GPU]
+        # New memory, as the copy of the former values may not have ended; torch keeps it until
+        # then.
+        host = pinned((raw_words(values.numel()),), torch.int32)
         read(host.numpy())
         raw = host.to(y.device, non_blocking=True)
-        _C.gpu_cuda_float_compress_decode(raw, step, part, load_kernels)
+        _C.gpu_cuda_float_compress_decode(raw, step, values, load_kernels)

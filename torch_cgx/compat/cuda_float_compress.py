@@ -112,12 +112,12 @@ def cuszplus_compress(
             )
         else:
             frame, _ = _encode(zstandard, stages, step, bound, keep_going=True)
-    parts = [_HEADER.pack(_MAGIC, stages.size, step), *frame]
-    payload = _result(sum(map(len, parts)), torch.uint8)
+    contents = [_HEADER.pack(_MAGIC, stages.size, step), *frame]
+    payload = _result(sum(map(len, contents)), torch.uint8)
     memory, at = payload.numpy().data, 0
-    for part in parts:
-        memory[at : at + len(part)] = part
-        at += len(part)
+    for some in contents:
+        memory[at : at + len(some)] = some
+        at += len(some)
     return payload
 
 
@@ -202,17 +202,19 @@ def _encode(
     bound: float,
     keep_going: bool,
 ) -> tuple[list[bytes], int | None]:
-    """The parts of the frame; the index of the first value that does not fit, if there is one."""
+    """The frame, as a list of bytes to join; the index of the first value that does not fit, or
+    None.
+    """
     size = 4 * _stages.raw_words(stages.size)
     coder = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj(size=size)
     frame = []
-    for start in range(0, stages.size, stages.piece):
+    for start in range(0, stages.size, stages.at_once):
         raw, misfit = stages.encode(start, step, bound, keep_going)
         if misfit is not None:
             return [], misfit
-        # The same bytes at once on every device: what zstd makes of them may depend on that.
-        for at in range(0, len(raw), _stages.CHUNK):
-            frame.append(coder.compress(raw[at : at + _stages.CHUNK]))
+        # As many bytes at once on every device, as the frame may depend on their number.
+        for at in range(0, len(raw), _stages.ON_CPU):
+            frame.append(coder.compress(raw[at : at + _stages.ON_CPU]))
     frame.append(coder.flush())
     return frame, None
 

@@ -50,7 +50,7 @@ def all_reduce(
     flat: bool = False,
 ) -> Cost:
     """flat: one ring over all ranks, as Gloo's; else the ranks of a host reduce first, and each
-    carries an equal part between the hosts.
+    carries an equal share between the hosts.
     """
     if hosts < 2:
         return Cost(0.0, 0.0, Work(0.0, 0.0))

@@ -115,11 +115,11 @@ def meet_by_mpi(
         listener = None
         if world.rank == plan.master:
             try:
-                choice = _addresses(plan, address)
-                listener = net.listen(port or 0, loopback_only=choice == [net.LOOPBACK])
+                addresses = _addresses(plan, address)
+                listener = net.listen(port or 0, loopback_only=addresses == [net.LOOPBACK])
                 serving.callback(listener.close)
                 token = serving.enter_context(net.answering(listener))
-                mine = _Offer(int(listener.getsockname()[1]), choice, token)
+                mine = _Offer(int(listener.getsockname()[1]), addresses, token)
             except LaunchError as error:
                 mine = Failure(f"rank 0: {error}")
         offer: _Offer = world.agree(mine, lambda offers: offers[plan.master])

@@ -192,10 +192,10 @@ def reach(host: str, port: int, token: bytes, seconds: float) -> tuple[str | Non
             got = b""
             while len(got) < len(token):
                 link.settimeout(max(deadline - time.monotonic(), 0.001))
-                piece = link.recv(len(token) - len(got))
-                if not piece:
+                received = link.recv(len(token) - len(got))
+                if not received:
                     break
-                got += piece
+                got += received
             if got != token:
                 return None, "another program answers there"
             # An IPv4 connection through a dual socket shows as ::ffff:a.b.c.d

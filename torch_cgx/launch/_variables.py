@@ -39,8 +39,8 @@ class Launcher:
     port: int | None = None
 
 
-# Name; variables of rank, world size, local rank and local size. A launcher that starts its daemons
-# through another launcher inherits the variables of that one, so the inner launchers come first.
+# Name; variables of rank, world size, local rank and local size. Ranks of a launcher that another
+# launcher has started have the variables of both, so launchers that start ranks come first.
 _TABLE = (
     (
         "Open MPI's mpirun",
@@ -137,10 +137,10 @@ def _slurm_local_size(env: Mapping[str, str]) -> int | None:
 def expand_counts(text: str) -> list[int]:
     """SLURM's tasks per node: "2(x3),1" is [2, 2, 2, 1]. Raises LaunchError."""
     counts: list[int] = []
-    for part in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+    for item in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item.strip())
         if found is None:
-            raise LaunchError(f"tasks per node {text!r}: {part!r} is neither like 2 nor like 2(x3)")
+            raise LaunchError(f"tasks per node {text!r}: {item!r} is neither like 2 nor like 2(x3)")
         counts += [int(found[1])] * int(found[2] or 1)
     return counts
 
@@ -151,25 +151,25 @@ def expand_nodes(text: str) -> list[str]:
     Several brackets in one name multiply, the last one fastest. Raises LaunchError.
     """
     names: list[str] = []
-    for part in _split_outside_brackets(text):
-        pieces = re.split(r"\[([^\[\]]*)\]", part)  # odd places: insides of brackets
-        if not part or any("[" in piece or "]" in piece for piece in pieces):
-            raise LaunchError(f"node list {text!r}: {part!r} is no name like host[01-04,7]")
-        choices = [_ranges(p, text) if i % 2 else [p] for i, p in enumerate(pieces)]
-        names += ["".join(chosen) for chosen in itertools.product(*choices)]
+    for item in _split_outside_brackets(text):
+        texts = re.split(r"\[([^\[\]]*)\]", item)  # odd places: insides of brackets
+        if not item or any("[" in some or "]" in some for some in texts):
+            raise LaunchError(f"node list {text!r}: {item!r} is no name like host[01-04,7]")
+        ranges = [_ranges(some, text) if i % 2 else [some] for i, some in enumerate(texts)]
+        names += ["".join(chosen) for chosen in itertools.product(*ranges)]
     return names
 
 
 def _split_outside_brackets(text: str) -> list[str]:
-    return [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
+    return [item.strip() for item in re.split(r",(?![^\[]*\])", text)]
 
 
 def _ranges(inside: str, text: str) -> list[str]:
     values: list[str] = []
-    for part in inside.split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+    for item in inside.split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", item.strip())
         if found is None or (found[2] and int(found[2]) < int(found[1])):
-            raise LaunchError(f"node list {text!r}: {part!r} is no number or range like 01-04")
+            raise LaunchError(f"node list {text!r}: {item!r} is no number or range like 01-04")
         first, last = found[1], found[2] or found[1]
         width = len(first)  # zero padding is the first number's
         values += [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]

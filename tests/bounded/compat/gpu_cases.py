@@ -103,11 +103,11 @@ def check_layouts(rank=0, world_size=1):
 
 def check_pieces(rank=0, world_size=1):
     """More values than a launch has; a part of the last block is missing."""
-    n = _stages.PIECE + 40000
+    n = _stages.ON_GPU + 40000
     x = gaussian(n, 0.02)
     check(x, 1e-3)
     for bad in (float("nan"), float("inf"), 5e6):
-        for place in (3, _stages.PIECE - 1, _stages.PIECE, n - 1):
+        for place in (3, _stages.ON_GPU - 1, _stages.ON_GPU, n - 1):
             broken = x.clone()
             broken[place] = broken[-1] = bad
             assert f"value {place} is" in check_compress_refused(broken, 1e-3)

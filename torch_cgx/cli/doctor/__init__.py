@@ -82,9 +82,9 @@ def local_findings(env: Mapping[str, str]) -> tuple[list[Finding], bool]:
     ranks = int(env["LOCAL_WORLD_SIZE"]) if env.get("LOCAL_WORLD_SIZE", "").isdigit() else 2
     names = [interface for _, interface in socket.if_nameindex()]
     asked = software.asks_for("SHM", env)
-    inner = env.get("CGX_INNER_COMMUNICATOR_TYPE", "").strip().upper() or "SHM"
+    inside = env.get("CGX_INNER_COMMUNICATOR_TYPE", "").strip().upper() or "SHM"
     findings += [
-        host.check_shm(host.SHM, _block_bytes(engine), ranks, asked, needed=inner == "SHM"),
+        host.check_shm(host.SHM, _block_bytes(engine), ranks, asked, needed=inside == "SHM"),
         host.check_interfaces(net.addresses(), names, env),
         host.check_name(name, host.resolve(name), env),
         host.check_files(),
