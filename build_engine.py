@@ -149,7 +149,9 @@ def build(work: Path, tag: str, tools: Tools, modules: list[Module]) -> dict[str
         for module in modules:
             ninja_file.module(module)
         _write(file, ninja_file.text())
-        done = subprocess.run([ninja, "-f", _from_root(file), *jobs()], cwd=ROOT)
+        done = subprocess.run(
+            [ninja, "-f", _from_root(file), *jobs()], cwd=ROOT, env=_environment()
+        )
     if done.returncode != 0:
         sys.exit(f"torch_cgx: the build failed (ninja -f {file}, status {done.returncode})")
     return {module.name: work / tag / f"{module.name}.so" for module in modules}
@@ -236,17 +238,21 @@ class NinjaFile:
 
 def _cache(compiler: list[str]) -> str:
     """What stands before a compilation: ccache, if it is there and does not call the compiler
-    already. Without these settings it does not keep what uses a precompiled header.
+    already.
     """
     ccache = shutil.which("ccache")
     called = {Path(shutil.which(word) or word).resolve().name for word in compiler[:2]}
     if ccache is None or "ccache" in called:
         return ""
+    return _command([ccache]) + " "
+
+
+def _environment() -> dict[str, str]:
+    """With what ccache needs to keep a compilation that uses a precompiled header, and to find it
+    again for a copy of the tree. Not in the commands: they would not be a copy's.
+    """
     settings = {"BASEDIR": str(ROOT), "SLOPPINESS": "pch_defines,time_macros", "NOHASHDIR": "1"}
-    words = [
-        f"CCACHE_{name}={os.environ.get(f'CCACHE_{name}', text)}" for name, text in settings.items()
-    ]
-    return _command(["env", *words, ccache]) + " "
+    return {**{f"CCACHE_{name}": text for name, text in settings.items()}, **os.environ}
 
 
 def _program(command: list[str]) -> str:

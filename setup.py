@@ -105,6 +105,10 @@ def check_setuptools(version: str) -> None:
         )
 
 
+def version_of(compiler: list[str]) -> str:
+    return subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
+
+
 def check_torch(version: str) -> None:
     number = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
     if not TORCH_FIRST <= number <= TORCH_LAST:
@@ -219,6 +223,8 @@ else:
             flags["python"] = [*flags["core"], "-O2", *headers, *python]
             flags["torch"] = [*flags["python"], *others]
             compiler = self.compiler_command()
+            if "clang" not in version_of(compiler):  # g++ warns about functions of torch's headers
+                flags["torch"].append("-Wno-maybe-uninitialized")
             linker = [*itertools.dropwhile(not_option, self.compiler.linker_so_cxx)]
             return build_engine.Tools(compiler, flags, [*compiler, *linker])
 
@@ -258,7 +264,6 @@ else:
         def record(self, mpi: dict[str, Path], kernels: dict[str, Path]) -> dict[str, Any]:
             """For torch_cgx/_build_info.py."""
             compiler = self.compiler_command()
-            shown = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
             # Wheels of `make wheels` name their torch behind the version: 0.1.0+torch2.13.
             version, _, wheel = self.distribution.get_version().partition("+")
             return {
@@ -266,7 +271,7 @@ else:
                 "wheel": wheel,
                 "torch": torch.__version__,
                 "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI),
-                "compiler": shown.partition("\n")[0],
+                "compiler": version_of(compiler).partition("\n")[0],
                 "mpi": sorted(mpi),
                 "kernels": sorted(kernels),
             }

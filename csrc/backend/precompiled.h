@@ -4,11 +4,6 @@
 // 300 KB of its functions.
 #pragma once
 
-// In a function of c10/util/SmallVector.h that is inlined into others.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include <ATen/core/Tensor.h>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

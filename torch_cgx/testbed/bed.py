@@ -306,7 +306,7 @@ def _start_watchdog(
     program = watchdog.__file__
     command = [sys.executable, "-S", program, str(reads), str(os.getpid())]
     env = inherited()
-    env["CGX_HOSTS_FOLDERS"] = os.pathsep.join(map(str, folders))
+    env["HOSTBED_FOLDERS"] = os.pathsep.join(map(str, folders))
     env.pop(MARK, None)
     process = subprocess.Popen(
         [*command, *names],

@@ -4,7 +4,7 @@
 
 PIPE is the read end of a pipe whose other end only the process PARENT has. At its end every process
 in the network namespaces NAME... is killed, the namespaces are deleted, and so are the folders
-named by the environment variable CGX_HOSTS_FOLDERS. Anything that cannot be removed is reported on
+named by the environment variable HOSTBED_FOLDERS. Anything that cannot be removed is reported on
 stderr, with status 1. One byte in the pipe before its end says that PARENT is done by itself.
 """
 
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(ignored, signal.SIG_IGN)
     pipe, parent, names = int(arguments[0]), int(arguments[1]), arguments[2:]
     orderly = _wait(pipe, parent)
-    folders = [one for one in os.environ.get("CGX_HOSTS_FOLDERS", "").split(os.pathsep) if one]
+    folders = [one for one in os.environ.get("HOSTBED_FOLDERS", "").split(os.pathsep) if one]
     # First, as without the scripts in them no process gets into a namespace any more; and again,
     # as processes may have been writing there.
     for folder in folders:
