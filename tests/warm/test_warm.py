@@ -169,6 +169,20 @@ def test_programs_started_by_its_executable_are_warm() -> None:
     assert said("-c", unknown, env=ENV | warm.NESTED) == "1\n"
 
 
+def test_programs_below_a_prelude_have_it_too() -> None:
+    prelude = "import sys; sys.modules['imported first'] = sys"
+    code = "import sys; print('imported first' in sys.modules, 'torch' in sys.modules)"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    for _ in range(2):  # the second one finds the script of the first
+        done = subprocess.run(
+            [*warm.python(prelude=prelude), "-c", outer],
+            env=ENV | warm.nested(sys.executable, prelude),
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout == "True True\n", done.stderr
+
+
 def test_a_hub_that_is_gone_is_an_error() -> None:
     command = [sys.executable, "-I", "-S", str(warm.HERE / "client.py"), "/nowhere", "", "-c", ""]
     done = subprocess.run(command, capture_output=True, text=True)
