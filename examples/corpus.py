@@ -55,8 +55,8 @@ def windows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs, and targets one byte later: int64 [len(starts), length] each."""
     index = starts[:, None] + torch.arange(length + 1)
-    piece = text[index].long()
-    return piece[:, :-1], piece[:, 1:]
+    window = text[index].long()
+    return window[:, :-1], window[:, 1:]
 
 
 def unigram_entropy(text: torch.Tensor) -> float:
