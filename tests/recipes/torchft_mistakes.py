@@ -40,7 +40,7 @@ good = manager_of(group)
 for name, state in (
     ("error_feedback", CGXState(error_feedback=True)),
     ("adaptive", CGXState(adaptive=AdaptiveBits(average_bits=4.0))),
-    ("process_group", CGXState(group.parent)),
+    ("group", CGXState(group=group.parent)),
 ):
     refused(
         ValueError, f"a CGXState with {name}; allowed", DistributedDataParallel, good, net, state
