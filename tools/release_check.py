@@ -28,12 +28,18 @@ PARTS = {
     "wheels-test": f"{_BUILD} tools/wheels tests/packaging",
     "docker-test": f"{_BUILD} docker tests/docker .dockerignore",
     "notebook": "examples/tutorial.ipynb tools/notebook.py torch_cgx cgx_utils",
+    "kernels": f"{_KERNELS} tests/kernels docs/gpu.md",
     "kernels-others": f"{_KERNELS} tests/kernels",
     "kernels-nvrtc": f"{_KERNELS} torch_cgx/_kernels.py torch_cgx/_kernel_cache.py tests/kernels",
     "cross": "csrc/base csrc/codec tests/native",
     "kernels-hip": f"{_KERNELS} torch_cgx/_hiprtc.py",
 }
-NEEDS = {"kernels-others": "nvcc", "kernels-hip": "hipcc"}  # that may not be here
+# Compilers that may not be here.
+NEEDS = {
+    "kernels": "nvcc",
+    "kernels-others": "nvcc",
+    "kernels-hip": "hipcc",
+}  # that may not be here
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[str]:

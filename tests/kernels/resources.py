@@ -10,12 +10,11 @@ Fails on warnings, on local memory, and where a kernel takes more instructions t
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import sys
 import tempfile
 import textwrap
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -110,7 +109,6 @@ def compile_one(nvcc: str, source: Path, arch: int = ARCH) -> tuple[list[Resourc
     names = kernel_names(source.read_text())
     if not names or {(r.name, r.arch) for r in found} != {(name, arch) for name in names}:
         raise build.NvccError(f"ptxas reports {found}, expected: {sorted(names)} on sm_{arch}")
-    _keep(_kept(nvcc, source, arch), text)
     return found, output, text
 
 
@@ -126,30 +124,9 @@ def kernel_names(source: str) -> set[str]:
 
 
 def ptx(nvcc: str, source: Path, arch: int = ARCH) -> str:
-    """A source is compiled once: the PTX stays in build/, also for other processes."""
-    kept = _kept(nvcc, source, arch)
-    if not kept.exists():
-        output = source.with_suffix(f".{arch}.ptx")
-        options = ["-ptx", f"-arch=compute_{arch}"]
-        build.run([nvcc, *build.FLAGS, *options, str(source), "-o", str(output)])
-        _keep(kept, output.read_text())
-    return kept.read_text()
-
-
-def _keep(kept: Path, text: str) -> None:
-    """Whole, also for a process that looks meanwhile."""
-    part = kept.with_suffix(f".{os.getpid()}")
-    part.write_text(text)
-    part.replace(kept)
-
-
-def _kept(nvcc: str, source: Path, arch: int) -> Path:
-    compiler = Path(nvcc).resolve().stat()
-    of = f"{build.FLAGS} {compiler.st_size} {compiler.st_mtime_ns}\n".encode()
-    name = hashlib.sha256(of + source.read_bytes()).hexdigest()[:32]
-    folder = ROOT / "build/ptx"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name}.{arch}.ptx"
+    output = source.with_suffix(f".{arch}.ptx")
+    build.run([nvcc, *build.FLAGS, "-ptx", f"-arch=compute_{arch}", str(source), "-o", str(output)])
+    return output.read_text()
 
 
 # Of sm_80 and later: what a GPU that NVRTC compiles for may not have.
@@ -161,6 +138,32 @@ def threads(text: str) -> dict[str, int]:
     """The most threads of a block, of each kernel in this PTX."""
     found = re.findall(r"\.entry (\w+)\([^)]*\)\s*\.maxntid (\d+)", text)
     return {name: int(number) for name, number in found}
+
+
+def expected_threads(source: str) -> dict[str, int]:
+    """The threads of a block that the host launches, of each kernel of `source`."""
+    (block,) = re.findall(r"kThreads = (\d+);", (ROOT / "csrc/codec/gpu/run.h").read_text())
+    warps = (ROOT / "csrc/codec/gpu/warp_kernels.h").read_text()
+    of = dict.fromkeys(kernel_names(source), int(block))
+    for family, number in re.findall(r'\{k\w+, "(\w+)", (\d+), (?:true|false)\}', warps):
+        for name in of:
+            if f"cgx_{family}_" in name:
+                of[name] = 32 * int(number)
+    return of
+
+
+def ptx_problems(text: str, unfused: str, expected: Mapping[str, int]) -> list[str]:
+    """Of the kernels' PTX, and of their PTX without_fma(), in which nothing is to be fused."""
+    found = []
+    if threads(text) != expected:
+        found.append(f"threads of a block are {threads(text)}, expected: {dict(expected)}")
+    if "fma.rn.f32" not in text:
+        found.append("rn_fma() has become no fma.rn.f32")
+    if unfused.count("mul.rn.f32") <= 10 or unfused.count("div.rn.f32") <= 5:
+        found.append("without rn_fma() there are hardly any products and quotients")
+    if fused := sorted(set(FUSED.findall(unfused))):
+        found.append(f"without rn_fma() there are {fused}")
+    return found
 
 
 def problems(found: list[Resources]) -> list[str]:
@@ -230,7 +233,11 @@ def main(argv: list[str]) -> int:
                 each = pool.map(lambda arch: compile_one(nvcc, source, arch)[0], archs)
                 return _end(found := [*chain(*each)], problems(found))
             oldest = pool.submit(ptx, nvcc, source, OLDEST)
+            plain = source.with_name("unfused.cu")
+            plain.write_text(without_fma(source.read_text()))
+            unfused = pool.submit(ptx, nvcc, plain)
             found, cubin, text = compile_one(nvcc, source)
+            failed = ptx_problems(text, unfused.result(), expected_threads(source.read_text()))
             counts = instructions.count_all(instructions.disassemble(nvdisasm, cubin))
             newer = sorted(set(NEWER.findall(oldest.result())))
             version = release(nvcc)
@@ -239,7 +246,7 @@ def main(argv: list[str]) -> int:
             return 1
     text = table(version, found, threads(text), counts)
     print(text, end="")
-    failed = problems(found) + instructions.problems(counts)
+    failed += problems(found) + instructions.problems(counts)
     failed += [f"sm_{OLDEST} has no {instruction}" for instruction in newer]
     if argv:
         DOCUMENT.write_text(MARKS.sub(lambda _: text, DOCUMENT.read_text()))

@@ -40,22 +40,9 @@ def names() -> set[str]:
     return resources.kernel_names((build.ROOT / "csrc/codec/gpu/codec.cu").read_text())
 
 
-def warps_of_blocks() -> dict[str, int]:
-    """By family, as the host launches them."""
-    text = (build.ROOT / "csrc/codec/gpu/warp_kernels.h").read_text()
-    found = re.findall(r'\{k\w+, "(\w+)", (\d+), (?:true|false)\}', text)
-    return {family: int(warps) for family, warps in found}
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build.write_source(tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.fixture(scope="module")
-def ptx(source: Path) -> str:
-    assert NVCC is not None
-    return resources.ptx(NVCC, source)
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +52,35 @@ def unfused(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return changed
 
 
-@needs_nvcc
-def test_nothing_is_fused_but_what_asks_for_it(ptx: str, unfused: Path) -> None:
-    assert NVCC is not None
-    assert "fma.rn.f32" in ptx
-    threads = resources.threads(ptx)
+# Of the smallest kernels: PTX as nvcc writes it.
+PTX = """
+.visible .entry cgx_encode(
+  .param .u64 cgx_encode_param_0
+)
+.maxntid 256
+{ fma.rn.f32 %f1, %f2, %f3, %f4; }
+"""
+UNFUSED = "mul.rn.f32 %f1; div.rn.f32 %f2; rcp.approx.ftz.f32 %f3; add.rn.f32 %f4;\n" * 20
+
+
+def test_what_is_fused_is_found() -> None:
+    found = resources.ptx_problems(PTX, UNFUSED, {"cgx_encode": 256})
+    assert found == []
+    for bad in ("fma.rn.f32", "mad.rn.f64", "div.full.f32", "ex2.approx.f32", "add.ftz.f32"):
+        assert resources.ptx_problems(PTX, UNFUSED + bad, {"cgx_encode": 256}) != [], bad
+    for expected in ({"cgx_encode": 128}, {}, {"cgx_encode": 256, "cgx_decode": 256}):
+        (said,) = resources.ptx_problems(PTX, UNFUSED, expected)
+        assert "threads of a block" in said
+    plain = PTX.replace("fma.rn.f32", "add.rn.f32")
+    assert resources.ptx_problems(plain, UNFUSED, {"cgx_encode": 256}) != []
+    assert resources.ptx_problems(PTX, "add.rn.f32", {"cgx_encode": 256}) != []
+
+
+def test_the_threads_of_every_kernel_are_known() -> None:
+    source = (build.ROOT / "csrc/codec/gpu/codec.cu").read_text()
+    threads = resources.expected_threads(source)
     assert set(threads) == names()
-    (block,) = re.findall(r"kThreads = (\d+);", (build.ROOT / "csrc/codec/gpu/run.h").read_text())
-    assert threads["cgx_encode"] == int(block)
-    for family, warps in warps_of_blocks().items():
-        of_family = [number for name, number in threads.items() if f"cgx_{family}_" in name]
-        assert of_family and set(of_family) == {32 * warps}, family
-    text = resources.ptx(NVCC, unfused)
-    assert text.count("mul.rn.f32") > 10 and text.count("div.rn.f32") > 5
-    assert not resources.FUSED.findall(text)
+    assert threads["cgx_encode"] == 256 and threads["cgx_maxmin_decode_fp16"] == 128
 
 
 @needs_nvcc
