@@ -45,7 +45,7 @@ def environment() -> dict[str, str]:
 
 
 def touched(folder: Path) -> str:
-    """The file with a new line at its end; its name. Times of files are some milliseconds coarse."""
+    """The file with a new line at its end; its name. File times are some milliseconds coarse."""
     time.sleep(1)
     found = folder / TOUCHED
     if not found.exists():  # at another commit
