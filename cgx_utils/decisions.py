@@ -92,7 +92,7 @@ class Decisions:
         self.errors: dict[str, float | None] = {}  # relative, with these bits
         self.layers: dict[int, Layer] = {}  # by id of the parameter
         self.model: dict[str, int] = {}  # that was decided for: numbers of values by name
-        self._translated = True  # its names, and those of the bits, are those of this model
+        self._translated = True  # names and bits are keyed by this model's parameters
         self.news = ""  # a line about the last decision, until it is logged
         self._sums: dict[str, tuple[Layer, torch.Tensor]] = {}
         self._pending: tuple[list[Layer], torch.Tensor, Any] | None = None

@@ -52,7 +52,7 @@ class Schedule:
         return {"bits": self.bits(step), "entries": None if self._function else entries}
 
     def compare(self, saved: Mapping[str, Any]) -> None:
-        """Warns where a checkpoint was written with other entries: those of this object hold."""
+        """Warns if a checkpoint was written with other entries. This object keeps its own."""
         mine = {str(first): bits for first, bits in self.entries.items()}
         if saved["entries"] is not None and mine and dict(saved["entries"]) != mine:
             warn(

@@ -26,6 +26,16 @@ class Record(dict[str, Any]):
         warn_of_old(f"the key {key!r} of {type(self).__name__}", repr(self.OLD[key]))
         return self[self.OLD[key]]
 
+    # A dict's own two do not ask __missing__: former keys would seem to be absent.
+    def get(self, key: str, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def __contains__(self, key: object) -> bool:
+        return dict.__contains__(self, self.OLD.get(key, key) if isinstance(key, str) else key)
+
 
 class Counters(Record):
     """Counters of one communicator of a group, on this rank.

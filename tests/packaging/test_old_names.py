@@ -136,6 +136,11 @@ def _stats(rank, world_size):
     for old, new in Stats.OLD.items():
         with renamed(f"the key {old!r} of Stats", repr(new)):
             assert stats[old] is getattr(stats, new)
+        with renamed(f"the key {old!r} of Stats", repr(new)):
+            assert stats.get(old) is getattr(stats, new)
+        assert old in stats and new in stats
+    assert stats.get("missing") is None and stats.get("missing", 5) == 5
+    assert "missing" not in stats and 5 not in stats
     with pytest.raises(KeyError):
         stats["missing"]
     with pytest.raises(AttributeError, match="Stats has no 'missing'; it has calls, "):
