@@ -57,7 +57,7 @@ class Schedule:
         if saved["entries"] is not None and mine and dict(saved["entries"]) != mine:
             warn(
                 f"CGXState: the restored state has the schedule {dict(saved['entries'])}, this one "
-                f"{mine}, which holds"
+                f"{mine}, which is used"
             )
 
 

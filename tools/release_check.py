@@ -25,7 +25,8 @@ _KERNELS = "build_kernels.py csrc/base csrc/codec csrc/device"
 # Targets of make, and the files and folders that they depend on. A change elsewhere is found by the
 # tests that always run.
 PARTS = {
-    "wheels-test": f"{_BUILD} tools/wheels tests/packaging",
+    "wheels-test": f"{_BUILD} tools/wheels tests/packaging/test_wheels.py "
+    "tests/packaging/wheel_environment.py",
     "docker-test": f"{_BUILD} docker tests/docker .dockerignore",
     "notebook": "examples/tutorial.ipynb tools/notebook.py torch_cgx cgx_utils",
     "kernels": f"{_KERNELS} tests/kernels docs/gpu.md",
@@ -39,7 +40,7 @@ NEEDS = {
     "kernels": "nvcc",
     "kernels-others": "nvcc",
     "kernels-hip": "hipcc",
-}  # that may not be here
+}
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[str]:

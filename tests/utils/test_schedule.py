@@ -146,7 +146,7 @@ def _resumed(rank, world_size):
             _step(one, rank, step)
         ends.append(digest({n: p.grad for n, p in one.module.named_parameters()}))
     other = CGXState(schedule={0: 8})
-    with pytest.warns(UserWarning, match="has the schedule .*, this one .*, which holds"):
+    with pytest.warns(UserWarning, match="has the schedule .*, this one .*, which is used"):
         other.load_state_dict(saved)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
