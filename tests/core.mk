@@ -6,5 +6,5 @@ CORE := $(shell find $(ROOT)/csrc/base $(ROOT)/csrc/codec $(ROOT)/csrc/comm $(RO
 MACHINERY := $(ROOT)/tests/machinery/mock_network.cc $(ROOT)/tests/machinery/stress.cc
 INCLUDES := -I$(ROOT)/csrc -I$(ROOT)/tests
 
-# $(call units,SOURCES): the files that include them, several each, under OUT/units.
-units = $(or $(shell python3 $(ROOT)/tests/units.py $(OUT)/units $(1)),$(error tests/units.py has failed, see above))
+# $(call units,SOURCES): the files that include them, several each, in OUT/csrc and OUT/tests.
+units = $(or $(shell python3 $(ROOT)/tests/units.py $(OUT) $(1)),$(error tests/units.py has failed, see above))
