@@ -1,21 +1,22 @@
 """Compiles the extension modules for setup.py, by a ninja file of its own.
 
-Sources are of four kinds, by what they include, themselves or through the project's headers:
+The headers that a source includes, directly or through the project's headers, decide its kind:
 
-    core     neither Python nor torch. Most are. Compiled once for all versions of torch.
-    torch    torch's headers, twenty seconds of every compilation.
-    python   pybind11, of which every compilation emits a copy: all sources of a module are one.
-    bindings both of them, and dealt with as both.
+    core     neither Python's nor torch's: most sources. One object serves all versions of torch.
+    torch    torch's, which alone cost a compilation twenty seconds.
+    python   pybind11's. Every object gets a copy of pybind11, so a module's sources become one.
+    bindings torch's and pybind11's: compiled with torch's flags, and a module's sources become one.
 
-Sources of the first two kinds are compiled several at once, those of a folder together (units_of),
-which saves two thirds of the time; only the loops of a SIMD level are units of their own. So the
-sources of a unit share their anonymous namespaces. CGX_UNITS=0 compiles every source of these kinds
-by itself. Headers that most sources include are precompiled: torch's headers, and for the core the
-headers of the standard library.
+A unit is a group of core or torch sources from one folder that one compilation includes (units_of).
+Units save two thirds of the time. The sources of a unit share one anonymous namespace, so two of
+them cannot use a name there for different things. The loops of each SIMD level stay a unit by
+themselves. CGX_UNITS=0 makes every source a unit.
 
-ninja compiles again what a changed source, header, flag or compiler concerns, and links again a
-module that has lost or got a source. It runs in ROOT with relative paths, so a copy of the tree can
-use the objects that were copied with it.
+Two sets of headers are precompiled: torch's, and for the core those of the standard library.
+
+ninja compiles a unit again after a change of a source, a header, a flag or the compiler, and links
+a module again if the list of its sources changes. It runs in ROOT with relative paths, so a copy of
+the tree can use the objects that were copied with it.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def _included(path: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def units_of(sources: list[str], together: bool = True) -> list[list[str]]:
-    """The sources, of one kind, in units: those of a folder, cut into even parts of at most
-    MOST_IN_UNIT. together: False for every source by itself.
+    """Groups sources of one kind into units: each folder's sources in even groups of at most
+    MOST_IN_UNIT. With together=False every source is a unit.
     """
     units = []
     for _, found in itertools.groupby(sorted(sources), key=os.path.dirname):
@@ -97,7 +98,7 @@ def units_of(sources: list[str], together: bool = True) -> list[list[str]]:
 
 
 def write_unit(folder: Path, unit: list[str]) -> Path:
-    """A file in `folder` that includes the sources of `unit`, named after the first of them."""
+    """Writes a file into `folder` that includes the sources of `unit`. The first one names it."""
     more = f"_and_{len(unit) - 1}_more" if len(unit) > 1 else ""
     whole = folder / f"{os.path.splitext(unit[0])[0]}{more}.cc"
     whole.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +165,7 @@ def _write(path: Path, text: str) -> None:
 
 
 class NinjaFile:
-    """The lines of one, and the sources and headers beside it that it needs."""
+    """Collects the lines of a ninja file, and writes the units and headers that they name."""
 
     def __init__(self, work: Path, tag: str, tools: Tools) -> None:
         self.work, self.tag = work, tag

@@ -1,10 +1,13 @@
 """Builds the GPU kernels of csrc/codec/gpu for setup.py: their source as one file, for compilers
 at run time, and, where there is an nvcc, a fatbin.
 
-nvcc is $CUDA_HOME/bin/nvcc if CUDA_HOME is set, else the nvcc on the PATH. CGX_CUDA_ARCHS lists the
-architectures: machine code for each, and PTX, which newer GPUs compile when they load it, for those
-with +PTX: "80+PTX;90". all: those of the wheels (DEFAULT_ARCHS). 0: no fatbin. Without it, those of
-the GPUs in this machine; an architecture takes nvcc most of a minute.
+nvcc is $CUDA_HOME/bin/nvcc if CUDA_HOME is set, else the nvcc on the PATH. CGX_CUDA_ARCHS chooses
+the architectures, each of which takes nvcc most of a minute:
+
+    80+PTX;90  machine code for both, and for 80 PTX, which newer GPUs compile when they load it
+    all        the architectures in the wheels (DEFAULT_ARCHS)
+    0          none: no fatbin is built
+    not set    the architectures of the GPUs in this machine
 """
 
 from __future__ import annotations
@@ -143,8 +146,8 @@ def wanted_archs() -> list[Arch] | None:
         if found is None:
             sys.exit(
                 f"CGX_CUDA_ARCHS is {text!r}, in which {word!r} is no architecture; allowed: "
-                "numbers as 80, for PTX also 80+PTX, with ; or , between them, all (those of the "
-                "wheels), or 0 (no kernels are built)"
+                "numbers like 80, or 80+PTX to add PTX, separated by ; or ,; all (the "
+                "architectures in the wheels); 0 (no kernels are built)"
             )
         archs.append(Arch(int(found[1]), found[2] is not None))
     if not archs:
@@ -160,9 +163,10 @@ def known_archs(nvcc: str) -> list[int]:
 
 
 def choose_archs(nvcc: str) -> list[Arch]:
-    """The architectures to build: the requested ones, or those of the GPUs in sight; for a GPU that
-    is newer than this nvcc, PTX of the newest that it knows. Empty: neither. NvccError: nvcc does
-    not know a requested one.
+    """Returns the architectures to build: those in CGX_CUDA_ARCHS, or those of this machine's GPUs.
+    A GPU newer than this nvcc gets PTX for the newest architecture that nvcc knows. The list is
+    empty if nothing was requested and there is no GPU. Raises NvccError if nvcc does not know a
+    requested architecture, or knows none that runs on a GPU here.
     """
     known = known_archs(nvcc)
     wanted = wanted_archs()
@@ -238,7 +242,7 @@ def build(work: Path) -> dict[str, Path]:
         if not archs:
             print(
                 "torch_cgx: built without GPU kernels (no GPU in this machine; CGX_CUDA_ARCHS=all "
-                f"builds those of the wheels); {later}"
+                f"builds the kernels that the wheels have); {later}"
             )
             return built
         built["_kernels.fatbin"] = build_fatbin(nvcc, archs, built["_kernels.cu"])

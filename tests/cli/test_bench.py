@@ -397,13 +397,28 @@ def _left(before):
     return [path for path in new if "cgx" in path.name and not path.name.startswith("hosts-")]
 
 
-@pytest.mark.parametrize("seconds", [0, 6])  # while ranks import torch, and while they measure
-@pytest.mark.parametrize("name, status", [("INT", 130), ("TERM", 143), ("HUP", 129), ("KILL", -9)])
-def test_ranks_end_with_the_command(name, status, seconds, tmp_path):
+def _measures(pid):
+    """Whether this rank has the shared memory of a group: it measures, or is about to."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return any("/dev/shm/" in line and "cgx" in line for line in maps)
+
+
+# SIGHUP and SIGTERM have one handler, so one of them is enough while ranks import torch.
+@pytest.mark.parametrize(
+    "name, status, measuring",
+    [
+        *(("INT", 130, False), ("TERM", 143, False), ("KILL", -9, False)),
+        *(("INT", 130, True), ("TERM", 143, True), ("HUP", 129, True), ("KILL", -9, True)),
+    ],
+)
+def test_ranks_end_with_the_command(name, status, measuring, tmp_path):
     before = set(Path("/dev/shm").iterdir())
     process, pids = _endless(tmp_path)
     try:
-        time.sleep(seconds)
+        limit = time.monotonic() + 60
+        while measuring and not all(map(_measures, pids)):
+            assert time.monotonic() < limit
+            time.sleep(0.05)
         process.send_signal(getattr(signal, f"SIG{name}"))
         _, said = process.communicate(timeout=30)
         assert process.returncode == status

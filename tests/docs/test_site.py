@@ -134,13 +134,23 @@ needs_chromium = pytest.mark.skipif(
 )
 
 LOOK = """<!doctype html><body><script>
-async function look(page, width) {
+const rest = () => new Promise((resolve) => setTimeout(resolve, 100));
+async function look(page) {
   const frame = document.createElement("iframe");
-  frame.width = width; frame.height = 800; frame.src = page;
+  frame.width = WIDTHS[0]; frame.height = 800; frame.src = page;
   document.body.append(frame);
   await new Promise((resolve) => { frame.onload = resolve; });
-  await new Promise((resolve) => setTimeout(resolve, 100));
-  const inside = frame.contentWindow, found = [];
+  const results = [];
+  for (const width of WIDTHS) {
+    frame.width = width;
+    await rest();
+    results.push(seen(page, frame.contentWindow, width));
+  }
+  frame.remove();
+  return results;
+}
+function seen(page, inside, width) {
+  const found = [];
   for (const part of inside.document.querySelectorAll("article *, header *")) {
     const box = part.getBoundingClientRect();
     if (box.width === 0 || box.right <= width + 1) continue;
@@ -151,12 +161,11 @@ async function look(page, width) {
   }
   const loads = inside.performance.getEntriesByType("resource").map((entry) => entry.name);
   const wide = inside.document.documentElement.scrollWidth;
-  frame.remove();
   return { page, width, wide, found: found.slice(0, 5), loads };
 }
 (async () => {
   const results = [];
-  for (const page of PAGES) for (const width of WIDTHS) results.push(await look(page, width));
+  for (const page of PAGES) results.push(...await look(page));
   await fetch("/results", { method: "POST", body: JSON.stringify(results) });
 })();
 </script>"""

@@ -127,7 +127,7 @@ def test_no_gpu_in_sight(
     assert set(build.build(tmp_path / "work")) == {"_kernels.cu"}
     assert capsys.readouterr().out == (
         "torch_cgx: built without GPU kernels (no GPU in this machine; CGX_CUDA_ARCHS=all builds "
-        f"those of the wheels); {LATER}\n"
+        f"the kernels that the wheels have); {LATER}\n"
     )
 
 

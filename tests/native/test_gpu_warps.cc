@@ -11,6 +11,7 @@
 #include "check.h"
 #include "codec/ops/convert.h"
 #include "gpu_block.h"
+#include "gpu_launches.h"
 #include "maxmin_codec.h"
 
 namespace cgx::native {
@@ -240,14 +241,13 @@ TEST(gpu_warps_code_the_runs_of_a_table) {
       auto from = memory(x.size()), message = memory(layers.bytes), to = memory(4 * layers.values);
       std::memcpy(data(from), x.data(), x.size());
       const gpu::Type type = gpu::type_of(dtype);
-      device::encode_all(view.tables(), {{}, data(from), kKey, type, {data(message)}, {}}, split);
+      encode_all(view.tables(), {{}, data(from), kKey, type, {data(message)}, {}}, split);
       layers.each([&](const Codec& codec, size_t, size_t n, size_t at) {
         CHECK(std::memcmp(data(message) + at, payload.data() + at, codec.encoded_bytes(n, dtype)) ==
                   0,
               codec.describe(), ", ", name_of(dtype), ", n=", n, ", split ", split);
       });
-      device::decode_all(view.tables(), {{}, data(to), gpu::Type::kFloat32, 0, {data(message)}},
-                         split);
+      decode_all(view.tables(), {{}, data(to), gpu::Type::kFloat32, 0, {data(message)}}, split);
       CHECK(std::memcmp(data(to), wanted.data(), 4 * layers.values) == 0, name_of(dtype),
             ", values, split ", split);
     }
@@ -292,7 +292,7 @@ TEST(gpu_warps_sum_any_number_of_ranks) {
       codec->encode(reinterpret_cast<const std::byte*>(sum.data()), DType::kFloat32,
                     DType::kFloat32, n, 0, n, kKey, 0, wanted.data());
       codec->decode(wanted.data(), DType::kFloat32, n, 0, n, got.data(), false);
-      device::sum_all(view.tables(), call);
+      sum_all(view.tables(), call);
       CHECK(std::memcmp(data(out), wanted.data(), bytes) == 0, ranks, " ranks, own ", own);
       CHECK(std::memcmp(data(y), got.data(), 4 * n) == 0, "values of ", ranks, " ranks, own ", own);
     }

@@ -9,31 +9,61 @@
 #include "check.h"
 #include "codec/ops/convert.h"
 #include "gpu_block.h"
+#include "gpu_launches.h"
 #include "lane_threads.h"
 
 namespace cgx::native {
 namespace {
 
-using device::decode_by_warps;
-using device::encode_by_warps;
-using device::InTurns;
-using device::sum_by_warps;
+// The launches of a table that is all for warps, with lanes that take turns, and with threads.
+struct InTurns {
+  static void encode(const gpu::Tables& tables, const gpu::EncodeCall& call, uint32_t split) {
+    encode_all(tables, call, split);
+  }
+  static void decode(const gpu::Tables& tables, const gpu::DecodeCall& call, uint32_t split) {
+    decode_all(tables, call, split);
+  }
+  static void sum(const gpu::Tables& tables, const gpu::SumCall& call, uint32_t split) {
+    sum_all(tables, call, split);
+  }
+};
+
+template <typename Family>
+struct InThreads {
+  template <typename Call>
+  static Call of_warps(const gpu::Tables& tables, Call call, uint32_t split) {
+    call.table = tables.warps[0].table;
+    call.table.split = split;
+    return call;
+  }
+  static void encode(const gpu::Tables& tables, const gpu::EncodeCall& call, uint32_t split) {
+    device::encode_by_warps<Family, OnThreads>(of_warps(tables, call, split));
+  }
+  static void decode(const gpu::Tables& tables, const gpu::DecodeCall& call, uint32_t split) {
+    device::decode_by_warps<Family, OnThreads>(of_warps(tables, call, split));
+  }
+  static void sum(const gpu::Tables& tables, const gpu::SumCall& call, uint32_t split) {
+    device::sum_by_warps<Family, OnThreads>(of_warps(tables, call, split));
+  }
+};
 
 template <typename Family>
 class LaneCase {
  public:
   LaneCase(const CodecConfig& config, DType dtype, size_t n, uint32_t split)
-      : codec_(make_codec(config)), type_(gpu::type_of(dtype)), x_(n * size_of(dtype)) {
+      : codec_(make_codec(config)),
+        type_(gpu::type_of(dtype)),
+        split_(split),
+        x_(n * size_of(dtype)) {
     std::vector<float> values = ordinary(n, n);
     for (size_t i = n / 3; i < n / 2; ++i) values[i] = 0.0f;
     values[n - 1] = __builtin_inff();
     from_float(values.data(), dtype, n, x_.data());
     runs_.add(*codec_, dtype, 0, 0, n, kIndex, 0, 0);
     image_ = runs_.image();
-    const gpu::Tables tables = runs_.tables(image_.data());
-    CHECK(tables.warps.size() == 1 && tables.rest.tiles == 0, "all of it is for warps");
-    table_ = tables.warps[0].table;
-    table_.split = split;
+    tables_ = runs_.tables(image_.data());
+    CHECK(tables_.warps.size() == 1 && tables_.rest.tiles == 0 && tables_.rest.long_buckets == 0,
+          "all of it is for warps");
     name_ = str_of(codec_->describe(), ", ", cgx::name_of(dtype), ", n=", n, ", split ", split);
     bytes_ = codec_->encoded_bytes(n, dtype);
   }
@@ -42,18 +72,18 @@ class LaneCase {
     std::vector<std::byte> message;
     same("encode", [&]<typename How>(How) {
       std::vector<std::byte> made(bytes_);
-      encode_by_warps<Family, How>({table_, data(x_), kKey, type_, {data(made)}, {}});
+      How::encode(tables_, {{}, data(x_), kKey, type_, {data(made)}, {}}, split_);
       return message = made;
     });
     same("decode", [&]<typename How>(How) {
       std::vector<std::byte> y(x_.size());
-      decode_by_warps<Family, How>({table_, data(y), type_, 0, {data(message)}});
+      How::decode(tables_, {{}, data(y), type_, 0, {data(message)}}, split_);
       return y;
     });
     for (const bool encodes : {true, false}) {
       same(encodes ? "sum" : "sum for oneself", [&]<typename How>(How) {
         std::vector<std::byte> xy = x_, made(bytes_);
-        gpu::SumCall call{.table = table_,
+        gpu::SumCall call{.table = {},
                           .x = data(xy),
                           .encoded = encodes ? data(made) : nullptr,
                           .y = data(xy),
@@ -64,7 +94,7 @@ class LaneCase {
                           .type = type_,
                           .payloads = {data(message), nullptr, data(message)},
                           .feedback = {}};
-        sum_by_warps<Family, How>(call);
+        How::sum(tables_, call, split_);
         xy.insert(xy.end(), made.begin(), made.end());
         return xy;
       });
@@ -78,15 +108,16 @@ class LaneCase {
   template <typename Run>
   void same(const char* what, const Run& run) {
     const auto wanted = run(InTurns{});
-    CHECK(run(OnThreads{}) == wanted, what, " of ", name_);
+    CHECK(run(InThreads<Family>{}) == wanted, what, " of ", name_);
   }
 
   std::shared_ptr<const Codec> codec_;
   gpu::Type type_;
+  uint32_t split_;
   std::vector<std::byte> x_;
   gpu::RunTable runs_;
   std::vector<std::byte> image_;
-  gpu::Table table_;
+  gpu::Tables tables_;
   std::string name_;
   size_t bytes_;
 };

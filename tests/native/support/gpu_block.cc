@@ -7,6 +7,7 @@
 #include "../../device/host_kernels.h"
 #include "check.h"
 #include "codec/ops/convert.h"
+#include "gpu_launches.h"
 
 namespace cgx::native {
 namespace {
@@ -37,18 +38,18 @@ struct Memory {
 };
 
 void encode(const device::View& view, gpu::EncodeCall call, uint32_t split) {
-  if (split != kByBlocks) return device::encode_all(view.tables(), call, split);
+  if (split != kByBlocks) return encode_all(view.tables(), call, split);
   call.table = view.all();
   launch(call, call.table.long_buckets, gpu::long_encode_stage);
   launch(call, call.table.tiles, gpu::encode_stage);
 }
 void decode(const device::View& view, gpu::DecodeCall call, uint32_t split) {
-  if (split != kByBlocks) return device::decode_all(view.tables(), call, split);
+  if (split != kByBlocks) return decode_all(view.tables(), call, split);
   call.table = view.all();
   launch(call, call.table.tiles, gpu::decode_stage);
 }
 void sum_on_gpu(const device::View& view, gpu::SumCall call, uint32_t split) {
-  if (split != kByBlocks) return device::sum_all(view.tables(), call, split);
+  if (split != kByBlocks) return sum_all(view.tables(), call, split);
   call.table = view.all();
   if (call.encoded != nullptr) launch(call, call.table.long_buckets, gpu::long_sum_stage);
   launch(call, call.table.tiles, gpu::sum_stage);
