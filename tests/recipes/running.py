@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -123,6 +124,21 @@ def run(
     wanted = "another than 0" if status is None else status
     assert good, f"status {found}, expected {wanted}: {shown}"
     return Finished(found, output, took)
+
+
+def warm_commands(folder: Path, interpreter: str | os.PathLike[str]) -> dict[str, str]:
+    """Writes `python` and `torchrun` of `interpreter` into `folder`, for a PATH; they and the ranks
+    of torchrun are forked from a process that has imported torch (tests/warm). Returns variables
+    for the run.
+    """
+    folder.mkdir(exist_ok=True)
+    variables = warm.nested(interpreter, "")
+    program = [*variables.values(), os.fspath(interpreter)][0]
+    lines = {"python": "", "torchrun": " -m torch.distributed.run"}
+    for name, words in lines.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.quote(program)}{words} "$@"\n')
+        (folder / name).chmod(0o755)
+    return variables
 
 
 def trainers_python() -> list[str]:

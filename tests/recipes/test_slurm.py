@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.recipes import fake_slurm
-from tests.recipes.running import RECIPES, Finished, needs_recipes, python, run
+from tests.recipes.running import RECIPES, Finished, needs_recipes, python, run, warm_commands
 
 pytestmark = [needs_recipes, pytest.mark.slow]
 
@@ -29,7 +29,7 @@ def folder(tmp_path):
     for name in ("train.py", "toy.py", "slurm.sh"):
         (tmp_path / name).write_bytes((RECIPES / name).read_bytes())
     srun = tmp_path / "bin" / "srun"
-    srun.parent.mkdir()
+    warm_commands(srun.parent, python())
     srun.write_text(f'#!/bin/sh\nexec {python()} -P {fake_slurm.__file__} "$@"\n')
     srun.chmod(0o755)
     return tmp_path
@@ -41,7 +41,7 @@ def _submit(folder: Path, *arguments: str, status: int | None = 0) -> Finished:
     spool.mkdir(exist_ok=True)
     copy = spool / "slurm_script"
     copy.write_bytes((folder / "slurm.sh").read_bytes())
-    path = f"{folder / 'bin'}:{Path(python()).parent}:{os.environ['PATH']}"
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
     env = {**fake_slurm.job(copy.read_text(), str(folder)), "PATH": path}
     env["OMP_WAIT_POLICY"] = (
         "PASSIVE"  # the script asks for 4 threads a rank: perhaps too many here

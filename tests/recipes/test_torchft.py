@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.distributed import ROOT
 from tests.recipes.running import (
     MARK,
@@ -53,11 +54,12 @@ class Replicas:
             "PYTHONUNBUFFERED": "1",
             "TORCHFT_LIGHTHOUSE": lighthouse,
             MARK: mark,
+            **warm.nested(python(), ""),
         }
         self.started: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, number: int, *arguments: str, restarts: int = 0) -> None:
-        command = [python(), "-m", "torch.distributed.run", "--standalone"]
+        command = [*warm.python(python()), "-m", "torch.distributed.run", "--standalone"]
         command += ["--max-restarts", str(restarts), "--monitor-interval", "0.1"]
         command += [str(RECIPES / "torchft_ddp.py"), *arguments]
         with (self._folder / f"output{number}").open("ab") as log:
@@ -134,7 +136,7 @@ def test_two_replicas_train_with_fewer_bytes(replicas):
 
 def test_a_replica_that_is_killed_comes_back_with_the_weights_of_the_other(replicas):
     # Replica 1 starts three times before replica 0 has ended.
-    training = ["--steps", "300", "--pause", "0.2"]
+    training = ["--steps", "200", "--pause", "0.2"]
     for number in range(2):
         replicas.start(number, *training, restarts=number)
     replicas.wait_until(lambda: replicas.counts(1)[-3:] == [2] * 3)
@@ -149,7 +151,7 @@ def test_a_replica_that_is_killed_comes_back_with_the_weights_of_the_other(repli
     assert replicas.finish() == [0, 0], replicas.all_output()
     assert replicas.counts(0)[-1] == 2, replicas.all_output()
     last = replicas.last()
-    assert last["0"][:2] == last["1"][:2] and last["0"][0] == "300"
+    assert last["0"][:2] == last["1"][:2] and last["0"][0] == "200"
     steps = [int(found) for found in re.findall(r"replica 1, step (\d+)", replicas.output(1))]
     assert steps == sorted(steps)  # it has never begun anew
 

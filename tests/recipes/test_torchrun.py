@@ -7,27 +7,29 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.hosts.marks import needs_hosts
 from tests.recipes.on_hosts import Job, check_ranks, commands
-from tests.recipes.running import RECIPES, needs_recipes
+from tests.recipes.running import RECIPES, needs_recipes, warm_commands
 from torch_cgx.testbed.bed import hosts
 from torch_cgx.testbed.watchdog import pids_inside
 
 pytestmark = [needs_recipes, needs_hosts, pytest.mark.slow]
 
 STEPS = 1000  # takes some seconds, so that a rank can be killed amid them
-TOOLS = [Path(sys.executable).parent]  # torchrun, and python with torch_cgx
 
 
 def _start(job: Job, host: int) -> None:
     meeting = f"{job.bed.names[0]}:29400"
     script = [str(RECIPES / "train.py"), "--steps", str(STEPS), "--checkpoint", "last.pt"]
-    job.start(host, [str(RECIPES / "torchrun.sh"), meeting, *script], RESTARTS="1")
+    tools = job.folder / "bin"
+    variables = warm_commands(tools, sys.executable)
+    path = f"{tools}:{job.env['PATH']}"
+    command = [str(RECIPES / "torchrun.sh"), meeting, *script]
+    job.start(host, command, RESTARTS="1", PATH=path, **variables)
 
 
 def _wait_for_checkpoint(job: Job) -> int:
@@ -41,7 +43,7 @@ def _wait_for_checkpoint(job: Job) -> int:
 def undisturbed(tmp_path_factory):
     """The weights after all steps without a failure."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    with hosts(2) as bed, commands(bed, folder, TOOLS) as job:
+    with hosts(2) as bed, commands(bed, folder, []) as job:
         for host in range(2):
             _start(job, host)
         assert job.finish(180) == [0, 0], job.output()
@@ -52,7 +54,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_after_a_rank_is_killed_all_go_on_from_the_checkpoint(tmp_path, undisturbed, victim):
-    with hosts(2) as bed, commands(bed, tmp_path, TOOLS) as job:
+    with hosts(2) as bed, commands(bed, tmp_path, []) as job:
         for host in range(2):
             _start(job, host)
         seen = _wait_for_checkpoint(job)
@@ -68,7 +70,7 @@ def test_after_a_rank_is_killed_all_go_on_from_the_checkpoint(tmp_path, undistur
 
 
 def test_a_host_that_fails_comes_back_with_the_same_line(tmp_path, undisturbed):
-    with hosts(2) as bed, commands(bed, tmp_path, TOOLS) as job:
+    with hosts(2) as bed, commands(bed, tmp_path, []) as job:
         for host in range(2):
             _start(job, host)
         seen = _wait_for_checkpoint(job)
@@ -84,7 +86,7 @@ def test_a_host_that_fails_comes_back_with_the_same_line(tmp_path, undisturbed):
 
 
 def test_a_rank_that_always_fails_ends_the_job(tmp_path):
-    with hosts(2) as bed, commands(bed, tmp_path, TOOLS) as job:
+    with hosts(2) as bed, commands(bed, tmp_path, []) as job:
         (tmp_path / "last.pt").write_bytes(b"no checkpoint")
         for host in range(2):
             _start(job, host)
