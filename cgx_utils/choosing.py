@@ -4,6 +4,7 @@ decisions of `adaptive`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +41,7 @@ class Chooser:
         self._decisions = decisions
         self._error_feedback = error_feedback
         self._schedule = schedule
+        self._checked: list[dict[str, Any]] = []  # configurations that have all of its bits
         self.step = 0  # for which the schedule's bits hold
 
     def choose(
@@ -58,6 +60,7 @@ class Chooser:
             candidates = self._candidates(name.name, self._defaults.values(config, backend))
             self._decisions.layers[id(parameter)] = Layer(name.name, numel, dtype, candidates)
         if self._schedule is not None and why != "overrides":
+            self._check_entries(config, backend)
             config, why = {**config, "bits": self._schedule.bits(self.step)}, "schedule"
         full = self._defaults.values(config, backend)
         # Values that mean exact have already caused a warning where they were given.
@@ -71,6 +74,23 @@ class Chooser:
         if local:
             return Decision(numel, dtype, None, "intra_compress=0, which keeps one host exact")
         return Decision(numel, dtype, codec)
+
+    def _check_entries(self, config: Mapping[str, Any], backend: ProcessGroupCGX) -> None:
+        """ValueError, before its step comes, for an entry of the schedule that a layer with this
+        configuration cannot have.
+        """
+        assert self._schedule is not None
+        if config in self._checked:
+            return
+        for first, bits in self._schedule.entries.items():
+            full = self._defaults.values({**config, "bits": bits}, backend)
+            try:
+                codec = None if _config.is_exact(bits) else _config.codec_of(full, full)
+                if codec is not None and self._error_feedback:
+                    feedback.check_codec(codec)
+            except ValueError as error:
+                raise ValueError(f"schedule[{first}]: {error}") from None
+        self._checked.append(dict(config))
 
     def _check_candidate(self, codec: Codec, name: str) -> None:
         try:

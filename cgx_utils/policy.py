@@ -24,7 +24,9 @@ def check_min_size(min_size: Any) -> None:
 
 
 def settings_of(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the argument `config` and of keywords, checked. TypeError, ValueError."""
+    """The settings of the argument `config` and of keywords, checked; a keyword that is None counts
+    as absent, as in `Options`. TypeError, ValueError.
+    """
     keys = ", ".join(_config.KEYS)
     if config is not None and not isinstance(config, Mapping):
         raise TypeError(f"config={config!r}; allowed: a dict of {keys}, None")
@@ -32,9 +34,10 @@ def settings_of(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     for key in settings:
         if key not in _config.KEYS:
             raise TypeError(f"CGXState got an unexpected argument {key!r}; settings are: {keys}")
-        if key in given:
+        if key in given and settings[key] is not None:
             raise TypeError(f"CGXState got {key}= and a config that has {key!r}; allowed: one")
-    return _config.check_dict(given | dict(settings), "config")
+    named = {key: value for key, value in settings.items() if value is not None}
+    return _config.check_dict(given | named, "config")
 
 
 class Policy:

@@ -38,7 +38,7 @@ class SavedState:
         if self.decisions is not None:
             state["adaptive"] = self.decisions.state_dict()
         if self.schedule is not None:
-            state["schedule"] = self.schedule.state_dict(steps["step"])
+            state["schedule"] = self.schedule.saved()
         if self.feedback is None:
             return with_rank(state, 0 if group is None else group.rank(), ["adaptive"])
         sections = self.feedback.saved(self.named_residuals(), group, steps["step"])

@@ -62,8 +62,9 @@ class CGXState:
     schedule: bits by step, in place of the setting `bits`, for a warm-up: {0: 32, 500: 4} sends
         the first 500 steps exactly; or a function of the step. Equal on all ranks, as all settings:
         a rank that sends other bits is a torch_cgx.MismatchError. Overrides that set bits stay.
-        Steps are the reductions of this state, counted from 0; checkpoints hold the number. Not
-        with `adaptive`.
+        Steps are the reductions of this state, counted from 0; checkpoints hold the number.
+        ValueError in the first step for an entry that a layer's codec does not have. Not with
+        `adaptive`.
     error_feedback: adds to each gradient the errors of the encodings of earlier steps
         (docs/numerics.md, Error feedback). Each parameter that is reduced as fp32, fp16 or bf16 has
         a residual, which is 0 for exact ones. maxmin at 1 bit is a ValueError in the first step.
@@ -152,6 +153,11 @@ class CGXState:
         return None if self._decisions is None else self._decisions.parameters
 
     @property
+    def schedule(self) -> Mapping[int, int] | Callable[[int], int] | None:
+        """As given."""
+        return None if self._schedule is None else self._schedule.given
+
+    @property
     def error_feedback(self) -> bool:
         """As given."""
         return self._feedback is not None
@@ -162,7 +168,8 @@ class CGXState:
 
         start = {} if self._decisions is None else {"bits": self._decisions.start_bits}
         if self._schedule is not None:
-            start = {"bits": self._schedule.bits(self._steps.step)}
+            bits = self._schedule.known_bits(self._steps.step)
+            start = {} if bits is None else {"bits": bits}
         shown = self._defaults.shown(self._policy.params, start)
         shown["min_size"] = self.min_size
         text = ", ".join(f"{key}={value!r}" for key, value in shown.items())
@@ -240,7 +247,8 @@ class CGXState:
 
         - "steps": {"step", "number"}, integers: the number of the next step, and the number of this
           state among the states of its process group. They key random numbers.
-        - "schedule": {"bits": of the next step, "entries": {step: bits}, None for a function}.
+        - "schedule": its entries as text, or "a function". Loading compares it: a warning names
+          other entries. A state keeps its own schedule, and goes on with the saved step.
         - "adaptive": the decision by parameter name, plain Python objects, equal on all ranks. If a
           decision is being computed, this waits for it.
         - "error_feedback": {"residuals": {name: tensor}, "memory", "rank", "world_size",
@@ -297,7 +305,8 @@ class CGXState:
         if self._decisions is not None:
             self._settle(backend)
         if self._schedule is not None:
-            self._follow(self._steps.step_of({id(parameter) for parameter in parameters}))
+            step = self._steps.step_of({id(parameter) for parameter in parameters})
+            self._follow(step, backend.rank())
         return self._plans.get(parameters, backend, self._names, self._decisions)
 
     def keep_exact(self, parameters: list[torch.Tensor], why: str) -> None:
@@ -370,13 +379,14 @@ class CGXState:
             log(self._decisions.news, backend)
             self._decisions.news = ""
 
-    def _follow(self, step: int) -> None:
+    def _follow(self, step: int, rank: int) -> None:
         """Applies the schedule's bits of a step."""
         assert self._schedule is not None
-        if self._schedule.bits(step) != self._scheduled:
+        bits = self._schedule.bits(step, rank)
+        if bits != self._scheduled:
             if self._scheduled is not None:
                 self._summary = None  # there is something new to report
-            self._scheduled = self._schedule.bits(step)
+            self._scheduled = bits
             self._plans.clear()
         self._chooser.step = step
 

@@ -36,6 +36,7 @@ TYPES = {
     "list": "str | Sequence[str]",
     "text": "str",
 }
+ATTRIBUTES = TYPES | {"list": "str"}
 
 
 def codecs_stub() -> str:
@@ -94,6 +95,14 @@ def options_lines() -> str:
     )
 
 
+def options_attributes() -> str:
+    """The attributes of Options: None for a setting that was not given."""
+    return "".join(
+        f"    @property\n    def {row['name']}(self) -> {ATTRIBUTES[row['kind']]} | None: ...\n"
+        for row in _C.settings()
+    )
+
+
 def options_docstring() -> str:
     """What `help(Options)` says first, then the settings."""
     lines = [_C.Options.__doc__.split("\n\nbits: ")[0], "", "Args:"]
@@ -143,7 +152,7 @@ def between_marks(text: str, parts: list[str]) -> str:
 
 def files() -> dict[Path, str]:
     stub = ROOT / "torch_cgx" / "_C.pyi"
-    made = [errors(), options_docstring(), options_lines()]
+    made = [errors(), options_docstring(), options_lines(), options_attributes()]
     return {
         ROOT / "torch_cgx" / "codecs.pyi": codecs_stub(),
         stub: between_marks(stub.read_text(), made),

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch_cgx._backend import backend_of, check_group, check_op
 from torch_cgx._config import codec_of, layers_of
 from torch_cgx._counters import Stats, Tuning, stats_of
+from torch_cgx._renamed import takes_old_names
 from torch_cgx._steps import check_step, number_of_call
 from torch_cgx._warnings import warn
 
@@ -109,6 +110,7 @@ def reduce_scatter_single(
     if config is not None:
         codec = codec_of(config, backend.settings())
     elif residual is None and step is None:
+        _check_shares("reduce_scatter_single", input, output, backend.size(), "input")
         return _torchs_reduce_scatter(output, input, op, group, async_op)
     work = backend.reduce_scatter_codec(
         output,
@@ -123,9 +125,10 @@ def reduce_scatter_single(
     return _finish(work, async_op)
 
 
+@takes_old_names("all_gather_single", output_tensor="output", input_tensor="input")
 def all_gather_single(
-    output: torch.Tensor,
-    input: torch.Tensor,
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
     *,
@@ -133,30 +136,31 @@ def all_gather_single(
     residual: torch.Tensor | None = None,
     step: int | None = None,
 ) -> dist.Work | None:
-    """Gathers every rank's `input` into `output`, in rank order; a config quantizes the values for
-    the wire.
+    """Gathers every rank's `input_tensor` into `output_tensor`, in rank order; a config quantizes
+    the values for the wire.
 
-    input: n values; output: n * world size, same dtype. All ranks, the sender included, get the
-    same (decoded) values. residual: of the input's shape; gets input + residual - what is gathered.
-    Other arguments as in `all_reduce`. `all_gather_into_tensor`, torch's name before 2.13, is the
-    same function.
+    input_tensor: n values; output_tensor: n * world size, same dtype. All ranks, the sender
+    included, get the same (decoded) values. residual: of the input's shape; gets input + residual -
+    what is gathered. Other arguments as in `all_reduce`. `all_gather_into_tensor`, torch's name
+    before 2.13, is the same function.
     """
     _check_async_op(async_op)
     if _not_a_member(group, "all_gather_single"):
         return None
-    _check_tensor("output", output)
-    _check_tensor("input", input)
+    _check_tensor("output_tensor", output_tensor)
+    _check_tensor("input_tensor", input_tensor)
     _check_residual(residual)
     check_step(step)
-    backend = backend_of(group, input.device)
+    backend = backend_of(group, input_tensor.device)
     codec = None
     if config is not None:
         codec = codec_of(config, backend.settings())
     elif residual is None and step is None:
-        return _torchs_all_gather(output, input, group, async_op)
+        _check_shares("all_gather_single", input_tensor, output_tensor, backend.size(), "output")
+        return _torchs_all_gather(output_tensor, input_tensor, group, async_op)
     work = backend.all_gather_codec(
-        output,
-        input,
+        output_tensor,
+        input_tensor,
         codec,
         async_op,
         as_group=config is None,
@@ -233,6 +237,24 @@ def _check_residual(residual: Any) -> None:
     if residual is not None and not isinstance(residual, torch.Tensor):
         raise TypeError(
             f"residual is of type {type(residual).__name__}; allowed: torch.Tensor, None"
+        )
+
+
+def _check_shares(
+    what: str, input: torch.Tensor, output: torch.Tensor, size: int, whole: str
+) -> None:
+    """ValueError, as of the engine with a config, unless input and output fit. whole: which of them
+    has the values of all ranks.
+    """
+    if input.dtype != output.dtype:
+        raise ValueError(
+            f"cgx: {what}: input is {input.dtype}, output is {output.dtype}; they must be equal"
+        )
+    one, all_ = (input, output) if whole == "output" else (output, input)
+    if all_.numel() != one.numel() * size:
+        raise ValueError(
+            f"cgx: {what} on {size} ranks: input has {input.numel()} values, output has "
+            f"{output.numel()}; the {whole} must have {size} times as many"
         )
 
 

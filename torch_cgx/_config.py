@@ -74,12 +74,17 @@ def check(key: str, value: Any, where: str = "config") -> Any:
     """The canonical value of one key. ValueError or TypeError names the key, the value and what is
     allowed.
     """
-    if key not in _keys():
-        raise ValueError(f"{where} has the unknown key {key!r}; allowed: {', '.join(_keys())}")
-    checked = _engine().check_setting(key, value, f"{where}: {key}")
+    checked = check_quietly(key, value, where)
     if key == "bits":
         warn_of_exact(checked, where)
     return checked
+
+
+def check_quietly(key: str, value: Any, where: str) -> Any:
+    """As `check`, without the warning of `warn_of_exact`."""
+    if key not in _keys():
+        raise ValueError(f"{where} has the unknown key {key!r}; allowed: {', '.join(_keys())}")
+    return _engine().check_setting(key, value, f"{where}: {key}")
 
 
 def is_exact(bits: int) -> bool:
@@ -92,6 +97,13 @@ def warn_of_exact(bits: int, where: str) -> None:
     text = _complaint(bits, where)
     if text:
         warn_of_argument(text)
+
+
+def warn_of_exact_later(bits: int, where: str) -> None:
+    """The same in a backward pass, where nothing may be raised."""
+    text = _complaint(bits, where)
+    if text:
+        warn(text)
 
 
 def _complaint(bits: int, where: str) -> str:

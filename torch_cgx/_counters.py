@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_cgx._renamed import warn_of_old
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Record(dict[str, Any]):
@@ -26,7 +29,22 @@ class Record(dict[str, Any]):
         warn_of_old(f"the key {key!r} of {type(self).__name__}", repr(self.OLD[key]))
         return self[self.OLD[key]]
 
-    # A dict's own two do not ask __missing__: former keys would seem to be absent.
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self})
+
+    def copy(self) -> Self:
+        return type(self)(self)
+
+    # A dict's own do not ask __missing__: former keys would seem to be absent.
+    def pop(self, key: str, *default: Any) -> Any:
+        new = self.OLD.get(key, key)
+        if new != key:
+            warn_of_old(f"the key {key!r} of {type(self).__name__}", repr(new))
+        return super().pop(new, *default)
+
     def get(self, key: str, default: Any = None) -> Any:
         try:
             return self[key]

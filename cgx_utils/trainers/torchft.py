@@ -145,9 +145,9 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
 
     ValueError names what a state must not have. A step that torchft discards would leave a residual
     that belongs to no update, so `error_feedback` is refused; a replica that comes back knows no
-    decisions, so `adaptive` is; the manager has the process group, so that of the state is. The
-    first step raises a TypeError if the manager has another process group, and what is wrong with
-    the state's rules.
+    decisions and no number of a step, so `adaptive` and `schedule` are; the manager has the process
+    group, so that of the state is. The first step raises a TypeError if the manager has another
+    process group, and what is wrong with the state's rules.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class DistributedDataParallel(torchft.DistributedDataParallel):
     ):
         config = {name: options.pop(name) for name in _config.KEYS if name in options}
         self.cgx_state = state_of(state, config)
-        for name in ("error_feedback", "adaptive", "group"):
+        for name in ("error_feedback", "adaptive", "schedule", "group"):
             if getattr(self.cgx_state, name):
                 raise ValueError(f"a CGXState with {name}; allowed with torchft: one without it")
         # What torchft registers; a bound method would keep this instance alive.

@@ -27,6 +27,18 @@ sys.exit(int(sys.argv[2]))
 
 
 @needs_hosts
+def test_a_module_takes_the_place_of_a_script(tmp_path):
+    (tmp_path / "told.py").write_text("import sys\nprint('told', *sys.argv[1:], flush=True)\n")
+    line = [*warm.python(), "-m", "torch_cgx", "link", "--hosts", "1", "-m", "told", "-x", "--rate"]
+    done = subprocess.run(
+        line, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, **warm.NESTED, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "host0: told -x --rate\n" in done.stdout
+
+
+@needs_hosts
 def test_a_script_runs_on_every_host_and_its_fate_is_told(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -55,6 +67,7 @@ def test_a_script_runs_on_every_host_and_its_fate_is_told(tmp_path):
     "words, said",
     [
         ([], "no script; allowed: cgx link"),
+        (["-m"], "no script; allowed: cgx link"),
         (["--rate", "fast", "x.py"], "argument --rate: rate 'fast'; allowed: 64kbit to 100gbit"),
         (["--hosts", "0", "x.py"], "argument --hosts: '0'; allowed: integers from 1"),
     ],

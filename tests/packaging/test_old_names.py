@@ -115,12 +115,11 @@ def test_names_of_torch_before_and_after_its_version_13():
 def test_positional_arguments_are_torchs(ours, names):
     theirs = next(getattr(dist, name) for name in names if hasattr(dist, name))
     positional = [
-        name.removesuffix("_tensor")
+        name
         for name, one in inspect.signature(ours).parameters.items()
         if one.kind is one.POSITIONAL_OR_KEYWORD
     ]
-    expected = [name.removesuffix("_tensor") for name in inspect.signature(theirs).parameters]
-    assert positional == expected
+    assert positional == [*inspect.signature(theirs).parameters]
 
 
 def _stats(rank, world_size):
@@ -139,6 +138,13 @@ def _stats(rank, world_size):
         with renamed(f"the key {old!r} of Stats", repr(new)):
             assert stats.get(old) is getattr(stats, new)
         assert old in stats and new in stats
+        with renamed(f"the key {old!r} of Stats", repr(new)):
+            assert stats.copy().pop(old) is getattr(stats, new)
+    assert type(stats.copy()) is Stats and stats.copy() == stats
+    assert {*stats} <= {*dir(stats)} and stats.pop("missing", 5) == 5
+    changed = stats.copy()
+    changed.calls = 7
+    assert changed["calls"] == changed.calls == 7
     assert stats.get("missing") is None and stats.get("missing", 5) == 5
     assert "missing" not in stats and 5 not in stats
     with pytest.raises(KeyError):
@@ -178,6 +184,18 @@ def _positional_config(rank, world_size):
         torch_cgx.all_gather_into_tensor(whole, x)
         torch_cgx.reduce_scatter_single(x, whole)
         torch_cgx.reduce_scatter_tensor(x, whole)
+        torch_cgx.all_gather_single(output_tensor=whole, input_tensor=x)
+    with renamed("output= of all_gather_single", "output_tensor="):
+        torch_cgx.all_gather_single(output=whole, input_tensor=x)
+    with renamed("input= of all_gather_single", "input_tensor="):
+        torch_cgx.all_gather_single(whole, input=x)
+    for config in (None, {"bits": 4}):
+        with pytest.raises(ValueError, match="2 ranks: input has 64 values, output has 127; the o"):
+            torch_cgx.all_gather_single(whole[1:], x, config=config)
+        with pytest.raises(ValueError, match="2 ranks: input has 127 values, output has 64; the i"):
+            torch_cgx.reduce_scatter_single(x, whole[1:], config=config)
+        with pytest.raises(ValueError, match="they must be equal"):
+            torch_cgx.all_gather_single(whole.half(), x, config=config)
     work = torch_cgx.all_reduce(x, dist.ReduceOp.SUM, None, True)
     return work.wait()
 

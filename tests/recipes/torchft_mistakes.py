@@ -40,6 +40,7 @@ good = manager_of(group)
 for name, state in (
     ("error_feedback", CGXState(error_feedback=True)),
     ("adaptive", CGXState(adaptive=AdaptiveBits(average_bits=4.0))),
+    ("schedule", CGXState(schedule={0: 32, 5: 4})),
     ("group", CGXState(group=group.parent)),
 ):
     refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch.distributed.checkpoint as dcp
 
 import torch_cgx
 from cgx_utils import AdaptiveBits, CGXState
@@ -26,7 +27,7 @@ def test_entries_hold_from_their_step_on():
     schedule = Schedule({5: 2, 0: 32, 3: 8})
     assert [schedule.bits(step) for step in range(8)] == [32, 32, 32, 8, 8, 2, 2, 2]
     assert str(schedule) == "{0: 32, 3: 8, 5: 2}"
-    assert schedule.state_dict(3) == {"bits": 8, "entries": {"0": 32, "3": 8, "5": 2}}
+    assert schedule.saved() == "{0: 32, 3: 8, 5: 2}"
     assert Schedule({0: 3}).bits(10**9) == 3
 
 
@@ -40,8 +41,25 @@ def test_a_function_is_called_once_a_step():
     schedule = Schedule(bits)
     assert [schedule.bits(step) for step in (0, 0, 1, 1, 1, 2)] == [1, 1, 2, 2, 2, 3]
     assert asked == [0, 1, 2]
-    assert schedule.state_dict(2) == {"bits": 3, "entries": None}
-    assert "bits" in str(schedule)
+    assert (schedule.known_bits(2), schedule.known_bits(3)) == (3, None)
+    assert schedule.saved() == "a function" and "bits" in str(schedule)
+    assert asked == [0, 1, 2]
+
+
+def test_a_function_is_not_called_for_what_only_shows_or_saves_a_state():
+    state = CGXState(schedule=by_texts)
+    assert "schedule=by_texts" in repr(state)
+    state.load_state_dict(state.state_dict())
+    assert state.schedule is by_texts and CGXState().schedule is None
+
+
+def test_exact_bits_of_a_function_are_one_warning_that_raises_nothing(capsys):
+    schedule = Schedule(lambda step: 12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [schedule.bits(step, rank=1) for step in range(3)] == [12] * 3
+    said = capsys.readouterr().err
+    assert said.count("bits=12 means exact") == 1 and "schedule(0) on rank 1" in said
 
 
 @pytest.mark.parametrize(
@@ -64,6 +82,25 @@ def test_what_is_no_schedule(given, kind, words):
 
 def test_a_function_is_checked_when_its_step_comes():
     assert "schedule(0): bits" in failure(lambda: Schedule(by_texts).bits(0))
+    assert "schedule(7) on rank 2: bits" in failure(lambda: Schedule(by_texts).bits(7, 2))
+
+
+def _impossible(rank, world_size):
+    found = []
+    for schedule, options in (
+        ({0: 32, 5: 8}, {"codec": "trellis"}),
+        ({0: 32, 5: 4}, {"codec": "bf16"}),
+        ({0: 32, 5: 1}, {"exact_zeros": True}),
+        ({0: 32, 5: 1}, {"error_feedback": True}),
+    ):
+        model = wrap(make_model(), CGXState(schedule=schedule, **options))
+        found.append(failure(lambda model=model: _step(model, rank, 0)))
+    return found
+
+
+def test_an_entry_that_cannot_be_is_an_error_in_the_first_step():
+    for text in run_pooled(_impossible, 2)[0]:
+        assert "schedule[5]: " in text, text
 
 
 def test_settings_as_keywords():
@@ -71,11 +108,13 @@ def test_settings_as_keywords():
         CGXState(config={"bits": 3, "codec": "rotated"})
     )
     assert CGXState(config={"bits": 3}, bucket_size=64).config == {"bits": 3, "bucket_size": 64}
+    assert CGXState(config={"bits": 3}, bits=None, seed=None).config == {"bits": 3}  # as in Options
     for call, words in (
         (lambda: CGXState(bit=3), "unexpected argument 'bit'; settings are: bits, "),
         (lambda: CGXState(config={"bits": 3}, bits=3), "bits= and a config that has 'bits'"),
         (lambda: CGXState(config=3), "config=3; allowed: a dict of bits, "),
         (lambda: CGXState(bits="many"), "config: bits='many'"),
+        (lambda: CGXState(config={"bits": None}), "config: bits=None"),
         (lambda: CGXState(schedule={0: 4}, bits=3), "schedule={0: 4} and bits; allowed: one"),
         (
             lambda: CGXState(schedule={0: 4}, adaptive=AdaptiveBits(average_bits=4)),
@@ -137,7 +176,7 @@ def _resumed(rank, world_size):
     for step in range(3):
         _step(model, rank, step)
     saved = whole.state_dict()
-    assert saved["schedule"] == {"bits": 4, "entries": {"0": 32, "3": 4, "5": 2}}
+    assert saved["schedule"] == "{0: 32, 3: 4, 5: 2}"
     ends = []
     resumed = state()
     resumed.load_state_dict(saved)
@@ -152,14 +191,27 @@ def _resumed(rank, world_size):
         warnings.simplefilter("error")
         CGXState(schedule=warm_up).load_state_dict(saved)
         CGXState().load_state_dict(saved)
-    for wrong in (3, {}, {"bits": 4, "entries": 5}):
-        text = failure(lambda wrong=wrong: other.load_state_dict({**saved, "schedule": wrong}))
-        assert text.startswith("ValueError") and "allowed: a dict with bits and entries" in text
+    text = failure(lambda: other.load_state_dict({**saved, "schedule": 3}))
+    assert text.startswith("ValueError") and "schedule is 3; allowed: a text" in text
     return ends[0] == ends[1]
 
 
 def test_a_resumed_training_goes_on_with_its_step():
     assert run_pooled(_resumed, 2) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warns"),
+    [({0: 32, 3: 4, 900: 2}, True), ({0: 32}, True), ({0: 32, 3: 4}, False), (warm_up, False)],
+)
+def test_checkpoints_of_torch_load_into_another_schedule(tmp_path, schedule, warns):
+    dcp.save({"cgx": CGXState(schedule={0: 32, 3: 4})}, checkpoint_id=tmp_path, no_dist=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dcp.load({"cgx": CGXState(schedule=schedule)}, checkpoint_id=tmp_path, no_dist=True)
+    found = [str(one.message) for one in caught if "which is used" in str(one.message)]
+    assert found == [f"CGXState: the restored state has the schedule {{0: 32, 3: 4}}, this one "
+                     f"{schedule}, which is used"] * warns  # fmt: skip
 
 
 def _disagreement(rank, world_size):

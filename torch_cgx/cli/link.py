@@ -39,11 +39,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="ends a run that takes longer (a day)",
     )
+    # Both take all that follows: it is the script's.
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.REMAINDER,
+        metavar="MODULE [ARGUMENT]...",
+        help="a module in place of a script",
+    )
     parser.add_argument(
         "command",
         nargs=argparse.REMAINDER,
         metavar="SCRIPT [ARGUMENT]...",
-        help="what torchrun starts on every host: a file, or -m and a module",
+        help="the file that torchrun starts on every host",
     )
 
 
@@ -61,8 +69,11 @@ def run(args: argparse.Namespace) -> int:
     from torch_cgx.testbed.bed import BedError, HostsFailed, hosts, hosts_available
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
-        raise CliError("no script; allowed: cgx link [OPTIONS] SCRIPT [ARGUMENT]...", status=2)
+    if args.module is not None:
+        command = ["-m", *args.module]
+    if command in ([], ["-m"]):
+        allowed = "cgx link [OPTIONS] SCRIPT [ARGUMENT]..., or -m MODULE [ARGUMENT]..."
+        raise CliError(f"no script; allowed: {allowed}", status=2)
     if reason := hosts_available():
         raise CliError(f"there can be no hosts here: {reason}")
     try:
