@@ -194,7 +194,7 @@ class NinjaFile:
 
     def module(self, module: Module) -> None:
         objects = []
-        for kind in KINDS:
+        for kind in reversed(KINDS):  # the longest compilation first: no core waits at the end
             sources = sorted(source for source in module.sources if kind_of(source) == kind)
             if kind in ("python", "bindings") and sources:
                 whole = self.folder(kind) / f"{module.name}_{kind}.cc"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Union
 
 import torch
@@ -23,9 +24,11 @@ def check_min_size(min_size: Any) -> None:
         raise ValueError(f"min_size={min_size}; allowed: integers >= 0")
 
 
-def settings_of(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(
+    config: Any, settings: Mapping[str, Any], names: Sequence[str] = ()
+) -> dict[str, Any]:
     """The settings of the argument `config` and of keywords, checked; a keyword that is None counts
-    as absent, as in `Options`. TypeError, ValueError.
+    as absent, as in `Options`. names: of the other arguments. TypeError, ValueError.
     """
     keys = ", ".join(_config.KEYS)
     if config is not None and not isinstance(config, Mapping):
@@ -33,7 +36,12 @@ def settings_of(config: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     given = dict(config or {})
     for key in settings:
         if key not in _config.KEYS:
-            raise TypeError(f"CGXState got an unexpected argument {key!r}; settings are: {keys}")
+            near = difflib.get_close_matches(key, [*names, *_config.KEYS], 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise TypeError(
+                f"CGXState got an unexpected argument {key!r}{hint}; allowed: {', '.join(names)}, "
+                f"and the settings {keys}"
+            )
         if key in given and settings[key] is not None:
             raise TypeError(f"CGXState got {key}= and a config that has {key!r}; allowed: one")
     named = {key: value for key, value in settings.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,8 @@ class CGXState:
         **settings: Any,
     ):
         check_min_size(min_size)
-        params = settings_of(config, settings)
+        names = [name for name in inspect.signature(CGXState).parameters if name != "settings"]
+        params = settings_of(config, settings, names)
         if adaptive is not None and not isinstance(adaptive, AdaptiveBits):
             raise TypeError(f"adaptive={adaptive!r}; allowed: an AdaptiveBits, None")
         if group is not None:

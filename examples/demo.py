@@ -10,10 +10,12 @@ demo.png. Exits with status 1 if a run fails or the ranks disagree.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,30 @@ def require(modules: list[str]) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         sys.exit(f"the demo needs {', '.join(missing)}: pip install torch_cgx[examples]")
+
+
+@contextlib.contextmanager
+def alive(bar: Any) -> Iterator[None]:
+    """Shows each second that the demo goes on: the bar's clock on a terminal, else a line every ten
+    seconds.
+    """
+    done = threading.Event()
+
+    def show() -> None:
+        begin = time.perf_counter()
+        while not done.wait(1 if not bar.disable else 10):
+            if not bar.disable:
+                bar.refresh()
+            else:
+                bar.write(f"      ... {time.perf_counter() - begin:.0f} s", file=sys.stdout)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def label(run: dict[str, Any]) -> str:
@@ -141,7 +167,8 @@ def main(argv: list[str] | None = None) -> None:
         begin = time.perf_counter()
         try:
             # A run checks by itself that all ranks end with the same weights, to the bit.
-            runs.append(run_example(SCRIPT, [*setting, *common], args.processes))
+            with alive(bar):
+                runs.append(run_example(SCRIPT, [*setting, *common], args.processes))
         except RunFailed as error:
             sys.exit(f"run {number} failed: {error}")
         bar.update()
@@ -155,7 +182,8 @@ def main(argv: list[str] | None = None) -> None:
             f"[{len(settings) + 1}-{total}/{total}] the same on two hosts made of network "
             f"namespaces, {forecast.STEPS} steps each on a link of {forecast.MEASURED}"
         )
-        measured = forecast.measure(SCRIPT, settings, bar.update)
+        with alive(bar):
+            measured = forecast.measure(SCRIPT, settings, bar.update)
     bar.close()
     configs = [{"bits": bits, "codec": args.codec} for bits in args.bits]
     predicted = forecast.predict([("gloo", None), *((f"{c}", c) for c in configs)])

@@ -128,7 +128,8 @@ def check_group(group: Any, name: str = "group") -> None:
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(
             f"{name}={group!r} is of type {type(group).__name__}; allowed: a ProcessGroup (of "
-            "dist.new_group, or dist.group.WORLD), None"
+            "dist.new_group, or dist.group.WORLD), None. Settings are given by name: bits=4, or "
+            "config=..."
         )
 
 
@@ -136,7 +137,8 @@ def check_op(op: Any) -> None:
     """TypeError if `op` is not a reduction."""
     if not isinstance(op, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
         raise TypeError(
-            f"op={op!r} is of type {type(op).__name__}; allowed: torch.distributed.ReduceOp"
+            f"op={op!r} is of type {type(op).__name__}; allowed: torch.distributed.ReduceOp. A "
+            "configuration is given by name: config=..."
         )
 
 

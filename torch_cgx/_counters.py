@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch_cgx._renamed import warn_of_old
@@ -32,6 +32,10 @@ class Record(dict[str, Any]):
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
 
+    def __str__(self) -> str:
+        """A line for each item, and for each of those in it. repr() is a dict's."""
+        return "\n".join(_lines(self))
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self})
 
@@ -53,6 +57,18 @@ class Record(dict[str, Any]):
 
     def __contains__(self, key: object) -> bool:
         return dict.__contains__(self, self.OLD.get(key, key) if isinstance(key, str) else key)
+
+
+def _lines(items: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    for key, value in items.items():
+        rows = value if isinstance(value, list) else [value]
+        if not any(isinstance(row, Mapping) for row in rows):
+            shown = f"{value:.6g}" if isinstance(value, float) else f"{value}"
+            yield f"{indent}{key}: {shown}"
+            continue
+        for number, row in enumerate(rows):
+            yield f"{indent}{key}" + (f" {number}:" if isinstance(value, list) else ":")
+            yield from _lines(row, indent + "  ")
 
 
 class Counters(Record):

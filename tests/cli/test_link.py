@@ -81,8 +81,11 @@ def test_wrong_arguments_are_one_line(capsys, words, said):
     assert status == 2 and said in err and err.count("\n") == 1
 
 
-def test_what_is_missing_is_said(capsys, monkeypatch):
+def test_what_is_missing_is_said(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(bed, "hosts_available", lambda: "no 'tc' (apt-get install iproute2)")
-    assert cli(["link", "x.py"]) == 1
+    (tmp_path / "x.py").touch()
+    assert cli(["link", str(tmp_path / "x.py")]) == 1
     err = capsys.readouterr().err
     assert err == "cgx link: there can be no hosts here: no 'tc' (apt-get install iproute2)\n"
+    assert cli(["link", "missing.py"]) == 1
+    assert capsys.readouterr().err == "cgx link: there is no file missing.py\n"

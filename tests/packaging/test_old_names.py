@@ -142,6 +142,9 @@ def _stats(rank, world_size):
             assert stats.copy().pop(old) is getattr(stats, new)
     assert type(stats.copy()) is Stats and stats.copy() == stats
     assert {*stats} <= {*dir(stats)} and stats.pop("missing", 5) == 5
+    lines = str(stats).splitlines()
+    assert "calls: 1" in lines and "communicators:" in lines and "    numel: 4096" in lines
+    assert eval(repr(stats)) == stats
     changed = stats.copy()
     changed.calls = 7
     assert changed["calls"] == changed.calls == 7
@@ -165,6 +168,7 @@ def _tuning(rank, world_size):
     dist.all_reduce(torch.ones(1 << 20), group=group)
     found = torch_cgx.tuning(group)
     assert found.measurements == found["measurements"] == 1
+    assert {"measurements: 1", "link:", "table 0:"} <= {*str(found).splitlines()}
     return found.link.keys() >= {"latency"}
 
 

@@ -110,7 +110,13 @@ def test_settings_as_keywords():
     assert CGXState(config={"bits": 3}, bucket_size=64).config == {"bits": 3, "bucket_size": 64}
     assert CGXState(config={"bits": 3}, bits=None, seed=None).config == {"bits": 3}  # as in Options
     for call, words in (
-        (lambda: CGXState(bit=3), "unexpected argument 'bit'; settings are: bits, "),
+        (lambda: CGXState(bit=3), "unexpected argument 'bit' (did you mean 'bits'?); allowed: "),
+        (
+            lambda: CGXState(shedule={0: 4}),
+            "(did you mean 'schedule'?); allowed: group, ",
+        ),
+        (lambda: CGXState(xyz=3), "unexpected argument 'xyz'; allowed: group, min_size, "),
+        (lambda: CGXState(4), "group=4 is of type int; allowed: a ProcessGroup"),
         (lambda: CGXState(config={"bits": 3}, bits=3), "bits= and a config that has 'bits'"),
         (lambda: CGXState(config=3), "config=3; allowed: a dict of bits, "),
         (lambda: CGXState(bits="many"), "config: bits='many'"),

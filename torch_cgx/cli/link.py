@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
     if command in ([], ["-m"]):
         allowed = "cgx link [OPTIONS] SCRIPT [ARGUMENT]..., or -m MODULE [ARGUMENT]..."
         raise CliError(f"no script; allowed: {allowed}", status=2)
+    if command[0] != "-m" and not Path(command[0]).is_file():
+        raise CliError(f"there is no file {command[0]}")
     if reason := hosts_available():
         raise CliError(f"there can be no hosts here: {reason}")
     try:
