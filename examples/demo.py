@@ -23,6 +23,8 @@ import forecast
 from launch import RunFailed, run_example
 
 SCRIPT = "train_digits.py"
+REFRESH_SECONDS = 1.0  # of a bar
+LINE_SECONDS = 10.0  # between lines, where there is no bar
 WINDOW = 10  # steps that a point of the picture is the mean of
 
 
@@ -35,14 +37,12 @@ def require(modules: list[str]) -> None:
 
 @contextlib.contextmanager
 def alive(bar: Any) -> Iterator[None]:
-    """Shows each second that the demo goes on: the bar's clock on a terminal, else a line every ten
-    seconds.
-    """
+    """Shows that the demo goes on: by the bar's clock on a terminal, else by lines."""
     done = threading.Event()
 
     def show() -> None:
         begin = time.perf_counter()
-        while not done.wait(1 if not bar.disable else 10):
+        while not done.wait(LINE_SECONDS if bar.disable else REFRESH_SECONDS):
             if not bar.disable:
                 bar.refresh()
             else:
@@ -204,6 +204,8 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{links(runs, columns)}\n")
     print("* forward and backward pass on two hosts with a core each, by the cost model")
     print(forecast.note(predicted))
+    if measured and (doubt := forecast.doubt(predicted[forecast.MEASURED], measured)):
+        print(doubt)
     if why_not and not args.no_hosts:
         print(f"The link of {forecast.MEASURED} was not measured: {why_not}")
     plot(runs, args.plot)

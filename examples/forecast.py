@@ -17,6 +17,7 @@ RATE = "1gbit"
 STEPS = 120  # of a measured run
 BATCH = 24  # samples of a rank
 LEAST_GAIN = 1.05  # over the exact step, to be worth an error
+FAR = 1.5  # times as long as predicted
 
 
 def predict(settings: Sequence[tuple[str, dict[str, Any] | None]]) -> dict[str, list[float]]:
@@ -87,9 +88,24 @@ def note(columns: dict[str, list[float]]) -> str:
     """Where compression pays: the first time of each column is the exact one's."""
     no = [name for name, times in columns.items() if times[0] / min(times) < LEAST_GAIN]
     if not no:
-        return "Compression pays on all of these links."
+        return "By the cost model compression pays on all of these links."
     if len(no) == len(columns):
-        return "Compression does not pay on any of these links: this model is too small for them."
+        return (
+            "By the cost model compression does not pay on any of these links: this model is too "
+            "small for them."
+        )
     return (
-        f"Compression does not pay at {' and '.join(no)}: there it saves less than 5 % of a step."
+        f"By the cost model compression does not pay at {' and '.join(no)}: there it saves less "
+        "than 5 % of a step."
+    )
+
+
+def doubt(predicted: Sequence[float], measured: Sequence[float]) -> str:
+    """What measured times that are far from the predicted ones mean; empty if they are near."""
+    most = max(time / model for time, model in zip(measured, predicted, strict=True))
+    if most < FAR:
+        return ""
+    return (
+        f"A step took up to {most:.1f} times as long as predicted: other programs may use the "
+        "cores. `cgx bench` repeats what it measures, and shows the spread."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,37 @@ def test_predictions_are_of_each_link_and_setting(monkeypatch: pytest.MonkeyPatc
 )
 def test_the_note_says_where_compression_pays(columns: dict[str, list[float]], text: str) -> None:
     assert text in forecast.note(columns)
+
+
+def test_measured_times_that_are_far_from_the_predicted_are_told() -> None:
+    assert forecast.doubt([20.0, 10.0], [22.0, 14.0]) == ""
+    assert "up to 2.0 times as long" in forecast.doubt([20.0, 10.0], [22.0, 20.0])
+
+
+class _Bar:
+    """Of tqdm: shown or not."""
+
+    def __init__(self, disable: bool) -> None:
+        self.disable = disable
+        self.shown = threading.Event()
+        self.lines: list[str] = []
+
+    def refresh(self) -> None:
+        self.shown.set()
+
+    def write(self, line: str, file: object) -> None:
+        self.lines.append(line)
+        self.shown.set()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_run_shows_that_it_goes_on(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(demo, "LINE_SECONDS", 0.01)
+    bar = _Bar(disable=not terminal)
+    with demo.alive(bar):
+        assert bar.shown.wait(30)
+    assert bool(bar.lines) is not terminal
 
 
 def test_missing_module_is_named() -> None:
