@@ -140,6 +140,10 @@ async function look(page) {
   frame.width = WIDTHS[0]; frame.height = 800; frame.src = page;
   document.body.append(frame);
   await new Promise((resolve) => { frame.onload = resolve; });
+  // What moves to its place after a change of the width would still be on its way.
+  const still = frame.contentDocument.createElement("style");
+  still.textContent = "* { transition: none !important; animation: none !important; }";
+  frame.contentDocument.head.append(still);
   const results = [];
   for (const width of WIDTHS) {
     frame.width = width;
