@@ -12,7 +12,8 @@ Units save two thirds of the time. The sources of a unit share one anonymous nam
 them cannot use a name there for different things. The loops of each SIMD level stay a unit by
 themselves. CGX_UNITS=0 makes every source a unit.
 
-Two sets of headers are precompiled: torch's, and for the core those of the standard library.
+The build precompiles torch's headers for the torch sources, and the standard library's headers for
+the core sources.
 
 ninja compiles a unit again after a change of a source, a header, a flag or the compiler, and links
 a module again if the list of its sources changes. It runs in ROOT with relative paths, so a copy of

@@ -163,10 +163,11 @@ def known_archs(nvcc: str) -> list[int]:
 
 
 def choose_archs(nvcc: str) -> list[Arch]:
-    """Returns the architectures to build: those in CGX_CUDA_ARCHS, or those of this machine's GPUs.
-    A GPU newer than this nvcc gets PTX for the newest architecture that nvcc knows. The list is
-    empty if nothing was requested and there is no GPU. Raises NvccError if nvcc does not know a
-    requested architecture, or knows none that runs on a GPU here.
+    """Returns the architectures that CGX_CUDA_ARCHS names. If it is not set, finds the GPUs of this
+    machine and returns their architectures. A GPU newer than this nvcc gets PTX for the newest
+    architecture that nvcc knows. The list is empty if nothing was requested and there is no GPU.
+    Raises NvccError if nvcc does not know a requested architecture, or knows none that runs on a
+    GPU here.
     """
     known = known_archs(nvcc)
     wanted = wanted_archs()

@@ -64,16 +64,20 @@ class Chooser:
             config, why = {**config, "bits": self._schedule.bits(self.step)}, "schedule"
         full = self._defaults.values(config, backend)
         # Values that mean exact have already caused a warning where they were given.
-        exact = _config.is_exact(full["bits"])
-        codec = None if exact else _config.codec_of(full, full)
-        if codec is not None and self._error_feedback:
-            feedback.check_codec(codec)
+        codec = self._codec(full)
         if codec is None:
             origin = why or self._defaults.origin("bits", backend)
             return Decision(numel, dtype, None, f"bits={full['bits']} in {origin}")
         if local:
             return Decision(numel, dtype, None, "intra_compress=0, which keeps one host exact")
         return Decision(numel, dtype, codec)
+
+    def _codec(self, full: dict[str, Any]) -> Codec | None:
+        """Of a whole configuration; None for exact values. ValueError if a layer cannot have it."""
+        codec = None if _config.is_exact(full["bits"]) else _config.codec_of(full, full)
+        if codec is not None and self._error_feedback:
+            feedback.check_codec(codec)
+        return codec
 
     def _check_entries(self, config: Mapping[str, Any], backend: ProcessGroupCGX) -> None:
         """ValueError, before its step comes, for an entry of the schedule that a layer with this
@@ -85,9 +89,7 @@ class Chooser:
         for first, bits in self._schedule.entries.items():
             full = self._defaults.values({**config, "bits": bits}, backend)
             try:
-                codec = None if _config.is_exact(bits) else _config.codec_of(full, full)
-                if codec is not None and self._error_feedback:
-                    feedback.check_codec(codec)
+                self._codec(full)
             except ValueError as error:
                 raise ValueError(f"schedule[{first}]: {error}") from None
         self._checked.append(dict(config))

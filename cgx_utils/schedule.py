@@ -44,7 +44,7 @@ class Schedule:
             bits = int(_config.check_quietly("bits", self._function(step), where))
             if bits not in self._told:
                 self._told.add(bits)
-                _config.warn_of_exact_later(bits, where)
+                _config.warn_of_exact(bits, where, warn)
             self._known = step, bits
         return self._known[1]
 

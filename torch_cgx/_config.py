@@ -9,7 +9,7 @@ and the rules are the engine's (csrc/codec/choice.h); this module only converts 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_cgx._warnings import warn, warn_of_argument
@@ -92,18 +92,13 @@ def is_exact(bits: int) -> bool:
     return bool(_engine().is_exact(bits))
 
 
-def warn_of_exact(bits: int, where: str) -> None:
-    """Warns of an argument that is a number of bits that looks like compression, and is none."""
+def warn_of_exact(bits: int, where: str, by: Callable[[str], None] = warn_of_argument) -> None:
+    """Warns of a number of bits that looks like compression, and is none. by: `warn` in a backward
+    pass, where nothing may be raised.
+    """
     text = _complaint(bits, where)
     if text:
-        warn_of_argument(text)
-
-
-def warn_of_exact_later(bits: int, where: str) -> None:
-    """The same in a backward pass, where nothing may be raised."""
-    text = _complaint(bits, where)
-    if text:
-        warn(text)
+        by(text)
 
 
 def _complaint(bits: int, where: str) -> str:
@@ -119,9 +114,7 @@ def _complaint(bits: int, where: str) -> str:
 @functools.cache
 def _warn_once_of_variable(bits: int, variable: str) -> None:
     """It is read again and again, also in backward passes."""
-    text = _complaint(bits, variable)
-    if text:
-        warn(text)
+    warn_of_exact(bits, variable, warn)
 
 
 def check_dict(config: Mapping[str, Any], where: str = "config") -> dict[str, Any]:

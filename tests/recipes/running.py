@@ -133,7 +133,7 @@ def warm_commands(folder: Path, interpreter: str | os.PathLike[str]) -> dict[str
     """
     folder.mkdir(exist_ok=True)
     variables = warm.nested(interpreter, "")
-    program = [*variables.values(), os.fspath(interpreter)][0]
+    program = variables.get("CGX_TEST_WARM_NESTED", os.fspath(interpreter))
     lines = {"python": "", "torchrun": " -m torch.distributed.run"}
     for name, words in lines.items():
         (folder / name).write_text(f'#!/bin/sh\nexec {shlex.quote(program)}{words} "$@"\n')
