@@ -15,6 +15,7 @@ import gc
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,17 @@ def _kind(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first, as a worker that got one at the end would run alone. Tests that
-    are quiet or alone last, so that nobody waits for them.
+    """Files with slow tests first, as a worker that got one at the end would run alone. Then from
+    each folder in turn: those of one folder often wait, or compute, all of them. Tests that are
+    quiet or alone last, so that nobody waits for them.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (KINDS.index(_kind(item)), item.path not in slow))
+    place: dict[Path, int] = {}
+    of_folder: Counter[Path] = Counter()
+    for path in dict.fromkeys(item.path for item in items):
+        place[path] = of_folder[path.parent]
+        of_folder[path.parent] += 1
+    items.sort(key=lambda item: (KINDS.index(_kind(item)), item.path not in slow, place[item.path]))
     if folder := os.environ.get(_TURNS):  # the scheduler, in another process, knows names only
         for kind in KINDS[1:]:
             part = Path(folder, f"{os.getpid()}.part")

@@ -143,14 +143,14 @@ def test_ranks_with_different_results_are_wrong():
     assert "~100 B" in text_of([_row("a", 4, 1.0, bytes_counted=False)])
 
 
-def run(*words, timeout=120, **options):
+def run(*words, timeout=120, env=None):
     return subprocess.run(
         [*warm.python(), "-m", "torch_cgx", "bench", *words],
         cwd=ROOT,
+        env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
         timeout=timeout,
-        **options,
     )
 
 
@@ -206,7 +206,7 @@ def test_hosts_are_reached_by_the_named_command(tmp_path, stdin):
     command = f'exec sh -c "$2"{stdin}'
     rsh = _rsh(tmp_path, f'echo "$1" >> {tmp_path}/called', command)
     words = ["--hosts", "localhost,127.0.0.1", "--rsh", str(rsh), *SMALL]
-    done = run(*words, "--json", str(tmp_path / "out.json"))
+    done = run(*words, "--json", str(tmp_path / "out.json"), env=warm.NESTED)
     assert done.returncode == 0, done.stderr
     assert sorted((tmp_path / "called").read_text().split()) == ["127.0.0.1", "localhost"]
     found = json.loads((tmp_path / "out.json").read_text())
@@ -218,10 +218,10 @@ def test_names_that_only_the_command_knows(tmp_path):
     """Nor does the interface have to exist where the command runs, only where ranks do."""
     rsh = _rsh(tmp_path, "")
     words = ["--hosts", "pod-a.invalid,pod-b.invalid", "--rsh", str(rsh), "--address", "127.0.0.1"]
-    done = run(*words, *SMALL, "--sizes", "4K", "--interface", "lo")
+    done = run(*words, *SMALL, "--sizes", "4K", "--interface", "lo", env=warm.NESTED)
     assert done.returncode == 0, done.stderr
     assert "hosts 2" in done.stdout
-    done = run(*words, *SMALL, "--interface", "nope0")
+    done = run(*words, *SMALL, "--interface", "nope0", env=warm.NESTED)
     assert done.returncode == 1
     assert "--interface nope0" in done.stderr and "has no such interface" in done.stderr
 
@@ -355,7 +355,7 @@ def test_sizes_beyond_the_memory_are_refused():
 
 
 def test_a_rank_that_is_missing_ends_the_others():
-    env = {**os.environ, "RANK": "1", "WORLD_SIZE": "2"}
+    env = {"RANK": "1", "WORLD_SIZE": "2"}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     done = run("--timeout", "2", *SMALL, env=env)
     assert done.returncode == 1

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests import warm
 from tests.distributed import ROOT
 from torch_cgx import __version__, _build_info
 from torch_cgx.cli import main as cli
@@ -85,7 +86,8 @@ def test_an_extension_that_does_not_load_is_one_line(monkeypatch, capsys, tmp_pa
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["doctor"], ["bench", "--help"]])
 def test_a_reader_that_has_gone_and_a_full_disk(words):
-    command = [sys.executable, "-m", "torch_cgx", *words]
+    python = [sys.executable] if words == ["--version"] else warm.python()
+    command = [*python, "-m", "torch_cgx", *words]
     read, write = os.pipe()
     os.close(read)
     try:

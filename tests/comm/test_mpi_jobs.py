@@ -270,13 +270,12 @@ def test_a_member_that_does_not_come(library: Library, tmp_path: Path) -> None:
     job = library.run("nobody_comes", tmp_path, 2)  # ends, in whatever way its launcher sees it
     said, seconds = job.values["nobody_comes"][0]
     assert said.startswith("TimeoutError: MPI_Comm_create_group over the ranks 0, 1")
-    assert seconds < 15
+    assert seconds < 10
 
 
 def test_ranks_that_do_not_initialise(library: Library, tmp_path: Path) -> None:
-    job = library.run("init_of_some", tmp_path, 3)
-    for said in job.values["init_of_some"][:2]:
-        assert said.startswith("TimeoutError: MPI_Init_thread") and "every rank of the MPI" in said
+    said, _ = library.run("init_of_some", tmp_path, 2).values["init_of_some"]
+    assert said.startswith("TimeoutError: MPI_Init_thread") and "every rank of the MPI" in said
 
 
 def test_transfers_under_way_at_the_end(library: Library, tmp_path: Path) -> None:

@@ -48,6 +48,6 @@ def summary(folder: Path, **variables: str) -> tuple[str, str]:
 
 
 def test_stress_has_a_seed_that_the_summary_names(tmp_path: Path) -> None:
-    seen = {summary(tmp_path) for _ in range(3)}
-    assert len(seen) == 3 and all(said == given for said, given in seen)
+    seen = {summary(tmp_path) for _ in range(2)}
+    assert len(seen) == 2 and all(said == given for said, given in seen)
     assert summary(tmp_path, STRESS_SEED="17") == ("17", "17")

@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from tests import warm
 from tests.distributed import ROOT
 from torch_cgx import launch
 from torch_cgx.launch import LaunchError, _mpi, _state, find
@@ -317,6 +318,7 @@ def test_command_line():
     helped = subprocess.run([*module, "--help"], env=env, **options)
     for word in ("torchrun --", "mpirun -np", "--host host1:2,host2:2", "-hosts ", "srun --nodes"):
         assert word in helped.stdout
+    module[:1] = warm.python()
     nothing = subprocess.run(module, env=env, **options)
     assert nothing.returncode == 1 and "no launcher found" in nothing.stdout
     one = subprocess.run(module, env={**env, "PMI_RANK": "0", "PMI_SIZE": "1"}, **options)

@@ -92,11 +92,11 @@ def installed(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_script_runs_unchanged(kind, installed):
     script, env = installed
-    done = mpirun(kind, 3, script, "cgx", "gloo", "cgx", started=True, **env)
+    done = mpirun(kind, 2, script, "cgx", "gloo", "cgx", started=True, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
     assert lines == [
-        f"rank {rank}: [6.0, 6.0, 6.0] ['{rank}', '3', '3', '127.0.0.1'] True" for rank in range(3)
+        f"rank {rank}: [3.0, 3.0, 3.0] ['{rank}', '2', '2', '127.0.0.1'] True" for rank in range(2)
     ]
 
 
