@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -364,7 +363,7 @@ def test_what_is_set_and_cannot_work_is_status_1(monkeypatch, capsys, name, valu
     assert "1 problem: " in capsys.readouterr().out
 
 
-def torchrun(*words, env=None):
+def torchrun(*words):
     command = [*warm.python(), "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
         [*command, "--nproc-per-node", "2", "-m", "torch_cgx", "doctor", *words],
@@ -372,7 +371,7 @@ def torchrun(*words, env=None):
         capture_output=True,
         text=True,
         timeout=120,
-        env=env,
+        env={**os.environ, **warm.NESTED},
     )
 
 
@@ -396,7 +395,7 @@ def test_a_rank_that_is_missing_is_one_line_and_status_1(monkeypatch):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     done = subprocess.run(
-        [sys.executable, "-m", "torch_cgx", "doctor", "--timeout", "3"],
+        [*warm.python(), "-m", "torch_cgx", "doctor", "--timeout", "3"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -413,8 +412,9 @@ def test_under_mpirun_mpi_is_tried_as_well(variable):
     if not prefix:
         pytest.skip(f"{variable} names no environment with this MPI (make test does)")
     library = Library(variable, f"{prefix}/bin/mpirun", f"{prefix}/bin/python")
+    python = warm.python(library.python)
     done = subprocess.run(
-        [library.mpirun, "-np", "2", library.python, "-m", "torch_cgx", "doctor", "--json"],
+        [library.mpirun, "-np", "2", *python, "-m", "torch_cgx", "doctor", "--json"],
         cwd=ROOT,
         env=library.environment(),
         capture_output=True,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import warm
 from torch_cgx import _mpi_loader
 
 VARIABLES = [
@@ -152,7 +153,8 @@ import atexit
 atexit.register(_mpi_loader._note_exit, module)
 """
     for end, expected in (("", ""), ("1 / 0", "noted\n"), ("sys.exit(3)", "")):
+        python = [sys.executable] if expected else warm.python()
         done = subprocess.run(
-            [sys.executable, "-c", script + end], capture_output=True, text=True, timeout=60
+            [*python, "-c", script + end], capture_output=True, text=True, timeout=60
         )
         assert done.stdout == expected, end

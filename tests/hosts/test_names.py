@@ -5,8 +5,8 @@ there, and no other host would reach it.
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
-import sys
 
 import pytest
 
@@ -101,12 +101,12 @@ def test_torchrun_by_an_address_where_names_mean_the_loopback(local):
     """
     with hosts(2, rate=None) as bed:
         address = "--local-addr $(hostname -I | cut -d' ' -f1)" if local else ""
-        script = BY_RENDEZVOUS.format(python=sys.executable)
+        script = BY_RENDEZVOUS.format(python=shlex.join(warm.python()))
         script = script.replace("$mine", address)
         line = ["sh", "-c", LOCALHOST, "sh", "sh", "-c", script, "sh"]
         line += [f"{bed.addresses[0]}:29400", "-", "-m", "torch_cgx", "doctor"]
         line += ["--timeout", "60" if local else "5"]
-        env = {"GLOO_SOCKET_IFNAME": "", "TP_SOCKET_IFNAME": ""}
+        env = {"GLOO_SOCKET_IFNAME": "", "TP_SOCKET_IFNAME": "", **warm.NESTED}
         if local:
             outputs = bed.run(line, ranks=[1, 1], env=env, timeout=110)
             assert "2 ranks on 2 hosts, alike" in outputs[0], outputs
@@ -124,7 +124,7 @@ def test_network_namespaces_that_share_memory_are_one_host():
     """As groups count them."""
     found = []
     for before in ([], ["unshare", "--net"]):
-        line = [*before, sys.executable, "-c", FACTS]
+        line = [*before, *warm.python(), "-c", FACTS]
         found.append(json.loads(subprocess.check_output(line, cwd=ROOT, text=True)))
     assert found[0]["host_id"] == found[1]["host_id"]
     assert found[0]["network"] != found[1]["network"]
