@@ -21,7 +21,7 @@ inline std::shared_ptr<const Codec> codec_of(const OptionalCodec& handle) {
   return handle ? handle->codec : nullptr;
 }
 
-/// The dtype with that number, as tests pass it. ConfigError: there is none.
+/// The dtype with that number, as tests pass it. ConfigError if no dtype has it.
 DType dtype_of(int code);
 
 /// Adds Codec, families(), codec_names(), choose_codec(), and what tests and benchmarks call on raw

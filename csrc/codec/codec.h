@@ -99,7 +99,8 @@ std::shared_ptr<const Codec> make_codec(const std::string& name);
 /// The codec of layers that are not compressed: the bytes of the tensor's own type.
 const std::shared_ptr<const Codec>& raw_codec();
 
-/// The largest count of values whose payload has `bytes` bytes. ConfigError where there is none.
+/// The largest count of values whose payload has `bytes` bytes. ConfigError if no count has
+/// such a payload.
 size_t largest_count(const Codec& codec, size_t bytes, DType dtype);
 
 }  // namespace cgx

@@ -31,7 +31,7 @@ struct Family {
   /// A choice among the parameters by whose values users name the codec ("bf16"); empty: they name
   /// it by `name`.
   std::string variant{};
-  /// Whether users may name it. Not: the codec of exact values.
+  /// Whether users may name it; they may not name the codec of exact values.
   bool named = true;
   /// Class of torch_cgx.codecs, and what its docstring says beside the parameters.
   std::string python{}, doc{};
@@ -44,7 +44,7 @@ struct Family {
   void (*gpu_runs)(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecRun& run,
                    DType dtype, uint64_t payload) = nullptr;
 
-  /// ConfigError where there is none of this name.
+  /// ConfigError if no parameter has this name.
   size_t place_of(std::string_view parameter) const;
   bool has(std::string_view parameter) const;
 };
@@ -60,8 +60,8 @@ class CodecConfig {
   /// The name for users: "maxmin", "bf16".
   std::string name() const;
 
-  /// The number of a parameter: see number_of() in base/parameter.h. ConfigError: there is none of
-  /// this name.
+  /// The number of a parameter: see number_of() in base/parameter.h. ConfigError if no parameter
+  /// has this name.
   int64_t get(std::string_view parameter) const;
   std::string text(std::string_view parameter) const;
   /// ConfigError that names the parameter, the value and what is allowed.
@@ -90,7 +90,7 @@ const std::vector<const Family*>& families();
 /// shares its setting with a parameter of another family whose kind, default or variable differs.
 void add_family(const Family& family);
 
-/// The family with this number; null: there is none.
+/// The family with this number; null if no family has it.
 const Family* family_of(uint8_t id);
 
 /// Names that users may give, sorted, comma-separated.

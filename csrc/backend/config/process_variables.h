@@ -10,7 +10,7 @@ namespace cgx {
 
 std::vector<const Parameter*> process_variables();
 
-/// ConfigError where there is none of this name.
+/// ConfigError if no variable has this name.
 const Parameter& process_variable(const std::string& name);
 
 }  // namespace cgx

@@ -22,7 +22,7 @@ at::Tensor gpu_bounded_encode(const bounded::Slab& slab, const at::Tensor& x, si
                               const LoadKernels& load);
 
 /// parts: of all blocks, on the device of y; y: the tensor whose values the forms count, contiguous.
-/// Returns an int32 for each block, on the device; 1: its parts do not fit each other.
+/// Returns an int32 for each block, on the device: 1 if its parts contradict each other, else 0.
 at::Tensor gpu_bounded_decode(const bounded::Slab& slab, const at::Tensor& parts,
                               const at::Tensor& y, const LoadKernels& load);
 

@@ -62,7 +62,7 @@ class Messages {
   class Received;
   class InTurn;
 
-  /// Runs the receives of a tag one after the other, until there is none.
+  /// Runs the receives of a tag one after the other, until all have run.
   void run_turns(int tag);
 
   const int rank_;

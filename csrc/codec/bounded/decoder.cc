@@ -107,7 +107,8 @@ bool are_within(const Word* words, size_t n, int64_t most) {
   return std::all_of(words, words + n, [&](Word word) { return word >= -most && word <= most; });
 }
 
-// The first of [from, to) for which it holds, as for all after it; `to`: there is none.
+// The first place of [from, to) for which `holds` is true, as it is for all after it; `to` if it is
+// true for no place.
 template <typename Holds>
 int64_t first_that(int64_t from, int64_t to, const Holds& holds) {
   while (from < to) {

@@ -39,7 +39,7 @@ class Decoder {
   OpenBlock open(std::span<const std::byte> block, size_t n) const;
 
   /// Writes block.n values to x, aligned as their type is. `content`: what the frame held; ignored
-  /// where there is none.
+  /// for a block without a frame.
   void decode(const OpenBlock& block, std::span<const std::byte> content, std::byte* x) const;
 
  private:

@@ -132,7 +132,8 @@ double Encoder::least_subnormal() const {
   return found * kManySubnormal > looked ? least : INFINITY;
 }
 
-// The exponent of the least magnitude, without subnormal numbers where they are few; 0: there is none.
+// The exponent of the least magnitude, without subnormal numbers where they are few; 0 for a block
+// without magnitudes.
 template <typename Word>
 int64_t Encoder::least_exponent() const {
   using Value = ValueOf<Word>;

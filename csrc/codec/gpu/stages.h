@@ -20,7 +20,7 @@ namespace cgx::gpu {
 /// Error feedback (reduce/schedule/residual.h). A run's `index` is its place in the residual.
 struct Feedback {
   enum class Keep : uint8_t { kNothing, kSet, kAdd };
-  unsigned char* residual;  // of place 0; null: there is none
+  unsigned char* residual;  // of place 0; null without error feedback
   Type type;                // float32 or bfloat16
   Type rounded;             // what decoded values are rounded to
   uint8_t plus;             // own values are added to the residual first

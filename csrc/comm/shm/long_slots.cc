@@ -50,7 +50,7 @@ class ShmLongSlots final : public LongSlots {
   // length (ulimit -f), they still fit.
   bool is_short(size_t place) const { return place < slots_; }
 
-  // What a message of `bytes` bytes makes of its memory: twice as much each time, so that few steps
+  // The length that the memory grows to for a message of `bytes` bytes: it doubles, so that few steps
   // lead to the capacity; beyond that no more than is needed. The same for owner and readers.
   size_t grown(size_t place, size_t bytes) const {
     if (!is_short(place)) return whole_grains(bytes);

@@ -55,7 +55,7 @@ std::string disagreement(const CallSide& one, const CallSide& other, bool hashes
 
 /// " of 100 float32 values"
 std::string values_text(uint64_t count, const char* dtype);
-/// ", 4 bits", ", exact": of the first compressed layer; 0 bits: there is none.
+/// ", 4 bits", ", exact": of the first compressed layer; 0 bits: no layer is compressed.
 std::string bits_text(int bits);
 /// ", step 7"
 std::string step_text(uint64_t step);
@@ -65,7 +65,7 @@ struct CodecText {
   std::string call;  // as bits_text()
   std::string rest;  // ", maxmin bucket_size=64": shown if two sides have equally many bits
 };
-/// `family`: 0: there is none. `config`: the low half of the configuration's hash. `near`: this
+/// `family`: 0 if no layer is compressed. `config`: the low half of the configuration's hash. `near`: this
 /// rank's configuration, or null. A configuration that differs from it in more than one parameter
 /// is shown as its hash.
 CodecText codec_text(uint8_t family, uint32_t config, const CodecConfig* near);

@@ -29,7 +29,7 @@ struct MessageHeader {
   uint32_t round = 0;
   uint16_t sender = 0;
   uint8_t flags = 0;
-  uint8_t family = 0;      // of the first compressed layer's codec; 0: there is none
+  uint8_t family = 0;      // of the first compressed layer's codec; 0: no layer is compressed
   uint32_t config = 0;     // of that codec: the low half of its configuration's hash
   uint32_t layers = 0;     // with kStep: the low half of the step; for error messages
   uint64_t plan_hash = 0;  // with kStep: mixed with the step

@@ -66,7 +66,7 @@ class Autotuner {
  public:
   using Log = std::function<void(const std::string&)>;
 
-  /// half: the codec of 16 bits per value; null: there is none to choose. log: may be null.
+  /// half: the codec of 16 bits per value; null: the tuner does not offer it. log: may be null.
   Autotuner(Engine& engine, std::shared_ptr<const Codec> half, Log log);
 
   struct TunedPlan {

@@ -22,8 +22,8 @@ class LogGrid {
   /// Codes of a binade; 0: too many for a word.
   int64_t codes() const { return table_.codes; }
 
-  /// The word of a finite float64 other than 0: 1 and more, negative for negative values; and what
-  /// value() makes of it. kSubnormal: as LogTable has it.
+  /// The word of a finite float64 other than 0: 1 and more, negative for negative values; and the
+  /// value() of that word. kSubnormal: as LogTable has it.
   using Place = LogTable::Place;
   template <bool kSubnormal = true>
   Place place(double x, int64_t origin) const {

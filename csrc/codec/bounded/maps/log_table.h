@@ -28,9 +28,9 @@ struct LogTable {
     int64_t word;
     double value;
   };
-  /// The word of a finite float64 other than 0, and what value() makes of it. kSubnormal: it may be a
-  /// subnormal number, its exponent may be below `origin` (then the word is 0), and the origin below those
-  /// of normal numbers.
+  /// The word of a finite float64 other than 0, and the value() of that word. kSubnormal: the number
+  /// may be subnormal, its exponent may be below `origin` (then the word is 0), and the origin below
+  /// the exponents of normal numbers.
   template <bool kSubnormal = true>
   CGX_HD Place place(double x, int64_t origin) const;
   template <bool kSubnormal = true>

@@ -44,7 +44,7 @@ class Maps {
   double bound() const { return bound_; }
   bool pointwise() const { return kind_ == BoundKind::kPointwise; }
 
-  /// The map with a bound that blocks of this type use; kOrder: there is none.
+  /// The map that blocks of this type use within the bound; kOrder if they are lossless.
   Map bounded() const { return bounded_; }
   const Lattice& lattice() const { return lattice_; }
   const LogGrid& log_grid() const { return log_grid_; }
