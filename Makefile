@@ -263,8 +263,8 @@ wheels-test: wheels $(VENV)/.built  ## wheels, and their tests: a wheel in an en
 	@CGX_TEST_WHEELS=dist $(BIN)/python -m pytest -q tests/packaging/test_wheels.py
 
 # What takes minutes and seldom changes. .ci/run runs what has changed since the commits that .ci/released names.
-release-check:  ## what only a release needs: wheels, docker, the other architectures of GPUs, the notebook
-	@$(PYTHON) tools/release_check.py run
+release-check:  ## what only a release needs: wheels, docker, other architectures, the notebook; PARTS="kernels cross": these alone
+	@$(PYTHON) tools/release_check.py run $(PARTS)
 
 times:  ## what a newcomer and a change cost: seconds of make demo, of one touched file, of make test, in a copy
 	@$(PYTHON) tools/times.py

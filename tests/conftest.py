@@ -57,9 +57,10 @@ def _kind(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first, as a worker that got one at the end would run alone. Then from
-    each folder in turn: those of one folder often wait, or compute, all of them. Tests that are
-    quiet or alone last, so that nobody waits for them.
+    """Sorts files with slow tests to the front, since a worker that got one at the end would run
+    alone. The other files alternate between folders: tests of one folder often all wait, and keep
+    the cores busy only beside tests of another folder. Sorts quiet tests and tests that run alone
+    to the end, so that no other test waits for them.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     place: dict[Path, int] = {}

@@ -1,11 +1,12 @@
 """What only a release needs: checks that take minutes, of files that seldom change.
 
-    python3 tools/release_check.py run            # all parts (make release-check), and the stamp
+    python3 tools/release_check.py run [PART ...] # these parts, or all (make release-check)
     python3 tools/release_check.py changed PART   # status 0: what PART depends on has changed
 
 `changed` compares with the commit that STAMP names for PART, uncommitted changes included, and says
-on standard output why a part need not run. `run` writes STAMP for the parts that have passed, if
-the tree is as it was committed. Both need neither .venv nor a build.
+on standard output why a part need not run. `run` writes the commit into STAMP for the parts that
+have passed, if the tree is as it was committed; other parts keep theirs. Both need neither .venv
+nor a build.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,9 +78,9 @@ def changed(part: str) -> int:
     return 3
 
 
-def run() -> int:
+def run(parts: Sequence[str]) -> int:
     passed, failed, absent = [], [], []
-    for part in PARTS:
+    for part in parts:
         if part in NEEDS and shutil.which(NEEDS[part]) is None:
             absent.append(part)
             continue
@@ -103,8 +105,8 @@ def run() -> int:
 
 
 def main(words: list[str]) -> int:
-    if words == ["run"]:
-        return run()
+    if words and words[0] == "run" and set(words[1:]) <= PARTS.keys():
+        return run(words[1:] or [*PARTS])
     if len(words) == 2 and words[0] == "changed" and words[1] in PARTS:
         return changed(words[1])
     print(f"{__doc__}\nparts: {', '.join(PARTS)}", file=sys.stderr)

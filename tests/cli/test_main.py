@@ -86,6 +86,7 @@ def test_an_extension_that_does_not_load_is_one_line(monkeypatch, capsys, tmp_pa
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["doctor"], ["bench", "--help"]])
 def test_a_reader_that_has_gone_and_a_full_disk(words):
+    # The interpreter flushes at its end, which one command shows on a process of its own.
     python = [sys.executable] if words == ["--version"] else warm.python()
     command = [*python, "-m", "torch_cgx", *words]
     read, write = os.pipe()

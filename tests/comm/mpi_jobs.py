@@ -218,8 +218,8 @@ def init_of_some(place: Place) -> Any:
     said = failure(lambda: place.group("a", [0], timeout=1))
     place.store.set("over", "yes")
     if "PMI_RANK" in os.environ:
-        # The process waits for MPI_Init_thread at its end: so it does under Open MPI, too, but
-        # under MPICH it would spin meanwhile, and MPICH's launcher with it.
+        # At its end the process would wait for MPI_Init_thread. MPICH and its launcher spin during
+        # that wait, so the test with Open MPI covers it alone.
         atexit.register(os._exit, 0)
     return said
 

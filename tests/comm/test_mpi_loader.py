@@ -153,6 +153,7 @@ import atexit
 atexit.register(_mpi_loader._note_exit, module)
 """
     for end, expected in (("", ""), ("1 / 0", "noted\n"), ("sys.exit(3)", "")):
+        # The hook for the exception is the interpreter's own.
         python = [sys.executable] if expected else warm.python()
         done = subprocess.run(
             [*python, "-c", script + end], capture_output=True, text=True, timeout=60

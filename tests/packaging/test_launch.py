@@ -312,15 +312,15 @@ print(launch.setup().master_addr)
 
 
 def test_command_line():
-    module = [sys.executable, "-m", "torch_cgx.launch"]
+    module = ["-m", "torch_cgx.launch"]
     env = {k: v for k, v in os.environ.items() if k not in launch.NEEDED}
     options = {"capture_output": True, "text": True, "cwd": ROOT, "timeout": 120}
-    helped = subprocess.run([*module, "--help"], env=env, **options)
+    helped = subprocess.run([sys.executable, *module, "--help"], env=env, **options)
     for word in ("torchrun --", "mpirun -np", "--host host1:2,host2:2", "-hosts ", "srun --nodes"):
         assert word in helped.stdout
-    module[:1] = warm.python()
-    nothing = subprocess.run(module, env=env, **options)
+    command = [*warm.python(), *module]
+    nothing = subprocess.run(command, env=env, **options)
     assert nothing.returncode == 1 and "no launcher found" in nothing.stdout
-    one = subprocess.run(module, env={**env, "PMI_RANK": "0", "PMI_SIZE": "1"}, **options)
+    one = subprocess.run(command, env={**env, "PMI_RANK": "0", "PMI_SIZE": "1"}, **options)
     assert one.returncode == 0, one.stderr
     assert "rank 0 of 1, local rank 0 of 1" in one.stdout and "master 127.0.0.1" in one.stdout

@@ -59,8 +59,16 @@ def test_a_part_runs_again_where_a_file_of_its_own_has_changed(
     assert f"has changed since {head[:12]}" in capsys.readouterr().out
     (tree / "docker/Dockerfile").write_text("2\n")  # not committed
     assert [part for part, status in decided().items() if status == 0] == ["docker-test"]
-    git(tree, "commit", "-qam", "second")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "second")
     assert [part for part, status in decided().items() if status == 0] == ["docker-test"]
+    assert check.main(["run", "docker-test"]) == 0
+    second = git(tree, "rev-parse", "HEAD")
+    commits = {**dict.fromkeys(check.PARTS, head), "docker-test": second}
+    assert check.stamped() == commits
+    assert set(decided().values()) == {3}
+    assert check.main(["run", "no-part"]) == 2
+    (tree / "docker/Dockerfile").write_text("3\n")
     (tree / "tools/wheels/new.py").write_text("3\n")  # not known to git
     assert {part for part, status in decided().items() if status == 0} == {
         "docker-test",

@@ -126,13 +126,15 @@ def run(
     return Finished(found, output, took)
 
 
-def warm_commands(folder: Path, interpreter: str | os.PathLike[str]) -> dict[str, str]:
-    """Writes `python` and `torchrun` of `interpreter` into `folder`, for a PATH; they and the ranks
-    of torchrun are forked from a process that has imported torch (tests/warm). Returns variables
-    for the run.
+def write_commands(
+    folder: Path, interpreter: str | os.PathLike[str], started: bool = False
+) -> dict[str, str]:
+    """Writes `python` and `torchrun` of `interpreter` into `folder`, for a PATH, and returns
+    variables for the run. The commands and torchrun's ranks are forked from a process that has
+    imported torch (tests/warm); started: each starts anew.
     """
     folder.mkdir(exist_ok=True)
-    variables = warm.nested(interpreter, "")
+    variables = {} if started else warm.nested(interpreter, "")
     program = variables.get("CGX_TEST_WARM_NESTED", os.fspath(interpreter))
     lines = {"python": "", "torchrun": " -m torch.distributed.run"}
     for name, words in lines.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed import ROOT
-from tests.recipes.running import RECIPES, Finished, needs_recipes, python, run, warm_commands
+from tests.recipes.running import RECIPES, Finished, needs_recipes, python, run, write_commands
 
 pytestmark = [needs_recipes, pytest.mark.slow]
 
@@ -85,19 +85,14 @@ def test_the_image_user_and_shared_memory_are_those_of_the_dockerfile(job):
 
 def _run(folder: Path, job: object, *arguments: str) -> Finished:
     """Both pods, with torchrun on the PATH as in the image, and their volumes below `folder`."""
-    torchrun = folder / "bin" / "torchrun"
-    env = CALM
-    if "--end-worker" in arguments:  # fake_pods.py looks for the processes of ranks
-        torchrun.parent.mkdir()
-        torchrun.write_text(f'#!/bin/sh\nexec {python()} -m torch.distributed.run "$@"\n')
-        torchrun.chmod(0o755)
-    else:
-        env = {**CALM, **warm_commands(torchrun.parent, python())}
+    commands = folder / "bin"
+    looks_for_ranks = "--end-worker" in arguments  # fake_pods.py does, by torchrun's children
+    env = {**CALM, **write_commands(commands, python(), started=looks_for_ranks)}
     (folder / "job.json").write_text(json.dumps(job))
     (folder / "checkpoints").mkdir(exist_ok=True)
     command = [python(), "-P", str(HERE / "fake_pods.py"), str(folder / "job.json")]
     command += ["--map", f"/code={RECIPES}", "--map", f"/checkpoints={folder / 'checkpoints'}"]
-    path = f"{torchrun.parent}:{os.environ['PATH']}"
+    path = f"{commands}:{os.environ['PATH']}"
     return run([*command, *arguments], env={"PATH": path, **env}, seconds=300)
 
 

