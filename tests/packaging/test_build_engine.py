@@ -211,6 +211,19 @@ def test_without_ninja_the_build_says_so(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert engine.find_ninja() == str(tmp_path / "ninja")
 
 
+def test_ccache_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Once: some systems have a g++ on the PATH that is ccache."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert engine._cache(["g++"]) == ""
+    ccache = tmp_path / "ccache"
+    ccache.touch()
+    ccache.chmod(0o755)
+    assert engine._cache(["g++"]) == f"{ccache} "
+    assert engine._cache(["ccache", "g++"]) == ""
+    (tmp_path / "g++").symlink_to(ccache)
+    assert engine._cache(["g++"]) == ""
+
+
 @pytest.mark.parametrize("wanted", ["0", "-1", "two"])
 def test_max_jobs_is_checked(monkeypatch: pytest.MonkeyPatch, wanted: str) -> None:
     monkeypatch.setenv("MAX_JOBS", wanted)
