@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "backend/adapters/tensor_memory.h"
-#include "backend/gpu/call.h"
 #include "codec/feedback.h"
+#include "tensors/gpu/stream.h"
+#include "tensors/memory.h"
 
 namespace cgx {
 namespace {

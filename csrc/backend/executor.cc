@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "backend/adapters/python_error.h"
-#include "backend/adapters/torch_threads.h"
 #include "backend/gpu/call.h"
 #include "backend/work/caller_context.h"
 #include "backend/work/engine_work.h"
 #include "base/error.h"
 #include "reduce/plan/hash.h"
+#include "tensors/threads.h"
 
 namespace cgx {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backend/adapters/torch_types.h"
-#include "backend/gpu/kernels.h"
+#include "tensors/gpu/kernels.h"
 
 namespace cgx {
 

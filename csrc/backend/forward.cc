@@ -8,9 +8,9 @@
 #include <optional>
 #include <utility>
 
-#include "backend/adapters/tensor_memory.h"
 #include "backend/inner/gloo_tensors.h"
 #include "backend/process_group_cgx.h"
+#include "tensors/memory.h"
 
 namespace cgx {
 namespace {

@@ -7,13 +7,13 @@
 
 #include "backend/adapters/c10d_adapters.h"
 #include "backend/adapters/gil.h"
-#include "backend/adapters/torch_threads.h"
 #include "backend/communicator_factory.h"
 #include "backend/config/handshake.h"
 #include "backend/version.h"
 #include "base/error.h"
 #include "codec/ops/level.h"
 #include "reduce/plan/call_text.h"
+#include "tensors/threads.h"
 
 namespace cgx {
 namespace {

@@ -2,10 +2,10 @@
 // the engine, all others to the inner backend.
 #include <utility>
 
-#include "backend/adapters/tensor_memory.h"
 #include "backend/inner/gloo_tensors.h"
 #include "backend/process_group_cgx.h"
 #include "backend/work/works.h"
+#include "tensors/memory.h"
 
 namespace cgx {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "backend/adapters/gil.h"
-#include "backend/adapters/torch_threads.h"
 #include "base/error.h"
 #include "codec/bdi/payload.h"
+#include "tensors/threads.h"
 
 namespace py = pybind11;
 

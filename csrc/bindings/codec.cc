@@ -7,7 +7,6 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "bindings/codec_tensors.h"
 #include "bindings/parameters.h"
 #include "codec/choice.h"
 #include "codec/feedback.h"
@@ -15,6 +14,7 @@
 #include "codec/ops/finite.h"
 #include "codec/ops/kernels.h"
 #include "codec/ops/level.h"
+#include "tensors/codecs.h"
 
 namespace py = pybind11;
 

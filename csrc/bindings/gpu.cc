@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "backend/gpu/bounded.h"
-#include "backend/gpu/codecs.h"
-#include "backend/gpu/compat.h"
 #include "bindings/codec.h"
 #include "codec/ops/random.h"
+#include "tensors/gpu/bounded.h"
+#include "tensors/gpu/codecs.h"
+#include "tensors/gpu/cuda_float_compress.h"
 
 namespace py = pybind11;
 

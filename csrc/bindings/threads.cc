@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "backend/adapters/gil.h"
-#include "backend/adapters/torch_threads.h"
 #include "base/error.h"
 #include "base/threads.h"
+#include "tensors/threads.h"
 
 namespace py = pybind11;
 

@@ -16,8 +16,6 @@
 #include <optional>
 #include <vector>
 
-#include "device/driver.h"
-
 namespace cgx {
 
 /// Progress of one call on the streams. Shared by its task and its work.
@@ -56,14 +54,5 @@ class GpuCall {
   const c10::Stream side_;
   std::optional<c10::Event> ready_, done_;  // empty only inside the destructor
 };
-
-/// The device's current stream; its context is bound to the calling thread.
-c10::Stream current_stream(c10::Device device);
-/// A stream of torch's pool; the same.
-c10::Stream side_stream(c10::Device device);
-device::Stream handle_of(const c10::Stream& stream);
-
-/// RuntimeError that says why if `stream` is captured into a graph.
-void refuse_capture(const c10::Stream& stream, const char* what, const char* why);
 
 }  // namespace cgx

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "backend/gpu/call.h"
 #include "reduce/schedule/device_stages.h"
+#include "tensors/gpu/stream.h"
 
 namespace cgx {
 

@@ -6,9 +6,9 @@
 
 #include <memory>
 
-#include "backend/gpu/kernels.h"
 #include "device/queue.h"
 #include "reduce/engine.h"
+#include "tensors/gpu/kernels.h"
 
 namespace cgx {
 

@@ -9,6 +9,7 @@
 #include "backend/adapters/torch_text.h"
 #include "backend/work/works.h"
 #include "base/error.h"
+#include "tensors/gpu/stream.h"
 
 namespace cgx {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <utility>
 
-#include "backend/gpu/kernels.h"
+#include "tensors/gpu/kernels.h"
 
 namespace cgx {
 

@@ -1,4 +1,4 @@
-#include "backend/adapters/torch_threads.h"
+#include "tensors/threads.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>

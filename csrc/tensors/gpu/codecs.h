@@ -4,8 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "backend/gpu/kernels.h"
 #include "codec/codec.h"
+#include "tensors/gpu/kernels.h"
 
 namespace cgx {
 

@@ -1,4 +1,4 @@
-#include "backend/adapters/tensor_memory.h"
+#include "tensors/memory.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>

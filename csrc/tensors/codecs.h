@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "backend/gpu/kernels.h"
 #include "codec/codec.h"
+#include "tensors/gpu/kernels.h"
 
 namespace cgx {
 

@@ -1,8 +1,8 @@
-#include "backend/gpu/bounded.h"
+#include "tensors/gpu/bounded.h"
 
 #include <ATen/Functions.h>
 
-#include "backend/gpu/here.h"
+#include "tensors/gpu/here.h"
 
 namespace cgx {
 namespace {

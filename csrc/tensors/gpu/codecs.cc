@@ -1,8 +1,8 @@
-#include "backend/gpu/codecs.h"
+#include "tensors/gpu/codecs.h"
 
-#include "backend/adapters/tensor_memory.h"
-#include "backend/gpu/here.h"
 #include "base/error.h"
+#include "tensors/gpu/here.h"
+#include "tensors/memory.h"
 
 namespace cgx {
 namespace {

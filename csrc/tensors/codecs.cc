@@ -1,4 +1,4 @@
-#include "bindings/codec_tensors.h"
+#include "tensors/codecs.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "backend/adapters/tensor_memory.h"
-#include "backend/adapters/torch_threads.h"
-#include "backend/gpu/codecs.h"
 #include "base/error.h"
 #include "codec/ops/convert.h"
+#include "tensors/gpu/codecs.h"
+#include "tensors/memory.h"
+#include "tensors/threads.h"
 
 namespace cgx {
 namespace {

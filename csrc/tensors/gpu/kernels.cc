@@ -1,4 +1,4 @@
-#include "backend/gpu/kernels.h"
+#include "tensors/gpu/kernels.h"
 
 #include <map>
 #include <memory>

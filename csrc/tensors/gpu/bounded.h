@@ -7,8 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "backend/gpu/kernels.h"
 #include "codec/bounded/gpu/slab.h"
+#include "tensors/gpu/kernels.h"
 
 namespace cgx {
 

@@ -1,11 +1,11 @@
-#include "backend/gpu/here.h"
+#include "tensors/gpu/here.h"
 
 #include <ATen/Functions.h>
 
 #include <cstring>
 
-#include "backend/gpu/call.h"
 #include "base/error.h"
+#include "tensors/gpu/stream.h"
 
 namespace cgx {
 

@@ -1,11 +1,11 @@
-#include "backend/gpu/compat.h"
+#include "tensors/gpu/cuda_float_compress.h"
 
 #include <ATen/Functions.h>
 
-#include "backend/gpu/here.h"
 #include "base/error.h"
 #include "codec/compat/cuda_float_compress.h"
 #include "codec/compat/gpu/call.h"
+#include "tensors/gpu/here.h"
 
 namespace cgx {
 namespace {
