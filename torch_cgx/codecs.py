@@ -24,13 +24,14 @@ from typing import Any
 
 import torch
 
-from torch_cgx import _C
+from torch_cgx import _C, _traced
 
 
 class Codec:
     """Base class of all codecs of this module. Not itself a codec: calling it is a TypeError."""
 
     _engine: _C.Codec
+    _text: str  # how operators name it
 
     def __init__(self) -> None:
         raise TypeError(f"Codec is a base class; allowed: {', '.join(__all__[3:])}, or make()")
@@ -40,6 +41,7 @@ class Codec:
         tensor: torch.Tensor,
         *,
         sequence: int = 0,
+        number: int = 0,
         rank: int = 0,
         index: int = 0,
         out: torch.Tensor | None = None,
@@ -49,9 +51,11 @@ class Codec:
         Args:
             tensor: on the CPU or a GPU, float32, float16 or bfloat16, any shape and strides; values
                 are taken in row-major order. The payload is on the same device.
-            sequence: number of the call, 0 to 2**64 - 1; with ``rank`` and the codec's seed it is
-                the key of stochastic rounding. Without meaning for other rounding.
-            rank: 0 to 2**31 - 1.
+            sequence: number of the call or of the training's step, 0 to 2**64 - 1. With ``number``,
+                ``rank`` and the codec's seed it is the key of stochastic rounding, and without
+                meaning for other rounding: equal keys give equal payloads.
+            number: of the tensor among those of a step, 0 to 2**24 - 1.
+            rank: 0 to 2**31 - 1; 0 on all ranks for tensors that ranks hold alike.
             index: number of the first value within a longer run, 0 to 2**63 - 1: the counter of
                 stochastic rounding.
             out: written and returned, in place of a new tensor; of the payload's size.
@@ -60,14 +64,16 @@ class Codec:
             TypeError: another dtype or layout, or an argument of another type.
             ValueError: another device, a wrong size of ``out``, an ``out`` whose elements share
                 memory, or a number out of range.
-            RuntimeError: on a GPU: the driver or the kernels are not available, or a graph is being
-                captured.
+            RuntimeError: the tensor requires a gradient, which a payload cannot carry; or on a
+                GPU: the driver or the kernels are not available, or a graph is being captured.
         """
-        _check_key(sequence, rank, index)
+        _check_key(sequence, number, rank, index)
         if out is not None:
             _check_tensor("out", out)
         _check_tensor("tensor", tensor)
-        return self._engine.encode(tensor, sequence, rank, index, out)
+        if torch.compiler.is_compiling():
+            return _traced.encode(tensor, self._text, (sequence, number, rank, index), out)
+        return self._engine.encode(tensor, sequence, number, rank, index, out)
 
     def decode(
         self,
@@ -98,8 +104,8 @@ class Codec:
             TypeError: a wrong dtype or layout.
             ValueError: a wrong device; a payload whose size does not fit the count; an ``out``
                 whose elements share memory (an expanded tensor); ``add`` without ``out``.
-            RuntimeError: on a GPU: the driver or the kernels are not available, or a graph is being
-                captured.
+            RuntimeError: ``out`` requires a gradient; or on a GPU: the driver or the kernels are
+                not available, or a graph is being captured.
         """
         if numel is not None:
             _check_int("numel", numel, 0, 2**60)
@@ -110,16 +116,31 @@ class Codec:
         if out is not None:
             _check_tensor("out", out)
         _check_tensor("payload", payload)
+        if torch.compiler.is_compiling():
+            return _traced.decode(payload, self._text, out, numel, dtype, add)
         return self._engine.decode(payload, out, numel, dtype, add)
 
     def roundtrip(
-        self, tensor: torch.Tensor, *, sequence: int = 0, rank: int = 0, index: int = 0
+        self,
+        tensor: torch.Tensor,
+        *,
+        sequence: int = 0,
+        number: int = 0,
+        rank: int = 0,
+        index: int = 0,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """``tensor`` encoded and decoded, as a receiver gets it: a new tensor of the same shape and
-        dtype. Arguments as for encode()."""
-        payload = self.encode(tensor, sequence=sequence, rank=rank, index=index)
-        out = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        return self.decode(payload, out)
+        dtype, or ``out``, which may be ``tensor``. It takes one pass over the values, and makes no
+        payload. Other arguments and errors as for encode(). A backward pass through the result
+        raises RuntimeError."""
+        _check_key(sequence, number, rank, index)
+        if out is not None:
+            _check_tensor("out", out)
+        _check_tensor("tensor", tensor)
+        if torch.compiler.is_compiling():
+            return _traced.roundtrip(tensor, self._text, (sequence, number, rank, index), out)
+        return self._engine.roundtrip(tensor, sequence, number, rank, index, out)
 
     def encoded_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int:
         """Exact size in bytes of the payload of ``numel`` values of type ``dtype``."""
@@ -137,11 +158,12 @@ def _check_int(field: str, value: object, low: int, high: int) -> None:
         raise ValueError(f"{field} is {value}, allowed: {low} to {high}")
 
 
-def _check_key(sequence: object, rank: object, index: object) -> None:
+def _check_key(sequence: object, number: object, rank: object, index: object) -> None:
     # The usual case first: a call of a short tensor takes microseconds.
-    if sequence is rank is index and sequence == 0 and type(sequence) is int:
+    if sequence is number is rank is index and sequence == 0 and type(sequence) is int:
         return
     _check_int("sequence", sequence, 0, 2**64 - 1)
+    _check_int("number", number, 0, 2**24 - 1)
     _check_int("rank", rank, 0, 2**31 - 1)
     _check_int("index", index, 0, 2**63 - 1)
 
@@ -188,6 +210,7 @@ def _class_of(family: dict[str, Any]) -> type[Codec]:
         for field in given:  # canonical: an int for a numpy integer, True for 1
             object.__setattr__(self, field, codec.parameters[field])
         object.__setattr__(self, "_engine", codec)
+        object.__setattr__(self, "_text", codec.describe())
 
     def reduce(self: Any) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, row["name"]) for row in rows)

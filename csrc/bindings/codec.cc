@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <array>
 #include <string>
 #include <tuple>
 
@@ -14,7 +15,10 @@
 #include "codec/ops/finite.h"
 #include "codec/ops/kernels.h"
 #include "codec/ops/level.h"
-#include "tensors/codecs.h"
+#include "tensors/checks.h"
+#include "tensors/codec_text.h"
+#include "tensors/gpu/kernels.h"
+#include "tensors/operators.h"
 
 namespace py = pybind11;
 
@@ -38,12 +42,10 @@ T* at(uintptr_t address) {
 }
 
 // Looks the image of the kernels up where it is needed: on the first GPU.
-LoadKernels kernel_loader() {
-  return [](int major, int minor) {
-    const py::gil_scoped_acquire gil;
-    const py::object load = py::module_::import("torch_cgx._backend").attr("load_kernels");
-    return load(major, minor).cast<std::string>();
-  };
+std::string load_kernels(int major, int minor) {
+  const py::gil_scoped_acquire gil;
+  const py::object load = py::module_::import("torch_cgx._backend").attr("load_kernels");
+  return load(major, minor).cast<std::string>();
 }
 
 // `where`: the function that got the parameters, for errors.
@@ -138,6 +140,32 @@ std::tuple<float, float> scan(uintptr_t x, int dtype, size_t n) {
   return {min, max};
 }
 
+at::Tensor decode_py(const CodecHandle& h, const at::Tensor& payload,
+                     const std::optional<at::Tensor>& out, std::optional<c10::SymInt> numel,
+                     std::optional<at::ScalarType> dtype, bool add) {
+  const std::string& codec = h.codec->describe();
+  TORCH_CHECK_VALUE(out || !add, "add=True needs out, to which the values are added");
+  if (!out) {
+    const at::ScalarType type = dtype.value_or(at::kFloat);
+    if (!numel) {
+      check_payload("payload", payload);
+      numel = static_cast<int64_t>(largest_count(*h.codec, static_cast<size_t>(payload.numel()),
+                                                 codec_dtype("dtype", type)));
+    }
+    return operators::decode(payload, codec, *numel, type);
+  }
+  TORCH_CHECK_VALUE(!numel || *numel == out->sym_numel(), "numel is ", *numel,
+                    ", allowed with this out: ", out->sym_numel());
+  (add ? operators::decode_add : operators::decode_out)(payload, codec, dtype, *out);
+  return *out;
+}
+
+// The coefficients of PayloadSize, for sizes that are symbols.
+std::array<size_t, 5> payload_size(const std::string& codec, at::ScalarType dtype) {
+  const PayloadSize size = codec_of_text(codec)->payload_size(codec_dtype("dtype", dtype));
+  return {size.bits, size.bucket, size.bucket_bytes, size.rest_bytes, size.start};
+}
+
 void bind_class(py::module_& m) {
   py::class_<CodecHandle>(m, "Codec", "A codec of the engine; immutable and hashable.")
       .def(py::init([](const std::string& codec, const py::kwargs& parameters) {
@@ -176,27 +204,38 @@ void bind_class(py::module_& m) {
           py::arg("numel"), py::arg("dtype"))
       .def(
           "encode",
-          [](const CodecHandle& h, const at::Tensor& tensor, uint64_t sequence, int rank,
-             uint64_t index, const std::optional<at::Tensor>& out, int stage) {
-            return encode_tensor(*h.codec, tensor, {sequence, rank, stage, index}, out,
-                                 kernel_loader());
+          [](const CodecHandle& h, const at::Tensor& tensor, uint64_t sequence, int64_t number,
+             int64_t rank, int64_t index, const std::optional<at::Tensor>& out) {
+            const operators::Key key{static_cast<int64_t>(sequence), number, rank, index};
+            if (!out) return operators::encode(tensor, h.codec->describe(), key);
+            operators::encode_out(tensor, h.codec->describe(), key, *out);
+            return *out;
           },
-          py::arg("tensor"), py::arg("sequence") = 0, py::arg("rank") = 0, py::arg("index") = 0,
-          py::arg("out") = py::none(), py::arg("stage") = 0, NoGil())
+          py::arg("tensor"), py::arg("sequence") = 0, py::arg("number") = 0, py::arg("rank") = 0,
+          py::arg("index") = 0, py::arg("out") = py::none(), NoGil())
+      .def("decode", &decode_py, py::arg("payload"), py::arg("out") = py::none(),
+           py::arg("numel") = py::none(), py::arg("dtype") = py::none(), py::arg("add") = false,
+           NoGil())
       .def(
-          "decode",
-          [](const CodecHandle& h, const at::Tensor& payload, const std::optional<at::Tensor>& out,
-             std::optional<int64_t> numel, std::optional<at::ScalarType> dtype, bool add) {
-            return decode_tensor(*h.codec, payload, out, numel, dtype, add, kernel_loader());
+          "roundtrip",
+          [](const CodecHandle& h, const at::Tensor& tensor, uint64_t sequence, int64_t number,
+             int64_t rank, int64_t index, const std::optional<at::Tensor>& out) {
+            const operators::Key key{static_cast<int64_t>(sequence), number, rank, index};
+            if (!out) return operators::roundtrip(tensor, h.codec->describe(), key);
+            operators::roundtrip_out(tensor, h.codec->describe(), key, *out);
+            return *out;
           },
-          py::arg("payload"), py::arg("out") = py::none(), py::arg("numel") = py::none(),
-          py::arg("dtype") = py::none(), py::arg("add") = false, NoGil());
+          py::arg("tensor"), py::arg("sequence") = 0, py::arg("number") = 0, py::arg("rank") = 0,
+          py::arg("index") = 0, py::arg("out") = py::none(), NoGil());
 }
 
 }  // namespace
 
 void bind_codec(py::module_& m) {
+  set_kernel_loader(&load_kernels);
   bind_class(m);
+  m.def("payload_size", &payload_size, py::arg("codec"), py::arg("dtype"),
+        "(bits, bucket, bucket_bytes, rest_bytes, start) of PayloadSize in csrc/codec/codec.h.");
   m.attr("EXACT_BITS") = kExactBits;
   m.attr("HALF_BITS") = kHalfBits;
   m.attr("MAX_BITS") = kMostBits;

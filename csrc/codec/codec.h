@@ -18,6 +18,31 @@
 
 namespace cgx {
 
+/// The size of a payload of n values, as data, so that callers can also count with symbols:
+///
+///   start                         if there are values
+///   + bucket_bytes                for each bucket
+///   + ceil(bits * v / 8)          for the v values in buckets
+///   + rest_bytes                  for each value in no bucket
+///
+/// The values after the last whole bucket are in no bucket if rest_bytes is not 0; else they are a
+/// bucket, too.
+struct PayloadSize {
+  size_t bits = 0;
+  size_t bucket = 1;
+  size_t bucket_bytes = 0;
+  size_t rest_bytes = 0;
+  size_t start = 0;
+
+  size_t of(size_t n) const {
+    const size_t whole = n / bucket * bucket, coded = rest_bytes > 0 ? whole : n;
+    const size_t buckets = n / bucket + (coded > whole ? 1 : 0);
+    // The bits are counted by eights of values, without overflow.
+    return (n > 0 ? start : 0) + buckets * bucket_bytes + coded / 8 * bits +
+           (coded % 8 * bits + 7) / 8 + (n - coded) * rest_bytes;
+  }
+};
+
 class Codec {
  public:
   explicit Codec(CodecConfig config) : config_(std::move(config)), text_(config_.describe()) {}
@@ -44,9 +69,9 @@ class Codec {
   /// part starts on a byte border of the payload. A multiple of granule().
   virtual size_t block() const = 0;
 
-  /// Exact size of the payload of a run of `count` values; needs no data. `dtype` is the tensor's
-  /// type.
-  virtual size_t encoded_bytes(size_t count, DType dtype) const = 0;
+  /// Exact size of the payload of a run; needs no data. `dtype` is the tensor's type.
+  virtual PayloadSize payload_size(DType dtype) const = 0;
+  size_t encoded_bytes(size_t count, DType dtype) const { return payload_size(dtype).of(count); }
 
   /// Writes what a payload holds besides its parts. Parts are encoded after it, on any threads and in
   /// any order, and each may be decoded once it is encoded; encode() of a whole run does it itself.

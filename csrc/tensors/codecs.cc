@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "codec/ops/convert.h"
+#include "tensors/checks.h"
 #include "tensors/gpu/codecs.h"
 #include "tensors/memory.h"
 #include "tensors/threads.h"
@@ -24,24 +25,11 @@ constexpr size_t kPartValues = 1 << 16;
 constexpr size_t kScratchValues = 4096;
 constexpr size_t kAlignment = 16;  // of payloads on a GPU, whose kernels read meta as it lies there
 
-// Outside of autograd: what a codec does has no gradient.
-struct NoAutograd {
-  at::AutoDispatchBelowADInplaceOrView below;
+// Keeps what kernels call out of autograd; and off threads that a fork has lost.
+struct Below {
+  at::AutoDispatchBelowADInplaceOrView autograd;
+  SafeAfterFork one_thread;
 };
-
-// The name of the type in Python.
-std::string text_of(at::ScalarType type) {
-  return "torch." + std::string(c10::getDtypeNames(type).first);
-}
-
-void check_tensor(const char* what, const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(!tensor.is_nested(), what, " is nested, allowed: a tensor with one shape");
-  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, what, " has the layout ", tensor.layout(),
-                   ", allowed: torch.strided");
-  TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), what, " is on device ", tensor.device(),
-                    ", allowed: cpu, cuda");
-  check_storage(what, tensor);
-}
 
 bool is_aligned(const at::Tensor& payload) {
   return reinterpret_cast<uintptr_t>(payload.const_data_ptr()) % kAlignment == 0;
@@ -56,9 +44,18 @@ at::Tensor dense(const at::Tensor& tensor) {
   return tensor.contiguous();
 }
 
-bool can_take(const at::Tensor& out, const at::Tensor& payload) {
-  if (out.storage().data() == payload.storage().data() && out.nbytes() > 0) return false;
+// True if values can be written to its memory as they come.
+bool can_write(const at::Tensor& out) {
   return out.is_contiguous() && !out.is_neg() && !out._is_zerotensor();
+}
+
+bool overlaps(const at::Tensor& out, const at::Tensor& other) {
+  return out.nbytes() > 0 && out.storage().data() == other.storage().data();
+}
+
+// The same while `payload` is read.
+bool can_take(const at::Tensor& out, const at::Tensor& payload) {
+  return can_write(out) && !overlaps(out, payload);
 }
 
 std::byte* bytes_of(const at::Tensor& tensor) {
@@ -109,113 +106,197 @@ void decode_on_cpu(const Codec& codec, const at::Tensor& payload, DType wire, co
 }
 
 void decode_on_gpu(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
-                   bool add, const LoadKernels& load) {
+                   bool add) {
   const at::Tensor from = is_aligned(payload) ? payload : payload.clone();
   const bool direct =
       y.scalar_type() == at::kFloat || (!add && codec_dtype("out.dtype", y.scalar_type()) == wire);
-  if (direct) return gpu_decode(codec, from, wire, y, add, load);
+  if (direct) return gpu_decode(codec, from, wire, y, add, kernel_loader());
   at::Tensor values = add ? y.to(at::kFloat) : at::empty(y.sizes(), y.options().dtype(at::kFloat));
-  gpu_decode(codec, from, wire, values, add, load);
+  gpu_decode(codec, from, wire, values, add, kernel_loader());
   const_cast<at::Tensor&>(y).copy_(values);
+}
+
+// The memory that an operator writes for `out`: its own where it can, else new memory.
+class Result {
+ public:
+  /// from: what is read while the memory is written.
+  Result(const at::Tensor& out, bool direct)
+      : out_(out), memory_(direct ? out : at::empty(out.sizes(), out.options())) {}
+
+  const at::Tensor& memory() const { return memory_; }
+  /// Before values are added to them.
+  void fetch() const {
+    if (!memory_.is_same(out_)) const_cast<at::Tensor&>(memory_).copy_(out_);
+  }
+  void deliver() const {
+    if (!memory_.is_same(out_)) const_cast<at::Tensor&>(out_).copy_(memory_);
+  }
+
+ private:
+  const at::Tensor out_, memory_;
+};
+
+RandomKey random_key_of(const Codec& codec, const ElementKey& key) {
+  TORCH_CHECK_VALUE(key.number < kMostTensors, "number is ", key.number, ", allowed: 0 to ",
+                    kMostTensors - 1);
+  TORCH_CHECK_VALUE(key.rank >= 0 && key.rank <= INT32_MAX, "rank is ", key.rank,
+                    ", allowed: 0 to ", INT32_MAX);
+  TORCH_CHECK_VALUE(key.index <= INT64_MAX, "index is ", static_cast<int64_t>(key.index),
+                    ", allowed: 0 to ", INT64_MAX);
+  return local_key(codec.seed(), key.step, static_cast<uint32_t>(key.number),
+                   static_cast<int>(key.rank));
+}
+
+size_t count_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
+
+// Of x, dense, to a payload, dense.
+void encode_to(const Codec& codec, const at::Tensor& x, DType dtype, const ElementKey& key,
+               const at::Tensor& payload) {
+  const RandomKey random = random_key_of(codec, key);
+  if (x.is_cuda()) return gpu_encode(codec, x, payload, random, key.index, kernel_loader());
+  const size_t count = count_of(x);
+  const std::byte* from = bytes_of(x);
+  std::byte* to = bytes_of(payload);
+  codec.begin(random, key.index, count, to);
+  in_parts(codec, count, [&](size_t first, size_t n) {
+    codec.encode(from + first * size_of(dtype), dtype, dtype, count, first, n, random, key.index,
+                 to);
+  });
+}
+
+void decode_to(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
+               bool add) {
+  if (payload.is_cuda()) return decode_on_gpu(codec, payload, wire, y, add);
+  decode_on_cpu(codec, payload, wire, y, add);
+}
+
+void check_size(const Codec& codec, const at::Tensor& payload, size_t count, at::ScalarType type) {
+  const size_t size = codec.encoded_bytes(count, codec_dtype("dtype", type));
+  TORCH_CHECK_VALUE(static_cast<size_t>(payload.numel()) == size, "payload has ", payload.numel(),
+                    " bytes, allowed for ", count, " values of ", text_of(type), ": ", size);
+}
+
+// A slice is a run of its own: it begins where a layer may be cut (Codec::granule), so its codes
+// are those of the whole, and its encoding stays in the cache.
+void roundtrip_on_cpu(const Codec& codec, const std::byte* x, DType dtype, size_t count,
+                      const RandomKey& key, uint64_t index, std::byte* y) {
+  const size_t slice = std::max(kScratchValues / codec.granule(), size_t{1}) * codec.granule();
+  std::vector<std::byte> payload(codec.encoded_bytes(std::min(slice, count), dtype));
+  std::vector<float> values(dtype == DType::kFloat32 ? 0 : std::min(slice, count));
+  for (size_t done = 0; done < count; done += slice) {
+    const size_t n = std::min(slice, count - done);
+    const size_t at = done * size_of(dtype);
+    codec.encode(x + at, dtype, dtype, n, 0, n, key, index + done, payload.data());
+    float* to = dtype == DType::kFloat32 ? reinterpret_cast<float*>(y + at) : values.data();
+    codec.decode(payload.data(), dtype, n, 0, n, to, false);
+    if (dtype != DType::kFloat32) from_float(to, dtype, n, y + at);
+  }
+}
+
+void roundtrip_to(const Codec& codec, const at::Tensor& x, DType dtype, const ElementKey& key,
+                  const at::Tensor& y) {
+  const RandomKey random = random_key_of(codec, key);
+  if (x.is_cuda()) return gpu_roundtrip(codec, x, y, random, key.index, kernel_loader());
+  const std::byte* from = bytes_of(x);
+  std::byte* to = bytes_of(y);
+  in_parts(codec, count_of(x), [&](size_t first, size_t n) {
+    const size_t at = first * size_of(dtype);
+    roundtrip_on_cpu(codec, from + at, dtype, n, random, key.index + first, to + at);
+  });
+}
+
+// Checked, dense, and its dtype.
+std::pair<at::Tensor, DType> values_of(const at::Tensor& tensor) {
+  check_tensor("tensor", tensor);
+  const DType dtype = codec_dtype("tensor.dtype", tensor.scalar_type());
+  return {dense(tensor), dtype};
+}
+
+at::Tensor payload_of(const at::Tensor& payload) {
+  check_tensor("payload", payload);
+  check_payload("payload", payload);
+  return dense(payload);
 }
 
 }  // namespace
 
-DType codec_dtype(const char* what, at::ScalarType type) {
-  if (const auto known = codec_type(type)) return *known;
-  TORCH_CHECK_TYPE(false, what, " is ", text_of(type), ", allowed: float32, float16, bfloat16");
+at::Tensor encode(const Codec& codec, const at::Tensor& tensor, const ElementKey& key) {
+  const Below below;
+  const auto [x, dtype] = values_of(tensor);
+  const auto size = static_cast<int64_t>(codec.encoded_bytes(count_of(x), dtype));
+  at::Tensor payload = at::empty({size}, x.options().dtype(at::kByte));
+  encode_to(codec, x, dtype, key, payload);
+  return payload;
 }
 
-at::Tensor encode_tensor(const Codec& codec, const at::Tensor& tensor, const EncodeKey& key,
-                         const std::optional<at::Tensor>& out, const LoadKernels& load) {
-  check_tensor("tensor", tensor);
-  const DType dtype = codec_dtype("tensor.dtype", tensor.scalar_type());
-  const NoAutograd no_autograd;
-  const SafeAfterFork one_thread;
-  const at::Tensor x = dense(tensor);
-  const auto count = static_cast<size_t>(x.numel());
-  const auto size = static_cast<int64_t>(codec.encoded_bytes(count, dtype));
-  at::Tensor payload;
-  if (out) {
-    check_tensor("out", *out);
-    TORCH_CHECK_TYPE(out->scalar_type() == at::kByte && out->dim() == 1, "out is ",
-                     text_of(out->scalar_type()), " with ", out->dim(),
-                     " dimensions, allowed: uint8 with 1 dimension");
-    TORCH_CHECK_VALUE(out->device() == x.device(), "out is on device ", out->device(),
-                      ", allowed: ", x.device(), ", where tensor is");
-    TORCH_CHECK_VALUE(out->numel() == size, "out has ", out->numel(), " bytes, allowed for ", count,
-                      " values of ", text_of(tensor.scalar_type()), ": ", size);
-    check_writable("encode", *out, false);
-    if (can_take(*out, x) && (x.is_cpu() || is_aligned(*out))) payload = *out;
-  }
-  if (!payload.defined()) payload = at::empty({size}, x.options().dtype(at::kByte));
-  const RandomKey random = random_key(codec.seed(), key.sequence, key.rank, key.stage);
-  if (x.is_cuda()) {
-    gpu_encode(codec, x, payload, random, key.index, load);
-  } else {
-    const std::byte* from = bytes_of(x);
-    std::byte* to = bytes_of(payload);
-    codec.begin(random, key.index, count, to);
-    in_parts(codec, count, [&](size_t first, size_t n) {
-      codec.encode(from + first * size_of(dtype), dtype, dtype, count, first, n, random, key.index,
-                   to);
-    });
-  }
-  if (!out) return payload;
-  if (!payload.is_same(*out)) const_cast<at::Tensor&>(*out).copy_(payload);
-  if (!out->is_inference()) out->unsafeGetTensorImpl()->bump_version();
-  return *out;
+void encode_out(const Codec& codec, const at::Tensor& tensor, const ElementKey& key,
+                const at::Tensor& out) {
+  const Below below;
+  const auto [x, dtype] = values_of(tensor);
+  check_tensor("out", out);
+  check_payload("out", out);
+  check_device("out", out, "tensor", x);
+  const size_t size = codec.encoded_bytes(count_of(x), dtype);
+  TORCH_CHECK_VALUE(count_of(out) == size, "out has ", out.numel(), " bytes, allowed for ",
+                    x.numel(), " values of ", text_of(tensor.scalar_type()), ": ", size);
+  check_writable("encode", out, false);
+  const Result result(out, can_take(out, x) && (x.is_cpu() || is_aligned(out)));
+  encode_to(codec, x, dtype, key, result.memory());
+  result.deliver();
 }
 
-at::Tensor decode_tensor(const Codec& codec, const at::Tensor& given,
-                         const std::optional<at::Tensor>& out, std::optional<int64_t> numel,
-                         std::optional<at::ScalarType> dtype, bool add, const LoadKernels& load) {
-  check_tensor("payload", given);
-  TORCH_CHECK_TYPE(given.scalar_type() == at::kByte && given.dim() == 1, "payload is ",
-                   text_of(given.scalar_type()), " with ", given.dim(),
-                   " dimensions, allowed: uint8 with 1 dimension");
-  TORCH_CHECK_VALUE(out || !add, "add=True needs out, to which the values are added");
-  const NoAutograd no_autograd;
-  const SafeAfterFork one_thread;
-  const at::Tensor payload = dense(given);
-  if (out) {
-    check_tensor("out", *out);
-    TORCH_CHECK_VALUE(out->device() == payload.device(), "out is on device ", out->device(),
-                      ", allowed: ", payload.device(), ", where payload is");
-    TORCH_CHECK_VALUE(!numel || *numel == out->numel(), "numel is ", *numel,
-                      ", allowed with this out: ", out->numel());
-    codec_dtype("out.dtype", out->scalar_type());
-    check_writable("decode", *out, false);
-    numel = out->numel();
-  }
-  const at::ScalarType type = dtype ? *dtype : out ? out->scalar_type() : at::kFloat;
+at::Tensor decode(const Codec& codec, const at::Tensor& given, int64_t numel, at::ScalarType type) {
+  const Below below;
+  const at::Tensor payload = payload_of(given);
+  TORCH_CHECK_VALUE(numel >= 0, "numel is ", numel, ", allowed: 0 or more");
   const DType wire = codec_dtype("dtype", type);
-  const auto bytes = static_cast<size_t>(payload.numel());
-  TORCH_CHECK_VALUE(!numel || *numel >= 0, "numel is ", *numel, ", allowed: 0 or more");
-  const size_t count = numel ? static_cast<size_t>(*numel) : largest_count(codec, bytes, wire);
-  const size_t size = codec.encoded_bytes(count, wire);
-  TORCH_CHECK_VALUE(size == bytes, "payload has ", bytes, " bytes, allowed for ", count,
-                    " values of ", text_of(type), ": ", size);
-  const bool direct = out && can_take(*out, payload);
-  at::Tensor values;
-  if (direct) {
-    values = *out;
-  } else if (out) {
-    values = add ? at::empty(out->sizes(), out->options()).copy_(*out)
-                 : at::empty(out->sizes(), out->options());
-  } else {
-    values = at::empty({static_cast<int64_t>(count)}, payload.options().dtype(type));
-  }
-  if (payload.is_cuda()) {
-    decode_on_gpu(codec, payload, wire, values, add, load);
-  } else {
-    decode_on_cpu(codec, payload, wire, values, add);
-  }
-  if (!out) return values;
-  if (!direct) const_cast<at::Tensor&>(*out).copy_(values);
-  // Tells autograd that `out` has changed, as operators of torch do.
-  if (!out->is_inference()) out->unsafeGetTensorImpl()->bump_version();
-  return *out;
+  check_size(codec, payload, static_cast<size_t>(numel), type);
+  at::Tensor values = at::empty({numel}, payload.options().dtype(type));
+  decode_to(codec, payload, wire, values, false);
+  return values;
+}
+
+void decode_out(const Codec& codec, const at::Tensor& given, std::optional<at::ScalarType> type,
+                bool add, const at::Tensor& out) {
+  const Below below;
+  const at::Tensor payload = payload_of(given);
+  check_tensor("out", out);
+  check_device("out", out, "payload", payload);
+  codec_dtype("out.dtype", out.scalar_type());
+  check_writable("decode", out, false);
+  const at::ScalarType wire_type = type.value_or(out.scalar_type());
+  const DType wire = codec_dtype("dtype", wire_type);
+  check_size(codec, payload, count_of(out), wire_type);
+  const Result result(out, can_take(out, payload));
+  if (add) result.fetch();
+  decode_to(codec, payload, wire, result.memory(), add);
+  result.deliver();
+}
+
+at::Tensor roundtrip(const Codec& codec, const at::Tensor& tensor, const ElementKey& key) {
+  const Below below;
+  const auto [x, dtype] = values_of(tensor);
+  at::Tensor y = at::empty(x.sizes(), x.options());
+  roundtrip_to(codec, x, dtype, key, y);
+  return y;
+}
+
+void roundtrip_out(const Codec& codec, const at::Tensor& tensor, const ElementKey& key,
+                   const at::Tensor& out) {
+  const Below below;
+  const auto [x, dtype] = values_of(tensor);
+  check_tensor("out", out);
+  check_device("out", out, "tensor", x);
+  TORCH_CHECK_TYPE(out.scalar_type() == tensor.scalar_type(), "out is ", text_of(out.scalar_type()),
+                   ", allowed: ", text_of(tensor.scalar_type()), ", as tensor");
+  TORCH_CHECK_VALUE(out.sizes() == tensor.sizes(), "out has the shape ", out.sizes(),
+                    ", allowed: ", tensor.sizes(), ", as tensor");
+  check_writable("roundtrip", out, false);
+  // In place, a slice is read before it is written; another overlap would mix the two.
+  const bool in_place = x.const_data_ptr() == out.const_data_ptr() && x.is_cpu();
+  const Result result(out, can_write(out) && (in_place || !overlaps(out, x)));
+  roundtrip_to(codec, x, dtype, key, result.memory());
+  result.deliver();
 }
 
 }  // namespace cgx

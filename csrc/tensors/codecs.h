@@ -1,37 +1,46 @@
-// A codec on tensors: what `encode` and `decode` of torch_cgx.codecs do.
+// Codecs on tensors: the operators encode, decode and roundtrip of operators.h, on the CPU and on a GPU.
+//
+// Tensors may have any strides, and be lazily negated or zero. Long tensors on the CPU use the
+// caller's intra-op threads; on a GPU all goes to its current stream. Errors: TypeError and ValueError
+// for tensors that do not fit; ConfigError: the text is no codec's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "codec/codec.h"
-#include "tensors/gpu/kernels.h"
 
 namespace cgx {
 
-struct EncodeKey {
-  uint64_t sequence = 0;
-  int rank = 0;
-  int stage = 0;
+/// What a random number depends on beside the codec's seed and the element: local_key() of
+/// codec/ops/random.h. index: number of the first element.
+struct ElementKey {
+  uint64_t step = 0;
+  uint64_t number = 0;
+  int64_t rank = 0;
   uint64_t index = 0;
 };
 
-/// The payload of x, in `out` or in a new tensor. x: any shape and strides, on the CPU or a GPU,
-/// float32, float16 or bfloat16. `out`: uint8, one dimension, of exactly the payload's size, on the
-/// device of x. Long tensors use the caller's intra-op threads. TypeError, ValueError.
-at::Tensor encode_tensor(const Codec& codec, const at::Tensor& x, const EncodeKey& key,
-                         const std::optional<at::Tensor>& out, const LoadKernels& load);
+at::Tensor encode(const Codec& codec, const at::Tensor& x, const ElementKey& key);
+/// out: uint8, one dimension, of exactly the payload's size, on the device of x.
+void encode_out(const Codec& codec, const at::Tensor& x, const ElementKey& key,
+                const at::Tensor& out);
 
-/// The values of a payload in `out`, or in a new tensor of `numel` values. `dtype`: of the tensor
-/// that was encoded; none: the type of `out`, else float32. With `add`, the values are added to
-/// `out`, in float32.
-at::Tensor decode_tensor(const Codec& codec, const at::Tensor& payload,
-                         const std::optional<at::Tensor>& out, std::optional<int64_t> numel,
-                         std::optional<at::ScalarType> dtype, bool add, const LoadKernels& load);
+/// `numel` values of a tensor of type `type`. ValueError unless the payload is as long as theirs.
+at::Tensor decode(const Codec& codec, const at::Tensor& payload, int64_t numel,
+                  at::ScalarType type);
+/// To `out`, or added to it in float32. type: of the tensor that was encoded; none: of `out`.
+void decode_out(const Codec& codec, const at::Tensor& payload, std::optional<at::ScalarType> type,
+                bool add, const at::Tensor& out);
 
-/// The dtype of a type that codecs take; for others a TypeError that names `what`.
-DType codec_dtype(const char* what, at::ScalarType type);
+/// What decode() gives of the encoding of x, slice by slice: nothing holds the whole payload on the
+/// CPU. On a GPU one kernel does it, with memory for a payload that is free afterwards.
+at::Tensor roundtrip(const Codec& codec, const at::Tensor& x, const ElementKey& key);
+/// out: as x, which it may be.
+void roundtrip_out(const Codec& codec, const at::Tensor& x, const ElementKey& key,
+                   const at::Tensor& out);
 
 }  // namespace cgx

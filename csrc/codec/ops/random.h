@@ -60,6 +60,20 @@ inline RandomKey random_key(uint64_t seed, uint64_t sequence, int rank, int stag
 }
 #endif
 
+#if !defined(CGX_DEVICE_COMPILER)
+/// Tensors of a step that local operators tell apart.
+constexpr uint32_t kMostTensors = 1u << 24;
+
+/// Key of a local operator (csrc/tensors), by the one rule for all of them: the random number of an
+/// element is a function of (seed, step, number of the tensor in the step, rank, number of the
+/// element), so that a recomputation and a resumed run repeat it. tensor: below kMostTensors. rank: 0
+/// where all ranks hold the same tensor and need the same numbers. Tensor 0 has the key of a
+/// collective's contribution; no other tensor has a key of a collective.
+inline RandomKey local_key(uint64_t seed, uint64_t step, uint32_t tensor, int rank) {
+  return random_key(seed, step, rank, static_cast<int>(tensor << 8));
+}
+#endif
+
 /// Key of the elements whose number has the high word `high`: the counter itself has 32 bits only.
 CGX_HD RandomKey key_of_high(RandomKey key, uint32_t high) {
   if (high == 0) return key;

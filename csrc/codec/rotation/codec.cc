@@ -33,8 +33,11 @@ class BlockCodec final : public Codec {
   size_t granule() const override { return block_; }
   size_t block() const override { return block_; }
 
-  size_t encoded_bytes(size_t count, DType) const override {
-    return count == 0 ? 0 : codes_at(count) + code_bytes(count);
+  PayloadSize payload_size(DType) const override {
+    return {.bits = static_cast<size_t>(bits_),
+            .bucket = block_,
+            .bucket_bytes = sizeof(float),
+            .start = kKeyBytes};
   }
 
   void begin(RandomKey key, uint64_t index, size_t count, std::byte* payload) const override {

@@ -1,5 +1,7 @@
 #include "tensors/gpu/codecs.h"
 
+#include <ATen/Functions.h>
+
 #include "base/error.h"
 #include "tensors/gpu/here.h"
 #include "tensors/memory.h"
@@ -89,6 +91,32 @@ void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const
   call.add = add ? 1 : 0;
   call.messages[0] = bytes_of(payload);
   kernels.decode(runs.tables, call, here.queue().stream());
+}
+
+void gpu_roundtrip(const Codec& codec, const at::Tensor& x, const at::Tensor& y, RandomKey key,
+                   uint64_t index, const LoadKernels& load) {
+  const DType dtype = checked_dtype(x, "tensor");
+  const auto count = static_cast<size_t>(x.numel());
+  const at::Tensor payload = at::empty({static_cast<int64_t>(codec.encoded_bytes(count, dtype))},
+                                       x.options().dtype(at::kByte));
+  check(x, "tensor", payload, codec.encoded_bytes(count, dtype));
+  const Here here(x.device(), "a codec");
+  if (count == 0) return;
+  gpu::RunTable table;
+  table.add(codec, dtype, 0, 0, count, index, 0, 0);
+  const gpu::KernelModule& kernels = kernels_for(here.queue(), load);
+  const OnDevice runs(table, x.device());
+  // A sum of this tensor alone: its encoding, and what receivers decode from that.
+  gpu::SumCall call{};
+  call.x = bytes_of(x);
+  call.encoded = bytes_of(payload);
+  call.y = bytes_of(y);
+  call.key = key;
+  call.divisor = 1;
+  call.ranks = 1;
+  call.own = gpu::type_of(dtype);
+  call.type = gpu::type_of(dtype);
+  kernels.sum(runs.tables, call, here.queue().stream());
 }
 
 }  // namespace cgx

@@ -22,4 +22,9 @@ void gpu_encode(const Codec& codec, const at::Tensor& x, const at::Tensor& paylo
 void gpu_decode(const Codec& codec, const at::Tensor& payload, DType wire, const at::Tensor& y,
                 bool add, const LoadKernels& load);
 
+/// What gpu_decode() gives of gpu_encode(), by one kernel. `y`: as x, other memory. The payload goes to
+/// memory that is free afterwards.
+void gpu_roundtrip(const Codec& codec, const at::Tensor& x, const at::Tensor& y, RandomKey key,
+                   uint64_t index, const LoadKernels& load);
+
 }  // namespace cgx

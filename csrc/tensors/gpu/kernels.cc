@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace cgx {
 namespace {
@@ -13,7 +14,17 @@ struct Capability {
 };
 constexpr Capability kCuda{75, 76}, kHip{23, 61};
 
+LoadKernels& loader() {
+  static auto* load =
+      new LoadKernels;  // never destroyed: threads may encode while the process ends
+  return *load;
+}
+
 }  // namespace
+
+const LoadKernels& kernel_loader() { return loader(); }
+
+void set_kernel_loader(LoadKernels load) { loader() = std::move(load); }
 
 const gpu::KernelModule& kernels_for(const device::Queue& queue, const LoadKernels& load) {
   static std::mutex mutex;

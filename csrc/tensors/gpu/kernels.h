@@ -17,4 +17,8 @@ using LoadKernels = std::function<std::string(int major, int minor)>;
 /// pass through. The caller must not hold Python's lock, since `load` may take it.
 const gpu::KernelModule& kernels_for(const device::Queue& queue, const LoadKernels& load);
 
+/// The loader of this process, for operators; set once, when the module is imported.
+const LoadKernels& kernel_loader();
+void set_kernel_loader(LoadKernels load);
+
 }  // namespace cgx

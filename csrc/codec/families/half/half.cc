@@ -36,7 +36,7 @@ class HalfCodec final : public Codec {
   int bits() const override { return 16; }
   size_t granule() const override { return kGranule; }
   size_t block() const override { return kGranule; }
-  size_t encoded_bytes(size_t count, DType) const override { return 2 * count; }
+  PayloadSize payload_size(DType) const override { return {.bits = 16}; }
 
   void encode(const void* x, DType x_dtype, DType dtype, size_t count, size_t first, size_t n,
               RandomKey, uint64_t, std::byte* payload) const override {

@@ -56,9 +56,11 @@ class MaxMinCodec final : public Codec {
   /// Whole buckets and whole groups of 8 codes, which are `bits` bytes.
   size_t block() const override { return std::lcm(bucket_, size_t{8}); }
 
-  size_t encoded_bytes(size_t count, DType dtype) const override {
-    const Layout layout(*this, count);
-    return layout.rest + (count - layout.coded) * size_of(dtype);
+  PayloadSize payload_size(DType dtype) const override {
+    return {.bits = static_cast<size_t>(bits_),
+            .bucket = bucket_,
+            .bucket_bytes = sizeof(MaxMinMeta),
+            .rest_bytes = skip_ ? size_of(dtype) : 0};
   }
 
   void encode(const void* x, DType x_dtype, DType dtype, size_t count, size_t first, size_t n,

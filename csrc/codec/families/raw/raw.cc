@@ -23,7 +23,7 @@ class RawCodec final : public Codec {
   int bits() const override { return 32; }
   size_t granule() const override { return kGranule; }
   size_t block() const override { return kGranule; }
-  size_t encoded_bytes(size_t count, DType dtype) const override { return count * size_of(dtype); }
+  PayloadSize payload_size(DType dtype) const override { return {.bits = 8 * size_of(dtype)}; }
 
   void encode(const void* x, DType x_dtype, DType dtype, size_t count, size_t first, size_t n,
               RandomKey, uint64_t, std::byte* payload) const override {
