@@ -30,9 +30,9 @@ import torch
 
 from benchmarks import _command
 from benchmarks._command import NOTHING, at_least
-from torch_cgx import _C, _backend
+from torch_cgx import codecs
 
-CODES = {torch.float32: 0, torch.bfloat16: 2}
+DTYPES = (torch.float32, torch.bfloat16)
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 BITS = range(1, 9)
 NUMEL, QUICK_NUMEL = 1 << 28, 1 << 27  # 256 MiB of bf16 at least
@@ -101,23 +101,20 @@ def make_cases(
     values = torch.empty(numel, device="cuda")
     for start in range(0, numel, seed.numel()):
         values[start : start + seed.numel()].copy_(seed[: numel - start])
-    load = _backend.load_kernels
-    for dtype, code in CODES.items():
+    for dtype in DTYPES:
         name = NAMES[dtype]
         x, y = values.to(dtype), torch.zeros(numel, dtype=dtype, device="cuda")
         cases.append(Case("copy", name, None, x.nbytes, 2 * x.nbytes, lambda x=x, y=y: y.copy_(x)))
         for bits in widths:
-            spec = _C.Codec(bits=bits, bucket_size=bucket_size, rounding=rounding, seed=1)
-            size = _C.codec_encoded_bytes(spec, numel, code)
+            codec = codecs.MaxMin(bits, bucket_size, rounding, seed=1)
+            size = codec.encoded_bytes(numel, dtype)
             sent = torch.empty(size, dtype=torch.uint8, device="cuda")
 
-            def encode(spec: Any = spec, x: Any = x, sent: Any = sent) -> None:
-                _C.gpu_codec_encode(spec, x, sent, 1, 0, load)
+            def encode(codec: Any = codec, x: Any = x, sent: Any = sent) -> None:
+                codec.encode(x, sequence=1, out=sent)
 
-            def decode(
-                add: bool, spec: Any = spec, y: Any = y, sent: Any = sent, code: int = code
-            ) -> None:
-                _C.gpu_codec_decode(spec, sent, code, y, load, add)
+            def decode(add: bool, codec: Any = codec, y: Any = y, sent: Any = sent) -> None:
+                codec.decode(sent, y, add=add)
 
             cases.append(Case("encode", name, bits, x.nbytes, x.nbytes + size, encode))
             cases.append(

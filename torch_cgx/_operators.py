@@ -1,6 +1,6 @@
 """The operators ``torch.ops.torch_cgx`` on tensors without values: shapes, dtypes and checks, for
-torch.compile, torch.export, FakeTensorMode and meta tensors. The engine (csrc/tensors) has their schemas
-and kernels; importing this module loads it.
+torch.compile, torch.export, FakeTensorMode and meta tensors. The engine (csrc/tensors) has their
+schemas and kernels; importing this module loads it.
 
 Sizes of payloads are symbolic functions of the number of values. What a kernel refuses is refused
 here with the same text, as far as it does not depend on values.
@@ -171,3 +171,71 @@ def _roundtrip_out(
         lambda: f"out has the shape {list(out.shape)}, allowed: {list(tensor.shape)}, as tensor",
     )
     _size_of(codec, tensor.dtype)
+
+
+@_fake("bounded_look")
+def _bounded_look(tensor: torch.Tensor, *, kind: int, bound: float, version: int) -> torch.Tensor:
+    _check_tensor("tensor", tensor)
+    maps = _C.BoundedMaps(_elements()[tensor.dtype], kind, bound, version)
+    blocks = (tensor.numel() + _C.BOUNDED_BLOCK_VALUES - 1) // _C.BOUNDED_BLOCK_VALUES
+    look_bytes = _C.BoundedSlab(maps, 0).look_bytes
+    return tensor.new_empty((blocks * look_bytes,), dtype=torch.uint8)
+
+
+@_fake("bounded_encode")
+def _bounded_encode(
+    tensor: torch.Tensor,
+    forms: torch.Tensor,
+    bytes: Int,
+    *,
+    kind: int,
+    bound: float,
+    version: int,
+) -> torch.Tensor:
+    _check_tensor("tensor", tensor)
+    _check_payload("forms", forms)
+    return tensor.new_empty((bytes,), dtype=torch.uint8)
+
+
+@_fake("bounded_decode")
+def _bounded_decode(
+    parts: torch.Tensor,
+    forms: torch.Tensor,
+    values: Int,
+    *,
+    kind: int,
+    bound: float,
+    version: int,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    _check_payload("parts", parts)
+    _check_payload("forms", forms)
+    _check_tensor("out", out)
+    _check_device("parts", parts, "out", out)
+    blocks = (values + _C.BOUNDED_BLOCK_VALUES - 1) // _C.BOUNDED_BLOCK_VALUES
+    return out.new_empty((blocks,), dtype=torch.int32)
+
+
+@_fake("cuda_float_compress_encode")
+def _cuda_float_compress_encode(
+    tensor: torch.Tensor,
+    step: float,
+    max_error: float,
+    keep_going: bool,
+    *,
+    words: torch.Tensor,
+    misfits: torch.Tensor,
+) -> None:
+    _check_tensor("tensor", tensor)
+
+
+@_fake("cuda_float_compress_decode")
+def _cuda_float_compress_decode(words: torch.Tensor, step: float, *, out: torch.Tensor) -> None:
+    _check_tensor("out", out)
+
+
+@functools.cache
+def _elements() -> dict[torch.dtype, int]:
+    from torch_cgx.bounded import _dtypes
+
+    return _dtypes.ELEMENTS

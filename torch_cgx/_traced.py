@@ -1,5 +1,5 @@
-"""The methods of codecs as torch.compile traces them: calls of the operators ``torch.ops.torch_cgx``. Else
-the engine calls the same operators, faster than Python can.
+"""The methods of codecs as torch.compile traces them: calls of ``torch.ops.torch_cgx``. Outside of
+torch.compile the engine calls the same operators, faster than Python can.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ def _key(key: _Key) -> dict[str, int]:
     return {"step": step, "number": number, "rank": rank, "index": index}
 
 
-def encode(
-    tensor: torch.Tensor, codec: str, key: _Key, out: torch.Tensor | None
-) -> torch.Tensor:
+def encode(tensor: torch.Tensor, codec: str, key: _Key, out: torch.Tensor | None) -> torch.Tensor:
     if out is None:
         return _ops.encode(tensor, codec, **_key(key))
     _ops.encode.out(tensor, codec, **_key(key), out=out)
@@ -44,9 +42,7 @@ def decode(
     if add:
         raise ValueError("add=True needs out, to which the values are added")
     if numel is None:
-        raise ValueError(
-            "numel is None, allowed under torch.compile: the number of values, or out"
-        )
+        raise ValueError("numel is None, allowed under torch.compile: the number of values, or out")
     return _ops.decode(payload, codec, numel, dtype=dtype or torch.float32)
 
 

@@ -73,7 +73,7 @@ class Codec:
         _check_tensor("tensor", tensor)
         if torch.compiler.is_compiling():
             return _traced.encode(tensor, self._text, (sequence, number, rank, index), out)
-        return self._engine.encode(tensor, sequence, number, rank, index, out)
+        return self._engine.encode(tensor, sequence, rank, index, out, number)
 
     def decode(
         self,
@@ -140,7 +140,7 @@ class Codec:
         _check_tensor("tensor", tensor)
         if torch.compiler.is_compiling():
             return _traced.roundtrip(tensor, self._text, (sequence, number, rank, index), out)
-        return self._engine.roundtrip(tensor, sequence, number, rank, index, out)
+        return self._engine.roundtrip(tensor, sequence, rank, index, out, number)
 
     def encoded_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int:
         """Exact size in bytes of the payload of ``numel`` values of type ``dtype``."""

@@ -112,7 +112,9 @@ class Original(Compressor):
         import zstandard
 
         self._step = float(np.float32(2 * max_error))
-        self._raw = np.zeros(-(-values.numel() // self.BLOCK) * self.BLOCK, np.uint32)
+        words = -(-values.numel() // self.BLOCK) * self.BLOCK
+        self._raw = torch.zeros(words, dtype=torch.int32)
+        self._misfits = torch.zeros(words // _C.CUDA_FLOAT_COMPRESS_PART, dtype=torch.int32)
         self._out = torch.zeros_like(values)
         self._compressor = zstandard.ZstdCompressor(level=1)
         self._decompressor = zstandard.ZstdDecompressor()
@@ -122,21 +124,20 @@ class Original(Compressor):
         return values.dtype == torch.float32 and max_error > 0
 
     def compress(self) -> Payload:
-        _C.cuda_float_compress_encode(
-            self.values.data_ptr(),
-            self.values.numel(),
+        torch.ops.torch_cgx.cuda_float_compress_encode(
+            self.values,
             self._step,
             self.ANY_ERROR,
             True,
-            self._raw.ctypes.data,
+            words=self._raw,
+            misfits=self._misfits,
         )
-        return self._compressor.compress(self._raw.data)
+        return self._compressor.compress(self._raw.numpy().data)
 
     def decompress(self, payload: Payload) -> Any:
-        raw = np.frombuffer(self._decompressor.decompress(payload), np.uint32)
-        _C.cuda_float_compress_decode(
-            raw.ctypes.data, self._out.numel(), self._step, self._out.data_ptr()
-        )
+        words = bytearray(self._decompressor.decompress(payload))
+        raw = torch.frombuffer(words, dtype=torch.int32)
+        torch.ops.torch_cgx.cuda_float_compress_decode(raw, self._step, out=self._out)
         return self._out
 
     def nbytes(self, payload: Payload) -> int:

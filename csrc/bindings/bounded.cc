@@ -162,7 +162,17 @@ void bind(py::module_& module) {
       .def(py::init([](int element, int kind, double bound, int version) {
              return std::make_shared<Maps>(element_of(element), kind_of(kind), bound, version);
            }),
-           py::arg("element"), py::arg("kind"), py::arg("bound"), py::arg("version"));
+           py::arg("element"), py::arg("kind"), py::arg("bound"), py::arg("version"))
+      .def_property_readonly(
+          "key",
+          [](const Maps& maps) {
+            py::dict key;
+            key["kind"] = static_cast<int>(maps.kind());
+            key["bound"] = maps.bound();
+            key["version"] = maps.version();
+            return key;
+          },
+          "Arguments of the operators bounded_look, bounded_encode and bounded_decode.");
   py::class_<Arena>(module, "BoundedArena", py::buffer_protocol())
       .def(py::init([](size_t dims, size_t blocks, size_t bytes) {
              return std::make_unique<Arena>(Container::head_bytes(dims, blocks), bytes);
@@ -222,7 +232,11 @@ void bind(py::module_& module) {
           py::arg("block"), py::arg("opened"), py::arg("value"), py::arg("start"), py::arg("stop"))
       .def("fill", &fill, py::arg("block"), py::arg("opened"), py::arg("content"),
            py::arg("parts_ptr"))
-      .def("lay_out", &Slab::lay_out);
+      .def("lay_out", &Slab::lay_out)
+      .def("forms", [](const Slab& slab) {
+        const std::span<const std::byte> forms = slab.forms();
+        return py::bytearray(reinterpret_cast<const char*>(forms.data()), forms.size());
+      });
   module.def(
       "bounded_range",
       [](int element, uintptr_t x, size_t n) {

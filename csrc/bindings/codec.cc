@@ -204,29 +204,29 @@ void bind_class(py::module_& m) {
           py::arg("numel"), py::arg("dtype"))
       .def(
           "encode",
-          [](const CodecHandle& h, const at::Tensor& tensor, uint64_t sequence, int64_t number,
-             int64_t rank, int64_t index, const std::optional<at::Tensor>& out) {
+          [](const CodecHandle& h, const at::Tensor& tensor, uint64_t sequence, int64_t rank,
+             int64_t index, const std::optional<at::Tensor>& out, int64_t number) {
             const operators::Key key{static_cast<int64_t>(sequence), number, rank, index};
             if (!out) return operators::encode(tensor, h.codec->describe(), key);
             operators::encode_out(tensor, h.codec->describe(), key, *out);
             return *out;
           },
-          py::arg("tensor"), py::arg("sequence") = 0, py::arg("number") = 0, py::arg("rank") = 0,
-          py::arg("index") = 0, py::arg("out") = py::none(), NoGil())
+          py::arg("tensor"), py::arg("sequence") = 0, py::arg("rank") = 0, py::arg("index") = 0,
+          py::arg("out") = py::none(), py::arg("number") = 0, NoGil())
       .def("decode", &decode_py, py::arg("payload"), py::arg("out") = py::none(),
            py::arg("numel") = py::none(), py::arg("dtype") = py::none(), py::arg("add") = false,
            NoGil())
       .def(
           "roundtrip",
-          [](const CodecHandle& h, const at::Tensor& tensor, uint64_t sequence, int64_t number,
-             int64_t rank, int64_t index, const std::optional<at::Tensor>& out) {
+          [](const CodecHandle& h, const at::Tensor& tensor, uint64_t sequence, int64_t rank,
+             int64_t index, const std::optional<at::Tensor>& out, int64_t number) {
             const operators::Key key{static_cast<int64_t>(sequence), number, rank, index};
             if (!out) return operators::roundtrip(tensor, h.codec->describe(), key);
             operators::roundtrip_out(tensor, h.codec->describe(), key, *out);
             return *out;
           },
-          py::arg("tensor"), py::arg("sequence") = 0, py::arg("number") = 0, py::arg("rank") = 0,
-          py::arg("index") = 0, py::arg("out") = py::none(), NoGil());
+          py::arg("tensor"), py::arg("sequence") = 0, py::arg("rank") = 0, py::arg("index") = 0,
+          py::arg("out") = py::none(), py::arg("number") = 0, NoGil());
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "bindings/diagnostics.h"
 #include "bindings/engine.h"
 #include "bindings/future.h"
-#include "bindings/gpu.h"
 #include "bindings/group.h"
 #include "bindings/threads.h"
 
@@ -25,7 +24,6 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_bounded(m);
   cgx::bind_compat(m);
   cgx::bind_bdi(m);
-  cgx::bind_gpu(m);
   cgx::bind_engine(m);
   cgx::bind_group(m);
   cgx::bind_future(m);

@@ -1,5 +1,6 @@
 #include "tensors/checks.h"
 
+#include "base/error.h"
 #include "tensors/memory.h"
 
 namespace cgx {
@@ -8,10 +9,27 @@ std::string text_of(at::ScalarType type) {
   return "torch." + std::string(c10::getDtypeNames(type).first);
 }
 
+std::string text_of(at::Layout layout) {
+  switch (layout) {
+    case at::kSparse:
+      return "torch.sparse_coo";
+    case at::kSparseCsr:
+      return "torch.sparse_csr";
+    case at::kSparseCsc:
+      return "torch.sparse_csc";
+    case at::kSparseBsr:
+      return "torch.sparse_bsr";
+    case at::kSparseBsc:
+      return "torch.sparse_bsc";
+    default:
+      return str_of(layout);
+  }
+}
+
 void check_tensor(const char* what, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(!tensor.is_nested(), what, " is nested, allowed: a tensor with one shape");
-  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, what, " has the layout ", tensor.layout(),
-                   ", allowed: torch.strided");
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, what, " has the layout ",
+                   text_of(tensor.layout()), ", allowed: torch.strided");
   TORCH_CHECK_VALUE(tensor.is_cpu() || tensor.is_cuda(), what, " is on device ", tensor.device(),
                     ", allowed: cpu, cuda");
   check_storage(what, tensor);

@@ -4,14 +4,20 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <string>
 
 #include "base/dtype.h"
 
 namespace cgx {
 
+inline size_t count_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
+
 /// "torch.float32"
 std::string text_of(at::ScalarType type);
+
+/// "torch.sparse_coo"
+std::string text_of(at::Layout layout);
 
 /// TypeError: the tensor is nested or not strided. ValueError: it is not on the CPU or a GPU, or
 /// its storage is too short. `what`: the argument.

@@ -147,8 +147,6 @@ RandomKey random_key_of(const Codec& codec, const ElementKey& key) {
                    static_cast<int>(key.rank));
 }
 
-size_t count_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
-
 // Of x, dense, to a payload, dense.
 void encode_to(const Codec& codec, const at::Tensor& x, DType dtype, const ElementKey& key,
                const at::Tensor& payload) {
@@ -181,7 +179,9 @@ void check_size(const Codec& codec, const at::Tensor& payload, size_t count, at:
 void roundtrip_on_cpu(const Codec& codec, const std::byte* x, DType dtype, size_t count,
                       const RandomKey& key, uint64_t index, std::byte* y) {
   const size_t slice = std::max(kScratchValues / codec.granule(), size_t{1}) * codec.granule();
-  std::vector<std::byte> payload(codec.encoded_bytes(std::min(slice, count), dtype));
+  // The last slice may take more bytes than a whole one: its incomplete bucket may be raw.
+  std::vector<std::byte> payload(std::max(codec.encoded_bytes(std::min(slice, count), dtype),
+                                          codec.encoded_bytes(count % slice, dtype)));
   std::vector<float> values(dtype == DType::kFloat32 ? 0 : std::min(slice, count));
   for (size_t done = 0; done < count; done += slice) {
     const size_t n = std::min(slice, count - done);

@@ -8,25 +8,15 @@
 
 #include <string>
 
-#include "base/error.h"
 #include "tensors/codec_text.h"
 #include "tensors/codecs.h"
+#include "tensors/for_torch.h"
 
 namespace cgx {
 namespace {
 
 using Type = std::optional<at::ScalarType>;
 using View = std::string_view;
-
-// torch knows its own errors only: a ConfigError becomes a ValueError whoever calls the operator.
-template <typename Work>
-auto for_torch(const Work& work) {
-  try {
-    return work();
-  } catch (const ConfigError& error) {
-    TORCH_CHECK_VALUE(false, error.what());
-  }
-}
 
 ElementKey key_of(int64_t step, int64_t number, int64_t rank, int64_t index) {
   return {static_cast<uint64_t>(step), static_cast<uint64_t>(number), rank,
@@ -100,5 +90,7 @@ TORCH_LIBRARY_IMPL(torch_cgx, CPU, library) { implement(library); }
 TORCH_LIBRARY_IMPL(torch_cgx, CUDA, library) { implement(library); }
 // Devices and layouts that are refused.
 TORCH_LIBRARY_IMPL(torch_cgx, CompositeExplicitAutograd, library) { implement(library); }
+TORCH_LIBRARY_IMPL(torch_cgx, NestedTensorCPU, library) { implement(library); }
+TORCH_LIBRARY_IMPL(torch_cgx, NestedTensorCUDA, library) { implement(library); }
 
 }  // namespace cgx

@@ -11,7 +11,8 @@ import pytest
 import torch
 import zstandard
 
-from torch_cgx import _C, bounded
+from torch_cgx import bounded
+from torch_cgx.compat._stages import PART, raw_words
 
 N = 1 << 20
 
@@ -47,10 +48,14 @@ def test_of_the_original_format() -> None:
         (_gaussian(0.02) * (_gaussian(1.0).roll(1) > 1.3), 1e-4, 1.0),
         (_gaussian(0.02).cumsum(0), 1e-3, 1.0),
     ):
-        raw = np.zeros(N, np.uint32)
         step = float(np.float32(2 * bound))
-        _C.cuda_float_compress_encode(x.data_ptr(), N, step, 3e38, True, raw.ctypes.data)
-        original = x.nbytes / (12 + len(zstandard.ZstdCompressor(level=1).compress(raw.data)))
+        raw = torch.empty(raw_words(N), dtype=torch.int32)
+        misfits = torch.empty(raw.numel() // PART, dtype=torch.int32)
+        torch.ops.torch_cgx.cuda_float_compress_encode(
+            x, step, 3e38, True, words=raw, misfits=misfits
+        )
+        zstd = zstandard.ZstdCompressor(level=1)
+        original = x.nbytes / (12 + len(zstd.compress(raw.numpy().data)))
         assert _ratio(x, max_error=bound) >= least * original, bound
 
 

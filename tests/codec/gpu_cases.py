@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from torch_cgx import _C, _backend, codecs
+from torch_cgx import codecs
 from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
+
+ops = torch.ops.torch_cgx
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = range(1, 9)
@@ -88,30 +90,34 @@ def check_guards(memory: torch.Tensor, n: int, shift: int, what: object) -> None
 
 def check(codec: codecs.Codec, x: torch.Tensor, shift: int, device: str = "cuda") -> None:
     """Encodes, decodes and adds x, of the CPU, on the device; and compares every byte."""
-    n, code, spec = x.numel(), CODES[x.dtype], (codec._engine,)  # type: ignore[attr-defined]
+    n, text = x.numel(), codec._text
     what = (codec, x.dtype, n, shift)
     wanted = codec.encode(x, **KEY)  # type: ignore[call-arg]
     there = on_device(x, device, shift)
-    load = _backend.load_kernels
+    key = {"step": KEY["sequence"], "rank": KEY["rank"], "index": KEY["index"]}
 
     memory, sent = guarded(wanted.numel(), torch.uint8, device, 0)
-    key = (KEY["sequence"], KEY["rank"])
-    _C.gpu_codec_encode(*spec, there, sent, *key, load, index=KEY["index"])
+    ops.encode.out(there, text, **key, out=sent)
     assert torch.equal(sent.cpu(), wanted), (what, "encode")
     check_guards(memory, wanted.numel(), 0, (what, "encode"))
 
     memory, out = guarded(n, x.dtype, device, shift)
-    _C.gpu_codec_decode(*spec, sent, code, out, load)
+    ops.decode.out(sent, text, out=out)
     assert same(out.cpu(), codec.decode(wanted, numel=n, dtype=x.dtype)), (what, "decode")
     check_guards(memory, n, shift, (what, "decode"))
 
     total = values(n)
     memory, out = guarded(n, torch.float32, device, shift)
     out.copy_(total)
-    _C.gpu_codec_decode(*spec, sent, code, out, load, add=True)
-    _C.codec_decode(*spec, wanted.data_ptr(), code, n, total.data_ptr(), True)
+    ops.decode_add(sent, text, dtype=x.dtype, out=out)
+    ops.decode_add(wanted, text, dtype=x.dtype, out=total)
     assert same(out.cpu(), total), (what, "decode+add")
     check_guards(memory, n, shift, (what, "decode+add"))
+
+    memory, out = guarded(n, x.dtype, device, shift)
+    ops.roundtrip.out(there, text, **key, out=out)
+    assert same(out.cpu(), codec.roundtrip(x, **KEY)), (what, "roundtrip")
+    check_guards(memory, n, shift, (what, "roundtrip"))
 
 
 def check_sizes(

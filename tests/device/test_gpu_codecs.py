@@ -11,7 +11,7 @@ import torch
 
 from tests.codec import gpu_cases as cases
 from tests.device import fake_cuda
-from torch_cgx import _C, _backend
+from torch_cgx import _backend
 from torch_cgx.codecs import Half, MaxMin
 
 pytestmark = fake_cuda.needed
@@ -95,7 +95,9 @@ def _face(rank, world_size):
         for view in (there.t(), there[::2, 1:], there[3], there[:, 4], there.flip(0)):
             assert torch.equal(codec.encode(view).cpu(), codec.encode(view.cpu()))
     weight = torch.nn.Parameter(x.to("cuda"))
-    assert not codec.encode(weight).requires_grad
+    assert torch.equal(codec.encode(weight.detach()).cpu(), codec.encode(x))
+    with pytest.raises(RuntimeError, match="encode is not differentiable, and tensor requires"):
+        codec.encode(weight)
     assert codec.encode(torch.empty(0, device="cuda")).shape == (0,)
     assert codec.decode(codec.encode(torch.empty(0, device="cuda")), numel=0).shape == (0,)
 
@@ -116,7 +118,10 @@ def _into(rank, world_size):
     assert codec.decode(sent, plain) is plain and plain._version > version
     assert torch.equal(plain.cpu(), codec.roundtrip(x))
     weight = torch.nn.Parameter(torch.zeros(48, device="cuda"))
-    codec.decode(sent, weight)
+    with pytest.raises(RuntimeError, match="decode is not differentiable, and out requires"):
+        codec.decode(sent, weight)
+    with torch.no_grad():
+        codec.decode(sent, weight)
     assert torch.equal(weight.detach().cpu(), codec.roundtrip(x))
     # A payload at any byte, or with gaps.
     for shift in (1, 4, 8):
@@ -145,7 +150,7 @@ def _refused(rank, world_size):
     texts = []
     for call in (
         lambda: codec.encode(x.double()),
-        lambda: codec.encode(x.to("meta")),
+        lambda: codec.encode(x, out=sent.to("meta")),
         lambda: codec.decode(sent, torch.zeros(48)),
         lambda: codec.decode(sent.cpu(), x),
         lambda: codec.decode(sent[:-1], x),
@@ -154,19 +159,19 @@ def _refused(rank, world_size):
         with pytest.raises((TypeError, ValueError)) as caught:
             call()
         texts.append(f"{caught.type.__name__}: {caught.value}")
-    spec, load = (codec._engine,), _backend.load_kernels
+    ops, text = torch.ops.torch_cgx, codec._text
     for call in (
-        lambda: _C.gpu_codec_encode(*spec, x.cpu(), sent, 0, 0, load),
-        lambda: _C.gpu_codec_encode(*spec, x, sent.cpu(), 0, 0, load),
-        lambda: _C.gpu_codec_encode(*spec, x, sent[1:], 0, 0, load),
-        lambda: _C.gpu_codec_encode(*spec, x.int(), sent, 0, 0, load),
-        lambda: _C.gpu_codec_encode(*spec, x.view(6, 8).t(), sent, 0, 0, load),
-        lambda: _C.gpu_codec_decode(*spec, sent, 0, x.half(), load),
-        lambda: _C.gpu_codec_decode(*spec, sent, 1, x.bfloat16(), load),
-        lambda: _C.gpu_codec_decode(*spec, sent, 1, x.half(), load, add=True),
-        lambda: _C.gpu_codec_decode(_C.Codec("raw"), x.view(torch.uint8)[4:], 0, x[1:], load),
+        lambda: ops.encode.out(x, text, out=sent.cpu()),
+        lambda: ops.encode.out(x, text, out=sent[1:]),
+        lambda: ops.encode(x.int(), text),
+        lambda: ops.decode.out(sent, text, dtype=torch.int32, out=x),
+        lambda: ops.decode.out(sent, text, out=x[:1].expand(48)),
+        lambda: ops.decode_add(sent, text, out=x.cpu()),
+        lambda: ops.decode(sent, "maxmin bits=9", 48, dtype=torch.float32),
+        lambda: ops.roundtrip.out(x, text, out=x.half()),
+        lambda: ops.roundtrip(x, text, rank=-1),
     ):
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises((TypeError, ValueError)) as caught:
             call()
         texts.append(str(caught.value))
     return texts
@@ -190,20 +195,21 @@ def test_payloads_may_lie_at_any_byte():
 def test_errors_name_what_is_wrong():
     assert run(_refused) == [
         "TypeError: tensor.dtype is torch.float64, allowed: float32, float16, bfloat16",
-        "ValueError: tensor is on device meta, allowed: cpu, cuda",
+        "ValueError: out is on device meta, allowed: cuda:0, where tensor is",
         "ValueError: out is on device cpu, allowed: cuda:0, where payload is",
         "ValueError: out is on device cuda:0, allowed: cpu, where payload is",
         "ValueError: payload has 39 bytes, allowed for 48 values of torch.float32: 40",
         "TypeError: payload is torch.float32 with 1 dimensions, allowed: uint8 with 1 dimension",
-        "tensor is on cpu, allowed here: cuda",
-        "payload is on cpu, allowed: cuda:0, where tensor is",
-        "payload is 39 values of Byte, allowed: 40 of uint8",
-        "tensor is Int, allowed: float32, float16, bfloat16",
-        "tensor and payload have to be contiguous",
-        "out is float16, allowed for float32 values: float32",
-        "out is bfloat16, allowed for float16 values: float32, float16",
-        "out is float16, allowed for sums of float16 values: float32",
-        "payload is not aligned to 16 bytes",
+        "out is on device cpu, allowed: cuda:0, where tensor is",
+        "out has 39 bytes, allowed for 48 values of torch.float32: 40",
+        "tensor.dtype is torch.int32, allowed: float32, float16, bfloat16",
+        "dtype is torch.int32, allowed: float32, float16, bfloat16",
+        "cgx: decode into a tensor of shape [48] and strides [0] whose elements share memory (an "
+        "expanded tensor); clone() it",
+        "out is on device cpu, allowed: cuda:0, where payload is",
+        "codec maxmin: bits='9' is not allowed; bits takes integers from 1 to 8",
+        "out is torch.float16, allowed: torch.float32, as tensor",
+        "rank is -1, allowed: 0 to 2147483647",
     ]
 
 
@@ -316,9 +322,10 @@ def _second_device(rank, world_size):
     def load(major, minor):
         raise RuntimeError(f"no kernels for {major}.{minor}")
 
-    room = torch.empty(codec.encoded_bytes(1000), dtype=torch.uint8, device="cuda:1")
-    with pytest.raises(RuntimeError, match="no kernels for"):
-        _C.gpu_codec_encode(codec._engine, x.to("cuda:1"), room, 0, 0, load)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_backend, "load_kernels", load)
+        with pytest.raises(RuntimeError, match="no kernels for"):
+            codec.encode(x.to("cuda:1"))
     sent = codec.encode(x.to("cuda:1"))  # the current one is cuda:0
     assert sent.device == torch.device("cuda:1") and torch.cuda.current_device() == 0
     with pytest.raises(ValueError, match="out is on device cuda:0, allowed: cuda:1"):

@@ -7,7 +7,6 @@ import torch
 
 from tests.codec import gpu_cases as cases
 from tests.gpu import ranks
-from torch_cgx import _C, _backend
 from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
 
 LARGE = 2**20 + 3
@@ -95,9 +94,7 @@ def _at_any_byte(rank, world_size, dtype):
         assert torch.equal(sent.cpu(), codec.encode(x))
         back = codec.decode(sent, numel=x.numel(), dtype=dtype)
         room.zero_()
-        _C.gpu_codec_decode(
-            codec._engine, sent, cases.CODES[dtype], unaligned, _backend.load_kernels
-        )
+        codec.decode(sent, unaligned)
         assert torch.equal(room[1:].cpu(), back.cpu().view(torch.uint8))
 
 

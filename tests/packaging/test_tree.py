@@ -22,7 +22,9 @@ def test_only_tensors_backend_and_bindings_include_torch():
     files = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".h", ".cc", ".cu", ".cuh"}]
     assert len(files) > 20
     found = {p.relative_to(ROOT / "csrc") for p in files if TORCH_INCLUDE.search(p.read_text())}
-    assert {p.parts[0] for p in found} == {"tensors", "backend", "bindings"}, sorted(map(str, found))
+    assert {p.parts[0] for p in found} == {"tensors", "backend", "bindings"}, sorted(
+        map(str, found)
+    )
 
 
 def test_layers_include_downwards_only():

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from torch_cgx import _C
-from torch_cgx._backend import load_kernels
 from torch_cgx.bounded._entropy import Coder, lent
 from torch_cgx.bounded._memory import Memory, pinned
 from torch_cgx.bounded._payload import Payload, content_of, of_block
 from torch_cgx.bounded._threads import each
+
+_ops = torch.ops.torch_cgx
 
 # Blocks that are processed together: 64 MiB of float32.
 _SLAB = 256
@@ -31,7 +32,7 @@ def encode_blocks(values: torch.Tensor, maps: Any, arena: Any) -> None:
 def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
     """Encodes the blocks of x into the arena; `start` is the number of the first."""
     slab, size = _C.BoundedSlab(maps, x.numel()), _C.BOUNDED_BLOCK_VALUES
-    looked = _to_host(_C.gpu_bounded_look(slab, x, load_kernels))
+    looked = _to_host(_ops.bounded_look(x, **maps.key))
 
     def chooser(_: Coder) -> Callable[[int], None]:
         encoder, seen = _C.BoundedEncoder(maps), Memory(looked)
@@ -42,7 +43,7 @@ def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
         return choose
 
     each(slab.blocks, chooser)
-    encoded = _to_host(_C.gpu_bounded_encode(slab, x, slab.lay_out(), load_kernels))
+    encoded = _to_host(_ops.bounded_encode(x, _forms(slab), slab.lay_out(), **maps.key))
 
     def finisher(entropy: Coder) -> Callable[[int], None]:
         encoder = _C.BoundedEncoder(maps)
@@ -85,7 +86,8 @@ def _decode_slab(
     number for each block, which is not 0 if the kernel could not decode it.
     """
     maps, size = opened.maps(), _C.BOUNDED_BLOCK_VALUES
-    slab = _C.BoundedSlab(maps, min(stop * size, opened.reals) - start * size)
+    values = min(stop * size, opened.reals) - start * size
+    slab = _C.BoundedSlab(maps, values)
 
     def opener(_: Coder) -> Callable[[int], Any]:
         decoder = _C.BoundedDecoder(maps)
@@ -114,8 +116,13 @@ def _decode_slab(
 
     each(stop - start, filler)
     encoded = host.to(flat.device, non_blocking=True)
-    faults: torch.Tensor = _C.gpu_bounded_decode(slab, encoded, flat, load_kernels)
+    faults: torch.Tensor = _ops.bounded_decode(encoded, _forms(slab), values, **maps.key, out=flat)
     return faults
+
+
+def _forms(slab: Any) -> torch.Tensor:
+    """How the blocks are written, as the operators take it."""
+    return torch.frombuffer(slab.forms(), dtype=torch.uint8)
 
 
 def _refuse(opened: Payload, block: int) -> None:

@@ -11,19 +11,34 @@ import numpy.typing as npt
 import torch
 
 from torch_cgx import _C
-from torch_cgx._backend import load_kernels
 from torch_cgx.bounded._memory import pinned
 
+_ops = torch.ops.torch_cgx
 Words = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
 
 BLOCK = 32768  # values that are shuffled together; also the words of the largest Zstandard block
 ON_CPU = 4 * BLOCK  # values that are processed at once on the CPU: they fit the cache
 ON_GPU = 128 * BLOCK  # the same on a GPU, where launches take time: 16 MiB
+PART = _C.CUDA_FLOAT_COMPRESS_PART  # words that share an entry of the misfits
 _NO_MISFIT = 2**31 - 1
 
 
 def raw_words(n: int) -> int:
     return -(-n // BLOCK) * BLOCK
+
+
+def _new_words(values: int, device: torch.device | str) -> torch.Tensor:
+    """Room for the words of so many values."""
+    return torch.empty(raw_words(values), dtype=torch.int32, device=device)
+
+
+def _encode(
+    values: torch.Tensor, step: float, bound: float, keep_going: bool, raw: torch.Tensor
+) -> int:
+    """The index of the first misfit, or _NO_MISFIT. Waits for the device."""
+    misfits = torch.empty(raw.numel() // PART, dtype=torch.int32, device=values.device)
+    _ops.cuda_float_compress_encode(values, step, bound, keep_going, words=raw, misfits=misfits)
+    return int(misfits.min()) if misfits.numel() > 0 else _NO_MISFIT
 
 
 class OnCpu:
@@ -32,10 +47,11 @@ class OnCpu:
     at_once = ON_CPU
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        values = tensor.detach().contiguous().numpy(force=True)
-        self._x = np.require(values, requirements=["C", "A"]).reshape(-1)
-        self.size = self._x.size
-        self._raw = np.empty(raw_words(min(self.size, self.at_once)), np.uint32)
+        x = tensor.detach().resolve_neg().cpu().contiguous().view(-1)
+        # Views of storages of bytes may start anywhere.
+        self._x = x if x.data_ptr() % 4 == 0 else x.clone()
+        self.size = self._x.numel()
+        self._raw = _new_words(min(self.size, self.at_once), "cpu")
 
     def encode(
         self, start: int, step: float, bound: float, keep_going: bool
@@ -44,22 +60,19 @@ class OnCpu:
         the first value that does not fit, or None. If a value does not fit, the words are not
         complete. With `keep_going`, values may miss the bound.
         """
-        n = min(self.at_once, self.size - start)
-        found = _C.cuda_float_compress_encode(
-            self._x[start:].ctypes.data, n, step, bound, keep_going, self._raw.ctypes.data
-        )
-        if found[0] < n or (found[1] < n and not keep_going):
-            return self._raw, start + min(found)
-        return self._raw[: raw_words(n)], None
+        values = self._x[start : start + self.at_once]
+        raw = self._raw[: raw_words(values.numel())]
+        misfit = _encode(values, step, bound, keep_going, raw)
+        return raw.numpy(), None if misfit == _NO_MISFIT else start + misfit
 
     def first_out_of_range(self, step: float) -> tuple[int, float]:
         """The first value that is NaN, infinite or of 2^31 steps and more, size for none; the
         largest magnitude, if there is none.
         """
-        return _C.cuda_float_compress_range(self._x.ctypes.data, self.size, step)
+        return _C.cuda_float_compress_range(self._x, step)
 
     def value(self, index: int) -> np.float32:
-        return self._x[index]
+        return np.float32(self._x[index].item())
 
 
 class OnGpu:
@@ -78,10 +91,9 @@ class OnGpu:
     def encode(
         self, start: int, step: float, bound: float, keep_going: bool
     ) -> tuple[Words, int | None]:
-        raw, misfits = _C.gpu_cuda_float_compress_encode(
-            self._x[start : start + self.at_once], step, bound, keep_going, load_kernels
-        )
-        misfit = int(misfits.min())  # waits for the device
+        values = self._x[start : start + self.at_once]
+        raw = _new_words(values.numel(), self._x.device)
+        misfit = _encode(values, step, bound, keep_going, raw)
         if misfit != _NO_MISFIT:
             return self._raw.numpy(), start + misfit
         return self._raw[: raw.numel()].copy_(raw).numpy(), None
@@ -114,12 +126,12 @@ def decode(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
 
 
 def _decode_on_cpu(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
-    n, values = y.numel(), y.numpy()
-    raw = np.empty(raw_words(min(n, ON_CPU)), np.uint32)
-    for start in range(0, n, ON_CPU):
-        count = min(ON_CPU, n - start)
-        read(raw[: raw_words(count)])
-        _C.cuda_float_compress_decode(raw.ctypes.data, count, step, values[start:].ctypes.data)
+    words = _new_words(min(y.numel(), ON_CPU), "cpu")
+    for start in range(0, y.numel(), ON_CPU):
+        values = y[start : start + ON_CPU]
+        raw = words[: raw_words(values.numel())]
+        read(raw.numpy())
+        _ops.cuda_float_compress_decode(raw, step, out=values)
 
 
 def _decode_on_gpu(read: Callable[[Words], None], step: float, y: torch.Tensor) -> None:
@@ -130,4 +142,4 @@ def _decode_on_gpu(read: Callable[[Words], None], step: float, y: torch.Tensor) 
         host = pinned((raw_words(values.numel()),), torch.int32)
         read(host.numpy())
         raw = host.to(y.device, non_blocking=True)
-        _C.gpu_cuda_float_compress_decode(raw, step, values, load_kernels)
+        _ops.cuda_float_compress_decode(raw, step, out=values)

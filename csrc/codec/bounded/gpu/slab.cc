@@ -71,6 +71,41 @@ Slab::Slab(std::shared_ptr<const Maps> maps, size_t values)
       chosen_(forms_.size()),
       samples_(forms_.size()) {}
 
+Slab::Slab(std::shared_ptr<const Maps> maps, size_t values, std::span<const std::byte> forms,
+           size_t reach)
+    : Slab(std::move(maps), values) {
+  if (forms.size() != forms_.size() * sizeof(BlockForm)) {
+    throw ConfigError(str_of("forms have ", forms.size(), " bytes, allowed for ", blocks(),
+                             " blocks: ", forms_.size() * sizeof(BlockForm)));
+  }
+  if (!forms.empty()) std::memcpy(forms_.data(), forms.data(), forms.size());
+  for (size_t block = 0; block < blocks(); ++block) check_form(block, reach);
+  lay_out();
+}
+
+void Slab::check_form(size_t block, size_t reach) const {
+  const BlockForm& form = forms_[block];
+  const auto within = [&](int64_t place) {
+    return place >= 0 && static_cast<uint64_t>(place) <= reach;
+  };
+  const size_t n = values_of(block);
+  const auto width = static_cast<int>(8 * bytes_of(maps_->element()));
+  const bool known = form.map <= Map::kLogGrid && form.predictor <= Predictor::kCurve &&
+                     form.width <= width && form.shift < width;
+  const bool fits = form.n == n && form.from <= form.to && form.to <= n && form.outliers <= n &&
+                    form.specials <= n;
+  // A place may be negative where no value of the block's beginning is wanted.
+  const bool reaches = form.value >= -static_cast<int64_t>(kBlockValues) &&
+                       form.value <= static_cast<int64_t>(reach) &&
+                       within(form.value + form.from) && within(form.value + form.to);
+  if (!known || !fits || !reaches) {
+    throw ConfigError(str_of("forms: block ", block, " of ", n,
+                             " values is written in no known way, "
+                             "or outside of ",
+                             reach, " values"));
+  }
+}
+
 size_t Slab::values_of(size_t block) const {
   return std::min(kBlockValues, values_ - block * kBlockValues);
 }

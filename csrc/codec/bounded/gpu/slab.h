@@ -23,6 +23,10 @@ class Slab {
  public:
   /// `values` values of a tensor, in blocks of which all but the last are full.
   Slab(std::shared_ptr<const Maps> maps, size_t values);
+  /// With forms() of another one, laid out. reach: values from the tensor's beginning that the kernels
+  /// may touch. ConfigError: forms that no Slab has, or that leave this reach.
+  Slab(std::shared_ptr<const Maps> maps, size_t values, std::span<const std::byte> forms,
+       size_t reach);
 
   size_t blocks() const { return forms_.size(); }
   size_t values_of(size_t block) const;
@@ -51,6 +55,9 @@ class Slab {
 
   // ---- both ----
 
+  /// How the blocks are written, for a Slab elsewhere; valid until this one changes.
+  std::span<const std::byte> forms() const { return std::as_bytes(std::span(forms_)); }
+
   /// Bytes of the parts of all blocks, whose places are now fixed.
   size_t lay_out();
   /// What the device needs in its memory, and the call with addresses into it (at `image`); x, y,
@@ -65,6 +72,7 @@ class Slab {
     size_t words, values, log_table, curves, end;
   };
   Tables tables() const;
+  void check_form(size_t block, size_t reach) const;
 
   const std::shared_ptr<const Maps> maps_;
   const size_t values_;

@@ -42,6 +42,7 @@ class Maps {
   Element element() const { return element_; }
   int version() const { return version_; }
   double bound() const { return bound_; }
+  BoundKind kind() const { return kind_; }
   bool pointwise() const { return kind_ == BoundKind::kPointwise; }
 
   /// The map that blocks of this type use within the bound; kOrder if they are lossless.

@@ -1,0 +1,1 @@
+"""Tests of csrc/tensors and of torch.ops.torch_cgx."""
