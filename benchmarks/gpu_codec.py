@@ -108,7 +108,7 @@ def make_cases(
         cases.append(Case("copy", name, None, x.nbytes, 2 * x.nbytes, lambda x=x, y=y: y.copy_(x)))
         for bits in widths:
             spec = _C.Codec(bits=bits, bucket_size=bucket_size, rounding=rounding, seed=1)
-            size = _C.codec_encoded_bytes(spec, numel, code)
+            size = spec.encoded_bytes(numel, dtype)
             sent = torch.empty(size, dtype=torch.uint8, device="cuda")
 
             def encode(spec: Any = spec, x: Any = x, sent: Any = sent) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from tests import _machinery
 from torch_cgx import _C, _backend, codecs
 from torch_cgx.codecs import Half, MaxMin, Rotated, Trellis
 
@@ -109,7 +110,7 @@ def check(codec: codecs.Codec, x: torch.Tensor, shift: int, device: str = "cuda"
     memory, out = guarded(n, torch.float32, device, shift)
     out.copy_(total)
     _C.gpu_codec_decode(*spec, sent, code, out, load, add=True)
-    _C.codec_decode(*spec, wanted.data_ptr(), code, n, total.data_ptr(), True)
+    _machinery.codec_decode(*spec, wanted.data_ptr(), code, n, total.data_ptr(), True)
     assert same(out.cpu(), total), (what, "decode+add")
     check_guards(memory, n, shift, (what, "decode+add"))
 

@@ -87,7 +87,7 @@ def test_test_machinery_is_not_in_the_shipped_module(monkeypatch):
     from torch_cgx import _C
 
     names = {name for name in dir(_machinery) if not name.startswith("__")}
-    assert {"order_fault", "MockNetwork", "stress", "make_mpi_endpoint"} <= names
+    assert {"order_fault", "MockNetwork", "stress", "make_mpi_endpoint", "codec_encode"} <= names
     assert not names & set(dir(_C))
     shipped = _setup_namespace(monkeypatch)["sources"]()
     assert not [source for source in shipped if "tests" in Path(source).parts]
