@@ -45,6 +45,20 @@ def test_layers_include_downwards_only():
     assert not wrong
 
 
+def test_torch_cgx_does_not_import_what_stands_above_it():
+    """cgx_utils, the benchmarks and the tests use torch_cgx; its command line is part of it."""
+    above, wrong, read = {"cgx_utils", "benchmarks", "examples", "tests"}, [], 0
+    for path in sorted((ROOT / "torch_cgx").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            read += len(names)
+            wrong += [f"{path}: {name}" for name in names if name.partition(".")[0] in above]
+    assert read > 500
+    assert not wrong
+
+
 def _circle(includes):
     """A circle in a graph {module: modules}, or none."""
     done = set()

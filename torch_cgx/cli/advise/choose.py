@@ -90,8 +90,8 @@ def _compressed(layer: Layer, least: int) -> bool:
     """By CGXState's rules."""
     import torch
 
-    from cgx_utils.policy import Policy
     from torch_cgx import _config
+    from torch_cgx._policy.rules import Policy
 
     policy = Policy(max(least, _config.minimal_size()), {})
     shaped = torch.empty(layer.shape, dtype=torch.float32, device="meta")  # type: ignore[arg-type]
