@@ -346,6 +346,14 @@ def simulated_group(hosts: list[str], options: Options | None = None) -> dict[st
 def simulate_all_reduce(
     data: list[int], dtype: int, layers: _Layers, average: bool, **group: Any
 ) -> dict[str, Any]: ...
+def predict_all_reduce(
+    layers: _Layers,
+    dtype: int,
+    link: tuple[float, float, float],
+    codec: tuple[float, float],
+    flat: bool,
+    **group: Any,
+) -> dict[str, float]: ...
 def register_layer(
     bucket_idx: int, layer_idx: int, numel: int, bits: int = 0, bucket_size: int = 0
 ) -> None: ...

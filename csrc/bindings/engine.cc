@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "backend/config/handshake.h"
@@ -12,6 +14,8 @@
 #include "backend/version.h"
 #include "bindings/parameters.h"
 #include "bindings/simulation.h"
+#include "reduce/plan/choose.h"
+#include "reduce/tuning/cost_model.h"
 
 namespace py = pybind11;
 
@@ -32,6 +36,36 @@ py::dict simulate_all_reduce_py(const std::vector<uintptr_t>& data, int dtype,
                                  residuals);
   }
   return to_dict(result);
+}
+
+// Seconds of an all-reduce between hosts, and what it takes. link: latency, seconds per byte of the
+// link of a host, a core's seconds per byte. codec: seconds per value, encoding and decoding.
+// flat: one ring over all ranks, as of Gloo; then one rank of each host sends over its link, else
+// one of each team.
+py::dict predict_all_reduce(const LayerRequests& requests, int dtype,
+                            const std::tuple<double, double, double>& link,
+                            const std::pair<double, double>& codec, bool flat,
+                            const py::kwargs& described) {
+  SimulatedGroup group = group_of(described);
+  if (flat) {
+    std::vector<std::string> labels;
+    for (int rank = 0; rank < group.topology.size(); ++rank) labels.push_back(std::to_string(rank));
+    group.topology = Topology(labels);
+    group.options.cross_reduction = Reduction::kRing;
+  }
+  const double senders = group.topology.two_levels() ? group.topology.teams() : 1;
+  const auto plan =
+      make_all_reduce_plan(group.options, group.topology, layers_of(requests), dtype_of(dtype));
+  const auto [latency, seconds_per_byte, work_per_byte] = link;
+  const LinkModel model{.latency = latency,
+                        .seconds_per_byte = senders * seconds_per_byte,
+                        .work_per_byte = work_per_byte};
+  const MessageCost cost = cost_of(*plan, group.topology);
+  const CodecCost compressed{codec.first, codec.second}, raw;
+  const Work work = work_of(model, cost, compressed, raw);
+  return py::dict(py::arg("seconds") = predict(model, cost, compressed, raw),
+                  py::arg("host_bytes") = senders * cost.bytes, py::arg("wire") = work.wire,
+                  py::arg("processor") = work.processor);
 }
 
 py::list settings_py() {
@@ -81,6 +115,8 @@ void bind_engine(py::module_& m) {
 
   m.def("simulate_all_reduce", &simulate_all_reduce_py, py::arg("data"), py::arg("dtype"),
         py::arg("layers"), py::arg("average"));
+  m.def("predict_all_reduce", &predict_all_reduce, py::arg("layers"), py::arg("dtype"),
+        py::arg("link"), py::arg("codec"), py::arg("flat"));
 
   LayerTable& table = LayerTable::instance();
   m.def(
