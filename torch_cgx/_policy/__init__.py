@@ -1,2 +1,3 @@
-"""Which parameters of a model are compressed: their names and the rules that select them. For
-cgx_utils and the command line."""
+"""Which parameters of a model are compressed, and what each gets: their names, the rules that
+select them, and the division of a budget. For cgx_utils and the command line.
+"""
