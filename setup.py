@@ -94,7 +94,8 @@ def machinery_sources() -> list[str]:
     """Its own ones, and a copy of the core (csrc/ without what includes torch)."""
     own = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/machinery").glob("*.cc"))
     core = [s for s in sources() if not s.startswith(TORCH)]
-    return [*own, *core, "csrc/backend/adapters/exceptions.cc", "csrc/bindings/mpi.cc"]
+    faces = ["csrc/bindings/mpi.cc", "csrc/bindings/simulation.cc"]
+    return [*own, *core, "csrc/backend/adapters/exceptions.cc", *faces]
 
 
 def headers() -> list[str]:

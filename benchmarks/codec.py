@@ -8,7 +8,8 @@ roof. Roofs measured in the same rounds: a min-max scan of the same type (encodi
 (decoding), memcpy. Peers: torch's quantize_per_tensor with and without the search for its extremes,
 and torch's cast to 16 bits. Rows "rotated" and "trellis" are the codecs of these names. Rows
 "Python" are torch_cgx.codecs as a program calls it, with all that Python costs; their roof is the
-engine's own figure, without. Ratios that the project aims at are printed beside their targets.
+engine's own figure, without. Roofs and the engine's rows come from tests._machinery, which `make
+build` builds. Ratios that the project aims at are printed beside their targets.
 Every round runs all measurements once, so a slow phase of the machine meets all of them; the table
 shows medians, ratios to the roof, and the spread (interquartile range).
 """
@@ -33,6 +34,7 @@ import torch
 
 from benchmarks import _command
 from benchmarks._command import at_least
+from tests import _machinery
 from torch_cgx import _C, codecs  # type: ignore[attr-defined]
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -139,34 +141,38 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
     def encode(dtype: torch.dtype, bits: int, rounding: str, level: str) -> None:
         x = values.to(dtype)
         s = codec_of(bits, rounding, bucket_size)
-        out = torch.zeros(_C.codec_encoded_bytes(s, numel, CODES[dtype]), dtype=torch.uint8)
+        out = torch.zeros(s.encoded_bytes(numel, dtype), dtype=torch.uint8)
         cases.append(
             Case(
                 f"encode {NAMES[dtype]} {bits} {rounding}",
                 level,
                 x.nbytes,
-                lambda: _C.codec_encode(s, x.data_ptr(), CODES[dtype], numel, 1, 0, out.data_ptr()),
+                lambda: _machinery.codec_encode(
+                    s, x.data_ptr(), CODES[dtype], numel, 1, 0, out.data_ptr()
+                ),
                 f"scan {NAMES[dtype]}",
             )
         )
 
     def decode(bits: int, add: bool, level: str) -> None:
         s = codec_of(bits, "nearest", bucket_size)
-        payload = torch.zeros(_C.codec_encoded_bytes(s, numel, 0), dtype=torch.uint8)
-        _C.codec_encode(s, values.data_ptr(), 0, numel, 1, 0, payload.data_ptr())
+        payload = torch.zeros(s.encoded_bytes(numel, torch.float32), dtype=torch.uint8)
+        _machinery.codec_encode(s, values.data_ptr(), 0, numel, 1, 0, payload.data_ptr())
         cases.append(
             Case(
                 f"decode{'+add' if add else ''} {bits}",
                 level,
                 4 * numel,
-                lambda: _C.codec_decode(s, payload.data_ptr(), 0, numel, target.data_ptr(), add),
+                lambda: _machinery.codec_decode(
+                    s, payload.data_ptr(), 0, numel, target.data_ptr(), add
+                ),
                 "y += x" if add else "memcpy",
             )
         )
 
     def scan(x: torch.Tensor, code: int) -> None:
         name = f"scan {NAMES[x.dtype]}"
-        roof(name, lambda: _C.codec_scan(x.data_ptr(), code, numel), x.nbytes)
+        roof(name, lambda: _machinery.codec_scan(x.data_ptr(), code, numel), x.nbytes)
 
     def quantize() -> torch.Tensor:
         low, high = torch.aminmax(values)
@@ -175,7 +181,7 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
 
     for dtype, code in CODES.items():
         scan(values.to(dtype), code)
-    roof("y += x", lambda: _C.codec_add(values.data_ptr(), 0, numel, target.data_ptr()))
+    roof("y += x", lambda: _machinery.codec_add(values.data_ptr(), 0, numel, target.data_ptr()))
     roof("memcpy", lambda: target.copy_(values))
     roof("torch aminmax", lambda: torch.aminmax(values))
     roof("torch quantize_per_tensor 8", quantize, of="scan fp32")
@@ -218,13 +224,13 @@ def rotation_cases(
     n = values.numel()
     for bits in widths:
         s = _C.Codec(name, bits=bits)
-        payload = torch.zeros(_C.codec_encoded_bytes(s, n, 0), dtype=torch.uint8)
+        payload = torch.zeros(s.encoded_bytes(n, torch.float32), dtype=torch.uint8)
 
         def encode(s: Any = s, payload: torch.Tensor = payload) -> None:
-            _C.codec_encode(s, values.data_ptr(), 0, n, 1, 0, payload.data_ptr())
+            _machinery.codec_encode(s, values.data_ptr(), 0, n, 1, 0, payload.data_ptr())
 
         def decode(s: Any = s, payload: torch.Tensor = payload) -> None:
-            _C.codec_decode(s, payload.data_ptr(), 0, n, target.data_ptr(), True)
+            _machinery.codec_decode(s, payload.data_ptr(), 0, n, target.data_ptr(), True)
 
         encode()
         cases += [
@@ -241,10 +247,10 @@ def zeros_cases(values: torch.Tensor, level: str) -> list[Case]:
     sparse = torch.where(torch.arange(n) % 2 == 0, values, 0.0)
     for bits, on in itertools.product((2, 4, 8), (False, True)):
         s = _C.Codec("maxmin", bits=bits, exact_zeros=on)
-        payload = torch.zeros(_C.codec_encoded_bytes(s, n, 0), dtype=torch.uint8)
+        payload = torch.zeros(s.encoded_bytes(n, torch.float32), dtype=torch.uint8)
 
         def encode(s: Any = s, payload: torch.Tensor = payload) -> None:
-            _C.codec_encode(s, sparse.data_ptr(), 0, n, 1, 0, payload.data_ptr())
+            _machinery.codec_encode(s, sparse.data_ptr(), 0, n, 1, 0, payload.data_ptr())
 
         name = f"encode fp32 {bits} half zeros{', exact_zeros' if on else ''}"
         cases.append(Case(name, level, values.nbytes, encode, "scan fp32"))
@@ -260,10 +266,10 @@ def half_cases(values: torch.Tensor, target: torch.Tensor, level: str) -> list[C
         wire = values.to(dtype)
 
         def encode(s: Any = s, wire: torch.Tensor = wire) -> None:
-            _C.codec_encode(s, values.data_ptr(), 0, n, 0, 0, wire.data_ptr())
+            _machinery.codec_encode(s, values.data_ptr(), 0, n, 0, 0, wire.data_ptr())
 
         def decode(s: Any = s, wire: torch.Tensor = wire) -> None:
-            _C.codec_decode(s, wire.data_ptr(), 0, n, target.data_ptr(), True)
+            _machinery.codec_decode(s, wire.data_ptr(), 0, n, target.data_ptr(), True)
 
         def cast(wire: torch.Tensor = wire) -> None:
             wire.copy_(values)
@@ -293,20 +299,24 @@ def small_cases(
         whole, empty = (lambda: run(n)), (lambda: run(1))
         cases.append(Case(name + L2, level, 4 * n, whole, roof, calls, empty))
 
-    case("scan fp32", "", lambda count: _C.codec_scan(values.data_ptr(), 0, count))
-    case("y += x", "", lambda count: _C.codec_add(values.data_ptr(), 0, count, target.data_ptr()))
+    case("scan fp32", "", lambda count: _machinery.codec_scan(values.data_ptr(), 0, count))
+    case(
+        "y += x",
+        "",
+        lambda count: _machinery.codec_add(values.data_ptr(), 0, count, target.data_ptr()),
+    )
     for bits in widths:
         for rounding in ("nearest", "stochastic"):
             s = codec_of(bits, rounding, bucket_size)
-            payload = torch.zeros(_C.codec_encoded_bytes(s, n, 0), dtype=torch.uint8)
+            payload = torch.zeros(s.encoded_bytes(n, torch.float32), dtype=torch.uint8)
 
             def encode(count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
-                _C.codec_encode(s, values.data_ptr(), 0, count, 1, 0, payload.data_ptr())
+                _machinery.codec_encode(s, values.data_ptr(), 0, count, 1, 0, payload.data_ptr())
 
             case(f"encode fp32 {bits} {rounding}", "scan fp32" + L2, encode)
 
         def decode(add: bool, count: int, s: Any = s, payload: torch.Tensor = payload) -> None:
-            _C.codec_decode(s, payload.data_ptr(), 0, count, target.data_ptr(), add)
+            _machinery.codec_decode(s, payload.data_ptr(), 0, count, target.data_ptr(), add)
 
         encode(n)
         case(f"decode+add {bits}", "y += x" + L2, partial(decode, True))
@@ -320,7 +330,7 @@ def measure(cases: list[Case], rounds: int) -> list[list[float]]:
     rates: list[list[float]] = [[] for _ in cases]
     for turn in range(rounds + 1):
         for case, rate in zip(cases, rates, strict=True):
-            _C.set_cpu_level(case.level)
+            _machinery.pin_cpu_level(case.level)
             start = time.perf_counter()
             for _ in range(case.calls):
                 case.run()
@@ -333,7 +343,7 @@ def measure(cases: list[Case], rounds: int) -> list[list[float]]:
             seconds /= case.calls
             if turn > 0:  # the first round warms up
                 rate.append(case.size / seconds / 1e9)
-    _C.set_cpu_level("")
+    _machinery.pin_cpu_level("")
     return rates
 
 

@@ -1,11 +1,9 @@
 """Bits per layer under a budget: the parameters, and the decision as a pure function.
 
-The problem is a multiple-choice knapsack: each layer takes one candidate, each candidate has a size
-in bytes and a squared error; either the summed error is minimised under a budget of bytes, or the
-bytes under a budget of error (Markov et al., "L-GreCo: Layerwise-Adaptive Gradient Compression for
-Efficient and Accurate Deep Learning", MLSys 2024; and the CGX paper, arXiv 2111.08617). On the
-lower convex hull of each layer's (bytes, error) points the greedy order of steepest descent is
-optimal up to the one step that the budget cuts (Sinha and Zoltners, Operations Research 27, 1979).
+Either the summed squared error is minimised under a budget of bytes, or the bytes under a budget of
+error (Markov et al., "L-GreCo: Layerwise-Adaptive Gradient Compression for Efficient and Accurate
+Deep Learning", MLSys 2024; and the CGX paper, arXiv 2111.08617). torch_cgx/_policy/budget.py solves
+both.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from torch_cgx import _config
+from torch_cgx._policy.budget import within_budget
 
 CANDIDATES = (1, 2, 3, 4, 6, 8)
 
@@ -120,9 +119,7 @@ def choose(
 
     errors, sizes: finite squared error >= 0 and bytes of each layer with each candidate. Exactly
     one limit is given: the sum of errors is minimised within `most_bytes`, or the sum of bytes
-    within `most_error`. The search is greedy: never worse than one candidate for all layers, and
-    within a step of one layer of the optimum. Equal arguments give equal decisions: ties go to the
-    layer and the candidate that come first.
+    within `most_error`, as `within_budget` does it.
 
     ValueError if no decision is within the limit; the text says what the least is.
     """
@@ -130,77 +127,6 @@ def choose(
         raise ValueError(f"{most_bytes=}, {most_error=}; allowed: one of them, the other None")
     # The limited quantity is spent to lower the other one: the same search serves both.
     if most_bytes is not None:
-        return _greedy(errors, sizes, most_bytes, "bytes")
+        return within_budget(sizes, errors, most_bytes, "bytes")
     assert most_error is not None
-    return _greedy(sizes, errors, most_error, "squared error")
-
-
-def _greedy(
-    gains: Sequence[Sequence[float]], costs: Sequence[Sequence[float]], limit: float, unit: str
-) -> list[int]:
-    """Minimises the sum of `gains` while the sum of `costs` is within `limit`."""
-    hulls = [_hull(g, c) for g, c in zip(gains, costs, strict=True)]
-    picked = [hull[0] for hull in hulls]
-
-    spent = _total(costs, picked)
-    if spent > limit:
-        raise ValueError(f"{limit:g} {unit}; allowed: at least {spent:g}")
-    steps = [
-        ((gains[n][a] - gains[n][b]) / (costs[n][b] - costs[n][a]), n, a, b)
-        for n, hull in enumerate(hulls)
-        for a, b in zip(hull, hull[1:], strict=False)
-    ]
-    for _, n, a, b in sorted(steps, key=lambda step: -step[0]):  # stable: layers in their order
-        if picked[n] == a and spent + costs[n][b] - costs[n][a] <= limit:
-            picked[n] = b
-            spent = _total(costs, picked)
-    _fill(gains, costs, picked, limit)
-    for candidate in range(min(map(len, gains), default=0)):
-        uniform = [candidate] * len(gains)
-        if _total(costs, uniform) <= limit and _total(gains, uniform) < _total(gains, picked):
-            picked = uniform
-    return picked
-
-
-def _fill(
-    gains: Sequence[Sequence[float]],
-    costs: Sequence[Sequence[float]],
-    picked: list[int],
-    limit: float,
-) -> None:
-    """Spends what the greedy order has left, on candidates off the hull too: each time the change
-    of one layer that gains most.
-    """
-    while True:
-        left = limit - _total(costs, picked)
-        best, change = 0.0, None
-        for n, now in enumerate(picked):
-            for i in range(len(gains[n])):
-                gain = gains[n][now] - gains[n][i]
-                if gain > best and costs[n][i] - costs[n][now] <= left:
-                    best, change = gain, (n, i)
-        if change is None:
-            return
-        picked[change[0]] = change[1]
-
-
-def _total(values: Sequence[Sequence[float]], picked: Sequence[int]) -> float:
-    """Exactly rounded, so that the order of the layers does not matter."""
-    return math.fsum(row[i] for row, i in zip(values, picked, strict=True))
-
-
-def _hull(gains: Sequence[float], costs: Sequence[float]) -> list[int]:
-    """Candidates on the lower convex hull, by ascending cost and descending gain."""
-    hull: list[int] = []
-    for new in sorted(range(len(costs)), key=lambda i: (costs[i], gains[i])):
-        if hull and gains[new] >= gains[hull[-1]]:
-            continue
-        while len(hull) > 1:
-            a, b = hull[-2], hull[-1]
-            first = (gains[a] - gains[b]) * (costs[new] - costs[b])
-            second = (gains[b] - gains[new]) * (costs[b] - costs[a])
-            if first > second:
-                break
-            hull.pop()
-        hull.append(new)
-    return hull
+    return within_budget(errors, sizes, most_error, "squared error")

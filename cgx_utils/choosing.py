@@ -12,11 +12,11 @@ import torch
 from cgx_utils import error_feedback as feedback
 from cgx_utils.decisions import Decisions, Layer
 from cgx_utils.defaults import Defaults
-from cgx_utils.names import Named
-from cgx_utils.policy import Policy
 from cgx_utils.schedule import Schedule
 from cgx_utils.summary import Decision
 from torch_cgx import _config
+from torch_cgx._policy.names import Named
+from torch_cgx._policy.rules import Policy
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec, ProcessGroupCGX

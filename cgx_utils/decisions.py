@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 
 from cgx_utils.adaptive import AdaptiveBits, choose
-from cgx_utils.names import Names, translate
+from cgx_utils.names import Names
 from cgx_utils.saved import check_adaptive, check_model
+from torch_cgx._policy.names import translate
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec

@@ -19,10 +19,10 @@ from cgx_utils.agreement import compare, digest
 from cgx_utils.diloco_arguments import check_arguments, check_outer, trained_parameters
 from cgx_utils.diloco_state import SavedDiLoCo, outer_state
 from cgx_utils.local import check_local
-from cgx_utils.names import named_of
 from cgx_utils.resharding import share_of, with_rank
 from cgx_utils.state import CGXState
 from torch_cgx import _steps
+from torch_cgx._policy.names import named_of
 from torch_cgx._renamed import takes_old_names
 from torch_cgx._warnings import warn
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cgx_utils.names import named_of
+from torch_cgx._policy.names import named_of
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

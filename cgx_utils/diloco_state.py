@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from cgx_utils.names import Named, translate
 from cgx_utils.resharding import RANKS, ByRank, sections_of
 from cgx_utils.saved import check_finite
+from torch_cgx._policy.names import Named, translate
 
 _COUNTS = ("local_steps", "rounds", "rank", "world_size")
 _KEYS = ("start", "outer", "residuals", *_COUNTS)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from cgx_utils.names import Named, translate
 from cgx_utils.resharding import share_of
+from torch_cgx._policy.names import Named, translate
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec

@@ -21,9 +21,10 @@ from torch.distributed.fsdp import FSDPModule
 from cgx_utils.defaults import Defaults
 from cgx_utils.fsdp_layout import Unit, units_of
 from cgx_utils.fsdp_steps import StepsOfUnits
-from cgx_utils.policy import Policy, check_min_size
+from cgx_utils.settings import check_min_size
 from cgx_utils.summary import Decision, Summary
 from torch_cgx import _config
+from torch_cgx._policy.rules import Policy
 from torch_cgx._renamed import takes_old_names
 from torch_cgx._warnings import say, warn
 

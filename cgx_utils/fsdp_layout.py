@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from cgx_utils.names import Named, named_of
+from torch_cgx._policy.names import Named, named_of
 
 
 class Run(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any
 import torch.distributed as dist
 
 from cgx_utils.fsdp_layout import Unit
-from cgx_utils.names import clean_names
 from torch_cgx import _steps
+from torch_cgx._policy.names import clean_names
 
 VERSION = 1
 _KEYS = ("version", "units", "reductions", "number")

@@ -1,36 +1,16 @@
-"""The parameters' names, and the DistributedDataParallel instance that they come from.
-
-A parameter that is tied has several names; it is known by the first, as `named_parameters()` gives
-it, and rules may select it by any. Wrappers leave no trace in names (`clean_names`).
-"""
+"""The parameters' names, and the DistributedDataParallel instance that has them."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import torch
-from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel
 
 from cgx_utils.owner import find_owner
-from torch_cgx import _config
-
-T = TypeVar("T")
-Pairs = list[tuple[str, torch.Tensor]]
-
-# Of torch.compile, activation checkpointing and FSDP1.
-_WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
-_DDP = "module"
-
-
-class Named(NamedTuple):
-    """A parameter: the name that it is known by, all its names, and the names with wrappers."""
-
-    name: str
-    parameter: torch.Tensor
-    names: tuple[str, ...]
-    wrapped: tuple[str, ...]
+from torch_cgx._policy.names import Named, Pairs, named_of, named_of_source, with_names_of
 
 
 class Names:
@@ -41,7 +21,7 @@ class Names:
     """
 
     def __init__(self, given: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None):
-        self.given = None if given is None else _named_of_source(given)
+        self.given = None if given is None else named_of_source(given)
         self._owner: weakref.ref[DistributedDataParallel] | None = None
 
     @property
@@ -82,7 +62,7 @@ class Names:
             return self.given
         # `model.named_parameters()` leaves out further names of tied parameters.
         more = {id(one.parameter): one for one in named_of(owner.module)}
-        return [_with_names_of(one, more.get(id(one.parameter))) for one in self.given]
+        return [with_names_of(one, more.get(id(one.parameter))) for one in self.given]
 
     def known(self) -> Pairs:
         """(name, parameter) of each parameter of the model; nothing as long as it is not known."""
@@ -101,124 +81,3 @@ def missing(purpose: str, why: str) -> RuntimeError:
         f"CGXState needs the parameters' names for {purpose}, and {why}; "
         "pass named_parameters=model.named_parameters()"
     )
-
-
-def clean_names(names: Iterable[str]) -> list[str]:
-    """Names of one model's parameters without what wrappers add: "_orig_mod.",
-    "_checkpoint_wrapped_module.", "_fsdp_wrapped_module." anywhere, and "module." where all names
-    begin with it. As torch.distributed.fsdp cleans names.
-    """
-    found = [".".join(word for word in name.split(".") if word not in _WRAPPERS) for name in names]
-    while found and all(name.startswith(_DDP + ".") for name in found):
-        found = [name[len(_DDP) + 1 :] for name in found]
-    return found
-
-
-def mentions_wrapper(text: str) -> bool:
-    """Whether a rule was written for names with wrappers."""
-    return any(wrapper in text for wrapper in (*_WRAPPERS, _DDP))
-
-
-def named_of(model: torch.nn.Module) -> list[Named]:
-    """The parameters of a model, each once, in the order of `named_parameters()`."""
-    wrappers = {
-        f"{name}.{_DDP}" if name else _DDP
-        for name, module in model.named_modules(remove_duplicate=False)
-        if isinstance(module, (DataParallel, DistributedDataParallel))
-    }
-    pairs: Pairs = list(model.named_parameters(remove_duplicate=False))
-    return _named_of_pairs(pairs, [_without(name, wrappers) for name, _ in pairs])
-
-
-def once(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The names to keep of a model's tensors in a file, and what to show for them. A tied tensor,
-    which shares its memory with others of its shape, has its first name; none has wrappers.
-    """
-    first: dict[Any, str] = {}
-    for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
-        first.setdefault(place if tensor.data_ptr() else name, name)
-    kept = list(first.values())
-    clean = clean_names(kept)
-    return dict(zip(kept, clean if len(set(clean)) == len(clean) else kept, strict=True))
-
-
-def translate(saved: Mapping[str, T], model: Sequence[Named], what: str) -> dict[str, T]:
-    """What a state holds by name, by the names of this model: it may have been saved with other
-    wrappers, or by an other name of a tied parameter. Unknown names stay as they are.
-
-    ValueError, which begins with `what`, where two names are of one parameter, with different
-    values.
-    """
-    known: dict[str, str] = {}
-    for one in model:
-        for name in (*one.names, *one.wrapped):
-            known.setdefault(name, one.name)
-    found: dict[str, T] = {}
-    origin: dict[str, str] = {}
-    for name, clean in zip(saved, clean_names(saved), strict=True):
-        own = known.get(name) or known.get(clean) or clean
-        if own in found and not _equal(found[own], saved[name]):
-            raise ValueError(
-                f"{what} has entries for {origin[own]!r} and {name!r}, which are one parameter "
-                "here; allowed: a state of a model whose parameters are tied likewise"
-            )
-        found[own], origin[own] = saved[name], name
-    return found
-
-
-def _with_names_of(one: Named, other: Named | None) -> Named:
-    if other is None:
-        return one
-    names = tuple(dict.fromkeys((*one.names, *other.names)))
-    return one._replace(names=names, wrapped=tuple(dict.fromkeys((*one.wrapped, *other.wrapped))))
-
-
-def _equal(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor):
-        return torch.equal(first, second)
-    return bool(first == second)
-
-
-def _without(name: str, wrappers: set[str]) -> str:
-    """A name without the words that lead to the module in a DDP instance. wrappers: their paths."""
-    words = name.split(".")
-    kept = (i for i in range(len(words)) if ".".join(words[: i + 1]) not in wrappers)
-    return ".".join(words[i] for i in kept)
-
-
-def _named_of_pairs(pairs: Pairs, shown: Sequence[str]) -> list[Named]:
-    """shown: the pairs' names, perhaps without some wrappers."""
-    clean = clean_names(shown)
-    owners: dict[str, set[int]] = {}
-    for name, (_, parameter) in zip(clean, pairs, strict=True):
-        owners.setdefault(name, set()).add(id(parameter))
-    parameters: dict[int, torch.Tensor] = {}
-    names: dict[int, dict[str, None]] = {}
-    wrapped: dict[int, dict[str, None]] = {}
-    for name, (raw, parameter) in zip(clean, pairs, strict=True):
-        key = id(parameter)
-        parameters[key] = parameter
-        # Two parameters that wrappers alone tell apart keep them.
-        names.setdefault(key, {})[raw if len(owners[name]) > 1 else name] = None
-        wrapped.setdefault(key, {})[raw] = None
-    return [
-        Named(next(iter(names[key])), parameter, tuple(names[key]), tuple(wrapped[key]))
-        for key, parameter in parameters.items()
-    ]
-
-
-def _named_of_source(source: Any) -> list[Named]:
-    if isinstance(source, DistributedDataParallel):
-        source = source.module
-    if isinstance(source, torch.nn.Module):
-        return named_of(source)
-    pairs = _config.list_of("named_parameters", source, "a module, (name, parameter) pairs, None")
-    for pair in pairs:
-        ok = isinstance(pair, tuple) and len(pair) == 2
-        if not (ok and isinstance(pair[0], str) and isinstance(pair[1], torch.Tensor)):
-            raise TypeError(
-                f"named_parameters holds {type(pair).__name__}; allowed: a module, or "
-                "(name, parameter) pairs as model.named_parameters() gives"
-            )
-    return _named_of_pairs(pairs, [name for name, _ in pairs])

@@ -8,10 +8,11 @@ import torch
 
 from cgx_utils.choosing import Chooser
 from cgx_utils.decisions import Decisions
-from cgx_utils.names import Named, Names, missing
-from cgx_utils.policy import Policy
+from cgx_utils.names import Names, missing
 from cgx_utils.summary import Decision
 from cgx_utils.value_numbers import ValueNumbers
+from torch_cgx._policy.names import Named
+from torch_cgx._policy.rules import Policy
 
 if TYPE_CHECKING:
     from torch_cgx._C import Codec, ProcessGroupCGX

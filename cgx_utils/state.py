@@ -17,12 +17,13 @@ from cgx_utils.decisions import Decisions
 from cgx_utils.defaults import Defaults
 from cgx_utils.names import Names
 from cgx_utils.plans import MOST_LAYOUTS, Content, Plan, Plans, content_of
-from cgx_utils.policy import Policy, check_min_size, settings_of
 from cgx_utils.report import Report, rows_of, tuner_line
 from cgx_utils.saved_state import SavedState
 from cgx_utils.schedule import Schedule
+from cgx_utils.settings import check_min_size, settings_of
 from cgx_utils.summary import Decision, Summary, log
 from torch_cgx import _config, _steps
+from torch_cgx._policy.rules import Policy
 from torch_cgx._renamed import old_attribute, takes_old_names
 from torch_cgx._warnings import warn
 

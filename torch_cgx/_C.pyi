@@ -346,6 +346,14 @@ def simulated_group(hosts: list[str], options: Options | None = None) -> dict[st
 def simulate_all_reduce(
     data: list[int], dtype: int, layers: _Layers, average: bool, **group: Any
 ) -> dict[str, Any]: ...
+def predict_all_reduce(
+    layers: _Layers,
+    dtype: int,
+    link: tuple[float, float, float],
+    codec: tuple[float, float],
+    flat: bool,
+    **group: Any,
+) -> dict[str, float]: ...
 def register_layer(
     bucket_idx: int, layer_idx: int, numel: int, bits: int = 0, bucket_size: int = 0
 ) -> None: ...
@@ -353,53 +361,6 @@ def set_quantization_bits(bucket_idx: int, layer_idx: int, bits: int) -> None: .
 def set_quantization_bucket_size(bucket_idx: int, layer_idx: int, bucket_size: int) -> None: ...
 def clear_layers() -> None: ...
 def flight_record() -> list[dict[str, Any]]: ...
-def gpu_driver() -> dict[str, Any]: ...
-
-# On raw addresses, for tests and benchmarks. dtype codes: 0 float32, 1 float16, 2 bfloat16.
-def simulate_shards(
-    operation: str,
-    inputs: list[int],
-    outputs: list[int],
-    dtype: int,
-    shard: int,
-    codec: Codec | None,
-    average: bool,
-    **group: Any,
-) -> dict[str, Any]: ...
-def describe_plan(layers: _Layers, dtype: int, **group: Any) -> list[Any]: ...
-def codec_encode(
-    codec: Codec,
-    x_ptr: int,
-    dtype_code: int,
-    n: int,
-    sequence: int,
-    rank: int,
-    out_ptr: int,
-    *,
-    index: int = 0,
-    stage: int = 0,
-    first: int = 0,
-    count: int | None = None,
-    x_dtype_code: int | None = None,
-) -> None: ...
-def codec_decode(
-    codec: Codec,
-    payload_ptr: int,
-    dtype_code: int,
-    n: int,
-    y_ptr: int,
-    add: bool = False,
-    *,
-    first: int = 0,
-    count: int | None = None,
-) -> None: ...
-def codec_encoded_bytes(codec: Codec, n: int, dtype_code: int) -> int: ...
-def codec_convert(x_ptr: int, x_dtype_code: int, n: int, y_ptr: int, y_dtype_code: int) -> None: ...
-def codec_all_finite(x_ptr: int, dtype_code: int, n: int) -> bool: ...
-def codec_scan(x_ptr: int, dtype_code: int, n: int) -> tuple[float, float]: ...
-def codec_add(x_ptr: int, dtype_code: int, n: int, y_ptr: int) -> None: ...
-def codec_divide(y_ptr: int, n: int, divisor: float) -> None: ...
-def codec_random_bits(seed: int, sequence: int, rank: int, stage: int, index: int) -> int: ...
 
 # Stages of torch_cgx.compat, on raw addresses.
 def cuda_float_compress_encode(

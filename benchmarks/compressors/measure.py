@@ -29,7 +29,7 @@ import torch
 from benchmarks._command import quartiles
 from benchmarks.codec import CODES
 from benchmarks.compressors import corpora, entropy_stage, methods
-from torch_cgx import _C  # type: ignore[attr-defined]
+from tests import _machinery
 
 ENTROPY = "entropy stage, {}"  # how names of coders read, which are no methods
 LEAST_SECONDS = 0.005  # of a sample: shorter calls are repeated within it
@@ -113,7 +113,7 @@ def measure(cell: corpora.Cell, names: list[str], rounds: int, cores: Cores) -> 
     x, lossless = cell.values, cell.max_error == 0
     calls: Calls = {("", "torch aminmax"): lambda: torch.aminmax(x)}
     if x.dtype in CODES:
-        calls["", "scan"] = lambda: _C.codec_scan(x.data_ptr(), CODES[x.dtype], x.numel())
+        calls["", "scan"] = lambda: _machinery.codec_scan(x.data_ptr(), CODES[x.dtype], x.numel())
     stage = None if lossless else methods.stage_alone(x, cell.max_error)
     if stage is not None:
         calls["", "stage alone"] = stage

@@ -2,9 +2,8 @@
 
 #include <pybind11/stl.h>
 
-#include <memory>
-#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -13,101 +12,21 @@
 #include "backend/config/process_variables.h"
 #include "backend/config/settings.h"
 #include "backend/version.h"
-#include "base/error.h"
-#include "bindings/codec.h"
 #include "bindings/parameters.h"
+#include "bindings/simulation.h"
 #include "reduce/plan/choose.h"
-#include "reduce/simulate.h"
+#include "reduce/tuning/cost_model.h"
 
 namespace py = pybind11;
 
 namespace cgx {
 namespace {
 
-using Address = uintptr_t;
-using LayerRequests = std::vector<std::pair<size_t, OptionalCodec>>;
-
-const char* text_of(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kOneShot:
-      return "oneshot";
-    case Algorithm::kScatterReduceAllGather:
-      return "sra";
-    case Algorithm::kRing:
-      return "ring";
-    case Algorithm::kDirect:
-      return "direct";
-  }
-  return "unknown";
-}
-
-// The keyword arguments that describe a simulated group:
-//   ranks or hosts                number of ranks, or the name of every rank's host
-//   slot_bytes, inner_bytes       bytes of an exchange inside a host: aimed at, and allowed
-//   inner_limit                   bytes of an exchange that holds a single bucket
-//   segment_bytes, cross_bytes    bytes of a message and of an exchange across hosts
-//   direct or direct_from,        direct transfers, with one level: their least bytes,
-//   direct_chunk                  and the bytes of a chunk
-//   residuals, residual_dtype     addresses, by rank, and type of the residuals
-//   sequence, or step and tensor  what keys random numbers
-SimulatedGroup group_of(const py::dict& given) {
-  auto get = [&given](const char* key, auto fallback) {
-    return given.contains(key) ? given[key].cast<decltype(fallback)>() : fallback;
-  };
-  const auto hosts = get("hosts", std::vector<std::string>{});
-  const auto ranks = get("ranks", 0);
-  SimulatedGroup group{
-      hosts.empty() ? Topology::one_host(ranks) : Topology(hosts, get("leader_only", false)), {}};
-  const Reduction reduction = reduction_of("algorithm", get("algorithm", std::string("auto")));
-  const bool across = group.topology.host_count() > 1;
-  (across ? group.options.cross_reduction : group.options.intra_reduction) = reduction;
-  group.options.nonfinite =
-      get("raise_nonfinite", false) ? NonFinite::kRaise : NonFinite::kPropagate;
-  group.options.intra_exact = get("inner_exact", true);
-  group.options.direct_from = get("direct_from", get("direct", false) ? kDirectFrom : size_t{0});
-  group.options.direct_chunk = get("direct_chunk", kDirectChunk);
-  group.options.intra.wanted = get("slot_bytes", size_t{1} << 20);
-  group.options.intra.most = get("inner_bytes", group.options.intra.wanted);
-  group.options.intra.limit = get("inner_limit", kNoLimit);
-  group.options.segment_bytes = get("segment_bytes", size_t{512} << 10);
-  group.options.cross_bytes = get("cross_bytes", size_t{64} << 20);
-  group.sequence = get("sequence", uint64_t{0});
-  if (given.contains("step")) group.key = {get("step", uint64_t{0}), get("tensor", uint64_t{0})};
-  return group;
-}
-
-std::vector<Residual> residuals_of(const py::dict& given) {
-  std::vector<Residual> residuals;
-  if (!given.contains("residuals")) return residuals;
-  const DType dtype = dtype_of(given["residual_dtype"].cast<int>());
-  for (Address address : given["residuals"].cast<std::vector<Address>>()) {
-    residuals.push_back({reinterpret_cast<void*>(address), dtype});
-  }
-  return residuals;
-}
-
-std::vector<Layer> layers_of(const LayerRequests& requests) {
-  std::vector<Layer> layers;
-  for (const auto& [numel, codec] : requests) {
-    layers.push_back({numel, codec ? codec->codec : raw_codec()});
-  }
-  return layers;
-}
-
-py::dict to_python(const SimulationResult& result) {
-  py::list stats;
-  for (const StatsSnapshot& one : result.stats) stats.append(to_dict(one));
-  py::dict out;
-  out["algorithm"] = text_of(result.algorithm);
-  out["stats"] = stats;
-  return out;
-}
-
-py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype,
+py::dict simulate_all_reduce_py(const std::vector<uintptr_t>& data, int dtype,
                                 const LayerRequests& requests, bool average,
                                 const py::kwargs& group) {
   std::vector<void*> pointers;
-  for (Address address : data) pointers.push_back(reinterpret_cast<void*>(address));
+  for (uintptr_t address : data) pointers.push_back(reinterpret_cast<void*>(address));
   const SimulatedGroup simulated = group_of(group);
   const std::vector<Residual> residuals = residuals_of(group);
   SimulationResult result;
@@ -116,57 +35,37 @@ py::dict simulate_all_reduce_py(const std::vector<Address>& data, int dtype,
     result = simulate_all_reduce(simulated, pointers, dtype_of(dtype), layers_of(requests), average,
                                  residuals);
   }
-  return to_python(result);
+  return to_dict(result);
 }
 
-py::dict simulate_shards_py(const std::string& operation, const std::vector<Address>& inputs,
-                            const std::vector<Address>& outputs, int dtype, size_t shard,
-                            const OptionalCodec& codec, bool average, const py::kwargs& group) {
-  if (operation != "reduce_scatter" && operation != "all_gather") {
-    throw ConfigError(
-        str_of("operation='", operation, "' is not one of reduce_scatter, all_gather"));
+// Seconds of an all-reduce between hosts, and what it takes. link: latency, seconds per byte of the
+// link of a host, a core's seconds per byte. codec: seconds per value, encoding and decoding.
+// flat: one ring over all ranks, as of Gloo; then one rank of each host sends over its link, else
+// one of each team.
+py::dict predict_all_reduce(const LayerRequests& requests, int dtype,
+                            const std::tuple<double, double, double>& link,
+                            const std::pair<double, double>& codec, bool flat,
+                            const py::kwargs& described) {
+  SimulatedGroup group = group_of(described);
+  if (flat) {
+    std::vector<std::string> labels;
+    for (int rank = 0; rank < group.topology.size(); ++rank) labels.push_back(std::to_string(rank));
+    group.topology = Topology(labels);
+    group.options.cross_reduction = Reduction::kRing;
   }
-  std::vector<const void*> in;
-  std::vector<void*> out;
-  for (Address address : inputs) in.push_back(reinterpret_cast<const void*>(address));
-  for (Address address : outputs) out.push_back(reinterpret_cast<void*>(address));
-  const SimulatedGroup simulated = group_of(group);
-  const std::vector<Residual> residuals = residuals_of(group);
-  SimulationResult result;
-  {
-    py::gil_scoped_release no_gil;
-    result = simulate_shards(
-        simulated,
-        operation == "reduce_scatter" ? Operation::kReduceScatter : Operation::kAllGather, in, out,
-        dtype_of(dtype), shard, codec ? codec->codec : raw_codec(), average, residuals);
-  }
-  return to_python(result);
-}
-
-// Describes a plan, for tests and for users who look into it: rounds -> shards -> chunks -> runs
-// (offset, count, payload, bytes, exact).
-py::list describe_plan(const LayerRequests& requests, int dtype, const py::kwargs& group) {
-  const std::vector<Layer> layers = layers_of(requests);
-  const SimulatedGroup simulated = group_of(group);
-  auto plan = make_all_reduce_plan(simulated.options, simulated.topology, layers, dtype_of(dtype));
-  py::list rounds;
-  for (const Round& round : plan->rounds) {
-    py::list shards;
-    for (const Shard& shard : round.shards) {
-      py::list chunks;
-      for (const Chunk& chunk : shard.chunks) {
-        py::list runs;
-        for (const Run& p : chunk.runs) {
-          runs.append(
-              py::make_tuple(p.offset, p.count, p.payload, p.bytes, p.codec == raw_codec().get()));
-        }
-        chunks.append(runs);
-      }
-      shards.append(chunks);
-    }
-    rounds.append(shards);
-  }
-  return rounds;
+  const double senders = group.topology.two_levels() ? group.topology.teams() : 1;
+  const auto plan =
+      make_all_reduce_plan(group.options, group.topology, layers_of(requests), dtype_of(dtype));
+  const auto [latency, seconds_per_byte, work_per_byte] = link;
+  const LinkModel model{.latency = latency,
+                        .seconds_per_byte = senders * seconds_per_byte,
+                        .work_per_byte = work_per_byte};
+  const MessageCost cost = cost_of(*plan, group.topology);
+  const CodecCost compressed{codec.first, codec.second}, raw;
+  const Work work = work_of(model, cost, compressed, raw);
+  return py::dict(py::arg("seconds") = predict(model, cost, compressed, raw),
+                  py::arg("host_bytes") = senders * cost.bytes, py::arg("wire") = work.wire,
+                  py::arg("processor") = work.processor);
 }
 
 py::list settings_py() {
@@ -211,32 +110,13 @@ std::vector<std::string> codec_setting_names() {
 
 }  // namespace
 
-py::dict to_dict(const StatsSnapshot& stats) {
-  py::dict out;
-  out["calls"] = stats.calls;
-  out["compressed_calls"] = stats.compressed_calls;
-  out["values"] = stats.values;
-  out["bytes_raw"] = stats.bytes_raw;
-  out["bytes_sent"] = stats.bytes_sent;
-  out["bytes_sent_across"] = stats.bytes_sent_across;
-  out["bytes_received"] = stats.bytes_received;
-  out["messages_sent"] = stats.messages_sent;
-  out["staging_bytes"] = stats.staging_bytes;
-  out["seconds_encode"] = stats.seconds_encode;
-  out["seconds_transfer"] = stats.seconds_transfer;
-  out["seconds_decode"] = stats.seconds_decode;
-  return out;
-}
-
 void bind_engine(py::module_& m) {
   m.attr("__version__") = kVersion;
 
   m.def("simulate_all_reduce", &simulate_all_reduce_py, py::arg("data"), py::arg("dtype"),
         py::arg("layers"), py::arg("average"));
-  m.def("simulate_shards", &simulate_shards_py, py::arg("operation"), py::arg("inputs"),
-        py::arg("outputs"), py::arg("dtype"), py::arg("shard"), py::arg("codec"),
-        py::arg("average"));
-  m.def("describe_plan", &describe_plan, py::arg("layers"), py::arg("dtype"));
+  m.def("predict_all_reduce", &predict_all_reduce, py::arg("layers"), py::arg("dtype"),
+        py::arg("link"), py::arg("codec"), py::arg("flat"));
 
   LayerTable& table = LayerTable::instance();
   m.def(

@@ -12,11 +12,10 @@
 #include "backend/process_group_cgx.h"
 #include "base/error.h"
 #include "bindings/codec.h"
-#include "bindings/engine.h"
 #include "bindings/mpi.h"
 #include "bindings/parameters.h"
+#include "bindings/simulation.h"
 #include "bindings/tuning.h"
-#include "device/driver.h"
 
 namespace py = pybind11;
 
@@ -286,19 +285,6 @@ void bind_group(py::module_& m) {
       py::arg("options") = py::none());
 
   m.def("simulated_group", &simulated_group, py::arg("hosts"), py::arg("options") = py::none());
-
-  m.def(
-      "gpu_driver",
-      [] {
-        const device::Driver& driver = device::Driver::get();
-        int version = 0, devices = 0;
-        GPU(driver, driver_version, &version);
-        GPU(driver, device_count, &devices);
-        return py::dict(py::arg("library") = driver.library, py::arg("version") = version,
-                        py::arg("devices") = devices);
-      },
-      "The driver of this machine's GPUs: library, version as it numbers itself, devices. "
-      "ResourceError that says what is missing.");
 
   py::class_<ProcessGroupCGX, c10::intrusive_ptr<ProcessGroupCGX>, c10d::Backend>(m,
                                                                                   "ProcessGroupCGX")

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 import torch_cgx
 from tests.device import fake_cuda
+from tests.distributed import ROOT
 from torch_cgx import _backend
 
 pytestmark = fake_cuda.needed
@@ -187,10 +188,11 @@ def test_memory_that_all_have_closed_is_freed():
 
 
 MISSING = """
-import torch_cgx._C as C
+import torch_cgx
+from tests import _machinery
 try:
-    C.gpu_driver()
-except C.ResourceError as error:
+    _machinery.gpu_driver()
+except torch_cgx.ResourceError as error:
     print(error)
 """
 
@@ -198,7 +200,7 @@ except C.ResourceError as error:
 def test_no_driver_is_an_error_that_says_how_to_get_one():
     environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
     done = subprocess.run(
-        [sys.executable, "-c", MISSING], capture_output=True, text=True, env=environment
+        [sys.executable, "-c", MISSING], capture_output=True, text=True, env=environment, cwd=ROOT
     )
     if done.returncode == 0 and not done.stdout:
         pytest.skip("this machine has a driver")

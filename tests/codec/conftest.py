@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import _machinery
 from torch_cgx import _C
 
 LEVELS = _C.cpu_levels().split(",")
@@ -22,7 +23,7 @@ EVERY_LEVEL = ["scalar", *MACHINES.get(platform.machine(), [])]
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param not in LEVELS:
         pytest.skip(f"this CPU has no {request.param}, only {', '.join(LEVELS)}")
-    _C.set_cpu_level(request.param)
+    _machinery.pin_cpu_level(request.param)
     assert _C.cpu_level() == request.param
     yield request.param
-    _C.set_cpu_level("")
+    _machinery.pin_cpu_level("")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tests import _machinery
 from tests.oracle import Floats, Spec
 from torch_cgx import _C
 
@@ -56,9 +57,9 @@ def encode(
     tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
     code = {t: c for c, t in TORCH.items()}[tensor.dtype]
     args, n = arguments(spec, skip), tensor.numel()
-    size = _C.codec_encoded_bytes(*args, n, code)
+    size = _machinery.codec_encoded_bytes(*args, n, code)
     memory, payload = guarded(size, shift)
-    _C.codec_encode(
+    _machinery.codec_encode(
         *args,
         tensor.data_ptr(),
         code,
@@ -88,7 +89,7 @@ def decode(
         y[:] = add_to
     # A buffer of exactly this size: tools that check memory see a read beyond it.
     data = np.frombuffer(payload, np.uint8).copy()
-    _C.codec_decode(
+    _machinery.codec_decode(
         *arguments(spec, skip), data.ctypes.data, code, n, y.ctypes.data, add_to is not None
     )
     check_guards(memory, 4 * n, 0)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests import _machinery
 from tests.codec.helpers import TORCH
-from torch_cgx import _C
 
 # The one that is written, of each type (csrc/base/nan.h).
 NAN = {torch.float32: 0x7FC00000, torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}
@@ -17,7 +17,7 @@ NAN = {torch.float32: 0x7FC00000, torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}
 def convert(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     codes = {t: c for c, t in TORCH.items()}
     y = torch.zeros(x.numel(), dtype=dtype)
-    _C.codec_convert(x.data_ptr(), codes[x.dtype], x.numel(), y.data_ptr(), codes[dtype])
+    _machinery.codec_convert(x.data_ptr(), codes[x.dtype], x.numel(), y.data_ptr(), codes[dtype])
     return y
 
 
@@ -75,13 +75,17 @@ def test_all_finite(level: str, code: int) -> None:
     for n in (0, 1, 7, 8, 16, 17, 100, 1025, 2100):
         x = torch.randn(n).to(TORCH[code])
         x[:1] = torch.finfo(TORCH[code]).max
-        assert _C.codec_all_finite(x.data_ptr(), code, n)
+        assert _machinery.codec_all_finite(x.data_ptr(), code, n)
         for position in {0, 1, 5, 8, 15, 16, n // 2, n - 2, n - 1}:
             if 0 <= position < n:
                 for value in (float("nan"), float("inf"), -float("inf")):
                     y = x.clone()
                     y[position] = value
-                    assert not _C.codec_all_finite(y.data_ptr(), code, n), (n, position, value)
+                    assert not _machinery.codec_all_finite(y.data_ptr(), code, n), (
+                        n,
+                        position,
+                        value,
+                    )
 
 
 @pytest.mark.parametrize("code", (0, 1, 2))
@@ -90,11 +94,11 @@ def test_add_divide_scan(level: str, code: int) -> None:
         x = torch.randn(n).to(TORCH[code])
         y = torch.randn(n)
         expected = y + x.float()
-        _C.codec_add(x.data_ptr(), code, n, y.data_ptr())
+        _machinery.codec_add(x.data_ptr(), code, n, y.data_ptr())
         assert torch.equal(y, expected)
-        _C.codec_divide(y.data_ptr(), n, 3.0)
+        _machinery.codec_divide(y.data_ptr(), n, 3.0)
         assert torch.equal(y, expected / 3)
-        assert _C.codec_scan(x.data_ptr(), code, n) == (float(x.min()), float(x.max()))
+        assert _machinery.codec_scan(x.data_ptr(), code, n) == (float(x.min()), float(x.max()))
 
 
 def test_unaligned_input(level: str) -> None:
@@ -102,5 +106,5 @@ def test_unaligned_input(level: str) -> None:
     x = np.arange(40, dtype=np.float32)
     memory[1:] = x.view(np.uint8)
     y = np.zeros(40, np.float32)
-    _C.codec_convert(memory.ctypes.data + 1, 0, 40, y.ctypes.data, 0)
+    _machinery.codec_convert(memory.ctypes.data + 1, 0, 40, y.ctypes.data, 0)
     assert (x == y).all()

@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests import oracle
+from tests import _machinery, oracle
 from tests.codec.conftest import LEVELS
 from tests.codec.helpers import BITS, decode, encode, same_bits
 from tests.oracle import Spec
-from torch_cgx import _C
 
 MAX = np.finfo(np.float32).max
 TINY = np.float32(2.0**-149)
@@ -187,9 +186,9 @@ def test_any_bits_at_all(x: np.ndarray, bits: int, bucket_size: int, stochastic:
     values, spec = x.view(np.float32), Spec(bits, bucket_size, stochastic)
     expected = oracle.encode(values, spec)
     for name in LEVELS:
-        _C.set_cpu_level(name)
+        _machinery.pin_cpu_level(name)
         assert encode(values, spec) == expected, name
         assert same_bits(decode(expected, len(x), spec), oracle.decode(expected, len(x), spec)), (
             name
         )
-    _C.set_cpu_level("")
+    _machinery.pin_cpu_level("")

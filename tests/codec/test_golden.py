@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests import _machinery
 from tests.codec.golden import configurations, expected, inputs, load, missing, modelled
 from tests.codec.helpers import TORCH, check_guards, encode, guarded, tensor_bytes
 from tests.codec.models import MODELS, Key, same_values
@@ -31,9 +32,9 @@ def input_of(row: dict[str, Any]) -> torch.Tensor:
 def run_engine(row: dict[str, Any], x: torch.Tensor) -> tuple[bytes, bytes]:
     """The engine's payload, and what it decodes the row's payload to."""
     codec, code, key = _C.Codec(row["family"], **row["parameters"]), row["dtype"], Key()
-    size = _C.codec_encoded_bytes(codec, x.numel(), code)
+    size = _machinery.codec_encoded_bytes(codec, x.numel(), code)
     memory, payload = guarded(size, 0)
-    _C.codec_encode(
+    _machinery.codec_encode(
         codec,
         x.data_ptr(),
         code,
@@ -47,7 +48,7 @@ def run_engine(row: dict[str, Any], x: torch.Tensor) -> tuple[bytes, bytes]:
     given = np.frombuffer(bytes.fromhex(row["payload"]), np.uint8).copy()
     assert len(given) == size, row
     values_memory, values = guarded(4 * x.numel(), 0)
-    _C.codec_decode(codec, given.ctypes.data, code, x.numel(), values.ctypes.data, False)
+    _machinery.codec_decode(codec, given.ctypes.data, code, x.numel(), values.ctypes.data, False)
     check_guards(values_memory, 4 * x.numel(), 0)
     return payload.tobytes(), values.tobytes()
 

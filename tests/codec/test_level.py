@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import _machinery
 from tests.codec.conftest import EVERY_LEVEL, LEVELS
 from torch_cgx import _C
 
@@ -22,7 +23,7 @@ spec = importlib.util.spec_from_file_location(name, file)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 try:
-    module.codec_all_finite(0, 0, 0)
+    module.Codec(bits=4).encode(torch.ones(100))
 except ValueError as error:
     print(error)
 os.environ["CGX_CPU_LEVEL"] = "scalar"
@@ -34,7 +35,7 @@ print(module.cpu_level())
 def level() -> Iterator[None]:
     """These tests choose it themselves."""
     yield
-    _C.set_cpu_level("")
+    _machinery.pin_cpu_level("")
 
 
 def test_the_first_loop_reads_the_environment() -> None:
@@ -81,19 +82,19 @@ def test_default_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv("CGX_CPU_LEVEL", raising=False)
         else:
             monkeypatch.setenv("CGX_CPU_LEVEL", value)
-        _C.set_cpu_level("")
+        _machinery.pin_cpu_level("")
         assert _C.cpu_level() == expected
     monkeypatch.setenv("CGX_CPU_LEVEL", "sse9")
     with pytest.raises(ValueError, match="CGX_CPU_LEVEL='sse9' is not allowed; .* one of scalar"):
-        _C.set_cpu_level("")
+        _machinery.pin_cpu_level("")
     monkeypatch.undo()
 
 
 def test_setter() -> None:
     before = _C.cpu_level()
     with pytest.raises(ValueError, match="cpu level='neon9' is not allowed; .* one of scalar"):
-        _C.set_cpu_level("neon9")
+        _machinery.pin_cpu_level("neon9")
     assert _C.cpu_level() == before
     for name in LEVELS:
-        _C.set_cpu_level(name)
+        _machinery.pin_cpu_level(name)
         assert _C.cpu_level() == name

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import oracle
+from tests import _machinery, oracle
 from tests.codec.helpers import (
     BITS,
     TORCH,
@@ -43,7 +43,7 @@ def test_parts_equal_the_whole(level: str, skip: bool) -> None:
         # Last part first: a part must not touch its neighbours.
         for first in reversed(range(0, n, step)):
             size = min(step, n - first)
-            _C.codec_encode(
+            _machinery.codec_encode(
                 *args,
                 x[first:].ctypes.data,
                 0,
@@ -60,7 +60,7 @@ def test_parts_equal_the_whole(level: str, skip: bool) -> None:
         for first in range(0, n, step):
             size = min(step, n - first)
             for out, add in ((values, False), (sums, True)):
-                _C.codec_decode(
+                _machinery.codec_decode(
                     *args,
                     payload.ctypes.data,
                     0,
@@ -103,7 +103,7 @@ def test_a_rank_s_shard_has_the_codes_of_the_whole(level: str) -> None:
 )
 def test_parts_off_the_grid_are_refused(first: int, n: int, count: int) -> None:
     with pytest.raises(ValueError, match="first=.*allowed"):
-        _C.codec_encode(*arguments(Spec(4, 64)), 0, 0, n, 0, 0, 0, first=first, count=count)
+        _machinery.codec_encode(*arguments(Spec(4, 64)), 0, 0, n, 0, 0, 0, first=first, count=count)
 
 
 @pytest.mark.parametrize("code", (0, 1, 2))
@@ -112,27 +112,29 @@ def test_raw(level: str, code: int) -> None:
     torch.manual_seed(0)
     for n in (0, 1, 5, 16, 17, 100):
         x = torch.randn(n).to(TORCH[code])
-        size = _C.codec_encoded_bytes(*raw, n, code)
+        size = _machinery.codec_encoded_bytes(*raw, n, code)
         assert size == n * x.itemsize
         memory, payload = guarded(size, 1)
-        _C.codec_encode(*raw, x.data_ptr(), code, n, 0, 0, payload.ctypes.data)
+        _machinery.codec_encode(*raw, x.data_ptr(), code, n, 0, 0, payload.ctypes.data)
         assert payload.tobytes() == tensor_bytes(x).tobytes()
         single = torch.randn(n)
-        _C.codec_encode(*raw, single.data_ptr(), code, n, 0, 0, payload.ctypes.data, x_dtype_code=0)
+        _machinery.codec_encode(
+            *raw, single.data_ptr(), code, n, 0, 0, payload.ctypes.data, x_dtype_code=0
+        )
         check_guards(memory, size, 1)
         assert payload.tobytes() == tensor_bytes(single.to(TORCH[code])).tobytes()
         y = torch.ones(n)
-        _C.codec_decode(*raw, payload.ctypes.data, code, n, y.data_ptr(), True)
+        _machinery.codec_decode(*raw, payload.ctypes.data, code, n, y.data_ptr(), True)
         assert torch.equal(y, 1 + single.to(TORCH[code]).float())
-        _C.codec_decode(*raw, payload.ctypes.data, code, n, y.data_ptr(), False)
+        _machinery.codec_decode(*raw, payload.ctypes.data, code, n, y.data_ptr(), False)
         assert torch.equal(y, single.to(TORCH[code]).float())
 
 
 def test_rest_of_a_float32_sum_is_narrowed(level: str) -> None:
     x = torch.randn(130)
     args = arguments(Spec(4, 64), skip=True)
-    payload = np.zeros(_C.codec_encoded_bytes(*args, 130, 2), np.uint8)
-    _C.codec_encode(*args, x.data_ptr(), 2, 130, 0, 0, payload.ctypes.data, x_dtype_code=0)
+    payload = np.zeros(_machinery.codec_encoded_bytes(*args, 130, 2), np.uint8)
+    _machinery.codec_encode(*args, x.data_ptr(), 2, 130, 0, 0, payload.ctypes.data, x_dtype_code=0)
     head = oracle.encode(x[:128].numpy(), Spec(4, 64))
     assert payload.tobytes() == head + tensor_bytes(x[128:].bfloat16()).tobytes()
 
@@ -140,7 +142,7 @@ def test_rest_of_a_float32_sum_is_narrowed(level: str) -> None:
 def test_wrong_narrowing_is_refused() -> None:
     x = torch.zeros(16, dtype=torch.float16)
     with pytest.raises(ValueError, match="x_dtype is float16, allowed: float32 or bfloat16"):
-        _C.codec_encode(
+        _machinery.codec_encode(
             _C.Codec("raw"),
             x.data_ptr(),
             2,

@@ -11,10 +11,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests import oracle
+from tests import _machinery, oracle
 from tests.codec.helpers import BITS, decode, encode
 from tests.oracle import Spec
-from torch_cgx import _C
 
 N = 1 << 16
 
@@ -94,7 +93,7 @@ def test_uniform_in_24_bits() -> None:
 def test_engine_and_model_share_the_generator() -> None:
     for index in (0, 1, 2**32 - 1, 2**32, 3 * 2**32 + 5, 2**63):
         spec = Spec(seed=2**64 - 1, sequence=2**63, rank=7, stage=2, index=index)
-        bits = _C.codec_random_bits(spec.seed, spec.sequence, spec.rank, spec.stage, index)
+        bits = _machinery.codec_random_bits(spec.seed, spec.sequence, spec.rank, spec.stage, index)
         assert (~bits & 0xFFFFFFFF) // 2**8 * 2.0**-24 == oracle.uniform(spec, 1)[0]
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
+from torch_cgx import _C
 from torch_cgx.cost import (
     Compute,
     Cost,
@@ -20,6 +21,10 @@ from torch_cgx.cost import (
     predict,
 )
 from torch_cgx.cost.allreduce import FRAMES, KERNEL
+
+
+def exact(nbytes):
+    return Payload(((nbytes // 4, None),))
 
 
 def cost(seconds, processor=0.0):
@@ -51,45 +56,77 @@ def test_a_step_needs_costs_and_moments_that_fit():
 
 
 def test_a_slow_link_is_what_takes_the_time():
-    found = all_reduce(Payload(0, 10**6), 1e8, hosts=2, latency=0.0)
-    assert found.host_bytes == 10**6
-    assert found.work.wire == pytest.approx(FRAMES * 0.08)
-    assert found.seconds == pytest.approx(found.work.wire + found.work.processor / (10**6 / 2**19))
+    found = all_reduce(exact(10**7), 1e8, hosts=2, latency=0.0)
+    assert found.host_bytes == 10**7
+    assert found.work.wire == pytest.approx(FRAMES * 0.8)
+    assert found.work.processor == pytest.approx(2 * KERNEL * 10**7)
+    # Some rounds overlap; they hide no more than the work.
+    assert found.work.wire < found.seconds < found.work.wire + found.work.processor
+    slow = all_reduce(exact(10**7), 1e8, hosts=2, latency=1.0)
+    assert slow.seconds == pytest.approx(found.seconds + 2.0)  # there and back
 
 
 def test_a_slow_codec_is_what_takes_the_time():
     speed = Speed(encode=1e-6, decode=2e-6)
-    found = all_reduce(Payload(1000, 500), 1e12, hosts=2, speed=speed, latency=0.0)
-    assert found.work.processor == pytest.approx(1000 * 3e-6 + 2 * KERNEL * 500)
-    four = all_reduce(Payload(1000, 500), 1e12, hosts=4, speed=speed, latency=0.0)
-    assert four.work.processor == pytest.approx(
-        1250 * 1e-6 + 1500 * 2e-6 + 2 * KERNEL * four.host_bytes
-    )
+    codec = _C.Codec(bits=4, bucket_size=100)
+    payload = Payload(((1000, codec),))
+    assert (payload.values, payload.nbytes) == (1000, 580)
+    two = all_reduce(payload, 1e12, hosts=2, speed=speed, latency=0.0)
+    # Each side encodes its values, and decodes those of both in rank order.
+    assert two.work.processor == pytest.approx(1000 * 1e-6 + 2000 * 2e-6 + 2 * KERNEL * 580)
+    payload = Payload(((1_000_000, codec),))  # so many that they are scattered
+    four = all_reduce(payload, 1e12, hosts=4, speed=speed, latency=0.0)
+    assert four.work.processor == pytest.approx(1.25 + 2 * 2.0 + 2 * KERNEL * four.host_bytes)
+
+
+def test_exact_values_cost_no_codec():
+    speed = Speed(encode=1e-6, decode=1e-6)
+    codec = _C.Codec(bits=4, bucket_size=100)
+    mixed = all_reduce(Payload(((1000, codec), (1000, None))), 1e12, 2, speed=speed, latency=0.0)
+    assert mixed.work.processor == pytest.approx(3000e-6 + 2 * KERNEL * mixed.host_bytes)
+    assert mixed.host_bytes == pytest.approx(4580, abs=16)  # aligned in the message
+
+
+def test_ranks_of_a_host_share_its_link():
+    codec = _C.Codec(bits=4)
+    payload = Payload(((1 << 20, codec),))
+    one = all_reduce(payload, 1e9, hosts=2)
+    four = all_reduce(payload, 1e9, hosts=2, ranks_per_host=4)
+    assert four.host_bytes == pytest.approx(one.host_bytes)
+    assert four.work.wire == pytest.approx(one.work.wire)
+    assert four.work.processor == pytest.approx(one.work.processor / 4)
+
+
+def test_a_flat_ring_goes_over_all_ranks():
+    found = all_reduce(exact(1 << 20), 1e8, hosts=2, ranks_per_host=4, latency=0.0, flat=True)
+    assert found.host_bytes == pytest.approx(2 * 7 / 8 * (1 << 20))
+    assert found.work.wire == pytest.approx(FRAMES * 8 * found.host_bytes / 1e8)
+    late = all_reduce(exact(1 << 20), 1e8, hosts=2, ranks_per_host=4, latency=1.0, flat=True)
+    assert late.seconds == pytest.approx(found.seconds + 14)
 
 
 def test_one_host_has_no_link():
-    assert all_reduce(Payload(10, 10), 1.0, hosts=1).seconds == 0.0
+    assert all_reduce(exact(10), 1.0, hosts=1).seconds == 0.0
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 4])
 @pytest.mark.parametrize("ranks_per_host", [1, 2])
 @pytest.mark.parametrize("bits", [4, 32])
-def test_bytes_are_those_of_the_reducers(hosts, ranks_per_host, bits):
-    numel = 1 << 18
+@pytest.mark.parametrize("numel", [1 << 18, 1 << 20])  # small ones go to all peers at once
+def test_bytes_are_those_of_the_reducers(hosts, ranks_per_host, bits, numel):
     ranks = hosts * ranks_per_host
     config = {"bits": bits}
     found = torch_cgx.simulate(
         [torch.randn(numel)] * ranks,
         config,
-        algorithm="sra" if hosts > 2 else "auto",
         hosts=[rank // ranks_per_host for rank in range(ranks)],
     )
     per_host = [
         sum(found.bytes_sent_across[host * ranks_per_host :][:ranks_per_host])
         for host in range(hosts)
     ]
-    nbytes = 4 * numel if bits == 32 else numel // 2 + 8 * numel // 512
-    expected = all_reduce(Payload(numel, nbytes), 1e9, hosts, ranks_per_host).host_bytes
+    codec = None if bits == 32 else _C.Codec(bits=bits)
+    expected = all_reduce(Payload(((numel, codec),)), 1e9, hosts, ranks_per_host).host_bytes
     assert max(per_host) == pytest.approx(expected, rel=0.03)  # whole buckets of the codec
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tests import _machinery
 from tests.reduce.model import hosts_of
 from torch_cgx import _C
 
@@ -137,7 +138,9 @@ def all_reduce(
     two_levels = 1 < len(hosts) < size
     result = exactly(np.zeros(n))
     starts = np.cumsum([0] + [numel for numel, _ in layers])
-    rounds = _C.describe_plan(layers, DTYPES[dtype], ranks=size, algorithm=algorithm, **group)
+    rounds = _machinery.describe_plan(
+        layers, DTYPES[dtype], ranks=size, algorithm=algorithm, **group
+    )
     for shards in rounds:
         for team, chunks in enumerate(shards):
             for owner, pieces in enumerate(chunks):

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
+from tests import _machinery
 from tests.distributed import run_pooled, run_ranks
 from tests.docs.bounds import DTYPES, ROUNDING, U, codec_bound
 from torch_cgx import _C
@@ -27,7 +28,7 @@ def owners(n, config, dtype, ranks):
     layers = [(n, _C.Codec(**config))]
     owner = np.full(n, -1)
     plan = {"ranks": ranks, "algorithm": "sra", "slot_bytes": CAPACITY}
-    for (chunks,) in _C.describe_plan(layers, DTYPES[dtype], **plan):
+    for (chunks,) in _machinery.describe_plan(layers, DTYPES[dtype], **plan):
         for rank, pieces in enumerate(chunks):
             for offset, count, *_ in pieces:
                 owner[offset : offset + count] = rank

@@ -48,6 +48,20 @@ def test_layers_include_downwards_only():
     assert not wrong
 
 
+def test_torch_cgx_does_not_import_what_stands_above_it():
+    """cgx_utils, the benchmarks and the tests use torch_cgx; its command line is part of it."""
+    above, wrong, read = {"cgx_utils", "benchmarks", "examples", "tests"}, [], 0
+    for path in sorted((ROOT / "torch_cgx").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            read += len(names)
+            wrong += [f"{path}: {name}" for name in names if name.partition(".")[0] in above]
+    assert read > 500
+    assert not wrong
+
+
 def _circle(includes):
     """A circle in a graph {module: modules}, or none."""
     done = set()
@@ -90,7 +104,7 @@ def test_test_machinery_is_not_in_the_shipped_module(monkeypatch):
     from torch_cgx import _C
 
     names = {name for name in dir(_machinery) if not name.startswith("__")}
-    assert {"order_fault", "MockNetwork", "stress", "make_mpi_endpoint"} <= names
+    assert {"order_fault", "MockNetwork", "stress", "make_mpi_endpoint", "codec_encode"} <= names
     assert not names & set(dir(_C))
     shipped = _setup_namespace(monkeypatch)["sources"]()
     assert not [source for source in shipped if "tests" in Path(source).parts]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from tests import oracle
+from tests import _machinery, oracle
 from tests.codec import rotation_model
 from torch_cgx import _C
 
@@ -86,7 +86,9 @@ def all_reduce(
     hosts = hosts_of(group, size)
     two_levels = 1 < len(hosts) < size
     starts = np.cumsum([0] + [numel for numel, _ in layers])
-    rounds = _C.describe_plan(layers, DTYPES[dtype], ranks=size, algorithm=algorithm, **group)
+    rounds = _machinery.describe_plan(
+        layers, DTYPES[dtype], ranks=size, algorithm=algorithm, **group
+    )
     for shards in rounds:
         for team, chunks in enumerate(shards):
             for owner, pieces in enumerate(chunks):

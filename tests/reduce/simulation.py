@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from tests import _machinery
 from tests.reduce.model import DTYPES, all_reduce, same_bits
 from torch_cgx import _C
 
@@ -77,7 +78,7 @@ def run_shards(
     shard = inputs[0].numel() // size if scatter else inputs[0].numel()
     outputs = [torch.full((shard if scatter else shard * size,), 7.0).to(inputs[0].dtype)] * size
     outputs = [x.clone() for x in outputs]
-    info = _C.simulate_shards(
+    info = _machinery.simulate_shards(
         operation,
         [x.data_ptr() for x in inputs],
         [x.data_ptr() for x in outputs],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests import _machinery
 from tests.reduce import model, simulation
 from tests.reduce.simulation import MIXED_LAYERS, gaussian, run
 from torch_cgx import _C
@@ -177,7 +178,7 @@ def test_bytes_sent_equal_the_formula(algorithm):
         if algorithm == "oneshot":
             expected = (ranks - 1) * (56 + -(-n // bucket) * 8 + -(-n * bits // 8))
         else:
-            ((chunks,),) = _C.describe_plan(
+            ((chunks,),) = _machinery.describe_plan(
                 [(n, _C.Codec(bits=bits, bucket_size=bucket))], 0, ranks=ranks, algorithm=algorithm
             )
             sizes = [sum(p[3] for p in pieces) for pieces in chunks]

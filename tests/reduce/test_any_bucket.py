@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from tests import _machinery
 from tests.reduce import model
 from tests.reduce.simulation import check, gaussian, run, run_shards
 from torch_cgx import _C
@@ -65,7 +66,7 @@ def check_lengths(given_layers, algorithm: str, dtype: int, group) -> None:
     one_host, each = len(set(hosts)) == 1, len(set(hosts)) == len(hosts)
     allowed = group["slot_bytes"] if one_host else group["cross_bytes"]
     starts = [sum(n for n, _ in given_layers[:i]) for i in range(len(given_layers) + 1)]
-    for shards in _C.describe_plan(
+    for shards in _machinery.describe_plan(
         given_layers, dtype, ranks=len(hosts), algorithm=algorithm, **group
     ):
         for chunks in shards if one_host or each else []:
@@ -125,7 +126,7 @@ def test_many_ranks_with_little_memory_make_no_rounds_of_a_few_values():
     for hosts in (["a"] * 200, ["a"] * 100 + ["b"] * 100):
         group = {"hosts": hosts, "slot_bytes": 16 << 10, "segment_bytes": 1024}
         for layer in ((n, None), (n, _C.Codec(bits=4, bucket_size=64))):
-            rounds = _C.describe_plan([layer], 0, ranks=200, algorithm="sra", **group)
+            rounds = _machinery.describe_plan([layer], 0, ranks=200, algorithm="sra", **group)
             assert len(rounds) < 100
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests import _machinery
 from tests.reduce import model
 from tests.reduce.simulation import gaussian, run
 from torch_cgx import _C
@@ -51,7 +52,7 @@ def test_bytes_sent_equal_the_formula(ranks):
     stats = check(gaussian(ranks, n), [(n, None)])
     chunks = [0] * ranks  # values by owner
     layers = [(n, None)]
-    for (of_round,) in _C.describe_plan(layers, 0, ranks=ranks, **DIRECT):
+    for (of_round,) in _machinery.describe_plan(layers, 0, ranks=ranks, **DIRECT):
         for owner, pieces in enumerate(of_round):
             chunks[owner] += sum(count for _, count, *_ in pieces)
     assert sum(chunks) == n
@@ -112,11 +113,11 @@ def test_rounds_are_of_one_size():
     """A tensor of a power of two is not cut into as many long rounds and a short one."""
     megabytes = 1 << 18  # values
     for ranks, size, rounds in [(2, 4, 1), (2, 16, 4), (4, 64, 8), (9, 64, 8), (2, 17, 5)]:
-        plan = _C.describe_plan([(size * megabytes, None)], 0, ranks=ranks, direct=True)
+        plan = _machinery.describe_plan([(size * megabytes, None)], 0, ranks=ranks, direct=True)
         assert len(plan) == rounds
         counts = [piece[1] for shards in plan for pieces in shards[0] for piece in pieces]
         assert len(counts) == ranks * rounds and max(counts) - min(counts) <= 32
         if ranks <= 4:  # and the same between hosts
             hosts = list("abcd")[:ranks]
             between = [(size * megabytes, None)], 0
-            assert _C.describe_plan(*between, hosts=hosts, direct=True) == plan
+            assert _machinery.describe_plan(*between, hosts=hosts, direct=True) == plan

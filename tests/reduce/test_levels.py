@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests import _machinery
 from tests.codec.conftest import EVERY_LEVEL, LEVELS
 from tests.reduce.simulation import gaussian, run, run_shards
 from torch_cgx import _C
@@ -17,7 +18,7 @@ HOSTS = {"one host": "aaa", "a rank each": "abc", "two levels": "aabbb"}
 @pytest.fixture(autouse=True)
 def restore() -> Iterator[None]:
     yield
-    _C.set_cpu_level("")
+    _machinery.pin_cpu_level("")
 
 
 def everything(ranks: int, hosts: str) -> list[bytes]:
@@ -47,7 +48,7 @@ def everything(ranks: int, hosts: str) -> list[bytes]:
 def test_levels_agree(level: str, hosts: str) -> None:
     if level not in LEVELS:
         pytest.skip(f"this CPU has no {level}, only {', '.join(LEVELS)}")
-    _C.set_cpu_level("scalar")
+    _machinery.pin_cpu_level("scalar")
     expected = everything(len(hosts), hosts)
-    _C.set_cpu_level(level)
+    _machinery.pin_cpu_level(level)
     assert everything(len(hosts), hosts) == expected

@@ -9,6 +9,7 @@ import mmap
 import pytest
 import torch
 
+from tests import _machinery
 from torch_cgx import _C, codecs
 
 RANKS = 4
@@ -30,7 +31,7 @@ def test_plans_cover_every_value_once() -> None:
             told = {"hosts": list(hosts), "algorithm": algorithm, "segment_bytes": 64 << 20}
             pieces = sorted(
                 (offset, count)
-                for shards in _C.describe_plan(layers, 0, slot_bytes=64 << 20, **told)
+                for shards in _machinery.describe_plan(layers, 0, slot_bytes=64 << 20, **told)
                 for chunks in shards
                 for chunk in chunks
                 for offset, count, *_ in chunk
@@ -65,7 +66,7 @@ def test_reduce_scatter() -> None:
     # The shards of the others are nobody's concern: they may share memory.
     rest, last = torch.empty(SHARD, dtype=torch.float16), torch.full((SHARD,), 7.0).half()
     outputs = [rest] * (RANKS - 1) + [last]
-    _C.simulate_shards(
+    _machinery.simulate_shards(
         "reduce_scatter",
         [x.data_ptr()] * RANKS,
         [y.data_ptr() for y in outputs],

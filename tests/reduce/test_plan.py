@@ -8,6 +8,7 @@ import itertools
 
 import pytest
 
+from tests import _machinery
 from torch_cgx import _C
 
 CAPACITY = 1 << 20
@@ -21,7 +22,7 @@ def check(layers, size, algorithm, capacity=CAPACITY, dtype=0):
     starts = list(itertools.accumulate([numel for numel, _ in layers], initial=0))
     rounds = [
         shards[0]
-        for shards in _C.describe_plan(
+        for shards in _machinery.describe_plan(
             layers, dtype, ranks=size, algorithm=algorithm, slot_bytes=capacity
         )
     ]
@@ -99,19 +100,19 @@ def test_chunks_are_balanced():
 
 def test_a_bucket_that_does_not_fit_is_alone_or_refused_by_name():
     layers = [(1000, None), (2_000_000, _C.Codec(bits=8, bucket_size=1_000_000)), (1000, None)]
-    rounds = _C.describe_plan(layers, 0, ranks=2, slot_bytes=65536)
+    rounds = _machinery.describe_plan(layers, 0, ranks=2, slot_bytes=65536)
     assert [[piece[1] for piece in chunks[0]] for (chunks,) in rounds] == [
         [1000], [1_000_000], [1_000_000], [1000],
     ]  # fmt: skip
     with pytest.raises(ValueError, match=r"one bucket of 1000000 values.*CGX_SHM_SEGMENT_KB"):
-        _C.describe_plan(layers, 0, ranks=2, slot_bytes=65536, inner_limit=65536)
+        _machinery.describe_plan(layers, 0, ranks=2, slot_bytes=65536, inner_limit=65536)
 
 
 def test_one_shot_is_chosen_for_two_ranks_and_for_small_messages():
     spec = _C.Codec(bits=4, bucket_size=512)
 
     def algorithm(n, size):
-        (chunks,) = _C.describe_plan([(n, spec)], 0, ranks=size, slot_bytes=CAPACITY)[0]
+        (chunks,) = _machinery.describe_plan([(n, spec)], 0, ranks=size, slot_bytes=CAPACITY)[0]
         return "oneshot" if len(chunks) == 1 else "sra"
 
     assert algorithm(10_000_000, 2) == "oneshot"

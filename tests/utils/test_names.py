@@ -16,8 +16,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from cgx_utils import AdaptiveBits, CGXState, DiLoCo, Monitor, cgx_hook, fsdp
-from cgx_utils.names import Names, clean_names, named_of, translate
+from cgx_utils.names import Names
 from tests.distributed import run_pooled
+from torch_cgx._policy.names import clean_names, named_of, translate
 
 
 class _Tied(nn.Module):

@@ -15,11 +15,11 @@ from torch import nn
 
 import torch_cgx
 from cgx_utils import CGXState, cgx_hook
-from cgx_utils.names import Named
-from cgx_utils.policy import Policy
 from tests.calls import failure
 from tests.distributed import run_pooled
 from tests.utils.training import batch, gradients, loss_of, make_model, wrap
+from torch_cgx._policy.names import Named
+from torch_cgx._policy.rules import Policy
 
 MATRIX = nn.Parameter(torch.zeros(64, 64))
 VECTOR = nn.Parameter(torch.zeros(4096))

@@ -126,7 +126,7 @@ def load(path: Path) -> list[Gradients]:
                 raise CliError(f"{where}: names or shapes differ from those of rank 0, at {name!r}")
     if not ranks:
         raise CliError(f"{path}: an empty list; allowed: a dict of gradients for each rank")
-    from cgx_utils.names import once
+    from torch_cgx._policy.names import once
 
     names = once(ranks[0])
     return [{shown: one[name] for name, shown in names.items()} for one in ranks]
@@ -155,7 +155,7 @@ def measure(
     import torch
 
     import torch_cgx
-    from cgx_utils.policy import Policy
+    from torch_cgx._policy.rules import Policy
 
     policy = Policy(least, config)
     errors: dict[str, float | None] = {}

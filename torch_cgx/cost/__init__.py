@@ -5,16 +5,17 @@ link carries the buckets one after another, and what follows waits for the last:
 
     e_0 = 0,  e_k = max(e_(k-1), r_k) + t_k,  step = e_last + (compute - r_last)
 
-t_k is the time of one all-reduce. It is pipelined in S message segments, so work and transfer
-overlap:
+t_k is the time of one all-reduce, by the model that the autotuner uses, too
+(csrc/reduce/tuning/cost_model.h), with the numbers of a link that nobody has measured: of the plan
+that the engine would make of the bucket. It is pipelined in rounds, so work and transfer overlap:
 
-    t = max(wire, work) + min(wire, work) / S + rounds * latency
+    t = max(wire, work) + min(wire, work) / rounds + exchanges * latency
     wire = bytes that leave a host / rate,  work = encoding, decoding and the kernel's share
 
 Bytes are 2 (H - 1) / H payloads for H hosts (Patarasuk and Yuan 2009; the engine's reducers send as
 many) and what frames and acknowledgements add. Encoding happens once for a payload (and once more
-for the share of the sum that a host owns, from three hosts on), decoding as often as payloads
-arrive. Where the cores of a host are all computing, work also delays the computation.
+for the share of the sum that a host owns, where it scatters), decoding twice.
+Where the cores of a host are all computing, work also delays the computation.
 """
 
 from torch_cgx.cost.allreduce import Cost, Payload, Work, all_reduce

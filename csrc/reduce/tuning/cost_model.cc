@@ -8,8 +8,8 @@ namespace {
 // Halvings of the interval in which seconds_per_byte is looked for: down to one part in 10^15.
 constexpr int kHalvings = 50;
 
-double overlap(double wire, double codec, double rounds) {
-  return std::max(wire, codec) + std::min(wire, codec) / rounds;
+double overlap(const Work& work, double rounds) {
+  return std::max(work.wire, work.processor) + std::min(work.wire, work.processor) / rounds;
 }
 
 // The wire time with which wire and codec together take `seconds`; 0 if the codec alone takes more.
@@ -98,10 +98,16 @@ MessageCost cost_of(const Plan& plan, const Topology& topology) {
   return cost;
 }
 
+Work work_of(const LinkModel& link, const MessageCost& cost, const CodecCost& codec,
+             const CodecCost& raw) {
+  return {cost.bytes * link.seconds_per_byte,
+          codec_seconds(cost, codec, raw) + cost.bytes * link.work_per_byte};
+}
+
 double predict(const LinkModel& link, const MessageCost& cost, const CodecCost& codec,
                const CodecCost& raw) {
   return cost.steps * link.latency + cost.values * link.seconds_per_value +
-         overlap(cost.bytes * link.seconds_per_byte, codec_seconds(cost, codec, raw), cost.rounds);
+         overlap(work_of(link, cost, codec, raw), cost.rounds);
 }
 
 LinkModel fit_link(const LinkProbes& probes, const CodecCost& asked, const CodecCost& raw) {
@@ -116,12 +122,12 @@ LinkModel fit_link(const LinkProbes& probes, const CodecCost& asked, const Codec
   // been.
   const auto per_value = [&](double per_byte) {
     const double rest =
-        exact - overlap(probes.exact.bytes * per_byte, exact_codec, probes.exact.rounds);
+        exact - overlap({probes.exact.bytes * per_byte, exact_codec}, probes.exact.rounds);
     return probes.exact.values > 0 ? std::max(rest, 0.0) / probes.exact.values : 0.0;
   };
   const auto compressed_at = [&](double per_byte) {
     return probes.asked.values * per_value(per_byte) +
-           overlap(probes.asked.bytes * per_byte, asked_codec, probes.asked.rounds);
+           overlap({probes.asked.bytes * per_byte, asked_codec}, probes.asked.rounds);
   };
   double low = 0;
   double high = probes.exact.bytes > 0

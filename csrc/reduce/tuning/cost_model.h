@@ -1,13 +1,14 @@
-// The cost model of the autotuner: predicted time of a reduction.
+// The cost model: predicted time of a reduction. The autotuner fits it to a link that it measures;
+// torch_cgx/cost takes a link's numbers from the user.
 //
-//     seconds = steps * latency + values * seconds_per_value + overlap(wire, codec, rounds)
-//     wire    = bytes * seconds_per_byte
-//     codec   = encoded * encode seconds + decoded * decode seconds
-//     overlap = max + min / rounds
+//     seconds   = steps * latency + values * seconds_per_value + overlap(wire, processor, rounds)
+//     wire      = bytes * seconds_per_byte
+//     processor = encoded * encode seconds + decoded * decode seconds + bytes * work_per_byte
+//     overlap   = max + min / rounds
 //
 // With one round the stages of a message follow each other. With many rounds the longer of wire and
-// codec hides the other, except for one round. seconds_per_value is the cost of a value with any
-// codec (passes over memory, sums inside a host).
+// processor hides the other, except for one round. seconds_per_value is the cost of a value with
+// any codec (passes over memory, sums inside a host).
 //
 // Uses only + - * / and comparisons on doubles, no library functions: equal numbers give equal
 // results on every rank. Thread-safety: pure functions.
@@ -50,11 +51,24 @@ struct LinkModel {
   double latency = 0;            // seconds per exchange
   double seconds_per_byte = 0;   // that leaves a rank
   double seconds_per_value = 0;  // whatever the codec
+  /// Of the rank's core, to send a byte and to receive one. 0 where the link was measured:
+  /// seconds_per_byte has it then.
+  double work_per_byte = 0;
+};
+
+/// Seconds that the link is busy, and a core of the rank.
+struct Work {
+  double wire = 0;
+  double processor = 0;
 };
 
 MessageCost cost_of(const Plan& plan, const Topology& topology);
 
-/// Seconds. `raw` is the codec of the layers that are not compressed.
+/// `raw` is the codec of the layers that are not compressed.
+Work work_of(const LinkModel& link, const MessageCost& cost, const CodecCost& codec,
+             const CodecCost& raw);
+
+/// Seconds.
 double predict(const LinkModel& link, const MessageCost& cost, const CodecCost& codec,
                const CodecCost& raw);
 

@@ -67,31 +67,32 @@ def settings(profile: Profile, place: Place, least: int) -> list[Setting]:
 def payload_of(
     bucket: Sequence[Layer], config: dict[str, Any] | None, width: int, least: int
 ) -> Payload:
-    """config: of layers that CGXState compresses; None: all values are cast to `width` bytes."""
-    import torch
-
+    """config: of layers that CGXState compresses; None: none is. Exact values are cast to at most
+    `width` bytes.
+    """
     from torch_cgx import _config
 
-    if config is None:
-        return Payload(0, sum(layer.numel * min(width, layer.width) for layer in bucket))
-    codec = _config.codec_of(config, _config.defaults())
-    values = nbytes = 0
-    for layer in bucket:
-        if codec is None or not _compressed(layer, least):
-            nbytes += layer.nbytes
-        else:
-            values += layer.numel
-            dtype = torch.float32 if layer.width == 4 else torch.bfloat16
-            nbytes += codec.encoded_bytes(layer.numel, dtype)
-    return Payload(values, nbytes)
+    codec = None if config is None else _config.codec_of(config, _config.defaults())
+    own = bucket[0].width  # of all: DDP keeps widths apart
+    wide = min(width, own) if config is None else own
+    sent = 2 if wide == 2 else 4
+    return Payload(
+        tuple(
+            (layer.numel, codec)
+            if codec is not None and _compressed(layer, least)
+            else (-(-layer.numel * wide // sent), None)
+            for layer in bucket
+        ),
+        sent,
+    )
 
 
 def _compressed(layer: Layer, least: int) -> bool:
     """By CGXState's rules."""
     import torch
 
-    from cgx_utils.policy import Policy
     from torch_cgx import _config
+    from torch_cgx._policy.rules import Policy
 
     policy = Policy(max(least, _config.minimal_size()), {})
     shaped = torch.empty(layer.shape, dtype=torch.float32, device="meta")  # type: ignore[arg-type]

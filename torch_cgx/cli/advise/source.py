@@ -82,7 +82,7 @@ def _of_factory(name: str, folder: str) -> Source:
 
 def _trained(module: Any) -> list[tuple[str, Any]]:
     """Name and parameter of each parameter that is trained: tied ones once, without wrappers."""
-    from cgx_utils.names import named_of
+    from torch_cgx._policy.names import named_of
 
     return [(o.name, o.parameter) for o in named_of(module) if o.parameter.requires_grad]
 
@@ -105,7 +105,7 @@ def _of_checkpoint(path: Path) -> Source:
             break
     layers = []
     if isinstance(found, Mapping):
-        from cgx_utils.names import once
+        from torch_cgx._policy.names import once
 
         tensors = {
             str(n): t
