@@ -57,7 +57,7 @@ class Codec:
         rank: int = 0,
         index: int = 0,
         out: torch.Tensor | None = None,
-        stage: int = 0,
+        number: int = 0,
     ) -> torch.Tensor: ...
     def decode(
         self,
@@ -67,6 +67,15 @@ class Codec:
         dtype: torch.dtype | None = None,
         add: bool = False,
     ) -> torch.Tensor: ...
+    def roundtrip(
+        self,
+        tensor: torch.Tensor,
+        sequence: int = 0,
+        rank: int = 0,
+        index: int = 0,
+        out: torch.Tensor | None = None,
+        number: int = 0,
+    ) -> torch.Tensor: ...
 
 EXACT_BITS: int
 HALF_BITS: int
@@ -75,6 +84,7 @@ MAX_BITS: int
 def is_exact(bits: int) -> bool: ...
 def families() -> list[dict[str, Any]]: ...
 def codec_names() -> str: ...
+def payload_size(codec: str, dtype: torch.dtype) -> list[int]: ...
 def codec_settings() -> list[str]: ...
 def check_feedback(codec: Codec) -> None: ...
 def host_identity(host_id: str) -> str: ...
@@ -362,12 +372,10 @@ def set_quantization_bucket_size(bucket_idx: int, layer_idx: int, bucket_size: i
 def clear_layers() -> None: ...
 def flight_record() -> list[dict[str, Any]]: ...
 
-# Stages of torch_cgx.compat, on raw addresses.
-def cuda_float_compress_encode(
-    x_ptr: int, n: int, step: float, max_error: float, keep_going: bool, raw_ptr: int
-) -> tuple[int, int]: ...
-def cuda_float_compress_decode(raw_ptr: int, n: int, step: float, y_ptr: int) -> None: ...
-def cuda_float_compress_range(x_ptr: int, n: int, step: float) -> tuple[int, float]: ...
+# For torch_cgx.compat; the stages are operators.
+CUDA_FLOAT_COMPRESS_PART: int
+
+def cuda_float_compress_range(tensor: torch.Tensor, step: float) -> tuple[int, float]: ...
 def cuda_float_compress_step(max_error: float, largest: float) -> float: ...
 
 # BDI for torch_cgx.bounded.bdi, on raw addresses. dtype codes: 0 int32, 1 uint32, 2 float32.
@@ -397,54 +405,13 @@ def bdi_chunks(
 ) -> None: ...
 def bdi_decode(payload_ptr: int, size: int, count: int, words_ptr: int) -> None: ...
 
-# On CUDA tensors, on the current stream.
-def gpu_codec_encode(
-    codec: Codec,
-    x: torch.Tensor,
-    payload: torch.Tensor,
-    sequence: int,
-    rank: int,
-    load_kernels: Callable[[int, int], bytes],
-    *,
-    index: int = 0,
-    stage: int = 0,
-) -> None: ...
-def gpu_codec_decode(
-    codec: Codec,
-    payload: torch.Tensor,
-    dtype_code: int,
-    y: torch.Tensor,
-    load_kernels: Callable[[int, int], bytes],
-    add: bool = False,
-) -> None: ...
-def gpu_bounded_look(
-    slab: BoundedSlab, x: torch.Tensor, load_kernels: Callable[[int, int], bytes]
-) -> torch.Tensor: ...
-def gpu_bounded_encode(
-    slab: BoundedSlab, x: torch.Tensor, bytes: int, load_kernels: Callable[[int, int], bytes]
-) -> torch.Tensor: ...
-def gpu_bounded_decode(
-    slab: BoundedSlab,
-    parts: torch.Tensor,
-    y: torch.Tensor,
-    load_kernels: Callable[[int, int], bytes],
-) -> torch.Tensor: ...
-def gpu_cuda_float_compress_encode(
-    x: torch.Tensor,
-    step: float,
-    max_error: float,
-    keep_going: bool,
-    load_kernels: Callable[[int, int], bytes],
-) -> tuple[torch.Tensor, torch.Tensor]: ...
-def gpu_cuda_float_compress_decode(
-    raw: torch.Tensor, step: float, y: torch.Tensor, load_kernels: Callable[[int, int], bytes]
-) -> None: ...
-
 # Blocks of torch_cgx.bounded. Addresses are trusted. Types, kinds of bounds: csrc/codec/bounded.
 BOUNDED_BLOCK_VALUES: int
 
 class BoundedMaps:
     def __init__(self, element: int, kind: int, bound: float, version: int = ...) -> None: ...
+    @property
+    def key(self) -> dict[str, Any]: ...  # arguments of the operators bounded_...
 
 class BoundedArena:
     def __init__(self, dims: int, blocks: int, bytes: int) -> None: ...
@@ -506,6 +473,7 @@ class BoundedSlab:
     def open(self, block: int, opened: BoundedBlock, value: int, start: int, stop: int) -> None: ...
     def fill(self, block: int, opened: BoundedBlock, content: bytes, parts_ptr: int) -> None: ...
     def lay_out(self) -> int: ...
+    def forms(self) -> bytearray: ...  # as the operators bounded_encode and bounded_decode take it
 
 def bounded_range(element: int, x_ptr: int, n: int) -> float: ...
 def bounded_read(

@@ -54,7 +54,7 @@ class Codec:
             sequence: number of the call or of the training's step, 0 to 2**64 - 1. With ``number``,
                 ``rank`` and the codec's seed it is the key of stochastic rounding, and without
                 meaning for other rounding: equal keys give equal payloads.
-            number: of the tensor among those of a step, 0 to 2**24 - 1.
+            number: of the tensor among those of a step, 0 to 2**63 - 1.
             rank: 0 to 2**31 - 1; 0 on all ranks for tensors that ranks hold alike.
             index: number of the first value within a longer run, 0 to 2**63 - 1: the counter of
                 stochastic rounding.
@@ -163,7 +163,7 @@ def _check_key(sequence: object, number: object, rank: object, index: object) ->
     if sequence is number is rank is index and sequence == 0 and type(sequence) is int:
         return
     _check_int("sequence", sequence, 0, 2**64 - 1)
-    _check_int("number", number, 0, 2**24 - 1)
+    _check_int("number", number, 0, 2**63 - 1)
     _check_int("rank", rank, 0, 2**31 - 1)
     _check_int("index", index, 0, 2**63 - 1)
 

@@ -137,14 +137,13 @@ class Result {
 };
 
 RandomKey random_key_of(const Codec& codec, const ElementKey& key) {
-  TORCH_CHECK_VALUE(key.number < kMostTensors, "number is ", key.number, ", allowed: 0 to ",
-                    kMostTensors - 1);
+  TORCH_CHECK_VALUE(key.number <= INT64_MAX, "number is ", static_cast<int64_t>(key.number),
+                    ", allowed: 0 to ", INT64_MAX);
   TORCH_CHECK_VALUE(key.rank >= 0 && key.rank <= INT32_MAX, "rank is ", key.rank,
                     ", allowed: 0 to ", INT32_MAX);
   TORCH_CHECK_VALUE(key.index <= INT64_MAX, "index is ", static_cast<int64_t>(key.index),
                     ", allowed: 0 to ", INT64_MAX);
-  return local_key(codec.seed(), key.step, static_cast<uint32_t>(key.number),
-                   static_cast<int>(key.rank));
+  return local_key(codec.seed(), key.step, key.number, static_cast<int>(key.rank));
 }
 
 // Of x, dense, to a payload, dense.

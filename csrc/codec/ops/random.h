@@ -61,16 +61,19 @@ inline RandomKey random_key(uint64_t seed, uint64_t sequence, int rank, int stag
 #endif
 
 #if !defined(CGX_DEVICE_COMPILER)
-/// Tensors of a step that local operators tell apart.
-constexpr uint32_t kMostTensors = 1u << 24;
+/// What takes the place of the sequence number where a step is counted, which a checkpoint holds:
+/// different for every step of a tensor, and for every tensor of a step. Far from sequence numbers,
+/// which are small.
+inline uint64_t number_of_step(uint64_t step, uint64_t tensor) {
+  return splitmix64(splitmix64(~tensor) ^ step);
+}
 
 /// Key of a local operator (csrc/tensors), by the one rule for all of them: the random number of an
 /// element is a function of (seed, step, number of the tensor in the step, rank, number of the
-/// element), so that a recomputation and a resumed run repeat it. tensor: below kMostTensors. rank: 0
-/// where all ranks hold the same tensor and need the same numbers. Tensor 0 has the key of a
-/// collective's contribution; no other tensor has a key of a collective.
-inline RandomKey local_key(uint64_t seed, uint64_t step, uint32_t tensor, int rank) {
-  return random_key(seed, step, rank, static_cast<int>(tensor << 8));
+/// element), so that a recomputation and a resumed run repeat it. rank: 0 where all ranks hold the same
+/// tensor and need the same numbers. Of tensor 0 `step` is a sequence number itself.
+inline RandomKey local_key(uint64_t seed, uint64_t step, uint64_t tensor, int rank) {
+  return random_key(seed, tensor == 0 ? step : number_of_step(step, tensor), rank, 0);
 }
 #endif
 

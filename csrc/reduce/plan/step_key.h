@@ -17,7 +17,7 @@ struct StepKey {
 
   /// Takes the place of the sequence number in random_key(). Of one tensor: different for every
   /// step. Far from sequence numbers, which are small.
-  uint64_t number() const { return splitmix64(splitmix64(~tensor) ^ step); }
+  uint64_t number() const { return number_of_step(step, tensor); }
 };
 
 }  // namespace cgx
