@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "codec/ops/level.h"
 #include "reduce/plan/call_text.h"
+#include "reduce/schedule/host_stages.h"
 
 namespace cgx {
 namespace {
@@ -83,7 +84,7 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
                                      options, [watchdog = group_.watchdog](Failure failure) {
                                        return watchdog->explain(std::move(failure));
                                      });
-  engine_->use(torch_threads());
+  engine_->use(std::make_unique<HostStages>(torch_threads()));
   autotuner_ = make_autotuner(group_, *engine_);
   gpu_ = std::make_unique<GpuGroup>(group_, *engine_);
   executor_ = std::make_unique<Executor>(group_, *engine_, autotuner_.get(), *gpu_, coalescing_,

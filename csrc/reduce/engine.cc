@@ -7,8 +7,7 @@
 #include "base/error.h"
 #include "base/float_mode.h"
 #include "reduce/plan/call_text.h"
-#include "reduce/schedule/device_stages.h"
-#include "reduce/schedule/stages.h"
+#include "reduce/schedule/host_stages.h"
 #include "reduce/schedule/two_levels.h"
 
 namespace cgx {
@@ -60,19 +59,20 @@ Engine::Engine(Communicators communicators, EngineOptions options, Explain expla
                              communicators_.cross->in_flight(),
                              " exchanges at once; between hosts ", kCrossInFlight, " are needed"));
   }
+  use(std::make_unique<HostStages>());
 }
 
 Engine::~Engine() = default;
 
-void Engine::use(std::unique_ptr<DeviceStages> device) {
+void Engine::use(std::unique_ptr<Stages> stages) {
   for (const Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
-    if (comm != nullptr && comm->size() > 1 && !comm->on_device()) {
+    if (comm != nullptr && comm->size() > 1 && stages->on_device() && !comm->on_device()) {
       throw ConfigError(
           str_of("the communicator ", comm->name(), " does not carry memory of a GPU"));
     }
   }
-  device_ = std::move(device);
-  work_ = WorkMemory([stages = device_.get()](size_t bytes) { return stages->allocate(bytes); });
+  stages_ = std::move(stages);
+  work_ = WorkMemory([stages = stages_.get()](size_t bytes) { return stages->allocate(bytes); });
 }
 
 void Engine::make_room(const Plan& plan) {
@@ -130,19 +130,17 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
               deadline,
               stats,
               options_.nonfinite,
-              scratch_,
               work_,
-              parallel_.get(),
-              device_.get()};
+              *stages_};
     call.residual = residual_view(plan, residual);
     stats.calls += 1;
     stats.compressed_calls += plan.compressed ? 1 : 0;
     stats.values += plan.values;
     stats.bytes_raw += plan.values * size_of(plan.dtype);
     if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
-      copy_bytes(call, output, input, plan.values * size_of(plan.dtype));
+      stages_->copy(output, input, plan.values * size_of(plan.dtype));
     }
-    if (size_ == 1) add_residual(call, output, plan.values);
+    if (size_ == 1) stages_->add_residual(call, output, plan.values);
     make_room(plan);
     dispatch(call, input, output);
     if (communicators_.intra) communicators_.intra->flush(deadline);

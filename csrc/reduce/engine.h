@@ -118,11 +118,9 @@ class Engine {
 
   Stats& stats() { return stats_; }
 
-  /// Threads for the codecs. Before the first run().
-  void use(std::unique_ptr<const Parallel> parallel) { parallel_ = std::move(parallel); }
-
-  /// Tensors and communicators belong to a GPU. To be called before the first run().
-  void use(std::unique_ptr<DeviceStages> device);
+  /// What encodes, sums and decodes, in place of HostStages without threads; before the first
+  /// run(). ConfigError for stages of a GPU and communicators that do not carry its memory.
+  void use(std::unique_ptr<Stages> stages);
 
  private:
   /// Only a single bucket is longer than the capacity of the communicators.
@@ -142,10 +140,8 @@ class Engine {
   const int size_;
   PlanCache plans_;
   std::atomic<uint64_t> sequence_{0};
-  std::vector<float> scratch_;
   WorkMemory work_;
-  std::unique_ptr<const Parallel> parallel_;
-  std::unique_ptr<DeviceStages> device_;
+  std::unique_ptr<Stages> stages_;
   Stats stats_;
   mutable std::mutex
       state_mutex_;  // guards broken_, and the communicators against abort() during close()

@@ -151,9 +151,9 @@ class DirectAllReduce {
     }
     // add_residual() has left an error already where values have 16 bits; float32 has none.
     const bool rounds = view_.dtype != DType::kFloat32;
-    sum_chunk(call_, chunk(round, me_),
-              {payloads_, view_, view_, nullptr, call_.divisor(), /*final=*/true,
-               /*own_index=*/-1, rounds ? Feedback::kAdd : Feedback::kNone});
+    call_.stages.sum(call_, chunk(round, me_),
+                     {payloads_, view_, view_, nullptr, call_.divisor(), /*final=*/true,
+                      /*own_index=*/-1, rounds ? Feedback::kAdd : Feedback::kNone});
     for (int p : channel_.peers()) send(p, kSumLane, round, me_);
   }
 
@@ -194,7 +194,7 @@ void all_reduce_direct(Call& call, void* data) {
   std::vector<int> members(static_cast<size_t>(call.plan.size));
   std::iota(members.begin(), members.end(), 0);
   Channel channel(call, call.links.only(), std::move(members), call.topology.host_count() > 1);
-  add_residual(call, data, call.plan.values);
+  call.stages.add_residual(call, data, call.plan.values);
   DirectAllReduce(call, channel, data).run();
 }
 

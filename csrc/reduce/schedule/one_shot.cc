@@ -24,7 +24,7 @@ class OneShot final : public TeamAllReduce {
     if (chunk.empty()) return;
     if (stage == 0) {
       std::byte* message = channel_.open_broadcast(chunk.payload_bytes);
-      encode_chunk(call_, chunk, round.source, Stage::kContribution, message);
+      call_.stages.encode_chunk(call_, chunk, round.source, Stage::kContribution, message);
       channel_.post(round.number);
       own_[round.number % kMostRounds] = message;
       return;
@@ -36,9 +36,9 @@ class OneShot final : public TeamAllReduce {
     }
     // The sum is rounded to the plan's dtype, alike on all ranks: one of them keeps the error.
     const bool rounds = call_.plan.dtype != DType::kFloat32 && channel_.rank() == 0;
-    sum_chunk(call_, chunk,
-              {payloads_, round.source, round.output, nullptr, call_.divisor(),
-               /*final=*/true, channel_.rank(), rounds ? Feedback::kAdd : Feedback::kNone});
+    call_.stages.sum(call_, chunk,
+                     {payloads_, round.source, round.output, nullptr, call_.divisor(),
+                      /*final=*/true, channel_.rank(), rounds ? Feedback::kAdd : Feedback::kNone});
     for (size_t i = 0; i < payloads_.size(); ++i) put_in_bundle(call_, round, i, payloads_[i]);
     for (int p : channel_.peers()) channel_.release(p);
   }

@@ -41,17 +41,18 @@ class Ring final : public TeamAllReduce {
     const std::byte* in = stage == 0 ? nullptr : channel_.receive(previous_, round.number);
     std::byte* out = !last ? open(work.payload_bytes) : nullptr;
     if (stage == 0) {
-      encode_chunk(call_, work, round.source, Stage::kContribution, out);
+      call_.stages.encode_chunk(call_, work, round.source, Stage::kContribution, out);
     } else if (stage <= last_sum) {
       const bool complete = stage == last_sum;
       payloads_ = {in, nullptr};  // nullptr: own values
-      sum_chunk(call_, work,
-                {payloads_, round.source, complete ? round.output : View{}, out,
-                 complete ? call_.divisor() : 1.0F, complete, /*own_index=*/-1, Feedback::kSet});
+      call_.stages.sum(
+          call_, work,
+          {payloads_, round.source, complete ? round.output : View{}, out,
+           complete ? call_.divisor() : 1.0F, complete, /*own_index=*/-1, Feedback::kSet});
       if (complete) put_in_bundle(call_, round, index(stage), out);
     } else {
-      decode_chunk(call_, work, in, round.output);
-      if (out != nullptr) copy_bytes(call_, out, in, work.payload_bytes);
+      call_.stages.decode_chunk(call_, work, in, round.output);
+      if (out != nullptr) call_.stages.copy(out, in, work.payload_bytes);
       put_in_bundle(call_, round, index(stage), in);
     }
     if (in != nullptr) channel_.release(previous_);

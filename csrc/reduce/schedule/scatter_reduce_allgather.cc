@@ -41,7 +41,7 @@ class ScatterReduceAllGather final : public TeamAllReduce {
       std::byte* message = messages[static_cast<size_t>(p)];
       if (message != nullptr) outgoing_.push_back({&chunk(*round.shard, p), message});
     }
-    encode_chunks(call_, outgoing_, round.source, Stage::kContribution);
+    call_.stages.encode(call_, outgoing_, round.source, Stage::kContribution);
     channel_.post(round.number);
   }
 
@@ -54,9 +54,10 @@ class ScatterReduceAllGather final : public TeamAllReduce {
       payloads_[static_cast<size_t>(p)] = channel_.receive(p, round.number);
     }
     std::byte* message = channel_.open_broadcast(mine.payload_bytes);
-    sum_chunk(call_, mine,
-              {payloads_, round.source, round.output, message, call_.divisor(), /*final=*/true,
-               /*own_index=*/-1, Feedback::kSet});
+    call_.stages.sum(
+        call_, mine,
+        {payloads_, round.source, round.output, message, call_.divisor(), /*final=*/true,
+         /*own_index=*/-1, Feedback::kSet});
     put_in_bundle(call_, round, static_cast<size_t>(channel_.rank()), message);
     for (int p : channel_.peers()) channel_.release(p);
     channel_.post(round.number);

@@ -61,7 +61,7 @@ void put_in_bundle(Call& call, const TeamRound& round, size_t index, const std::
     for (size_t i = 0; i < index; ++i) place += bundle_stride(chunks[i]);
   }
   const Chunk& chunk = chunks.size() == 1 ? chunks.front() : chunks[index];
-  copy_bytes(call, round.bundle + place, payload, chunk.payload_bytes);
+  call.stages.copy(round.bundle + place, payload, chunk.payload_bytes);
 }
 
 }  // namespace cgx

@@ -71,7 +71,7 @@ class AllReduce {
     const size_t own =
         team_ ? bundle_bytes(levels_.shard(number, levels_.local), hosts_) : size_t{0};
     if (own > 0) {
-      copy_bytes(call_, intra.open_broadcast(own), bundle(number), own);
+      call_.stages.copy(intra.open_broadcast(own), bundle(number), own);
       intra.post(number);
     }
     for (int team : levels_.other_members) {
@@ -88,7 +88,8 @@ class AllReduce {
       for (size_t host = 0; host < levels_.hosts; ++host) {
         payloads_.push_back(bundle + host * bundle_stride(shard.chunks.front()));
       }
-      sum_chunk(call_, shard.chunks.front(), {payloads_, {}, data_, nullptr, call_.divisor()});
+      call_.stages.sum(call_, shard.chunks.front(),
+                       {payloads_, {}, data_, nullptr, call_.divisor()});
       return;
     }
     bundled_.clear();
@@ -96,7 +97,7 @@ class AllReduce {
       bundled_.push_back({&chunk, bundle});
       bundle += bundle_stride(chunk);
     }
-    decode_chunks(call_, bundled_, data_);
+    call_.stages.decode(call_, bundled_, data_);
   }
 
   Call& call_;
@@ -113,7 +114,7 @@ class AllReduce {
 }  // namespace
 
 void all_reduce_two_levels(Call& call, void* data) {
-  check_input(call, data, call.plan.values);
+  call.stages.check_input(call, data, call.plan.values);
   AllReduce(call, data).run();
 }
 
