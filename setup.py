@@ -60,10 +60,6 @@ static_assert(ones(std::uint32_t{7}) == 3 && Point{1} == Point{1});
 """
 
 
-# Rooms whose sources include torch's headers.
-TORCH = ("csrc/tensors/", "csrc/backend/", "csrc/bindings/")
-
-
 def sources() -> list[str]:
     found = (p.relative_to(ROOT) for p in (ROOT / "csrc").rglob("*.cc"))
     return sorted(str(p) for p in found if not SEPARATE & set(p.parts[:-1]))
@@ -90,10 +86,20 @@ def testing() -> bool:
     return wanted == "1"
 
 
+# Where torch's headers are included.
+TORCH_ROOMS = (
+    "csrc/backend/",
+    "csrc/bindings/",
+    "csrc/comm/gloo/",
+    "csrc/comm/nccl/",
+    "csrc/tensors/",
+)
+
+
 def machinery_sources() -> list[str]:
-    """Its own ones, and a copy of the core (csrc/ without what includes torch)."""
+    """Its own ones, and a copy of the core (csrc/ without TORCH_ROOMS)."""
     own = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/machinery").glob("*.cc"))
-    core = [s for s in sources() if not s.startswith(TORCH)]
+    core = [s for s in sources() if not s.startswith(TORCH_ROOMS)]
     faces = ["csrc/bindings/mpi.cc", "csrc/bindings/simulation.cc"]
     return [*own, *core, "csrc/backend/adapters/exceptions.cc", *faces]
 

@@ -88,6 +88,9 @@ for _type in ("fp16", "bf16"):
 for _size, _least in (("", 0.9), (L2, 0.7)):
     for _row in (NEAREST + _size, "decode {b}" + _size, "decode+add {b}" + _size):
         _RATIOS.append((FACE_BITS, f"Python / engine, {_row}", f"Python {_row}", _row, _least))
+    _row = "Python roundtrip {b}" + _size
+    _two = "Python encode, decode {b}" + _size
+    _RATIOS.append((FACE_BITS, f"roundtrip / encode and decode, {{b}} bits{_size}", _row, _two, 1.0))
 TARGETS = [
     (what.format(b=b), row.format(b=b), by.format(b=b), least)
     for widths, what, row, by, least in _RATIOS
@@ -124,6 +127,18 @@ def face_cases(
         for row, run in face_calls(codec, values, payload, target).items():
             name = row.format(b=bits) + size
             cases.append(Case(f"Python {name}", level, values.nbytes, run, name, calls))
+        two = f"Python encode, decode {bits}{size}"
+
+        def both(codec: codecs.Codec = codec, payload: torch.Tensor = payload) -> None:
+            codec.decode(codec.encode(values, out=payload), out=target)
+
+        def roundtrip(codec: codecs.Codec = codec) -> None:
+            codec.roundtrip(values, out=target)
+
+        cases.append(Case(two, level, values.nbytes, both, NEAREST.format(b=bits) + size, calls))
+        cases.append(
+            Case(f"Python roundtrip {bits}{size}", level, values.nbytes, roundtrip, two, calls)
+        )
     return cases
 
 

@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/adapters/c10d_adapters.h"
 #include "backend/adapters/gil.h"
+#include "backend/adapters/store_rendezvous.h"
 #include "backend/communicator_factory.h"
 #include "backend/config/handshake.h"
 #include "backend/version.h"
 #include "base/error.h"
 #include "codec/ops/level.h"
 #include "reduce/plan/call_text.h"
+#include "reduce/schedule/host_stages.h"
 #include "tensors/threads.h"
 
 namespace cgx {
@@ -78,17 +79,17 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
                                           group_.rank == 0 && group_.logs(LogLevel::kWarn));
   const EngineOptions options = engine_options(for_host(group_.config), topology);
   inner_ = std::make_unique<InnerBackends>(group_);
-  messages_ = std::make_unique<Messages>(group_.rank);
+  messages_ = std::make_unique<GlooMessages>(group_.rank);
   engine_ = std::make_unique<Engine>(CommunicatorFactory(group_).connect_host(topology, rendezvous),
                                      options, [watchdog = group_.watchdog](Failure failure) {
                                        return watchdog->explain(std::move(failure));
                                      });
-  engine_->use(torch_threads());
+  engine_->use(std::make_unique<HostStages>(torch_threads()));
   autotuner_ = make_autotuner(group_, *engine_);
   gpu_ = std::make_unique<GpuGroup>(group_, *engine_);
+  engine_calls_ = std::make_unique<EngineCalls>(group_, *engine_, *gpu_);
   executor_ = std::make_unique<Executor>(group_, *engine_, autotuner_.get(), *gpu_, coalescing_,
                                          onCompletionHook_);
-  engine_collectives_ = std::make_unique<EngineCollectives>(group_, *engine_, *gpu_, *executor_);
   forwarder_ = std::make_unique<Forwarder>(group_, *inner_, coalescing_, *executor_);
   if (group_.logs(LogLevel::kInfo)) log_group(group_, *engine_, *policy_);
   group_.watchdog->attach(engine_.get(), inner_->gloo());

@@ -18,15 +18,15 @@
 #include "backend/adapters/torch_types.h"
 #include "backend/call_options.h"
 #include "backend/config/codec_policy.h"
-#include "backend/engine_collectives.h"
+#include "backend/engine_calls.h"
 #include "backend/executor.h"
 #include "backend/factories.h"
 #include "backend/gpu/group.h"
 #include "backend/group_context.h"
 #include "backend/inner/coalescing.h"
 #include "backend/inner/forwarder.h"
+#include "backend/inner/gloo_messages.h"
 #include "backend/inner/inner_backends.h"
-#include "backend/inner/messages.h"
 #include "backend/left_over.h"
 #include "reduce/engine.h"
 #include "reduce/tuning/autotuner.h"
@@ -165,14 +165,14 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   // first.
   GroupContext group_;
   std::unique_ptr<InnerBackends> inner_;
-  std::unique_ptr<Messages> messages_;
+  std::unique_ptr<GlooMessages> messages_;
   std::unique_ptr<CodecPolicy> policy_;
   std::unique_ptr<Engine> engine_;  // for tensors of the host
   std::unique_ptr<Autotuner> autotuner_;
   std::unique_ptr<GpuGroup> gpu_;
+  std::unique_ptr<EngineCalls> engine_calls_;
   Coalescing coalescing_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<EngineCollectives> engine_collectives_;
   std::unique_ptr<Forwarder> forwarder_;
 };
 

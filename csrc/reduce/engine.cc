@@ -7,8 +7,7 @@
 #include "base/error.h"
 #include "base/float_mode.h"
 #include "reduce/plan/call_text.h"
-#include "reduce/schedule/device_stages.h"
-#include "reduce/schedule/stages.h"
+#include "reduce/schedule/host_stages.h"
 #include "reduce/schedule/two_levels.h"
 
 namespace cgx {
@@ -60,19 +59,20 @@ Engine::Engine(Communicators communicators, EngineOptions options, Explain expla
                              communicators_.cross->in_flight(),
                              " exchanges at once; between hosts ", kCrossInFlight, " are needed"));
   }
+  use(std::make_unique<HostStages>());
 }
 
 Engine::~Engine() = default;
 
-void Engine::use(std::unique_ptr<DeviceStages> device) {
+void Engine::use(std::unique_ptr<Stages> stages) {
   for (const Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
-    if (comm != nullptr && comm->size() > 1 && !comm->on_device()) {
+    if (comm != nullptr && comm->size() > 1 && stages->on_device() && !comm->on_device()) {
       throw ConfigError(
           str_of("the communicator ", comm->name(), " does not carry memory of a GPU"));
     }
   }
-  device_ = std::move(device);
-  work_ = WorkMemory([stages = device_.get()](size_t bytes) { return stages->allocate(bytes); });
+  stages_ = std::move(stages);
+  work_ = WorkMemory([stages = stages_.get()](size_t bytes) { return stages->allocate(bytes); });
 }
 
 void Engine::make_room(const Plan& plan) {
@@ -130,19 +130,17 @@ void Engine::run(const Plan& plan, const void* input, void* output, bool average
               deadline,
               stats,
               options_.nonfinite,
-              scratch_,
               work_,
-              parallel_.get(),
-              device_.get()};
+              *stages_};
     call.residual = residual_view(plan, residual);
     stats.calls += 1;
     stats.compressed_calls += plan.compressed ? 1 : 0;
     stats.values += plan.values;
     stats.bytes_raw += plan.values * size_of(plan.dtype);
     if (size_ == 1 && output != input) {  // no peers: nothing is sent, and nothing rounded
-      copy_bytes(call, output, input, plan.values * size_of(plan.dtype));
+      stages_->copy(output, input, plan.values * size_of(plan.dtype));
     }
-    if (size_ == 1) add_residual(call, output, plan.values);
+    if (size_ == 1) stages_->add_residual(call, output, plan.values);
     make_room(plan);
     dispatch(call, input, output);
     if (communicators_.intra) communicators_.intra->flush(deadline);
@@ -181,8 +179,9 @@ Failure Engine::broken_by(const Failure& cause) {
 }
 
 void Engine::abort_communicators(const Failure& cause) {
-  if (communicators_.intra) communicators_.intra->abort(cause);
-  if (communicators_.cross) communicators_.cross->abort(cause);
+  for (Liveness* comm : communicators_.liveness()) {
+    if (comm != nullptr) comm->abort(cause);
+  }
 }
 
 void Engine::fail(const Failure& cause) {
@@ -207,7 +206,7 @@ std::optional<Failure> Engine::failure() {
 
 std::optional<Failure> Engine::known_failure() {
   if (broken_) return broken_;
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm == nullptr) continue;
     // Not stored: a run() that is under way will find a more exact cause.
     if (auto known = comm->failure()) return known;
@@ -225,7 +224,7 @@ std::optional<Failure> Engine::first_cause() {
 
 std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& fingerprint) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm == nullptr) continue;
     if (auto other = comm->compare_call(fingerprint)) return other;
   }
@@ -234,19 +233,21 @@ std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& fingerpri
 
 void Engine::forget_call(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (communicators_.intra) communicators_.intra->forget_call(number);
-  if (communicators_.cross) communicators_.cross->forget_call(number);
+  for (Liveness* comm : communicators_.liveness()) {
+    if (comm != nullptr) comm->forget_call(number);
+  }
 }
 
 void Engine::finish_call(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (communicators_.intra) communicators_.intra->finish_call(number);
-  if (communicators_.cross) communicators_.cross->finish_call(number);
+  for (Liveness* comm : communicators_.liveness()) {
+    if (comm != nullptr) comm->finish_call(number);
+  }
 }
 
 void Engine::check_wait(std::chrono::steady_clock::time_point now) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm != nullptr) comm->check_wait(now);
   }
 }
@@ -254,7 +255,7 @@ void Engine::check_wait(std::chrono::steady_clock::time_point now) {
 Engine::Sight Engine::sight_of_ends() {
   std::lock_guard<std::mutex> lock(state_mutex_);
   int communicators = 0, seeing = 0;
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm == nullptr) continue;
     ++communicators;
     seeing += comm->sees_ended() ? 1 : 0;
@@ -267,7 +268,7 @@ Engine::Sight Engine::sight_of_ends() {
 std::vector<int> Engine::ended_peers(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
   std::vector<int> ended;
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm == nullptr) continue;
     for (int peer : comm->ended_peers(number)) ended.push_back(peer);
   }

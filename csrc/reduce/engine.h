@@ -4,6 +4,7 @@
 // at a time.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -34,6 +35,9 @@ struct Communicators {
   int rank = 0;
   std::unique_ptr<Communicator> intra;
   std::unique_ptr<Communicator> cross;
+
+  /// What watches over them; null where one is missing.
+  std::array<Liveness*, 2> liveness() const { return {intra.get(), cross.get()}; }
   /// Name in errors and statistics: "shm", "shm+gloo".
   std::string name;
 };
@@ -91,7 +95,7 @@ class Engine {
   void fail(const Failure& cause);
   void abort(const std::string& reason);
 
-  /// Same as in Communicator, for all communicators at once; ranks are the group's.
+  /// Same as in Liveness, for all communicators at once; ranks are the group's.
   std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint);
   void forget_call(uint64_t number);
   void finish_call(uint64_t number);
@@ -118,11 +122,9 @@ class Engine {
 
   Stats& stats() { return stats_; }
 
-  /// Threads for the codecs. Before the first run().
-  void use(std::unique_ptr<const Parallel> parallel) { parallel_ = std::move(parallel); }
-
-  /// Tensors and communicators belong to a GPU. To be called before the first run().
-  void use(std::unique_ptr<DeviceStages> device);
+  /// What encodes, sums and decodes, in place of HostStages without threads; before the first
+  /// run(). ConfigError for stages of a GPU and communicators that do not carry its memory.
+  void use(std::unique_ptr<Stages> stages);
 
  private:
   /// Only a single bucket is longer than the capacity of the communicators.
@@ -142,10 +144,8 @@ class Engine {
   const int size_;
   PlanCache plans_;
   std::atomic<uint64_t> sequence_{0};
-  std::vector<float> scratch_;
   WorkMemory work_;
-  std::unique_ptr<const Parallel> parallel_;
-  std::unique_ptr<DeviceStages> device_;
+  std::unique_ptr<Stages> stages_;
   Stats stats_;
   mutable std::mutex
       state_mutex_;  // guards broken_, and the communicators against abort() during close()

@@ -8,6 +8,7 @@
 #include "data.h"
 #include "groups.h"
 #include "maxmin_codec.h"
+#include "reduce/schedule/host_stages.h"
 
 namespace cgx::native {
 namespace {
@@ -48,7 +49,8 @@ Outcome reduce(const std::vector<Layer>& layers, DType dtype, Reduction reductio
     outcome.results.push_back(tensor_of(values(count, 0, static_cast<uint64_t>(rank) + 1), dtype));
     outcome.residuals.push_back(tensor_of(std::vector<float>(count), DType::kFloat32));
     if (threads > 1) {
-      engines.ranks[static_cast<size_t>(rank)]->use(std::make_unique<Threads>(threads, runs));
+      engines.ranks[static_cast<size_t>(rank)]->use(
+          std::make_unique<HostStages>(std::make_unique<Threads>(threads, runs)));
     }
   }
   run_ranks(ranks, [&](int rank) {

@@ -6,11 +6,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "backend/adapters/torch_text.h"
 #include "backend/gpu/call.h"
 #include "backend/inner/gloo_tensors.h"
 #include "backend/work/engine_work.h"
 #include "backend/work/works.h"
+#include "comm/gloo/error_text.h"
 #include "tensors/gpu/stream.h"
 #include "tensors/memory.h"
 

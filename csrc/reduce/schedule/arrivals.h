@@ -17,7 +17,7 @@ namespace cgx {
 template <typename ChunkOf, typename Seen>
 void decode_arrivals(Call& call, Channel& channel, const std::vector<int>& sources, size_t round,
                      const View& output, const ChunkOf& chunk_of, const Seen& seen) {
-  const bool at_once = call.device != nullptr;
+  const bool at_once = call.stages.on_device();
   std::vector<ReceivedChunk> arrived;
   for (int p : sources) {
     const Chunk& chunk = chunk_of(p);
@@ -28,11 +28,11 @@ void decode_arrivals(Call& call, Channel& channel, const std::vector<int>& sourc
       arrived.push_back({&chunk, payload});
       continue;
     }
-    decode_chunk(call, chunk, payload, output);
+    call.stages.decode_chunk(call, chunk, payload, output);
     channel.release(p);
   }
   if (!at_once) return;
-  decode_chunks(call, arrived, output);
+  call.stages.decode(call, arrived, output);
   for (int p : sources) {
     if (!chunk_of(p).empty()) channel.release(p);
   }

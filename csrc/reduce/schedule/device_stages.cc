@@ -66,11 +66,9 @@ gpu::Feedback::Keep keep_of(Feedback feedback) {
 
 // launch(some), with as many messages as a launch takes.
 template <typename Message, typename Launch>
-void in_launches(const std::vector<Message>& messages, const Launch& launch) {
+void in_launches(std::span<const Message> messages, const Launch& launch) {
   for (size_t first = 0; first < messages.size(); first += gpu::kMostMessages) {
-    const size_t end = std::min<size_t>(messages.size(), first + gpu::kMostMessages);
-    launch(std::vector<Message>(messages.begin() + static_cast<ptrdiff_t>(first),
-                                messages.begin() + static_cast<ptrdiff_t>(end)));
+    launch(messages.subspan(first, std::min<size_t>(messages.size() - first, gpu::kMostMessages)));
   }
 }
 
@@ -141,10 +139,11 @@ const DeviceStages::Step& DeviceStages::tables(const Call& call, const Chunks& c
   });
 }
 
-void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
+void DeviceStages::encode(Call& call, std::span<const ChunkToSend> chunks, const View& input,
                           Stage stage, bool final) {
+  StageTimer timer(call.stats.encode_ns, "cgx:encode");
   const device::InContext here(queue_.driver(), queue_.context());
-  in_launches(chunks, [&](const std::vector<ChunkToSend>& some) {
+  in_launches(chunks, [&](std::span<const ChunkToSend> some) {
     const auto place = [&](const Run& run) {
       return std::pair<uint64_t, uint64_t>{place_in(input, run), 0};
     };
@@ -165,10 +164,10 @@ void DeviceStages::encode(Call& call, const std::vector<ChunkToSend>& chunks, co
   });
 }
 
-void DeviceStages::decode(Call& call, const std::vector<ReceivedChunk>& chunks,
-                          const View& output) {
+void DeviceStages::decode(Call& call, std::span<const ReceivedChunk> chunks, const View& output) {
+  StageTimer timer(call.stats.decode_ns, "cgx:decode");
   const device::InContext here(queue_.driver(), queue_.context());
-  in_launches(chunks, [&](const std::vector<ReceivedChunk>& some) {
+  in_launches(chunks, [&](std::span<const ReceivedChunk> some) {
     const auto place = [&](const Run& run) {
       return std::pair<uint64_t, uint64_t>{place_in(output, run), 0};
     };
@@ -183,6 +182,7 @@ void DeviceStages::decode(Call& call, const std::vector<ReceivedChunk>& chunks,
 }
 
 void DeviceStages::sum(Call& call, const Chunk& chunk, const Sum& wanted) {
+  StageTimer timer(call.stats.decode_ns, "cgx:decode");
   const device::InContext here(queue_.driver(), queue_.context());
   if (wanted.payloads.size() > gpu::kMostMessages) {
     throw ConfigError(str_of("a sum over ", wanted.payloads.size(), " ranks; kernels sum up to ",

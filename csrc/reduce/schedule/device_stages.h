@@ -1,5 +1,4 @@
-// The steps of reduce/schedule/stages.h on a GPU: one launch for all runs of all messages of a
-// step.
+// The stages on a GPU: one launch for all runs of all messages of a step.
 //
 // Work goes to the group's stream. Nothing here waits for the device except under
 // NonFinite::kRaise, where the values have to be looked at before they are sent, and when there are
@@ -9,6 +8,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,21 +21,21 @@
 
 namespace cgx {
 
-class DeviceStages {
+class DeviceStages final : public Stages {
  public:
   /// In the context that is current now. Both outlive the result.
   DeviceStages(const device::Queue& queue, const gpu::KernelModule& kernels);
   /// Waits for the work on the stream.
-  ~DeviceStages();
+  ~DeviceStages() override;
 
-  void encode(Call& call, const std::vector<ChunkToSend>& chunks, const View& input, Stage stage,
-              bool final);
-  void decode(Call& call, const std::vector<ReceivedChunk>& chunks, const View& output);
-  void sum(Call& call, const Chunk& chunk, const Sum& wanted);
-  void copy(void* to, const void* from, size_t bytes) const { queue_.copy(to, from, bytes); }
-  void check_input(Call& call, const void* data, size_t values);
-
-  std::shared_ptr<std::byte> allocate(size_t bytes);
+  void encode(Call& call, std::span<const ChunkToSend> chunks, const View& input, Stage stage,
+              bool final) override;
+  void decode(Call& call, std::span<const ReceivedChunk> chunks, const View& output) override;
+  void sum(Call& call, const Chunk& chunk, const Sum& wanted) override;
+  void copy(void* to, const void* from, size_t bytes) override { queue_.copy(to, from, bytes); }
+  void check_input(Call& call, const void* data, size_t values) override;
+  bool on_device() const override { return true; }
+  std::shared_ptr<std::byte> allocate(size_t bytes) override;
 
  private:
   /// Runs that share a seed, and so a key.

@@ -36,10 +36,11 @@ void send_and_receive(Call& call, Channel& channel, Send send, Receive receive) 
 
 void all_reduce(Call& call, void* data) {
   Channel channel = open_channel(call);
-  check_input(call, data, call.plan.values);
-  auto team = make_team_all_reduce(call.plan.algorithm, call, channel);
-  const int stages = team_stages(call.plan.algorithm, channel.size());
-  const size_t depth = team_depth(call.plan.algorithm, channel.size(), channel.in_flight());
+  call.stages.check_input(call, data, call.plan.values);
+  const TeamAlgorithm& algorithm = team_algorithm(call.plan.algorithm);
+  const auto team = algorithm.make(call, channel);
+  const int stages = algorithm.stages(channel.size());
+  const size_t depth = algorithm.depth(channel.size(), channel.in_flight());
   const size_t rounds = call.plan.rounds.size();
   for_each_step(rounds, stages, depth, [&](int stage, size_t round) {
     team->announce(stage, round, shard_of(call, round));
@@ -59,7 +60,7 @@ void reduce_scatter(Call& call, const void* input, void* output) {
   const size_t shard = call.plan.values / static_cast<size_t>(channel.size());
   const View in{static_cast<std::byte*>(const_cast<void*>(input)), 0, dtype, false, true};
   const View out{static_cast<std::byte*>(output), shard * rank, dtype};
-  check_input(call, input, call.plan.values);
+  call.stages.check_input(call, input, call.plan.values);
   auto chunks = [&](size_t round) -> const std::vector<Chunk>& {
     return shard_of(call, round).chunks;
   };
@@ -84,7 +85,7 @@ void reduce_scatter(Call& call, const void* input, void* output) {
           const auto to = static_cast<size_t>(p);
           outgoing.push_back({&chunks(round)[to], messages[to]});
         }
-        encode_chunks(call, outgoing, in, Stage::kContribution);
+        call.stages.encode(call, outgoing, in, Stage::kContribution);
         channel.post(round);
       },
       [&](size_t round) {
@@ -92,9 +93,9 @@ void reduce_scatter(Call& call, const void* input, void* output) {
         for (int p : channel.sources()) {
           payloads[static_cast<size_t>(p)] = channel.receive(p, round);
         }
-        sum_chunk(call, chunks(round)[rank],
-                  {payloads, in, out, nullptr, call.divisor(), /*final=*/true, /*own_index=*/-1,
-                   Feedback::kSet});
+        call.stages.sum(call, chunks(round)[rank],
+                        {payloads, in, out, nullptr, call.divisor(), /*final=*/true,
+                         /*own_index=*/-1, Feedback::kSet});
         for (int p : channel.peers()) channel.release(p);
       });
 }
@@ -107,7 +108,7 @@ void all_gather(Call& call, const void* input, void* output) {
   const View in{static_cast<std::byte*>(const_cast<void*>(input)), shard * rank, dtype, false,
                 true};
   const View out{static_cast<std::byte*>(output), 0, dtype};
-  check_input(call, input, shard);
+  call.stages.check_input(call, input, shard);
   auto chunk = [&](size_t round, int p) -> const Chunk& {
     return shard_of(call, round).chunks[static_cast<size_t>(p)];
   };
@@ -122,8 +123,8 @@ void all_gather(Call& call, const void* input, void* output) {
       [&](size_t round) {
         const Chunk& own = chunk(round, channel.rank());
         std::byte* message = channel.open_broadcast(own.payload_bytes);
-        encode_chunk(call, own, in, Stage::kContribution, message, /*final=*/true);
-        decode_chunk(call, own, message, out);
+        call.stages.encode_chunk(call, own, in, Stage::kContribution, message, /*final=*/true);
+        call.stages.decode_chunk(call, own, message, out);
         channel.post(round);
       },
       [&](size_t round) {

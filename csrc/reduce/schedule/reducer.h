@@ -21,10 +21,8 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 #include "base/deadline.h"
-#include "base/parallel.h"
 #include "comm/communicator.h"
 #include "reduce/engine_options.h"
 #include "reduce/plan/header.h"
@@ -36,7 +34,7 @@
 
 namespace cgx {
 
-class DeviceStages;
+class Stages;
 
 /// The communicators of a call. One level: exactly one of the two, over all ranks of the group. Two
 /// levels: `intra` over the ranks of this host (null if there is only one), `cross` over this
@@ -58,12 +56,9 @@ struct Call {
   Stats& stats;
   NonFinite nonfinite = NonFinite::kPropagate;
   /// Reused from call to call.
-  std::vector<float>& scratch;
   WorkMemory& work;
-  /// Null: the calling thread alone.
-  const Parallel* parallel = nullptr;
-  /// For tensors and messages in memory of a GPU; null: host memory.
-  DeviceStages* device = nullptr;
+  /// For the memory that tensors and messages lie in.
+  Stages& stages;
   /// Set if any rank has found a non-finite value; under NonFinite::kRaise only.
   bool met_nonfinite = false;
   /// Error feedback (residual.h): fp32 or bf16 values beside those of the input. Null base: none.

@@ -1,10 +1,12 @@
 // The steps of reducers: encode a chunk into a message, sum the messages of several ranks, decode a
-// message. Work goes in slices that stay in the cache: decode, sum and encode touch a value while
-// it is in the cache.
+// message. HostStages (host_stages.h) work on memory of the host, DeviceStages (device_stages.h) on
+// memory of a GPU, with the same bits.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "reduce/schedule/reducer.h"
@@ -27,20 +29,6 @@ struct ReceivedChunk {
   const Chunk* chunk;
   const std::byte* payload;
 };
-
-/// Encodes the values of chunks into their messages' payloads. A residual gets the errors. `final`:
-/// they are the result of the call, rounded to the plan's dtype where they are decoded.
-void encode_chunks(Call& call, const std::vector<ChunkToSend>& chunks, const View& input,
-                   Stage stage, bool final = false);
-void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
-                  std::byte* payload, bool final = false);
-
-/// Decodes messages' payloads to `output` (of the plan's dtype, or fp32).
-void decode_chunks(Call& call, const std::vector<ReceivedChunk>& chunks, const View& output);
-void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, const View& output);
-
-/// Bytes between the call's tensors, messages and work memory.
-void copy_bytes(Call& call, void* to, const void* from, size_t bytes);
 
 /// What a sum does with the call's residual, if there is one.
 enum class Feedback : uint8_t {
@@ -66,15 +54,45 @@ struct Sum {
   Feedback feedback = Feedback::kNone;
 };
 
-/// Sums a chunk over several ranks.
-void sum_chunk(Call& call, const Chunk& chunk, const Sum& sum);
+/// Thread-safety: one call at a time uses the stages of an engine.
+class Stages {
+ public:
+  virtual ~Stages() = default;
 
-/// data += the call's residual, which keeps what is lost when the sum is rounded to the plan's
-/// dtype. For values that travel as they are, and for groups of one rank.
-void add_residual(Call& call, void* data, size_t values);
+  /// Encodes the values of chunks into their messages' payloads. A residual gets the errors.
+  /// `final`: they are the result of the call, rounded to the plan's dtype where they are decoded.
+  virtual void encode(Call& call, std::span<const ChunkToSend> chunks, const View& input,
+                      Stage stage, bool final = false) = 0;
+  /// Decodes messages' payloads to `output` (of the plan's dtype, or fp32).
+  virtual void decode(Call& call, std::span<const ReceivedChunk> chunks, const View& output) = 0;
+  /// Sums a chunk over several ranks.
+  virtual void sum(Call& call, const Chunk& chunk, const Sum& wanted) = 0;
+  /// Bytes between the call's tensors, messages and work memory.
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  /// Under NonFinite::kRaise: checks this rank's input (and residual) for NaN and Inf before
+  /// anything is sent.
+  virtual void check_input(Call& call, const void* data, size_t values) = 0;
 
-/// Under NonFinite::kRaise: checks this rank's input (and residual) for NaN and Inf before anything
-/// is sent.
-void check_input(Call& call, const void* data, size_t values);
+  /// True if tensors and messages are memory of a GPU, where a step for several chunks at once costs
+  /// one launch.
+  virtual bool on_device() const = 0;
+  /// Work memory (work_memory.h), 64-byte aligned.
+  virtual std::shared_ptr<std::byte> allocate(size_t bytes) = 0;
+
+  /// Of one chunk.
+  void encode_chunk(Call& call, const Chunk& chunk, const View& input, Stage stage,
+                    std::byte* payload, bool final = false) {
+    const ChunkToSend one{&chunk, payload};
+    encode(call, {&one, 1}, input, stage, final);
+  }
+  void decode_chunk(Call& call, const Chunk& chunk, const std::byte* payload, const View& output) {
+    const ReceivedChunk one{&chunk, payload};
+    decode(call, {&one, 1}, output);
+  }
+
+  /// data += the call's residual, which keeps what is lost when the sum is rounded to the plan's
+  /// dtype. For values that travel as they are, and for groups of one rank.
+  void add_residual(Call& call, void* data, size_t values);
+};
 
 }  // namespace cgx

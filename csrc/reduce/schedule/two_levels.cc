@@ -41,13 +41,13 @@ void TwoLevels::scatter_inside(size_t number, const View& input, const View& par
     std::byte* message = messages[static_cast<size_t>(team)];
     if (message != nullptr) outgoing_.push_back({&shard(number, team).intra, message});
   }
-  encode_chunks(call_, outgoing_, input, Stage::kIntra);
+  call_.stages.encode(call_, outgoing_, input, Stage::kIntra);
   intra->post(number);
   if (!member || shard(number, local).intra.empty()) return;
   payloads_.assign(static_cast<size_t>(intra->size()), nullptr);  // nullptr: own values
   for (int p : locals) payloads_[static_cast<size_t>(p)] = intra->receive(p, number);
-  sum_chunk(call_, shard(number, local).intra,
-            {payloads_, input, partial, nullptr, 1.0F, /*final=*/false});
+  call_.stages.sum(call_, shard(number, local).intra,
+                   {payloads_, input, partial, nullptr, 1.0F, /*final=*/false});
   for (int p : locals) intra->release(p);
 }
 

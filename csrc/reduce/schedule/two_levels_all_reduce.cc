@@ -11,9 +11,10 @@ class AllReduce {
         levels_(call),
         hosts_(static_cast<int>(levels_.hosts)),
         data_{static_cast<std::byte*>(data), 0, call.plan.dtype, false, true},
-        stages_(team_stages(call.plan.algorithm, hosts_)),
-        depth_(team_depth(call.plan.algorithm, hosts_, kCrossInFlight)) {
-    if (levels_.member) team_ = make_team_all_reduce(call.plan.algorithm, call, *levels_.cross);
+        algorithm_(team_algorithm(call.plan.algorithm)),
+        stages_(algorithm_.stages(hosts_)),
+        depth_(algorithm_.depth(hosts_, kCrossInFlight)) {
+    if (levels_.member) team_ = algorithm_.make(call, *levels_.cross);
   }
 
   void run() {
@@ -71,7 +72,7 @@ class AllReduce {
     const size_t own =
         team_ ? bundle_bytes(levels_.shard(number, levels_.local), hosts_) : size_t{0};
     if (own > 0) {
-      copy_bytes(call_, intra.open_broadcast(own), bundle(number), own);
+      call_.stages.copy(intra.open_broadcast(own), bundle(number), own);
       intra.post(number);
     }
     for (int team : levels_.other_members) {
@@ -88,7 +89,8 @@ class AllReduce {
       for (size_t host = 0; host < levels_.hosts; ++host) {
         payloads_.push_back(bundle + host * bundle_stride(shard.chunks.front()));
       }
-      sum_chunk(call_, shard.chunks.front(), {payloads_, {}, data_, nullptr, call_.divisor()});
+      call_.stages.sum(call_, shard.chunks.front(),
+                       {payloads_, {}, data_, nullptr, call_.divisor()});
       return;
     }
     bundled_.clear();
@@ -96,13 +98,14 @@ class AllReduce {
       bundled_.push_back({&chunk, bundle});
       bundle += bundle_stride(chunk);
     }
-    decode_chunks(call_, bundled_, data_);
+    call_.stages.decode(call_, bundled_, data_);
   }
 
   Call& call_;
   TwoLevels levels_;
   const int hosts_;
   const View data_;
+  const TeamAlgorithm& algorithm_;
   const int stages_;
   const size_t depth_;
   std::unique_ptr<TeamAllReduce> team_;  // null on ranks that are in none
@@ -113,7 +116,7 @@ class AllReduce {
 }  // namespace
 
 void all_reduce_two_levels(Call& call, void* data) {
-  check_input(call, data, call.plan.values);
+  call.stages.check_input(call, data, call.plan.values);
   AllReduce(call, data).run();
 }
 

@@ -122,8 +122,8 @@ class ReduceScatter : private Shards {
     }
     const std::vector<std::byte*>& messages = cross.open(bytes_);
     for (int host : cross.peers()) {
-      encode_chunk(call_, chunk(number, levels_.local, host), partial(number, host),
-                   Stage::kContribution, messages[static_cast<size_t>(host)]);
+      call_.stages.encode_chunk(call_, chunk(number, levels_.local, host), partial(number, host),
+                                Stage::kContribution, messages[static_cast<size_t>(host)]);
     }
     cross.post(number);
   }
@@ -134,7 +134,7 @@ class ReduceScatter : private Shards {
     std::byte* out = output_ + first * size_of(dtype_);
     if (!levels_.member) {
       const int from = levels_.local % call_.topology.teams();
-      copy_bytes(call_, out, levels_.intra->receive(from, number), own_bytes(number));
+      call_.stages.copy(out, levels_.intra->receive(from, number), own_bytes(number));
       levels_.intra->release(from);
       return;
     }
@@ -146,9 +146,9 @@ class ReduceScatter : private Shards {
     }
     std::byte* sums = call_.work.buffer(kStages, mine.values * size_of(dtype_));
     const View result{sums, 0, dtype_, true};
-    sum_chunk(call_, mine,
-              {payloads_, partial(number, levels_.host), result, nullptr, call_.divisor(),
-               /*final=*/true, /*own_index=*/-1, Feedback::kSet});
+    call_.stages.sum(call_, mine,
+                     {payloads_, partial(number, levels_.host), result, nullptr, call_.divisor(),
+                      /*final=*/true, /*own_index=*/-1, Feedback::kSet});
     for (int host : cross.peers()) cross.release(host);
     deliver(number, mine, result, out);
   }
@@ -159,7 +159,7 @@ class ReduceScatter : private Shards {
     for (const Run& run : mine.runs) {
       const auto to = static_cast<size_t>(local_of(run));
       if (static_cast<int>(to) == levels_.local) {
-        copy_bytes(call_, out, result.at(run, 0), run.count * size_of(dtype_));
+        call_.stages.copy(out, result.at(run, 0), run.count * size_of(dtype_));
       } else {
         bytes_[to] = run.count * size_of(dtype_);
       }
@@ -168,7 +168,7 @@ class ReduceScatter : private Shards {
     const std::vector<std::byte*>& messages = levels_.intra->open(bytes_);
     for (const Run& run : mine.runs) {
       const auto to = static_cast<size_t>(local_of(run));
-      if (bytes_[to] > 0) copy_bytes(call_, messages[to], result.at(run, 0), bytes_[to]);
+      if (bytes_[to] > 0) call_.stages.copy(messages[to], result.at(run, 0), bytes_[to]);
     }
     levels_.intra->post(number);
   }
@@ -230,10 +230,10 @@ class AllGather : private Shards {
         levels_.member ? levels_.cross->open_broadcast(served(number).payload_bytes) : nullptr;
     // This rank is the first rank that its team serves, so its run is the first of the message.
     std::byte* encoded = levels_.intra ? levels_.intra->open_broadcast(own.payload_bytes) : message;
-    encode_chunk(call_, own, input_, Stage::kContribution, encoded, /*final=*/true);
-    decode_chunk(call_, own, encoded, output_);
+    call_.stages.encode_chunk(call_, own, input_, Stage::kContribution, encoded, /*final=*/true);
+    call_.stages.decode_chunk(call_, own, encoded, output_);
     if (levels_.intra) {
-      if (message != nullptr) copy_bytes(call_, message, encoded, own.payload_bytes);
+      if (message != nullptr) call_.stages.copy(message, encoded, own.payload_bytes);
       levels_.intra->post(number);
     }
     if (levels_.intra) take_locals(number, message);
@@ -255,7 +255,7 @@ class AllGather : private Shards {
           if (message == nullptr || theirs == nullptr) return;
           if (p % call_.topology.teams() != levels_.local) return;
           const Run& run = run_of(number, p);
-          copy_bytes(call_, message + run.payload, theirs, run.bytes);
+          call_.stages.copy(message + run.payload, theirs, run.bytes);
         });
   }
 
@@ -270,7 +270,7 @@ class AllGather : private Shards {
           [&](int host, const std::byte* payload) {
             if (bundle == nullptr || payload == nullptr) return;
             const Chunk& theirs = chunk(number, levels_.local, host);
-            copy_bytes(call_, bundle, payload, theirs.payload_bytes);
+            call_.stages.copy(bundle, payload, theirs.payload_bytes);
             bundle += bundle_stride(theirs);
           });
       if (levels_.intra) levels_.intra->post(number);
@@ -283,7 +283,7 @@ class AllGather : private Shards {
         bundled_.push_back({&theirs, bundle});
         bundle += bundle_stride(theirs);
       }
-      decode_chunks(call_, bundled_, output_);
+      call_.stages.decode(call_, bundled_, output_);
       levels_.intra->release(team);
     }
   }
@@ -298,12 +298,12 @@ class AllGather : private Shards {
 }  // namespace
 
 void reduce_scatter_two_levels(Call& call, const void* input, void* output) {
-  check_input(call, input, call.plan.values);
+  call.stages.check_input(call, input, call.plan.values);
   ReduceScatter(call, input, output).run();
 }
 
 void all_gather_two_levels(Call& call, const void* input, void* output) {
-  check_input(call, input, call.plan.values / static_cast<size_t>(call.plan.size));
+  call.stages.check_input(call, input, call.plan.values / static_cast<size_t>(call.plan.size));
   AllGather(call, input, output).run();
 }
 

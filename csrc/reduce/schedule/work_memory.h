@@ -1,14 +1,11 @@
-// Memory of a group's reductions, reused from call to call, 64-byte aligned: of the host, or of a
-// GPU.
+// Memory of a group's reductions, reused from call to call: of the host, or of a GPU (Stages).
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
-
-#include "base/error.h"
 
 namespace cgx {
 
@@ -17,7 +14,7 @@ class WorkMemory {
   using Memory = std::shared_ptr<std::byte>;
   using Allocate = std::function<Memory(size_t bytes)>;
 
-  WorkMemory() : allocate_(&on_host) {}
+  WorkMemory() = default;  // without a buffer
   explicit WorkMemory(Allocate allocate) : allocate_(std::move(allocate)) {}
 
   /// Size of all buffers together.
@@ -42,11 +39,6 @@ class WorkMemory {
   }
 
  private:
-  static Memory on_host(size_t bytes) {
-    auto* data = static_cast<std::byte*>(std::aligned_alloc(64, bytes));
-    if (data == nullptr) throw ResourceError(str_of("cannot allocate ", bytes, " bytes"));
-    return {data, [](std::byte* memory) { std::free(memory); }};
-  }
   struct Buffer {
     Memory data;
     size_t bytes = 0;
