@@ -12,6 +12,7 @@ class Codec:
         tensor: torch.Tensor,
         *,
         sequence: int = 0,
+        number: int = 0,
         rank: int = 0,
         index: int = 0,
         out: torch.Tensor | None = None,
@@ -30,8 +31,10 @@ class Codec:
         tensor: torch.Tensor,
         *,
         sequence: int = 0,
+        number: int = 0,
         rank: int = 0,
         index: int = 0,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
     def encoded_bytes(self, numel: int, dtype: torch.dtype = torch.float32) -> int: ...
 
