@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "comm/communicator.h"
+#include "comm/direct_transfers.h"
 #include "comm/failure.h"
 
 namespace cgx {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <string>
 
-#include "comm/communicator.h"
+#include "comm/direct_transfers.h"
 
 namespace cgx::relay {
 
