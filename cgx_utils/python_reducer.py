@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch._compile import _disable_dynamo
 
+from cgx_utils.hook import reduce
 from cgx_utils.owner import find_owner
-from cgx_utils.reduction import reduce
 from cgx_utils.state import CGXState
 
 

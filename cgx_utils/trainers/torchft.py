@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket, Store
 
-from cgx_utils.reduction import is_for_engine, why_exact
+from cgx_utils.hook import is_for_engine, why_exact
 from cgx_utils.state import CGXState
 from cgx_utils.trainers.settings import state_of
 from torch_cgx import _C, _config

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import torch_cgx
-from cgx_utils import CGXState, cgx_hook, reduction
+from cgx_utils import CGXState, cgx_hook, hook
 from tests.distributed import run_pooled
 from tests.utils.training import (
     Branches,
@@ -352,7 +352,7 @@ class _Words(nn.Module):
 
 
 def _sparse(rank, world_size):
-    reduction._warned_of_sparse = False  # a process of the pool has seen other tests
+    hook._warned_of_sparse = False  # a process of the pool has seen other tests
     torch.manual_seed(0)
     plain = dist.new_group(backend="gloo")
     models = [DistributedDataParallel(_Words(), process_group=g) for g in (None, plain)]

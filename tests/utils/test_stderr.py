@@ -111,14 +111,14 @@ def _exact(rank):
         loss_of(model, batch(rank, 0)).backward()
     finally:
         del os.environ["CGX_COMPRESSION_QUANTIZATION_BITS"]
-    from cgx_utils import reduction
+    import cgx_utils.hook as hook
     from torch_cgx import _config
 
     _config._warn_once_of_variable.cache_clear()
-    reduction._warned_of_sparse = False
+    hook._warned_of_sparse = False
     words = wrap(nn.Embedding(100, 64, sparse=True), CGXState())
     words(torch.tensor([rank, 3])).sum().backward()
-    return reduction._warned_of_sparse
+    return hook._warned_of_sparse
 
 
 def _diloco(rank):
