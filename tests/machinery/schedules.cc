@@ -67,8 +67,8 @@ void bind_pipeline(py::module_& m) {
   m.def(
       "pipeline_depth",
       [](const std::string& algorithm, int size, int in_flight) {
-        const Algorithm chosen = algorithm_of(algorithm);
-        return std::make_pair(team_stages(chosen, size), team_depth(chosen, size, in_flight));
+        const TeamAlgorithm& chosen = team_algorithm(algorithm_of(algorithm));
+        return std::make_pair(chosen.stages(size), chosen.depth(size, in_flight));
       },
       py::arg("algorithm"), py::arg("size"), py::arg("in_flight"));
 }

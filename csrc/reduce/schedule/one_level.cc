@@ -37,9 +37,10 @@ void send_and_receive(Call& call, Channel& channel, Send send, Receive receive) 
 void all_reduce(Call& call, void* data) {
   Channel channel = open_channel(call);
   call.stages.check_input(call, data, call.plan.values);
-  auto team = make_team_all_reduce(call.plan.algorithm, call, channel);
-  const int stages = team_stages(call.plan.algorithm, channel.size());
-  const size_t depth = team_depth(call.plan.algorithm, channel.size(), channel.in_flight());
+  const TeamAlgorithm& algorithm = team_algorithm(call.plan.algorithm);
+  const auto team = algorithm.make(call, channel);
+  const int stages = algorithm.stages(channel.size());
+  const size_t depth = algorithm.depth(channel.size(), channel.in_flight());
   const size_t rounds = call.plan.rounds.size();
   for_each_step(rounds, stages, depth, [&](int stage, size_t round) {
     team->announce(stage, round, shard_of(call, round));

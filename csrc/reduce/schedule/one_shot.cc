@@ -5,7 +5,7 @@
 namespace cgx {
 namespace {
 
-// Rounds under way at once, at most: see team_depth().
+// Rounds under way at once, at most.
 constexpr size_t kMostRounds = 3;
 
 class OneShot final : public TeamAllReduce {
@@ -39,7 +39,9 @@ class OneShot final : public TeamAllReduce {
     call_.stages.sum(call_, chunk,
                      {payloads_, round.source, round.output, nullptr, call_.divisor(),
                       /*final=*/true, channel_.rank(), rounds ? Feedback::kAdd : Feedback::kNone});
-    for (size_t i = 0; i < payloads_.size(); ++i) put_in_bundle(call_, round, i, payloads_[i]);
+    for (size_t i = 0; i < payloads_.size(); ++i) {
+      round.put_in_bundle(call_.stages, i, payloads_[i]);
+    }
     for (int p : channel_.peers()) channel_.release(p);
   }
 
@@ -52,8 +54,16 @@ class OneShot final : public TeamAllReduce {
 
 }  // namespace
 
-std::unique_ptr<TeamAllReduce> make_one_shot(Call& call, Channel& channel) {
-  return std::make_unique<OneShot>(call, channel);
-}
+const TeamAlgorithm kOneShotTeam = {
+    Algorithm::kOneShot,
+    [](Call& call, Channel& channel) -> std::unique_ptr<TeamAllReduce> {
+      return std::make_unique<OneShot>(call, channel);
+    },
+    [](int) { return 2; },
+    // While a message is awaited, two more are on the way: the link does not rest when a rank is
+    // late.
+    [](int, int in_flight) -> size_t {
+      return in_flight >= 4 ? kMostRounds : in_flight > 2 ? 2 : 1;
+    }};
 
 }  // namespace cgx

@@ -33,7 +33,7 @@ class Ring final : public TeamAllReduce {
   void run(int stage, const TeamRound& round) override {
     const Chunk& work = chunk(*round.shard, stage);
     const int last_sum = channel_.size() - 1;
-    const bool last = stage == team_stages(Algorithm::kRing, channel_.size()) - 1;
+    const bool last = stage == kRingTeam.stages(channel_.size()) - 1;
     if (work.empty()) {
       if (!last) channel_.post_nothing(round.number, false);
       return;
@@ -49,11 +49,11 @@ class Ring final : public TeamAllReduce {
           call_, work,
           {payloads_, round.source, complete ? round.output : View{}, out,
            complete ? call_.divisor() : 1.0F, complete, /*own_index=*/-1, Feedback::kSet});
-      if (complete) put_in_bundle(call_, round, index(stage), out);
+      if (complete) round.put_in_bundle(call_.stages, index(stage), out);
     } else {
       call_.stages.decode_chunk(call_, work, in, round.output);
       if (out != nullptr) call_.stages.copy(out, in, work.payload_bytes);
-      put_in_bundle(call_, round, index(stage), in);
+      round.put_in_bundle(call_.stages, index(stage), in);
     }
     if (in != nullptr) channel_.release(previous_);
     if (out != nullptr) channel_.post(round.number);
@@ -81,8 +81,13 @@ class Ring final : public TeamAllReduce {
 
 }  // namespace
 
-std::unique_ptr<TeamAllReduce> make_ring(Call& call, Channel& channel) {
-  return std::make_unique<Ring>(call, channel);
-}
+const TeamAlgorithm kRingTeam = {
+    Algorithm::kRing,
+    [](Call& call, Channel& channel) -> std::unique_ptr<TeamAllReduce> {
+      return std::make_unique<Ring>(call, channel);
+    },
+    [](int size) { return 2 * size - 1; },
+    // A round less than there are stages: rounds go in pairs, see for_each_step().
+    [](int size, int in_flight) -> size_t { return in_flight >= 3 && size > 1 ? 2 : 1; }};
 
 }  // namespace cgx

@@ -58,7 +58,7 @@ class ScatterReduceAllGather final : public TeamAllReduce {
         call_, mine,
         {payloads_, round.source, round.output, message, call_.divisor(), /*final=*/true,
          /*own_index=*/-1, Feedback::kSet});
-    put_in_bundle(call_, round, static_cast<size_t>(channel_.rank()), message);
+    round.put_in_bundle(call_.stages, static_cast<size_t>(channel_.rank()), message);
     for (int p : channel_.peers()) channel_.release(p);
     channel_.post(round.number);
   }
@@ -69,7 +69,9 @@ class ScatterReduceAllGather final : public TeamAllReduce {
         call_, channel_, channel_.sources(), round.number, round.output,
         [&](int p) -> const Chunk& { return chunk(*round.shard, p); },
         [&](int p, const std::byte* payload) {
-          if (payload != nullptr) put_in_bundle(call_, round, static_cast<size_t>(p), payload);
+          if (payload != nullptr) {
+            round.put_in_bundle(call_.stages, static_cast<size_t>(p), payload);
+          }
         });
   }
 
@@ -82,8 +84,13 @@ class ScatterReduceAllGather final : public TeamAllReduce {
 
 }  // namespace
 
-std::unique_ptr<TeamAllReduce> make_scatter_reduce_all_gather(Call& call, Channel& channel) {
-  return std::make_unique<ScatterReduceAllGather>(call, channel);
-}
+const TeamAlgorithm kScatterReduceAllGatherTeam = {
+    Algorithm::kScatterReduceAllGather,
+    [](Call& call, Channel& channel) -> std::unique_ptr<TeamAllReduce> {
+      return std::make_unique<ScatterReduceAllGather>(call, channel);
+    },
+    [](int) { return 3; },
+    // Each of two rounds has a message of both kinds under way.
+    [](int, int in_flight) -> size_t { return in_flight >= 4 ? 3 : 1; }};
 
 }  // namespace cgx

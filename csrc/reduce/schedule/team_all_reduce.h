@@ -6,7 +6,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
+#include "base/error.h"
 #include "reduce/schedule/channel.h"
 #include "reduce/schedule/stages.h"
 
@@ -20,6 +22,16 @@ struct TeamRound {
   View output;  // gets the result; may be where the source is
   /// If not null: gets the encoded result (plan.h, bundle_bytes).
   std::byte* bundle = nullptr;
+
+  /// Copies the payload of a chunk to its place in the bundle, if there is one.
+  void put_in_bundle(Stages& stages, size_t index, const std::byte* payload) const {
+    if (bundle == nullptr) return;
+    const std::vector<Chunk>& chunks = shard->chunks;
+    const bool alike = chunks.size() == 1;  // one-shot: the contributions of all ranks
+    size_t place = alike ? index * bundle_stride(chunks.front()) : 0;
+    for (size_t i = 0; !alike && i < index; ++i) place += bundle_stride(chunks[i]);
+    stages.copy(bundle + place, payload, chunks[alike ? 0 : index].payload_bytes);
+  }
 };
 
 class TeamAllReduce {
@@ -32,20 +44,28 @@ class TeamAllReduce {
   virtual void run(int stage, const TeamRound& round) = 0;
 };
 
-/// Stages of a round in a team of `size` ranks.
-int team_stages(Algorithm algorithm, int size);
-/// How many rounds may be under way over a communicator that takes `in_flight` exchanges at once.
-size_t team_depth(Algorithm algorithm, int size, int in_flight);
+/// What is known of an algorithm before a team exists: ranks that are in none follow its stages, too.
+struct TeamAlgorithm {
+  Algorithm algorithm;
+  /// `call` and `channel` must outlive the result.
+  std::unique_ptr<TeamAllReduce> (*make)(Call& call, Channel& channel);
+  /// Stages of a round in a team of `size` ranks.
+  int (*stages)(int size);
+  /// Rounds that may be under way over a communicator that takes `in_flight` exchanges at once.
+  size_t (*depth)(int size, int in_flight);
+};
 
-/// `call` and `channel` must outlive the result.
-std::unique_ptr<TeamAllReduce> make_team_all_reduce(Algorithm algorithm, Call& call,
-                                                    Channel& channel);
+// Each beside its implementation.
+extern const TeamAlgorithm kOneShotTeam;
+extern const TeamAlgorithm kScatterReduceAllGatherTeam;
+extern const TeamAlgorithm kRingTeam;
 
-std::unique_ptr<TeamAllReduce> make_one_shot(Call& call, Channel& channel);
-std::unique_ptr<TeamAllReduce> make_scatter_reduce_all_gather(Call& call, Channel& channel);
-std::unique_ptr<TeamAllReduce> make_ring(Call& call, Channel& channel);
-
-/// Copies the payload of a chunk to its place in a bundle.
-void put_in_bundle(Call& call, const TeamRound& round, size_t index, const std::byte* payload);
+/// Not for kDirect, which knows no teams.
+inline const TeamAlgorithm& team_algorithm(Algorithm algorithm) {
+  for (const TeamAlgorithm* one : {&kOneShotTeam, &kScatterReduceAllGatherTeam, &kRingTeam}) {
+    if (one->algorithm == algorithm) return *one;
+  }
+  throw Error("unknown algorithm");
+}
 
 }  // namespace cgx

@@ -11,9 +11,10 @@ class AllReduce {
         levels_(call),
         hosts_(static_cast<int>(levels_.hosts)),
         data_{static_cast<std::byte*>(data), 0, call.plan.dtype, false, true},
-        stages_(team_stages(call.plan.algorithm, hosts_)),
-        depth_(team_depth(call.plan.algorithm, hosts_, kCrossInFlight)) {
-    if (levels_.member) team_ = make_team_all_reduce(call.plan.algorithm, call, *levels_.cross);
+        algorithm_(team_algorithm(call.plan.algorithm)),
+        stages_(algorithm_.stages(hosts_)),
+        depth_(algorithm_.depth(hosts_, kCrossInFlight)) {
+    if (levels_.member) team_ = algorithm_.make(call, *levels_.cross);
   }
 
   void run() {
@@ -104,6 +105,7 @@ class AllReduce {
   TwoLevels levels_;
   const int hosts_;
   const View data_;
+  const TeamAlgorithm& algorithm_;
   const int stages_;
   const size_t depth_;
   std::unique_ptr<TeamAllReduce> team_;  // null on ranks that are in none
