@@ -362,7 +362,7 @@ WorkPtr ProcessGroupCGX::receive(Tensors& tensors, std::optional<int> peer, int 
             peer ? forwarder_->backend_for_batch(moved) : forwarder_->backend_for(moved);
         if (moved.device().is_cpu()) {
           return messages_->receive(backend, moved, {tensor.scalar_type(), tensor.numel()},
-                                    peer.value_or(Messages::kAnyRank), tag);
+                                    peer.value_or(GlooMessages::kAnyRank), tag);
         }
         Tensors one = {moved};
         return peer ? backend->recv(one, *peer, tag) : backend->recvAnysource(one, tag);

@@ -79,7 +79,7 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
                                           group_.rank == 0 && group_.logs(LogLevel::kWarn));
   const EngineOptions options = engine_options(for_host(group_.config), topology);
   inner_ = std::make_unique<InnerBackends>(group_);
-  messages_ = std::make_unique<Messages>(group_.rank);
+  messages_ = std::make_unique<GlooMessages>(group_.rank);
   engine_ = std::make_unique<Engine>(CommunicatorFactory(group_).connect_host(topology, rendezvous),
                                      options, [watchdog = group_.watchdog](Failure failure) {
                                        return watchdog->explain(std::move(failure));

@@ -25,8 +25,8 @@
 #include "backend/group_context.h"
 #include "backend/inner/coalescing.h"
 #include "backend/inner/forwarder.h"
+#include "backend/inner/gloo_messages.h"
 #include "backend/inner/inner_backends.h"
-#include "backend/inner/messages.h"
 #include "backend/left_over.h"
 #include "reduce/engine.h"
 #include "reduce/tuning/autotuner.h"
@@ -165,7 +165,7 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   // first.
   GroupContext group_;
   std::unique_ptr<InnerBackends> inner_;
-  std::unique_ptr<Messages> messages_;
+  std::unique_ptr<GlooMessages> messages_;
   std::unique_ptr<CodecPolicy> policy_;
   std::unique_ptr<Engine> engine_;  // for tensors of the host
   std::unique_ptr<Autotuner> autotuner_;

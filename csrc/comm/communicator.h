@@ -3,34 +3,13 @@
 // A communicator does not interpret messages. The receiver gets the true length of each message, so
 // it detects a disagreement, and there is never an overrun.
 //
-// Messages are sent in exchanges. In one exchange a rank sends at most one message to every peer:
+// A communicator has three sides, and a caller takes the one that it needs:
 //
-//     comm.begin_call();                          // optional, see there
-//     comm.expect(peer, bytes);                   // a message will come (receives may start)
-//     comm.open(bytes_to, buffers, deadline);     // borrow memory for my next messages
-//     ... write them ...
-//     comm.post(deadline);                        // hand them over, and the memory with them
-//     for each peer that sends to me, in any order:
-//       Message m = comm.receive(peer, deadline); // shown in place where the communicator can
-//       ... read it ...
-//       comm.release(peer);
+//   Messages          messages.h           exchanges of messages: reducers
+//   DirectTransfers   direct_transfers.h   values from tensor to tensor: exact all-reduces
+//   Liveness          liveness.h           failures, dead peers, fingerprints: the watchdog
 //
 // Contract
-// - Ordered pairs are FIFO: receive(p) shows the messages of p to me in the order in which p posted
-//   them. There is no matching by tag: the plan defines for sender and receiver which exchange
-//   carries which messages.
-// - A message of 0 bytes is not sent: the receiver must not call receive() for it.
-// - A rank may post in_flight() exchanges (at least 2) before its peers have released the messages
-//   of the oldest one; open() waits for that. So ranks that all post first and receive afterwards
-//   do not block each other.
-// - All bytes of one exchange, over all receivers (a broadcast counts once), fit into capacity();
-//   more is a ConfigError. make_room() raises the capacity of the calling rank.
-// - The sender may read (not write) its posted messages until it has opened in_flight() - 1 more
-//   exchanges and opens the next.
-// - Lent memory is aligned so that (buffer + kPayloadOffset) is 64-byte aligned.
-// - Communicators of a GPU (on_device()) lend and show memory of the device; what is written there
-//   and read there is work on the communicator's stream. The first kPayloadOffset bytes of such a
-//   message lie in host memory: header_of() and Message::header.
 // - Every wait ends: at the deadline (TimeoutError), with the end of a peer (PeerLostError), or
 //   after abort() (AbortedError). Error texts name the rank that was waited for. After an error the
 //   communicator is broken: all calls throw the first cause, on this rank and, as soon as they can
@@ -39,208 +18,31 @@
 // time.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/deadline.h"
-#include "comm/failure.h"
-#include "comm/fingerprint.h"
-#include "comm/pending.h"
+#include "comm/direct_transfers.h"
+#include "comm/liveness.h"
+#include "comm/messages.h"
 
 namespace cgx {
 
-struct Message {
-  const std::byte* data = nullptr;
-  size_t bytes = 0;
-  /// If `data` is device memory: host memory with the first bytes.
-  const std::byte* shadow = nullptr;
-
-  const std::byte* header() const { return shadow != nullptr ? shadow : data; }
-};
-
-class Communicator {
+class Communicator : public Messages, public DirectTransfers, public Liveness {
  public:
-  /// Payloads start this many bytes into a message (the reducer's header stands before them).
-  static constexpr size_t kPayloadOffset = 56;
-
-  virtual ~Communicator() = default;
-
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-
   /// Sets the numbers of the ranks in errors: in a sub-group, their ranks in the whole group. Must
   /// be called before the first exchange; without it ranks have their own numbers.
   void call_ranks(std::vector<int> names) { names_ = std::move(names); }
 
-  /// Short name for errors, logs and statistics: "shm", "gloo", "in-process".
-  virtual const char* name() const = 0;
-
-  /// Bytes that one exchange may carry.
-  virtual size_t capacity() const = 0;
-
-  /// The largest capacity that make_room() can make.
-  virtual size_t longest() const { return capacity(); }
-
-  /// Makes the capacity at least `bytes`, at most longest(). Memory is allocated when an exchange
-  /// of that size is opened, which may raise ResourceError. Messages of peers may be longer than
-  /// the capacity here, except over a communicator that announces lengths.
-  virtual void make_room(size_t bytes);
-
-  /// Exchanges that may be under way at once; at least 2.
-  virtual int in_flight() const { return 2; }
-
-  /// True if the length of a message travels with it, because receivers must make room before the
-  /// message can come. After begin_call() only the first message of each pair is announced.
-  virtual bool announces() const { return false; }
-
-  /// True if a message longer than expected can never land in the posted buffer. Then all messages
-  /// of a call may be expected right after begin_call(), before the reader has seen that the sender
-  /// is in the same call.
-  virtual bool matches_lengths() const { return false; }
-
-  /// Bytes that the communicator adds to an announced message on the wire (0 for shared memory).
-  virtual size_t frame_bytes() const { return 0; }
-
-  /// True if messages lie in memory of a GPU.
-  virtual bool on_device() const { return false; }
-
-  /// True if messages have a header; without one, mismatched calls go undetected, and peek()
-  /// throws.
-  virtual bool has_headers() const { return true; }
-
-  /// True if every exchange is one collective of all ranks. Then all ranks post equally often, also
-  /// where they send nothing, and number k of a call is the same for all; expect() is called for
-  /// every message of a call, in the order of the exchanges, also for messages of 0 bytes.
-  virtual bool lockstep() const { return false; }
-
-  /// Host memory where the first kPayloadOffset bytes of a lent message are written, between open()
-  /// and post().
-  virtual std::byte* header_of(std::byte* message) { return message; }
-
-  /// True if messages pass through host memory, so that their bytes can be inspected.
-  virtual bool through_host() const { return true; }
-
-  /// Only if messages pass through the host: copies a message that was written into lent memory of
-  /// a device to header_of(), which then has the whole message.
-  virtual void fetch(const Deadline& deadline) { (void)deadline; }
-
-  /// Bytes of host memory that this rank holds for messages, sent and received, apart from memory
-  /// that ranks share. From any thread.
-  virtual size_t staging_bytes() const { return 0; }
-
-  /// Begins, on all ranks, a sequence of messages of known lengths. From here on only the first
-  /// message of each ordered pair is announced; before the first begin_call() all are.
-  virtual void begin_call() {}
-
-  /// The next message of `peer` that was not expected yet will have `bytes` bytes.
-  /// Announced messages need no expect() (0: length not known); where the length is given in a call
-  /// and matches_lengths(), receive() of a message of another length throws MismatchError.
-  /// All other messages need it, in the order in which they come. Unless matches_lengths(), the
-  /// reader must have looked at the first message of the call before (peek), and so know that the
-  /// sender is in the same call and agrees on all lengths.
-  virtual void expect(int peer, size_t bytes) {
-    (void)peer;
-    (void)bytes;
-  }
-
-  /// Borrows memory for the next exchange: bytes_to[p] bytes for rank p, bytes_to[rank()] is 0.
-  /// Fills buffers[p] (nullptr where bytes_to[p] is 0).
-  virtual void open(const std::vector<size_t>& bytes_to, std::vector<std::byte*>& buffers,
-                    const Deadline& deadline) = 0;
-
-  /// Borrows memory for an exchange in which every peer gets the same message.
-  virtual std::byte* open_broadcast(size_t bytes, const Deadline& deadline) = 0;
-
-  /// Sends the opened messages. Does not wait for the receivers.
-  virtual void post(const Deadline& deadline) = 0;
-
-  /// Waits until all posted messages have left this rank, so that they arrive even if this rank's
-  /// process ends next. Does nothing where messages lie in memory that outlives the sender.
-  virtual void flush(const Deadline& deadline) { (void)deadline; }
-
-  /// Waits for the next message from `peer`. It stays valid until release(peer). One message per
-  /// peer is shown at a time.
-  virtual Message receive(int peer, const Deadline& deadline) = 0;
-
-  /// Waits for the beginning of the next message from `peer` and shows it: at least kPayloadOffset
-  /// bytes, or the whole of a shorter message. receive() still follows. So a reader can reject a
-  /// message whose rest will never arrive.
-  virtual Message peek(int peer, const Deadline& deadline) = 0;
-
-  virtual void release(int peer) = 0;
-
-  // Direct transfers: values go from the tensor of one rank to the tensor of another, beside the
-  // exchanges above, without a copy. They have no headers: before it receives into a tensor, the
-  // reader must know by a message of the call that the sender is in the same call; else it must
-  // give room of its own. Transfers of one pair and lane match in the order in which both sides
-  // start them.
-
-  /// True if there are direct transfers.
-  virtual bool direct() const { return false; }
-
-  /// Lanes of direct transfers.
-  static constexpr int kDirectLanes = 2;
-
-  /// Size of the buffer for a receive of `bytes` bytes while the sender may be in another call: no
-  /// message longer than this buffer matches the receive.
-  virtual size_t direct_room(size_t bytes) const { return bytes; }
-
-  /// Starts sending `bytes` bytes, from 1 on, which stay there unchanged until the transfer has
-  /// ended or was destroyed. Never waits.
-  virtual std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
-                                             size_t bytes);
-
-  /// Starts receiving `bytes` bytes, from 1 on. room: size of the buffer at `data`,
-  /// direct_room(bytes), or `bytes` if the sender is known to be in the same call. The buffer is
-  /// written until the transfer has ended or was destroyed. Never waits.
-  virtual std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
-                                                size_t room);
-
-  /// Waits for the end of a direct transfer with `peer`. Raises what receive() raises.
-  virtual void finish(Pending& transfer, int peer, const Deadline& deadline);
-
-  /// Unblocks every waiter, here and on the ranks that the communicator can reach: their errors
-  /// have the kind and the text of the cause.
-  virtual void abort(const Failure& cause) = 0;
-
-  /// Aborts with PeerLostError if a wait goes on a second after the connection to the rank that it
-  /// waits for has broken; the library may have lost the error. From any thread; to be called ten
-  /// times a second while a call is under way.
-  virtual void check_wait(std::chrono::steady_clock::time_point now) { (void)now; }
-
-  // The following may be called from any thread at any time; they never wait.
-
-  /// The cause if the communicator is broken, as far as it is known without waiting for a peer.
-  virtual std::optional<Failure> failure() { return std::nullopt; }
-
-  /// Publishes the fingerprint of the collective that this rank begins. Returns a peer's
-  /// fingerprint for the same number if it differs. Of two ranks that disagree at least one gets
-  /// the other's. Communicators without shared memory publish and return nothing.
-  virtual std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint) {
-    (void)fingerprint;
-    return std::nullopt;
-  }
-
-  /// The call of that number was not made after all.
-  virtual void forget_call(uint64_t number) { (void)number; }
-
-  /// This rank has done its part of the collective.
-  virtual void finish_call(uint64_t number) { (void)number; }
-
-  /// True if ended_peers() detects the end of every peer.
-  virtual bool sees_ended() const { return false; }
-
-  /// Peers whose process is known to have ended before it had done its part of the collective;
-  /// number 0: peers whose process has ended.
-  virtual std::vector<int> ended_peers(uint64_t number) {
-    (void)number;
-    return {};
-  }
+  // Of a communicator whose capacity is fixed, and of one without direct transfers: ConfigError.
+  void make_room(size_t bytes) override;
+  std::unique_ptr<Pending> send_from(int peer, int lane, const std::byte* data,
+                                     size_t bytes) override;
+  std::unique_ptr<Pending> receive_into(int peer, int lane, std::byte* data, size_t bytes,
+                                        size_t room) override;
+  void finish(Pending& transfer, int peer, const Deadline& deadline) override;
 
  protected:
   /// The number of a rank in errors.

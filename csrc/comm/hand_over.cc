@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "comm/communicator.h"
+#include "comm/direct_transfers.h"
 #include "comm/failure.h"
 
 namespace cgx {
@@ -25,7 +25,7 @@ struct HandOver::RankPair {
   struct Lane {
     std::deque<TransferPtr> sends, receives;
   };
-  Lane lanes[Communicator::kDirectLanes];
+  Lane lanes[DirectTransfers::kDirectLanes];
   bool left = false;  // one of the two
   std::mutex mutex;   // guards all of it
   std::condition_variable changed;

@@ -19,7 +19,7 @@ class HandOver {
  public:
   explicit HandOver(int size);
 
-  /// Same as in Communicator, except that arguments are not checked; `rank` is the caller's. A
+  /// Same as in DirectTransfers, except that arguments are not checked; `rank` is the caller's. A
   /// message that is longer than its receive ends both with a MismatchError.
   std::unique_ptr<Pending> send_from(int rank, int peer, int lane, const std::byte* data,
                                      size_t bytes);

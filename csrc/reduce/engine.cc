@@ -179,8 +179,9 @@ Failure Engine::broken_by(const Failure& cause) {
 }
 
 void Engine::abort_communicators(const Failure& cause) {
-  if (communicators_.intra) communicators_.intra->abort(cause);
-  if (communicators_.cross) communicators_.cross->abort(cause);
+  for (Liveness* comm : communicators_.liveness()) {
+    if (comm != nullptr) comm->abort(cause);
+  }
 }
 
 void Engine::fail(const Failure& cause) {
@@ -205,7 +206,7 @@ std::optional<Failure> Engine::failure() {
 
 std::optional<Failure> Engine::known_failure() {
   if (broken_) return broken_;
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm == nullptr) continue;
     // Not stored: a run() that is under way will find a more exact cause.
     if (auto known = comm->failure()) return known;
@@ -223,7 +224,7 @@ std::optional<Failure> Engine::first_cause() {
 
 std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& fingerprint) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm == nullptr) continue;
     if (auto other = comm->compare_call(fingerprint)) return other;
   }
@@ -232,19 +233,21 @@ std::optional<PeerFingerprint> Engine::compare_call(const Fingerprint& fingerpri
 
 void Engine::forget_call(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (communicators_.intra) communicators_.intra->forget_call(number);
-  if (communicators_.cross) communicators_.cross->forget_call(number);
+  for (Liveness* comm : communicators_.liveness()) {
+    if (comm != nullptr) comm->forget_call(number);
+  }
 }
 
 void Engine::finish_call(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  if (communicators_.intra) communicators_.intra->finish_call(number);
-  if (communicators_.cross) communicators_.cross->finish_call(number);
+  for (Liveness* comm : communicators_.liveness()) {
+    if (comm != nullptr) comm->finish_call(number);
+  }
 }
 
 void Engine::check_wait(std::chrono::steady_clock::time_point now) {
   std::lock_guard<std::mutex> lock(state_mutex_);
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm != nullptr) comm->check_wait(now);
   }
 }
@@ -252,7 +255,7 @@ void Engine::check_wait(std::chrono::steady_clock::time_point now) {
 Engine::Sight Engine::sight_of_ends() {
   std::lock_guard<std::mutex> lock(state_mutex_);
   int communicators = 0, seeing = 0;
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm == nullptr) continue;
     ++communicators;
     seeing += comm->sees_ended() ? 1 : 0;
@@ -265,7 +268,7 @@ Engine::Sight Engine::sight_of_ends() {
 std::vector<int> Engine::ended_peers(uint64_t number) {
   std::lock_guard<std::mutex> lock(state_mutex_);
   std::vector<int> ended;
-  for (Communicator* comm : {communicators_.intra.get(), communicators_.cross.get()}) {
+  for (Liveness* comm : communicators_.liveness()) {
     if (comm == nullptr) continue;
     for (int peer : comm->ended_peers(number)) ended.push_back(peer);
   }

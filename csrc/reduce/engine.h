@@ -4,6 +4,7 @@
 // at a time.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -34,6 +35,9 @@ struct Communicators {
   int rank = 0;
   std::unique_ptr<Communicator> intra;
   std::unique_ptr<Communicator> cross;
+
+  /// What watches over them; null where one is missing.
+  std::array<Liveness*, 2> liveness() const { return {intra.get(), cross.get()}; }
   /// Name in errors and statistics: "shm", "shm+gloo".
   std::string name;
 };
@@ -91,7 +95,7 @@ class Engine {
   void fail(const Failure& cause);
   void abort(const std::string& reason);
 
-  /// Same as in Communicator, for all communicators at once; ranks are the group's.
+  /// Same as in Liveness, for all communicators at once; ranks are the group's.
   std::optional<PeerFingerprint> compare_call(const Fingerprint& fingerprint);
   void forget_call(uint64_t number);
   void finish_call(uint64_t number);

@@ -18,7 +18,7 @@ constexpr size_t kLockstepArea = size_t{4} << 20;
 
 // The exchanges that all ranks of the group can take inside their hosts. `mine`: null on a rank
 // that is alone on its host.
-Budget agree_on_room(Rendezvous& rendezvous, int rank, int size, const Communicator* mine,
+Budget agree_on_room(Rendezvous& rendezvous, int rank, int size, const Messages* mine,
                      const Deadline& deadline) {
   const size_t capacity = mine != nullptr ? mine->capacity() : kNoLimit;
   const size_t longest = mine != nullptr ? mine->longest() : kNoLimit;

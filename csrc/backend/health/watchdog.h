@@ -5,7 +5,7 @@
 // failure, of the engine or of the inner backend, into the first cause on all ranks. A failure is
 // detected in one of three ways, from fast to slow:
 // - at the call: ranks of one host compare their calls in shared memory, before anything is sent
-//   (Communicator::compare_call);
+//   (Liveness::compare_call);
 // - while a call waits: communicators and the inner backend report failures; the watch adds peers
 //   of this host that have ended, failures published in shared memory and, in a call without
 //   progress, failures posted in the store: so a rank that waits for a live peer gets the cause

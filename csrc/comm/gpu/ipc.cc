@@ -21,7 +21,7 @@ struct MessagePlace {
   uint64_t bytes;
   uint64_t slot;
 };
-static_assert(kIpcControlBytes == Communicator::kPayloadOffset + sizeof(MessagePlace));
+static_assert(kIpcControlBytes == Messages::kPayloadOffset + sizeof(MessagePlace));
 
 class GpuIpc final : public Communicator {
  public:

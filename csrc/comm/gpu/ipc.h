@@ -31,7 +31,7 @@
 namespace cgx {
 
 /// Room that a message needs in `control`.
-inline constexpr size_t kIpcControlBytes = Communicator::kPayloadOffset + 16;
+inline constexpr size_t kIpcControlBytes = Messages::kPayloadOffset + 16;
 
 /// Collective. Each rank allocates in_flight() * (size + 1) * capacity bytes of device memory.
 /// Null, on all ranks, if one of them cannot open another's memory: `why_not` names both and the

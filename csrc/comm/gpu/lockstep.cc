@@ -20,7 +20,7 @@ constexpr size_t kMostBytes = size_t{1} << 47;  // sizes are added up without lo
 // Memory for the payload of a message, on both sides.
 size_t room_for(size_t message_bytes) {
   if (message_bytes == 0) return 0;
-  return (message_bytes - Communicator::kPayloadOffset + 63) / 64 * 64;
+  return (message_bytes - Messages::kPayloadOffset + 63) / 64 * 64;
 }
 
 class Lockstep final : public Communicator {

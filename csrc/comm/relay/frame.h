@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/communicator.h"
+#include "comm/messages.h"
 #include "comm/relay/relay.h"
 
 namespace cgx::relay {
@@ -13,7 +13,7 @@ namespace cgx::relay {
 inline constexpr size_t kFrame = sizeof(uint64_t);
 inline constexpr size_t kEager = kRelayEagerBytes;
 
-static_assert((kFrame + Communicator::kPayloadOffset) % 64 == 0,
+static_assert((kFrame + Messages::kPayloadOffset) % 64 == 0,
               "buffers are 64-byte aligned, messages follow the frame");
 
 }  // namespace cgx::relay

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <string>
 
-#include "comm/communicator.h"
+#include "comm/direct_transfers.h"
 
 namespace cgx::relay {
 
@@ -13,8 +13,8 @@ GuardedLibrary::GuardedLibrary(std::shared_ptr<PointToPoint> library, size_t cap
       called_(std::move(called)),
       capacity_(capacity),
       classes_(library_->tags() >= kTags),
-      direct_(library_->tags() >= kTags * (1 + Communicator::kDirectLanes) && library_->lets_go()) {
-}
+      direct_(library_->tags() >= kTags * (1 + DirectTransfers::kDirectLanes) &&
+              library_->lets_go()) {}
 
 void GuardedLibrary::check_usable() {
   if (!broken_.load(std::memory_order_acquire)) return;

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/deadline.h"
-#include "comm/communicator.h"
+#include "comm/messages.h"
 #include "comm/relay/guarded_library.h"
 #include "comm/relay/memory.h"
 

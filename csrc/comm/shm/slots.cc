@@ -13,7 +13,7 @@
 namespace cgx {
 namespace {
 
-constexpr size_t kFirstOffset = 64 - Communicator::kPayloadOffset % 64;
+constexpr size_t kFirstOffset = 64 - Messages::kPayloadOffset % 64;
 
 using std::chrono::nanoseconds;
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/communicator.h"
+#include "comm/messages.h"
 
 namespace cgx {
 
@@ -18,7 +18,7 @@ size_t bundle_bytes(const Shard& shard, int hosts) {
 }
 
 size_t Chunk::message_bytes() const {
-  return empty() ? 0 : Communicator::kPayloadOffset + payload_bytes;
+  return empty() ? 0 : Messages::kPayloadOffset + payload_bytes;
 }
 
 Exchanges exchanges_of(const Round& round, const Plan& plan, int hosts) {
@@ -32,14 +32,14 @@ Exchanges exchanges_of(const Round& round, const Plan& plan, int hosts) {
       longest = std::max(longest, chunk.message_bytes());
       if (plan.operation != Operation::kReduceScatter) continue;
       for (const Run& run : chunk.runs) {
-        delivered += Communicator::kPayloadOffset + run.count * size_of(plan.dtype);
+        delivered += Messages::kPayloadOffset + run.count * size_of(plan.dtype);
       }
     }
     // In an all-gather a rank sends its own chunk, to all.
     most.cross = std::max(most.cross, gather ? longest : all);
     if (!plan.two_levels) continue;
     if (!gather) scatter += shard.intra.message_bytes();
-    const size_t bundle = Communicator::kPayloadOffset + bundle_bytes(shard, hosts);
+    const size_t bundle = Messages::kPayloadOffset + bundle_bytes(shard, hosts);
     most.intra = std::max({most.intra, scatter, bundle, delivered});
   }
   return most;

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "comm/communicator.h"
+#include "comm/messages.h"
 #include "reduce/plan/plan.h"
 #include "reduce/plan/step_key.h"
 
@@ -36,7 +36,7 @@ struct MessageHeader {
   uint64_t values = 0;
   uint64_t payload_bytes = 0;
 };
-static_assert(sizeof(MessageHeader) == Communicator::kPayloadOffset);
+static_assert(sizeof(MessageHeader) == Messages::kPayloadOffset);
 
 /// Size of the checksum after the payload, in groups with checksums.
 inline constexpr size_t kChecksumBytes = 8;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "comm/communicator.h"
+#include "comm/messages.h"
 #include "reduce/plan/cut.h"
 #include "reduce/plan/exchanges.h"
 #include "reduce/plan/hash.h"
@@ -57,7 +57,7 @@ const Codec* intra_codec(const Codec* codec, const PlanSpace& space) {
 // Bytes of a round beyond its payload, per chunk: a header, and padding per run. Cutting a round
 // into chunks can split the run at each border in two, whose encodings may be one byte and one
 // padding longer together.
-constexpr size_t kChunkCost = Communicator::kPayloadOffset + 2 * kRunAlignment;
+constexpr size_t kChunkCost = Messages::kPayloadOffset + 2 * kRunAlignment;
 
 size_t less(size_t budget, size_t cost) { return budget > cost ? budget - cost : 0; }
 
@@ -267,7 +267,7 @@ void cut_two_levels(Plan& plan, const PlanSpace& space) {
 // Values per shard and round, of `shard` ones; `copies` messages of it share an exchange.
 size_t share(const Codec& codec, size_t granule, size_t left, const Budget& budget, size_t copies,
              DType dtype) {
-  const size_t fixed = Communicator::kPayloadOffset + kRunAlignment;
+  const size_t fixed = Messages::kPayloadOffset + kRunAlignment;
   const size_t aim = std::max(less(budget.wanted / copies, fixed), least_aim(budget, fixed));
   const size_t take = fitting(codec, granule, left, aim, dtype);
   if (take > 0) return take;

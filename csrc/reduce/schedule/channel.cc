@@ -19,11 +19,10 @@ uint64_t checksum_of(const std::byte* message, size_t bytes) {
 
 size_t Channel::message_bytes(size_t payload_bytes) const {
   if (payload_bytes == 0) return 0;
-  return Communicator::kPayloadOffset + payload_bytes +
-         (call_.identity.checksum ? kChecksumBytes : 0);
+  return Messages::kPayloadOffset + payload_bytes + (call_.identity.checksum ? kChecksumBytes : 0);
 }
 
-Channel::Channel(Call& call, Communicator& comm, std::vector<int> members, bool across)
+Channel::Channel(Call& call, Messages& comm, std::vector<int> members, bool across)
     : call_(call),
       comm_(comm),
       members_(std::move(members)),
@@ -75,7 +74,7 @@ std::byte* Channel::open_broadcast(size_t payload_bytes) {
   if (payload_bytes == 0) return nullptr;
   for (int p : peers_) count_sent(p, payload_bytes);
   opened_.emplace_back(message, payload_bytes);
-  return message + Communicator::kPayloadOffset;
+  return message + Messages::kPayloadOffset;
 }
 
 const std::vector<std::byte*>& Channel::open(const std::vector<size_t>& payload_bytes) {
@@ -91,7 +90,7 @@ const std::vector<std::byte*>& Channel::open(const std::vector<size_t>& payload_
   for (size_t p = 0; p < buffers_.size(); ++p) {
     if (buffers_[p] == nullptr) continue;
     opened_.emplace_back(buffers_[p], payload_bytes[p]);
-    buffers_[p] += Communicator::kPayloadOffset;
+    buffers_[p] += Messages::kPayloadOffset;
   }
   return buffers_;
 }
@@ -105,7 +104,7 @@ void Channel::post(size_t round) {
     std::byte* header = comm_.header_of(message);
     write_header(header, call_.identity, round, payload_bytes, flags);
     if (!call_.identity.checksum) continue;
-    const size_t covered = Communicator::kPayloadOffset + payload_bytes;
+    const size_t covered = Messages::kPayloadOffset + payload_bytes;
     const uint64_t sum = checksum_of(header, covered);
     std::memcpy(header + covered, &sum, sizeof sum);
   }
@@ -150,7 +149,7 @@ Message Channel::without_checksum(const Message& message, int peer) const {
   const std::string who = str_of("rank ", call_.identity.rank, ": message of rank ",
                                  members_[static_cast<size_t>(peer)], ", ", message.bytes,
                                  " bytes over ", comm_.name());
-  if (message.bytes < Communicator::kPayloadOffset + kChecksumBytes) {
+  if (message.bytes < Messages::kPayloadOffset + kChecksumBytes) {
     throw MismatchError(str_of(who, ", was truncated: it has no room for header and checksum"));
   }
   const size_t covered = message.bytes - kChecksumBytes;
@@ -191,23 +190,23 @@ const std::byte* Channel::receive(int peer, size_t round) {
     }
     call_.met_nonfinite = true;
   }
-  return message.data + Communicator::kPayloadOffset;
+  return message.data + Messages::kPayloadOffset;
 }
 
 void Channel::release(int peer) { comm_.release(peer); }
 
 void Channel::begin_headers() {
   comm_.begin_call();
-  for (int p : sources_) comm_.expect(p, Communicator::kPayloadOffset);
+  for (int p : sources_) comm_.expect(p, Messages::kPayloadOffset);
 }
 
 void Channel::post_headers() {
   StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
-  std::byte* message = comm_.open_broadcast(Communicator::kPayloadOffset, call_.deadline);
+  std::byte* message = comm_.open_broadcast(Messages::kPayloadOffset, call_.deadline);
   write_header(comm_.header_of(message), call_.identity, 0, 0, 0);
   comm_.post(call_.deadline);
   for (size_t i = 0; i < peers_.size(); ++i) {
-    count_direct(Communicator::kPayloadOffset + comm_.frame_bytes(), 0);
+    count_direct(Messages::kPayloadOffset + comm_.frame_bytes(), 0);
   }
 }
 
@@ -217,7 +216,7 @@ void Channel::take_header(int peer) {
   check_call(comm_.peek(peer, call_.deadline), call_.identity, 0, sender);
   check_header(comm_.receive(peer, call_.deadline), call_.identity, 0, sender, 0);
   comm_.release(peer);
-  count_direct(0, Communicator::kPayloadOffset + comm_.frame_bytes());
+  count_direct(0, Messages::kPayloadOffset + comm_.frame_bytes());
 }
 
 void Channel::count_direct(size_t sent, size_t received) {

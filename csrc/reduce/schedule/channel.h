@@ -25,7 +25,7 @@ class Channel {
  public:
   /// members[r]: the rank in the group of the communicator's rank r. `across`: whether its messages
   /// leave the host.
-  Channel(Call& call, Communicator& comm, std::vector<int> members, bool across);
+  Channel(Call& call, Messages& comm, std::vector<int> members, bool across);
 
   int rank() const { return comm_.rank(); }
   int size() const { return comm_.size(); }
@@ -90,7 +90,7 @@ class Channel {
   void count_sent(int peer, size_t payload_bytes);
 
   Call& call_;
-  Communicator& comm_;
+  Messages& comm_;
   const std::vector<int> members_;
   const bool across_;
   std::vector<int> peers_, sources_;

@@ -41,14 +41,14 @@ class DirectAllReduce {
   DirectAllReduce(Call& call, Channel& channel, void* data)
       : call_(call),
         channel_(channel),
-        comm_(call.links.only()),
+        transfers_(call.links.only()),
         view_{static_cast<std::byte*>(data), 0, call.plan.dtype},
         rounds_(call.plan.rounds.size()),
         me_(static_cast<size_t>(channel.rank())),
         contributions_(static_cast<size_t>(channel.size())),
         started_(static_cast<size_t>(channel.size())) {
     for (size_t round = 0; round < rounds_; ++round) {
-      stride_ = std::max(stride_, comm_.direct_room(std::max<size_t>(bytes(round, me_), 1)));
+      stride_ = std::max(stride_, transfers_.direct_room(std::max<size_t>(bytes(round, me_), 1)));
     }
     stride_ = (stride_ + 63) / 64 * 64;
     for (size_t i = 0; i < kRoom; ++i) {
@@ -104,7 +104,7 @@ class DirectAllReduce {
     if (length == 0) return;
     StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
     started_[static_cast<size_t>(peer)].push_back(
-        {round, 0, comm_.send_from(peer, lane, at(round, owner), length)});
+        {round, 0, transfers_.send_from(peer, lane, at(round, owner), length)});
     channel_.count_direct(length, 0);
   }
 
@@ -118,8 +118,8 @@ class DirectAllReduce {
     StageTimer timer(call_.stats.transfer_ns, "cgx:transfer");
     for (size_t i = 0; i < channel_.sources().size(); ++i) {
       const int p = channel_.sources()[i];
-      contributions_[static_cast<size_t>(p)].push_back(comm_.receive_into(
-          p, kContributionLane, room(round, i), length, comm_.direct_room(length)));
+      contributions_[static_cast<size_t>(p)].push_back(transfers_.receive_into(
+          p, kContributionLane, room(round, i), length, transfers_.direct_room(length)));
     }
   }
 
@@ -130,7 +130,7 @@ class DirectAllReduce {
       const size_t length = bytes(round, from);
       if (length == 0) continue;
       started_[from].push_back(
-          {round, length, comm_.receive_into(p, kSumLane, at(round, from), length, length)});
+          {round, length, transfers_.receive_into(p, kSumLane, at(round, from), length, length)});
     }
   }
 
@@ -143,7 +143,7 @@ class DirectAllReduce {
       for (size_t i = 0; i < channel_.sources().size(); ++i) {
         const int p = channel_.sources()[i];
         auto& waiting = contributions_[static_cast<size_t>(p)];
-        comm_.finish(*waiting.front(), p, call_.deadline);
+        transfers_.finish(*waiting.front(), p, call_.deadline);
         waiting.pop_front();
         channel_.count_direct(0, length);
         payloads_[static_cast<size_t>(p)] = room(round, i);
@@ -164,7 +164,7 @@ class DirectAllReduce {
       std::deque<StartedTransfer>& started = started_[static_cast<size_t>(p)];
       for (auto& transfer : started) {
         if (transfer.round > round) continue;
-        comm_.finish(*transfer.pending, p, call_.deadline);
+        transfers_.finish(*transfer.pending, p, call_.deadline);
         channel_.count_direct(0, transfer.received);
       }
       std::erase_if(started,
@@ -174,7 +174,7 @@ class DirectAllReduce {
 
   Call& call_;
   Channel& channel_;
-  Communicator& comm_;
+  DirectTransfers& transfers_;
   const View view_;
   const size_t rounds_;
   const size_t me_;

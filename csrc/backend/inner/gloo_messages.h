@@ -7,7 +7,7 @@
 //   sender     header, tag h(tag) ----------------> receiver     both sides post both transfers at
 //              values, tag v(tag, type, length) -->              once: no round trip is added
 //
-// Messages with one tag keep their order. Values of another length than the receiver's do not match
+// GlooMessages with one tag keep their order. Values of another length than the receiver's do not match
 // its buffer; the header tells the difference, and wait() throws. A receive from any rank learns from
 // the header who sends, and posts the receive of the values then, on a thread of its own. Until it
 // has, later receives with that tag wait for their turn: the message belongs to the first of them.
@@ -34,13 +34,13 @@ struct MessageShape {
 /// Thread-safe. Tensors are dense, on the CPU, of types that Gloo moves; works hold them. wait() of
 /// a receive throws MismatchError if the message has another type or number of values. ValueError
 /// for a tag below 0.
-class Messages {
+class GlooMessages {
  public:
   static constexpr int kAnyRank = -1;
 
   /// `rank`: of this process in the group, for errors.
-  explicit Messages(int rank);
-  ~Messages();
+  explicit GlooMessages(int rank);
+  ~GlooMessages();
 
   WorkPtr send(const BackendPtr& gloo, const at::Tensor& tensor, const MessageShape& shape,
                int peer, int tag);
@@ -54,7 +54,7 @@ class Messages {
   void abandon();
 
  private:
-  // messages.cc defines these.
+  // gloo_messages.cc defines these.
   class Transfer;
   struct Expected;
   class OneSide;

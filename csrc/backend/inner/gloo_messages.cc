@@ -1,4 +1,4 @@
-#include "backend/inner/messages.h"
+#include "backend/inner/gloo_messages.h"
 
 #include <ATen/ops/empty.h>
 
@@ -86,7 +86,7 @@ class Patience {
 }  // namespace
 
 // A transfer of Gloo, whose wait() succeeds once only.
-class Messages::Transfer {
+class GlooMessages::Transfer {
  public:
   void post(WorkPtr work) { work_ = std::move(work); }
   bool wait(milliseconds timeout) {
@@ -104,7 +104,7 @@ class Messages::Transfer {
 };
 
 // One side of a message: a header and values, which are waited for one after the other.
-class Messages::OneSide : public c10d::Work {
+class GlooMessages::OneSide : public c10d::Work {
  public:
   explicit OneSide(c10d::OpType op) : Work(-1, op) {}
 
@@ -128,7 +128,7 @@ class Messages::OneSide : public c10d::Work {
   std::mutex waiting_;
 };
 
-class Messages::Sent final : public OneSide {
+class GlooMessages::Sent final : public OneSide {
  public:
   Sent(WorkPtr header, WorkPtr values) : OneSide(c10d::OpType::SEND) {
     header_.post(std::move(header));
@@ -150,7 +150,7 @@ class Messages::Sent final : public OneSide {
 };
 
 // What a receive expects, and the header that has come for it.
-struct Messages::Expected {
+struct GlooMessages::Expected {
   int rank, tag;
   MessageShape shape;
   at::Tensor header = at::empty({3}, at::TensorOptions(at::kLong));
@@ -178,7 +178,7 @@ struct Messages::Expected {
   }
 };
 
-class Messages::Received final : public OneSide {
+class GlooMessages::Received final : public OneSide {
  public:
   Received(const BackendPtr& gloo, const at::Tensor& tensor, Expected expected, int peer)
       : OneSide(c10d::OpType::RECV), expected_(std::move(expected)), peer_(peer) {
@@ -207,7 +207,7 @@ class Messages::Received final : public OneSide {
 };
 
 // A receive whose transfers are posted when its turn has come.
-class Messages::InTurn final : public OneSide {
+class GlooMessages::InTurn final : public OneSide {
  public:
   InTurn(BackendPtr gloo, at::Tensor tensor, Expected expected, int peer)
       : OneSide(peer == kAnyRank ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV),
@@ -301,15 +301,15 @@ class Messages::InTurn final : public OneSide {
 // More receives from any rank than this, each with a tag of its own, wait for each other.
 constexpr size_t kMostThreads = 64;
 
-Messages::Messages(int rank)
+GlooMessages::GlooMessages(int rank)
     : rank_(rank), threads_(std::make_unique<TaskQueue>("cgx-receive", kMostThreads)) {}
 
-Messages::~Messages() {
+GlooMessages::~GlooMessages() {
   if (threads_) close();
 }
 
-WorkPtr Messages::send(const BackendPtr& gloo, const at::Tensor& tensor, const MessageShape& shape,
-                       int peer, int tag) {
+WorkPtr GlooMessages::send(const BackendPtr& gloo, const at::Tensor& tensor,
+                           const MessageShape& shape, int peer, int tag) {
   TORCH_CHECK_VALUE(tag >= 0, "cgx: send: the tag is ", tag, "; allowed: 0 or more");
   std::vector<at::Tensor> header = {header_of(shape, tag)}, one = {tensor};
   WorkPtr first = gloo->send(header, peer, header_tag(tag)), second;
@@ -317,8 +317,8 @@ WorkPtr Messages::send(const BackendPtr& gloo, const at::Tensor& tensor, const M
   return c10::make_intrusive<Sent>(std::move(first), std::move(second));
 }
 
-WorkPtr Messages::receive(const BackendPtr& gloo, const at::Tensor& tensor,
-                          const MessageShape& shape, int peer, int tag) {
+WorkPtr GlooMessages::receive(const BackendPtr& gloo, const at::Tensor& tensor,
+                              const MessageShape& shape, int peer, int tag) {
   TORCH_CHECK_VALUE(tag >= 0, "cgx: recv: the tag is ", tag, "; allowed: 0 or more");
   Expected expected{rank_, tag, shape};
   std::lock_guard<std::mutex> lock(mutex_);
@@ -342,7 +342,7 @@ WorkPtr Messages::receive(const BackendPtr& gloo, const at::Tensor& tensor,
   return work;
 }
 
-void Messages::run_turns(int tag) {
+void GlooMessages::run_turns(int tag) {
   for (;;) {
     c10::intrusive_ptr<InTurn> next;
     {
@@ -360,7 +360,7 @@ void Messages::run_turns(int tag) {
   }
 }
 
-void Messages::close() {
+void GlooMessages::close() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closed_ = true;
@@ -371,6 +371,6 @@ void Messages::close() {
   threads_->close();
 }
 
-void Messages::abandon() { (void)threads_.release(); }
+void GlooMessages::abandon() { (void)threads_.release(); }
 
 }  // namespace cgx
