@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "backend/adapters/torch_text.h"
+#include "comm/gloo/error_text.h"
 #include "backend/work/works.h"
 #include "base/error.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "backend/adapters/tensor_memory.h"
-#include "backend/adapters/torch_text.h"
+#include "comm/gloo/error_text.h"
 #include "backend/gpu/call.h"
 #include "backend/inner/gloo_tensors.h"
 #include "backend/work/engine_work.h"
