@@ -270,16 +270,11 @@ class WidthGroup(CgxGroup):
         asked = reference.maxmin_bound(self.bits, two_roundings=True)
         return torch.maximum(asked, half) if self.name == "tuned" else asked
 
-    def tuning(self) -> dict[str, Any]:
-        """What the autotuned group knows of its link and codecs, as JSON; its communicator."""
-        model = torch_cgx.tuning(self.group)
-        assert model is not None, f"{self.name} is not autotuned"
-        facts = {name: model[name] for name in ("seconds", "measurements", "link", "codecs")}
-        return {"communicator": torch_cgx.stats(self.group)["communicator"], "tuning": facts}
-
     def tuning_of(self, nbytes: int) -> dict[str, Any]:
         """What the autotuned group knows of messages of this size."""
-        rows = torch_cgx.tuning(self.group)["classes"]  # type: ignore[index]
+        known = torch_cgx.tuning(self.group)
+        assert known is not None, f"{self.name} is not autotuned"
+        rows = known["classes"]
         (row,) = [row for row in rows if row["bytes"] == nbytes]
         return dict(row)
 

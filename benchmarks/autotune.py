@@ -195,7 +195,7 @@ def measure_size(job: AutotuneJob, methods: list[Method], nbytes: int) -> dict[s
         },
         "taken": {name: counts[name] - start_counts[name] for name in CHOICES},
         "tuning_seconds": _seconds_tuning(tuned) - spent,
-        **{name: known[name] for name in ("predicted", "measured", "choice")},
+        **{name: known[name] for name in ("measured", "choice")},
     }
 
 
@@ -225,7 +225,8 @@ def measure(fields: dict[str, Any]) -> dict[str, Any]:
         for name in METHODS[first:] + METHODS[:first]
     ]
     sizes = [measure_size(job, methods, nbytes) for nbytes in job.sizes]
-    return {**_tuned(methods).tuning(), "sizes": sizes}
+    communicator = torch_cgx.stats(_tuned(methods).group)["communicator"]
+    return {"communicator": communicator, "sizes": sizes}
 
 
 def run(job: AutotuneJob, link: str, processes: int) -> dict[str, Any]:
@@ -245,7 +246,6 @@ def run(job: AutotuneJob, link: str, processes: int) -> dict[str, Any]:
     return {
         "link": link,
         "communicator": runs[0]["communicator"],
-        "tuning": [run["tuning"] for run in runs],
         "rows": rows,
     }
 
@@ -272,7 +272,6 @@ def to_row(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "control": seconds["exact"] / seconds["again"],
         "taken": {name: sum(one["taken"][name] for one in same) for name in CHOICES},
         "choices": [one["choice"] for one in same],
-        "predicted": [one["predicted"] for one in same],
         "measured": [one["measured"] for one in same],
         # Of the time of those calls.
         "tuning_share": sum(one["tuning_seconds"] for one in same)

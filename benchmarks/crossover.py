@@ -13,8 +13,7 @@ its choice. A second exact group is measured like it: what that gains or loses a
 noise. Every result is verified; status 1 if one is wrong.
 
 Crossovers are where the time of the asked bits equals the exact one's, between the sizes (or the
-rates) that were measured, on logarithmic scales; the predicted ones are those of the model that the
-autotuner fitted, before it tried anything.
+rates) that were measured, on logarithmic scales.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 
 import torch.distributed as dist
 
+import torch_cgx
 from benchmarks import _command, _measure, _ranks
 from benchmarks._command import at_least, size_text, time_text
 from benchmarks._methods import WidthGroup, contribution
@@ -111,12 +111,12 @@ def measure(fields: dict[str, Any]) -> dict[str, Any]:
                 "bytes": nbytes,
                 "seconds": {row["method"]: row["seconds"] for row in rows},
                 "right": all(row["equal"] and row["within_bound"] for row in rows),
-                "predicted": known["predicted"],
                 "tried": known["measured"],
                 "choice": known["choice"],
             }
         )
-    return {**tuned.tuning(), "sizes": sizes}
+    communicator = torch_cgx.stats(tuned.group)["communicator"]
+    return {"communicator": communicator, "sizes": sizes}
 
 
 def run(job: CrossoverJob, link: str) -> dict[str, Any]:
@@ -150,7 +150,6 @@ def to_row(size: dict[str, Any]) -> dict[str, Any]:
         "seconds": seconds,
         "spread": spread,
         "fastest": best,
-        "predicted_fastest": min(size["predicted"], key=lambda name: size["predicted"][name]),
         "of_best": times_as_fast(best),
         "of_exact": times_as_fast("exact"),
         "noise": times_as_fast("exact", "again"),
@@ -169,17 +168,14 @@ def crossing(points: Sequence[tuple[float, float]]) -> float | None:
     return found
 
 
-def gains(rows: list[dict[str, Any]], key: str) -> list[tuple[float, float]]:
+def gains(rows: list[dict[str, Any]]) -> list[tuple[float, float]]:
     """(bytes, exact time / asked time) of every size."""
-    return [(row["bytes"], row[key]["exact"] / row[key]["asked"]) for row in rows]
+    return [(row["bytes"], row["seconds"]["exact"] / row["seconds"]["asked"]) for row in rows]
 
 
 def crossovers(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sizes, in bytes, from which the asked bits are faster than exact."""
-    return {
-        "crossover_bytes": crossing(gains(rows, "seconds")),
-        "predicted_crossover_bytes": crossing(gains(rows, "predicted")),
-    }
+    """The size, in bytes, from which the asked bits are faster than exact."""
+    return {"crossover_bytes": crossing(gains(rows))}
 
 
 def crossover_rates(runs: list[dict[str, Any]], level: str) -> list[dict[str, Any]]:
@@ -192,40 +188,36 @@ def crossover_rates(runs: list[dict[str, Any]], level: str) -> list[dict[str, An
         if rate not in (SHM, "none") and its_level == level:
             shaped.append((parse_rate(rate), run))
     shaped.sort(key=lambda pair: pair[0])
-    found = []
-    for i, row in enumerate(shaped[0][1]["rows"] if shaped else []):
-
-        def at(key: str, i: int = i) -> float | None:
-            return crossing([(rate, gains(run["rows"], key)[i][1]) for rate, run in shaped])
-
-        found.append(
-            {"bytes": row["bytes"], "measured": at("seconds"), "predicted": at("predicted")}
-        )
-    return found
+    return [
+        {
+            "bytes": row["bytes"],
+            "measured": crossing([(rate, gains(run["rows"])[i][1]) for rate, run in shaped]),
+        }
+        for i, row in enumerate(shaped[0][1]["rows"] if shaped else [])
+    ]
 
 
 def table(run: dict[str, Any]) -> str:
     """All sizes of one link."""
     lines = [
-        f"{run['rate']} ({run['communicator']}), link and codecs measured in "
-        f"{time_text(run['tuning']['seconds'])}",
+        f"{run['rate']} ({run['communicator']})",
         f"{'size':>6} {'exact':>9} {'16 bit':>9} {'asked':>9} {'tuned':>9}  {'fastest':<8}"
-        f"{'predicted':<10}{'chosen':<8}{'of best':>8} {'of exact':>8} "
+        f"{'chosen':<8}{'of best':>8} {'of exact':>8} "
         f"{'noise':>6}",
     ]
     for row in run["rows"]:
         times = " ".join(f"{time_text(row['seconds'][name]):>9}" for name in METHODS[:4])
         lines.append(
             f"{size_text(row['bytes']):>6} {times}  {row['fastest']:<8}"
-            f"{row['predicted_fastest']:<10}{row['choice']:<8}{row['of_best']:>7.2f}x "
+            f"{row['choice']:<8}{row['of_best']:>7.2f}x "
             f"{row['of_exact']:>7.2f}x {row['noise']:>5.2f}x{'' if row['right'] else '  WRONG'}"
         )
     return "\n".join(lines)
 
 
 def draw(document: dict[str, Any], file: str) -> None:
-    """The picture: the gain of the asked bits over exact against the size, for every link, measured
-    and predicted; and the time of the autotuned group against exact and against the best.
+    """The picture: the gain of the asked bits over exact against the size, for every link; and the
+    time of the autotuned group against exact and against the best.
     """
     runs, bits = document["runs"], document["machine"]["bits"]
     ticks = sorted({row["bytes"] for run in runs for row in run["rows"]})
@@ -237,17 +229,14 @@ def draw(document: dict[str, Any], file: str) -> None:
             name = {"none": "unshaped", SHM: "one host (SHM)"}.get(run["rate"], run["rate"])
             color = _color(run["rate"], number / max(len(runs) - 1, 1))
             style: dict[str, Any] = {"color": color, "linewidth": 1.4, "markersize": 4}
-            for key, line in (("seconds", "-o"), ("predicted", ":")):
-                label = name if key == "seconds" else None
-                gain.plot(sizes, [g for _, g in gains(rows, key)], line, label=label, **style)
-            for measured, marker in (("crossover_bytes", "D"), ("predicted_crossover_bytes", "x")):
-                if run[measured]:
-                    gain.plot(run[measured], 1, marker, color=color, markersize=8)
+            gain.plot(sizes, [g for _, g in gains(rows)], "-o", label=name, **style)
+            if run["crossover_bytes"]:
+                gain.plot(run["crossover_bytes"], 1, "D", color=color, markersize=8)
             tuned.plot(sizes, [row["of_exact"] for row in rows], "-o", label=name, **style)
             tuned.plot(sizes, [row["of_best"] for row in rows], ":", **style)
         gain.set(
-            ylabel=f"exact time / {bits}-bit time (line: measured, dots: predicted)",
-            title="where compression pays (diamond: crossover, cross: predicted)",
+            ylabel=f"exact time / {bits}-bit time",
+            title="where compression pays (diamond: crossover)",
         )
         tuned.set(
             ylabel="times as fast as exact (line), as the best (dots)", title="the autotuned group"

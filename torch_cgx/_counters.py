@@ -129,22 +129,13 @@ class Stats(Counters):
 
 class Tuning(Record):
     """The result of `tuning`: what a group's autotuner has measured and chosen. All numbers are the
-    slowest rank's and, except for pending calls, equal on all ranks.
+    group's and, except for pending calls, equal on all ranks.
 
-    measurements: how often link and codecs were measured, 0 before the first call that compresses.
-    seconds: of the last measurement. link: "latency" (seconds per exchange), "seconds_per_byte",
-    "seconds_per_value". codecs: "encode" and "decode" by codec, seconds per value. table: a dict of
-    "bytes", "predicted" (seconds of an fp32 all-reduce by "exact", "half", which is 16 bits, and
-    "asked") and "choice" (the decision) for each size. classes: the same for the messages sent so
-    far, with "operation", "dtype", "codec", "measured" seconds, "calls", and "renewals" of the
-    decision.
+    classes: a dict for each class of the messages sent so far: "operation", "dtype", "bytes" (of
+    the first one, exact), "codec", "measured" (seconds by "exact", "half", which is 16 bits, and
+    "asked"), "choice" (the decision), "calls", and "renewals" of the decision.
     """
 
-    measurements: int
-    seconds: float
-    link: dict[str, float]
-    codecs: dict[str, dict[str, float]]
-    table: list[dict[str, Any]]
     classes: list[dict[str, Any]]
 
 

@@ -15,7 +15,7 @@
 #include "bindings/parameters.h"
 #include "bindings/simulation.h"
 #include "reduce/plan/choose.h"
-#include "reduce/tuning/cost_model.h"
+#include "reduce/plan/cost.h"
 
 namespace py = pybind11;
 
@@ -57,13 +57,11 @@ py::dict predict_all_reduce(const LayerRequests& requests, int dtype,
   const auto plan =
       make_all_reduce_plan(group.options, group.topology, layers_of(requests), dtype_of(dtype));
   const auto [latency, seconds_per_byte, work_per_byte] = link;
-  const LinkModel model{.latency = latency,
-                        .seconds_per_byte = senders * seconds_per_byte,
-                        .work_per_byte = work_per_byte};
-  const MessageCost cost = cost_of(*plan, group.topology);
-  const CodecCost compressed{codec.first, codec.second}, raw;
-  const Work work = work_of(model, cost, compressed, raw);
-  return py::dict(py::arg("seconds") = predict(model, cost, compressed, raw),
+  const Link model{latency, senders * seconds_per_byte, work_per_byte};
+  const CodecSpeed speed{codec.first, codec.second};
+  const PlanCost cost = cost_of(*plan, group.topology);
+  const Work work = work_of(model, cost, speed);
+  return py::dict(py::arg("seconds") = predict(model, cost, speed),
                   py::arg("host_bytes") = senders * cost.bytes, py::arg("wire") = work.wire,
                   py::arg("processor") = work.processor);
 }

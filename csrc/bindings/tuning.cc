@@ -13,30 +13,14 @@ const char* text_of(DType dtype) {
 
 }  // namespace
 
-py::dict to_dict(const TuningReport& report) {
-  py::dict codecs;
-  for (const auto& row : report.codecs) {
-    py::dict one;
-    one["encode"] = row.seconds_per_value.encode;
-    one["decode"] = row.seconds_per_value.decode;
-    codecs[py::str(row.codec)] = one;
-  }
-  py::list sizes;
-  for (const auto& row : report.sizes) {
-    py::dict one;
-    one["bytes"] = row.bytes;
-    one["predicted"] = by_decision(row.predicted);
-    one["choice"] = key_of(row.decision);
-    sizes.append(one);
-  }
+py::dict to_dict(const std::vector<TuningRow>& report) {
   py::list classes;
-  for (const auto& row : report.classes) {
+  for (const TuningRow& row : report) {
     py::dict one;
     one["operation"] = name_of(row.operation);
     one["dtype"] = text_of(row.dtype);
     one["bytes"] = row.bytes;
     one["codec"] = row.codec;
-    one["predicted"] = by_decision(row.predicted);
     one["measured"] = by_decision(row.measured);
     one["choice"] = key_of(row.decision);
     one["calls"] = row.calls;
@@ -44,11 +28,6 @@ py::dict to_dict(const TuningReport& report) {
     classes.append(one);
   }
   py::dict out;
-  out["measurements"] = report.measurements;
-  out["seconds"] = report.seconds;
-  out["link"] = to_dict(report.link);
-  out["codecs"] = codecs;
-  out["table"] = sizes;
   out["classes"] = classes;
   return out;
 }

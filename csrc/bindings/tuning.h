@@ -14,24 +14,16 @@ inline const char* key_of(Decision decision) {
 }
 
 /// The seconds of the decisions that have some.
-inline pybind11::dict by_decision(const Estimates& seconds) {
+inline pybind11::dict by_decision(const Seconds& seconds) {
   pybind11::dict out;
   for (Decision decision : kAllDecisions) {
-    const double estimate = seconds[static_cast<size_t>(decision)];
-    if (estimate >= 0) out[key_of(decision)] = estimate;
+    const double one = seconds[static_cast<size_t>(decision)];
+    if (one >= 0) out[key_of(decision)] = one;
   }
   return out;
 }
 
-inline pybind11::dict to_dict(const LinkModel& link) {
-  pybind11::dict out;
-  out["latency"] = link.latency;
-  out["seconds_per_byte"] = link.seconds_per_byte;
-  out["seconds_per_value"] = link.seconds_per_value;
-  return out;
-}
-
 /// The report as a dict: see torch_cgx.tuning.
-pybind11::dict to_dict(const TuningReport& report);
+pybind11::dict to_dict(const std::vector<TuningRow>& report);
 
 }  // namespace cgx

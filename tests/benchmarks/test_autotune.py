@@ -27,7 +27,6 @@ def measured(exact, half, asked, tuned, again=(1.0,)):
         "seconds": {name: list(s) for name, s in {**seconds, "gloo fp32": (9.0,)}.items()},
         "taken": {"exact": 1, "half": 2, "asked": 3},
         "tuning_seconds": 0.6,
-        "predicted": {},
         "measured": {},
         "choice": "asked",
     }

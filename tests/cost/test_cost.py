@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import torch_cgx
+from tests import _machinery
 from torch_cgx import _C
 from torch_cgx.cost import (
     Compute,
@@ -64,6 +65,19 @@ def test_a_slow_link_is_what_takes_the_time():
     assert found.work.wire < found.seconds < found.work.wire + found.work.processor
     slow = all_reduce(exact(10**7), 1e8, hosts=2, latency=1.0)
     assert slow.seconds == pytest.approx(found.seconds + 2.0)  # there and back
+
+
+@pytest.mark.parametrize("hosts, ranks_per_host", [(2, 1), (4, 1), (3, 2)])
+@pytest.mark.parametrize("bits_per_second", [1e7, 1e12])
+def test_rounds_hide_the_shorter_of_wire_and_work(hosts, ranks_per_host, bits_per_second):
+    layers = ((5_000_000, _C.Codec(bits=4)),)
+    speed = Speed(encode=1e-9, decode=2e-9)
+    found = all_reduce(Payload(layers), bits_per_second, hosts, ranks_per_host, speed, latency=0.0)
+    labels = [f"host {rank // ranks_per_host}" for rank in range(hosts * ranks_per_host)]
+    rounds = len(_machinery.describe_plan(layers, 0, **_C.simulated_group(labels)))
+    wire, work = found.work.wire, found.work.processor
+    assert rounds > 1
+    assert found.seconds == pytest.approx(max(wire, work) + min(wire, work) / rounds)
 
 
 def test_a_slow_codec_is_what_takes_the_time():

@@ -257,19 +257,13 @@ def link_bytes() -> int:
 
 
 def tuned(rank: int, size: int) -> None:
-    """All-reduces of VALUES values at 4 bits; says what the autotuner makes of them. Two more
-    groups only measure the link: other work on the machine may disturb one measurement.
-    """
-    groups = [dist.new_group(pg_options=torch_cgx.Options(bits=4)) for _ in range(3)]
-    for group, calls in zip(groups, (20, 1, 1), strict=True):
-        for _ in range(calls):
-            dist.all_reduce(torch.ones(int(sys.argv[2])), group=group)
-    told = torch_cgx.tuning(groups[0])
-    stats = [torch_cgx.stats(group) for group in groups]
-    told["links"] = [torch_cgx.tuning(group)["link"] for group in groups]
-    told["taken"] = {name: stats[0][f"tuned_{name}"] for name in ("exact", "half", "asked")}
-    sent = [one["bytes_sent_tuning"] for one in stats]
-    print(json.dumps({"told": told, "sent": sent}), flush=True)
+    """All-reduces of VALUES values at 4 bits; says what the autotuner makes of them."""
+    group = dist.new_group(pg_options=torch_cgx.Options(bits=4))
+    for _ in range(20):
+        dist.all_reduce(torch.ones(int(sys.argv[2])), group=group)
+    told, stats = dict(torch_cgx.tuning(group)), torch_cgx.stats(group)
+    told["taken"] = {name: stats[f"tuned_{name}"] for name in ("exact", "half", "asked")}
+    print(json.dumps({"told": told, "sent": stats["bytes_sent_tuning"]}), flush=True)
 
 
 PROGRAMS: dict[str, Callable[[int, int], None]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from statistics import median
 
 import pytest
 
@@ -17,8 +16,8 @@ VALUES = 1 << 20
 
 
 def tables(rate, ranks, **env):
-    """What all ranks know after some all-reduces of 4 MiB at 4 bits. Of three measurements of the
-    link: "seconds_per_byte", and "sent", the most bytes that a rank sent for one, both medians.
+    """What all ranks know after some all-reduces of 4 MiB at 4 bits; "sent": the most bytes that a
+    rank sent for measuring.
     """
     command = [*warm.python(), "-m", "tests.hosts.programs", "tuned", str(VALUES)]
     with hosts(2, rate=rate) as bed:
@@ -28,9 +27,7 @@ def tables(rate, ranks, **env):
     ]
     told = found[0]["told"]
     assert len(found) == 2 * ranks and all(one["told"] == told for one in found)
-    per_byte = median(link["seconds_per_byte"] for link in told["links"])
-    sent = median(map(max, zip(*(one["sent"] for one in found), strict=True)))
-    return {**told, "seconds_per_byte": per_byte, "sent": sent}
+    return {**told, "sent": max(one["sent"] for one in found)}
 
 
 @pytest.mark.alone
@@ -39,12 +36,10 @@ def test_a_slow_link_keeps_the_asked_bits(ranks):
     table = tables("100mbit", ranks)
     (row,) = table["classes"]
     assert row["choice"] == "asked", table
-    assert 0.5e8 < 8 / table["seconds_per_byte"] * ranks < 2e8, table
-    # Of 20 calls. 8 and 4 times as long: out of the race after its first and second hurdle, or
+    # Of 20 calls. 8 and 4 times as long: out of the race after its first hurdle, two turns each, or
     # after the one that follows, where the first calls of the asked bits were slow ones.
-    assert table["taken"]["exact"] <= 2 and table["taken"]["half"] <= 4, table
+    assert table["taken"]["exact"] <= 4 and table["taken"]["half"] <= 4, table
     assert row["measured"]["exact"] > 3 * row["measured"]["asked"], table
-    assert table["seconds"] < 1
 
 
 @pytest.mark.alone
@@ -56,6 +51,6 @@ def test_a_fast_link_gets_more_bits_than_a_slow_codec_is_worth():
 @pytest.mark.alone
 def test_a_link_of_1_gbit_is_measured_with_little():
     table = tables("1gbit", 1)
-    # 50 ms of the link; 5.3 MB where no probe is disturbed. Bytes, as the time is the machine's.
-    assert 0 < table["sent"] < 6e6, table
+    # Times of calls, and some messages by which clocks are compared.
+    assert 0 < table["sent"] < 10_000, table
     assert table["classes"][0]["choice"] == "asked", table

@@ -22,7 +22,7 @@ void bind_codecs(pybind11::module_& module, const pybind11::module_& engine);
 void bind_plans(pybind11::module_& module);
 
 /// Adds the parts of the engine that decide without data: the order of a pipeline's steps, and the
-/// autotuner's model, clock and schedule.
+/// autotuner's clock and schedule.
 void bind_schedules(pybind11::module_& module);
 
 /// Adds allow_faults, order_fault and fault_steps. `engine`: torch_cgx._C, whose process groups get

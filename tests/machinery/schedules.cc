@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +10,7 @@
 #include "machinery/bindings.h"
 #include "reduce/schedule/pipeline.h"
 #include "reduce/schedule/team_all_reduce.h"
-#include "reduce/tuning/cost_model.h"
+#include "reduce/tuning/decision.h"
 #include "reduce/tuning/shared_clock.h"
 #include "reduce/tuning/tuned_class.h"
 
@@ -19,32 +20,13 @@ namespace cgx {
 
 namespace {
 
-Estimates estimates_of(const py::dict& seconds) {
-  Estimates out;
+Seconds seconds_of(const py::dict& seconds) {
+  Seconds out;
   for (Decision decision : kAllDecisions) {
     const char* key = key_of(decision);
     out[static_cast<size_t>(decision)] = seconds.contains(key) ? seconds[key].cast<double>() : -1;
   }
   return out;
-}
-
-MessageCost cost_of(const py::dict& given) {
-  const auto get = [&given](const char* key, double fallback) {
-    return given.contains(key) ? given[key].cast<double>() : fallback;
-  };
-  MessageCost cost;
-  cost.steps = get("steps", 1);
-  cost.bytes = get("bytes", 0);
-  cost.values = get("values", 0);
-  cost.encoded = get("encoded", 0);
-  cost.decoded = get("decoded", 0);
-  cost.rounds = get("rounds", 1);
-  cost.compressed = get("compressed", 0);
-  return cost;
-}
-
-CodecCost codec_of(const std::pair<double, double>& seconds) {
-  return {seconds.first, seconds.second};
 }
 
 Algorithm algorithm_of(const std::string& text) {
@@ -73,30 +55,10 @@ void bind_pipeline(py::module_& m) {
       py::arg("algorithm"), py::arg("size"), py::arg("in_flight"));
 }
 
-void bind_models(py::module_& m) {
-  m.def(
-      "tuning_predict",
-      [](const py::dict& link, const py::dict& cost, const std::pair<double, double>& codec,
-         const std::pair<double, double>& raw) {
-        const LinkModel model{link["latency"].cast<double>(),
-                              link["seconds_per_byte"].cast<double>(),
-                              link["seconds_per_value"].cast<double>()};
-        return predict(model, cost_of(cost), codec_of(codec), codec_of(raw));
-      },
-      py::arg("link"), py::arg("cost"), py::arg("codec"), py::arg("raw"));
-  m.def(
-      "tuning_fit",
-      [](const std::pair<py::dict, double>& small, const std::pair<py::dict, double>& exact,
-         const std::pair<py::dict, double>& asked, const std::pair<double, double>& codec,
-         const std::pair<double, double>& raw) {
-        const LinkProbes probes{cost_of(small.first), cost_of(exact.first), cost_of(asked.first),
-                                small.second,         exact.second,         asked.second};
-        return to_dict(fit_link(probes, codec_of(codec), codec_of(raw)));
-      },
-      py::arg("small"), py::arg("exact"), py::arg("asked"), py::arg("codec"), py::arg("raw"));
+void bind_decisions(py::module_& m) {
   m.def(
       "tuning_fastest",
-      [](const py::dict& seconds) { return key_of(fastest(estimates_of(seconds))); },
+      [](const py::dict& seconds) { return key_of(fastest(seconds_of(seconds))); },
       py::arg("seconds"));
 }
 
@@ -132,8 +94,15 @@ void bind_classes(py::module_& m) {
   m.attr("TUNING_LEAST_PAUSE") = TunedClass::kLeastPause;
   m.attr("TUNING_CALLS_PER_LOSS") = TunedClass::kCallsPerLoss;
   py::class_<TunedClass>(m, "TunedClass", "The schedule of one class of messages.")
-      .def(py::init([](const py::dict& predicted) { return TunedClass(estimates_of(predicted)); }),
-           py::arg("predicted"))
+      .def(py::init([](const std::vector<std::string>& names) {
+             Available available;
+             for (Decision decision : kAllDecisions) {
+               available[static_cast<size_t>(decision)] =
+                   std::find(names.begin(), names.end(), key_of(decision)) != names.end();
+             }
+             return TunedClass(available);
+           }),
+           py::arg("available"))
       .def("next",
            [](TunedClass& tuned) {
              const TunedClass::Turn turn = tuned.next();
@@ -160,7 +129,7 @@ void bind_classes(py::module_& m) {
 
 void bind_schedules(py::module_& m) {
   bind_pipeline(m);
-  bind_models(m);
+  bind_decisions(m);
   bind_clock(m);
   bind_classes(m);
 }

@@ -167,9 +167,8 @@ def _tuning(rank, world_size):
     group = dist.new_group(backend="cgx", pg_options=torch_cgx.Options(bits=4, autotune=True))
     dist.all_reduce(torch.ones(1 << 20), group=group)
     found = torch_cgx.tuning(group)
-    assert found.measurements == found["measurements"] == 1
-    assert {"measurements: 1", "link:", "table 0:"} <= {*str(found).splitlines()}
-    return found.link.keys() >= {"latency"}
+    assert found.classes == found["classes"] and found.classes[0]["calls"] == 1
+    return "classes 0:" in str(found).splitlines()
 
 
 def test_tuning_is_an_object_and_a_mapping():

@@ -5,9 +5,8 @@ link carries the buckets one after another, and what follows waits for the last:
 
     e_0 = 0,  e_k = max(e_(k-1), r_k) + t_k,  step = e_last + (compute - r_last)
 
-t_k is the time of one all-reduce, by the model that the autotuner uses, too
-(csrc/reduce/tuning/cost_model.h), with the numbers of a link that nobody has measured: of the plan
-that the engine would make of the bucket. It is pipelined in rounds, so work and transfer overlap:
+t_k is the time of one all-reduce, of the plan that the engine would make of the bucket
+(csrc/reduce/plan/cost.h). It is pipelined in rounds, so work and transfer overlap:
 
     t = max(wire, work) + min(wire, work) / rounds + exchanges * latency
     wire = bytes that leave a host / rate,  work = encoding, decoding and the kernel's share

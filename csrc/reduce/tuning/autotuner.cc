@@ -1,19 +1,16 @@
 #include "reduce/tuning/autotuner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "comm/failure.h"
-#include "reduce/tuning/codec_probe.h"
-#include "reduce/tuning/link_probe.h"
 
 namespace cgx {
 namespace {
 
 // A script whose messages are ever different must not grow the tables for ever.
 constexpr size_t kMaxKnown = 512, kMaxClasses = 256;
-// Sizes of the table, in bytes of fp32: each is kRowGrowth times the one before.
-constexpr size_t kRowGrowth = 4, kFirstRow = 4096, kLastRow = size_t{64} << 20;
 
 // 4 log2(bytes), rounded down as the mantissa's two leading bits are.
 int quarter_octaves(size_t bytes) {
@@ -23,7 +20,7 @@ int quarter_octaves(size_t bytes) {
   return 4 * exponent + static_cast<int>(bytes >> (exponent - 2) & 3);
 }
 
-std::string text_of(const Estimates& seconds) {
+std::string text_of(const Seconds& seconds) {
   std::string text;
   for (Decision decision : kAllDecisions) {
     const double one = seconds[static_cast<size_t>(decision)];
@@ -72,80 +69,16 @@ Autotuner::Plans Autotuner::plans_for(const std::shared_ptr<const Plan>& asked) 
   return plans;
 }
 
-Estimates Autotuner::estimate(const Plans& plans) const {
-  const CodecCost raw = codecs_.at(raw_codec()->describe());
-  Estimates seconds;
-  for (size_t i = 0; i < kDecisions; ++i) {
-    seconds[i] = -1;
-    if (!plans[i]) continue;
-    const CodecCost codec = codecs_.at(codec_of(*plans[i])->describe());
-    seconds[i] = predict(link_, cost_of(*plans[i], engine_.topology()), codec, raw);
-  }
-  return seconds;
-}
-
-void Autotuner::learn_codec(const std::shared_ptr<const Codec>& codec, const Deadline& deadline,
-                            uint64_t number) {
-  const std::string name = codec->describe();
-  if (codecs_.contains(name)) return;
-  const CodecCost mine = time_codec(*codec);
-  const std::vector<float> slowest = ranks_.largest(
-      {static_cast<float>(mine.encode), static_cast<float>(mine.decode)}, deadline, number);
-  std::lock_guard<std::mutex> lock(mutex_);
-  codecs_[name] = {slowest[0], slowest[1]};
-}
-
-void Autotuner::measure(const Plan& first, const Deadline& deadline, uint64_t number) {
-  const auto start = Clock::now();
-  const std::shared_ptr<const Codec> asked = codec_of(first);
-  learn_codec(raw_codec(), deadline, number);
-  learn_codec(asked, deadline, number);
-  if (half_) learn_codec(half_, deadline, number);
-
-  LinkProbe probe(engine_, overhead_);
-  const LinkProbes probes = probe.measure(asked, deadline, number);
-  const LinkModel link =
-      fit_link(probes, codecs_.at(asked->describe()), codecs_.at(raw_codec()->describe()));
-  const std::chrono::duration<double> spent = Clock::now() - start;
-  const double seconds =
-      ranks_.largest({static_cast<float>(spent.count())}, deadline, number).front();
-  std::vector<TuningReport::SizeRow> rows;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    link_ = link;
-    ++measurements_;
-    measure_seconds_ = seconds;
-  }
-  for (size_t bytes = kFirstRow; bytes <= kLastRow; bytes *= kRowGrowth) {
-    const size_t values = bytes / sizeof(float);
-    if (!probe.fits(values, asked)) break;
-    const Estimates predicted = estimate(plans_for(probe.plan_of(values, asked)));
-    rows.push_back({bytes, predicted, fastest(predicted)});
-  }
-  if (!clock_.one_clock()) meet(deadline, number);
-  if (log_) {
-    std::string text = str_of(
-        "autotune: measured in ", seconds * 1e3, " ms: latency ", link.latency * 1e6, " us, ",
-        link.seconds_per_byte > 0 ? str_of(8e-9 / link.seconds_per_byte, " Gbit/s")
-                                  : std::string("bytes cost nothing"),
-        ", ", link.seconds_per_value * 1e9, " ns per value; ", asked->describe(), ":");
-    for (const TuningReport::SizeRow& row : rows) {
-      text += str_of(row.bytes == kFirstRow ? " " : ", ", row.bytes >> 10, " KiB ",
-                     name_of(row.decision));
-    }
-    log_(text);
-  }
-  std::lock_guard<std::mutex> lock(mutex_);
-  sizes_ = std::move(rows);
-}
-
-Autotuner::Known& Autotuner::known(const std::shared_ptr<const Plan>& asked,
-                                   const Deadline& deadline, uint64_t number) {
+Autotuner::Known& Autotuner::known(const std::shared_ptr<const Plan>& asked) {
   const auto found = known_.find(asked.get());
   if (found != known_.end()) return found->second;
   // Which classes there are must not depend on known_, which goes by address.
   const size_t bytes = asked->values * size_of(asked->dtype);
   const std::shared_ptr<const Codec> codec = codec_of(*asked);
+  Plans plans = plans_for(asked);
+  Available available;
+  std::transform(plans.begin(), plans.end(), available.begin(),
+                 [](const auto& plan) { return plan != nullptr; });
   const ClassKey key{asked->operation, asked->dtype, quarter_octaves(bytes),
                      quarter_octaves(one_shot_payload_bytes(asked->layers, asked->dtype)),
                      codec->describe()};
@@ -155,12 +88,10 @@ Autotuner::Known& Autotuner::known(const std::shared_ptr<const Plan>& asked,
       known_.clear();
       classes_.clear();
     }
-    learn_codec(codec, deadline, number);
-    const Estimates predicted = estimate(plans_for(asked));
     std::lock_guard<std::mutex> lock(mutex_);
-    classes_.emplace(key, Class{TunedClass(predicted), bytes, codec->describe()});
+    classes_.emplace(key, Class{TunedClass(available), bytes, codec->describe()});
   }
-  Known one{asked, plans_for(asked), &classes_.at(key).tuned};
+  Known one{asked, std::move(plans), &classes_.at(key).tuned};
   if (known_.size() >= kMaxKnown) known_.clear();
   return known_.emplace(asked.get(), std::move(one)).first->second;
 }
@@ -198,8 +129,7 @@ void Autotuner::renew(TunedClass& tuned, const Deadline& deadline, uint64_t numb
   }
   if (log_ && tuned.decision() != before) {
     log_(str_of("autotune: from ", name_of(before), " to ", name_of(tuned.decision()),
-                "; measured ", text_of(tuned.measured()), "; predicted ",
-                text_of(tuned.predicted())));
+                "; measured ", text_of(tuned.measured())));
   }
 }
 
@@ -217,11 +147,11 @@ Autotuner::TunedPlan Autotuner::decide(const std::shared_ptr<const Plan>& asked,
 
 Autotuner::TunedPlan Autotuner::choose(const std::shared_ptr<const Plan>& asked,
                                        const Deadline& deadline, uint64_t number) {
-  if (measurements_ == 0) {
+  if (!clock_.one_clock() && !clock_.has_met()) {
     const StageTimer timer(tuning_ns_, "cgx:autotune");
-    measure(*asked, deadline, number);
+    meet(deadline, number);
   }
-  Known& message = known(asked, deadline, number);
+  Known& message = known(asked);
   TunedClass& tuned = *message.tuned;
   if (tuned.due()) {
     const StageTimer timer(tuning_ns_, "cgx:autotune");
@@ -245,24 +175,18 @@ std::string Autotuner::why(const TunedPlan& tuned) const {
   std::lock_guard<std::mutex> lock(mutex_);
   return str_of("autotune: ", name_of(tuned.turn.decision),
                 tuned.turn.decision != tuned.tuned_class->decision() ? " on trial" : "",
-                ", predicted ", text_of(tuned.tuned_class->predicted()), ", measured ",
-                text_of(tuned.tuned_class->measured()));
+                ", measured ", text_of(tuned.tuned_class->measured()));
 }
 
-TuningReport Autotuner::report() const {
+std::vector<TuningRow> Autotuner::report() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  TuningReport report;
-  report.measurements = measurements_;
-  report.seconds = measure_seconds_;
-  report.link = link_;
-  for (const auto& [name, cost] : codecs_) report.codecs.push_back({name, cost});
-  report.sizes = sizes_;
+  std::vector<TuningRow> rows;
   for (const auto& [key, one] : classes_) {
-    report.classes.push_back({std::get<Operation>(key), std::get<DType>(key), one.bytes, one.codec,
-                              one.tuned.predicted(), one.tuned.measured(), one.tuned.decision(),
-                              one.tuned.calls(), one.tuned.renewals()});
+    rows.push_back({std::get<Operation>(key), std::get<DType>(key), one.bytes, one.codec,
+                    one.tuned.measured(), one.tuned.decision(), one.tuned.calls(),
+                    one.tuned.renewals()});
   }
-  return report;
+  return rows;
 }
 
 std::array<uint64_t, kDecisions> Autotuner::calls() const {

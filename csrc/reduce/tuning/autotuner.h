@@ -1,14 +1,17 @@
 // The autotuner: chooses for each call the fastest of exact, 16 bits and the asked bits, on this
 // group's link with these CPUs. Never fewer bits than asked.
 //
-// The link and the codecs are measured in the first call that compresses anything, within its
-// deadline. All ranks are in the same call then, so a dead or late peer is the same error as in any
-// call, and a group that never compresses pays nothing. The ranks exchange measurements over the
-// engine, exactly and as fp32; every rank computes the same table from the same bits. The table
-// gives the first decision. From then on ordinary calls are timed, and decisions follow from the
-// number of calls and the exchanged times (tuned_class.h). A time is the group's, without the wait
-// for a late rank (shared_clock.h). Everything runs on the thread that drives the engine, where
-// calls have the same order on all ranks, however far ahead their callers are.
+// Ordinary calls are timed, and decisions follow from the number of calls and the exchanged times
+// (tuned_class.h). The ranks exchange times over the engine, exactly and as fp32, within the
+// deadline of a call that all of them make: a dead or late peer is the same error as in any call,
+// every rank computes the same decision from the same bits, and a group that never compresses pays
+// nothing. A time is the group's, without the wait for a late rank (shared_clock.h). Everything
+// runs on the thread that drives the engine, where calls have the same order on all ranks, however
+// far ahead their callers are.
+//
+// There is no model of the link: one that was fitted to probes saved a few of the first 48 calls of a
+// class at most, and the race came to the same decisions without it (docs/performance.md,
+// "Autotuned groups").
 //
 // Thread-safety: decide() and ran() on the thread that drives the engine; report() and the counters
 // from any.
@@ -27,39 +30,21 @@
 #include <vector>
 
 #include "reduce/engine.h"
-#include "reduce/tuning/cost_model.h"
+#include "reduce/tuning/decision.h"
 #include "reduce/tuning/rank_numbers.h"
 #include "reduce/tuning/tuned_class.h"
 
 namespace cgx {
 
-/// Measurements and decisions of an autotuner.
-struct TuningReport {
-  struct CodecRow {
-    std::string codec;
-    CodecCost seconds_per_value;
-  };
-  struct ClassRow {
-    Operation operation;
-    DType dtype;
-    size_t bytes;  // of the first message of the class, exact
-    std::string codec;
-    Estimates predicted, measured;
-    Decision decision;
-    uint64_t calls, renewals;
-  };
-  struct SizeRow {
-    size_t bytes;
-    Estimates predicted;
-    Decision decision;
-  };
-  uint64_t measurements = 0;  // 0 or 1
-  double seconds = 0;         // of the measurement, on the slowest rank
-  LinkModel link;
-  std::vector<CodecRow> codecs;
-  /// Sizes of all-reduces of fp32 with the codec that was measured first.
-  std::vector<SizeRow> sizes;
-  std::vector<ClassRow> classes;
+/// Measurements and decisions of an autotuner for a class of messages.
+struct TuningRow {
+  Operation operation;
+  DType dtype;
+  size_t bytes;  // of the first message of the class, exact
+  std::string codec;
+  Seconds measured;
+  Decision decision;
+  uint64_t calls, renewals;
 };
 
 class Autotuner {
@@ -86,10 +71,10 @@ class Autotuner {
   /// The plan has run, in this time. Not to be called for a plan that has failed.
   void ran(const TunedPlan& tuned, const Span& span);
 
-  /// "autotune: exact, predicted exact 1.2 ms, 16 bits 0.9 ms, asked 0.8 ms", for logs.
+  /// "autotune: asked, measured exact 1.2 ms, 16 bits 0.9 ms, asked 0.8 ms", for logs.
   std::string why(const TunedPlan& tuned) const;
 
-  TuningReport report() const;
+  std::vector<TuningRow> report() const;
   /// Calls by decision, and bytes and seconds that measuring took, since the last reset.
   std::array<uint64_t, kDecisions> calls() const;
   const Stats& overhead() const { return overhead_; }
@@ -114,16 +99,11 @@ class Autotuner {
 
   TunedPlan choose(const std::shared_ptr<const Plan>& asked, const Deadline& deadline,
                    uint64_t number);
-  Known& known(const std::shared_ptr<const Plan>& asked, const Deadline& deadline, uint64_t number);
+  Known& known(const std::shared_ptr<const Plan>& asked);
   Plans plans_for(const std::shared_ptr<const Plan>& asked);
   std::shared_ptr<const Plan> plan_as(const Plan& asked, const std::shared_ptr<const Codec>& codec);
   std::shared_ptr<const Codec> codec_of(const Plan& plan) const;
-  Estimates estimate(const Plans& plans) const;
 
-  void measure(const Plan& first, const Deadline& deadline, uint64_t number);
-  /// Measures the codec, unless it is known. Collective.
-  void learn_codec(const std::shared_ptr<const Codec>& codec, const Deadline& deadline,
-                   uint64_t number);
   /// Exchanges the recorded times of the class.
   void renew(TunedClass& tuned, const Deadline& deadline, uint64_t number);
   /// Brings clocks together.
@@ -141,11 +121,6 @@ class Autotuner {
   mutable std::mutex mutex_;
   std::map<ClassKey, Class> classes_;
   std::unordered_map<const Plan*, Known> known_;
-  std::map<std::string, CodecCost> codecs_;
-  LinkModel link_;
-  uint64_t measurements_ = 0;
-  double measure_seconds_ = 0;
-  std::vector<TuningReport::SizeRow> sizes_;
   SharedClock clock_;
 };
 

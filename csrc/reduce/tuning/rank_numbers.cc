@@ -1,6 +1,5 @@
 #include "reduce/tuning/rank_numbers.h"
 
-#include <algorithm>
 #include <cstddef>
 
 namespace cgx {
@@ -28,17 +27,6 @@ std::vector<std::vector<Span>> RankNumbers::gather_spans(const std::vector<Span>
     }
   }
   return by_rank;
-}
-
-std::vector<float> RankNumbers::largest(const std::vector<float>& mine, const Deadline& deadline,
-                                        uint64_t number) {
-  const std::vector<float> all = gather(mine, deadline, number);
-  std::vector<float> most(all.begin(), all.begin() + static_cast<ptrdiff_t>(mine.size()));
-  for (size_t i = 0; i < all.size(); ++i) {
-    float& one = most[i % mine.size()];
-    one = std::max(one, all[i]);
-  }
-  return most;
 }
 
 }  // namespace cgx

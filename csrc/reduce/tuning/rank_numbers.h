@@ -27,9 +27,6 @@ class RankNumbers {
   /// The same of spans, by rank.
   std::vector<std::vector<Span>> gather_spans(const std::vector<Span>& mine,
                                               const Deadline& deadline, uint64_t number);
-  /// The largest of each number over all ranks.
-  std::vector<float> largest(const std::vector<float>& mine, const Deadline& deadline,
-                             uint64_t number);
   /// Returns once all ranks have called it.
   void barrier(const Deadline& deadline, uint64_t number) { gather({0.0F}, deadline, number); }
 

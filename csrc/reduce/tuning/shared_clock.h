@@ -40,6 +40,7 @@ class SharedClock {
   static constexpr size_t kMeetings = 64;
 
   bool one_clock() const { return one_clock_; }
+  bool has_met() const { return !meetings_.empty(); }
 
   /// Adds the spans, by rank, of an exchange that no rank could end before all had begun. To be
   /// called in the order of time; not needed with one clock.

@@ -6,14 +6,12 @@ namespace cgx {
 namespace {
 
 // The race: a decision that is slower than the fastest by this factor after this many turns drops
-// out.
+// out. One sample may be off by any factor, so nothing drops out after the first turn.
 struct Hurdle {
   size_t laps;
   double factor;
 };
-constexpr Hurdle kHurdles[] = {{1, 5}, {2, 3}, {4, 1.8}, {8, 1.35}, {16, 1.15}};
-// One sample may be off by any factor: it is believed where the prediction said so, too.
-constexpr double kDoubtful = 2.5;
+constexpr Hurdle kHurdles[] = {{2, 3}, {4, 1.8}, {8, 1.35}, {16, 1.15}};
 
 // The watch.
 constexpr double kNear = 1.5, kFar = 4;
@@ -40,15 +38,9 @@ double typical(std::vector<double> seconds) {
 
 }  // namespace
 
-TunedClass::TunedClass(const Estimates& predicted)
-    : predicted_(predicted), decision_(fastest(predicted)) {
+TunedClass::TunedClass(const Available& available) : available_(available) {
   measured_.fill(-1);
   start_race();
-}
-
-double TunedClass::seconds_of(Decision decision) const {
-  const auto i = static_cast<size_t>(decision);
-  return predicted_[i] >= 0 && measured_[i] >= 0 ? measured_[i] : predicted_[i];
 }
 
 void TunedClass::start_race() {
@@ -56,20 +48,11 @@ void TunedClass::start_race() {
   echo_ = false;
   lap_ = place_ = 0;
   race_calls_ = 0;
-  doubtful_ = false;
   racers_.clear();
   rivals_.clear();
   for (auto& laps : laps_) laps.clear();
-  double least = -1;
   for (Decision decision : kAllDecisions) {
-    const double one = seconds_of(decision);
-    if (one >= 0 && (least < 0 || one < least)) least = one;
-  }
-  for (Decision decision : kAllDecisions) {
-    const double one = seconds_of(decision);
-    if (one < 0 || one > kHopeless * least) continue;
-    racers_.push_back(decision);
-    doubtful_ = doubtful_ || one > kDoubtful * least;
+    if (available_[static_cast<size_t>(decision)]) racers_.push_back(decision);
   }
 }
 
@@ -82,7 +65,7 @@ TunedClass::Turn TunedClass::timed(Decision decision) {
 TunedClass::Turn TunedClass::next() {
   ++calls_;
   if (racing_) {
-    if (racers_.empty()) return {decision_};  // nothing is known of anything
+    if (racers_.empty()) return {decision_};
     // Another one goes first in every lap: none always follows the same one, and links save up
     // while they are idle and pay back later.
     const Decision decision = racers_[(lap_ + place_) % racers_.size()];
@@ -90,9 +73,8 @@ TunedClass::Turn TunedClass::next() {
     if (++place_ == racers_.size()) {
       place_ = 0;
       ++lap_;
-      const bool hurdle = std::any_of(
-          std::begin(kHurdles), std::end(kHurdles),
-          [this](const Hurdle& one) { return one.laps == lap_ && (lap_ > 1 || doubtful_); });
+      const bool hurdle = std::any_of(std::begin(kHurdles), std::end(kHurdles),
+                                      [this](const Hurdle& one) { return one.laps == lap_; });
       due_ = hurdle || race_calls_ + racers_.size() > kRaceCalls;
     }
     return timed(decision);
@@ -133,17 +115,14 @@ void TunedClass::judge_race(const std::vector<double>& seconds) {
   for (size_t i = 0; i < taken_.size(); ++i) {
     laps_[static_cast<size_t>(taken_[i])].push_back(seconds[i]);
   }
-  Estimates before, now;
-  double least_before = -1, least = -1;
-  before.fill(-1);
+  Seconds now;
+  double least = -1;
   now.fill(-1);
   for (Decision decision : racers_) {
     const auto i = static_cast<size_t>(decision);
-    before[i] = seconds_of(decision);
     now[i] = typical(laps_[i]);
-    if (now[i] < 0) now[i] = before[i];
-    if (least < 0 || now[i] < least) least = now[i];
-    if (least_before < 0 || before[i] < least_before) least_before = before[i];
+    if (now[i] < 0) now[i] = measured_[i];
+    if (now[i] >= 0 && (least < 0 || now[i] < least)) least = now[i];
   }
   double factor = 1;
   for (const Hurdle& one : kHurdles) {
@@ -151,12 +130,11 @@ void TunedClass::judge_race(const std::vector<double>& seconds) {
   }
   std::vector<Decision> left;
   for (Decision decision : racers_) {
-    const auto i = static_cast<size_t>(decision);
-    const bool believed = lap_ > 1 || before[i] > kDoubtful * least_before;
-    if (now[i] <= factor * least || !believed) left.push_back(decision);
+    const double one = now[static_cast<size_t>(decision)];
+    if (one <= factor * least || one < 0) left.push_back(decision);
   }
   const bool over = left.size() == 1 || race_calls_ + left.size() > kRaceCalls;
-  Estimates in_race;
+  Seconds in_race;
   in_race.fill(-1);
   for (Decision decision : left) {
     in_race[static_cast<size_t>(decision)] = now[static_cast<size_t>(decision)];
@@ -175,7 +153,7 @@ void TunedClass::settle(Decision decision) {
   // The times of the new decision's rivals come from the race, or from the watch that ends.
   std::vector<Rival> rivals;
   for (Decision other : kAllDecisions) {
-    if (other == decision || predicted_[static_cast<size_t>(other)] < 0) continue;
+    if (other == decision || !available_[static_cast<size_t>(other)]) continue;
     Rival rival;
     rival.decision = other;
     if (racing_) {
@@ -191,7 +169,7 @@ void TunedClass::settle(Decision decision) {
       }
     }
     const double own = seconds_of(decision), its = seconds_of(other);
-    rival.ratio = own > 0 ? its / own : 1;
+    rival.ratio = own > 0 && its > 0 ? its / own : 1;
     pause(rival);
     rivals.push_back(std::move(rival));
   }
@@ -282,7 +260,7 @@ bool TunedClass::judge(Rival& rival) {
 }
 
 bool TunedClass::wins(Decision rival, double its, double own) const {
-  Estimates both;
+  Seconds both;
   both.fill(-1);
   both[static_cast<size_t>(rival)] = its;
   both[static_cast<size_t>(decision_)] = own;

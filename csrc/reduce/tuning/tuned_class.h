@@ -5,9 +5,9 @@
 //     ... the call; where turn.timed(): tuned.record(turn.sample, when it began and ended) ...
 //     if (tuned.due()) tuned.renew(...); // the group's seconds of the recorded calls, by sample
 //
-// The race: all decisions that are not hopeless take turns, call by call, for kRaceCalls calls at
-// most. After 1, 2, 4, 8, 16 turns ranks exchange what they have measured, and a decision that is
-// far behind drops out, the less far the more turns there were. The fastest one is settled for.
+// The race: all decisions take turns, call by call, for kRaceCalls calls at most. After 2, 4, 8, 16
+// turns ranks exchange what they have measured, and a decision that is far behind drops out, the
+// less far the more turns there were. The fastest one is settled for.
 //
 // The watch: every other decision, its rival, is tried for a call from time to time, and the call
 // after it, of the decision settled for, is timed, too: both are the first of their kind after a
@@ -27,7 +27,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "reduce/tuning/cost_model.h"
+#include "reduce/tuning/decision.h"
 #include "reduce/tuning/shared_clock.h"
 
 namespace cgx {
@@ -42,8 +42,6 @@ class TunedClass {
   /// The same of near rivals that have not been tried often, as after the race.
   static constexpr double kFirstCallsPerLoss = 100;
   static constexpr uint64_t kFirstPause = 5;
-  /// A decision that is predicted to take more than this many times the best does not race.
-  static constexpr double kHopeless = 30;
 
   struct Turn {
     Decision decision = Decision::kAsked;
@@ -51,8 +49,7 @@ class TunedClass {
     bool timed() const { return sample >= 0; }
   };
 
-  /// Predicted seconds; negative: unavailable.
-  explicit TunedClass(const Estimates& predicted);
+  explicit TunedClass(const Available& available);
 
   /// Counts a call.
   Turn next();
@@ -65,11 +62,11 @@ class TunedClass {
   /// The group's seconds by sample; 0: unknown, as if the call had not been timed.
   void renew(const std::vector<double>& seconds);
 
-  /// The current decision of the class, or the one that would be made now.
+  /// The current decision of the class, or the one that would be made now; kAsked while nothing is
+  /// measured.
   Decision decision() const { return decision_; }
-  const Estimates& predicted() const { return predicted_; }
   /// Seconds of the latest trials by decision; negative: never tried.
-  const Estimates& measured() const { return measured_; }
+  const Seconds& measured() const { return measured_; }
   uint64_t calls() const { return calls_; }
   uint64_t renewals() const { return renewals_; }
 
@@ -88,7 +85,7 @@ class TunedClass {
     uint64_t patience = 1;         // factor of the least pause
   };
 
-  double seconds_of(Decision decision) const;
+  double seconds_of(Decision decision) const { return measured_[static_cast<size_t>(decision)]; }
   void start_race();
   void judge_race(const std::vector<double>& seconds);
   void settle(Decision decision);
@@ -103,16 +100,15 @@ class TunedClass {
   Turn timed(Decision decision);
   static size_t pairs_wanted(const Rival& rival);
 
-  const Estimates predicted_;
-  Estimates measured_;
-  Decision decision_;
+  const Available available_;
+  Seconds measured_;
+  Decision decision_ = Decision::kAsked;
 
   bool racing_ = true, due_ = false;
   std::vector<Span> spans_;
   std::vector<Decision> taken_;  // by sample
 
   std::vector<Decision> racers_;
-  bool doubtful_ = false;                             // one of them is expected to be far behind
   std::array<std::vector<double>, kDecisions> laps_;  // by decision and turn; 0: not known
   size_t lap_ = 0, place_ = 0;                        // of the next call
   uint64_t race_calls_ = 0;
