@@ -90,7 +90,8 @@ def machinery_sources() -> list[str]:
     """Its own ones, and a copy of the core (csrc/ without backend/ and bindings/)."""
     own = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/machinery").glob("*.cc"))
     core = [s for s in sources() if not s.startswith(("csrc/backend/", "csrc/bindings/"))]
-    return [*own, *core, "csrc/backend/adapters/exceptions.cc", "csrc/bindings/mpi.cc"]
+    bindings = ["csrc/bindings/mpi.cc", "csrc/bindings/parameters.cc"]
+    return [*own, *core, "csrc/backend/adapters/exceptions.cc", *bindings]
 
 
 def headers() -> list[str]:

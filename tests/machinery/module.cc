@@ -14,6 +14,7 @@ PYBIND11_MODULE(_machinery, m) {
   cgx::bind_mpi_endpoints(m);
   cgx::bind_faults(m, engine);
   cgx::bind_schedules(m);
+  cgx::bind_parameters(m);
   m.def(
       "crc32c",
       [](const py::bytes& data, bool tables) {
