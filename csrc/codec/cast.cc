@@ -1,12 +1,11 @@
 #include "codec/cast.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "base/error.h"
 #include "base/float_mode.h"
+#include "base/host_device.h"
 #include "codec/casts/list.h"
 #include "codec/ops/convert.h"
 
@@ -28,17 +27,18 @@ DeclarationList<CastFamily>& cast_list() {
   return *all;
 }
 
-// The statistics of one block. Its squared errors have kSums sums, of every kSums-th value of the
-// block, so that a compiler may compute them in as many lanes.
+// On bits, as compilers make branches of comparisons of floats, and then do not vectorise.
+constexpr int32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+int32_t signed_bits(float x) { return static_cast<int32_t>(as_bits(x)); }
+// All bits are ones if x is finite, else none.
+int32_t finite_mask(float x) { return ((signed_bits(x) & kMagnitude) - kInfinity) >> 31; }
+
+// The statistics of one block.
 class BlockSums {
  public:
   void add(const float* x, const float* y, size_t n) {
-    size_t i = 0;
-    for (; i < n && (total_.values + i) % kSums != 0; ++i) add_one(x[i], y[i], total_.values + i);
-    for (; i + kSums <= n; i += kSums) {
-      for (size_t lane = 0; lane < kSums; ++lane) add_one(x[i + lane], y[i + lane], lane);
-    }
-    for (; i < n; ++i) add_one(x[i], y[i], total_.values + i);
+    add_counts(x, y, n);
+    add_squares(x, y, n);
     total_.values += n;
   }
 
@@ -50,17 +50,43 @@ class BlockSums {
   }
 
  private:
-  static constexpr size_t kSums = 8;
-
-  void add_one(float x, float y, size_t place) {
-    const float magnitude = std::fabs(x);
-    const bool finite = magnitude <= std::numeric_limits<float>::max();
-    total_.nonfinite += finite ? 0 : 1;
-    total_.underflows += finite && x != 0 && y == 0 ? 1 : 0;
-    total_.amax = finite && magnitude > total_.amax ? magnitude : total_.amax;
-    const double error = finite ? static_cast<double>(y) - static_cast<double>(x) : 0;
-    squares_[place % kSums] += error * error;
+  void add_counts(const float* x, const float* y, size_t n) {
+    int32_t amax = 0, nonfinite = 0, underflows = 0;  // bits of magnitudes are in their order
+    for (size_t i = 0; i < n; ++i) {
+      const int32_t finite = finite_mask(x[i]);
+      const int32_t magnitude = signed_bits(x[i]) & kMagnitude & finite;
+      nonfinite += 1 + finite;
+      underflows += (magnitude != 0 ? 1 : 0) & ((signed_bits(y[i]) & kMagnitude) == 0 ? 1 : 0);
+      amax = magnitude > amax ? magnitude : amax;
+    }
+    total_.nonfinite += static_cast<uint64_t>(nonfinite);
+    total_.underflows += static_cast<uint64_t>(underflows);
+    total_.amax = std::max(total_.amax, from_bits(static_cast<uint32_t>(amax)));
   }
+
+  // Sum k has every kSums-th value of the block from k on: compilers may compute them side by side, and
+  // the order of each stays.
+  void add_squares(const float* x, const float* y, size_t n) {
+    size_t i = 0;
+    for (; i < n && place(i) != 0; ++i) squares_[place(i)] += square(x[i], y[i]);
+    double sums[kSums];
+    std::copy(squares_, squares_ + kSums, sums);
+    for (; i + kSums <= n; i += kSums) {
+      for (size_t k = 0; k < kSums; ++k) sums[k] += square(x[i + k], y[i + k]);
+    }
+    std::copy(sums, sums + kSums, squares_);
+    for (; i < n; ++i) squares_[place(i)] += square(x[i], y[i]);
+  }
+
+  size_t place(size_t i) const { return (total_.values + i) % kSums; }
+  static double square(float x, float y) {
+    const auto finite = static_cast<uint32_t>(finite_mask(x));
+    const double error = static_cast<double>(from_bits(as_bits(y) & finite)) -
+                         static_cast<double>(from_bits(as_bits(x) & finite));
+    return error * error;
+  }
+
+  static constexpr size_t kSums = 8;
 
   CastStatistics total_;
   double squares_[kSums] = {};
