@@ -11,34 +11,60 @@
 namespace cgx::native {
 namespace {
 
+// The scale of values that share one: the least power of two that none of them exceeds, if float32 has it.
+// Values that have none are not scaled.
+int exponent_of_scale(const float* x, size_t n, int64_t group) {
+  if (group == 1) return 0;
+  float most = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (std::isfinite(x[i])) most = std::max(most, std::fabs(x[i]));
+  }
+  int exponent = 0;
+  const float fraction = std::frexp(most, &exponent);
+  return most == 0 ? 0 : std::min(fraction == 0.5f ? exponent - 1 : exponent, 127);
+}
+
+double least_of(const CastConfig& config) {
+  return std::exp2(std::ceil(std::log2(config.real("least"))));
+}
+
 // To a power of two from `least` to 1, of either sign, or to zero. Values round to nearest, or at random.
 class ToyPowers final : public Cast {
  public:
   explicit ToyPowers(const CastConfig& config)
       : Cast(config),
-        least_(static_cast<float>(std::exp2(std::ceil(std::log2(config.real("least")))))),
-        stochastic_(config.get("rounding") != 0) {}
+        least_(static_cast<float>(least_of(config))),
+        stochastic_(config.get("rounding") != 0),
+        group_(config.get("group")) {}
+
+  size_t block() const override { return static_cast<size_t>(group_); }
 
  private:
   void cast(const float* x, size_t n, RandomKey key, uint64_t index, float* y,
             uint64_t* saturations) const override {
-    for (size_t i = 0; i < n; ++i) {
-      const float size = std::fabs(x[i]);
-      const float cut = stochastic_ ? random_of(key, index + i) : 0.5f;
-      float power = 1;
-      if (size < least_) {
-        power = size > cut * least_ ? least_ : 0;
-      } else if (size < 1) {
-        const float below = std::ldexp(1.0f, std::ilogb(size));
-        power = size - below > cut * below ? 2 * below : below;
+    for (size_t start = 0; start < n; start += block()) {
+      const size_t end = std::min(start + block(), n);
+      const int exponent = exponent_of_scale(x + start, end - start, group_);
+      for (size_t i = start; i < end; ++i) {
+        const float size = std::ldexp(std::fabs(x[i]), -exponent);
+        const float power = power_of(size, stochastic_ ? random_of(key, index + i) : 0.5f);
+        y[i] = std::isnan(x[i]) ? x[i] : std::copysign(std::ldexp(power, exponent), x[i]);
+        if (saturations != nullptr && size > 1 && std::isfinite(size)) ++*saturations;
       }
-      y[i] = std::isnan(x[i]) ? x[i] : std::copysign(power, x[i]);
-      if (saturations != nullptr && size > 1 && std::isfinite(size)) ++*saturations;
     }
+  }
+
+  // cut: the part of the way up from where on a value is rounded up.
+  float power_of(float size, float cut) const {
+    if (size >= 1) return 1;
+    if (size < least_) return size > cut * least_ ? least_ : 0;
+    const float below = std::ldexp(1.0f, std::ilogb(size));
+    return size - below > cut * below ? 2 * below : below;
   }
 
   const float least_;
   const bool stochastic_;
+  const int64_t group_;
 };
 
 std::shared_ptr<const Cast> make_powers(const CastConfig& config) {
@@ -46,10 +72,15 @@ std::shared_ptr<const Cast> make_powers(const CastConfig& config) {
 }
 
 void bound_of_powers(const CastConfig& config, const float* x, size_t n, double* limits) {
-  const double least = std::exp2(std::ceil(std::log2(config.real("least"))));
-  for (size_t i = 0; i < n; ++i) {
-    const double size = std::fabs(static_cast<double>(x[i]));
-    limits[i] = size > 1 ? std::numeric_limits<double>::infinity() : std::max(size, least);
+  const int64_t group = config.get("group");
+  for (size_t start = 0; start < n; start += static_cast<size_t>(group)) {
+    const size_t end = std::min(start + static_cast<size_t>(group), n);
+    const double scale = std::exp2(exponent_of_scale(x + start, end - start, group));
+    for (size_t i = start; i < end; ++i) {
+      const double size = std::fabs(static_cast<double>(x[i]));
+      limits[i] = size > scale ? std::numeric_limits<double>::infinity()
+                               : std::max(size, scale * least_of(config));
+    }
   }
 }
 
@@ -68,7 +99,13 @@ const CastFamily& toy_powers() {
                        .kind = Parameter::Kind::kChoice,
                        .fallback = "nearest",
                        .choices = "nearest,stochastic",
-                       .meaning = "How values between two powers round"}}},
+                       .meaning = "How values between two powers round"},
+                      {.name = "group",
+                       .kind = Parameter::Kind::kInteger,
+                       .fallback = "1",
+                       .low = 1,
+                       .high = 5000,
+                       .meaning = "Values that share a scale; 1: none is scaled"}}},
       {.make = make_powers, .bound = bound_of_powers},
   };
   return family;
@@ -85,7 +122,7 @@ const bool added = [] {
 TEST(toy_cast_rounds_to_powers_of_two) {
   CHECK(added && contains(casts().names(), "toy_powers"));
   const auto cast = make_cast(casts().parse("toy_powers least=0.2"));
-  CHECK(cast->describe() == "toy_powers least=0.2 rounding=nearest");
+  CHECK(cast->describe() == "toy_powers least=0.2 rounding=nearest group=1");
   const float x[] = {0.3f, 0.4f, -0.9f, 0.1f, 0.2f, 5, -0.0f, INFINITY};
   float y[8];
   CastStatistics done;
