@@ -100,7 +100,7 @@ def machinery_sources() -> list[str]:
     """Its own ones, and a copy of the core (csrc/ without TORCH_ROOMS)."""
     own = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/machinery").glob("*.cc"))
     core = [s for s in sources() if not s.startswith(TORCH_ROOMS)]
-    faces = ["csrc/bindings/mpi.cc", "csrc/bindings/simulation.cc"]
+    faces = [f"csrc/bindings/{name}.cc" for name in ("mpi", "parameters", "simulation")]
     return [*own, *core, "csrc/backend/adapters/exceptions.cc", *faces]
 
 

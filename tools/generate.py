@@ -35,6 +35,7 @@ TYPES = {
     "choice": "str",
     "list": "str | Sequence[str]",
     "text": "str",
+    "real": "float",
 }
 ATTRIBUTES = TYPES | {"list": "str"}
 

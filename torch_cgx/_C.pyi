@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, Store
 
 __version__: str
+DTYPES: tuple[dict[str, Any], ...]
 
 # begin: made by tools/generate.py
 class CgxError(RuntimeError):

@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch_cgx import _C
 from torch_cgx._backend import check_op
 from torch_cgx._config import codec_of, defaults, layers_of, list_of
+from torch_cgx._dtypes import COMPUTED
 from torch_cgx._steps import check_step
 from torch_cgx._storage import check_storage
 from torch_cgx._threads import safe_after_fork
-
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # csrc/base/dtype.h
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +93,7 @@ def simulate(
     average = op == dist.ReduceOp.AVG
     answer = _C.simulate_all_reduce(
         data=[t.data_ptr() for t in outputs],
-        dtype=_DTYPES[first.dtype],
+        dtype=COMPUTED[first.dtype],
         layers=plan,
         average=average,
         algorithm=algorithm,
@@ -137,8 +136,8 @@ def _checked(tensors: Any) -> list[torch.Tensor]:
                 f"tensors[{rank}] is {tuple(tensor.shape)} {tensor.dtype}, but tensors[0] is "
                 f"{tuple(first.shape)} {first.dtype}"
             )
-    if first.dtype not in _DTYPES:
-        raise TypeError(f"tensors are {first.dtype}; allowed: {', '.join(map(str, _DTYPES))}")
+    if first.dtype not in COMPUTED:
+        raise TypeError(f"tensors are {first.dtype}; allowed: {', '.join(map(str, COMPUTED))}")
     return tensors
 
 
@@ -184,7 +183,7 @@ def _feedback(
                 f"residuals[{rank}] has the shape {tuple(residual.shape)} and the strides "
                 f"{residual.stride()}; allowed: a contiguous tensor of {tuple(tensors[0].shape)}"
             )
-    dtype = _DTYPES[residuals[0].dtype]
+    dtype = COMPUTED[residuals[0].dtype]
     return {"residuals": [r.data_ptr() for r in residuals], "residual_dtype": dtype}
 
 

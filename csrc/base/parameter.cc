@@ -1,9 +1,12 @@
 #include "base/parameter.h"
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "base/error.h"
 
@@ -37,14 +40,29 @@ std::string match(const std::string& value, const std::string& choices) {
   return "";
 }
 
-std::optional<int64_t> integer_of(const std::string& value) {
-  // A sign that Python's int() takes, too.
+// Of the whole text, in any locale. A "+" is a sign that Python takes, too.
+template <typename Number>
+std::optional<Number> parsed(const std::string& value) {
   const char* begin = value.data() + (value.size() > 1 && value[0] == '+' && value[1] != '-');
   const char* last = value.data() + value.size();
-  int64_t number = 0;
+  Number number{};
   const auto [end, error] = std::from_chars(begin, last, number);
   if (error != std::errc() || end != last) return std::nullopt;
   return number;
+}
+
+// An end that all finite numbers keep is left out.
+std::string range_text(const Parameter& p) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  const bool from = p.least > -kMost, to = p.greatest < kMost;
+  if (from && to && !p.open_least && !p.open_greatest) {
+    return str_of("numbers from ", shortest_text(p.least), " to ", shortest_text(p.greatest));
+  }
+  std::string text = "finite numbers";
+  if (from) text += (p.open_least ? " above " : " from ") + shortest_text(p.least);
+  if (from && to) text += " and";
+  if (to) text += (p.open_greatest ? " below " : " up to ") + shortest_text(p.greatest);
+  return text;
 }
 
 std::string canonical_list(const Parameter& parameter, const std::string& where,
@@ -77,6 +95,11 @@ std::vector<std::string> split(const std::string& text) {
   return items;
 }
 
+bool Parameter::takes_real(double value) const {
+  return std::isfinite(value) && (open_least ? value > least : value >= least) &&
+         (open_greatest ? value < greatest : value <= greatest);
+}
+
 std::string allowed(const Parameter& parameter) {
   switch (parameter.kind) {
     case Kind::kInteger:
@@ -91,6 +114,8 @@ std::string allowed(const Parameter& parameter) {
       return "one of " + parameter.choices;
     case Kind::kList:
       return "a comma-separated list (or 'none') of " + parameter.choices;
+    case Kind::kReal:
+      return range_text(parameter);
     case Kind::kText:
       break;
   }
@@ -107,7 +132,7 @@ std::string canonical(const Parameter& parameter, const std::string& where,
   const std::string value = strip(raw);
   switch (parameter.kind) {
     case Kind::kInteger: {
-      const auto number = integer_of(value);
+      const auto number = parsed<int64_t>(value);
       if (!number || !parameter.takes(*number)) bad_value(parameter, where, raw);
       return std::to_string(*number);
     }
@@ -123,6 +148,11 @@ std::string canonical(const Parameter& parameter, const std::string& where,
     }
     case Kind::kList:
       return canonical_list(parameter, where, value);
+    case Kind::kReal: {
+      const auto number = parsed<double>(value);
+      if (!number || !parameter.takes_real(*number)) bad_value(parameter, where, raw);
+      return shortest_text(*number + 0.0);  // -0 is 0
+    }
     case Kind::kText:
       break;
   }
@@ -137,22 +167,39 @@ std::optional<std::string> from_environment(const Parameter& parameter) {
 }
 
 int64_t number_of(const Parameter& parameter, const std::string& text) {
+  if (parameter.kind == Kind::kReal) return std::bit_cast<int64_t>(parsed<double>(text).value());
   if (parameter.kind != Kind::kChoice) return std::stoll(text);
   const std::vector<std::string> choices = split(parameter.choices);
   return std::find(choices.begin(), choices.end(), text) - choices.begin();
 }
 
 std::string text_of(const Parameter& parameter, int64_t number) {
+  if (parameter.kind == Kind::kReal) return shortest_text(std::bit_cast<double>(number));
   if (parameter.kind != Kind::kChoice) return std::to_string(number);
   const std::vector<std::string> choices = split(parameter.choices);
   const auto place = static_cast<size_t>(number);
   return place < choices.size() ? choices[place] : str_of("number ", number);
 }
 
+double real_number_of(const Parameter& parameter, int64_t number) {
+  if (parameter.kind != Kind::kReal) {
+    throw ConfigError(
+        str_of("parameter ", parameter.name, " is no real number; it takes ", allowed(parameter)));
+  }
+  return std::bit_cast<double>(number);
+}
+
+std::string shortest_text(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
 const char* python_type(const Parameter& parameter) {
   switch (parameter.kind) {
     case Kind::kInteger:
       return "int";
+    case Kind::kReal:
+      return "float";
     case Kind::kBoolean:
       return "bool";
     case Kind::kSwitch:
@@ -170,6 +217,10 @@ std::string python_default(const Parameter& parameter) {
   switch (parameter.kind) {
     case Kind::kInteger:
       return parameter.fallback;
+    case Kind::kReal:
+      // Python reads "1" as an int.
+      return parameter.fallback.find_first_of(".e") == std::string::npos ? parameter.fallback + ".0"
+                                                                         : parameter.fallback;
     case Kind::kBoolean:
       return parameter.fallback == "1" ? "True" : "False";
     default:

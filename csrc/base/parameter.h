@@ -2,8 +2,10 @@
 // Every value, from the environment, from Python or from a peer, goes through canonical(), the only
 // validator.
 //
-// Values are texts in canonical form: "4", "1", "nearest", "all_gather,all_reduce". Thread-safety:
-// pure functions, except for from_environment(), which races with setenv() of other threads.
+// Values are texts in canonical form: "4", "1", "nearest", "all_gather,all_reduce". A real number's is
+// the shortest text that stands for it: "0.5", "1e-05"; it does not depend on the locale.
+// Thread-safety: pure functions, except for from_environment(), which races with setenv() of other
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,8 @@ struct Parameter {
     kSwitch,  // 0, 1, AUTO
     kChoice,
     kList,
-    kText
+    kText,
+    kReal,
   };
 
   std::string name;
@@ -29,8 +32,11 @@ struct Parameter {
   std::string fallback{};     // default, in canonical form
   int64_t low = 0, high = 0;  // kInteger
   bool power_of_two = false;  // kInteger: of the range, only powers of two
-  std::string choices{};      // comma-separated; kChoice and kList
-  bool per_call = false;      // read at each call; else when the group is made
+  /// kReal: the range, of finite numbers. An end that is open is not allowed itself.
+  double least = 0, greatest = 0;
+  bool open_least = false, open_greatest = false;
+  std::string choices{};  // comma-separated; kChoice and kList
+  bool per_call = false;  // read at each call; else when the group is made
   /// Younger than version 1 of the wire format: it counts in a configuration's hash only where it
   /// does not have its default, so that all other configurations keep their hashes.
   bool later = false;
@@ -44,9 +50,11 @@ struct Parameter {
   bool takes(int64_t number) const {
     return number >= low && number <= high && (!power_of_two || (number & (number - 1)) == 0);
   }
+  /// True if a real parameter may have this value; NaN and infinities are no values.
+  bool takes_real(double value) const;
 };
 
-/// "integers from 1 to 32", "one of nearest,stochastic".
+/// "integers from 1 to 32", "finite numbers above 0", "one of nearest,stochastic".
 std::string allowed(const Parameter& parameter);
 
 /// The canonical text of a value. Choices match whatever their case. `where`: the option or the
@@ -58,11 +66,15 @@ std::string canonical(const Parameter& parameter, const std::string& where,
 std::optional<std::string> from_environment(const Parameter& parameter);
 
 /// The number that stands for a canonical text: of an integer its value, of a boolean 0 or 1, of a
-/// choice its place among the choices. Only of these three kinds.
+/// choice its place among the choices, of a real number the bits of the double. Only of these kinds.
 int64_t number_of(const Parameter& parameter, const std::string& text);
 std::string text_of(const Parameter& parameter, int64_t number);
+/// The value of a real parameter with that number. ConfigError: of another kind.
+double real_number_of(const Parameter& parameter, int64_t number);
+/// The shortest text that from_chars() reads as this number: "0.5", "1e-05", "nan".
+std::string shortest_text(double value);
 
-/// "int", "bool", "str": the type of the value in Python.
+/// "int", "float", "bool", "str": the type of the value in Python.
 const char* python_type(const Parameter& parameter);
 /// "512", "True", "'nearest'": the default as Python writes it.
 std::string python_default(const Parameter& parameter);

@@ -47,10 +47,10 @@ py::memoryview view_of(std::span<const std::byte> bytes) {
                                      static_cast<py::ssize_t>(bytes.size()));
 }
 
-Element element_of(int code) {
+DType dtype_of_number(int code) {
   if (code < 1 || code > kLastElement)
     throw ConfigError(str_of("type is ", code, ", allowed: 1 to 13"));
-  return static_cast<Element>(code);
+  return element_of(code);
 }
 
 BoundKind kind_of(int code) {
@@ -130,14 +130,14 @@ py::tuple read_container(const py::buffer& payload) {
   const Bytes bytes(payload);
   const OpenContainer open = OpenContainer::read(bytes.span());
   const Container& header = open.header;
-  return py::make_tuple(static_cast<int>(header.element), header.complex,
-                        static_cast<int>(header.kind), header.asked, header.bound, header.version,
-                        header.shape, open.starts);
+  return py::make_tuple(number_of(header.element), header.complex, static_cast<int>(header.kind),
+                        header.asked, header.bound, header.version, header.shape, open.starts);
 }
 
 void write_container(int element, bool complex, int kind, double asked, double bound,
                      std::vector<uint64_t> shape, Arena& arena) {
-  Container header{element_of(element), complex, kind_of(kind), asked, bound, std::move(shape)};
+  Container header{dtype_of_number(element), complex, kind_of(kind), asked, bound,
+                   std::move(shape)};
   header.version = version_of(header.element, header.kind);
   arena.close(header.write(arena.blocks()));
 }
@@ -156,11 +156,11 @@ py::object predictor_of(const OpenBlock& block) {
 void bind(py::module_& module) {
   py::class_<Maps, std::shared_ptr<Maps>>(module, "BoundedMaps")
       .def(py::init([](int element, int kind, double bound) {
-             return std::make_shared<Maps>(element_of(element), kind_of(kind), bound);
+             return std::make_shared<Maps>(dtype_of_number(element), kind_of(kind), bound);
            }),
            py::arg("element"), py::arg("kind"), py::arg("bound"))
       .def(py::init([](int element, int kind, double bound, int version) {
-             return std::make_shared<Maps>(element_of(element), kind_of(kind), bound, version);
+             return std::make_shared<Maps>(dtype_of_number(element), kind_of(kind), bound, version);
            }),
            py::arg("element"), py::arg("kind"), py::arg("bound"), py::arg("version"))
       .def_property_readonly(
@@ -241,7 +241,7 @@ void bind(py::module_& module) {
       "bounded_range",
       [](int element, uintptr_t x, size_t n) {
         const py::gil_scoped_release no_gil;
-        return finite_range(element_of(element), reinterpret_cast<const std::byte*>(x), n);
+        return finite_range(dtype_of_number(element), reinterpret_cast<const std::byte*>(x), n);
       },
       py::arg("element"), py::arg("x_ptr"), py::arg("n"));
   module.def("bounded_read", &read_container, py::arg("payload"));

@@ -9,6 +9,7 @@
 #include "bindings/codec.h"
 #include "bindings/compat.h"
 #include "bindings/diagnostics.h"
+#include "bindings/dtypes.h"
 #include "bindings/engine.h"
 #include "bindings/future.h"
 #include "bindings/group.h"
@@ -20,6 +21,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The engine of torch_cgx; use it through the torch_cgx package.";
   if (py::module_::import("sys").attr("__stderr__").is_none()) cgx::log_nothing();
   cgx::register_errors(m);
+  cgx::bind_dtypes(m);
   cgx::bind_codec(m);
   cgx::bind_bounded(m);
   cgx::bind_compat(m);

@@ -15,6 +15,13 @@ py::object integer_of(const py::handle& value) {
   return py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
 }
 
+// The text of a number, in any locale; empty: not a float and nothing that Python takes for an index.
+std::string real_text_of(const py::handle& value) {
+  if (py::isinstance<py::float_>(value)) return shortest_text(value.cast<double>());
+  const py::object number = integer_of(value);
+  return number.is_none() ? "" : std::string(py::str(number));
+}
+
 }  // namespace
 
 std::string canonical_of(const Parameter& parameter, const std::string& where,
@@ -44,6 +51,10 @@ std::string canonical_of(const Parameter& parameter, const std::string& where,
       }
       break;
     }
+    case Kind::kReal:
+      text = real_text_of(value);
+      if (text.empty()) refuse("a float");
+      break;
     case Kind::kSwitch:
       if (py::isinstance<py::bool_>(value)) {
         text = value.cast<bool>() ? "1" : "0";
@@ -76,6 +87,8 @@ py::object value_of(const Parameter& parameter, const std::string& text) {
   switch (parameter.kind) {
     case Kind::kInteger:
       return py::int_(std::stoll(text));
+    case Kind::kReal:
+      return py::float_(real_number_of(parameter, number_of(parameter, text)));
     case Kind::kBoolean:
       return py::bool_(text == "1");
     case Kind::kSwitch:
@@ -86,8 +99,8 @@ py::object value_of(const Parameter& parameter, const std::string& text) {
 }
 
 py::dict to_dict(const Parameter& parameter) {
-  static constexpr const char* kKinds[] = {"integer", "boolean", "switch",
-                                           "choice",  "list",    "text"};
+  static constexpr const char* kKinds[] = {"integer", "boolean", "switch", "choice",
+                                           "list",    "text",    "real"};
   py::dict row;
   row["name"] = parameter.name;
   row["option"] = parameter.setting();
@@ -96,8 +109,13 @@ py::dict to_dict(const Parameter& parameter) {
   row["type"] = python_type(parameter);
   row["default"] = parameter.fallback;
   row["value"] = value_of(parameter, parameter.fallback);
-  row["low"] = parameter.low;
-  row["high"] = parameter.high;
+  if (parameter.kind == Kind::kReal) {
+    row["low"] = parameter.least;
+    row["high"] = parameter.greatest;
+  } else {
+    row["low"] = parameter.low;
+    row["high"] = parameter.high;
+  }
   row["power_of_two"] = parameter.power_of_two;
   row["choices"] = py::cast(split(parameter.choices));
   row["per_call"] = parameter.per_call;

@@ -3,8 +3,8 @@
 // A run is the values of one layer of a gradient bucket (or of one tensor) that travels in one
 // message. A payload's size depends on the number of values only, so no sizes are exchanged. Codecs
 // are pure functions of their arguments: no transport, no threads, no state. Same input, same
-// bytes, on every SIMD level and on the GPU. Thread-safety: all methods are const and may be called
-// concurrently.
+// bytes, on every SIMD level and on the GPU. Tensors are of the types in kComputed
+// (base/dtype_set.h). Thread-safety: all methods are const and may be called concurrently.
 #pragma once
 
 #include <cstddef>

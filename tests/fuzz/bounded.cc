@@ -24,7 +24,7 @@ double take_bound(Input& input, BoundKind kind) {
 
 // Null: the bound is none that maps take.
 std::shared_ptr<const Maps> take_maps(Input& input, BoundKind* kind) {
-  const Element element = element_number(input.below(kElements));
+  const DType element = element_number(input.below(kElements));
   *kind = is_floating(element) ? static_cast<BoundKind>(input.below(4)) : BoundKind::kLossless;
   const double bound = take_bound(input, *kind);
   try {
@@ -114,8 +114,8 @@ int listed_by(std::byte quad) {
 
 // A header whose fields are mostly those that the format allows.
 BlockHeader take_header(Input& input, const Maps& maps, size_t n) {
-  const Element element = maps.element();
-  const int word_bits = bytes_of(element) == 8 ? 64 : 32;
+  const DType element = maps.element();
+  const int word_bits = size_of(element) == 8 ? 64 : 32;
   BlockHeader header;
   header.map = input.flip() ? maps.bounded() : bounded::Map::kOrder;
   header.predictor = static_cast<bounded::Predictor>(input.below(5));
@@ -125,7 +125,7 @@ BlockHeader take_header(Input& input, const Maps& maps, size_t n) {
   if (header.low == bounded::LowBits::kCoded) header.width = header.width / 8 * 8;
   if (header.width == 0) header.low = bounded::LowBits::kPlanes;
   header.shift =
-      header.map == bounded::Map::kOrder ? static_cast<int>(input.below(8 * bytes_of(element))) : 0;
+      header.map == bounded::Map::kOrder ? static_cast<int>(input.below(8 * size_of(element))) : 0;
   header.base = input.flip() ? static_cast<int64_t>(input.below(512)) - 256 : input.take<int64_t>();
   if (word_bits == 32) header.base = static_cast<int32_t>(header.base);
   const uint64_t any = input.take<uint64_t>();
@@ -193,7 +193,7 @@ void encode_any(Input& input) {
   BoundKind kind;
   const auto maps = take_maps(input, &kind);
   if (maps == nullptr) return;
-  const size_t n = 1 + input.below(5000), bytes = bytes_of(maps->element());
+  const size_t n = 1 + input.below(5000), bytes = size_of(maps->element());
   // Long runs from short inputs: each value is the one a period before, a little changed.
   const uint64_t slope = input.below(4);
   const size_t given = std::min(n * bytes, input.left() / bytes * bytes);
@@ -204,7 +204,7 @@ void encode_any(Input& input) {
     const uint64_t bits = raw_bits(maps->element(), x.data() + at - period) + slope;
     std::memcpy(x.data() + at, &bits, bytes);
   }
-  if (maps->element() == Element::kBool) {
+  if (maps->element() == DType::kBool) {
     for (std::byte& value : x) value &= std::byte{1};
   }
   check_round_trip(maps, kind, x,

@@ -29,4 +29,7 @@ void bind_schedules(pybind11::module_& module);
 /// the faults.
 void bind_faults(pybind11::module_& module, const pybind11::module_& engine);
 
+/// Adds real_parameter, since no setting of a group is a real number.
+void bind_parameters(pybind11::module_& module);
+
 }  // namespace cgx

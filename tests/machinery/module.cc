@@ -29,6 +29,7 @@ PYBIND11_MODULE(_machinery, m) {
       },
       "The driver of this machine's GPUs: library, version as it numbers itself, devices. "
       "ResourceError that says what is missing.");
+  cgx::bind_parameters(m);
   m.def(
       "crc32c",
       [](const py::bytes& data, bool tables) {

@@ -10,11 +10,11 @@
 namespace cgx::native {
 namespace {
 
-std::shared_ptr<const bounded::Maps> maps_of(Element element, BoundKind kind, double bound) {
+std::shared_ptr<const bounded::Maps> maps_of(DType element, BoundKind kind, double bound) {
   return std::make_shared<const bounded::Maps>(element, kind, bound);
 }
 
-void check(Element element, const Promise& promise, int pattern, size_t n) {
+void check(DType element, const Promise& promise, int pattern, size_t n) {
   const auto maps = maps_of(element, promise.kind, promise.bound);
   const double step = promise.bound == 0 ? 1e-3 : promise.bound;
   const Block x = hard_values(element, pattern, n, step, n * 64 + static_cast<size_t>(pattern));
@@ -24,13 +24,13 @@ void check(Element element, const Promise& promise, int pattern, size_t n) {
              ", bound ", promise.bound, ", pattern ", pattern, ", n ", n));
 }
 
-int patterns_of(Element element) { return is_floating(element) ? kFloatPatterns : kWholePatterns; }
+int patterns_of(DType element) { return is_floating(element) ? kFloatPatterns : kWholePatterns; }
 
 }  // namespace
 
 TEST(bounded_every_pattern_and_bound) {
   for (size_t k = 0; k < kElements; ++k) {
-    const Element element = element_number(k);
+    const DType element = element_number(k);
     for (const Promise& promise : promises_of(element)) {
       for (int pattern = 0; pattern < patterns_of(element); ++pattern) {
         check(element, promise, pattern, 1500 + k);
@@ -47,7 +47,7 @@ TEST(bounded_every_size) {
   }
   for (const size_t n : sizes) {
     for (size_t k = 0; k < kElements; ++k) {
-      const Element element = element_number(k);
+      const DType element = element_number(k);
       const auto promises = promises_of(element);
       const int patterns = patterns_of(element);
       check(element, promises[n % promises.size()], static_cast<int>(n / 3 + k) % patterns, n);
@@ -60,7 +60,7 @@ TEST(bounded_whole_blocks) {
   size_t turn = 0;
   for (const size_t n : {size_t{65535}, bounded::kBlockValues, size_t{65472}}) {
     for (size_t k = 0; k < kElements; ++k) {
-      const Element element = element_number(k);
+      const DType element = element_number(k);
       const auto promises = promises_of(element);
       for (int pattern = static_cast<int>(turn) % 3; pattern < patterns_of(element); pattern += 3) {
         check(element, promises[++turn % promises.size()], pattern, n);
@@ -72,7 +72,7 @@ TEST(bounded_whole_blocks) {
 // A special value gets the word before it, of a slice whose words need not have been kept.
 TEST(bounded_special_values_between_plain_slices) {
   constexpr size_t kSlices = 64;
-  const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, 1e-4);
+  const auto maps = maps_of(DType::kFloat32, BoundKind::kAbsolute, 1e-4);
   Random random(5);
   for (const size_t offset : {size_t{0}, size_t{1}, bounded::kSlice - 1}) {
     for (const float special : {NAN, -0.0F, 1e-40F, 3.0F}) {
@@ -100,7 +100,7 @@ TEST(bounded_least_place) {
   };
   for (int k = 0; k < 40; ++k) {
     const double bound = 7e-5 * (1 + 0.013 * k);
-    const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, bound);
+    const auto maps = maps_of(DType::kFloat32, BoundKind::kAbsolute, bound);
     Random random(3);
     std::vector<float> x(kValues);
     for (float& value : x) value = static_cast<float>(random.signed_unit() * 0.01 * bound);
@@ -130,7 +130,7 @@ TEST(bounded_least_place_among_signed_zeros) {
     for (int near = -2; near <= 2; ++near) {
       x[kAt] =
           bits_float(float_bits(static_cast<float>(-0x1p32 * bound)) + static_cast<uint32_t>(near));
-      const auto made = check_round_trip(maps_of(Element::kFloat32, BoundKind::kAbsolute, bound),
+      const auto made = check_round_trip(maps_of(DType::kFloat32, BoundKind::kAbsolute, bound),
                                          BoundKind::kAbsolute, std::as_bytes(std::span(x)),
                                          str_of("bound ", bound, ", value ", x[kAt]));
       CHECK(made.framed[0] == static_cast<std::byte>(bounded::Map::kGrid));
@@ -149,7 +149,7 @@ TEST(bounded_least_place_among_signed_zeros) {
     for (uint32_t near = 0; near < 16; ++near) {
       x[kAt + near] = bits_float(float_bits(value) + near - 8);
     }
-    const auto made = check_round_trip(maps_of(Element::kFloat32, BoundKind::kPointwise, bound),
+    const auto made = check_round_trip(maps_of(DType::kFloat32, BoundKind::kPointwise, bound),
                                        BoundKind::kPointwise, std::as_bytes(std::span(x)),
                                        str_of("pointwise bound ", bound));
     CHECK(made.framed[0] == static_cast<std::byte>(bounded::Map::kLogGrid));
@@ -163,20 +163,20 @@ TEST(bounded_bounds_outside_of_float32) {
     std::vector<float> x(8192);
     for (float& value : x) value = static_cast<float>(0x1p-126 + 0x1p-149 * random(3000));
     x[100] = 1e-10f;  // too far for the grid, whose step is the longer for it
-    check_round_trip(maps_of(Element::kFloat32, BoundKind::kAbsolute, units * 0x1p-149),
+    check_round_trip(maps_of(DType::kFloat32, BoundKind::kAbsolute, units * 0x1p-149),
                      BoundKind::kAbsolute, std::as_bytes(std::span(x)),
                      str_of(units, " of the least subnormal number"));
   }
   for (const double bound : {0x1p119, 0x1.8p127, 0x1p128, 1e300}) {
-    const Block x = hard_values(Element::kFloat32, 9, 4096, 1, 5);
-    check_round_trip(maps_of(Element::kFloat32, BoundKind::kAbsolute, bound), BoundKind::kAbsolute,
-                     x, str_of("bound ", bound));
+    const Block x = hard_values(DType::kFloat32, 9, 4096, 1, 5);
+    check_round_trip(maps_of(DType::kFloat32, BoundKind::kAbsolute, bound), BoundKind::kAbsolute, x,
+                     str_of("bound ", bound));
   }
 }
 
 TEST(bounded_special_values_keep_their_bits) {
-  for (const Element element : {Element::kFloat32, Element::kFloat64, Element::kBFloat16}) {
-    const size_t bytes = bytes_of(element), n = 3000;
+  for (const DType element : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+    const size_t bytes = size_of(element), n = 3000;
     Block x = hard_values(element, 0, n, 1e-3, 1);
     // Every third value: a NaN with a payload, an infinity, -0.
     const uint64_t sign = uint64_t{1} << (8 * bytes - 1);
@@ -200,14 +200,14 @@ TEST(bounded_special_values_keep_their_bits) {
 // Threads share maps and an arena. Its blocks are those of one thread, in their order.
 TEST(arena_shared_by_threads) {
   constexpr size_t kThreads = 4, kBlocks = 48, kValues = 3000;
-  const auto maps = maps_of(Element::kFloat32, BoundKind::kAbsolute, 1e-3);
+  const auto maps = maps_of(DType::kFloat32, BoundKind::kAbsolute, 1e-3);
   std::vector<Block> values;
   for (size_t k = 0; k < kBlocks; ++k) {
-    values.push_back(hard_values(Element::kFloat32, static_cast<int>(k), kValues, 1e-3, k));
+    values.push_back(hard_values(DType::kFloat32, static_cast<int>(k), kValues, 1e-3, k));
   }
   const Block head(100, std::byte{7});
   bounded::Arena arena(head.size(),
-                       kBlocks * bounded::Encoder::most_bytes(Element::kFloat32, kValues));
+                       kBlocks * bounded::Encoder::most_bytes(DType::kFloat32, kValues));
   std::atomic<size_t> next{0};
   const auto work = [&] {
     bounded::Encoder encoder(maps);

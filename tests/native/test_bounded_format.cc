@@ -27,11 +27,11 @@ struct Sample {
   EncodedBlock made;
   size_t n;
 
-  Sample(Element element, BoundKind kind, double bound, const Block& values)
+  Sample(DType element, BoundKind kind, double bound, const Block& values)
       : maps(std::make_shared<const Maps>(element, kind, bound)),
         made(encode_block(maps, values)),
-        n(values.size() / bytes_of(element)) {}
-  Sample(Element element, BoundKind kind, double bound, int pattern, size_t count = 2000)
+        n(values.size() / size_of(element)) {}
+  Sample(DType element, BoundKind kind, double bound, int pattern, size_t count = 2000)
       : Sample(element, kind, bound, hard_values(element, pattern, count, 1e-3, 7)) {}
 
   Map map() const { return static_cast<Map>(made.framed[0]); }
@@ -56,7 +56,7 @@ constexpr size_t kMap = 0, kPredictor = 1, kFlags = 2, kWidth = 3, kShift = 4, k
                  kStep = 16, kOutliers = 24, kSpecials = 28, kCoded = 32;
 
 Block small_container(Container* header) {
-  header->element = Element::kFloat64;
+  header->element = DType::kFloat64;
   header->kind = BoundKind::kAbsolute;
   header->asked = header->bound = 0.5;
   header->shape = {3, 5};
@@ -82,7 +82,7 @@ std::string container_error(const Block& payload) {
 }  // namespace
 
 TEST(bounded_block_headers) {
-  const Sample grid(Element::kFloat32, BoundKind::kAbsolute, 1e-3, 0);
+  const Sample grid(DType::kFloat32, BoundKind::kAbsolute, 1e-3, 0);
   CHECK(grid.map() == Map::kGrid);
   for (const int map : {4, 5, 6, 255}) {
     grid.refuses(kMap, static_cast<uint8_t>(map), "the map of a block");
@@ -108,7 +108,7 @@ TEST(bounded_block_headers) {
   grid.refuses(kWidth, static_cast<uint8_t>(grid.header().width + 8), "its header says");
   grid.refuses(kPredictor, uint8_t{4}, "its header says");  // there are no nodes
 
-  const Sample order(Element::kFloat64, BoundKind::kLossless, 0, 0);
+  const Sample order(DType::kFloat64, BoundKind::kLossless, 0, 0);
   CHECK(order.map() == Map::kOrder);
   order.refuses(kMap, uint8_t{3}, "the map of a block");
   order.refuses(kPredictor, uint8_t{4}, "the predictor of a block");
@@ -118,19 +118,19 @@ TEST(bounded_block_headers) {
   order.refuses(kStep, INT64_MAX, "the origin of a block");
   order.refuses(kSpecials, uint32_t{1}, "special values");
 
-  const Sample whole(Element::kInt16, BoundKind::kLossless, 0, 3);
+  const Sample whole(DType::kInt16, BoundKind::kLossless, 0, 3);
   CHECK(whole.map() == Map::kOrder);
   whole.refuses(kShift, uint8_t{16}, "the shift of a block");
   whole.refuses(kStep, int64_t{1}, "the origin of a block");
 
-  const Sample lattice(Element::kFloat16, BoundKind::kAbsolute, 1e-2, 0);
+  const Sample lattice(DType::kFloat16, BoundKind::kAbsolute, 1e-2, 0);
   CHECK(lattice.map() == Map::kLattice);
   lattice.refuses(kMap, uint8_t{3}, "the map of a block");
   lattice.refuses(kStep, int64_t{1}, "the origin of a block");
   lattice.refuses(8, int64_t{1} << 20, "allowed: 0, and magnitudes from 1 to ");
   lattice.refuses(8, int64_t{INT32_MIN}, "allowed: 0, and magnitudes from 1 to ");
 
-  const Sample log_grid(Element::kFloat32, BoundKind::kPointwise, 1e-2, 0);
+  const Sample log_grid(DType::kFloat32, BoundKind::kPointwise, 1e-2, 0);
   CHECK(log_grid.map() == Map::kLogGrid);
   log_grid.refuses(kStep, int64_t{1024}, "the least exponent of a block");
   log_grid.refuses(kStep, int64_t{-1023}, "the least exponent of a block");
@@ -139,7 +139,7 @@ TEST(bounded_block_headers) {
 
 TEST(bounded_coded_low_bits_are_bytes) {
   for (int pattern = 0; pattern < kFloatPatterns; ++pattern) {
-    const Sample sample(Element::kFloat32, BoundKind::kLossless, 0, pattern);
+    const Sample sample(DType::kFloat32, BoundKind::kLossless, 0, pattern);
     if (sample.map() != Map::kOrder || sample.header().width == 0) continue;
     sample.refuses(kFlags, uint8_t{3}, sample.header().width % 8 == 0 ? "holds" : "the width");
     return;
@@ -149,9 +149,9 @@ TEST(bounded_coded_low_bits_are_bytes) {
 
 TEST(bounded_lists_of_a_block) {
   // Outliers and specials: their lists must be as long as the symbols say, and point into the block.
-  Block values = hard_values(Element::kFloat32, 0, 2000, 1e-3, 7);
+  Block values = hard_values(DType::kFloat32, 0, 2000, 1e-3, 7);
   for (const size_t i : {0, 77, 1024, 1999}) values = altered(values, 4 * i, NAN);
-  const Sample sample(Element::kFloat32, BoundKind::kAbsolute, 1e-3, values);
+  const Sample sample(DType::kFloat32, BoundKind::kAbsolute, 1e-3, values);
   CHECK(sample.map() == Map::kGrid && sample.header().specials == 4);
   const auto decode = [&](const Block& content) {
     return error_of<PayloadError>(
@@ -170,9 +170,9 @@ TEST(bounded_lists_of_a_block) {
     content.resize(size);
     CHECK(contains(decode(content), "its header says"));
   }
-  values = hard_values(Element::kFloat32, 0, 2000, 1e-3, 7);
+  values = hard_values(DType::kFloat32, 0, 2000, 1e-3, 7);
   for (const size_t i : {5, 6, 700}) values = altered(values, 4 * i, 1e4f);
-  const Sample spikes(Element::kFloat32, BoundKind::kAbsolute, 1e-3, values);
+  const Sample spikes(DType::kFloat32, BoundKind::kAbsolute, 1e-3, values);
   CHECK(!spikes.header().quads);
   const uint32_t outliers = spikes.header().outliers;
   CHECK(outliers > 1);
@@ -190,7 +190,7 @@ TEST(bounded_lists_of_a_block) {
 }
 
 TEST(bounded_packed_symbols) {
-  const Sample spikes(Element::kFloat32, BoundKind::kAbsolute, 1e-3, 10);
+  const Sample spikes(DType::kFloat32, BoundKind::kAbsolute, 1e-3, 10);
   CHECK(spikes.header().quads && spikes.header().listed > 1);
   const auto with = [&](size_t at, uint8_t value) {
     return error_of<PayloadError>([&] {
@@ -212,7 +212,7 @@ TEST(bounded_packed_symbols) {
   spikes.refuses(6, static_cast<uint16_t>(spikes.header().listed + 1), "its header says");
   spikes.refuses(6, uint16_t{2001}, "listed symbols");
   spikes.refuses(kFlags, uint8_t{0}, "an unused byte");
-  const Sample order(Element::kFloat32, BoundKind::kLossless, 0, 0);
+  const Sample order(DType::kFloat32, BoundKind::kLossless, 0, 0);
   order.refuses(kFlags, uint8_t{4}, "the flags of a block");
 }
 
@@ -237,7 +237,7 @@ TEST(bounded_quads_come_back) {
 }
 
 TEST(bounded_short_blocks) {
-  const auto maps = std::make_shared<const Maps>(Element::kInt32, BoundKind::kLossless, 0);
+  const auto maps = std::make_shared<const Maps>(DType::kInt32, BoundKind::kLossless, 0);
   const auto error = [&](Block block, size_t n) {
     if (block.size() >= bounded::kCrcBytes) seal(block);
     return error_of<PayloadError>([&] { decode_block(maps, block, {}, n); });
@@ -253,7 +253,7 @@ TEST(bounded_short_blocks) {
   CHECK(decode_block(maps, {}, {}, 9) == Block(36));
   raw[7] = std::byte{1};
   CHECK(contains(error_of<PayloadError>([&] { decode_block(maps, raw, {}, 9); }), "checksum"));
-  const auto bools = std::make_shared<const Maps>(Element::kBool, BoundKind::kLossless, 0);
+  const auto bools = std::make_shared<const Maps>(DType::kBool, BoundKind::kLossless, 0);
   Block two(6, std::byte{1});
   two[1] = std::byte{2};
   seal(two);
@@ -262,7 +262,7 @@ TEST(bounded_short_blocks) {
 
 // Every bit is under the checksum.
 TEST(bounded_blocks_notice_flips) {
-  const Sample sample(Element::kFloat32, BoundKind::kAbsolute, 1e-3, 0, 200);
+  const Sample sample(DType::kFloat32, BoundKind::kAbsolute, 1e-3, 0, 200);
   for (size_t i = 0; i < sample.made.framed.size(); ++i) {
     Block block = sample.made.framed;
     block[i] ^= static_cast<std::byte>(1 << i % 8);
@@ -324,7 +324,7 @@ TEST(bounded_containers) {
 }
 
 TEST(bounded_blocks_keep_their_places) {
-  const Container header{Element::kUInt8, false, BoundKind::kLossless, 0, 0, {3 * 65536}};
+  const Container header{DType::kUInt8, false, BoundKind::kLossless, 0, 0, {3 * 65536}};
   Block one(6, std::byte{1}), two(6, std::byte{2});
   const auto payload = [&](const Block& a, const Block& b, const Block& c) {
     const std::span<const std::byte> blocks[] = {a, b, c};
@@ -363,18 +363,18 @@ TEST(bounded_shapes_of_containers) {
 }
 
 TEST(bounded_bounds_of_maps) {
-  const auto error = [](Element element, BoundKind kind, double bound) {
+  const auto error = [](DType element, BoundKind kind, double bound) {
     return error_of<ConfigError>([&] { Maps(element, kind, bound); });
   };
   for (const double bound : {0.0, -1e-3, double{NAN}, double{INFINITY}}) {
     for (const BoundKind kind :
          {BoundKind::kAbsolute, BoundKind::kRelative, BoundKind::kPointwise}) {
-      CHECK(contains(error(Element::kFloat16, kind, bound), "the bound is "));
+      CHECK(contains(error(DType::kFloat16, kind, bound), "the bound is "));
     }
   }
-  CHECK(contains(error(Element::kFloat32, BoundKind::kPointwise, 1), "between 0 and 1"));
-  CHECK(contains(error(Element::kFloat32, BoundKind::kLossless, 1), "of lossless values"));
-  CHECK(contains(error(Element::kInt8, BoundKind::kAbsolute, 1), "whole numbers"));
+  CHECK(contains(error(DType::kFloat32, BoundKind::kPointwise, 1), "between 0 and 1"));
+  CHECK(contains(error(DType::kFloat32, BoundKind::kLossless, 1), "of lossless values"));
+  CHECK(contains(error(DType::kInt8, BoundKind::kAbsolute, 1), "whole numbers"));
 }
 
 }  // namespace cgx::native

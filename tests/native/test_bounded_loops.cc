@@ -105,7 +105,7 @@ void check_sums(size_t n, Random& random) {
 template <typename Word>
 void check_grid(const Block& values, const Grid& grid, bool curved, const std::string& what) {
   using Value = ValueOf<Word>;
-  constexpr Element kElement = sizeof(Word) == 4 ? Element::kFloat32 : Element::kFloat64;
+  constexpr DType kElement = sizeof(Word) == 4 ? DType::kFloat32 : DType::kFloat64;
   const size_t n = values.size() / sizeof(Value);
   const ExactBytes memory(values, 0);
   const auto* x = reinterpret_cast<const Value*>(memory.data());
@@ -151,7 +151,7 @@ void check_grid(const Block& values, const Grid& grid, bool curved, const std::s
 
 template <typename Word>
 void check_grids(size_t n, int pattern, double bound, bool curved) {
-  constexpr Element kElement = sizeof(Word) == 4 ? Element::kFloat32 : Element::kFloat64;
+  constexpr DType kElement = sizeof(Word) == 4 ? DType::kFloat32 : DType::kFloat64;
   const Block x = hard_values(kElement, pattern, n, bound, n + static_cast<size_t>(pattern));
   for (const double unit : {0.0, 0x1p-149, 0x1p-24, 0x1p-10, 0x1p104}) {
     const Grid grid = bounded::make_grid(bound, unit);
@@ -188,7 +188,7 @@ bool check_at_once(const ValueOf<Word>* x, size_t n, const Grid& grid, int width
 
 template <typename Word>
 void check_at_once_of(int pattern, size_t n, double bound, int width) {
-  constexpr Element kElement = sizeof(Word) == 4 ? Element::kFloat32 : Element::kFloat64;
+  constexpr DType kElement = sizeof(Word) == 4 ? DType::kFloat32 : DType::kFloat64;
   const ExactBytes memory(hard_values(kElement, pattern, n, bound, n), 0);
   const Grid grid = bounded::make_grid(bound, 0);
   for (const std::string& level : simd_levels()) {

@@ -16,8 +16,8 @@ using bounded::LogGrid;
 using bounded::Order;
 
 template <typename Word>
-void check_order(Element element, const Block& x, const Order& order) {
-  const size_t bytes = bytes_of(element), n = x.size() / bytes;
+void check_order(DType element, const Block& x, const Order& order) {
+  const size_t bytes = size_of(element), n = x.size() / bytes;
   std::vector<Word> words(n);
   bounded::to_order(element, x.data(), n, order, words.data());
   Block y(x.size());
@@ -30,18 +30,17 @@ void check_order(Element element, const Block& x, const Order& order) {
   }
 }
 
-void check_order(Element element, const Block& x, int shift) {
+void check_order(DType element, const Block& x, int shift) {
   const int64_t last = bounded::last_origin(element, shift);
   CHECK(last >= 0);
   for (const int64_t origin : {int64_t{0}, std::min<int64_t>(1, last), last / 3, last}) {
-    if (bytes_of(element) == 8) {
+    if (size_of(element) == 8) {
       check_order<int64_t>(element, x, {shift, origin});
     } else {
       check_order<int32_t>(element, x, {shift, origin});
     }
   }
-  const int64_t fitted =
-      bounded::origin_for(element, x.data(), x.size() / bytes_of(element), shift);
+  const int64_t fitted = bounded::origin_for(element, x.data(), x.size() / size_of(element), shift);
   CHECK(fitted >= 0 && fitted <= last, "origin ", fitted, ", the last is ", last);
 }
 
@@ -49,9 +48,9 @@ void check_order(Element element, const Block& x, int shift) {
 
 // All bits whose low ones are 0 come back, so no two of them share a word.
 TEST(bounded_order_all_short_values) {
-  for (const Element element : {Element::kFloat16, Element::kBFloat16, Element::kInt16,
-                                Element::kUInt16, Element::kInt8, Element::kUInt8}) {
-    const size_t bytes = bytes_of(element);
+  for (const DType element : {DType::kFloat16, DType::kBFloat16, DType::kInt16, DType::kUInt16,
+                              DType::kInt8, DType::kUInt8}) {
+    const size_t bytes = size_of(element);
     const int bits = static_cast<int>(8 * bytes);
     for (int shift = 0; shift < bits; ++shift) {
       Block x;
@@ -67,9 +66,9 @@ TEST(bounded_order_all_short_values) {
 
 TEST(bounded_order_long_values) {
   Random random(7);
-  for (const Element element :
-       {Element::kFloat32, Element::kFloat64, Element::kInt32, Element::kUInt32, Element::kInt64}) {
-    const size_t bytes = bytes_of(element);
+  for (const DType element :
+       {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kUInt32, DType::kInt64}) {
+    const size_t bytes = size_of(element);
     for (int shift = 0; shift < static_cast<int>(8 * bytes); ++shift) {
       // Random ones, and what differs from the ends by little.
       Block x(600 * bytes);
@@ -91,14 +90,14 @@ TEST(bounded_order_keeps_the_order) {
   for (float value = -3; value <= 3; value += 0.01f) x.push_back(value);
   std::vector<int32_t> words(x.size());
   const auto* bytes = reinterpret_cast<const std::byte*>(x.data());
-  const int64_t origin = bounded::origin_for(Element::kFloat32, bytes, x.size(), 0);
-  bounded::to_order(Element::kFloat32, bytes, x.size(), {0, origin}, words.data());
+  const int64_t origin = bounded::origin_for(DType::kFloat32, bytes, x.size(), 0);
+  bounded::to_order(DType::kFloat32, bytes, x.size(), {0, origin}, words.data());
   for (size_t i = 1; i < x.size(); ++i) CHECK(words[i] > words[i - 1], "value ", x[i]);
   CHECK(words.back() - words.front() < 1 << 29, "far apart");
 }
 
 TEST(bounded_lattice_all_values) {
-  for (const Element element : {Element::kFloat16, Element::kBFloat16}) {
+  for (const DType element : {DType::kFloat16, DType::kBFloat16}) {
     std::vector<std::pair<double, bool>> bounds;
     for (const double bound : {5e-324, 1e-40, 0x1p-133, 1e-9, 0x1p-25, 0x1p-24, 1e-4, 1e-3, 0x1p-10,
                                0.1, 0.5, 1.0, 7.7, 100.0, 65504.0, 1e6, 1e38, 1e300}) {

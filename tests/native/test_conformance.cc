@@ -5,45 +5,21 @@
 #include <limits>
 #include <set>
 
-#include "base/parameter.h"
 #include "check.h"
 #include "codec/codec.h"
 #include "codec/ops/level.h"
 #include "data.h"
 #include "gpu_block.h"
+#include "samples.h"
 
 namespace cgx::native {
 namespace {
-
-constexpr int64_t kShortRange = 16;
-constexpr int kRandomConfigs = 12;  // of each family, beside those that change one parameter
 
 struct AtLevel {
   explicit AtLevel(const std::string& name) : before(cpu_level()) { set_cpu_level(name); }
   ~AtLevel() { set_cpu_level(before); }
   std::string before;
 };
-
-// Numbers that a parameter is tried with.
-std::vector<int64_t> samples(const Parameter& p) {
-  std::vector<int64_t> some;
-  if (p.kind == Parameter::Kind::kInteger) {
-    for (int64_t n = p.low; n <= p.high && n < p.low + kShortRange; ++n) {
-      if (p.takes(n)) some.push_back(n);
-    }
-    if (some.back() == p.high) return some;
-    some = {p.low};
-    for (int64_t n : {3, 8, 33, 64, 100, 512, 1000, 1024, 2048}) {
-      if (n > p.low && n < p.high && p.takes(n)) some.push_back(n);
-    }
-    some.push_back(p.high);
-  } else {
-    const int64_t n =
-        p.kind == Parameter::Kind::kChoice ? static_cast<int64_t>(split(p.choices).size()) : 2;
-    for (int64_t i = 0; i < n; ++i) some.push_back(i);
-  }
-  return some;
-}
 
 // Whether the family takes these parameters together.
 bool is_allowed(const CodecConfig& config) {
@@ -55,36 +31,12 @@ bool is_allowed(const CodecConfig& config) {
   return true;
 }
 
-// The defaults, each parameter at each of its samples, and some at random; each once.
-std::vector<CodecConfig> configs(const Family& family) {
-  std::vector<CodecConfig> all = {CodecConfig(family)};
-  const auto add = [&all](const CodecConfig& config) {
-    const bool known = std::find(all.begin(), all.end(), config) != all.end();
-    if (!known && is_allowed(config)) all.push_back(config);
-  };
-  Random random(family.id);
-  for (const Parameter& p : family.parameters) {
-    for (int64_t number : samples(p)) {
-      CodecConfig config(family);
-      config.set(p.name, number);
-      add(config);
-    }
-  }
-  for (int i = 0; i < kRandomConfigs && !family.parameters.empty(); ++i) {
-    CodecConfig config(family);
-    for (const Parameter& p : family.parameters) {
-      const auto some = samples(p);
-      config.set(p.name, some[random(some.size())]);
-    }
-    add(config);
-  }
-  return all;
-}
-
 template <typename Body>
 void for_each_codec(const Body& body) {
   for (const Family* family : families()) {
-    for (const CodecConfig& config : configs(*family)) body(*family, *make_codec(config));
+    for (const CodecConfig& config : sample_configs(*family, family->id, is_allowed)) {
+      body(*family, *make_codec(config));
+    }
   }
 }
 
@@ -345,6 +297,8 @@ TEST(conformance_configurations_as_text_and_hash) {
         CHECK((config == defaults) == (config.hash() == defaults.hash()), config.describe());
         CHECK(make_codec(config)->config() == config, config.describe());
         CHECK(make_codec(config) == make_codec(config), config.describe());
+        // A fixed number stays out of the text, and so does what the name says.
+        CHECK(config_of_text(config.describe()) == config, config.describe());
         const auto found = config_of_hash(*family, static_cast<uint32_t>(config.hash()), defaults);
         CHECK(found == nullptr || *found == config, config.describe());
       }

@@ -25,7 +25,7 @@ struct OnKernels {
 };
 
 OnKernels encode_on_kernels(const MapsOf& maps, std::span<const std::byte> x) {
-  const size_t bytes = bytes_of(maps->element());
+  const size_t bytes = size_of(maps->element());
   Slab slab(maps, x.size() / bytes);
   const Block looked = look_on_kernels(slab, x);
   Encoder encoder(maps);
@@ -51,7 +51,7 @@ OnKernels encode_on_kernels(const MapsOf& maps, std::span<const std::byte> x) {
 }
 
 std::vector<Encoded> encode_on_cpu(const MapsOf& maps, std::span<const std::byte> x) {
-  const size_t bytes = bytes_of(maps->element()), values = x.size() / bytes;
+  const size_t bytes = size_of(maps->element()), values = x.size() / bytes;
   std::vector<Encoded> made;
   Encoder encoder(maps);
   for (size_t first = 0; first < values; first += kBlockValues) {
@@ -67,10 +67,10 @@ struct Count {
   size_t maps[bounded::kLastMap + 1] = {}, predictors[bounded::kLastPredictor + 1] = {};
 };
 
-void check_values(Element element, const Promise& promise, const Block& x, const std::string& what,
+void check_values(DType element, const Promise& promise, const Block& x, const std::string& what,
                   Count* count) {
   const auto maps = std::make_shared<const bounded::Maps>(element, promise.kind, promise.bound);
-  const size_t bytes = bytes_of(element), n = x.size() / bytes;
+  const size_t bytes = size_of(element), n = x.size() / bytes;
   const std::vector<Encoded> wanted = encode_on_cpu(maps, x);
   const OnKernels made = encode_on_kernels(maps, x);
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -100,7 +100,7 @@ void check_values(Element element, const Promise& promise, const Block& x, const
   }
 }
 
-void check(Element element, const Promise& promise, int pattern, size_t n, Count* count = nullptr) {
+void check(DType element, const Promise& promise, int pattern, size_t n, Count* count = nullptr) {
   const double step = promise.bound == 0 ? 1e-3 : promise.bound;
   const Block x = hard_values(element, pattern, n, step, n * 64 + static_cast<size_t>(pattern));
   check_values(
@@ -110,20 +110,20 @@ void check(Element element, const Promise& promise, int pattern, size_t n, Count
       count);
 }
 
-int patterns_of(Element element) { return is_floating(element) ? kFloatPatterns : kWholePatterns; }
+int patterns_of(DType element) { return is_floating(element) ? kFloatPatterns : kWholePatterns; }
 
 }  // namespace
 
 TEST(gpu_bounded_every_pattern_and_bound) {
   Count count;
   for (size_t k = 0; k < kElements; ++k) {
-    const Element element = element_number(k);
+    const DType element = element_number(k);
     for (const Promise& promise : promises_of(element)) {
       for (int pattern = 0; pattern < patterns_of(element); ++pattern) {
         check(element, promise, pattern, 2900 + k, &count);
       }
       for (const int byte : {0, 1}) {  // all values are the same
-        const Block x(70'000 * bytes_of(element), static_cast<std::byte>(byte));
+        const Block x(70'000 * size_of(element), static_cast<std::byte>(byte));
         check_values(element, promise, x, str_of("bytes of ", byte), &count);
       }
     }
@@ -136,16 +136,16 @@ TEST(gpu_bounded_every_pattern_and_bound) {
 TEST(gpu_bounded_every_size) {
   for (size_t n = 1; n <= 400; n += n < 20 ? 1 : 19) {
     for (size_t k = 0; k < kElements; ++k) {
-      const Element element = element_number(k);
+      const DType element = element_number(k);
       const std::vector<Promise> promises = promises_of(element);
       check(element, promises[n % promises.size()], static_cast<int>(n % 16), n);
     }
   }
   for (const size_t n : {1023, 1024, 1025, 1279, 1281, 2047, 2049, 65535, 65536, 65537, 131073}) {
     for (const int pattern : {0, 5, 8}) {
-      check(Element::kFloat32, {BoundKind::kAbsolute, 1e-4}, pattern, n);
-      check(Element::kFloat64, {BoundKind::kAbsolute, 1e-4}, pattern, n);
-      check(Element::kFloat16, {BoundKind::kPointwise, 1e-2}, pattern, n);
+      check(DType::kFloat32, {BoundKind::kAbsolute, 1e-4}, pattern, n);
+      check(DType::kFloat64, {BoundKind::kAbsolute, 1e-4}, pattern, n);
+      check(DType::kFloat16, {BoundKind::kPointwise, 1e-2}, pattern, n);
     }
   }
 }
@@ -156,8 +156,8 @@ TEST(gpu_bounded_look) {
   for (const size_t n : {1, 2, 31, 255, 256, 257, 511, 513, 1023, 1024, 1025, 1279, 1281, 1535,
                          1800, 2047, 2049, 3333, 67'000}) {
     for (size_t k = 0; k < kElements; ++k) {
-      const Element element = element_number(k);
-      const size_t bytes = bytes_of(element);
+      const DType element = element_number(k);
+      const size_t bytes = size_of(element);
       const uint64_t sign = uint64_t{1} << (8 * bytes - 1);
       const bool floating = is_floating(element);
       const uint64_t infinity = floating ? bits_of_float(element, INFINITY) : 0;
@@ -215,11 +215,11 @@ TEST(gpu_bounded_look) {
 TEST(gpu_bounded_faults) {
   size_t refused = 0;
   for (const auto& [element, promise, pattern] :
-       {std::tuple{Element::kFloat32, Promise{BoundKind::kAbsolute, 1e-3}, 8},
-        std::tuple{Element::kFloat32, Promise{BoundKind::kAbsolute, 1e-3}, 10},
-        std::tuple{Element::kFloat32, Promise{BoundKind::kPointwise, 1e-2}, 2},
-        std::tuple{Element::kBFloat16, Promise{BoundKind::kAbsolute, 1e-2}, 0},
-        std::tuple{Element::kBool, Promise{BoundKind::kLossless, 0}, 0}}) {
+       {std::tuple{DType::kFloat32, Promise{BoundKind::kAbsolute, 1e-3}, 8},
+        std::tuple{DType::kFloat32, Promise{BoundKind::kAbsolute, 1e-3}, 10},
+        std::tuple{DType::kFloat32, Promise{BoundKind::kPointwise, 1e-2}, 2},
+        std::tuple{DType::kBFloat16, Promise{BoundKind::kAbsolute, 1e-2}, 0},
+        std::tuple{DType::kBool, Promise{BoundKind::kLossless, 0}, 0}}) {
     const auto maps = std::make_shared<const bounded::Maps>(element, promise.kind, promise.bound);
     constexpr size_t kValues = 1500;
     const Block x = hard_values(element, pattern, kValues, 1e-3, 7);

@@ -6,7 +6,7 @@ namespace cgx::native {
 
 // Curves of which some nodes are in their range: a run has all of its nodes, or those before it.
 TEST(gpu_bounded_curves_that_leave_their_range) {
-  for (const Element element : {Element::kFloat32, Element::kFloat64}) {
+  for (const DType element : {DType::kFloat32, DType::kFloat64}) {
     const auto maps = std::make_shared<const bounded::Maps>(element, BoundKind::kAbsolute, 1e-3);
     BlockHeader header;
     header.map = Map::kGrid;
@@ -16,13 +16,13 @@ TEST(gpu_bounded_curves_that_leave_their_range) {
     // Nodes are below 2^30 in 64ths of a step: positions below 2^24.
     for (const int edge : {0, 40, 100, 160, 230}) {
       for (const int sign : {1, -1}) {
-        Block x(n * bytes_of(element));
+        Block x(n * size_of(element));
         for (size_t i = 0; i < n; ++i) {
           const int place = static_cast<int>(i % bounded::kCurveRun);
           const double value =
               i / bounded::kCurveRun % 3 == 1 ? 0x1p24 + 3e4 * sign * (place - edge) : 100 - place;
           const uint64_t bits = bits_of_float(element, value * 2e-3);
-          std::memcpy(x.data() + i * bytes_of(element), &bits, bytes_of(element));
+          std::memcpy(x.data() + i * size_of(element), &bits, size_of(element));
         }
         check_form(maps, BoundKind::kAbsolute, header, x, str_of("edge ", edge, ", sign ", sign));
       }
@@ -32,7 +32,7 @@ TEST(gpu_bounded_curves_that_leave_their_range) {
 
 // Sums end at every place of a thread's four values.
 TEST(gpu_bounded_sums_of_every_length) {
-  for (const Element element : {Element::kFloat32, Element::kFloat64, Element::kInt16}) {
+  for (const DType element : {DType::kFloat32, DType::kFloat64, DType::kInt16}) {
     const bool floating = is_floating(element);
     const BoundKind kind = floating ? BoundKind::kAbsolute : BoundKind::kLossless;
     const auto maps = std::make_shared<const bounded::Maps>(element, kind, floating ? 1e-3 : 0);
@@ -53,7 +53,7 @@ TEST(gpu_bounded_sums_of_every_length) {
 TEST(gpu_bounded_every_form) {
   size_t turn = 0;
   for (size_t k = 0; k < kElements; ++k) {
-    const Element element = element_number(k);
+    const DType element = element_number(k);
     std::vector<Promise> promises{{BoundKind::kLossless, 0}};
     if (is_floating(element)) {
       promises.push_back({BoundKind::kAbsolute, 1e-3});
@@ -66,7 +66,7 @@ TEST(gpu_bounded_every_form) {
         const bool curve = predictor == Predictor::kCurve;
         if (curve && maps->bounded() != Map::kGrid) continue;
         for (const int width : {0, 1, 3, 8, 13, 23, 24, 41, 56}) {
-          if (width > 24 && bytes_of(element) < 8) continue;
+          if (width > 24 && size_of(element) < 8) continue;
           for (const bool zeros : {false, true}) {
             if (zeros && (curve || maps->bounded() == Map::kOrder)) continue;
             BlockHeader header;
@@ -75,7 +75,7 @@ TEST(gpu_bounded_every_form) {
             header.width = width;
             header.base = -(int64_t{127} << width);
             header.signed_zero = zeros;
-            if (header.map == Map::kLogGrid) header.origin = bytes_of(element) == 8 ? -1074 : -149;
+            if (header.map == Map::kLogGrid) header.origin = size_of(element) == 8 ? -1074 : -149;
             ++turn;
             constexpr size_t kSizes[] = {1, 255, 257, 510, 513, 1024, 1500, 3100, 2051};
             const size_t n = kSizes[turn % std::size(kSizes)];
@@ -93,40 +93,40 @@ TEST(gpu_bounded_every_form) {
 }
 
 TEST(gpu_bounded_words_at_their_limits) {
-  const auto order = [](Element element, int shift, int64_t least, int64_t greatest,
+  const auto order = [](DType element, int shift, int64_t least, int64_t greatest,
                         int64_t origin = 0) {
     check_limits(
         {element, BoundKind::kLossless, 0, header_of(Map::kOrder, shift, origin), least, greatest});
   };
-  order(Element::kFloat16, 0, -0x8000, 0x7fff);
-  order(Element::kBFloat16, 3, -0x1000, 0xfff, 77);
-  order(Element::kFloat32, 0, INT32_MIN, INT32_MAX, 1000);
-  order(Element::kFloat32, 5, -(1 << 26), (1 << 26) - 1, 1000);
-  order(Element::kFloat64, 0, INT64_MIN, INT64_MAX);
-  order(Element::kFloat64, 9, -(int64_t{1} << 54), (int64_t{1} << 54) - 1);
-  order(Element::kInt8, 0, -128, 127);
-  order(Element::kInt8, 3, -16, 15);
-  order(Element::kUInt8, 0, 0, 255);
-  order(Element::kUInt8, 3, 0, 31);
-  order(Element::kInt16, 2, -0x2000, 0x1fff);
-  order(Element::kUInt16, 2, 0, 0x3fff);
-  order(Element::kInt32, 0, INT32_MIN, INT32_MAX);
-  order(Element::kInt32, 4, -(1 << 27), (1 << 27) - 1);
-  order(Element::kUInt32, 4, -(1 << 27), (1 << 27) - 1);
-  order(Element::kInt64, 7, -(int64_t{1} << 56), (int64_t{1} << 56) - 1);
-  order(Element::kUInt64, 7, -(int64_t{1} << 56), (int64_t{1} << 56) - 1);
-  order(Element::kBool, 0, 0, 1);
-  const auto grid = [](Element element, double bound, int64_t most) {
+  order(DType::kFloat16, 0, -0x8000, 0x7fff);
+  order(DType::kBFloat16, 3, -0x1000, 0xfff, 77);
+  order(DType::kFloat32, 0, INT32_MIN, INT32_MAX, 1000);
+  order(DType::kFloat32, 5, -(1 << 26), (1 << 26) - 1, 1000);
+  order(DType::kFloat64, 0, INT64_MIN, INT64_MAX);
+  order(DType::kFloat64, 9, -(int64_t{1} << 54), (int64_t{1} << 54) - 1);
+  order(DType::kInt8, 0, -128, 127);
+  order(DType::kInt8, 3, -16, 15);
+  order(DType::kUInt8, 0, 0, 255);
+  order(DType::kUInt8, 3, 0, 31);
+  order(DType::kInt16, 2, -0x2000, 0x1fff);
+  order(DType::kUInt16, 2, 0, 0x3fff);
+  order(DType::kInt32, 0, INT32_MIN, INT32_MAX);
+  order(DType::kInt32, 4, -(1 << 27), (1 << 27) - 1);
+  order(DType::kUInt32, 4, -(1 << 27), (1 << 27) - 1);
+  order(DType::kInt64, 7, -(int64_t{1} << 56), (int64_t{1} << 56) - 1);
+  order(DType::kUInt64, 7, -(int64_t{1} << 56), (int64_t{1} << 56) - 1);
+  order(DType::kBool, 0, 0, 1);
+  const auto grid = [](DType element, double bound, int64_t most) {
     check_limits(
         {element, BoundKind::kAbsolute, bound, header_of(Map::kGrid, 0, 0, bound), -most, most});
   };
-  grid(Element::kFloat32, 0.5, INT32_MAX);
-  grid(Element::kFloat64, 0.5, int64_t{1} << 51);
+  grid(DType::kFloat32, 0.5, INT32_MAX);
+  grid(DType::kFloat64, 0.5, int64_t{1} << 51);
   // Beyond, the products are infinite: the last is a tie between the greatest number and 2^128.
-  grid(Element::kFloat32, 0x1p100, (1 << 28) - 9);
-  grid(Element::kFloat64, 0x1p999, (int64_t{1} << 25) - 1);
+  grid(DType::kFloat32, 0x1p100, (1 << 28) - 9);
+  grid(DType::kFloat64, 0x1p999, (int64_t{1} << 25) - 1);
   for (const int version : {1, 2}) {
-    for (const Element element : {Element::kFloat16, Element::kBFloat16}) {
+    for (const DType element : {DType::kFloat16, DType::kBFloat16}) {
       for (const BoundKind kind : {BoundKind::kAbsolute, BoundKind::kPointwise}) {
         const bounded::Lattice lattice(element, 1e-2, kind == BoundKind::kAbsolute, version > 1);
         check_limits({element, kind, 1e-2, header_of(Map::kLattice), -lattice.most(),
@@ -136,18 +136,18 @@ TEST(gpu_bounded_words_at_their_limits) {
   }
   const bounded::LogGrid log_grid(1e-2);
   const int64_t binade = log_grid.codes();
-  check_limits({Element::kFloat64, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, 1000),
+  check_limits({DType::kFloat64, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, 1000),
                 -24 * binade, 24 * binade});
-  check_limits({Element::kFloat64, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, -1074),
+  check_limits({DType::kFloat64, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, -1074),
                 -2098 * binade, 2098 * binade});
-  check_limits({Element::kFloat32, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, 120),
+  check_limits({DType::kFloat32, BoundKind::kPointwise, 1e-2, header_of(Map::kLogGrid, 0, 120),
                 -8 * binade, 8 * binade});
 }
 
 // Magnitudes that round to 0 in the type have no words.
 TEST(gpu_bounded_words_of_numbers_below_the_type) {
   const auto maps =
-      std::make_shared<const bounded::Maps>(Element::kFloat32, BoundKind::kPointwise, 1e-2, 1);
+      std::make_shared<const bounded::Maps>(DType::kFloat32, BoundKind::kPointwise, 1e-2, 1);
   const int64_t binade = maps->log_grid().codes();
   const BlockHeader header = header_of(Map::kLogGrid, 0, -160);
   const auto taken = [&](int64_t word) {
@@ -167,7 +167,7 @@ TEST(gpu_bounded_words_of_numbers_below_the_type) {
 // Version 1 has words of float64 beyond 2^51, of numbers whose sum with 1.5 2^52 is exact.
 TEST(gpu_bounded_far_words_of_version_1) {
   const auto maps =
-      std::make_shared<const bounded::Maps>(Element::kFloat64, BoundKind::kAbsolute, 0.5, 1);
+      std::make_shared<const bounded::Maps>(DType::kFloat64, BoundKind::kAbsolute, 0.5, 1);
   const BlockHeader header = header_of(Map::kGrid, 0, 0, 1.0);
   const auto value_of = [&](int64_t word) -> std::optional<double> {
     std::vector<int64_t> words(70);
@@ -192,7 +192,7 @@ TEST(gpu_bounded_far_words_of_version_1) {
 // A curve may lead beyond the type's numbers where a value is special, and nowhere else.
 TEST(gpu_bounded_curves_beyond_the_type) {
   for (const bool wide : {false, true}) {
-    const Element element = wide ? Element::kFloat64 : Element::kFloat32;
+    const DType element = wide ? DType::kFloat64 : DType::kFloat32;
     const double step = wide ? 0x1p999 : 0x1p104;
     const size_t word = wide ? 8 : 4, n = 600;
     const auto maps = std::make_shared<const bounded::Maps>(element, BoundKind::kAbsolute, step);
@@ -232,8 +232,8 @@ TEST(gpu_bounded_curves_beyond_the_type) {
 // Lists that are longer than a thread block, of words of both widths: each fault is found alone.
 TEST(gpu_bounded_long_lists) {
   constexpr size_t n = 1700, kListed = 800;
-  for (const Element element : {Element::kFloat32, Element::kFloat64, Element::kBFloat16}) {
-    const size_t bytes = bytes_of(element), word = bytes == 8 ? 8 : 4;
+  for (const DType element : {DType::kFloat32, DType::kFloat64, DType::kBFloat16}) {
+    const size_t bytes = size_of(element), word = bytes == 8 ? 8 : 4;
     const auto maps = std::make_shared<const bounded::Maps>(element, BoundKind::kAbsolute, 0.5);
     const Map map = bytes == 2 ? Map::kLattice : Map::kGrid;
     Fields good = fields_of(header_of(map, 0, 0, bytes == 2 ? 0 : 0.5), word, {});
@@ -280,7 +280,7 @@ TEST(gpu_bounded_long_lists) {
 // Blocks of values as they are, and of one value.
 TEST(gpu_bounded_blocks_without_words) {
   for (size_t k = 0; k < kElements; ++k) {
-    const Element element = element_number(k);
+    const DType element = element_number(k);
     const auto maps = std::make_shared<const bounded::Maps>(element, BoundKind::kLossless, 0);
     for (const size_t n : {1, 255, 256, 257, 600, 1023, 1500}) {
       const Block x = hard_values(element, 0, n, 1e-3, n);
@@ -289,7 +289,7 @@ TEST(gpu_bounded_blocks_without_words) {
         made.block.assign(1, static_cast<std::byte>(map));
         const size_t values = map == Map::kRaw ? n : 1;
         made.block.insert(made.block.end(), x.begin(),
-                          x.begin() + static_cast<std::ptrdiff_t>(values * bytes_of(element)));
+                          x.begin() + static_cast<std::ptrdiff_t>(values * size_of(element)));
         made.block.resize(made.block.size() + bounded::kCrcBytes);
         seal(made.block);
         const std::string what = str_of("element ", k + 1, ", n ", n);
@@ -298,7 +298,7 @@ TEST(gpu_bounded_blocks_without_words) {
         std::vector<uint32_t> faults;
         const size_t from = n / 3, to = n - n / 7;
         const Block part = decode_on_kernels(maps, {made}, n, from, to, &faults);
-        const auto begin = y->begin() + static_cast<std::ptrdiff_t>(from * bytes_of(element));
+        const auto begin = y->begin() + static_cast<std::ptrdiff_t>(from * size_of(element));
         CHECK(std::equal(part.begin(), part.end(), begin), what);
       }
     }
@@ -306,7 +306,7 @@ TEST(gpu_bounded_blocks_without_words) {
 }
 
 TEST(gpu_bounded_bools_that_are_none) {
-  const auto maps = std::make_shared<const bounded::Maps>(Element::kBool, BoundKind::kLossless, 0);
+  const auto maps = std::make_shared<const bounded::Maps>(DType::kBool, BoundKind::kLossless, 0);
   constexpr size_t n = 700;
   for (const Map map : {Map::kRaw, Map::kConstant}) {
     for (const int value : {0, 1, 2, 255}) {
@@ -323,7 +323,7 @@ TEST(gpu_bounded_bools_that_are_none) {
 // Bits that no value has are 0; a symbol of an outlier has one; a base fits the words.
 TEST(gpu_bounded_what_no_encoder_writes) {
   const auto maps =
-      std::make_shared<const bounded::Maps>(Element::kFloat32, BoundKind::kAbsolute, 0.5);
+      std::make_shared<const bounded::Maps>(DType::kFloat32, BoundKind::kAbsolute, 0.5);
   BlockHeader header = header_of(Map::kGrid, 0, 0, 0.5);
   header.width = 3;
   Fields fields = fields_of(header, 4, {});

@@ -103,7 +103,7 @@ void check(const std::vector<float>& x, double max_error, const std::string& wha
 
 std::vector<float> hard(int pattern, size_t n, double bound) {
   const Block bytes =
-      hard_values(Element::kFloat32, pattern, n, bound, n * 64 + static_cast<size_t>(pattern));
+      hard_values(DType::kFloat32, pattern, n, bound, n * 64 + static_cast<size_t>(pattern));
   std::vector<float> x(n);
   if (n > 0) std::memcpy(x.data(), bytes.data(), bytes.size());
   return x;

@@ -78,21 +78,19 @@ void bound(const CodecConfig& config, DType, const float* x, size_t n, double* l
 
 const Family& toy_family() {
   static const Family family{
-      .id = 250,
-      .name = "toy",
-      .meaning = "Upper bits",
-      .parameters = {{.name = "shift",
-                      .variable = "CGX_TOY_SHIFT",
-                      .kind = Parameter::Kind::kInteger,
-                      .fallback = "0",
-                      .low = 0,
-                      .high = 6,
-                      .per_call = true,
-                      .meaning = "Bits that are dropped"}},
-      .python = "Toy",
-      .doc = "The upper 16 bits of each value, less ``shift``.",
-      .make = make,
-      .bound = bound,
+      {.name = "toy",
+       .meaning = "Upper bits",
+       .parameters = {{.name = "shift",
+                       .variable = "CGX_TOY_SHIFT",
+                       .kind = Parameter::Kind::kInteger,
+                       .fallback = "0",
+                       .low = 0,
+                       .high = 6,
+                       .per_call = true,
+                       .meaning = "Bits that are dropped"}},
+       .python = "Toy",
+       .doc = "The upper 16 bits of each value, less ``shift``."},
+      {.id = 250, .make = make, .bound = bound},
   };
   return family;
 }

@@ -7,44 +7,24 @@ from collections.abc import Iterable
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from torch_cgx._dtypes import FACTS
 from torch_cgx._storage import check_storage
 
 ELEMENTS: dict[torch.dtype, int] = {
-    torch.float32: 1,
-    torch.float64: 2,
-    torch.float16: 3,
-    torch.bfloat16: 4,
-    torch.uint8: 5,
-    torch.int8: 6,
-    torch.int16: 7,
-    torch.uint16: 8,
-    torch.int32: 9,
-    torch.uint32: 10,
-    torch.int64: 11,
-    torch.uint64: 12,
-    torch.bool: 13,
+    dtype: row["bounded"]
+    for dtype, row in sorted(FACTS.items(), key=lambda fact: fact[1]["bounded"])
+    if row["bounded"]
 }
 DTYPES = {number: dtype for dtype, number in ELEMENTS.items()}
 # A complex number is stored as two numbers of this type, the real part first.
 REAL_TYPES: dict[torch.dtype, torch.dtype] = {
-    torch.complex32: torch.float16,
-    torch.complex64: torch.float32,
-    torch.complex128: torch.float64,
+    dtype: getattr(torch, row["real"]) for dtype, row in FACTS.items() if row["real"] != row["name"]
 }
 COMPLEX = {real: dtype for dtype, real in REAL_TYPES.items()}
 # Types of one byte that have no number in the format: their bytes become a lossless payload of
 # uint8.
-BYTES = {
-    name: dtype
-    for name in (
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-        "float4_e2m1fn_x2",
-    )
-    if (dtype := getattr(torch, name, None)) is not None
+BYTES: dict[str, torch.dtype] = {
+    row["name"]: dtype for dtype, row in FACTS.items() if row["floating"] and row["bytes"] == 1
 }
 EIGHTHS = frozenset(BYTES.values())
 MOST_DIMS = 64  # csrc/codec/bounded/container.h

@@ -45,8 +45,8 @@ void BlockHeader::write(std::byte* out) const {
 BlockHeader BlockHeader::read(const std::byte* in, const Maps& maps, size_t n) {
   BlockHeader header;
   const int map = get<uint8_t>(in, 0), predictor = get<uint8_t>(in, 1), flags = get<uint8_t>(in, 2);
-  const Element element = maps.element();
-  const int word_bits = bytes_of(element) == 8 ? 64 : 32;
+  const DType element = maps.element();
+  const int word_bits = size_of(element) == 8 ? 64 : 32;
   require(map >= 2 && map <= kLastMap, "the map of a block", map);
   header.map = static_cast<Map>(map);
   require(header.map == Map::kOrder || header.map == maps.bounded(), "the map of a block", map);
@@ -72,7 +72,7 @@ BlockHeader BlockHeader::read(const std::byte* in, const Maps& maps, size_t n) {
   require(header.low == LowBits::kPlanes || (header.width % 8 == 0 && header.width > 0),
           "the width of coded low bits", header.width);
   header.shift = get<uint8_t>(in, 4);
-  const int most = header.map == Map::kOrder ? static_cast<int>(8 * bytes_of(element)) - 1 : 0;
+  const int most = header.map == Map::kOrder ? static_cast<int>(8 * size_of(element)) - 1 : 0;
   require(header.shift <= most, "the shift of a block", header.shift);
   header.base = get<int64_t>(in, 8);
   require(word_bits == 64 || header.base == static_cast<int32_t>(header.base),
@@ -102,8 +102,8 @@ BlockHeader BlockHeader::read(const std::byte* in, const Maps& maps, size_t n) {
   return header;
 }
 
-BlockSizes::BlockSizes(const BlockHeader& header, Element element, size_t n) {
-  const size_t word = bytes_of(element) == 8 ? 8 : 4;
+BlockSizes::BlockSizes(const BlockHeader& header, DType element, size_t n) {
+  const size_t word = size_of(element) == 8 ? 8 : 4;
   const size_t whole = static_cast<size_t>(header.width) / 8;
   const size_t rest = static_cast<size_t>(header.width) % 8;
   const bool coded = header.low == LowBits::kCoded;
@@ -111,7 +111,7 @@ BlockSizes::BlockSizes(const BlockHeader& header, Element element, size_t n) {
   coded_low = coded ? whole * n : 0;
   outliers = header.outliers * word;
   nodes = header.predictor == Predictor::kCurve ? curve_bytes(n) : 0;
-  content = symbols + coded_low + nodes + outliers + header.specials * (2 + bytes_of(element));
+  content = symbols + coded_low + nodes + outliers + header.specials * (2 + size_of(element));
   low_bytes = coded ? 0 : whole;
   low_bits = coded ? 0 : rest;
   bit_stride = (n + 63) / 64 * 8;

@@ -56,7 +56,7 @@ struct BlockSizes {
   size_t bit_stride;  // bytes of a plane of bits
   size_t low;         // bytes of the low bits
 
-  BlockSizes(const BlockHeader& header, Element element, size_t n);
+  BlockSizes(const BlockHeader& header, DType element, size_t n);
 };
 
 inline constexpr size_t kCrcBytes = 4;

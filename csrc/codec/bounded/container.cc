@@ -70,7 +70,7 @@ std::vector<std::byte> Container::write(std::span<const std::span<const std::byt
   std::vector<std::byte> out;
   for (const char c : kMagic) append(out, c);
   append(out, static_cast<uint8_t>(version));
-  append(out, static_cast<uint8_t>(static_cast<uint8_t>(element) + (complex ? kComplex : 0)));
+  append(out, static_cast<uint8_t>(number_of(element) + (complex ? kComplex : 0)));
   append(out, static_cast<uint8_t>(kind));
   append(out, static_cast<uint8_t>(shape.size()));
   append(out, uint32_t{0});
@@ -108,11 +108,11 @@ OpenContainer OpenContainer::read(std::span<const std::byte> payload) {
   const size_t dims = get<uint8_t>(in + 7);
   const int element = type % kComplex;
   header.complex = type >= kComplex;
-  header.element = static_cast<Element>(element);
   if (type >= 2 * kComplex || element < 1 || element > kLastElement ||
       (header.complex && (element > 3))) {
     throw PayloadError(str_of("the payload's type is ", type, ", which the format does not know"));
   }
+  header.element = element_of(element);
   if (kind > kLastBoundKind)
     throw PayloadError(str_of("the payload's kind of bound is ", kind, ", allowed: 0 to 3"));
   header.kind = static_cast<BoundKind>(kind);

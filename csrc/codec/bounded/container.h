@@ -25,7 +25,7 @@
 namespace cgx::bounded {
 
 struct Container {
-  Element element = Element::kFloat32;
+  DType element = DType::kFloat32;
   bool complex = false;
   BoundKind kind = BoundKind::kLossless;
   double asked = 0;

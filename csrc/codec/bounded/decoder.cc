@@ -17,8 +17,8 @@
 namespace cgx::bounded {
 namespace {
 
-void check_bools(Element element, const std::byte* x, size_t n) {
-  if (element != Element::kBool) return;
+void check_bools(DType element, const std::byte* x, size_t n) {
+  if (element != DType::kBool) return;
   for (size_t i = 0; i < n; ++i) {
     if (static_cast<uint8_t>(x[i]) > 1) {
       throw PayloadError(str_of("a bool is ", static_cast<int>(x[i]), ", allowed: 0, 1"));
@@ -29,7 +29,7 @@ void check_bools(Element element, const std::byte* x, size_t n) {
 // In version 1, words of a float64 grid are the bits of any sum with kRounder: encoders wrote all whose
 // number is exact.
 bool has_far_words(const Maps& maps) {
-  return maps.version() == 1 && maps.element() == Element::kFloat64;
+  return maps.version() == 1 && maps.element() == DType::kFloat64;
 }
 
 // Bits of planes behind the last value are 0.
@@ -85,7 +85,7 @@ class Specials {
 
 // Values [first, first + n) of a block, of float32 or float64, are finite where they are not special.
 template <typename Word>
-void check_finite(const Specials& specials, Element element, size_t first, size_t n,
+void check_finite(const Specials& specials, DType element, size_t first, size_t n,
                   const std::byte* x) {
   using U = std::make_unsigned_t<Word>;
   const FloatLayout layout = layout_of(element);
@@ -179,7 +179,7 @@ OpenBlock Decoder::open(std::span<const std::byte> block, size_t n) const {
     throw PayloadError("the checksum differs: bytes were altered");
   }
   const auto body = block.first(end);
-  const size_t bytes = bytes_of(maps_->element());
+  const size_t bytes = size_of(maps_->element());
   const auto map = static_cast<Map>(body[0]);
   if (map == Map::kRaw || map == Map::kConstant) {
     const size_t values = map == Map::kRaw ? n : 1;
@@ -295,8 +295,8 @@ bool Decoder::from_words(const BlockHeader& header, const Word* words, const int
 template <typename Word>
 void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std::byte* x) const {
   const BlockHeader& header = block.header;
-  const Element element = maps_->element();
-  const size_t count = block.n, bytes = bytes_of(element);
+  const DType element = maps_->element();
+  const size_t count = block.n, bytes = size_of(element);
   const BlockSizes sizes(header, element, count);
   const auto* symbols = reinterpret_cast<const uint8_t*>(content);
   const uint8_t* const after_symbols = symbols + sizes.symbols;
@@ -379,8 +379,8 @@ void Decoder::decode_words(const OpenBlock& block, const std::byte* content, std
 void Decoder::decode(const OpenBlock& block, std::span<const std::byte> content,
                      std::byte* x) const {
   const FloatMode mode;
-  const Element element = maps_->element();
-  const size_t bytes = bytes_of(element);
+  const DType element = maps_->element();
+  const size_t bytes = size_of(element);
   if (block.header.map == Map::kConstant) {
     if (block.plain.empty()) {
       std::memset(x, 0, block.n * bytes);

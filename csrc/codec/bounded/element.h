@@ -1,75 +1,58 @@
-// The element types of tensors that the error-bounded compressor takes, as a payload names them.
+// The element types that the error-bounded compressor takes, and their numbers in a payload.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <type_traits>
 
+#include "base/dtype.h"
 #include "base/error.h"
 
 namespace cgx::bounded {
 
-/// The numbers are part of the payload's format.
-enum class Element : uint8_t {
-  kFloat32 = 1,
-  kFloat64 = 2,
-  kFloat16 = 3,
-  kBFloat16 = 4,
-  kUInt8 = 5,
-  kInt8 = 6,
-  kInt16 = 7,
-  kUInt16 = 8,
-  kInt32 = 9,
-  kUInt32 = 10,
-  kInt64 = 11,
-  kUInt64 = 12,
-  kBool = 13,
+/// By number, from 1 on. The numbers are part of the payload's format.
+inline constexpr DType kElements[] = {
+    DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16, DType::kUInt8,
+    DType::kInt8,    DType::kInt16,   DType::kUInt16,  DType::kInt32,    DType::kUInt32,
+    DType::kInt64,   DType::kUInt64,  DType::kBool,
 };
-inline constexpr int kLastElement = 13;
+inline constexpr int kLastElement = static_cast<int>(std::size(kElements));
 
-constexpr bool is_floating(Element e) { return e <= Element::kBFloat16; }
-constexpr bool is_half(Element e) { return e == Element::kFloat16 || e == Element::kBFloat16; }
+/// number: 1 to kLastElement.
+constexpr DType element_of(int number) { return kElements[number - 1]; }
 
-constexpr size_t bytes_of(Element e) {
-  switch (e) {
-    case Element::kFloat64:
-    case Element::kInt64:
-    case Element::kUInt64:
-      return 8;
-    case Element::kFloat32:
-    case Element::kInt32:
-    case Element::kUInt32:
-      return 4;
-    case Element::kFloat16:
-    case Element::kBFloat16:
-    case Element::kInt16:
-    case Element::kUInt16:
-      return 2;
-    default:
-      return 1;
+/// The number of a type in a payload; 0: payloads do not hold it. Of a complex type none: a payload
+/// has the number of real_of() and a flag.
+constexpr int number_of(DType element) {
+  for (int number = 1; number <= kLastElement; ++number) {
+    if (element_of(number) == element) return number;
   }
+  return 0;
 }
+
+constexpr bool is_half(DType e) { return e == DType::kFloat16 || e == DType::kBFloat16; }
 
 /// Calls function.template operator()<T>() with the integer type that has the element's bits: signed
 /// where the order of the bits as signed numbers is, or can be made, the order of the values.
 template <typename Function>
-decltype(auto) with_bits(Element e, Function&& function) {
+decltype(auto) with_bits(DType e, Function&& function) {
   switch (e) {
-    case Element::kFloat64:
-    case Element::kInt64:
-    case Element::kUInt64:
+    case DType::kFloat64:
+    case DType::kInt64:
+    case DType::kUInt64:
       return function.template operator()<int64_t>();
-    case Element::kFloat32:
-    case Element::kInt32:
-    case Element::kUInt32:
+    case DType::kFloat32:
+    case DType::kInt32:
+    case DType::kUInt32:
       return function.template operator()<int32_t>();
-    case Element::kFloat16:
-    case Element::kBFloat16:
-    case Element::kInt16:
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kInt16:
       return function.template operator()<int16_t>();
-    case Element::kUInt16:
+    case DType::kUInt16:
       return function.template operator()<uint16_t>();
-    case Element::kInt8:
+    case DType::kInt8:
       return function.template operator()<int8_t>();
     default:
       return function.template operator()<uint8_t>();
@@ -79,8 +62,8 @@ decltype(auto) with_bits(Element e, Function&& function) {
 /// Words are what a block's values become before they are predicted: 64 bits for values of 8 bytes,
 /// 32 bits for all others.
 template <typename Function>
-decltype(auto) with_word(Element e, Function&& function) {
-  if (bytes_of(e) == 8) return function.template operator()<int64_t>();
+decltype(auto) with_word(DType e, Function&& function) {
+  if (size_of(e) == 8) return function.template operator()<int64_t>();
   return function.template operator()<int32_t>();
 }
 

@@ -35,7 +35,7 @@ bool Encoder::words_are_residuals() const {
 
 template <typename Word>
 void Encoder::write_words() {
-  const Element element = maps_->element();
+  const DType element = maps_->element();
   use(symbol_form_);
   header_.outliers = header_.specials = 0;
   outliers_.clear();
@@ -74,7 +74,7 @@ void Encoder::write_words() {
       before_ = word;
       known = true;
     }
-    map_words<Word>({x_ + first * bytes_of(element), first, n, true}, words);
+    map_words<Word>({x_ + first * size_of(element), first, n, true}, words);
     const Word* residuals = words;
     if (header_.predictor == Predictor::kPrevious || header_.predictor == Predictor::kLine) {
       loops.difference(words, n, last, steps);
@@ -169,7 +169,7 @@ void Encoder::adopt(const Form& form, const Made& made, size_t n) {
   begin({}, n);
   header_ = form.header;
   symbol_form_ = form.symbol_form;
-  const Element element = maps_->element();
+  const DType element = maps_->element();
   const BlockSizes sizes(header_, element, n);
   content_.resize(n + sizes.coded_low);
   low_.resize(sizes.low);
@@ -181,7 +181,7 @@ void Encoder::adopt(const Form& form, const Made& made, size_t n) {
   std::copy_n(made.low_bits, sizes.low_bits * sizes.bit_stride, at);
   outliers_.assign(made.outliers, made.outliers + sizes.outliers);
   places_.assign(made.places, made.places + header_.specials * size_t{2});
-  specials_.assign(made.specials, made.specials + header_.specials * bytes_of(element));
+  specials_.assign(made.specials, made.specials + header_.specials * size_of(element));
   nodes_.resize(sizes.nodes / 4);
   if (sizes.nodes > 0) std::memcpy(nodes_.data(), made.nodes, sizes.nodes);
   complete();
@@ -206,11 +206,11 @@ std::span<const std::byte> Encoder::coded_of(std::span<const std::byte> frame) c
 bool Encoder::is_raw(size_t frame_bytes) const {
   const size_t coded = frame_bytes > 0 ? std::min(frame_bytes, content_.size()) : content_.size();
   return header_.map != Map::kConstant &&
-         BlockHeader::kBytes + coded + low_.size() > n_ * bytes_of(maps_->element());
+         BlockHeader::kBytes + coded + low_.size() > n_ * size_of(maps_->element());
 }
 
 std::span<const std::byte> Encoder::finish(std::span<const std::byte> frame) {
-  const size_t value = bytes_of(maps_->element());
+  const size_t value = size_of(maps_->element());
   const std::span<const std::byte> coded = coded_of(frame);
   header_.compressed = coded.data() == frame.data() && !frame.empty();
   header_.coded = static_cast<uint32_t>(coded.size());

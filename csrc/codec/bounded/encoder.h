@@ -75,9 +75,7 @@ class Encoder {
   /// The block, at most most_bytes(), until the next call. An empty frame: content() could not be
   /// made shorter.
   std::span<const std::byte> finish(std::span<const std::byte> frame);
-  static size_t most_bytes(Element element, size_t n) {
-    return 1 + n * bytes_of(element) + kCrcBytes;
-  }
+  static size_t most_bytes(DType element, size_t n) { return 1 + n * size_of(element) + kCrcBytes; }
 
  private:
   void begin(const Looked& looked, size_t n);

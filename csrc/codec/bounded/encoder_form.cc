@@ -30,7 +30,7 @@ constexpr int kFewNumbers = 12;
 
 template <typename Look>
 void Encoder::look_at_sample(Look&& look) const {
-  const size_t bytes = bytes_of(maps_->element());
+  const size_t bytes = size_of(maps_->element());
   const bool here = looked_.values != nullptr;
   if (n_ <= kSampled) return look(here ? looked_.values : looked_.sample, n_);
   for (uint32_t k = 0; k < kRuns; ++k) {
@@ -46,8 +46,8 @@ Seen Encoder::look_at_all() const {
 
 // Whether -0 is so frequent in the sample that it needs a word.
 bool Encoder::many_signed_zeros() const {
-  const Element element = maps_->element();
-  const uint64_t minus_zero = uint64_t{1} << (8 * bytes_of(element) - 1);
+  const DType element = maps_->element();
+  const uint64_t minus_zero = uint64_t{1} << (8 * size_of(element) - 1);
   size_t found = 0, looked = 0;
   look_at_sample([&](const std::byte* x, size_t n) {
     found += count_bits(element, x, n, minus_zero);
@@ -71,7 +71,7 @@ Sample Encoder::sample_words(bool all, size_t* specials) {
     look_at_sample(take);
     return sample;
   }
-  const size_t bytes = bytes_of(maps_->element());
+  const size_t bytes = size_of(maps_->element());
   for (size_t first = 0; first < n_; first += kSlice) {
     take(x_ + first * bytes, std::min(kSlice, n_ - first));
   }
@@ -81,7 +81,7 @@ Sample Encoder::sample_words(bool all, size_t* specials) {
 // Looks at the sample only, where this is enough: the grid's step hardly depends on the greatest
 // value, and the values are not all the same.
 Seen Encoder::look() const {
-  const Element element = maps_->element();
+  const DType element = maps_->element();
   if (maps_->bounded() != Map::kGrid || n_ <= kSampled) return look_at_all();
   Seen seen{0, 0, 0};
   look_at_sample([&](const std::byte* x, size_t n) {
@@ -91,18 +91,18 @@ Seen Encoder::look() const {
     seen.any |= run.any;
   });
   // Eight times the greatest, for what the sample has missed; beyond that, values are special.
-  seen.greatest += uint64_t{3} << (bytes_of(element) == 4 ? 23 : 52);
+  seen.greatest += uint64_t{3} << (size_of(element) == 4 ? 23 : 52);
   const bool fine = unit_of(seen) * kFine < maps_->bound();
   return seen.differ != 0 && fine ? seen : look_at_all();
 }
 
 double Encoder::unit_of(const Seen& seen) const {
-  return maps_->element() == Element::kFloat32 ? unit_of_float(static_cast<uint32_t>(seen.greatest))
-                                               : unit_of_double(seen.greatest);
+  return maps_->element() == DType::kFloat32 ? unit_of_float(static_cast<uint32_t>(seen.greatest))
+                                             : unit_of_double(seen.greatest);
 }
 
 void Encoder::use_order() {
-  const Element element = maps_->element();
+  const DType element = maps_->element();
   const Seen seen = look_at_all();
   header_ = BlockHeader{};
   header_.map = Map::kOrder;
@@ -116,7 +116,7 @@ void Encoder::use_order() {
 // The least magnitude among the subnormal numbers of the sample, if there are many; else infinity.
 template <typename Word>
 double Encoder::least_subnormal() const {
-  const Element element = maps_->element();
+  const DType element = maps_->element();
   double least = INFINITY;
   size_t found = 0, looked = 0;
   look_at_sample([&](const std::byte* x, size_t n) {
@@ -156,7 +156,7 @@ int64_t Encoder::least_exponent() const {
 // are farther apart than the bound, the values' own order is as good and has no gaps.
 template <typename Word>
 void Encoder::choose_map(const Seen& seen) {
-  const Element element = maps_->element();
+  const DType element = maps_->element();
   size_t specials = 0;
   header_.map = maps_->bounded();
   double best = 1e9;
@@ -174,7 +174,7 @@ void Encoder::choose_map(const Seen& seen) {
     const Sample sample = sample_words<Word>(false, &specials);
     symbol_form_ = choose(sample, kWordBits<Word>);
     const double share = static_cast<double>(specials) / static_cast<double>(sample.words.size());
-    best = symbol_form_.bits + share * (kPlaceBits + 8 * static_cast<double>(bytes_of(element)));
+    best = symbol_form_.bits + share * (kPlaceBits + 8 * static_cast<double>(size_of(element)));
     alone = alone && share < 0.02;
   }
   if (header_.map == Map::kOrder || !alone) {

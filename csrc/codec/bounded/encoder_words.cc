@@ -24,7 +24,7 @@ size_t Encoder::one_by_one(const Slice& slice, Word* words, WordOf&& word_of) {
     words[i] = static_cast<Word>(before_);
     ++special;
     if (!slice.record) continue;
-    const size_t bytes = bytes_of(maps_->element());
+    const size_t bytes = size_of(maps_->element());
     append(places_, static_cast<uint16_t>(slice.first + i));
     specials_.insert(specials_.end(), slice.x + i * bytes, slice.x + (i + 1) * bytes);
     ++header_.specials;

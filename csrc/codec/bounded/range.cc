@@ -23,13 +23,13 @@ double range_of(size_t n, const ValueAt& value_at) {
 
 }  // namespace
 
-double finite_range(Element element, const std::byte* x, size_t n) {
+double finite_range(DType element, const std::byte* x, size_t n) {
   const FloatMode mode;
-  if (element == Element::kFloat32) {
+  if (element == DType::kFloat32) {
     const auto* values = reinterpret_cast<const float*>(x);
     return range_of(n, [&](size_t i) { return static_cast<double>(values[i]); });
   }
-  if (element == Element::kFloat64) {
+  if (element == DType::kFloat64) {
     const auto* values = reinterpret_cast<const double*>(x);
     return range_of(n, [&](size_t i) { return values[i]; });
   }

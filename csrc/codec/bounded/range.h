@@ -10,6 +10,6 @@ namespace cgx::bounded {
 /// The greatest minus the least finite value of n values of a floating-point type, aligned as it is, in
 /// float64; 0 without finite values, infinity if float64 cannot hold the difference. The thread's
 /// rounding mode does not matter.
-double finite_range(Element element, const std::byte* x, size_t n);
+double finite_range(DType element, const std::byte* x, size_t n);
 
 }  // namespace cgx::bounded

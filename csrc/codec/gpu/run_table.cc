@@ -15,8 +15,9 @@ Type type_of(DType dtype) {
       return Type::kFloat16;
     case DType::kBFloat16:
       return Type::kBFloat16;
+    default:
+      throw ConfigError(str_of("dtype is ", static_cast<int>(dtype), ", allowed: 0 to 2"));
   }
-  throw ConfigError(str_of("dtype is ", static_cast<int>(dtype), ", allowed: 0 to 2"));
 }
 
 void RunList::append(CodecRun run) {

@@ -145,7 +145,7 @@ static void divide(float* y, size_t n, float divisor) {
 static void scan(const std::byte* x, DType dtype, size_t n, float* low, float* high) {
   Extremes e{};
   switch (dtype) {
-    case DType::kFloat32:
+    default:  // float32
       e = extremes(Float32{}, x, n);
       break;
     case DType::kFloat16:

@@ -341,7 +341,7 @@ template <typename Encoder>
 static void encode_part(const Part& part, const std::byte* x, DType dtype, std::byte* scales,
                         std::byte* codes) {
   switch (dtype) {
-    case DType::kFloat32:
+    default:  // float32
       return encode_as<Float32, Encoder>(part, x, scales, codes);
     case DType::kFloat16:
       return encode_as<Float16, Encoder>(part, x, scales, codes);

@@ -22,10 +22,11 @@ namespace cgx::native {
 
 using Block = std::vector<std::byte>;
 using bounded::BoundKind;
-using bounded::Element;
 
 inline constexpr int kElements = bounded::kLastElement;
-constexpr Element element_number(size_t i) { return static_cast<Element>(1 + i % kElements); }
+constexpr DType element_number(size_t i) {
+  return bounded::element_of(static_cast<int>(1 + i % kElements));
+}
 
 inline const std::vector<std::string>& simd_levels() {
   static const std::vector<std::string> all = [] {
@@ -82,7 +83,7 @@ struct EncodedBlock {
 /// At the level in force.
 inline EncodedBlock encode_block(const std::shared_ptr<const bounded::Maps>& maps,
                                  std::span<const std::byte> values) {
-  const size_t n = values.size() / bytes_of(maps->element());
+  const size_t n = values.size() / size_of(maps->element());
   const ExactBytes x(values, 0);
   bounded::Encoder encoder(maps);
   const auto finish = [&](std::span<const std::byte> frame) {
@@ -105,39 +106,39 @@ inline Block decode_block(const std::shared_ptr<const bounded::Maps>& maps,
   const bounded::Decoder decoder(maps);
   const ExactBytes in(block, block.size() % 5), held(content, content.size() % 3);
   const bounded::OpenBlock open = decoder.open(in.span(), n);
-  auto y = std::make_unique<std::byte[]>(n * bytes_of(maps->element()));
+  auto y = std::make_unique<std::byte[]>(n * size_of(maps->element()));
   decoder.decode(open, held.span(), y.get());
-  return {y.get(), y.get() + n * bytes_of(maps->element())};
+  return {y.get(), y.get() + n * size_of(maps->element())};
 }
 
-inline uint64_t raw_bits(Element element, const std::byte* at) {
+inline uint64_t raw_bits(DType element, const std::byte* at) {
   uint64_t bits = 0;
-  std::memcpy(&bits, at, bytes_of(element));
+  std::memcpy(&bits, at, size_of(element));
   return bits;
 }
 
-inline double float_value(Element element, uint64_t bits) {
+inline double float_value(DType element, uint64_t bits) {
   switch (element) {
-    case Element::kFloat64:
+    case DType::kFloat64:
       return __builtin_bit_cast(double, bits);
-    case Element::kFloat32:
+    case DType::kFloat32:
       return bits_float(static_cast<uint32_t>(bits));
-    case Element::kFloat16:
+    case DType::kFloat16:
       return half_to_float(static_cast<uint16_t>(bits));
     default:
       return bfloat16_to_float(static_cast<uint16_t>(bits));
   }
 }
 
-inline bool is_subnormal(Element element, double x) {
-  const double least = element == Element::kFloat64   ? 0x1p-1022
-                       : element == Element::kFloat16 ? 0x1p-14
-                                                      : 0x1p-126;
+inline bool is_subnormal(DType element, double x) {
+  const double least = element == DType::kFloat64   ? 0x1p-1022
+                       : element == DType::kFloat16 ? 0x1p-14
+                                                    : 0x1p-126;
   return x != 0 && std::fabs(x) < least;
 }
 
 /// Nothing, or what is wrong with y, the value that came back for x.
-inline std::optional<std::string> broken_promise(Element element, BoundKind kind, double bound,
+inline std::optional<std::string> broken_promise(DType element, BoundKind kind, double bound,
                                                  uint64_t x, uint64_t y) {
   const auto wrong = [&](const char* what) {
     return str_of(what, ": bits ", std::hex, x, " came back as ", y);
@@ -160,11 +161,10 @@ inline std::optional<std::string> broken_promise(Element element, BoundKind kind
 }
 
 /// Throws CheckFailed: a value did not come back as the bound promises.
-inline void check_promise(Element element, BoundKind kind, double bound,
-                          std::span<const std::byte> x, std::span<const std::byte> y,
-                          const std::string& what) {
+inline void check_promise(DType element, BoundKind kind, double bound, std::span<const std::byte> x,
+                          std::span<const std::byte> y, const std::string& what) {
   CHECK(x.size() == y.size(), what);
-  const size_t bytes = bytes_of(element);
+  const size_t bytes = size_of(element);
   for (size_t at = 0; at < x.size(); at += bytes) {
     const auto wrong = broken_promise(element, kind, bound, raw_bits(element, x.data() + at),
                                       raw_bits(element, y.data() + at));
@@ -177,7 +177,7 @@ inline void check_promise(Element element, BoundKind kind, double bound,
 inline EncodedBlock check_round_trip(const std::shared_ptr<const bounded::Maps>& maps,
                                      BoundKind kind, std::span<const std::byte> values,
                                      const std::string& what) {
-  const size_t n = values.size() / bytes_of(maps->element());
+  const size_t n = values.size() / size_of(maps->element());
   std::optional<EncodedBlock> first;
   Block plain, framed;
   for (const std::string& level : simd_levels()) {

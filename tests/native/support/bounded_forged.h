@@ -12,8 +12,8 @@ using bounded::Predictor;
 // Blocks by forms that no encoder need choose: what the kernel makes of x comes back as promised.
 inline void check_form(const MapsOf& maps, BoundKind kind, BlockHeader header, const Block& x,
                        const std::string& what) {
-  const Element element = maps->element();
-  const size_t bytes = bytes_of(element), n = x.size() / bytes;
+  const DType element = maps->element();
+  const size_t bytes = size_of(element), n = x.size() / bytes;
   const size_t word = bytes == 8 ? 8 : 4;
   header.outliers = header.specials = static_cast<uint32_t>(n);  // room for all
   if (header.map == Map::kOrder) header.specials = 0;
@@ -75,7 +75,7 @@ inline void check_form(const MapsOf& maps, BoundKind kind, BlockHeader header, c
 
 // Words of a kind of block, the ends of which stand for values, and what is beyond for none.
 struct Limits {
-  Element element;
+  DType element;
   BoundKind kind;
   double bound;
   BlockHeader header;
@@ -110,7 +110,7 @@ inline Fields fields_of(const BlockHeader& header, size_t word, const std::vecto
 inline void check_limits(const Limits& limits) {
   const auto maps = std::make_shared<const bounded::Maps>(limits.element, limits.kind, limits.bound,
                                                           limits.version);
-  const size_t word = bytes_of(limits.element) == 8 ? 8 : 4;
+  const size_t word = size_of(limits.element) == 8 ? 8 : 4;
   const int64_t room = word == 8 ? INT64_MAX : INT32_MAX;
   std::vector<int64_t> all{limits.least, limits.greatest};
   if (limits.least > -room - 1) all.push_back(limits.least - 1);

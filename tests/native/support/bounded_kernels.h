@@ -60,7 +60,7 @@ inline Block decode_on_kernels(const MapsOf& maps, const std::vector<OnKernel>& 
                                size_t values, size_t from, size_t to,
                                std::vector<uint32_t>* faults) {
   constexpr size_t kValues = bounded::kBlockValues;
-  const size_t bytes = bytes_of(maps->element());
+  const size_t bytes = size_of(maps->element());
   Slab slab(maps, values);
   const bounded::Decoder decoder(maps);
   std::vector<bounded::OpenBlock> opened;

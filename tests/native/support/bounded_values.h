@@ -13,26 +13,26 @@ namespace cgx::native {
 inline constexpr int kFloatPatterns = 16, kWholePatterns = 6;
 
 /// Rounded to the type.
-inline uint64_t bits_of_float(Element element, double x) {
+inline uint64_t bits_of_float(DType element, double x) {
   switch (element) {
-    case Element::kFloat64:
+    case DType::kFloat64:
       return __builtin_bit_cast(uint64_t, x);
-    case Element::kFloat32:
+    case DType::kFloat32:
       return float_bits(static_cast<float>(x));
-    case Element::kFloat16:
+    case DType::kFloat16:
       return float_to_half(static_cast<float>(x));
     default:
       return float_to_bfloat16(static_cast<float>(x));
   }
 }
 
-inline double greatest_of(Element element) {
+inline double greatest_of(DType element) {
   switch (element) {
-    case Element::kFloat64:
+    case DType::kFloat64:
       return std::numeric_limits<double>::max();
-    case Element::kFloat16:
+    case DType::kFloat16:
       return 65504;
-    case Element::kFloat32:
+    case DType::kFloat32:
       return static_cast<double>(std::numeric_limits<float>::max());
     default:
       return 0x1.fep127;
@@ -40,11 +40,11 @@ inline double greatest_of(Element element) {
 }
 
 /// The bits of value number i of n. `bound` is that of the grid, for values next to its borders.
-inline uint64_t hard_float(Element element, int pattern, size_t i, size_t n, double bound,
+inline uint64_t hard_float(DType element, int pattern, size_t i, size_t n, double bound,
                            Random& random) {
   const auto of = [&](double x) { return bits_of_float(element, x); };
   const double r = random.signed_unit(), gauss = r + random.signed_unit() + random.signed_unit();
-  const int most = element == Element::kFloat64 ? 1023 : element == Element::kFloat16 ? 15 : 127;
+  const int most = element == DType::kFloat64 ? 1023 : element == DType::kFloat16 ? 15 : 127;
   const double at = static_cast<double>(i);
   switch (pattern) {
     case 0:
@@ -84,9 +84,9 @@ inline uint64_t hard_float(Element element, int pattern, size_t i, size_t n, dou
     case 14:  // the same, and the ends of the words' range
       return of(i % 401 == 7 ? -0x1p32 * bound : random(2) == 0 ? -0.0 : r * 0.3 * bound);
     default:  // subnormal, and the least normal ones
-      return of(std::ldexp(r, element == Element::kFloat64   ? -1019
-                              : element == Element::kFloat16 ? -13
-                                                             : -123));
+      return of(std::ldexp(r, element == DType::kFloat64   ? -1019
+                              : element == DType::kFloat16 ? -13
+                                                           : -123));
   }
 }
 
@@ -108,15 +108,15 @@ inline uint64_t hard_whole(int pattern, size_t i, Random& random) {
 }
 
 /// n values of a type; bools are 0 and 1.
-inline Block hard_values(Element element, int pattern, size_t n, double bound, uint64_t seed) {
+inline Block hard_values(DType element, int pattern, size_t n, double bound, uint64_t seed) {
   Random random(seed);
-  const size_t bytes = bytes_of(element);
+  const size_t bytes = size_of(element);
   Block x(n * bytes);
   for (size_t i = 0; i < n; ++i) {
     uint64_t bits = is_floating(element)
                         ? hard_float(element, pattern % kFloatPatterns, i, n, bound, random)
                         : hard_whole(pattern % kWholePatterns, i, random);
-    if (element == Element::kBool) bits &= 1;
+    if (element == DType::kBool) bits &= 1;
     std::memcpy(x.data() + i * bytes, &bits, bytes);
   }
   return x;
@@ -128,7 +128,7 @@ struct Promise {
   double bound;
 };
 
-inline std::vector<Promise> promises_of(Element element) {
+inline std::vector<Promise> promises_of(DType element) {
   std::vector<Promise> all{{BoundKind::kLossless, 0}};
   if (!is_floating(element)) return all;
   for (const double bound : {1e-4, 0.7e-3, 0x1p-10, 1e-12, 3.0, 1e30, 0x1p-149})

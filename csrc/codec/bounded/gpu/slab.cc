@@ -19,13 +19,13 @@ using on_gpu::BlockForm;
 using on_gpu::Parts;
 using on_gpu::parts_of;
 
-on_gpu::ValueType type_of(Element element) {
+on_gpu::ValueType type_of(DType element) {
   on_gpu::ValueType type{};
-  type.bytes = static_cast<uint32_t>(bytes_of(element));
+  type.bytes = static_cast<uint32_t>(size_of(element));
   type.floating = is_floating(element) ? 1 : 0;
   if (is_floating(element)) type.layout = layout_of(element);
   type.extends = with_bits(element, []<typename Bits>() { return std::is_signed_v<Bits>; }) ? 1 : 0;
-  type.is_bool = element == Element::kBool ? 1 : 0;
+  type.is_bool = element == DType::kBool ? 1 : 0;
   return type;
 }
 
@@ -50,7 +50,7 @@ BlockForm form_of(const BlockHeader& header, size_t n) {
 // As Decoder::decode_words().
 int64_t most_of(const Maps& maps, const BlockHeader& header) {
   if (header.map != Map::kGrid) return 0;
-  const bool wide = maps.element() == Element::kFloat64;
+  const bool wide = maps.element() == DType::kFloat64;
   if (wide && maps.version() == 1) return -1;
   if (header.predictor == Predictor::kCurve) {
     return wide ? kMostWord<int64_t> : kMostWord<int32_t>;
@@ -112,7 +112,7 @@ size_t Slab::values_of(size_t block) const {
 
 size_t Slab::look_bytes() const {
   const size_t tried = maps_->bounded() == Map::kGrid ? kTried * kCurveRun : 0;
-  return sizeof(on_gpu::LookedAt) + (kSampled + tried) * bytes_of(maps_->element());
+  return sizeof(on_gpu::LookedAt) + (kSampled + tried) * size_of(maps_->element());
 }
 
 on_gpu::LookCall Slab::look_call() const {
@@ -131,7 +131,7 @@ void Slab::choose_form(Encoder& encoder, size_t block, const std::byte* looked) 
   const size_t n = values_of(block);
   Looked known;
   known.sample = looked + sizeof found;
-  known.tried = known.sample + kSampled * bytes_of(maps_->element());
+  known.tried = known.sample + kSampled * size_of(maps_->element());
   known.seen = {found.greatest, found.differ, found.any};
   known.least = found.least;
   samples_[block] = known.sample;
@@ -150,7 +150,7 @@ bool Slab::adopt(Encoder& encoder, size_t block, const std::byte* parts) const {
     return true;
   }
   const std::byte* const at = parts + form.parts;
-  const Parts places = parts_of(form, static_cast<uint32_t>(bytes_of(maps_->element())));
+  const Parts places = parts_of(form, static_cast<uint32_t>(size_of(maps_->element())));
   Form chosen = chosen_[block];
   chosen.header.outliers = get<uint32_t>(at, 0);
   chosen.header.specials = get<uint32_t>(at, 4);
@@ -179,8 +179,8 @@ void Slab::open(size_t block, const OpenBlock& opened, int64_t value, size_t fro
 void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte> content,
                 std::byte* parts) const {
   const BlockForm& form = forms_[block];
-  const Element element = maps_->element();
-  const Parts places = parts_of(form, static_cast<uint32_t>(bytes_of(element)));
+  const DType element = maps_->element();
+  const Parts places = parts_of(form, static_cast<uint32_t>(size_of(element)));
   std::byte* const to = parts + form.parts;
   if (form.map == Map::kConstant) return;
   if (form.map == Map::kRaw)
@@ -210,14 +210,14 @@ void Slab::fill(size_t block, const OpenBlock& opened, std::span<const std::byte
   at += sizes.outliers;
   put(to + places.places, at, header.specials * size_t{2});
   at += header.specials * size_t{2};
-  put(to + places.specials, at, header.specials * bytes_of(element));
+  put(to + places.specials, at, header.specials * size_of(element));
 }
 
 size_t Slab::lay_out() {
   size_t at = 0;
   for (BlockForm& form : forms_) {
     form.parts = at;
-    at += parts_of(form, static_cast<uint32_t>(bytes_of(maps_->element()))).end;
+    at += parts_of(form, static_cast<uint32_t>(size_of(maps_->element()))).end;
   }
   return at;
 }

@@ -64,7 +64,7 @@ class Slab {
   /// parts and faults are missing.
   std::vector<std::byte> image() const;
   on_gpu::BlocksCall blocks_call(const std::byte* image) const;
-  bool wide() const { return bytes_of(maps_->element()) == 8; }
+  bool wide() const { return size_of(maps_->element()) == 8; }
 
  private:
   /// What is in the image, and where.

@@ -7,8 +7,8 @@
 
 namespace cgx::bounded {
 
-double half_value(Element element, uint16_t bits) {
-  return element == Element::kFloat16 ? half_to_float(bits) : bfloat16_to_float(bits);
+double half_value(DType element, uint16_t bits) {
+  return element == DType::kFloat16 ? half_to_float(bits) : bfloat16_to_float(bits);
 }
 
 bool Lattice::to_words(const uint16_t* bits, size_t n, int32_t* words) const {
@@ -26,7 +26,7 @@ void Lattice::from_words(const int32_t* words, size_t n, uint16_t* bits) const {
   for (size_t i = 0; i < n; ++i) bits[i] = middle[words[i]];
 }
 
-Lattice::Lattice(Element element, double bound, bool absolute, bool subnormal)
+Lattice::Lattice(DType element, double bound, bool absolute, bool subnormal)
     : words_(65536, kNone) {
   // Values that take part, ascending: 0 and the positive ones.
   std::vector<uint16_t> all;

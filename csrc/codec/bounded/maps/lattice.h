@@ -20,7 +20,7 @@ class Lattice {
   Lattice() = default;
   /// absolute: |x - y| <= bound; else |x - y| <= bound |x|, both in float64. bound >= 0. subnormal:
   /// these numbers are in groups, too; version 1 of the format leaves them out.
-  Lattice(Element element, double bound, bool absolute, bool subnormal);
+  Lattice(DType element, double bound, bool absolute, bool subnormal);
 
   /// Words of n values' bits; kNone: values that are in no group. True: there is at least one.
   bool to_words(const uint16_t* bits, size_t n, int32_t* words) const;
@@ -41,6 +41,6 @@ class Lattice {
 };
 
 /// The value of a float16's or bfloat16's bits.
-double half_value(Element element, uint16_t bits);
+double half_value(DType element, uint16_t bits);
 
 }  // namespace cgx::bounded

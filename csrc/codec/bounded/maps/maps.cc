@@ -6,7 +6,7 @@
 
 namespace cgx::bounded {
 
-Maps::Maps(Element element, BoundKind kind, double bound, int version)
+Maps::Maps(DType element, BoundKind kind, double bound, int version)
     : element_(element), kind_(kind), bound_(bound), version_(version) {
   const FloatMode mode;
   if (kind == BoundKind::kLossless) {

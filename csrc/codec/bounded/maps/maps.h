@@ -24,9 +24,9 @@ inline constexpr int kLastBoundKind = 3;
 inline constexpr int kFirstVersion = 1, kLastVersion = 2;
 /// The version of new payloads: the first that has all that they may need, so that older readers take
 /// as many of them as possible.
-constexpr int version_of(Element element, BoundKind kind) {
+constexpr int version_of(DType element, BoundKind kind) {
   const bool bounded = is_floating(element) && kind != BoundKind::kLossless;
-  return bounded && element != Element::kFloat32 ? 2 : 1;
+  return bounded && element != DType::kFloat32 ? 2 : 1;
 }
 
 /// Immutable; may be used by several threads.
@@ -34,12 +34,12 @@ class Maps {
  public:
   /// ConfigError: `bound` is not finite, not positive (0 where lossless), or 1 and more where
   /// pointwise; or a whole number's type has a bound.
-  Maps(Element element, BoundKind kind, double bound, int version);
+  Maps(DType element, BoundKind kind, double bound, int version);
   /// Of the version that new payloads have.
-  Maps(Element element, BoundKind kind, double bound)
+  Maps(DType element, BoundKind kind, double bound)
       : Maps(element, kind, bound, version_of(element, kind)) {}
 
-  Element element() const { return element_; }
+  DType element() const { return element_; }
   int version() const { return version_; }
   double bound() const { return bound_; }
   BoundKind kind() const { return kind_; }
@@ -51,7 +51,7 @@ class Maps {
   const LogGrid& log_grid() const { return log_grid_; }
 
  private:
-  const Element element_;
+  const DType element_;
   const BoundKind kind_;
   const double bound_;
   const int version_;

@@ -72,33 +72,33 @@ bool disorder(const Word* words, size_t n, const Order& order, std::byte* x) {
 
 }  // namespace
 
-FloatLayout layout_of(Element element) {
+FloatLayout layout_of(DType element) {
   switch (element) {
-    case Element::kFloat64:
+    case DType::kFloat64:
       return {0x8000000000000000, 0x7ff0000000000000, 0x0010000000000000};
-    case Element::kFloat32:
+    case DType::kFloat32:
       return {0x80000000, 0x7f800000, 0x00800000};
-    case Element::kFloat16:
+    case DType::kFloat16:
       return {0x8000, 0x7c00, 0x0400};
     default:
       return {0x8000, 0x7f80, 0x0080};
   }
 }
 
-uint64_t bits_at(Element element, const std::byte* x, size_t i) {
+uint64_t bits_at(DType element, const std::byte* x, size_t i) {
   return with_bits(element, [&]<typename Bits>() {
     return static_cast<uint64_t>(static_cast<std::make_unsigned_t<Bits>>(load<Bits>(x, i)));
   });
 }
 
-void put_bits(Element element, std::byte* x, size_t i, uint64_t bits) {
+void put_bits(DType element, std::byte* x, size_t i, uint64_t bits) {
   with_bits(element, [&]<typename Bits>() {
     const Bits value = static_cast<Bits>(bits);
     std::memcpy(x + i * sizeof(Bits), &value, sizeof(Bits));
   });
 }
 
-size_t count_bits(Element element, const std::byte* x, size_t n, uint64_t bits) {
+size_t count_bits(DType element, const std::byte* x, size_t n, uint64_t bits) {
   return with_bits(element, [&]<typename Bits>() {
     size_t count = 0;
     for (size_t i = 0; i < n; ++i) count += load<Bits>(x, i) == static_cast<Bits>(bits) ? 1 : 0;
@@ -106,14 +106,14 @@ size_t count_bits(Element element, const std::byte* x, size_t n, uint64_t bits) 
   });
 }
 
-int64_t last_origin(Element element, int shift) {
+int64_t last_origin(DType element, int shift) {
   if (!is_floating(element)) return 0;
   // The bits of 0 and -0 alone leave no magnitude behind, and nothing to rotate.
   const auto top = static_cast<int64_t>((layout_of(element).sign - 1) >> shift);
   return std::max<int64_t>(top - 1, 0);
 }
 
-int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {
+int64_t origin_for(DType element, const std::byte* x, size_t n, int shift) {
   if (!is_floating(element)) return 0;
   const FloatLayout layout = layout_of(element);
   uint64_t least = layout.infinity;
@@ -128,11 +128,11 @@ int64_t origin_for(Element element, const std::byte* x, size_t n, int shift) {
              : std::min(static_cast<int64_t>((least - room) >> shift), last_origin(element, shift));
 }
 
-bool is_special(Element element, uint64_t bits) { return is_special(layout_of(element), bits); }
-bool is_subnormal(Element element, uint64_t bits) { return is_subnormal(layout_of(element), bits); }
+bool is_special(DType element, uint64_t bits) { return is_special(layout_of(element), bits); }
+bool is_subnormal(DType element, uint64_t bits) { return is_subnormal(layout_of(element), bits); }
 
-Seen look_at(Element element, const std::byte* x, size_t n) {
-  const size_t bytes = bytes_of(element);
+Seen look_at(DType element, const std::byte* x, size_t n) {
+  const size_t bytes = size_of(element);
   Seen seen;
   if (bytes == 4) {
     loops().narrow.look(reinterpret_cast<const float*>(x), n, &seen);
@@ -156,7 +156,7 @@ Seen look_at(Element element, const std::byte* x, size_t n) {
 }
 
 template <typename Word>
-void to_order(Element element, const std::byte* x, size_t n, const Order& order, Word* words) {
+void to_order(DType element, const std::byte* x, size_t n, const Order& order, Word* words) {
   with_bits(element, [&]<typename Bits>() {
     if constexpr ((sizeof(Bits) == 8) == (sizeof(Word) == 8)) {
       if (is_floating(element)) {
@@ -169,7 +169,7 @@ void to_order(Element element, const std::byte* x, size_t n, const Order& order,
 }
 
 template <typename Word>
-bool from_order(Element element, const Word* words, size_t n, const Order& order, std::byte* x) {
+bool from_order(DType element, const Word* words, size_t n, const Order& order, std::byte* x) {
   return with_bits(element, [&]<typename Bits>() {
     if constexpr ((sizeof(Bits) == 8) == (sizeof(Word) == 8)) {
       return is_floating(element) ? disorder<Word, Bits, true>(words, n, order, x)
@@ -179,9 +179,9 @@ bool from_order(Element element, const Word* words, size_t n, const Order& order
   });
 }
 
-template void to_order(Element, const std::byte*, size_t, const Order&, int32_t*);
-template void to_order(Element, const std::byte*, size_t, const Order&, int64_t*);
-template bool from_order(Element, const int32_t*, size_t, const Order&, std::byte*);
-template bool from_order(Element, const int64_t*, size_t, const Order&, std::byte*);
+template void to_order(DType, const std::byte*, size_t, const Order&, int32_t*);
+template void to_order(DType, const std::byte*, size_t, const Order&, int64_t*);
+template bool from_order(DType, const int32_t*, size_t, const Order&, std::byte*);
+template bool from_order(DType, const int64_t*, size_t, const Order&, std::byte*);
 
 }  // namespace cgx::bounded

@@ -17,7 +17,7 @@
 namespace cgx::bounded {
 
 /// What the bits of n >= 1 values show, of any type; `greatest` is 0 for whole numbers.
-Seen look_at(Element element, const std::byte* x, size_t n);
+Seen look_at(DType element, const std::byte* x, size_t n);
 
 struct Order {
   int shift = 0;       // low bits that no value has set
@@ -26,28 +26,28 @@ struct Order {
 
 /// Words of n values.
 template <typename Word>
-void to_order(Element element, const std::byte* x, size_t n, const Order& order, Word* words);
+void to_order(DType element, const std::byte* x, size_t n, const Order& order, Word* words);
 
 /// The inverse. False: the type has no value for one of the words.
 template <typename Word>
-bool from_order(Element element, const Word* words, size_t n, const Order& order, std::byte* x);
+bool from_order(DType element, const Word* words, size_t n, const Order& order, std::byte* x);
 
 /// The greatest origin of a type.
-int64_t last_origin(Element element, int shift);
+int64_t last_origin(DType element, int shift);
 
 /// An origin two binades below the least magnitude of these n >= 1 values; zeros do not count.
-int64_t origin_for(Element element, const std::byte* x, size_t n, int shift);
+int64_t origin_for(DType element, const std::byte* x, size_t n, int shift);
 
 /// The bits of value number i.
-uint64_t bits_at(Element element, const std::byte* x, size_t i);
-void put_bits(Element element, std::byte* x, size_t i, uint64_t bits);
+uint64_t bits_at(DType element, const std::byte* x, size_t i);
+void put_bits(DType element, std::byte* x, size_t i, uint64_t bits);
 
 /// How many of n values have these bits.
-size_t count_bits(Element element, const std::byte* x, size_t n, uint64_t bits);
+size_t count_bits(DType element, const std::byte* x, size_t n, uint64_t bits);
 
 /// Of a floating-point type.
-FloatLayout layout_of(Element element);
-bool is_special(Element element, uint64_t bits);
-bool is_subnormal(Element element, uint64_t bits);
+FloatLayout layout_of(DType element);
+bool is_special(DType element, uint64_t bits);
+bool is_subnormal(DType element, uint64_t bits);
 
 }  // namespace cgx::bounded

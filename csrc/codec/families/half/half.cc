@@ -103,34 +103,39 @@ void gpu_runs(const CodecConfig& config, gpu::RunTable& table, const gpu::CodecR
 const Family& half_family() {
   using Kind = Parameter::Kind;
   static const auto* family = new Family{
-      .id = 2,
-      .name = "half",
-      .meaning = "Values of fp32 rounded to 16 bits, as bf16 or fp16",
-      .parameters = {{.name = "bits",
-                      .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
-                      .kind = Kind::kInteger,
-                      .fallback = "16",
-                      .low = 16,
-                      .high = 16,
-                      .per_call = true,
-                      .meaning = "Bits per value"},
-                     {.name = "format",
-                      .variable = "CGX_HALF",
-                      .kind = Kind::kChoice,
-                      .fallback = "bf16",
-                      .choices = "bf16,fp16",
-                      .per_call = true,
-                      .meaning = "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, "
-                                 "but values from 65520 on become infinite",
-                      .option = "half"}},
-      .variant = "format",
-      .python = "Half",
-      .doc =
-          "Rounding is to nearest, ties to even. Tensors of 16 bits are coded in their own type, "
-          "exact,\nwhatever the format. Infinities stay infinite, and NaN stays NaN.",
-      .make = make,
-      .bound = bound,
-      .gpu_runs = gpu_runs,
+      {
+          .name = "half",
+          .meaning = "Values of fp32 rounded to 16 bits, as bf16 or fp16",
+          .parameters = {{.name = "bits",
+                          .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
+                          .kind = Kind::kInteger,
+                          .fallback = "16",
+                          .low = 16,
+                          .high = 16,
+                          .per_call = true,
+                          .meaning = "Bits per value"},
+                         {.name = "format",
+                          .variable = "CGX_HALF",
+                          .kind = Kind::kChoice,
+                          .fallback = "bf16",
+                          .choices = "bf16,fp16",
+                          .per_call = true,
+                          .meaning =
+                              "Format at 16 bits: bf16 has the range of fp32; fp16 is finer, "
+                              "but values from 65520 on become infinite",
+                          .option = "half"}},
+          .variant = "format",
+          .python = "Half",
+          .doc = "Rounding is to nearest, ties to even. Tensors of 16 bits are coded in their "
+                 "own type, exact,\nwhatever the format. Infinities stay infinite, and NaN "
+                 "stays NaN.",
+      },
+      {
+          .id = 2,
+          .make = make,
+          .bound = bound,
+          .gpu_runs = gpu_runs,
+      },
   };
   return *family;
 }

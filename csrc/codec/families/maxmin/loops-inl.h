@@ -215,7 +215,7 @@ static void encode_rounding(const Part& part, const std::byte* x, Rounding round
 static void encode(const Part& part, const std::byte* x, DType dtype, Rounding rounding,
                    RandomKey key, uint64_t index, std::byte* meta, std::byte* codes) {
   switch (dtype) {
-    case DType::kFloat32:
+    default:  // float32
       return encode_rounding<Float32>(part, x, rounding, key, index, meta, codes);
     case DType::kFloat16:
       return encode_rounding<Float16>(part, x, rounding, key, index, meta, codes);

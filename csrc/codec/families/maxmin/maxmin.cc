@@ -178,70 +178,72 @@ void bound(const CodecConfig& config, DType, const float* x, size_t n, double* l
 const Family& maxmin_family() {
   using Kind = Parameter::Kind;
   static const auto* family = new Family{
-      .id = kMaxMinFamily,
-      .name = "maxmin",
-      .meaning = "Uniform quantization between the minimum and the maximum of each bucket",
-      .parameters =
-          {{.name = "bits",
-            .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
-            .kind = Kind::kInteger,
-            .fallback = "4",
-            .low = 1,
-            .high = 8,
-            .per_call = true,
-            .meaning = "Bits per value"},
-           {.name = "bucket_size",
-            .variable = "CGX_COMPRESSION_BUCKET_SIZE",
-            .kind = Kind::kInteger,
-            .fallback = "512",
-            .low = 1,
-            .high = int64_t{1} << 40,
-            .per_call = true,
-            .meaning = "Number of values that share a minimum and a step (8 bytes on the wire)"},
-           {.name = "rounding",
-            .variable = "CGX_COMPRESSION_ROUNDING",
-            .kind = Kind::kChoice,
-            .fallback = "nearest",
-            .choices = "nearest,stochastic",
-            .meaning = "Rounding of values to levels"},
-           {.name = "seed",
-            .variable = "CGX_COMPRESSION_SEED",
-            .kind = Kind::kInteger,
-            .fallback = "0",
-            .low = 0,
-            .high = INT64_MAX,
-            .meaning =
-                "Seed of random numbers: of stochastic rounding, and of the signs of a rotation"},
-           {.name = "skip_incomplete_buckets",
-            .variable = "CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS",
-            .kind = Kind::kBoolean,
-            .fallback = "0",
-            .per_call = true,
-            .meaning = "1: the last numel mod bucket_size values are sent exactly"},
-           {.name = "exact_zeros",
-            .variable = "CGX_COMPRESSION_EXACT_ZEROS",
-            .kind = Kind::kBoolean,
-            .fallback = "0",
-            .per_call = true,
-            .later = true,
-            .meaning = "1: `maxmin` keeps exact zeros zero (2 bits or more)"}},
-      .python = "MaxMin",
-      .doc =
-          "With ``levels = 2**bits - 1``, in float32 whatever the tensor's type::\n\n"
-          "    unit = (max - min) / levels\n"
-          "    q = round((x - min) / unit)  # the code\n"
-          "    x^ = min + unit * q          # the decoded value\n\n"
-          "With ``rounding=\"nearest\"`` the error ``|x^ - x|`` is at most ``unit / 2`` and a few "
-          "roundings of\nfloat32; docs/numerics.md states the bounds. A bucket of equal values is "
-          "exact. A bucket with a\nNaN or an Inf decodes to NaN and affects no other bucket.\n\n"
-          "With ``exact_zeros`` a value that is zero decodes to zero: a bucket that holds a zero "
-          "and "
-          "negative values\ngets a grid with zero on it, whose step is ``(max - min) / (levels - "
-          "1)`` "
-          "at most. For rows of an\nembedding that must not move.",
-      .make = make,
-      .bound = bound,
-      .gpu_runs = maxmin::gpu_runs,
+      {
+          .name = "maxmin",
+          .meaning = "Uniform quantization between the minimum and the maximum of each bucket",
+          .parameters =
+              {{.name = "bits",
+                .variable = "CGX_COMPRESSION_QUANTIZATION_BITS",
+                .kind = Kind::kInteger,
+                .fallback = "4",
+                .low = 1,
+                .high = 8,
+                .per_call = true,
+                .meaning = "Bits per value"},
+               {.name = "bucket_size",
+                .variable = "CGX_COMPRESSION_BUCKET_SIZE",
+                .kind = Kind::kInteger,
+                .fallback = "512",
+                .low = 1,
+                .high = int64_t{1} << 40,
+                .per_call = true,
+                .meaning =
+                    "Number of values that share a minimum and a step (8 bytes on the wire)"},
+               {.name = "rounding",
+                .variable = "CGX_COMPRESSION_ROUNDING",
+                .kind = Kind::kChoice,
+                .fallback = "nearest",
+                .choices = "nearest,stochastic",
+                .meaning = "Rounding of values to levels"},
+               {.name = "seed",
+                .variable = "CGX_COMPRESSION_SEED",
+                .kind = Kind::kInteger,
+                .fallback = "0",
+                .low = 0,
+                .high = INT64_MAX,
+                .meaning = "Seed of random numbers: of stochastic rounding, and of the signs of a "
+                           "rotation"},
+               {.name = "skip_incomplete_buckets",
+                .variable = "CGX_COMPRESSION_SKIP_INCOMPLETE_BUCKETS",
+                .kind = Kind::kBoolean,
+                .fallback = "0",
+                .per_call = true,
+                .meaning = "1: the last numel mod bucket_size values are sent exactly"},
+               {.name = "exact_zeros",
+                .variable = "CGX_COMPRESSION_EXACT_ZEROS",
+                .kind = Kind::kBoolean,
+                .fallback = "0",
+                .per_call = true,
+                .later = true,
+                .meaning = "1: `maxmin` keeps exact zeros zero (2 bits or more)"}},
+          .python = "MaxMin",
+          .doc = "With ``levels = 2**bits - 1``, in float32 whatever the tensor's "
+                 "type::\n\n    unit = (max - min) / levels\n    q = round((x - min) / unit)  "
+                 "# the code\n    x^ = min + unit * q          # the decoded value\n\nWith "
+                 "``rounding=\"nearest\"`` the error ``|x^ - x|`` is at most ``unit / 2`` and "
+                 "a few roundings of\nfloat32; docs/numerics.md states the bounds. A bucket "
+                 "of equal values is exact. A bucket with a\nNaN or an Inf decodes to NaN and "
+                 "affects no other bucket.\n\nWith ``exact_zeros`` a value that is zero "
+                 "decodes to zero: a bucket that holds a zero and negative values\ngets a "
+                 "grid with zero on it, whose step is ``(max - min) / (levels - 1)`` at most. "
+                 "For rows of an\nembedding that must not move.",
+      },
+      {
+          .id = kMaxMinFamily,
+          .make = make,
+          .bound = bound,
+          .gpu_runs = maxmin::gpu_runs,
+      },
   };
   return *family;
 }

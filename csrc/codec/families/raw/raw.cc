@@ -69,14 +69,18 @@ void gpu_runs(const CodecConfig&, gpu::RunTable& table, const gpu::CodecRun& run
 
 const Family& raw_family() {
   static const auto* family = new Family{
-      .id = 3,
-      .name = "raw",
-      .meaning = "Exact values",
-      .parameters = {},
-      .named = false,
-      .make = make,
-      .bound = bound,
-      .gpu_runs = gpu_runs,
+      {
+          .name = "raw",
+          .meaning = "Exact values",
+          .parameters = {},
+          .named = false,
+      },
+      {
+          .id = 3,
+          .make = make,
+          .bound = bound,
+          .gpu_runs = gpu_runs,
+      },
   };
   return *family;
 }

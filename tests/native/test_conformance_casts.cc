@@ -1,0 +1,224 @@
+// What every cast has to keep, over its parameters, types, sizes and values. A cast is here because it is
+// in the list.
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "bounded_blocks.h"
+#include "check.h"
+#include "codec/cast.h"
+#include "data.h"
+#include "declarations.h"
+
+namespace cgx::native {
+namespace {
+
+const RandomKey kCastKey = random_key(3, 5, 1, 0);
+constexpr uint64_t kCastIndex = 0xfffffff0u;  // the counter's low word overflows soon
+
+bool is_allowed_cast(const CastConfig& config) {
+  try {
+    make_cast(config);
+  } catch (const ConfigError&) {
+    return false;
+  }
+  return true;
+}
+
+template <typename Body>
+void for_each_cast(const Body& body) {
+  for (const CastFamily* family : casts().all()) {
+    for (const auto& config : sample_configs(*family, family->name.size(), is_allowed_cast)) {
+      body(*family, *make_cast(config));
+    }
+  }
+}
+
+struct Casting {
+  const Cast& cast;
+  DType from, to;
+  std::vector<std::byte> x;
+  size_t n;
+
+  std::string name() const {
+    return str_of(cast.describe(), ", ", name_of(from), " to ", name_of(to), ", n=", n, ", level ",
+                  cpu_level());
+  }
+};
+
+std::vector<std::byte> whole(const Casting& c, CastStatistics* blocks, RandomKey key = kCastKey) {
+  std::vector<std::byte> y(c.n * size_of(c.to));
+  c.cast.roundtrip(c.x.data(), c.from, c.n, 0, c.n, key, kCastIndex, y.data(), c.to, blocks);
+  return y;
+}
+
+// NaN and infinities among values that casts find hard, and their borders.
+std::vector<float> hard(size_t n, uint64_t seed) {
+  auto x = values(n, static_cast<int>(seed % kPatterns), seed);
+  Random random(seed);
+  constexpr float kOdd[] = {NAN,  INFINITY, -INFINITY, 3.4028235e38f, 1e-45f, -0.0f,
+                            0.5f, 1,        -1,        0.75f,         448,    6};
+  for (float& value : x) {
+    if (random(7) == 0) value = kOdd[random(std::size(kOdd))];
+  }
+  return x;
+}
+
+template <typename Body>
+void for_each_casting(uint64_t seed, const Body& body) {
+  for_each_cast([&](const CastFamily& family, const Cast& cast) {
+    const bool defaults = cast.config() == CastConfig(family);
+    std::set<size_t> sizes{0, 1, 2, 31, 32, 33, 399, 400, 1023, 1024, 1025};
+    for (size_t n = 0; defaults && n <= 400; ++n) sizes.insert(n);
+    sizes.insert({kStatisticsBlock - 1, kStatisticsBlock, 2 * kStatisticsBlock + 77});
+    for (const size_t unit : {cast.block() - 1, cast.block() + 1, 3 * cast.block()}) {
+      if (unit < 100000) sizes.insert(unit);
+    }
+    for (const size_t n : sizes) {
+      for (const DType from : kDTypes) {
+        for (const DType to : kDTypes) {
+          if (!defaults && from != to && to != DType::kFloat32) continue;
+          ++seed;
+          body(family, Casting{cast, from, to, tensor_of(hard(n, seed), from), n});
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+TEST(conformance_casts_levels_equal_scalar) {
+  for_each_casting(0, [](const CastFamily&, const Casting& c) {
+    std::vector<CastStatistics> here(statistics_blocks(c.n)), there(here.size());
+    const auto y = whole(c, here.data());
+    CHECK(whole(c, nullptr) == y, "without statistics: ", c.name());
+    AtSimdLevel scalar("scalar");
+    CHECK(whole(c, there.data()) == y && here == there, c.name());
+  });
+}
+
+TEST(conformance_casts_in_place_equal_out_of_place) {
+  for_each_casting(1, [](const CastFamily&, const Casting& c) {
+    if (c.from != c.to) return;
+    auto y = c.x;
+    c.cast.roundtrip(y.data(), c.from, c.n, 0, c.n, kCastKey, kCastIndex, y.data(), c.to, nullptr);
+    CHECK(y == whole(c, nullptr), c.name());
+  });
+}
+
+TEST(conformance_casts_are_idempotent_where_they_say_so) {
+  for_each_casting(2, [](const CastFamily&, const Casting& c) {
+    if (!c.cast.idempotent() || c.to != DType::kFloat32) return;
+    const auto y = whole(c, nullptr);
+    const Casting again{c.cast, DType::kFloat32, DType::kFloat32, y, c.n};
+    CHECK(whole(again, nullptr, random_key(9, 9, 9, 9)) == y, c.name());
+  });
+}
+
+TEST(conformance_casts_keep_their_bounds) {
+  for_each_casting(3, [](const CastFamily& family, const Casting& c) {
+    if (family.bound == nullptr || c.to != DType::kFloat32) return;
+    std::vector<float> x = values_of(c.x, c.from);
+    for (float& value : x) value = std::isfinite(value) ? value : 0;
+    const Casting finite{c.cast, DType::kFloat32, DType::kFloat32, tensor_of(x, DType::kFloat32),
+                         c.n};
+    const auto y = values_of(whole(finite, nullptr), DType::kFloat32);
+    std::vector<double> limits(c.n, -1);
+    family.bound(c.cast.config(), x.data(), c.n, limits.data());
+    for (size_t i = 0; i < c.n; ++i) {
+      const double error = std::fabs(static_cast<double>(y[i]) - static_cast<double>(x[i]));
+      CHECK(error <= limits[i], c.name(), ": value ", i, ", ", x[i], " became ", y[i], ", allowed ",
+            limits[i]);
+    }
+  });
+}
+
+// Statistics against their definition, in float64.
+TEST(conformance_casts_statistics_equal_the_oracle) {
+  for_each_casting(4, [](const CastFamily&, const Casting& c) {
+    if (c.to != DType::kFloat32) return;
+    std::vector<CastStatistics> blocks(statistics_blocks(c.n));
+    const auto y = values_of(whole(c, blocks.data()), DType::kFloat32);
+    const auto x = values_of(c.x, c.from);
+    const CastStatistics found = add_up(blocks);
+    uint64_t nonfinite = 0, underflows = 0;
+    double amax = 0, squares = 0;
+    for (size_t i = 0; i < c.n; ++i) {
+      const double a = x[i], b = y[i];
+      if (!std::isfinite(a)) {
+        ++nonfinite;
+        continue;
+      }
+      underflows += a != 0 && b == 0 ? 1 : 0;
+      amax = std::max(amax, std::fabs(a));
+      squares += (a - b) * (a - b);
+    }
+    CHECK(found.values == c.n && found.nonfinite == nonfinite && found.underflows == underflows &&
+              static_cast<double>(found.amax) == amax && found.saturations <= c.n - nonfinite,
+          c.name());
+    const bool near = found.squared_error == squares ||
+                      std::fabs(found.squared_error - squares) <= 1e-12 * squares;
+    CHECK(near, c.name(), ": ", found.squared_error, " for ", squares);
+  });
+}
+
+// Parts on any threads, in any order: bits and statistics of the whole, however it is cut.
+TEST(conformance_casts_parts_equal_the_whole) {
+  uint64_t seed = 0;
+  for_each_cast([&](const CastFamily&, const Cast& cast) {
+    const size_t border = std::lcm(cast.block(), kStatisticsBlock);
+    if (border > 200000) return;
+    const size_t n = 3 * border + border / 2 + 1;
+    for (const DType dtype : kDTypes) {
+      const Casting c{cast, dtype, dtype, tensor_of(hard(n, ++seed), dtype), n};
+      std::vector<CastStatistics> expected(statistics_blocks(n)), blocks(expected.size());
+      const auto y = whole(c, expected.data());
+      std::vector<std::byte> parts(y.size());
+      for (const auto& [first, some] :
+           {std::pair{3 * border, n - 3 * border}, std::pair{size_t{0}, border},
+            std::pair{border, 2 * border}}) {
+        cast.roundtrip(c.x.data() + first * size_of(dtype), dtype, n, first, some, kCastKey,
+                       kCastIndex, parts.data() + first * size_of(dtype), dtype, blocks.data());
+      }
+      CHECK(parts == y, c.name());
+      CHECK(add_up(blocks) == add_up(expected), c.name());
+      // Without statistics at borders of blocks that share a scale.
+      std::fill(parts.begin(), parts.end(), std::byte{});
+      const size_t step = 5 * cast.block();
+      for (size_t first = 0; first < n; first += step) {
+        cast.roundtrip(c.x.data() + first * size_of(dtype), dtype, n, first,
+                       std::min(step, n - first), kCastKey, kCastIndex,
+                       parts.data() + first * size_of(dtype), dtype, nullptr);
+        if (first > 40 * step) break;
+      }
+      const size_t done = std::min(41 * step, n) * size_of(dtype);
+      CHECK(std::equal(y.begin(), y.begin() + static_cast<ptrdiff_t>(done), parts.begin()),
+            c.name());
+    }
+  });
+}
+
+TEST(conformance_casts_name_what_they_do_not_take) {
+  for_each_cast([](const CastFamily&, const Cast& cast) {
+    float x[8] = {}, y[8] = {};
+    CastStatistics one;
+    const auto refusal = [&](DType from, DType to, size_t first, CastStatistics* blocks) {
+      return error_of<ConfigError>(
+          [&] { cast.roundtrip(x, from, 8, first, 8, {}, 0, y, to, blocks); });
+    };
+    const std::string type = refusal(DType::kInt64, DType::kFloat32, 0, nullptr);
+    CHECK(contains(type, "x is torch.int64, allowed: float32, float16, bfloat16"), type);
+    const std::string out = refusal(DType::kFloat32, DType::kFloat64, 0, nullptr);
+    CHECK(contains(out, "y is torch.float64"), out);
+    CHECK(contains(refusal(DType::kFloat32, DType::kFloat32, 1, nullptr), "first=1, n=8"));
+    const std::string part = error_of<ConfigError>(
+        [&] { cast.roundtrip(x, DType::kFloat32, 16, 8, 8, {}, 0, y, DType::kFloat32, &one); });
+    CHECK(contains(part, "multiples of"), part);
+  });
+}
+
+TEST(conformance_casts_as_text_and_hash) { check_declarations(casts()); }
+
+}  // namespace cgx::native
