@@ -1,5 +1,5 @@
 // The search for a value's interval among rising thresholds, over the vector operations of one level.
-// Included as rotation/blocks-inl.h.
+// Included after ops/simd-inl.h, like it.
 
 /// A walk down the tree of thresholds from node `at` on, which is one of `count` on its floor. The
 /// topmost floors share a table.
