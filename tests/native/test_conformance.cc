@@ -5,6 +5,7 @@
 #include <limits>
 #include <set>
 
+#include "at_level.h"
 #include "base/parameter.h"
 #include "check.h"
 #include "codec/codec.h"
@@ -17,12 +18,6 @@ namespace {
 
 constexpr int64_t kShortRange = 16;
 constexpr int kRandomConfigs = 12;  // of each family, beside those that change one parameter
-
-struct AtLevel {
-  explicit AtLevel(const std::string& name) : before(cpu_level()) { set_cpu_level(name); }
-  ~AtLevel() { set_cpu_level(before); }
-  std::string before;
-};
 
 // Numbers that a parameter is tried with.
 std::vector<int64_t> samples(const Parameter& p) {

@@ -35,17 +35,15 @@
 #include "codec/ops/tables.h"
 #include "codec/ops/types.h"
 
-#if defined(__x86_64__)
 // The intrinsics headers of GCC 12 trip over their own "undefined" vectors (GCC bug 105593).
-#if !defined(__clang__)
+#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+
+#if defined(__x86_64__)
 #include <immintrin.h>
-#if !defined(__clang__)
-#pragma GCC diagnostic pop
-#endif
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
@@ -115,6 +113,10 @@ CGX_END_TARGET
 
 #define CGX_BY_LEVEL(name) {&scalar::name, nullptr, nullptr, nullptr}
 
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
 #endif
 
 #undef CGX_END_TARGET

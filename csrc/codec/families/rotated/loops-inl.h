@@ -9,8 +9,8 @@ using namespace cgx::cpu;
 
 #include "codec/ops/simd-inl.h"
 // These need the vector operations.
+#include "codec/levels/search-inl.h"
 #include "codec/rotation/blocks-inl.h"
-#include "codec/rotation/search-inl.h"
 
 /// The levels of magnitudes: from registers, or from memory where there are many.
 template <int bits>

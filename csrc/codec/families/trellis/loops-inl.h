@@ -9,12 +9,12 @@ using namespace cgx::cpu;
 
 #include "codec/ops/simd-inl.h"
 // These need the vector operations.
+#include "codec/levels/search-inl.h"
 #include "codec/rotation/blocks-inl.h"
-#include "codec/rotation/search-inl.h"
 
 /// The thresholds of a subset's levels.
 template <int bits, int subset>
-inline constexpr rotation::Tree<1 << (bits - 1)> kTree{
+inline constexpr levels::Tree<1 << (bits - 1)> kTree{
     trellis::kLevels + trellis::first_level(bits) + subset, 4};
 
 template <int bits, int subset>

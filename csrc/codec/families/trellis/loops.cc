@@ -3,8 +3,8 @@
 #include "codec/families/trellis/loops.h"
 
 #include "codec/families/trellis/formulas.h"
+#include "codec/levels/tree.h"
 #include "codec/rotation/scalar-inl.h"
-#include "codec/rotation/tree.h"
 
 namespace cgx::trellis {
 namespace scalar {
