@@ -9,8 +9,8 @@ The headers that a source includes, directly or through the project's headers, d
 
 A unit is a group of core or torch sources from one folder that one compilation includes (units_of).
 Units save two thirds of the time. The sources of a unit share one anonymous namespace, so two of
-them cannot use a name there for different things. The loops of each SIMD level stay a unit by
-themselves. CGX_UNITS=0 makes every source a unit.
+them cannot use a name there for different things. A source of SIMD loops, which compiles them for
+each level (LEVELS), stays a unit by itself. CGX_UNITS=0 makes every source a unit.
 
 The build precompiles torch's headers for the torch sources, and the standard library's headers for
 the core sources.
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent
 INCLUDED_AS = ("csrc", "tests")  # folders in which "..." of an #include is looked for
 PRECOMPILED = {"core": "csrc/base/precompiled.h", "torch": "csrc/backend/precompiled.h"}
 KINDS = ("core", "torch", "python", "bindings")
-LEVELS = ("scalar", "avx2", "avx512", "neon")  # names of sources for one SIMD level
+LEVELS = "csrc/codec/ops/foreach_level-inl.h"  # compiles SIMD loops once a level: takes longest
 MOST_IN_UNIT = 8  # sources; more leave a core idle at the end, and cost more after a change
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
@@ -90,7 +90,7 @@ def units_of(sources: list[str], together: bool = True) -> list[list[str]]:
     units = []
     for _, found in itertools.groupby(sorted(sources), key=os.path.dirname):
         some = [*found]
-        alone = [one for one in some if Path(one).stem in LEVELS or not together]
+        alone = [one for one in some if not together or LEVELS in _included(one)[1]]
         units += [[one] for one in alone]
         rest = [one for one in some if one not in alone]
         parts = -(-len(rest) // MOST_IN_UNIT)

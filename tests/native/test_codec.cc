@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "at_level.h"
 #include "check.h"
 #include "codec/ops/level.h"
 #include "codec/ops/random.h"
@@ -25,13 +26,6 @@ class Exact {
  private:
   std::unique_ptr<std::byte[]> memory_;
   size_t shift_, bytes_;
-};
-
-// The level in force for the time of a scope; after it that of the environment again.
-struct AtLevel {
-  explicit AtLevel(const std::string& name) : before(cpu_level()) { set_cpu_level(name); }
-  ~AtLevel() { set_cpu_level(before); }
-  std::string before;
 };
 
 struct Run {

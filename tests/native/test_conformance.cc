@@ -5,6 +5,7 @@
 #include <limits>
 #include <set>
 
+#include "at_level.h"
 #include "check.h"
 #include "codec/codec.h"
 #include "codec/ops/level.h"
@@ -15,11 +16,6 @@
 namespace cgx::native {
 namespace {
 
-struct AtLevel {
-  explicit AtLevel(const std::string& name) : before(cpu_level()) { set_cpu_level(name); }
-  ~AtLevel() { set_cpu_level(before); }
-  std::string before;
-};
 
 // Whether the family takes these parameters together.
 bool is_allowed(const CodecConfig& config) {

@@ -102,12 +102,16 @@ def test_each_source_is_compiled_once_and_then_no_more(tree: Tree) -> None:
     assert tree.call("mock", "_m") == 1
 
 
-def test_units_are_sources_of_a_folder_in_even_parts() -> None:
+def test_units_are_sources_of_a_folder_in_even_parts(tree: Tree) -> None:
     names = [f"csrc/a/{number:02}.cc" for number in range(9)]
+    for name in [*names, "csrc/b/x.cc", engine.LEVELS]:
+        tree.write(name, "")
     assert engine.units_of(names) == [names[:4], names[4:]]
     assert engine.units_of([*names[:8], "csrc/b/x.cc"]) == [names[:8], ["csrc/b/x.cc"]]
     assert engine.units_of(names[::-1], together=False) == [[name] for name in names]
-    loops = [f"csrc/a/{level}.cc" for level in engine.LEVELS]
+    loops = ["csrc/a/loops.cc", "csrc/a/more_loops.cc"]
+    for loop in loops:
+        tree.write(loop, f'#include "{engine.LEVELS.removeprefix("csrc/")}"\n')
     found = engine.units_of([*names[:2], *loops])
     assert sorted(found) == sorted([names[:2], *([loop] for loop in loops)])
     assert engine.units_of([]) == []

@@ -1,5 +1,4 @@
-// Extremes of a run of values, over the vector operations of one level. Included inside the level's
-// namespace, after its target pragma and its vector operations.
+// Extremes of a run of values, over the vector operations of one level. Included by simd-inl.h.
 
 static inline size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 

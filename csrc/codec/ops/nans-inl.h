@@ -1,5 +1,5 @@
-// The one NaN that is written (base/nan.h), over the vector operations of one level. Included like
-// extremes-inl.h.
+// The one NaN that is written (base/nan.h), over the vector operations of one level. Included by
+// simd-inl.h.
 
 /// The NaNs among n values, a multiple of kLanes, become one. Not inlined, or what callers have in
 /// registers would be kept for it.

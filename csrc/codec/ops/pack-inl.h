@@ -1,4 +1,4 @@
-// Codes of 1 to 8 bits, a byte each, to a stream of bits. Included as extremes-inl.h, after it.
+// Codes of 1 to 8 bits, a byte each, to a stream of bits. Included by simd-inl.h.
 
 /// Codes that are collected before they are packed.
 constexpr size_t kSinkCodes = 1024;

@@ -1,5 +1,4 @@
-// The generator's numbers in [0, 1), over the vector operations of one level. Included inside the
-// level's namespace, after its target pragma and its vector operations.
+// The generator's numbers in [0, 1), over the vector operations of one level. Included by simd-inl.h.
 
 /// random_unit() of each lane.
 static inline F unit_of(I bits) {

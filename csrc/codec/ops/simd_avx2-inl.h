@@ -1,5 +1,4 @@
-// Vector operations of the level avx2 (with F16C). Included inside the level's namespace, after its
-// target pragma.
+// Vector operations of the level avx2 (with F16C). Included by simd-inl.h.
 
 using F = __m256;
 using I = __m256i;

@@ -1,5 +1,4 @@
-// Vector operations of the level avx512: F, BW, VL, DQ. Included inside the level's namespace,
-// after its target pragma.
+// Vector operations of the level avx512: F, BW, VL, DQ. Included by simd-inl.h.
 
 using F = __m512;
 using I = __m512i;

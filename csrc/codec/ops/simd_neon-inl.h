@@ -1,5 +1,4 @@
-// Vector operations of the level neon (aarch64). Included inside the level's namespace. A vector is
-// a pair of registers: eight lanes, so that its codes fill whole bytes at every width.
+// Vector operations of the level neon (aarch64). Included by simd-inl.h. A vector is a pair of registers: eight lanes, so that its codes fill whole bytes at every width.
 
 struct F {
   float32x4_t a, b;

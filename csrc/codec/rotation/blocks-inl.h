@@ -1,6 +1,5 @@
-// Encoding and decoding of whole rotated blocks, over the vector operations of one level. Included
-// inside the level's namespace, after its target pragma, the vector operations, extremes-inl.h and
-// pack-inl.h; so nothing of the standard library is used here (see ops/target_avx2-inl.h).
+// Encoding and decoding of whole rotated blocks, over the vector operations of one level. Included after
+// ops/simd-inl.h, like it.
 //
 // A block lies in 4 to 16 KiB of the first-level cache. A pass over it loads eight vectors and does
 // up to three stages between them; the stages inside of vectors ride on the first pass (encoding),
@@ -38,7 +37,7 @@ static inline void store_row(float* z, F v) {
 /// Asks the memory for `bytes` bytes from `p` on; they need not be there. Between two reads of new
 /// values a block is worked on for longer than the processor looks ahead.
 template <bool to_write>
-static inline __attribute__((always_inline)) void fetch(const void* p, size_t at, size_t bytes) {
+static inline CGX_INLINE void fetch(const void* p, size_t at, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(p) + at;
   for (size_t i = 0; i < bytes; i += 64) {
     __builtin_prefetch(reinterpret_cast<const void*>(address + i), to_write ? 1 : 0);
@@ -51,10 +50,10 @@ struct BlockSum {
   BlockSum() {
     for (size_t i = 0; i < kSums; ++i) lanes[i] = set(0.0f);
   }
-  inline __attribute__((always_inline)) void see(size_t i, F a, F b) {
+  inline CGX_INLINE void see(size_t i, F a, F b) {
     lanes[i % kSums] = add(lanes[i % kSums], mul(a, b));
   }
-  float total() const {
+  inline CGX_INLINE float total() const {
     alignas(64) float all[kSumLanes];
     for (size_t i = 0; i < kSums; ++i) store_row(all + i * kLanes, lanes[i]);
     return rotation::fold_sums(all);
@@ -67,7 +66,7 @@ struct BlockSums {
 
 /// The stages between `rows` vectors: strides 1, 2, 4 of them, or back.
 template <size_t rows>
-static inline __attribute__((always_inline)) void rows_forth(F* v) {
+static inline CGX_INLINE void rows_forth(F* v) {
   for (size_t stride = 1; stride < rows; stride *= 2) {
     for (size_t i = 0; i < rows; ++i) {
       if (i & stride) continue;
@@ -77,7 +76,7 @@ static inline __attribute__((always_inline)) void rows_forth(F* v) {
   }
 }
 template <size_t rows>
-static inline __attribute__((always_inline)) void rows_back(F* v) {
+static inline CGX_INLINE void rows_back(F* v) {
   for (size_t stride = rows / 2; stride > 0; stride /= 2) {
     for (size_t i = 0; i < rows; ++i) {
       if (i & stride) continue;
@@ -86,12 +85,12 @@ static inline __attribute__((always_inline)) void rows_back(F* v) {
     }
   }
 }
-static inline __attribute__((always_inline)) F lanes_forth(F v) {
+static inline CGX_INLINE F lanes_forth(F v) {
   v = butterfly<4>(butterfly<2>(butterfly<1>(v)));
   if constexpr (kLanes == 16) v = butterfly<kLanes / 2>(v);
   return v;
 }
-static inline __attribute__((always_inline)) F lanes_back(F v) {
+static inline CGX_INLINE F lanes_back(F v) {
   if constexpr (kLanes == 16) v = butterfly<kLanes / 2>(v);
   return butterfly<1>(butterfly<2>(butterfly<4>(v)));
 }

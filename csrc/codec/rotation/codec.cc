@@ -20,7 +20,7 @@ uint64_t start_of(RandomKey key) { return static_cast<uint64_t>(key.high) << 32 
 
 class BlockCodec final : public Codec {
  public:
-  BlockCodec(const CodecConfig& config, const LoopsByLevel& by_level)
+  BlockCodec(const CodecConfig& config, const cpu::ByLevel<Loops>& by_level)
       : Codec(config),
         by_level_(by_level),
         bits_(static_cast<int>(config.get("bits"))),
@@ -81,7 +81,7 @@ class BlockCodec final : public Codec {
     return n / 8 * width + (n % 8 * width + 7) / 8;
   }
 
-  const LoopsByLevel& by_level_;
+  const cpu::ByLevel<Loops>& by_level_;
   const int bits_;
   const uint32_t block_;
   const Scale scale_;
@@ -91,7 +91,7 @@ class BlockCodec final : public Codec {
 }  // namespace
 
 std::shared_ptr<const Codec> make_block_codec(const CodecConfig& config,
-                                              const LoopsByLevel& by_level) {
+                                              const cpu::ByLevel<Loops>& by_level) {
   return std::make_shared<BlockCodec>(config, by_level);
 }
 

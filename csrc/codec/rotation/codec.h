@@ -15,7 +15,7 @@ namespace cgx::rotation {
 
 /// Parameters of the configuration: bits, block_size, scale, seed.
 std::shared_ptr<const Codec> make_block_codec(const CodecConfig& config,
-                                              const LoopsByLevel& by_level);
+                                              const cpu::ByLevel<Loops>& by_level);
 
 /// The declarations of `block_size`, `scale` and `seed`, behind that of `bits`.
 std::vector<Parameter> parameters_with(Parameter bits);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "codec/ops/kernels.h"
+#include "codec/ops/by_level.h"
 #include "codec/rotation/formulas.h"
 
 namespace cgx::rotation {
@@ -28,8 +28,5 @@ struct Loops {
   void (*decode)(const Part& part, const std::byte* scales, const std::byte* codes, float* y,
                  bool add);
 };
-
-/// A family's loops by level.
-using LoopsByLevel = const Loops* const[cpu::kLevels];
 
 }  // namespace cgx::rotation

@@ -1,6 +1,21 @@
-// The loops for the SIMD level of the including file, which includes this in a namespace of its own,
-// after vector-inl.h or its like. The compiler vectorises them; every operation is exact or rounded
-// once, so vectors give the same bits.
+// The loops of one SIMD level. A file of ops/foreach_level-inl.h. The compiler vectorises them; every
+// operation is exact or rounded once, so vectors give the same bits.
+
+namespace cgx::bounded {
+namespace CGX_LEVEL {
+namespace {
+
+#if defined(CGX_ON_AVX2)
+#include "codec/bounded/loops/vector_avx2-inl.h"
+#elif defined(CGX_ON_AVX512)
+#include "codec/bounded/loops/vector_avx512-inl.h"
+#else
+#include "codec/bounded/loops/vector-inl.h"
+#endif
+#if defined(CGX_ON_AVX2) || defined(CGX_ON_AVX512)
+// This needs the header above.
+#include "codec/bounded/loops/quick-inl.h"
+#endif
 
 template <typename Word>
 struct Of;
@@ -20,7 +35,7 @@ struct Of<int64_t> {
 // A word in the low bits of a sum with kRounder, and the whole number that it stands for. The word of
 // a number that is out of range gives another number, which is what the check of the bound sees.
 template <typename Word>
-inline __attribute__((always_inline)) Word word_of(double rounded) {
+inline CGX_INLINE Word word_of(double rounded) {
   if constexpr (sizeof(Word) == 4) {
     return static_cast<int32_t>(static_cast<uint32_t>(__builtin_bit_cast(uint64_t, rounded)));
   } else {
@@ -28,7 +43,7 @@ inline __attribute__((always_inline)) Word word_of(double rounded) {
   }
 }
 template <typename Word>
-inline __attribute__((always_inline)) double number_of(Word word) {
+inline CGX_INLINE double number_of(Word word) {
   if constexpr (sizeof(Word) == 4) {
     return static_cast<double>(word);
   } else {
@@ -249,3 +264,9 @@ constexpr WordLoops<Word, ValueOf<Word>> make_loops() {
   return {look<Word>,  to_grid<Word>,    from_grid<Word>, difference<Word>, sum<Word>,
           split<Word>, to_symbols<Word>, join<Word>,      lengths<Word>,    extremes<Word>};
 }
+
+constexpr Loops kLoops{make_loops<int32_t>(), make_loops<int64_t>()};
+
+}  // namespace
+}  // namespace CGX_LEVEL
+}  // namespace cgx::bounded

@@ -1,19 +1,15 @@
 #include "codec/bounded/loops/loops.h"
 
-#include "codec/ops/kernels.h"
+#include "codec/bounded/loops/quick.h"
+
+#define CGX_LEVEL_FILE "codec/bounded/loops/loops-inl.h"
+#define CGX_LEVEL_SCALAR
+#include "codec/ops/foreach_level-inl.h"
 
 namespace cgx::bounded {
 
 const Loops& loops() {
-#if defined(__x86_64__)
-  static constexpr const Loops* kByLevel[cpu::kLevels] = {&kScalarLoops, &kAvx2Loops, &kAvx512Loops,
-                                                          nullptr};
-#elif defined(__aarch64__)
-  static constexpr const Loops* kByLevel[cpu::kLevels] = {&kScalarLoops, nullptr, nullptr,
-                                                          &kNeonLoops};
-#else
-  static constexpr const Loops* kByLevel[cpu::kLevels] = {&kScalarLoops, nullptr, nullptr, nullptr};
-#endif
+  static constexpr cpu::ByLevel<Loops> kByLevel = CGX_BY_LEVEL(kLoops);
   return cpu::at_level(kByLevel);
 }
 

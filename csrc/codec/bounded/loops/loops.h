@@ -89,13 +89,6 @@ struct Loops {
   WordLoops<int64_t, double> wide;
 };
 
-extern const Loops kScalarLoops;
-#if defined(__x86_64__)
-extern const Loops kAvx2Loops, kAvx512Loops;
-#elif defined(__aarch64__)
-extern const Loops kNeonLoops;
-#endif
-
 /// The loops of the level in force.
 const Loops& loops();
 

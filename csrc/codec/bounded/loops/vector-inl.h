@@ -1,4 +1,4 @@
-// Loops that compilers do not vectorise, for every CPU.
+// Loops that compilers do not vectorise, for every CPU. Included by loops-inl.h.
 
 // Planes of bits, eight codes at a time in a register of 64 bits. Codes are bytes; n is rounded up to
 // a multiple of 64; bit i of a plane belongs to code i.

@@ -1,10 +1,16 @@
-// The loops of `maxmin` over the vector operations of one level. Included inside the level's
-// namespace, after its target pragma, the vector operations, extremes-inl.h and pack-inl.h; so
-// nothing of the standard library is used here (see ops/target_avx2-inl.h).
+// The loops of `maxmin` over the vector operations of one level. A file of ops/foreach_level-inl.h.
 //
 // Encoding makes two passes over a bucket, the second from the first-level cache: extremes, then
 // codes as bytes, which a Sink packs. So buckets need not start on byte borders, or be multiples of
 // anything.
+
+namespace cgx::maxmin {
+namespace CGX_LEVEL {
+namespace {
+
+using namespace cgx::cpu;
+
+#include "codec/ops/simd-inl.h"
 
 /// Buckets whose extremes are found in one go, so that the long way from the last value to the meta
 /// (folding lanes, divisions) of one hides behind the next; no more values than the first-level
@@ -92,7 +98,7 @@ struct Nearest {
   static bool by_reciprocal(MaxMinMeta meta) { return maxmin_by_reciprocal(meta); }
   Nearest(RandomKey, uint32_t) {}
   template <typename Bucket>
-  I code(const Bucket& bucket, F x) {
+  inline CGX_INLINE I code(const Bucket& bucket, F x) {
     return bucket.nearest(x);
   }
 };
@@ -106,7 +112,7 @@ struct Stochastic {
       : weyl(add(set_int(key.low + index * kRandomStep), mul_low(iota(), set_int(kRandomStep)))),
         high(set_int(key.high)) {}
   template <typename Bucket>
-  I code(const Bucket& bucket, F x) {
+  inline CGX_INLINE I code(const Bucket& bucket, F x) {
     I bits = exclusive_or(weyl, shift_right<16>(weyl), high);
     weyl = add(weyl, set_int(static_cast<uint32_t>(kLanes) * kRandomStep));
     bits = mul_low(bits, set_int(0x7feb352du));
@@ -118,11 +124,10 @@ struct Stochastic {
 
 /// Codes as bytes; up to kLanes - 1 bytes beyond codes[n - 1] are overwritten.
 template <typename T, typename Bucket, typename R>
-static inline void quantize(T type, const std::byte* x, size_t n, const Bucket& bucket, R rounding,
-                            uint8_t* codes) {
-  auto code = [&](size_t i) __attribute__((always_inline)) {
-    return rounding.code(bucket, load(type, x + i * T::kBytes));
-  };
+static inline CGX_INLINE void quantize(T type, const std::byte* x, size_t n, const Bucket& bucket,
+                                       R rounding, uint8_t* codes) {
+  auto code = [&](size_t i)
+                  CGX_INLINE { return rounding.code(bucket, load(type, x + i * T::kBytes)); };
   size_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
     const I a = code(i);
@@ -140,8 +145,8 @@ static inline void quantize(T type, const std::byte* x, size_t n, const Bucket& 
 
 /// Codes of a bucket of n values, the first of which is number `index` of the call.
 template <typename T, typename R, typename Bucket>
-static inline void encode_bucket(const Bucket& bucket, const std::byte* x, size_t n, RandomKey key,
-                                 uint64_t index, Sink& sink) {
+static inline CGX_INLINE void encode_bucket(const Bucket& bucket, const std::byte* x, size_t n,
+                                            RandomKey key, uint64_t index, Sink& sink) {
   for (size_t i = 0; i < n;) {
     const uint64_t at = index + i;
     const uint64_t same_key = (uint64_t{1} << 32) - static_cast<uint32_t>(at);
@@ -253,7 +258,7 @@ static inline void decode_bucket(const std::byte* in, const std::byte* end, int 
   std::byte* out = reinterpret_cast<std::byte*>(y);
   size_t i = 0;
   F all = set(0.0f);
-  const auto write = [&]() __attribute__((always_inline)) {
+  const auto write = [&]() CGX_INLINE {
     F v = value(unpack(in));
     in += step;
     std::byte* at = out + 4 * i;
@@ -311,3 +316,9 @@ static void decode(const Part& part, const std::byte* meta, const std::byte* cod
     decode_as<false>(part, meta, codes, y);
   }
 }
+
+constexpr Loops kLoops{encode, decode};
+
+}  // namespace
+}  // namespace CGX_LEVEL
+}  // namespace cgx::maxmin

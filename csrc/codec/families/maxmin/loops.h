@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "codec/families/maxmin/maxmin.h"
+#include "codec/ops/by_level.h"
 #include "codec/ops/random.h"
 
 namespace cgx::maxmin {
@@ -29,11 +30,6 @@ struct Loops {
                  bool add);
 };
 
-extern const Loops kScalarLoops;
-#if defined(__x86_64__)
-extern const Loops kAvx2Loops, kAvx512Loops;
-#elif defined(__aarch64__)
-extern const Loops kNeonLoops;
-#endif
+extern const cpu::ByLevel<Loops> kLoops;
 
 }  // namespace cgx::maxmin

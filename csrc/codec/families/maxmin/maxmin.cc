@@ -17,26 +17,13 @@
 #include "codec/families/maxmin/formulas.h"
 #include "codec/families/maxmin/gpu/runs.h"
 #include "codec/families/maxmin/loops.h"
-#include "codec/ops/kernels.h"
 
 namespace cgx {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "meta is written as it lies in memory");
 
-const maxmin::Loops& loops() {
-#if defined(__x86_64__)
-  static constexpr const maxmin::Loops* by_level[cpu::kLevels] = {
-      &maxmin::kScalarLoops, &maxmin::kAvx2Loops, &maxmin::kAvx512Loops, nullptr};
-#elif defined(__aarch64__)
-  static constexpr const maxmin::Loops* by_level[cpu::kLevels] = {&maxmin::kScalarLoops, nullptr,
-                                                                  nullptr, &maxmin::kNeonLoops};
-#else
-  static constexpr const maxmin::Loops* by_level[cpu::kLevels] = {&maxmin::kScalarLoops, nullptr,
-                                                                  nullptr, nullptr};
-#endif
-  return cpu::at_level(by_level);
-}
+const maxmin::Loops& loops() { return cpu::at_level(maxmin::kLoops); }
 
 class MaxMinCodec final : public Codec {
  public:

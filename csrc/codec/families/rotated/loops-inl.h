@@ -1,5 +1,16 @@
-// The quantizer of `rotated` over the vector operations of one level. Included as
-// rotation/blocks-inl.h, after it.
+// The quantizer of `rotated` over the vector operations of one level.
+// A file of ops/foreach_level-inl.h.
+
+namespace cgx::rotated {
+namespace CGX_LEVEL {
+namespace {
+
+using namespace cgx::cpu;
+
+#include "codec/ops/simd-inl.h"
+// These need the vector operations.
+#include "codec/levels/search-inl.h"
+#include "codec/rotation/blocks-inl.h"
 
 /// The levels of magnitudes: from registers, or from memory where there are many.
 template <int bits>
@@ -141,9 +152,15 @@ struct Decoder {
 
 static void encode(const Part& part, const std::byte* x, DType dtype, std::byte* scales,
                    std::byte* codes) {
-  encode_all<Encoder>(rotated::kScalarLoops, part, x, dtype, scales, codes);
+  encode_all<Encoder>(scalar::kLoops, part, x, dtype, scales, codes);
 }
 static void decode(const Part& part, const std::byte* scales, const std::byte* codes, float* y,
                    bool add_to) {
-  decode_all<Decoder>(rotated::kScalarLoops, part, scales, codes, y, add_to);
+  decode_all<Decoder>(scalar::kLoops, part, scales, codes, y, add_to);
 }
+
+constexpr Loops kLoops{encode, decode};
+
+}  // namespace
+}  // namespace CGX_LEVEL
+}  // namespace cgx::rotated

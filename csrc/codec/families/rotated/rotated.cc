@@ -8,18 +8,8 @@
 namespace cgx {
 namespace {
 
-#if defined(__x86_64__)
-constexpr rotation::LoopsByLevel kLoops = {&rotated::kScalarLoops, &rotated::kAvx2Loops,
-                                           &rotated::kAvx512Loops, nullptr};
-#elif defined(__aarch64__)
-constexpr rotation::LoopsByLevel kLoops = {&rotated::kScalarLoops, nullptr, nullptr,
-                                           &rotated::kNeonLoops};
-#else
-constexpr rotation::LoopsByLevel kLoops = {&rotated::kScalarLoops, nullptr, nullptr, nullptr};
-#endif
-
 std::shared_ptr<const Codec> make(const CodecConfig& config) {
-  return rotation::make_block_codec(config, kLoops);
+  return rotation::make_block_codec(config, rotated::kLoops);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "codec/families/rotated/formulas.h"
-#include "codec/rotation/tree.h"
+#include "codec/levels/tree.h"
 
 namespace cgx::rotated {
 
@@ -61,7 +61,7 @@ struct Lines {
 };
 
 template <int bits>
-inline constexpr rotation::Tree<1 << (bits - 1)> kTree{kLevels + first_level(bits), 1};
+inline constexpr levels::Tree<1 << (bits - 1)> kTree{kLevels + first_level(bits), 1};
 template <int bits>
 inline constexpr Lines<bits> kLines{};
 

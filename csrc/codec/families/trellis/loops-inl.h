@@ -1,9 +1,20 @@
 // The quantizer of `trellis` over the vector operations of one level: the lanes of a vector are the
-// sequences of a block, or of two. Included as rotation/blocks-inl.h, after it.
+// sequences of a block, or of two. A file of ops/foreach_level-inl.h.
+
+namespace cgx::trellis {
+namespace CGX_LEVEL {
+namespace {
+
+using namespace cgx::cpu;
+
+#include "codec/ops/simd-inl.h"
+// These need the vector operations.
+#include "codec/levels/search-inl.h"
+#include "codec/rotation/blocks-inl.h"
 
 /// The thresholds of a subset's levels.
 template <int bits, int subset>
-inline constexpr rotation::Tree<1 << (bits - 1)> kTree{
+inline constexpr levels::Tree<1 << (bits - 1)> kTree{
     trellis::kLevels + trellis::first_level(bits) + subset, 4};
 
 template <int bits, int subset>
@@ -23,7 +34,7 @@ struct Subset {
   }
 
   /// The squared distance of the nearest level; its number goes to its bits of `step`.
-  inline __attribute__((always_inline)) F distance(F u, I& step) const {
+  inline CGX_INLINE F distance(F u, I& step) const {
     constexpr int kPlace = 4 + 3 * subset;
     if constexpr (bits == 2) {  // two levels need no table
       const F threshold = set(kTree<bits, subset>.thresholds[1]);
@@ -182,9 +193,15 @@ struct Encoder {
 
 static void encode(const Part& part, const std::byte* x, DType dtype, std::byte* scales,
                    std::byte* codes) {
-  encode_all<Encoder>(trellis::kScalarLoops, part, x, dtype, scales, codes);
+  encode_all<Encoder>(scalar::kLoops, part, x, dtype, scales, codes);
 }
 static void decode(const Part& part, const std::byte* scales, const std::byte* codes, float* y,
                    bool add_to) {
-  decode_all<Decoder>(trellis::kScalarLoops, part, scales, codes, y, add_to);
+  decode_all<Decoder>(scalar::kLoops, part, scales, codes, y, add_to);
 }
+
+constexpr Loops kLoops{encode, decode};
+
+}  // namespace
+}  // namespace CGX_LEVEL
+}  // namespace cgx::trellis

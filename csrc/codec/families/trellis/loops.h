@@ -5,11 +5,6 @@
 
 namespace cgx::trellis {
 
-extern const rotation::Loops kScalarLoops;
-#if defined(__x86_64__)
-extern const rotation::Loops kAvx2Loops, kAvx512Loops;
-#elif defined(__aarch64__)
-extern const rotation::Loops kNeonLoops;
-#endif
+extern const cpu::ByLevel<rotation::Loops> kLoops;
 
 }  // namespace cgx::trellis

@@ -8,18 +8,8 @@
 namespace cgx {
 namespace {
 
-#if defined(__x86_64__)
-constexpr rotation::LoopsByLevel kLoops = {&trellis::kScalarLoops, &trellis::kAvx2Loops,
-                                           &trellis::kAvx512Loops, nullptr};
-#elif defined(__aarch64__)
-constexpr rotation::LoopsByLevel kLoops = {&trellis::kScalarLoops, nullptr, nullptr,
-                                           &trellis::kNeonLoops};
-#else
-constexpr rotation::LoopsByLevel kLoops = {&trellis::kScalarLoops, nullptr, nullptr, nullptr};
-#endif
-
 std::shared_ptr<const Codec> make(const CodecConfig& config) {
-  return rotation::make_block_codec(config, kLoops);
+  return rotation::make_block_codec(config, trellis::kLoops);
 }
 
 }  // namespace

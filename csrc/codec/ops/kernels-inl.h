@@ -1,13 +1,18 @@
-// Conversions and other loops without a family, over the vector operations of one level. Included
-// like extremes-inl.h, after it and nans-inl.h.
+// Conversions and other loops without a family, over the vector operations of one level. A file of
+// foreach_level-inl.h.
+
+namespace cgx::cpu {
+namespace CGX_LEVEL {
+namespace {
+
+#include "codec/ops/simd-inl.h"
 
 /// 0 x is 0 for finite values and NaN for others, and a sum that has met a NaN stays one.
 template <typename T>
 static bool all_finite_as(T type, const std::byte* x, size_t n) {
   constexpr size_t kStride = 64 * kLanes;
   const F zero = set(0.0f);
-  const auto load_at = [=](size_t i)
-                           __attribute__((always_inline)) { return load(type, x + i * T::kBytes); };
+  const auto load_at = [=](size_t i) CGX_INLINE { return load(type, x + i * T::kBytes); };
   size_t i = 0;
   for (; i + 4 * kLanes <= n;) {
     const size_t stop = smaller(n - 4 * kLanes, i + kStride);
@@ -33,9 +38,8 @@ static bool all_finite_as(T type, const std::byte* x, size_t n) {
 /// NaN is rare: vectors are written as they are, and looked through again where one was met. y may be
 /// what take() reads.
 template <typename T, typename Take, typename TakeLast>
-static inline __attribute__((always_inline)) void write_values(T type, std::byte* y, size_t n,
-                                                               const Take& take,
-                                                               const TakeLast& take_last) {
+static inline CGX_INLINE void write_values(T type, std::byte* y, size_t n, const Take& take,
+                                           const TakeLast& take_last) {
   constexpr size_t kStride = 8 * kLanes;
   size_t i = 0;
   for (; i + kStride <= n; i += kStride) {
@@ -56,11 +60,11 @@ template <bool add_to, typename T>
 static void to_float_as(T type, const std::byte* x, size_t n, float* y) {
   std::byte* out = reinterpret_cast<std::byte*>(y);
   const Float32 single;
-  const auto take = [=](size_t i) __attribute__((always_inline)) {
+  const auto take = [=](size_t i) CGX_INLINE {
     const F v = load(type, x + i * T::kBytes);
     return add_to ? add(load(single, out + 4 * i), v) : v;
   };
-  const auto take_last = [=](size_t i) {
+  const auto take_last = [=](size_t i) CGX_INLINE {
     const F v = load_first(type, x + i * T::kBytes, n - i);
     return add_to ? add(load_first(single, out + 4 * i, n - i), v) : v;
   };
@@ -72,8 +76,8 @@ static void from_float_as(T type, const float* x, size_t n, std::byte* y) {
   const std::byte* in = reinterpret_cast<const std::byte*>(x);
   const Float32 single;
   write_values(
-      type, y, n, [=](size_t i) __attribute__((always_inline)) { return load(single, in + 4 * i); },
-      [=](size_t i) { return load_first(single, in + 4 * i, n - i); });
+      type, y, n, [=](size_t i) CGX_INLINE { return load(single, in + 4 * i); },
+      [=](size_t i) CGX_INLINE { return load_first(single, in + 4 * i, n - i); });
 }
 
 static bool all_finite(const std::byte* x, DType dtype, size_t n) {
@@ -124,10 +128,8 @@ static void add_pair(const float* a, const float* b, size_t n, float* y) {
   const Float32 single;
   write_values(
       single, reinterpret_cast<std::byte*>(y), n,
-      [=](size_t i) __attribute__((always_inline)) {
-        return add(load(single, x0 + 4 * i), load(single, x1 + 4 * i));
-      },
-      [=](size_t i) {
+      [=](size_t i) CGX_INLINE { return add(load(single, x0 + 4 * i), load(single, x1 + 4 * i)); },
+      [=](size_t i) CGX_INLINE {
         return add(load_first(single, x0 + 4 * i, n - i), load_first(single, x1 + 4 * i, n - i));
       });
 }
@@ -137,9 +139,8 @@ static void divide(float* y, size_t n, float divisor) {
   const Float32 single;
   const F by = set(divisor);
   write_values(
-      single, out, n,
-      [=](size_t i) __attribute__((always_inline)) { return div(load(single, out + 4 * i), by); },
-      [=](size_t i) { return div(load_first(single, out + 4 * i, n - i), by); });
+      single, out, n, [=](size_t i) CGX_INLINE { return div(load(single, out + 4 * i), by); },
+      [=](size_t i) CGX_INLINE { return div(load_first(single, out + 4 * i, n - i), by); });
 }
 
 static void scan(const std::byte* x, DType dtype, size_t n, float* low, float* high) {
@@ -158,3 +159,10 @@ static void scan(const std::byte* x, DType dtype, size_t n, float* low, float* h
   *low = e.min;
   *high = e.max;
 }
+
+constexpr Kernels kLoops{all_finite, values_to_float, add_to_float, from_float,
+                         add_pair,   divide,          scan};
+
+}  // namespace
+}  // namespace CGX_LEVEL
+}  // namespace cgx::cpu

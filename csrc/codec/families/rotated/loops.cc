@@ -1,9 +1,13 @@
-// The oracle of `rotated`: one value at a time, through the formulas. Runs on every CPU.
-#include "codec/families/rotated/formulas.h"
+// The loops of `rotated`: the oracle, one value at a time, through the formulas, which runs on every CPU;
+// and those of each SIMD level.
 #include "codec/families/rotated/loops.h"
+
+#include "codec/families/rotated/formulas.h"
+#include "codec/families/rotated/tables.h"
 #include "codec/rotation/scalar-inl.h"
 
 namespace cgx::rotated {
+namespace scalar {
 namespace {
 
 struct Quantizer {
@@ -23,9 +27,18 @@ struct Quantizer {
   const float* magnitudes;
 };
 
-}  // namespace
+constexpr rotation::Loops kLoops{rotation::scalar::encode<Quantizer>,
+                                 rotation::scalar::decode<Quantizer>};
 
-const rotation::Loops kScalarLoops{rotation::scalar::encode<Quantizer>,
-                                   rotation::scalar::decode<Quantizer>};
+}  // namespace
+}  // namespace scalar
+}  // namespace cgx::rotated
+
+#define CGX_LEVEL_FILE "codec/families/rotated/loops-inl.h"
+#include "codec/ops/foreach_level-inl.h"
+
+namespace cgx::rotated {
+
+const cpu::ByLevel<rotation::Loops> kLoops = CGX_BY_LEVEL(kLoops);
 
 }  // namespace cgx::rotated

@@ -1,9 +1,13 @@
-// The oracle of `trellis`: one value at a time, through the formulas. Runs on every CPU.
-#include "codec/families/trellis/formulas.h"
+// The loops of `trellis`: the oracle, one value at a time, through the formulas, which runs on every CPU;
+// and those of each SIMD level.
 #include "codec/families/trellis/loops.h"
+
+#include "codec/families/trellis/formulas.h"
+#include "codec/levels/tree.h"
 #include "codec/rotation/scalar-inl.h"
 
 namespace cgx::trellis {
+namespace scalar {
 namespace {
 
 struct Quantizer {
@@ -38,9 +42,18 @@ struct Quantizer {
   const float* all;
 };
 
-}  // namespace
+constexpr rotation::Loops kLoops{rotation::scalar::encode<Quantizer>,
+                                 rotation::scalar::decode<Quantizer>};
 
-const rotation::Loops kScalarLoops{rotation::scalar::encode<Quantizer>,
-                                   rotation::scalar::decode<Quantizer>};
+}  // namespace
+}  // namespace scalar
+}  // namespace cgx::trellis
+
+#define CGX_LEVEL_FILE "codec/families/trellis/loops-inl.h"
+#include "codec/ops/foreach_level-inl.h"
+
+namespace cgx::trellis {
+
+const cpu::ByLevel<rotation::Loops> kLoops = CGX_BY_LEVEL(kLoops);
 
 }  // namespace cgx::trellis

@@ -1,9 +1,13 @@
-// The oracle of `maxmin`: one value at a time, through the formulas. Runs on every CPU.
-#include "codec/families/maxmin/formulas.h"
+// The loops of `maxmin`: the oracle, one value at a time, through the formulas, which runs on every CPU;
+// and those of each SIMD level.
 #include "codec/families/maxmin/loops.h"
+
+#include "codec/families/maxmin/formulas.h"
 #include "codec/ops/scalar-inl.h"
+#include "codec/ops/zeros.h"
 
 namespace cgx::maxmin {
+namespace scalar {
 namespace {
 
 using namespace cgx::cpu::scalar;
@@ -54,8 +58,17 @@ void decode(const Part& part, const std::byte* meta_in, const std::byte* codes, 
   }
 }
 
-}  // namespace
+constexpr Loops kLoops{encode, decode};
 
-const Loops kScalarLoops{encode, decode};
+}  // namespace
+}  // namespace scalar
+}  // namespace cgx::maxmin
+
+#define CGX_LEVEL_FILE "codec/families/maxmin/loops-inl.h"
+#include "codec/ops/foreach_level-inl.h"
+
+namespace cgx::maxmin {
+
+const cpu::ByLevel<Loops> kLoops = CGX_BY_LEVEL(kLoops);
 
 }  // namespace cgx::maxmin

@@ -1,12 +1,12 @@
-// The shared loops, one value at a time. Runs on every CPU.
-#include "base/host_device.h"
+// The shared loops: one value at a time, which runs on every CPU, and at each level.
 #include "codec/ops/kernels.h"
+
+#include "base/host_device.h"
 #include "codec/ops/scalar-inl.h"
 
 namespace cgx::cpu {
+namespace scalar {
 namespace {
-
-using namespace scalar;
 
 bool all_finite(const std::byte* x, DType dtype, size_t n) {
   return with_dtype(dtype, [&]<DType type>() {
@@ -50,12 +50,20 @@ void scan(const std::byte* x, DType dtype, size_t n, float* min, float* max) {
   *max = e.max;
 }
 
-}  // namespace
+constexpr Kernels kLoops{all_finite, to_float, add_to_float, from_float, add_pair, divide, scan};
 
-const Kernels& scalar_kernels() {
-  static constexpr Kernels kKernels{"scalar",   Level::kScalar, all_finite, to_float, add_to_float,
-                                    from_float, add_pair,       divide,     scan};
-  return kKernels;
+}  // namespace
+}  // namespace scalar
+}  // namespace cgx::cpu
+
+#define CGX_LEVEL_FILE "codec/ops/kernels-inl.h"
+#include "codec/ops/foreach_level-inl.h"
+
+namespace cgx::cpu {
+
+const Kernels& kernels() {
+  static constexpr ByLevel<Kernels> kByLevel = CGX_BY_LEVEL(kLoops);
+  return at_level(kByLevel);
 }
 
 }  // namespace cgx::cpu
