@@ -66,25 +66,6 @@ std::string codec_names() { return list().names(); }
 
 CodecConfig config_named(const std::string& name) { return list().named(name); }
 
-CodecConfig config_of_text(const std::string& text) {
-  auto word = [&, at = size_t{0}]() mutable {
-    const size_t end = std::min(text.find(' ', at), text.size());
-    std::string found = text.substr(std::min(at, end), end - std::min(at, end));
-    at = end + 1;
-    return found;
-  };
-  CodecConfig config = config_named(word());
-  for (std::string setting = word(); !setting.empty(); setting = word()) {
-    const size_t equal = setting.find('=');
-    if (equal == std::string::npos) {
-      throw ConfigError(str_of("codec is '", text, "': '", setting,
-                               "' is no parameter with a value, allowed: name=value"));
-    }
-    config.set(setting.substr(0, equal), setting.substr(equal + 1));
-  }
-  return config;
-}
-
 std::unique_ptr<CodecConfig> config_of_hash(const Family& family, uint32_t hash,
                                             const CodecConfig& near) {
   const CodecConfig start = &near.family() == &family ? near : CodecConfig(family);

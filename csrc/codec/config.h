@@ -61,10 +61,6 @@ std::string codec_names();
 /// has this name.
 CodecConfig config_named(const std::string& name);
 
-/// The configuration that a text of describe() stands for. ConfigError: the text is no such text, or
-/// a parameter does not take its value.
-CodecConfig config_of_text(const std::string& text);
-
 /// The configuration of the family with that hash (its low 32 bits). Only configurations that
 /// differ from `near` in one parameter are tried; null: not found. For errors that name a peer's
 /// codec.

@@ -13,11 +13,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "codec/bounded/element.h"
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
 #include "codec/bounded/gpu/slab.h"
 #include "tensors/checks.h"
+#include "tensors/dtypes.h"
 #include "tensors/gpu/here.h"
 #include "tensors/gpu/kernels.h"
 #include "tensors/memory.h"
@@ -27,7 +29,6 @@ namespace cgx {
 namespace {
 
 using bounded::BoundKind;
-using bounded::Element;
 using bounded::Maps;
 using bounded::Slab;
 using bounded::on_gpu::BlocksCall;
@@ -35,43 +36,16 @@ using bounded::on_gpu::LookCall;
 
 constexpr const char* kBounded = "bounded compression";
 
-Element element_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return Element::kFloat32;
-    case at::kDouble:
-      return Element::kFloat64;
-    case at::kHalf:
-      return Element::kFloat16;
-    case at::kBFloat16:
-      return Element::kBFloat16;
-    case at::kByte:
-      return Element::kUInt8;
-    case at::kChar:
-      return Element::kInt8;
-    case at::kShort:
-      return Element::kInt16;
-    case at::kUInt16:
-      return Element::kUInt16;
-    case at::kInt:
-      return Element::kInt32;
-    case at::kUInt32:
-      return Element::kUInt32;
-    case at::kLong:
-      return Element::kInt64;
-    case at::kUInt64:
-      return Element::kUInt64;
-    case at::kBool:
-      return Element::kBool;
-    default:
-      TORCH_CHECK_TYPE(false, "tensor.dtype is ", text_of(type),
-                       ", allowed: float32, float64, float16, bfloat16, integers, bool");
-  }
+DType element_of(at::ScalarType type) {
+  const std::optional<DType> known = dtype_of(type);
+  TORCH_CHECK_TYPE(known && bounded::number_of(*known) > 0, "tensor.dtype is ", text_of(type),
+                   ", allowed: float32, float64, float16, bfloat16, integers, bool");
+  return *known;
 }
 
 // Maps have tables of some 100 KiB; slabs of one tensor share them.
 std::shared_ptr<const Maps> maps_of(at::ScalarType type, const BoundedKey& key) {
-  using Known = std::tuple<Element, int64_t, uint64_t, int64_t>;
+  using Known = std::tuple<DType, int64_t, uint64_t, int64_t>;
   const Known wanted{element_of(type), key.kind, std::bit_cast<uint64_t>(key.bound), key.version};
   TORCH_CHECK_VALUE(key.kind >= 0 && key.kind <= bounded::kLastBoundKind, "kind is ", key.kind,
                     ", allowed: 0 to ", bounded::kLastBoundKind);
@@ -82,7 +56,7 @@ std::shared_ptr<const Maps> maps_of(at::ScalarType type, const BoundedKey& key) 
     if (known == wanted) return maps;
   }
   auto maps =
-      std::make_shared<const Maps>(std::get<Element>(wanted), static_cast<BoundKind>(key.kind),
+      std::make_shared<const Maps>(std::get<DType>(wanted), static_cast<BoundKind>(key.kind),
                                    key.bound, static_cast<int>(key.version));
   latest->emplace_front(wanted, maps);
   if (latest->size() > 8) latest->pop_back();

@@ -8,6 +8,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/dtype_set.h"
+#include "tensors/dtypes.h"
+
 namespace cgx {
 namespace {
 
@@ -92,16 +95,8 @@ void check_storage(const char* what, const at::Tensor& tensor) {
 }
 
 std::optional<DType> codec_type(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    default:
-      return std::nullopt;
-  }
+  const std::optional<DType> known = dtype_of(type);
+  return known && kComputed.has(*known) ? known : std::nullopt;
 }
 
 std::optional<DType> engine_dtype(const at::Tensor& tensor) {

@@ -89,7 +89,7 @@ void Slab::check_form(size_t block, size_t reach) const {
     return place >= 0 && static_cast<uint64_t>(place) <= reach;
   };
   const size_t n = values_of(block);
-  const auto width = static_cast<int>(8 * bytes_of(maps_->element()));
+  const auto width = static_cast<int>(8 * size_of(maps_->element()));
   const bool known = form.map <= Map::kLogGrid && form.predictor <= Predictor::kCurve &&
                      form.width <= width && form.shift < width;
   const bool fits = form.n == n && form.from <= form.to && form.to <= n && form.outliers <= n &&
