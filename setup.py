@@ -86,10 +86,14 @@ def testing() -> bool:
     return wanted == "1"
 
 
+# Where torch's headers are included.
+TORCH_ROOMS = ("csrc/backend/", "csrc/bindings/", "csrc/comm/gloo/", "csrc/comm/nccl/")
+
+
 def machinery_sources() -> list[str]:
-    """Its own ones, and a copy of the core (csrc/ without backend/ and bindings/)."""
+    """Its own ones, and a copy of the core (csrc/ without TORCH_ROOMS)."""
     own = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests/machinery").glob("*.cc"))
-    core = [s for s in sources() if not s.startswith(("csrc/backend/", "csrc/bindings/"))]
+    core = [s for s in sources() if not s.startswith(TORCH_ROOMS)]
     return [*own, *core, "csrc/backend/adapters/exceptions.cc", "csrc/bindings/mpi.cc"]
 
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/adapters/c10d_adapters.h"
 #include "backend/config/handshake.h"
 #include "base/error.h"
+#include "comm/gloo/point_to_point.h"
 #include "comm/hooks.h"
 #include "comm/in_process.h"
 #include "comm/mpi/point_to_point.h"

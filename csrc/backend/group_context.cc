@@ -6,12 +6,12 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
-#include "backend/adapters/c10d_adapters.h"
-#include "backend/adapters/torch_text.h"
+#include "backend/adapters/store_rendezvous.h"
 #include "backend/config/handshake.h"
 #include "backend/work/flight_record.h"
 #include "base/error.h"
 #include "codec/ops/level.h"
+#include "comm/gloo/error_text.h"
 
 namespace cgx {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/adapters/c10d_adapters.h"
 #include "backend/adapters/gil.h"
+#include "backend/adapters/store_rendezvous.h"
 #include "backend/adapters/torch_threads.h"
 #include "backend/communicator_factory.h"
 #include "backend/config/handshake.h"

@@ -18,11 +18,16 @@ from tests.distributed import ROOT
 TORCH_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"](torch|ATen|c10)/', re.MULTILINE)
 
 
-def test_only_backend_and_bindings_include_torch():
+# Rooms of comm/ that carry messages over backends of torch.
+TORCH_ROOMS = {"backend", "bindings", "comm/gloo", "comm/nccl"}
+
+
+def test_only_these_rooms_include_torch():
     files = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in {".h", ".cc", ".cu", ".cuh"}]
     assert len(files) > 20
     found = {p.relative_to(ROOT / "csrc") for p in files if TORCH_INCLUDE.search(p.read_text())}
-    assert {p.parts[0] for p in found} == {"backend", "bindings"}, sorted(map(str, found))
+    rooms = {p.parts[0] if p.parts[0] != "comm" else str(p.parent) for p in found}
+    assert rooms == TORCH_ROOMS, sorted(map(str, found))
 
 
 def test_layers_include_downwards_only():

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "backend/adapters/byte_collectives.h"
 #include "backend/config/codec_policy.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -11,6 +10,7 @@
 #include "comm/gpu/lockstep.h"
 #include "comm/gpu/staged.h"
 #include "comm/in_process.h"
+#include "comm/nccl/byte_collectives.h"
 
 namespace cgx {
 namespace {

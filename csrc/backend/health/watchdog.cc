@@ -6,11 +6,11 @@
 #include <thread>
 #include <utility>
 
-#include "backend/adapters/c10d_adapters.h"
 #include "backend/adapters/python_error.h"
 #include "backend/work/flight_record.h"
 #include "backend/work/works.h"
 #include "base/error.h"
+#include "comm/gloo/point_to_point.h"
 
 namespace cgx {
 namespace {

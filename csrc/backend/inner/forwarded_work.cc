@@ -6,9 +6,9 @@
 
 #include <utility>
 
-#include "backend/adapters/torch_text.h"
 #include "backend/work/works.h"
 #include "base/error.h"
+#include "comm/gloo/error_text.h"
 
 namespace cgx {
 namespace {

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "backend/adapters/tensor_memory.h"
-#include "backend/adapters/torch_text.h"
 #include "backend/gpu/call.h"
 #include "backend/inner/gloo_tensors.h"
 #include "backend/work/engine_work.h"
 #include "backend/work/works.h"
+#include "comm/gloo/error_text.h"
 
 namespace cgx {
 namespace {

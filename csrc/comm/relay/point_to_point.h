@@ -1,6 +1,5 @@
 // Interface of a message library that a communicator can use: tagged sends and receives between
-// pairs of ranks. backend/ implements it over any c10d::Backend (ProcessGroupGloo), the MPI
-// communicator over MPI_Isend/Irecv.
+// pairs of ranks. comm/gloo implements it over ProcessGroupGloo, comm/mpi over MPI_Isend/Irecv.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "backend/adapters/torch_text.h"
+#include "comm/gloo/error_text.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,4 +1,4 @@
-#include "backend/adapters/byte_collectives.h"
+#include "comm/nccl/byte_collectives.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/StreamGuard.h>
@@ -12,6 +12,9 @@
 
 namespace cgx {
 namespace {
+
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 std::chrono::milliseconds left(const Deadline& deadline) {
   const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
@@ -108,8 +111,8 @@ class BackendBytes final : public ByteCollectives {
 
 }  // namespace
 
-std::unique_ptr<ByteCollectives> make_byte_collectives(BackendPtr backend, c10::Stream stream,
-                                                       const char* name) {
+std::unique_ptr<ByteCollectives> make_byte_collectives(c10::intrusive_ptr<c10d::Backend> backend,
+                                                       c10::Stream stream, const char* name) {
   return std::make_unique<BackendBytes>(std::move(backend), stream, name);
 }
 
