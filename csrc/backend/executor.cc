@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "backend/adapters/python_error.h"
+#include "backend/adapters/tensor_memory.h"
 #include "backend/adapters/torch_threads.h"
 #include "backend/gpu/call.h"
 #include "backend/work/caller_context.h"
@@ -30,6 +31,21 @@ constexpr size_t kMaxCallbackThreads = 64;
 struct NoAutograd {
   at::AutoDispatchBelowADInplaceOrView below;
 };
+
+// The tensors that a call uses.
+Tensors memory_of(const EngineCall& call) {
+  Tensors memory;
+  for (const EngineCall::Part& part : call.parts) {
+    memory.insert(memory.end(), {part.input, part.output, part.result});
+  }
+  if (call.options.residual.defined()) memory.push_back(call.options.residual);
+  return memory;
+}
+
+Residual residual_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {tensor.data_ptr(), *codec_type(tensor.scalar_type())};
+}
 
 }  // namespace
 
@@ -75,7 +91,7 @@ void Executor::log_call(const CallRecord& record, const std::string& why) const 
 }
 
 WorkPtr Executor::run(EngineCall call) {
-  GpuLane* lane = call.memory.front().is_cuda() ? &gpu_.lane(call.memory.front()) : nullptr;
+  GpuLane* const lane = call.lane;
   call.shape.cuda = lane != nullptr;
   call.shape.key = call.options.key;
   if (lane == nullptr || !lane->lockstep()) call.shape.plan = 0;  // the messages' headers tell
@@ -85,13 +101,14 @@ WorkPtr Executor::run(EngineCall call) {
   const milliseconds timeout =
       call.options.timeout == c10d::kUnsetTimeout ? group_.timeout() : call.options.timeout;
   // Before begin(): a call that has begun must reach its end.
-  auto gpu = lane != nullptr ? std::make_shared<GpuCall>(lane->side(), call.memory) : nullptr;
+  auto gpu = lane != nullptr ? std::make_shared<GpuCall>(lane->side(), memory_of(call)) : nullptr;
   CallRecordPtr record = group_.watchdog->begin(call.shape, call.inputs, call.outputs, timeout);
-  auto work = c10::make_intrusive<EngineWork>(record, call.title, call.inputs, call.outputs,
-                                              callbacks_, gpu);
-  TaskQueue::Task task = [this, work, record, timeout, gpu, why = std::move(call.why),
-                          context = CallerContext(), threads = intra_op_threads(),
-                          body = std::move(call.body)] {
+  const char* const title = call.title;
+  const bool async = call.options.async;
+  auto work = c10::make_intrusive<EngineWork>(record, title, std::exchange(call.inputs, {}),
+                                              std::exchange(call.outputs, {}), callbacks_, gpu);
+  TaskQueue::Task task = [this, work, record, timeout, gpu, context = CallerContext(),
+                          threads = intra_op_threads(), call = std::move(call)] {
     std::exception_ptr error;
     std::string text;
     work->started();
@@ -104,7 +121,7 @@ WorkPtr Executor::run(EngineCall call) {
         const GpuCall::Turn turn(gpu.get());
         const Deadline deadline = Deadline::after(timeout);
         gpu_.plans().agree(*record, deadline);
-        body(deadline, *record);
+        run_parts(call, deadline, *record);
       } catch (const std::exception& e) {
         error = std::current_exception();
         text = e.what();
@@ -117,7 +134,7 @@ WorkPtr Executor::run(EngineCall call) {
       }
     }
     group_.watchdog->finish(*record, text);
-    if (group_.logs(LogLevel::kDebug)) log_call(*record, why);
+    if (group_.logs(LogLevel::kDebug)) log_call(*record, call.why);
     work->complete(error);
     if (hook_) try {
         hook_(std::make_shared<c10d::WorkInfo>(
@@ -134,9 +151,9 @@ WorkPtr Executor::run(EngineCall call) {
     return coalescing_.track(work);
   }
   // Two switches of threads cost more than a small all-reduce.
-  if (!call.options.async && worker_->run_here(task)) return coalescing_.track(work);
+  if (!async && worker_->run_here(task)) return coalescing_.track(work);
   try {
-    submit(call.title, std::move(task));
+    submit(title, std::move(task));
   } catch (...) {
     group_.watchdog->withdraw(record);
     throw;
@@ -166,19 +183,26 @@ void Executor::fail_call(const Failure& failure) {
                                                  : c10d::ErrorType::COMM_ERROR;
 }
 
-void Executor::run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
-                        const void* input, void* output, bool average, const Deadline& deadline,
-                        CallRecord& record, const Residual& residual,
-                        const std::optional<StepKey>& key) {
-  Autotuner::TunedPlan tuned{plan};
-  if (autotuner_ != nullptr && bits == Bits::kTunable && &engine == &engine_) {
-    tuned = autotuner_->decide(plan, deadline, record.number);
+void Executor::run_parts(const EngineCall& call, const Deadline& deadline, CallRecord& record) {
+  Engine& engine = call.lane != nullptr ? call.lane->engine() : engine_;
+  for (const EngineCall::Part& part : call.parts) {
+    run_plan(engine, call, part, deadline, record);
+    if (!part.output.is_same(part.result)) part.result.copy_(part.output);
+  }
+}
+
+void Executor::run_plan(Engine& engine, const EngineCall& call, const EngineCall::Part& part,
+                        const Deadline& deadline, CallRecord& record) {
+  Autotuner::TunedPlan tuned{part.plan};
+  if (autotuner_ != nullptr && call.options.bits == Bits::kTunable && &engine == &engine_) {
+    tuned = autotuner_->decide(part.plan, deadline, record.number);
     if (group_.logs(LogLevel::kDebug)) record.tuned(autotuner_->why(tuned));
   }
   record.served_by(tuned.plan, engine.communicator());
   const uint64_t before = engine.stats().bytes_sent;
   const int64_t begin = tuned.turn.timed() ? Autotuner::now() : 0;
-  engine.run(*tuned.plan, input, output, average, deadline, record.number, nullptr, residual, key);
+  engine.run(*tuned.plan, part.input.data_ptr(), part.output.data_ptr(), call.average, deadline,
+             record.number, nullptr, residual_of(call.options.residual), call.options.key);
   const int64_t end = tuned.turn.timed() ? Autotuner::now() : 0;
   record.count_sent(engine.stats().bytes_sent - before);
   if (tuned.tuned_class != nullptr) autotuner_->ran(tuned, {begin, end});

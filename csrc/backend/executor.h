@@ -10,7 +10,7 @@
 #include <string>
 
 #include "backend/adapters/torch_types.h"
-#include "backend/call_options.h"
+#include "backend/engine_call.h"
 #include "backend/gpu/group.h"
 #include "backend/group_context.h"
 #include "backend/inner/coalescing.h"
@@ -21,20 +21,6 @@
 #include "reduce/tuning/autotuner.h"
 
 namespace cgx {
-
-/// One collective of the engine.
-struct EngineCall {
-  using Body = std::function<void(const Deadline&, CallRecord&)>;
-
-  CallShape shape;
-  const char* title;  // for profilers: "cgx:all_reduce"
-  const Tensors& inputs;
-  const Tensors& outputs;
-  const Tensors& memory;  // the tensors that the body uses, of one device
-  const CallOptions& options;
-  std::string why;  // the codec, for the log
-  Body body;
-};
 
 class Executor {
  public:
@@ -48,15 +34,11 @@ class Executor {
   /// RuntimeError in a forked child and after close(); the first cause after a failure.
   void check_usable(const char* what) const;
 
+  /// Begins a collective, whose plans run in their turn. To be called after check_usable().
   WorkPtr run(EngineCall call);
-  /// Runs a plan; to be called in the body of a call.
-  void run_plan(Engine& engine, const std::shared_ptr<const Plan>& plan, Bits bits,
-                const void* input, void* output, bool average, const Deadline& deadline,
-                CallRecord& record, const Residual& residual = {},
-                const std::optional<StepKey>& key = std::nullopt);
 
-  /// Runs a task on the worker's thread, in its turn. RuntimeError after close(). ResourceError, in the form
-  /// for Python: the worker has no thread, and the system starts none.
+  /// Runs a task on the worker's thread, in its turn. RuntimeError after close(). ResourceError, in
+  /// the form for Python: the worker has no thread, and the system starts none.
   void submit(const char* title, TaskQueue::Task task);
   /// The queue whose threads complete futures.
   const std::shared_ptr<TaskQueue>& callbacks() const { return callbacks_; }
@@ -77,6 +59,10 @@ class Executor {
   void abandon();
 
  private:
+  /// Runs the plans of a call.
+  void run_parts(const EngineCall& call, const Deadline& deadline, CallRecord& record);
+  void run_plan(Engine& engine, const EngineCall& call, const EngineCall::Part& part,
+                const Deadline& deadline, CallRecord& record);
   /// A call of the engine has failed.
   void fail_call(const Failure& failure);
 

@@ -87,9 +87,9 @@ void ProcessGroupCGX::set_up(Rendezvous& rendezvous) {
   engine_->use(std::make_unique<HostStages>(torch_threads()));
   autotuner_ = make_autotuner(group_, *engine_);
   gpu_ = std::make_unique<GpuGroup>(group_, *engine_);
+  engine_calls_ = std::make_unique<EngineCalls>(group_, *engine_, *gpu_);
   executor_ = std::make_unique<Executor>(group_, *engine_, autotuner_.get(), *gpu_, coalescing_,
                                          onCompletionHook_);
-  engine_collectives_ = std::make_unique<EngineCollectives>(group_, *engine_, *gpu_, *executor_);
   forwarder_ = std::make_unique<Forwarder>(group_, *inner_, coalescing_, *executor_);
   if (group_.logs(LogLevel::kInfo)) log_group(group_, *engine_, *policy_);
   group_.watchdog->attach(engine_.get(), inner_->gloo());

@@ -18,7 +18,7 @@
 #include "backend/adapters/torch_types.h"
 #include "backend/call_options.h"
 #include "backend/config/codec_policy.h"
-#include "backend/engine_collectives.h"
+#include "backend/engine_calls.h"
 #include "backend/executor.h"
 #include "backend/factories.h"
 #include "backend/gpu/group.h"
@@ -170,9 +170,9 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   std::unique_ptr<Engine> engine_;  // for tensors of the host
   std::unique_ptr<Autotuner> autotuner_;
   std::unique_ptr<GpuGroup> gpu_;
+  std::unique_ptr<EngineCalls> engine_calls_;
   Coalescing coalescing_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<EngineCollectives> engine_collectives_;
   std::unique_ptr<Forwarder> forwarder_;
 };
 

@@ -52,9 +52,9 @@ WorkPtr ProcessGroupCGX::allreduce(Tensors& tensors, const c10d::AllreduceOption
   if (is_sum(opts.reduceOp) && engine_dtype(tensor)) {
     std::vector<Layer> layers = policy_->layers_for(tensor.numel());
     policy_->notice("all_reduce", tensor.numel(), tensor.nbytes(), layers);
-    return engine_collectives_->all_reduce(
+    return executor_->run(engine_calls_->all_reduce(
         tensors, opts.reduceOp, {std::move(layers)}, {opts.timeout, opts.asyncOp, Bits::kTunable},
-        policy_->why(group_.config.compress_all_reduce, tensor.numel()));
+        policy_->why(group_.config.compress_all_reduce, tensor.numel())));
   }
   refuse_other_devices("all_reduce", tensor, opts.reduceOp, group_.config.compress_all_reduce);
   const auto type = tensor.scalar_type();
@@ -76,9 +76,9 @@ WorkPtr ProcessGroupCGX::allreduce_coalesced(Tensors& tensors,
       layers.push_back(policy_->layers_for(tensor.numel()));
       policy_->notice("all_reduce", tensor.numel(), tensor.nbytes(), layers.back());
     }
-    return engine_collectives_->all_reduce(
+    return executor_->run(engine_calls_->all_reduce(
         tensors, opts.reduceOp, layers, {opts.timeout, opts.asyncOp, Bits::kTunable},
-        policy_->why(group_.config.compress_all_reduce, tensors.front().numel()));
+        policy_->why(group_.config.compress_all_reduce, tensors.front().numel())));
   }
   std::vector<WorkPtr> works;
   for (const at::Tensor& tensor : tensors) {
@@ -96,9 +96,9 @@ WorkPtr ProcessGroupCGX::_reduce_scatter_base(at::Tensor& output, at::Tensor& in
     policy_->notice("reduce_scatter", output.numel(), output.nbytes(),
                     {{static_cast<size_t>(output.numel()), codec}});
     if (codec != raw_codec()) {
-      return engine_collectives_->reduce_scatter(output, input, opts.reduceOp, codec,
-                                                 {opts.timeout, opts.asyncOp, Bits::kTunable},
-                                                 policy_->why(true, output.numel()));
+      return executor_->run(engine_calls_->reduce_scatter(
+          output, input, opts.reduceOp, codec, {opts.timeout, opts.asyncOp, Bits::kTunable},
+          policy_->why(true, output.numel())));
     }
   }
   refuse_other_devices("reduce_scatter", output, opts.reduceOp,
@@ -123,9 +123,9 @@ WorkPtr ProcessGroupCGX::_allgather_base(at::Tensor& output, at::Tensor& input,
   if (engine_dtype(input) && engine_dtype(output)) {
     auto codec = policy_->codec_for(group_.config.compress_all_gather, input.numel());
     if (codec != raw_codec()) {
-      return engine_collectives_->all_gather(output, input, codec,
-                                             {opts.timeout, opts.asyncOp, Bits::kTunable},
-                                             policy_->why(true, input.numel()));
+      return executor_->run(engine_calls_->all_gather(output, input, codec,
+                                                      {opts.timeout, opts.asyncOp, Bits::kTunable},
+                                                      policy_->why(true, input.numel())));
     }
   }
   refuse_other_devices("all_gather", input, c10d::ReduceOp::SUM, group_.config.compress_all_gather);
@@ -153,7 +153,9 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
     Notices::hook();
   }
   if (is_sum(op) && engine_dtype(tensor)) {
-    return engine_collectives_->all_reduce({tensor}, op, {std::move(layers)}, call, given(call));
+    executor_->check_usable("all_reduce");
+    return executor_->run(
+        engine_calls_->all_reduce({tensor}, op, {std::move(layers)}, call, given(call)));
   }
   for (const LayerRequest& layer : requests) {
     if (layer.codec) refuse_compression("all_reduce", tensor, &op);
@@ -180,9 +182,10 @@ WorkPtr ProcessGroupCGX::all_reduce_as_group(at::Tensor tensor, const c10d::Redu
   call.bits = Bits::kTunable;
   std::vector<Layer> layers = policy_->layers_for(tensor.numel());
   policy_->notice("all_reduce", tensor.numel(), tensor.nbytes(), layers);
-  return engine_collectives_->all_reduce(
-      {tensor}, op, {std::move(layers)}, call,
-      policy_->why(group_.config.compress_all_reduce, tensor.numel()));
+  executor_->check_usable("all_reduce");
+  return executor_->run(
+      engine_calls_->all_reduce({tensor}, op, {std::move(layers)}, call,
+                                policy_->why(group_.config.compress_all_reduce, tensor.numel())));
 }
 
 WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor input,
@@ -196,9 +199,10 @@ WorkPtr ProcessGroupCGX::reduce_scatter_codec(at::Tensor output, at::Tensor inpu
       if (codec) refuse_compression("reduce_scatter", tensor, &op);
       refuse_residual("reduce_scatter", tensor, &op);
     }
-    return engine_collectives_->reduce_scatter(
+    executor_->check_usable("reduce_scatter_tensor");
+    return executor_->run(engine_calls_->reduce_scatter(
         output, input, op, codec ? policy_->allowed_in_group(codec) : raw_codec(), call,
-        given(call));
+        given(call)));
   }
   executor_->check_usable("reduce_scatter_tensor");
   c10d::ReduceScatterOptions opts;
@@ -223,8 +227,9 @@ WorkPtr ProcessGroupCGX::reduce_scatter_as_group(at::Tensor output, at::Tensor i
   call.bits = Bits::kTunable;
   policy_->notice("reduce_scatter", output.numel(), output.nbytes(),
                   {{static_cast<size_t>(output.numel()), codec}});
-  return engine_collectives_->reduce_scatter(output, input, op, codec, call,
-                                             policy_->why(compresses, output.numel()));
+  executor_->check_usable("reduce_scatter_tensor");
+  return executor_->run(engine_calls_->reduce_scatter(output, input, op, codec, call,
+                                                      policy_->why(compresses, output.numel())));
 }
 
 WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
@@ -236,8 +241,9 @@ WorkPtr ProcessGroupCGX::all_gather_codec(at::Tensor output, at::Tensor input,
       if (codec) refuse_compression("all_gather", tensor, nullptr);
       refuse_residual("all_gather", tensor, nullptr);
     }
-    return engine_collectives_->all_gather(
-        output, input, codec ? policy_->allowed_in_group(codec) : raw_codec(), call, given(call));
+    executor_->check_usable("all_gather_into_tensor");
+    return executor_->run(engine_calls_->all_gather(
+        output, input, codec ? policy_->allowed_in_group(codec) : raw_codec(), call, given(call)));
   }
   executor_->check_usable("all_gather_into_tensor");
   c10d::AllgatherOptions opts;
@@ -258,8 +264,9 @@ WorkPtr ProcessGroupCGX::all_gather_as_group(at::Tensor output, at::Tensor input
   }
   if (!served) refuse_residual("all_gather", engine_dtype(input) ? output : input, nullptr);
   call.bits = Bits::kTunable;
-  return engine_collectives_->all_gather(output, input, codec, call,
-                                         policy_->why(compresses, input.numel()));
+  executor_->check_usable("all_gather_into_tensor");
+  return executor_->run(engine_calls_->all_gather(output, input, codec, call,
+                                                  policy_->why(compresses, input.numel())));
 }
 
 }  // namespace cgx

@@ -1,4 +1,4 @@
-#include "backend/engine_collectives.h"
+#include "backend/engine_calls.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -78,17 +78,6 @@ void check_residual(const char* what, const at::Tensor& residual, const at::Tens
                     "cgx: ", what, ": the residual shares memory with the input or the output");
 }
 
-Residual residual_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  return {tensor.data_ptr(), *codec_type(tensor.scalar_type())};
-}
-
-// The tensors that a body uses, for the memory of EngineCall.
-Tensors with(Tensors memory, const at::Tensor& residual) {
-  if (residual.defined()) memory.push_back(residual);
-  return memory;
-}
-
 int bits_of(const Plan& plan) {
   const Layer* first = plan.first_compressed();
   return first != nullptr ? first->codec->bits() : 0;
@@ -96,65 +85,49 @@ int bits_of(const Plan& plan) {
 
 }  // namespace
 
-Engine& EngineCollectives::engine_for(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() ? engine_ : gpu_.lane(tensor).engine();
+GpuLane* EngineCalls::lane_of(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() ? nullptr : &gpu_.lane(tensor);
 }
 
-WorkPtr EngineCollectives::all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
-                                      const std::vector<std::vector<Layer>>& layers,
-                                      const CallOptions& call, std::string why) {
-  executor_.check_usable("all_reduce");
+EngineCall EngineCalls::all_reduce(const Tensors& tensors, const c10d::ReduceOp& op,
+                                   const std::vector<std::vector<Layer>>& layers,
+                                   const CallOptions& call, std::string why) {
   refuse_in_capture("all_reduce", tensors.front());
-  struct Item {
-    at::Tensor tensor, memory;
-    std::shared_ptr<const Plan> plan;
-  };
-  std::vector<Item> items;
-  Tensors memory;
+  std::vector<EngineCall::Part> parts;
   int64_t values = 0;
   uint64_t hash = 0;
   check_residual("all_reduce", call.residual, tensors.front(), tensors.front(), layers.front());
-  Engine& engine = engine_for(tensors.front());
+  GpuLane* const lane = lane_of(tensors.front());
   for (size_t i = 0; i < tensors.size(); ++i) {
     // Plans are made here, on the caller's thread: a bad configuration is the caller's exception
     // and breaks nothing.
     check_same_device("all_reduce", tensors.front(), tensors[i]);
-    items.push_back({tensors[i], dense("all_reduce", tensors[i]),
-                     engine.plan_all_reduce(layers[i], *engine_dtype(tensors[i]))});
-    memory.insert(memory.end(), {items.back().memory, tensors[i]});
+    const at::Tensor memory = dense("all_reduce", tensors[i]);
+    parts.push_back({engine_of(lane).plan_all_reduce(layers[i], *engine_dtype(tensors[i])), memory,
+                     memory, tensors[i]});
     values += tensors[i].numel();
-    hash = hash * 31 + items.back().plan->hash;
+    hash = hash * 31 + parts.back().plan->hash;
   }
-  const bool average = op.op_ == c10d::ReduceOp::AVG;
   const auto type =
       tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
-  return executor_.run({
-      .shape = {type, op.op_, tensors.front().scalar_type(), values, -1, true, false, hash,
-                bits_of(*items.front().plan)},
+  const int bits = bits_of(*parts.front().plan);
+  return {
+      .shape = {type, op.op_, tensors.front().scalar_type(), values, -1, true, false, hash, bits},
       .title = "cgx:all_reduce",
       .inputs = tensors,
       .outputs = tensors,
-      .memory = with(std::move(memory), call.residual),
+      .lane = lane,
+      .parts = std::move(parts),
+      .average = op.op_ == c10d::ReduceOp::AVG,
       .options = call,
       .why = std::move(why),
-      .body =
-          [executor = &executor_, &engine, items = std::move(items), bits = call.bits, average,
-           residual = call.residual, key = call.key](const Deadline& deadline, CallRecord& record) {
-            for (const Item& item : items) {
-              void* data = item.memory.data_ptr();
-              executor->run_plan(engine, item.plan, bits, data, data, average, deadline, record,
-                                 residual_of(residual), key);
-              if (!item.memory.is_same(item.tensor)) item.tensor.copy_(item.memory);
-            }
-          },
-  });
+  };
 }
 
-WorkPtr EngineCollectives::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                          const c10d::ReduceOp& op,
-                                          const std::shared_ptr<const Codec>& codec,
-                                          const CallOptions& call, std::string why) {
-  executor_.check_usable("reduce_scatter_tensor");
+EngineCall EngineCalls::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       const c10d::ReduceOp& op,
+                                       const std::shared_ptr<const Codec>& codec,
+                                       const CallOptions& call, std::string why) {
   refuse_in_capture("reduce_scatter", input);
   check_shards("reduce_scatter", input, output, group_.size, input);
   check_same_device("reduce_scatter", input, output);
@@ -162,33 +135,26 @@ WorkPtr EngineCollectives::reduce_scatter(const at::Tensor& output, const at::Te
   const at::Tensor out = dense("reduce_scatter", output);
   at::Tensor in = readable(input);
   in = apart(in, out, part_of(in, out, group_.rank));
-  Engine& engine = engine_for(input);
-  auto plan = engine.plan_shards(Operation::kReduceScatter, static_cast<size_t>(output.numel()),
-                                 codec, *engine_dtype(input));
-  const bool average = op.op_ == c10d::ReduceOp::AVG;
-  return executor_.run({
+  GpuLane* const lane = lane_of(input);
+  auto plan = engine_of(lane).plan_shards(
+      Operation::kReduceScatter, static_cast<size_t>(output.numel()), codec, *engine_dtype(input));
+  return {
       .shape = {c10d::OpType::_REDUCE_SCATTER_BASE, op.op_, output.scalar_type(), input.numel(), -1,
                 true, false, plan->hash, bits_of(*plan)},
       .title = "cgx:reduce_scatter",
       .inputs = {input},
       .outputs = {output},
-      .memory = with({in, out, output}, call.residual),
+      .lane = lane,
+      .parts = {{plan, in, out, output}},
+      .average = op.op_ == c10d::ReduceOp::AVG,
       .options = call,
       .why = std::move(why),
-      .body =
-          [executor = &executor_, &engine, in, out, output, plan, bits = call.bits, average,
-           residual = call.residual, key = call.key](const Deadline& deadline, CallRecord& record) {
-            executor->run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), average, deadline,
-                               record, residual_of(residual), key);
-            if (!out.is_same(output)) output.copy_(out);
-          },
-  });
+  };
 }
 
-WorkPtr EngineCollectives::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                      const std::shared_ptr<const Codec>& codec,
-                                      const CallOptions& call, std::string why) {
-  executor_.check_usable("all_gather_into_tensor");
+EngineCall EngineCalls::all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   const std::shared_ptr<const Codec>& codec,
+                                   const CallOptions& call, std::string why) {
   refuse_in_capture("all_gather", input);
   check_shards("all_gather", input, output, group_.size, output);
   check_same_device("all_gather", input, output);
@@ -196,26 +162,21 @@ WorkPtr EngineCollectives::all_gather(const at::Tensor& output, const at::Tensor
   const at::Tensor out = dense("all_gather", output);
   at::Tensor in = readable(input);
   in = apart(in, out, part_of(out, in, group_.rank));
-  Engine& engine = engine_for(input);
-  auto plan = engine.plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()), codec,
-                                 *engine_dtype(input));
-  return executor_.run({
+  GpuLane* const lane = lane_of(input);
+  auto plan = engine_of(lane).plan_shards(Operation::kAllGather, static_cast<size_t>(input.numel()),
+                                          codec, *engine_dtype(input));
+  return {
       .shape = {c10d::OpType::_ALLGATHER_BASE, std::nullopt, input.scalar_type(), output.numel(),
                 -1, true, false, plan->hash, bits_of(*plan)},
       .title = "cgx:all_gather",
       .inputs = {input},
       .outputs = {output},
-      .memory = with({in, out, output}, call.residual),
+      .lane = lane,
+      .parts = {{plan, in, out, output}},
+      .average = false,
       .options = call,
       .why = std::move(why),
-      .body =
-          [executor = &executor_, &engine, in, out, output, plan, bits = call.bits,
-           residual = call.residual, key = call.key](const Deadline& deadline, CallRecord& record) {
-            executor->run_plan(engine, plan, bits, in.data_ptr(), out.data_ptr(), false, deadline,
-                               record, residual_of(residual), key);
-            if (!out.is_same(output)) output.copy_(out);
-          },
-  });
+  };
 }
 
 }  // namespace cgx
