@@ -88,9 +88,9 @@ for _type in ("fp16", "bf16"):
 for _size, _least in (("", 0.9), (L2, 0.7)):
     for _row in (NEAREST + _size, "decode {b}" + _size, "decode+add {b}" + _size):
         _RATIOS.append((FACE_BITS, f"Python / engine, {_row}", f"Python {_row}", _row, _least))
-    _row = "Python roundtrip {b}" + _size
-    _two = "Python encode, decode {b}" + _size
-    _RATIOS.append((FACE_BITS, f"roundtrip / encode and decode, {{b}} bits{_size}", _row, _two, 1.0))
+    _row, _two = "Python roundtrip {b}" + _size, "Python encode, decode {b}" + _size
+    _what = "roundtrip / encode and decode, {b} bits" + _size
+    _RATIOS.append((FACE_BITS, _what, _row, _two, 1.0))
 TARGETS = [
     (what.format(b=b), row.format(b=b), by.format(b=b), least)
     for widths, what, row, by, least in _RATIOS

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from torch_cgx import _C
+from torch_cgx._dtypes import COMPUTED, FACTS
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_ALLOWED = "float32, float16, bfloat16"
+_ALLOWED = ", ".join(str(dtype).removeprefix("torch.") for dtype in COMPUTED)
 
 Int = int | torch.SymInt
 _size_of = functools.lru_cache(1024)(_C.payload_size)
@@ -56,7 +56,7 @@ def _check_payload(what: str, payload: torch.Tensor) -> None:
 
 
 def _check_dtype(what: str, dtype: torch.dtype) -> None:
-    if dtype not in _DTYPES:
+    if dtype not in COMPUTED:
         raise TypeError(f"{what} is {dtype}, allowed: {_ALLOWED}")
 
 
@@ -176,7 +176,7 @@ def _roundtrip_out(
 @_fake("bounded_look")
 def _bounded_look(tensor: torch.Tensor, *, kind: int, bound: float, version: int) -> torch.Tensor:
     _check_tensor("tensor", tensor)
-    maps = _C.BoundedMaps(_elements()[tensor.dtype], kind, bound, version)
+    maps = _C.BoundedMaps(FACTS[tensor.dtype]["bounded"], kind, bound, version)
     blocks = (tensor.numel() + _C.BOUNDED_BLOCK_VALUES - 1) // _C.BOUNDED_BLOCK_VALUES
     look_bytes = _C.BoundedSlab(maps, 0).look_bytes
     return tensor.new_empty((blocks * look_bytes,), dtype=torch.uint8)
@@ -232,10 +232,3 @@ def _cuda_float_compress_encode(
 @_fake("cuda_float_compress_decode")
 def _cuda_float_compress_decode(words: torch.Tensor, step: float, *, out: torch.Tensor) -> None:
     _check_tensor("out", out)
-
-
-@functools.cache
-def _elements() -> dict[torch.dtype, int]:
-    from torch_cgx.bounded import _dtypes
-
-    return _dtypes.ELEMENTS

@@ -16,7 +16,6 @@
 namespace cgx::native {
 namespace {
 
-
 // Whether the family takes these parameters together.
 bool is_allowed(const CodecConfig& config) {
   try {

@@ -122,7 +122,7 @@ class Entry:
 
     def check(self, payload: Payload) -> None:
         """PayloadError: the payload belongs to another tensor."""
-        if self.checksum is None:
+        if self.checksum is None or self.dtype is None:
             return
         dtype = torch.uint8 if self.dtype in EIGHTHS else self.dtype
         if (payload.dtype, payload.shape) != (dtype, self.shape):
