@@ -75,8 +75,7 @@ class Stage:
         self._known: list[tuple[float, bool]] = []
         for first in range(0, min(values.numel(), _BLOCKS * size), size):
             n = min(size, values.numel() - first)
-            start = values.data_ptr() + first * values.element_size()
-            encoder.encode(start, n)
+            encoder.encode(values, first, n)
             content = np.frombuffer(bytes(memoryview(encoder)), np.uint8)
             if content.size == 0 or encoder.is_raw(0):
                 continue

@@ -65,12 +65,11 @@ def stage_alone(values: torch.Tensor, max_error: float) -> Callable[[], object]:
 
     size, count = _C.BOUNDED_BLOCK_VALUES, values.numel()
     maps = _C.BoundedMaps(_dtypes.ELEMENTS[values.dtype], _bound.ABSOLUTE, max_error)
-    encoder, start, each = _C.BoundedEncoder(maps), values.data_ptr(), values.element_size()
-    blocks = [(start + first * each, min(size, count - first)) for first in range(0, count, size)]
+    encoder = _C.BoundedEncoder(maps)
 
     def run() -> None:
-        for address, n in blocks:
-            encoder.encode(address, n)
+        for first in range(0, count, size):
+            encoder.encode(values, first, min(size, count - first))
 
     return run
 

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 #include <sys/mman.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "codec/bounded/encoder.h"
 #include "codec/bounded/gpu/slab.h"
 #include "codec/bounded/range.h"
+#include "tensors/memory.h"
 
 namespace py = pybind11;
 
@@ -59,9 +61,11 @@ BoundKind kind_of(int code) {
   return static_cast<BoundKind>(code);
 }
 
-void encode(Encoder& encoder, uintptr_t x, size_t n) {
+// The values [first, first + n) of a tensor.
+void encode(Encoder& encoder, const at::Tensor& x, size_t first, size_t n) {
+  const std::byte* values = host_bytes("x", x, size_of(encoder.maps().element()), first, n);
   const WithoutGil no_gil;
-  encoder.encode(reinterpret_cast<const std::byte*>(x), n);
+  encoder.encode(values, n);
 }
 
 void finish(Encoder& encoder, const py::buffer& frame, Arena& arena, size_t number) {
@@ -86,44 +90,55 @@ Opened open_block(const Decoder& decoder, const py::buffer& block, size_t n) {
   return {open(), block, bytes};
 }
 
-void decode(const Decoder& decoder, const Opened& opened, const py::buffer& content, uintptr_t x) {
-  const Bytes bytes(content);
-  const WithoutGil no_gil;
-  decoder.decode(opened.block, bytes.span(), reinterpret_cast<std::byte*>(x));
-}
-
-// The values [low, high) of a block, of `bytes_each`, to y.
-void decode_part(const Decoder& decoder, const Opened& opened, const py::buffer& content,
-                 size_t low, size_t high, size_t bytes_each, uintptr_t y) {
+// The values [low, high) of a block to those of y from number `first` on.
+void decode(const Decoder& decoder, const Opened& opened, const py::buffer& content, size_t low,
+            size_t high, const at::Tensor& y, size_t first) {
   const size_t n = opened.block.n;
   if (low > high || high > n) {
     throw ConfigError(str_of("values ", low, " to ", high, ", allowed: 0 to ", n));
   }
+  const size_t bytes_each = size_of(decoder.maps().element());
+  std::byte* to = host_bytes("y", y, bytes_each, first, high - low);
   const Bytes bytes(content);
   const WithoutGil no_gil;
+  if (low == 0 && high == n) return decoder.decode(opened.block, bytes.span(), to);
   const auto whole = std::make_unique_for_overwrite<std::byte[]>(n * bytes_each);
   decoder.decode(opened.block, bytes.span(), whole.get());
-  std::copy_n(whole.get() + low * bytes_each, (high - low) * bytes_each,
-              reinterpret_cast<std::byte*>(y));
+  std::copy_n(whole.get() + low * bytes_each, (high - low) * bytes_each, to);
 }
 
 // ---- blocks of a tensor on a GPU ----
 
-void choose_form(Slab& slab, Encoder& encoder, size_t block, uintptr_t looked) {
-  const WithoutGil no_gil;
-  slab.choose_form(encoder, block, reinterpret_cast<const std::byte*>(looked));
+void check_block(const Slab& slab, size_t block) {
+  if (block >= slab.blocks()) {
+    throw ConfigError(str_of("block is ", block, ", allowed: below ", slab.blocks()));
+  }
 }
 
-bool adopt(const Slab& slab, Encoder& encoder, size_t block, uintptr_t parts) {
+// looked: of all blocks, as the operator bounded_look gives it; it must stay.
+void choose_form(Slab& slab, Encoder& encoder, size_t block, const at::Tensor& looked) {
+  check_block(slab, block);
+  const size_t bytes = slab.look_bytes();
+  const std::byte* of_block = host_bytes("looked", looked, 1, block * bytes, bytes);
   const WithoutGil no_gil;
-  return slab.adopt(encoder, block, reinterpret_cast<const std::byte*>(parts));
+  slab.choose_form(encoder, block, of_block);
+}
+
+// parts: of all blocks.
+bool adopt(const Slab& slab, Encoder& encoder, size_t block, const at::Tensor& parts) {
+  check_block(slab, block);
+  const std::byte* of_all = host_bytes("parts", parts, 1, 0, slab.bytes());
+  const WithoutGil no_gil;
+  return slab.adopt(encoder, block, of_all);
 }
 
 void fill(const Slab& slab, size_t block, const Opened& opened, const py::buffer& content,
-          uintptr_t parts) {
+          const at::Tensor& parts) {
+  check_block(slab, block);
+  std::byte* of_all = host_bytes("parts", parts, 1, 0, slab.bytes());
   const Bytes bytes(content);
   const WithoutGil no_gil;
-  slab.fill(block, opened.block, bytes.span(), reinterpret_cast<std::byte*>(parts));
+  slab.fill(block, opened.block, bytes.span(), of_all);
 }
 
 py::tuple read_container(const py::buffer& payload) {
@@ -187,7 +202,7 @@ void bind(py::module_& module) {
       .def(py::init(
                [](const std::shared_ptr<Maps>& maps) { return std::make_unique<Encoder>(maps); }),
            py::arg("maps"))
-      .def("encode", &encode, py::arg("x_ptr"), py::arg("n"))
+      .def("encode", &encode, py::arg("x"), py::arg("first"), py::arg("n"))
       .def_buffer([](const Encoder& encoder) {
         const std::span<const std::byte> content = encoder.content();
         return py::buffer_info(reinterpret_cast<const uint8_t*>(content.data()),
@@ -213,9 +228,8 @@ void bind(py::module_& module) {
                [](const std::shared_ptr<Maps>& maps) { return std::make_unique<Decoder>(maps); }),
            py::arg("maps"))
       .def("open", &open_block, py::arg("block"), py::arg("n"))
-      .def("decode", &decode, py::arg("block"), py::arg("content"), py::arg("y_ptr"))
-      .def("decode_part", &decode_part, py::arg("block"), py::arg("content"), py::arg("low"),
-           py::arg("high"), py::arg("bytes_each"), py::arg("y_ptr"));
+      .def("decode", &decode, py::arg("block"), py::arg("content"), py::arg("low"), py::arg("high"),
+           py::arg("y"), py::arg("first"));
   py::class_<Slab>(module, "BoundedSlab")
       .def(py::init([](const std::shared_ptr<Maps>& maps, size_t values) {
              return std::make_unique<Slab>(maps, values);
@@ -223,15 +237,14 @@ void bind(py::module_& module) {
            py::arg("maps"), py::arg("values"))
       .def_property_readonly("blocks", &Slab::blocks)
       .def_property_readonly("look_bytes", &Slab::look_bytes)
-      .def("plan", &choose_form, py::arg("encoder"), py::arg("block"), py::arg("looked_ptr"))
-      .def("adopt", &adopt, py::arg("encoder"), py::arg("block"), py::arg("parts_ptr"))
+      .def("plan", &choose_form, py::arg("encoder"), py::arg("block"), py::arg("looked"))
+      .def("adopt", &adopt, py::arg("encoder"), py::arg("block"), py::arg("parts"))
       .def(
           "open",
           [](Slab& slab, size_t block, const Opened& opened, int64_t value, size_t from,
              size_t to) { slab.open(block, opened.block, value, from, to); },
           py::arg("block"), py::arg("opened"), py::arg("value"), py::arg("start"), py::arg("stop"))
-      .def("fill", &fill, py::arg("block"), py::arg("opened"), py::arg("content"),
-           py::arg("parts_ptr"))
+      .def("fill", &fill, py::arg("block"), py::arg("opened"), py::arg("content"), py::arg("parts"))
       .def("lay_out", &Slab::lay_out)
       .def("forms", [](const Slab& slab) {
         const std::span<const std::byte> forms = slab.forms();
@@ -239,19 +252,26 @@ void bind(py::module_& module) {
       });
   module.def(
       "bounded_range",
-      [](int element, uintptr_t x, size_t n) {
+      [](int element, const at::Tensor& x) {
+        const DType dtype = dtype_of_number(element);
+        const auto n = static_cast<size_t>(x.numel());
+        const std::byte* values = host_bytes("x", x, size_of(dtype), 0, n);
         const py::gil_scoped_release no_gil;
-        return finite_range(dtype_of_number(element), reinterpret_cast<const std::byte*>(x), n);
+        return finite_range(dtype, values, n);
       },
-      py::arg("element"), py::arg("x_ptr"), py::arg("n"));
+      py::arg("element"), py::arg("x"));
   module.def("bounded_read", &read_container, py::arg("payload"));
   module.def("bounded_write", &write_container, py::arg("element"), py::arg("complex"),
              py::arg("kind"), py::arg("asked"), py::arg("bound"), py::arg("shape"),
              py::arg("arena"));
   module.def(
       "prefer_large_pages",
-      [](uintptr_t ptr, size_t bytes) { prefer_large_pages(reinterpret_cast<void*>(ptr), bytes); },
-      py::arg("ptr"), py::arg("bytes"));
+      [](const at::Tensor& memory) {
+        const auto each = static_cast<size_t>(memory.itemsize());
+        const auto n = static_cast<size_t>(memory.numel());
+        prefer_large_pages(host_bytes("memory", memory, each, 0, n), memory.nbytes());
+      },
+      py::arg("memory"));
   module.attr("BOUNDED_BLOCK_VALUES") = kBlockValues;
 }
 

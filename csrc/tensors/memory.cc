@@ -94,6 +94,21 @@ void check_storage(const char* what, const at::Tensor& tensor) {
                     " bytes, as FSDP does to free parameters");
 }
 
+std::byte* host_bytes(const char* what, const at::Tensor& tensor, size_t each, size_t first,
+                      size_t values) {
+  const bool plain = has_strides(tensor) && tensor.is_cpu() && tensor.is_contiguous() &&
+                     !tensor.is_neg() && !tensor.is_conj() && !tensor._is_zerotensor();
+  TORCH_CHECK_VALUE(plain, what, " is no contiguous tensor on the CPU, which is needed here");
+  check_storage(what, tensor);
+  TORCH_CHECK_VALUE(static_cast<size_t>(tensor.itemsize()) == each, what, " has values of ",
+                    tensor.itemsize(), " bytes, allowed: ", each);
+  const auto numel = static_cast<size_t>(tensor.numel());
+  TORCH_CHECK_VALUE(first <= numel && values <= numel - first, what, " has ", numel,
+                    " values, and value ", first, " and the ", values, " from there are wanted");
+  auto* start = static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr()));
+  return numel == 0 ? start : start + first * each;
+}
+
 std::optional<DType> codec_type(at::ScalarType type) {
   const std::optional<DType> known = dtype_of(type);
   return known && kComputed.has(*known) ? known : std::nullopt;

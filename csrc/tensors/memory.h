@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -31,6 +32,11 @@ void check_writable(const char* what, const std::vector<std::vector<at::Tensor>>
 
 /// ValueError: the storage is shorter than the tensor's values need (it was resized).
 void check_storage(const char* what, const at::Tensor& tensor);
+
+/// The bytes of the values [first, first + values) of a contiguous tensor on the CPU, of `each` bytes a
+/// value. ValueError, naming `what`: another tensor, or one that lacks these values.
+std::byte* host_bytes(const char* what, const at::Tensor& tensor, size_t each, size_t first,
+                      size_t values);
 
 /// The codecs' name for the type; none for types that they do not take.
 std::optional<DType> codec_type(at::ScalarType type);

@@ -120,7 +120,7 @@ def _finite_range(reals: torch.Tensor) -> float:
         # numbers to 0.
         on_cpu = reals.cpu()
         element = _dtypes.ELEMENTS[on_cpu.dtype]
-        return _C.bounded_range(element, on_cpu.data_ptr(), on_cpu.numel())
+        return _C.bounded_range(element, on_cpu)
     flat = reals.flatten()
     least, greatest = math.inf, -math.inf
     for start in range(0, flat.numel(), _SLICE):

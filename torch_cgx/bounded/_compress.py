@@ -12,7 +12,7 @@ from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._bound import bound_of, maps_of
 from torch_cgx.bounded._coarse import Note, warn_of_relative
 from torch_cgx.bounded._entropy import Coder
-from torch_cgx.bounded._memory import LARGE, Memory
+from torch_cgx.bounded._memory import LARGE
 from torch_cgx.bounded._threads import each
 
 # Bytes that a raw block has beside its values.
@@ -70,16 +70,15 @@ def compress_noting(
     note(reals, bound)
     maps = maps_of(_dtypes.ELEMENTS[reals.dtype], bound)
     numel, size = reals.numel(), _C.BOUNDED_BLOCK_VALUES
-    bytes_each = reals.element_size()
     count = -(-numel // size)
     arena = _C.BoundedArena(len(shape), count, reals.nbytes + count * _MOST_BESIDE)
 
     def worker(entropy: Coder) -> Callable[[int], None]:
-        encoder, values = _C.BoundedEncoder(maps), Memory(reals)
+        encoder = _C.BoundedEncoder(maps)
 
         def work(block: int) -> None:
             first = block * size
-            encoder.encode(values.at(first * bytes_each), min(size, numel - first))
+            encoder.encode(reals, first, min(size, numel - first))
             frame = entropy.compress(memoryview(encoder), encoder.entropy, encoder.packed)
             encoder.finish(frame, arena, block)
 

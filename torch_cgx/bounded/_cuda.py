@@ -12,7 +12,7 @@ import torch
 
 from torch_cgx import _C
 from torch_cgx.bounded._entropy import Coder, lent
-from torch_cgx.bounded._memory import Memory, pinned
+from torch_cgx.bounded._memory import pinned
 from torch_cgx.bounded._payload import Payload, content_of, of_block
 from torch_cgx.bounded._threads import each
 
@@ -35,10 +35,10 @@ def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
     looked = _to_host(_ops.bounded_look(x, **maps.key))
 
     def chooser(_: Coder) -> Callable[[int], None]:
-        encoder, seen = _C.BoundedEncoder(maps), Memory(looked)
+        encoder = _C.BoundedEncoder(maps)
 
         def choose(block: int) -> None:
-            slab.plan(encoder, block, seen.at(block * slab.look_bytes))
+            slab.plan(encoder, block, looked)
 
         return choose
 
@@ -50,13 +50,13 @@ def _encode_slab(x: torch.Tensor, maps: Any, arena: Any, start: int) -> None:
 
         def finish(block: int) -> None:
             values = None
-            if not slab.adopt(encoder, block, encoded.data_ptr()):  # too many outliers
+            if not slab.adopt(encoder, block, encoded):  # too many outliers
                 values = x[block * size : (block + 1) * size].cpu()
-                encoder.encode(values.data_ptr(), values.numel())
+                encoder.encode(values, 0, values.numel())
             frame = entropy.compress(memoryview(encoder), encoder.entropy, encoder.packed)
             if values is None and encoder.is_raw(len(frame)):  # finish() copies the values
                 values = x[block * size : (block + 1) * size].cpu()
-                encoder.encode(values.data_ptr(), values.numel())
+                encoder.encode(values, 0, values.numel())
             encoder.finish(frame, arena, start + block)
 
         return finish
@@ -76,7 +76,7 @@ def decode_into(opened: Payload, first: int, last: int, y: torch.Tensor) -> None
         under_way.append((start, _decode_slab(opened, start, stop, (first, last), flat)))
     for start, faults in under_way:
         for number in faults.cpu().nonzero().flatten().tolist():
-            _refuse(opened, start + number)
+            _refuse(opened, start + number, y.dtype)
 
 
 def _decode_slab(
@@ -110,7 +110,7 @@ def _decode_slab(
         def fill(number: int) -> None:
             opened_block = blocks[number]
             with of_block(start + number):
-                slab.fill(number, opened_block, content_of(opened_block, entropy), host.data_ptr())
+                slab.fill(number, opened_block, content_of(opened_block, entropy), host)
 
         return fill
 
@@ -125,14 +125,14 @@ def _forms(slab: Any) -> torch.Tensor:
     return torch.frombuffer(slab.forms(), dtype=torch.uint8)
 
 
-def _refuse(opened: Payload, block: int) -> None:
+def _refuse(opened: Payload, block: int, dtype: torch.dtype) -> None:
     """Decodes a block that the kernel could not decode on the CPU, which raises its error."""
     n, maps = opened.values_of(block), opened.maps()
     decoder = _C.BoundedDecoder(maps)
-    values = torch.empty(n * 8, dtype=torch.uint8, device="cpu")
+    values = torch.empty(n, dtype=dtype, device="cpu")
     with of_block(block), lent() as entropy:
         opened_block = decoder.open(opened.block(block), n)
-        decoder.decode(opened_block, content_of(opened_block, entropy), values.data_ptr())
+        decoder.decode(opened_block, content_of(opened_block, entropy), 0, n, values, 0)
     raise RuntimeError(f"block {block}: the GPU kernel refused a block that the CPU decodes")
 
 

@@ -12,7 +12,7 @@ from torch_cgx import _C
 from torch_cgx._threads import safe_after_fork
 from torch_cgx.bounded import _dtypes
 from torch_cgx.bounded._entropy import Coder
-from torch_cgx.bounded._memory import Memory, new_tensor
+from torch_cgx.bounded._memory import new_tensor
 from torch_cgx.bounded._payload import Payload, content_of, of_block, open_payload
 from torch_cgx.bounded._threads import each
 
@@ -155,25 +155,20 @@ def decode_into(opened: Payload, first: int, last: int, reals: torch.Tensor) -> 
     maps = opened.maps()
     if first >= last:
         return
-    size, bytes_each = _C.BOUNDED_BLOCK_VALUES, reals.element_size()
+    size = _C.BOUNDED_BLOCK_VALUES
     lowest = first // size
 
     def worker(entropy: Coder) -> Callable[[int], None]:
-        decoder, values = _C.BoundedDecoder(maps), Memory(reals)
+        decoder = _C.BoundedDecoder(maps)
 
         def work(number: int) -> None:
             block = lowest + number
             n, begin = opened.values_of(block), block * size
-            whole = first <= begin and begin + n <= last
             with of_block(block):
                 opened_block = decoder.open(opened.block(block), n)
                 content = content_of(opened_block, entropy)
-                if whole:
-                    decoder.decode(opened_block, content, values.at((begin - first) * bytes_each))
-                    return
                 low, high = max(first - begin, 0), min(last - begin, n)
-                target = values.at((begin + low - first) * bytes_each)
-                decoder.decode_part(opened_block, content, low, high, bytes_each, target)
+                decoder.decode(opened_block, content, low, high, reals, begin + low - first)
 
         return work
 

@@ -1,4 +1,4 @@
-"""Memory of tensors: addresses for native code, large pages, pinned memory."""
+"""Memory of tensors: large pages, pinned memory."""
 
 from __future__ import annotations
 
@@ -14,20 +14,6 @@ LARGE = 1 << 22
 CPU = torch.device("cpu")
 
 
-class Memory:
-    """Addresses in a contiguous CPU tensor, for native code. They are valid, on any thread, as long
-    as this object exists, as it keeps the tensor.
-    """
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-        self._start = tensor.data_ptr()
-
-    def at(self, offset: int) -> int:
-        """The address of the byte at `offset`."""
-        return self._start + offset
-
-
 def new_tensor(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device = CPU
 ) -> torch.Tensor:
@@ -39,7 +25,7 @@ def new_tensor(
     fresh = torch.empty(tuple(shape), dtype=dtype, device=where)
     _dtypes.check_memory(fresh, "cannot be the result")
     if where == CPU and fresh.nbytes >= LARGE:
-        _C.prefer_large_pages(fresh.data_ptr(), fresh.nbytes)
+        _C.prefer_large_pages(fresh)
     return fresh
 
 

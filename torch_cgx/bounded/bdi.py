@@ -242,7 +242,7 @@ class Compression:
         """
         words = _words(words)
         encoded = _C.BdiEncoded(
-            words.data_ptr(),
+            words.view(-1),
             _DTYPES.index(words.dtype),
             list(words.shape),
             configs=[(c.num_bases, c.base_size, c.delta_size) for c in self.configs],
@@ -255,7 +255,7 @@ class Compression:
             seed=self.seed,
         )
         payload = new_tensor((encoded.bytes,), torch.uint8)
-        encoded.write(payload.data_ptr())
+        encoded.write(payload)
         return payload
 
     def roundtrip(self, words: torch.Tensor) -> torch.Tensor:
@@ -316,7 +316,7 @@ def decompress(payload: torch.Tensor) -> torch.Tensor:
     header = _read(payload)
     words = new_tensor(header["shape"], _DTYPES[header["dtype_code"]])
     try:
-        _C.bdi_decode(payload.data_ptr(), payload.numel(), words.numel(), words.data_ptr())
+        _C.bdi_decode(payload, words)
     except ValueError as error:
         raise PayloadError(str(error)) from None
     return words
@@ -336,14 +336,7 @@ def info(payload: torch.Tensor) -> Report:
         new_tensor((header["chunks"],), dtype) for dtype in (torch.int16, torch.int32, torch.int16)
     )
     try:
-        _C.bdi_chunks(
-            payload.data_ptr(),
-            payload.numel(),
-            header["chunks"],
-            choice.data_ptr(),
-            bits.data_ptr(),
-            zeros.data_ptr(),
-        )
+        _C.bdi_chunks(payload, choice, bits, zeros)
     except ValueError as error:
         raise PayloadError(str(error)) from None
     init, _, delta = header["scales"]
@@ -362,7 +355,7 @@ def info(payload: torch.Tensor) -> Report:
 
 def _read(payload: torch.Tensor) -> dict[str, Any]:
     try:
-        return _C.bdi_read(payload.data_ptr(), payload.numel())
+        return _C.bdi_read(payload)
     except ValueError as error:
         raise PayloadError(str(error)) from None
 

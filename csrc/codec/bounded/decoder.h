@@ -35,6 +35,8 @@ class Decoder {
  public:
   explicit Decoder(std::shared_ptr<const Maps> maps) : maps_(std::move(maps)) {}
 
+  const Maps& maps() const { return *maps_; }
+
   /// A block of n values. The result points into it.
   OpenBlock open(std::span<const std::byte> block, size_t n) const;
 

@@ -44,6 +44,8 @@ class Encoder {
  public:
   explicit Encoder(std::shared_ptr<const Maps> maps);
 
+  const Maps& maps() const { return *maps_; }
+
   /// x: n values, 1 to kBlockValues, aligned as their type is; they must stay until finish() returns.
   /// Every decoded value keeps the bound: a value that the block's map cannot represent within it is
   /// stored with its own bits.

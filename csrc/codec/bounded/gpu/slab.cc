@@ -222,6 +222,12 @@ size_t Slab::lay_out() {
   return at;
 }
 
+size_t Slab::bytes() const {
+  if (forms_.empty()) return 0;
+  const auto each = static_cast<uint32_t>(size_of(maps_->element()));
+  return forms_.back().parts + parts_of(forms_.back(), each).end;
+}
+
 Slab::Tables Slab::tables() const {
   const auto any = [&](auto&& of) { return std::any_of(forms_.begin(), forms_.end(), of); };
   const auto after = [](size_t at, size_t bytes) { return on_gpu::up(at + bytes, 8); };

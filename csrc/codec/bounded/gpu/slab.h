@@ -60,6 +60,8 @@ class Slab {
 
   /// Bytes of the parts of all blocks, whose places are now fixed.
   size_t lay_out();
+  /// The same, after lay_out().
+  size_t bytes() const;
   /// What the device needs in its memory, and the call with addresses into it (at `image`); x, y,
   /// parts and faults are missing.
   std::vector<std::byte> image() const;
