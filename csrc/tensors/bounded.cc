@@ -143,6 +143,8 @@ at::Tensor bounded_encode(const at::Tensor& tensor, const at::Tensor& forms, int
   TORCH_CHECK_VALUE(bytes >= 0 && static_cast<size_t>(bytes) == needed, "bytes is ", bytes,
                     ", allowed for these forms: ", needed);
   at::Tensor parts = new_bytes(needed, tensor.device());
+  // Between the parts is room, which stays as it is: equal calls give equal bytes on the CPU.
+  if (tensor.is_cpu() && needed > 0) std::memset(parts.mutable_data_ptr(), 0, needed);
   const auto fill_in = [&](const Image& image) {
     BlocksCall call = slab.blocks_call(image.data());
     call.x = bytes_of(tensor);

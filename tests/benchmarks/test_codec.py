@@ -37,7 +37,11 @@ def test_python_is_compared_with_the_engines_row_of_the_same_run(document):
         for bits in (4, 8)
         for what in calls
     ]
-    assert set(rows) == {f"Python {name}" for name in engine}
+    two = {(b, size) for size in ("", ", 256 KiB") for b in (4, 8)}
+    trips = {f"Python roundtrip {b}{size}": f"Python encode, decode {b}{size}" for b, size in two}
+    assert set(rows) == {f"Python {name}" for name in engine} | {*trips} | {*trips.values()}
+    for name, both in trips.items():
+        assert rows[name]["roof"] == both
     for name in engine:
         row = rows[f"Python {name}"]
         assert row["roof"] == name and row["level"] == best

@@ -76,13 +76,13 @@ def test_opcheck() -> None:
         ops.bounded_decode.default,
         (parts, forms, x.numel()),
         {**key, "out": torch.zeros_like(x)},
-        test_utils=("test_schema", "test_faketensor"),
     )
     words = torch.empty(raw_words(1000), dtype=torch.int32)
     misfits = torch.empty(words.numel() // PART, dtype=torch.int32)
     out = {"words": words, "misfits": misfits}
-    opcheck(ops.cuda_float_compress_encode.default, (x[:1000], 2e-3, 1e-3, True), out)
-    ops.cuda_float_compress_encode(x[:1000].nan_to_num(posinf=0.0), 2e-3, 1e-3, False, **out)
+    finite = x[:1000].nan_to_num(posinf=0.0)
+    opcheck(ops.cuda_float_compress_encode.default, (finite, 2e-3, 1e-3, True), out)
+    ops.cuda_float_compress_encode(finite, 2e-3, 1e-3, False, **out)
     opcheck(ops.cuda_float_compress_decode.default, (words, 2e-3), {"out": torch.empty(1000)})
 
 
@@ -112,13 +112,13 @@ def test_forged_forms_are_refused() -> None:
                 assert "allowed" in str(error) or "written in no known way" in str(error)
                 refused += 1
             assert (memory[:1000] == 7).all() and (memory[2000:] == 7).all()
-    assert refused > forms.numel()  # of three flips a byte
+    assert refused >= 60  # fields that name a map, a place or a size
 
 
 def test_bad_arguments_of_stages() -> None:
     x, key, forms, size = _encoded(1000)
     parts = ops.bounded_encode(x, forms, size, **key)
-    words, misfits = torch.zeros(32768, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
+    words, misfits = torch.zeros(32768, dtype=torch.int32), torch.zeros(32768 // PART).int()
     for call, text in (
         (lambda: ops.bounded_look(x[::2], **key), "allowed: a contiguous tensor"),
         (lambda: ops.bounded_look(x.to(torch.complex64), **key), "dtype is torch.complex64, allow"),
