@@ -23,6 +23,8 @@ constexpr size_t kPartValues = 1 << 16;
 // Values that are decoded to float32 on the way to a tensor of another type: they stay in the
 // first-level cache.
 constexpr size_t kScratchValues = 4096;
+// Values of a slice of roundtrip(): with its payload it stays in the second-level cache.
+constexpr size_t kSliceValues = 1 << 14;
 constexpr size_t kAlignment = 16;  // of payloads on a GPU, whose kernels read meta as it lies there
 
 // Keeps what kernels call out of autograd; and off threads that a fork has lost.
@@ -177,7 +179,7 @@ void check_size(const Codec& codec, const at::Tensor& payload, size_t count, at:
 // are those of the whole, and its encoding stays in the cache.
 void roundtrip_on_cpu(const Codec& codec, const std::byte* x, DType dtype, size_t count,
                       const RandomKey& key, uint64_t index, std::byte* y) {
-  const size_t slice = std::max(kScratchValues / codec.granule(), size_t{1}) * codec.granule();
+  const size_t slice = std::max(kSliceValues / codec.granule(), size_t{1}) * codec.granule();
   // The last slice may take more bytes than a whole one: its incomplete bucket may be raw.
   std::vector<std::byte> payload(std::max(codec.encoded_bytes(std::min(slice, count), dtype),
                                           codec.encoded_bytes(count % slice, dtype)));
