@@ -1,4 +1,4 @@
-"""Checks the settings that a script gives: `min_size`, and those of `config` and keywords."""
+"""Checks the settings that a script gives: `min_size`, `config` and keywords."""
 
 from __future__ import annotations
 

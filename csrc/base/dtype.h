@@ -2,7 +2,7 @@
 //
 // A contract takes some of them (base/dtype_set.h) and names them when it refuses another one. Wire
 // codecs and reducers compute on the first three, whose numbers travel in headers; container formats
-// have numbers of their own, such as those of codec/bounded/element.h.
+// number the types in their own way (codec/bounded/element.h is one).
 #pragma once
 
 #include <cstddef>

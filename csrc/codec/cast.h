@@ -66,7 +66,7 @@ constexpr size_t statistics_blocks(size_t count) {
   return count / kStatisticsBlock + (count % kStatisticsBlock != 0 ? 1 : 0);
 }
 
-/// The statistics of a run, from those of its blocks, in order.
+/// The statistics of a run: the sum over its blocks, in order.
 CastStatistics add_up(std::span<const CastStatistics> blocks);
 
 class Cast {
@@ -83,7 +83,7 @@ class Cast {
   /// The types of tensors that it reads and writes.
   DTypeSet dtypes() const { return kComputed; }
 
-  /// A run may be cast in parts that start at multiples of this many values: those that share a scale.
+  /// Number of values that share a scale. A part of a run starts at a multiple of it.
   virtual size_t block() const { return 1; }
 
   /// A second cast of its result changes nothing, with any key; for results in float32.
@@ -95,7 +95,7 @@ class Cast {
   ///            statistics the same of kStatisticsBlock
   ///   index    number of the run's first value in the whole call: counter of the generator
   ///   y        n values of type y_dtype; may be x where the types are equal, else they do not overlap
-  ///   blocks   null, or statistics_blocks(count) entries of the run; those of this part are written
+  ///   blocks   null, or statistics_blocks(count) entries of the run; this part writes its own entries
   /// ConfigError: a type that it does not take, or another part.
   void roundtrip(const void* x, DType x_dtype, size_t count, size_t first, size_t n, RandomKey key,
                  uint64_t index, void* y, DType y_dtype, CastStatistics* blocks) const;

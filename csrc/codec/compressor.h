@@ -7,7 +7,7 @@
 //
 // A compressor is a pure function of its arguments, apart from tables that it keeps. Same input, same
 // bytes, on every SIMD level. It works on the calling thread. Thread-safety: all methods are const and
-// may be called concurrently; so may those of the entropy coder.
+// may be called concurrently, and so may the entropy coder.
 #pragma once
 
 #include <cstddef>

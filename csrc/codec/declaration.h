@@ -161,8 +161,8 @@ class DeclarationList {
     unknown_name(Family::kWord, name, names());
   }
 
-  /// The configuration of a text as describe() writes it: a name, then parameter=value for those that
-  /// differ from their defaults, or for more of them. ConfigError.
+  /// The configuration of a text as describe() writes it: a name, then
+  /// parameter=value for each parameter that is not at its default, or for more parameters. ConfigError.
   ConfigOf<Family> parse(std::string_view text) const {
     const size_t end = std::min(text.find(' '), text.size());
     ConfigOf<Family> config = named(std::string(text.substr(0, end)));

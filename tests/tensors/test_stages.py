@@ -9,7 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 
-from torch_cgx import _C, _operators, bounded  # noqa: F401 - registers the fake functions
+from torch_cgx import _C, bounded
+from torch_cgx._operators import payload_bytes
 from torch_cgx.bounded import _cuda, _dtypes
 from torch_cgx.compat._stages import PART, raw_words
 
@@ -149,6 +150,7 @@ def test_bad_arguments_of_stages() -> None:
 
 
 def test_stages_without_values() -> None:
+    assert payload_bytes("raw", 3, torch.float32) == 12  # its module has the fake functions
     with FakeTensorMode():
         looked = ops.bounded_look(torch.empty(SIZE + 1), kind=1, bound=1e-3, version=2)
         assert looked.dtype == torch.uint8
