@@ -22,7 +22,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,32 +32,15 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 import torch
 
 from benchmarks import _command
+from benchmarks._codec_face import FACE_BITS, L2, NEAREST, Case, face_cases
 from benchmarks._command import at_least
 from tests import _machinery
-from torch_cgx import _C, codecs  # type: ignore[attr-defined]
+from torch_cgx import _C  # type: ignore[attr-defined]
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 SMALL = 1 << 16  # values: 256 KiB of float32
 BITS = range(1, 9)
-FACE_BITS = (4, 8)  # of the rows "Python"
-# Names of rows; {b}: the bits. L2: the end of those of values that stay in the second-level cache.
-NEAREST, L2 = "encode fp32 {b} nearest", ", 256 KiB"
-
-
-@dataclass
-class Case:
-    """One measurement: `run` moves `size` bytes of values; `roof` names the case that it is
-    compared with."""
-
-    name: str
-    level: str
-    size: int
-    run: Callable[[], Any]
-    roof: str = ""
-    calls: int = 1  # per sample
-    # The same call on one value, whose time is taken off: what Python costs.
-    empty: Callable[[], Any] | None = None
 
 
 # (bits, what, row, row it is divided by, least ratio). Rates are GB/s, so 16-bit inputs that are as
@@ -100,46 +82,6 @@ TARGETS = [
 
 def codec_of(bits: int, rounding: str, bucket_size: int) -> _C.Codec:
     return _C.Codec(bits=bits, bucket_size=bucket_size, rounding=rounding, seed=1)
-
-
-def face_calls(
-    codec: codecs.Codec, values: torch.Tensor, payload: torch.Tensor, target: torch.Tensor
-) -> dict[str, Callable[[], Any]]:
-    """How a program encodes `values` and decodes their `payload` into `target`; by the engine's row
-    that does the same. The one place that knows the arguments of torch_cgx.codecs.
-    """
-    return {
-        NEAREST: lambda: codec.encode(values, out=payload),
-        "decode {b}": lambda: codec.decode(payload, out=target),
-        "decode+add {b}": lambda: codec.decode(payload, out=target, add=True),
-    }
-
-
-def face_cases(
-    values: torch.Tensor, bucket_size: int, level: str, size: str = "", calls: int = 1
-) -> list[Case]:
-    """Rows "Python"; `size`: what the names of the engine's rows end with."""
-    cases = []
-    target = torch.zeros_like(values)
-    for bits in FACE_BITS:
-        codec = codecs.MaxMin(bits=bits, bucket_size=bucket_size)
-        payload = codec.encode(values)
-        for row, run in face_calls(codec, values, payload, target).items():
-            name = row.format(b=bits) + size
-            cases.append(Case(f"Python {name}", level, values.nbytes, run, name, calls))
-        two = f"Python encode, decode {bits}{size}"
-
-        def both(codec: codecs.Codec = codec, payload: torch.Tensor = payload) -> None:
-            codec.decode(codec.encode(values, out=payload), out=target)
-
-        def roundtrip(codec: codecs.Codec = codec) -> None:
-            codec.roundtrip(values, out=target)
-
-        cases.append(Case(two, level, values.nbytes, both, NEAREST.format(b=bits) + size, calls))
-        cases.append(
-            Case(f"Python roundtrip {bits}{size}", level, values.nbytes, roundtrip, two, calls)
-        )
-    return cases
 
 
 def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> list[Case]:
