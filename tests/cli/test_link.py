@@ -51,8 +51,9 @@ def test_a_script_runs_on_every_host_and_its_fate_is_told(tmp_path):
         )  # fmt: skip
         for host in range(2):
             assert f"host{host}: rank {host} has 2.0 --name {status}\n" in done.stdout
+            # torchrun may write into the same line: that the other host's store is gone.
+            assert f"\nhost{host}: the last line" in done.stdout
         if status == "0":
-            assert {"host0: the last line", "host1: the last line"} <= {*done.stdout.splitlines()}
             assert done.returncode == 0, done.stderr
             sent = re.findall(r"^host \d: sent (\S+) MiB, received \S+ MiB, at 500mbit$",
                               done.stdout, re.M)  # fmt: skip

@@ -105,15 +105,17 @@ def _shown(folder: Path) -> Iterator[None]:
     read: dict[Path, int] = {}
 
     def show() -> None:
+        last = done.is_set()
         for log in sorted(folder.glob("run*/host*.log")):
             with log.open("rb") as file:
                 file.seek(read.get(log, 0))
+                new = file.read()
+            if not last:
                 # Not the last line without its end: the rest of it comes later.
-                new = file.read() if done.is_set() else file.read().rpartition(b"\n")[0]
-            if new:
-                read[log] = read.get(log, 0) + len(new) + (not done.is_set())
-                for line in new.decode(errors="replace").splitlines():
-                    print(f"{log.stem}: {line}", flush=True)
+                new = new[: new.rfind(b"\n") + 1]
+            read[log] = read.get(log, 0) + len(new)
+            for line in new.decode(errors="replace").splitlines():
+                print(f"{log.stem}: {line}", flush=True)
 
     def follow() -> None:
         while not done.wait(_POLL_SECONDS):
