@@ -92,15 +92,14 @@ def simulate(
     outputs = [torch.empty(t.shape, dtype=t.dtype, device="cpu").copy_(t.detach()) for t in tensors]
     average = op == dist.ReduceOp.AVG
     answer = _C.simulate_all_reduce(
-        data=[t.data_ptr() for t in outputs],
-        dtype=COMPUTED[first.dtype],
-        layers=plan,
-        average=average,
+        outputs,
+        plan,
+        average,
+        _feedback(residuals, tensors, [codec for _, codec in plan if codec is not None]),
         algorithm=algorithm,
         sequence=sequence,
         **({} if step is None else {"step": step}),
         **_group(len(tensors), hosts, options),
-        **_feedback(residuals, tensors, [codec for _, codec in plan if codec is not None]),
     )
     return Simulation(
         outputs=outputs,
@@ -157,10 +156,10 @@ def _group(ranks: int, hosts: Sequence[Any] | None, options: _C.Options | None) 
 
 def _feedback(
     residuals: Any, tensors: list[torch.Tensor], codecs: list[_C.Codec]
-) -> dict[str, Any]:
-    """The residuals of all ranks, checked, as the engine takes them."""
+) -> list[torch.Tensor]:
+    """The residuals of all ranks, checked."""
     if residuals is None:
-        return {}
+        return []
     if isinstance(residuals, torch.Tensor):  # also a sequence, of its rows
         raise TypeError("residuals is one tensor; allowed: a list of one per rank, None")
     residuals = list_of("residuals", residuals, "a list of one torch.Tensor per rank, None")
@@ -183,8 +182,7 @@ def _feedback(
                 f"residuals[{rank}] has the shape {tuple(residual.shape)} and the strides "
                 f"{residual.stride()}; allowed: a contiguous tensor of {tuple(tensors[0].shape)}"
             )
-    dtype = COMPUTED[residuals[0].dtype]
-    return {"residuals": [r.data_ptr() for r in residuals], "residual_dtype": dtype}
+    return residuals
 
 
 def _error(result: torch.Tensor, inputs: list[torch.Tensor], average: bool) -> dict[str, float]:

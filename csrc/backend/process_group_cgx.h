@@ -85,8 +85,8 @@ class ProcessGroupCGX : public c10d::Backend, public LeftOver {
   // --- explicit calls of torch_cgx.*
   /// Layers must add up to the tensor. A compressed layer of a tensor that the engine does not take
   /// is an error.
-  WorkPtr all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
-                            const std::vector<LayerRequest>& requests, const CallOptions& call);
+  WorkPtr all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op, std::vector<Layer> layers,
+                            const CallOptions& call);
   /// The same with the layers that the group's configuration gives the tensor, for calls with a
   /// residual. ValueError for a tensor or an op that the engine does not take.
   WorkPtr all_reduce_as_group(at::Tensor tensor, const c10d::ReduceOp& op, CallOptions call);

@@ -36,6 +36,13 @@ void refuse_residual(const char* what, const at::Tensor& tensor, const c10d::Red
                     "; allowed: float32, float16 and bfloat16 tensors, SUM and AVG");
 }
 
+void check_total(const std::vector<Layer>& layers, int64_t numel) {
+  size_t total = 0;
+  for (const Layer& layer : layers) total += layer.count;
+  TORCH_CHECK_VALUE(total == static_cast<size_t>(numel), "cgx: all_reduce of ", numel,
+                    " values: the layers have ", total, " values in all");
+}
+
 }  // namespace
 
 void ProcessGroupCGX::refuse_other_devices(const char* what, const at::Tensor& tensor,
@@ -144,9 +151,8 @@ WorkPtr ProcessGroupCGX::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
 }
 
 WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
-                                           const std::vector<LayerRequest>& requests,
-                                           const CallOptions& call) {
-  std::vector<Layer> layers = policy_->layers_of_request(tensor.numel(), requests);
+                                           std::vector<Layer> layers, const CallOptions& call) {
+  check_total(layers, tensor.numel());
   if (call.chosen_by.empty()) {
     Notices::explicit_call(tensor.nbytes());
   } else {
@@ -154,11 +160,12 @@ WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::Reduce
   }
   if (is_sum(op) && engine_dtype(tensor)) {
     executor_->check_usable("all_reduce");
+    for (Layer& layer : layers) layer.codec = policy_->allowed_in_group(layer.codec);
     return executor_->run(
         engine_calls_->all_reduce({tensor}, op, {std::move(layers)}, call, given(call)));
   }
-  for (const LayerRequest& layer : requests) {
-    if (layer.codec) refuse_compression("all_reduce", tensor, &op);
+  for (const Layer& layer : layers) {
+    if (layer.codec != raw_codec()) refuse_compression("all_reduce", tensor, &op);
   }
   if (call.residual.defined()) refuse_residual("all_reduce", tensor, &op);
   c10d::AllreduceOptions opts;

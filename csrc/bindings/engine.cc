@@ -13,58 +13,11 @@
 #include "backend/config/settings.h"
 #include "backend/version.h"
 #include "bindings/parameters.h"
-#include "bindings/simulation.h"
-#include "reduce/plan/choose.h"
-#include "reduce/plan/cost.h"
 
 namespace py = pybind11;
 
 namespace cgx {
 namespace {
-
-py::dict simulate_all_reduce_py(const std::vector<uintptr_t>& data, int dtype,
-                                const LayerRequests& requests, bool average,
-                                const py::kwargs& group) {
-  std::vector<void*> pointers;
-  for (uintptr_t address : data) pointers.push_back(reinterpret_cast<void*>(address));
-  const SimulatedGroup simulated = group_of(group);
-  const std::vector<Residual> residuals = residuals_of(group);
-  SimulationResult result;
-  {
-    py::gil_scoped_release no_gil;
-    result = simulate_all_reduce(simulated, pointers, dtype_of(dtype), layers_of(requests), average,
-                                 residuals);
-  }
-  return to_dict(result);
-}
-
-// Seconds of an all-reduce between hosts, and what it takes. link: latency, seconds per byte of the
-// link of a host, a core's seconds per byte. codec: seconds per value, encoding and decoding.
-// flat: one ring over all ranks, as of Gloo; then one rank of each host sends over its link, else
-// one of each team.
-py::dict predict_all_reduce(const LayerRequests& requests, int dtype,
-                            const std::tuple<double, double, double>& link,
-                            const std::pair<double, double>& codec, bool flat,
-                            const py::kwargs& described) {
-  SimulatedGroup group = group_of(described);
-  if (flat) {
-    std::vector<std::string> labels;
-    for (int rank = 0; rank < group.topology.size(); ++rank) labels.push_back(std::to_string(rank));
-    group.topology = Topology(labels);
-    group.options.cross_reduction = Reduction::kRing;
-  }
-  const double senders = group.topology.two_levels() ? group.topology.teams() : 1;
-  const auto plan =
-      make_all_reduce_plan(group.options, group.topology, layers_of(requests), dtype_of(dtype));
-  const auto [latency, seconds_per_byte, work_per_byte] = link;
-  const Link model{latency, senders * seconds_per_byte, work_per_byte};
-  const CodecSpeed speed{codec.first, codec.second};
-  const PlanCost cost = cost_of(*plan, group.topology);
-  const Work work = work_of(model, cost, speed);
-  return py::dict(py::arg("seconds") = predict(model, cost, speed),
-                  py::arg("host_bytes") = senders * cost.bytes, py::arg("wire") = work.wire,
-                  py::arg("processor") = work.processor);
-}
 
 py::list settings_py() {
   py::list table;
@@ -110,11 +63,6 @@ std::vector<std::string> codec_setting_names() {
 
 void bind_engine(py::module_& m) {
   m.attr("__version__") = kVersion;
-
-  m.def("simulate_all_reduce", &simulate_all_reduce_py, py::arg("data"), py::arg("dtype"),
-        py::arg("layers"), py::arg("average"));
-  m.def("predict_all_reduce", &predict_all_reduce, py::arg("layers"), py::arg("dtype"),
-        py::arg("link"), py::arg("codec"), py::arg("flat"));
 
   LayerTable& table = LayerTable::instance();
   m.def(

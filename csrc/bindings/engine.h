@@ -5,7 +5,7 @@
 
 namespace cgx {
 
-/// simulate_all_reduce, predict_all_reduce, register_layer and its companions, settings.
+/// register_layer and its companions, settings.
 void bind_engine(pybind11::module_& module);
 
 }  // namespace cgx

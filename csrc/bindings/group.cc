@@ -24,7 +24,6 @@ namespace {
 
 using Options = GroupOptions;
 using OptionsPtr = c10::intrusive_ptr<Options>;
-using LayerPairs = std::vector<std::pair<int64_t, OptionalCodec>>;
 using std::chrono::milliseconds;
 
 OptionsPtr make_options(const py::args& args, const py::kwargs& kwargs) {
@@ -63,19 +62,6 @@ py::dict settings_in_force(const OptionFields& fields) {
   py::dict out;
   for (const Setting& s : settings()) out[s.name.c_str()] = value_of(s, lookup(fields, s));
   return out;
-}
-
-// The keyword arguments of simulate_all_reduce() that say what the engine of a group with these
-// options does with tensors of the host. The algorithm is the caller's.
-py::dict simulated_group(const std::vector<std::string>& hosts, const OptionsPtr& options) {
-  GroupConfig config = for_host(resolve_group(options ? options->fields : OptionFields()));
-  config.intra_reduction = config.cross_reduction = "AUTO";
-  const EngineOptions engine = engine_options(config, Topology(hosts, config.leader_only));
-  return py::dict(
-      py::arg("hosts") = hosts, py::arg("leader_only") = config.leader_only,
-      py::arg("inner_exact") = engine.intra_exact, py::arg("slot_bytes") = engine.intra.wanted,
-      py::arg("inner_bytes") = engine.intra.most, py::arg("segment_bytes") = engine.segment_bytes,
-      py::arg("cross_bytes") = engine.cross_bytes, py::arg("direct_from") = engine.direct_from);
 }
 
 // All fields, those too that only some versions of torch have.
@@ -163,25 +149,21 @@ CallOptions call_options(milliseconds timeout, bool async_op, const OptionalTens
 
 c10::intrusive_ptr<c10d::Work> all_reduce_layers(
     ProcessGroupCGX& group, const at::Tensor& tensor, const c10d::ReduceOp& op,
-    const std::optional<LayerPairs>& layers, bool async_op, milliseconds timeout, bool tunable,
+    const std::optional<LayerRequests>& layers, bool async_op, milliseconds timeout, bool tunable,
     const std::string& chosen_by, const OptionalTensor& residual, std::optional<uint64_t> step,
     uint64_t tensor_number, const std::optional<std::vector<uint64_t>>& firsts) {
-  std::vector<LayerRequest> requests;
-  for (const auto& [numel, codec] : layers.value_or(LayerPairs())) {
-    requests.push_back({numel, codec_of(codec)});
-  }
-  if (firsts && firsts->size() != requests.size()) {
+  std::vector<Layer> given = layers_of(layers.value_or(LayerRequests()));
+  if (firsts && firsts->size() != given.size()) {
     throw py::value_error(str_of("firsts has ", firsts->size(),
-                                 " numbers; allowed: one for each of ", requests.size(),
-                                 " layers"));
+                                 " numbers; allowed: one for each of ", given.size(), " layers"));
   }
-  for (size_t i = 0; firsts && i < firsts->size(); ++i) requests[i].first = (*firsts)[i];
+  for (size_t i = 0; firsts && i < firsts->size(); ++i) given[i].first = (*firsts)[i];
   CallOptions call = call_options(timeout, async_op, residual, step, tensor_number);
   call.bits = tunable ? Bits::kTunable : Bits::kFixed;
   call.chosen_by = chosen_by;
   py::gil_scoped_release no_gil;
   if (!layers) return group.all_reduce_as_group(tensor, op, std::move(call));
-  return group.all_reduce_layers(tensor, op, requests, call);
+  return group.all_reduce_layers(tensor, op, std::move(given), call);
 }
 
 c10::intrusive_ptr<c10d::Work> reduce_scatter_codec(
@@ -283,8 +265,6 @@ void bind_group(py::module_& m) {
         return settings_in_force(options ? options->fields : OptionFields());
       },
       py::arg("options") = py::none());
-
-  m.def("simulated_group", &simulated_group, py::arg("hosts"), py::arg("options") = py::none());
 
   py::class_<ProcessGroupCGX, c10::intrusive_ptr<ProcessGroupCGX>, c10d::Backend>(m,
                                                                                   "ProcessGroupCGX")

@@ -13,6 +13,7 @@
 #include "bindings/engine.h"
 #include "bindings/future.h"
 #include "bindings/group.h"
+#include "bindings/simulate.h"
 #include "bindings/threads.h"
 
 namespace py = pybind11;
@@ -28,6 +29,7 @@ PYBIND11_MODULE(_C, m) {
   cgx::bind_bdi(m);
   cgx::bind_engine(m);
   cgx::bind_group(m);
+  cgx::bind_simulate(m);
   cgx::bind_future(m);
   cgx::bind_threads(m);
   cgx::bind_diagnostics(m);

@@ -53,16 +53,6 @@ SimulatedGroup group_of(const py::dict& given) {
   return group;
 }
 
-std::vector<Residual> residuals_of(const py::dict& given) {
-  std::vector<Residual> residuals;
-  if (!given.contains("residuals")) return residuals;
-  const DType dtype = dtype_of(given["residual_dtype"].cast<int>());
-  for (uintptr_t address : given["residuals"].cast<std::vector<uintptr_t>>()) {
-    residuals.push_back({reinterpret_cast<void*>(address), dtype});
-  }
-  return residuals;
-}
-
 std::vector<Layer> layers_of(const LayerRequests& requests) {
   std::vector<Layer> layers;
   for (const auto& [numel, codec] : requests) {

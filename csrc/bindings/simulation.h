@@ -22,13 +22,9 @@ using LayerRequests = std::vector<std::pair<size_t, OptionalCodec>>;
 ///   segment_bytes, cross_bytes    bytes of a message and of an exchange across hosts
 ///   direct or direct_from,        direct transfers, with one level: their least bytes,
 ///   direct_chunk                  and the bytes of a chunk
-///   residuals, residual_dtype     addresses, by rank, and type of the residuals
 ///   sequence, or step and tensor  what keys random numbers
 /// Errors: ConfigError (a reduction, hosts); pybind11's for a value of another type.
 SimulatedGroup group_of(const pybind11::dict& given);
-
-/// Those that `given` holds; their addresses are trusted.
-std::vector<Residual> residuals_of(const pybind11::dict& given);
 
 std::vector<Layer> layers_of(const LayerRequests& requests);
 

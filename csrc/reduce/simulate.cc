@@ -89,17 +89,14 @@ std::vector<StatsSnapshot> run_ranks(const SimulatedGroup& group, size_t size, c
   return stats;
 }
 
-void check_residuals(const std::vector<Residual>& residuals, size_t ranks) {
-  if (residuals.empty() || residuals.size() == ranks) return;
-  throw ConfigError(str_of(residuals.size(), " residuals for ", ranks, " ranks; one per rank"));
-}
-
 }  // namespace
 
 SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vector<void*>& data,
                                      DType dtype, const std::vector<Layer>& layers, bool average,
                                      const std::vector<Residual>& residuals) {
-  check_residuals(residuals, data.size());
+  if (!residuals.empty() && residuals.size() != data.size()) {
+    throw ConfigError(str_of(residuals.size(), " residuals for ", data.size(), " ranks"));
+  }
   SimulationResult result;
   result.stats =
       run_ranks(group, data.size(), [&](Engine& engine, size_t rank, const Deadline& deadline) {
@@ -114,16 +111,14 @@ SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vec
 SimulationResult simulate_shards(const SimulatedGroup& group, Operation operation,
                                  const std::vector<const void*>& inputs,
                                  const std::vector<void*>& outputs, DType dtype, size_t shard,
-                                 const std::shared_ptr<const Codec>& codec, bool average,
-                                 const std::vector<Residual>& residuals) {
-  check_residuals(residuals, inputs.size());
+                                 const std::shared_ptr<const Codec>& codec, bool average) {
   SimulationResult result;
   result.algorithm = Algorithm::kScatterReduceAllGather;
   result.stats =
       run_ranks(group, inputs.size(), [&](Engine& engine, size_t rank, const Deadline& deadline) {
         auto plan = engine.plan_shards(operation, shard, codec, dtype);
-        engine.run(*plan, inputs[rank], outputs[rank], average, deadline, std::nullopt, nullptr,
-                   residuals.empty() ? Residual{} : residuals[rank], group.key);
+        engine.run(*plan, inputs[rank], outputs[rank], average, deadline, std::nullopt, nullptr, {},
+                   group.key);
       });
   return result;
 }

@@ -36,7 +36,6 @@ SimulationResult simulate_all_reduce(const SimulatedGroup& group, const std::vec
 SimulationResult simulate_shards(const SimulatedGroup& group, Operation operation,
                                  const std::vector<const void*>& inputs,
                                  const std::vector<void*>& outputs, DType dtype, size_t shard,
-                                 const std::shared_ptr<const Codec>& codec, bool average,
-                                 const std::vector<Residual>& residuals = {});
+                                 const std::shared_ptr<const Codec>& codec, bool average);
 
 }  // namespace cgx

@@ -30,14 +30,13 @@ py::dict simulate_shards_py(const std::string& operation, const std::vector<uint
   for (uintptr_t address : inputs) in.push_back(reinterpret_cast<const void*>(address));
   for (uintptr_t address : outputs) out.push_back(reinterpret_cast<void*>(address));
   const SimulatedGroup simulated = group_of(group);
-  const std::vector<Residual> residuals = residuals_of(group);
   SimulationResult result;
   {
     py::gil_scoped_release no_gil;
     result = simulate_shards(
         simulated,
         operation == "reduce_scatter" ? Operation::kReduceScatter : Operation::kAllGather, in, out,
-        dtype_of(dtype), shard, own_or_raw(codec), average, residuals);
+        dtype_of(dtype), shard, own_or_raw(codec), average);
   }
   return to_dict(result);
 }

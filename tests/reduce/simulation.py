@@ -36,8 +36,7 @@ def run(
     """
     outputs = [x.clone().contiguous() for x in inputs]
     info = _C.simulate_all_reduce(
-        [x.data_ptr() for x in outputs],
-        DTYPES[inputs[0].dtype],
+        outputs,
         layers,
         average,
         ranks=len(inputs),

@@ -19,11 +19,6 @@ CodecPolicy::CodecPolicy(const OptionFields& options, const GroupConfig& config,
       call_codec_(options, config),
       notices_(options, speaks) {}
 
-std::shared_ptr<const Codec> CodecPolicy::allowed_in_group(
-    std::shared_ptr<const Codec> codec) const {
-  return exact_on_host() ? raw_codec() : codec;
-}
-
 std::shared_ptr<const Codec> CodecPolicy::codec_for(bool compressed, int64_t numel) const {
   if (!compressed || static_cast<size_t>(numel) < config_.min_size) return raw_codec();
   return allowed_in_group(call_codec_.get());
@@ -60,21 +55,6 @@ std::vector<Layer> CodecPolicy::layers_for(int64_t numel) const {
     layers.push_back({static_cast<size_t>(layer.numel),
                       small ? raw_codec() : allowed_in_group(resolve_codec(fields, config_))});
   }
-  return layers;
-}
-
-std::vector<Layer> CodecPolicy::layers_of_request(int64_t numel,
-                                                  const std::vector<LayerRequest>& requests) const {
-  std::vector<Layer> layers;
-  int64_t total = 0;
-  for (const LayerRequest& layer : requests) {
-    TORCH_CHECK_VALUE(layer.numel >= 0, "cgx: layers: a layer of ", layer.numel, " values");
-    total += layer.numel;
-    layers.push_back({static_cast<size_t>(layer.numel),
-                      layer.codec ? allowed_in_group(layer.codec) : raw_codec(), layer.first});
-  }
-  TORCH_CHECK_VALUE(total == numel, "cgx: all_reduce of ", numel, " values: the layers have ",
-                    total, " values in all");
   return layers;
 }
 

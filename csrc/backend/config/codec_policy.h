@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,13 +16,6 @@
 #include "reduce/plan/plan.h"
 
 namespace cgx {
-
-/// One layer of an explicit all-reduce: `codec` null means exact.
-struct LayerRequest {
-  int64_t numel = 0;
-  std::shared_ptr<const Codec> codec;
-  std::optional<uint64_t> first{};  // as Layer's
-};
 
 class CodecPolicy {
  public:
@@ -37,11 +29,10 @@ class CodecPolicy {
   std::shared_ptr<const Codec> codec_for(bool compressed, int64_t numel) const;
   /// Layers of an all-reduce that names none.
   std::vector<Layer> layers_for(int64_t numel) const;
-  /// Layers of an explicit all-reduce; ValueError unless they add up to `numel`.
-  std::vector<Layer> layers_of_request(int64_t numel,
-                                       const std::vector<LayerRequest>& requests) const;
-  /// Exact inside the host where CGX_INTRA_COMPRESS=0 says so.
-  std::shared_ptr<const Codec> allowed_in_group(std::shared_ptr<const Codec> codec) const;
+  /// The codec of a call that names it: exact inside the host where CGX_INTRA_COMPRESS=0 says so.
+  std::shared_ptr<const Codec> allowed_in_group(std::shared_ptr<const Codec> codec) const {
+    return exact_on_host() ? raw_codec() : codec;
+  }
 
   /// The reason why a call that names no codec is compressed, or not; empty unless it is logged.
   std::string why(bool compressed, int64_t numel) const;
