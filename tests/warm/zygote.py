@@ -184,6 +184,9 @@ def _enter(said):
 def become(request):
     """Gives this process what a process started by the client would have."""
     said = request.said
+    # Before it is in the client's namespaces, where the test bed asks whose it is.
+    with open("/proc/self/comm", "w") as file:
+        file.write(f"warm-{said['pid']}")
     # File numbers: first out of the way, then where the client had them.
     high = [os.dup2(file, 600 + index) for index, file in enumerate(request.files)]
     for file in request.files:
@@ -214,8 +217,6 @@ def become(request):
     signal.pthread_sigmask(signal.SIG_SETMASK, said["blocked"])
     os.environ.clear()
     os.environ.update(said["environment"])
-    with open("/proc/self/comm", "w") as file:
-        file.write(f"warm-{said['pid']}")
     if nested := said["environment"].get("CGX_TEST_WARM_NESTED"):
         plain = os.path.join(os.path.dirname(said["hub"]), "python")
         sys.executable = plain if nested == "1" else nested
