@@ -11,8 +11,9 @@ import torch
 from torch_cgx import codecs
 
 FACE_BITS = (4, 8)  # of the rows "Python"
-# Names of rows; {b}: the bits. L2 ends the names of rows that stay in the second-level cache.
-NEAREST, L2 = "encode fp32 {b} nearest", ", 256 KiB"
+# Names of rows; {b}: the bits. L2 ends the names of rows that stay in the second-level cache, SHORT
+# of those in which what a call costs outweighs the values.
+NEAREST, L2, SHORT = "encode fp32 {b} nearest", ", 256 KiB", ", 1 KiB"
 
 
 @dataclass

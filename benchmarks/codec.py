@@ -7,8 +7,8 @@ that does not fit the caches, and for the rows "256 KiB" from the second-level c
 roof. Roofs measured in the same rounds: a min-max scan of the same type (encoding), y += x
 (decoding), memcpy. Peers: torch's quantize_per_tensor with and without the search for its extremes,
 and torch's cast to 16 bits. Rows "rotated" and "trellis" are the codecs of these names. Rows
-"Python" are torch_cgx.codecs as a program calls it, with all that Python costs; their roof is the
-engine's own figure, without. Roofs and the engine's rows come from tests._machinery, which `make
+"Python" are torch_cgx.codecs as a program calls it, with all that Python and torch's dispatcher cost;
+their roof is the engine's own figure, without. Rows "1 KiB" show what a call costs. Roofs and the engine's rows come from tests._machinery, which `make
 build` builds. Ratios that the project aims at are printed beside their targets.
 Every round runs all measurements once, so a slow phase of the machine meets all of them; the table
 shows medians, ratios to the roof, and the spread (interquartile range).
@@ -32,7 +32,7 @@ if not __package__:  # run as a file: the repository's root instead of this fold
 import torch
 
 from benchmarks import _command
-from benchmarks._codec_face import FACE_BITS, L2, NEAREST, Case, face_cases
+from benchmarks._codec_face import FACE_BITS, L2, NEAREST, SHORT, Case, face_cases
 from benchmarks._command import at_least
 from tests import _machinery
 from torch_cgx import _C  # type: ignore[attr-defined]
@@ -40,6 +40,7 @@ from torch_cgx import _C  # type: ignore[attr-defined]
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 SMALL = 1 << 16  # values: 256 KiB of float32
+KIB = 1 << 8  # values: 1 KiB
 BITS = range(1, 9)
 
 
@@ -164,6 +165,7 @@ def make_cases(numel: int, levels: list[str], bucket_size: int, quick: bool) -> 
     cases += zeros_cases(values, best)
     cases += face_cases(values, bucket_size, best)
     cases += small_cases(values[:SMALL], widths, bucket_size, best)
+    cases += short_cases(values[:KIB], bucket_size, best)
     for level in levels[:-1]:
         for dtype in (torch.float16, torch.bfloat16):
             encode(dtype, 4, "nearest", level)
@@ -280,6 +282,31 @@ def small_cases(
         if bits in FACE_BITS:
             case(f"decode {bits}", "", partial(decode, False))
     return cases + face_cases(values, bucket_size, level, L2, calls)
+
+
+def short_cases(values: torch.Tensor, bucket_size: int, level: str) -> list[Case]:
+    """1 KiB: the engine's functions, called from Python without torch, and torch_cgx.codecs."""
+    n, calls = values.numel(), 1000
+    target = torch.zeros(n)
+    cases: list[Case] = []
+    for bits in FACE_BITS:
+        s = codec_of(bits, "nearest", bucket_size)
+        payload = torch.zeros(s.encoded_bytes(n, torch.float32), dtype=torch.uint8)
+
+        def encode(s: Any = s, payload: torch.Tensor = payload) -> None:
+            _machinery.codec_encode(s, values.data_ptr(), 0, n, 1, 0, payload.data_ptr())
+
+        def decode(add: bool, s: Any = s, payload: torch.Tensor = payload) -> None:
+            _machinery.codec_decode(s, payload.data_ptr(), 0, n, target.data_ptr(), add)
+
+        encode()
+        for name, run in (
+            (NEAREST.format(b=bits), encode),
+            (f"decode {bits}", partial(decode, False)),
+            (f"decode+add {bits}", partial(decode, True)),
+        ):
+            cases.append(Case(name + SHORT, level, values.nbytes, run, "", calls))
+    return cases + face_cases(values, bucket_size, level, SHORT, calls)
 
 
 def measure(cases: list[Case], rounds: int) -> list[list[float]]:

@@ -26,6 +26,10 @@ import torch
 
 from torch_cgx import _C, _traced
 
+# A look-up of a name less, each: a call of a short tensor takes two microseconds.
+_Tensor = torch.Tensor
+_is_compiling = torch.compiler.is_compiling
+
 
 class Codec:
     """Base class of all codecs of this module. Not itself a codec: calling it is a TypeError."""
@@ -68,10 +72,9 @@ class Codec:
                 GPU: the driver or the kernels are not available, or a graph is being captured.
         """
         _check_key(sequence, number, rank, index)
-        if out is not None:
-            _check_tensor("out", out)
-        _check_tensor("tensor", tensor)
-        if torch.compiler.is_compiling():
+        if not isinstance(tensor, _Tensor) or not (out is None or isinstance(out, _Tensor)):
+            raise _no_tensor(tensor=tensor, out=out)
+        if _is_compiling():
             return _traced.encode(tensor, self._text, (sequence, number, rank, index), out)
         return self._engine.encode(tensor, sequence, rank, index, out, number)
 
@@ -113,10 +116,9 @@ class Codec:
             raise TypeError(f"dtype is {dtype!r}, allowed: float32, float16, bfloat16")
         if not isinstance(add, bool):
             raise TypeError(f"add is {add!r}, allowed: True or False")
-        if out is not None:
-            _check_tensor("out", out)
-        _check_tensor("payload", payload)
-        if torch.compiler.is_compiling():
+        if not isinstance(payload, _Tensor) or not (out is None or isinstance(out, _Tensor)):
+            raise _no_tensor(payload=payload, out=out)
+        if _is_compiling():
             return _traced.decode(payload, self._text, out, numel, dtype, add)
         return self._engine.decode(payload, out, numel, dtype, add)
 
@@ -135,10 +137,9 @@ class Codec:
         payload. Other arguments and errors as for encode(). A backward pass through the result
         raises RuntimeError."""
         _check_key(sequence, number, rank, index)
-        if out is not None:
-            _check_tensor("out", out)
-        _check_tensor("tensor", tensor)
-        if torch.compiler.is_compiling():
+        if not isinstance(tensor, _Tensor) or not (out is None or isinstance(out, _Tensor)):
+            raise _no_tensor(tensor=tensor, out=out)
+        if _is_compiling():
             return _traced.roundtrip(tensor, self._text, (sequence, number, rank, index), out)
         return self._engine.roundtrip(tensor, sequence, rank, index, out, number)
 
@@ -159,7 +160,7 @@ def _check_int(field: str, value: object, low: int, high: int) -> None:
 
 
 def _check_key(sequence: object, number: object, rank: object, index: object) -> None:
-    # The usual case first: a call of a short tensor takes microseconds.
+    # The usual case first.
     if sequence is number is rank is index and sequence == 0 and type(sequence) is int:
         return
     _check_int("sequence", sequence, 0, 2**64 - 1)
@@ -168,10 +169,12 @@ def _check_key(sequence: object, number: object, rank: object, index: object) ->
     _check_int("index", index, 0, 2**63 - 1)
 
 
-def _check_tensor(what: str, tensor: object) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        kind = type(tensor).__name__
-        raise TypeError(f"{what} is of type {kind}, allowed: a torch.Tensor")
+def _no_tensor(**arguments: object) -> TypeError:
+    """Of arguments that are not all tensors."""
+    for what, value in arguments.items():
+        if not isinstance(value, torch.Tensor):
+            break
+    return TypeError(f"{what} is of type {type(value).__name__}, allowed: a torch.Tensor")
 
 
 def _field_lines(row: dict[str, Any]) -> list[str]:

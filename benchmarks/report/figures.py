@@ -64,18 +64,33 @@ def sixteen_bit_input(r: Results) -> float:
     )
 
 
+def _calls(end: str) -> list[str]:
+    """The engine's rows that have a row "Python"; end: of their names."""
+    return [
+        f"{what}{end}"
+        for b in (4, 8)
+        for what in (f"encode fp32 {b} nearest", f"decode {b}", f"decode+add {b}")
+    ]
+
+
 def python_face(end: str) -> Callable[[Results], float]:
     """The slowest row "Python" over the engine's own; end: of its name."""
+    return lambda r: float(min(r.codec(f"Python {name}")["of_roof"] for name in _calls(end)))
 
-    def figure(r: Results) -> float:
-        names = (
-            f"{what}{end}"
-            for b in (4, 8)
-            for what in (f"encode fp32 {b} nearest", f"decode {b}", f"decode+add {b}")
-        )
-        return float(min(r.codec(f"Python {name}")["of_roof"] for name in names))
 
-    return figure
+def python_call(r: Results) -> float:
+    """Microseconds that a call on 1 KiB takes above the engine's own, at worst."""
+
+    def microseconds(name: str) -> float:
+        return float(1.024 / r.codec(name)["gb_per_s"])
+
+    short = _calls(", 1 KiB")
+    return max(microseconds(f"Python {name}") - microseconds(name) for name in short)
+
+
+def roundtrip(end: str) -> Callable[[Results], float]:
+    """The slowest roundtrip over encoding and decoding; end: of its name."""
+    return lambda r: float(min(r.codec(f"Python roundtrip {b}{end}")["of_roof"] for b in (4, 8)))
 
 
 def rotation(name: str, what: str, widths: Iterable[int]) -> Callable[[Results], float]:

@@ -33,11 +33,11 @@ def test_python_is_compared_with_the_engines_row_of_the_same_run(document):
     calls = ("encode fp32 {b} nearest", "decode {b}", "decode+add {b}")
     engine = [
         what.format(b=bits) + size
-        for size in ("", ", 256 KiB")
+        for size in ("", ", 256 KiB", ", 1 KiB")
         for bits in (4, 8)
         for what in calls
     ]
-    two = {(b, size) for size in ("", ", 256 KiB") for b in (4, 8)}
+    two = {(b, size) for size in ("", ", 256 KiB", ", 1 KiB") for b in (4, 8)}
     trips = {f"Python roundtrip {b}{size}": f"Python encode, decode {b}{size}" for b, size in two}
     assert set(rows) == {f"Python {name}" for name in engine} | {*trips} | {*trips.values()}
     for name, both in trips.items():
@@ -83,3 +83,9 @@ def test_the_target_is_asked_of_the_slowest_row(document):
         names = [f"Python {one.format(b=b)}{end}" for b in (4, 8) for one in calls]
         assert target.asked == asked
         assert target.figure(results) == min(rows[name] for name in names)
+    call = found["a call of `codecs` on 1 KiB, slowest", "the engine"]
+    rates = {row["name"]: row["gb_per_s"] for row in document["rows"]}
+    names = [f"encode fp32 {b} nearest, 1 KiB" for b in (4, 8)]
+    assert call.figure(results) >= max(1.024 / rates["Python " + n] - 1.024 / rates[n] for n in names)
+    trip = found["`roundtrip`, 64 MiB, slowest", "encode, decode"]
+    assert trip.figure(results) == min(rows[f"Python roundtrip {b}"] for b in (4, 8))

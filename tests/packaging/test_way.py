@@ -72,12 +72,22 @@ from cgx_utils import CGXState, cgx_hook
 store = dist.FileStore(sys.argv[2], 2)
 limit = datetime.timedelta(seconds=120)
 dist.init_process_group("cgx", store=store, rank=int(sys.argv[1]), world_size=2, timeout=limit)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(300, 300))
-model.register_comm_hook(CGXState(config={"bits": 4}), cgx_hook)
-for _ in range(4):
-    model(torch.randn(4, 300)).sum().backward()
+for communicator in ("SHM", "GLOO"):
+    options = torch_cgx.Options(inner_communicator=communicator, inner_reduction="SRA")
+    group = dist.new_group(backend="cgx", pg_options=options, timeout=limit)
+    model = torch.nn.Linear(300, 300)
+    model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    model.register_comm_hook(CGXState(group=group, config={"bits": 4}), cgx_hook)
+    for _ in range(2):
+        model(torch.randn(4, 300)).sum().backward()
 dist.destroy_process_group()
 """
+PLACES = (
+    "TaskQueue::submit",
+    "(anonymous namespace)::MaxMinCodec::encode",
+    "SlotExchange::post",
+    "(anonymous namespace)::C10dPointToPoint::send",
+)
 
 
 def _file_of(function, way):
@@ -89,26 +99,14 @@ def _file_of(function, way):
     return scopes.get(function.rpartition("::")[0] or function)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("communicator", WIRES)
-def test_a_bucket_goes_this_way_and_does_not_turn(communicator, tmp_path):
-    """Each stack passes files of the way in their order: at the hand-over to the group's thread, in
-    the codec, and at the wire. A function that ends with the call of another one may be missing.
-    """
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory):
+    """What way_trace.py has printed of a job that reduces over both communicators."""
     if shutil.which("gdb") is None:
         pytest.skip("gdb is not here: apt-get install gdb")
-    way = _way(communicator)
-    wire = {"SHM": "SlotExchange::post", "GLOO": "(anonymous namespace)::C10dPointToPoint::send"}
-    codec = "(anonymous namespace)::MaxMinCodec::encode"
-    places = ("TaskQueue::submit", codec, wire[communicator])
-    environment = {
-        **os.environ,
-        "CGX_INNER_COMMUNICATOR_TYPE": communicator,
-        "CGX_INNER_REDUCTION_TYPE": "SRA",
-        "WAY_BREAKS": ";".join(f"cgx::{place}" for place in places),
-    }
+    environment = {**os.environ, "WAY_BREAKS": ";".join(f"cgx::{place}" for place in PLACES)}
     job = [sys.executable, "-c", JOB]
-    store = str(tmp_path / "store")
+    store = str(tmp_path_factory.mktemp("way") / "store")
     gdb = ["gdb", "-q", "-batch", "-x", str(Path(__file__).with_name("way_trace.py")), "--args"]
     with subprocess.Popen([*job, "1", store], env=environment, cwd=ROOT) as peer:
         try:
@@ -126,16 +124,27 @@ def test_a_bucket_goes_this_way_and_does_not_turn(communicator, tmp_path):
         except BaseException:
             peer.kill()
             raise
-    stacks = re.findall(r"^STACK (.*)$", traced.stdout, re.MULTILINE)
-    assert stacks, traced.stdout[-2000:] + traced.stderr[-2000:]
-    order = [file for file, _ in way]
+    found = re.findall(r"^STACK (.*)$", traced.stdout, re.MULTILINE)
+    assert found, traced.stdout[-2000:] + traced.stderr[-2000:]
+    # The way back: futures complete on a thread of their own.
+    return [stack.split() for stack in found if "EngineWork::" not in stack]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("communicator", WIRES)
+def test_a_bucket_goes_this_way_and_does_not_turn(communicator, stacks):
+    """Each stack passes files of the way in their order: at the hand-over to the group's thread, in
+    the codec, and at the wire. A function that ends with the call of another one may be missing.
+    """
+    order = [file for file, _ in _way(communicator)]
+    others = set().union(*(files for name, files in WIRES.items() if name != communicator))
     queue = order.index("csrc/backend/work/task_queue.cc")
     seen = set()
     for stack in stacks:
-        if "EngineWork::" in stack:  # the way back: futures complete on a thread of their own
-            continue
-        files = [_file_of(function, way) for function in stack.split()]
+        files = [_file_of(function, _table()) for function in stack]
         assert None not in files, stack
+        if others & {*files}:
+            continue
         if files[0] == order[queue]:  # its tasks are the executor's
             files = [file for file in files if file != order[queue - 1]]
         numbers = [order.index(file) for file in files]
