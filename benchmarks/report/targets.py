@@ -125,8 +125,7 @@ TARGETS = [
     Target("`codecs` from Python, 64 MiB, slowest", "the engine", 0.9, figures.python_face("")),
     Target("the same, 256 KiB in L2", "the engine", 0.7, figures.python_face(", 256 KiB")),
     Target("a call of `codecs` on 1 KiB, slowest", "the engine", 3, figures.python_call, True, " us"),
-    Target("`roundtrip`, 64 MiB, slowest", "encode, decode", 1.0, figures.roundtrip("")),
-    Target("the same, 256 KiB in L2", "encode, decode", 1.0, figures.roundtrip(", 256 KiB")),
+    Target("`roundtrip`, 64 MiB, slowest", "encode, decode", 1.0, figures.roundtrip),
     *(
         Target(
             f"`{name}`, squared error on {data}, worst of its widths", against, most, figure, True
