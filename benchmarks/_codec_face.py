@@ -64,8 +64,11 @@ def face_cases(
         def roundtrip(codec: codecs.Codec = codec) -> None:
             codec.roundtrip(values, out=target)
 
+        def in_place(codec: codecs.Codec = codec) -> None:
+            codec.roundtrip(target, out=target)
+
         cases.append(Case(two, level, values.nbytes, both, NEAREST.format(b=bits) + size, calls))
-        cases.append(
-            Case(f"Python roundtrip {bits}{size}", level, values.nbytes, roundtrip, two, calls)
-        )
+        for what, run in (("roundtrip", roundtrip), ("roundtrip in place", in_place)):
+            name = f"Python {what} {bits}{size}"
+            cases.append(Case(name, level, values.nbytes, run, two, calls))
     return cases

@@ -7,9 +7,10 @@ that does not fit the caches, and for the rows "256 KiB" from the second-level c
 roof. Roofs measured in the same rounds: a min-max scan of the same type (encoding), y += x
 (decoding), memcpy. Peers: torch's quantize_per_tensor with and without the search for its extremes,
 and torch's cast to 16 bits. Rows "rotated" and "trellis" are the codecs of these names. Rows
-"Python" are torch_cgx.codecs as a program calls it, with all that Python and torch's dispatcher cost;
-their roof is the engine's own figure, without. Rows "1 KiB" show what a call costs. Roofs and the engine's rows come from tests._machinery, which `make
-build` builds. Ratios that the project aims at are printed beside their targets.
+"Python" are torch_cgx.codecs as a program calls it, with all that Python and torch's dispatcher
+cost; their roof is the engine's own figure, without. Rows "1 KiB" show what a call costs. Roofs
+and the engine's rows come from tests._machinery, which `make build` builds. Ratios that the project
+aims at are printed beside their targets.
 Every round runs all measurements once, so a slow phase of the machine meets all of them; the table
 shows medians, ratios to the roof, and the spread (interquartile range).
 """
@@ -71,9 +72,11 @@ for _type in ("fp16", "bf16"):
 for _size, _least in (("", 0.9), (L2, 0.7)):
     for _row in (NEAREST + _size, "decode {b}" + _size, "decode+add {b}" + _size):
         _RATIOS.append((FACE_BITS, f"Python / engine, {_row}", f"Python {_row}", _row, _least))
-    _row, _two = "Python roundtrip {b}" + _size, "Python encode, decode {b}" + _size
-    _what = "roundtrip / encode and decode, {b} bits" + _size
-    _RATIOS.append((FACE_BITS, _what, _row, _two, 1.0))
+    for _trip in ("roundtrip", "roundtrip in place"):
+        _row, _two = f"Python {_trip} {{b}}{_size}", f"Python encode, decode {{b}}{_size}"
+        _RATIOS.append(
+            (FACE_BITS, f"{_trip} / encode and decode, {{b}} bits{_size}", _row, _two, 1.0)
+        )
 TARGETS = [
     (what.format(b=b), row.format(b=b), by.format(b=b), least)
     for widths, what, row, by, least in _RATIOS

@@ -88,9 +88,9 @@ def python_call(r: Results) -> float:
     return max(microseconds(f"Python {name}") - microseconds(name) for name in short)
 
 
-def roundtrip(r: Results) -> float:
-    """The slowest roundtrip of values in memory over encoding and decoding."""
-    return float(min(r.codec(f"Python roundtrip {b}")["of_roof"] for b in (4, 8)))
+def roundtrip(name: str) -> Callable[[Results], float]:
+    """The slowest roundtrip of values in memory over encoding and decoding; name: of the row."""
+    return lambda r: float(min(r.codec(f"Python {name} {b}")["of_roof"] for b in (4, 8)))
 
 
 def rotation(name: str, what: str, widths: Iterable[int]) -> Callable[[Results], float]:

@@ -124,8 +124,11 @@ TARGETS = [
     Target("fp16 and bf16 input, values/s, slowest", "fp32 input", 1.0, figures.sixteen_bit_input),
     Target("`codecs` from Python, 64 MiB, slowest", "the engine", 0.9, figures.python_face("")),
     Target("the same, 256 KiB in L2", "the engine", 0.7, figures.python_face(", 256 KiB")),
-    Target("a call of `codecs` on 1 KiB, slowest", "the engine", 3, figures.python_call, True, " us"),
-    Target("`roundtrip`, 64 MiB, slowest", "encode, decode", 1.0, figures.roundtrip),
+    Target(
+        "a call of `codecs` on 1 KiB, slowest", "the engine", 3, figures.python_call, True, " us"
+    ),
+    Target("`roundtrip`, 64 MiB, slowest", "encode, decode", 1, figures.roundtrip("roundtrip")),
+    Target("the same, in place", "encode, decode", 1, figures.roundtrip("roundtrip in place")),
     *(
         Target(
             f"`{name}`, squared error on {data}, worst of its widths", against, most, figure, True

@@ -38,7 +38,11 @@ def test_python_is_compared_with_the_engines_row_of_the_same_run(document):
         for what in calls
     ]
     two = {(b, size) for size in ("", ", 256 KiB", ", 1 KiB") for b in (4, 8)}
-    trips = {f"Python roundtrip {b}{size}": f"Python encode, decode {b}{size}" for b, size in two}
+    trips = {
+        f"Python {what} {b}{size}": f"Python encode, decode {b}{size}"
+        for b, size in two
+        for what in ("roundtrip", "roundtrip in place")
+    }
     assert set(rows) == {f"Python {name}" for name in engine} | {*trips} | {*trips.values()}
     for name, both in trips.items():
         assert rows[name]["roof"] == both
@@ -86,6 +90,8 @@ def test_the_target_is_asked_of_the_slowest_row(document):
     call = found["a call of `codecs` on 1 KiB, slowest", "the engine"]
     rates = {row["name"]: row["gb_per_s"] for row in document["rows"]}
     names = [f"encode fp32 {b} nearest, 1 KiB" for b in (4, 8)]
-    assert call.figure(results) >= max(1.024 / rates["Python " + n] - 1.024 / rates[n] for n in names)
+    assert call.figure(results) >= max(
+        1.024 / rates["Python " + n] - 1.024 / rates[n] for n in names
+    )
     trip = found["`roundtrip`, 64 MiB, slowest", "encode, decode"]
     assert trip.figure(results) == min(rows[f"Python roundtrip {b}"] for b in (4, 8))
