@@ -36,13 +36,6 @@ void refuse_residual(const char* what, const at::Tensor& tensor, const c10d::Red
                     "; allowed: float32, float16 and bfloat16 tensors, SUM and AVG");
 }
 
-void check_total(const std::vector<Layer>& layers, int64_t numel) {
-  size_t total = 0;
-  for (const Layer& layer : layers) total += layer.count;
-  TORCH_CHECK_VALUE(total == static_cast<size_t>(numel), "cgx: all_reduce of ", numel,
-                    " values: the layers have ", total, " values in all");
-}
-
 }  // namespace
 
 void ProcessGroupCGX::refuse_other_devices(const char* what, const at::Tensor& tensor,
@@ -152,7 +145,7 @@ WorkPtr ProcessGroupCGX::allgather_into_tensor_coalesced(Tensors& outputs, Tenso
 
 WorkPtr ProcessGroupCGX::all_reduce_layers(at::Tensor tensor, const c10d::ReduceOp& op,
                                            std::vector<Layer> layers, const CallOptions& call) {
-  check_total(layers, tensor.numel());
+  check_total(layers, static_cast<size_t>(tensor.numel()));
   if (call.chosen_by.empty()) {
     Notices::explicit_call(tensor.nbytes());
   } else {

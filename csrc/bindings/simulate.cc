@@ -61,12 +61,13 @@ py::dict simulate_all_reduce_py(const std::vector<at::Tensor>& data, const Layer
   const std::vector<Residual> feedback = memory_of("residuals", residuals, values);
   std::vector<void*> pointers;
   for (const Residual& input : inputs) pointers.push_back(input.data);
+  const std::vector<Layer> layers = layers_of(requests);
+  check_total(layers, values);
   const SimulatedGroup group = group_of(described);
   SimulationResult result;
   {
     py::gil_scoped_release no_gil;
-    result = simulate_all_reduce(group, pointers, inputs.front().dtype, layers_of(requests),
-                                 average, feedback);
+    result = simulate_all_reduce(group, pointers, inputs.front().dtype, layers, average, feedback);
   }
   return to_dict(result);
 }

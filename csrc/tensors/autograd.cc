@@ -1,9 +1,16 @@
 // What autograd does with the operators: none of them has a derivative, and nothing is detached without
-// a word. Encoding a tensor that requires a gradient is an error, as the payload's bytes cannot carry
-// the gradient on; the result of roundtrip() raises in the backward pass; and a tensor that is
-// written must not require a gradient.
-#include <torch/csrc/autograd/custom_function.h>
+// a word, in reverse or in forward mode. Encoding a tensor that requires a gradient is an error, as the
+// payload's bytes cannot carry the gradient on; the result of roundtrip() raises in the backward pass;
+// and a tensor that is written must not require a gradient.
+#include <torch/csrc/autograd/functions/basic_ops.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "tensors/operators.h"
 
@@ -11,8 +18,6 @@ namespace cgx {
 namespace {
 
 using c10::SymInt;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 using Type = std::optional<at::ScalarType>;
 using View = std::string_view;
 
@@ -20,7 +25,19 @@ bool tracks(const at::Tensor& tensor) {
   return at::GradMode::is_enabled() && tensor.requires_grad();
 }
 
+bool has_tangent(const at::Tensor& tensor) {
+  return c10::AutogradState::get_tls_state().get_fw_grad_mode() && tensor._fw_grad(0).defined();
+}
+
+// Also of nested tensors: those that Python implements never meet a kernel of the library.
+void refuse_tangent(const char* operation, const char* what, const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(!tensor.is_nested(), what, " is nested, allowed: a tensor with one shape");
+  TORCH_CHECK(!has_tangent(tensor), operation, " has no forward-mode derivative, and ", what,
+              " has a tangent: pass its primal");
+}
+
 void refuse(const char* operation, const char* what, const at::Tensor& tensor) {
+  refuse_tangent(operation, what, tensor);
   TORCH_CHECK(!tracks(tensor), operation, " is not differentiable, and ", what,
               " requires a gradient: pass ", what, ".detach(), or call it under torch.no_grad()");
 }
@@ -41,40 +58,52 @@ void encode_out_autograd(const at::Tensor& tensor, View codec, SymInt step, SymI
 
 at::Tensor decode_autograd(const at::Tensor& payload, View codec, SymInt numel,
                            at::ScalarType dtype) {
+  refuse("decode", "payload", payload);
   const at::AutoDispatchBelowAutograd below;
   return operators::decode(payload, codec, numel, dtype);
 }
 
 void decode_out_autograd(const at::Tensor& payload, View codec, Type dtype, const at::Tensor& out) {
+  refuse("decode", "payload", payload);
   refuse("decode", "out", out);
   const at::AutoDispatchBelowAutograd below;
   operators::decode_out(payload, codec, dtype, out);
 }
 
 void decode_add_autograd(const at::Tensor& payload, View codec, Type dtype, const at::Tensor& out) {
+  refuse("decode", "payload", payload);
   refuse("decode", "out", out);
   const at::AutoDispatchBelowAutograd below;
   operators::decode_add(payload, codec, dtype, out);
 }
 
-struct Roundtrip : torch::autograd::Function<Roundtrip> {
-  static at::Tensor forward(AutogradContext*, const at::Tensor& tensor, View codec, SymInt step,
-                            SymInt number, SymInt rank, SymInt index) {
-    const at::AutoDispatchBelowAutograd below;
-    return operators::roundtrip(tensor, codec, {step, number, rank, index});
+// A node that raises in the backward pass. Held: how this version of torch holds nodes.
+template <typename Held, typename... Arguments>
+Held make_node(Arguments&&... arguments) {
+  using torch::autograd::Error;
+  if constexpr (std::is_same_v<Held, std::shared_ptr<typename Held::element_type>>) {
+    return std::make_shared<Error>(std::forward<Arguments>(arguments)...);
+  } else {
+    return c10::make_intrusive<Error>(std::forward<Arguments>(arguments)...);
   }
-  static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK(false,
-                "roundtrip is not differentiable: use its result under torch.no_grad(), or add "
-                "(roundtrip(x) - x).detach() to x, which passes gradients on unchanged");
-  }
-};
+}
 
 at::Tensor roundtrip_autograd(const at::Tensor& tensor, View codec, SymInt step, SymInt number,
                               SymInt rank, SymInt index) {
-  if (tracks(tensor)) return Roundtrip::apply(tensor, codec, step, number, rank, index);
-  const at::AutoDispatchBelowAutograd below;
-  return operators::roundtrip(tensor, codec, {step, number, rank, index});
+  refuse_tangent("roundtrip", "tensor", tensor);
+  at::Tensor result;
+  {
+    const at::AutoDispatchBelowAutograd below;
+    result = operators::roundtrip(tensor, codec, {step, number, rank, index});
+  }
+  if (tracks(tensor)) {
+    const auto raises = make_node<decltype(torch::autograd::Edge::function)>(
+        "roundtrip is not differentiable: use its result under torch.no_grad(), or add "
+        "(roundtrip(x) - x).detach() to x, which passes gradients on unchanged",
+        torch::autograd::collect_next_edges(tensor));
+    torch::autograd::set_history(result, raises);
+  }
+  return result;
 }
 
 void roundtrip_out_autograd(const at::Tensor& tensor, View codec, SymInt step, SymInt number,
@@ -124,6 +153,36 @@ void roundtrip_out_inplace(const at::Tensor& tensor, View codec, SymInt step, Sy
   has_changed(out);
 }
 
+using torch::jit::Stack;
+
+// The stages of compressors: a tensor that requires a gradient is an error, whichever it is.
+void stage_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  const std::string name = op.schema().name().substr(sizeof "torch_cgx::" - 1);
+  const auto& arguments = op.schema().arguments();
+  const auto given = torch::jit::last(*stack, arguments.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i].isTensor()) continue;
+    refuse(name.c_str(), arguments[i].name().c_str(), given[i].toTensor());
+  }
+  const at::AutoDispatchBelowAutograd below;
+  op.callBoxed(stack);
+}
+
+void stage_inplace(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  std::vector<at::Tensor> written;
+  const auto& arguments = op.schema().arguments();
+  const auto given = torch::jit::last(*stack, arguments.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    const c10::AliasInfo* alias = arguments[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) written.push_back(given[i].toTensor());
+  }
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    op.callBoxed(stack);
+  }
+  for (const at::Tensor& out : written) has_changed(out);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(torch_cgx, Autograd, library) {
@@ -134,6 +193,10 @@ TORCH_LIBRARY_IMPL(torch_cgx, Autograd, library) {
   library.impl("decode_add", TORCH_FN(decode_add_autograd));
   library.impl("roundtrip", TORCH_FN(roundtrip_autograd));
   library.impl("roundtrip.out", TORCH_FN(roundtrip_out_autograd));
+  for (const char* stage : {"bounded_look", "bounded_encode", "bounded_decode",
+                            "cuda_float_compress_encode", "cuda_float_compress_decode"}) {
+    library.impl(stage, torch::CppFunction::makeFromBoxedFunction<&stage_autograd>());
+  }
 }
 
 TORCH_LIBRARY_IMPL(torch_cgx, ADInplaceOrView, library) {
@@ -141,6 +204,19 @@ TORCH_LIBRARY_IMPL(torch_cgx, ADInplaceOrView, library) {
   library.impl("decode.out", TORCH_FN(decode_out_inplace));
   library.impl("decode_add", TORCH_FN(decode_add_inplace));
   library.impl("roundtrip.out", TORCH_FN(roundtrip_out_inplace));
+  for (const char* stage :
+       {"bounded_decode", "cuda_float_compress_encode", "cuda_float_compress_decode"}) {
+    library.impl(stage, torch::CppFunction::makeFromBoxedFunction<&stage_inplace>());
+  }
+}
+
+// Kernels write lazily negated tensors themselves. torch's own way, a copy that is negated back, needs
+// an operator that returns what it writes.
+TORCH_LIBRARY_IMPL(torch_cgx, Negative, library) {
+  for (const char* name : {"encode.out", "decode.out", "decode_add", "roundtrip.out",
+                           "bounded_decode", "cuda_float_compress_decode"}) {
+    library.impl(name, torch::CppFunction::makeFallthrough());
+  }
 }
 
 }  // namespace cgx

@@ -63,6 +63,11 @@ def test_a_roundtrip_takes_any_strides_and_overlaps() -> None:
     assert torch.equal(memory[:-1], wanted)
     with pytest.raises(ValueError, match="whose elements share memory"):
         codec.roundtrip(x[:1].expand(12, 10), out=x[:1].expand(12, 10))
+    negated = torch._neg_view(torch.empty(12, 10))  # torch's own way of writing it is not there
+    assert torch.equal(codec.roundtrip(x, out=negated), codec.roundtrip(x))
+    payload, whole = codec.encode(x), codec.decode(codec.encode(x), numel=120).view(12, 10)
+    assert torch.equal(codec.decode(payload, negated.fill_(1), add=True), whole + 1)
+    assert torch.equal(codec.decode(payload, negated), whole) and negated.is_neg()
 
 
 def test_the_key_of_random_numbers() -> None:
@@ -238,6 +243,29 @@ def test_nothing_is_detached_without_a_word() -> None:
     assert torch.equal(x.grad, torch.ones(100))
 
 
+def test_tangents_are_not_lost() -> None:
+    codec, x = MaxMin(), _values(100)
+    payload = codec.encode(x)
+    calls = {
+        "encode": lambda x: codec.encode(x),
+        "roundtrip": lambda x: codec.roundtrip(x),
+        "roundtrip to out": lambda x: codec.roundtrip(x, out=torch.empty(100)),
+        "decode": lambda x: codec.decode(payload, x),
+    }
+    for name, call in calls.items():
+        with pytest.raises(RuntimeError, match=f"{name} has no forward-mode derivative"):
+            torch.func.jvp(call, (x,), (x,))
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, x)
+            with pytest.raises(RuntimeError, match=f"{name} has no forward-mode derivative"):
+                call(dual)
+            call(dual.detach())
+    with pytest.raises(RuntimeError, match="encode is not differentiable"):
+        torch.func.grad(lambda x: codec.encode(x).float().sum())(x)
+    with pytest.raises(RuntimeError, match="roundtrip is not differentiable"):
+        torch.func.grad(lambda x: codec.roundtrip(x).sum())(x)
+
+
 @pytest.mark.parametrize("call", ["encode", "roundtrip"])
 def test_gradients_under_compile(call: str) -> None:
     torch._dynamo.reset()
@@ -269,6 +297,13 @@ def test_results_count_as_changed() -> None:
 
 _PAYLOAD = MaxMin().encode(torch.zeros(100))
 _TEXT = MaxMin()._text
+
+
+def _jagged() -> torch.Tensor:
+    rows = [torch.ones(3), torch.ones(2)]
+    return torch.nested.nested_tensor(rows, layout=torch.jagged)
+
+
 _BAD = {
     "dtype": lambda: ops.encode(torch.zeros(3, dtype=torch.int64), _TEXT),
     "sparse": lambda: ops.encode(torch.zeros(3, 3).to_sparse(), _TEXT),
@@ -311,6 +346,8 @@ def test_errors_of_values() -> None:
         ),
         (lambda: ops.encode(torch.zeros(3), _TEXT, number=-1), "number is -1, allowed: 0 to"),
         (lambda: ops.encode(torch.zeros(3), _TEXT, index=-1), "index is -1, allowed: 0 to"),
+        (lambda: ops.roundtrip(_jagged(), _TEXT), "tensor is nested, allowed: a tensor with one"),
+        (lambda: ops.decode(_jagged(), _TEXT, 5, dtype=torch.float32), "payload is nested"),
         (lambda: ops.decode.out(_PAYLOAD, _TEXT, out=torch.zeros(1).expand(100)), "share memory"),
         (lambda: ops.decode.out(_PAYLOAD, _TEXT, out=torch.empty(100, device="meta")), "meta"),
         (

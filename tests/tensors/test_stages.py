@@ -149,6 +149,38 @@ def test_bad_arguments_of_stages() -> None:
             call()
 
 
+def test_stages_detach_nothing_and_count_as_changes() -> None:
+    x, key, forms, size = _encoded(1000)
+    parts = ops.bounded_encode(x, forms, size, **key)
+    words = torch.zeros(raw_words(1000), dtype=torch.int32)
+    misfits = torch.zeros(words.numel() // PART, dtype=torch.int32)
+    leaf = torch.zeros(1000, requires_grad=True)
+    out, copy = torch.zeros(1000), words.clone()
+    calls = {
+        "bounded_look": lambda x: ops.bounded_look(x, **key),
+        "bounded_encode": lambda x: ops.bounded_encode(x, forms, size, **key),
+        "bounded_decode": lambda x: ops.bounded_decode(parts, forms, 1000, **key, out=x),
+        "cuda_float_compress_encode": lambda x: ops.cuda_float_compress_encode(
+            x, 2e-3, 1e-3, True, words=words, misfits=misfits
+        ),
+        "cuda_float_compress_decode": lambda x: ops.cuda_float_compress_decode(copy, 2e-3, out=x),
+    }
+    for name, call in calls.items():
+        for tensor in (leaf, leaf * 2):
+            with pytest.raises(RuntimeError, match=f"{name} is not differentiable"):
+                call(tensor)
+        before = out._version, words._version, misfits._version
+        call(out)
+        after = out._version, words._version, misfits._version
+        changes = {"bounded_decode": (1, 0, 0), "cuda_float_compress_encode": (0, 1, 1)}
+        changes["cuda_float_compress_decode"] = (1, 0, 0)
+        assert [b - a for a, b in zip(before, after, strict=True)] == [
+            *changes.get(name, (0, 0, 0))
+        ]
+        with torch.no_grad():
+            call(leaf)
+
+
 def test_stages_without_values() -> None:
     assert payload_bytes("raw", 3, torch.float32) == 12  # its module has the fake functions
     with FakeTensorMode():

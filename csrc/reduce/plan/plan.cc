@@ -359,6 +359,17 @@ size_t one_shot_payload_bytes(const std::vector<Layer>& layers, DType dtype) {
   return bytes;
 }
 
+void check_total(const std::vector<Layer>& layers, size_t values) {
+  size_t left = values;
+  for (const Layer& layer : layers) {
+    if (layer.count > left)
+      throw ConfigError(str_of("the layers have more than ", values, " values"));
+    left -= layer.count;
+  }
+  if (left > 0)
+    throw ConfigError(str_of("the layers have ", values - left, " of ", values, " values"));
+}
+
 std::shared_ptr<const Plan> plan_all_reduce(std::vector<Layer> layers, DType dtype,
                                             Algorithm algorithm, const PlanSpace& space) {
   auto plan = start_plan(Operation::kAllReduce, algorithm, dtype, space);

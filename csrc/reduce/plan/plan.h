@@ -38,6 +38,9 @@ struct Layer {
   bool operator==(const Layer&) const = default;
 };
 
+/// ConfigError unless the layers have `values` values in all.
+void check_total(const std::vector<Layer>& layers, size_t values);
+
 /// The values of one layer in one message.
 struct Run {
   size_t offset = 0;  // first value, counted from the start of the call's tensor
