@@ -170,11 +170,11 @@ def _check_key(sequence: object, number: object, rank: object, index: object) ->
 
 
 def _no_tensor(**arguments: object) -> TypeError:
-    """Of arguments that are not all tensors."""
-    for what, value in arguments.items():
-        if not isinstance(value, torch.Tensor):
-            break
-    return TypeError(f"{what} is of type {type(value).__name__}, allowed: a torch.Tensor")
+    """Of arguments that are not all tensors: names the first other one."""
+    other = [(what, one) for what, one in arguments.items() if not isinstance(one, torch.Tensor)]
+    return TypeError(
+        f"{other[0][0]} is of type {type(other[0][1]).__name__}, allowed: a torch.Tensor"
+    )
 
 
 def _field_lines(row: dict[str, Any]) -> list[str]:
