@@ -173,6 +173,12 @@ def _roundtrip_out(
     _size_of(codec, tensor.dtype)
 
 
+def _check_forms(forms: torch.Tensor, values: torch.Tensor) -> None:
+    _check_payload("forms", forms)
+    if forms.device.type != ("meta" if values.is_meta else "cpu"):
+        raise ValueError(f"forms are on device {forms.device}, allowed: a contiguous tensor on cpu")
+
+
 @_fake("bounded_look")
 def _bounded_look(tensor: torch.Tensor, *, kind: int, bound: float, version: int) -> torch.Tensor:
     _check_tensor("tensor", tensor)
@@ -193,7 +199,7 @@ def _bounded_encode(
     version: int,
 ) -> torch.Tensor:
     _check_tensor("tensor", tensor)
-    _check_payload("forms", forms)
+    _check_forms(forms, tensor)
     return tensor.new_empty((bytes,), dtype=torch.uint8)
 
 
@@ -209,7 +215,7 @@ def _bounded_decode(
     out: torch.Tensor,
 ) -> torch.Tensor:
     _check_payload("parts", parts)
-    _check_payload("forms", forms)
+    _check_forms(forms, out)
     _check_tensor("out", out)
     _check_device("parts", parts, "out", out)
     blocks = (values + _C.BOUNDED_BLOCK_VALUES - 1) // _C.BOUNDED_BLOCK_VALUES
@@ -227,8 +233,11 @@ def _cuda_float_compress_encode(
     misfits: torch.Tensor,
 ) -> None:
     _check_tensor("tensor", tensor)
+    _check_device("words", words, "tensor", tensor)
+    _check_device("misfits", misfits, "tensor", tensor)
 
 
 @_fake("cuda_float_compress_decode")
 def _cuda_float_compress_decode(words: torch.Tensor, step: float, *, out: torch.Tensor) -> None:
     _check_tensor("out", out)
+    _check_device("words", words, "out", out)

@@ -167,6 +167,7 @@ def _feedback(
         _C.check_feedback(codec)
     if len(residuals) != len(tensors):
         raise ValueError(f"residuals has {len(residuals)} tensors; allowed: {len(tensors)}")
+    inputs = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel() > 0}
     for rank, residual in enumerate(residuals):
         if not isinstance(residual, torch.Tensor):
             raise TypeError(f"residuals[{rank}] is {residual!r}; allowed: a torch.Tensor")
@@ -182,6 +183,8 @@ def _feedback(
                 f"residuals[{rank}] has the shape {tuple(residual.shape)} and the strides "
                 f"{residual.stride()}; allowed: a contiguous tensor of {tuple(tensors[0].shape)}"
             )
+        if residual.untyped_storage().data_ptr() in inputs:
+            raise ValueError(f"residuals[{rank}] shares memory with tensors; allowed: its own")
     return residuals
 
 

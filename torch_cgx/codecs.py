@@ -152,6 +152,8 @@ class Codec:
 
 
 def _check_int(field: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, torch.SymInt):  # torch.export: the operator checks its value
+        return
     if isinstance(value, bool) or not isinstance(value, int):
         kind = type(value).__name__
         raise TypeError(f"{field} is {value!r} ({kind}), allowed: an int from {low} to {high}")

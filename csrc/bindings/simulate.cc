@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -63,11 +64,23 @@ py::dict simulate_all_reduce_py(const std::vector<at::Tensor>& data, const Layer
   for (const Residual& input : inputs) pointers.push_back(input.data);
   const std::vector<Layer> layers = layers_of(requests);
   check_total(layers, values);
+  for (size_t rank = 0; rank < residuals.size(); ++rank) {
+    const auto shares = [&](const at::Tensor& other) {
+      return share_memory(residuals[rank], other);
+    };
+    TORCH_CHECK_VALUE(std::none_of(data.begin(), data.end(), shares) &&
+                          std::none_of(residuals.begin() + rank + 1, residuals.end(), shares),
+                      "residuals[", rank, "] shares memory with a tensor or another residual, ",
+                      "allowed: memory of its own");
+  }
   const SimulatedGroup group = group_of(described);
   SimulationResult result;
   {
     py::gil_scoped_release no_gil;
     result = simulate_all_reduce(group, pointers, inputs.front().dtype, layers, average, feedback);
+  }
+  for (const at::Tensor& residual : residuals) {
+    if (!residual.is_inference()) residual.unsafeGetTensorImpl()->bump_version();
   }
   return to_dict(result);
 }

@@ -114,13 +114,21 @@ void roundtrip_out_autograd(const at::Tensor& tensor, View codec, SymInt step, S
   operators::roundtrip_out(tensor, codec, {step, number, rank, index}, out);
 }
 
-// As torch's own operators: an inference tensor has no version.
+// As torch's own operators: an inference tensor has no version, and only InferenceMode may write it.
+void may_change(const at::Tensor& out) {
+  TORCH_CHECK(
+      !out.is_inference() || c10::InferenceMode::is_enabled(),
+      "Inplace update to inference tensor outside InferenceMode is not allowed. You can make "
+      "a clone to get a normal tensor before doing inplace update.");
+}
+
 void has_changed(const at::Tensor& out) {
   if (!out.is_inference()) out.unsafeGetTensorImpl()->bump_version();
 }
 
 void encode_out_inplace(const at::Tensor& tensor, View codec, SymInt step, SymInt number,
                         SymInt rank, SymInt index, const at::Tensor& out) {
+  may_change(out);
   {
     const at::AutoDispatchBelowADInplaceOrView below;
     operators::encode_out(tensor, codec, {step, number, rank, index}, out);
@@ -129,6 +137,7 @@ void encode_out_inplace(const at::Tensor& tensor, View codec, SymInt step, SymIn
 }
 
 void decode_out_inplace(const at::Tensor& payload, View codec, Type dtype, const at::Tensor& out) {
+  may_change(out);
   {
     const at::AutoDispatchBelowADInplaceOrView below;
     operators::decode_out(payload, codec, dtype, out);
@@ -137,6 +146,7 @@ void decode_out_inplace(const at::Tensor& payload, View codec, Type dtype, const
 }
 
 void decode_add_inplace(const at::Tensor& payload, View codec, Type dtype, const at::Tensor& out) {
+  may_change(out);
   {
     const at::AutoDispatchBelowADInplaceOrView below;
     operators::decode_add(payload, codec, dtype, out);
@@ -146,6 +156,7 @@ void decode_add_inplace(const at::Tensor& payload, View codec, Type dtype, const
 
 void roundtrip_out_inplace(const at::Tensor& tensor, View codec, SymInt step, SymInt number,
                            SymInt rank, SymInt index, const at::Tensor& out) {
+  may_change(out);
   {
     const at::AutoDispatchBelowADInplaceOrView below;
     operators::roundtrip_out(tensor, codec, {step, number, rank, index}, out);
@@ -174,7 +185,9 @@ void stage_inplace(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* st
   const auto given = torch::jit::last(*stack, arguments.size());
   for (size_t i = 0; i < given.size(); ++i) {
     const c10::AliasInfo* alias = arguments[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) written.push_back(given[i].toTensor());
+    if (alias == nullptr || !alias->isWrite()) continue;
+    written.push_back(given[i].toTensor());
+    may_change(written.back());
   }
   {
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -213,8 +226,9 @@ TORCH_LIBRARY_IMPL(torch_cgx, ADInplaceOrView, library) {
 // Kernels write lazily negated tensors themselves. torch's own way, a copy that is negated back, needs
 // an operator that returns what it writes.
 TORCH_LIBRARY_IMPL(torch_cgx, Negative, library) {
-  for (const char* name : {"encode.out", "decode.out", "decode_add", "roundtrip.out",
-                           "bounded_decode", "cuda_float_compress_decode"}) {
+  for (const char* name :
+       {"encode.out", "decode.out", "decode_add", "roundtrip.out", "bounded_decode",
+        "cuda_float_compress_encode", "cuda_float_compress_decode"}) {
     library.impl(name, torch::CppFunction::makeFallthrough());
   }
 }

@@ -49,6 +49,9 @@ std::shared_ptr<const Maps> maps_of(at::ScalarType type, const BoundedKey& key) 
   const Known wanted{element_of(type), key.kind, std::bit_cast<uint64_t>(key.bound), key.version};
   TORCH_CHECK_VALUE(key.kind >= 0 && key.kind <= bounded::kLastBoundKind, "kind is ", key.kind,
                     ", allowed: 0 to ", bounded::kLastBoundKind);
+  TORCH_CHECK_VALUE(key.version >= bounded::kFirstVersion && key.version <= bounded::kLastVersion,
+                    "version is ", key.version, ", allowed: ", bounded::kFirstVersion, " to ",
+                    bounded::kLastVersion);
   static std::mutex mutex;
   static auto* latest = new std::deque<std::pair<Known, std::shared_ptr<const Maps>>>;
   const std::lock_guard lock(mutex);
@@ -80,11 +83,15 @@ at::Tensor new_bytes(size_t bytes, c10::Device device) {
 }
 
 Slab slab_of(const at::Tensor& forms, at::ScalarType type, size_t values, const BoundedKey& key,
-             size_t reach) {
+             size_t reach, bool whole) {
+  check_tensor("forms", forms);
   check_payload("forms", forms);
   TORCH_CHECK_VALUE(forms.is_cpu() && forms.is_contiguous(), "forms are on device ", forms.device(),
                     ", allowed: a contiguous tensor on cpu");
-  return Slab(maps_of(type, key), values, {memory_of(forms), count_of(forms)}, reach);
+  // Before memory for as many blocks is asked for.
+  TORCH_CHECK_VALUE(values / bounded::kBlockValues <= count_of(forms), "forms have ", forms.numel(),
+                    " bytes, too few for ", values, " values");
+  return Slab(maps_of(type, key), values, {memory_of(forms), count_of(forms)}, reach, whole);
 }
 
 // The image of a slab, where its kernels run.
@@ -138,7 +145,7 @@ at::Tensor bounded_encode(const at::Tensor& tensor, const at::Tensor& forms, int
                           const BoundedKey& key) {
   const at::AutoDispatchBelowADInplaceOrView below;
   check_values("tensor", tensor);
-  Slab slab = slab_of(forms, tensor.scalar_type(), count_of(tensor), key, count_of(tensor));
+  Slab slab = slab_of(forms, tensor.scalar_type(), count_of(tensor), key, count_of(tensor), true);
   const size_t needed = slab.lay_out();
   TORCH_CHECK_VALUE(bytes >= 0 && static_cast<size_t>(bytes) == needed, "bytes is ", bytes,
                     ", allowed for these forms: ", needed);
@@ -174,8 +181,10 @@ at::Tensor bounded_decode(const at::Tensor& parts, const at::Tensor& forms, int6
   check_values("parts", parts);
   check_values("out", out);
   check_device("parts", parts, "out", out);
+  TORCH_CHECK_VALUE(!share_memory(parts, out), "parts share memory with out, allowed: apart");
   TORCH_CHECK_VALUE(values >= 0, "values is ", values, ", allowed: 0 or more");
-  Slab slab = slab_of(forms, out.scalar_type(), static_cast<size_t>(values), key, count_of(out));
+  Slab slab =
+      slab_of(forms, out.scalar_type(), static_cast<size_t>(values), key, count_of(out), false);
   const size_t needed = slab.lay_out();
   TORCH_CHECK_VALUE(count_of(parts) == needed, "parts have ", parts.numel(),
                     " bytes, allowed for these forms: ", needed);

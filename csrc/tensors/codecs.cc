@@ -51,8 +51,13 @@ bool can_write(const at::Tensor& out) {
   return out.is_contiguous() && !out.is_neg() && !out._is_zerotensor();
 }
 
+// Whether their memory may have bytes in common: two storages may lie in one array of NumPy.
 bool overlaps(const at::Tensor& out, const at::Tensor& other) {
-  return out.nbytes() > 0 && out.storage().data() == other.storage().data();
+  const auto begin = [](const at::Tensor& t) {
+    return reinterpret_cast<uintptr_t>(t.storage().data());
+  };
+  const auto end = [&](const at::Tensor& t) { return begin(t) + t.storage().nbytes(); };
+  return out.nbytes() > 0 && begin(out) < end(other) && begin(other) < end(out);
 }
 
 // The same while `payload` is read.

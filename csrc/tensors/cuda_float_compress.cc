@@ -35,6 +35,12 @@ void check(const char* what, const at::Tensor& tensor, at::ScalarType type, size
                     " values, allowed for ", values_of.numel(), " values: ", values);
 }
 
+void check_apart(const char* what, const at::Tensor& tensor, const char* other_what,
+                 const at::Tensor& other) {
+  TORCH_CHECK_VALUE(!share_memory(tensor, other), what, " shares memory with ", other_what,
+                    ", allowed: memory of its own");
+}
+
 float checked_step(double step) {
   const auto value = static_cast<float>(step);
   TORCH_CHECK_VALUE(std::isnormal(value) && value > 0, "step is ", step,
@@ -63,6 +69,9 @@ void cuda_float_compress_encode(const at::Tensor& tensor, double step, double ma
   check("misfits", misfits, at::kInt, parts, tensor);
   TORCH_CHECK_VALUE(std::isfinite(max_error) && max_error > 0, "max_error is ", max_error,
                     ", allowed: a finite number above 0");
+  check_apart("words", words, "tensor", tensor);
+  check_apart("misfits", misfits, "tensor", tensor);
+  check_apart("misfits", misfits, "words", words);
   const float grid_step = checked_step(step);
   const auto* x = reinterpret_cast<const float*>(memory_of(tensor));
   auto* out = reinterpret_cast<uint32_t*>(memory_of(words));
@@ -91,6 +100,7 @@ void cuda_float_compress_decode(const at::Tensor& words, double step, const at::
   const auto n = static_cast<size_t>(out.numel());
   check("out", out, at::kFloat, n, out);
   check("words", words, at::kInt, format::raw_words(n), out);
+  check_apart("words", words, "out", out);
   const auto grid_step = static_cast<float>(step);
   const auto* raw = reinterpret_cast<const uint32_t*>(memory_of(words));
   auto* y = reinterpret_cast<float*>(memory_of(out));

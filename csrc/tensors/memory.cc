@@ -106,6 +106,7 @@ std::byte* host_bytes(const char* what, const at::Tensor& tensor, size_t each, s
   TORCH_CHECK_VALUE(first <= numel && values <= numel - first, what, " has ", numel,
                     " values, and value ", first, " and the ", values, " from there are wanted");
   auto* start = static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr()));
+  TORCH_CHECK_VALUE(start != nullptr || numel == 0, what, " has no memory, as a FakeTensor");
   return numel == 0 ? start : start + first * each;
 }
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+import torch_cgx
 from torch_cgx import _C
 
 X = torch.ones(10)
@@ -56,8 +58,21 @@ def test_layers(layers: object, text: str) -> None:
         ([X], "1 residuals for 2 ranks"),
         ([X[:9]] * 2, r"residuals\[0\] has 9 values, allowed: 10"),
         ([X, X.int()], r"residuals\[1\] is Int, allowed"),
+        ([X, X], r"residuals\[0\] shares memory with"),
     ],
 )
 def test_residuals(residuals: list[torch.Tensor], text: str) -> None:
     with pytest.raises((TypeError, ValueError), match=text):
         _simulate([X.clone(), X.clone()], residuals=residuals)
+
+
+def test_residuals_count_as_changed_and_are_no_inputs() -> None:
+    x = [torch.randn(1000) for _ in range(2)]
+    residuals = [torch.zeros(1000) for _ in x]
+    versions = [residual._version for residual in residuals]
+    torch_cgx.simulate(x, {"bits": 4}, residuals=residuals)
+    assert [residual._version for residual in residuals] == [v + 1 for v in versions]
+    with pytest.raises(ValueError, match=r"residuals\[0\] shares memory with tensors"):
+        torch_cgx.simulate(x, {"bits": 4}, residuals=x)
+    with FakeTensorMode(), pytest.raises(ValueError, match="has no memory, as a FakeTensor"):
+        _simulate([torch.ones(10), torch.ones(10)])

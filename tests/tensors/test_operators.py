@@ -6,6 +6,7 @@ import io
 import itertools
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
@@ -61,6 +62,10 @@ def test_a_roundtrip_takes_any_strides_and_overlaps() -> None:
     memory = x.clone()
     codec.roundtrip(memory[1:], out=memory[:-1])
     assert torch.equal(memory[:-1], wanted)
+    array = np.random.default_rng(0).standard_normal(100_001, np.float32)
+    first, second = torch.from_numpy(array[:-1]), torch.from_numpy(array[1:])  # two storages
+    wanted = codec.roundtrip(first.clone())
+    assert torch.equal(codec.roundtrip(first, out=second), wanted)
     with pytest.raises(ValueError, match="whose elements share memory"):
         codec.roundtrip(x[:1].expand(12, 10), out=x[:1].expand(12, 10))
     negated = torch._neg_view(torch.empty(12, 10))  # torch's own way of writing it is not there
@@ -167,6 +172,21 @@ def test_fake_tensors_and_symbols() -> None:
     )(_values(1000))
     for n in (1000, 1001, 77):
         assert torch.equal(traced(_values(n)), codec.roundtrip(_values(n)))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_takes_symbols_for_numbers(strict: bool) -> None:
+    codec = MaxMin(4, 16, "stochastic")
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            decoded = codec.decode(codec.encode(x), numel=x.numel())
+            return decoded + codec.roundtrip(x, sequence=x.shape[0], index=x.numel())
+
+    shapes = {"x": {0: torch.export.Dim.DYNAMIC}}
+    program = torch.export.export(Model(), (_values(99),), dynamic_shapes=shapes, strict=strict)
+    for n in (50, 1000):
+        assert torch.equal(program.module()(_values(n)), Model()(_values(n)))
 
 
 def test_export_is_saved_and_loaded() -> None:
@@ -290,7 +310,10 @@ def test_results_count_as_changed() -> None:
         write(out)
         assert out._version == version + 1
         with torch.inference_mode():
-            write(torch.empty_like(out))
+            outside = torch.empty_like(out)
+            write(outside)
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside"):
+            write(outside)
 
 
 # ---- errors ----

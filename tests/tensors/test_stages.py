@@ -4,6 +4,8 @@ refuse what is not theirs.
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -57,10 +59,12 @@ def test_bounded_blocks_are_those_of_the_compressor(dtype: torch.dtype, n: int) 
         assert torch.equal(y, wanted[first:last])
 
 
-def _encoded(n: int) -> tuple[torch.Tensor, dict[str, object], torch.Tensor, int]:
+def _encoded(
+    n: int, dtype: torch.dtype = torch.float32, kind: int = ABSOLUTE
+) -> tuple[torch.Tensor, dict[str, object], torch.Tensor, int]:
     """Values, the key of their maps, forms of their blocks, and bytes of the parts."""
-    x = _values(n)
-    maps = _C.BoundedMaps(_dtypes.ELEMENTS[x.dtype], ABSOLUTE, 1e-3)
+    x = _values(n, dtype)
+    maps = _C.BoundedMaps(_dtypes.ELEMENTS[dtype], kind, 1e-3 if kind > 0 else 0.0)
     slab, encoder = _C.BoundedSlab(maps, n), _C.BoundedEncoder(maps)
     looked = ops.bounded_look(x, **maps.key)
     for block in range(slab.blocks):
@@ -114,6 +118,68 @@ def test_forged_forms_are_refused() -> None:
                 refused += 1
             assert (memory[:1000] == 7).all() and (memory[2000:] == 7).all()
     assert refused >= 60  # fields that name a map, a place or a size
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("kind", [0, 1, 3])
+def test_forms_of_random_bytes_stay_inside_of_memory(dtype: torch.dtype, kind: int) -> None:
+    if kind > 0 and not dtype.is_floating_point:
+        return
+    for n in (100, SIZE + 99):
+        x, key, forms, size = _encoded(n, dtype, kind)
+        draw = torch.Generator().manual_seed(n)
+        for _ in range(40):
+            forged = forms.clone()
+            for _ in range(3):
+                at, value = torch.randint(0, forms.numel(), (2,), generator=draw)
+                forged[at] = (0, 1, 2, 3, 4, 5, 127, 128, 255)[value % 9]
+            memory = torch.ones(3 * n, dtype=dtype)
+            noise = torch.randint(0, 256, (size,), generator=draw, dtype=torch.uint8)
+            with contextlib.suppress(ValueError):
+                ops.bounded_encode(x, forged, size, **key)
+            with contextlib.suppress(ValueError):
+                ops.bounded_decode(noise, forged, n, **key, out=memory[n : 2 * n])
+            assert (memory[:n] == 1).all() and (memory[2 * n :] == 1).all()
+
+
+def test_forms_name_their_own_tables_and_values() -> None:
+    x, key, forms, size = _encoded(1000)
+    for place, value in ((76, 4), (76, 5), (8, 1000), (56, 999)):  # map, value, n
+        forged = forms.clone()
+        forged[place : place + 2] = torch.tensor([value % 256, value // 256])
+        with pytest.raises(ValueError, match="written in no known way"):
+            ops.bounded_encode(x, forged, size, **key)
+    forms = forms.clone()
+    forms.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="was resized to 0 bytes"):
+        ops.bounded_encode(x, forms, size, **key)
+
+
+def test_stages_refuse_shared_memory_and_other_devices() -> None:
+    x, key, forms, size = _encoded(1000)
+    words = torch.zeros(raw_words(1000), dtype=torch.int32)
+    misfits = torch.zeros(words.numel() // PART, dtype=torch.int32)
+    parts = torch.zeros(size, dtype=torch.uint8)
+    for call, text in (
+        (lambda: ops.bounded_encode(x, forms.to("meta"), size, **key), "forms are on device meta"),
+        (
+            lambda: ops.cuda_float_compress_decode(words, 2e-3, out=words.view(torch.float32)[:9]),
+            "words shares memory with out",
+        ),
+        (
+            lambda: ops.cuda_float_compress_encode(
+                x, 2e-3, 1e-3, True, words=words.to("meta"), misfits=misfits
+            ),
+            "words is on device meta",
+        ),
+        (lambda: ops.bounded_look(x, kind=1, bound=1e-3, version=-1), "version is -1, allowed: 1"),
+        (lambda: ops.bounded_decode(parts, forms, 2**62, **key, out=x), "forms have 88 bytes"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            call()
+    negated = torch._neg_view(words)
+    with pytest.raises(ValueError, match="words is not contiguous"):
+        ops.cuda_float_compress_encode(x, 2e-3, 1e-3, True, words=negated, misfits=misfits)
 
 
 def test_bad_arguments_of_stages() -> None:

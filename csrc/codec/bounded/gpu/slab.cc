@@ -72,32 +72,46 @@ Slab::Slab(std::shared_ptr<const Maps> maps, size_t values)
       samples_(forms_.size()) {}
 
 Slab::Slab(std::shared_ptr<const Maps> maps, size_t values, std::span<const std::byte> forms,
-           size_t reach)
+           size_t reach, bool whole)
     : Slab(std::move(maps), values) {
   if (forms.size() != forms_.size() * sizeof(BlockForm)) {
     throw ConfigError(str_of("forms have ", forms.size(), " bytes, allowed for ", blocks(),
                              " blocks: ", forms_.size() * sizeof(BlockForm)));
   }
   if (!forms.empty()) std::memcpy(forms_.data(), forms.data(), forms.size());
-  for (size_t block = 0; block < blocks(); ++block) check_form(block, reach);
+  for (size_t block = 0; block < blocks(); ++block) check_form(block, reach, whole);
   lay_out();
 }
 
-void Slab::check_form(size_t block, size_t reach) const {
+void Slab::check_form(size_t block, size_t reach, bool whole) const {
   const BlockForm& form = forms_[block];
   const auto within = [&](int64_t place) {
     return place >= 0 && static_cast<uint64_t>(place) <= reach;
   };
   const size_t n = values_of(block);
   const auto width = static_cast<int>(8 * size_of(maps_->element()));
-  const bool known = form.map <= Map::kLogGrid && form.predictor <= Predictor::kCurve &&
-                     form.width <= width && form.shift < width;
+  const auto is_from = [&](int64_t least, int64_t greatest) {
+    return form.origin >= least && form.origin <= greatest;
+  };
+  // The device has tables of the maps' own map only, and looks places up that follow from the origin.
+  const bool mapped = form.map <= Map::kOrder || form.map == maps_->bounded();
+  const bool curved = form.predictor != Predictor::kCurve || form.map == Map::kGrid;
+  bool known = mapped && curved && form.predictor <= Predictor::kCurve && form.width <= width &&
+               form.shift < width;
+  if (known && form.map == Map::kOrder)
+    known = is_from(0, last_origin(maps_->element(), form.shift));
+  if (known && form.map == Map::kLogGrid) {
+    known = is_from(LogTable::kLeastExponent, LogTable::kGreatestExponent);
+  }
   const bool fits = form.n == n && form.from <= form.to && form.to <= n && form.outliers <= n &&
                     form.specials <= n;
+  // As in payloads. Encoding has room for special values whatever the map.
+  known = known && (whole || form.map != Map::kOrder || form.specials == 0);
   // A place may be negative where no value of the block's beginning is wanted.
   const bool reaches = form.value >= -static_cast<int64_t>(kBlockValues) &&
                        form.value <= static_cast<int64_t>(reach) &&
-                       within(form.value + form.from) && within(form.value + form.to);
+                       within(form.value + form.from) && within(form.value + form.to) &&
+                       (!whole || (form.value >= 0 && within(form.value + form.n)));
   if (!known || !fits || !reaches) {
     throw ConfigError(str_of("forms: block ", block, " of ", n,
                              " values is written in no known way, "

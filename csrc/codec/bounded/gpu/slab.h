@@ -24,9 +24,10 @@ class Slab {
   /// `values` values of a tensor, in blocks of which all but the last are full.
   Slab(std::shared_ptr<const Maps> maps, size_t values);
   /// With forms() of another one, laid out. reach: values from the tensor's beginning that the kernels
-  /// may touch. ConfigError: forms that no Slab has, or that leave this reach.
+  /// may touch; whole: they touch all values of each block, as encoding does. ConfigError: forms that no
+  /// Slab has, or that leave this reach.
   Slab(std::shared_ptr<const Maps> maps, size_t values, std::span<const std::byte> forms,
-       size_t reach);
+       size_t reach, bool whole = false);
 
   size_t blocks() const { return forms_.size(); }
   size_t values_of(size_t block) const;
@@ -74,7 +75,7 @@ class Slab {
     size_t words, values, log_table, curves, end;
   };
   Tables tables() const;
-  void check_form(size_t block, size_t reach) const;
+  void check_form(size_t block, size_t reach, bool whole) const;
 
   const std::shared_ptr<const Maps> maps_;
   const size_t values_;
