@@ -36,7 +36,7 @@ from benchmarks import _command
 from benchmarks._codec_face import FACE_BITS, L2, NEAREST, SHORT, Case, face_cases
 from benchmarks._command import at_least
 from tests import _machinery
-from torch_cgx import _C  # type: ignore[attr-defined]
+from torch_cgx import _C
 
 CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 NAMES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}

@@ -26,7 +26,7 @@ import torch
 
 from torch_cgx import _C, _traced
 
-# A look-up of a name less, each: a call of a short tensor takes two microseconds.
+# Each saves a look-up of an attribute: a call on a short tensor takes only two microseconds.
 _Tensor = torch.Tensor
 _is_compiling = torch.compiler.is_compiling
 

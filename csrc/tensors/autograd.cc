@@ -29,7 +29,8 @@ bool has_tangent(const at::Tensor& tensor) {
   return c10::AutogradState::get_tls_state().get_fw_grad_mode() && tensor._fw_grad(0).defined();
 }
 
-// Also of nested tensors: those that Python implements never meet a kernel of the library.
+// Refuses nested tensors too. Python implements jagged ones, and would raise an error without a text
+// before the library's kernels are called.
 void refuse_tangent(const char* operation, const char* what, const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(!tensor.is_nested(), what, " is nested, allowed: a tensor with one shape");
   TORCH_CHECK(!has_tangent(tensor), operation, " has no forward-mode derivative, and ", what,
@@ -166,7 +167,7 @@ void roundtrip_out_inplace(const at::Tensor& tensor, View codec, SymInt step, Sy
 
 using torch::jit::Stack;
 
-// The stages of compressors: a tensor that requires a gradient is an error, whichever it is.
+// The stages of compressors refuse every argument that requires a gradient.
 void stage_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const std::string name = op.schema().name().substr(sizeof "torch_cgx::" - 1);
   const auto& arguments = op.schema().arguments();
@@ -223,8 +224,8 @@ TORCH_LIBRARY_IMPL(torch_cgx, ADInplaceOrView, library) {
   }
 }
 
-// Kernels write lazily negated tensors themselves. torch's own way, a copy that is negated back, needs
-// an operator that returns what it writes.
+// The kernels handle lazily negated tensors. torch's fallback, which writes a copy and negates it back,
+// works only for operators that return what they write.
 TORCH_LIBRARY_IMPL(torch_cgx, Negative, library) {
   for (const char* name :
        {"encode.out", "decode.out", "decode_add", "roundtrip.out", "bounded_decode",

@@ -88,7 +88,7 @@ Slab slab_of(const at::Tensor& forms, at::ScalarType type, size_t values, const 
   check_payload("forms", forms);
   TORCH_CHECK_VALUE(forms.is_cpu() && forms.is_contiguous(), "forms are on device ", forms.device(),
                     ", allowed: a contiguous tensor on cpu");
-  // Before memory for as many blocks is asked for.
+  // Refuses a wrong number of values before the slab allocates memory for its blocks.
   TORCH_CHECK_VALUE(values / bounded::kBlockValues <= count_of(forms), "forms have ", forms.numel(),
                     " bytes, too few for ", values, " values");
   return Slab(maps_of(type, key), values, {memory_of(forms), count_of(forms)}, reach, whole);

@@ -93,7 +93,7 @@ void Slab::check_form(size_t block, size_t reach, bool whole) const {
   const auto is_from = [&](int64_t least, int64_t greatest) {
     return form.origin >= least && form.origin <= greatest;
   };
-  // The device has tables of the maps' own map only, and looks places up that follow from the origin.
+  // The device has the tables of maps_->bounded() only; the origin decides which of their entries it reads.
   const bool mapped = form.map <= Map::kOrder || form.map == maps_->bounded();
   const bool curved = form.predictor != Predictor::kCurve || form.map == Map::kGrid;
   bool known = mapped && curved && form.predictor <= Predictor::kCurve && form.width <= width &&
