@@ -2,16 +2,12 @@
 // a word, in reverse or in forward mode. Encoding a tensor that requires a gradient is an error, as the
 // payload's bytes cannot carry the gradient on; the result of roundtrip() raises in the backward pass;
 // and a tensor that is written must not require a gradient.
-#include <torch/csrc/autograd/functions/basic_ops.h>
-#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/library.h>
 
-#include <memory>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "tensors/differentiation.h"
 #include "tensors/operators.h"
 
 namespace cgx {
@@ -20,28 +16,6 @@ namespace {
 using c10::SymInt;
 using Type = std::optional<at::ScalarType>;
 using View = std::string_view;
-
-bool tracks(const at::Tensor& tensor) {
-  return at::GradMode::is_enabled() && tensor.requires_grad();
-}
-
-bool has_tangent(const at::Tensor& tensor) {
-  return c10::AutogradState::get_tls_state().get_fw_grad_mode() && tensor._fw_grad(0).defined();
-}
-
-// Refuses nested tensors too. Python implements jagged ones, and would raise an error without a text
-// before the library's kernels are called.
-void refuse_tangent(const char* operation, const char* what, const at::Tensor& tensor) {
-  TORCH_CHECK_TYPE(!tensor.is_nested(), what, " is nested, allowed: a tensor with one shape");
-  TORCH_CHECK(!has_tangent(tensor), operation, " has no forward-mode derivative, and ", what,
-              " has a tangent: pass its primal");
-}
-
-void refuse(const char* operation, const char* what, const at::Tensor& tensor) {
-  refuse_tangent(operation, what, tensor);
-  TORCH_CHECK(!tracks(tensor), operation, " is not differentiable, and ", what,
-              " requires a gradient: pass ", what, ".detach(), or call it under torch.no_grad()");
-}
 
 at::Tensor encode_autograd(const at::Tensor& tensor, View codec, SymInt step, SymInt number,
                            SymInt rank, SymInt index) {
@@ -78,17 +52,6 @@ void decode_add_autograd(const at::Tensor& payload, View codec, Type dtype, cons
   operators::decode_add(payload, codec, dtype, out);
 }
 
-// A node that raises in the backward pass. Held: how this version of torch holds nodes.
-template <typename Held, typename... Arguments>
-Held make_node(Arguments&&... arguments) {
-  using torch::autograd::Error;
-  if constexpr (std::is_same_v<Held, std::shared_ptr<typename Held::element_type>>) {
-    return std::make_shared<Error>(std::forward<Arguments>(arguments)...);
-  } else {
-    return c10::make_intrusive<Error>(std::forward<Arguments>(arguments)...);
-  }
-}
-
 at::Tensor roundtrip_autograd(const at::Tensor& tensor, View codec, SymInt step, SymInt number,
                               SymInt rank, SymInt index) {
   refuse_tangent("roundtrip", "tensor", tensor);
@@ -98,11 +61,9 @@ at::Tensor roundtrip_autograd(const at::Tensor& tensor, View codec, SymInt step,
     result = operators::roundtrip(tensor, codec, {step, number, rank, index});
   }
   if (tracks(tensor)) {
-    const auto raises = make_node<decltype(torch::autograd::Edge::function)>(
-        "roundtrip is not differentiable: use its result under torch.no_grad(), or add "
-        "(roundtrip(x) - x).detach() to x, which passes gradients on unchanged",
-        torch::autograd::collect_next_edges(tensor));
-    torch::autograd::set_history(result, raises);
+    raise_in_backward(result, tensor,
+                      "roundtrip is not differentiable: use its result under torch.no_grad(), or "
+                      "add (roundtrip(x) - x).detach() to x, which passes gradients on unchanged");
   }
   return result;
 }

@@ -18,8 +18,6 @@
 namespace cgx {
 namespace {
 
-// Values for which waking another thread pays.
-constexpr size_t kPartValues = 1 << 16;
 // Values that are decoded to float32 on the way to a tensor of another type: they stay in the
 // first-level cache.
 constexpr size_t kScratchValues = 4096;
@@ -69,20 +67,6 @@ std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(const_cast<void*>(tensor.const_data_ptr()));
 }
 
-// Calls body(first, n) over parts of a run, on the caller's threads if it is long.
-void in_parts(const Codec& codec, size_t count, const std::function<void(size_t, size_t)>& body) {
-  if (count < 2 * kPartValues || count / codec.block() < 2) return body(0, count);
-  const auto threads = torch_threads();
-  const size_t parts = std::min(static_cast<size_t>(threads->threads()), count / kPartValues);
-  if (parts < 2) return body(0, count);
-  const size_t blocks = (count + codec.block() - 1) / codec.block();
-  threads->run(parts, [&](size_t part) {
-    const size_t first = blocks * part / parts * codec.block();
-    const size_t last = std::min(blocks * (part + 1) / parts * codec.block(), count);
-    if (first < last) body(first, last - first);
-  });
-}
-
 // Decodes a part to values of another type than float32, or adds to them.
 void decode_narrow(const Codec& codec, const std::byte* payload, DType wire, size_t count,
                    size_t first, size_t n, std::byte* y, DType dtype, bool add) {
@@ -103,7 +87,7 @@ void decode_on_cpu(const Codec& codec, const at::Tensor& payload, DType wire, co
   const DType dtype = codec_dtype("out.dtype", y.scalar_type());
   const std::byte* from = bytes_of(payload);
   std::byte* to = bytes_of(y);
-  in_parts(codec, count, [&](size_t first, size_t n) {
+  in_parts(count, codec.block(), [&](size_t first, size_t n) {
     if (dtype == DType::kFloat32) {
       codec.decode(from, wire, count, first, n, reinterpret_cast<float*>(to) + first, add);
     } else {
@@ -162,7 +146,7 @@ void encode_to(const Codec& codec, const at::Tensor& x, DType dtype, const Eleme
   const std::byte* from = bytes_of(x);
   std::byte* to = bytes_of(payload);
   codec.begin(random, key.index, count, to);
-  in_parts(codec, count, [&](size_t first, size_t n) {
+  in_parts(count, codec.block(), [&](size_t first, size_t n) {
     codec.encode(from + first * size_of(dtype), dtype, dtype, count, first, n, random, key.index,
                  to);
   });
@@ -205,7 +189,7 @@ void roundtrip_to(const Codec& codec, const at::Tensor& x, DType dtype, const El
   if (x.is_cuda()) return gpu_roundtrip(codec, x, y, random, key.index, kernel_loader());
   const std::byte* from = bytes_of(x);
   std::byte* to = bytes_of(y);
-  in_parts(codec, count_of(x), [&](size_t first, size_t n) {
+  in_parts(count_of(x), codec.block(), [&](size_t first, size_t n) {
     const size_t at = first * size_of(dtype);
     roundtrip_on_cpu(codec, from + at, dtype, n, random, key.index + first, to + at);
   });

@@ -20,6 +20,9 @@
 namespace cgx {
 namespace {
 
+// Values for which waking another thread pays.
+constexpr size_t kPartValues = 1 << 16;
+
 // What intra_op_threads() was outside of SafeAfterFork; 0: this thread is not within.
 thread_local int threads_outside = 0;
 
@@ -80,6 +83,19 @@ class TorchThreads final : public Parallel {
 }  // namespace
 
 std::unique_ptr<const Parallel> torch_threads() { return std::make_unique<TorchThreads>(); }
+
+void in_parts(size_t count, size_t block, const std::function<void(size_t, size_t)>& body) {
+  if (count < 2 * kPartValues || count / block < 2) return body(0, count);
+  const TorchThreads threads;
+  const size_t parts = std::min(static_cast<size_t>(threads.threads()), count / kPartValues);
+  if (parts < 2) return body(0, count);
+  const size_t blocks = (count + block - 1) / block;
+  threads.run(parts, [&](size_t part) {
+    const size_t first = blocks * part / parts * block;
+    const size_t last = std::min(blocks * (part + 1) / parts * block, count);
+    if (first < last) body(first, last - first);
+  });
+}
 
 int intra_op_threads() { return threads_outside != 0 ? threads_outside : at::get_num_threads(); }
 

@@ -1,6 +1,8 @@
 // torch's intra-op threads, lent to the engine's codecs.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
 
 #include "base/parallel.h"
@@ -11,6 +13,10 @@ namespace cgx {
 /// thread that has lost its threads in a fork gets new ones for each loop: OpenMP, which at::parallel_for uses,
 /// would wait for threads that stayed in the parent.
 std::unique_ptr<const Parallel> torch_threads();
+
+/// Calls body(first, n) over parts of a run of `count` values, on the caller's threads if it is long.
+/// Parts begin at multiples of `block`.
+void in_parts(size_t count, size_t block, const std::function<void(size_t, size_t)>& body);
 
 /// Their number on the calling thread: kept when a call is made, given to the thread that runs it.
 int intra_op_threads();

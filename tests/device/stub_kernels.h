@@ -10,6 +10,7 @@
 #include "codec/bounded/gpu/look.h"
 #include "codec/compat/gpu/decode.h"
 #include "codec/compat/gpu/encode.h"
+#include "codec/levels/gpu/stages.h"
 #include "host_kernels.h"
 
 namespace {
@@ -20,6 +21,7 @@ using cgx::bounded::on_gpu::EncodeMemory;
 using cgx::bounded::on_gpu::LookCall;
 using cgx::bounded::on_gpu::LookMemory;
 namespace cuda_float = cgx::cuda_float_compress::on_gpu;
+namespace levels = cgx::levels::on_gpu;
 using cgx::gpu::DecodeCall;
 using cgx::gpu::EncodeCall;
 using cgx::gpu::FiniteCall;
@@ -135,6 +137,18 @@ const Kernel kKernels[] = {
     {"cgx_cuda_float_decode",
      [](const void* a) {
        return blocks<cuda_float::DecodeCall, cuda_float::DecodeMemory>(a, cuda_float::decode_stage);
+     }},
+    {"cgx_level_encode",
+     [](const void* a) {
+       return blocks<levels::EncodeCall, levels::EncodeMemory>(a, levels::encode_stage);
+     }},
+    {"cgx_level_multiply",
+     [](const void* a) {
+       return blocks<levels::MultiplyCall, levels::MultiplyMemory>(a, levels::multiply_stage);
+     }},
+    {"cgx_dropout",
+     [](const void* a) {
+       return blocks<levels::DropoutCall, levels::DropoutMemory>(a, levels::dropout_stage);
      }},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };

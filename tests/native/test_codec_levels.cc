@@ -4,10 +4,12 @@
 #include <cmath>
 #include <limits>
 
+#include "../device/host_kernels.h"
 #include "at_level.h"
 #include "base/error.h"
 #include "check.h"
 #include "codec/families/rotated/formulas.h"
+#include "codec/levels/gpu/stages.h"
 #include "codec/levels/level_table.h"
 #include "data.h"
 
@@ -44,7 +46,8 @@ class Guarded {
 
 struct Levels {
   std::vector<double> borders, levels;
-  LevelTable table() const { return {borders, levels}; }
+  bool magnitude = false;
+  LevelTable table() const { return {borders, levels, magnitude}; }
 };
 
 /// Borders that float32 lacks among them; levels that do not rise.
@@ -61,6 +64,7 @@ Levels levels_of(size_t count, double reach) {
     }
   }
   std::sort(some.borders.begin(), some.borders.end());
+  some.magnitude = random(2) == 0;
   return some;
 }
 
@@ -84,6 +88,7 @@ double value_at(const std::vector<std::byte>& x, int type, size_t i) {
 
 struct Result {
   std::vector<std::byte> codes, decoded, multiplied, in_place;
+  bool nan;
   bool operator==(const Result&) const = default;
 };
 
@@ -93,19 +98,47 @@ Result run(const LevelTable& table, const std::vector<std::byte>& x, int type, s
       product(x.size(), shift);
   std::copy(x.begin(), x.end(), in.data());
   const auto dtype = static_cast<DType>(type);
+  bool nan;
   const auto wide = [](Guarded& memory) { return reinterpret_cast<double*>(memory.data()); };
   if (type == 3) {
-    table.encode(wide(in), n, codes.data());
+    nan = table.encode(wide(in), n, codes.data());
     table.decode(codes.data(), n, wide(out));
     table.multiply(codes.data(), wide(in), n, wide(product));
     table.multiply(codes.data(), wide(in), n, wide(in));
   } else {
-    table.encode(in.data(), dtype, n, codes.data());
+    nan = table.encode(in.data(), dtype, n, codes.data());
     table.decode(codes.data(), n, out.data(), dtype);
     table.multiply(codes.data(), in.data(), n, product.data(), dtype);
     table.multiply(codes.data(), in.data(), n, in.data(), dtype);
   }
-  return {codes.taken(), out.taken(), product.taken(), in.taken()};
+  return {codes.taken(), out.taken(), product.taken(), in.taken(), nan};
+}
+
+/// The codes and products of the kernels, from memory at any multiple of a value's size.
+void check_kernels(const LevelTable& table, const std::vector<std::byte>& x, int type,
+                   const Result& wanted) {
+  using namespace levels::on_gpu;
+  const size_t n = x.size() / bytes_of(type);
+  std::vector<std::byte> codes(table.code_bytes(n), std::byte{0x5a}), y(x.size(), std::byte{0x5a});
+  EncodeCall encode{};
+  encode.x = reinterpret_cast<const unsigned char*>(x.data());
+  encode.codes = reinterpret_cast<unsigned char*>(codes.data());
+  encode.values = n;
+  encode.count = (n + kPartValues - 1) / kPartValues;
+  encode.table = table.on_gpu();
+  encode.type = static_cast<uint8_t>(type);
+  device::launch_blocks<EncodeCall, EncodeMemory>(encode, encode_stage);
+  CHECK(codes == wanted.codes, n, " values of type ", type);
+  MultiplyCall multiply{};
+  multiply.x = encode.x;
+  multiply.codes = encode.codes;
+  multiply.y = reinterpret_cast<unsigned char*>(y.data());
+  multiply.values = n;
+  multiply.count = encode.count;
+  multiply.table = encode.table;
+  multiply.type = encode.type;
+  device::launch_blocks<MultiplyCall, MultiplyMemory>(multiply, multiply_stage);
+  CHECK(y == wanted.multiplied, n, " values of type ", type);
 }
 
 uint32_t code_at(const std::vector<std::byte>& codes, int bits, size_t i) {
@@ -126,11 +159,16 @@ void check(const Levels& some, const std::vector<std::byte>& x, int type, size_t
           cpu_level());
   }
   CHECK(found.multiplied == found.in_place);
+  if (some.borders.size() < 16) check_kernels(table, x, type, found);
   const size_t n = x.size() / bytes_of(type);
+  bool nan = false;
   for (size_t i = 0; i < n; ++i) {
     const double value = value_at(x, type, i);
+    nan |= std::isnan(value);
+    const double compared = some.magnitude ? std::fabs(value) : value;
     size_t code = 0;
-    for (const double border : some.borders) code += value <= border ? 0 : 1;
+    for (const double border : some.borders) code += compared <= border ? 0 : 1;
+    code %= some.levels.size();
     CHECK(code_at(found.codes, table.bits(), i) == code, value, " number ", i, " has code ",
           code_at(found.codes, table.bits(), i), ", not ", code, " of ", some.levels.size());
     double level = some.levels[code];
@@ -143,6 +181,7 @@ void check(const Levels& some, const std::vector<std::byte>& x, int type, size_t
     const double product = value * level;  // of floats it is exact
     CHECK(same(found.multiplied, product == product ? product : kNaN), value);
   }
+  CHECK(found.nan == nan, "a NaN among ", n, " values of type ", type);
 }
 
 }  // namespace
@@ -156,6 +195,20 @@ TEST(codec_levels_of_every_16_bit_value) {
   for (const size_t count : kCounts) {
     check(levels_of(count, 3), all, 1, 1);
     check(levels_of(count, 1e4), all, 2, 1);
+  }
+}
+
+TEST(codec_levels_that_take_turns) {
+  for (const size_t count : {3, 4, 5, 16, 17, 255, 256}) {
+    Levels some = levels_of(count, 2);
+    for (size_t turns = 2; turns < count && turns <= 16; turns *= 2) {
+      some.levels.resize(turns);
+      for (int type = 0; type < kTypes; ++type) {
+        const auto x = values(1100, 0, count);
+        check(some, as_type({x.begin(), x.end()}, type), type, 3);
+      }
+      some = levels_of(count, 2);
+    }
   }
 }
 
@@ -270,7 +323,7 @@ TEST(codec_levels_that_are_wrong_are_named) {
   };
   CHECK(contains(error({}, {1}), "a table has 1 levels, allowed: 2 to 256"));
   CHECK(contains(error(std::vector<double>(256), std::vector<double>(257)), "has 257 levels"));
-  CHECK(contains(error({1, 2}, {1, 2}), "a table of 2 levels has 2 borders, needs 1"));
+  CHECK(contains(error({1, 2, 3}, {1, 2, 3}), "a table of 3 levels has 3 borders, needs 2"));
   CHECK(contains(error({1, 1}, {1, 2, 3}), "border number 1 of a table is 1"));
   CHECK(contains(error({kNaN}, {1, 2}), "border number 0 of a table is nan"));
   CHECK(contains(error({1, kInf}, {1, 2, 3}), "border number 1 of a table is inf"));

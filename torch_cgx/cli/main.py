@@ -18,6 +18,8 @@ COMMANDS = {
     "bench": "time all-reduces by size, bits and codec, against gloo and NCCL",
     "advise": "predict a model's step time and error by setting, and recommend one",
     "simulate": "show what compression does to recorded gradients, layer by layer",
+    "memory": "show what a model keeps for backward, and what would keep less",
+    "activations": "fit the table of a few-bit activation function, and show it",
     "report": "summarise the log of a training run",
     "link": "run a training script on hosts that slow links join, on this machine",
 }

@@ -8,6 +8,7 @@
 #include "codec/families/gpu_list.h"
 #include "codec/gpu/stages.h"
 #include "codec/gpu/warp.h"
+#include "codec/levels/gpu/stages.h"
 
 namespace cgx::gpu {
 namespace {
@@ -159,8 +160,8 @@ CGX_KERNEL(cgx_long_encode_feedback, EncodeCall, long_buckets, long_encode_feedb
 CGX_KERNEL(cgx_long_sum_feedback, SumCall, long_buckets, long_sum_feedback_stage, kThreadBlocks - 1)
 CGX_KERNEL(cgx_finite, FiniteCall, tiles, finite_stage, kThreadBlocks)
 
-/// A kernel of the error-bounded compressors: a thread block takes a block of values at a time, or a
-/// part of one.
+/// A kernel without a table of runs: a thread block takes a block of values at a time, or a part of
+/// one.
 #define CGX_BLOCK_KERNEL(name, Call, Memory, stage)                 \
   extern "C" __global__ void CGX_BOUNDS(kThreads, kThreadBlocks)    \
       name(CGX_ARGUMENT(Call) argument) {                           \
@@ -188,6 +189,13 @@ CGX_BLOCK_KERNEL(cgx_cuda_float_encode, cuda_float_compress::on_gpu::EncodeCall,
 CGX_BLOCK_KERNEL(cgx_cuda_float_decode, cuda_float_compress::on_gpu::DecodeCall,
                  cuda_float_compress::on_gpu::DecodeMemory,
                  cuda_float_compress::on_gpu::decode_stage)
+
+CGX_BLOCK_KERNEL(cgx_level_encode, levels::on_gpu::EncodeCall, levels::on_gpu::EncodeMemory,
+                 levels::on_gpu::encode_stage)
+CGX_BLOCK_KERNEL(cgx_level_multiply, levels::on_gpu::MultiplyCall, levels::on_gpu::MultiplyMemory,
+                 levels::on_gpu::multiply_stage)
+CGX_BLOCK_KERNEL(cgx_dropout, levels::on_gpu::DropoutCall, levels::on_gpu::DropoutMemory,
+                 levels::on_gpu::dropout_stage)
 
 /// The shared memory of a warp's family; none where it has an empty struct for it.
 #define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                                  \

@@ -57,6 +57,9 @@ KernelModule::KernelModule(const Driver& driver, const void* image)
   decode_blocks_[1] = function("cgx_bounded_decode_wide");
   cuda_float_encode_ = function("cgx_cuda_float_encode");
   cuda_float_decode_ = function("cgx_cuda_float_decode");
+  level_encode_ = function("cgx_level_encode");
+  level_multiply_ = function("cgx_level_multiply");
+  dropout_ = function("cgx_dropout");
   for (const WarpKernels& kernels : kWarpKernels) {
     const std::string name = str_of("cgx_", kernels.name, "_");
     OfWarps found{kernels.family, kernels.warps, {}, {}, function(name + "sum")};
@@ -172,6 +175,19 @@ void KernelModule::encode(const cuda_float_compress::on_gpu::EncodeCall& call,
 void KernelModule::decode(const cuda_float_compress::on_gpu::DecodeCall& call,
                           device::Stream stream) const {
   launch(cuda_float_decode_, call, call.count, 1, kThreads, stream);
+}
+
+void KernelModule::encode(const levels::on_gpu::EncodeCall& call, device::Stream stream) const {
+  launch(level_encode_, call, call.count, 1, kThreads, stream);
+}
+
+void KernelModule::multiply(const levels::on_gpu::MultiplyCall& call,
+                            device::Stream stream) const {
+  launch(level_multiply_, call, call.count, 1, kThreads, stream);
+}
+
+void KernelModule::dropout(const levels::on_gpu::DropoutCall& call, device::Stream stream) const {
+  launch(dropout_, call, call.count, 1, kThreads, stream);
 }
 
 }  // namespace cgx::gpu

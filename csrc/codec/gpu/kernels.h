@@ -10,6 +10,7 @@
 #include "codec/compat/gpu/call.h"
 #include "codec/gpu/run_table.h"
 #include "codec/gpu/stages.h"
+#include "codec/levels/gpu/call.h"
 #include "device/driver.h"
 
 namespace cgx::gpu {
@@ -39,6 +40,11 @@ class KernelModule {
   /// Of the format of cuda_float_compress.
   void encode(const cuda_float_compress::on_gpu::EncodeCall& call, device::Stream stream) const;
   void decode(const cuda_float_compress::on_gpu::DecodeCall& call, device::Stream stream) const;
+
+  /// Of a table of levels, and of dropout.
+  void encode(const levels::on_gpu::EncodeCall& call, device::Stream stream) const;
+  void multiply(const levels::on_gpu::MultiplyCall& call, device::Stream stream) const;
+  void dropout(const levels::on_gpu::DropoutCall& call, device::Stream stream) const;
 
  private:
   /// Of warps: of a family; by type of the values, or one for all.
@@ -72,6 +78,7 @@ class KernelModule {
   // Of the error-bounded compressor; [1]: wide.
   device::Function look_ = nullptr, encode_blocks_[2] = {}, decode_blocks_[2] = {};
   device::Function cuda_float_encode_ = nullptr, cuda_float_decode_ = nullptr;
+  device::Function level_encode_ = nullptr, level_multiply_ = nullptr, dropout_ = nullptr;
   unsigned multiprocessors_ = 1;
 };
 

@@ -1,5 +1,6 @@
 #include "codec/levels/level_table.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -49,24 +50,31 @@ struct Value<kFloat64> {
 };
 
 template <int type>
-void encode(const Arrays& table, const std::byte* x, size_t n, std::byte* codes) {
+bool encode(const Arrays& table, const std::byte* x, size_t n, std::byte* codes) {
   constexpr size_t kTogether = 8;  // steps of a search wait for each other
   BitWriter writer(codes, table.bits);
+  const uint32_t mask = (1u << table.bits) - 1;
+  bool nan = false;
   for (size_t i = 0; i < n; i += kTogether) {
     const size_t some = kTogether < n - i ? kTogether : n - i;
     double value[kTogether] = {};
     uint32_t below[kTogether] = {};
-    for (size_t k = 0; k < some; ++k) value[k] = Value<type>::of(x, i + k);
-    for (uint32_t step = 1u << (table.bits - 1); step > 0; step /= 2) {
+    for (size_t k = 0; k < some; ++k) {
+      value[k] = Value<type>::of(x, i + k);
+      if (table.magnitude) value[k] = std::abs(value[k]);
+      nan |= std::isnan(value[k]);
+    }
+    for (uint32_t step = 1u << (table.depth - 1); step > 0; step /= 2) {
       // A NaN passes all borders, the infinite ones, too.
       for (size_t k = 0; k < kTogether; ++k) {
         below[k] += value[k] <= table.border[below[k] + step - 1] ? 0 : step;
       }
     }
     for (size_t k = 0; k < some; ++k) {
-      writer.put(below[k] < table.borders ? below[k] : table.borders);
+      writer.put((below[k] < table.borders ? below[k] : table.borders) & mask);
     }
   }
+  return nan;
 }
 
 template <int type>
@@ -132,12 +140,15 @@ using levels::kFloat64;
 using levels::loops_in_force;
 using levels::number_of;
 
-LevelTable::LevelTable(const std::vector<double>& borders, const std::vector<double>& values) {
+LevelTable::LevelTable(const std::vector<double>& borders, const std::vector<double>& values,
+                       bool magnitude) {
   const size_t count = values.size();
   if (count < 2 || count > levels::kMostLevels) {
     throw ConfigError(str_of("a table has ", count, " levels, allowed: 2 to 256"));
   }
-  if (borders.size() != count - 1) {
+  const bool take_turns =
+      std::has_single_bit(count) && borders.size() >= count && borders.size() < levels::kMostLevels;
+  if (borders.size() != count - 1 && !take_turns) {
     throw ConfigError(str_of("a table of ", count, " levels has ", borders.size(),
                              " borders, needs ", count - 1));
   }
@@ -154,18 +165,39 @@ LevelTable::LevelTable(const std::vector<double>& borders, const std::vector<dou
     }
   }
   FloatMode mode;
-  table_.bits = 1;
-  while (size_t{1} << table_.bits < count) ++table_.bits;
+  table_.bits = std::bit_width(count - 1);
+  table_.depth = std::bit_width(borders.size());
   table_.borders = static_cast<uint32_t>(borders.size());
+  table_.magnitude = magnitude;
   for (size_t i = 0; i < levels::kMostLevels; ++i) {
     table_.border[i] = i < borders.size() ? borders[i] : levels::kInfinity;
     table_.wide_level[i] = values[i < count ? i : count - 1];
     table_.level[i] = static_cast<float>(table_.wide_level[i]);
     table_.tree[i] = 0.0f;
   }
-  const int leaves = 1 << table_.bits;
+  const int leaves = 1 << table_.depth;
   levels::fill_tree(table_.tree, leaves,
                     [&](int i) { return levels::rounded_down(table_.border[i]); });
+}
+
+levels::on_gpu::Table LevelTable::on_gpu() const {
+  constexpr uint32_t kMost = levels::on_gpu::kMostLevelsOfKernels;
+  if (table_.borders + 1 > kMost) {
+    throw ConfigError(
+        str_of("a table has ", table_.borders, " borders, allowed on a GPU: 1 to ", kMost - 1));
+  }
+  levels::on_gpu::Table table{};
+  for (uint32_t i = 0; i < kMost; ++i) {
+    table.border[i] = levels::rounded_down(table_.border[i]);
+    table.level[i] = table_.level[i];
+    table.wide_border[i] = table_.border[i];
+    table.wide_level[i] = table_.wide_level[i];
+  }
+  table.bits = static_cast<uint32_t>(table_.bits);
+  table.depth = static_cast<uint32_t>(table_.depth);
+  table.borders = table_.borders;
+  table.magnitude = table_.magnitude ? 1 : 0;
+  return table;
 }
 
 size_t LevelTable::code_bytes(size_t n) const {
@@ -173,14 +205,14 @@ size_t LevelTable::code_bytes(size_t n) const {
   return n / 8 * width + (n % 8 * width + 7) / 8;
 }
 
-void LevelTable::encode(const void* x, DType dtype, size_t n, std::byte* codes) const {
+bool LevelTable::encode(const void* x, DType dtype, size_t n, std::byte* codes) const {
   FloatMode mode;
-  loops_in_force().encode[number_of(dtype)](table_, bytes(x), n, codes);
+  return loops_in_force().encode[number_of(dtype)](table_, bytes(x), n, codes);
 }
 
-void LevelTable::encode(const double* x, size_t n, std::byte* codes) const {
+bool LevelTable::encode(const double* x, size_t n, std::byte* codes) const {
   FloatMode mode;
-  loops_in_force().encode[kFloat64](table_, bytes(x), n, codes);
+  return loops_in_force().encode[kFloat64](table_, bytes(x), n, codes);
 }
 
 void LevelTable::decode(const std::byte* codes, size_t n, void* y, DType dtype) const {

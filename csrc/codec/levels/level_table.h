@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "codec/levels/gpu/call.h"
 #include "codec/levels/loops.h"
 
 namespace cgx {
@@ -30,22 +31,28 @@ namespace cgx {
 class LevelTable {
  public:
   /// `levels`: 2 to 256, in the order of their codes, finite in float32. `borders`: one less, finite,
-  /// rising. Errors: ConfigError that names what is wrong.
-  LevelTable(const std::vector<double>& borders, const std::vector<double>& levels);
+  /// rising. Of a power of two of levels there may be more borders, up to 255: the levels then take
+  /// turns, and the code of x is the number of borders below it modulo that power. magnitude: borders are compared with |x|. Errors: ConfigError that names what is wrong.
+  LevelTable(const std::vector<double>& borders, const std::vector<double>& levels,
+             bool magnitude = false);
 
   /// Of a code: ceil(log2(levels)).
   int bits() const { return table_.bits; }
   /// Of n codes.
   size_t code_bytes(size_t n) const;
 
-  void encode(const void* x, DType dtype, size_t n, std::byte* codes) const;
-  void encode(const double* x, size_t n, std::byte* codes) const;
+  /// Returns whether one of the values is NaN.
+  bool encode(const void* x, DType dtype, size_t n, std::byte* codes) const;
+  bool encode(const double* x, size_t n, std::byte* codes) const;
 
   void decode(const std::byte* codes, size_t n, void* y, DType dtype) const;
   void decode(const std::byte* codes, size_t n, double* y) const;
 
   void multiply(const std::byte* codes, const void* x, size_t n, void* y, DType dtype) const;
   void multiply(const std::byte* codes, const double* x, size_t n, double* y) const;
+
+  /// For kernels. Errors: ConfigError for more than 16 levels.
+  levels::on_gpu::Table on_gpu() const;
 
  private:
   levels::Arrays table_;

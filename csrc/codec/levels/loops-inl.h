@@ -15,17 +15,19 @@ struct NoLimit {
   static I limit(I codes) { return codes; }
 };
 
-/// Writes the codes of n <= kSinkCodes values as bytes. Codes behind the n values may be written, up to
-/// a multiple of kSearched.
-using Search = void(const Arrays& table, const std::byte* x, size_t n, uint8_t* codes);
+/// Writes the codes of n <= kSinkCodes values as bytes; returns whether one is NaN. Codes behind the n
+/// values may be written, up to a multiple of kSearched.
+using Search = bool(const Arrays& table, const std::byte* x, size_t n, uint8_t* codes);
 constexpr size_t kSearched = 4 * kLanes;
 static_assert(kSinkCodes % kSearched == 0);
 
-template <int bits, typename T>
-static void search(const Arrays& table, const std::byte* x, size_t n, uint8_t* codes) {
-  const Walk<1, 1 << bits> walk(table.tree);
+template <int depth, typename T>
+static bool search(const Arrays& table, const std::byte* x, size_t n, uint8_t* codes) {
+  const Walk<1, 1 << depth> walk(table.tree);
+  const I compared = set_int(table.magnitude ? 0x7fffffffu : 0xffffffffu);
+  Nans found = nans(set(0.0f), set(0.0f));
   const F infinity = set(__builtin_inff());
-  const I mask = set_int((1u << bits) - 1), root = set_int(1);
+  const I mask = set_int((1u << table.bits) - 1), root = set_int(1);
   for (size_t i = 0; i < n; i += kSearched) {
     const std::byte* from = x + i * T::kBytes;
     std::byte rest[kSearched * T::kBytes];
@@ -36,30 +38,35 @@ static void search(const Arrays& table, const std::byte* x, size_t n, uint8_t* c
     }
     I code[4];
     for (size_t k = 0; k < 4; ++k) {
+      const F x_k = float_of(and_(bits_of(load(T{}, from + k * kLanes * T::kBytes)), compared));
+      found = either(found, nans(x_k, x_k));
       // The minimum makes a NaN infinite.
-      const F value = min(load(T{}, from + k * kLanes * T::kBytes), infinity);
+      const F value = min(x_k, infinity);
       code[k] = and_(walk(value, root), mask);
     }
     store_bytes(codes + i, code[0], code[1], code[2], code[3], NoLimit{});
   }
+  return any(found);
 }
 
 template <typename T>
-static void encode(const Arrays& table, const std::byte* x, size_t n, std::byte* out) {
+static bool encode(const Arrays& table, const std::byte* x, size_t n, std::byte* out) {
   static constexpr Search* kSearch[kMostBits] = {search<1, T>, search<2, T>, search<3, T>,
                                                  search<4, T>, search<5, T>, search<6, T>,
                                                  search<7, T>, search<8, T>};
-  Search* find = kSearch[table.bits - 1];
+  Search* find = kSearch[table.depth - 1];
   Sink sink(out, n, table.bits);
+  bool nan = false;
   for (size_t i = 0; i < n; i += kSinkCodes) {
     const size_t take = smaller(n - i, kSinkCodes);
     uint8_t* whole = take == kSinkCodes ? sink.whole_bytes(take) : nullptr;
-    find(table, x + i * T::kBytes, take, whole != nullptr ? whole : sink.codes);
+    nan |= find(table, x + i * T::kBytes, take, whole != nullptr ? whole : sink.codes);
     if (whole == nullptr) {
       sink.fill = take;
       sink.flush();
     }
   }
+  return nan;
 }
 
 /// Levels by code: from registers, or from memory where there are many.

@@ -1,0 +1,153 @@
+"""Less memory between the forward and the backward pass of a training on one device.
+
+    from torch_cgx import activations
+
+    print(activations.memory(model, batch).table())       # what backward keeps, and which module
+    activations.convert(model, activations=3, norms=True) # modules that keep less
+    with activations.compress_saved():                    # everything else in 4 bits
+        loss = model(batch).sum()
+    loss.backward()
+
+Works without a process group, and together with DistributedDataParallel, FSDP2, autocast,
+activation checkpointing and torch.compile.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_cgx.activations import functional
+    from torch_cgx.activations.conversion.convert import Conversion, convert
+    from torch_cgx.activations.few_bit.modules import (
+        CELU,
+        ELU,
+        GELU,
+        SELU,
+        Hardshrink,
+        Hardsigmoid,
+        Hardswish,
+        Hardtanh,
+        LeakyReLU,
+        LogSigmoid,
+        Mish,
+        ReLU,
+        ReLU6,
+        Sigmoid,
+        SiLU,
+        Softplus,
+        Softshrink,
+        Softsign,
+        Tanh,
+        Tanhshrink,
+        Threshold,
+    )
+    from torch_cgx.activations.layers.dropout import Dropout
+    from torch_cgx.activations.layers.gate_modules import GEGLU, ReGLU, SwiGLU
+    from torch_cgx.activations.layers.norm_modules import LayerNorm, RMSNorm
+    from torch_cgx.activations.report.memory import memory
+    from torch_cgx.activations.report.report import Report
+    from torch_cgx.activations.saved import Compression, compress, compress_saved
+    from torch_cgx.activations.tables.table import Table
+
+_HOME = {
+    "conversion.convert": (
+        "Conversion",
+        "convert",
+    ),
+    "few_bit.modules": (
+        "CELU",
+        "ELU",
+        "GELU",
+        "SELU",
+        "Hardshrink",
+        "Hardsigmoid",
+        "Hardswish",
+        "Hardtanh",
+        "LeakyReLU",
+        "LogSigmoid",
+        "Mish",
+        "ReLU",
+        "ReLU6",
+        "SiLU",
+        "Sigmoid",
+        "Softplus",
+        "Softshrink",
+        "Softsign",
+        "Tanh",
+        "Tanhshrink",
+        "Threshold",
+    ),
+    "layers.dropout": ("Dropout",),
+    "layers.gate_modules": (
+        "GEGLU",
+        "ReGLU",
+        "SwiGLU",
+    ),
+    "layers.norm_modules": (
+        "LayerNorm",
+        "RMSNorm",
+    ),
+    "report.memory": ("memory",),
+    "report.report": ("Report",),
+    "saved": (
+        "Compression",
+        "compress",
+        "compress_saved",
+    ),
+    "tables.table": ("Table",),
+}
+_LAZY = {name: module for module, names in _HOME.items() for name in names}
+__all__ = [
+    "CELU",
+    "Compression",
+    "Conversion",
+    "Dropout",
+    "ELU",
+    "GEGLU",
+    "GELU",
+    "Hardshrink",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "LayerNorm",
+    "LeakyReLU",
+    "LogSigmoid",
+    "Mish",
+    "RMSNorm",
+    "ReGLU",
+    "ReLU",
+    "ReLU6",
+    "Report",
+    "SELU",
+    "SiLU",
+    "Sigmoid",
+    "Softplus",
+    "Softshrink",
+    "Softsign",
+    "SwiGLU",
+    "Table",
+    "Tanh",
+    "Tanhshrink",
+    "Threshold",
+    "compress",
+    "compress_saved",
+    "convert",
+    "functional",
+    "memory",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "functional":
+        return importlib.import_module("torch_cgx.activations.functional")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'torch_cgx.activations' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"torch_cgx.activations.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Replacing modules of a model by ones that keep less."""

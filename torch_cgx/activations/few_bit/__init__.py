@@ -1,0 +1,1 @@
+"""Few-bit activation functions: the autograd function, its tables, modules."""

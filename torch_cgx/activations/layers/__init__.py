@@ -1,0 +1,1 @@
+"""Norms, gates and dropout that keep less."""

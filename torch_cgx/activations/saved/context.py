@@ -1,0 +1,359 @@
+"""`compress_saved`: what nodes save for the backward pass is kept in few bits."""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_cgx import codecs
+from torch_cgx.activations.saved import integers, masks
+from torch_cgx.activations.saved.codings import DEFAULT, Coding, coding_of
+from torch_cgx.activations.saved.ledger import Ledger
+from torch_cgx.activations.saved.modules import Names, has_storage, running
+from torch_cgx.activations.saved.sources import Handle, Kept, Packed, Part, Source
+from torch_cgx.activations.saved.views import Region, region_of
+from torch_cgx.activations.saved.weights import is_cast_of, is_weight
+
+Config = Mapping[str, Any] | codecs.Codec | str
+Filter = Callable[[str, torch.Tensor], bool]
+_FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_MOST_STEP = 2**63 - 1
+
+
+class Rules:
+    """What is done to a tensor, by the name of the module that saves it. Checked as a whole before
+    anything is changed.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        min_size: int,
+        filter: Filter | None,
+        overrides: Mapping[str, Config | None] | None,
+    ):
+        self.coding = coding_of(config)
+        if isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0:
+            raise ValueError(f"min_size={min_size!r}; allowed: integers from 0")
+        if filter is not None and not callable(filter):
+            raise TypeError(
+                f"filter is a {type(filter).__name__}; allowed: a function of a module's name and "
+                "a tensor, None"
+            )
+        self.min_size, self.filter = min_size, filter
+        self.overrides: list[tuple[re.Pattern[str], Coding | None]] = []
+        for pattern, other in (overrides or {}).items():
+            where = f"overrides[{pattern!r}]"
+            try:
+                compiled = re.compile(pattern)
+            except (re.error, TypeError) as error:
+                raise ValueError(f"{where}: not a regular expression: {error}") from None
+            if isinstance(other, Mapping) and isinstance(config, Mapping):
+                other = {**config, **other} if "codec" not in other else other
+            self.overrides.append((compiled, None if other is None else coding_of(other, where)))
+
+    @property
+    def by_name(self) -> bool:
+        return bool(self.overrides) or self.filter is not None
+
+    @property
+    def stochastic(self) -> bool:
+        codings = [self.coding, *(coding for _, coding in self.overrides)]
+        return any(coding is not None and coding.stochastic for coding in codings)
+
+    def check_names(self, names: list[str]) -> None:
+        """ValueError for a pattern that matches none of a model's modules."""
+        for pattern, _ in self.overrides:
+            if not any(pattern.search(name) for name in names):
+                raise ValueError(
+                    f"overrides[{pattern.pattern!r}] matches no module; the model has: "
+                    f"{', '.join(name for name in names[:12] if name)}"
+                    f"{', ...' if len(names) > 13 else ''}"
+                )
+
+    def coding_for(self, name: str) -> Coding | None:
+        for pattern, coding in self.overrides:
+            if pattern.search(name):
+                return coding
+        return self.coding
+
+
+class compress_saved:
+    """Within it, tensors that autograd saves for the backward pass are kept in few bits::
+
+        with activations.compress_saved({"codec": "maxmin", "bits": 4}):
+            loss = model(batch).sum()
+        loss.backward()
+
+    config: a dict of "codec" and its parameters, a codec of `torch_cgx.codecs`, or a name. Beside
+        the wire codecs there are "half" (16 bits) and "bounded", which takes one bound: max_error,
+        relative or pointwise. Default: maxmin, 4 bits, buckets of 256 values. Rounding is
+        stochastic by default at up to 4 bits.
+    min_size: tensors of fewer values are kept as they are.
+    filter: filter(name of the module, tensor) says whether a tensor may be compressed.
+    overrides: {regular expression: config}, for modules whose name it finds (`re.search`): keys of
+        `config` that are other there, or None, which keeps their tensors as they are. The first
+        that fits counts.
+    model: whose modules have these names. Without it, the outermost module that runs is the model.
+    step: number of the training step, 0 to 2^63 - 1, which stochastic rounding is keyed by, with
+        the number of the tensor in the context, the rank and the element. None: a number that
+        each entry draws from torch's default generator, as a dropout does, so that
+        `torch.manual_seed`, a restored generator state and activation checkpointing repeat it.
+    measure: also decodes each tensor at once, for `errors`. It takes time.
+
+    Kept as they are: parameters, buffers, leaves that require a gradient, their views, and casts
+    of them that autocast makes; complex tensors, tensors of other layouts, and of subclasses
+    such as DTensor. Integers, bools and floating tensors of two values (masks of dropout) are
+    packed to the bits that they need, without loss. Nodes that save the same storage with
+    equal settings share a payload. Views come back with their strides.
+
+    An object may be entered again and again, also nested and by several threads. It enters torch's
+    `saved_tensors_hooks`: of nested contexts the innermost counts, checkpointing's included. It
+    works around a compiled function, not inside one.
+
+    Errors: ValueError, TypeError for arguments that are not allowed; ValueError where an entry of
+    `overrides` matches no module, when the context ends, or at once with `model`. TypeError from
+    the forward pass for a tensor that the codec does not take (float64, except by "bounded").
+    RuntimeError from the backward pass where a tensor was changed in place after it was saved.
+
+    The idea is that of ActNN (Chen et al., ICML 2021); with "bounded" that of AC-GC (Evans and
+    Aamodt, NeurIPS 2021).
+    """
+
+    def __init__(
+        self,
+        config: Config = DEFAULT,
+        min_size: int = 1024,
+        filter: Filter | None = None,
+        overrides: Mapping[str, Config | None] | None = None,
+        *,
+        model: nn.Module | None = None,
+        step: int | None = None,
+        measure: bool = False,
+    ):
+        _refuse_tracing()
+        self._rules = Rules(config, min_size, filter, overrides)
+        self._names: weakref.WeakKeyDictionary[nn.Module, Names] = weakref.WeakKeyDictionary()
+        self._model: weakref.ref[nn.Module] | None = None
+        if model is not None:
+            if not isinstance(model, nn.Module):
+                raise TypeError(f"model is a {type(model).__name__}; allowed: a torch.nn.Module")
+            self._rules.check_names(self._names_of(model).all())
+            self._model = weakref.ref(model)
+        if step is not None:
+            if isinstance(step, bool) or not isinstance(step, int):
+                raise TypeError(f"step={step!r}; allowed: integers of 0 to 2**63 - 1, None")
+            if not 0 <= step <= _MOST_STEP:
+                raise ValueError(f"step={step}; allowed: integers of 0 to 2**63 - 1, None")
+        self._step = step
+        self._measure = measure
+        self._ledger = Ledger()
+        self._sources: weakref.WeakValueDictionary[tuple[Any, ...], Source]
+        self._sources = weakref.WeakValueDictionary()
+        self._lock = threading.RLock()
+        self._entered = threading.local()
+        self._matched: set[str] = set()
+
+    # ---- what it says
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """By name of the module: the greatest relative L2 error of a tensor that it saved in the
+        last entry, with measure=True.
+        """
+        return dict(self._ledger.errors)
+
+    @property
+    def bytes_saved(self) -> int:
+        """Bytes of the storages that nodes have saved in the last entry, without those that are
+        kept as they are.
+        """
+        return self._ledger.bytes_saved
+
+    @property
+    def bytes_kept(self) -> int:
+        """Bytes of the payloads that are kept in place of `bytes_saved`."""
+        return self._ledger.bytes_kept
+
+    # ---- entering and leaving
+
+    def __enter__(self) -> compress_saved:
+        _refuse_tracing()
+        self._ledger.begin()
+        run = _Run(self, self._key())
+        hooks = torch.autograd.graph.saved_tensors_hooks(run.pack, _unpack)
+        hooks.__enter__()
+        self._stack().append(hooks)
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        self._stack().pop().__exit__(kind, value, trace)
+        if kind is None and self._model is None and self._seen():
+            self._check_matches()
+
+    def _stack(self) -> list[Any]:
+        if not hasattr(self._entered, "stack"):
+            self._entered.stack = []
+        found: list[Any] = self._entered.stack
+        return found
+
+    def _key(self) -> int:
+        if not self._rules.stochastic:
+            return 0
+        if self._step is not None:
+            return self._step
+        return int(torch.randint(_MOST_STEP, (), dtype=torch.int64, device="cpu"))
+
+    def _seen(self) -> bool:
+        return bool(self._names)
+
+    def _check_matches(self) -> None:
+        names = [name for one in self._names.values() for name in one.all()]
+        self._rules.check_names(names)
+
+    def _names_of(self, root: nn.Module) -> Names:
+        found = self._names.get(root)
+        if found is None:
+            found = self._names[root] = Names(root)
+        return found
+
+
+def _refuse_tracing() -> None:
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            "compress_saved is used inside of a compiled function, where torch cannot trace it; "
+            "enter it around the call of the compiled function"
+        )
+
+
+def _unpack(packed: Packed) -> torch.Tensor:
+    found: torch.Tensor = packed.unpack()
+    return found
+
+
+class _Run:
+    """One entry of a context: its key, and the number of tensors so far."""
+
+    def __init__(self, owner: compress_saved, step: int):
+        self._owner, self._step = owner, step
+        self._rank = _rank() if owner._rules.stochastic else 0
+        self._number = 0
+        # Of each model that runs in it.
+        self._weights: dict[nn.Module, set[int]] = {}
+        self._frozen: dict[nn.Module, dict[torch.Size, list[torch.Tensor]]] = {}
+
+    def pack(self, tensor: torch.Tensor) -> Packed:
+        rules = self._owner._rules
+        if (
+            tensor.numel() < rules.min_size
+            or not has_storage(tensor)
+            or tensor.layout != torch.strided
+            or tensor.is_neg()
+            or is_weight(tensor)
+        ):
+            return Kept(tensor)
+        floating = tensor.dtype in _FLOATING
+        if not floating and not integers.worth(tensor):
+            return Kept(tensor)
+        stack = running() if rules.by_name or not tensor.requires_grad or self._measures() else []
+        root = self._root(stack)
+        if not tensor.requires_grad and root is not None and self._is_held(tensor, root):
+            return Kept(tensor)
+        region = region_of(tensor)
+        if region is None or region.numel < rules.min_size:
+            return Kept(tensor)
+        name = "" if root is None else self._owner._names_of(root).of(stack)
+        if rules.filter is not None and not rules.filter(name, tensor):
+            return Kept(tensor)
+        coding = rules.coding_for(name) if floating else rules.coding
+        if coding is None:
+            return Kept(tensor)
+        with self._owner._lock:
+            return self._packed(tensor, region, coding, name)
+
+    def _measures(self) -> bool:
+        return self._owner._measure
+
+    def _root(self, stack: list[nn.Module]) -> nn.Module | None:
+        owner = self._owner
+        if owner._model is not None:
+            return owner._model()
+        return stack[0] if stack else None
+
+    def _is_held(self, tensor: torch.Tensor, root: nn.Module) -> bool:
+        """Whether it is memory of the model: a buffer, a frozen parameter, or a cast of one."""
+        names = self._owner._names_of(root)
+        if root not in self._weights:
+            self._weights[root] = names.storages()
+        if tensor.untyped_storage()._cdata in self._weights[root]:
+            return True
+        if root not in self._frozen:
+            self._frozen[root] = names.frozen()
+        return is_cast_of(tensor, self._frozen[root])
+
+    def _packed(self, tensor: torch.Tensor, region: Region, coding: Coding, name: str) -> Packed:
+        owner = self._owner
+        key = (
+            tensor.untyped_storage()._cdata,
+            tensor.dtype,
+            tensor._version,
+            coding.name,
+        )
+        source = owner._sources.get(key)
+        if source is None or not source.alive:
+            source = Source(tensor)
+        part = source.part_for(region)
+        if part is None:
+            part = self._part(tensor, region, coding, name)
+            if part is None:
+                return Kept(tensor)
+            source.parts.append(part)
+            owner._sources[key] = source
+        return Handle(source, part, tensor)
+
+    def _part(self, tensor: torch.Tensor, region: Region, coding: Coding, name: str) -> Part | None:
+        values = tensor.as_strided(region.sizes, region.strides, region.offset)
+        numel, dtype, device = region.numel, tensor.dtype, tensor.device
+        ledger = self._owner._ledger
+        if not tensor.dtype.is_floating_point:
+            packed = integers.pack(values)
+            if packed is None:
+                return None
+            nbytes = 0 if packed.codes is None else packed.codes.nbytes
+            ledger.add(numel * tensor.itemsize, nbytes)
+            return Part(region, lambda: integers.unpack(packed, numel, dtype, device), nbytes)
+        two = masks.pack(values)
+        if two is not None:
+            ledger.add(numel * tensor.itemsize, two.codes.nbytes)
+            return Part(region, lambda: masks.unpack(two, numel, dtype), two.codes.nbytes)
+        if dtype not in coding.dtypes:
+            allowed = ", ".join(str(one).removeprefix("torch.") for one in coding.dtypes)
+            raise TypeError(
+                f"compress_saved: module {name or '(root)'!r} saves a tensor of {dtype} of shape "
+                f"{list(tensor.shape)}; {coding.name} takes {allowed}; choose another codec, such "
+                'as "bounded", or leave the tensor out by filter'
+            )
+        number = self._number = self._number + 1
+        payload = coding.encode(values, self._step, number, self._rank)
+        if payload.nbytes >= numel * tensor.itemsize:  # 16 bits as "half" would win nothing
+            return None
+
+        def decode() -> torch.Tensor:
+            return coding.decode(payload, numel, dtype, device)
+
+        ledger.add(numel * tensor.itemsize, payload.nbytes)
+        if self._measures():
+            ledger.measure(name, values, decode().view(region.sizes))
+        return Part(region, decode, payload.nbytes)
+
+
+def _rank() -> int:
+    import torch.distributed as dist
+
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -1,0 +1,70 @@
+"""Which module is running: read from the frames of the calls, since hooks on modules would break
+graphs of torch.compile and slow all modules down.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import FrameType
+
+import torch
+from torch import nn
+
+_CALL = nn.Module._wrapped_call_impl.__code__
+
+
+def running(skip: int = 1) -> list[nn.Module]:
+    """The modules whose forward is running on this thread, the outermost first."""
+    found: list[nn.Module] = []
+    frame: FrameType | None = sys._getframe(skip)
+    while frame is not None:
+        if frame.f_code is _CALL:
+            found.append(frame.f_locals["self"])
+        frame = frame.f_back
+    found.reverse()
+    return found
+
+
+class Names:
+    """Qualified names of the modules in a root, and what of its memory is no activation. Looked up
+    once for each root; a module that is added later has the name of the one around it.
+    """
+
+    def __init__(self, root: nn.Module):
+        self._root = weakref.ref(root)
+        self._names = {id(module): name for name, module in root.named_modules()}
+
+    def of(self, stack: list[nn.Module]) -> str:
+        for module in reversed(stack):
+            name = self._names.get(id(module))
+            if name is not None:
+                return name
+        return ""
+
+    def all(self) -> list[str]:
+        return list(self._names.values())
+
+    def storages(self) -> set[int]:
+        """Identities of the storages of parameters and buffers, as they are now."""
+        root = self._root()
+        if root is None:
+            return set()
+        held = (*root.parameters(), *root.buffers())
+        return {one.untyped_storage()._cdata for one in held if has_storage(one)}
+
+    def frozen(self) -> dict[torch.Size, list[torch.Tensor]]:
+        """Parameters that require no gradient, and buffers, by shape."""
+        found: dict[torch.Size, list[torch.Tensor]] = {}
+        root = self._root()
+        if root is None:
+            return found
+        for one in (*root.parameters(), *root.buffers()):
+            if not one.requires_grad and has_storage(one):
+                found.setdefault(one.shape, []).append(one)
+        return found
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """False for subclasses, whose memory is that of other tensors."""
+    return type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer)

@@ -1,0 +1,1 @@
+"""Tables of derivatives: fitting them, files, and the shipped ones."""
