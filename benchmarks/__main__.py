@@ -98,6 +98,13 @@ _ALL = (
     Part("fsdp", "training.fsdp", "FSDP2 with compressed gradients and weights", "fsdp"),
     Part("monitor", "training.monitor", "what watching a training costs", "monitor"),
     Part("diloco", "training.diloco", "DiLoCo over slow links, against DDP", "diloco"),
+    Part("activations", "activations", "bytes kept for backward, and steps", "activations"),
+    Part(
+        "activations-training",
+        "training.activations",
+        "trainings that keep less for backward",
+        "activations_training",
+    ),
     Part("joining", "training.joining", "a model to a joining worker", "joining"),
     Part("overlap", "overlap", "a picture of encode, transfer and decode", "overlap"),
 )

@@ -9,6 +9,7 @@ The JSON files in benchmarks/results/ are the input. Each table stands between t
                           (benchmarks/report/targets.py), `<!-- latency -->`, `<!-- exact -->`,
                           `<!-- autotune -->`, `<!-- adaptive -->`
     docs/choosing_bits.md `<!-- errors -->`, `<!-- accuracy NAME -->` of EXAMPLES
+    docs/activations.md   `<!-- benchmark activations -->`, activations-training
     docs/bdi.md           `<!-- benchmark bdi -->`
     docs/bounded.md       `<!-- benchmark cuda_float_compress -->`
 
@@ -24,12 +25,21 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._command import ROOT
-from benchmarks.report import bdi, bounded, losses, speed, targets
+from benchmarks.report import (
+    activations,
+    activations_training,
+    bdi,
+    bounded,
+    losses,
+    speed,
+    targets,
+)
 from benchmarks.report.results import Results
 
 README = ROOT / "README.md"
 PERFORMANCE = ROOT / "docs" / "performance.md"
 CHOOSING = ROOT / "docs" / "choosing_bits.md"
+ACTIVATIONS = ROOT / "docs" / "activations.md"
 BDI = ROOT / "docs" / "bdi.md"
 BOUNDED = ROOT / "docs" / "bounded.md"
 EXAMPLES = ("digits", "gpt")  # trained by `make accuracy`
@@ -75,6 +85,15 @@ def update_bdi(page: str) -> str:
     return insert(page, "benchmark bdi", bdi.bdi_table(read_results("bdi")))
 
 
+def update_activations(page: str) -> str:
+    """docs/activations.md with its tables. FileNotFoundError as in `update`."""
+    document = read_results("activations")
+    tables = activations.activations_table(document), activations.functions_table(document)
+    page = insert(page, "benchmark activations", "\n".join(tables))
+    trained = activations_training.training_table(read_results("activations_training"))
+    return insert(page, "benchmark activations-training", trained)
+
+
 def update_bounded(page: str) -> str:
     """docs/bounded.md with its table. FileNotFoundError as in `update`."""
     return insert(page, "benchmark cuda_float_compress", bdi.compat_table(read_results("bdi")))
@@ -117,6 +136,7 @@ def main(argv: list[str] | None = None) -> int:
         (README, update),
         (PERFORMANCE, update_performance),
         (CHOOSING, update_choosing),
+        (ACTIVATIONS, update_activations),
         (BDI, update_bdi),
         (BOUNDED, update_bounded),
     ):

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.report import bounded, figures
+from benchmarks.report import activations, bounded, figures
 from benchmarks.report.results import Missing, Results
 
 
@@ -42,6 +42,68 @@ class Target:
         met = shown <= self.asked if self.at_most else shown >= self.asked
         said = "yes" if met else "**no**"
         return [self.what, self.against, asked, f"{shown:g}{self.unit}", said, results.simd()]
+
+
+def _activations() -> list[Target]:
+    saving = "of plain torch, masks of bytes"
+    few, free = "3-bit functions", "keep less, 3-bit functions"
+    found = [
+        Target(
+            f"BERT, {what}, batch {batch}, bytes saved",
+            saving,
+            asked,
+            activations.kept("BERT", method, "saving_byte_masks", batch=batch),
+        )
+        for what, method, asked in (("3-bit GELU", few, 0.17), (free, free, 0.31))
+        for batch in (8, 32)
+    ]
+    found += [
+        Target(
+            f"{model}, saved tensors at {bits} bits and all else, {dtype}",
+            "bytes of plain torch",
+            asked,
+            activations.kept(model, f"all, saved {bits} bits", "factor", dtype),
+            unit="x",
+        )
+        for model in ("BERT", "Llama")
+        for dtype, bits, asked in (
+            ("float32", 4, 8),
+            ("float32", 2, 13),
+            ("bfloat16", 4, 4.5),
+            ("bfloat16", 2, 7),
+        )
+    ]
+    found += [
+        Target(
+            f"BERT, saved tensors at {bits} bits alone, {dtype}",
+            "bytes of plain torch",
+            asked,
+            activations.kept("BERT", f"saved, {bits} bits", "factor", dtype),
+            unit="x",
+        )
+        for dtype, bits, asked in (
+            ("float32", 4, 8),
+            ("float32", 2, 13),
+            ("bfloat16", 4, 4.5),
+            ("bfloat16", 2, 7),
+        )
+    ]
+    found += [
+        Target(f"step, {method}, slowest", "plain torch", asked, activations.slowest(method), True)
+        for method, asked in ((few, 1.03), ("keep less", 1.0), ("saved, 4 bits", 1.06))
+    ]
+    found += [
+        Target(
+            f"3-bit GELU, 64 MiB, {threads} thread{'s' * (threads > 1)}",
+            "torch's GELU",
+            1,
+            activations.function("gelu", threads),
+            True,
+            "x",
+        )
+        for threads in (1, 2)
+    ]
+    return found
 
 
 def _trained(example: str, unit: str, two: float, one: float) -> list[Target]:
@@ -274,6 +336,7 @@ TARGETS = [
         "x",
     ),
     *_bounded(),
+    *_activations(),
     Target(
         "memory of messages between hosts, 64 MiB",
         "3 encoded tensors + 2 segments a peer",

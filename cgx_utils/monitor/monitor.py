@@ -6,7 +6,7 @@ import functools
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,9 @@ from cgx_utils.monitor.observer import Clock, Observer
 from cgx_utils.monitor.sinks import Table
 from cgx_utils.state import CGXState
 from torch_cgx._warnings import warn
+
+if TYPE_CHECKING:
+    from torch_cgx.activations import Compression, compress_saved
 
 Sink = Callable[[Mapping[str, Any]], Any]
 _TIMED = 25  # steps of a record whose exposed communication is measured, at least where it has them
@@ -35,6 +38,9 @@ class Monitor:
     sinks: what is called with each record (`cgx_utils.monitor`: Table, JsonLines, Csv,
         TensorBoard; or a function of a dict); None: a Table on stderr. A sink that raises is
         dropped, with a warning; the training goes on.
+    saved: what compresses saved tensors (torch_cgx.activations.compress_saved, or the result of
+        compress): the errors of those of a record's last step are in the record, and only that
+        step's are measured.
     clock: seconds, for tests.
 
     All ranks of the group make it, with equal `every`: ranks that disagree raise an error.
@@ -48,6 +54,7 @@ class Monitor:
         every: int = 100,
         sinks: Iterable[Sink] | Sink | None = None,
         *,
+        saved: compress_saved | Compression | None = None,
         clock: Clock = time.perf_counter,
     ):
         if isinstance(every, bool) or not isinstance(every, int):
@@ -58,6 +65,9 @@ class Monitor:
         self._steps = 0  # the observer counts the ones that it skips: step_number
         self.last: dict[str, Any] | None = None  # the last record
         self._clock = clock
+        self._saved = saved
+        if saved is not None:
+            saved.measure = every == 1
         self._state = _state_of(target)
         group = _group_of(target)
         self._backend, device = _backend_of(group, target)
@@ -108,6 +118,8 @@ class Monitor:
             self._record()
         if self._state is not None and self._state.observer is self._observer:
             self._state.observer = None
+        if self._saved is not None:
+            self._saved.measure = False
         for sink in list(self._sinks):
             self._call(sink, getattr(sink, "close", lambda: None))
         self._sinks = []
@@ -134,6 +146,8 @@ class Monitor:
             self._record()
         if self._observer is not None:
             self._look_ahead(self._observer)
+        if self._saved is not None:
+            self._saved.measure = (self._window + 1) % self.every == 0
 
     def _take_passed(self) -> None:
         if self._observer is not None:
@@ -187,6 +201,7 @@ class Monitor:
             "ratio": ratio,
             "communicator": self._backend.stats()["communicator"],
             "errors": {} if self._observer is None else dict(self._observer.errors),
+            "saved_errors": {} if self._saved is None else self._saved.errors,
             "bits": {name: one.bits for name, one in decided.items()},
             "codec": {name: one.codec_name for name, one in decided.items()},
             "rank": self._rank,

@@ -119,9 +119,10 @@ class Csv(_OwnFile):
 
 
 class TensorBoard:
-    """Scalars cgx/..., of each compressed layer cgx/error/LAYER and cgx/bits/LAYER, and how many
-    layers are exact, cgx/exact_layers. writer: a SummaryWriter, or the folder of one, which is made
-    with the first record and needs `pip install tensorboard`.
+    """Scalars cgx/..., of each compressed layer cgx/error/LAYER and cgx/bits/LAYER, how many layers
+    are exact, cgx/exact_layers, and of saved tensors cgx/saved_error/MODULE. writer: a
+    SummaryWriter, or the folder of one, which is made with the first record and needs
+    `pip install tensorboard`.
     """
 
     SCALARS = (
@@ -154,6 +155,8 @@ class TensorBoard:
                 value = record[key].get(name)
                 if value is not None:
                     self._writer.add_scalar(f"cgx/{what}/{name}", value, step)
+        for name, error in record["saved_errors"].items():
+            self._writer.add_scalar(f"cgx/saved_error/{name}", error, step)
         if record["codec"]:
             exact = len(record["codec"]) - len(compressed)
             self._writer.add_scalar("cgx/exact_layers", exact, step)

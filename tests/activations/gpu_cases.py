@@ -16,7 +16,12 @@ from torch_cgx.activations import _operators, compress_saved, functional
 ops = torch.ops.torch_cgx
 DTYPES = _operators.FLOATING
 SIZES = (*range(0, 70, 3), 255, 256, 2047, 2048, 2049, 5001)
-TABLES = (([0.0], 2), ([-1.0, 0.0, 1.0], 4), ([-1.5, -0.5, 0.1, 0.5, 1.0, 1.5, 2.0], 8), ([0, 6], 2))
+TABLES = (
+    ([0.0], 2),
+    ([-1.0, 0.0, 1.0], 4),
+    ([-1.5, -0.5, 0.1, 0.5, 1.0, 1.5, 2.0], 8),
+    ([0, 6], 2),
+)
 
 
 def _values(n: int, dtype: torch.dtype) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torch_cgx import codecs
+from torch_cgx import activations, codecs
 from torch_cgx.activations.report.memory import memory
 
 F32 = 4
@@ -555,7 +555,11 @@ def test_savings_of_bert_by_hand():
     )
     codec = codecs.MaxMin(bits=4, bucket_size=256)
     kept = [one for one in report.storages if one.numel >= 1024]
-    saved = sum(one.nbytes - codec.encoded_bytes(one.numel) for one in kept)
+    saved = sum(
+        one.nbytes
+        - (one.numel // 8 if one.saves[0].kind == "mask" else codec.encoded_bytes(one.numel))
+        for one in kept
+    )
     assert found["any saved tensor at 4 bits"]["bytes"] == saved > 0.85 * report.total
     config = '{"codec": "maxmin", "bits": 4, "bucket_size": 256}'
     line = f"with activations.compress_saved(config={config}):"
@@ -626,3 +630,19 @@ def test_pictures(tmp_path):
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "two.svg").read_text()
     assert "<!-- before -->" in text and "<!-- after -->" in text and "<!-- activation -->" in text
+
+
+def test_payloads_of_compressed_tensors_are_counted() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    x = torch.randn(64, 64)
+    plain = activations.memory(model, x).total
+    context = activations.compress_saved({"codec": "maxmin", "bits": 4, "bucket_size": 256})
+    with context:
+        inside = activations.memory(model, x).total
+    with context:
+        model(x)
+    assert inside == plain - context.bytes_saved + context.bytes_kept == context.bytes_kept
+    handle = activations.compress(model, {"codec": "maxmin", "bits": 4, "bucket_size": 256})
+    assert activations.memory(model, x).total == handle.bytes_kept == context.bytes_kept
+    with torch.no_grad():
+        assert activations.memory(model, x).total == context.bytes_kept

@@ -433,6 +433,18 @@ def test_overrides_and_filters_by_name() -> None:
         assert set(context.errors) == {"0"}
 
 
+def test_overrides_change_parameters_of_the_codec_however_it_is_given() -> None:
+    from torch_cgx.activations.saved.codings import coding_of, merged
+
+    wanted = codecs.Rotated(bits=2, block_size=256)
+    for config in ({"codec": "rotated", "block_size": 256}, codecs.Rotated(4, 256)):
+        assert coding_of(merged(config, {"bits": 2})).name == repr(wanted)
+    assert coding_of(merged("rotated", {"bits": 2})).name == repr(codecs.Rotated(bits=2))
+    assert coding_of(merged("rotated", {"codec": "fp16"})).name == repr(codecs.make("fp16"))
+    default = compress_saved(overrides={"a": {"bits": 8}, "b": {"bits": 2}})._rules.overrides
+    assert [coding.stochastic for _, coding in default if coding] == [False, True]
+
+
 def test_compress_by_module_and_its_removal() -> None:
     model, x = _model(), _values(32, 64)
     model(x).sum().backward()
@@ -530,17 +542,17 @@ def test_threads_and_nested_contexts() -> None:
         ({"config": {"codec": "zip"}}, ValueError, "codec is 'zip'; allowed: bf16, fp16, maxmin"),
         ({"config": {"bits": 9}}, ValueError, "config: MaxMin: bits"),
         ({"config": {"bit": 4}}, TypeError, "bit"),
-        ({"config": 4}, TypeError, "config is a int; allowed: a dict"),
+        ({"config": 4}, TypeError, "config is of type int; allowed: a dict"),
         ({"config": {"codec": "bounded"}}, ValueError, "allowed: one of max_error, relative"),
         ({"config": {"codec": "bounded", "max_error": -1.0}}, ValueError, "max_error"),
         ({"min_size": -1}, ValueError, "min_size=-1; allowed: integers from 0"),
         ({"min_size": 1.5}, ValueError, "min_size=1.5"),
-        ({"filter": "attn"}, TypeError, "filter is a str; allowed: a function"),
+        ({"filter": "attn"}, TypeError, "filter is of type str; allowed: a function"),
         ({"overrides": {"(": {}}}, ValueError, "not a regular expression"),
         ({"overrides": {"a": {"bits": 9}}}, ValueError, r"overrides\['a'\]"),
         ({"step": -1}, ValueError, "step=-1"),
         ({"step": 1.0}, TypeError, "step=1.0"),
-        ({"model": 3}, TypeError, "model is a int"),
+        ({"model": 3}, TypeError, "model is of type int"),
     ),
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], error: type, text: str) -> None:

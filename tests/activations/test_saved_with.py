@@ -172,6 +172,28 @@ def test_around_a_compiled_model() -> None:
     assert torch.equal(found, wanted)
 
 
+def test_names_of_modules_are_refused_around_a_compiled_model() -> None:
+    compiled, x = torch.compile(_model(1), backend="aot_eager"), _x()
+    for rules in ({"overrides": {"up": None}}, {"filter": lambda name, tensor: True}):
+        with pytest.raises(RuntimeError, match="do not apply to it"):
+            with compress_saved(EXACT_ENOUGH, **rules):
+                compiled(x)
+
+
+def test_a_context_inside_of_a_compiled_function_breaks_its_graph() -> None:
+    model, x = _model(1), _x()
+    exact = _exact(model, x)
+    context = compress_saved(EXACT_ENOUGH)
+
+    @torch.compile(backend="aot_eager")
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        with context:
+            return model(x)
+
+    inside(x).square().mean().backward()
+    assert context.bytes_saved > 0 and _near(_grads(model), exact)
+
+
 def test_entering_inside_of_a_compiled_function_is_refused_by_name() -> None:
     model, x = _model(1), _x()
 
@@ -225,6 +247,29 @@ def test_with_data_parallel_training(backend: str) -> None:
     first, second = run_pooled(_data_parallel, 2, backend, backend=backend)
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
+
+
+def _watched(rank: int, world_size: int) -> list[Any]:
+    from cgx_utils import CGXState, Monitor, cgx_hook
+
+    model = DistributedDataParallel(_model())
+    model.register_comm_hook(CGXState(None), cgx_hook)
+    records: list[Any] = []
+    handle = activations.compress(model.module, EXACT_ENOUGH)
+    measured = []
+    with Monitor(model, 3, records.append, saved=handle):
+        for step in range(6):
+            measured.append(handle.measure)
+            model(_x(step)).square().mean().backward()
+    return [measured, *(record["saved_errors"] for record in records)]
+
+
+def test_errors_of_saved_tensors_are_in_the_monitors_records() -> None:
+    measured, first, second = run_pooled(_watched, 2, backend="cgx")[0]
+    assert measured == [False, False, True] * 2  # only what a record shows
+    for errors in (first, second):
+        assert set(errors) >= {"0.norm", "0.up", "1.down"}
+        assert all(0 < error < 0.02 for error in errors.values())
 
 
 def _keys_of_ranks(rank: int, world_size: int) -> torch.Tensor:

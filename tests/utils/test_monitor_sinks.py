@@ -26,6 +26,7 @@ RECORD = {
     "seconds_decode": 3e-3,
     "communicator": "shm",
     "errors": {"a.weight": 0.125, "b.weight": 0.25, "b.bias": 0.0, "c": None},
+    "saved_errors": {"blocks.0": 0.0625},
     "bits": {"a.weight": 4, "b.weight": 4, "b.bias": 32, "c": 4},
     "codec": {"a.weight": "maxmin", "b.weight": "maxmin", "b.bias": "exact", "c": "maxmin"},
     "rank": 0,

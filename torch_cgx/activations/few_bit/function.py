@@ -9,6 +9,7 @@ whole gradient.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,9 @@ def pieces_of(table: Table) -> Pieces:
     return Pieces(table.borders, levels, table.parity)
 
 
+_known_pieces_of = functools.lru_cache(256)(pieces_of)
+
+
 def _in_memory_order(x: torch.Tensor) -> tuple[int, ...] | None:
     """The order of dimensions in which x is contiguous, where that is not its own; None: there is
     none, or it is its own.
@@ -57,65 +61,79 @@ def _inverse(order: tuple[int, ...]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def _anchor_of(x: torch.Tensor) -> torch.Tensor | None:
+def _anchor_of(x: torch.Tensor) -> torch.Tensor:
     """An empty tensor whose history is x: it keeps no memory, but the way to x."""
-    if torch.compiler.is_compiling():  # which has no second derivatives, and says so
-        return None
     return x.expand(0, *x.shape).clone()
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """function(x, *arguments) is the value; order: of the codes, by _in_memory_order."""
+
+    function: Callable[..., torch.Tensor]
+    arguments: tuple[Any, ...]
+    levels: tuple[float, ...]
+    order: tuple[int, ...] | None
+    inplace: bool
+
+
+def _keep(
+    ctx: Any,
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    nan: torch.Tensor | None,
+    anchor: torch.Tensor | None,
+    call: _Call,
+) -> None:
+    if call.inplace:
+        ctx.mark_dirty(x)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(codes, nan, anchor)
+    ctx.call = call
+
+
 class _FewBit(torch.autograd.Function):
-    """Returns y, the codes, and whether a value is NaN where the codes don't say it."""
+    """nan: whether a value is NaN, where the codes don't say which."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *kept: Any) -> torch.Tensor:  # type: ignore[override]
+        call = kept[-1]
+        _keep(ctx, x, *kept)
+        y: torch.Tensor = call.function(x, *call.arguments)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        if grad is None:
+            return (None,) * 5
+        codes, nan, anchor = ctx.saved_tensors
+        order = ctx.call.order
+        if order is not None:
+            grad = grad.permute(order)
+        result = _ops.level_multiply(grad, codes, ctx.call.levels)
+        if order is not None:
+            result = result.permute(_inverse(order))
+        if nan is not None:
+            result = torch.where(nan, math.nan, result)
+        (result,) = once("a few-bit function", (grad, anchor), (result,))
+        return result, None, None, None, None
+
+
+class _Transformed(torch.autograd.Function):
+    """The same for torch.func, in the form that it asks for, which takes longer to call."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        x: torch.Tensor,
-        function: Callable[..., torch.Tensor],
-        arguments: tuple[Any, ...],
-        pieces: Pieces,
-        inplace: bool,
-        anchor: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        order = _in_memory_order(x)
-        values = x if order is None else x.permute(order)
-        fixed = torch.compiler.is_compiling() or x.device.type != "cpu"
-        codes = _ops.level_encode(
-            values,
-            pieces.borders,
-            len(pieces.levels),
-            magnitude=pieces.magnitude,
-            mark_nans=not fixed,
-        )
-        nan = torch.isnan(x).any() if fixed else None
-        return function(x, *arguments), codes, nan
+    def forward(x: torch.Tensor, *kept: Any) -> torch.Tensor:  # type: ignore[override]
+        y: torch.Tensor = kept[-1].function(x, *kept[-1].arguments)
+        return y
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        x, _, _, pieces, inplace, anchor = inputs
-        y, codes, nan = output
-        if inplace:
-            ctx.mark_dirty(x)
-        ctx.mark_non_differentiable(codes, *([] if nan is None else [nan]))
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(codes, nan, anchor)
-        ctx.levels, ctx.order = pieces.levels, _in_memory_order(x)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        _keep(ctx, *inputs)
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor | None, *_: Any) -> tuple[Any, ...]:  # type: ignore[override]
-        if grad is None:
-            return (None,) * 6
-        codes, nan, anchor = ctx.saved_tensors
-        if ctx.order is not None:
-            grad = grad.permute(ctx.order)
-        result = _ops.level_multiply(grad, codes, ctx.levels)
-        if ctx.order is not None:
-            result = result.permute(_inverse(ctx.order))
-        if nan is not None:
-            result = torch.where(nan, math.nan, result)
-        (result,) = once("a few-bit function", (grad, anchor), (result,))
-        return result, None, None, None, None, None
+    backward = _FewBit.backward
 
 
 def apply(
@@ -130,10 +148,27 @@ def apply(
     """
     if not (torch.is_grad_enabled() and x.requires_grad):
         return function(x, *arguments)
-    if inplace and torch.compiler.is_compiling():  # which does not trace functions that write
+    compiling = torch.compiler.is_compiling()
+    if inplace and compiling:  # which does not trace functions that write
         return x.copy_(apply(function, x, (*arguments[:-1], False), table))
-    given = (x, function, arguments, pieces_of(table), inplace, _anchor_of(x))
-    y: torch.Tensor = _FewBit.apply(*given)[0]
+    pieces = pieces_of(table) if compiling else _known_pieces_of(table)
+    values = x.detach()
+    order = _in_memory_order(values)
+    fixed = compiling or x.device.type != "cpu"
+    codes = _ops.level_encode(
+        values if order is None else values.permute(order),
+        pieces.borders,
+        len(pieces.levels),
+        magnitude=pieces.magnitude,
+        mark_nans=not fixed,
+    )
+    nan = torch.isnan(values).any() if fixed else None
+    # Second derivatives are refused by the anchor's history; torch.compile refuses them itself.
+    anchor = None if compiling else _anchor_of(x)
+    call = _Call(function, arguments, pieces.levels, order, inplace)
+    transformed = not compiling and torch._C._are_functorch_transforms_active()
+    form = _Transformed if transformed else _FewBit
+    y: torch.Tensor = form.apply(x, codes, nan, anchor, call)
     return y
 
 

@@ -49,13 +49,11 @@ class GEGLU(_GLU):
 
 
 class GatedMLP(nn.Module):
-    """down_proj(act_fn(gate_proj(x)) * up_proj(x)) of Llama-like models; what `convert` makes of
-    them.
+    """down_proj(act_fn(gate_proj(x)) * up_proj(x)) of Llama-like models, by `convert`.
 
     Keeps the outputs of gate_proj and up_proj, neither the activation nor the product. act_fn is
-    not
-    called: `kind` stands for it ("silu", "gelu", "gelu_tanh" or "relu"). down_proj is called as a
-    module, and keeps the product, where it is not a plain torch.nn.Linear or has hooks.
+    not called: `kind` stands for it ("silu", "gelu", "gelu_tanh" or "relu"). down_proj is called as
+    a module, and keeps the product, where it is not a plain torch.nn.Linear or has hooks.
     """
 
     gate_proj: nn.Module

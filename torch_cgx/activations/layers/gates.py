@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torch_cgx.activations._once import once
+from torch_cgx.activations.few_bit.function import check_input
 
 if TYPE_CHECKING:
     from torch_cgx.activations.tables.table import Table
@@ -49,8 +50,8 @@ _UNITS = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu", "relu": "regl
 
 class _Gated(torch.autograd.Function):
     """up None: gate holds both halves along its last dimension. weight: of the linear layer, or
-    None.
-    dtype: of the linear layer."""
+    None. dtype: of the linear layer.
+    """
 
     @staticmethod
     def forward(
@@ -149,6 +150,8 @@ def gated(
         raise ValueError(f"bits={bits!r}; allowed: None, integers from 1 to 4")
     if kind == "relu" and (bits not in (None, 1) or table is not None):
         raise ValueError(f"bits={bits!r}, table={table!r}; reglu allows: bits=1, without a table")
+    for one in (gate,) if up is None else (gate, up):
+        check_input(_UNITS[kind], one)
     if up is not None and gate.shape != up.shape:
         raise ValueError(
             f"up has the shape {tuple(up.shape)}; allowed: {tuple(gate.shape)}, as gate"

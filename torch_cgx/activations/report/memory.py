@@ -59,7 +59,8 @@ def memory(
                 unchanged.leaf(leaf)
             stored = saves.stored(graph)
             del graph
-            torch.autograd.backward([root.sum() for root in roots])
+            with torch.enable_grad():  # the caller may have disabled it
+                torch.autograd.backward([root.sum() for root in roots])
         gradients = sum(_bytes_of(grad) for grad in unchanged.gradients())
     name_kinds(stored)
     parameters = sum(_bytes_of(parameter) for parameter in model.parameters())

@@ -34,7 +34,7 @@ from torch_cgx.activations.report.graph import Graph, producer_of, tensors_in, w
 
 LOSS = "(loss)"  # the module of what is saved outside of the model
 
-_RUNS = str(Path(__file__).with_name("_memory.py"))  # whose frame calls the model
+_RUNS = str(Path(__file__).with_name("memory.py"))  # whose frame calls the model
 _COMPARED = 1024  # values by which a cast of a frozen parameter is recognised
 
 

@@ -229,7 +229,9 @@ def _compressed(stored: Iterable[Stored]) -> int:
         if not _only(one, lambda save: not save.cast):
             continue
         numel = min(one.numel, sum(dict(save.extent for save in one.saves).values()))
-        if one.dtype == torch.bool:
+        # On the CPU a dropout keeps a mask of two values, which take a bit, too.
+        first = one.saves[0]
+        if one.dtype == torch.bool or (first.kind == _kinds.MASK and "dropout" in first.function):
             total += one.nbytes - packed(one.numel, 1)
         elif one.dtype in _ENCODED and numel >= _MIN_SIZE:
             total += max(0, one.nbytes - codec.encoded_bytes(numel, one.dtype))

@@ -9,12 +9,8 @@ import torch
 
 from torch_cgx import codecs
 
-DEFAULT: dict[str, Any] = {
-    "codec": "maxmin",
-    "bits": 4,
-    "bucket_size": 256,
-    "rounding": "stochastic",
-}
+# With stochastic rounding, as of every maxmin of so few bits.
+DEFAULT: dict[str, Any] = {"codec": "maxmin", "bits": 4, "bucket_size": 256}
 _FEW_BITS = 4  # at which rounding is stochastic by default
 
 
@@ -91,7 +87,7 @@ class BoundedCoding:
 def coding_of(config: Mapping[str, Any] | codecs.Codec | str, where: str = "config") -> Coding:
     """The coding of a configuration: a codec of `torch_cgx.codecs`, its name, or a dict of "codec"
     and its parameters. "half" is 16 bits (bf16). "bounded" takes one bound: max_error, relative or
-    pointwise. Rounding is stochastic by default where it can be, at up to 4 bits.
+    pointwise. Rounding of maxmin is stochastic by default at up to 4 bits.
 
     TypeError, ValueError: no such codec or parameter; the text names both.
     """
@@ -100,8 +96,8 @@ def coding_of(config: Mapping[str, Any] | codecs.Codec | str, where: str = "conf
     given = {"codec": config} if isinstance(config, str) else config
     if not isinstance(given, Mapping):
         raise TypeError(
-            f"{where} is a {type(config).__name__}; allowed: a dict, a codec of torch_cgx.codecs, "
-            "its name"
+            f"{where} is of type {type(config).__name__}; allowed: a dict, a codec of "
+            "torch_cgx.codecs, its name"
         )
     parameters = dict(given)
     name = parameters.pop("codec", DEFAULT["codec"])
@@ -121,6 +117,22 @@ def coding_of(config: Mapping[str, Any] | codecs.Codec | str, where: str = "conf
         return WireCoding(codecs.make(name, **parameters))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{where}: {error}") from None
+
+
+def merged(
+    config: Mapping[str, Any] | codecs.Codec | str, other: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The configuration with other parameters: `other` alone where it names a codec."""
+    if "codec" in other:
+        return other
+    if isinstance(config, str):
+        return {"codec": config, **other}
+    if isinstance(config, codecs.Codec):
+        names = [name for name in codecs.names() if type(codecs.make(name)) is type(config)]
+        own = dict(vars(config))
+        own = {name: value for name, value in own.items() if not name.startswith("_")}
+        return {"codec": names[0], **own, **other}
+    return {**config, **other}
 
 
 def _bounded(parameters: dict[str, Any], where: str) -> Coding:

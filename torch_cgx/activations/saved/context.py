@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from torch import nn
 
 from torch_cgx import codecs
 from torch_cgx.activations.saved import integers, masks
-from torch_cgx.activations.saved.codings import DEFAULT, Coding, coding_of
+from torch_cgx.activations.saved.codings import DEFAULT, Coding, coding_of, merged
 from torch_cgx.activations.saved.ledger import Ledger
 from torch_cgx.activations.saved.modules import Names, has_storage, running
 from torch_cgx.activations.saved.sources import Handle, Kept, Packed, Part, Source
@@ -43,8 +44,8 @@ class Rules:
             raise ValueError(f"min_size={min_size!r}; allowed: integers from 0")
         if filter is not None and not callable(filter):
             raise TypeError(
-                f"filter is a {type(filter).__name__}; allowed: a function of a module's name and "
-                "a tensor, None"
+                f"filter is of type {type(filter).__name__}; allowed: a function of a module's "
+                "name and a tensor, None"
             )
         self.min_size, self.filter = min_size, filter
         self.overrides: list[tuple[re.Pattern[str], Coding | None]] = []
@@ -54,8 +55,8 @@ class Rules:
                 compiled = re.compile(pattern)
             except (re.error, TypeError) as error:
                 raise ValueError(f"{where}: not a regular expression: {error}") from None
-            if isinstance(other, Mapping) and isinstance(config, Mapping):
-                other = {**config, **other} if "codec" not in other else other
+            if isinstance(other, Mapping):
+                other = merged(config, other)
             self.overrides.append((compiled, None if other is None else coding_of(other, where)))
 
     @property
@@ -93,7 +94,7 @@ class compress_saved:
 
     config: a dict of "codec" and its parameters, a codec of `torch_cgx.codecs`, or a name. Beside
         the wire codecs there are "half" (16 bits) and "bounded", which takes one bound: max_error,
-        relative or pointwise. Default: maxmin, 4 bits, buckets of 256 values. Rounding is
+        relative or pointwise. Default: maxmin, 4 bits, buckets of 256 values. Rounding of maxmin is
         stochastic by default at up to 4 bits.
     min_size: tensors of fewer values are kept as they are.
     filter: filter(name of the module, tensor) says whether a tensor may be compressed.
@@ -118,9 +119,11 @@ class compress_saved:
     works around a compiled function, not inside one.
 
     Errors: ValueError, TypeError for arguments that are not allowed; ValueError where an entry of
-    `overrides` matches no module, when the context ends, or at once with `model`. TypeError from
-    the forward pass for a tensor that the codec does not take (float64, except by "bounded").
-    RuntimeError from the backward pass where a tensor was changed in place after it was saved.
+    `overrides` matches no module, when the context ends, or at once with `model`. RuntimeError for
+    `overrides` or `filter` around a compiled function, whose tensors belong to no single module.
+    TypeError from the forward pass for a tensor that the codec does not take (float64, except by
+    "bounded"). RuntimeError from the backward pass where a tensor was changed in place after it
+    was saved.
 
     The idea is that of ActNN (Chen et al., ICML 2021); with "bounded" that of AC-GC (Evans and
     Aamodt, NeurIPS 2021).
@@ -143,7 +146,9 @@ class compress_saved:
         self._model: weakref.ref[nn.Module] | None = None
         if model is not None:
             if not isinstance(model, nn.Module):
-                raise TypeError(f"model is a {type(model).__name__}; allowed: a torch.nn.Module")
+                raise TypeError(
+                    f"model is of type {type(model).__name__}; allowed: a torch.nn.Module"
+                )
             self._rules.check_names(self._names_of(model).all())
             self._model = weakref.ref(model)
         if step is not None:
@@ -152,7 +157,7 @@ class compress_saved:
             if not 0 <= step <= _MOST_STEP:
                 raise ValueError(f"step={step}; allowed: integers of 0 to 2**63 - 1, None")
         self._step = step
-        self._measure = measure
+        self.measure = measure
         self._ledger = Ledger()
         self._sources: weakref.WeakValueDictionary[tuple[Any, ...], Source]
         self._sources = weakref.WeakValueDictionary()
@@ -187,7 +192,10 @@ class compress_saved:
         _refuse_tracing()
         self._ledger.begin()
         run = _Run(self, self._key())
-        hooks = torch.autograd.graph.saved_tensors_hooks(run.pack, _unpack)
+        pack, unpack = run.pack, _unpack
+        if "torch._dynamo" in sys.modules:  # it would compile the hooks, too
+            pack, unpack = torch.compiler.disable(pack), torch.compiler.disable(unpack)
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
         hooks.__enter__()
         self._stack().append(hooks)
         return self
@@ -261,7 +269,17 @@ class _Run:
         floating = tensor.dtype in _FLOATING
         if not floating and not integers.worth(tensor):
             return Kept(tensor)
-        stack = running() if rules.by_name or not tensor.requires_grad or self._measures() else []
+        stack, compiled = (
+            running()
+            if rules.by_name or not tensor.requires_grad or self._measures()
+            else ([], False)
+        )
+        if compiled and rules.by_name:
+            raise RuntimeError(
+                "compress_saved: a compiled function saves tensors of several modules at once, so "
+                "overrides and filter, which go by the module's name, do not apply to it; leave "
+                "them out, or call the model without torch.compile"
+            )
         root = self._root(stack)
         if not tensor.requires_grad and root is not None and self._is_held(tensor, root):
             return Kept(tensor)
@@ -278,7 +296,7 @@ class _Run:
             return self._packed(tensor, region, coding, name)
 
     def _measures(self) -> bool:
-        return self._owner._measure
+        return self._owner.measure
 
     def _root(self, stack: list[nn.Module]) -> nn.Module | None:
         owner = self._owner
@@ -327,11 +345,11 @@ class _Run:
                 return None
             nbytes = 0 if packed.codes is None else packed.codes.nbytes
             ledger.add(numel * tensor.itemsize, nbytes)
-            return Part(region, lambda: integers.unpack(packed, numel, dtype, device), nbytes)
+            return Part(region, lambda: integers.unpack(packed, numel, dtype, device), packed.codes)
         two = masks.pack(values)
         if two is not None:
             ledger.add(numel * tensor.itemsize, two.codes.nbytes)
-            return Part(region, lambda: masks.unpack(two, numel, dtype), two.codes.nbytes)
+            return Part(region, lambda: masks.unpack(two, numel, dtype), two.codes)
         if dtype not in coding.dtypes:
             allowed = ", ".join(str(one).removeprefix("torch.") for one in coding.dtypes)
             raise TypeError(
@@ -350,7 +368,7 @@ class _Run:
         ledger.add(numel * tensor.itemsize, payload.nbytes)
         if self._measures():
             ledger.measure(name, values, decode().view(region.sizes))
-        return Part(region, decode, payload.nbytes)
+        return Part(region, decode, payload)
 
 
 def _rank() -> int:

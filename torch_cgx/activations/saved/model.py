@@ -41,6 +41,15 @@ class Compression:
         return self._context.errors
 
     @property
+    def measure(self) -> bool:
+        """Whether forward passes measure errors: may be set between them."""
+        return self._context.measure
+
+    @measure.setter
+    def measure(self, value: bool) -> None:
+        self._context.measure = value
+
+    @property
     def bytes_saved(self) -> int:
         return self._context.bytes_saved
 

@@ -14,16 +14,25 @@ from torch import nn
 _CALL = nn.Module._wrapped_call_impl.__code__
 
 
-def running(skip: int = 1) -> list[nn.Module]:
-    """The modules whose forward is running on this thread, the outermost first."""
+# Of the code that runs what torch.compile has made.
+_COMPILED = "_aot_autograd"
+
+
+def running() -> tuple[list[nn.Module], bool]:
+    """The modules whose forward is running on this thread, the outermost first; and whether the
+    innermost of them, or a function in it, is a compiled one.
+    """
     found: list[nn.Module] = []
-    frame: FrameType | None = sys._getframe(skip)
+    compiled = False
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _CALL:
             found.append(frame.f_locals["self"])
+        elif not found and _COMPILED in frame.f_code.co_filename:
+            compiled = True
         frame = frame.f_back
     found.reverse()
-    return found
+    return found, compiled
 
 
 class Names:

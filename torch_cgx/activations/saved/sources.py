@@ -49,12 +49,15 @@ class Version:
 
 
 class Part:
-    """A region with its payload. decode(): its values in one dimension."""
+    """A region with its payload, None where all values are equal. decode(): its values in one
+    dimension.
+    """
 
-    __slots__ = ("__weakref__", "decode", "nbytes", "region")
+    # activations.memory finds the payload by its attribute: it does not look into functions.
+    __slots__ = ("__weakref__", "decode", "payload", "region")
 
-    def __init__(self, region: Region, decode: Decode, nbytes: int):
-        self.region, self.decode, self.nbytes = region, decode, nbytes
+    def __init__(self, region: Region, decode: Decode, payload: torch.Tensor | None):
+        self.region, self.decode, self.payload = region, decode, payload
 
 
 class Source:
