@@ -17,7 +17,7 @@ from tests.activations import llama
 from tests.activations.kept import kept, same
 from torch_cgx.activations import functional
 from torch_cgx.activations.conversion.convert import Conversion, convert
-from torch_cgx.activations.few_bit import modules as _modules
+from torch_cgx.activations.few_bit import modules
 from torch_cgx.activations.layers.dropout import Dropout
 from torch_cgx.activations.layers.gate_modules import GatedMLP
 from torch_cgx.activations.layers.norm_modules import CastRMSNorm, LayerNorm, RMSNorm
@@ -57,7 +57,7 @@ def test_everything_and_back() -> None:
         ("5", "RMSNorm", "activations.RMSNorm"),
     ]
     assert conversion.left == []
-    expected = [LayerNorm, nn.Linear, _modules.GELU, Dropout, nn.Linear, RMSNorm]
+    expected = [LayerNorm, nn.Linear, modules.GELU, Dropout, nn.Linear, RMSNorm]
     assert kinds(model) == expected and model[2].bits == 3
     assert list(model.state_dict()) == list(values)
     for name, value in model.state_dict().items():
@@ -82,7 +82,7 @@ def test_only_what_is_asked_for(asked: dict[str, Any], replaced: list[str]) -> N
     assert [row.name for row in convert(mlp(), **asked).replaced] == replaced
 
 
-@pytest.mark.parametrize("kind", sorted(_modules.MODULES, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(modules.MODULES, key=lambda kind: kind.__name__))
 def test_every_activation_with_its_arguments(kind: type[nn.Module]) -> None:
     arguments: dict[str, Any] = {
         "Hardshrink": {"lambd": 0.7},
@@ -98,7 +98,7 @@ def test_every_activation_with_its_arguments(kind: type[nn.Module]) -> None:
     model = nn.Sequential(kind(**arguments))
     reference = copy.deepcopy(model)
     convert(model, activations=4)
-    assert type(model[0]) is _modules.MODULES[kind][0]
+    assert type(model[0]) is modules.MODULES[kind][0]
     assert same(model(x(100) * 3), reference(x(100) * 3))
     for name, value in arguments.items():
         assert getattr(model[0], name) == value
@@ -125,7 +125,7 @@ def test_ties_stay() -> None:
     )
     model["d"] = model["a"]
     conversion = convert(model, activations=2, norms=True)
-    assert model["b"] is model["a"][0] is model["c"][1] and type(model["b"]) is _modules.GELU
+    assert model["b"] is model["a"][0] is model["c"][1] and type(model["b"]) is modules.GELU
     assert model["a"][1] is model["c"][0] and model["c"][0].weight is norm.weight
     assert [row.name for row in conversion.replaced] == ["a.0", "a.1", "b", "c.0", "c.1"]
     conversion.restore()
@@ -239,7 +239,7 @@ def left_model() -> nn.ModuleDict:
             "parametrized": normed,
             "gemma": llama.GemmaRMSNorm(8),
             "scripted": torch.jit.script(nn.GELU()),
-            "done": _modules.GELU(),
+            "done": modules.GELU(),
         }
     )
 
@@ -464,7 +464,7 @@ def test_models_that_are_wrapped_or_lazy() -> None:
         convert(nn.Sequential(FullyShardedDataParallel(nn.GELU())), activations=3)
     lazy = nn.Sequential(nn.LazyLinear(4), nn.GELU())
     convert(lazy, activations=3)
-    assert lazy(x(2, 3)).shape == (2, 4) and type(lazy[1]) is _modules.GELU
+    assert lazy(x(2, 3)).shape == (2, 4) and type(lazy[1]) is modules.GELU
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -521,5 +521,5 @@ def test_nothing_is_changed_if_a_filter_raises() -> None:
 
 def test_the_result_says_what_it_holds() -> None:
     conversion = convert(mlp(), activations=3)
-    assert isinstance(conversion, Conversion) and kinds(conversion.model)[2] is _modules.GELU
+    assert isinstance(conversion, Conversion) and kinds(conversion.model)[2] is modules.GELU
     assert conversion.replaced[0].old == "GELU" and "_children" not in repr(conversion)

@@ -11,18 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.activations.kept import kept, relative, same
-from torch_cgx.activations.layers import gate_modules as _gate_modules
-from torch_cgx.activations.layers import gates as _gates
+from torch_cgx.activations.layers import gate_modules, gates
 from torch_cgx.activations.tables.table import Table
 
 UNITS: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]] = {
-    "swiglu": (_gates.swiglu, F.silu),
-    "geglu": (_gates.geglu, F.gelu),
+    "swiglu": (gates.swiglu, F.silu),
+    "geglu": (gates.geglu, F.gelu),
     "geglu_tanh": (
-        lambda *a, **k: _gates.geglu(*a, approximate="tanh", **k),
+        lambda *a, **k: gates.geglu(*a, approximate="tanh", **k),
         lambda x: F.gelu(x, approximate="tanh"),
     ),
-    "reglu": (_gates.reglu, F.relu),
+    "reglu": (gates.reglu, F.relu),
 }
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 N = 3 * 5 * 16
@@ -79,7 +78,7 @@ def test_keeps_the_inputs_that_it_needs(
 ) -> None:
     tensors = leaves(torch.float32, *requires)
     given = tensors if fused else tensors[:2]
-    y, size = kept(lambda: _gates.swiglu(*given), tensors[2:])
+    y, size = kept(lambda: gates.swiglu(*given), tensors[2:])
     assert size == expected * 4
     reference = torchs(F.silu, *given)
     wanted = [t for t in given if t.requires_grad]
@@ -89,7 +88,7 @@ def test_keeps_the_inputs_that_it_needs(
     if all(requires) and fused:
         assert kept(lambda: torchs(F.silu, *tensors), tensors[2:])[1] == 4 * N * 4
     with torch.no_grad():
-        assert kept(lambda: _gates.swiglu(*given))[1] == 0
+        assert kept(lambda: gates.swiglu(*given))[1] == 0
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4])
@@ -111,14 +110,14 @@ def test_codes_take_the_place_of_the_gate_where_only_its_derivative_is_needed(
 def test_table_and_reglu_without_loss() -> None:
     tensors = leaves(torch.float32, True, False, False, True)
     table = Table((0.0,), (0.25, 0.75))
-    y, size = kept(lambda: _gates.swiglu(*tensors, table=table), tensors[2:])
+    y, size = kept(lambda: gates.swiglu(*tensors, table=table), tensors[2:])
     assert size == N * 4 + N // 8
     g = torch.ones_like(y)
     dproduct = (g @ tensors[2]) * tensors[1]
     level = torch.where(tensors[0] > 0, 0.75, 0.25)
     torch.testing.assert_close(torch.autograd.grad(y, tensors[0], g)[0], dproduct * level)
     for bits in (None, 1):
-        y, size = kept(lambda bits=bits: _gates.reglu(*tensors, bits=bits), tensors[2:])
+        y, size = kept(lambda bits=bits: gates.reglu(*tensors, bits=bits), tensors[2:])
         assert size == N * 4 + N // 8
         mine = torch.autograd.grad(y, tensors[0], g)[0]
         assert same(mine, torch.autograd.grad(torchs(F.relu, *tensors), tensors[0], g)[0])
@@ -144,14 +143,14 @@ def test_types_that_differ_and_autocast() -> None:
             t.detach().to(dtype).requires_grad_()
             for t, dtype in zip(leaves(torch.float32)[:2], types, strict=True)
         )
-        y, expected = _gates.swiglu(gate, up), F.silu(gate) * up
+        y, expected = gates.swiglu(gate, up), F.silu(gate) * up
         assert same(y, expected)
         g = torch.ones_like(y)
         mine, theirs = (torch.autograd.grad(r, (gate, up), g) for r in (y, expected))
         assert all(same(a, b) for a, b in zip(mine, theirs, strict=True))
     tensors = leaves(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        y, expected = _gates.swiglu(*tensors), torchs(F.silu, *tensors)
+        y, expected = gates.swiglu(*tensors), torchs(F.silu, *tensors)
     assert y.dtype == torch.bfloat16 and same(y, expected)
     g = torch.ones_like(y)
     mine, theirs = (torch.autograd.grad(r, tensors, g) for r in (y, expected))
@@ -162,7 +161,7 @@ def test_strides_and_empty_tensors() -> None:
     base = leaves(torch.float64)[0].detach()
     gate, up = base.transpose(0, 1).requires_grad_(), base.transpose(0, 1).clone().requires_grad_()
     weight = torch.randn(2, 16, dtype=torch.float64, requires_grad=True)
-    y, expected = _gates.swiglu(gate, up, weight), torchs(F.silu, gate, up, weight)
+    y, expected = gates.swiglu(gate, up, weight), torchs(F.silu, gate, up, weight)
     assert same(y, expected)
     for a, b in zip(
         torch.autograd.grad(y.sum(), (gate, up, weight)),
@@ -171,7 +170,7 @@ def test_strides_and_empty_tensors() -> None:
     ):
         torch.testing.assert_close(a, b)
     empty = torch.zeros(0, 16, requires_grad=True)
-    y = _gates.swiglu(empty, empty.detach().requires_grad_(), weight.detach().float())
+    y = gates.swiglu(empty, empty.detach().requires_grad_(), weight.detach().float())
     y.sum().backward()
     assert y.shape == (0, 2) and empty.grad is not None and empty.grad.shape == (0, 16)
 
@@ -179,10 +178,10 @@ def test_strides_and_empty_tensors() -> None:
 @pytest.mark.parametrize(
     ("module", "act"),
     [
-        (_gate_modules.SwiGLU(), F.silu),
-        (_gate_modules.GEGLU(), F.gelu),
-        (_gate_modules.GEGLU("tanh"), lambda x: F.gelu(x, approximate="tanh")),
-        (_gate_modules.ReGLU(), F.relu),
+        (gate_modules.SwiGLU(), F.silu),
+        (gate_modules.GEGLU(), F.gelu),
+        (gate_modules.GEGLU("tanh"), lambda x: F.gelu(x, approximate="tanh")),
+        (gate_modules.ReGLU(), F.relu),
     ],
 )
 def test_modules_split_one_tensor_and_keep_it_once(
@@ -205,7 +204,7 @@ def test_modules_split_one_tensor_and_keep_it_once(
 def test_second_derivatives_are_refused_and_changes_are_seen(joined: bool) -> None:
     gate, up, *_ = leaves(torch.float32)
     x = torch.cat([gate, up], -1).detach().requires_grad_()
-    run = (lambda: _gate_modules.SwiGLU()(x)) if joined else (lambda: _gates.swiglu(gate, up))
+    run = (lambda: gate_modules.SwiGLU()(x)) if joined else (lambda: gates.swiglu(gate, up))
     of = x if joined else gate
     (first,) = torch.autograd.grad(run().sum(), of, create_graph=True)
     with pytest.raises(RuntimeError, match="swiglu cannot be differentiated twice"):
@@ -234,14 +233,14 @@ def test_compiles_into_one_graph(unit: str) -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda g, u: _gates.swiglu(g, u, bits=5), "bits=5; allowed"),
-        (lambda g, u: _gates.swiglu(g, u, bits=0), "bits=0; allowed"),
-        (lambda g, u: _gates.reglu(g, u, bits=2), "bits=2.*reglu allows: bits=1"),
-        (lambda g, u: _gates.swiglu(g, u[:2]), r"up has the shape \(2, 5, 16\)"),
-        (lambda g, u: _gates.geglu(g, u, approximate="erf"), "approximate='erf'"),
-        (lambda g, u: _gates.swiglu(g, u, None, u), "bias without weight"),
-        (lambda g, u: _gate_modules.SwiGLU()(g[..., :15]), "has 15 values"),
-        (lambda g, u: _gate_modules.GEGLU("erf"), "approximate='erf'"),
+        (lambda g, u: gates.swiglu(g, u, bits=5), "bits=5; allowed"),
+        (lambda g, u: gates.swiglu(g, u, bits=0), "bits=0; allowed"),
+        (lambda g, u: gates.reglu(g, u, bits=2), "bits=2.*reglu allows: bits=1"),
+        (lambda g, u: gates.swiglu(g, u[:2]), r"up has the shape \(2, 5, 16\)"),
+        (lambda g, u: gates.geglu(g, u, approximate="erf"), "approximate='erf'"),
+        (lambda g, u: gates.swiglu(g, u, None, u), "bias without weight"),
+        (lambda g, u: gate_modules.SwiGLU()(g[..., :15]), "has 15 values"),
+        (lambda g, u: gate_modules.GEGLU("erf"), "approximate='erf'"),
     ],
 )
 def test_bad_arguments(call: Any, says: str) -> None:
@@ -251,7 +250,7 @@ def test_bad_arguments(call: Any, says: str) -> None:
 
 
 def test_gated_mlp_calls_a_down_proj_that_is_not_plain() -> None:
-    block = _gate_modules.GatedMLP()
+    block = gate_modules.GatedMLP()
     block.gate_proj, block.up_proj = nn.Linear(4, 6), nn.Linear(4, 6)
     block.down_proj, block.kind = nn.Linear(6, 4), "silu"
     x = torch.randn(3, 4)

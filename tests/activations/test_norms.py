@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.activations.kept import kept, relative, same
-from torch_cgx.activations.layers import norm_range as _norm_range
-from torch_cgx.activations.layers import norms as _norms
+from torch_cgx.activations.layers import norm_range, norms
 from torch_cgx.activations.layers.norm_modules import CastRMSNorm, LayerNorm, RMSNorm
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -25,11 +24,11 @@ def some(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tens
 
 
 def layer(own: bool, x: Tensor, shape: list[int], w: Tensor | None, b: Tensor | None) -> Tensor:
-    return (_norms.layer_norm if own else F.layer_norm)(x, shape, w, b, 1e-5)
+    return (norms.layer_norm if own else F.layer_norm)(x, shape, w, b, 1e-5)
 
 
 def rms(own: bool, x: Tensor, shape: list[int], w: Tensor | None, b: Tensor | None) -> Tensor:
-    return (_norms.rms_norm if own else F.rms_norm)(x, shape, w, 1e-5)
+    return (norms.rms_norm if own else F.rms_norm)(x, shape, w, 1e-5)
 
 
 def parameters(shape: list[int], affine: str) -> tuple[Tensor | None, Tensor | None]:
@@ -112,7 +111,7 @@ def test_input_of_16_bits_with_weights_of_32(norm: Norm, eps: float | None) -> N
         if norm is layer:
             y = layer(own, leaves[0], [32], *leaves[1:])
         else:
-            y = (_norms if own else F).rms_norm(leaves[0], [32], leaves[1], eps)
+            y = (norms if own else F).rms_norm(leaves[0], [32], leaves[1], eps)
         found.append((y, torch.autograd.grad(y, leaves[: 3 if norm is layer else 2], g)))
     assert same(found[0][0], found[1][0])
     wide = [t.double().requires_grad_() for t in (x, w, b)]
@@ -213,7 +212,7 @@ def test_an_error_at_the_limit_is_the_documented_one() -> None:
 
 def test_the_answer_of_other_devices_is_kept_until_a_parameter_changes() -> None:
     weight, bias = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
-    ask = lambda: _norm_range.remembered(weight, bias, torch.float32)  # noqa: E731
+    ask = lambda: norm_range.remembered(weight, bias, torch.float32)  # noqa: E731
     assert ask()
     weight.data[0] = 0.0  # not seen, as documented
     assert ask()
@@ -223,7 +222,7 @@ def test_the_answer_of_other_devices_is_kept_until_a_parameter_changes() -> None
     with torch.no_grad():
         weight.fill_(1.0)
     assert ask()
-    assert not _norm_range.remembered(weight, nn.Parameter(torch.full((4,), 9.0)), torch.bfloat16)
+    assert not norm_range.remembered(weight, nn.Parameter(torch.full((4,), 9.0)), torch.bfloat16)
 
 
 @pytest.mark.parametrize("module", [LayerNorm(8), RMSNorm(8)])
@@ -273,7 +272,7 @@ def test_keep_is_checked() -> None:
     with pytest.raises(ValueError, match="keep='mean'; allowed"):
         LayerNorm(4, keep="mean")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="keep='mean'; allowed"):
-        _norms.rms_norm(some(2, 4), [4], keep="mean")  # type: ignore[arg-type]
+        norms.rms_norm(some(2, 4), [4], keep="mean")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("module", [LayerNorm(8), RMSNorm(8)])

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torch_cgx.activations.layers import gates as _gates
+from torch_cgx.activations.layers import gates
 from torch_cgx.activations.layers.norms import cast_rms_norm
 
 _EPS_NAMES = ("variance_epsilon", "eps", "epsilon")
@@ -105,7 +105,7 @@ def kind_of_activation(act: Any) -> str | None:
         if found is not None:
             return kind_of_activation(found)
         if isinstance(act, nn.GELU):
-            return _gates.gelu_kind(act.approximate)
+            return gates.gelu_kind(act.approximate)
         kinds = {nn.SiLU: "silu", nn.ReLU: "relu"}
         return next((kind for base, kind in kinds.items() if isinstance(act, base)), None)
     return {F.silu: "silu", F.relu: "relu", torch.relu: "relu", F.gelu: "gelu"}.get(act)
@@ -127,7 +127,7 @@ def kind_of_gated(block: nn.Module, act: Any) -> tuple[str | None, str | None]:
     x = _inputs(5, _WIDTH, scale=1.0)
     with torch.no_grad():
         gate, up = small["gate_proj"](x), small["up_proj"](x)
-        expected = small["down_proj"](_gates.gated(kind, gate, up))
+        expected = small["down_proj"](gates.gated(kind, gate, up))
     why = _differs(_run(stub, x), expected, "down_proj(act_fn(gate_proj(x)) * up_proj(x))")
     return (None, why) if why else (kind, None)
 

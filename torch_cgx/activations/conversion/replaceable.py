@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules import activation, batchnorm, instancenorm, normalization
 from torch.nn.utils import parametrize
 
-from torch_cgx.activations.conversion import probes as _probes
+from torch_cgx.activations.conversion import probes
 from torch_cgx.activations.layers.gate_modules import GatedMLP, has_hooks, is_plain_linear
 
 Found = (
@@ -138,7 +138,7 @@ def _activation(module: nn.Module, bits: int) -> Found:
 
     if isinstance(module, tuple(few_bit for few_bit, _ in MODULES.values())):
         return "it is converted already"
-    like = _probes.hugging_face(module)
+    like = probes.hugging_face(module)
     if isinstance(like, str):
         return like
     base = _base(module, MODULES) if like is None else type(like)
@@ -182,7 +182,7 @@ def _norm(module: nn.Module) -> Found:
     why = unusable(module, type(module))
     if why:
         return why
-    eps_name, why = _probes.eps_of_rms_norm(module)
+    eps_name, why = probes.eps_of_rms_norm(module)
     if why:
         return why
     norm = _blank(ours.CastRMSNorm)
@@ -226,7 +226,7 @@ def _gated(module: nn.Module) -> Found:
     act: Any = module.act_fn
     if isinstance(act, nn.Module) and has_hooks(act):
         return "its act_fn has hooks"
-    kind, why = _probes.kind_of_gated(module, act)
+    kind, why = probes.kind_of_gated(module, act)
     if why:
         return why
     block = _blank(GatedMLP)

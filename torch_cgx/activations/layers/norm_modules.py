@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torch_cgx.activations.layers import norms as _norms
+from torch_cgx.activations.layers import norms
 from torch_cgx.activations.layers.norms import Keep, Keeps
 
 
@@ -17,14 +17,14 @@ class _Keeps(nn.Module):
     calls_keeping_input: int
 
     def start(self, keep: Keep) -> None:
-        _norms.check_keep(keep)
+        norms.check_keep(keep)
         self.keep = keep
         self.keeps = "input" if keep == "input" else "output"
         self.calls_keeping_input = 0
 
     def _choice(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Keeps:
         """What this call keeps; the attributes say so afterwards."""
-        keeps = _norms.choose(self.keep, x, weight, bias)
+        keeps = norms.choose(self.keep, x, weight, bias)
         if keeps != self.keeps:
             self.keeps = keeps
         if keeps == "input" and not torch.compiler.is_compiling() and torch.is_grad_enabled():
@@ -56,7 +56,7 @@ class LayerNorm(_Keeps, nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         keeps = self._choice(input, self.weight, self.bias)
-        return _norms.layer_norm(
+        return norms.layer_norm(
             input, self.normalized_shape, self.weight, self.bias, self.eps, keep=keeps
         )
 
@@ -70,7 +70,7 @@ class RMSNorm(_Keeps, nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         keeps = self._choice(x, self.weight, None)
-        return _norms.rms_norm(x, self.normalized_shape, self.weight, self.eps, keep=keeps)
+        return norms.rms_norm(x, self.normalized_shape, self.weight, self.eps, keep=keeps)
 
 
 class CastRMSNorm(_Keeps):
@@ -85,7 +85,7 @@ class CastRMSNorm(_Keeps):
     def forward(self, hidden_states: Tensor) -> Tensor:
         keeps = self._choice(hidden_states, self.weight, None)
         eps = getattr(self, self.eps_name)
-        return _norms.cast_rms_norm(hidden_states, self.weight, eps, keep=keeps)
+        return norms.cast_rms_norm(hidden_states, self.weight, eps, keep=keeps)
 
     def extra_repr(self) -> str:
         return f"{tuple(self.weight.shape)}, eps={getattr(self, self.eps_name)}"

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from torch_cgx.activations._once import once
-from torch_cgx.activations.layers import norm_backward as _norm_backward
+from torch_cgx.activations.layers import norm_backward
 from torch_cgx.activations.layers.norm_backward import Kept
 from torch_cgx.activations.layers.norm_range import in_range, in_range_when_traced
 
@@ -46,7 +46,7 @@ class _LayerNorm(torch.autograd.Function):
         y, rstd, weight, bias = ctx.saved_tensors
         kept = Kept(y, rstd, weight, bias, ctx.width, ctx.dtype)
         with torch.no_grad():
-            found = _norm_backward.gradients(kept, gradients[0], True, ctx.needs_input_grad[:3])
+            found = norm_backward.gradients(kept, gradients[0], True, ctx.needs_input_grad[:3])
         return *once("layer_norm", (gradients[0], y, weight), found), None, None
 
 
@@ -77,7 +77,7 @@ class _RMSNorm(torch.autograd.Function):
             y, rstd = _aten._fused_rms_norm(x, shape, weight, eps)
         else:
             y = torch.rms_norm(x, shape, weight, eps)
-            wide = x.to(_norm_backward.computed_in(x.dtype))
+            wide = x.to(norm_backward.computed_in(x.dtype))
             more = torch.finfo(wide.dtype).eps if eps is None else eps
             rstd = torch.rsqrt(wide.square().mean(dims, keepdim=True) + more)
         ctx.save_for_backward(y, rstd, weight)
@@ -91,7 +91,7 @@ class _RMSNorm(torch.autograd.Function):
         kept = Kept(y, rstd, weight, None, ctx.width, ctx.dtype)
         needs = (*ctx.needs_input_grad[:2], False)
         with torch.no_grad():
-            found = _norm_backward.gradients(kept, gradients[0], False, needs)
+            found = norm_backward.gradients(kept, gradients[0], False, needs)
         return *once("rms_norm", (gradients[0], y, weight), found[:2]), None, None, None
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch_cgx.activations.report import kinds as _kinds
+from torch_cgx.activations.report import kinds
 from torch_cgx.activations.report.saves import Stored
 from torch_cgx.activations.report.savings import Convertible, savings
 from torch_cgx.cli.output import size_text, table
@@ -113,7 +113,7 @@ def report_of(
         row["storages"] += 1
     order = list(dict.fromkeys(module for module, _ in rows))
     ordered = sorted(
-        rows.values(), key=lambda row: (order.index(row["module"]), _kinds.KINDS.index(row["kind"]))
+        rows.values(), key=lambda row: (order.index(row["module"]), kinds.KINDS.index(row["kind"]))
     )
     for row in (*ordered, *(measures := savings(stored, where))):
         row["share"] = row["bytes"] / total if total else 0.0

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torch_cgx import codecs
-from torch_cgx.activations.report import kinds as _kinds
+from torch_cgx.activations.report import kinds
 from torch_cgx.activations.report.saves import Save, Stored
 
 BITS = 3
@@ -120,9 +120,9 @@ def _activations(stored: Iterable[Stored], modules: _Names) -> list[_Function]:
     found: dict[int, _Function] = {}
     for one in stored:
         first = one.saves[0]
-        operation = _kinds.operation(first)
-        smooth = operation in _kinds.SMOOTH_NODES
-        if not (smooth or operation in _kinds.STEP_NODES):
+        operation = kinds.operation(first)
+        smooth = operation in kinds.SMOOTH_NODES
+        if not (smooth or operation in kinds.STEP_NODES):
             continue
         if not first.plain or {save.sequence for save in one.saves} != {first.sequence}:
             continue
@@ -160,7 +160,7 @@ def _norms(stored: list[Stored], modules: _Names) -> int:
             continue
         if _is_whole(first) or first.call in rows:
             total += one.nbytes
-        elif _kinds.operation(first) == "NativeLayerNorm":
+        elif kinds.operation(first) == "NativeLayerNorm":
             rows.add(first.call)  # keeps two values per row, of which one is needed
     return total - sum(outputs.values())
 
@@ -175,7 +175,7 @@ def _masks(stored: Iterable[Stored], modules: _Names) -> tuple[int, int]:
     gain = [0, 0]
     for one in stored:
         first = one.saves[0]
-        fits = first.kind == _kinds.MASK and len(one.saves) == 1 and first.plain
+        fits = first.kind == kinds.MASK and len(one.saves) == 1 and first.plain
         if fits and (first.module in modules or first.function == "dropout"):
             gain[first.module not in modules] += one.nbytes
     return gain[0], gain[1]
@@ -191,21 +191,21 @@ def _gates(stored: Iterable[Stored], gated: _Names) -> tuple[int, int, str, set[
         for save in one.saves:
             by_node.setdefault(save.sequence, []).append(save)
     functions = {
-        number: _kinds.operation(saves[0])
+        number: kinds.operation(saves[0])
         for number, saves in by_node.items()
-        if _kinds.operation(saves[0]) in _UNITS
+        if kinds.operation(saves[0]) in _UNITS
     }
     gates = {
         number: saves[0].module
         for number, saves in by_node.items()
-        if _kinds.is_gate(saves) and any(save.producer in functions for save in saves)
+        if kinds.is_gate(saves) and any(save.producer in functions for save in saves)
     }
     gain, unit = [0, 0], ""
     for one in stored:
         first = one.saves[0]
         if _only(one, lambda save: save.sequence in gates and save.producer in functions):
             module = gates[first.sequence]
-        elif _only(one, lambda save: save.kind == _kinds.LINEAR and save.producer in gates):
+        elif _only(one, lambda save: save.kind == kinds.LINEAR and save.producer in gates):
             module = gates[first.producer or 0]
         else:
             continue
@@ -231,7 +231,7 @@ def _compressed(stored: Iterable[Stored]) -> int:
         numel = min(one.numel, sum(dict(save.extent for save in one.saves).values()))
         # On the CPU a dropout keeps a mask of two values, which take a bit, too.
         first = one.saves[0]
-        if one.dtype == torch.bool or (first.kind == _kinds.MASK and "dropout" in first.function):
+        if one.dtype == torch.bool or (first.kind == kinds.MASK and "dropout" in first.function):
             total += one.nbytes - packed(one.numel, 1)
         elif one.dtype in _ENCODED and numel >= _MIN_SIZE:
             total += max(0, one.nbytes - codec.encoded_bytes(numel, one.dtype))

@@ -109,9 +109,9 @@ class Table:
 
         Takes about 0.1 s. ValueError names what is not allowed.
         """
-        from torch_cgx.activations.tables import fit as _fit
+        from torch_cgx.activations.tables import fit as fitting
 
-        borders, levels = _fit.fit(function, bits, weight, domain, parity, derivative, points)
+        borders, levels = fitting.fit(function, bits, weight, domain, parity, derivative, points)
         if name is None:
             name = function if isinstance(function, str) else _name(function)
         return cls(borders, levels, parity, name)
@@ -127,12 +127,12 @@ class Table:
         """The integral of w(x) (f'(x) - q(x))^2 over `domain`; arguments as of `fit`. By a normal
         or histogram weight it is a mean squared error, by "uniform" it is in units of x.
         """
-        from torch_cgx.activations.tables import objective as _objective
+        from torch_cgx.activations.tables import objective
 
         borders = np.array(self.borders)
         if self.parity:
             borders = np.concatenate([-borders, borders])
-        made = _objective.make(function, weight, domain, derivative=derivative)
+        made = objective.make(function, weight, domain, derivative=derivative)
         return made.error(self, borders)
 
     @classmethod
@@ -159,18 +159,18 @@ class Table:
         """Adds the table to the .npz file `path`, in place of one of equal name and bits. The file
         is replaced as a whole. ValueError: the table has no name, or the file is none of tables.
         """
-        from torch_cgx.activations.tables import files as _table_files
+        from torch_cgx.activations.tables import files
 
-        _table_files.add(path, self)
+        files.add(path, self)
 
     @staticmethod
     def load(path: str | os.PathLike[str], name: str, bits: int) -> Table:
         """The table of a function in a file of `save` or of FewBit. ValueError, which lists what
         the file has, if it has no such table.
         """
-        from torch_cgx.activations.tables import files as _table_files
+        from torch_cgx.activations.tables import files
 
-        return _table_files.pick(path, name, bits)
+        return files.pick(path, name, bits)
 
     def __reduce__(self) -> tuple[Callable[..., Table], tuple[Any, ...]]:
         return _unpickled, (_VERSION, self.borders, self.levels, self.parity, self.name)
