@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import math
 import threading
 from collections.abc import Callable
@@ -472,6 +474,27 @@ def test_compress_by_module_and_its_removal() -> None:
     y = torch.randn(2000, requires_grad=True).exp()
     handle.remove()
     y.sum().backward()
+
+
+def test_a_model_with_compression_can_be_copied_and_pickled() -> None:
+    model, x = _model(), _values(32, 64)
+    handle = activations.compress(model, {"bits": 3}, overrides={"1": None})
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for again in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        handle.step = 0
+        grads = []
+        for one in (model, again):
+            one.zero_grad()
+            one(x).sum().backward()
+            grads.append([p.grad.clone() for p in one.parameters()])
+        for a, b in zip(*grads, strict=True):
+            assert torch.equal(a, b)
+        again[0].weight.data.zero_()
+        assert handle.state_dict() == {"step": 1} and model[0].weight.abs().sum() > 0
+    handle.remove()
+    assert not model._forward_hooks and len(again._forward_hooks) == 1
 
 
 def test_a_resumed_run_rounds_as_one_that_was_never_stopped() -> None:

@@ -141,6 +141,7 @@ class compress_saved:
         measure: bool = False,
     ):
         _refuse_tracing()
+        self._arguments = (config, min_size, filter, overrides)
         self._rules = Rules(config, min_size, filter, overrides)
         self._names: weakref.WeakKeyDictionary[nn.Module, Names] = weakref.WeakKeyDictionary()
         self._model: weakref.ref[nn.Module] | None = None
@@ -163,7 +164,6 @@ class compress_saved:
         self._sources = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
         self._entered = threading.local()
-        self._matched: set[str] = set()
 
     # ---- what it says
 
@@ -185,6 +185,14 @@ class compress_saved:
     def bytes_kept(self) -> int:
         """Bytes of the payloads that are kept in place of `bytes_saved`."""
         return self._ledger.bytes_kept
+
+    def __repr__(self) -> str:
+        rules = self._rules
+        return f"compress_saved({rules.coding.name}, min_size={rules.min_size})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without what it has seen, and without `model`, which is whoever pickles or copies it."""
+        return _made_again, (self._arguments, self._step, self.measure)
 
     # ---- entering and leaving
 
@@ -230,6 +238,10 @@ class compress_saved:
         if found is None:
             found = self._names[root] = Names(root)
         return found
+
+
+def _made_again(arguments: tuple[Any, ...], step: int | None, measure: bool) -> compress_saved:
+    return compress_saved(*arguments, step=step, measure=measure)
 
 
 def _refuse_tracing() -> None:
@@ -299,9 +311,9 @@ class _Run:
         return self._owner.measure
 
     def _root(self, stack: list[nn.Module]) -> nn.Module | None:
-        owner = self._owner
-        if owner._model is not None:
-            return owner._model()
+        model = None if self._owner._model is None else self._owner._model()
+        if model is not None and (not stack or model in stack):
+            return model
         return stack[0] if stack else None
 
     def _is_held(self, tensor: torch.Tensor, root: nn.Module) -> bool:

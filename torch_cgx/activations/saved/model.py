@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,16 +26,20 @@ class Compression:
         self.step = 0
         self._entered = threading.local()
         _forget_compiled()
-        # torch.compile breaks its graph here, and compiles the forward pass between the two.
-        reason = "hooks of torch_cgx.activations.compress run outside of compiled graphs"
-        enter, leave = (torch.compiler.disable(one, reason=reason) for one in self._both())
+        _outside_of_graphs()
         self._hooks = [
-            model.register_forward_pre_hook(enter, prepend=True),
-            model.register_forward_hook(leave, always_call=True),
+            model.register_forward_pre_hook(_Hook(self, "_enter"), prepend=True),
+            model.register_forward_hook(_Hook(self, "_leave"), always_call=True),
         ]
 
-    def _both(self) -> tuple[Callable[..., None], Callable[..., None]]:
-        return self._enter, self._leave
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies of the model, and for pickled ones, each of which has its own."""
+        return {"context": self._context, "step": self.step, "hooks": self._hooks}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._context, self.step = state["context"], state["step"]
+        self._hooks = state["hooks"]
+        self._entered = threading.local()
 
     @property
     def errors(self) -> dict[str, float]:
@@ -63,6 +69,7 @@ class Compression:
             hook.remove()
         if self._hooks:
             _forget_compiled()
+        _outside_of_graphs()
         self._hooks = []
 
     def state_dict(self) -> dict[str, int]:
@@ -87,6 +94,7 @@ class Compression:
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         entered = torch.is_grad_enabled()
         if entered:
+            self._context._model = weakref.ref(module)  # of a copy, another one
             self._context._step = self.step
             self._context.__enter__()
             # A checkpoint that runs the forward pass again does so in the backward pass.
@@ -97,6 +105,28 @@ class Compression:
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if self._depth() and self._depth().pop():
             self._context.__exit__(None, None, None)
+
+
+class _Hook:
+    """A hook of a module that can be copied and pickled with it."""
+
+    def __init__(self, compression: Compression, name: str):
+        self._compression, self._name = compression, name
+
+    def __call__(self, *arguments: Any) -> None:
+        _outside_of_graphs()(self._compression, self._name, arguments)
+
+
+def _run(compression: Compression, name: str, arguments: tuple[Any, ...]) -> None:
+    getattr(compression, name)(*arguments)
+
+
+@functools.cache
+def _outside_of_graphs() -> Callable[..., None]:
+    """torch.compile breaks its graph at the hooks, and compiles the forward pass between them."""
+    reason = "hooks of torch_cgx.activations.compress run outside of compiled graphs"
+    made: Callable[..., None] = torch.compiler.disable(_run, reason=reason)
+    return made
 
 
 def _forget_compiled() -> None:
