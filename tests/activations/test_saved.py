@@ -315,6 +315,30 @@ def test_weights_and_buffers_are_kept_as_they_are() -> None:
             assert (context.bytes_saved > 0) == (not frozen and autocast), (frozen, autocast)
 
 
+def test_statistics_of_norms_and_attention_are_kept_as_they_are() -> None:
+    """At one bit they would change whole rows. What else is saved is a fixed input."""
+    x = _values(16, 128, 64)
+    heads = x.view(16, 128, 4, 16).transpose(1, 2)
+    weight = torch.ones(64, requires_grad=True)
+    seen: list[int] = []
+
+    def compressible(name: str, tensor: torch.Tensor) -> bool:
+        seen.append(tensor.numel())
+        return True
+
+    for function in (
+        lambda: F.layer_norm(x * weight, (64,)),
+        lambda: F.rms_norm(x * weight, (64,)),
+        lambda: F.scaled_dot_product_attention(heads, heads, heads * weight[:16]),
+    ):
+        seen.clear()
+        with compress_saved({"codec": "maxmin", "bits": 1}, filter=compressible):
+            function()
+        assert seen and min(seen) == x.numel()
+    (y, scale) = _back(x, x[:, :, :1] * 1, context=compress_saved({"bits": 1}))
+    assert torch.equal(scale, x[:, :, :1]) and not torch.equal(x, y)
+
+
 def test_a_frozen_base_keeps_nothing_but_what_its_adapters_need() -> None:
     base, down, up = nn.Linear(256, 256), nn.Linear(256, 4), nn.Linear(4, 256)
     base.requires_grad_(False)

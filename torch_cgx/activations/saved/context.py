@@ -25,6 +25,7 @@ Config = Mapping[str, Any] | codecs.Codec | str
 Filter = Callable[[str, torch.Tensor], bool]
 _FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MOST_STEP = 2**63 - 1
+_ROW = 16  # values of the shortest rows that have a statistic each
 
 
 class Rules:
@@ -110,9 +111,11 @@ class compress_saved:
 
     Kept as they are: parameters, buffers, leaves that require a gradient, their views, and casts
     of them that autocast makes; complex tensors, tensors of other layouts, and of subclasses
-    such as DTensor. Integers, bools and floating tensors of two values (masks of dropout) are
-    packed to the bits that they need, without loss. Nodes that save the same storage with
-    equal settings share a payload. Views come back with their strides.
+    such as DTensor; and statistics such as the scales of norms and the sums of softmax: tensors
+    with a last dimension of 1, or without a history, that have at most a sixteenth of the values
+    of the largest tensor so far. Integers, bools and floating tensors of two values (masks of
+    dropout) are packed to the bits that they need, without loss. Nodes that save the same storage
+    with equal settings share a payload. Views come back with their strides.
 
     An object may be entered again and again, also nested and by several threads. It enters torch's
     `saved_tensors_hooks`: of nested contexts the innermost counts, checkpointing's included. It
@@ -264,6 +267,7 @@ class _Run:
         self._owner, self._step = owner, step
         self._rank = _rank() if owner._rules.stochastic else 0
         self._number = 0
+        self._largest = 0  # values of a tensor so far
         # Of each model that runs in it.
         self._weights: dict[nn.Module, set[int]] = {}
         self._frozen: dict[nn.Module, dict[torch.Size, list[torch.Tensor]]] = {}
@@ -292,6 +296,8 @@ class _Run:
                 "overrides and filter, which go by the module's name, do not apply to it; leave "
                 "them out, or call the model without torch.compile"
             )
+        if self._is_statistic(tensor):
+            return Kept(tensor)
         root = self._root(stack)
         if not tensor.requires_grad and root is not None and self._is_held(tensor, root):
             return Kept(tensor)
@@ -306,6 +312,16 @@ class _Run:
             return Kept(tensor)
         with self._owner._lock:
             return self._packed(tensor, region, coding, name)
+
+    def _is_statistic(self, tensor: torch.Tensor) -> bool:
+        """Whether it is a number a row of what a node computes with, as the scale of a norm or the
+        sum of a softmax: of few bits, it would change whole rows.
+        """
+        self._largest = max(self._largest, tensor.numel())
+        if not tensor.is_floating_point() or tensor.numel() * _ROW > self._largest:
+            return False
+        alone = tensor.grad_fn is None and not tensor.requires_grad
+        return alone or tensor.shape[-1:] == (1,)
 
     def _measures(self) -> bool:
         return self._owner.measure
