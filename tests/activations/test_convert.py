@@ -523,3 +523,22 @@ def test_the_result_says_what_it_holds() -> None:
     conversion = convert(mlp(), activations=3)
     assert isinstance(conversion, Conversion) and kinds(conversion.model)[2] is modules.GELU
     assert conversion.replaced[0].old == "GELU" and "_children" not in repr(conversion)
+
+
+def test_a_norm_whose_result_is_changed_in_place_is_left() -> None:
+    model = nn.Sequential(
+        nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(inplace=True), nn.LayerNorm(8), nn.Linear(8, 8)
+    )
+    conversion = convert(model, norms=True)
+    assert [row.name for row in conversion.replaced] == ["3"]
+    assert [(row.name, "in place" in row.reason) for row in conversion.left] == [("1", True)]
+    model(torch.randn(4, 8)).sum().backward()
+
+
+def test_restore_leaves_what_has_another_class_since() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.LayerNorm(8))
+    conversion = convert(model, norms=True)
+    torch.nn.utils.parametrize.register_parametrization(model[1], "weight", nn.Identity())
+    conversion.restore()
+    assert type(model[2]) is nn.LayerNorm
+    model(torch.randn(4, 8)).sum().backward()

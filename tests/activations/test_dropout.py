@@ -158,3 +158,12 @@ def test_bad_arguments() -> None:
         Dropout(0.1, keep="mask")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="int64"):
         dropout(torch.ones(3, dtype=torch.int64), 0.5)
+
+
+def test_the_layout_is_kept() -> None:
+    x = torch.randn(2, 8, 6, 6).to(memory_format=torch.channels_last).requires_grad_()
+    for keep in ("replay", "bits"):
+        y = dropout(x, 0.5, keep=keep)
+        assert y.is_contiguous(memory_format=torch.channels_last)
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        assert torch.equal(grad, (y != 0).float() * 2)

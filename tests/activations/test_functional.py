@@ -195,6 +195,29 @@ def test_v9_a_table_of_ones_own() -> None:
         Table.from_fewbit([0.0], [0.25, 0.75])
 
 
+def test_borders_that_the_dtype_lacks() -> None:
+    """torch compares in float32: 0.1 as float32 is above 0.1, and not above itself."""
+    for dtype in DTYPES:
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        near = [torch.tensor(value, dtype=wide).item() for value in (0.1, 0.7, 1 / 3)]
+        given = [[v, math.nextafter(v, 9), math.nextafter(v, -9), -v] for v in near]
+        x = torch.tensor(given, dtype=torch.float64).to(dtype).flatten()
+        for name, arguments in (
+            ("threshold", {"threshold": 0.1, "value": 5.0}),
+            ("threshold", {"threshold": -math.inf, "value": 5.0}),
+            ("threshold", {"threshold": 1 / 3, "value": 5.0}),
+            ("hardshrink", {"lambd": 0.1}),
+            ("softshrink", {"lambd": 0.7}),
+            ("hardtanh", {"min_val": 0.1, "max_val": 0.7}),
+            ("hardtanh", {"min_val": -math.inf, "max_val": 0.7}),
+        ):
+            ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+            getattr(functional, name)(ours, **arguments).sum().backward()
+            getattr(F, name)(theirs, **arguments).sum().backward()
+            assert ours.grad is not None and theirs.grad is not None
+            assert torch.equal(ours.grad, theirs.grad), (name, arguments, dtype)
+
+
 def test_packing_is_fewbits() -> None:
     """V1 to V5: codes to bytes, lowest bit first."""
     from torch_cgx.activations import _operators  # noqa: F401
@@ -303,6 +326,15 @@ def test_functorch() -> None:
     assert torch.equal(torch.func.vmap(grad)(x), wanted)
 
 
+def test_functorch_with_a_nan_and_in_place() -> None:
+    x = torch.randn(7, 30)
+    x[2, 3] = math.nan
+    grad = torch.func.vmap(torch.func.grad(lambda x: functional.gelu(x).sum()))(x)
+    assert grad[2].isnan().all() and not grad[3:].isnan().any()
+    grad = torch.func.vmap(torch.func.grad(lambda x: functional.relu(x * 1, inplace=True).sum()))(x)
+    assert torch.equal(grad[3:], (x[3:] > 0).float())
+
+
 @pytest.mark.parametrize("name", ("gelu", "relu6", "tanh", "softplus"))
 def test_compiles_without_a_graph_break(name: str) -> None:
     function = getattr(functional, name)
@@ -377,6 +409,8 @@ def test_bad_input_is_named() -> None:
     for dtype in (torch.int64, torch.bool, torch.complex64):
         with pytest.raises(TypeError, match=rf"gelu: input is {dtype}, allowed: float32"):
             functional.gelu(torch.ones(3, dtype=dtype))
+    with pytest.raises(TypeError, match="layout torch.sparse_coo, allowed: torch.strided"):
+        functional.relu(torch.eye(3).to_sparse())
     with pytest.raises(TypeError, match="input is a list, allowed: a tensor"):
         functional.gelu([1.0])  # type: ignore[arg-type]
     table = Table((0.0,), (0.0, 1.0))

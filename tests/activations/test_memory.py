@@ -646,3 +646,25 @@ def test_payloads_of_compressed_tensors_are_counted() -> None:
     assert activations.memory(model, x).total == handle.bytes_kept == context.bytes_kept
     with torch.no_grad():
         assert activations.memory(model, x).total == context.bytes_kept
+
+
+def test_graphs_of_the_caller_stay_whole() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    x = torch.randn(16, 8)
+    y = model(x)
+    history = (x.requires_grad_() * 2).exp()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    activations.memory(model, history)
+    y.sum().backward()
+    history.sum().backward()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_random_numbers_come_back_when_something_cannot_be_restored() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).to("meta")
+    state = torch.get_rng_state()
+    assert activations.memory(model, torch.randn(16, 8, device="meta")).total > 0
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(ValueError, match="ScriptModule"):
+        activations.memory(torch.jit.script(nn.Linear(3, 3)), torch.randn(2, 3))

@@ -187,6 +187,7 @@ def test_storage_addresses_that_are_reused_are_told_apart() -> None:
             memory[:] = i + np.arange(2000) / 4000
             x = torch.from_numpy(memory)  # a storage of its own at the same address
             losses.append((weight * x).sum())
+            torch.exp(weight)  # another node: what the one before has saved is encoded
             del x
     for i, loss in enumerate(losses):
         (found,) = torch.autograd.grad(loss, weight)
@@ -387,6 +388,46 @@ def test_a_tensor_that_changes_between_two_saves_has_two_payloads() -> None:
         assert float((found - exact).abs().max()) < 8 / 255
 
 
+def test_what_a_node_writes_after_it_was_saved_is_seen() -> None:
+    """rrelu saves its noise before it is drawn, without a change of its version."""
+    x = (_values(64, 64) * 2).requires_grad_()
+    grads = []
+    for context in (None, compress_saved({"codec": "bounded", "max_error": 0.0})):
+        torch.manual_seed(3)
+        with context or torch.enable_grad():
+            y = F.rrelu(x, training=True)
+        grads.append(torch.autograd.grad(y.sum(), x)[0])
+    assert torch.equal(*grads)
+    with compress_saved(FP32):  # also where nothing is saved behind it
+        y = torch.rrelu(x, training=True)
+    (found,) = torch.autograd.grad(y.sum(), x)
+    assert float(found.abs().max()) < 1.01
+
+
+def test_changes_through_data_are_seen_by_later_nodes() -> None:
+    x = _values(4000)
+    first = x.clone()
+    weight = torch.ones(4000, requires_grad=True)
+    with compress_saved(FP32):
+        a = (weight * x).sum()
+        torch.exp(weight)
+        x.data.mul_(10)
+        b = (weight * x).sum()
+    (found,) = torch.autograd.grad(a, weight)
+    assert float((found - first).norm() / first.norm()) < 0.02
+    (found,) = torch.autograd.grad(b, weight)
+    assert float((found - 10 * first).norm() / (10 * first).norm()) < 0.02
+
+
+def test_neighbouring_values_and_meta_tensors() -> None:
+    pair = torch.tensor([1.0, math.nextafter(1.0, 2.0)], dtype=torch.float64).repeat(1000)
+    (y,) = _back(pair, context=compress_saved({"codec": "bounded", "max_error": 0.0}))
+    assert torch.equal(pair, y)
+    with compress_saved(FP32):
+        weight = torch.ones(2000, device="meta", requires_grad=True)
+        (weight * torch.ones(2000, dtype=torch.int64, device="meta")).sum().backward()
+
+
 # ---- randomness
 
 
@@ -430,6 +471,20 @@ def test_rounding_is_stochastic_by_default_at_four_bits_and_less() -> None:
             _payload_of(x, compress_saved(config, step=2)),
         )
         assert same != stochastic, bits
+
+
+def test_entries_round_each_in_its_own_way_while_older_graphs_live() -> None:
+    x = _values(4096)
+    weight = torch.ones(4096, requires_grad=True)
+    context = compress_saved({"bits": 2})
+    total = torch.zeros(())
+    for _ in range(32):
+        with context:
+            total = total + (weight * x).sum() / 32
+    (mean,) = torch.autograd.grad(total, weight)
+    with context:
+        (one,) = torch.autograd.grad((weight * x).sum(), weight)
+    assert float((mean - x).norm()) < 0.3 * float((one - x).norm())
 
 
 # ---- by module
@@ -521,6 +576,50 @@ def test_a_model_with_compression_can_be_copied_and_pickled() -> None:
     assert not model._forward_hooks and len(again._forward_hooks) == 1
 
 
+def test_an_interrupted_forward_pass_leaves_nothing_behind() -> None:
+    class Interrupted(nn.Module):
+        stop = True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.stop:
+                raise KeyboardInterrupt
+            return torch.exp(x)
+
+    model = Interrupted()
+    handle = activations.compress(model, {"bits": 1})
+    x = _values(4000).requires_grad_()
+    with pytest.raises(KeyboardInterrupt):
+        model(x)
+    y = torch.exp(x)  # outside of the model: exact
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], y.detach())
+    model.stop = False
+    y = model(x)
+    assert handle.bytes_saved == x.nbytes
+    assert not torch.equal(torch.autograd.grad(y.sum(), x)[0], y.detach())
+    model.stop = True
+    with pytest.raises(KeyboardInterrupt):
+        model(x)
+    handle.remove()
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t), lambda t: t):
+        torch.exp(x)
+    assert len(kept) == 1
+
+
+def test_removal_while_the_forward_pass_is_running_is_refused() -> None:
+    class Removes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            handle.remove()
+            return x
+
+    model = Removes()
+    handle = activations.compress(model, FP32)
+    with pytest.raises(RuntimeError, match="forward pass is running"):
+        model(_values(4000))
+    handle.remove()
+    assert not model._forward_hooks
+
+
 def test_a_resumed_run_rounds_as_one_that_was_never_stopped() -> None:
     x = _values(32, 64)
 
@@ -595,6 +694,7 @@ def test_threads_and_nested_contexts() -> None:
         ({"min_size": -1}, ValueError, "min_size=-1; allowed: integers from 0"),
         ({"min_size": 1.5}, ValueError, "min_size=1.5"),
         ({"filter": "attn"}, TypeError, "filter is of type str; allowed: a function"),
+        ({"overrides": [1]}, TypeError, "overrides is of type list"),
         ({"overrides": {"(": {}}}, ValueError, "not a regular expression"),
         ({"overrides": {"a": {"bits": 9}}}, ValueError, r"overrides\['a'\]"),
         ({"step": -1}, ValueError, "step=-1"),

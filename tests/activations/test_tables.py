@@ -1,9 +1,11 @@
 """Tables of few-bit activation functions: fits against published optima and closed forms, codes,
 files, parameters, errors."""
 
+import contextlib
 import copy
 import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -563,3 +565,29 @@ def test_rows_of_parameters_are_torchs_functions():
     np.testing.assert_allclose(
         softplus_row(2.0).value(x), F.softplus(given, 1, 2), rtol=1e-12, atol=1e-15
     )
+
+
+def test_damaged_files_and_names_are_value_errors(tmp_path: Path) -> None:
+    path = tmp_path / "tables.npz"
+    for name in ("é", "gelu\n", "a b", ""):
+        with pytest.raises(ValueError, match="cannot be saved"):
+            Table((0.0,), (0.0, 1.0), name=name).save(path)
+    Table((0.0,), (0.0, 1.0), name="step").save(path)
+    whole = path.read_bytes()
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        forged = bytearray(whole)
+        for at in generator.integers(0, len(forged), 4):
+            forged[at] = generator.integers(0, 256)
+        path.write_bytes(forged)
+        with contextlib.suppress(ValueError):
+            Table.load(path, "step", 1)
+    np.savez(path, torch_cgx_version=np.array([(1, 2)], dtype="i4,i4")[0])
+    with pytest.raises(ValueError, match="version"):
+        Table.load(path, "step", 1)
+
+
+def test_domains_that_a_fit_cannot_resolve_are_refused() -> None:
+    for domain in ((1.0, 1.0 + 1e-15), (-1e300, 1e300), (0.0, 1e7)):
+        with pytest.raises(ValueError, match="domain="):
+            Table.fit("gelu", 2, domain=domain)

@@ -8,8 +8,8 @@ table: another table for the derivative, in place of the shipped one.
 
 The result is torch's own, bit for bit; the gradient is the incoming one times a level. Kept are
 ceil(bits * n / 8) bytes for n values. Inputs: float32, float64, float16 or bfloat16, any shape and
-strides, on the CPU or a GPU. The gradient of a NaN is NaN. On a GPU and under torch.compile one
-byte more is kept, and one NaN makes NaN of the tensor's whole gradient.
+strides, on the CPU or a GPU. The gradient of a NaN is NaN. On a GPU, under torch.compile and under
+torch.func's transforms one byte more is kept, and one NaN makes NaN of the tensor's whole gradient.
 
 Errors: TypeError for another dtype, or `bits` and `table` of another type. ValueError for `bits`
 outside 1 to 4 or beside a table of others. RuntimeError where the gradient itself is
@@ -52,7 +52,7 @@ def hardshrink(
 ) -> Tensor:
     """x where |x| > lambd, and 0 elsewhere."""
     _step("hardshrink", input, bits, table)
-    found = table or derivatives.beyond("hardshrink", float(lambd))
+    found = table or derivatives.beyond("hardshrink", float(lambd), input.dtype)
     return apply(F.hardshrink, input, (lambd,), found)
 
 
@@ -76,7 +76,7 @@ def hardtanh(
 ) -> Tensor:
     """x, clamped to [min_val, max_val]."""
     _step("hardtanh", input, bits, table)
-    found = table or derivatives.inside("hardtanh", float(min_val), float(max_val))
+    found = table or derivatives.inside("hardtanh", float(min_val), float(max_val), input.dtype)
     return apply(F.hardtanh, input, (min_val, max_val, inplace), found, inplace)
 
 
@@ -90,7 +90,7 @@ def leaky_relu(
 ) -> Tensor:
     """x where x > 0, and negative_slope * x elsewhere."""
     _step("leaky_relu", input, bits, table)
-    found = table or derivatives.above("leaky_relu", 0.0, float(negative_slope))
+    found = table or derivatives.above("leaky_relu", 0.0, float(negative_slope), input.dtype)
     return apply(F.leaky_relu, input, (negative_slope, inplace), found, inplace)
 
 
@@ -99,7 +99,7 @@ def relu(
 ) -> Tensor:
     """max(x, 0)."""
     _step("relu", input, bits, table)
-    found = table or derivatives.above("relu", 0.0)
+    found = table or derivatives.above("relu", 0.0, 0.0, input.dtype)
     return apply(F.relu, input, (inplace,), found, inplace)
 
 
@@ -108,7 +108,7 @@ def relu6(
 ) -> Tensor:
     """x, clamped to [0, 6]."""
     _step("relu6", input, bits, table)
-    found = table or derivatives.inside("relu6", 0.0, 6.0)
+    found = table or derivatives.inside("relu6", 0.0, 6.0, input.dtype)
     return apply(F.relu6, input, (inplace,), found, inplace)
 
 
@@ -117,7 +117,7 @@ def softshrink(
 ) -> Tensor:
     """x moved towards 0 by lambd, and 0 where |x| <= lambd."""
     _step("softshrink", input, bits, table)
-    found = table or derivatives.beyond("softshrink", float(lambd))
+    found = table or derivatives.beyond("softshrink", float(lambd), input.dtype)
     return apply(F.softshrink, input, (lambd,), found)
 
 
@@ -132,7 +132,7 @@ def threshold(
 ) -> Tensor:
     """x where x > threshold, and value elsewhere."""
     _step("threshold", input, bits, table)
-    found = table or derivatives.above("threshold", float(threshold))
+    found = table or derivatives.above("threshold", float(threshold), 0.0, input.dtype)
     return apply(F.threshold, input, (threshold, value, inplace), found, inplace)
 
 

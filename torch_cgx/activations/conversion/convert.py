@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,8 +11,10 @@ import torch
 from torch import nn
 
 from torch_cgx.activations.conversion.replaceable import Found, Wanted, new_function, replacement
+from torch_cgx.activations.layers.norm_modules import CastRMSNorm, LayerNorm, RMSNorm
 
 Filter = Callable[[str, nn.Module], bool]
+_NORMS = (LayerNorm, RMSNorm, CastRMSNorm)  # which keep their result
 
 
 class Replaced(NamedTuple):
@@ -43,13 +46,15 @@ class Conversion:
         default_factory=list, repr=False
     )
     _functions: list[tuple[nn.Module, Any, Any]] = field(default_factory=list, repr=False)
+    _classes: dict[int, type[nn.Module]] = field(default_factory=dict, repr=False)
 
     def restore(self) -> None:
         """Puts the originals back, with the parameters, training mode, hooks and other attributes
         of now. What has been replaced since by something else stays. A second call changes
         nothing."""
         for children, key, old, new in self._children:
-            if children.get(key) is new:
+            # Another class: something has since been made of it, such as a parametrization.
+            if children.get(key) is new and type(new) is self._classes[id(new)]:
                 children[key] = old
                 old.__dict__.update({k: v for k, v in new.__dict__.items() if k in old.__dict__})
         for layer, old_one, new_one in self._functions:
@@ -105,6 +110,7 @@ def convert(
         )
     for children, key, _, new in conversion._children:
         children[key] = new
+        conversion._classes[id(new)] = type(new)
     for layer, _, new_one in conversion._functions:
         layer.activation = new_one
     return conversion
@@ -143,9 +149,17 @@ def _checked(
 
 
 class _Place(NamedTuple):
+    """after: the next module, where the parent is a Sequential."""
+
     name: str
     children: dict[str, Any]
     key: str
+    after: nn.Module | None
+
+
+def _is_changed(place: _Place) -> bool:
+    """Whether the module behind a place writes to its input, as ReLU(inplace=True) does."""
+    return getattr(place.after, "inplace", False) is True
 
 
 def _places(model: nn.Module) -> dict[nn.Module, list[_Place]]:
@@ -155,10 +169,13 @@ def _places(model: nn.Module) -> dict[nn.Module, list[_Place]]:
     for path, parent in model.named_modules():
         if isinstance(parent, torch.jit.ScriptModule):
             continue
+        keys = list(parent._modules) if isinstance(parent, nn.Sequential) else []
+        following = {key: parent._modules[after] for key, after in itertools.pairwise(keys)}
         for key, child in parent._modules.items():
             if child is not None:
                 name = f"{path}.{key}" if path else key
-                places.setdefault(child, []).append(_Place(name, parent._modules, key))
+                after = following.get(key)
+                places.setdefault(child, []).append(_Place(name, parent._modules, key, after))
     return places
 
 
@@ -186,6 +203,8 @@ def _plan_modules(conversion: Conversion, wanted: Wanted, filter: Filter | None)
             continue
         if filter is not None and not all(filter(p.name, old) for p in calling):
             found = "filter leaves it"
+        elif isinstance(found, _NORMS) and any(map(_is_changed, calling)):
+            found = "the next module changes its result in place, which is kept"
         kind = type(old).__name__
         if isinstance(found, str):
             conversion.left += [Left(p.name, kind, found) for p in calling]

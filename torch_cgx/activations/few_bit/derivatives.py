@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import torch
+
 from torch_cgx.activations._constant import constant
 from torch_cgx.activations.tables.files import table_for
 from torch_cgx.activations.tables.table import Table
@@ -44,25 +47,60 @@ def _below(border: float) -> float:
     return math.nextafter(border, -math.inf)
 
 
+def _rounded(border: float, dtype: torch.dtype) -> float:
+    """To a dtype, as torch has the border that it compares with."""
+    if dtype == torch.float64:
+        return border
+    if dtype == torch.float16:
+        with np.errstate(over="ignore"):
+            return float(np.float16(border))
+    single = np.array(border, np.float64).astype(np.float32)
+    if dtype == torch.bfloat16 and np.isfinite(single):
+        bits = single.view(np.uint32)
+        rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+        single = (rounded & np.uint32(0xFFFF0000)).astype(np.uint32).view(np.float32)
+    return float(single)
+
+
+def _computed(dtype: torch.dtype) -> torch.dtype:
+    """What torch's backward pass of threshold and hardtanh compares in."""
+    return dtype if dtype == torch.float64 else torch.float32
+
+
 @constant
-def inside(name: str, low: float, high: float) -> Table:
-    """1 where low < x < high, and 0 elsewhere."""
+def inside(name: str, low: float, high: float, dtype: torch.dtype) -> Table:
+    """1 where low < x < high, and 0 elsewhere. dtype: of the input."""
+    low, high = _rounded(low, _computed(dtype)), _rounded(high, _computed(dtype))
     if not low < _below(high):  # torch refuses low > high; of equal bounds nothing is inside
-        return Table((low,), (0.0, 0.0), name=name)
+        return _same(name, 0.0)
+    if math.isinf(low) or math.isinf(high):
+        if math.isinf(low) and math.isinf(high):
+            return _same(name, 1.0)
+        if math.isinf(low):
+            return Table((_below(high),), (1.0, 0.0), name=name)
+        return Table((low,), (0.0, 1.0), name=name)
     return Table((low, _below(high)), (0.0, 1.0, 0.0), name=name)
 
 
+def _same(name: str, level: float) -> Table:
+    return Table((0.0,), (level, level), name=name)
+
+
 @constant
-def above(name: str, border: float, level_below: float = 0.0) -> Table:
+def above(name: str, border: float, level_below: float, dtype: torch.dtype) -> Table:
     """1 where x > border, and `level_below` elsewhere."""
+    border = _rounded(border, _computed(dtype))
+    if math.isinf(border):
+        return _same(name, 1.0 if border < 0 else level_below)
     return Table((border,), (level_below, 1.0), name=name)
 
 
 @constant
-def beyond(name: str, border: float) -> Table:
-    """1 where |x| > border, and 0 elsewhere."""
-    if border < 0:
-        return Table((0.0,), (1.0, 1.0), parity=True, name=name)
+def beyond(name: str, border: float, dtype: torch.dtype) -> Table:
+    """1 where |x| > border, and 0 elsewhere; torch has the border in the input's dtype."""
+    border = _rounded(border, dtype)
+    if border < 0 or math.isinf(border):
+        return _same(name, 1.0 if border < 0 else 0.0)
     return Table((border,), (0.0, 1.0), parity=True, name=name)
 
 

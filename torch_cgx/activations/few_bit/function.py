@@ -2,9 +2,9 @@
 multiplies the gradient by a level of a table for the derivative (csrc/codec/levels).
 
 Kept for backward: the codes, ceil(bits * n / 8) bytes. A NaN among the values makes NaN of its own
-gradient: on the CPU a bit for each value is kept then, too. On a GPU and under torch.compile, where
-the size of what is kept must not depend on values, one byte is kept, and any NaN makes NaN of the
-whole gradient.
+gradient: on the CPU a bit for each value is kept then, too. On a GPU, under torch.compile and under
+torch.func's transforms, where the size of what is kept must not depend on values, one byte is kept,
+and any NaN makes NaN of the whole gradient.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def pieces_of(table: Table) -> Pieces:
 _known_pieces_of = functools.lru_cache(256)(pieces_of)
 
 
-def _in_memory_order(x: torch.Tensor) -> tuple[int, ...] | None:
+def in_memory_order(x: torch.Tensor) -> tuple[int, ...] | None:
     """The order of dimensions in which x is contiguous, where that is not its own; None: there is
     none, or it is its own.
     """
@@ -57,7 +57,7 @@ def _in_memory_order(x: torch.Tensor) -> tuple[int, ...] | None:
     return order if x.permute(order).is_contiguous() else None
 
 
-def _inverse(order: tuple[int, ...]) -> list[int]:
+def inverse(order: tuple[int, ...]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
@@ -68,7 +68,7 @@ def _anchor_of(x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """function(x, *arguments) is the value; order: of the codes, by _in_memory_order."""
+    """function(x, *arguments) is the value; order: of the codes, by in_memory_order."""
 
     function: Callable[..., torch.Tensor]
     arguments: tuple[Any, ...]
@@ -112,7 +112,7 @@ class _FewBit(torch.autograd.Function):
             grad = grad.permute(order)
         result = _ops.level_multiply(grad, codes, ctx.call.levels)
         if order is not None:
-            result = result.permute(_inverse(order))
+            result = result.permute(inverse(order))
         if nan is not None:
             result = torch.where(nan, math.nan, result)
         (result,) = once("a few-bit function", (grad, anchor), (result,))
@@ -149,12 +149,13 @@ def apply(
     if not (torch.is_grad_enabled() and x.requires_grad):
         return function(x, *arguments)
     compiling = torch.compiler.is_compiling()
-    if inplace and compiling:  # which does not trace functions that write
+    transformed = not compiling and torch._C._are_functorch_transforms_active()
+    if inplace and (compiling or transformed):  # which take no function that writes
         return x.copy_(apply(function, x, (*arguments[:-1], False), table))
     pieces = pieces_of(table) if compiling else _known_pieces_of(table)
     values = x.detach()
-    order = _in_memory_order(values)
-    fixed = compiling or x.device.type != "cpu"
+    order = in_memory_order(values)
+    fixed = compiling or transformed or x.device.type != "cpu"
     codes = _ops.level_encode(
         values if order is None else values.permute(order),
         pieces.borders,
@@ -166,7 +167,6 @@ def apply(
     # Second derivatives are refused by the anchor's history; torch.compile refuses them itself.
     anchor = None if compiling else _anchor_of(x)
     call = _Call(function, arguments, pieces.levels, order, inplace)
-    transformed = not compiling and torch._C._are_functorch_transforms_active()
     form = _Transformed if transformed else _FewBit
     y: torch.Tensor = form.apply(x, codes, nan, anchor, call)
     return y
@@ -178,6 +178,8 @@ def check_input(name: str, x: Any) -> None:
         raise TypeError(f"{name}: input is a {type(x).__name__}, allowed: a tensor")
     if x.dtype not in _operators.FLOATING:
         raise TypeError(f"{name}: input is {x.dtype}, allowed: float32, float64, float16, bfloat16")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name}: input has the layout {x.layout}, allowed: torch.strided")
 
 
 def check_table(name: str, bits: Any, table: Any, default: int = 3) -> None:

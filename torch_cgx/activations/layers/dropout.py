@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_cgx.activations import _operators
+from torch_cgx.activations.few_bit.function import in_memory_order, inverse
 
 Keep = Literal["replay", "bits"]
 _ops = torch.ops.torch_cgx
@@ -83,6 +84,10 @@ def dropout(
         raise ValueError(f"p={p!r}; allowed: 0 to 1")
     if not training or p == 0.0 or input.numel() == 0:
         return input
+    order = in_memory_order(input)
+    if order is not None:  # keeps the layout, as channels_last
+        y = dropout(input.permute(order), p, True, inplace, keep=keep)
+        return y.permute(inverse(order))
     if keep == "replay" and not torch.compiler.is_compiling():
         return _Replay.apply(input, p, _new_key(), inplace)
     with torch.no_grad():

@@ -160,7 +160,9 @@ def gated(
         raise ValueError(f"the last dimension has {gate.shape[-1]} values; allowed: an even number")
     if bias is not None and weight is None:
         raise ValueError("bias without weight; allowed: the weight and bias of one linear layer")
-    if not torch.is_grad_enabled() or not _requires(gate, up, weight, bias):
+    # torch.func's transforms are served by torch's own functions.
+    plain = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    if plain or not torch.is_grad_enabled() or not _requires(gate, up, weight, bias):
         product = _product(kind, gate, up)
         return product if weight is None else F.linear(product, weight, bias)
     wants_codes = bits is not None or table is not None or kind == "relu"

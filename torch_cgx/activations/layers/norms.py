@@ -109,6 +109,9 @@ def choose(
 
 
 def _kept(*tensors: torch.Tensor | None) -> bool:
+    """False also under torch.func's transforms, which torch's own functions serve."""
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return False
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -130,8 +133,9 @@ def layer_norm(
 
     keep: "auto" keeps the output if the parameters are in the range that LayerNorm describes, else
     the input; "output" does not look at the parameters; "input" is torch's own function. A bias
-    without a weight keeps the input. Gradients cannot be differentiated again when the output is
-    kept.
+    without a weight keeps the input, and so do torch.func's transforms. Gradients cannot be
+    differentiated again when the output is kept, and an operation that changes the result in
+    place is torch's error in the backward pass, then: keep="input" allows it.
     """
     if choose(keep, input, weight, bias) == "input" or not _kept(input, weight, bias):
         return F.layer_norm(input, normalized_shape, weight, bias, eps)

@@ -31,7 +31,9 @@ def memory(
     What torch.compile has compiled keeps tensors that are of the kind "other".
 
     The model is as before afterwards, also after an exception: gradients, buffers, attributes,
-    training mode and random numbers. A model that communicates is called on all its ranks alike.
+    training mode and random numbers. Parameters that the forward pass or a hook changes stay so.
+    Tensors of the batch are detached from what they were computed of. A model that communicates is
+    called on all its ranks alike.
 
     Args:
         model: in the mode and on the device in which it is trained.
@@ -41,10 +43,11 @@ def memory(
 
     Raises:
         TypeError: `model` is no module, or `loss` is no function.
-        ValueError: there is no batch; a parameter has no shape yet; the output requires no
-            gradient; or the loss is not one value that requires a gradient.
+        ValueError: the model is a ScriptModule; there is no batch; a parameter has no shape yet;
+            the output requires no gradient; or the loss is not one value that requires one.
     """
     _check(model, batch or named_batch, loss)
+    batch, named_batch = _detached(batch), _detached(named_batch)
     given = tensors_of((batch, named_batch))
     devices = {t.device for t in (*model.parameters(), *model.buffers(), *given)}
     with Unchanged(model, given) as unchanged:
@@ -67,6 +70,17 @@ def memory(
     return report_of(stored, peak.found(saves.peak), parameters, gradients, where)
 
 
+def _detached(value: Any) -> Any:
+    """Containers of their kind, with leaves in place of tensors that have a history."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().requires_grad_() if value.grad_fn is not None else value
+    if type(value) in (list, tuple):
+        return type(value)(map(_detached, value))
+    if type(value) is dict:
+        return {key: _detached(one) for key, one in value.items()}
+    return value
+
+
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """The tensors of a batch or an output: in containers and dataclasses."""
     if isinstance(value, torch.Tensor):
@@ -83,6 +97,8 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 def _check(model: Any, batch: Any, loss: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is of type {type(model).__name__}; allowed: a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError("model is a torch.jit.ScriptModule; allowed: the module it was made of")
     if not batch:
         raise ValueError("no batch; allowed: the model's arguments, as in memory(model, inputs)")
     if loss is not None and not callable(loss):

@@ -66,6 +66,12 @@ class Unchanged:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            self._restore()
+        finally:
+            self._stack.close()
+
+    def _restore(self) -> None:
         for tensor, grad in self._leaves.values():
             tensor.grad = grad
         for hooks, kept in self._hooks:
@@ -74,9 +80,7 @@ class Unchanged:
             for name in names.keys() - attributes.keys():
                 del names[name]
             names.update(attributes)
-        with torch.no_grad():
-            for buffer, value in self._values:
-                # Equal ones are not written: a graph of the caller may have saved them.
-                if not torch.equal(buffer, value):
-                    buffer.copy_(value)
-        self._stack.close()
+        for buffer, value in self._values:
+            # By .data, which counts no version: a graph of the caller may have saved the buffer.
+            if not buffer.is_meta:
+                buffer.data.copy_(value)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,8 +18,8 @@ from torch_cgx import codecs
 from torch_cgx.activations.saved import integers, masks
 from torch_cgx.activations.saved.codings import DEFAULT, Coding, coding_of, merged
 from torch_cgx.activations.saved.ledger import Ledger
-from torch_cgx.activations.saved.modules import Names, has_storage, running
-from torch_cgx.activations.saved.sources import Handle, Kept, Packed, Part, Source
+from torch_cgx.activations.saved.modules import Names, has_storage, is_running, running
+from torch_cgx.activations.saved.sources import Decode, Handle, Kept, Packed, Part, Source
 from torch_cgx.activations.saved.views import Region, region_of
 from torch_cgx.activations.saved.weights import is_cast_of, is_weight
 
@@ -50,6 +52,11 @@ class Rules:
             )
         self.min_size, self.filter = min_size, filter
         self.overrides: list[tuple[re.Pattern[str], Coding | None]] = []
+        if not isinstance(overrides, (Mapping, type(None))):
+            raise TypeError(
+                f"overrides is of type {type(overrides).__name__}; allowed: a dict of regular "
+                "expressions and configs, None"
+            )
         for pattern, other in (overrides or {}).items():
             where = f"overrides[{pattern!r}]"
             try:
@@ -115,7 +122,7 @@ class compress_saved:
     with a last dimension of 1, or without a history, that have at most a sixteenth of the values
     of the largest tensor so far. Integers, bools and floating tensors of two values (masks of
     dropout) are packed to the bits that they need, without loss. Nodes that save the same storage
-    with equal settings share a payload. Views come back with their strides.
+    in one entry with equal settings share a payload. Views come back with their strides.
 
     An object may be entered again and again, also nested and by several threads. It enters torch's
     `saved_tensors_hooks`: of nested contexts the innermost counts, checkpointing's included. It
@@ -163,8 +170,6 @@ class compress_saved:
         self._step = step
         self.measure = measure
         self._ledger = Ledger()
-        self._sources: weakref.WeakValueDictionary[tuple[Any, ...], Source]
-        self._sources = weakref.WeakValueDictionary()
         self._lock = threading.RLock()
         self._entered = threading.local()
 
@@ -208,13 +213,24 @@ class compress_saved:
             pack, unpack = torch.compiler.disable(pack), torch.compiler.disable(unpack)
         hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
         hooks.__enter__()
-        self._stack().append(hooks)
+        self._stack().append((hooks, run))
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        self._stack().pop().__exit__(kind, value, trace)
+        hooks, run = self._stack().pop()
+        hooks.__exit__(kind, value, trace)
+        settle = run.settle
+        if "torch._dynamo" in sys.modules:
+            settle = torch.compiler.disable(settle)
+        settle(None)
         if kind is None and self._model is None and self._seen():
             self._check_matches()
+
+    def only_in(self, frame: FrameType | None) -> None:
+        """The entry that was made last compresses nothing unless this call is running. A forward
+        pass that ends with KeyboardInterrupt calls no hook that could leave the context.
+        """
+        self._stack()[-1][1].frame = frame
 
     def _stack(self) -> list[Any]:
         if not hasattr(self._entered, "stack"):
@@ -267,6 +283,10 @@ class _Run:
         self._owner, self._step = owner, step
         self._rank = _rank() if owner._rules.stochastic else 0
         self._number = 0
+        self.frame: FrameType | None = None
+        self._sources: weakref.WeakValueDictionary[tuple[Any, ...], Source]
+        self._sources = weakref.WeakValueDictionary()
+        self._later: list[tuple[int, Part]] = []  # numbers of their nodes
         self._largest = 0  # values of a tensor so far
         # Of each model that runs in it.
         self._weights: dict[nn.Module, set[int]] = {}
@@ -274,8 +294,12 @@ class _Run:
 
     def pack(self, tensor: torch.Tensor) -> Packed:
         rules = self._owner._rules
+        self.settle(_node())
+        if self.frame is not None and not is_running(self.frame):
+            return Kept(tensor)
         if (
-            tensor.numel() < rules.min_size
+            tensor.is_meta
+            or tensor.numel() < rules.min_size
             or not has_storage(tensor)
             or tensor.layout != torch.strided
             or tensor.is_neg()
@@ -344,59 +368,82 @@ class _Run:
         return is_cast_of(tensor, self._frozen[root])
 
     def _packed(self, tensor: torch.Tensor, region: Region, coding: Coding, name: str) -> Packed:
-        owner = self._owner
         key = (
             tensor.untyped_storage()._cdata,
             tensor.dtype,
             tensor._version,
             coding.name,
         )
-        source = owner._sources.get(key)
-        if source is None or not source.alive:
+        source = self._sources.get(key)
+        if source is None or not source.holds(tensor):
             source = Source(tensor)
         part = source.part_for(region)
         if part is None:
-            part = self._part(tensor, region, coding, name)
-            if part is None:
+            values = tensor.detach().as_strided(region.sizes, region.strides, region.offset)
+            self._number += 1
+            part = Part(
+                region,
+                functools.partial(self._fill, values, coding, name, self._number, tensor.shape),
+            )
+            if tensor.grad_fn is None and not tensor.requires_grad:
+                # Some nodes save what they have yet to write, as the noise of rrelu.
+                self._later.append((_node(), part))
+            elif not part.settle():
                 return Kept(tensor)
             source.parts.append(part)
-            owner._sources[key] = source
+            self._sources[key] = source
         return Handle(source, part, tensor)
 
-    def _part(self, tensor: torch.Tensor, region: Region, coding: Coding, name: str) -> Part | None:
-        values = tensor.as_strided(region.sizes, region.strides, region.offset)
-        numel, dtype, device = region.numel, tensor.dtype, tensor.device
+    def settle(self, node: int | None) -> None:
+        """Encodes what other nodes have saved; None: what any has."""
+        if not self._later:
+            return
+        with self._owner._lock:
+            ready = [part for number, part in self._later if number != node]
+            self._later = [one for one in self._later if one[0] == node]
+            for part in ready:
+                part.settle()
+
+    def _fill(
+        self, values: torch.Tensor, coding: Coding, name: str, number: int, shape: torch.Size
+    ) -> tuple[Decode, torch.Tensor | None] | None:
+        """What decodes the values, and their payload; None where that would not be shorter."""
+        numel, dtype, device = values.numel(), values.dtype, values.device
         ledger = self._owner._ledger
-        if not tensor.dtype.is_floating_point:
+        if not dtype.is_floating_point:
             packed = integers.pack(values)
             if packed is None:
                 return None
             nbytes = 0 if packed.codes is None else packed.codes.nbytes
-            ledger.add(numel * tensor.itemsize, nbytes)
-            return Part(region, lambda: integers.unpack(packed, numel, dtype, device), packed.codes)
+            ledger.add(numel * values.itemsize, nbytes)
+            return (lambda: integers.unpack(packed, numel, dtype, device)), packed.codes
         two = masks.pack(values)
         if two is not None:
-            ledger.add(numel * tensor.itemsize, two.codes.nbytes)
-            return Part(region, lambda: masks.unpack(two, numel, dtype), two.codes)
+            ledger.add(numel * values.itemsize, two.codes.nbytes)
+            return (lambda: masks.unpack(two, numel, dtype)), two.codes
         if dtype not in coding.dtypes:
             allowed = ", ".join(str(one).removeprefix("torch.") for one in coding.dtypes)
             raise TypeError(
                 f"compress_saved: module {name or '(root)'!r} saves a tensor of {dtype} of shape "
-                f"{list(tensor.shape)}; {coding.name} takes {allowed}; choose another codec, such "
+                f"{list(shape)}; {coding.name} takes {allowed}; choose another codec, such "
                 'as "bounded", or leave the tensor out by filter'
             )
-        number = self._number = self._number + 1
         payload = coding.encode(values, self._step, number, self._rank)
-        if payload.nbytes >= numel * tensor.itemsize:  # 16 bits as "half" would win nothing
+        if payload.nbytes >= numel * values.itemsize:  # 16 bits as "half" would win nothing
             return None
 
         def decode() -> torch.Tensor:
             return coding.decode(payload, numel, dtype, device)
 
-        ledger.add(numel * tensor.itemsize, payload.nbytes)
+        ledger.add(numel * values.itemsize, payload.nbytes)
         if self._measures():
-            ledger.measure(name, values, decode().view(region.sizes))
-        return Part(region, decode, payload)
+            ledger.measure(name, values, decode().view(values.shape))
+        return decode, payload
+
+
+def _node() -> int:
+    """The number of the node that is being made on this thread."""
+    return int(torch._C._autograd._get_sequence_nr())
 
 
 def _rank() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,8 @@ def pack(values: torch.Tensor) -> TwoValues | None:
     if len(found) != 2 or not -_operators.LARGEST <= found[0] < found[1] <= _operators.LARGEST:
         return None
     low, high = found
+    if math.nextafter(low, math.inf) >= high:
+        return None  # neighbours: there is no border between
     codes = _ops.pack_two_values(values, low, high)
     return TwoValues(codes, low, high) if codes.numel() else None
 

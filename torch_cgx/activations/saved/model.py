@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 from torch_cgx.activations.saved.codings import DEFAULT
 from torch_cgx.activations.saved.context import Config, Filter, compress_saved
+from torch_cgx.activations.saved.modules import frame_of, is_running
 
 
 class Compression:
@@ -24,6 +26,7 @@ class Compression:
     def __init__(self, model: nn.Module, context: compress_saved):
         self._context = context
         self.step = 0
+        self._unsaved = 0  # forward passes of a training under no_grad, as of checkpoints
         self._entered = threading.local()
         _forget_compiled()
         _outside_of_graphs()
@@ -38,7 +41,7 @@ class Compression:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._context, self.step = state["context"], state["step"]
-        self._hooks = state["hooks"]
+        self._hooks, self._unsaved = state["hooks"], 0
         self._entered = threading.local()
 
     @property
@@ -64,7 +67,14 @@ class Compression:
         return self._context.bytes_kept
 
     def remove(self) -> None:
-        """The model saves everything as it is again. What was saved already stays. Idempotent."""
+        """The model saves everything as it is again. What was saved already stays. Idempotent.
+        RuntimeError: its forward pass is running on this thread.
+        """
+        self._leave_interrupted()
+        if self._entries():
+            raise RuntimeError(
+                "remove() is called while the model's forward pass is running; call it afterwards"
+            )
         for hook in self._hooks:
             hook.remove()
         if self._hooks:
@@ -85,26 +95,49 @@ class Compression:
             raise ValueError(f"step={step!r}; allowed: integers of 0 to 2**63 - 1")
         self.step = step
 
-    def _depth(self) -> list[bool]:
+    def _entries(self) -> list[tuple[bool, FrameType | None]]:
+        """Of this thread's forward passes: whether the context was entered, and the call."""
         if not hasattr(self._entered, "stack"):
             self._entered.stack = []
-        found: list[bool] = self._entered.stack
+        found: list[tuple[bool, FrameType | None]] = self._entered.stack
         return found
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        entered = torch.is_grad_enabled()
+        self._leave_interrupted()
+        entered, frame = torch.is_grad_enabled(), frame_of(module)
         if entered:
             self._context._model = weakref.ref(module)  # of a copy, another one
-            self._context._step = self.step
+            self._context._step = self._key()
             self._context.__enter__()
-            # A checkpoint that runs the forward pass again does so in the backward pass.
-            if torch._C._current_graph_task_id() == -1:
-                self.step += 1
-        self._depth().append(entered)
+            self._context.only_in(frame)
+        elif module.training:
+            self._unsaved += 1
+        self._entries().append((entered, frame))
+
+    def _key(self) -> int:
+        """The number of this forward pass. A checkpoint runs one again in the backward pass, with
+        the number of the one before, or with a new one if that has saved nothing, under no_grad.
+        """
+        again = torch._C._current_graph_task_id() != -1
+        if again and not self._unsaved:
+            return max(self.step - 1, 0)
+        if again:
+            self._unsaved -= 1
+        self.step += 1
+        return self.step - 1
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if self._depth() and self._depth().pop():
+        if self._entries() and self._entries().pop()[0]:
             self._context.__exit__(None, None, None)
+
+    def _leave_interrupted(self) -> None:
+        """Leaves what a forward pass has entered that ended with KeyboardInterrupt."""
+        while self._entries() and not self._is_running(self._entries()[-1][1]):
+            self._leave(*(None,) * 3)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _is_running(frame: FrameType | None) -> bool:
+        return frame is not None and is_running(frame)
 
 
 class _Hook:

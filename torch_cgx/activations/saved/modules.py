@@ -35,6 +35,26 @@ def running() -> tuple[list[nn.Module], bool]:
     return found, compiled
 
 
+def is_running(frame: FrameType) -> bool:
+    """Whether a call is running on this thread."""
+    now: FrameType | None = sys._getframe(1)
+    while now is not None:
+        if now is frame:
+            return True
+        now = now.f_back
+    return False
+
+
+def frame_of(module: nn.Module) -> FrameType | None:
+    """The innermost call of the module that is running; None in compiled code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALL and frame.f_locals["self"] is module:
+            return frame
+        frame = frame.f_back
+    return None
+
+
 class Names:
     """Qualified names of the modules in a root, and what of its memory is no activation. Looked up
     once for each root; a module that is added later has the name of the one around it.

@@ -7,6 +7,7 @@ source wait to be unpacked in a backward pass, what was decoded for one of them 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from torch_cgx.activations.saved.views import Region
 
+_SAMPLE = 16  # values of a storage that show whether it has changed
 Decode = Callable[[], torch.Tensor]
 
 
@@ -49,15 +51,35 @@ class Version:
 
 
 class Part:
-    """A region with its payload, None where all values are equal. decode(): its values in one
-    dimension.
+    """A region with its payload, which settle() makes. fill(): what decodes the values, in one
+    dimension, and the payload, None where all values are equal; None where there shall be none.
     """
 
     # activations.memory finds the payload by its attribute: it does not look into functions.
-    __slots__ = ("__weakref__", "decode", "payload", "region")
+    __slots__ = ("__weakref__", "_decode", "_fill", "payload", "region")
 
-    def __init__(self, region: Region, decode: Decode, payload: torch.Tensor | None):
-        self.region, self.decode, self.payload = region, decode, payload
+    def __init__(
+        self, region: Region, fill: functools.partial[tuple[Decode, torch.Tensor | None] | None]
+    ):
+        self.region = region
+        self._fill: functools.partial[Any] | None = fill
+        self._decode: Decode | None = None
+        # Until then the values themselves.
+        self.payload: torch.Tensor | None = fill.args[0]
+
+    def settle(self) -> bool:
+        """False where the values stay as they are."""
+        fill, self._fill = self._fill, None
+        if fill is not None and (made := fill()) is not None:
+            self._decode, self.payload = made
+        return self._decode is not None
+
+    def decode(self) -> torch.Tensor:
+        if self.settle():
+            assert self._decode is not None
+            return self._decode()
+        assert self.payload is not None
+        return self.payload.reshape(-1)
 
 
 class Source:
@@ -66,6 +88,7 @@ class Source:
     def __init__(self, tensor: torch.Tensor):
         # While this lives, no other storage gets the address of this one's record.
         self.storage = StorageWeakRef(tensor.untyped_storage())
+        self._sample = _sample_of(tensor)
         self.parts: list[Part] = []
         self._like = tensor.new_empty(0)
         self._lock = threading.Lock()
@@ -75,10 +98,11 @@ class Source:
         self._first = 0  # element of the storage that the twin begins with
         self._decoded: set[int] = set()  # parts whose values the twin holds
 
-    @property
-    def alive(self) -> bool:
-        """Whether the storage that was saved still is, so that other nodes may save it."""
-        return not self.storage.expired()
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the payloads are those of the tensor now. A sample of the storage is compared:
+        what changes it through `.data` counts no version.
+        """
+        return not self.storage.expired() and self._sample == _sample_of(tensor)
 
     def part_for(self, region: Region) -> Part | None:
         """A part that has all elements of a region."""
@@ -134,6 +158,16 @@ class Source:
         place.copy_(part.decode().view(region.sizes))
         self._decoded.add(id(part))
         return twin
+
+
+def _sample_of(tensor: torch.Tensor) -> list[Any]:
+    """Some values of the tensor's storage; none on a GPU, whose host would wait for them."""
+    if tensor.device.type != "cpu":
+        return []
+    whole = tensor.untyped_storage().nbytes() // tensor.itemsize
+    step = max(1, (whole - 1) // (_SAMPLE - 1))
+    found = tensor.detach().as_strided((min(_SAMPLE, whole),), (step,), 0)
+    return list(map(repr, found.tolist()))  # NaN is equal to itself
 
 
 class Handle:

@@ -12,8 +12,6 @@ import functools
 import math
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,6 +33,7 @@ SHIPPED = Path(__file__).with_name("tables.npz")
 _VERSION = 1
 _VERSION_KEY = "torch_cgx_version"
 _END = 100.0
+_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 _KEY = re.compile(r"(.+)(\d\d)-(borders|levels|parity)")
 
 
@@ -48,6 +47,11 @@ def save(path: str | os.PathLike[str], tables: Iterable[Table]) -> None:
     for table in tables:
         if not table.name:
             raise ValueError("a table without a name cannot be saved; give it one: Table(name=...)")
+        if not _NAME.fullmatch(table.name):
+            raise ValueError(
+                f"a table named {table.name!r} cannot be saved; allowed: Table(name=...) of ASCII "
+                "letters, digits, and _ . : -"
+            )
         key = f"{table.name}{table.bits:02d}"
         if f"{key}-levels" in arrays:
             raise ValueError(f"two tables named {table.name!r} of {table.bits} bits")
@@ -67,10 +71,12 @@ def load(path: str | os.PathLike[str]) -> Tables:
     try:
         with np.load(path, allow_pickle=False) as found:
             arrays = {key: found[key] for key in found.files}
-    except (ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error):
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except Exception:  # NumPy's and zipfile's of a damaged file are of a dozen types
         raise ValueError(f"{os.fspath(path)}: not an .npz file of tables") from None
     version = arrays.pop(_VERSION_KEY, np.array(_VERSION))
-    if version.shape or version != _VERSION:
+    if version.shape or version.dtype.kind not in "iu" or version != _VERSION:
         raise ValueError(
             f"{os.fspath(path)}: tables of version {version}; this torch_cgx reads version "
             f"{_VERSION}, and FewBit's files"

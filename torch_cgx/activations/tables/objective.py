@@ -85,6 +85,9 @@ def make(
     return Objective(slope, density, _halved(slope, density, nodes))
 
 
+_FARTHEST, _NARROWEST = 1e6, 1e-6  # of domains
+
+
 def _checked(domain: Sequence[float]) -> tuple[float, float]:
     try:
         low, high = map(float, domain)
@@ -92,6 +95,11 @@ def _checked(domain: Sequence[float]) -> tuple[float, float]:
         low, high = math.nan, math.nan
     if not -math.inf < low < high < math.inf:
         raise ValueError(f"domain={domain!r}; allowed: two finite numbers, the lower one first")
+    if max(-low, high) > _FARTHEST or high - low < _NARROWEST * max(1.0, abs(low), abs(high)):
+        raise ValueError(
+            f"domain={domain!r}; allowed: numbers up to {_FARTHEST:g} in size, apart by at least "
+            f"{_NARROWEST:g} of it"
+        )
     return low, high
 
 
