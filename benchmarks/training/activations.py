@@ -62,21 +62,26 @@ BUCKET_SIZE = 256
 @dataclass(frozen=True)
 class Method:
     """convert: arguments of `activations.convert`; bits: of `compress_saved`, 0 without it;
-    outside: bits of what no module inside the model saves, 0 for `bits`.
+    outside: bits of what no module inside the model saves, 0 for `bits`. rotated: the codec of this
+    name, unbiased, in place of maxmin.
     """
 
     convert: dict[str, Any] = field(default_factory=dict)
     bits: int = 0
     rounding: str = "stochastic"
     outside: int = 8
+    rotated: bool = False
 
     def saving(self, step: int) -> contextlib.AbstractContextManager[Any]:
         if not self.bits:
             return contextlib.nullcontext()
-        config = {"codec": "maxmin", "bits": self.bits, "bucket_size": BUCKET_SIZE}
+        config = {"codec": "maxmin", "bucket_size": BUCKET_SIZE, "rounding": self.rounding}
+        outside = {**config, "bits": self.outside}
+        if self.rotated:
+            config = {"codec": "rotated", "scale": "unbiased"}
         return activations.compress_saved(
-            {**config, "rounding": self.rounding},
-            overrides={"^$": {"bits": self.outside}} if self.outside else None,
+            {**config, "bits": self.bits},
+            overrides={"^$": outside} if self.outside else None,
             step=step,
         )
 
@@ -89,6 +94,7 @@ METHODS = {
     "4 bits": Method(bits=4),
     "3 bits": Method(bits=3),
     "2 bits": Method(bits=2),
+    "2 bits, rotated": Method(bits=2, rotated=True),
     "2 bits, nearest": Method(bits=2, rounding="nearest"),
     "2 bits, loss too": Method(bits=2, outside=0),
     "modules, 4 bits": Method(_MODULES, bits=4),
