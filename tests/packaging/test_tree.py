@@ -275,6 +275,7 @@ def test_source_archive_is_complete(tmp_path):
         "build_mpi.py",
         "tests/core.mk",
         "torch_cgx/_C.pyi",
+        "torch_cgx/activations/tables/tables.npz",
         "torch_cgx/launch/__init__.py",
     } <= names
     built = (".so", ".pyc", ".fatbin", ".hsaco", "_kernels.cu")
