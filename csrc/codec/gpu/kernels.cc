@@ -181,8 +181,7 @@ void KernelModule::encode(const levels::on_gpu::EncodeCall& call, device::Stream
   launch(level_encode_, call, call.count, 1, kThreads, stream);
 }
 
-void KernelModule::multiply(const levels::on_gpu::MultiplyCall& call,
-                            device::Stream stream) const {
+void KernelModule::multiply(const levels::on_gpu::MultiplyCall& call, device::Stream stream) const {
   launch(level_multiply_, call, call.count, 1, kThreads, stream);
 }
 

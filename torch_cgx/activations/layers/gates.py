@@ -84,6 +84,10 @@ class _Gated(torch.autograd.Function):
         dgate = dup = dweight = dbias = None
         with torch.no_grad():
             dproduct = dy
+            if _shares_steps(ctx, dy, gate, up, weight):
+                dbias = dy.reshape(-1, dy.shape[-1]).sum(0) if needs_bias else None
+                found = (*_with_linear(ctx.kind, dy, gate, up, weight), dbias)
+                return None, *once(_UNITS[ctx.kind], (dy, *kept), found), None
             if weight is not None:
                 rows = dy.reshape(-1, dy.shape[-1])
                 if needs_weight:
@@ -101,6 +105,30 @@ class _Gated(torch.autograd.Function):
                 dup = _of_up(ctx.kind, dproduct, gate, ctx.up_dtype)
         depends_on = (dy, *kept)
         return None, *once(_UNITS[ctx.kind], depends_on, (dgate, dup, dweight, dbias)), None
+
+
+def _shares_steps(
+    ctx: Any, dy: Tensor, gate: Tensor | None, up: Tensor | None, weight: Tensor | None
+) -> bool:
+    """The usual case: all of one type, and all gradients wanted."""
+    if gate is None or up is None or weight is None or not all(ctx.needs_input_grad[1:4]):
+        return False
+    return len({dy.dtype, gate.dtype, up.dtype, weight.dtype, ctx.dtype}) == 1
+
+
+def _with_linear(
+    kind: str, dy: Tensor, gate: Tensor, up: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dgate, dup and dweight, with the activation computed once and memory used again."""
+    rows = dy.reshape(-1, dy.shape[-1])
+    dproduct = dy @ weight
+    h = _KINDS[kind][0](gate)
+    dup = dproduct * h
+    product = h.mul_(up)
+    dweight = rows.t() @ product.reshape(-1, product.shape[-1])
+    del h, product
+    dgate = _KINDS[kind][1](dproduct.mul_(up), gate)
+    return dgate, dup, dweight
 
 
 def _product(kind: str, gate: Tensor, up: Tensor | None) -> Tensor:
