@@ -122,13 +122,14 @@ def _cells(row: Row) -> list[str]:
 
 def draw(runs: list[Row], rows: list[Row], file: str) -> None:
     """Loss against bytes: a dot for each seed, a bar at the mean, a band of exact seeds."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    colors = {method: f"C{number}" for number, method in enumerate(methods)} | {EXACT: "black"}
     with _command.picture(file, 1, 2, figsize=(11, 4.6)) as (_, axes):
         for axis, task in zip(axes[0], ("gpt", "digits"), strict=True):
             losses = [run["val_loss"] for run in of(runs, task, EXACT)]
             axis.axhspan(min(losses), max(losses), color="black", alpha=0.1)
-            for number, row in enumerate(row for row in rows if row["task"] == task):
-                mine = of(runs, task, row["method"])
-                color = "black" if row["method"] == EXACT else f"C{number}"
+            for row in (row for row in rows if row["task"] == task):
+                mine, color = of(runs, task, row["method"]), colors[row["method"]]
                 sizes = [run["kept_bytes"] / 2**20 for run in mine]
                 axis.plot(sizes, [run["val_loss"] for run in mine], ".", color=color, alpha=0.5)
                 bar = {"markersize": 16, "markeredgewidth": 2, "label": row["method"]}
@@ -139,4 +140,4 @@ def draw(runs: list[Row], rows: list[Row], file: str) -> None:
             axis.xaxis.set_minor_formatter(lambda *_: "")
             axis.grid(alpha=0.25, which="both")
         axes[0][0].set(ylabel="validation loss (band: seeds of exact training)")
-        axes[0][1].legend(fontsize=8)
+        axes[0][0].legend(fontsize=8)

@@ -5,8 +5,8 @@
     print(activations.memory(model, batch).table())       # what backward keeps, and which module
     activations.convert(model, activations=3, norms=True) # modules that keep less
     with activations.compress_saved():                    # everything else in 4 bits
-        loss = model(batch).sum()
-    loss.backward()
+        output = model(batch)
+    loss_function(output, targets).backward()              # what the loss saves stays exact
 
 Works without a process group, and together with DistributedDataParallel, FSDP2, autocast,
 activation checkpointing and torch.compile.

@@ -97,8 +97,8 @@ class compress_saved:
     """Within it, tensors that autograd saves for the backward pass are kept in few bits::
 
         with activations.compress_saved({"codec": "maxmin", "bits": 4}):
-            loss = model(batch).sum()
-        loss.backward()
+            output = model(batch)
+        loss_function(output, targets).backward()  # what the loss saves stays exact
 
     config: a dict of "codec" and its parameters, a codec of `torch_cgx.codecs`, or a name. Beside
         the wire codecs there are "half" (16 bits) and "bounded", which takes one bound: max_error,
