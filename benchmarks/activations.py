@@ -3,13 +3,17 @@
     python -m benchmarks.activations [--quick] [--rounds N] [--json FILE] [--plot FILE]
 
 Models: two layers of BERT's form (post-norm, dropout) and of Llama's (RMSNorm, SwiGLU), width 768,
-sequence 128, with a linear head. Bytes are those of all storages that autograd keeps, each once, as
-`activations.memory` counts them, without the input of the head, which it keeps anyhow; of
-compress_saved the payloads in place of what they stand for. Of BERT also with masks of one byte a
-value, as dropout on a GPU keeps them: on the CPU they are of the tensor's type. Times: forward and
-backward pass of batch 8, in rounds in which plain torch runs before and after each method; a ratio
-is the median of those of the rounds. Functions: forward and backward pass of 64 MiB of float32,
-against torch's own.
+sequence 128, with a linear head.
+
+Bytes: `activations.memory` counts each storage that autograd keeps once. The input of the head is
+left out, since the head keeps it with every method. compress_saved is counted by its payloads.
+Dropout on the CPU keeps masks of the tensor's type, on a GPU of one byte a value: savings are
+given for both.
+
+Steps: the forward and the backward pass of batch 8. In every round plain torch runs before and
+after each method; the result is the median of the method's time, divided by the mean of these two.
+
+Functions: the forward and the backward pass of 64 MiB of float32, by the time of torch's function.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ SEQUENCE = 128
 
 
 BUCKET = 256
-# name: what `convert` is told, and the bits of compress_saved around the forward pass
+# By name: the arguments of `convert`, and the bits of compress_saved around the forward pass.
 METHODS: dict[str, tuple[dict[str, Any], int | None]] = {
     "3-bit functions": ({"activations": 3}, None),
     "keep less": (FREE, None),
@@ -99,7 +103,7 @@ def bytes_of(
     inside = context_of(bits)
     with inside:
         model(x)
-    # The input of the head is as large as that of the layers.
+    # The input of the head has the size of x.
     if bits is None:
         return report.total - x.nbytes, masks
     codec = codecs.MaxMin(bits=bits, bucket_size=BUCKET)

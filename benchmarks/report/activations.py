@@ -17,8 +17,9 @@ def activations_table(document: dict[str, Any]) -> str:
     batch = min(row["batch"] for row in rows if row["kind"] == "bytes")
     caption = (
         f"`python -m benchmarks activations`: two layers, width 768, sequence 128, batch {batch} "
-        f"({text.machine(facts)}). Fewer: bytes of plain torch by those that are kept. Time: of "
-        f"forward and backward pass, plain torch = 1, medians of {facts['rounds']} rounds."
+        f"({text.machine(facts)}). Fewer: the bytes that plain torch keeps, divided by the bytes "
+        "kept. Time: the forward and the backward pass, divided by plain torch's time; medians of "
+        f"{facts['rounds']} rounds."
     )
     titles = ["model", "method", "fewer, fp32", "fewer, bf16", "time, 1 thread", "time, 2 threads"]
     lines = text.head(caption, titles)
@@ -45,9 +46,9 @@ def functions_table(document: dict[str, Any]) -> str:
     """As Markdown: forward and backward pass of each function."""
     rows = [row for row in document["rows"] if row["kind"] == "function"]
     caption = (
-        f"Forward and backward pass of {text.size_text(rows[0]['bytes'])} of fp32 from memory, by "
-        "torch's time for the same. Step functions cost an encoding more than torch's, which keep "
-        "their result, mostly together with the next layer."
+        f"The forward and the backward pass of {text.size_text(rows[0]['bytes'])} of fp32 from "
+        "memory, divided by torch's time. A step function encodes its input, while torch's keeps "
+        "its result, which the next layer often keeps, too."
     )
     lines = text.head(caption, ["function", "1 thread", "2 threads"])
     for name in dict.fromkeys(row["function"] for row in rows):

@@ -8,13 +8,13 @@ Tasks, each trained in a process without a process group, on one thread:
 - gpt: the GPT of examples/gpt.py on the text of examples/train_gpt.py.
 - digits: the net of examples/train_digits.py, with GELU in place of ReLU.
 - tuning: the GPT that "gpt" has trained exactly goes on with the sources of torch.nn: all weights,
-  or a frozen base with adapters of rank 4 (LoRA, Hu et al., ICLR 2022) beside all linear layers of
-  the blocks, or beside those that make queries, keys and values.
+  or a frozen base with adapters of rank 4 (LoRA, Hu et al., ICLR 2022). The adapters stand beside
+  all linear layers of the blocks, or only beside the ones that make queries, keys and values.
 
 The models have dropout, and modules where the examples call functions. The GPT has no gates, the
 digits net no norms. Methods of one seed have the same initial weights, order of data and masks of
-dropout; the converted Dropout of "modules" draws other masks. Bytes are those of
-`activations.memory` for one training step. benchmarks/report says what harm and noise are.
+dropout; the converted Dropout of "modules" draws other masks. `activations.memory` counts the bytes
+of one training step. benchmarks/report/activations_training.py defines harm and noise.
 
 The loss is kept in 8 bits at least: the gradient of cross-entropy is the exponential of the log
 probabilities that it saves, so their errors grow. "2 bits, loss too" shows it. The logits of digits

@@ -39,8 +39,8 @@ class Monitor:
         TensorBoard; or a function of a dict); None: a Table on stderr. A sink that raises is
         dropped, with a warning; the training goes on.
     saved: what compresses saved tensors (torch_cgx.activations.compress_saved, or the result of
-        compress): the errors of those of a record's last step are in the record, and only that
-        step's are measured.
+        compress). A record then has the errors of the tensors that its last step saved; other
+        steps are not measured.
     clock: seconds, for tests.
 
     All ranks of the group make it, with equal `every`: ranks that disagree raise an error.

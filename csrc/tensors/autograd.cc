@@ -76,18 +76,6 @@ void roundtrip_out_autograd(const at::Tensor& tensor, View codec, SymInt step, S
   operators::roundtrip_out(tensor, codec, {step, number, rank, index}, out);
 }
 
-// As torch's own operators: an inference tensor has no version, and only InferenceMode may write it.
-void may_change(const at::Tensor& out) {
-  TORCH_CHECK(
-      !out.is_inference() || c10::InferenceMode::is_enabled(),
-      "Inplace update to inference tensor outside InferenceMode is not allowed. You can make "
-      "a clone to get a normal tensor before doing inplace update.");
-}
-
-void has_changed(const at::Tensor& out) {
-  if (!out.is_inference()) out.unsafeGetTensorImpl()->bump_version();
-}
-
 void encode_out_inplace(const at::Tensor& tensor, View codec, SymInt step, SymInt number,
                         SymInt rank, SymInt index, const at::Tensor& out) {
   may_change(out);
@@ -126,38 +114,6 @@ void roundtrip_out_inplace(const at::Tensor& tensor, View codec, SymInt step, Sy
   has_changed(out);
 }
 
-using torch::jit::Stack;
-
-// The stages of compressors refuse every argument that requires a gradient.
-void stage_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  const std::string name = op.schema().name().substr(sizeof "torch_cgx::" - 1);
-  const auto& arguments = op.schema().arguments();
-  const auto given = torch::jit::last(*stack, arguments.size());
-  for (size_t i = 0; i < given.size(); ++i) {
-    if (!given[i].isTensor()) continue;
-    refuse(name.c_str(), arguments[i].name().c_str(), given[i].toTensor());
-  }
-  const at::AutoDispatchBelowAutograd below;
-  op.callBoxed(stack);
-}
-
-void stage_inplace(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  std::vector<at::Tensor> written;
-  const auto& arguments = op.schema().arguments();
-  const auto given = torch::jit::last(*stack, arguments.size());
-  for (size_t i = 0; i < given.size(); ++i) {
-    const c10::AliasInfo* alias = arguments[i].alias_info();
-    if (alias == nullptr || !alias->isWrite()) continue;
-    written.push_back(given[i].toTensor());
-    may_change(written.back());
-  }
-  {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    op.callBoxed(stack);
-  }
-  for (const at::Tensor& out : written) has_changed(out);
-}
-
 }  // namespace
 
 TORCH_LIBRARY_IMPL(torch_cgx, Autograd, library) {
@@ -170,7 +126,7 @@ TORCH_LIBRARY_IMPL(torch_cgx, Autograd, library) {
   library.impl("roundtrip.out", TORCH_FN(roundtrip_out_autograd));
   for (const char* stage : {"bounded_look", "bounded_encode", "bounded_decode",
                             "cuda_float_compress_encode", "cuda_float_compress_decode"}) {
-    library.impl(stage, torch::CppFunction::makeFromBoxedFunction<&stage_autograd>());
+    library.impl(stage, torch::CppFunction::makeFromBoxedFunction<&refuse_boxed>());
   }
 }
 
@@ -181,7 +137,7 @@ TORCH_LIBRARY_IMPL(torch_cgx, ADInplaceOrView, library) {
   library.impl("roundtrip.out", TORCH_FN(roundtrip_out_inplace));
   for (const char* stage :
        {"bounded_decode", "cuda_float_compress_encode", "cuda_float_compress_decode"}) {
-    library.impl(stage, torch::CppFunction::makeFromBoxedFunction<&stage_inplace>());
+    library.impl(stage, torch::CppFunction::makeFromBoxedFunction<&count_versions_boxed>());
   }
 }
 

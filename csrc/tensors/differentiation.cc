@@ -2,10 +2,13 @@
 
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/library.h>
 
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace cgx {
 namespace {
@@ -47,6 +50,48 @@ void raise_in_backward(const at::Tensor& result, const at::Tensor& tensor, const
   const auto raises = make_node<decltype(torch::autograd::Edge::function)>(
       text, torch::autograd::collect_next_edges(tensor));
   torch::autograd::set_history(result, raises);
+}
+
+// As torch's own operators: an inference tensor has no version, and only InferenceMode may write it.
+void may_change(const at::Tensor& out) {
+  TORCH_CHECK(
+      !out.is_inference() || c10::InferenceMode::is_enabled(),
+      "Inplace update to inference tensor outside InferenceMode is not allowed. You can make "
+      "a clone to get a normal tensor before doing inplace update.");
+}
+
+void has_changed(const at::Tensor& out) {
+  if (!out.is_inference()) out.unsafeGetTensorImpl()->bump_version();
+}
+
+void refuse_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  const std::string name = op.schema().name().substr(sizeof "torch_cgx::" - 1);
+  const auto& arguments = op.schema().arguments();
+  const auto given = torch::jit::last(*stack, arguments.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i].isTensor()) continue;
+    refuse(name.c_str(), arguments[i].name().c_str(), given[i].toTensor());
+  }
+  const at::AutoDispatchBelowAutograd below;
+  op.callBoxed(stack);
+}
+
+void count_versions_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                          torch::jit::Stack* stack) {
+  std::vector<at::Tensor> written;
+  const auto& arguments = op.schema().arguments();
+  const auto given = torch::jit::last(*stack, arguments.size());
+  for (size_t i = 0; i < given.size(); ++i) {
+    const c10::AliasInfo* alias = arguments[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    written.push_back(given[i].toTensor());
+    may_change(written.back());
+  }
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    op.callBoxed(stack);
+  }
+  for (const at::Tensor& out : written) has_changed(out);
 }
 
 }  // namespace cgx

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
 
 namespace cgx {
 
@@ -17,5 +19,16 @@ void refuse(const char* operation, const char* what, const at::Tensor& tensor);
 
 /// `result` was computed from `tensor`; the backward pass through it raises a RuntimeError of this text.
 void raise_in_backward(const at::Tensor& result, const at::Tensor& tensor, const char* text);
+
+/// Before an operator writes to `out`, in the key ADInplaceOrView: as torch's own operators, a
+/// RuntimeError for an inference tensor outside of InferenceMode. Afterwards: counts its version.
+void may_change(const at::Tensor& out);
+void has_changed(const at::Tensor& out);
+
+/// Kernels of any operator of torch_cgx. For the key Autograd: refuse() of each tensor. For
+/// ADInplaceOrView: the two above, of each tensor that the schema says is written.
+void refuse_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
+void count_versions_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                          torch::jit::Stack* stack);
 
 }  // namespace cgx

@@ -1,4 +1,4 @@
-"""What autograd keeps, counted by torch's own hooks, and relative errors in float64."""
+"""What autograd keeps, counted by torch's own hooks; values, gradients, and relative errors."""
 
 from __future__ import annotations
 
@@ -32,3 +32,16 @@ def relative(x: torch.Tensor, exact: torch.Tensor) -> float:
 
 def same(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.dtype == y.dtype and torch.equal(x, y)
+
+
+def normal(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Copies of the gradients of all parameters, each of which must have one."""
+    found = []
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        found.append(parameter.grad.clone())
+    return found

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import copy
 import pickle
-import sys
-import types
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.activations import llama
-from tests.activations.kept import kept, same
-from torch_cgx.activations import functional
+from tests.activations.kept import normal, same
 from torch_cgx.activations.conversion.convert import Conversion, convert
 from torch_cgx.activations.few_bit import modules
 from torch_cgx.activations.layers.dropout import Dropout
 from torch_cgx.activations.layers.gate_modules import GatedMLP
-from torch_cgx.activations.layers.norm_modules import CastRMSNorm, LayerNorm, RMSNorm
+from torch_cgx.activations.layers.norm_modules import LayerNorm, RMSNorm
 
 EVERYTHING: dict[str, Any] = {"activations": 3, "norms": True, "dropout": True, "gates": True}
 
@@ -41,10 +37,6 @@ def kinds(model: nn.Module) -> list[type[nn.Module]]:
     return [type(module) for module in model.children()]
 
 
-def x(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
-
-
 def test_everything_and_back() -> None:
     model = mlp()
     reference, before = copy.deepcopy(model), kinds(model)
@@ -62,7 +54,7 @@ def test_everything_and_back() -> None:
     assert list(model.state_dict()) == list(values)
     for name, value in model.state_dict().items():
         assert value.data_ptr() == values[name].data_ptr()
-    assert model.eval() and same(model(x(4, 8)), reference.eval()(x(4, 8)))
+    assert model.eval() and same(model(normal(4, 8)), reference.eval()(normal(4, 8)))
     conversion.restore()
     assert kinds(model) == before and not any(module.training for module in model)
     conversion.restore()
@@ -99,7 +91,7 @@ def test_every_activation_with_its_arguments(kind: type[nn.Module]) -> None:
     reference = copy.deepcopy(model)
     convert(model, activations=4)
     assert type(model[0]) is modules.MODULES[kind][0]
-    assert same(model(x(100) * 3), reference(x(100) * 3))
+    assert same(model(normal(100) * 3), reference(normal(100) * 3))
     for name, value in arguments.items():
         assert getattr(model[0], name) == value
     step = kind.__name__ in ("Hardshrink", "Hardsigmoid", "Hardtanh", "LeakyReLU", "ReLU", "ReLU6")
@@ -113,7 +105,7 @@ def test_gradients_of_a_converted_model() -> None:
     reference = copy.deepcopy(model)
     convert(model, norms=True, dropout=True)
     for one in (model, reference):
-        one(x(4, 8).double()).sin().sum().backward()
+        one(normal(4, 8).double()).sin().sum().backward()
     for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-11, atol=1e-12)
 
@@ -137,7 +129,7 @@ def test_parameters_are_the_same_objects_for_optimizers() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     convert(model, **EVERYTHING)
     before = model[0].bias.detach().clone()
-    model(x(4, 8)).square().sum().backward()
+    model(normal(4, 8)).square().sum().backward()
     optimizer.step()
     assert not torch.equal(before, model[0].bias)
 
@@ -153,12 +145,12 @@ def test_hooks_stay_and_their_handles_work() -> None:
     model[2].register_load_state_dict_pre_hook(lambda *_: calls.append("load"))
     del act
     convert(model, activations=3, norms=True)
-    model(x(2, 8)).sum().backward()
+    model(normal(2, 8)).sum().backward()
     model.load_state_dict(model.state_dict())
     assert calls == ["pre", "forward", "backward", "state", "load"]
     forward.remove()
     calls.clear()
-    model(x(2, 8))
+    model(normal(2, 8))
     assert calls == ["pre"]
 
 
@@ -173,7 +165,7 @@ def test_what_changes_between_is_there_after_restore() -> None:
     conversion.restore()
     assert model[3].p == 0.25 and model[0].weight.tolist() == [3.0] * 8
     assert model[0].weight.dtype == torch.float64 and not model[0].training
-    model(x(2, 8).double())
+    model(normal(2, 8).double())
     assert late == [1]
 
 
@@ -204,7 +196,7 @@ def test_copies_and_pickles() -> None:
     model.eval()
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert type(other[6].mlp) is GatedMLP and other[6].mlp.up_proj is not model[6].mlp.up_proj
-        assert same(other(x(2, 8)), model(x(2, 8)))
+        assert same(other(normal(2, 8)), model(normal(2, 8)))
 
 
 class Doubled(nn.GELU):
@@ -284,178 +276,6 @@ def test_filter() -> None:
     assert asked == ["0", "2", "3", "5"]
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", F.silu])
-def test_transformer_layers(activation: Any) -> None:
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(
-        16, 2, 32, dropout=0.0, activation=activation, batch_first=True
-    )
-    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-    reference = copy.deepcopy(model)
-    old = layer.activation
-    conversion = convert(model, activations=3, norms=True)
-    name = old.__name__
-    assert ("layers.1.activation", f"function {name}", f"activations.functional.{name}") in (
-        conversion.replaced
-    )
-    own = getattr(functional, name)
-    new = model.layers[0].activation
-    assert (new is own) if name == "relu" else (new.func is own and new.keywords == {"bits": 3})
-    values = x(3, 5, 16)
-    y, size = kept(lambda: model(values), model.parameters())
-    expected, full = kept(lambda: reference(values), model.parameters())
-    assert same(y, expected) and size < full
-    for mode in (model.eval(), reference.eval()):
-        assert not mode.training
-    with torch.no_grad():  # the fast path of inference
-        torch.testing.assert_close(model(values), reference(values))
-    with pytest.raises(ValueError, match="converted already"):
-        convert(model, activations=3)
-    conversion.restore()
-    assert model.layers[0].activation is old and type(model.layers[1].norm2) is nn.LayerNorm
-
-
-def test_decoder_layer_and_a_function_without_few_bit_form() -> None:
-    model = nn.Sequential(
-        nn.TransformerDecoderLayer(8, 2, 16, activation="gelu"),
-        nn.TransformerDecoderLayer(8, 2, 16, activation=torch.sin),
-    )
-    conversion = convert(model, activations=2)
-    assert [row.name for row in conversion.replaced] == ["0.activation"]
-    assert conversion.left == [
-        ("1.activation", "function sin", "the function sin has no few-bit form")
-    ]
-    holder = nn.TransformerEncoderLayer(8, 2, 16, activation="relu")  # as the root
-    convert(holder, activations=2)
-    assert holder.activation is functional.relu
-
-
-@pytest.mark.parametrize("act", [nn.SiLU(), nn.GELU(), nn.GELU("tanh"), nn.ReLU(), F.silu, F.gelu])
-@pytest.mark.parametrize("bias", [False, True])
-def test_gated_blocks(act: Any, bias: bool) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(llama.LlamaMLP(8, 16, act, bias))
-    reference, old = copy.deepcopy(model), model[0]
-    names = list(model.state_dict())
-    conversion = convert(model, gates=True, activations=3)
-    assert conversion.replaced == [("0", "LlamaMLP", "activations.GatedMLP")]
-    assert list(model.state_dict()) == names and model[0].hidden_size == 8
-    values = x(4, 8)
-    y, size = kept(lambda: model(values), [*model.parameters(), values])
-    expected, full = kept(lambda: reference(values), [*reference.parameters(), values])
-    assert same(y, expected)
-    torchs = 3 if isinstance(act, nn.ReLU) else 4  # relu keeps its result
-    assert size == 2 * 4 * 16 * 4 and full == torchs * 4 * 16 * 4
-    for a, b in zip(
-        torch.autograd.grad(y.sin().sum(), list(model.parameters())),
-        torch.autograd.grad(expected.sin().sum(), list(reference.parameters())),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b)
-    conversion.restore()
-    assert model[0] is old and same(model(values), expected)
-
-
-def test_gates_after_activations() -> None:
-    model = nn.Sequential(llama.LlamaMLP(8, 16))
-    first = convert(model, activations=3)
-    assert [row.name for row in first.replaced] == ["0.act_fn"]
-    second = convert(model, gates=True)
-    assert model[0].kind == "silu"
-    second.restore()
-    first.restore()
-    assert type(model[0]) is llama.LlamaMLP and type(model[0].act_fn) is nn.SiLU
-
-
-def test_gated_blocks_that_are_left() -> None:
-    hooked, lora, more = (llama.LlamaMLP(8, 16) for _ in range(3))
-    hooked.down_proj.register_forward_hook(lambda *_: None)
-    lora.down_proj = nn.Sequential(lora.down_proj)  # type: ignore[assignment]
-    more.dropout = nn.Dropout(0.0)
-    model = nn.ModuleDict(
-        {
-            "scaled": llama.ScaledMLP(8, 16),
-            "hooked": hooked,
-            "lora": lora,
-            "more": more,
-            "tanh": llama.LlamaMLP(8, 16, nn.Tanh()),
-            "doubled": llama.LlamaMLP(8, 16, Doubled()),
-            "good": llama.LlamaMLP(8, 16),
-        }
-    )
-    conversion = convert(model, gates=True)
-    assert [row.name for row in conversion.replaced] == ["good"]
-    reasons = {row.name: row.reason for row in conversion.left}
-    formula = "its forward does not compute down_proj(act_fn(gate_proj(x)) * up_proj(x))"
-    assert reasons == {
-        "scaled": formula,
-        "doubled": formula,
-        "hooked": "its down_proj is a Linear, or has hooks; allowed: a torch.nn.Linear",
-        "lora": "its down_proj is a Sequential, or has hooks; allowed: a torch.nn.Linear",
-        "more": "it has more than gate_proj, up_proj, down_proj, act_fn: ['dropout']",
-        "tanh": "its act_fn is Tanh; convertible: SiLU, GELU, ReLU",
-    }
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_llama_block(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(llama.LlamaBlock(), llama.LlamaBlock()).to(dtype)
-    reference = copy.deepcopy(model)
-    state = torch.random.get_rng_state()
-    conversion = convert(model, norms=True, gates=True)
-    assert torch.equal(state, torch.random.get_rng_state())
-    assert [row.new for row in conversion.replaced] == [
-        "activations.CastRMSNorm",
-        "activations.GatedMLP",
-    ] * 2
-    assert type(model[0].input_layernorm) is CastRMSNorm
-    values = x(4, 5, 16).to(dtype).requires_grad_()
-    y, size = kept(lambda: model(values), model.parameters())
-    expected, full = kept(lambda: reference(values), reference.parameters())
-    assert same(y, expected)
-    n = 4 * 5 * dtype.itemsize
-    # The output of each norm, and the two halves of each MLP; torch adds two products of each.
-    assert size == 2 * (n * 16 + 4 * 5 * 4 + 2 * n * 32) < full / 2
-    conversion.restore()
-    assert type(model[1].mlp) is llama.LlamaMLP and same(model(values), expected)
-
-
-@pytest.fixture
-def transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library with that name, which has been imported."""
-    module: Any = types.ModuleType("transformers.activations")
-    for kind in llama.ACTIVATIONS:
-        setattr(module, kind.__name__, kind)
-    monkeypatch.setitem(sys.modules, "transformers.activations", module)
-
-
-def test_activations_of_transformers(transformers: None) -> None:
-    model = nn.Sequential(*(kind() for kind in llama.ACTIVATIONS))
-    reference = copy.deepcopy(model)
-    conversion = convert(model, activations=3)
-    assert conversion.replaced == [
-        ("0", "GELUActivation", "activations.GELU"),
-        ("1", "NewGELUActivation", "activations.GELU"),
-    ]
-    assert (model[0].approximate, model[1].approximate) == ("none", "tanh")
-    assert same(model[0](x(50)), reference[0](x(50)))
-    torch.testing.assert_close(model[1](x(50)), reference[1](x(50)))
-    assert conversion.left == [
-        ("2", "QuickGELUActivation", "QuickGELUActivation has no few-bit form"),
-        ("3", "SiLUActivation", "its forward does not compute SiLU()"),
-    ]
-    gated = nn.Sequential(llama.LlamaMLP(8, 16, llama.GELUActivation()))
-    convert(gated, gates=True)
-    assert gated[0].kind == "gelu"
-
-
-def test_transformers_is_not_imported() -> None:
-    model = nn.Sequential(llama.GELUActivation(), nn.ReLU())
-    assert [row.name for row in convert(model, activations=3).replaced] == ["1"]
-    assert "transformers" not in sys.modules
-
-
 def test_models_that_are_wrapped_or_lazy() -> None:
     class FullyShardedDataParallel(nn.Sequential):
         """As torch names its wrapper."""
@@ -464,7 +284,7 @@ def test_models_that_are_wrapped_or_lazy() -> None:
         convert(nn.Sequential(FullyShardedDataParallel(nn.GELU())), activations=3)
     lazy = nn.Sequential(nn.LazyLinear(4), nn.GELU())
     convert(lazy, activations=3)
-    assert lazy(x(2, 3)).shape == (2, 4) and type(lazy[1]) is modules.GELU
+    assert lazy(normal(2, 3)).shape == (2, 4) and type(lazy[1]) is modules.GELU
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 import math
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -14,61 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.activations.few_bit_cases import ARGUMENTS, CASES, DTYPES, NAMES, inputs, saved_by
 from torch_cgx.activations import Table, functional
-from torch_cgx.activations.few_bit import modules as modules
 from torch_cgx.activations.few_bit.derivatives import CONTINUOUS, STEPS
 from torch_cgx.activations.tables.files import table_for
-
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-# Arguments of each function beside its input, several of some.
-ARGUMENTS: dict[str, tuple[dict[str, Any], ...]] = {
-    "hardshrink": ({}, {"lambd": 1.5}, {"lambd": -1.0}),
-    "softshrink": ({}, {"lambd": 1.5}, {"lambd": 0.0}),
-    "hardtanh": ({}, {"min_val": -2.0, "max_val": 0.5}),
-    "leaky_relu": ({}, {"negative_slope": 0.3}),
-    "threshold": ({"threshold": 0.5, "value": -2.0},),
-    "celu": ({}, {"alpha": 2.0}),
-    "elu": ({}, {"alpha": 0.5}),
-    "gelu": ({}, {"approximate": "tanh"}),
-    "softplus": ({}, {"beta": 2.0}, {"beta": 0.5, "threshold": 3.0}),
-}
-NAMES = (*STEPS, *CONTINUOUS)
-CASES = [(name, arguments) for name in NAMES for arguments in ARGUMENTS.get(name, ({},))]
-CLASS_OF = {
-    "celu": "CELU",
-    "elu": "ELU",
-    "gelu": "GELU",
-    "leaky_relu": "LeakyReLU",
-    "logsigmoid": "LogSigmoid",
-    "relu": "ReLU",
-    "relu6": "ReLU6",
-    "selu": "SELU",
-    "silu": "SiLU",
-}
 
 
 def _torch(name: str) -> Callable[..., torch.Tensor]:
     return getattr(torch, name) if name in ("sigmoid", "tanh") else getattr(F, name)
-
-
-def _inputs(dtype: torch.dtype, n: int = 4000) -> torch.Tensor:
-    """Values around all borders, the borders of step functions among them, zeros of both signs."""
-    generator = torch.Generator().manual_seed(n)
-    x = torch.randn(n, generator=generator, dtype=torch.float64) * 3
-    special = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0, 3.0, -3.0, 6.0, 12.0, -12.0]
-    x[: len(special)] = torch.tensor(special)
-    return x.to(dtype)
-
-
-def _saved(build: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    kept: list[torch.Tensor] = []
-
-    def pack(t: torch.Tensor) -> torch.Tensor:
-        kept.append(t)
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        return build(), kept
 
 
 def test_there_are_21() -> None:
@@ -81,7 +31,7 @@ def test_there_are_21() -> None:
 def test_values_are_torchs_and_step_functions_have_its_gradient(
     name: str, arguments: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    ours, theirs = (_inputs(dtype).requires_grad_() for _ in range(2))
+    ours, theirs = (inputs(dtype).requires_grad_() for _ in range(2))
     y = getattr(functional, name)(ours, **arguments)
     wanted = _torch(name)(theirs, **arguments)
     assert y.dtype == wanted.dtype and torch.equal(y, wanted)
@@ -102,7 +52,7 @@ def test_values_are_torchs_and_step_functions_have_its_gradient(
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_gradients_are_levels_of_the_table(name: str, bits: int) -> None:
     for dtype in DTYPES:
-        x = _inputs(dtype).requires_grad_()
+        x = inputs(dtype).requires_grad_()
         getattr(functional, name)(x, bits=bits).backward(torch.ones_like(x))
         wanted = table_for(name, bits)(x.detach()).to(
             torch.float64 if dtype == torch.float64 else torch.float32
@@ -130,17 +80,17 @@ def test_every_size_keeps_exactly_its_codes() -> None:
     for n in (*range(401), 1000, 140_001):
         bits = n % 4 + 1
         x = torch.randn(n, requires_grad=True)
-        y, kept = _saved(lambda x=x, bits=bits: functional.gelu(x, bits=bits))  # type: ignore[misc]
+        y, kept = saved_by(functional.gelu, x, bits=bits)
         assert sum(t.untyped_storage().nbytes() for t in kept) == math.ceil(bits * n / 8)
         y.backward(torch.ones_like(y))
         wanted = table_for("gelu", bits)(x.detach()).float()
         assert x.grad is not None and torch.equal(x.grad, wanted), n
     x = torch.randn(1000, requires_grad=True)
-    _, kept = _saved(lambda: functional.silu(x))
+    _, kept = saved_by(functional.silu, x)
     assert sum(t.nbytes for t in kept) == 375
     for name in STEPS:
         arguments = ARGUMENTS.get(name, ({},))[0]
-        _, kept = _saved(lambda name=name, a=arguments: getattr(functional, name)(x, **a))  # type: ignore[misc]
+        _, kept = saved_by(getattr(functional, name), x, **arguments)
         assert sum(t.nbytes for t in kept) == 125, name
 
 
@@ -148,7 +98,7 @@ def test_every_size_keeps_exactly_its_codes() -> None:
 def test_nan_gives_nan_and_infinities_the_ends(name: str) -> None:
     arguments = ARGUMENTS.get(name, ({},))[0]
     for dtype in DTYPES:
-        x = _inputs(dtype, 77)
+        x = inputs(dtype, 77)
         x[5] = x[64] = math.nan
         x[6], x[7] = math.inf, -math.inf
         x.requires_grad_()
@@ -218,30 +168,6 @@ def test_borders_that_the_dtype_lacks() -> None:
             assert torch.equal(ours.grad, theirs.grad), (name, arguments, dtype)
 
 
-def test_packing_is_fewbits() -> None:
-    """V1 to V5: codes to bytes, lowest bit first."""
-    from torch_cgx.activations import _operators  # noqa: F401
-
-    vectors = {
-        (3, (0, 1, 4, 7)): "080f",
-        (3, (6, 5, 6, 1, 7, 0, 4, 2, 2, 3, 0, 4, 5, 5, 6, 7)): "ae73501ad8fa",
-        (3, (6, 5, 6, 1, 7, 0, 4, 2, 2, 3, 0, 4, 5, 5, 6)): "ae73501ad81a",
-        (1, (1, 0, 1, 1, 0, 0, 1, 0, 1)): "4d01",
-        (2, (3, 0, 1, 2, 2)): "9302",
-        (4, (15, 0, 9, 6, 1)): "0f6901",
-    }
-    for (bits, codes), wanted in vectors.items():
-        levels = 1 << bits
-        x = torch.tensor(codes, dtype=torch.float32)
-        borders = [i + 0.5 for i in range(levels - 1)]
-        packed = torch.ops.torch_cgx.level_encode(x, borders, levels)
-        assert packed.numpy().tobytes().hex() == wanted
-        packed = torch.ops.torch_cgx.pack_integers(x.long(), 0, bits)
-        assert packed.numpy().tobytes().hex() == wanted
-    codes5 = torch.tensor([31, 0, 17, 6, 1, 30, 2, 3])  # V6
-    assert torch.ops.torch_cgx.pack_integers(codes5, 0, 5).numpy().tobytes().hex() == "1f4413bc18"
-
-
 def test_v12_a_step_function() -> None:
     table = Table((0.0, 2.0), (1.0, 3.0, -2.0))
     assert table(np.array([-5, -0.5, 0, 0.1, 2, 2.1, 9])).tolist() == [1, 1, 1, 3, 3, -2, -2]
@@ -275,7 +201,7 @@ def test_without_a_gradient_nothing_is_kept() -> None:
         lambda: functional.gelu(torch.randn(100)),
         lambda: functional.gelu(torch.randn(100, requires_grad=True).detach()),
     ):
-        _, kept = _saved(build)
+        _, kept = saved_by(build)
         assert kept == []
     x = torch.randn(100, requires_grad=True)
     with torch.no_grad():
@@ -387,13 +313,10 @@ def test_checkpoint_and_retained_graphs() -> None:
 
 @pytest.mark.parametrize("level", ("scalar", "avx2"))
 def test_levels_of_the_cpu_give_equal_bits(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = _inputs(torch.float32).requires_grad_()
+    x = inputs(torch.float32).requires_grad_()
     (wanted,) = torch.autograd.grad(functional.gelu(x).sum(), x)
     monkeypatch.setenv("CGX_CPU_LEVEL", level)
     assert torch.equal(torch.autograd.grad(functional.gelu(x).sum(), x)[0], wanted)
-
-
-# ---- errors ----
 
 
 def test_bad_input_is_named() -> None:
@@ -422,102 +345,3 @@ def test_bad_input_is_named() -> None:
         functional.celu(x, alpha=-1.0)
     with pytest.raises(RuntimeError, match="approximate"):
         functional.gelu(x, approximate="cos")
-
-
-def test_operators_refuse_what_does_not_fit() -> None:
-    from torch_cgx.activations import _operators  # noqa: F401
-
-    ops, x = torch.ops.torch_cgx, torch.randn(16)
-    tracked = x.clone().requires_grad_()
-    codes = ops.level_encode(x, [0.0], 2)
-    many = [float(i) for i in range(16)]
-    cases: tuple[tuple[Callable[[], Any], type[Exception], str], ...] = (
-        (lambda: ops.level_encode(x.int(), [0.0], 2), TypeError, "tensor.dtype is torch.int32"),
-        (lambda: ops.level_encode(x, [1.0, 0.0], 3), ValueError, "border number 1"),
-        (lambda: ops.level_encode(x, [0.0], 3), ValueError, "needs 2"),
-        (lambda: ops.level_encode(x, many, 17), ValueError, "2 to 16"),
-        (lambda: ops.level_encode(tracked, [0.0], 2), RuntimeError, "not differentiable"),
-        (lambda: ops.level_multiply(x, codes[:1], [0.0, 1.0]), ValueError, "codes has 1 bytes"),
-        (lambda: ops.level_multiply(x, codes, [0.0]), ValueError, "1 levels"),
-        (lambda: ops.level_multiply(x, codes, [0.0, math.inf]), ValueError, "not finite"),
-        (lambda: ops.pack_integers(x, 0, 3), TypeError, "torch.float32, allowed: integers"),
-        (lambda: ops.pack_integers(x.int(), 0, 65), ValueError, "bits is 65"),
-        (lambda: ops.pack_two_values(x, 1.0, 0.0), ValueError, "low is 1"),
-        (lambda: ops.level_decode(codes, [0.0, 1.0], 99, dtype=x.dtype), ValueError, "2 bytes"),
-        (lambda: ops.dropout(x, 1.5, 0), ValueError, "p is 1.5"),
-    )
-    for call, error, text in cases:
-        with pytest.raises(error, match=text):
-            call()
-
-
-@pytest.mark.parametrize("name", ("level_encode", "level_multiply", "pack_integers", "dropout"))
-def test_opcheck(name: str) -> None:
-    from torch_cgx.activations import _operators  # noqa: F401
-
-    x = torch.randn(5, 7)
-    codes = torch.ops.torch_cgx.level_encode(x, [-1.0, 0.0, 1.0], 4)
-    packed = torch.ops.torch_cgx.pack_integers(x.int(), -4, 3)
-    arguments: dict[str, tuple[Any, ...]] = {
-        "level_encode": (x, [-1.0, 0.0, 1.0], 4),
-        "level_multiply": (x, codes, [0.0, 1.0, 2.0, 3.0]),
-        "pack_integers": (x.int(), -4, 3),
-        "dropout": (x, 0.25, 7),
-    }
-    torch.library.opcheck(getattr(torch.ops.torch_cgx, name), arguments[name])
-    if name == "pack_integers":
-        unpack = torch.ops.torch_cgx.unpack_integers
-        torch.library.opcheck(unpack, (packed, -4, 3, 35), {"dtype": torch.int32})
-
-
-# ---- modules ----
-
-
-@pytest.mark.parametrize(("name", "arguments"), CASES, ids=str)
-def test_modules_are_torchs_with_fewer_bits(name: str, arguments: dict[str, Any]) -> None:
-    class_name = CLASS_OF.get(name, name.capitalize())
-    made = getattr(modules, class_name)(**arguments)
-    theirs = getattr(torch.nn, class_name)
-    assert isinstance(made, theirs) and made.state_dict() == {}
-    ours, x = (_inputs(torch.float32).requires_grad_() for _ in range(2))
-    y = made(ours)
-    assert torch.equal(y, theirs(**arguments)(x))
-    y.sum().backward()
-    getattr(functional, name)(x, **arguments).sum().backward()
-    assert ours.grad is not None and x.grad is not None and torch.equal(ours.grad, x.grad)
-    assert f"bits={made.bits}" in repr(made)
-    assert made.bits == (1 if name in STEPS else 3)
-    for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
-        assert repr(again) == repr(made) and torch.equal(again(x), y)
-
-
-def test_modules_say_their_signature_and_refuse() -> None:
-    assert list(inspect.signature(modules.GELU).parameters) == ["approximate", "bits", "table"]
-    assert list(inspect.signature(modules.Tanh).parameters) == ["bits", "table"]
-    table = Table((0.0,), (0.0, 1.0))
-    assert modules.GELU(table=table).bits == 1 and modules.Threshold(1.0, 2.0).bits == 1
-    assert modules.GELU(bits=2).bits == 2
-    with pytest.raises(ValueError, match="GELU: bits=5; allowed: 1 to 4"):
-        modules.GELU(bits=5)
-    with pytest.raises(ValueError, match="ReLU: bits=3; allowed: 1"):
-        modules.ReLU(bits=3)
-    with pytest.raises(TypeError, match="unexpected keyword"):
-        modules.GELU(bytes=3)
-    assert len(modules.MODULES) == 21
-
-
-def test_a_module_trains_through_ddp_free_code_without_communicators() -> None:
-    """Nothing of torch.distributed is set up, and no MPI module is loaded."""
-    import subprocess
-    import sys
-
-    code = (
-        "import sys, torch, threading\n"
-        "from torch_cgx import activations\n"
-        "x = torch.randn(10, requires_grad=True)\n"
-        "activations.functional.gelu(x).sum().backward()\n"
-        "assert not torch.distributed.is_initialized()\n"
-        "assert not [name for name in sys.modules if name.startswith('torch_cgx._mpi')]\n"
-        "assert threading.active_count() == 1\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

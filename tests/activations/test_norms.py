@@ -212,7 +212,10 @@ def test_an_error_at_the_limit_is_the_documented_one() -> None:
 
 def test_the_answer_of_other_devices_is_kept_until_a_parameter_changes() -> None:
     weight, bias = nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))
-    ask = lambda: norm_range.remembered(weight, bias, torch.float32)  # noqa: E731
+
+    def ask() -> bool:
+        return norm_range.remembered(weight, bias, torch.float32)
+
     assert ask()
     weight.data[0] = 0.0  # not seen, as documented
     assert ask()

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "codec/activations/dropout/gpu/stage.h"
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
@@ -22,6 +23,7 @@ using cgx::bounded::on_gpu::LookCall;
 using cgx::bounded::on_gpu::LookMemory;
 namespace cuda_float = cgx::cuda_float_compress::on_gpu;
 namespace levels = cgx::levels::on_gpu;
+namespace dropout = cgx::dropping::on_gpu;
 using cgx::gpu::DecodeCall;
 using cgx::gpu::EncodeCall;
 using cgx::gpu::FiniteCall;
@@ -147,9 +149,7 @@ const Kernel kKernels[] = {
        return blocks<levels::MultiplyCall, levels::MultiplyMemory>(a, levels::multiply_stage);
      }},
     {"cgx_dropout",
-     [](const void* a) {
-       return blocks<levels::DropoutCall, levels::DropoutMemory>(a, levels::dropout_stage);
-     }},
+     [](const void* a) { return blocks<dropout::Call, dropout::Memory>(a, dropout::stage); }},
     {"cgx_finite", [](const void* a) { return job<FiniteCall>(a, tiles, cgx::gpu::finite_stage); }},
 };
 

@@ -7,8 +7,8 @@
 #include "at_level.h"
 #include "base/error.h"
 #include "check.h"
-#include "codec/dropout/dropout.h"
-#include "codec/levels/gpu/stages.h"
+#include "codec/activations/dropout/dropout.h"
+#include "codec/activations/dropout/gpu/stage.h"
 #include "data.h"
 
 namespace cgx::native {
@@ -58,18 +58,18 @@ std::vector<std::byte> model(const std::vector<float>& x, DType type, double p, 
 }
 
 std::vector<std::byte> on_kernels(const std::vector<std::byte>& x, DType type, double p) {
-  using namespace levels::on_gpu;
+  using namespace dropping::on_gpu;
   std::vector<std::byte> y(x.size(), std::byte{0xa5});
-  DropoutCall call{};
+  Call call{};
   call.x = reinterpret_cast<const unsigned char*>(x.data());
   call.y = reinterpret_cast<unsigned char*>(y.data());
   call.values = x.size() / size_of(type);
-  call.count = (call.values + kPartValues - 1) / kPartValues;
+  call.count = (call.values + gpu::kPartValues - 1) / gpu::kPartValues;
   call.keep = static_cast<float>(1 - p);
   call.scale = 1 / (1 - p);
   call.key = kKey;
   call.type = static_cast<uint8_t>(type);
-  device::launch_blocks<DropoutCall, DropoutMemory>(call, dropout_stage);
+  device::launch_blocks<Call, Memory>(call, stage);
   return y;
 }
 

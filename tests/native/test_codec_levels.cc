@@ -124,7 +124,7 @@ void check_kernels(const LevelTable& table, const std::vector<std::byte>& x, int
   encode.x = reinterpret_cast<const unsigned char*>(x.data());
   encode.codes = reinterpret_cast<unsigned char*>(codes.data());
   encode.values = n;
-  encode.count = (n + kPartValues - 1) / kPartValues;
+  encode.count = (n + gpu::kPartValues - 1) / gpu::kPartValues;
   encode.table = table.on_gpu();
   encode.type = static_cast<uint8_t>(type);
   device::launch_blocks<EncodeCall, EncodeMemory>(encode, encode_stage);

@@ -36,7 +36,7 @@ def code_bytes(numel: Int, levels: int) -> Int:
 
 
 def packed_bytes(numel: Int, bits: int) -> Int:
-    """Of `numel` integers in `bits` bits each (csrc/codec/integers)."""
+    """Of `numel` integers in `bits` bits each (csrc/codec/activations/integers)."""
     return bits // 8 * numel + (numel * (bits % 8) + 7) // 8
 
 

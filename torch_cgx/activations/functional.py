@@ -16,7 +16,7 @@ outside 1 to 4 or beside a table of others. RuntimeError where the gradient itse
 differentiated: only codes of the first derivative are kept. Errors of torch's own functions pass
 through.
 
-The method is that of Novikov et al., Few-bit Backward (ICML 2023).
+The method: Novikov et al., Few-bit Backward (ICML 2023).
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def celu(
     bits: int = 3,
     table: Table | None = None,
 ) -> Tensor:
-    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0). Borders are those of alpha = 1, times
-    alpha.
+    """max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0). The borders are alpha times the
+    borders for alpha = 1.
     """
     _smooth("celu", input, bits, table)
     found = table or derivatives.of_alpha("celu", bits, alpha)
@@ -238,8 +238,8 @@ def softplus(
     bits: int = 3,
     table: Table | None = None,
 ) -> Tensor:
-    """log(1 + exp(beta * x)) / beta, and x where beta * x > threshold. Borders are those of beta =
-    1, divided by beta.
+    """log(1 + exp(beta * x)) / beta, and x where beta * x > threshold. The borders for
+    beta = 1 are divided by beta.
     """
     _smooth("softplus", input, bits, table)
     found = table or derivatives.of_softplus(bits, beta, threshold)

@@ -1,5 +1,6 @@
 // The kernels: a grid of thread blocks that take tiles in turn. Only data movement is here; what a tile
 // needs is in stages.h, and what a family does with it in codec/families/<name>/gpu.
+#include "codec/activations/dropout/gpu/stage.h"
 #include "codec/bounded/gpu/decode.h"
 #include "codec/bounded/gpu/encode.h"
 #include "codec/bounded/gpu/look.h"
@@ -194,8 +195,8 @@ CGX_BLOCK_KERNEL(cgx_level_encode, levels::on_gpu::EncodeCall, levels::on_gpu::E
                  levels::on_gpu::encode_stage)
 CGX_BLOCK_KERNEL(cgx_level_multiply, levels::on_gpu::MultiplyCall, levels::on_gpu::MultiplyMemory,
                  levels::on_gpu::multiply_stage)
-CGX_BLOCK_KERNEL(cgx_dropout, levels::on_gpu::DropoutCall, levels::on_gpu::DropoutMemory,
-                 levels::on_gpu::dropout_stage)
+CGX_BLOCK_KERNEL(cgx_dropout, dropping::on_gpu::Call, dropping::on_gpu::Memory,
+                 dropping::on_gpu::stage)
 
 /// The shared memory of a warp's family; none where it has an empty struct for it.
 #define CGX_WARP_KERNEL(name, Call, Family, stage, warps, blocks)                                  \

@@ -185,7 +185,7 @@ void KernelModule::multiply(const levels::on_gpu::MultiplyCall& call, device::St
   launch(level_multiply_, call, call.count, 1, kThreads, stream);
 }
 
-void KernelModule::dropout(const levels::on_gpu::DropoutCall& call, device::Stream stream) const {
+void KernelModule::dropout(const dropping::on_gpu::Call& call, device::Stream stream) const {
   launch(dropout_, call, call.count, 1, kThreads, stream);
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "codec/activations/dropout/gpu/call.h"
 #include "codec/bounded/gpu/call.h"
 #include "codec/compat/gpu/call.h"
 #include "codec/gpu/run_table.h"
@@ -41,10 +42,10 @@ class KernelModule {
   void encode(const cuda_float_compress::on_gpu::EncodeCall& call, device::Stream stream) const;
   void decode(const cuda_float_compress::on_gpu::DecodeCall& call, device::Stream stream) const;
 
-  /// Of a table of levels, and of dropout.
+  /// Of a table of levels; of dropout.
   void encode(const levels::on_gpu::EncodeCall& call, device::Stream stream) const;
   void multiply(const levels::on_gpu::MultiplyCall& call, device::Stream stream) const;
-  void dropout(const levels::on_gpu::DropoutCall& call, device::Stream stream) const;
+  void dropout(const dropping::on_gpu::Call& call, device::Stream stream) const;
 
  private:
   /// Of warps: of a family; by type of the values, or one for all.

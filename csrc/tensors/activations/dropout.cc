@@ -4,7 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "base/error.h"
-#include "codec/dropout/dropout.h"
+#include "codec/activations/dropout/dropout.h"
 #include "tensors/activations/floating.h"
 #include "tensors/activations/gpu.h"
 #include "tensors/checks.h"
@@ -28,7 +28,7 @@ at::Tensor dropout(const at::Tensor& tensor, double p, int64_t key) {
   }
   const std::byte* from = bytes_of_host(x);
   std::byte* to = bytes_of_host(y);
-  in_parts(count_of(x), 64, [&](size_t first, size_t n) {
+  in_parts(count_of(x), kPartStep, [&](size_t first, size_t n) {
     const size_t at = first * size_of(dtype);
     cgx::dropout(from + at, dtype, n, p, random, first, to + at);
   });

@@ -1,4 +1,4 @@
-// Dropout that keeps nothing for the backward pass but its key: operator dropout (codec/dropout).
+// Dropout that keeps nothing for the backward pass but its key: operator dropout (codec/activations/dropout).
 #pragma once
 
 #include <ATen/core/Tensor.h>

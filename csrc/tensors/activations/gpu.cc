@@ -1,5 +1,6 @@
 #include "tensors/activations/gpu.h"
 
+#include "codec/gpu/eight.h"
 #include "codec/gpu/kernels.h"
 #include "tensors/checks.h"
 #include "tensors/gpu/here.h"
@@ -16,7 +17,7 @@ Call call_of(const at::Tensor& x, DType dtype) {
   Call call{};
   call.x = bytes_of(x);
   call.values = count_of(x);
-  call.count = (count_of(x) + levels::on_gpu::kPartValues - 1) / levels::on_gpu::kPartValues;
+  call.count = (count_of(x) + gpu::kPartValues - 1) / gpu::kPartValues;
   call.type = static_cast<uint8_t>(dtype);
   return call;
 }
@@ -43,7 +44,7 @@ void gpu_level_multiply(const at::Tensor& grad, DType dtype, const LevelTable& t
 }
 
 void gpu_dropout(const at::Tensor& x, DType dtype, double p, RandomKey key, const at::Tensor& y) {
-  auto call = call_of<levels::on_gpu::DropoutCall>(x, dtype);
+  auto call = call_of<dropping::on_gpu::Call>(x, dtype);
   call.y = bytes_of(y);
   call.keep = static_cast<float>(1 - p);
   call.scale = p < 1 ? 1 / (1 - p) : 0;

@@ -3,7 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "codec/integers/pack.h"
+#include "codec/activations/integers/pack.h"
 #include "tensors/activations/floating.h"
 #include "tensors/checks.h"
 #include "tensors/dtypes.h"

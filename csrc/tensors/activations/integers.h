@@ -1,5 +1,5 @@
 // Integers and bools in the bits that they need: operators pack_integers and unpack_integers
-// (codec/integers). On the CPU; other devices go by torch's operators (torch_cgx/activations).
+// (codec/activations/integers). On the CPU; other devices go by torch's operators (torch_cgx/activations).
 #pragma once
 
 #include <ATen/core/Tensor.h>

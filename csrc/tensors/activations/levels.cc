@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "codec/integers/pack.h"
+#include "codec/activations/integers/pack.h"
 #include "codec/levels/level_table.h"
 #include "tensors/activations/floating.h"
 #include "tensors/activations/gpu.h"
@@ -20,9 +20,6 @@
 
 namespace cgx {
 namespace {
-
-constexpr size_t kBlockValues =
-    4096;  // parts of threads begin at multiples; codes then begin a byte
 
 void check_levels(size_t levels) {
   TORCH_CHECK_VALUE(levels >= 2 && levels <= kMostLevelsOfOperators, "a table has ", levels,
@@ -81,7 +78,7 @@ at::Tensor level_encode(const at::Tensor& tensor, at::ArrayRef<double> borders, 
   const std::byte* from = bytes_of_host(x);
   std::byte* to = bytes_of_host(codes);
   std::atomic<bool> nan{false};
-  in_parts(count, kBlockValues, [&](size_t first, size_t n) {
+  in_parts(count, kPartStep, [&](size_t first, size_t n) {
     const bool found =
         table.encode(from + first * size_of(dtype), dtype, n, to + table.code_bytes(first));
     if (found) nan = true;
@@ -113,7 +110,7 @@ at::Tensor level_multiply(const at::Tensor& given, const at::Tensor& given_codes
   const std::byte* from = bytes_of_host(codes);
   const std::byte* factors = bytes_of_host(grad);
   std::byte* to = bytes_of_host(y);
-  in_parts(count, kBlockValues, [&](size_t first, size_t n) {
+  in_parts(count, kPartStep, [&](size_t first, size_t n) {
     const size_t at = first * size_of(dtype);
     table.multiply(from + table.code_bytes(first), factors + at, n, to + at, dtype);
   });
@@ -139,7 +136,7 @@ at::Tensor level_decode(const at::Tensor& given, at::ArrayRef<double> levels, in
   at::Tensor y = at::empty({numel}, codes.options().dtype(type));
   const std::byte* from = bytes_of_host(codes);
   std::byte* to = bytes_of_host(y);
-  in_parts(count, kBlockValues, [&](size_t first, size_t n) {
+  in_parts(count, kPartStep, [&](size_t first, size_t n) {
     std::byte* out = to + first * size_of(dtype);
     if (dtype == DType::kFloat64) {
       table.decode(from + table.code_bytes(first), n, reinterpret_cast<double*>(out));
@@ -168,10 +165,10 @@ at::Tensor pack_two_values(const at::Tensor& tensor, double low, double high) {
   const std::byte* from = bytes_of_host(x);
   std::byte* to = bytes_of_host(codes);
   std::atomic<bool> others{false};
-  in_parts(count, kBlockValues, [&](size_t first, size_t n) {
-    std::byte bits[kBlockValues / 8];
-    for (size_t at = first; at < first + n && !others; at += kBlockValues) {
-      const size_t some = std::min(kBlockValues, first + n - at);
+  in_parts(count, kPartStep, [&](size_t first, size_t n) {
+    std::byte bits[kPartStep / 8];
+    for (size_t at = first; at < first + n && !others; at += kPartStep) {
+      const size_t some = std::min(kPartStep, first + n - at);
       const std::byte* values = from + at * size_of(dtype);
       bool nan = fits.encode(values, dtype, some, bits);
       for (size_t i = 0; i < some / 8; ++i) nan |= bits[i] != std::byte{0xff};

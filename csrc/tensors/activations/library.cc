@@ -64,14 +64,6 @@ c10::TypedOperatorHandle<Signature> found(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
-at::Tensor encode_autograd(const at::Tensor& tensor, Numbers borders, int64_t levels,
-                           bool magnitude, bool mark_nans) {
-  refuse("level_encode", "tensor", tensor);
-  const at::AutoDispatchBelowAutograd below;
-  static const auto op = found<decltype(encode_kernel)>("torch_cgx::level_encode");
-  return op.call(tensor, borders, levels, magnitude, mark_nans);
-}
-
 at::Tensor multiply_autograd(const at::Tensor& grad, const at::Tensor& codes, Numbers levels) {
   refuse_tangent("level_multiply", "grad", grad);
   static const auto op = found<decltype(multiply_kernel)>("torch_cgx::level_multiply");
@@ -87,25 +79,6 @@ at::Tensor multiply_autograd(const at::Tensor& grad, const at::Tensor& codes, Nu
         "first one only: use torch's own function where a gradient is differentiated");
   }
   return result;
-}
-
-// Refuses tensors that require a gradient; integers and bytes never do.
-void pack_autograd(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
-  const auto given = torch::jit::last(*stack, op.schema().arguments().size());
-  for (size_t i = 0; i < given.size(); ++i) {
-    if (!given[i].isTensor()) continue;
-    const std::string name = op.schema().name().substr(sizeof "torch_cgx::" - 1);
-    refuse(name.c_str(), op.schema().arguments()[i].name().c_str(), given[i].toTensor());
-  }
-  const at::AutoDispatchBelowAutograd below;
-  op.callBoxed(stack);
-}
-
-at::Tensor dropout_autograd(const at::Tensor& tensor, double p, int64_t key) {
-  refuse("dropout", "tensor", tensor);
-  const at::AutoDispatchBelowAutograd below;
-  static const auto op = found<decltype(dropout_kernel)>("torch_cgx::dropout");
-  return op.call(tensor, p, key);
 }
 
 void implement(torch::Library& library) {
@@ -147,12 +120,10 @@ TORCH_LIBRARY_IMPL(torch_cgx, NestedTensorCPU, library) { implement(library); }
 TORCH_LIBRARY_IMPL(torch_cgx, NestedTensorCUDA, library) { implement(library); }
 
 TORCH_LIBRARY_IMPL(torch_cgx, Autograd, library) {
-  library.impl("level_encode", TORCH_FN(encode_autograd));
   library.impl("level_multiply", TORCH_FN(multiply_autograd));
-  library.impl("dropout", TORCH_FN(dropout_autograd));
-  for (const char* name :
-       {"level_decode", "pack_two_values", "pack_integers", "unpack_integers", "norm_backward"}) {
-    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&pack_autograd>());
+  for (const char* name : {"level_encode", "level_decode", "pack_two_values", "pack_integers",
+                           "unpack_integers", "dropout", "norm_backward"}) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_boxed>());
   }
 }
 

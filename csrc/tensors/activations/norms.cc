@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "codec/norms/norms.h"
+#include "codec/activations/norms/norms.h"
 #include "tensors/activations/floating.h"
 #include "tensors/checks.h"
 #include "tensors/memory.h"

@@ -1,4 +1,4 @@
-// The backward pass of norms that keep their output (codec/norms): operator norm_backward.
+// The backward pass of norms that keep their output (codec/activations/norms): operator norm_backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

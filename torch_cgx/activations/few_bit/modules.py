@@ -17,7 +17,7 @@ from torch_cgx.activations.tables.table import Table
 
 class FewBitModule(nn.Module):
     """Base class: a module of torch.nn whose forward is a function of `activations.functional`.
-    Arguments are those of torch.nn's class, and `bits` and `table` by keyword.
+    It takes the arguments of torch.nn's class, and `bits` and `table` by keyword.
     """
 
     _function: ClassVar[Callable[..., torch.Tensor]]

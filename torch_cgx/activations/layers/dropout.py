@@ -15,8 +15,9 @@ _ops = torch.ops.torch_cgx
 
 
 class _Replay(torch.autograd.Function):
-    """Linear in x, with the same values zero in every call with the same key: it is its own
-    backward, and that of its backward."""
+    """Linear in x, and every call with the same key zeroes the same values. So its backward pass is
+    the same function of the gradient, and may be differentiated again.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float, key: int, inplace: bool) -> Tensor:

@@ -57,7 +57,7 @@ def gradients(kept: Kept, dy: Tensor, centred: bool, needs: tuple[bool, bool, bo
 
 
 def _native(kept: Kept, dy: Tensor, centred: bool, needs: tuple[bool, bool, bool]) -> _Three:
-    """One pass over the rows, by the engine (csrc/codec/norms)."""
+    """One pass over the rows, by the engine (csrc/codec/activations/norms)."""
     weight, bias = _wide(kept.weight, torch.float32), _wide(kept.bias, torch.float32)
     if weight is None:
         weight = torch.ones(kept.width, dtype=torch.float32, device=kept.y.device)

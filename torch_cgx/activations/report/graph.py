@@ -9,24 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-_VIEWS = {
-    "AliasBackward0",
-    "AsStridedBackward0",
-    "ExpandBackward0",
-    "PermuteBackward0",
-    "ReshapeAliasBackward0",
-    "SelectBackward0",
-    "SliceBackward0",
-    "SplitBackward0",
-    "SqueezeBackward0",
-    "SqueezeBackward1",
-    "TBackward0",
-    "TransposeBackward0",
-    "UnsafeViewBackward0",
-    "UnsqueezeBackward0",
-    "ViewBackward0",
-}
-_COPIES = {"ToCopyBackward0", "CloneBackward0"}
+from torch_cgx.activations._history import COPIES, VIEWS, behind
 
 
 @dataclasses.dataclass
@@ -119,13 +102,7 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def producer_of(tensor: torch.Tensor) -> tuple[Any, Any]:
     """The node that made the tensor, views skipped; and, where that copies a leaf, the leaf's."""
-    node = _behind(tensor.grad_fn, _VIEWS)
-    if node is not None and node.name() in _COPIES:
-        return node, _behind(node, _VIEWS | _COPIES)
+    node = behind(tensor.grad_fn, VIEWS)
+    if node is not None and node.name() in COPIES:
+        return node, behind(node, VIEWS | COPIES)
     return node, None
-
-
-def _behind(node: Any, names: set[str]) -> Any:
-    while node is not None and node.name() in names:
-        node = node.next_functions[0][0]
-    return node

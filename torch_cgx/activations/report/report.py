@@ -19,8 +19,8 @@ class Report:
     total: of all storages that are kept, each once; without the model's parameters and buffers.
     peak: the most that the step (forward, loss, backward) had allocated at once, gradients
         included, beyond what there was before it. peak_source: what measured it.
-    parameters: of the model's parameters. gradients: of those that the step made, for parameters
-        and for inputs that require one.
+    parameters: of the model's parameters. gradients: of the gradients that the step made, for
+        parameters and for inputs that require one.
     rows: a dict for each module and kind, in the order in which modules first kept something:
         "module" (qualified name, "" for the model itself, "(loss)" for what is outside of it),
         "class", "kind", "bytes", "storages" (their number), "share" of the total.

@@ -1,7 +1,7 @@
 """What autograd keeps for backward while a model runs: who saved it, and in which storage.
 
 Hooks on saved tensors see a tensor but not the node that saves it. A node takes its number when it
-is made, just before it saves, so `torch.autograd._get_sequence_nr() - 1` is the node's number; a
+is made, just before it saves, so the number of the next node less 1 is the node's; a
 walk over the graph gives the names of numbers afterwards. Nothing is unpacked for that, so that
 checkpointed regions are not computed again.
 
@@ -30,12 +30,12 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from torch_cgx.activations._weights import frozen_of, is_cast_of
 from torch_cgx.activations.report.graph import Graph, producer_of, tensors_in, walk
 
 LOSS = "(loss)"  # the module of what is saved outside of the model
 
 _RUNS = str(Path(__file__).with_name("memory.py"))  # whose frame calls the model
-_COMPARED = 1024  # values by which a cast of a frozen parameter is recognised
 
 
 @dataclasses.dataclass(eq=False)
@@ -103,12 +103,9 @@ class Saves:
         self._names = {module: name for name, module in model.named_modules()}
         self._thread = threading.get_ident()
         self.own = _storages_of(model)
-        self.frozen = {
-            name: [p for p in module.parameters(recurse=False) if not p.requires_grad]
-            for name, module in model.named_modules()
-        }
+        self.frozen = frozen_of(model)
         self.parameters = {id(p) for p in model.parameters()}
-        self.start = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        self.start = _next_node()
         self.peak = 0
         self._live: dict[int, list[int]] = {}
         self._bytes = 0
@@ -159,11 +156,11 @@ class Saves:
         return enter, leave
 
     def _mark(self) -> None:
-        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        number = _next_node()
         self._moments.append((number, self._stack[-1]))
 
     def _pack(self, tensor: torch.Tensor, pack: Any) -> _Handle:
-        number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+        number = _next_node() - 1
         save = _save_of(tensor, number, self._stack[-1])
         save.boundary, save.function = _callers()
         producer, copied = producer_of(tensor)
@@ -172,26 +169,15 @@ class Saves:
         origin = copied if copied is not None else producer
         leaf = getattr(origin, "variable", None)
         save.cast = leaf is not None and id(leaf) in self.parameters
-        save.cast = save.cast or self._is_cast_of_frozen(tensor, save)
+        # A frozen parameter's cast has no graph.
+        alone = not (tensor.requires_grad or tensor.is_meta) and tensor.is_floating_point()
+        save.cast = save.cast or (alone and is_cast_of(tensor, self.frozen))
         save.plain = pack is None
         # Detached: a node that kept its own output with its grad_fn would never die.
         packed = tensor.detach() if pack is None else pack(tensor)
         handle = _Handle(packed, save, self)
         self._handles.append(weakref.ref(handle))
         return handle
-
-    def _is_cast_of_frozen(self, tensor: torch.Tensor, save: Save) -> bool:
-        """A frozen parameter's cast has no graph: it is recognised by size and first values."""
-        if tensor.requires_grad or not tensor.is_floating_point() or tensor.is_meta:
-            return False
-        orders = [tensor.detach(), *([tensor.detach().t()] if tensor.dim() == 2 else [])]
-        for p in self.frozen.get(save.module, ()):
-            for order in orders if p.dtype != tensor.dtype and p.numel() else ():
-                if order.dim() > 0 and order.shape == p.shape:
-                    rows = max(1, _COMPARED // p[0].numel())
-                    if torch.equal(p.detach()[:rows].to(tensor.dtype), order[:rows]):
-                        return True
-        return False
 
     def born(self, storages: Iterable[torch.UntypedStorage]) -> None:
         for storage in storages:
@@ -243,6 +229,11 @@ class Saves:
             )
             for storage, tensor, saves in found.values()
         ]
+
+
+def _next_node() -> int:
+    """The number that the next node on this thread gets."""
+    return int(torch._C._autograd._get_sequence_nr())
 
 
 def _storages_of(model: torch.nn.Module) -> set[int]:

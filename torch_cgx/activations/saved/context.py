@@ -2,95 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from torch_cgx import codecs
-from torch_cgx.activations.saved import integers, masks
-from torch_cgx.activations.saved.codings import DEFAULT, Coding, coding_of, merged
+from torch_cgx.activations.saved.codings import DEFAULT
+from torch_cgx.activations.saved.entry import Entry, unpack
 from torch_cgx.activations.saved.ledger import Ledger
-from torch_cgx.activations.saved.modules import Names, has_storage, is_running, running
-from torch_cgx.activations.saved.sources import Decode, Handle, Kept, Packed, Part, Source
-from torch_cgx.activations.saved.views import Region, region_of
-from torch_cgx.activations.saved.weights import is_cast_of, is_weight
+from torch_cgx.activations.saved.modules import Names
+from torch_cgx.activations.saved.rules import Config, Filter, Rules
 
-Config = Mapping[str, Any] | codecs.Codec | str
-Filter = Callable[[str, torch.Tensor], bool]
-_FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MOST_STEP = 2**63 - 1
-_ROW = 16  # values of the shortest rows that have a statistic each
-
-
-class Rules:
-    """What is done to a tensor, by the name of the module that saves it. Checked as a whole before
-    anything is changed.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        min_size: int,
-        filter: Filter | None,
-        overrides: Mapping[str, Config | None] | None,
-    ):
-        self.coding = coding_of(config)
-        if isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0:
-            raise ValueError(f"min_size={min_size!r}; allowed: integers from 0")
-        if filter is not None and not callable(filter):
-            raise TypeError(
-                f"filter is of type {type(filter).__name__}; allowed: a function of a module's "
-                "name and a tensor, None"
-            )
-        self.min_size, self.filter = min_size, filter
-        self.overrides: list[tuple[re.Pattern[str], Coding | None]] = []
-        if not isinstance(overrides, (Mapping, type(None))):
-            raise TypeError(
-                f"overrides is of type {type(overrides).__name__}; allowed: a dict of regular "
-                "expressions and configs, None"
-            )
-        for pattern, other in (overrides or {}).items():
-            where = f"overrides[{pattern!r}]"
-            try:
-                compiled = re.compile(pattern)
-            except (re.error, TypeError) as error:
-                raise ValueError(f"{where}: not a regular expression: {error}") from None
-            if isinstance(other, Mapping):
-                other = merged(config, other)
-            self.overrides.append((compiled, None if other is None else coding_of(other, where)))
-
-    @property
-    def by_name(self) -> bool:
-        return bool(self.overrides) or self.filter is not None
-
-    @property
-    def stochastic(self) -> bool:
-        codings = [self.coding, *(coding for _, coding in self.overrides)]
-        return any(coding is not None and coding.stochastic for coding in codings)
-
-    def check_names(self, names: list[str]) -> None:
-        """ValueError for a pattern that matches none of a model's modules."""
-        for pattern, _ in self.overrides:
-            if not any(pattern.search(name) for name in names):
-                raise ValueError(
-                    f"overrides[{pattern.pattern!r}] matches no module; the model has: "
-                    f"{', '.join(name for name in names[:12] if name)}"
-                    f"{', ...' if len(names) > 13 else ''}"
-                )
-
-    def coding_for(self, name: str) -> Coding | None:
-        for pattern, coding in self.overrides:
-            if pattern.search(name):
-                return coding
-        return self.coding
 
 
 class compress_saved:
@@ -135,8 +63,8 @@ class compress_saved:
     "bounded"). RuntimeError from the backward pass where a tensor was changed in place after it
     was saved.
 
-    The idea is that of ActNN (Chen et al., ICML 2021); with "bounded" that of AC-GC (Evans and
-    Aamodt, NeurIPS 2021).
+    ActNN (Chen et al., ICML 2021) quantizes saved activations; AC-GC (Evans and Aamodt, NeurIPS
+    2021) bounds their errors, as "bounded" does.
     """
 
     def __init__(
@@ -170,23 +98,20 @@ class compress_saved:
         self._step = step
         self.measure = measure
         self._ledger = Ledger()
-        self._lock = threading.RLock()
         self._entered = threading.local()
 
     # ---- what it says
 
     @property
     def errors(self) -> dict[str, float]:
-        """By name of the module: the greatest relative L2 error of a tensor that it saved in the
-        last entry, with measure=True.
+        """With measure=True: the relative L2 error of each tensor of the last entry, by the name of
+        the module that saved it; of a module's second tensor by NAME#2, and so on.
         """
         return dict(self._ledger.errors)
 
     @property
     def bytes_saved(self) -> int:
-        """Bytes of the storages that nodes have saved in the last entry, without those that are
-        kept as they are.
-        """
+        """Bytes that nodes have saved in the last entry and that payloads stand for now."""
         return self._ledger.bytes_saved
 
     @property
@@ -207,24 +132,27 @@ class compress_saved:
     def __enter__(self) -> compress_saved:
         _refuse_tracing()
         self._ledger.begin()
-        run = _Run(self, self._key())
-        pack, unpack = run.pack, _unpack
+        entry = Entry(
+            self._rules, self._ledger, self._key(), self._names_of, self._named, self.measure
+        )
+        pack, back = entry.pack, unpack
         if "torch._dynamo" in sys.modules:  # it would compile the hooks, too
-            pack, unpack = torch.compiler.disable(pack), torch.compiler.disable(unpack)
-        hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+            pack, back = torch.compiler.disable(pack), torch.compiler.disable(back)
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, back)
         hooks.__enter__()
-        self._stack().append((hooks, run))
+        self._stack().append((hooks, entry))
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        hooks, run = self._stack().pop()
+        hooks, entry = self._stack().pop()
         hooks.__exit__(kind, value, trace)
-        settle = run.settle
+        settle = entry.settle
         if "torch._dynamo" in sys.modules:
             settle = torch.compiler.disable(settle)
         settle(None)
-        if kind is None and self._model is None and self._seen():
-            self._check_matches()
+        if kind is None and self._model is None and self._names:
+            names = [name for one in self._names.values() for name in one.all()]
+            self._rules.check_names(names)
 
     def only_in(self, frame: FrameType | None) -> None:
         """The entry that was made last compresses nothing unless this call is running. A forward
@@ -245,12 +173,8 @@ class compress_saved:
             return self._step
         return int(torch.randint(_MOST_STEP, (), dtype=torch.int64, device="cpu"))
 
-    def _seen(self) -> bool:
-        return bool(self._names)
-
-    def _check_matches(self) -> None:
-        names = [name for one in self._names.values() for name in one.all()]
-        self._rules.check_names(names)
+    def _named(self) -> nn.Module | None:
+        return None if self._model is None else self._model()
 
     def _names_of(self, root: nn.Module) -> Names:
         found = self._names.get(root)
@@ -269,184 +193,3 @@ def _refuse_tracing() -> None:
             "compress_saved is used inside of a compiled function, where torch cannot trace it; "
             "enter it around the call of the compiled function"
         )
-
-
-def _unpack(packed: Packed) -> torch.Tensor:
-    found: torch.Tensor = packed.unpack()
-    return found
-
-
-class _Run:
-    """One entry of a context: its key, and the number of tensors so far."""
-
-    def __init__(self, owner: compress_saved, step: int):
-        self._owner, self._step = owner, step
-        self._rank = _rank() if owner._rules.stochastic else 0
-        self._number = 0
-        self.frame: FrameType | None = None
-        self._sources: weakref.WeakValueDictionary[tuple[Any, ...], Source]
-        self._sources = weakref.WeakValueDictionary()
-        self._later: list[tuple[int, Part]] = []  # numbers of their nodes
-        self._largest = 0  # values of a tensor so far
-        # Of each model that runs in it.
-        self._weights: dict[nn.Module, set[int]] = {}
-        self._frozen: dict[nn.Module, dict[torch.Size, list[torch.Tensor]]] = {}
-
-    def pack(self, tensor: torch.Tensor) -> Packed:
-        rules = self._owner._rules
-        self.settle(_node())
-        if self.frame is not None and not is_running(self.frame):
-            return Kept(tensor)
-        if (
-            tensor.is_meta
-            or tensor.numel() < rules.min_size
-            or not has_storage(tensor)
-            or tensor.layout != torch.strided
-            or tensor.is_neg()
-            or is_weight(tensor)
-        ):
-            return Kept(tensor)
-        floating = tensor.dtype in _FLOATING
-        if not floating and not integers.worth(tensor):
-            return Kept(tensor)
-        stack, compiled = (
-            running()
-            if rules.by_name or not tensor.requires_grad or self._measures()
-            else ([], False)
-        )
-        if compiled and rules.by_name:
-            raise RuntimeError(
-                "compress_saved: a compiled function saves tensors of several modules at once, so "
-                "overrides and filter, which go by the module's name, do not apply to it; leave "
-                "them out, or call the model without torch.compile"
-            )
-        if self._is_statistic(tensor):
-            return Kept(tensor)
-        root = self._root(stack)
-        if not tensor.requires_grad and root is not None and self._is_held(tensor, root):
-            return Kept(tensor)
-        region = region_of(tensor)
-        if region is None or region.numel < rules.min_size:
-            return Kept(tensor)
-        name = "" if root is None else self._owner._names_of(root).of(stack)
-        if rules.filter is not None and not rules.filter(name, tensor):
-            return Kept(tensor)
-        coding = rules.coding_for(name) if floating else rules.coding
-        if coding is None:
-            return Kept(tensor)
-        with self._owner._lock:
-            return self._packed(tensor, region, coding, name)
-
-    def _is_statistic(self, tensor: torch.Tensor) -> bool:
-        """Whether it is a number a row of what a node computes with, as the scale of a norm or the
-        sum of a softmax: of few bits, it would change whole rows.
-        """
-        self._largest = max(self._largest, tensor.numel())
-        if not tensor.is_floating_point() or tensor.numel() * _ROW > self._largest:
-            return False
-        alone = tensor.grad_fn is None and not tensor.requires_grad
-        return alone or tensor.shape[-1:] == (1,)
-
-    def _measures(self) -> bool:
-        return self._owner.measure
-
-    def _root(self, stack: list[nn.Module]) -> nn.Module | None:
-        model = None if self._owner._model is None else self._owner._model()
-        if model is not None and (not stack or model in stack):
-            return model
-        return stack[0] if stack else None
-
-    def _is_held(self, tensor: torch.Tensor, root: nn.Module) -> bool:
-        """Whether it is memory of the model: a buffer, a frozen parameter, or a cast of one."""
-        names = self._owner._names_of(root)
-        if root not in self._weights:
-            self._weights[root] = names.storages()
-        if tensor.untyped_storage()._cdata in self._weights[root]:
-            return True
-        if root not in self._frozen:
-            self._frozen[root] = names.frozen()
-        return is_cast_of(tensor, self._frozen[root])
-
-    def _packed(self, tensor: torch.Tensor, region: Region, coding: Coding, name: str) -> Packed:
-        key = (
-            tensor.untyped_storage()._cdata,
-            tensor.dtype,
-            tensor._version,
-            coding.name,
-        )
-        source = self._sources.get(key)
-        if source is None or not source.holds(tensor):
-            source = Source(tensor)
-        part = source.part_for(region)
-        if part is None:
-            values = tensor.detach().as_strided(region.sizes, region.strides, region.offset)
-            self._number += 1
-            part = Part(
-                region,
-                functools.partial(self._fill, values, coding, name, self._number, tensor.shape),
-            )
-            if tensor.grad_fn is None and not tensor.requires_grad:
-                # Some nodes save what they have yet to write, as the noise of rrelu.
-                self._later.append((_node(), part))
-            elif not part.settle():
-                return Kept(tensor)
-            source.parts.append(part)
-            self._sources[key] = source
-        return Handle(source, part, tensor)
-
-    def settle(self, node: int | None) -> None:
-        """Encodes what other nodes have saved; None: what any has."""
-        if not self._later:
-            return
-        with self._owner._lock:
-            ready = [part for number, part in self._later if number != node]
-            self._later = [one for one in self._later if one[0] == node]
-            for part in ready:
-                part.settle()
-
-    def _fill(
-        self, values: torch.Tensor, coding: Coding, name: str, number: int, shape: torch.Size
-    ) -> tuple[Decode, torch.Tensor | None] | None:
-        """What decodes the values, and their payload; None where that would not be shorter."""
-        numel, dtype, device = values.numel(), values.dtype, values.device
-        ledger = self._owner._ledger
-        if not dtype.is_floating_point:
-            packed = integers.pack(values)
-            if packed is None:
-                return None
-            nbytes = 0 if packed.codes is None else packed.codes.nbytes
-            ledger.add(numel * values.itemsize, nbytes)
-            return (lambda: integers.unpack(packed, numel, dtype, device)), packed.codes
-        two = masks.pack(values)
-        if two is not None:
-            ledger.add(numel * values.itemsize, two.codes.nbytes)
-            return (lambda: masks.unpack(two, numel, dtype)), two.codes
-        if dtype not in coding.dtypes:
-            allowed = ", ".join(str(one).removeprefix("torch.") for one in coding.dtypes)
-            raise TypeError(
-                f"compress_saved: module {name or '(root)'!r} saves a tensor of {dtype} of shape "
-                f"{list(shape)}; {coding.name} takes {allowed}; choose another codec, such "
-                'as "bounded", or leave the tensor out by filter'
-            )
-        payload = coding.encode(values, self._step, number, self._rank)
-        if payload.nbytes >= numel * values.itemsize:  # 16 bits as "half" would win nothing
-            return None
-
-        def decode() -> torch.Tensor:
-            return coding.decode(payload, numel, dtype, device)
-
-        ledger.add(numel * values.itemsize, payload.nbytes)
-        if self._measures():
-            ledger.measure(name, values, decode().view(values.shape))
-        return decode, payload
-
-
-def _node() -> int:
-    """The number of the node that is being made on this thread."""
-    return int(torch._C._autograd._get_sequence_nr())
-
-
-def _rank() -> int:
-    import torch.distributed as dist
-
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -1,6 +1,7 @@
-"""Integers and bools in the bits that they need, on any device. csrc/codec/integers has the format.
+"""Integers and bools in the bits that they need, on any device.
 
-The CPU has an operator; other devices go by torch's own.
+csrc/codec/activations/integers describes the format. The CPU has an operator; other devices go by
+torch's own.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from torch_cgx.activations.saved.codings import DEFAULT
-from torch_cgx.activations.saved.context import Config, Filter, compress_saved
+from torch_cgx.activations.saved.context import compress_saved
 from torch_cgx.activations.saved.modules import frame_of, is_running
+from torch_cgx.activations.saved.rules import Config, Filter
 
 
 class Compression:
@@ -179,8 +180,8 @@ def compress(
     *,
     measure: bool = False,
 ) -> Compression:
-    """Enters `compress_saved` in each forward pass of a model, until remove() is called. Arguments
-    are as there; names in `overrides` are those of `model.named_modules()`. Returns a Compression.
+    """Enters `compress_saved`, which describes the arguments, in each forward pass of a model,
+    until remove() is called. `overrides` match the names of `model.named_modules()`.
     What torch.compile has compiled so far is compiled again at its next call.
     """
     context = compress_saved(config, min_size, filter, overrides, model=model, measure=measure)

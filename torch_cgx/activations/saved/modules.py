@@ -11,6 +11,8 @@ from types import FrameType
 import torch
 from torch import nn
 
+from torch_cgx.activations._weights import frozen_of, has_storage
+
 _CALL = nn.Module._wrapped_call_impl.__code__
 
 
@@ -71,6 +73,9 @@ class Names:
                 return name
         return ""
 
+    def any_of(self, stack: list[nn.Module]) -> bool:
+        return any(id(module) in self._names for module in stack)
+
     def all(self) -> list[str]:
         return list(self._names.values())
 
@@ -83,17 +88,6 @@ class Names:
         return {one.untyped_storage()._cdata for one in held if has_storage(one)}
 
     def frozen(self) -> dict[torch.Size, list[torch.Tensor]]:
-        """Parameters that require no gradient, and buffers, by shape."""
-        found: dict[torch.Size, list[torch.Tensor]] = {}
+        """Of its parameters and buffers, those that require no gradient, by shape."""
         root = self._root()
-        if root is None:
-            return found
-        for one in (*root.parameters(), *root.buffers()):
-            if not one.requires_grad and has_storage(one):
-                found.setdefault(one.shape, []).append(one)
-        return found
-
-
-def has_storage(tensor: torch.Tensor) -> bool:
-    """False for subclasses, whose memory is that of other tensors."""
-    return type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer)
+        return {} if root is None else frozen_of(root)

@@ -99,8 +99,8 @@ class Source:
         self._decoded: set[int] = set()  # parts whose values the twin holds
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether the payloads are those of the tensor now. A sample of the storage is compared:
-        what changes it through `.data` counts no version.
+        """Whether the tensor still has the values that the payloads encode. A sample of the storage
+        is compared, since a change through `.data` counts no version.
         """
         return not self.storage.expired() and self._sample == _sample_of(tensor)
 

@@ -1,21 +1,13 @@
-// What the kernels of a table of levels, and of dropout, are told. A thread takes eight values, whose
-// codes begin and end a byte.
+// What the kernels of a table of levels are told. A thread takes eight values, whose codes begin and end
+// a byte.
 #pragma once
 
 #include "base/host_device.h"
 #include "codec/gpu/run.h"
-#include "codec/ops/random.h"
 
 namespace cgx::levels::on_gpu {
 
-using cgx::gpu::kGroup;
-using cgx::gpu::kThreads;
-
-inline constexpr uint32_t kPartValues = kThreads * kGroup;
 inline constexpr uint32_t kMostLevelsOfKernels = 16;
-
-/// float32, float16 and bfloat16 by the numbers of gpu::Type; then float64.
-inline constexpr uint8_t kWideType = 3;
 
 /// Borders and levels that a table lacks for 16 are infinite, and the last level.
 struct Table {
@@ -45,17 +37,6 @@ struct MultiplyCall {
   uint64_t values;
   uint64_t count;  // parts
   Table table;
-  uint8_t type;
-};
-
-struct DropoutCall {
-  const unsigned char* x;
-  unsigned char* y;
-  uint64_t values;
-  uint64_t count;  // parts
-  double scale;    // of what stays
-  float keep;      // 1 - p
-  RandomKey key;
   uint8_t type;
 };
 

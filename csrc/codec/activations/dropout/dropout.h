@@ -1,5 +1,5 @@
-// Dropout of a run of numbers: y = x / (1 - p) for those that stay, and x * 0 for the others, so that a
-// NaN or an Inf that is dropped is a NaN, as torch has it.
+// Dropout of a run of numbers: a number that stays becomes x / (1 - p), another one x * 0. So a NaN or an
+// Inf that is dropped becomes NaN, as in torch.
 //
 // Whether a value stays is a function of (key, number of the element), by the generator of
 // codec/ops/random.h: random_of(key, number) < 1 - p, in float32. So the backward pass is the same

@@ -1,4 +1,4 @@
-#include "codec/integers/pack.h"
+#include "codec/activations/integers/pack.h"
 
 #include <algorithm>
 #include <cstring>

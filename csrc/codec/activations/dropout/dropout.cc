@@ -1,4 +1,4 @@
-#include "codec/dropout/dropout.h"
+#include "codec/activations/dropout/dropout.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/float_mode.h"
-#include "codec/dropout/loops.h"
+#include "codec/activations/dropout/loops.h"
 #include "codec/ops/scalar-inl.h"
 
 namespace cgx::dropping {
@@ -46,7 +46,7 @@ constexpr Loops kLoops{{drop<0>, drop<1>, drop<2>, drop<kFloat64>}};
 }  // namespace scalar
 }  // namespace cgx::dropping
 
-#define CGX_LEVEL_FILE "codec/dropout/loops-inl.h"
+#define CGX_LEVEL_FILE "codec/activations/dropout/loops-inl.h"
 #include "codec/ops/foreach_level-inl.h"
 
 namespace cgx {

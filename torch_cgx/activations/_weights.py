@@ -1,4 +1,4 @@
-"""Which saved tensors belong to weights: they are kept as they are."""
+"""Which tensors belong to weights: parameters, their views, and their casts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-# Nodes through which a weight stays a weight: views, and casts.
-_THROUGH = frozenset(
-    name + "Backward0"
-    for name in (
-        *("T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Expand", "Alias"),
-        *("Unsqueeze", "Squeeze", "Slice", "Select", "Split", "SplitWithSizes", "AsStrided"),
-        *("ToCopy", "Clone"),
-    )
-)
+from torch_cgx.activations._history import COPIES, VIEWS, behind
+
 _SAMPLE = 16  # values by which a cast of a frozen weight is recognised
 
 
@@ -30,9 +23,7 @@ def is_weight(tensor: torch.Tensor) -> bool:
         if base is not None and base.is_leaf:
             if base.requires_grad or isinstance(base, nn.Parameter):
                 return True
-    node = tensor.grad_fn
-    while node is not None and node.name() in _THROUGH:
-        node = node.next_functions[0][0]
+    node = behind(tensor.grad_fn, VIEWS | COPIES)
     return node is not None and isinstance(getattr(node, "variable", None), nn.Parameter)
 
 
@@ -51,3 +42,17 @@ def is_cast_of(tensor: torch.Tensor, weights: Mapping[torch.Size, list[torch.Ten
         if torch.equal(sample, whole.detach().reshape(-1)[::step]):
             return True
     return False
+
+
+def frozen_of(model: nn.Module) -> dict[torch.Size, list[torch.Tensor]]:
+    """Parameters and buffers of a model that require no gradient, by shape."""
+    found: dict[torch.Size, list[torch.Tensor]] = {}
+    for one in (*model.parameters(), *model.buffers()):
+        if not one.requires_grad and has_storage(one):
+            found.setdefault(one.shape, []).append(one)
+    return found
+
+
+def has_storage(tensor: torch.Tensor) -> bool:
+    """False for subclasses, which wrap other tensors."""
+    return type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer)

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "codec/norms/norms.h"
+#include "codec/activations/norms/norms.h"
 #include "codec/ops/by_level.h"
 
 namespace cgx::norms {

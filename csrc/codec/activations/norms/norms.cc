@@ -1,15 +1,15 @@
-#include "codec/norms/norms.h"
+#include "codec/activations/norms/norms.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "base/error.h"
 #include "base/float_mode.h"
-#include "codec/norms/loops.h"
+#include "codec/activations/norms/loops.h"
 #include "codec/ops/convert.h"
 
 #define CGX_LEVEL_SCALAR
-#define CGX_LEVEL_FILE "codec/norms/loops-inl.h"
+#define CGX_LEVEL_FILE "codec/activations/norms/loops-inl.h"
 #include "codec/ops/foreach_level-inl.h"
 
 namespace cgx {
