@@ -65,6 +65,9 @@ CGX_HD float rn_sqrt(float a) { return __fsqrt_rn(a); }
 CGX_HD float rn_fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __float_as_uint(x); }
 CGX_HD float from_bits(uint32_t bits) { return __uint_as_float(bits); }
+CGX_HD double wide_from_bits(uint64_t bits) {
+  return __longlong_as_double(static_cast<long long>(bits));
+}
 #else
 CGX_HD float rn_add(float a, float b) { return a + b; }
 CGX_HD float rn_sub(float a, float b) { return a - b; }
@@ -74,6 +77,7 @@ CGX_HD float rn_sqrt(float a) { return __builtin_sqrtf(a); }
 CGX_HD float rn_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 CGX_HD uint32_t as_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 CGX_HD float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+CGX_HD double wide_from_bits(uint64_t bits) { return __builtin_bit_cast(double, bits); }
 #endif
 
 }  // namespace cgx

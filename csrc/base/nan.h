@@ -10,9 +10,11 @@
 namespace cgx {
 
 constexpr uint32_t kNan = 0x7fc00000u;
+constexpr uint64_t kWideNan = 0x7ff8000000000000u;
 constexpr uint16_t kHalfNan = 0x7e00u, kBFloat16Nan = 0x7fc0u;
 
 /// x, or the NaN if it is one.
 CGX_HD float one_nan(float x) { return x == x ? x : from_bits(kNan); }
+CGX_HD double one_nan(double x) { return x == x ? x : wide_from_bits(kWideNan); }
 
 }  // namespace cgx

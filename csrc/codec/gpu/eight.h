@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/half.h"
+#include "base/nan.h"
 #include "codec/gpu/run.h"
 #include "codec/gpu/tile.h"
 
@@ -73,9 +74,7 @@ CGX_HD void store_eight(unsigned char* y, uint64_t first, uint32_t n, uint8_t,
                         const Eight<double>& eight) {
   double* const to = reinterpret_cast<double*>(y) + first;
   CGX_UNROLL for (uint32_t k = 0; k < kGroup; ++k) {
-    // As codec/levels: one NaN.
-    const double value = eight.values[k];
-    if (k < n) to[k] = value == value ? value : __builtin_nan("");
+    if (k < n) to[k] = one_nan(eight.values[k]);
   }
 }
 

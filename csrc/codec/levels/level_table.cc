@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/float_mode.h"
+#include "base/nan.h"
 #include "codec/levels/tree.h"
 #include "codec/ops/scalar-inl.h"
 
@@ -37,7 +38,7 @@ struct Value<kFloat64> {
     return value;
   }
   static void put(std::byte* y, size_t i, double value) {
-    if (value != value) value = std::numeric_limits<double>::quiet_NaN();
+    value = one_nan(value);
     std::memcpy(y + 8 * i, &value, 8);
   }
   static void put(std::byte* y, size_t i, const Arrays& table, uint32_t code) {

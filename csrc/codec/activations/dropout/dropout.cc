@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "base/error.h"
 #include "base/float_mode.h"
+#include "base/nan.h"
 #include "codec/activations/dropout/loops.h"
 #include "codec/ops/scalar-inl.h"
 
@@ -35,7 +35,7 @@ void drop<kFloat64>(const Run& run, const std::byte* x, size_t n, std::byte* y) 
     double value;
     std::memcpy(&value, x + 8 * i, 8);
     value *= stays(run, i) ? run.scale : 0.0;
-    if (value != value) value = std::numeric_limits<double>::quiet_NaN();
+    value = one_nan(value);
     std::memcpy(y + 8 * i, &value, 8);
   }
 }
